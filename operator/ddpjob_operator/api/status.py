@@ -1,0 +1,102 @@
+"""What the operator says of a job: `status` of a DDPJob.
+
+It is also the operator's memory: `plan` reads its clocks and counters from here and from pods, never from the process.
+Times are RFC 3339 in UTC with whole seconds.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from ddpjob_operator.api.names import ConditionType, Phase, Reason
+from ddpjob_operator.api.resource import Resource
+
+Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+
+#: Longest message; what programs leave behind is cut to it.
+MAX_MESSAGE_LENGTH = 2048
+
+
+class Condition(Resource):
+    """One condition, as everywhere in Kubernetes."""
+
+    type: ConditionType = Field(description="What it is about.")
+    status: str = Field(description="True or False.")
+    reason: Reason = Field(description="One word from the closed list.")
+    message: str = Field(default="", description="One sentence.")
+    last_transition_time: Time = Field(description="When status changed last.")
+    observed_generation: int = Field(default=0, description="metadata.generation that it was made for.")
+
+
+class Restarts(Resource):
+    """Restarts so far."""
+
+    counted: int = Field(default=0, description="Restarts that count against maxRestarts, over the job's life.")
+    infrastructure: int = Field(
+        default=0, description="Restarts that do not count: lost nodes, evictions and the like."
+    )
+    counted_times: list[Time] = Field(default=[], description="When the counted restarts of the window happened.")
+
+
+class Progress(Resource):
+    """Where training stands, from rank 0's progress line."""
+
+    step: int = Field(description="Optimizer steps done.")
+    total_steps: int | None = Field(default=None, description="Optimizer steps of the whole training.")
+    epoch: int | None = Field(default=None, description="Epoch in work, from 0.")
+    loss: float | None = Field(default=None, description="Latest training loss.")
+    samples_per_second: float | None = Field(default=None, description="Over all ranks.")
+    eta: str | None = Field(default=None, description="Estimated time to the end, for example 1h5m.")
+    checkpoint_step: int | None = Field(default=None, description="Step of the newest complete checkpoint.")
+    phase: str | None = Field(default=None, description="What rank 0 is doing.")
+
+
+class Failure(Resource):
+    """Why an attempt ended, and where."""
+
+    attempt: int = Field(description="The attempt that ended.")
+    rank: int | None = Field(default=None, description="Node rank of the pod that is the cause.")
+    pod: str | None = Field(default=None, description="Its name.")
+    node: str | None = Field(default=None, description="The node it ran on.")
+    exit_code: int | None = Field(default=None, description="What the program's main process, or its worker, returned.")
+    signal: int | None = Field(default=None, description="The signal it died of.")
+    reason: Reason = Field(description="The class of the failure.")
+    message: str = Field(default="", description="The program's own last words, or the cluster's.")
+    time: Time = Field(description="When the operator saw it.")
+
+
+class DDPJobStatus(Resource):
+    """Written by the operator alone."""
+
+    phase: Phase | None = Field(default=None, description="Where the job stands, for people.")
+    reason: Reason | None = Field(default=None, description="Why, in one word from a closed list.")
+    message: str | None = Field(default=None, description="Why, in one sentence.")
+    conditions: list[Condition] = Field(
+        default=[],
+        description="Created, Running, Restarting, Suspended, Succeeded, Failed.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )
+    observed_generation: int = Field(default=0, description="metadata.generation that this status is for.")
+    image: str | None = Field(default=None, description="The default image, pinned when the job first ran.")
+    attempt: int = Field(default=1, description="The current attempt, from 1.")
+    ready: str | None = Field(default=None, description="Running pods of the current attempt, for example 3/4.")
+    restarts: Restarts = Field(default=Restarts(), description="Restarts so far.")
+    progress: Progress | None = Field(default=None, description="Where training stands.")
+    failure: Failure | None = Field(default=None, description="Why the latest attempt that failed ended.")
+    attempts: list[Failure] = Field(default=[], description="Past attempts, the latest ten.")
+    start_time: Time | None = Field(default=None, description="When the job was first acted on.")
+    completion_time: Time | None = Field(default=None, description="When it ended for good.")
+    attempt_start_time: Time | None = Field(default=None, description="When all pods of the current attempt existed.")
+    queued_since: Time | None = Field(default=None, description="Since when pods of the attempt wait for a place.")
+    running_since: Time | None = Field(default=None, description="Since when all ranks of the attempt run.")
+    active_since: Time | None = Field(default=None, description="Since when the job is neither queued nor suspended.")
+    active_seconds_before: int = Field(default=0, description="Active seconds before activeSince.")
+
+    def condition(self, type_: ConditionType) -> bool:
+        """Whether a condition is True."""
+        return any(condition.type == type_ and condition.status == "True" for condition in self.conditions)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the job has ended for good."""
+        return self.condition(ConditionType.SUCCEEDED) or self.condition(ConditionType.FAILED)

@@ -1,0 +1,1 @@
+"""The cluster side: client, informers, work queue, actuator, status writer."""

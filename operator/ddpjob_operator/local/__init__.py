@@ -1,0 +1,1 @@
+"""The process backend: runs the pods that the core renders as processes of this machine."""

@@ -5,7 +5,7 @@ They are written beside the model they guard; `api/crd.py` puts them into the sc
 """
 
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -13,8 +13,15 @@ from ddpjob_operator.api.names import MAX_NODES, RESERVED_PREFIX, RESERVED_VARIA
 from ddpjob_operator.api.resource import Opaque, OpenResource, Resource
 from ddpjob_trainer.config import TrainerConfig
 
-Rule = tuple[str, str]
-"""A CEL expression that must be true, and what the user reads when it is not."""
+
+class Rule(NamedTuple):
+    """A condition on a part of the spec that joins several fields."""
+
+    expression: str
+    """CEL that must be true; the API server evaluates it."""
+    message: str
+    """What the user reads when it is not."""
+
 
 _RESERVED = "[" + ", ".join(f"'{name}'" for name in RESERVED_VARIABLES) + "]"
 
@@ -28,11 +35,11 @@ class EnvVar(Resource):
     """One environment variable of every rank."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        (
+        Rule(
             f"!(self.name in {_RESERVED})",
             "this variable is set by the operator for every rank and cannot be overridden: choose another name",
         ),
-        ("!(has(self.value) && has(self.valueFrom))", "set either value or valueFrom, not both"),
+        Rule("!(has(self.value) && has(self.valueFrom))", "set either value or valueFrom, not both"),
     )
 
     name: str = Field(min_length=1, max_length=256, description="Name of the variable.")
@@ -129,7 +136,7 @@ class TemplateContainer(OpenResource):
     """A container of the overlay. Declared only as far as rules need; the rest is handed on to the pod."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        (
+        Rule(
             f"!has(self.env) || self.env.all(e, !(e.name in {_RESERVED}))",
             "env sets a variable that the operator sets for every rank (such as RANK or MASTER_ADDR): choose another name",
         ),
@@ -158,11 +165,11 @@ class TemplateMetadata(Resource):
     """Labels and annotations added to every pod."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        (
+        Rule(
             f"!has(self.labels) || self.labels.all(k, !k.startsWith('{RESERVED_PREFIX}'))",
             f"labels under {RESERVED_PREFIX} belong to the operator: choose another prefix",
         ),
-        (
+        Rule(
             f"!has(self.annotations) || self.annotations.all(k, !k.startsWith('{RESERVED_PREFIX}'))",
             f"annotations under {RESERVED_PREFIX} belong to the operator: choose another prefix",
         ),
@@ -211,35 +218,35 @@ class DDPJobSpec(Resource):
     """What to run, on how many nodes, and what to do when something goes wrong."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        (
+        Rule(
             "has(self.trainer) != has(self.command)",
             "set exactly one of trainer (the built-in trainer) and command (your own program)",
         ),
-        (
+        Rule(
             "self.gpusPerNode == 0 || !has(self.processesPerNode) || self.processesPerNode == self.gpusPerNode",
             "processesPerNode must equal gpusPerNode, since each process has one GPU: leave processesPerNode out or change one of them",
         ),
-        (
+        Rule(
             "!has(self.command) || self.command[0].size() > 0",
             "command begins with an empty string: its first item is the program to start",
         ),
-        (
+        Rule(
             f"!has(self.command) || {_PROCESSES} == 1 || !self.command[0].matches('^(.*/)?python[0-9.]*$')"
             f" || self.command.exists(a, a in {_LAUNCHER_MODULES})",
             "command starts one python process but each node has several ranks: start a launcher instead, for example"
             " [torchrun, train.py], or set processesPerNode (and gpusPerNode) to 1",
         ),
-        (
+        Rule(
             "!has(self.resources) || ((!has(self.resources.limits) || !(self.gpuResource in self.resources.limits))"
             " && (!has(self.resources.requests) || !(self.gpuResource in self.resources.requests)))",
             "resources names the GPU resource too: set the number of GPUs in gpusPerNode alone",
         ),
-        (
+        Rule(
             "!has(self.checkpoint) || !has(self.checkpoint.everySteps) || (has(self.trainer)"
             " && self.trainer.checkpointEverySteps == 0)",
             "checkpoint.everySteps is for the built-in trainer and says the same as trainer.checkpointEverySteps: set one of them",
         ),
-        (
+        Rule(
             "(self.suspend && oldSelf.suspend) || (" + " && ".join(f"({_unchanged(f)})" for f in SHAPE_FIELDS) + ")",
             "shape and program ("
             + ", ".join(SHAPE_FIELDS)

@@ -123,6 +123,5 @@ class Reason(StrEnum):
 
     # Why a job ended for good, beside the reasons above.
     INVALID_SPEC = "InvalidSpec"  # The spec cannot be run.
-    RESTART_RULE = "RestartRule"  # A restart rule says Fail for this exit code.
     DEADLINE_EXCEEDED = "DeadlineExceeded"  # One of spec.deadlines has passed.
     TOO_MANY_INFRASTRUCTURE_RESTARTS = "TooManyInfrastructureRestarts"  # Uncounted restarts are bounded, too.

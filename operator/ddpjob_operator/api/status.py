@@ -60,6 +60,7 @@ class Failure(Resource):
     node: str | None = Field(default=None, description="The node it ran on.")
     exit_code: int | None = Field(default=None, description="What the program's main process, or its worker, returned.")
     signal: int | None = Field(default=None, description="The signal it died of.")
+    checkpoint_step: int | None = Field(default=None, description="Step saved, where it stopped with a checkpoint.")
     reason: Reason = Field(description="The class of the failure.")
     message: str = Field(default="", description="The program's own last words, or the cluster's.")
     time: Time = Field(description="When the operator saw it.")
@@ -87,10 +88,9 @@ class DDPJobStatus(Resource):
     start_time: Time | None = Field(default=None, description="When the job was first acted on.")
     completion_time: Time | None = Field(default=None, description="When it ended for good.")
     attempt_start_time: Time | None = Field(default=None, description="When all pods of the current attempt existed.")
-    queued_since: Time | None = Field(default=None, description="Since when pods of the attempt wait for a place.")
-    running_since: Time | None = Field(default=None, description="Since when all ranks of the attempt run.")
-    active_since: Time | None = Field(default=None, description="Since when the job is neither queued nor suspended.")
-    active_seconds_before: int = Field(default=0, description="Active seconds before activeSince.")
+    scheduled_time: Time | None = Field(default=None, description="When all of them had a node.")
+    running_since: Time | None = Field(default=None, description="When all of them ran.")
+    active_seconds_before: int = Field(default=0, description="Seconds on nodes in earlier attempts.")
 
     def condition(self, type_: ConditionType) -> bool:
         """Whether a condition is True."""

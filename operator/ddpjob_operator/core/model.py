@@ -80,6 +80,8 @@ class Pod:
     """Message of the DisruptionTarget condition; empty without one."""
     deletion_deadline: float | None
     """deletionTimestamp, which includes the grace; None while nobody has deleted it."""
+    active_deadline_seconds: int | None = None
+    """Seconds the kubelet lets the pod live; None for no limit."""
     ended_seen: float | None = None
     """When this process first saw the main container's end."""
 
@@ -98,10 +100,7 @@ class Service:
     resource_version: str
     job_uid: str
     """uid of the owner; empty where it belongs to somebody else."""
-    attempt: int
-    """The attempt its selector points at; 0 if it points at none."""
-    selector_intact: bool
-    """Whether the rest of its selector and its port are as rendered."""
+    selector: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

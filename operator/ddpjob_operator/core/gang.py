@@ -1,0 +1,52 @@
+"""The pods of a job, sorted by what they are to its current attempt."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ddpjob_operator.core.model import Observed, Pod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gang:
+    """The current attempt's pods and what is left of earlier attempts."""
+
+    num_nodes: int
+    current: Mapping[int, Pod]
+    """Pods of the current attempt by node rank."""
+    old: tuple[Pod, ...]
+    """Pods of earlier attempts, oldest first: stragglers, survivors and evidence."""
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Node ranks of the current attempt without a pod."""
+        return tuple(rank for rank in range(self.num_nodes) if rank not in self.current)
+
+    @property
+    def all_scheduled(self) -> bool:
+        """Whether every rank has a node."""
+        return not self.missing and all(pod.node is not None for pod in self.current.values())
+
+    @property
+    def num_up(self) -> int:
+        """Ranks whose program runs or has ended well."""
+        return sum(pod.running or pod.succeeded for pod in self.current.values())
+
+    @property
+    def all_up(self) -> bool:
+        """Whether every rank's program runs or has ended well."""
+        return self.num_up == self.num_nodes
+
+    @property
+    def all_succeeded(self) -> bool:
+        """Whether every rank's program has ended well."""
+        return not self.missing and all(pod.succeeded for pod in self.current.values())
+
+
+def gang_of(seen: Observed, num_nodes: int) -> Gang:
+    """The job's pods, sorted. Pods of an attempt beyond the status' are a newer writer's and none of our business."""
+    attempt = seen.job.status.attempt
+    return Gang(
+        num_nodes=num_nodes,
+        current={pod.rank: pod for pod in seen.pods if pod.attempt == attempt and pod.rank < num_nodes},
+        old=tuple(sorted((p for p in seen.pods if p.attempt < attempt), key=lambda p: (p.attempt, p.rank))),
+    )

@@ -1,0 +1,173 @@
+"""From the API's JSON to the records that decisions are made of.
+
+Everything foreign is checked here, once: a body that is not ours is refused with `ValueError`, and what a job's stored
+spec or status has wrong becomes data, since a decision must never raise for what a user can do.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import ValidationError
+
+from ddpjob_operator.api import names
+from ddpjob_operator.api.spec import DDPJobSpec
+from ddpjob_operator.api.status import DDPJobStatus
+from ddpjob_operator.core.model import Body, Exit, Job, Pod, Service, Waiting
+from ddpjob_operator.core.times import epoch_seconds
+
+#: Waiting reasons of a container that is simply on its way.
+_ON_ITS_WAY = frozenset({"", "ContainerCreating", "PodInitializing"})
+
+
+def job_of(body: Body) -> Job:
+    """The DDPJob of an API body; a spec that does not parse is kept as `spec_error`."""
+    metadata = body["metadata"]
+    spec, spec_error = _spec(body.get("spec") or {})
+    return Job(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        resource_version=metadata["resourceVersion"],
+        generation=metadata.get("generation", 0),
+        created=epoch_seconds(metadata["creationTimestamp"]),
+        deleting="deletionTimestamp" in metadata,
+        spec=spec,
+        spec_error=spec_error,
+        status=_status(body.get("status") or {}),
+    )
+
+
+def _spec(body: Body) -> tuple[DDPJobSpec | None, str]:
+    try:
+        return DDPJobSpec.model_validate(body), ""
+    except ValidationError as error:
+        lines = (f"spec.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_url=False))
+        return None, "; ".join(lines)
+
+
+def _status(body: Body) -> DDPJobStatus:
+    """The stored status; fields of a newer release are dropped rather than losing the attempt's number."""
+    try:
+        return DDPJobStatus.model_validate(body, extra="ignore")
+    except ValidationError:
+        attempt = body.get("attempt")
+        return DDPJobStatus(attempt=attempt if isinstance(attempt, int) and attempt > 0 else 1)
+
+
+def pod_of(body: Body) -> Pod:
+    """The record of a pod that a DDPJob owns.
+
+    Raises:
+        ValueError: if the pod lacks a label of ours or is not owned by the job it names.
+    """
+    metadata, spec, status = body["metadata"], body["spec"], body.get("status") or {}
+    labels = metadata.get("labels") or {}
+    job_uid = _owned_by(metadata)
+    phase = status.get("phase", "Pending")
+    conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
+    main = _named(status.get("containerStatuses"), names.MAIN_CONTAINER)
+    state = main.get("state") or {}
+    return Pod(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        job_uid=job_uid,
+        attempt=_number(labels, names.LABEL_ATTEMPT),
+        rank=_number(labels, names.LABEL_RANK),
+        spec_hash=(metadata.get("annotations") or {}).get(names.ANNOTATION_SPEC_HASH, ""),
+        node=spec.get("nodeName"),
+        phase=phase,
+        reason=status.get("reason", ""),
+        message=status.get("message", ""),
+        ready=_is_true(conditions, "Ready"),
+        running="running" in state,
+        exit=_exit(state),
+        all_ended=phase in ("Succeeded", "Failed") or _none_can_run(spec, status),
+        waiting=_waiting(spec, status, conditions),
+        disruption=_disruption(conditions),
+        deletion_deadline=_time(metadata.get("deletionTimestamp")),
+        active_deadline_seconds=spec.get("activeDeadlineSeconds"),
+    )
+
+
+def service_of(body: Body) -> Service:
+    """The record of a master Service; one that no DDPJob controls has an empty `job_uid`."""
+    metadata, spec = body["metadata"], body["spec"]
+    controllers = [o for o in metadata.get("ownerReferences") or () if o.get("controller")]
+    return Service(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        resource_version=metadata["resourceVersion"],
+        job_uid=controllers[0]["uid"] if controllers and controllers[0]["kind"] == names.KIND else "",
+        selector=dict(spec.get("selector") or {}),
+    )
+
+
+def _owned_by(metadata: Body) -> str:
+    job_uid = (metadata.get("labels") or {}).get(names.LABEL_JOB_UID)
+    for owner in metadata.get("ownerReferences") or ():
+        if owner.get("controller") and owner["kind"] == names.KIND and owner["uid"] == job_uid:
+            return str(job_uid)
+    raise ValueError(f"pod {metadata['name']} is not controlled by the DDPJob that its label names")
+
+
+def _number(labels: Body, label: str) -> int:
+    value = labels.get(label, "")
+    if not value.isdecimal():
+        raise ValueError(f"label {label} is {value!r}; expected a whole number")
+    return int(value)
+
+
+def _named(items: Iterable[Body] | None, name: str) -> Body:
+    return next((item for item in items or () if item["name"] == name), {})
+
+
+def _is_true(conditions: Body, type_: str) -> bool:
+    return type_ in conditions and conditions[type_]["status"] == "True"
+
+
+def _time(text: str | None) -> float | None:
+    return None if text is None else epoch_seconds(text)
+
+
+def _exit(state: Body) -> Exit | None:
+    """How the container of this state ended. Runtimes report death by signal n as exit code 128 + n."""
+    terminated = state.get("terminated")
+    if terminated is None:
+        return None
+    code = terminated["exitCode"]
+    signal = terminated.get("signal") or (code - 128 if 128 < code < 128 + 65 else None)
+    return Exit(
+        code=code, signal=signal, reason=terminated.get("reason", ""), message=terminated.get("message", "").strip()
+    )
+
+
+def _none_can_run(spec: Body, status: Body) -> bool:
+    """Whether every container has terminated; one that never started may still start."""
+    statuses = status.get("containerStatuses") or ()
+    init_statuses = status.get("initContainerStatuses") or ()
+    if len(statuses) < len(spec["containers"]):
+        return False
+    ended = all("terminated" in (s.get("state") or {}) for s in statuses)
+    return ended and not any("running" in (s.get("state") or {}) for s in init_statuses)
+
+
+def _waiting(spec: Body, status: Body, conditions: Body) -> Waiting | None:
+    """Why the pod does not run yet, where the cluster says so."""
+    scheduled = conditions.get("PodScheduled", {})
+    if "nodeName" not in spec:
+        if scheduled.get("status") == "False":
+            return Waiting(reason="Unschedulable", message=scheduled.get("message", ""))
+        return None
+    statuses: list[Any] = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    for container in statuses:
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason", "") not in _ON_ITS_WAY:
+            return Waiting(reason=waiting["reason"], message=waiting.get("message", ""))
+    return None
+
+
+def _disruption(conditions: Body) -> str:
+    if not _is_true(conditions, "DisruptionTarget"):
+        return ""
+    target = conditions["DisruptionTarget"]
+    return f"{target.get('reason', 'Disrupted')}: {target.get('message', '')}".rstrip(": ")

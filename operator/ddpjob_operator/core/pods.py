@@ -1,0 +1,234 @@
+"""The pod of one rank: rendered from the job, then overlaid with the user's template.
+
+All pods of an attempt are equal but for the rank label and the rank variables, since schedulers group pods by shape.
+No init container and no foreign image: what the gang needs to start is in the environment.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ddpjob_operator.api import names
+from ddpjob_operator.api.names import contract
+from ddpjob_operator.api.spec import DDPJobSpec
+from ddpjob_operator.core.model import Body, CreatePod, Job
+from ddpjob_operator.core.service import common_labels, master_address, owner_reference
+
+#: uid and gid of every pod, unless the template says otherwise; no image needs a passwd entry for it.
+POD_UID = 65532
+#: Writable home of a program on a read-only root file system.
+HOME_DIR = "/home/ddpjob"
+TMP_DIR = "/tmp"  # noqa: S108 a path inside the pod, which has an emptyDir of its own there
+#: Limit of /dev/shm for each process: data loader workers and NCCL share memory there. It is memory of the container
+#: only once it is written.
+SHM_BYTES_PER_PROCESS = 2**30
+#: How long a pod stays on a node that does not answer (Kubernetes' own default is 300): a gang waits for its slowest.
+LOST_NODE_TOLERATION_SECONDS = 30
+
+#: The key by which items of these lists are the same item when the template is merged.
+_MERGE_KEYS = {
+    "containers": "name",
+    "initContainers": "name",
+    "volumes": "name",
+    "env": "name",
+    "imagePullSecrets": "name",
+    "volumeMounts": "mountPath",
+    "ports": "containerPort",
+    "tolerations": "key",
+    "topologySpreadConstraints": "topologyKey",
+}
+
+
+def pod_name(job_name: str, attempt: int, rank: int) -> str:
+    """Name of the pod of one node rank in one attempt."""
+    return f"{job_name}-{attempt}-{rank}"
+
+
+def spec_hash(spec: DDPJobSpec) -> str:
+    """What two specs share exactly if their pods are interchangeable."""
+    text = json.dumps(spec.shape(), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def create_pod(job: Job, spec: DDPJobSpec, image: str, rank: int) -> CreatePod:
+    """The action that creates the pod of this node rank in the job's current attempt."""
+    name = pod_name(job.name, job.status.attempt, rank)
+    template = spec.template.model_dump(by_alias=True, mode="json", exclude_unset=True) if spec.template else {}
+    body = _merged(_body(job, spec, image, rank), template)
+    # A volume or mount that the template names replaces ours; the identity of the pod is never the user's to change.
+    body["metadata"] |= {"name": name, "namespace": job.namespace, "ownerReferences": [owner_reference(job)]}
+    body["metadata"]["labels"] |= _labels(job, rank)
+    return CreatePod(name=name, body=body)
+
+
+def _labels(job: Job, rank: int) -> dict[str, str]:
+    return {
+        **common_labels(job),
+        names.LABEL_ATTEMPT: str(job.status.attempt),
+        names.LABEL_RANK: str(rank),
+    }
+
+
+def _body(job: Job, spec: DDPJobSpec, image: str, rank: int) -> dict[str, Any]:
+    volumes, mounts = _volumes(spec)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"labels": _labels(job, rank), "annotations": {names.ANNOTATION_SPEC_HASH: spec_hash(spec)}},
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            # The program is then not PID 1, whose default is to ignore SIGTERM, and orphans are reaped.
+            "shareProcessNamespace": True,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": POD_UID,
+                "runAsGroup": POD_UID,
+                "fsGroup": POD_UID,
+                "fsGroupChangePolicy": "OnRootMismatch",
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "tolerations": [
+                {
+                    "key": f"node.kubernetes.io/{taint}",
+                    "operator": "Exists",
+                    "effect": "NoExecute",
+                    "tolerationSeconds": LOST_NODE_TOLERATION_SECONDS,
+                }
+                for taint in ("not-ready", "unreachable")
+            ],
+            "topologySpreadConstraints": [
+                {
+                    "topologyKey": "kubernetes.io/hostname",
+                    "maxSkew": 1,
+                    "whenUnsatisfiable": "ScheduleAnyway",
+                    "labelSelector": {
+                        "matchLabels": {
+                            names.LABEL_JOB_UID: job.uid,
+                            names.LABEL_ATTEMPT: str(job.status.attempt),
+                        }
+                    },
+                }
+            ],
+            "volumes": volumes,
+            "containers": [_container(job, spec, image, rank, mounts)],
+        },
+    }
+
+
+def _container(job: Job, spec: DDPJobSpec, image: str, rank: int, mounts: list[Body]) -> dict[str, Any]:
+    own = _environment(job, spec, rank)
+    users = [variable.model_dump(by_alias=True, mode="json", exclude_unset=True) for variable in spec.env]
+    container: dict[str, Any] = {
+        "name": names.MAIN_CONTAINER,
+        "image": image,
+        "command": _command(spec),
+        "env": _merged_list([{"name": n, "value": v} for n, v in own.items()], users, "name"),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": mounts,
+    }
+    if resources := _resources(spec):
+        container["resources"] = resources
+    return container
+
+
+def _command(spec: DDPJobSpec) -> list[str]:
+    if spec.command is not None:
+        return spec.command
+    assert spec.trainer is not None, "the spec holds exactly one of trainer and command"
+    config = spec.trainer.model_dump(by_alias=True, mode="json", exclude_unset=True)
+    if spec.checkpoint and spec.checkpoint.every_steps:
+        config["checkpointEverySteps"] = spec.checkpoint.every_steps
+    return ["python", "-m", "ddpjob_trainer", "--config-json", json.dumps(config, sort_keys=True)]
+
+
+def _environment(job: Job, spec: DDPJobSpec, rank: int) -> dict[str, str]:
+    """The process group's facts, for plain programs and for torchrun alike, and what a read-only root needs."""
+    address, port = master_address(job.namespace, job.name), str(spec.master_port)
+    processes, nodes = str(spec.processes), str(spec.nodes)
+    environment = {
+        contract.MASTER_ADDR: address,
+        contract.MASTER_PORT: port,
+        contract.WORLD_SIZE: str(spec.world_size),
+        contract.RANK: str(rank * spec.processes),
+        contract.NODE_RANK: str(rank),
+        contract.NNODES: nodes,
+        contract.NPROC_PER_NODE: processes,
+        contract.PET_NNODES: nodes,
+        contract.PET_NODE_RANK: str(rank),
+        contract.PET_NPROC_PER_NODE: processes,
+        contract.PET_MASTER_ADDR: address,
+        contract.PET_MASTER_PORT: port,
+        contract.DDPJOB_NAME: job.name,
+        contract.DDPJOB_NAMESPACE: job.namespace,
+        contract.DDPJOB_UID: job.uid,
+        contract.DDPJOB_ATTEMPT: str(job.status.attempt),
+        contract.PYTHONUNBUFFERED: "1",
+        contract.HOME: HOME_DIR,
+        contract.USER: "ddpjob",
+        contract.TORCHINDUCTOR_CACHE_DIR: f"{TMP_DIR}/torchinductor",
+        contract.TMPDIR: TMP_DIR,
+    }
+    if spec.processes == 1:  # with more, only a launcher knows which process is which
+        environment |= {contract.LOCAL_RANK: "0", contract.LOCAL_WORLD_SIZE: "1"}
+    if spec.checkpoint:
+        environment[contract.DDPJOB_CHECKPOINT_DIR] = f"{contract.CHECKPOINT_DIR}/{job.namespace}/{job.name}"
+    if spec.data:
+        environment[contract.DDPJOB_DATA_DIR] = contract.DATA_DIR
+    return environment
+
+
+def _resources(spec: DDPJobSpec) -> dict[str, Any]:
+    resources = spec.resources.model_dump(by_alias=True, mode="json", exclude_unset=True) if spec.resources else {}
+    if spec.gpus_per_node:
+        resources["limits"] = {**resources.get("limits", {}), spec.gpu_resource: str(spec.gpus_per_node)}
+    return resources
+
+
+def _volumes(spec: DDPJobSpec) -> tuple[list[Body], list[Body]]:
+    """Volumes of the pod and where the main container mounts them."""
+    shm = {"medium": "Memory", "sizeLimit": str(SHM_BYTES_PER_PROCESS * spec.processes)}
+    volumes: list[Body] = [
+        {"name": "tmp", "emptyDir": {}},
+        {"name": "home", "emptyDir": {}},
+        {"name": "shm", "emptyDir": shm},
+    ]
+    mounts: list[Body] = [
+        {"name": "tmp", "mountPath": TMP_DIR},
+        {"name": "home", "mountPath": HOME_DIR},
+        {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 shared memory of the container, not a temporary file
+    ]
+    if spec.data:
+        volumes.append({"name": "data", **spec.data.volume})
+        mounts.append({"name": "data", "mountPath": contract.DATA_DIR, "readOnly": True})
+    if spec.checkpoint:
+        volumes.append({"name": "checkpoints", **spec.checkpoint.volume})
+        mounts.append({"name": "checkpoints", "mountPath": contract.CHECKPOINT_DIR})
+    return volumes, mounts
+
+
+def _merged(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
+    """The overlay over the base: mappings merge, lists with a merge key merge by it, everything else is replaced."""
+    merged = dict(base)
+    for key, value in overlay.items():
+        if isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
+            merged[key] = _merged(merged[key], value)
+        elif isinstance(value, list) and isinstance(merged.get(key), list) and key in _MERGE_KEYS:
+            merged[key] = _merged_list(merged[key], value, _MERGE_KEYS[key])
+        else:
+            merged[key] = value
+    return merged
+
+
+def _merged_list(base: Sequence[Any], overlay: Sequence[Any], key: str) -> list[Any]:
+    """Items of the base, each merged with the overlay's item of the same key, then the overlay's further items."""
+    overlays = {item.get(key): item for item in overlay}
+    merged = [_merged(item, overlays.pop(item.get(key), {})) for item in base]
+    return [*merged, *overlays.values()]

@@ -1,0 +1,81 @@
+"""The master Service: a stable name for rank 0 of the current attempt.
+
+Headless, since a ClusterIP costs about a second at the first connection (kube-proxy programs it late and the first SYN
+is lost). Not-ready addresses are published: rank 0 is wanted before it is Ready. It selects rank 0 of one attempt only,
+since a failed pod stays in the endpoints until some other pod of the Service changes.
+"""
+
+from typing import Any
+
+from ddpjob_operator.api import names
+from ddpjob_operator.api.spec import DDPJobSpec
+from ddpjob_operator.core.model import Body, CreateService, Job, PatchService, Service
+
+
+def service_name(job_name: str) -> str:
+    """Name of the job's master Service."""
+    return f"{job_name}-master"
+
+
+def master_address(namespace: str, job_name: str) -> str:
+    """Name under which every rank finds rank 0."""
+    return f"{service_name(job_name)}.{namespace}.svc"
+
+
+def selector(job_uid: str, attempt: int) -> dict[str, str]:
+    """Labels that rank 0 of this attempt alone carries."""
+    return {names.LABEL_JOB_UID: job_uid, names.LABEL_ATTEMPT: str(attempt), names.LABEL_RANK: "0"}
+
+
+def owner_reference(job: Job) -> dict[str, Any]:
+    """What makes an object a child of the job, so that it goes with it even while no operator runs."""
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "name": job.name,
+        "uid": job.uid,
+        "controller": True,
+    }
+
+
+def common_labels(job: Job) -> dict[str, str]:
+    """Labels of everything that belongs to the job."""
+    return {names.MANAGED_BY: names.MANAGER, names.LABEL_JOB: job.name, names.LABEL_JOB_UID: job.uid}
+
+
+def ensure_service(job: Job, spec: DDPJobSpec, seen: Service | None) -> tuple[CreateService | PatchService, ...]:
+    """What makes the Service point at the job's current attempt; nothing if it does, and never back to an older one."""
+    attempt = job.status.attempt
+    if seen is None or seen.job_uid != job.uid:  # an earlier job's of the same name is about to go
+        return (CreateService(name=service_name(job.name), body=_body(job, spec)),)
+    wanted = selector(job.uid, attempt)
+    if _attempt_of(seen) > attempt or seen.selector == wanted:
+        return ()
+    # A merge patch keeps what it does not name: a key that somebody added is named with null.
+    replaced = {key: wanted.get(key) for key in {*seen.selector, *wanted}}
+    patch: Body = {"metadata": {"uid": seen.uid}, "spec": {"selector": replaced}}
+    return (PatchService(name=seen.name, resource_version=seen.resource_version, patch=patch),)
+
+
+def _attempt_of(service: Service) -> int:
+    attempt = service.selector.get(names.LABEL_ATTEMPT, "")
+    return int(attempt) if attempt.isdecimal() else 0
+
+
+def _body(job: Job, spec: DDPJobSpec) -> Body:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": service_name(job.name),
+            "namespace": job.namespace,
+            "labels": common_labels(job),
+            "ownerReferences": [owner_reference(job)],
+        },
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": selector(job.uid, job.status.attempt),
+            "ports": [{"name": "master", "port": spec.master_port}],
+        },
+    }

@@ -1,0 +1,322 @@
+"""A Kubernetes control plane without nodes: etcd, API server, controller manager, scheduler, and KWOK for make-believe nodes.
+
+Real authorization, admission and ServiceAccount tokens; needs no root and listens at one address only, loopback unless told
+otherwise. Any number of them run side by side.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import ssl
+import subprocess
+import time
+import types
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+from testbed import kubeconfig, kwok, ports, tools
+from testbed.instance import Instance
+from testbed.kubectl import Kubectl
+from testbed.processes import Component
+from testbed.waiting import wait_for
+
+SERVICE_RANGE = "10.96.0.0/16"
+#: The first address of the range: where pods find the API server.
+API_SERVICE_ADDRESS = "10.96.0.1"
+SERVICE_ACCOUNT_ISSUER = "https://kubernetes.default.svc.cluster.local"
+
+_COMPONENT_USERS = {
+    "admin": "admin|system:masters",
+    "kube-controller-manager": "system:kube-controller-manager",
+    "kube-scheduler": "system:kube-scheduler",
+    "kube-proxy": "system:kube-proxy",
+    "coredns": "system:serviceaccount:kube-system:coredns",
+    "kwok": "kwok|system:masters",
+    "kubelet-client": "kube-apiserver|system:masters",
+}
+
+_numbers = itertools.count(1)
+
+
+class ControlPlane:
+    """A control plane; a context manager that starts it, and removes it with everything it made.
+
+    Args:
+        name: names its folder; a fresh name where none is given.
+        address: where its servers listen.
+        node_monitor_grace_seconds: a node silent for so long becomes NotReady (Kubernetes' own default is 50).
+        gang_scheduling: serve PodGroup (`scheduling.k8s.io/v1alpha2`) and schedule by it.
+        node_names: real nodes that will join; each gets credentials.
+
+    Attributes:
+        kubeconfig: path of a self-contained kubeconfig of a cluster administrator.
+        kubectl: kubectl bound to it.
+        components: by name; each may be killed and started again.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        address: str = "127.0.0.1",
+        node_monitor_grace_seconds: int = 50,
+        gang_scheduling: bool = False,
+        node_names: tuple[str, ...] = (),
+    ) -> None:
+        self.name = name or f"test-{os.getpid()}-{next(_numbers)}"
+        self.instance = Instance(self.name)
+        self.address = address
+        self.components: dict[str, Component] = {}
+        self._node_monitor_grace_seconds = node_monitor_grace_seconds
+        self._gang_scheduling = gang_scheduling
+        self._node_names = node_names
+
+    @property
+    def folder(self) -> Path:
+        """Its folder: keys, kubeconfig, logs."""
+        return self.instance.folder
+
+    @property
+    def keys(self) -> Path:
+        """The folder of its keys and certificates."""
+        return self.folder / "keys"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """A kubeconfig with all rights."""
+        return self.kubeconfig_of("admin")
+
+    @property
+    def kubectl(self) -> Kubectl:
+        """A kubectl with all rights."""
+        return Kubectl(self.kubeconfig)
+
+    @property
+    def server(self) -> str:
+        """The API server's URL."""
+        return self.instance.description["server"]
+
+    def kubeconfig_of(self, user: str) -> Path:
+        """The kubeconfig of a component or node."""
+        return self.folder / f"{user}.kubeconfig"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start everything and wait until it serves.
+
+        Raises:
+            InstanceError: one of this name is running.
+            ComponentError: a component ended, or was not ready in time; everything is removed again.
+        """
+        tools.build(tools.CONTROL_PLANE)
+        self.instance = Instance.create(self.name)
+        with self.removed_on_failure():
+            began = time.monotonic()
+            self._start()
+            print(f"testbed: control plane {self.name} ready in {time.monotonic() - began:.1f} s", flush=True)
+
+    @contextlib.contextmanager
+    def removed_on_failure(self) -> Iterator[None]:
+        """Remove all that was made if the body fails."""
+        try:
+            yield
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End every process and remove everything that was made."""
+        self.instance.remove()
+        for component in self.components.values():
+            component.kill()
+        self.components.clear()
+
+    def component(self, name: str, *arguments: str | Path, **options: object) -> Component:
+        """Declare a component whose program is the tool of its name; options are those of `Component`."""
+        declared = Component(
+            name=name,
+            command=[tools.path(name), *arguments],
+            log=self.folder / "logs" / f"{name}.log",
+            journal=self.instance.journal.file,
+            **options,  # type: ignore[arg-type]
+        )
+        self.components[name] = declared
+        return declared
+
+    def add_kwok_nodes(self, count: int, *, gpus: int = 0) -> list[str]:
+        """Add make-believe nodes with `gpus` of nvidia.com/gpu each, wait until they are Ready, and give their names."""
+        return kwok.add_nodes(self.kubectl, count, gpus=gpus)
+
+    def append_kwok_log(self, namespace: str, pod: str, text: str) -> None:
+        """Add lines to the log of a make-believe pod."""
+        kwok.append_log(self.kubectl, self.folder / "pod-logs", namespace, pod, text)
+
+    def _start(self) -> None:
+        for folder in ("keys", "logs", "etcd"):
+            (self.folder / folder).mkdir()
+        etcd_port, peer_port, api_port, manager_port, scheduler_port, kwok_port = ports.free(6)
+        self.instance.describe(server=f"https://{self.address}:{api_port}")
+        self._make_keys()
+
+        etcd = self._etcd(etcd_port, peer_port)
+        api_server = self._api_server(api_port, f"http://127.0.0.1:{etcd_port}")
+        # The API server spends its first seconds without its database: the two start together.
+        etcd.launch()
+        api_server.launch()
+        etcd.wait_ready()
+        api_server.wait_ready()
+
+        self.kubectl.apply(kwok.LOGS_DEFINITION)
+        clients = [self._controller_manager(manager_port), self._scheduler(scheduler_port), self._kwok(kwok_port)]
+        for component in clients:
+            component.launch()
+        for component in clients:
+            component.wait_ready()
+        # Without it no pod can be created in the namespace.
+        account = ("get", "serviceaccount", "default", "--ignore-not-found", "--output=name")
+        wait_for("the ServiceAccount default/default to be made", lambda: self.kubectl(*account), seconds=10)
+
+    def _make_keys(self) -> None:
+        users = dict(_COMPONENT_USERS)
+        for node in self._node_names:
+            users[node] = f"system:node:{node}|system:nodes"
+        addresses = {"127.0.0.1", self.address, API_SERVICE_ADDRESS}
+        names = [
+            "localhost",
+            "kubernetes",
+            "kubernetes.default",
+            "kubernetes.default.svc",
+            "kubernetes.default.svc.cluster.local",
+        ]
+        command: list[str | Path] = [tools.path("pki"), "-dir", self.keys]
+        command += ["-address", ",".join(sorted(addresses)), "-name", ",".join(names)]
+        for user, identity in users.items():
+            command += ["-client", f"{user}={identity}"]
+        subprocess.run(command, check=True, timeout=30)
+        for user in users:
+            kubeconfig.write(self.kubeconfig_of(user), server=self.server, keys=self.keys, user=user)
+
+    def _etcd(self, port: int, peer_port: int) -> Component:
+        url, peer_url = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{peer_port}"
+        return self.component(
+            "etcd",
+            f"--data-dir={self.folder / 'etcd'}",
+            f"--listen-client-urls={url}",
+            f"--advertise-client-urls={url}",
+            f"--listen-peer-urls={peer_url}",
+            f"--initial-advertise-peer-urls={peer_url}",
+            f"--initial-cluster=default={peer_url}",
+            # Nothing here outlives a power failure.
+            "--unsafe-no-fsync",
+            "--log-level=warn",
+            ready=lambda: self.answers(f"{url}/readyz"),
+        )
+
+    def _api_server(self, port: int, etcd: str) -> Component:
+        gates = ["GenericWorkload=true", "GangScheduling=true"] if self._gang_scheduling else []
+        loopback = self.address == "127.0.0.1"
+        return self.component(
+            "kube-apiserver",
+            f"--etcd-servers={etcd}",
+            f"--bind-address={self.address}",
+            f"--advertise-address={self.address}",
+            f"--secure-port={port}",
+            # Pods cannot reach a loopback address: there is no endpoint to publish.
+            f"--endpoint-reconciler-type={'none' if loopback else 'master-count'}",
+            f"--service-cluster-ip-range={SERVICE_RANGE}",
+            f"--tls-cert-file={self.keys / 'server.crt'}",
+            f"--tls-private-key-file={self.keys / 'server.key'}",
+            f"--client-ca-file={self.keys / 'ca.crt'}",
+            f"--kubelet-client-certificate={self.keys / 'kubelet-client.crt'}",
+            f"--kubelet-client-key={self.keys / 'kubelet-client.key'}",
+            # Else `kubectl logs` looks the node's name up in DNS.
+            "--kubelet-preferred-address-types=InternalIP",
+            f"--service-account-issuer={SERVICE_ACCOUNT_ISSUER}",
+            f"--service-account-signing-key-file={self.keys / 'service-account.key'}",
+            f"--service-account-key-file={self.keys / 'service-account.crt'}",
+            "--authorization-mode=Node,RBAC",
+            "--enable-admission-plugins=NodeRestriction",
+            f"--feature-gates={','.join(gates)}",
+            f"--runtime-config={'scheduling.k8s.io/v1alpha2=true' if gates else ''}",
+            ready=lambda: self.answers(f"{self.server}/readyz"),
+        )
+
+    def _controller_manager(self, port: int) -> Component:
+        user = "kube-controller-manager"
+        return self.component(
+            user,
+            f"--kubeconfig={self.kubeconfig_of(user)}",
+            f"--authentication-kubeconfig={self.kubeconfig_of(user)}",
+            f"--authorization-kubeconfig={self.kubeconfig_of(user)}",
+            *self._serving(port),
+            "--leader-elect=false",
+            "--use-service-account-credentials",
+            f"--root-ca-file={self.keys / 'ca.crt'}",
+            f"--service-account-private-key-file={self.keys / 'service-account.key'}",
+            f"--node-monitor-grace-period={self._node_monitor_grace_seconds}s",
+            f"--feature-gates={'GenericWorkload=true' if self._gang_scheduling else ''}",
+            "--kube-api-qps=200",
+            "--kube-api-burst=400",
+            ready=lambda: self.answers(f"https://127.0.0.1:{port}/healthz"),
+        )
+
+    def _scheduler(self, port: int) -> Component:
+        user = "kube-scheduler"
+        return self.component(
+            user,
+            f"--kubeconfig={self.kubeconfig_of(user)}",
+            f"--authentication-kubeconfig={self.kubeconfig_of(user)}",
+            f"--authorization-kubeconfig={self.kubeconfig_of(user)}",
+            *self._serving(port),
+            "--leader-elect=false",
+            f"--feature-gates={'GenericWorkload=true,GangScheduling=true' if self._gang_scheduling else ''}",
+            "--kube-api-qps=200",
+            "--kube-api-burst=400",
+            ready=lambda: self.answers(f"https://127.0.0.1:{port}/healthz"),
+        )
+
+    def _serving(self, port: int) -> tuple[str, ...]:
+        return (
+            "--bind-address=127.0.0.1",
+            f"--secure-port={port}",
+            f"--tls-cert-file={self.keys / 'server.crt'}",
+            f"--tls-private-key-file={self.keys / 'server.key'}",
+        )
+
+    def _kwok(self, port: int) -> Component:
+        return self.component(
+            "kwok",
+            f"--kubeconfig={self.kubeconfig_of('kwok')}",
+            f"--config={kwok.STAGES}",
+            "--enable-crds=Logs",
+            f"--manage-nodes-with-label-selector={kwok.NODE_LABEL}",
+            "--node-ip=127.0.0.1",
+            f"--node-port={port}",
+            f"--server-address=127.0.0.1:{port}",
+            f"--cidr={kwok.POD_RANGE}",
+            f"--tls-cert-file={self.keys / 'server.crt'}",
+            f"--tls-private-key-file={self.keys / 'server.key'}",
+            ready=lambda: self.answers(f"https://127.0.0.1:{port}/healthz"),
+        )
+
+    def answers(self, url: str) -> bool:
+        """Whether a GET of `url`, with this cluster's authority trusted, gives 200."""
+        try:
+            trust = ssl.create_default_context(cafile=str(self.keys / "ca.crt"))
+            with urllib.request.urlopen(url, timeout=2, context=trust) as answer:  # noqa: S310 - addresses of our own
+                return bool(answer.status == 200)
+        except (OSError, urllib.error.URLError):
+            return False

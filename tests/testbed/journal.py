@@ -1,0 +1,129 @@
+"""What a cluster made on this machine, written down before it is made, and how to undo each kind of it.
+
+A process may be killed at any moment, this one too. Whoever comes next reads the journal and undoes, last entry first,
+everything in it; undoing what was never made, or is already gone, does nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from testbed.processes import ProcessId
+from testbed.waiting import wait_for
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Journal:
+    """An append-only file, one JSON object a line: `{"kind": ..., <what that kind needs to be undone>}`."""
+
+    file: Path
+
+    def record(self, kind: str, **facts: str) -> None:
+        """Write down that something of `kind` is about to be made."""
+        assert kind in _UNDO, f"nobody knows how to undo {kind!r}"
+        with self.file.open("a") as journal:
+            journal.write(json.dumps({"kind": kind, **facts}) + "\n")
+
+    def entries(self) -> Iterator[Mapping[str, str]]:
+        """All that was recorded, oldest first."""
+        if self.file.exists():
+            for line in self.file.read_text().splitlines():
+                # The last line can be cut short by a SIGKILL; then what it announces was not made.
+                with contextlib.suppress(json.JSONDecodeError):
+                    yield json.loads(line)
+
+    def processes(self) -> list[ProcessId]:
+        """The processes that were started, whether they live or not."""
+        return [ProcessId.from_stat(entry["stat"]) for entry in self.entries() if entry["kind"] == "process"]
+
+    def undo(self) -> None:
+        """Undo everything, last first; what fails does not keep the rest from being undone.
+
+        Raises:
+            ExceptionGroup: of what could not be undone.
+        """
+        failures: list[Exception] = []
+        for entry in reversed(list(self.entries())):
+            try:
+                _UNDO[entry["kind"]](entry)
+            except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+                failures.append(error)
+        if failures:
+            raise ExceptionGroup(f"not all of {self.file} could be undone", failures)
+
+
+def _process(entry: Mapping[str, str]) -> None:
+    ProcessId.from_stat(entry["stat"]).kill()
+
+
+def _control_group(entry: Mapping[str, str]) -> None:
+    """Kill everything in a control group and below it, and remove it. This is how containers and their shims go."""
+    top = Path(entry["path"])
+
+    def emptied() -> bool:
+        groups = [group for group in [*top.rglob("*"), top] if group.is_dir()]
+        pids = {int(pid) for group in groups for pid in _lines(group / "cgroup.procs")}
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                ProcessId.of(pid).kill()
+        for group in sorted(groups, key=lambda group: -len(group.parts)):
+            with contextlib.suppress(OSError):
+                group.rmdir()
+        return not top.exists()
+
+    wait_for(f"the control group {top} to be empty and removed", emptied, seconds=30)
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text().split()
+    except OSError:
+        return []
+
+
+def _mounts(entry: Mapping[str, str]) -> None:
+    """Unmount everything mounted at or below a folder, innermost first."""
+    below = entry["path"]
+    targets = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    for target in reversed(targets):
+        decoded = target.encode().decode("unicode_escape")
+        if decoded == below or decoded.startswith(below + "/"):
+            _run("umount", "--lazy", decoded)
+
+
+def _link(entry: Mapping[str, str]) -> None:
+    _run("ip", "link", "delete", entry["name"])
+
+
+def _route(entry: Mapping[str, str]) -> None:
+    _run("ip", "route", "delete", "unreachable", entry["destination"])
+
+
+def _nft_table(entry: Mapping[str, str]) -> None:
+    _run("nft", "delete", "table", entry["family"], entry["name"])
+
+
+def _sysctl(entry: Mapping[str, str]) -> None:
+    Path(entry["path"]).write_text(entry["before"])
+
+
+def _run(*command: str) -> None:
+    """Run and ignore the exit code: what was to be removed may never have been made."""
+    with contextlib.suppress(FileNotFoundError):
+        subprocess.run(command, check=False, capture_output=True, timeout=60)
+
+
+_UNDO: Mapping[str, Callable[[Mapping[str, str]], None]] = {
+    "process": _process,
+    "control group": _control_group,
+    "mounts": _mounts,
+    "link": _link,
+    "route": _route,
+    "nft table": _nft_table,
+    "sysctl": _sysctl,
+}

@@ -1,0 +1,53 @@
+"""kubectl, bound to one cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from testbed import tools
+
+#: Longer than any single call takes; waits give their own.
+TIMEOUT_SECONDS = 60
+
+
+class KubectlError(RuntimeError):
+    """kubectl ended with a code other than 0; the text is what it wrote to standard error."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kubectl:
+    """Call it with kubectl's own arguments: `kubectl("get", "pods", "-A")`."""
+
+    kubeconfig: Path
+
+    def __call__(self, *arguments: str, stdin: str | None = None, timeout_seconds: float = TIMEOUT_SECONDS) -> str:
+        """Run kubectl and give what it printed.
+
+        Raises:
+            KubectlError: it failed, or took longer than `timeout_seconds`.
+        """
+        command = [str(tools.path("kubectl")), f"--kubeconfig={self.kubeconfig}", *arguments]
+        try:
+            done = subprocess.run(
+                command, input=stdin, capture_output=True, text=True, timeout=timeout_seconds, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise KubectlError(f"kubectl {' '.join(arguments)}: no answer within {timeout_seconds:g} s") from None
+        if done.returncode != 0:
+            raise KubectlError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
+        return done.stdout
+
+    def json(self, *arguments: str) -> Any:
+        """Run kubectl with `--output=json` and give the parsed answer."""
+        return json.loads(self(*arguments, "--output=json"))
+
+    def apply(self, *objects: Mapping[str, object] | Sequence[Mapping[str, object]]) -> None:
+        """Apply objects given as dictionaries, server-side."""
+        items = [item for group in objects for item in ([group] if isinstance(group, Mapping) else group)]
+        manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+        self("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=manifest)

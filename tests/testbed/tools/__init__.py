@@ -1,0 +1,199 @@
+"""The programs of a Kubernetes cluster, built from their Go modules into the cache.
+
+Each folder beside this file is a Go module that pins its programs by `go.mod` and every source file by `go.sum`, so a
+build is verified. One module per project keeps their dependency graphs apart. A program is named by the hash of what it is
+built from, so a changed pin or flag builds anew and both versions live side by side.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import os
+import re
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from testbed import paths
+from testbed.locks import exclusive
+from testbed.tools import go
+
+_HERE = Path(__file__).parent
+
+#: How often a running build says how far it is.
+PROGRESS_SECONDS = 10
+
+
+class BuildError(RuntimeError):
+    """A program could not be built."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """One program: the module (a folder here), its package, and build tags."""
+
+    module: str
+    package: str
+    tags: str = ""
+
+
+def _kubernetes(name: str) -> Tool:
+    return Tool(module="kubernetes", package=f"k8s.io/kubernetes/cmd/{name}")
+
+
+def _containerd(name: str) -> Tool:
+    # The snapshotters for btrfs and device mapper need C headers; the test bed uses overlayfs.
+    return Tool(
+        module="containerd", package=f"github.com/containerd/containerd/v2/cmd/{name}", tags="no_btrfs,no_devmapper"
+    )
+
+
+#: What a control plane needs. No root anywhere.
+CONTROL_PLANE = {
+    "pki": Tool(module="pki", package="."),
+    "etcd": Tool(module="etcd", package="go.etcd.io/etcd/server/v3"),
+    "kube-apiserver": _kubernetes("kube-apiserver"),
+    "kube-controller-manager": _kubernetes("kube-controller-manager"),
+    "kube-scheduler": _kubernetes("kube-scheduler"),
+    "kubectl": _kubernetes("kubectl"),
+    "kwok": Tool(module="kwok", package="sigs.k8s.io/kwok/cmd/kwok"),
+    "helm": Tool(module="helm", package="helm.sh/helm/v4/cmd/helm"),
+}
+
+#: What real nodes need beyond that.
+NODES = {
+    "kubelet": _kubernetes("kubelet"),
+    "kube-proxy": _kubernetes("kube-proxy"),
+    "containerd": _containerd("containerd"),
+    "containerd-shim-runc-v2": _containerd("containerd-shim-runc-v2"),
+    "ctr": _containerd("ctr"),
+    "coredns": Tool(module="coredns", package="github.com/coredns/coredns"),
+    "pause": Tool(module="pause", package="."),
+}
+
+_ALL = CONTROL_PLANE | NODES
+
+
+def path(name: str) -> Path:
+    """Path of the program `name`, built first where it is missing.
+
+    Raises:
+        BuildError: `name` is none of the test bed's programs, or its build failed.
+    """
+    if name not in _ALL:
+        raise BuildError(f"the test bed has no program {name!r}; it has {', '.join(sorted(_ALL))}")
+    built = _folder(_ALL[name].module) / name
+    if not built.exists():
+        build([name])
+    return built
+
+
+def build(names: Iterable[str]) -> None:
+    """Build those of `names` that are not in the cache yet, printing progress.
+
+    Safe to run from several processes at once, and to kill: a program appears under its name only when it is whole.
+
+    Raises:
+        BuildError: the compiler failed; its last lines are in the message.
+    """
+    for name in names:
+        tool = _ALL[name]
+        folder = _folder(tool.module)
+        with exclusive(folder.with_name(folder.name + ".lock")):
+            if not (folder / name).exists():
+                folder.mkdir(parents=True, exist_ok=True)
+                _compile(name, tool, folder)
+
+
+@functools.cache
+def _folder(module: str) -> Path:
+    sources = sorted(file for file in (_HERE / module).iterdir() if file.name != "README.md")
+    digest = hashlib.sha256(repr((_FLAGS, _VARIABLES)).encode())
+    for source in sources:
+        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    return paths.cache() / "tools" / f"{module}-{_version(module)}-{digest.hexdigest()[:12]}"
+
+
+#: The path of the module whose version each of ours is about.
+_PINNED = {
+    "kubernetes": "k8s.io/kubernetes",
+    "etcd": "go.etcd.io/etcd/server/v3",
+    "kwok": "sigs.k8s.io/kwok",
+    "helm": "helm.sh/helm/v4",
+    "containerd": "github.com/containerd/containerd/v2",
+    "coredns": "github.com/coredns/coredns",
+}
+
+
+def _version(module: str) -> str:
+    """The version that `go.mod` pins, "local" for the programs whose source is here."""
+    if module not in _PINNED:
+        return "local"
+    found = re.search(
+        rf"^\s*(?:require )?{re.escape(_PINNED[module])} (v\S+)", (_HERE / module / "go.mod").read_text(), re.MULTILINE
+    )
+    assert found, f"{module}/go.mod does not require {_PINNED[module]}"
+    return found[1]
+
+
+_FLAGS = ("-trimpath", "-buildvcs=false", "-mod=readonly")
+_VARIABLES = {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off", "GOFLAGS": ""}
+
+
+def _linker_flags(module: str) -> str:
+    if module != "kubernetes":
+        return "-s -w"
+    # API server, kubelet and kubectl compare versions; unstamped they all call themselves v0.0.0-master.
+    version = _version(module)
+    major, minor = version.removeprefix("v").split(".")[:2]
+    stamps = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
+    packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+    return "-s -w " + " ".join(f"-X {package}.{name}={value}" for package in packages for name, value in stamps.items())
+
+
+def _compile(name: str, tool: Tool, folder: Path) -> None:
+    began = time.monotonic()
+    print(f"testbed: building {name} {_version(tool.module)}", flush=True)
+    with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as scratch:
+        output = Path(scratch) / name
+        command = [go.executable(), "build", "-v", *_FLAGS, "-ldflags", _linker_flags(tool.module)]
+        command += ["-tags", tool.tags, "-o", str(output), tool.package]
+        process = subprocess.Popen(
+            command,
+            cwd=_HERE / tool.module,
+            env={**os.environ, **_VARIABLES},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        lines: list[str] = []
+        reader = threading.Thread(target=lambda: lines.extend(process.stderr or ()), daemon=True)
+        reader.start()
+        try:
+            while _runs(process, PROGRESS_SECONDS):
+                print(
+                    f"testbed:   {name}: {time.monotonic() - began:.0f} s, {len(lines)} packages compiled", flush=True
+                )
+        finally:
+            process.kill()
+            process.wait()
+        reader.join()
+        if process.returncode != 0:
+            raise BuildError(f"building {name} ({' '.join(command)}) failed:\n" + "".join(lines[-20:]))
+        output.rename(folder / name)
+    print(f"testbed: built {name} in {time.monotonic() - began:.0f} s", flush=True)
+
+
+def _runs(process: subprocess.Popen[str], seconds: float) -> bool:
+    """Whether `process` still runs after so many seconds, or when it ends."""
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return True
+    return False

@@ -1,0 +1,3 @@
+module testbed.invalid/pause
+
+go 1.26.0

@@ -1,0 +1,3 @@
+module testbed.invalid/pki
+
+go 1.26.0

@@ -1,0 +1,102 @@
+{{- define "ddpjob-operator.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "ddpjob-operator.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" }}
+{{- else if contains (include "ddpjob-operator.name" .) .Release.Name }}
+{{- .Release.Name | trunc 52 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name (include "ddpjob-operator.name" .) | trunc 52 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{- define "ddpjob-operator.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "ddpjob-operator.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- /* The common labels come first: where they name one of the chart's own, the chart's wins. */}}
+{{- define "ddpjob-operator.labels" -}}
+{{- $own := include "ddpjob-operator.selectorLabels" . | fromYaml }}
+{{- $_ := set $own "app.kubernetes.io/version" .Chart.AppVersion }}
+{{- $_ := set $own "app.kubernetes.io/managed-by" .Release.Service }}
+{{- $_ := set $own "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_") }}
+{{- merge $own .Values.commonLabels | toYaml }}
+{{- end }}
+
+{{- /* metadata of one of the chart's objects. Call with a dict: root, name, and where needed namespace, labels,
+       annotations. */}}
+{{- define "ddpjob-operator.metadata" -}}
+name: {{ toYaml .name }}
+{{- with .namespace }}
+namespace: {{ toYaml . }}
+{{- end }}
+labels:
+  {{- merge (dict) (.labels | default dict) (include "ddpjob-operator.labels" .root | fromYaml) | toYaml | nindent 2 }}
+{{- with merge (dict) (.annotations | default dict) .root.Values.commonAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "ddpjob-operator.serviceAccountName" -}}
+{{- .Values.serviceAccount.name | default (.Values.serviceAccount.create | ternary (include "ddpjob-operator.fullname" .) "default") }}
+{{- end }}
+
+{{- /* An image reference. Call with a dict: root, image. */}}
+{{- define "ddpjob-operator.image" -}}
+{{- if .image.digest }}
+{{- printf "%s@%s" .image.repository .image.digest }}
+{{- else }}
+{{- printf "%s:%s" .image.repository (.image.tag | default .root.Chart.AppVersion) }}
+{{- end }}
+{{- end }}
+
+{{- /* All that the operator may do in a namespace it watches: the same rules in both scopes. */}}
+{{- define "ddpjob-operator.rules" -}}
+# delete is for ttlSecondsAfterFinished.
+- apiGroups: [ddpjob.dev]
+  resources: [ddpjobs]
+  verbs: [get, list, watch, delete]
+- apiGroups: [ddpjob.dev]
+  resources: [ddpjobs/status]
+  verbs: [patch]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, create, delete, patch]
+# Progress lines, and the exception of a failed rank.
+- apiGroups: [""]
+  resources: [pods/log]
+  verbs: [get]
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get, list, watch, create, patch]
+{{- end }}
+
+{{- /* A watched namespace for examples and `helm test`: the release's own where it is watched. */}}
+{{- define "ddpjob-operator.jobNamespace" -}}
+{{- $watched := .Values.watch.namespaces }}
+{{- if or (empty $watched) (has .Release.Namespace $watched) }}
+{{- .Release.Namespace }}
+{{- else }}
+{{- first $watched }}
+{{- end }}
+{{- end }}
+
+{{- /* The DDPJob that NOTES.txt shows and `helm test` runs. Call with a dict: metadata, trainer. */}}
+{{- define "ddpjob-operator.exampleJob" -}}
+apiVersion: ddpjob.dev/v1alpha1
+kind: DDPJob
+metadata:
+  {{- toYaml .metadata | nindent 2 }}
+spec:
+  nodes: 2
+  trainer:
+    {{- toYaml .trainer | nindent 4 }}
+  resources:
+    requests:
+      cpu: 250m
+      memory: 512Mi
+{{- end }}

@@ -1,0 +1,111 @@
+"""The chart as Helm renders it, and Helm itself."""
+
+import functools
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from testbed import tools
+
+REPOSITORY = Path(__file__).parents[2]
+CHART = REPOSITORY / "charts" / "ddpjob-operator"
+RELEASE = "ddpjob-operator"
+NAMESPACE = "ddpjob-system"
+#: Longer than any call here takes, `--wait` included.
+TIMEOUT_SECONDS = 120
+
+Object = dict[str, Any]
+
+#: The C one reads the CRD ten times as fast.
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class HelmError(RuntimeError):
+    """Helm ended with a code other than 0; the text is what it wrote."""
+
+
+def helm(*arguments: str | Path, kubeconfig: Path | None = None, values: Mapping[str, Any] | None = None) -> str:
+    """Run helm, with `values` as a values file, and give what it printed. It sees a cluster only by `kubeconfig`.
+
+    Raises:
+        HelmError: helm failed.
+    """
+    command = [str(tools.path("helm")), *map(str, arguments)]
+    if values is not None:
+        command += ["--values", "-"]
+    done = subprocess.run(
+        command,
+        input=json.dumps(values),
+        env={**os.environ, "KUBECONFIG": str(kubeconfig or os.devnull)},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise HelmError(f"helm {' '.join(map(str, arguments))}:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def render(
+    values: Mapping[str, Any] | None = None, *options: str, release: str = RELEASE, namespace: str = NAMESPACE
+) -> list[Object]:
+    """The chart's objects, those of `helm test` included.
+
+    Raises:
+        HelmError: the values are refused.
+    """
+    text = _template(json.dumps(values or {}), options, release, namespace)
+    return [document for document in yaml.load_all(text, _Loader) if document]
+
+
+@functools.cache
+def _template(values: str, options: tuple[str, ...], release: str, namespace: str) -> str:
+    return helm("template", release, CHART, "--namespace", namespace, *options, values=json.loads(values))
+
+
+def is_test(item: Object) -> bool:
+    """Whether the object exists only while `helm test` runs."""
+    return item["metadata"].get("annotations", {}).get("helm.sh/hook") == "test"
+
+
+def installed(objects: list[Object]) -> list[Object]:
+    """Those that `helm install` creates."""
+    return [item for item in objects if not is_test(item)]
+
+
+def of_test(objects: list[Object]) -> list[Object]:
+    """Those that `helm test` creates."""
+    return [item for item in objects if is_test(item)]
+
+
+def identity(item: Object) -> tuple[str, str | None, str]:
+    """Kind, namespace and name."""
+    return item["kind"], item["metadata"].get("namespace"), item["metadata"]["name"]
+
+
+def find(objects: list[Object], kind: str, name: str | None = None) -> Object:
+    """The one object of the kind (and name)."""
+    found = [item for item in objects if item["kind"] == kind and name in (None, item["metadata"]["name"])]
+    assert len(found) == 1, f"expected one {kind} {name or ''}, found {[identity(item) for item in found]}"
+    return found[0]
+
+
+def deployment(values: Mapping[str, Any] | None = None) -> Object:
+    """The operator's Deployment."""
+    return find(render(values), "Deployment")
+
+
+def operator_pod(values: Mapping[str, Any] | None = None) -> Object:
+    """The spec of the operator's pod."""
+    return deployment(values)["spec"]["template"]["spec"]
+
+
+def operator_arguments(values: Mapping[str, Any] | None = None) -> list[str]:
+    """The operator's command line."""
+    return operator_pod(values)["containers"][0]["args"]

@@ -1,0 +1,134 @@
+"""values.schema.json refuses what the chart does not know, and README.md lists what it knows."""
+
+import json
+import re
+import shutil
+
+import pytest
+import yaml
+from chart_render import CHART, HelmError, helm, render
+
+DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
+#: Objects whose keys are the user's, or the Kubernetes API's.
+OPEN = {
+    "affinity",
+    "commonAnnotations",
+    "commonLabels",
+    "nodeSelector",
+    "podAnnotations",
+    "podSecurityContext",
+    "resources.limits",
+    "resources.requests",
+    "securityContext",
+    "serviceAccount.annotations",
+}
+
+
+def paths_of_objects(values, prefix=""):
+    for key, value in values.items():
+        if isinstance(value, dict) and prefix + key not in OPEN:
+            yield prefix + key
+            yield from paths_of_objects(value, f"{prefix}{key}.")
+
+
+def leaves(values, prefix=""):
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def at(path, value):
+    for key in reversed([part for part in path.split(".") if part]):
+        value = {key: value}
+    return value
+
+
+@pytest.mark.parametrize("path", ["", *paths_of_objects(DEFAULTS)])
+def test_unknown_keys_are_refused_at_every_level(path):
+    with pytest.raises(HelmError, match="additional properties 'unknwon' not allowed"):
+        render(at(path, {"unknwon": 1}))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("image", "ddpjob/operator:1"),
+        ("image.repository", ""),
+        ("image.repository", "Upper/case"),
+        ("image.tag", 1.1),
+        ("image.tag", "no spaces"),
+        ("image.digest", "sha256:short"),
+        ("image.pullPolicy", "Sometimes"),
+        ("imagePullSecrets", "registry"),
+        ("imagePullSecrets", ["registry"]),
+        ("trainer.image", "ddpjob/trainer:1"),
+        ("trainer.image.pullPolicy", "Always"),
+        ("watch.namespaces", "team-a"),
+        ("watch.namespaces", ["Team_A"]),
+        ("watch.namespaces", ["team-*"]),
+        ("watch.namespaces", ["team-a", "team-a"]),
+        ("crds.enabled", "yes"),
+        ("crds.keep", 1),
+        ("rbac.create", "true"),
+        ("rbac.aggregate", "true"),
+        ("rbac.nodes", "true"),
+        ("serviceAccount.create", "true"),
+        ("serviceAccount.name", "Not_A_Name"),
+        ("serviceAccount.annotations", {"a": 1}),
+        ("operator.logLevel", "INFO"),
+        ("operator.logFormat", "xml"),
+        ("operator.workers", 0),
+        ("operator.workers", 1.5),
+        ("operator.progressIntervalSeconds", 0),
+        ("operator.progressIntervalSeconds", "10s"),
+        ("metrics.podMonitor", "true"),
+        ("resources.limits", "1Gi"),
+        ("podAnnotations", {"a": True}),
+        ("nodeSelector", {"a": 1}),
+        ("tolerations", {"key": "a"}),
+        ("affinity", []),
+        ("priorityClassName", 1),
+        ("podSecurityContext", []),
+        ("securityContext", "none"),
+        ("nameOverride", "Not_A_Name"),
+        ("fullnameOverride", "Not_A_Name"),
+        ("commonLabels", ["a"]),
+        ("commonAnnotations", {"a": 1}),
+        ("replicas", 2),
+    ],
+)
+def test_wrong_values_are_refused_by_the_schema(path, value):
+    with pytest.raises(HelmError, match="values don't meet the specifications of the schema"):
+        render(at(path, value))
+
+
+def test_the_schema_knows_exactly_the_keys_of_the_values_file():
+    schema = json.loads((CHART / "values.schema.json").read_text())
+
+    def known(part, prefix=""):
+        for key, value in part.get("properties", {}).items():
+            if value.get("type") == "object" and "properties" in value:
+                yield from known(value, f"{prefix}{key}.")
+            else:
+                yield prefix + key
+
+    of_file = {path for path, _ in leaves(DEFAULTS)}
+    of_file = {next((open_ for open_ in OPEN if path.startswith(f"{open_}.")), path) for path in of_file}
+    assert set(known(schema)) == of_file | {"global"}
+
+
+def test_the_readme_lists_every_value_with_its_default():
+    rows = re.findall(r"^\| `([\w.]+)` \| `([^`]*)` \|", (CHART / "README.md").read_text(), re.MULTILINE)
+    assert {key: yaml.safe_load(default) for key, default in rows} == dict(leaves(DEFAULTS))
+    assert len(rows) == len(dict(rows))
+
+
+def test_the_chart_may_be_a_dependency_of_another(tmp_path):
+    """Helm then hands it `global`."""
+    parent = tmp_path / "platform"
+    shutil.copytree(CHART, parent / "charts" / "ddpjob-operator")
+    (parent / "Chart.yaml").write_text("apiVersion: v2\nname: platform\nversion: 1.0.0\n")
+    (parent / "values.yaml").write_text("global: {region: north}\n")
+    assert "--trainer-image=ddpjob/trainer:0.1.0" in helm("template", "platform", parent)

@@ -11,6 +11,11 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
+
+class ConfigError(ValueError):
+    """What the user gave (keys, variables or data) is wrong. The text names it; another attempt would fail the same."""
+
+
 Recipe = Literal["digits", "resnet18-cifar10"]
 
 #: Defaults by recipe. digits: measured over 12 seeds, see README. resnet18-cifar10: the usual reference schedule.
@@ -106,14 +111,14 @@ def parse_config(values: object) -> TrainerConfig:
     """The configuration that `values`, a mapping with camelCase keys, describes.
 
     Raises:
-        ValueError: one line for each mistake, which names the key, what was found and what is expected.
+        ConfigError: one line for each mistake, which names the key, what was found and what is expected.
     """
     if not isinstance(values, Mapping):
-        raise ValueError(f"config: found {_shown(values)}; expected a mapping of keys such as recipe and epochs")
+        raise ConfigError(f"config: found {_shown(values)}; expected a mapping of keys such as recipe and epochs")
     try:
         return TrainerConfig.model_validate(values)
     except ValidationError as error:
-        raise ValueError("\n".join(_lines(error))) from None
+        raise ConfigError("\n".join(_lines(error))) from None
 
 
 def _lines(error: ValidationError) -> list[str]:
@@ -128,7 +133,9 @@ def _lines(error: ValidationError) -> list[str]:
         elif item["type"] == "missing":
             lines.append(f"config: {key} is missing; set it to one of: {', '.join(get_args(Recipe))}")
         else:
-            lines.append(f"config: {key} is {_shown(item['input'])}; {item['msg'].replace('Input should', 'it should')}")
+            lines.append(
+                f"config: {key} is {_shown(item['input'])}; {item['msg'].replace('Input should', 'it should')}"
+            )
     return lines
 
 

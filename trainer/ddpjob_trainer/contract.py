@@ -52,7 +52,7 @@ DDPJOB_ATTEMPT: Final = "DDPJOB_ATTEMPT"
 DDPJOB_CHECKPOINT_DIR: Final = "DDPJOB_CHECKPOINT_DIR"
 #: Folder that holds the training data, read-only.
 DDPJOB_DATA_DIR: Final = "DDPJOB_DATA_DIR"
-#: File for the termination message where it is not TERMINATION_LOG_PATH (outside a cluster).
+#: Existing file for the termination message where it is not TERMINATION_LOG_PATH (outside a cluster).
 DDPJOB_TERMINATION_LOG: Final = "DDPJOB_TERMINATION_LOG"
 
 #: "1" makes Python write its output at once.
@@ -150,3 +150,5 @@ TERMINATION_LOG_PATH: Final = "/dev/termination-log"
 TERMINATION_MESSAGE_MAX_BYTES: Final = 1024
 #: Rank 0 that exits with EXIT_CHECKPOINTED writes this and the step of its checkpoint: "checkpointStep=1200".
 TERMINATION_CHECKPOINT_PREFIX: Final = "checkpointStep="
+#: The first line of a failed rank's message is "rank 3"; with this behind it the cause is on another rank.
+TERMINATION_ECHO_SUFFIX: Final = " lost a peer"

@@ -1,0 +1,38 @@
+"""`python -m ddpjob_trainer`: a rank, or the launcher of a pod's ranks, as the environment says."""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+from ddpjob_trainer import contract, launch, launcher, termination
+from ddpjob_trainer.arguments import parse_arguments
+from ddpjob_trainer.config import ConfigError
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run to the end; returns the exit code (contract.EXIT_CODES)."""
+    try:
+        config = parse_arguments(arguments)
+        place = launch.resolve(os.environ)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        termination.write(str(error), echo=False)
+        return contract.EXIT_BAD_CONFIG
+    if isinstance(place, launch.Node):
+        return launcher.run(place, [sys.executable, "-m", "ddpjob_trainer", *arguments], os.environ)
+
+    # torch takes seconds to load. The launcher does without, and PID 1 would ignore a SIGTERM that comes meanwhile.
+    signal.signal(signal.SIGTERM, _terminated)
+    from ddpjob_trainer import worker
+
+    return worker.run(config, place)
+
+
+def _terminated(_number: int, _frame: FrameType | None) -> None:
+    os._exit(contract.EXIT_TERMINATED)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,133 @@
+"""Checkpoints on disk: two files each, `<name>.pt` with the state and `<name>.json`, the manifest, that commits it.
+
+The manifest is written last and holds the size and SHA-256 of the state, so a checkpoint without a matching manifest
+does not exist. Rank 0 alone touches the folder. Names carry step, attempt and uid: nothing is ever overwritten.
+"""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ddpjob_trainer import contract
+from ddpjob_trainer.claim import Claim, Owner
+from ddpjob_trainer.files import TEMPORARY_PREFIX, write_atomically
+
+#: In place of .json: a checkpoint that was found damaged.
+CORRUPT_SUFFIX = ".json.corrupt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What commits a checkpoint and describes it."""
+
+    step: int
+    attempt: int
+    uid: str
+    num_bytes: int
+    sha256: str
+    saved_at_unix_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFolder:
+    """The folder of one job, as the rank 0 of one attempt sees it."""
+
+    claim: Claim
+    keep: int
+    tell: Callable[[str], None] = print
+
+    @property
+    def path(self) -> Path:
+        """The folder itself."""
+        return self.claim.folder
+
+    def open(self) -> None:
+        """Make the folder, take it for this attempt, and clear away what crashed writers left unfinished.
+
+        Raises:
+            Fenced: a later attempt owns the folder.
+            OSError: the folder cannot be made or written.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.claim.take()
+        for leftover in self.path.glob(TEMPORARY_PREFIX + "*"):
+            leftover.unlink(missing_ok=True)
+        for state_path in self.path.glob("step-*.pt"):
+            if not any(state_path.with_suffix(suffix).exists() for suffix in (".json", CORRUPT_SUFFIX)):
+                state_path.unlink(missing_ok=True)  # its writer died before the manifest
+
+    def save(self, step: int, state: bytes) -> None:
+        """Commit the state after `step` steps, then drop all but the newest `keep` checkpoints.
+
+        Raises:
+            Fenced: the folder is not this attempt's any more; nothing was committed.
+        """
+        owner = self.claim.owner
+        name = f"step-{step:010d}-{owner.tag}"
+        manifest = Manifest(
+            step=step,
+            attempt=owner.attempt,
+            uid=owner.uid,
+            num_bytes=len(state),
+            sha256=hashlib.sha256(state).hexdigest(),
+            saved_at_unix_seconds=time.time(),
+        )
+        self.claim.confirm()
+        write_atomically(self.path / f"{name}.pt", state, unique=str(os.getpid()))
+        self.claim.confirm()
+        write_atomically(self.path / f"{name}.json", json.dumps(asdict(manifest)).encode(), unique=str(os.getpid()))
+        self._drop_old()
+
+    def load_newest(self) -> tuple[Manifest, bytes] | None:
+        """The newest whole checkpoint; None if there is none.
+
+        One that is torn or corrupt is told of, set aside as `<name>.json.corrupt`, and the one before it is taken.
+        """
+        for manifest_path in self._newest_first():
+            state_path = manifest_path.with_suffix(".pt")
+            try:
+                manifest = Manifest(**json.loads(manifest_path.read_text(encoding="utf-8")))
+                state = state_path.read_bytes()
+            except (OSError, ValueError, TypeError) as error:
+                self._set_aside(manifest_path, f"{type(error).__name__}: {error}")
+                continue
+            if len(state) != manifest.num_bytes:
+                self._set_aside(manifest_path, f"{len(state)} bytes found, {manifest.num_bytes} expected")
+            elif hashlib.sha256(state).hexdigest() != manifest.sha256:
+                self._set_aside(manifest_path, "its SHA-256 differs from the manifest's")
+            else:
+                return manifest, state
+        return None
+
+    def _newest_first(self) -> Iterator[Path]:
+        """Manifests by step, then by attempt. Both are in the name, so that damage inside cannot hide the order."""
+
+        def age(path: Path) -> tuple[int, int]:
+            _, step, _, attempt, *_ = path.stem.split("-")
+            return int(step), int(attempt)
+
+        yield from sorted(self.path.glob("step-*-attempt-*-*.json"), key=age, reverse=True)
+
+    def _set_aside(self, manifest_path: Path, why: str) -> None:
+        self.tell(f"checkpoint {manifest_path} is not whole ({why}); going back to the one before it")
+        manifest_path.replace(manifest_path.with_suffix(CORRUPT_SUFFIX))
+
+    def _drop_old(self) -> None:
+        for manifest_path in list(self._newest_first())[self.keep :]:
+            manifest_path.unlink(missing_ok=True)  # first: without it the state is no checkpoint
+            manifest_path.with_suffix(".pt").unlink(missing_ok=True)
+
+
+def from_environment(environ: Mapping[str, str], *, keep: int, tell: Callable[[str], None]) -> CheckpointFolder | None:
+    """The folder that DDPJOB_CHECKPOINT_DIR names; None if it names none."""
+    folder = environ.get(contract.DDPJOB_CHECKPOINT_DIR)
+    if not folder:
+        return None
+    owner = Owner(
+        uid=environ.get(contract.DDPJOB_UID) or "none", attempt=int(environ.get(contract.DDPJOB_ATTEMPT) or 1)
+    )
+    return CheckpointFolder(claim=Claim(folder=Path(folder), owner=owner), keep=keep, tell=tell)

@@ -1,0 +1,61 @@
+# ruff: noqa: N806 - tensors carry their shape in their name
+"""Recipe `digits`: 8x8 images of handwritten digits and a small CNN. Trains to 98 % in seconds on a CPU.
+
+The data ship with scikit-learn (the test set of the UCI optical recognition of handwritten digits): 1,797 images with
+pixels of 0 to 16. Every fifth one is held out. The model has no BatchNorm, so that a step does not depend on how the
+batch is split over ranks.
+"""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from ddpjob_trainer.config import ConfigError
+from ddpjob_trainer.data import DataSet, Preparation, Split
+from ddpjob_trainer.recipes import Recipe
+
+HELD_OUT_EVERY = 5
+
+
+def load(_: Path) -> DataSet:
+    """The digits; no folder is needed. Raises ConfigError where scikit-learn is not installed."""
+    # Its load_digits() reads this very file, but importing scikit-learn takes longer than the training (1.1 s of CPU).
+    package = importlib.util.find_spec("sklearn")
+    if package is None or not package.submodule_search_locations:
+        raise ConfigError(
+            "recipe digits: scikit-learn, which brings the data, is not installed; install ddpjob[trainer]"
+        )
+    path = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
+    table = torch.from_numpy(np.loadtxt(path, delimiter=",", dtype=np.uint8))
+    images_NCHW, labels_N = table[:, :64].reshape(-1, 1, 8, 8), table[:, 64].long()
+    held_out_N = torch.arange(len(table)) % HELD_OUT_EVERY == HELD_OUT_EVERY - 1
+    return DataSet(
+        train=Split(images_NCHW=images_NCHW[~held_out_N], labels_N=labels_N[~held_out_N]),
+        test=Split(images_NCHW=images_NCHW[held_out_N], labels_N=labels_N[held_out_N]),
+        num_classes=10,
+    )
+
+
+def model(num_classes: int) -> nn.Module:
+    """Two convolutions, one hidden layer; about 150,000 parameters."""
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * 4 * 4, 128),
+        nn.ReLU(),
+        nn.Linear(128, num_classes),
+    )
+
+
+RECIPE = Recipe(
+    load=load,
+    preparation=Preparation(mean=(4.89,), std=(6.02,), max_shift=1, flip=False),
+    model=model,
+)

@@ -1,0 +1,41 @@
+"""SGD with Nesterov momentum, and the learning rate as a function of the step."""
+
+import math
+
+import torch
+from torch import nn
+
+from ddpjob_trainer.config import TrainerConfig
+
+
+def make_optimizer(model: nn.Module, config: TrainerConfig) -> torch.optim.SGD:
+    """SGD over all parameters; weight decay on matrices and filters only, not on biases and normalisation."""
+    parameters = list(model.parameters())
+    return torch.optim.SGD(
+        [
+            {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
+            {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+        ],
+        lr=config.learning_rate,
+        momentum=config.momentum,
+        nesterov=config.momentum > 0,
+    )
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """Use this learning rate from the next step on."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+
+
+def learning_rate_at(step: int, config: TrainerConfig, *, steps_per_epoch: int) -> float:
+    """Linear warm-up to the peak, then a half cosine to zero at the end (Loshchilov and Hutter 2016, one cycle).
+
+    A function of the step alone: there is no schedule object, hence nothing of it to save or to forget.
+    """
+    total_steps = config.epochs * steps_per_epoch
+    warmup_steps = min(config.warmup_epochs * steps_per_epoch, total_steps)
+    if step < warmup_steps:
+        return config.learning_rate * (step + 1) / (warmup_steps + 1)
+    done = (step - warmup_steps) / max(1.0, total_steps - warmup_steps)
+    return config.learning_rate * 0.5 * (1 + math.cos(math.pi * done))

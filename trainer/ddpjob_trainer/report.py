@@ -1,0 +1,170 @@
+"""What global rank 0 tells: log lines for people, progress lines for the operator. Other ranks are silent."""
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Self, TextIO
+
+import torch
+
+from ddpjob_trainer import contract
+from ddpjob_trainer.progress import Progress
+
+#: Below PROGRESS_INTERVAL_SECONDS by enough for a busy machine.
+HEARTBEAT_SECONDS = 0.8 * contract.PROGRESS_INTERVAL_SECONDS
+#: Steps may be much faster than anybody reads.
+MIN_SECONDS_BETWEEN_LINES = 1.0
+
+
+class Reporter:
+    """Prints for the rank it is enabled on. Use it as a context manager: it has a thread that shows signs of life.
+
+    The thread repeats the last known progress and so proves that the process lives, not that training moves on.
+    """
+
+    def __init__(self, *, enabled: bool, out: TextIO | None = None, heartbeat_seconds: float = HEARTBEAT_SECONDS):
+        self._enabled = enabled
+        self._out = out or sys.stdout
+        self._heartbeat_seconds = heartbeat_seconds
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._progress: Progress | None = None
+        self._printed_at = 0.0
+        self._born = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def say(self, text: str) -> None:
+        """Print a line for people."""
+        if self._enabled:
+            with self._lock:
+                self._write(text)
+
+    def begin(self, *, step: int, total_steps: int, steps_per_epoch: int, checkpoint_step: int | None) -> None:
+        """The first progress line, and the heartbeat from here on."""
+        self._steps_per_epoch = steps_per_epoch
+        self._first_step, self._began = step, time.monotonic()
+        self._window_start, self._window_samples = self._began, 0
+        self._progress = Progress(
+            step=step,
+            total_steps=total_steps,
+            epoch=self._epoch(step, total_steps),
+            phase=contract.PHASE_START,
+            checkpoint_step=checkpoint_step,
+        )
+        self._print_progress()
+        if self._enabled:
+            self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+            self._thread.start()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Mark the time inside as another phase than training; it does not count in samples per second."""
+        before = self._current.phase
+        started = time.monotonic()
+        self._update(phase=name)
+        self._print_progress()
+        yield
+        self._window_start += time.monotonic() - started
+        self._update(phase=before if before != contract.PHASE_START else contract.PHASE_TRAIN)
+
+    def step_done(self, step: int, *, num_samples: int) -> None:
+        """Count a step; `step` is the number of steps done."""
+        self._window_samples += num_samples
+        self._update(step=step, epoch=self._epoch(step, self._current.total_steps), phase=contract.PHASE_TRAIN)
+
+    def log(self, *, loss: float, data_seconds: float, compute_seconds: float) -> None:
+        """The log line of the step just counted. Loss is the mean over the step's samples on all ranks."""
+        now = time.monotonic()
+        current = self._current
+        per_second = self._window_samples / max(1e-9, now - self._window_start)
+        self._window_start, self._window_samples = now, 0
+        seconds_per_step = (now - self._began) / max(1, current.step - self._first_step)
+        eta_seconds = seconds_per_step * (current.total_steps - current.step)
+        self._update(loss=loss, samples_per_second=per_second, eta_seconds=eta_seconds)
+        self.say(
+            f"epoch {current.epoch} step {current.step}/{current.total_steps} loss {loss:.4f}"
+            f" data {data_seconds * 1e3:.1f} ms compute {compute_seconds * 1e3:.1f} ms"
+            f" {per_second:,.0f} samples/s eta {timedelta(seconds=round(eta_seconds))}"
+        )
+        if now - self._printed_at >= MIN_SECONDS_BETWEEN_LINES:
+            self._print_progress()
+
+    def saved(self, step: int) -> None:
+        """A checkpoint of this step is complete."""
+        self._update(checkpoint_step=step)
+        self._print_progress()
+
+    def end(self) -> None:
+        """The last progress line, and the total time since this object was made."""
+        self._update(phase=contract.PHASE_DONE, eta_seconds=0.0)
+        self._print_progress()
+        self.say(f"total time {time.monotonic() - self._born:.1f} s")
+
+    @property
+    def _current(self) -> Progress:
+        assert self._progress is not None, "begin() comes first"
+        return self._progress
+
+    def _epoch(self, step: int, total_steps: int) -> int:
+        """The epoch in work; at the very end, the last one."""
+        return min(step, total_steps - 1) // self._steps_per_epoch
+
+    def _update(self, **changes: float | str | None) -> None:
+        with self._lock:
+            self._progress = replace(self._current, **changes)  # type: ignore[arg-type]  # checked by the callers above
+
+    def _print_progress(self) -> None:
+        if self._enabled:
+            with self._lock:
+                self._printed_at = time.monotonic()
+                self._write(self._current.line())
+
+    def _beat(self) -> None:
+        while not self._closed.wait(max(0.05, self._printed_at + self._heartbeat_seconds - time.monotonic())):
+            if time.monotonic() - self._printed_at >= self._heartbeat_seconds:
+                self._print_progress()
+
+    def _write(self, line: str) -> None:
+        self._out.write(line + "\n")
+        self._out.flush()
+
+
+@dataclass(slots=True)
+class StepTimer:
+    """Times the two parts of a step. Waits for the device only if `exact`, so that untimed steps run ahead."""
+
+    device: torch.device
+    exact: bool
+    data_seconds: float = 0.0
+    compute_seconds: float = 0.0
+    _mark: float = 0.0
+
+    def start(self) -> None:
+        """The step begins."""
+        self._mark = self._now()
+
+    def data_done(self) -> None:
+        """The batch is on the device."""
+        before, self._mark = self._mark, self._now()
+        self.data_seconds = self._mark - before
+
+    def compute_done(self) -> None:
+        """The parameters are updated."""
+        self.compute_seconds = self._now() - self._mark
+
+    def _now(self) -> float:
+        if self.exact and self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.monotonic()

@@ -1,0 +1,46 @@
+# ruff: noqa: N806 - tensors carry their shape in their name
+"""Which samples make up a step, and which of them a rank takes.
+
+Everything is a function of the step, so there is no epoch to set and none to forget. Each epoch holds each sample once,
+at any world size; its last step is as small as it must be, and nothing is cut off or repeated.
+"""
+
+import torch
+
+from ddpjob_trainer import randomness
+
+
+class Sampling:
+    """The steps of a whole training over `num_samples` samples, in epochs of `steps_per_epoch`."""
+
+    def __init__(self, *, num_samples: int, global_batch_size: int, seed: int, device: torch.device) -> None:
+        self.num_samples = num_samples
+        self.global_batch_size = global_batch_size
+        self.seed = seed
+        self.steps_per_epoch = -(-num_samples // global_batch_size)
+        self._all_ids_N = torch.arange(num_samples, device=device)
+        self._order: tuple[int, torch.Tensor] = (-1, self._all_ids_N)
+
+    def epoch_of(self, step: int) -> int:
+        """The epoch that the step belongs to."""
+        return step // self.steps_per_epoch
+
+    def global_batch(self, step: int) -> torch.Tensor:
+        """The ids of the step's samples over all ranks (int64), in the epoch's own random order."""
+        epoch, batch = divmod(step, self.steps_per_epoch)
+        start = batch * self.global_batch_size
+        return self._order_of(epoch)[start : start + self.global_batch_size]
+
+    def _order_of(self, epoch: int) -> torch.Tensor:
+        """All ids, ordered by a random key; equal keys (2^32 of them exist) stay in the order of their ids."""
+        if self._order[0] != epoch:
+            keys_N = randomness.uniform_integers(self._all_ids_N, seed=self.seed, epoch=epoch, stream=randomness.ORDER)
+            self._order = (epoch, torch.argsort(keys_N, stable=True))
+        return self._order[1]
+
+
+def share(num_samples: int, *, rank: int, world_size: int) -> slice:
+    """The rank's contiguous part of `num_samples` samples. Parts differ by one at most; lower ranks have the larger."""
+    small, larger = divmod(num_samples, world_size)
+    start = rank * small + min(rank, larger)
+    return slice(start, start + small + (rank < larger))

@@ -1,0 +1,86 @@
+"""How to reach the API server and who we are there: in the cluster the service account, else the kubeconfig.
+
+One configuration serves our own client and kopf's session. The credential is put on each request by a middleware, so a
+token that the kubelet rotates is read again (kubernetes.aio does so once a minute) and no session is ever closed for it.
+"""
+
+import asyncio
+import logging
+import os
+from dataclasses import dataclass
+
+import aiohttp
+from kubernetes.aio import config
+from kubernetes.aio.client import Configuration
+from kubernetes.aio.client.rest import RESTClientObject
+
+logger = logging.getLogger(__name__)
+
+#: Open connections: three watches or so for ever, the rest shared by requests.
+MAX_CONNECTIONS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """The way to the API server."""
+
+    configuration: Configuration
+    loader: object | None
+    """The kubeconfig loader, whose exec plugin renews its token; None in a cluster."""
+
+    @property
+    def server(self) -> str:
+        """URL of the API server."""
+        return str(self.configuration.host)
+
+    def session(self) -> aiohttp.ClientSession:
+        """A session of its own with the same TLS and credentials, for kopf."""
+        context = RESTClientObject(self.configuration).ssl_context
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS, ssl=context),
+            trust_env=True,
+            middlewares=(_Authenticate(self.configuration),),
+        )
+
+    async def keep_fresh(self) -> None:
+        """Renew what the kubeconfig's exec plugin hands out; runs for ever and has nothing to do for other logins."""
+        if self.loader is not None:
+            await config.refresh_token(self.loader, self.configuration)  # type: ignore[no-untyped-call]  # see below
+        await asyncio.Event().wait()
+
+
+async def load_access() -> Access:
+    """Find the API server.
+
+    Raises ValueError if neither a service account nor a kubeconfig can be used.
+    """
+    configuration = Configuration()
+    loader = None
+    # kubernetes.aio.config has no annotations.
+    try:
+        if os.environ.get("KUBERNETES_SERVICE_HOST") and not os.environ.get("KUBECONFIG"):
+            config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+        else:
+            loader = await config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    except (config.ConfigException, OSError) as error:
+        raise ValueError(
+            f"no access to a Kubernetes API server: {error}; run in a pod with a service account, or set KUBECONFIG"
+        ) from error
+    configuration.connection_pool_maxsize = MAX_CONNECTIONS
+    configuration.client_session_kwargs = {"middlewares": (_Authenticate(configuration),)}
+    return Access(configuration=configuration, loader=loader)
+
+
+class _Authenticate:
+    """Put the current credential on a request; asking for it is what makes kubernetes.aio read the token file again."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._configuration = configuration
+
+    async def __call__(
+        self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        setting = (await self._configuration.auth_settings()).get("BearerToken")
+        if setting and setting["value"]:
+            request.headers["Authorization"] = setting["value"]
+        return await handler(request)

@@ -1,0 +1,151 @@
+"""Does what a plan asks for. Each action is right on its own, so a crash between any two leaves nothing wrong.
+
+Names are deterministic and deletions carry a uid, so doing anything twice is harmless. Neighbours of one kind run in
+parallel, kinds in the plan's order.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from itertools import groupby
+
+from ddpjob_operator.core.model import (
+    Action,
+    CreatePod,
+    CreateService,
+    DeleteJob,
+    DeletePod,
+    Job,
+    LowerPodDeadline,
+    PatchService,
+)
+from ddpjob_operator.kube.client import Client
+from ddpjob_operator.kube.errors import ApiError, ConflictError, NotFoundError, RejectedError, UnavailableError
+from ddpjob_operator.kube.expectations import Expectations
+from ddpjob_operator.kube.metrics import PODS_CREATED
+from ddpjob_operator.kube.rejections import Rejections
+from ddpjob_operator.kube.resources import DDPJOBS, PODS, SERVICES, Resource
+from ddpjob_operator.kube.store import Store
+from ddpjob_operator.kube.workqueue import Key
+
+#: Requests in flight over all jobs; more than this only queues up in the API server.
+MAX_PARALLEL = 32
+
+
+class Actuator:
+    """Turns actions into requests."""
+
+    def __init__(self, client: Client, store: Store, expectations: Expectations, rejections: Rejections) -> None:
+        self._client = client
+        self._store = store
+        self._expectations = expectations
+        self._rejections = rejections
+        self._slots = asyncio.Semaphore(MAX_PARALLEL)
+
+    async def run(self, job: Job, actions: Sequence[Action]) -> None:
+        """Run the actions in order.
+
+        What the server refuses to create is recorded as a rejection, and what follows it is left for the next pass.
+        Raises ApiError for everything that is worth another try.
+        """
+        key = (job.namespace, job.name)
+        for _, group in groupby(actions, type):
+            outcomes = await asyncio.gather(*(self._run_one(key, job, action) for action in group))
+            if refused := dict(outcome for outcome in outcomes if isinstance(outcome, tuple)):
+                self._rejections.record(key, refused)
+            if errors := [outcome for outcome in outcomes if isinstance(outcome, ApiError)]:
+                raise errors[0]
+            if refused:
+                return
+
+    async def _run_one(self, key: Key, job: Job, action: Action) -> tuple[str, str] | ApiError | None:
+        """None if it is done, the object's name and the server's words if it was refused, else what went wrong."""
+        async with self._slots:
+            try:
+                match action:
+                    case CreatePod():
+                        return await self._create(key, job, PODS, action)
+                    case CreateService():
+                        return await self._create(key, job, SERVICES, action)
+                    case DeletePod():
+                        await self._delete_pod(key, action)
+                    case PatchService():
+                        await self._patch_service(job.namespace, action)
+                    case LowerPodDeadline():
+                        await self._lower_deadline(job.namespace, action)
+                    case DeleteJob():
+                        await self._delete_job(job.namespace, action)
+            except ApiError as error:
+                return error
+        return None
+
+    async def _create(
+        self, key: Key, job: Job, resource: Resource, action: CreatePod | CreateService
+    ) -> tuple[str, str] | None:
+        self._expectations.sent(key, action)
+        try:
+            await self._client.create(resource, job.namespace, action.body)
+        except ConflictError:
+            return await self._look_at_the_owner(key, job, resource, action)
+        except RejectedError as error:
+            self._expectations.failed(key, action)
+            return action.name, error.words
+        except UnavailableError as error:
+            self._expectations.doubt(key, action)
+            if error.status == 500:  # A broken admission webhook: it may stay so, and the user should read why.
+                return action.name, error.words
+            raise
+        except ApiError:
+            self._expectations.failed(key, action)
+            raise
+        if resource is PODS:
+            PODS_CREATED.inc()
+        return None
+
+    async def _look_at_the_owner(
+        self, key: Key, job: Job, resource: Resource, action: CreatePod | CreateService
+    ) -> tuple[str, str] | None:
+        """The name is taken: fine if it is by the same job, whoever created it."""
+        try:
+            body = await self._client.get(resource, job.namespace, action.name)
+        except NotFoundError as error:  # Not taken, but a conflict of another sort (a quota), or gone by now.
+            self._expectations.failed(key, action)
+            raise ConflictError(f"create {resource.plural} {action.name}", "in conflict, try again") from error
+        owners = body["metadata"].get("ownerReferences") or []
+        if any(owner["uid"] == job.uid for owner in owners):
+            return None
+        self._expectations.failed(key, action)
+        whose = ", ".join(f"{owner['kind']} {owner['name']} (uid {owner['uid']})" for owner in owners) or "nobody"
+        return action.name, f"{action.name} exists already and belongs to {whose}, not to this job: delete or rename it"
+
+    async def _delete_pod(self, key: Key, action: DeletePod) -> None:
+        self._expectations.sent(key, action)
+        try:
+            await self._client.delete(PODS, key[0], action.name, uid=action.uid, grace_seconds=action.grace_seconds)
+        except (NotFoundError, ConflictError):
+            return  # Gone; the watch will say so.
+        except ApiError:
+            self._expectations.failed(key, action)
+            raise
+
+    async def _patch_service(self, namespace: str, action: PatchService) -> None:
+        metadata = {**action.patch.get("metadata", {}), "resourceVersion": action.resource_version}
+        patch = {**action.patch, "metadata": metadata}
+        try:
+            answer = await self._client.merge_patch(SERVICES, namespace, action.name, patch)
+        except ConflictError:  # Somebody else changed it: decide again on what it is now.
+            self._store.services.put_answer(await self._client.get(SERVICES, namespace, action.name))
+            raise
+        self._store.services.put_answer(answer)
+
+    async def _lower_deadline(self, namespace: str, action: LowerPodDeadline) -> None:
+        patch = {"metadata": {"uid": action.uid}, "spec": {"activeDeadlineSeconds": 1}}
+        try:
+            await self._client.merge_patch(PODS, namespace, action.name, patch)
+        except (NotFoundError, ConflictError):
+            return
+
+    async def _delete_job(self, namespace: str, action: DeleteJob) -> None:
+        try:
+            await self._client.delete(DDPJOBS, namespace, action.name, uid=action.uid, propagation="Background")
+        except (NotFoundError, ConflictError):
+            return

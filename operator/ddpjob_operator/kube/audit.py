@@ -1,0 +1,47 @@
+"""Compares every cache with the API server now and then.
+
+kopf emits no deletions for what vanished before it had to list again, and a watch may lose an event for reasons nobody
+has found yet. An audit makes such a loss a delay of minutes instead of a job that hangs for ever.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from ddpjob_operator.kube.cache import Cache
+from ddpjob_operator.kube.client import Client
+from ddpjob_operator.kube.errors import ApiError
+from ddpjob_operator.kube.metrics import AUDIT_REPAIRS
+
+logger = logging.getLogger(__name__)
+
+
+class Audit:
+    """Lists what the caches hold, in pages."""
+
+    def __init__(self, client: Client, scopes: Sequence[str | None], interval_seconds: float) -> None:
+        """`scopes` are the namespaces that the operator works in; None is all of them."""
+        self._client = client
+        self._scopes = scopes
+        self._interval_seconds = interval_seconds
+
+    async def run(self, caches: Sequence[Cache[Any]]) -> None:
+        """Audit for ever."""
+        while True:
+            await asyncio.sleep(self._interval_seconds * random.uniform(0.9, 1.1))  # noqa: S311 jitter is no secret
+            for cache in caches:
+                try:
+                    await self.compare(cache)
+                except ApiError as error:
+                    logger.warning("audit of %s put off: %s", cache.resource.plural, error)
+
+    async def compare(self, cache: Cache[Any]) -> int:
+        """Repair one cache. Gives the number of differences; an event that is on its way counts as one."""
+        num_repairs = 0
+        for scope in self._scopes:
+            num_repairs += (await cache.refresh(self._client, scope))[1]
+        if num_repairs:
+            AUDIT_REPAIRS.labels(cache.resource.plural).inc(num_repairs)
+        return num_repairs

@@ -1,0 +1,132 @@
+"""What is known of one kind of objects, as slim records. The newest version wins, wherever it comes from.
+
+Watches, lists and the answers to our own writes all end here. They may arrive late and out of order, so each is compared
+by resourceVersion, which Kubernetes guarantees to be comparable as a number for one kind of objects
+(https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions). A list also says what is no more: an
+informer that only follows events keeps what was deleted while it was not looking.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from ddpjob_operator.core.model import Body
+from ddpjob_operator.kube.client import Client
+from ddpjob_operator.kube.resources import Resource
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Parse = Callable[[Body, T | None], T]
+"""The record of a body, given the record of its former version; ValueError for an object that is not ours."""
+Changed = Callable[[str, T | None, T | None], None]
+"""Called with the namespace, the old and the new record; None stands for absent."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry(Generic[T]):
+    version: int
+    uid: str
+    record: T
+
+
+class Cache(Generic[T]):
+    """Records by namespace and name."""
+
+    def __init__(self, resource: Resource, labels: str, parse: Parse[T], changed: Changed[T]) -> None:
+        """`labels` selects the objects that are listed."""
+        self.resource = resource
+        self.labels = labels
+        self._parse = parse
+        self._changed = changed
+        self._entries: dict[tuple[str, str], _Entry[T]] = {}
+        self._graves: list[set[str]] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def records(self) -> Iterator[T]:
+        """All records."""
+        return (entry.record for entry in self._entries.values())
+
+    def get(self, namespace: str, name: str) -> T | None:
+        """The record of one object; None if none is known."""
+        entry = self._entries.get((namespace, name))
+        return entry.record if entry else None
+
+    def latest_versions(self) -> dict[str, int]:
+        """The newest version of any object in each namespace."""
+        latest: dict[str, int] = {}
+        for (namespace, _), entry in self._entries.items():
+            latest[namespace] = max(entry.version, latest.get(namespace, 0))
+        return latest
+
+    def put(self, body: Body) -> bool:
+        """Take in a version of an object. Gives whether it was news."""
+        metadata = body["metadata"]
+        key = (metadata["namespace"], metadata["name"])
+        version, uid = int(metadata["resourceVersion"]), metadata["uid"]
+        known = self._entries.get(key)
+        if known is not None and known.version >= version:
+            return False
+        old = known.record if known else None
+        try:
+            record = self._parse(body, old if known and known.uid == uid else None)
+        except (ValueError, KeyError, TypeError) as error:
+            logger.debug("%s %s/%s is not ours: %s", self.resource.plural, *key, error)
+            return self.remove(*key, uid=known.uid) if known else False
+        self._entries[key] = _Entry(version, uid, record)
+        self._changed(key[0], old, record)
+        return True
+
+    def put_answer(self, body: Body) -> None:
+        """Take in the answer to a write, unless the object has been seen to go meanwhile."""
+        metadata = body["metadata"]
+        known = self._entries.get((metadata["namespace"], metadata["name"]))
+        if known is not None and known.uid == metadata["uid"]:
+            self.put(body)
+
+    def remove(self, namespace: str, name: str, *, uid: str) -> bool:
+        """Take in that this very object is gone. Gives whether it was news."""
+        for graves in self._graves:
+            graves.add(uid)
+        known = self._entries.get((namespace, name))
+        if known is None or known.uid != uid:
+            return False
+        del self._entries[namespace, name]
+        self._changed(namespace, known.record, None)
+        return True
+
+    async def refresh(
+        self,
+        client: Client,
+        namespace: str | None,
+        *,
+        labels: str | None = None,
+        covers: Callable[[T], bool] | None = None,
+    ) -> tuple[str, int]:
+        """Compare with the server's latest state and repair what differs.
+
+        `labels` narrows the list; `covers` then says of a record whether that list would hold it. Gives the version of
+        the state, to watch from, and the number of differences. Other sources may put and remove meanwhile.
+        """
+        graves: set[str] = set()  # What goes while we list must not come back from an earlier page.
+        self._graves.append(graves)
+        listed: set[str] = set()
+        num_repairs, version = 0, ""
+        try:
+            async for page in client.pages(self.resource, namespace, self.labels if labels is None else labels):
+                version = page.resource_version
+                for body in page.items:
+                    uid = body["metadata"]["uid"]
+                    listed.add(uid)
+                    if uid not in graves:
+                        num_repairs += self.put(body)
+        finally:
+            self._graves.remove(graves)
+        for key, entry in list(self._entries.items()):
+            in_scope = (namespace is None or key[0] == namespace) and (covers is None or covers(entry.record))
+            if in_scope and entry.uid not in listed and entry.version <= int(version):
+                num_repairs += self.remove(*key, uid=entry.uid)
+        return version, num_repairs

@@ -1,0 +1,247 @@
+"""Typed verbs over the official client's transport, with plain dictionaries as bodies.
+
+The official package brings configuration, TLS, credentials and the connection pool; its models are left out, since they
+cost three times the request itself. Every request has a deadline, every failure is an `ApiError`. Nothing is retried
+here: who asks knows whether trying again is right.
+"""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+from urllib.parse import urlencode
+
+import aiohttp
+from kubernetes.aio.client import ApiClient, Configuration
+
+from ddpjob_operator.core.model import Body
+from ddpjob_operator.kube.errors import UnavailableError, error_of
+from ddpjob_operator.kube.metrics import API_REQUESTS
+from ddpjob_operator.kube.resources import PODS, Resource
+
+JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
+USER_AGENT = "ddpjob-operator"
+
+REQUEST_SECONDS = 30.0
+CONNECT_SECONDS = 5.0
+PAGE_SIZE = 500
+#: The server ends a watch after this long; the client goes on from where it was.
+WATCH_SECONDS = 300
+#: The API server sends a bookmark about once a minute, so a stream silent for longer than this is dead.
+WATCH_SILENCE_SECONDS = 100.0
+
+Params = Mapping[str, str | int | bool | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One line of a watch: ADDED, MODIFIED, DELETED or BOOKMARK."""
+
+    type: str
+    body: Body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A part of a list. All pages of one list show the state at `resource_version`."""
+
+    items: list[Body]
+    resource_version: str
+
+
+class Client:
+    """Requests to one API server."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        """Needs a running event loop."""
+        self._api = ApiClient(configuration)
+        self._server = configuration.host
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._api.close()  # type: ignore[no-untyped-call]  # the package is typed only in part
+
+    async def get(self, resource: Resource, namespace: str | None, name: str) -> Body:
+        """One object, as it is now."""
+        return await self._json("get", "GET", resource, resource.path(namespace, name))
+
+    async def create(self, resource: Resource, namespace: str, body: Body) -> Body:
+        """Create an object; the server refuses fields that it does not know. Gives it as created."""
+        return await self._json(
+            "create", "POST", resource, resource.path(namespace), params={"fieldValidation": "Strict"}, body=body
+        )
+
+    async def delete(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        uid: str,
+        grace_seconds: int | None = None,
+        propagation: str | None = None,
+    ) -> None:
+        """Delete this very object. ConflictError: the name belongs to another one by now."""
+        options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
+        if propagation is not None:
+            options["propagationPolicy"] = propagation
+        await self._json("delete", "DELETE", resource, resource.path(namespace, name), body=options)
+
+    async def merge_patch(
+        self, resource: Resource, namespace: str, name: str, patch: Body, *, subresource: str | None = None
+    ) -> Body:
+        """Change the fields that `patch` names. Its metadata may carry uid and resourceVersion as preconditions."""
+        path = resource.path(namespace, name, subresource)
+        return await self._json("patch", "PATCH", resource, path, body=patch, content_type=MERGE_PATCH)
+
+    async def pod_log(
+        self,
+        namespace: str,
+        pod: str,
+        *,
+        container: str,
+        tail_lines: int,
+        limit_bytes: int,
+        timeout_seconds: float,
+    ) -> str:
+        """The last lines of a container's log.
+
+        `limit_bytes` cuts the end of those lines off, so choose it larger than they can be. The text may be an error of
+        the node although the request succeeded.
+        """
+        params: Params = {"container": container, "tailLines": tail_lines, "limitBytes": limit_bytes}
+        body = await self._read(
+            "log", "GET", PODS, PODS.path(namespace, pod, "log"), params=params, timeout_seconds=timeout_seconds
+        )
+        return body.decode(errors="replace")
+
+    async def serves(self, resource: Resource) -> bool:
+        """Whether the API server knows this kind of objects."""
+        known = await self._json("get", "GET", resource, resource.prefix)
+        return any(entry.get("name") == resource.plural for entry in known.get("resources", ()))
+
+    async def pages(self, resource: Resource, namespace: str | None, labels: str = "") -> AsyncIterator[Page]:
+        """List in pages, from the server's latest state. GoneError: the list took too long, begin anew."""
+        token: str | None = None
+        while True:
+            params: Params = {"labelSelector": labels or None, "limit": PAGE_SIZE, "continue": token}
+            body = await self._json("list", "GET", resource, resource.path(namespace), params=params)
+            metadata = body["metadata"]
+            yield Page(items=body.get("items") or [], resource_version=metadata["resourceVersion"])
+            token = metadata.get("continue")
+            if not token:
+                return
+
+    async def watch(
+        self, resource: Resource, namespace: str | None, labels: str, resource_version: str
+    ) -> AsyncIterator[Event]:
+        """What changes after `resource_version`, bookmarks included, until the server ends the stream.
+
+        Raises GoneError for a version that is too old, UnavailableError for a stream that breaks or falls silent.
+        """
+        params: Params = {
+            "watch": True,
+            "labelSelector": labels or None,
+            "resourceVersion": resource_version,
+            "allowWatchBookmarks": True,
+            "timeoutSeconds": WATCH_SECONDS,
+        }
+        timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=WATCH_SILENCE_SECONDS)
+        request = f"watch {resource.plural}"
+        async with self._response("watch", "GET", resource, resource.path(namespace), params, timeout) as response:
+            async for line in _lines(response):
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    status = event["object"]
+                    raise error_of(request, status.get("code") or 500, json.dumps(status).encode(), None)
+                yield Event(type=event["type"], body=event["object"])
+
+    async def _json(
+        self,
+        verb: str,
+        method: str,
+        resource: Resource,
+        path: str,
+        *,
+        params: Params | None = None,
+        body: Body | None = None,
+        content_type: str = JSON,
+    ) -> dict[str, Any]:
+        content = await self._read(verb, method, resource, path, params=params, body=body, content_type=content_type)
+        try:
+            answer: dict[str, Any] = json.loads(content)
+        except ValueError as error:
+            raise UnavailableError(f"{verb} {path}", f"the answer is not JSON: {content[:200]!r}") from error
+        return answer
+
+    async def _read(
+        self,
+        verb: str,
+        method: str,
+        resource: Resource,
+        path: str,
+        *,
+        params: Params | None = None,
+        body: Body | None = None,
+        content_type: str = JSON,
+        timeout_seconds: float = REQUEST_SECONDS,
+    ) -> bytes:
+        timeout = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=CONNECT_SECONDS)
+        async with self._response(verb, method, resource, path, params, timeout, body, content_type) as response:
+            return await response.read()
+
+    @asynccontextmanager
+    async def _response(
+        self,
+        verb: str,
+        method: str,
+        resource: Resource,
+        path: str,
+        params: Params | None,
+        limits: aiohttp.ClientTimeout,
+        body: Body | None = None,
+        content_type: str = JSON,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The answer to a request, once it is known to be good; released at the end, whatever happens."""
+        url = f"{self._server}{path}{_query(params)}"
+        headers = {"User-Agent": USER_AGENT, "Accept": "*/*" if verb == "log" else JSON, "Content-Type": content_type}
+        response: aiohttp.ClientResponse | None = None
+        try:
+            answer = await self._api.call_api(method, url, headers, body=body, _request_timeout=limits)
+            response = answer.response
+            API_REQUESTS.labels(verb, resource.plural, response.status).inc()
+            if response.status >= 400:
+                content = await response.read()
+                raise error_of(f"{verb} {path}", response.status, content, response.headers.get("Retry-After"))
+            yield response
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            if response is None:
+                API_REQUESTS.labels(verb, resource.plural, "none").inc()
+            raise UnavailableError(f"{verb} {path}", str(error) or type(error).__name__) from error
+        finally:
+            if response is not None:
+                response.close()
+
+
+async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """Lines of any length; aiohttp's own reader bounds them."""
+    rest = b""
+    async for chunk in response.content.iter_any():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line
+
+
+def _query(params: Params | None) -> str:
+    given = {name: _text(value) for name, value in (params or {}).items() if value is not None}
+    return f"?{urlencode(given)}" if given else ""
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

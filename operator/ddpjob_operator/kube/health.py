@@ -1,0 +1,117 @@
+"""The operator's own /livez, /readyz and /metrics.
+
+Alive means that a restart would help nothing: the event loop turns and no watch hangs. An API server that does not
+answer is no reason to restart, so a watch that keeps trying is alive. Ready means that the caches hold the cluster.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import REGISTRY, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from ddpjob_operator.kube.feed import JobFeed
+from ddpjob_operator.kube.informer import Informer
+from ddpjob_operator.kube.store import Store
+from ddpjob_operator.kube.workqueue import WorkQueue
+
+#: Longer than a watch may be silent and an attempt may take.
+STUCK_SECONDS = 300.0
+#: Longer than kopf takes to notice a dead connection (its inactivity time-out is 70 s) and to come back.
+FEED_SILENT_SECONDS = 180.0
+TICK_SECONDS = 0.5
+
+
+class Health:
+    """Answers probes and scrapes."""
+
+    def __init__(self, store: Store, queue: WorkQueue, informers: Sequence[Informer], feed: JobFeed) -> None:
+        self._store = store
+        self._queue = queue
+        self._informers = informers
+        self._feed = feed
+        self._registry = CollectorRegistry()
+        self._registry.register(_State(self))
+        self.ready = False
+        self.loop_lag_seconds = 0.0
+
+    async def serve(self, port: int) -> web.AppRunner:
+        """Listen on all addresses; `cleanup` of what is given ends it. Raises OSError if the port is taken."""
+        app = web.Application()
+        app.router.add_get("/livez", self._livez)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._metrics)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, port=port).start()
+        return runner
+
+    async def measure_loop_lag(self) -> None:
+        """Note how late the event loop is, for ever."""
+        while True:
+            started_at = time.monotonic()
+            await asyncio.sleep(TICK_SECONDS)
+            self.loop_lag_seconds = time.monotonic() - started_at - TICK_SECONDS
+
+    def troubles(self) -> list[str]:
+        """What only a restart can mend."""
+        found = [
+            f"the watch of {informer.name} has not done anything for {informer.stuck_seconds:.0f} s"
+            for informer in self._informers
+            if informer.stuck_seconds > STUCK_SECONDS
+        ]
+        silent_seconds = self._feed.silent_seconds()
+        if silent_seconds > FEED_SILENT_SECONDS:
+            found.append(f"kopf has not delivered known changes of DDPJobs for {silent_seconds:.0f} s")
+        return found
+
+    def state(self) -> Iterator[Metric]:
+        """Gauges of this moment."""
+        phases = Counter(str(known.job.status.phase or "New") for known in self._store.jobs.records())
+        jobs = GaugeMetricFamily("ddpjob_jobs", "DDPJobs by phase.", labels=["phase"])
+        for phase, number in phases.items():
+            jobs.add_metric([phase], number)
+        yield jobs
+        yield GaugeMetricFamily("ddpjob_pods", "Pods of DDPJobs that are known.", value=len(self._store.pods))
+        yield GaugeMetricFamily("ddpjob_queue_depth", "Jobs that wait for a worker.", value=len(self._queue))
+        yield GaugeMetricFamily("ddpjob_loop_lag_seconds", "How late the event loop is.", value=self.loop_lag_seconds)
+        ages = GaugeMetricFamily(
+            "ddpjob_watch_age_seconds", "Time since a watch last said anything.", labels=["resource"]
+        )
+        oldest: dict[str, float] = {}
+        for informer in self._informers:
+            oldest[informer.name] = max(informer.stale_seconds, oldest.get(informer.name, 0.0))
+        for name, age in oldest.items():
+            ages.add_metric([name], age)
+        yield ages
+
+    async def _livez(self, _: web.Request) -> web.Response:
+        troubles = self.troubles()
+        return web.Response(status=500 if troubles else 200, text="\n".join(troubles or ["ok"]) + "\n")
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        waiting = [informer.name for informer in self._informers if not informer.synced.is_set()]
+        if waiting:
+            return web.Response(status=503, text=f"waiting for the first list of {', '.join(waiting)}\n")
+        return web.Response(status=200 if self.ready else 503, text="ok\n" if self.ready else "starting\n")
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(
+            body=generate_latest(REGISTRY) + generate_latest(self._registry),
+            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
+        )
+
+
+class _State(Collector):
+    def __init__(self, health: Health) -> None:
+        self._health = health
+
+    def collect(self) -> Iterator[Metric]:
+        return self._health.state()
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())

@@ -1,0 +1,131 @@
+"""Reads where training stands from the log of each running job's rank 0, every few seconds.
+
+It needs nothing of the image but a printed line. Reads are spread by jitter, few at a time and of a bounded rate: a log
+costs the API server and the kubelet about a millisecond of CPU each, and nothing ever waits for one.
+"""
+
+import asyncio
+import heapq
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ddpjob_operator.api.names import MAIN_CONTAINER
+from ddpjob_operator.api.status import Progress
+from ddpjob_operator.core.model import Observed
+from ddpjob_operator.core.progress import latest_progress
+from ddpjob_operator.kube.client import Client
+from ddpjob_operator.kube.errors import ApiError
+from ddpjob_operator.kube.metrics import LOG_READS
+from ddpjob_operator.kube.workqueue import Key
+
+logger = logging.getLogger(__name__)
+
+TAIL_LINES = 20
+LIMIT_BYTES = 256 * 1024
+READ_SECONDS = 5.0
+MAX_PARALLEL = 8
+MAX_READS_PER_SECOND = 20.0
+#: The first line of a program that has just begun is worth an earlier look.
+FIRST_READ_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class _Target:
+    pod: str
+    uid: str
+    progress: Progress | None = None
+
+
+class ProgressReader:
+    """Follows rank 0 of each running job."""
+
+    def __init__(self, client: Client, interval_seconds: float, changed: Callable[[Key], None]) -> None:
+        """An interval of 0 reads nothing. `changed` is called with the key of a job whose progress has changed."""
+        self._client = client
+        self._interval_seconds = interval_seconds
+        self._changed = changed
+        self._targets: dict[Key, _Target] = {}
+        self._timetable: list[tuple[float, Key, str]] = []
+        self._wake = asyncio.Event()
+        self._slots = asyncio.Semaphore(MAX_PARALLEL)
+        self._reads: set[asyncio.Task[None]] = set()
+
+    def latest(self, key: Key, rank0_uid: str | None) -> Progress | None:
+        """What this very pod said last."""
+        target = self._targets.get(key)
+        return target.progress if target and target.uid == rank0_uid else None
+
+    def follow(self, seen: Observed) -> None:
+        """Read the log of the current attempt's rank 0 while it runs."""
+        key = (seen.job.namespace, seen.job.name)
+        attempt = seen.job.status.attempt
+        rank0 = next((pod for pod in seen.pods if pod.rank == 0 and pod.attempt == attempt), None)
+        if not self._interval_seconds or rank0 is None or not rank0.running:
+            self.forget(key)
+            return
+        target = self._targets.get(key)
+        if target is None or target.uid != rank0.uid:
+            target = self._targets[key] = _Target(rank0.name, rank0.uid)
+            self._plan_read(key, target, min(FIRST_READ_SECONDS, self._interval_seconds))
+
+    def forget(self, key: Key) -> None:
+        """There is no rank 0 to follow; a read that is planned will find so."""
+        self._targets.pop(key, None)
+
+    async def run(self) -> None:
+        """Start the reads that are due, for ever."""
+        while True:
+            now = asyncio.get_running_loop().time()
+            if self._timetable and self._timetable[0][0] <= now:
+                _, key, uid = heapq.heappop(self._timetable)
+                target = self._targets.get(key)
+                if target is not None and target.uid == uid:
+                    await self._slots.acquire()
+                    task = asyncio.create_task(self._read(key, target), name=f"progress of {key[0]}/{key[1]}")
+                    self._reads.add(task)
+                    task.add_done_callback(self._reads.discard)
+                    await asyncio.sleep(1 / MAX_READS_PER_SECOND)
+                continue
+            self._wake.clear()
+            timeout = self._timetable[0][0] - now if self._timetable else None
+            try:
+                await asyncio.wait_for(self._wake.wait(), timeout)
+            except TimeoutError:
+                continue
+
+    async def stop(self) -> None:
+        """Read nothing any more."""
+        tasks = list(self._reads)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _plan_read(self, key: Key, target: _Target, seconds: float) -> None:
+        at = asyncio.get_running_loop().time() + seconds * random.uniform(0.8, 1.2)  # noqa: S311 jitter is no secret
+        heapq.heappush(self._timetable, (at, key, target.uid))
+        self._wake.set()
+
+    async def _read(self, key: Key, target: _Target) -> None:
+        try:
+            text = await self._client.pod_log(
+                key[0],
+                target.pod,
+                container=MAIN_CONTAINER,
+                tail_lines=TAIL_LINES,
+                limit_bytes=LIMIT_BYTES,
+                timeout_seconds=READ_SECONDS,
+            )
+            LOG_READS.labels("progress", "ok").inc()
+            progress = latest_progress(text)
+            if progress is not None and progress != target.progress:
+                target.progress = progress
+                self._changed(key)
+        except ApiError as error:
+            LOG_READS.labels("progress", "failed").inc()
+            logger.debug("no progress of %s/%s: %s", *key, error)
+        finally:
+            self._slots.release()
+        if self._targets.get(key) is target:
+            self._plan_read(key, target, self._interval_seconds)

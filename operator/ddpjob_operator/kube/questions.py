@@ -1,0 +1,144 @@
+"""Finds the answers to a plan's questions in the background, and has the job looked at again when one is there.
+
+A worker never waits for an answer: a node that does not answer, or a log of megabytes, must hold up no other job.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from ddpjob_operator.api.names import MAIN_CONTAINER
+from ddpjob_operator.core.model import Body, Job, Question, ReadLog, ReadNode
+from ddpjob_operator.kube.client import Client
+from ddpjob_operator.kube.errors import ApiError, NotFoundError
+from ddpjob_operator.kube.metrics import LOG_READS
+from ddpjob_operator.kube.resources import NODES
+from ddpjob_operator.kube.workqueue import Key
+
+logger = logging.getLogger(__name__)
+
+LOG_KEEP_BYTES = 64 * 1024
+#: What is read to keep the end of: limitBytes cuts the end, so it must hold all of the lines asked for.
+LOG_LIMIT_BYTES = 1024 * 1024
+LOG_LINES = 1000
+LOG_SECONDS = 5.0
+NODE_SECONDS = 2.0
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+
+
+class Questions:
+    """Answers by job. Each log is read once; a node is read again every two seconds while somebody asks."""
+
+    def __init__(self, client: Client, answered: Callable[[Key], None]) -> None:
+        """`answered` is called with the job's key when it should be looked at again."""
+        self._client = client
+        self._answered = answered
+        self._logs: dict[Key, dict[str, str]] = {}
+        self._reading: dict[tuple[Key, str], asyncio.Task[None]] = {}
+        self._askers: dict[str, set[Key]] = {}
+        self._nodes_asked: dict[Key, frozenset[str]] = {}
+        self._gone: dict[str, bool] = {}
+        self._polls: dict[str, asyncio.Task[None]] = {}
+
+    def logs(self, key: Key) -> Mapping[str, str]:
+        """The answered logs of a job, by uid of the pod."""
+        return dict(self._logs.get(key, {}))
+
+    def nodes_gone(self, key: Key) -> frozenset[str]:
+        """Those of the nodes that the job asks for which are known to be gone."""
+        return frozenset(node for node in self._nodes_asked.get(key, ()) if self._gone.get(node))
+
+    def ask(self, job: Job, questions: Iterable[Question], pod_uids: Iterable[str]) -> None:
+        """These are the job's questions now. Answers about pods that are gone are dropped."""
+        key = (job.namespace, job.name)
+        nodes: set[str] = set()
+        for question in questions:
+            match question:
+                case ReadLog():
+                    self._read_log(key, question)
+                case ReadNode():
+                    nodes.add(question.name)
+        self._ask_nodes(key, frozenset(nodes))
+        if key in self._logs:
+            alive = set(pod_uids)
+            self._logs[key] = {uid: text for uid, text in self._logs[key].items() if uid in alive}
+
+    def forget(self, key: Key) -> None:
+        """The job is gone."""
+        self._ask_nodes(key, frozenset())
+        self._logs.pop(key, None)
+        for asked in [asked for asked in self._reading if asked[0] == key]:
+            self._reading.pop(asked).cancel()
+
+    async def stop(self) -> None:
+        """Read nothing any more."""
+        tasks = [*self._reading.values(), *self._polls.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _read_log(self, key: Key, question: ReadLog) -> None:
+        if question.uid not in self._logs.get(key, {}) and (key, question.uid) not in self._reading:
+            task = asyncio.create_task(self._answer_log(key, question), name=f"log of {question.pod}")
+            self._reading[key, question.uid] = task
+
+    async def _answer_log(self, key: Key, question: ReadLog) -> None:
+        try:
+            text = await self._client.pod_log(
+                key[0],
+                question.pod,
+                container=MAIN_CONTAINER,
+                tail_lines=LOG_LINES,
+                limit_bytes=LOG_LIMIT_BYTES,
+                timeout_seconds=LOG_SECONDS,
+            )
+            LOG_READS.labels("cause", "ok").inc()
+        except ApiError as error:
+            logger.info("the log of pod %s/%s cannot be read: %s", key[0], question.pod, error)
+            LOG_READS.labels("cause", "failed").inc()
+            text = ""
+        self._logs.setdefault(key, {})[question.uid] = text.encode()[-LOG_KEEP_BYTES:].decode(errors="replace")
+        self._reading.pop((key, question.uid), None)
+        self._answered(key)
+
+    def _ask_nodes(self, key: Key, nodes: frozenset[str]) -> None:
+        for node in self._nodes_asked.get(key, frozenset()) - nodes:
+            self._askers[node].discard(key)
+        if not nodes:
+            self._nodes_asked.pop(key, None)
+            return
+        self._nodes_asked[key] = nodes
+        for node in nodes:
+            self._askers.setdefault(node, set()).add(key)
+            if node not in self._polls:
+                self._polls[node] = asyncio.create_task(self._poll(node), name=f"node {node}")
+
+    async def _poll(self, node: str) -> None:
+        """Look at one node until nobody asks any more."""
+        while self._askers[node]:
+            gone = await self._is_gone(node)
+            if gone is not None and gone != self._gone.get(node, False):
+                self._gone[node] = gone
+                for key in self._askers[node]:
+                    self._answered(key)
+            await asyncio.sleep(NODE_SECONDS)
+        del self._askers[node], self._polls[node]
+        self._gone.pop(node, None)
+
+    async def _is_gone(self, node: str) -> bool | None:
+        """None where it cannot be told: the answer stays what it was."""
+        try:
+            return is_gone(await self._client.get(NODES, None, node))
+        except NotFoundError:
+            return True
+        except ApiError as error:
+            logger.warning("node %s cannot be read, so it counts as alive unless known better: %s", node, error)
+            return None
+
+
+def is_gone(node: Body) -> bool:
+    """Whether the control plane has given up on a node, or an administrator has."""
+    taints = node.get("spec", {}).get("taints") or ()
+    conditions = node.get("status", {}).get("conditions") or ()
+    ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+    return not ready or any(taint["key"] == OUT_OF_SERVICE for taint in taints)

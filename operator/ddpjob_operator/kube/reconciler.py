@@ -1,0 +1,167 @@
+"""A pass over one job: gather what is known, let `plan` decide, do it, write the status, plan the next look."""
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+
+from ddpjob_operator.core.model import Action, CreatePod, CreateService, Observed, Plan
+from ddpjob_operator.core.plan import plan
+from ddpjob_operator.kube.actuator import Actuator
+from ddpjob_operator.kube.client import Client
+from ddpjob_operator.kube.errors import ApiError, ConflictError, NotFoundError, ThrottledError
+from ddpjob_operator.kube.expectations import Expectations
+from ddpjob_operator.kube.metrics import EXPECTATIONS_OVERDUE, RECONCILE_SECONDS, RECONCILES
+from ddpjob_operator.kube.progress import ProgressReader
+from ddpjob_operator.kube.questions import Questions
+from ddpjob_operator.kube.rejections import Rejections
+from ddpjob_operator.kube.resources import of_job
+from ddpjob_operator.kube.status_writer import StatusWriter
+from ddpjob_operator.kube.store import KnownJob, Store
+from ddpjob_operator.kube.workqueue import Key, WorkQueue
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconciler:
+    """Takes keys from the queue and brings each job one step on."""
+
+    client: Client
+    queue: WorkQueue
+    store: Store
+    expectations: Expectations
+    rejections: Rejections
+    actuator: Actuator
+    status_writer: StatusWriter
+    questions: Questions
+    progress: ProgressReader
+    trainer_image: str
+
+    async def work(self) -> None:
+        """Handle one key after another, for ever. A pass that fails comes again, later each time."""
+        while True:
+            key = await self.queue.get()
+            try:
+                with RECONCILE_SECONDS.time():
+                    result = await self._pass_or_retry(key)
+                RECONCILES.labels(result).inc()
+            finally:
+                self.queue.done(key)
+
+    async def _pass_or_retry(self, key: Key) -> str:
+        try:
+            await self.reconcile(key)
+        except NotFoundError as error:
+            self.queue.retry(key)  # Something is gone that the caches still show.
+            logger.info("%s/%s: %s", *key, error)
+            return "conflict"
+        except ConflictError as error:
+            self.queue.retry(key)
+            logger.info("%s/%s: %s", *key, error)
+            return "conflict"
+        except ThrottledError as error:
+            self.queue.retry(key, error.retry_after_seconds)
+            return "throttled"
+        except ApiError as error:
+            delay = self.queue.retry(key)
+            logger.warning("%s/%s: trying again in %.1f s: %s", *key, delay, error)
+            return "failed"
+        except Exception:  # one job must never stop the others, and none is ever lost
+            delay = self.queue.retry(key)
+            logger.exception("%s/%s: this is a defect of the operator; trying again in %.1f s", *key, delay)
+            return "defect"
+        self.queue.forgive(key)
+        return "done"
+
+    async def reconcile(self, key: Key) -> None:
+        """One pass. Raises ApiError for what is worth another try."""
+        known = self.store.job(key)
+        if known is None:
+            self._forget(key)
+            return
+        await self._settle_expectations(key, known)
+        seen = self._observe(key, known)
+        now = time.time()
+        planned = plan(seen, now)
+        self.questions.ask(seen.job, planned.questions, (pod.uid for pod in seen.pods))
+        self.progress.follow(seen)
+        if planned.write_ahead:
+            assert not planned.actions, "a plan that writes ahead acts in the next pass"
+            await self.status_writer.write(known, planned.status, ahead=True)
+            self.queue.add(key)
+            return
+        await self._carry_out(key, known, planned, now)
+
+    async def _carry_out(self, key: Key, known: KnownJob, planned: Plan, now: float) -> None:
+        self.rejections.keep_wanted(key, planned.actions)
+        error: ApiError | None = None
+        refused = self.rejections.words(key)
+        try:
+            await self.actuator.run(known.job, self._actions_of_now(key, planned))
+        except ApiError as caught:
+            error = caught  # The status is true all the same, and the user should see it.
+        if self.rejections.words(key) != refused:
+            self.queue.add(key)
+        pending_seconds = await self.status_writer.write(known, planned.status)
+        if error is not None:
+            raise error
+        self._look_again(key, planned, now, pending_seconds)
+
+    def _actions_of_now(self, key: Key, planned: Plan) -> tuple[Action, ...]:
+        actions = self.expectations.open_actions(key, planned.actions)
+        if self.rejections.seconds_to_retry(key) > 0:
+            actions = tuple(action for action in actions if not isinstance(action, CreatePod | CreateService))
+        return actions
+
+    def _look_again(self, key: Key, planned: Plan, now: float, pending_seconds: float | None) -> None:
+        """Nothing but time may change what these passes wait for."""
+        delays = [
+            pending_seconds,
+            None if planned.wake_at is None else planned.wake_at - now,
+            self.expectations.seconds_left(key),
+            self.rejections.seconds_to_retry(key) or None,
+        ]
+        given = [delay for delay in delays if delay is not None]
+        if given:
+            self.queue.add_after(key, max(min(given), 0.02))
+
+    def _observe(self, key: Key, known: KnownJob) -> Observed:
+        job = known.job
+        pods = tuple(self.store.pods_of(job))
+        rank0 = next((pod.uid for pod in pods if pod.rank == 0 and pod.attempt == job.status.attempt), None)
+        return Observed(
+            job=job,
+            pods=pods,
+            trainer_image=self.trainer_image,
+            service=self.store.service_of(job),
+            nodes_gone=self.questions.nodes_gone(key),
+            logs=self.questions.logs(key),
+            progress=self.progress.latest(key, rank0),
+            rejections=self.rejections.words(key),
+        )
+
+    async def _settle_expectations(self, key: Key, known: KnownJob) -> None:
+        """Strike out what shows; what does not show in time is looked up past the caches."""
+        self.expectations.settle(key, self._observe(key, known))
+        left = self.expectations.seconds_left(key)
+        if left is None or left > 0:
+            return
+        EXPECTATIONS_OVERDUE.inc()
+        logger.info("%s/%s: an own write does not show; looking it up", *key)
+        job, labels = known.job, of_job(known.job.uid)
+        await asyncio.gather(
+            self.store.pods.refresh(
+                self.client, job.namespace, labels=labels, covers=lambda pod: pod.job_uid == job.uid
+            ),
+            self.store.services.refresh(
+                self.client, job.namespace, labels=labels, covers=lambda service: service.job_uid == job.uid
+            ),
+        )
+        self.expectations.forget(key)
+
+    def _forget(self, key: Key) -> None:
+        """The job is gone; its children go by their owner references."""
+        for memory in (self.expectations, self.rejections, self.status_writer, self.questions, self.progress):
+            memory.forget(key)
+        self.queue.drop(key)

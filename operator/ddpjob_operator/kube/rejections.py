@@ -1,0 +1,57 @@
+"""What the API server refuses to create, in its own words, and when to ask again."""
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ddpjob_operator.core.model import Action, CreatePod, CreateService
+from ddpjob_operator.kube.workqueue import Key
+
+FIRST_RETRY_SECONDS = 1.0
+LAST_RETRY_SECONDS = 30.0
+
+
+@dataclass(slots=True)
+class _Refused:
+    words: dict[str, str] = field(default_factory=dict)
+    in_a_row: int = 0
+    retry_at: float = 0.0
+
+
+class Rejections:
+    """By job and name of the object. A quota or an admission policy may change, so nothing is refused for good."""
+
+    def __init__(self) -> None:
+        self._refused: dict[Key, _Refused] = {}
+
+    def words(self, key: Key) -> Mapping[str, str]:
+        """The server's words by name of each object that it refused last."""
+        refused = self._refused.get(key)
+        return dict(refused.words) if refused else {}
+
+    def record(self, key: Key, words: Mapping[str, str]) -> None:
+        """A round of creations has ended with these refusals."""
+        refused = self._refused.setdefault(key, _Refused())
+        refused.words |= words
+        refused.in_a_row += 1
+        delay = min(FIRST_RETRY_SECONDS * 2.0 ** (refused.in_a_row - 1), LAST_RETRY_SECONDS)
+        refused.retry_at = time.monotonic() + delay
+
+    def seconds_to_retry(self, key: Key) -> float:
+        """Time until creations may be tried again; 0 for now."""
+        refused = self._refused.get(key)
+        return max(refused.retry_at - time.monotonic(), 0.0) if refused else 0.0
+
+    def keep_wanted(self, key: Key, actions: Iterable[Action]) -> None:
+        """Forget what nobody wants created any more: it exists by now, or the plan has changed."""
+        refused = self._refused.get(key)
+        if refused is None:
+            return
+        wanted = {action.name for action in actions if isinstance(action, CreatePod | CreateService)}
+        refused.words = {name: text for name, text in refused.words.items() if name in wanted}
+        if not refused.words:
+            del self._refused[key]
+
+    def forget(self, key: Key) -> None:
+        """The job is gone."""
+        self._refused.pop(key, None)

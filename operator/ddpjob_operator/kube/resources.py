@@ -1,0 +1,35 @@
+"""The kinds of objects that the operator deals with, and where the API server keeps them."""
+
+from dataclasses import dataclass
+
+from ddpjob_operator.api import names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """A kind of objects."""
+
+    prefix: str
+    plural: str
+
+    def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        """Path of all objects, of those of one namespace, of one object, or of a part of it."""
+        parts = [self.prefix]
+        if namespace is not None:
+            parts += ["namespaces", namespace]
+        parts += [part for part in (self.plural, name, subresource) if part is not None]
+        return "/".join(parts)
+
+
+PODS = Resource(prefix="/api/v1", plural="pods")
+SERVICES = Resource(prefix="/api/v1", plural="services")
+NODES = Resource(prefix="/api/v1", plural="nodes")
+DDPJOBS = Resource(prefix=f"/apis/{names.API_VERSION}", plural=names.PLURAL)
+
+#: Selects what the operator has created.
+MANAGED = f"{names.MANAGED_BY}={names.MANAGER}"
+
+
+def of_job(uid: str) -> str:
+    """Label selector of everything that the operator has created for one job."""
+    return f"{MANAGED},{names.LABEL_JOB_UID}={uid}"

@@ -1,0 +1,81 @@
+"""Writes a job's status: only what changed, only when it changed, and what merely ticks at most every ten seconds.
+
+The answer to a write goes into the store, so the next pass compares with what was written and not with a cache that is
+late. That is also why an operator that restarts writes nothing.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ddpjob_operator.api.status import DDPJobStatus
+from ddpjob_operator.kube.client import Client
+from ddpjob_operator.kube.errors import ConflictError
+from ddpjob_operator.kube.metrics import STATUS_WRITES
+from ddpjob_operator.kube.resources import DDPJOBS
+from ddpjob_operator.kube.store import KnownJob, Store
+from ddpjob_operator.kube.workqueue import Key
+
+#: Least time between two writes of a job that change nothing but `progress` and `ready`.
+TICK_SECONDS = 10.0
+
+
+class StatusWriter:
+    """One patch a pass at most."""
+
+    def __init__(self, client: Client, store: Store) -> None:
+        self._client = client
+        self._store = store
+        self._written_at: dict[Key, float] = {}
+
+    async def write(self, known: KnownJob, wanted: DDPJobStatus, *, ahead: bool = False) -> float | None:
+        """Make the job show the wanted status.
+
+        Gives the seconds until a pending tick may be written, None if nothing is pending. `ahead` writes only if the job
+        still is the version that was seen.
+        Raises ConflictError if it is not; NotFoundError if the job is gone; ApiError for what is worth another try.
+        """
+        job = known.job
+        key = (job.namespace, job.name)
+        if wanted == job.status:
+            return None
+        kind = "tick" if _only_ticks(job.status, wanted) else "change"
+        if kind == "tick" and (wait := self._written_at.get(key, 0.0) + TICK_SECONDS - time.monotonic()) > 0:
+            return wait
+        metadata = {"uid": job.uid, **({"resourceVersion": job.resource_version} if ahead else {})}
+        patch = {"metadata": metadata, "status": merge_patch_between(known.status, as_json(wanted))}
+        try:
+            answer = await self._client.merge_patch(DDPJOBS, job.namespace, job.name, patch, subresource="status")
+        except ConflictError:
+            self._store.jobs.put_answer(await self._client.get(DDPJOBS, job.namespace, job.name))
+            raise
+        STATUS_WRITES.labels("ahead" if ahead else kind).inc()
+        self._written_at[key] = time.monotonic()
+        self._store.jobs.put_answer(answer)
+        return None
+
+    def forget(self, key: Key) -> None:
+        """The job is gone."""
+        self._written_at.pop(key, None)
+
+
+def as_json(status: DDPJobStatus) -> dict[str, Any]:
+    """The status as it stands in the API: what is None is absent."""
+    return status.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def merge_patch_between(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON merge patch (RFC 7386) that turns `old` into `new`: null removes, lists are replaced whole."""
+    patch: dict[str, Any] = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        former = old.get(key)
+        if isinstance(value, Mapping) and isinstance(former, Mapping):
+            if inner := merge_patch_between(former, value):
+                patch[key] = inner
+        elif key not in old or former != value:
+            patch[key] = value
+    return patch
+
+
+def _only_ticks(old: DDPJobStatus, new: DDPJobStatus) -> bool:
+    return new.model_copy(update={"progress": old.progress, "ready": old.ready}) == old

@@ -1,0 +1,86 @@
+"""What the operator is told when it starts."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The command line, read and checked."""
+
+    namespaces: tuple[str, ...]
+    """Where to work; empty is the whole cluster."""
+    trainer_image: str
+    health_port: int = 8080
+    workers: int = 8
+    progress_interval_seconds: float = 10.0
+    audit_interval_seconds: float = 240.0
+    log_level: str = "INFO"
+    log_format: Literal["plain", "json"] = "plain"
+
+    @property
+    def scopes(self) -> tuple[str | None, ...]:
+        """The namespaces to list and watch; None is all of them."""
+        return self.namespaces or (None,)
+
+
+def settings_from(arguments: Sequence[str]) -> Settings:
+    """Read the command line. Exits with a message on one that makes no sense."""
+    parser = argparse.ArgumentParser(
+        prog="ddpjob-operator",
+        description="Runs DDPJobs. Reaches the API server by its service account, else by $KUBECONFIG or ~/.kube/config.",
+    )
+    parser.add_argument(
+        "--namespace",
+        dest="namespaces",
+        action="append",
+        default=[],
+        metavar="NS",
+        help="work in this namespace only; may be given several times (default: the whole cluster)",
+    )
+    parser.add_argument(
+        "--trainer-image", required=True, metavar="IMAGE", help="image of jobs that name none of their own"
+    )
+    parser.add_argument(
+        "--health-port", type=_whole(0, 65535), default=8080, metavar="PORT", help="/livez, /readyz and /metrics"
+    )
+    parser.add_argument("--workers", type=_whole(1, 64), default=8, metavar="N", help="jobs handled at the same time")
+    parser.add_argument(
+        "--progress-interval-seconds",
+        type=_seconds,
+        default=10.0,
+        metavar="S",
+        help="time between two reads of a running job's log; 0 reads none",
+    )
+    parser.add_argument(
+        "--audit-interval-seconds",
+        type=_seconds,
+        default=240.0,
+        metavar="S",
+        help="time between two comparisons of the caches with the API server",
+    )
+    parser.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+    parser.add_argument("--log-format", default="plain", choices=("plain", "json"))
+    given = parser.parse_args(arguments)
+    if given.audit_interval_seconds == 0:
+        parser.error("argument --audit-interval-seconds: 0 would never stop; expected more than 0")
+    return Settings(**{**vars(given), "namespaces": tuple(dict.fromkeys(given.namespaces))})
+
+
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        value = int(text)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{value} is not within {least} to {most}")
+        return value
+
+    return number
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text} is not within 0 to 86400")
+    return value

@@ -5,22 +5,13 @@ They are written beside the model they guard; `api/crd.py` puts them into the sc
 """
 
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from ddpjob_operator.api.names import MAX_NODES, RESERVED_PREFIX, RESERVED_VARIABLES, contract
-from ddpjob_operator.api.resource import Opaque, OpenResource, Resource
+from ddpjob_operator.api.resource import Opaque, OpenResource, Resource, Rule
 from ddpjob_trainer.config import TrainerConfig
-
-
-class Rule(NamedTuple):
-    """A condition on a part of the spec that joins several fields."""
-
-    expression: str
-    """CEL that must be true; the API server evaluates it."""
-    message: str
-    """What the user reads when it is not."""
 
 
 _RESERVED = "[" + ", ".join(f"'{name}'" for name in RESERVED_VARIABLES) + "]"
@@ -34,7 +25,7 @@ _ExitCode = Annotated[int, Field(ge=1, le=255)]
 class EnvVar(Resource):
     """One environment variable of every rank."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             f"!(self.name in {_RESERVED})",
             "this variable is set by the operator for every rank and cannot be overridden: choose another name",
@@ -135,7 +126,7 @@ class TemplateEnvVar(OpenResource):
 class TemplateContainer(OpenResource):
     """A container of the overlay. Declared only as far as rules need; the rest is handed on to the pod."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             f"!has(self.env) || self.env.all(e, !(e.name in {_RESERVED}))",
             "env sets a variable that the operator sets for every rank (such as RANK or MASTER_ADDR): choose another name",
@@ -164,7 +155,7 @@ class TemplatePodSpec(OpenResource):
 class TemplateMetadata(Resource):
     """Labels and annotations added to every pod."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             f"!has(self.labels) || self.labels.all(k, !k.startsWith('{RESERVED_PREFIX}'))",
             f"labels under {RESERVED_PREFIX} belong to the operator: choose another prefix",
@@ -217,7 +208,7 @@ SHAPE_FIELDS = (
 class DDPJobSpec(Resource):
     """What to run, on how many nodes, and what to do when something goes wrong."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "has(self.trainer) != has(self.command)",
             "set exactly one of trainer (the built-in trainer) and command (your own program)",

@@ -4,12 +4,12 @@ It is also the operator's memory: `plan` reads its clocks and counters from here
 Times are RFC 3339 in UTC with whole seconds.
 """
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from ddpjob_operator.api.names import ConditionType, Phase, Reason
-from ddpjob_operator.api.resource import Resource
+from ddpjob_operator.api.resource import Resource, Rule
 
 Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 
@@ -68,6 +68,13 @@ class Failure(Resource):
 
 class DDPJobStatus(Resource):
     """Written by the operator alone."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(oldSelf.attempt) || (has(self.attempt) && self.attempt >= oldSelf.attempt)",
+            "attempts only grow: a writer with an old view of the job must not take one back",
+        ),
+    )
 
     phase: Phase | None = Field(default=None, description="Where the job stands, for people.")
     reason: Reason | None = Field(default=None, description="Why, in one word from a closed list.")

@@ -1,0 +1,135 @@
+"""The CustomResourceDefinition, made from the spec and status models.
+
+`python -m ddpjob_operator.api.crd` prints it; `make generate` writes it to the manifests and the chart. Kubernetes wants
+a structural schema: no `$ref`, no nullable union, no `title`; this module is the translation, and knows no field.
+"""
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from ddpjob_operator.api import names
+from ddpjob_operator.api.spec import DDPJobSpec
+from ddpjob_operator.api.status import DDPJobStatus
+
+Schema = dict[str, Any]
+
+_HEADER = "# Generated from ddpjob_operator.api by `make generate`; changes by hand are lost.\n"
+
+_NAME_RULES = [
+    {
+        "rule": f"self.metadata.name.size() <= {names.MAX_JOB_NAME_LENGTH}",
+        "message": (
+            f"metadata.name is longer than {names.MAX_JOB_NAME_LENGTH} characters, and its pods' and Service's names"
+            " would be too long: shorten it"
+        ),
+    },
+    {
+        "rule": "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+        "message": (
+            "metadata.name must begin with a letter and hold only a-z, 0-9 and '-' (a DNS-1035 label), since a Service"
+            " is named after it: rename it"
+        ),
+    },
+]
+
+_COLUMNS = [
+    ("State", "string", ".status.phase", 0),
+    ("Ready", "string", ".status.ready", 0),
+    ("Attempt", "integer", ".status.attempt", 0),
+    ("Step", "integer", ".status.progress.step", 0),
+    ("ETA", "string", ".status.progress.eta", 0),
+    ("Reason", "string", ".status.reason", 0),
+    ("Age", "date", ".metadata.creationTimestamp", 0),
+    ("Message", "string", ".status.message", 1),
+]
+
+
+def custom_resource_definition() -> dict[str, Any]:
+    """The CRD of DDPJob as a plain object."""
+    schema = {
+        "type": "object",
+        "description": "A PyTorch DistributedDataParallel job: one gang of pods, driven as one unit.",
+        "required": ["spec"],
+        "x-kubernetes-validations": _NAME_RULES,
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            "spec": structural(DDPJobSpec.model_json_schema()),
+            "status": structural(DDPJobStatus.model_json_schema()),
+        },
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{names.PLURAL}.{names.GROUP}"},
+        "spec": {
+            "group": names.GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": names.KIND,
+                "listKind": f"{names.KIND}List",
+                "plural": names.PLURAL,
+                "singular": names.KIND.lower(),
+                "shortNames": ["ddp"],
+                "categories": ["all"],
+            },
+            "versions": [
+                {
+                    "name": names.VERSION,
+                    "served": True,
+                    "storage": True,
+                    "subresources": {"status": {}},
+                    "additionalPrinterColumns": [
+                        {"name": name, "type": type_, "jsonPath": path, "priority": priority}
+                        for name, type_, path, priority in _COLUMNS
+                    ],
+                    "schema": {"openAPIV3Schema": schema},
+                }
+            ],
+        },
+    }
+
+
+def structural(schema: Mapping[str, Any]) -> Schema:
+    """A JSON schema of pydantic's as Kubernetes takes it."""
+    return _structural(schema, schema.get("$defs", {}))
+
+
+def _structural(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
+    if "$ref" in schema:
+        own = {key: value for key, value in schema.items() if key != "$ref"}
+        return _structural({**definitions[schema["$ref"].removeprefix("#/$defs/")], **own}, definitions)
+    if schema.get("x-kubernetes-int-or-string"):
+        return {"x-kubernetes-int-or-string": True}
+    if "anyOf" in schema:  # `X | None`: an optional field, which Kubernetes writes by leaving it out
+        (present,) = (option for option in schema["anyOf"] if option.get("type") != "null")
+        own = {key: value for key, value in schema.items() if key != "anyOf"}
+        return _structural({**present, **own}, definitions)
+    result = {key: value for key, value in schema.items() if key not in ("$defs", "title", "additionalProperties")}
+    if "const" in result:
+        result["enum"] = [result.pop("const")]
+    if result.get("default", ...) is None:
+        del result["default"]
+    if isinstance(result.get("default"), Mapping):
+        result["default"] = {}  # the API server fills in the fields' own defaults
+    if result.get("type") == "integer":
+        result["format"] = "int64"
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), Mapping):
+            result[key] = _structural(schema[key], definitions)
+    if "properties" in schema:
+        result["properties"] = {name: _structural(value, definitions) for name, value in schema["properties"].items()}
+    return result
+
+
+def render() -> str:
+    """The CRD as YAML text."""
+    return _HEADER + yaml.safe_dump(custom_resource_definition(), sort_keys=False, width=120)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())

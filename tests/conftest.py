@@ -1,0 +1,35 @@
+"""A real Kubernetes control plane for all tests of one run that need one."""
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import testbed
+
+REPOSITORY = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session")
+def control_plane() -> Iterator[testbed.ControlPlane]:
+    """One control plane for the whole run: tests keep apart by using a namespace each."""
+    with testbed.ControlPlane() as control_plane:
+        yield control_plane
+
+
+@pytest.fixture(scope="session")
+def ddpjob_crd(control_plane: testbed.ControlPlane) -> testbed.ControlPlane:
+    """The control plane with the DDPJob type installed and served."""
+    control_plane.kubectl("apply", "--server-side", "-f", str(REPOSITORY / "manifests/crd"))
+    control_plane.kubectl("wait", "--for=condition=Established", "crd/ddpjobs.ddpjob.dev", "--timeout=30s")
+    return control_plane
+
+
+@pytest.fixture
+def namespace(control_plane: testbed.ControlPlane) -> Iterator[str]:
+    """A namespace of the test's own, deleted behind it without waiting."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    control_plane.kubectl("create", "namespace", name)
+    yield name
+    control_plane.kubectl("delete", "namespace", name, "--wait=false")

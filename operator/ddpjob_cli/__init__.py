@@ -1,0 +1,1 @@
+"""The `ddpjob` command."""

@@ -1,0 +1,130 @@
+"""What a person sees of a local run: every rank's lines, where training stands, and how it ended."""
+
+from collections.abc import Mapping
+from typing import Self
+
+import yaml
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from ddpjob_cli.untrusted import printable
+from ddpjob_operator.api.names import Phase, contract
+from ddpjob_operator.api.status import DDPJobStatus
+
+RANK_COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
+PHASE_COLOURS: Mapping[Phase | None, str] = {
+    Phase.SUCCEEDED: "green",
+    Phase.FAILED: "red",
+    Phase.RESTARTING: "yellow",
+}
+
+
+class Display:
+    """Lines on standard output, and on a terminal a bar below them that shows `status.progress`.
+
+    A context: the bar is there while it lasts.
+    """
+
+    def __init__(self, *, verbose: bool) -> None:
+        self._verbose = verbose
+        self._console = Console(highlight=False, soft_wrap=True)
+        self._bar = _Bar(self._console) if self._console.is_terminal and not self._console.no_color else None
+        self._shown = DDPJobStatus()
+
+    def __enter__(self) -> Self:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def say(self, text: str, style: str = "bold") -> None:
+        """One line of our own. It may hold a program's words, so nothing in it is taken as markup or control."""
+        for line in text.splitlines():
+            self._console.print(Text(f"ddpjob: {printable(line)}", style=style))
+
+    def on_ignored(self, parts: tuple[str, ...]) -> None:
+        """What of the pods this machine leaves out."""
+        self.say(f"a local run ignores of the pods: {', '.join(parts)}", style="dim")
+
+    def on_pod(self, name: str, command: tuple[str, ...]) -> None:
+        """A pod starts."""
+        if self._verbose:
+            self.say(f"pod {name} runs {' '.join(command)}", style="dim")
+
+    def on_line(self, rank: int, text: str) -> None:
+        """A rank printed a line."""
+        if contract.PROGRESS_PREFIX in text and not self._verbose:
+            return
+        prefix = Text(f"[rank {rank}] ", style=RANK_COLOURS[rank % len(RANK_COLOURS)])
+        self._console.print(prefix.append(printable(text), style="none"))
+
+    def on_status(self, status: DDPJobStatus) -> None:
+        """The status has changed: the bar follows it; a new phase, reason or attempt is a line, too."""
+        if self._bar:
+            self._bar.show(status)
+        if (status.phase, status.reason, status.attempt) != (
+            self._shown.phase,
+            self._shown.reason,
+            self._shown.attempt,
+        ):
+            style = PHASE_COLOURS.get(status.phase, "bold")
+            self.say(f"attempt {status.attempt}: {status.phase}: {status.message or status.reason}", style=style)
+        self._shown = status
+
+    def show_status(self, status: DDPJobStatus) -> None:
+        """The whole status, as `kubectl get -o yaml` would show it."""
+        values = status.model_dump(by_alias=True, mode="json", exclude_none=True, exclude_defaults=False)
+        text = yaml.safe_dump({"status": values}, sort_keys=False, width=110, allow_unicode=True)
+        self._console.print(Text(text.rstrip()))
+
+
+class _Bar:
+    """The live line at the bottom of the terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("[bold]{task.fields[state]}"),
+            BarColumn(),
+            TextColumn("{task.fields[facts]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+        )
+        self._task: TaskID = self._progress.add_task("job", total=None, state="Pending", facts="")
+
+    def start(self) -> None:
+        self._progress.start()
+
+    def stop(self) -> None:
+        self._progress.stop()
+
+    def show(self, status: DDPJobStatus) -> None:
+        """Phase and attempt, the bar, and what rank 0 last told."""
+        progress = status.progress
+        self._progress.update(
+            self._task,
+            state=f"{status.phase or 'Pending'} · attempt {status.attempt} · {status.ready or '0'} ready",
+            facts=_facts(status),
+            total=progress.total_steps if progress else None,
+            completed=progress.step if progress else 0,
+        )
+
+
+def _facts(status: DDPJobStatus) -> str:
+    progress = status.progress
+    if progress is None:
+        return ""
+    total = f"/{progress.total_steps}" if progress.total_steps is not None else ""
+    facts = [f"step {progress.step}{total}"]
+    if progress.loss is not None:
+        facts.append(f"loss {progress.loss:g}")
+    if progress.samples_per_second is not None:
+        facts.append(f"{progress.samples_per_second:g} samples/s")
+    if progress.eta is not None:
+        facts.append(f"ETA {progress.eta}")
+    return " · ".join(facts)

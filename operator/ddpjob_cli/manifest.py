@@ -1,0 +1,147 @@
+"""A DDPJob from a YAML file, with every mistake told in words."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from ddpjob_cli.rules import broken_rules
+from ddpjob_operator.api.names import API_VERSION, KIND, MAX_JOB_NAME_LENGTH
+from ddpjob_operator.api.spec import DDPJobSpec
+from ddpjob_operator.core.model import Body
+
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_TOP_LEVEL = {"apiVersion", "kind", "metadata", "spec", "status"}
+
+
+class ManifestError(ValueError):
+    """The file cannot be used as it is. The text names file, field, what was found, what is expected, what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a file holds."""
+
+    namespace: str
+    name: str
+    spec: DDPJobSpec
+    config_maps: tuple[Body, ...]
+    """ConfigMaps beside the job, which its volumes may name."""
+    others: tuple[str, ...]
+    """Kind and name of everything else in the file."""
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The one DDPJob of a file.
+
+    Raises:
+        ManifestError: the file cannot be read, is no YAML, or its job is one that a cluster would refuse.
+    """
+    documents = _documents(path)
+    jobs = [body for body in documents if body.get("kind") == KIND]
+    if len(jobs) != 1:
+        kinds = ", ".join(str(body.get("kind")) for body in documents) or "nothing"
+        raise ManifestError(f"{path}: found {len(jobs)} objects of kind {KIND} ({kinds}); expected exactly one")
+    (job,) = jobs
+    namespace, name = _identity(path, job)
+    return Manifest(
+        namespace=namespace,
+        name=name,
+        spec=_spec(path, job),
+        config_maps=tuple(body for body in documents if body.get("kind") == "ConfigMap"),
+        others=tuple(_title(body) for body in documents if body.get("kind") not in (KIND, "ConfigMap")),
+    )
+
+
+def _documents(path: Path) -> list[dict[str, Any]]:
+    try:
+        documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ManifestError(f"{path}: cannot be read ({error.strerror}); give the path of a DDPJob in YAML") from None
+    except UnicodeDecodeError:
+        raise ManifestError(f"{path}: is no text in UTF-8; give the path of a DDPJob in YAML") from None
+    except yaml.YAMLError as error:
+        raise ManifestError(f"{path}: is no valid YAML: {' '.join(str(error).split())}") from None
+    found = [document for document in documents if document is not None]
+    for document in found:
+        if not isinstance(document, dict):
+            raise ManifestError(f"{path}: found {_shown(document)}; expected an object with apiVersion, kind and spec")
+    return found
+
+
+def _identity(path: Path, job: Body) -> tuple[str, str]:
+    """Namespace and name, by the rules that the API server applies to them."""
+    if job.get("apiVersion") != API_VERSION:
+        raise ManifestError(f"{path}: apiVersion is {_shown(job.get('apiVersion'))}; expected {API_VERSION}")
+    if unknown := sorted(map(str, job.keys() - _TOP_LEVEL)):
+        raise ManifestError(f"{path}: unknown field {unknown[0]}; did you mean to put it below spec?")
+    metadata = job.get("metadata")
+    if not isinstance(metadata, Mapping):
+        raise ManifestError(f"{path}: metadata is {_shown(metadata)}; expected a mapping that holds the job's name")
+    name, namespace = metadata.get("name"), metadata.get("namespace", "default")
+    if not (isinstance(name, str) and _NAME.fullmatch(name) and len(name) <= MAX_JOB_NAME_LENGTH):
+        raise ManifestError(
+            f"{path}: metadata.name is {_shown(name)}; expected at most {MAX_JOB_NAME_LENGTH} characters: lower-case"
+            " letters, digits and -, beginning with a letter and ending with a letter or digit"
+        )
+    if not (isinstance(namespace, str) and _NAMESPACE.fullmatch(namespace) and len(namespace) <= 63):
+        raise ManifestError(
+            f"{path}: metadata.namespace is {_shown(namespace)}; expected lower-case letters, digits and -, at most 63"
+        )
+    return namespace, name
+
+
+def _spec(path: Path, job: Body) -> DDPJobSpec:
+    try:
+        spec = DDPJobSpec.model_validate(job.get("spec") or {})
+    except ValidationError as error:
+        raise ManifestError("\n".join(f"{path}: {line}" for line in _lines(error))) from None
+    if broken := broken_rules(job):
+        raise ManifestError("\n".join(f"{path}: {line}" for line in broken))
+    return spec
+
+
+def _lines(error: ValidationError) -> Iterable[str]:
+    """One line for each mistake: field, what was found, what is expected."""
+    for item in error.errors(include_url=False):
+        where = ".".join(("spec", *map(str, item["loc"])))
+        if item["type"] == "default_factory_not_called":  # an echo of the error in the field it is made from
+            continue
+        if item["type"] == "extra_forbidden":
+            yield f"{where} is no known field; expected one of: {', '.join(_siblings(item['loc']))}"
+        elif item["type"] == "missing":
+            yield f"{where} is missing; set it"
+        else:
+            expected = item["msg"].replace("Input should", "it should")
+            yield f"{where} is {_shown(item['input'])}; {expected}"
+
+
+def _siblings(location: tuple[int | str, ...]) -> list[str]:
+    """The fields that may stand where this one stands."""
+    model: type[BaseModel] = DDPJobSpec
+    for part in location[:-1]:
+        field = next((f for n, f in model.model_fields.items() if part in (n, f.alias)), None)
+        inner = _models(field.annotation) if field else [model]  # a number: the place in a list
+        model = inner[0] if inner else model
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """The models that an annotation such as `list[X] | None` names."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in getattr(annotation, "__args__", ()) for model in _models(part)]
+
+
+def _title(body: Body) -> str:
+    return f"{body.get('kind')} {(body.get('metadata') or {}).get('name')}"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

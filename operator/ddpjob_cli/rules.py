@@ -1,0 +1,52 @@
+"""The rules of the DDPJob that join fields, evaluated here as the API server evaluates them at apply.
+
+Their one source is the CRD: its CEL (`x-kubernetes-validations`), on the object with the CRD's defaults filled in. Rules
+on a change (`oldSelf`) do not concern a job that is new.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import celpy
+from celpy.adapter import json_to_cel
+
+from ddpjob_operator.api.crd import custom_resource_definition
+from ddpjob_operator.core.model import Body
+
+_Schema = Mapping[str, Any]
+
+
+def broken_rules(job: Body) -> list[str]:
+    """Path and message of each rule that the job, whose fields are known to be of the right types, breaks."""
+    (version,) = custom_resource_definition()["spec"]["versions"]
+    schema = version["schema"]["openAPIV3Schema"]
+    return list(_broken(schema, _with_defaults(schema, job), ""))
+
+
+def _with_defaults(schema: _Schema, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        fields = schema.get("properties", {})
+        defaults = {name: field["default"] for name, field in fields.items() if "default" in field}
+        return {name: _with_defaults(fields.get(name, {}), inner) for name, inner in {**defaults, **value}.items()}
+    if isinstance(value, list):
+        return [_with_defaults(schema.get("items", {}), item) for item in value]
+    return value
+
+
+def _broken(schema: _Schema, value: Any, path: str) -> Iterator[str]:
+    for validation in schema.get("x-kubernetes-validations", ()):
+        if "oldSelf" not in validation["rule"] and not _holds(validation["rule"], value):
+            yield f"{path}: {validation['message']}".removeprefix(": ")
+    if isinstance(value, Mapping):
+        for name, field in schema.get("properties", {}).items():
+            if name in value:
+                yield from _broken(field, value[name], f"{path}.{name}".removeprefix("."))
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _broken(schema.get("items", {}), item, f"{path}[{index}]")
+
+
+def _holds(rule: str, value: Any) -> bool:
+    environment = celpy.Environment()
+    program = environment.program(environment.compile(rule))
+    return bool(program.evaluate({"self": json_to_cel(value)}))

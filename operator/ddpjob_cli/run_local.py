@@ -1,0 +1,89 @@
+"""`ddpjob run --local`: from a file to a verdict."""
+
+import asyncio
+import signal
+import time
+from datetime import datetime
+from pathlib import Path
+
+from ddpjob_cli.display import Display
+from ddpjob_cli.manifest import Manifest, ManifestError, read_manifest
+from ddpjob_operator.api.names import ConditionType
+from ddpjob_operator.core.times import duration
+from ddpjob_operator.local.run import Folders, LocalRun
+
+EXIT_SUCCEEDED = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+#: Where runs are kept, below the current folder.
+RUNS = Path(".ddpjob/runs")
+
+
+def run_local(path: Path, *, verbose: bool) -> int:
+    """Run the job of the file on this machine.
+
+    Returns:
+        0 if it succeeded, 1 if it failed, 128 + n if it was interrupted by signal n.
+
+    Raises:
+        ValueError: the file or this machine does not allow it; nothing runs any more.
+    """
+    manifest = read_manifest(path)
+    if manifest.spec.suspend:
+        raise ManifestError(f"{path}: spec.suspend is true, so nothing would run; set it to false")
+    with Display(verbose=verbose) as display:
+        if manifest.others:
+            display.say(f"a local run ignores of the file: {', '.join(manifest.others)}", style="dim")
+        folders = Folders(run=_new_folder(manifest.name), working=Path.cwd())
+        started = time.monotonic()
+        run, received = asyncio.run(_to_the_end(manifest, folders, display))
+    display.show_status(run.status)
+    took = duration(time.monotonic() - started)
+    where = f"logs and files: {folders.run}"
+    if received is not None:
+        display.say(
+            f"{manifest.name} was interrupted after {took} and no process of it is left; {where}", "bold yellow"
+        )
+        return 128 + received
+    if run.status.condition(ConditionType.SUCCEEDED):
+        display.say(f"{manifest.name} succeeded after {took} in attempt {run.status.attempt}; {where}", "bold green")
+        return EXIT_SUCCEEDED
+    display.say(f"{manifest.name} failed after {took}: {run.status.message}; {where}", "bold red")
+    return EXIT_FAILED
+
+
+async def _to_the_end(manifest: Manifest, folders: Folders, display: Display) -> tuple[LocalRun, signal.Signals | None]:
+    """The finished run, and the first signal that interrupted it."""
+    run = LocalRun(manifest.namespace, manifest.name, manifest.spec, manifest.config_maps, folders, display)
+    received: list[signal.Signals] = []
+
+    def interrupt(signal_number: signal.Signals) -> None:
+        received.append(signal_number)
+        display.say(
+            f"{signal_number.name}: asking all ranks to save their work and stop; once more kills them"
+            if len(received) == 1
+            else f"{signal_number.name}: killing all ranks",
+            "bold yellow",
+        )
+        run.interrupt()
+
+    for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(signal_number, interrupt, signal_number)
+    await run.run()
+    return run, received[0] if received and not run.status.finished else None
+
+
+def _new_folder(job_name: str) -> Path:
+    """A folder for this run alone, since a run is a new job. What lies in .ddpjob is kept out of git."""
+    RUNS.mkdir(parents=True, exist_ok=True)
+    (RUNS.parent / ".gitignore").write_text("*\n", encoding="utf-8")
+    name = f"{job_name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    for number in range(1, 1000):
+        folder = RUNS / (name if number == 1 else f"{name}-{number}")
+        try:
+            folder.mkdir()
+        except FileExistsError:  # another run of the same second
+            continue
+        return folder.absolute()
+    raise OSError(f"cannot make a folder for the run: {RUNS / name} and 998 more exist")

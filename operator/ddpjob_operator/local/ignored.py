@@ -1,0 +1,28 @@
+"""What a local run leaves out of a pod, told in words. Pure."""
+
+from collections.abc import Iterable
+
+from ddpjob_operator.core.model import Body
+from ddpjob_operator.local.volumes import Mount
+
+#: Parts of a pod's spec that a local run honours, or whose intent a process on one machine meets anyway.
+_HONOURED = frozenset(
+    {"containers", "volumes", "terminationGracePeriodSeconds", "restartPolicy", "automountServiceAccountToken"}
+    | {"enableServiceLinks", "shareProcessNamespace"}
+)
+_HONOURED_OF_CONTAINER = frozenset(
+    {"name", "command", "args", "env", "volumeMounts", "terminationMessagePolicy", "terminationMessagePath"}
+)
+
+
+def ignored_parts(pod: Body, mounts: Iterable[Mount]) -> tuple[str, ...]:
+    """What this machine ignores or replaces, one short phrase each."""
+    spec = pod["spec"]
+    main, *others = spec["containers"]
+    fields = sorted((spec.keys() - _HONOURED) | (main.keys() - _HONOURED_OF_CONTAINER))
+    return (
+        *fields,
+        *(f"container {container['name']}" for container in others),
+        *(f"env {variable['name']} (valueFrom)" for variable in main.get("env") or () if "valueFrom" in variable),
+        *(f"{m.instead_of} at {m.path} (instead: {m.folder})" for m in mounts if m.instead_of),
+    )

@@ -1,0 +1,175 @@
+"""One pod as a process: what kubelet and container runtime are on a cluster.
+
+It starts the program below a reaper, keeps its log, and shows the pod's status as the API would.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+import uuid
+from asyncio.subprocess import PIPE, STDOUT, Process
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ddpjob_operator.api import names
+from ddpjob_operator.core.model import Body, Pod
+from ddpjob_operator.core.observed import pod_of
+from ddpjob_operator.core.times import rfc3339
+from ddpjob_operator.local import reaper
+from ddpjob_operator.local.program import Program
+
+#: Grace of a pod that names none, as on a cluster.
+DEFAULT_GRACE_SECONDS = 30
+#: What a kubelet keeps of a termination message, and of the log where there is no message.
+TERMINATION_MESSAGE_BYTES = 4096
+FALLBACK_LOG_BYTES = 2048
+#: A line longer than this is cut in pieces: what programs print must not fill our memory.
+MAX_LINE_BYTES = 16 * 1024
+
+
+class LocalPod:
+    """One pod and its process. It runs from `start` on; `follow` has to be awaited in a task."""
+
+    def __init__(self, body: Body, process: Process, log: Path, termination_log: Path) -> None:
+        self._body = body
+        self._process = process
+        self._log = log
+        self._termination_log = termination_log
+        self._exit: dict[str, Any] | None = None
+        self._ended_seen: float | None = None
+        self._deletion_deadline: float | None = None
+        self._deadline_exceeded = False
+        self.name: str = body["metadata"]["name"]
+        self.uid: str = body["metadata"]["uid"]
+        self.attempt = int(body["metadata"]["labels"][names.LABEL_ATTEMPT])
+        self.rank = int(body["metadata"]["labels"][names.LABEL_RANK])
+
+    @classmethod
+    async def start(cls, body: Body, program: Program, log: Path, termination_log: Path) -> "LocalPod":
+        """Start the pod's program. A program that cannot be started is a pod that ends with code 128."""
+        termination_log.touch()  # noqa: ASYNC240 - a local file: microseconds
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-I", "-S", reaper.__file__),
+            *program.command,
+            env=program.environ,
+            cwd=program.folder,
+            stdin=PIPE,  # its end, also that of this very process, is the end of everything in the pod
+            stdout=PIPE,
+            stderr=STDOUT,
+            start_new_session=True,  # Ctrl-C and kills of our process group are not for it
+        )
+        metadata = {**body["metadata"], "uid": str(uuid.uuid4())}
+        spec = {**body["spec"], "nodeName": os.uname().nodename}
+        return cls({**body, "metadata": metadata, "spec": spec}, process, log, termination_log)
+
+    async def follow(self, on_line: Callable[["LocalPod", str], None], on_end: Callable[[], None]) -> None:
+        """Keep the log and hand on its lines, to the program's end."""
+        assert self._process.stdout is not None, "started with a pipe"
+        with self._log.open("ab", buffering=0) as log:
+            async for line in _lines(self._process.stdout, log.write):
+                on_line(self, line)
+        code = await self._process.wait()
+        code = code if code >= 0 else 128 - code  # the reaper itself was killed
+        self._ended_seen = time.time()
+        self._exit = {
+            "exitCode": code,
+            "reason": "Completed" if code == 0 else "Error",
+            "message": self._last_words(code),
+            "finishedAt": rfc3339(self._ended_seen),
+        }
+        on_end()
+
+    @property
+    def ended(self) -> bool:
+        """Whether none of its processes is left."""
+        return self._exit is not None
+
+    @property
+    def deleted(self) -> bool:
+        """Whether its end was asked for."""
+        return self._deletion_deadline is not None
+
+    @property
+    def gone(self) -> bool:
+        """Whether a cluster would not show it any more: deleted, and stopped."""
+        return self.ended and self.deleted
+
+    def delete(self, grace_seconds: int | None) -> None:
+        """Ask the program to end; kill it after the grace (None: the pod's own)."""
+        grace = self._own_grace if grace_seconds is None else grace_seconds
+        self._deletion_deadline = min(self._deletion_deadline or float("inf"), time.time() + grace)
+        self._stop(grace)
+
+    def lower_deadline(self) -> None:
+        """End the program with the pod's own grace; the pod stays, as failed."""
+        self._deadline_exceeded = True
+        self._stop(self._own_grace)
+
+    def kill(self) -> None:
+        """End every process of the pod at once."""
+        assert self._process.stdin is not None, "started with a pipe"
+        self._process.stdin.close()
+
+    def _stop(self, grace_seconds: float) -> None:
+        if self.ended:
+            return
+        with suppress(ProcessLookupError):  # it is ending right now
+            self._process.send_signal(signal.SIGTERM)
+        asyncio.get_running_loop().call_later(grace_seconds, self.kill)
+
+    @property
+    def _own_grace(self) -> int:
+        return int(self._body["spec"].get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS))
+
+    def tail(self, num_bytes: int) -> str:
+        """The end of the log."""
+        return _tail(self._log, num_bytes) if self._log.exists() else ""
+
+    def _last_words(self, exit_code: int) -> str:
+        """The termination message, by the rules of FallbackToLogsOnError."""
+        message = _tail(self._termination_log, TERMINATION_MESSAGE_BYTES)
+        return message if message or exit_code == 0 else self.tail(FALLBACK_LOG_BYTES)
+
+    def record(self) -> Pod:
+        """The pod as decisions see it, through the same eyes as a cluster's."""
+        state = {"terminated": self._exit} if self._exit else {"running": {}}
+        phase = "Running" if self._exit is None else "Failed" if self._exit["exitCode"] else "Succeeded"
+        status: dict[str, Any] = {
+            "phase": "Failed" if self._deadline_exceeded and self.ended else phase,
+            "conditions": [{"type": "Ready", "status": "False" if self.ended else "True"}],
+            "containerStatuses": [{"name": names.MAIN_CONTAINER, "state": state}],
+        }
+        if self._deadline_exceeded and self.ended:
+            status["reason"] = "DeadlineExceeded"
+        metadata = dict(self._body["metadata"])
+        if self._deletion_deadline is not None:
+            metadata["deletionTimestamp"] = rfc3339(self._deletion_deadline)
+        pod = pod_of({**self._body, "metadata": metadata, "status": status})
+        return replace(pod, ended_seen=self._ended_seen)
+
+
+async def _lines(stream: asyncio.StreamReader, keep: Callable[[bytes], object]) -> AsyncIterator[str]:
+    """Lines of a stream as text, without their ends; `keep` gets every byte as it comes."""
+    rest = b""
+    while chunk := await stream.read(64 * 1024):
+        keep(chunk)
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > MAX_LINE_BYTES:
+            lines.append(rest)
+            rest = b""
+        for line in lines:
+            yield line.decode("utf-8", errors="replace")
+    if rest:
+        yield rest.decode("utf-8", errors="replace")
+
+
+def _tail(path: Path, num_bytes: int) -> str:
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - num_bytes))
+        return file.read(num_bytes).decode("utf-8", errors="replace")

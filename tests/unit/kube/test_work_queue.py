@@ -1,0 +1,100 @@
+"""The keyed queue: at most once, never two workers on one key, later comes later."""
+
+import asyncio
+
+import pytest
+
+from ddpjob_operator.kube.workqueue import LAST_RETRY_SECONDS, WorkQueue
+
+A, B = ("ns", "a"), ("ns", "b")
+
+
+async def take(queue: WorkQueue, seconds: float = 1.0) -> tuple[str, str]:
+    return await asyncio.wait_for(queue.get(), seconds)
+
+
+async def nothing_comes(queue: WorkQueue) -> bool:
+    try:
+        await take(queue, 0.05)
+    except TimeoutError:
+        return True
+    return False
+
+
+async def test_a_key_added_twice_comes_once() -> None:
+    queue = WorkQueue()
+    queue.add(A)
+    queue.add(A)
+    queue.add(B)
+    assert [await take(queue), await take(queue)] == [A, B]
+    assert await nothing_comes(queue)
+
+
+async def test_a_key_in_work_waits_until_it_is_done() -> None:
+    queue = WorkQueue()
+    queue.add(A)
+    assert await take(queue) == A
+    queue.add(A)
+    assert await nothing_comes(queue)
+    queue.done(A)
+    assert await take(queue) == A
+
+
+async def test_done_alone_brings_nothing_back() -> None:
+    queue = WorkQueue()
+    queue.add(A)
+    await take(queue)
+    queue.done(A)
+    assert await nothing_comes(queue)
+
+
+async def test_two_waiting_workers_never_get_the_same_key() -> None:
+    queue = WorkQueue()
+    workers = [asyncio.create_task(queue.get()) for _ in range(2)]
+    await asyncio.sleep(0)
+    queue.add(A)
+    queue.add(A)
+    done, waiting = await asyncio.wait(workers, timeout=0.1)
+    assert len(done) == 1
+    for task in waiting:
+        task.cancel()
+
+
+async def test_the_earlier_of_two_times_counts() -> None:
+    queue = WorkQueue()
+    queue.add_after(A, 30)
+    queue.add_after(A, 0.02)
+    queue.add_after(A, 60)
+    assert await take(queue) == A
+    queue.done(A)
+    assert await nothing_comes(queue)
+
+
+async def test_a_worker_that_waits_for_a_far_time_wakes_for_a_near_one() -> None:
+    queue = WorkQueue()
+    queue.add_after(A, 30)
+    worker = asyncio.create_task(queue.get())
+    await asyncio.sleep(0.01)
+    queue.add_after(B, 0.01)
+    assert await asyncio.wait_for(worker, 1) == B
+
+
+async def test_what_was_dropped_does_not_come() -> None:
+    queue = WorkQueue()
+    queue.add_after(A, 0.01)
+    queue.drop(A)
+    assert await nothing_comes(queue)
+
+
+async def test_retries_come_later_each_time_up_to_a_limit_and_are_forgiven() -> None:
+    queue = WorkQueue()
+    delays = [queue.retry(A) for _ in range(12)]
+    assert delays[0] < 0.13
+    assert delays[4] > 4 * delays[0]
+    assert max(delays) <= LAST_RETRY_SECONDS * 1.25
+    queue.forgive(A)
+    assert queue.retry(A) < 0.13
+
+
+async def test_a_retry_is_not_earlier_than_the_server_asks() -> None:
+    assert WorkQueue().retry(A, at_least_seconds=7.0) == pytest.approx(7.0)

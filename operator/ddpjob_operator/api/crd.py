@@ -100,30 +100,36 @@ def structural(schema: Mapping[str, Any]) -> Schema:
 
 
 def _structural(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
-    if "$ref" in schema:
-        own = {key: value for key, value in schema.items() if key != "$ref"}
-        return _structural({**definitions[schema["$ref"].removeprefix("#/$defs/")], **own}, definitions)
+    schema = _resolved(schema, definitions)
     if schema.get("x-kubernetes-int-or-string"):
         return {"x-kubernetes-int-or-string": True}
-    if "anyOf" in schema:  # `X | None`: an optional field, which Kubernetes writes by leaving it out
-        (present,) = (option for option in schema["anyOf"] if option.get("type") != "null")
-        own = {key: value for key, value in schema.items() if key != "anyOf"}
-        return _structural({**present, **own}, definitions)
     result = {key: value for key, value in schema.items() if key not in ("$defs", "title", "additionalProperties")}
     if "const" in result:
         result["enum"] = [result.pop("const")]
+    if result.get("type") == "integer":
+        result["format"] = "int64"
     if result.get("default", ...) is None:
         del result["default"]
     if isinstance(result.get("default"), Mapping):
         result["default"] = {}  # the API server fills in the fields' own defaults
-    if result.get("type") == "integer":
-        result["format"] = "int64"
     for key in ("items", "additionalProperties"):
         if isinstance(schema.get(key), Mapping):
             result[key] = _structural(schema[key], definitions)
     if "properties" in schema:
         result["properties"] = {name: _structural(value, definitions) for name, value in schema["properties"].items()}
     return result
+
+
+def _resolved(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema without references and without `X | None`: Kubernetes leaves out what is not set."""
+    if "$ref" in schema:
+        own = {key: value for key, value in schema.items() if key != "$ref"}
+        return _resolved({**definitions[schema["$ref"].removeprefix("#/$defs/")], **own}, definitions)
+    if "anyOf" in schema and not schema.get("x-kubernetes-int-or-string"):
+        (present,) = (option for option in schema["anyOf"] if option.get("type") != "null")
+        own = {key: value for key, value in schema.items() if key != "anyOf"}
+        return _resolved({**present, **own}, definitions)
+    return schema
 
 
 def render() -> str:

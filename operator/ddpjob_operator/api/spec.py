@@ -13,7 +13,6 @@ from ddpjob_operator.api.names import MAX_NODES, RESERVED_PREFIX, RESERVED_VARIA
 from ddpjob_operator.api.resource import Opaque, OpenResource, Resource, Rule
 from ddpjob_trainer.config import TrainerConfig
 
-
 _RESERVED = "[" + ", ".join(f"'{name}'" for name in RESERVED_VARIABLES) + "]"
 
 _Argument = Annotated[str, Field(max_length=8192)]

@@ -62,7 +62,7 @@ def end_of(seen: Observed, pod: Pod, now: float) -> End:
     """The end of a pod for which `has_ended` holds, with its class."""
     log = seen.logs.get(pod.uid, "")
     reason = _reason(seen, pod, log)
-    worker = worker_exit(log) if pod.exit and pod.exit.code == 1 else None
+    worker = worker_exit(log or pod.exit.message) if pod.exit and pod.exit.code == 1 else None
     exit_code, signal_number = (worker.code, worker.signal) if worker else _exit_of(pod)
     if worker and worker.signal and reason == Reason.PROGRAM_ERROR:
         reason = Reason.KILLED

@@ -21,7 +21,7 @@ _CHILD_FAILED = "torch.distributed.elastic.multiprocessing.errors.ChildFailedErr
 _ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):(.*)", re.DOTALL)
 _TABLE_RANK = re.compile(r"^\s*rank\s*:\s*(\d+) \(local_rank: (\d+)\)", re.MULTILINE)
 _TABLE_EXIT = re.compile(r"^\s*exitcode\s*:\s*(-?\d+) \(pid: \d+\)", re.MULTILINE)
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|\x1b\[[0-9;?]*[A-Za-z]")
+_UNPRINTABLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 #: Errors of a rank whose peer went away or did not answer; the cause is elsewhere.
 _ECHO = re.compile(

@@ -38,6 +38,9 @@ _MERGE_KEYS = {
     "tolerations": "key",
     "topologySpreadConstraints": "topologyKey",
 }
+#: Of these, an item of the template replaces ours whole: it holds one of several alternatives (a volume's source, a
+#: variable's value or where it comes from).
+_REPLACED_WHOLE = frozenset({"volumes", "env"})
 
 
 def pod_name(job_name: str, attempt: int, rank: int) -> str:
@@ -125,7 +128,7 @@ def _container(job: Job, spec: DDPJobSpec, image: str, rank: int, mounts: list[B
         "name": names.MAIN_CONTAINER,
         "image": image,
         "command": _command(spec),
-        "env": _merged_list([{"name": n, "value": v} for n, v in own.items()], users, "name"),
+        "env": _merged_list([{"name": n, "value": v} for n, v in own.items()], users, "env"),
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -221,14 +224,18 @@ def _merged(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, An
         if isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
             merged[key] = _merged(merged[key], value)
         elif isinstance(value, list) and isinstance(merged.get(key), list) and key in _MERGE_KEYS:
-            merged[key] = _merged_list(merged[key], value, _MERGE_KEYS[key])
+            merged[key] = _merged_list(merged[key], value, key)
         else:
             merged[key] = value
     return merged
 
 
-def _merged_list(base: Sequence[Any], overlay: Sequence[Any], key: str) -> list[Any]:
+def _merged_list(base: Sequence[Any], overlay: Sequence[Any], field: str) -> list[Any]:
     """Items of the base, each merged with the overlay's item of the same key, then the overlay's further items."""
+    key = _MERGE_KEYS[field]
     overlays = {item.get(key): item for item in overlay}
-    merged = [_merged(item, overlays.pop(item.get(key), {})) for item in base]
+    merged = []
+    for item in base:
+        over = overlays.pop(item.get(key), {})
+        merged.append(over if over and field in _REPLACED_WHOLE else _merged(item, over))
     return [*merged, *overlays.values()]

@@ -1,0 +1,103 @@
+"""Jobs and pods as decisions see them, in one line each. Times are seconds since the epoch; NOW is a fixed moment."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ddpjob_operator.api.spec import DDPJobSpec
+from ddpjob_operator.api.status import DDPJobStatus
+from ddpjob_operator.core.model import CreatePod, DeletePod, Exit, Job, Observed, Plan, Pod, Service
+from ddpjob_operator.core.plan import plan
+from ddpjob_operator.core.pods import pod_name, spec_hash
+from ddpjob_operator.core.service import selector, service_name
+
+NOW = 1_800_000_000.0
+
+
+def job(status: DDPJobStatus | None = None, **spec: Any) -> Job:
+    """A job of the digits recipe unless `command` says otherwise; `spec` is in camelCase."""
+    program = {} if "command" in spec else {"trainer": {"recipe": "digits"}}
+    return Job(
+        namespace="default",
+        name="job",
+        uid="job-uid",
+        resource_version="1",
+        generation=1,
+        created=NOW - 100,
+        deleting=False,
+        spec=DDPJobSpec.model_validate({**program, **spec}),
+        status=status or DDPJobStatus(),
+    )
+
+
+def pod(of: Job, rank: int = 0, attempt: int = 1, **changes: Any) -> Pod:
+    """A running pod of the job; `changes` are fields of Pod."""
+    assert of.spec is not None, "builders make valid jobs"
+    running = Pod(
+        name=pod_name(of.name, attempt, rank),
+        uid=f"pod-uid-{attempt}-{rank}",
+        job_uid=of.uid,
+        attempt=attempt,
+        rank=rank,
+        spec_hash=spec_hash(of.spec),
+        node=f"node-{rank}",
+        phase="Running",
+        reason="",
+        message="",
+        ready=True,
+        running=True,
+        exit=None,
+        all_ended=False,
+        waiting=None,
+        disruption="",
+        deletion_deadline=None,
+    )
+    return replace(running, **changes)
+
+
+def ended(of: Job, rank: int = 0, attempt: int = 1, code: int = 0, message: str = "", **changes: Any) -> Pod:
+    """A pod whose program ended with this code."""
+    reason = changes.pop("exit_reason", "Completed" if code == 0 else "Error")
+    exit_ = Exit(code=code, signal=code - 128 if code > 128 else None, reason=reason, message=message)
+    seen = {"running": False, "ready": False, "all_ended": True, "exit": exit_, "ended_seen": NOW - 10}
+    return pod(of, rank, attempt, **{**seen, **changes})
+
+
+def service(of: Job, attempt: int = 1) -> Service:
+    """The job's master Service, pointing at this attempt."""
+    return Service(
+        name=service_name(of.name),
+        uid="service-uid",
+        resource_version="1",
+        job_uid=of.uid,
+        selector=selector(of.uid, attempt),
+    )
+
+
+def observed(of: Job, *pods: Pod, **more: Any) -> Observed:
+    """What is seen of the job, with its Service in place."""
+    return Observed(
+        job=of, pods=pods, **{"service": service(of, of.status.attempt), "trainer_image": "trainer:1", **more}
+    )
+
+
+def with_status(seen: Observed, status: DDPJobStatus) -> Observed:
+    """The same with a status that was written."""
+    return replace(seen, job=replace(seen.job, status=status))
+
+
+def running(of: Job, now: float = NOW) -> Observed:
+    """The job with all its pods running and its status written."""
+    assert of.spec is not None, "builders make valid jobs"
+    seen = observed(of, *(pod(of, rank, of.status.attempt) for rank in range(of.spec.nodes)))
+    return with_status(seen, plan(seen, now).status)
+
+
+def created(made: Plan) -> list[str]:
+    """Names of the pods that a plan creates."""
+    return [action.name for action in made.actions if isinstance(action, CreatePod)]
+
+
+def deleted(made: Plan) -> Mapping[str, int | None]:
+    """Names of the pods that a plan deletes, with their grace."""
+    return {action.name: action.grace_seconds for action in made.actions if isinstance(action, DeletePod)}

@@ -1,0 +1,130 @@
+"""The texts are what python 3.11 and torchrun of torch 2.15 printed, with paths shortened."""
+
+import pytest
+
+from ddpjob_operator.core.last_words import WorkerExit, is_echo, last_exception, last_line, printable, worker_exit
+
+PLAIN = """\
+epoch 0 step 10
+Traceback (most recent call last):
+  File "/app/plain.py", line 3, in <module>
+    f()
+  File "/app/plain.py", line 2, in f
+    def f(): raise KeyError("x")
+             ^^^^^^^^^^^^^^^^^^^
+KeyError: 'x'
+"""
+
+RANK_1 = """\
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/app/boom.py", line 6, in <module>
+[rank1]:     raise ValueError("boom of rank 1")
+[rank1]: ValueError: boom of rank 1
+"""
+
+RANK_0_ECHO = """\
+[rank0]: Traceback (most recent call last):
+[rank0]:   File "/app/boom.py", line 8, in <module>
+[rank0]:     t=torch.ones(1); dist.all_reduce(t);
+[rank0]:                      ^^^^^^^^^^^^^^^^^^
+[rank0]:   File "/opt/torch/distributed/distributed_c10d.py", line 4181, in all_reduce
+[rank0]:     work.wait()
+[rank0]: RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer \
+[127.0.0.1]:27323. This is typically caused by a remote worker crashing.
+"""
+
+TORCHRUN = """\
+W1121 15:37:30.356000 30556 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 30740 closing signal
+E1121 15:37:30.528000 30556 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 1
+Traceback (most recent call last):
+  File "/opt/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+             ^^^^^^
+  File "/opt/torch/distributed/launcher/api.py", line 386, in launch_agent
+    raise ChildFailedError(
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+boom.py FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  time      : 2026-11-21_15:37:30
+  host      : localhost
+  rank      : 0 (local_rank: 0)
+  exitcode  : -15 (pid: 30740)  (SIGTERM)
+  error_file: <N/A>
+  traceback : Signal 15 (SIGTERM) received by PID 30740
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-21_15:37:30
+  host      : localhost
+  rank      : 1 (local_rank: 1)
+  exitcode  : {code} (pid: 30744)
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (PLAIN, "KeyError: 'x'"),
+        (PLAIN + "cleaning up\n", "KeyError: 'x'"),
+        (PLAIN + PLAIN.replace("KeyError: 'x'", "mine.errors.Late"), "mine.errors.Late"),
+        (RANK_1 + RANK_0_ECHO + TORCHRUN.format(code=1), "ValueError: boom of rank 1"),
+        (RANK_0_ECHO + RANK_1 + TORCHRUN.format(code=1), "ValueError: boom of rank 1"),
+        (TORCHRUN.format(code=1), ""),
+        (TORCHRUN.format(code=1)[-900:], ""),
+        ("no traceback here", ""),
+        ("", ""),
+        ("Traceback (most recent call last):\n", ""),
+        ("Traceback (most recent call last):\n  File", ""),
+    ],
+)
+def test_the_exception_is_the_workers_and_never_torchruns_own(text, words) -> None:
+    assert last_exception(text) == words
+
+
+def test_interleaved_tracebacks_of_two_ranks_are_told_apart() -> None:
+    first, second = RANK_1.splitlines(), RANK_0_ECHO.splitlines()
+    mixed = [line for pair in zip(first, second, strict=False) for line in pair] + second[len(first) :]
+
+    assert last_exception("\n".join(mixed)) == "ValueError: boom of rank 1"
+
+
+def test_a_lone_echo_is_told_as_it_is_and_known_as_one() -> None:
+    words = last_exception(RANK_0_ECHO)
+
+    assert "Connection closed by peer" in words
+    assert is_echo(words)
+
+
+@pytest.mark.parametrize("words", ["ValueError: boom", "KeyError: 'x'", "ConnectionError: no such dataset", ""])
+def test_a_programs_own_error_is_no_echo(words) -> None:
+    assert not is_echo(words)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("7", WorkerExit(rank=1, code=7, signal=None)),
+        ("-9", WorkerExit(rank=1, code=137, signal=9)),
+    ],
+)
+def test_torchruns_table_tells_the_workers_exit(code, expected) -> None:
+    assert worker_exit(TORCHRUN.format(code=code)) == expected
+
+
+def test_a_log_without_a_table_tells_no_exit() -> None:
+    assert worker_exit(PLAIN) is None
+
+
+def test_control_sequences_and_length_are_bounded() -> None:
+    assert printable("\x1b[31mred\x1b[0m\x07\n  text") == "red text"
+    assert len(printable("x" * 5000)) == 1024
+
+
+def test_the_last_line_is_the_last_that_says_anything() -> None:
+    assert last_line("first\nsh: train.py: not found\n\n  \n") == "sh: train.py: not found"

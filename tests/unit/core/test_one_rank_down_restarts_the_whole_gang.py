@@ -1,0 +1,288 @@
+from dataclasses import replace
+
+import pytest
+
+from builders import NOW, created, deleted, ended, job, observed, pod, running, with_status
+from ddpjob_operator.api.names import ConditionType, Phase, Reason
+from ddpjob_operator.api.status import Restarts
+from ddpjob_operator.core.failure import ECHO_WAIT_SECONDS
+from ddpjob_operator.core.model import LowerPodDeadline, PatchService, ReadLog, ReadNode
+from ddpjob_operator.core.plan import plan
+from ddpjob_operator.core.times import rfc3339
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    boom()\nValueError: boom\n'
+ECHO = 'Traceback (most recent call last):\n  File "t.py", line 1\nRuntimeError: Connection closed by peer\n'
+
+
+def broken(of, *pods):
+    """The running job with some of its pods replaced by these."""
+    seen = running(of)
+    names = {p.name: p for p in pods}
+    return replace(seen, pods=tuple(names.get(p.name, p) for p in seen.pods))
+
+
+def program(**spec):
+    return job(command=["python", "train.py"], **spec)
+
+
+def test_the_next_attempt_is_written_before_anything_is_done() -> None:
+    of = program(nodes=2)
+    made = plan(broken(of, ended(of, 1, code=1, message=TRACEBACK)), NOW)
+
+    assert (made.write_ahead, made.actions) == (True, ())
+    assert (made.status.attempt, made.status.phase) == (2, Phase.RESTARTING)
+    assert not made.status.condition(ConditionType.CREATED)
+
+
+def test_the_failure_names_rank_pod_node_code_and_exception() -> None:
+    of = program(nodes=2)
+    failure = plan(broken(of, ended(of, 1, code=3, message=TRACEBACK)), NOW).status.failure
+
+    assert (failure.rank, failure.pod, failure.node) == (1, "job-1-1", "node-1")
+    assert (failure.exit_code, failure.reason, failure.message) == (3, Reason.PROGRAM_ERROR, "ValueError: boom")
+
+
+def test_then_survivors_are_deleted_and_the_failed_pod_is_kept() -> None:
+    of = program(nodes=2)
+    seen = broken(of, ended(of, 1, code=1, message=TRACEBACK))
+    seen = with_status(seen, plan(seen, NOW).status)
+
+    assert deleted(plan(seen, NOW)) == {"job-1-0": 1}
+
+
+def test_nothing_starts_while_an_old_pod_may_run() -> None:
+    of = program(nodes=2)
+    seen = broken(of, ended(of, 1, code=1, message=TRACEBACK), pod(of, 0, deletion_deadline=NOW + 1))
+    seen = with_status(seen, plan(seen, NOW).status)
+
+    made = plan(seen, NOW)
+    assert created(made) == []
+    assert "waiting for 1 old pods to stop" in (made.status.message or "")
+
+
+def test_when_all_have_stopped_the_service_moves_on_and_the_new_gang_is_created() -> None:
+    of = program(nodes=2)
+    seen = broken(of, ended(of, 1, code=1, message=TRACEBACK))
+    seen = with_status(seen, plan(seen, NOW).status)
+    stopped = replace(seen, pods=seen.pods[1:])
+
+    made = plan(stopped, NOW)
+    assert isinstance(made.actions[0], PatchService)
+    assert created(made) == ["job-2-0", "job-2-1"]
+
+
+def test_a_living_sidecar_of_a_failed_pod_is_ended_with_pod_and_log_kept() -> None:
+    of = program(nodes=1)
+    seen = broken(of, ended(of, 0, code=1, message=TRACEBACK, all_ended=False))
+    seen = with_status(seen, plan(seen, NOW).status)
+
+    assert plan(seen, NOW).actions == (LowerPodDeadline(name="job-1-0", uid="pod-uid-1-0"),)
+
+
+def test_a_pod_that_vanished_after_all_existed_was_deleted_by_somebody() -> None:
+    seen = running(program(nodes=2))
+    made = plan(replace(seen, pods=seen.pods[:1]), NOW)
+
+    assert (made.status.attempt, made.status.failure.reason) == (2, Reason.POD_DELETED)
+    assert made.status.restarts == Restarts(infrastructure=1)
+
+
+def test_a_pod_that_is_only_being_deleted_still_saves_its_work() -> None:
+    of = program(nodes=2)
+    seen = broken(of, pod(of, 1, deletion_deadline=NOW + 20))
+
+    made = plan(seen, NOW)
+    assert (made.status.attempt, made.wake_at) == (1, NOW + 21)
+
+
+def test_a_pod_that_outlives_its_grace_has_ended_the_attempt_and_its_node_is_asked_for() -> None:
+    of = program(nodes=2)
+    seen = broken(of, pod(of, 1, deletion_deadline=NOW - 5))
+
+    made = plan(seen, NOW)
+    assert made.status.attempt == 2
+    assert made.questions == (ReadNode(name="node-1"),)
+
+
+def test_a_lost_node_counts_as_stopped_and_is_named() -> None:
+    of = program(nodes=2)
+    seen = broken(of, pod(of, 1, deletion_deadline=NOW - 5))
+    seen = with_status(seen, plan(seen, NOW).status)
+    lost = replace(seen, pods=seen.pods[1:], nodes_gone=frozenset({"node-1"}))
+
+    made = plan(lost, NOW)
+    assert created(made) == ["job-2-0", "job-2-1"]
+    assert made.status.failure.reason == Reason.NODE_LOST
+    assert made.status.restarts == Restarts(infrastructure=1)
+
+
+def test_a_program_error_counts() -> None:
+    of = program(nodes=1)
+    status = plan(broken(of, ended(of, 0, code=1, message=TRACEBACK)), NOW).status
+
+    assert status.restarts == Restarts(counted=1, counted_times=[rfc3339(NOW)])
+
+
+def test_the_job_fails_when_the_restarts_are_used_up() -> None:
+    of = program(nodes=2, restart={"maxRestarts": 0})
+    status = plan(broken(of, ended(of, 1, code=1, message=TRACEBACK)), NOW).status
+
+    assert (status.phase, status.reason, status.attempt) == (Phase.FAILED, Reason.PROGRAM_ERROR, 1)
+    assert status.message == (
+        "Rank 1 (pod job-1-1, node node-1) ended with exit code 1 in attempt 1: ValueError: boom;"
+        " restart.maxRestarts is 0"
+    )
+
+
+def test_restarts_before_the_window_do_not_count() -> None:
+    of = program(nodes=1, restart={"maxRestarts": 1, "windowSeconds": 600})
+    seen = broken(of, ended(of, 0, code=1, message=TRACEBACK))
+    old = with_status(
+        seen,
+        seen.job.status.model_copy(update={"restarts": Restarts(counted=1, counted_times=[rfc3339(NOW - 601)])}),
+    )
+    recent = with_status(
+        seen,
+        seen.job.status.model_copy(update={"restarts": Restarts(counted=1, counted_times=[rfc3339(NOW - 599)])}),
+    )
+
+    assert plan(old, NOW).status.attempt == 2
+    assert plan(recent, NOW).status.phase == Phase.FAILED
+
+
+@pytest.mark.parametrize(
+    ("action", "attempt", "restarts"),
+    [("Fail", 1, Restarts()), ("Ignore", 2, Restarts(infrastructure=1))],
+)
+def test_restart_rules_come_first(action, attempt, restarts) -> None:
+    of = program(nodes=1, restart={"rules": [{"exitCodes": [9], "action": action}]})
+    status = plan(broken(of, ended(of, 0, code=9, message=TRACEBACK)), NOW).status
+
+    assert (status.attempt, status.restarts) == (attempt, restarts)
+
+
+def test_an_echo_waits_for_a_better_cause() -> None:
+    of = program(nodes=2)
+    seen = broken(of, ended(of, 0, code=1, message=ECHO, ended_seen=NOW))
+
+    made = plan(seen, NOW)
+    assert (made.status.attempt, made.wake_at) == (1, NOW + ECHO_WAIT_SECONDS)
+
+
+def test_an_echo_is_the_cause_when_nothing_better_comes() -> None:
+    of = program(nodes=2)
+    seen = broken(of, ended(of, 0, code=1, message=ECHO, ended_seen=NOW))
+
+    assert plan(seen, NOW + 2).status.failure.reason == Reason.COLLECTIVE_ERROR
+
+
+def test_class_beats_time() -> None:
+    of = program(nodes=2)
+    early_echo = ended(of, 0, code=1, message=ECHO, ended_seen=NOW - 5)
+    late_cause = ended(of, 1, code=1, message=TRACEBACK, ended_seen=NOW)
+
+    assert plan(broken(of, early_echo, late_cause), NOW).status.failure.rank == 1
+
+
+@pytest.mark.parametrize(
+    ("pod_changes", "reason"),
+    [
+        ({"code": 137}, Reason.KILLED),
+        ({"code": 1, "exit_reason": "OOMKilled"}, Reason.OUT_OF_MEMORY),
+        ({"code": 137, "exit_reason": "OOMKilled"}, Reason.OUT_OF_MEMORY),
+        ({"code": 143, "disruption": "EvictionByEvictionAPI: drained"}, Reason.POD_DISRUPTED),
+        ({"code": 137, "reason": "Evicted"}, Reason.POD_DISRUPTED),
+        ({"code": 143, "deletion_deadline": NOW + 9}, Reason.POD_DELETED),
+    ],
+)
+def test_every_end_has_its_class(pod_changes, reason) -> None:
+    of = program(nodes=1)
+
+    assert plan(broken(of, ended(of, 0, **pod_changes)), NOW).status.failure.reason == reason
+
+
+def test_a_signal_is_named() -> None:
+    of = program(nodes=1, restart={"maxRestarts": 0})
+    status = plan(broken(of, ended(of, 0, code=137)), NOW).status
+
+    assert status.failure.signal == 9
+    assert "died of signal 9 (SIGKILL)" in (status.message or "")
+
+
+def test_a_silent_end_asks_for_the_log_and_what_is_final_waits_for_it() -> None:
+    of = program(nodes=1, restart={"maxRestarts": 0})
+    seen = broken(of, ended(of, 0, code=1))
+
+    made = plan(seen, NOW)
+    assert (made.status.finished, made.questions) == (False, (ReadLog(pod="job-1-0", uid="pod-uid-1-0"),))
+    told = plan(replace(seen, logs={"pod-uid-1-0": TRACEBACK}), NOW)
+    assert told.status.failure.message == "ValueError: boom"
+
+
+def test_a_restart_does_not_wait_for_a_log_and_the_record_is_refined_by_it() -> None:
+    of = program(nodes=2)
+    seen = broken(of, ended(of, 1, code=1))
+    made = plan(seen, NOW)
+    assert (made.status.attempt, made.status.failure.message) == (2, "")
+
+    later = replace(with_status(seen, made.status), logs={"pod-uid-1-1": TRACEBACK})
+    assert plan(later, NOW + 1).status.failure.message == "ValueError: boom"
+    assert plan(later, NOW + 1).status.attempts[-1].message == "ValueError: boom"
+
+
+def test_an_unreadable_log_does_not_hold_up_the_end() -> None:
+    of = program(nodes=1, restart={"maxRestarts": 0})
+    seen = replace(broken(of, ended(of, 0, code=1)), logs={"pod-uid-1-0": ""})
+
+    assert plan(seen, NOW).status.phase == Phase.FAILED
+
+
+def test_a_stop_with_a_checkpoint_does_not_count_and_gives_the_others_their_own_grace() -> None:
+    of = job(nodes=2)
+    seen = broken(of, ended(of, 0, code=75, message="stopped checkpointStep=40"))
+    made = plan(seen, NOW)
+    assert (made.status.failure.reason, made.status.failure.checkpoint_step) == (Reason.STOPPED_WITH_CHECKPOINT, 40)
+    assert made.status.restarts == Restarts(infrastructure=1)
+
+    assert deleted(plan(with_status(seen, made.status), NOW)) == {"job-1-1": None}
+
+
+def test_a_stop_that_saved_nothing_new_counts() -> None:
+    of = job(nodes=1)
+    seen = broken(of, ended(of, 0, code=75, message="stopped checkpointStep=40"))
+    first = plan(seen, NOW).status
+    again = observed(of, ended(of, 0, 2, code=75, message="stopped checkpointStep=40"))
+
+    status = plan(with_status(again, first), NOW).status
+    assert status.restarts.counted == 1
+
+
+def test_uncounted_restarts_are_bounded_too() -> None:
+    seen = running(program(nodes=2))
+    worn = seen.job.status.model_copy(update={"restarts": Restarts(infrastructure=100)})
+    made = plan(replace(with_status(seen, worn), pods=seen.pods[:1]), NOW)
+
+    assert (made.status.phase, made.status.reason) == (Phase.FAILED, Reason.TOO_MANY_INFRASTRUCTURE_RESTARTS)
+
+
+def test_a_bad_configuration_is_not_tried_again() -> None:
+    of = job(nodes=1)
+    status = plan(broken(of, ended(of, 0, code=2, message="config: data folder /data is empty")), NOW).status
+
+    assert (status.phase, status.reason) == (Phase.FAILED, Reason.BAD_CONFIG)
+    assert "/data is empty" in (status.message or "")
+
+
+def test_evidence_of_attempts_that_are_not_kept_goes() -> None:
+    of = program(nodes=1, restart={"keepAttempts": 1})
+    third = replace(of, status=of.status.model_copy(update={"attempt": 3}))
+    seen = observed(third, ended(of, 0, 1, code=1), ended(of, 0, 2, code=1), pod(of, 0, 3))
+
+    assert deleted(plan(seen, NOW)) == {"job-1-0": 1}
+
+
+def test_a_stale_attempt_of_another_writer_is_none_of_our_business() -> None:
+    of = program(nodes=1)
+    seen = observed(of, pod(of, 0, 1), pod(of, 0, 2))
+
+    assert deleted(plan(seen, NOW)) == {}

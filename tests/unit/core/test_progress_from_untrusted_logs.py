@@ -1,0 +1,49 @@
+import pytest
+
+from ddpjob_operator.core.progress import latest_progress
+
+GOOD = 'ddpjob-progress {"step": 12, "totalSteps": 40, "epoch": 1, "loss": 0.123456, "etaSeconds": 200.4}'
+
+
+def test_the_last_line_counts() -> None:
+    progress = latest_progress(f'ddpjob-progress {{"step": 1}}\nnoise\n{GOOD}\nmore noise\n')
+
+    assert progress is not None
+    assert (progress.step, progress.total_steps, progress.loss, progress.eta) == (12, 40, 0.1235, "3m20s")
+
+
+@pytest.mark.parametrize("prefix", ["[rank0]: ", "[default0]:", "[default0]: "])
+def test_a_launchers_prefix_is_allowed(prefix) -> None:
+    assert latest_progress(prefix + GOOD) is not None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "failed to try resolving symlinks in path /var/log/pods: no such file or directory",
+        "ddpjob-progress",
+        "ddpjob-progress {",
+        'ddpjob-progress {"step": 12',
+        "ddpjob-progress []",
+        "ddpjob-progress {}",
+        'ddpjob-progress {"step": "12"}',
+        'ddpjob-progress {"step": -1}',
+        'ddpjob-progress {"step": 1e400}',
+        'ddpjob-progress {"step": 99999999999999999999}',
+        'ddpjob-progress {"step": 1, "loss": NaN}',
+        'ddpjob-progress {"step": 1, "phase": "\\u001b[2J"}',
+        'ddpjob-progress {"step": 1, "x": "' + "y" * 2000 + '"}',
+        "ddpjob-progress " + '{"step":' * 900 + "1" + "}" * 900,
+        ' said: ddpjob-progress {"step": 1}',
+    ],
+)
+def test_what_does_not_fit_is_no_progress(line) -> None:
+    assert latest_progress(line) is None
+
+
+def test_a_cut_line_does_not_hide_the_one_before() -> None:
+    progress = latest_progress(GOOD + '\nddpjob-progress {"step": 99, "lo')
+
+    assert progress is not None
+    assert progress.step == 12

@@ -1,0 +1,115 @@
+from dataclasses import replace
+
+from builders import NOW, created, deleted, ended, job, observed, pod, running, with_status
+from ddpjob_operator.api.names import ConditionType, Phase, Reason
+from ddpjob_operator.core.model import DeleteJob
+from ddpjob_operator.core.plan import plan
+
+
+def suspended(seen, suspend=True):
+    spec = seen.job.spec.model_copy(update={"suspend": suspend})
+    return replace(seen, job=replace(seen.job, spec=spec))
+
+
+def test_a_job_that_begins_suspended_creates_nothing() -> None:
+    made = plan(observed(job(suspend=True), service=None), NOW)
+
+    assert (made.actions, made.status.phase, made.status.attempt) == ((), Phase.SUSPENDED, 1)
+
+
+def test_suspending_writes_the_next_attempt_then_stops_the_pods_with_their_own_grace() -> None:
+    seen = suspended(running(job(nodes=2)))
+    ahead = plan(seen, NOW)
+    assert (ahead.write_ahead, ahead.status.attempt, ahead.status.phase) == (True, 2, Phase.SUSPENDED)
+
+    made = plan(with_status(seen, ahead.status), NOW)
+    assert deleted(made) == {"job-1-0": None, "job-1-1": None}
+    assert made.status.restarts.counted == 0
+
+
+def test_resuming_starts_the_next_attempt() -> None:
+    seen = suspended(running(job(nodes=2)))
+    seen = with_status(seen, plan(seen, NOW).status)
+    stopped = replace(seen, pods=())
+    stopped = with_status(stopped, plan(stopped, NOW).status)
+    assert stopped.job.status.condition(ConditionType.SUSPENDED)
+
+    made = plan(suspended(stopped, suspend=False), NOW)
+    assert created(made) == ["job-2-0", "job-2-1"]
+    assert not made.status.condition(ConditionType.SUSPENDED)
+
+
+def test_a_job_whose_ranks_are_all_done_succeeds_even_if_it_is_suspended() -> None:
+    of = job(nodes=1)
+    seen = suspended(replace(running(of), pods=(ended(of, 0),), logs={"pod-uid-1-0": ""}))
+
+    assert plan(seen, NOW).status.phase == Phase.SUCCEEDED
+
+
+def test_an_edit_made_while_suspended_replaces_the_gang_without_counting() -> None:
+    seen = running(job(nodes=1))
+    edited = replace(seen, job=replace(seen.job, spec=job(nodes=1, masterPort=30000).spec))
+    made = plan(edited, NOW)
+
+    assert (made.status.attempt, made.status.reason, made.status.restarts.counted) == (2, Reason.SPEC_CHANGED, 0)
+
+
+def test_after_the_end_nothing_runs_and_what_failed_is_kept() -> None:
+    of = job(nodes=3, restart={"maxRestarts": 0})
+    seen = replace(running(of), pods=(ended(of, 0, code=1, message="x"), pod(of, 1), ended(of, 2)))
+    seen = with_status(seen, plan(seen, NOW).status)
+
+    assert seen.job.status.phase == Phase.FAILED
+    assert deleted(plan(seen, NOW)) == {"job-1-1": 1}
+
+
+def test_the_end_is_final() -> None:
+    of = job(nodes=1, restart={"maxRestarts": 0})
+    seen = replace(running(of), pods=(ended(of, 0, code=1, message="x"),))
+    failed = with_status(seen, plan(seen, NOW).status)
+
+    for pods in ((), (pod(of, 0),), (ended(of, 0),)):
+        assert plan(replace(failed, pods=pods), NOW + 1000).status == failed.job.status
+
+
+def test_a_finished_job_is_deleted_after_its_time_to_live() -> None:
+    of = job(nodes=1, ttlSecondsAfterFinished=60)
+    seen = replace(running(of), pods=(ended(of, 0),), logs={"pod-uid-1-0": ""})
+    done = with_status(seen, plan(seen, NOW).status)
+
+    early = plan(done, NOW + 59)
+    assert (early.actions, early.wake_at) == ((), NOW + 60)
+    assert plan(done, NOW + 60).actions == (DeleteJob(name="job", uid="job-uid"),)
+
+
+def test_a_gang_that_finds_no_place_in_time_fails() -> None:
+    of = job(nodes=1, deadlines={"queueSeconds": 30})
+    seen = observed(of, pod(of, 0, node=None, running=False, ready=False, phase="Pending"))
+    seen = with_status(seen, plan(seen, NOW).status)
+
+    assert plan(seen, NOW).wake_at == NOW + 30
+    status = plan(seen, NOW + 30).status
+    assert (status.phase, status.reason) == (Phase.FAILED, Reason.DEADLINE_EXCEEDED)
+    assert "queueSeconds" in (status.message or "")
+
+
+def test_a_gang_that_does_not_come_up_in_time_is_restarted_and_counted() -> None:
+    of = job(nodes=1, deadlines={"startSeconds": 30})
+    seen = observed(of, pod(of, 0, running=False, ready=False, phase="Pending"))
+    seen = with_status(seen, plan(seen, NOW).status)
+
+    made = plan(seen, NOW + 30)
+    assert (made.status.attempt, made.status.restarts.counted) == (2, 1)
+    assert made.write_ahead
+
+
+def test_active_time_adds_up_over_attempts_and_leaves_out_suspension() -> None:
+    of = job(nodes=1, deadlines={"activeSeconds": 100})
+    seen = suspended(running(of, NOW))
+    ahead = plan(seen, NOW + 70).status
+    assert ahead.active_seconds_before == 70
+
+    resumed = with_status(suspended(replace(seen, pods=(pod(of, 0, 2),)), suspend=False), ahead)
+    resumed = with_status(resumed, plan(resumed, NOW + 1000).status)
+    assert plan(resumed, NOW + 1029).status.phase == Phase.RUNNING
+    assert plan(resumed, NOW + 1030).status.reason == Reason.DEADLINE_EXCEEDED

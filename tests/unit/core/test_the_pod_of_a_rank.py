@@ -1,0 +1,156 @@
+import json
+
+import pytest
+
+from builders import job
+from ddpjob_operator.core.pods import create_pod, spec_hash
+
+
+def body(of, rank=0):
+    return create_pod(of, of.spec, "image:1", rank).body
+
+
+def main(of, rank=0):
+    return next(c for c in body(of, rank)["spec"]["containers"] if c["name"] == "trainer")
+
+
+def environment(of, rank=0):
+    return {variable["name"]: variable.get("value") for variable in main(of, rank)["env"]}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "processes", "rank", "expected"),
+    [
+        (1, 1, 0, {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}),
+        (4, 1, 3, {"WORLD_SIZE": "4", "RANK": "3", "NODE_RANK": "3", "NNODES": "4", "PET_NODE_RANK": "3"}),
+        (2, 4, 1, {"WORLD_SIZE": "8", "RANK": "4", "NODE_RANK": "1", "NPROC_PER_NODE": "4", "PET_NPROC_PER_NODE": "4"}),
+    ],
+)
+def test_the_environment_of_the_process_group(nodes, processes, rank, expected) -> None:
+    found = environment(job(command=["x"], nodes=nodes, processesPerNode=processes), rank)
+
+    assert {name: found.get(name) for name in expected} == expected
+
+
+def test_every_variable_of_the_contract_is_there() -> None:
+    found = environment(job(checkpoint={"volume": {"emptyDir": {}}}, data={"volume": {"emptyDir": {}}}))
+
+    assert found == {
+        "MASTER_ADDR": "job-master.default.svc",
+        "MASTER_PORT": "29500",
+        "WORLD_SIZE": "1",
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "NODE_RANK": "0",
+        "NNODES": "1",
+        "NPROC_PER_NODE": "1",
+        "PET_NNODES": "1",
+        "PET_NODE_RANK": "0",
+        "PET_NPROC_PER_NODE": "1",
+        "PET_MASTER_ADDR": "job-master.default.svc",
+        "PET_MASTER_PORT": "29500",
+        "DDPJOB_NAME": "job",
+        "DDPJOB_NAMESPACE": "default",
+        "DDPJOB_UID": "job-uid",
+        "DDPJOB_ATTEMPT": "1",
+        "DDPJOB_CHECKPOINT_DIR": "/checkpoints/default/job",
+        "DDPJOB_DATA_DIR": "/data",
+        "PYTHONUNBUFFERED": "1",
+        "HOME": "/home/ddpjob",
+        "USER": "ddpjob",
+        "TORCHINDUCTOR_CACHE_DIR": "/tmp/torchinductor",
+        "TMPDIR": "/tmp",
+    }
+
+
+def test_with_several_processes_only_a_launcher_knows_the_local_rank() -> None:
+    found = environment(job(command=["torchrun", "x"], processesPerNode=2))
+
+    assert not {"LOCAL_RANK", "LOCAL_WORLD_SIZE"} & set(found)
+
+
+def test_the_pods_of_an_attempt_differ_in_rank_alone() -> None:
+    of = job(nodes=3, gpusPerNode=2)
+    text = json.dumps(body(of, 2))
+    for before, after in (('"2"', '"0"'), ("job-1-2", "job-1-0"), ('"4"', '"0"')):
+        text = text.replace(before, after)
+
+    assert text == json.dumps(body(of, 0)).replace('"2"', '"0"').replace('"4"', '"0"')
+
+
+def test_the_trainer_is_started_with_its_configuration() -> None:
+    of = job(
+        trainer={"recipe": "digits", "globalBatchSize": 32},
+        checkpoint={"volume": {"emptyDir": {}}, "everySteps": 5},
+    )
+
+    *program, config = main(of)["command"]
+    assert program == ["python", "-m", "ddpjob_trainer", "--config-json"]
+    assert json.loads(config) == {"recipe": "digits", "globalBatchSize": 32, "checkpointEverySteps": 5}
+
+
+def test_a_command_runs_as_given_without_a_shell() -> None:
+    command = ["torchrun", "train.py", "--name", "$(whoami); rm -rf /"]
+
+    assert main(job(command=command))["command"] == command
+
+
+def test_gpus_are_limits_of_the_resource() -> None:
+    of = job(gpusPerNode=2, gpuResource="amd.com/gpu", resources={"limits": {"memory": "8Gi"}})
+
+    assert main(of)["resources"] == {"limits": {"memory": "8Gi", "amd.com/gpu": "2"}}
+
+
+def test_the_pod_is_restricted() -> None:
+    made = body(job())["spec"]
+
+    assert (made["automountServiceAccountToken"], made["enableServiceLinks"]) == (False, False)
+    assert made["securityContext"]["runAsNonRoot"]
+    assert main(job())["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def test_the_template_wins_and_lists_merge_by_name() -> None:
+    overlay = {
+        "metadata": {"labels": {"team": "vision"}},
+        "spec": {
+            "nodeSelector": {"gpu": "h200"},
+            "tolerations": [{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "tolerationSeconds": 5}],
+            "containers": [{"name": "trainer", "imagePullPolicy": "Never"}, {"name": "sidecar", "image": "s:1"}],
+            "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}}],
+        },
+    }
+    made = body(job(template=overlay))
+
+    assert made["metadata"]["labels"]["team"] == "vision"
+    assert made["spec"]["nodeSelector"] == {"gpu": "h200"}
+    assert [t["tolerationSeconds"] for t in made["spec"]["tolerations"]] == [30, 5]
+    assert [c["name"] for c in made["spec"]["containers"]] == ["trainer", "sidecar"]
+    assert made["spec"]["containers"][0]["imagePullPolicy"] == "Never"
+    assert made["spec"]["containers"][0]["image"] == "image:1"
+    assert made["spec"]["volumes"][0] == {"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}}
+
+
+def test_users_variables_are_added() -> None:
+    assert environment(job(env=[{"name": "NCCL_DEBUG", "value": "INFO"}]))["NCCL_DEBUG"] == "INFO"
+
+
+def test_a_volume_source_in_the_template_replaces_the_default_one() -> None:
+    overlay = {"spec": {"volumes": [{"name": "home", "persistentVolumeClaim": {"claimName": "c"}}]}}
+    (home,) = (v for v in body(job(template=overlay))["spec"]["volumes"] if v["name"] == "home")
+
+    assert home == {"name": "home", "persistentVolumeClaim": {"claimName": "c"}}
+
+
+@pytest.mark.parametrize("change", [{"nodes": 3}, {"image": "x:2"}, {"template": {"spec": {"priorityClassName": "p"}}}])
+def test_the_hash_tells_specs_with_different_pods_apart(change) -> None:
+    assert spec_hash(job(**change).spec) != spec_hash(job().spec)
+
+
+@pytest.mark.parametrize("change", [{"suspend": True}, {"restart": {"maxRestarts": 9}}, {"nodes": 1}])
+def test_the_hash_leaves_out_what_no_pod_shows_and_defaults(change) -> None:
+    assert spec_hash(job(**change).spec) == spec_hash(job().spec)

@@ -1,4 +1,4 @@
-# One room for every command. `make` alone lists them.
+# One room for every command; `make` alone lists them. Each target sets up what it needs and says what it does.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -8,11 +8,106 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+export PYTHONPATH := operator:trainer:tests
+
 NODES ?= 2
 CLUSTER ?= default
-UV := $(VENV)/uv/bin/uv
-LOCK := $(UV) pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet
 
 .PHONY: help
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+# --- Set-up -----------------------------------------------------------------------------------------------------------
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "$$($(PYTHON) --version) found; ddpjob needs Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@echo "ddpjob: making a virtual environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+# $(1): the lock. Installing what is there already takes seconds, so each lock has one stamp and no further logic.
+define install
+	@echo "ddpjob: installing $(1) (the first time torch takes minutes)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement $(1)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+endef
+
+$(VENV)/demo.stamp: requirements/demo.lock pyproject.toml | $(BIN)/python
+	$(call install,$<)
+
+$(VENV)/dev.stamp: requirements/dev.lock pyproject.toml | $(BIN)/python
+	$(call install,$<)
+	@touch $(VENV)/demo.stamp
+
+.PHONY: setup
+setup: $(VENV)/dev.stamp ## Install the project and its development tools into .venv
+
+# --- The two commands of the README -----------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: $(VENV)/demo.stamp ## Train a network with two DDP ranks on this machine, driven as on a cluster
+	@$(BIN)/ddpjob run --local manifests/examples/digits.yaml
+
+.PHONY: test
+test: $(VENV)/dev.stamp ## Run every test that needs no root and no container runtime
+	@$(BIN)/pytest tests/unit tests/property tests/integration tests/chart
+
+# --- Development ------------------------------------------------------------------------------------------------------
+
+.PHONY: check
+check: $(VENV)/dev.stamp ## Format, lint, types, layers and unit tests
+	@$(BIN)/ruff format --check --quiet . || { echo "run: make format" >&2; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-timing
+	@$(BIN)/pytest --quiet tests/unit
+
+.PHONY: format
+format: $(VENV)/dev.stamp ## Format the code and mend what the linter can
+	@$(BIN)/ruff check --quiet --fix-only .
+	@$(BIN)/ruff format --quiet .
+
+.PHONY: generate
+generate: $(VENV)/dev.stamp ## Write the CRD, the plain manifests and the README's field table from their sources
+	@$(BIN)/python -m ddpjob_operator.api.crd > manifests/crd/ddpjob.yaml
+	@cp manifests/crd/ddpjob.yaml charts/ddpjob-operator/files/crd/ddpjob.yaml
+	@$(BIN)/python -m ddpjob_operator.api.reference README.md
+	@HELM=$$($(BIN)/python -m testbed path helm) manifests/operator/render.sh > manifests/operator/operator.yaml
+
+LOCK := $(VENV)/uv/bin/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-header --quiet
+
+.PHONY: lock
+lock: | $(BIN)/python ## Write requirements/*.lock anew from pyproject.toml
+	@test -x $(VENV)/uv/bin/uv || { $(PYTHON) -m venv $(VENV)/uv && $(VENV)/uv/bin/pip install --quiet uv; }
+	@$(LOCK) --all-extras --group dev --output-file requirements/dev.lock
+	@$(LOCK) --extra operator --constraint requirements/dev.lock --output-file requirements/operator.lock
+	@$(LOCK) --extra trainer --constraint requirements/dev.lock --output-file requirements/trainer.lock
+	@$(LOCK) --extra trainer --extra cli --group build --constraint requirements/dev.lock --output-file requirements/demo.lock
+
+# --- A real cluster ---------------------------------------------------------------------------------------------------
+
+.PHONY: image
+image: $(VENV)/dev.stamp ## Build the operator and trainer images with buildah (as root; no registry is needed)
+	@$(BIN)/python -m testbed.images operator trainer
+
+.PHONY: cluster-up
+cluster-up: $(VENV)/dev.stamp ## Bring up a real cluster on this machine: make cluster-up NODES=2 (0: control plane only)
+	@$(BIN)/python -m testbed up --name $(CLUSTER) --nodes $(NODES)
+
+.PHONY: cluster-down
+cluster-down: $(VENV)/dev.stamp ## Take that cluster down and clean up behind it
+	@$(BIN)/python -m testbed down --name $(CLUSTER)
+
+.PHONY: need-root
+need-root:
+	@test "$$(id -u)" = 0 || test -n "$${E2E_KUBECONFIG:-}" || { echo "make e2e and make demo-cluster run containerd and the kubelet, and need root; or name another cluster in E2E_KUBECONFIG" >&2; exit 1; }
+
+.PHONY: e2e
+e2e: need-root $(VENV)/dev.stamp ## Run the end-to-end tests on two real nodes with the real images (as root)
+	@$(BIN)/pytest tests/e2e
+
+.PHONY: demo-cluster
+demo-cluster: need-root $(VENV)/dev.stamp ## The whole path on a real cluster: images, helm install, kubectl apply, logs, result
+	@$(BIN)/python tests/e2e/demo_cluster.py

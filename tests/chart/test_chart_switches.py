@@ -41,7 +41,7 @@ def test_the_default_arguments():
         "--trainer-image=ddpjob/trainer:0.1.0",
         "--health-port=8080",
         "--workers=8",
-        "--log-level=info",
+        "--log-level=INFO",
         "--log-format=plain",
         "--progress-interval-seconds=10",
     ]
@@ -76,7 +76,7 @@ def test_only_pods_that_speak_with_the_api_server_have_a_token():
         ({"trainer": {"image": {"tag": "2", "digest": DIGEST}}}, f"--trainer-image=ddpjob/trainer@{DIGEST}"),
         ({"watch": {"namespaces": ["team-a"]}}, "--namespace=team-a"),
         ({"operator": {"workers": 3}}, "--workers=3"),
-        ({"operator": {"logLevel": "debug"}}, "--log-level=debug"),
+        ({"operator": {"logLevel": "debug"}}, "--log-level=DEBUG"),
         ({"operator": {"logFormat": "json"}}, "--log-format=json"),
         ({"operator": {"progressIntervalSeconds": 2.5}}, "--progress-interval-seconds=2.5"),
     ],

@@ -1,0 +1,95 @@
+"""Helm and kubectl on a real API server, for one test."""
+
+import itertools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from chart_render import CHART, RELEASE, helm
+
+import testbed
+from testbed.kubectl import KubectlError
+
+CRD = "ddpjobs.ddpjob.dev"
+
+_numbers = itertools.count(1)
+
+
+class Cluster:
+    """The control plane, and what one test makes on it."""
+
+    def __init__(self, control_plane: testbed.ControlPlane) -> None:
+        self.control_plane = control_plane
+        self.kubectl = control_plane.kubectl
+        self._namespaces: list[str] = []
+        self._releases: list[tuple[str, str]] = []
+
+    def namespace(self, *, restricted: bool = True) -> str:
+        """A fresh namespace, which admits only pods of the pod security standard `restricted`."""
+        name = f"chart-{next(_numbers)}"
+        labels = {"pod-security.kubernetes.io/enforce": "restricted"} if restricted else {}
+        self.kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+        self._namespaces.append(name)
+        return name
+
+    def helm(self, *arguments: str | Path, values: Mapping[str, Any] | None = None) -> str:
+        """Run helm on this cluster."""
+        return helm(*arguments, kubeconfig=self.control_plane.kubeconfig, values=values)
+
+    def install(
+        self,
+        namespace: str,
+        values: Mapping[str, Any] | None = None,
+        *options: str,
+        release: str = RELEASE,
+        chart: Path = CHART,
+    ) -> str:
+        """`helm install`."""
+        self._releases.append((release, namespace))
+        return self.helm("install", release, chart, "--namespace", namespace, *options, values=values or {})
+
+    def uninstall(self, namespace: str, release: str = RELEASE) -> None:
+        """`helm uninstall`, until all is gone."""
+        self.helm("uninstall", release, "--namespace", namespace, "--wait")
+        self._releases.remove((release, namespace))
+
+    def exists(self, *what: str) -> bool:
+        """Whether the API server has it: `exists("crd", CRD)`."""
+        return bool(self.kubectl("get", *what, "--ignore-not-found", "--output=name"))
+
+    def install_crd(self) -> None:
+        """The CRD alone, without Helm."""
+        self.kubectl("apply", "--server-side", "--filename", str(CHART / "files" / "crd" / "ddpjob.yaml"))
+        self.wait_for_crd()
+
+    def wait_for_crd(self) -> None:
+        """Until DDPJobs can be created."""
+        self.kubectl("wait", "--for=condition=Established", "crd", CRD, "--timeout=30s")
+
+    def may(self, user: str, verb: str, resource: str, namespace: str | None = None) -> bool:
+        """Whether the user has the right, by the API server's own authorizer; `pods/log` is a subresource."""
+        resource, _, subresource = resource.partition("/")
+        options = [f"--as={user}", f"--subresource={subresource}"] + ([f"--namespace={namespace}"] if namespace else [])
+        try:
+            return self.kubectl("auth", "can-i", verb, resource, *options).strip() == "yes"
+        except KubectlError:  # can-i ends with 1 to say no
+            return False
+
+    def refusal(self, pod_spec: Mapping[str, Any], namespace: str) -> str:
+        """Why the namespace's admission refuses a pod with this spec; empty if it admits it."""
+        metadata = {"name": "candidate", "namespace": namespace}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec}
+        try:
+            self.kubectl("create", "--dry-run=server", "--filename=-", stdin=json.dumps(pod))
+        except KubectlError as error:
+            return str(error)
+        return ""
+
+    def clean_up(self) -> None:
+        """Remove releases, namespaces and the CRD."""
+        for release, namespace in self._releases:
+            self.helm("uninstall", release, "--namespace", namespace, "--wait", "--ignore-not-found")
+        self.kubectl("delete", "crd", CRD, "--ignore-not-found", "--wait", "--timeout=60s")
+        if self._namespaces:
+            self.kubectl("delete", "namespace", *self._namespaces, "--wait=false")

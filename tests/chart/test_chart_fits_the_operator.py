@@ -1,0 +1,54 @@
+"""The operator understands every argument that the chart can give it, and the schema allows what the operator does."""
+
+import json
+
+import pytest
+from chart_render import CHART, operator_arguments
+
+from ddpjob_operator.settings import Settings, settings_from
+
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())["properties"]["operator"]["properties"]
+
+
+def test_the_operator_reads_the_defaults_as_they_are_meant():
+    assert settings_from(operator_arguments()) == Settings(
+        namespaces=(),
+        trainer_image="ddpjob/trainer:0.1.0",
+        health_port=8080,
+        workers=8,
+        progress_interval_seconds=10,
+        log_level="INFO",
+        log_format="plain",
+    )
+
+
+def test_the_operator_reads_namespaces():
+    arguments = operator_arguments({"watch": {"namespaces": ["team-a", "team-b"]}})
+    assert settings_from(arguments).namespaces == ("team-a", "team-b")
+
+
+@pytest.mark.parametrize("level", SCHEMA["logLevel"]["enum"])
+def test_the_operator_knows_every_log_level(level):
+    assert settings_from(operator_arguments({"operator": {"logLevel": level}})).log_level == level.upper()
+
+
+@pytest.mark.parametrize("log_format", SCHEMA["logFormat"]["enum"])
+def test_the_operator_knows_every_log_format(log_format):
+    assert settings_from(operator_arguments({"operator": {"logFormat": log_format}})).log_format == log_format
+
+
+@pytest.mark.parametrize(
+    ("argument", "refused", "accepted"),
+    [
+        ("--workers", SCHEMA["workers"]["minimum"] - 1, SCHEMA["workers"]["minimum"]),
+        ("--workers", SCHEMA["workers"]["maximum"] + 1, SCHEMA["workers"]["maximum"]),
+        ("--progress-interval-seconds", SCHEMA["progressIntervalSeconds"]["minimum"] - 1, 0),
+    ],
+)
+def test_the_schema_has_the_operators_bounds(argument, refused, accepted):
+    def given(value):
+        return settings_from([*operator_arguments(), f"{argument}={value}"])
+
+    assert given(accepted)
+    with pytest.raises(SystemExit):
+        given(refused)

@@ -1,0 +1,119 @@
+"""What an installed chart does on a real API server."""
+
+import json
+
+import pytest
+from chart_cluster import CRD
+from chart_render import find, installed, of_test, operator_pod, render
+
+import testbed
+
+EVERYTHING = "all,serviceaccounts,configmaps,secrets,roles,rolebindings,clusterroles,clusterrolebindings,customresourcedefinitions"
+
+
+def operator_of(namespace):
+    return f"system:serviceaccount:{namespace}:ddpjob-operator"
+
+
+def test_install_test_and_uninstall_in_a_restricted_namespace(cluster):
+    namespace = cluster.namespace()
+    # The make-believe node ends the pod of `helm test` for this; the operator's pod does not get it.
+    cluster.install(namespace, {"commonAnnotations": {"testbed/exit-code": "0"}}, "--wait")
+    assert "Phase:          Succeeded" in cluster.helm("test", "ddpjob-operator", "--namespace", namespace)
+    assert not cluster.exists("pod,serviceaccount,role,configmap", "ddpjob-operator-test", "-n", namespace)
+
+    cluster.uninstall(namespace)
+    mine = "--selector=app.kubernetes.io/instance=ddpjob-operator"
+    only_the_crd = [f"customresourcedefinition.apiextensions.k8s.io/{CRD}"]
+
+    def left():
+        return cluster.kubectl("get", EVERYTHING, mine, "--all-namespaces", "--output=name").split()
+
+    # The garbage collector takes the pod a moment after the Deployment.
+    testbed.wait_for("all but the CRD to be gone", lambda: left() == only_the_crd, seconds=30)
+
+
+def test_a_failed_test_is_reported_and_leaves_nothing(cluster):
+    namespace = cluster.namespace()
+    cluster.install(namespace, {"commonAnnotations": {"testbed/exit-code": "1"}})
+    with pytest.raises(Exception, match="ddpjob-operator-test"):
+        cluster.helm("test", "ddpjob-operator", "--namespace", namespace)
+    assert not cluster.exists("pod,serviceaccount,role,configmap", "ddpjob-operator-test", "-n", namespace)
+
+
+@pytest.mark.parametrize(
+    ("values", "refused_for"),
+    [
+        ({}, ""),
+        ({"podSecurityContext": {"runAsNonRoot": None}}, "runAsNonRoot != true"),
+        ({"podSecurityContext": {"seccompProfile": None}}, "seccompProfile"),
+        ({"securityContext": {"allowPrivilegeEscalation": None}}, "allowPrivilegeEscalation != false"),
+        ({"securityContext": {"capabilities": None}}, "unrestricted capabilities"),
+    ],
+)
+def test_pod_security_admission(cluster, values, refused_for):
+    """The namespace enforces `restricted`: without any one of the settings the pods are refused."""
+    namespace = cluster.namespace()
+    pods = operator_pod(values), find(of_test(render(values)), "Pod")["spec"]
+    # Admission looks service accounts up, so these pods take one that every namespace has after a moment.
+    account = ("serviceaccount", "default", "-n", namespace)
+    testbed.wait_for(f"{namespace}'s default service account", lambda: cluster.exists(*account), seconds=20)
+    for pod in pods:
+        refusal = cluster.refusal({**pod, "serviceAccountName": "default"}, namespace)
+        if refused_for:
+            assert "violates PodSecurity" in refusal
+            assert refused_for in refusal
+        else:
+            assert refusal == ""
+
+
+def test_the_operator_works_where_it_watches_and_nowhere_else(cluster):
+    home, watched, other = cluster.namespace(), cluster.namespace(), cluster.namespace()
+    cluster.install(home, {"watch": {"namespaces": [watched]}})
+    operator = operator_of(home)
+    for verb, resource in (
+        ("list", "ddpjobs.ddpjob.dev"),
+        ("create", "pods"),
+        ("get", "pods/log"),
+        ("patch", "ddpjobs.ddpjob.dev/status"),
+    ):
+        seen = [cluster.may(operator, verb, resource, namespace) for namespace in (watched, other, home)]
+        assert seen == [True, False, False], (verb, resource)
+    assert cluster.may(operator, "get", "nodes")
+    assert not cluster.may(operator, "list", "nodes")
+    assert not cluster.may(operator, "get", "secrets", watched)
+    assert not cluster.may(operator, "list", "pods")
+
+
+def test_the_operator_works_everywhere_by_default(cluster):
+    home, other = cluster.namespace(), cluster.namespace()
+    cluster.install(home)
+    assert cluster.may(operator_of(home), "create", "pods", other)
+    assert not cluster.may(operator_of(home), "get", "secrets", other)
+    assert not cluster.may(operator_of(home), "create", "events", other)
+
+
+@pytest.mark.parametrize(
+    ("role", "verbs"),
+    [("view", ["get"]), ("edit", ["get", "create", "delete"]), ("admin", ["get", "create", "delete"])],
+)
+def test_the_built_in_roles_cover_ddpjobs(cluster, role, verbs):
+    namespace = cluster.namespace()
+    cluster.install(namespace)
+    cluster.wait_for_crd()
+    cluster.kubectl("create", "rolebinding", role, f"--clusterrole={role}", f"--user={role}er", "-n", namespace)
+
+    def rights():
+        tried = ("get", "create", "delete", "approve")
+        return [verb for verb in tried if cluster.may(f"{role}er", verb, "ddpjobs.ddpjob.dev", namespace)]
+
+    # The controller manager puts aggregated roles together a moment after the install.
+    testbed.wait_for(f"{role} to cover {verbs} of ddpjobs", lambda: rights() == verbs, seconds=20)
+
+
+def test_what_a_dry_run_shows_is_what_is_installed(cluster):
+    """The API server accepts every object as rendered: no field is unknown to it."""
+    namespace = cluster.namespace()
+    for item in installed(render({}, namespace=namespace)):
+        if item["kind"] != "CustomResourceDefinition":
+            cluster.kubectl("create", "--dry-run=server", "--validate=strict", "-f", "-", stdin=json.dumps(item))

@@ -1,7 +1,19 @@
 """Bring up a real Kubernetes on a bare Linux machine, from Go modules and Debian packages alone. README.md says how."""
 
+from testbed.cluster import Cluster
 from testbed.controlplane import ControlPlane
+from testbed.external import ExternalCluster, UnsupportedError
+from testbed.node import Node
 from testbed.processes import ComponentError
 from testbed.waiting import DeadlineError, wait_for
 
-__all__ = ["ComponentError", "ControlPlane", "DeadlineError", "wait_for"]
+__all__ = [
+    "Cluster",
+    "ComponentError",
+    "ControlPlane",
+    "DeadlineError",
+    "ExternalCluster",
+    "Node",
+    "UnsupportedError",
+    "wait_for",
+]

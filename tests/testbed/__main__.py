@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from testbed import tools
+from testbed.cluster import Cluster
 from testbed.controlplane import ControlPlane
-from testbed.instance import Instance, InstanceError, instances
-from testbed.kubectl import KubectlError
-from testbed.processes import ComponentError
-from testbed.tools.go import GoNotFoundError
-from testbed.waiting import DeadlineError
+from testbed.errors import TestbedError
+from testbed.instance import Instance, instances
 
 DEFAULT_NAME = "testbed"
 
@@ -24,10 +23,10 @@ def build(arguments: argparse.Namespace) -> None:
 
 def up(arguments: argparse.Namespace) -> None:
     """Start a cluster that outlives this command."""
-    control_plane = ControlPlane(arguments.name)
-    control_plane.start()
-    control_plane.instance.detach()
-    print(f"export KUBECONFIG={control_plane.kubeconfig}")
+    cluster = Cluster(arguments.name, nodes=arguments.nodes) if arguments.nodes else ControlPlane(arguments.name)
+    cluster.start()
+    cluster.detach()
+    print(f"export KUBECONFIG={cluster.kubeconfig}")
 
 
 def down(arguments: argparse.Namespace) -> None:
@@ -39,7 +38,13 @@ def status(_arguments: argparse.Namespace) -> None:
     """List the clusters."""
     for instance in instances():
         state = "running" if instance.alive else "left over; the next up removes it"
-        print(f"{instance.name}: {state}; {instance.description.get('server', 'starting')}; {instance.folder}")
+        facts = instance.description
+        print(f"{instance.name}: {state}; {facts.get('nodes', '0')} nodes; {facts.get('server')}; {instance.folder}")
+
+
+def load(arguments: argparse.Namespace) -> None:
+    """Import an OCI archive into all nodes of a running cluster."""
+    print(Cluster.attach(arguments.name).load_image(arguments.archive))
 
 
 def path(arguments: argparse.Namespace) -> None:
@@ -52,6 +57,7 @@ _COMMANDS: Mapping[str, Callable[[argparse.Namespace], None]] = {
     "up": up,
     "down": down,
     "status": status,
+    "load": load,
     "path": path,
 }
 
@@ -62,20 +68,15 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     parsers = {name: commands.add_parser(name, help=command.__doc__) for name, command in _COMMANDS.items()}
     parsers["build"].add_argument("--nodes", action="store_true", help="also what real nodes need")
-    for name in ("up", "down"):
+    for name in ("up", "down", "load"):
         parsers[name].add_argument("--name", default=DEFAULT_NAME, help=f"the cluster (default: {DEFAULT_NAME})")
+    parsers["up"].add_argument("--nodes", type=int, default=0, help="real nodes; 0, the default, needs no root")
+    parsers["load"].add_argument("archive", type=Path, help="an OCI archive of one image")
     parsers["path"].add_argument("program", help="for example helm or kubectl")
     arguments = parser.parse_args()
     try:
         _COMMANDS[arguments.command](arguments)
-    except (
-        ComponentError,
-        DeadlineError,
-        GoNotFoundError,
-        InstanceError,
-        KubectlError,
-        tools.BuildError,
-    ) as error:
+    except TestbedError as error:
         print(f"testbed: {error}", file=sys.stderr)
         return 1
     return 0

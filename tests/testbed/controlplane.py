@@ -15,7 +15,7 @@ import time
 import types
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -35,7 +35,7 @@ _COMPONENT_USERS = {
     "kube-controller-manager": "system:kube-controller-manager",
     "kube-scheduler": "system:kube-scheduler",
     "kube-proxy": "system:kube-proxy",
-    "coredns": "system:serviceaccount:kube-system:coredns",
+    "coredns": "coredns",
     "kwok": "kwok|system:masters",
     "kubelet-client": "kube-apiserver|system:masters",
 }
@@ -121,12 +121,30 @@ class ControlPlane:
             InstanceError: one of this name is running.
             ComponentError: a component ended, or was not ready in time; everything is removed again.
         """
+        self.create()
+        with self.removed_on_failure():
+            self.launch()
+
+    def create(self) -> None:
+        """Build what is missing and make the folder; nothing runs yet.
+
+        Raises:
+            InstanceError: one of this name is running.
+        """
         tools.build(tools.CONTROL_PLANE)
         self.instance = Instance.create(self.name)
-        with self.removed_on_failure():
-            began = time.monotonic()
-            self._start()
-            print(f"testbed: control plane {self.name} ready in {time.monotonic() - began:.1f} s", flush=True)
+        for folder in (self.keys, self.folder / "logs", self.folder / "etcd"):
+            folder.mkdir()
+
+    def launch(self) -> None:
+        """Start everything in the folder that `create` made, and wait until it serves.
+
+        Raises:
+            ComponentError: a component ended, or was not ready in time.
+        """
+        began = time.monotonic()
+        self._launch()
+        print(f"testbed: control plane {self.name} ready in {time.monotonic() - began:.1f} s", flush=True)
 
     @contextlib.contextmanager
     def removed_on_failure(self) -> Iterator[None]:
@@ -144,17 +162,30 @@ class ControlPlane:
             component.kill()
         self.components.clear()
 
-    def component(self, name: str, *arguments: str | Path, **options: object) -> Component:
-        """Declare a component whose program is the tool of its name; options are those of `Component`."""
-        declared = Component(
+    def detach(self) -> None:
+        """Let it outlive this process, until `python -m testbed down`."""
+        self.instance.detach()
+
+    def component(
+        self,
+        name: str,
+        *arguments: str | Path,
+        ready: Callable[[], bool],
+        program: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        control_groups: Sequence[Path] = (),
+    ) -> Component:
+        """Declare a component. Its program is the tool of its name where `program` names no other."""
+        self.components[name] = Component(
             name=name,
-            command=[tools.path(name), *arguments],
+            command=[tools.path(program or name), *arguments],
             log=self.folder / "logs" / f"{name}.log",
             journal=self.instance.journal.file,
-            **options,  # type: ignore[arg-type]
+            ready=ready,
+            environment=environment or {},
+            control_groups=control_groups,
         )
-        self.components[name] = declared
-        return declared
+        return self.components[name]
 
     def add_kwok_nodes(self, count: int, *, gpus: int = 0) -> list[str]:
         """Add make-believe nodes with `gpus` of nvidia.com/gpu each, wait until they are Ready, and give their names."""
@@ -164,9 +195,7 @@ class ControlPlane:
         """Add lines to the log of a make-believe pod."""
         kwok.append_log(self.kubectl, self.folder / "pod-logs", namespace, pod, text)
 
-    def _start(self) -> None:
-        for folder in ("keys", "logs", "etcd"):
-            (self.folder / folder).mkdir()
+    def _launch(self) -> None:
         etcd_port, peer_port, api_port, manager_port, scheduler_port, kwok_port = ports.free(6)
         self.instance.describe(server=f"https://{self.address}:{api_port}")
         self._make_keys()

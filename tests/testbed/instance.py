@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 
 from testbed import paths
+from testbed.errors import TestbedError
 from testbed.journal import Journal
 from testbed.locks import exclusive
 from testbed.processes import ProcessId
@@ -25,7 +26,7 @@ from testbed.processes import ProcessId
 DONE = b"done"
 
 
-class InstanceError(RuntimeError):
+class InstanceError(TestbedError):
     """An instance cannot be made or found."""
 
 

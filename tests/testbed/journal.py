@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -96,6 +97,34 @@ def _mounts(entry: Mapping[str, str]) -> None:
             _run("umount", "--lazy", decoded)
 
 
+def _folder(entry: Mapping[str, str]) -> None:
+    shutil.rmtree(entry["path"], ignore_errors=True)
+
+
+def _files(entry: Mapping[str, str]) -> None:
+    """Remove the files that a pattern matches, and their folder if that leaves it empty."""
+    pattern = Path(entry["pattern"])
+    for file in pattern.parent.glob(pattern.name):
+        file.unlink()
+    _remove_if_empty(pattern.parent)
+
+
+def _symlinks(entry: Mapping[str, str]) -> None:
+    """Remove a folder's symbolic links that lead to somewhere below another, and the folder if that leaves it empty."""
+    folder = Path(entry["folder"])
+    for link in folder.glob("*"):
+        if link.is_symlink() and link.readlink().is_relative_to(entry["into"]):
+            link.unlink()
+    _remove_if_empty(folder)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    """Remove a folder that is empty, and its parents that this leaves empty."""
+    with contextlib.suppress(OSError):
+        for empty in (folder, *folder.parents):
+            empty.rmdir()
+
+
 def _link(entry: Mapping[str, str]) -> None:
     _run("ip", "link", "delete", entry["name"])
 
@@ -122,6 +151,9 @@ _UNDO: Mapping[str, Callable[[Mapping[str, str]], None]] = {
     "process": _process,
     "control group": _control_group,
     "mounts": _mounts,
+    "folder": _folder,
+    "files": _files,
+    "symlinks": _symlinks,
     "link": _link,
     "route": _route,
     "nft table": _nft_table,

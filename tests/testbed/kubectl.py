@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from testbed import tools
+from testbed.errors import TestbedError
 
 #: Longer than any single call takes; waits give their own.
 TIMEOUT_SECONDS = 60
 
 
-class KubectlError(RuntimeError):
+class KubectlError(TestbedError):
     """kubectl ended with a code other than 0; the text is what it wrote to standard error."""
 
 

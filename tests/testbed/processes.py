@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from testbed.errors import TestbedError
 from testbed.waiting import DeadlineError, wait_for
 
 #: Runs before the program, in its process: joins the control groups named by the first words up to "--", then writes its own
@@ -32,7 +33,7 @@ exec "$@"
 TAIL_LINES = 25
 
 
-class ComponentError(RuntimeError):
+class ComponentError(TestbedError):
     """A component of the cluster ended, or was not ready in time."""
 
 
@@ -78,14 +79,14 @@ class ProcessId:
 class Component:
     """One program of the cluster: may be started, killed and started again.
 
-    `ready`, where given, answers whether it serves; `start` waits for it for `ready_seconds`.
+    `ready` answers whether it serves; `start` waits for that, for at most `ready_seconds`.
     """
 
     name: str
     command: Sequence[str | Path]
     log: Path
     journal: Path
-    ready: Callable[[], bool] | None = None
+    ready: Callable[[], bool]
     ready_seconds: float = 30
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     control_groups: Sequence[Path] = ()
@@ -127,8 +128,6 @@ class Component:
         Raises:
             ComponentError: it ended, or did not serve within `ready_seconds`; with the end of its log.
         """
-        if self.ready is None:
-            return
         try:
             wait_for(f"{self.name} to be ready", self._ready_or_dead, seconds=self.ready_seconds, every_seconds=0.02)
         except DeadlineError as error:
@@ -136,7 +135,7 @@ class Component:
 
     def _ready_or_dead(self) -> bool:
         self.check()
-        return self.ready is None or self.ready()
+        return self.ready()
 
     def check(self) -> None:
         """Raise `ComponentError` if the program has ended."""

@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from testbed.errors import TestbedError
+
 T = TypeVar("T")
 
 
-class DeadlineError(RuntimeError):
+class DeadlineError(TestbedError):
     """What was waited for did not come in time."""
 
 

@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from testbed import paths
+from testbed.errors import TestbedError
 from testbed.locks import exclusive
 from testbed.tools import go
 
@@ -29,7 +30,7 @@ _HERE = Path(__file__).parent
 PROGRESS_SECONDS = 10
 
 
-class BuildError(RuntimeError):
+class BuildError(TestbedError):
     """A program could not be built."""
 
 
@@ -74,6 +75,7 @@ NODES = {
     "ctr": _containerd("ctr"),
     "coredns": Tool(module="coredns", package="github.com/coredns/coredns"),
     "pause": Tool(module="pause", package="."),
+    "probe": Tool(module="probe", package="."),
 }
 
 _ALL = CONTROL_PLANE | NODES
@@ -104,6 +106,8 @@ def build(names: Iterable[str]) -> None:
     for name in names:
         tool = _ALL[name]
         folder = _folder(tool.module)
+        if (folder / name).exists():
+            continue
         with exclusive(folder.with_name(folder.name + ".lock")):
             if not (folder / name).exists():
                 folder.mkdir(parents=True, exist_ok=True)
@@ -112,8 +116,8 @@ def build(names: Iterable[str]) -> None:
 
 @functools.cache
 def _folder(module: str) -> Path:
-    sources = sorted(file for file in (_HERE / module).iterdir() if file.name != "README.md")
-    digest = hashlib.sha256(repr((_FLAGS, _VARIABLES)).encode())
+    sources = sorted((_HERE / module).iterdir())
+    digest = hashlib.sha256(repr((_FLAGS, _VARIABLES, _linker_flags(module))).encode())
     for source in sources:
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     return paths.cache() / "tools" / f"{module}-{_version(module)}-{digest.hexdigest()[:12]}"

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from testbed import paths
+from testbed.errors import TestbedError
 from testbed.locks import exclusive
 
 #: Kubernetes 1.36 says `go 1.26.0` in its go.mod and does not build with an older one.
@@ -20,7 +21,7 @@ MINIMUM_VERSION = (1, 26)
 REQUIREMENTS = Path(__file__).parent / "go.txt"
 
 
-class GoNotFoundError(RuntimeError):
+class GoNotFoundError(TestbedError):
     """No Go toolchain that is new enough was found, and none could be installed."""
 
 

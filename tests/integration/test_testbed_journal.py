@@ -1,0 +1,77 @@
+"""The journal undoes what was made, whatever state it is found in."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from testbed.journal import Journal
+from testbed.processes import Component, ProcessId
+from testbed.waiting import wait_for
+
+
+def component(tmp_path: Path, *command: str) -> Component:
+    return Component(
+        name="sleeper", command=command, log=tmp_path / "log", journal=tmp_path / "journal", ready=lambda: True
+    )
+
+
+def test_a_process_is_in_the_journal_and_undo_ends_it(tmp_path: Path) -> None:
+    sleeper = component(tmp_path, "sleep", "60")
+    sleeper.start()
+    journal = Journal(tmp_path / "journal")
+    (process,) = wait_for("the process to register itself", journal.processes, seconds=5)
+    assert process == ProcessId.of(sleeper.pid)
+    journal.undo()
+    assert not process.alive
+    sleeper.kill()
+
+
+def test_a_process_that_only_has_the_same_id_is_left_alone() -> None:
+    sleeper = subprocess.Popen(["sleep", "60"])
+    ours = ProcessId.of(sleeper.pid)
+    assert ours.alive
+    stranger = ProcessId(ours.pid, ours.started + 1)
+    assert not stranger.alive
+    stranger.kill()
+    assert ours.alive
+    ours.kill()
+    sleeper.wait()
+
+
+def test_what_cannot_be_undone_does_not_keep_the_rest(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    link = tmp_path / "links" / "link"
+    link.parent.mkdir()
+    link.symlink_to(tmp_path / "instance" / "file")
+    journal.record("symlinks", folder=str(link.parent), into=str(tmp_path / "instance"))
+    # Writing to a folder fails.
+    journal.record("sysctl", path=str(tmp_path), before="0")
+    with pytest.raises(ExceptionGroup, match="could be undone"):
+        journal.undo()
+    assert not link.parent.exists()
+
+
+def test_only_what_belongs_to_the_cluster_is_removed(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    folder = tmp_path / "links"
+    folder.mkdir()
+    (folder / "ours").symlink_to(tmp_path / "instance" / "file")
+    (folder / "foreign").symlink_to(tmp_path / "other" / "file")
+    (folder / "net0-a").touch()
+    (folder / "net1-a").touch()
+    journal.record("symlinks", folder=str(folder), into=str(tmp_path / "instance"))
+    journal.record("files", pattern=str(folder / "net0-*"))
+    journal.undo()
+    assert sorted(path.name for path in folder.iterdir()) == ["foreign", "net1-a"]
+
+
+def test_a_line_cut_short_by_a_kill_is_no_obstacle(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    folder = tmp_path / "made"
+    folder.mkdir()
+    journal.record("folder", path=str(folder))
+    with journal.file.open("a") as file:
+        file.write('{"kind": "fol')
+    journal.undo()
+    assert not folder.exists()

@@ -1,0 +1,64 @@
+"""Building the test bed's programs survives being killed and being run twice at once."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from testbed import tools, wait_for
+from testbed.tools import BuildError, go
+
+TESTS = Path(__file__).parents[1]
+BUILD = "from testbed import tools; tools.build(['pause']); print(tools.path('pause'))"
+
+
+def build(cache: Path) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(TESTS), "DDPJOB_CACHE_DIR": str(cache)}
+    return subprocess.Popen([sys.executable, "-c", BUILD], env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def test_two_builds_at_once_build_once(tmp_path: Path) -> None:
+    outputs = [process.communicate(timeout=120)[0] for process in [build(tmp_path), build(tmp_path)]]
+    assert sum(output.count("testbed: built pause") for output in outputs) == 1
+    assert outputs[0].splitlines()[-1] == outputs[1].splitlines()[-1]
+
+
+def test_a_build_killed_half_way_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
+    process = build(tmp_path)
+    wait_for("the compiler to start", lambda: list(tmp_path.glob("tools/*/.build-*")), seconds=60, every_seconds=0.001)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert not list(tmp_path.glob("tools/*/pause"))
+
+    output, _ = build(tmp_path).communicate(timeout=120)
+    assert os.access(output.splitlines()[-1], os.X_OK)
+
+
+def test_a_change_to_a_source_makes_another_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = tmp_path / "pause"
+    module.mkdir()
+    monkeypatch.setattr(tools, "_HERE", tmp_path)
+    seen = []
+    for text in ("package main", "package main // changed"):
+        (module / "main.go").write_text(text)
+        tools._folder.cache_clear()
+        seen.append(tools._folder("pause"))
+    tools._folder.cache_clear()
+    assert seen[0] != seen[1]
+
+
+def test_a_program_that_is_none_of_ours_is_refused_with_those_that_are() -> None:
+    with pytest.raises(BuildError, match=r"no program 'nonsense'; it has .*kubectl"):
+        tools.path("nonsense")
+
+
+def test_a_go_that_is_too_old_is_not_taken(tmp_path: Path) -> None:
+    old = tmp_path / "go"
+    old.write_text("#!/bin/sh\necho go1.19.8\n")
+    old.chmod(0o755)
+    assert go.version_of(old) == (1, 19)
+    assert go.MINIMUM_VERSION > (1, 19)
+    assert go.version_of(tmp_path / "missing") is None

@@ -1,0 +1,3 @@
+module testbed.invalid/probe
+
+go 1.26.0

@@ -17,6 +17,8 @@ class Recipe:
     load: Callable[[Path], DataSet]
     preparation: Preparation
     model: Callable[[int], nn.Module]
+    #: CPU threads beyond which this model gains nothing.
+    max_threads: int
 
 
 def find(name: config.Recipe) -> Recipe:

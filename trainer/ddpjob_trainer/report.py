@@ -16,7 +16,7 @@ from ddpjob_trainer.progress import Progress
 
 #: Below PROGRESS_INTERVAL_SECONDS by enough for a busy machine.
 HEARTBEAT_SECONDS = 0.8 * contract.PROGRESS_INTERVAL_SECONDS
-#: Steps may be much faster than anybody reads.
+#: Steps and phases may be much faster than anybody reads; the heartbeat tells what a line left out.
 MIN_SECONDS_BETWEEN_LINES = 1.0
 
 
@@ -74,7 +74,7 @@ class Reporter:
         before = self._current.phase
         started = time.monotonic()
         self._update(phase=name)
-        self._print_progress()
+        self._print_progress_unless_recent()
         yield
         self._window_start += time.monotonic() - started
         self._update(phase=before if before != contract.PHASE_START else contract.PHASE_TRAIN)
@@ -94,17 +94,16 @@ class Reporter:
         eta_seconds = seconds_per_step * (current.total_steps - current.step)
         self._update(loss=loss, samples_per_second=per_second, eta_seconds=eta_seconds)
         self.say(
-            f"epoch {current.epoch} step {current.step}/{current.total_steps} loss {loss:.4f}"
+            f"epoch {current.epoch} step {current.step}/{current.total_steps} loss {loss:.6f}"
             f" data {data_seconds * 1e3:.1f} ms compute {compute_seconds * 1e3:.1f} ms"
             f" {per_second:,.0f} samples/s eta {timedelta(seconds=round(eta_seconds))}"
         )
-        if now - self._printed_at >= MIN_SECONDS_BETWEEN_LINES:
-            self._print_progress()
+        self._print_progress_unless_recent()
 
     def saved(self, step: int) -> None:
         """A checkpoint of this step is complete."""
         self._update(checkpoint_step=step)
-        self._print_progress()
+        self._print_progress_unless_recent()
 
     def end(self) -> None:
         """The last progress line, and the total time since this object was made."""
@@ -124,6 +123,10 @@ class Reporter:
     def _update(self, **changes: float | str | None) -> None:
         with self._lock:
             self._progress = replace(self._current, **changes)  # type: ignore[arg-type]  # checked by the callers above
+
+    def _print_progress_unless_recent(self) -> None:
+        if time.monotonic() - self._printed_at >= MIN_SECONDS_BETWEEN_LINES:
+            self._print_progress()
 
     def _print_progress(self) -> None:
         if self._enabled:

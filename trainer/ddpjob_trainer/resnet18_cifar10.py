@@ -88,4 +88,5 @@ RECIPE = Recipe(
     # Mean and standard deviation of CIFAR-10's training images, times 255 (0.4914, 0.4822, 0.4465; 0.2470, 0.2435, 0.2616).
     preparation=Preparation(mean=(125.3, 123.0, 113.9), std=(63.0, 62.1, 66.7), max_shift=4, flip=True),
     model=model,
+    max_threads=256,
 )

@@ -48,6 +48,7 @@ def set_up(config: TrainerConfig, worker: Worker, gang: Gang, report: Reporter, 
     report.say("config " + config.model_dump_json(by_alias=True))
     _tell_topology(worker, gang, report)
     recipe = recipes.find(config.recipe)
+    torch.set_num_threads(min(torch.get_num_threads(), recipe.max_threads))
     data = recipe.load(Path(os.environ.get(contract.DDPJOB_DATA_DIR) or contract.DATA_DIR)).to(gang.device)
     sampling = Sampling(
         num_samples=len(data.train),

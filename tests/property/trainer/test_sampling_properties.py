@@ -1,0 +1,91 @@
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddpjob_trainer.data import Feed, Preparation, Split
+from ddpjob_trainer.sampling import Sampling, share
+
+CPU = torch.device("cpu")
+sizes = st.integers(1, 300)
+worlds = st.integers(1, 17)
+
+
+def sampling(num_samples: int, global_batch_size: int, seed: int = 0) -> Sampling:
+    return Sampling(num_samples=num_samples, global_batch_size=global_batch_size, seed=seed, device=CPU)
+
+
+def epoch(plan: Sampling, number: int) -> list[list[int]]:
+    steps = range(number * plan.steps_per_epoch, (number + 1) * plan.steps_per_epoch)
+    return [plan.global_batch(step).tolist() for step in steps]
+
+
+def order(num_samples: int, batch: int, seed: int, number: int) -> list[int]:
+    return [sample for ids in epoch(sampling(num_samples, batch, seed), number) for sample in ids]
+
+
+@settings(deadline=None)
+@given(num_samples=st.integers(0, 500), world_size=worlds)
+def test_shares_are_disjoint_complete_and_even(num_samples, world_size):
+    parts = [range(num_samples)[share(num_samples, rank=r, world_size=world_size)] for r in range(world_size)]
+    assert [sample for part in parts for sample in part] == list(range(num_samples))
+    lengths = [len(part) for part in parts]
+    assert max(lengths) - min(lengths) <= 1
+    assert lengths == sorted(lengths, reverse=True)
+
+
+@settings(deadline=None)
+@given(num_samples=sizes, batch=sizes, seed=st.integers(0, 2**31 - 1), number=st.integers(0, 3))
+def test_each_epoch_holds_each_sample_once_in_full_steps_but_the_last(num_samples, batch, seed, number):
+    batches = epoch(sampling(num_samples, batch, seed), number)
+    assert sorted(sample for ids in batches for sample in ids) == list(range(num_samples))
+    assert all(len(ids) == batch for ids in batches[:-1])
+    assert 1 <= len(batches[-1]) <= batch
+
+
+@settings(deadline=None)
+@given(num_samples=st.integers(20, 300), batch=sizes, seed=st.integers(0, 2**31 - 2))
+def test_order_changes_with_the_epoch_and_the_seed(num_samples, batch, seed):
+    first = order(num_samples, batch, seed, 0)
+    assert first != list(range(num_samples))
+    assert first != order(num_samples, batch, seed, 1)
+    assert first != order(num_samples, batch, seed + 1, 0)
+
+
+@settings(deadline=None)
+@given(num_samples=sizes, batch=sizes, steps=st.lists(st.integers(0, 1000), min_size=1, max_size=10))
+def test_a_step_does_not_depend_on_the_steps_asked_for_before(num_samples, batch, steps):
+    used = sampling(num_samples, batch)
+    for step in steps:
+        assert torch.equal(used.global_batch(step), sampling(num_samples, batch).global_batch(step))
+
+
+@settings(deadline=None)
+@given(num_samples=st.integers(1, 60), batch=st.integers(1, 60), world_size=worlds, step=st.integers(0, 200))
+def test_the_ranks_losses_average_to_the_mean_over_the_steps_samples(num_samples, batch, world_size, step):
+    """Whatever the shares, ranks without a sample included: what DDP averages is the true gradient."""
+    split = Split(
+        images_NCHW=torch.arange(num_samples).remainder(250).to(torch.uint8).view(-1, 1, 1, 1),
+        labels_N=torch.arange(num_samples) % 3,
+    )
+    feeds = [
+        Feed(
+            split=split,
+            sampling=sampling(num_samples, batch),
+            preparation=Preparation(mean=(0.0,), std=(250.0,), max_shift=0, flip=False),
+            rank=rank,
+            world_size=world_size,
+        )
+        for rank in range(world_size)
+    ]
+    weights = torch.tensor([[1.0, -2.0, 0.5]], dtype=torch.float64)
+
+    def logits(images: torch.Tensor) -> torch.Tensor:
+        return images.double().flatten(1) @ weights
+
+    losses = [b.loss(logits(b.images_BCHW)) for b in (feed.batch(step) for feed in feeds)]
+    ids = feeds[0].sampling.global_batch(step)
+    expected = torch.nn.functional.cross_entropy(
+        logits(feeds[0].preparation.normalise(split.images_NCHW[ids])), split.labels_N[ids]
+    )
+    assert all(len(feed.batch(step).labels_B) >= 1 for feed in feeds), "every rank joins the all-reduce"
+    torch.testing.assert_close(sum(losses) / world_size, expected, rtol=1e-6, atol=1e-6)

@@ -1,0 +1,40 @@
+import socket
+
+import pytest
+import torch.distributed as dist
+
+from ddpjob_trainer.distributed import available_cpus, interface_towards, is_peer_loss
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.1.1", "localhost"])
+def test_a_loopback_master_is_reached_through_loopback(host):
+    assert interface_towards(host, 29500) == "lo"
+
+
+def test_another_hosts_interface_is_one_of_ours():
+    found = interface_towards("192.0.2.1", 29500)  # a documentation address: routed, never answered
+    assert found is None or found in {name for _, name in socket.if_nameindex()}
+
+
+def test_an_unknown_host_has_none():
+    assert interface_towards("no-such-host.invalid", 29500) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "is_echo"),
+    [
+        (RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:545] Read error: Connection reset"), True),
+        (RuntimeError("Connection closed by peer [10.0.0.7]:4242"), True),
+        (dist.DistBackendError("NCCL communicator was aborted"), True),
+        (dist.DistNetworkError("The client socket has timed out after 600000ms while trying to connect"), True),
+        (dist.DistNetworkError("The server socket has failed to listen: EADDRINUSE"), False),
+        (RuntimeError("shape '[2, 3]' is invalid for input of size 5"), False),
+        (ValueError("Connection closed by peer"), False),
+    ],
+)
+def test_only_the_echo_of_anothers_end_counts_as_one(error, is_echo):
+    assert is_peer_loss(error) is is_echo
+
+
+def test_there_is_a_cpu():
+    assert available_cpus() >= 1

@@ -1,0 +1,126 @@
+import io
+import json
+import threading
+import time
+
+import pytest
+
+from ddpjob_trainer import contract
+from ddpjob_trainer.progress import Progress
+from ddpjob_trainer.report import HEARTBEAT_SECONDS, Reporter
+
+
+def parsed(line: str) -> dict[str, object]:
+    assert line.startswith(contract.PROGRESS_PREFIX)
+    return json.loads(line.removeprefix(contract.PROGRESS_PREFIX))
+
+
+def progress_of(out: io.StringIO) -> list[dict[str, object]]:
+    return [parsed(line) for line in out.getvalue().splitlines() if line.startswith(contract.PROGRESS_PREFIX)]
+
+
+def begun(**settings) -> tuple[Reporter, io.StringIO]:
+    out = io.StringIO()
+    reporter = Reporter(enabled=True, out=out, **settings)
+    reporter.begin(step=0, total_steps=20, steps_per_epoch=5, checkpoint_step=None)
+    return reporter, out
+
+
+def test_a_full_line_has_every_field():
+    fields = parsed(
+        Progress(
+            step=120,
+            total_steps=345,
+            epoch=5,
+            phase=contract.PHASE_TRAIN,
+            loss=0.25,
+            samples_per_second=1234.56,
+            eta_seconds=12.34,
+            checkpoint_step=115,
+        ).line()
+    )
+    assert set(fields) == set(contract.PROGRESS_FIELDS)
+    assert fields[contract.PROGRESS_STEP] == 120
+    assert fields[contract.PROGRESS_SAMPLES_PER_SECOND] == 1234.6
+
+
+@pytest.mark.parametrize("loss", [None, float("nan"), float("inf")])
+def test_what_json_cannot_say_is_left_out(loss):
+    line = Progress(step=0, total_steps=1, epoch=0, phase=contract.PHASE_START, loss=loss).line()
+    assert contract.PROGRESS_LOSS not in parsed(line)
+
+
+def test_the_longest_line_fits():
+    big = 10**18
+    line = Progress(
+        step=big,
+        total_steps=big,
+        epoch=big,
+        phase=contract.PHASE_CHECKPOINT,
+        loss=-1.2345678e300,
+        samples_per_second=1.2345678e300,
+        eta_seconds=1.2345678e300,
+        checkpoint_step=big,
+    ).line()
+    assert len(line.encode()) <= contract.PROGRESS_MAX_BYTES
+
+
+def test_the_first_line_is_step_0_and_the_last_says_done():
+    reporter, out = begun()
+    with reporter:
+        for step in range(1, 21):
+            reporter.step_done(step, num_samples=8)
+        reporter.log(loss=0.5, data_seconds=0.001, compute_seconds=0.002)
+        reporter.end()
+    first, *_, last = progress_of(out)
+    assert first == {"step": 0, "totalSteps": 20, "epoch": 0, "phase": "start"}
+    assert last["step"] == last["totalSteps"] == 20
+    assert (last["epoch"], last["phase"], last["etaSeconds"]) == (3, "done", 0.0)
+    assert "total time" in out.getvalue().splitlines()[-1]
+
+
+def test_a_long_phase_is_full_of_signs_of_life():
+    reporter, out = begun(heartbeat_seconds=0.05)
+    with reporter, reporter.phase(contract.PHASE_EVALUATE):
+        deadline = time.monotonic() + 30
+        while len([line for line in progress_of(out) if line["phase"] == "evaluate"]) < 3:
+            assert time.monotonic() < deadline, "waited 30 s for three heartbeats"
+            time.sleep(0.01)
+    assert {line["step"] for line in progress_of(out)} == {0}
+
+
+def test_heartbeats_come_more_often_than_the_contract_asks():
+    assert HEARTBEAT_SECONDS < contract.PROGRESS_INTERVAL_SECONDS
+
+
+def test_the_heartbeat_ends_with_the_reporter():
+    reporter, _ = begun(heartbeat_seconds=0.05)
+    with reporter:
+        assert "heartbeat" in {thread.name for thread in threading.enumerate()}
+    assert "heartbeat" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_other_ranks_are_silent():
+    out = io.StringIO()
+    with Reporter(enabled=False, out=out) as reporter:
+        reporter.begin(step=0, total_steps=2, steps_per_epoch=1, checkpoint_step=None)
+        reporter.step_done(1, num_samples=8)
+        reporter.log(loss=0.5, data_seconds=0, compute_seconds=0)
+        reporter.end()
+    assert out.getvalue() == ""
+
+
+def test_evaluation_does_not_count_in_samples_per_second(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("ddpjob_trainer.report.time.monotonic", lambda: now[0])
+    reporter = Reporter(enabled=False)
+    reporter.begin(step=0, total_steps=10, steps_per_epoch=5, checkpoint_step=None)
+    now[0] += 1.0
+    reporter.step_done(1, num_samples=50)
+    with reporter.phase(contract.PHASE_EVALUATE):
+        now[0] += 100.0
+    now[0] += 1.0
+    reporter.step_done(2, num_samples=50)
+    reporter.log(loss=1.0, data_seconds=0, compute_seconds=0)
+    assert reporter._current.samples_per_second == 50.0
+    assert reporter._current.eta_seconds == 102 / 2 * 8

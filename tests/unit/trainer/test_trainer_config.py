@@ -1,0 +1,99 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from ddpjob_trainer import contract
+from ddpjob_trainer.arguments import parse_arguments
+from ddpjob_trainer.config import RECIPE_DEFAULTS, ConfigError, TrainerConfig, parse_config
+
+
+@pytest.mark.parametrize("recipe", RECIPE_DEFAULTS)
+def test_what_is_not_given_comes_from_the_recipe(recipe):
+    config = parse_config({"recipe": recipe, "epochs": 7})
+    assert config.epochs == 7
+    assert config.global_batch_size == RECIPE_DEFAULTS[recipe]["global_batch_size"]
+    assert isinstance(config.warmup_epochs, float)
+
+
+def test_only_what_was_given_is_dumped():
+    given = {"recipe": "digits", "globalBatchSize": 32}
+    assert parse_config(given).model_dump(by_alias=True, exclude_unset=True) == given
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({}, ["recipe is missing", "digits"]),
+        ({"recipe": "mnist"}, ["recipe is 'mnist'", "digits"]),
+        ({"recipe": "digits", "epochs": 0}, ["epochs is 0", "greater than or equal to 1"]),
+        ({"recipe": "digits", "globalBatchSize": "many"}, ["globalBatchSize is 'many'", "integer"]),
+        ({"recipe": "digits", "learningRate": float("nan")}, ["learningRate is nan", "finite"]),
+        ({"recipe": "digits", "batchSize": 4}, ["unknown key batchSize", "globalBatchSize"]),
+        ({"recipe": "digits", "global_batch_size": 4}, ["unknown key global_batch_size"]),
+        (["recipe"], ["found ['recipe']", "mapping"]),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(values, told):
+    with pytest.raises(ConfigError) as caught:
+        parse_config(values)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 1
+    assert all(part in lines[0] for part in told), lines[0]
+
+
+def test_every_mistake_has_its_line():
+    with pytest.raises(ConfigError) as caught:
+        parse_config({"recipe": "digits", "epochs": 0, "seed": -1, "colour": "red"})
+    assert len(str(caught.value).splitlines()) == 3
+
+
+def test_the_schema_is_structural():
+    schema = TrainerConfig.model_json_schema()
+    text = json.dumps(schema)
+    for construct in ("$ref", "$defs", "anyOf", "oneOf", "exclusiveMinimum", "exclusiveMaximum", '"null"'):
+        assert construct not in text
+    assert schema["required"] == ["recipe"]
+    assert all("description" in field and "type" in field for field in schema["properties"].values())
+
+
+def test_sources_win_in_order(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text("recipe: digits\nepochs: 1\nseed: 1\nlearningRate: 5e-2\n")
+    config = parse_arguments(
+        ["--config", str(file), "--config-json", '{"epochs": 2, "seed": 2}', "--set", "seed=3", "--set", "momentum=0.5"]
+    )
+    assert (config.epochs, config.seed, config.learning_rate, config.momentum) == (2, 3, 0.05, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--config", "/nowhere.yaml"], "--config /nowhere.yaml: cannot be read"),
+        (["--config-json", "{"], "--config-json: is no JSON"),
+        (["--config-json", "[]"], "--config-json: found list"),
+        (["--set", "epochs"], "expected KEY=VALUE"),
+    ],
+)
+def test_a_bad_source_is_named(arguments, told):
+    with pytest.raises(ConfigError, match=told):
+        parse_arguments(arguments)
+
+
+def test_a_bad_config_has_its_own_exit_code_and_is_the_termination_message(tmp_path):
+    message = tmp_path / "termination-log"
+    message.touch()
+    done = subprocess.run(
+        [sys.executable, "-m", "ddpjob_trainer", "--config-json", '{"recipe": "digits", "epochs": -3}'],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**subprocess_environment(), contract.DDPJOB_TERMINATION_LOG: str(message)},
+    )
+    assert done.returncode == contract.EXIT_BAD_CONFIG
+    assert done.stderr.strip() == message.read_text() == "config: epochs is -3; it should be greater than or equal to 1"
+
+
+def subprocess_environment() -> dict[str, str]:
+    return {"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path)}

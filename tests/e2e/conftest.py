@@ -1,0 +1,101 @@
+"""A cluster of two real nodes with the real images and the operator installed by helm, once for the whole run.
+
+`E2E_KUBECONFIG` names another cluster to use instead, which has the images under the chart's names already; tests that
+break nodes or reach for processes on the machine are skipped there.
+"""
+
+import os
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from job_on_cluster import JobOnCluster
+
+import testbed
+from testbed import images, tools
+
+REPOSITORY = Path(__file__).parents[2]
+RELEASE, SYSTEM_NAMESPACE = "ddpjob-operator", "ddpjob-system"
+
+AnyCluster = testbed.Cluster | testbed.ExternalCluster
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[AnyCluster]:
+    """The cluster that the tests run on."""
+    if other := os.environ.get("E2E_KUBECONFIG"):
+        yield testbed.ExternalCluster(Path(other))
+        return
+    with testbed.Cluster(nodes=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def image_values(cluster: AnyCluster) -> list[str]:
+    """The images on every node, as arguments of helm."""
+    if isinstance(cluster, testbed.ExternalCluster):
+        return []
+    values = []
+    for target, key in (("operator", "image"), ("trainer", "trainer.image")):
+        image = images.build(target)
+        images.load(image, cluster)
+        repository, tag = image.name.rsplit(":", 1)
+        values += ["--set", f"{key}.repository={repository}", "--set-string", f"{key}.tag={tag}"]
+    return values
+
+
+@pytest.fixture(scope="session")
+def helm(cluster: AnyCluster) -> "Helm":
+    """Helm, bound to the cluster."""
+    return Helm(cluster.kubeconfig)
+
+
+class Helm:
+    """Call it with helm's own arguments."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self._command = [str(tools.path("helm")), f"--kubeconfig={kubeconfig}"]
+
+    def __call__(self, *arguments: str, timeout_seconds: float = 360) -> str:
+        """Run helm and give what it printed."""
+        command = [*self._command, *arguments, f"--namespace={SYSTEM_NAMESPACE}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_seconds, check=False)
+        assert done.returncode == 0, f"helm {' '.join(arguments)}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+
+@pytest.fixture(scope="session")
+def operator(cluster: AnyCluster, helm: Helm, image_values: list[str]) -> Iterator[None]:
+    """The operator, installed as the README says."""
+    chart = str(REPOSITORY / "charts/ddpjob-operator")
+    helm("upgrade", "--install", RELEASE, chart, "--create-namespace", "--wait", "--timeout=180s", *image_values)
+    yield
+    print(cluster.kubectl("logs", f"deployment/{RELEASE}", "-n", SYSTEM_NAMESPACE, "--tail=200"))
+
+
+@pytest.fixture
+def namespace(cluster: AnyCluster, operator: None) -> Iterator[str]:  # noqa: ARG001 the operator is there before
+    """A namespace of the test's own that enforces the pod security standard `restricted`."""
+    name = f"e2e-{uuid.uuid4().hex[:8]}"
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    cluster.kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+    yield name
+    cluster.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def machine(cluster: AnyCluster) -> testbed.Cluster:
+    """The cluster where its machine can be reached, for faults injected from outside."""
+    if isinstance(cluster, testbed.ExternalCluster):
+        pytest.skip("E2E_KUBECONFIG names a cluster whose nodes cannot be broken from here")
+    return cluster
+
+
+@pytest.fixture
+def job(cluster: AnyCluster, namespace: str) -> Iterator[JobOnCluster]:
+    """A job to apply; when the test fails, what the cluster knows of it is printed."""
+    job = JobOnCluster(cluster.kubectl, namespace)
+    yield job
+    print(job.story())

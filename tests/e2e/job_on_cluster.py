@@ -1,0 +1,147 @@
+"""One DDPJob on a real cluster, as its user sees it: through kubectl."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import testbed
+from testbed.kubectl import Kubectl, KubectlError
+
+#: Small enough for two nodes on a machine with two cores.
+RESOURCES = {"requests": {"cpu": "100m", "memory": "256Mi"}}
+TERMINAL = ("Succeeded", "Failed")
+
+
+@dataclass
+class JobOnCluster:
+    """A job in a namespace; `name` is known once it is applied."""
+
+    kubectl: Kubectl
+    namespace: str
+    name: str = ""
+
+    def apply_file(self, path: Path) -> None:
+        """Apply a manifest file as a user does, and follow the DDPJob in it."""
+        self.kubectl("apply", "-n", self.namespace, "-f", str(path))
+        documents = yaml.safe_load_all(path.read_text())
+        self.name = next(document["metadata"]["name"] for document in documents if document["kind"] == "DDPJob")
+
+    def apply(self, name: str, **spec: Any) -> None:
+        """Apply a DDPJob with this spec."""
+        self.name = name
+        self.kubectl.apply(
+            {
+                "apiVersion": "ddpjob.dev/v1alpha1",
+                "kind": "DDPJob",
+                "metadata": {"name": name, "namespace": self.namespace},
+                "spec": {"resources": RESOURCES, **spec},
+            }
+        )
+
+    def apply_script(self, name: str, text: str, pod_spec: Mapping[str, Any] | None = None, **spec: Any) -> None:
+        """Apply a DDPJob whose program is this script at /script/train.py; `pod_spec` is laid over its pods."""
+        self.kubectl.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {"name": f"{name}-script", "namespace": self.namespace},
+                "data": {"train.py": text},
+            }
+        )
+        mount = {"name": "script", "mountPath": "/script"}
+        template = {
+            "spec": {
+                "containers": [{"name": "trainer", "volumeMounts": [mount]}],
+                "volumes": [{"name": "script", "configMap": {"name": f"{name}-script"}}],
+                **(pod_spec or {}),
+            }
+        }
+        self.apply(name, template=template, **spec)
+
+    def claim_volume(self) -> dict[str, Any]:
+        """Claim a volume that all nodes can write; gives the spec's `checkpoint`."""
+        self.kubectl.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": "checkpoints", "namespace": self.namespace},
+                "spec": {
+                    "accessModes": ["ReadWriteMany"],
+                    "resources": {"requests": {"storage": "1Gi"}},
+                },
+            }
+        )
+        return {"volume": {"persistentVolumeClaim": {"claimName": "checkpoints"}}, "everySteps": 20}
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """The job's status now."""
+        body: Mapping[str, Any] = self.kubectl.json("get", "ddpjob", self.name, "-n", self.namespace)
+        return dict(body.get("status") or {})
+
+    def pods(self, attempt: int) -> list[dict[str, Any]]:
+        """The pods of an attempt, by rank."""
+        selector = f"ddpjob.dev/job={self.name},ddpjob.dev/attempt={attempt}"
+        items = self.kubectl.json("get", "pods", "-n", self.namespace, "-l", selector)["items"]
+        return sorted(items, key=lambda pod: int(pod["metadata"]["labels"]["ddpjob.dev/rank"]))
+
+    def log(self, attempt: int = 1, rank: int = 0) -> str:
+        """What `kubectl logs` shows of a rank; empty while it has not started."""
+        try:
+            return self.kubectl("logs", f"{self.name}-{attempt}-{rank}", "-n", self.namespace)
+        except KubectlError:
+            return ""
+
+    def step(self, attempt: int = 1) -> int:
+        """The step that rank 0 printed last; -1 before its first."""
+        steps = re.findall(r"\bstep (\d+)/", self.log(attempt))
+        return int(steps[-1]) if steps else -1
+
+    def wait_phase(self, *phases: str, seconds: float) -> dict[str, Any]:
+        """Wait until the job is in one of these phases; gives its status."""
+        return testbed.wait_for(
+            f"job {self.name} to be {' or '.join(phases)}",
+            lambda: status if (status := self.status).get("phase") in phases else None,
+            seconds=seconds,
+            every_seconds=0.5,
+        )
+
+    def wait_end(self, seconds: float) -> dict[str, Any]:
+        """Wait until the job has ended; gives its status."""
+        return self.wait_phase(*TERMINAL, seconds=seconds)
+
+    def wait_step(self, step: int, attempt: int = 1, seconds: float = 120) -> None:
+        """Wait until rank 0 of the attempt has printed this step."""
+        testbed.wait_for(
+            f"step {step} of attempt {attempt} of job {self.name}",
+            lambda: self.step(attempt) >= step,
+            seconds=seconds,
+            every_seconds=0.5,
+        )
+
+    def wait_attempt(self, attempt: int, seconds: float) -> dict[str, Any]:
+        """Wait until the status names this attempt; gives the status."""
+        return testbed.wait_for(
+            f"attempt {attempt} of job {self.name}",
+            lambda: status if (status := self.status).get("attempt", 1) >= attempt else None,
+            seconds=seconds,
+            every_seconds=0.25,
+        )
+
+    def story(self) -> str:
+        """All that the cluster knows of the job, for a failed test's report."""
+        if not self.name:
+            return "no job was applied"
+        try:
+            pods = self.kubectl("get", "pods", "-n", self.namespace, "-o", "wide")
+            events = self.kubectl("get", "events", "-n", self.namespace, "--sort-by=.lastTimestamp")
+            attempts = range(1, self.status.get("attempt", 1) + 1)
+            logs = [f"--- log of rank 0, attempt {attempt}\n{self.log(attempt)[-3000:]}" for attempt in attempts]
+            return "\n".join([json.dumps(self.status, indent=1), pods, events, *logs])
+        except KubectlError as gone:
+            return str(gone)

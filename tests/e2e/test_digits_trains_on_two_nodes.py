@@ -1,0 +1,112 @@
+"""The README's cluster path: helm install, kubectl apply, kubectl logs, kubectl get."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import testbed
+
+EXAMPLES = Path(__file__).parents[2] / "manifests/examples"
+
+
+def test_the_digits_example_trains_to_97_percent(job) -> None:
+    job.apply_file(EXAMPLES / "digits.yaml")
+    job.wait_phase("Running", seconds=120)
+    pods = job.pods(1)
+    job.wait_step(20)
+    columns = job.kubectl("get", "ddpjob", "digits", "-n", job.namespace)
+    environments = [
+        json.loads(
+            job.kubectl(
+                "exec",
+                pod["metadata"]["name"],
+                "-n",
+                job.namespace,
+                "--",
+                "python",
+                "-c",
+                "import json, os; print(json.dumps(dict(os.environ)))",
+            )
+        )
+        for pod in pods
+    ]
+    status = job.wait_end(seconds=180)
+
+    assert len({pod["spec"]["nodeName"] for pod in pods}) == 2
+    assert [e["RANK"] for e in environments] == ["0", "1"]
+    assert {e["WORLD_SIZE"] for e in environments} == {"2"}
+    assert {e["MASTER_ADDR"] for e in environments} == {f"digits-master.{job.namespace}.svc"}
+    header, row = columns.splitlines()
+    assert header.split() == ["NAME", "STATE", "READY", "ATTEMPT", "STEP", "ETA", "REASON", "AGE"]
+    assert row.split()[:4] == ["digits", "Running", "2/2", "1"]
+    assert status["phase"] == "Succeeded"
+    assert status["progress"]["step"] == status["progress"]["totalSteps"]
+    assert status["restarts"] == {"counted": 0, "infrastructure": 0, "countedTimes": []}
+    assert accuracy(job.log()) >= 97
+
+
+def accuracy(log: str) -> float:
+    return float(re.findall(r"accuracy ([\d.]+) %", log)[-1])
+
+
+def test_progress_reaches_the_status_while_the_job_runs(job) -> None:
+    job.apply("watched", nodes=1, trainer={"recipe": "digits", "epochs": 60})
+
+    job.wait_phase("Running", seconds=120)
+    steps = set()
+    for _ in range(2):
+        seen = max(steps, default=0)
+        steps.add(wait_for_progress_beyond(job, seen))
+
+    assert len(steps) == 2
+    job.kubectl("delete", "ddpjob", "watched", "-n", job.namespace)
+
+
+def wait_for_progress_beyond(job, step: int) -> int:
+    return testbed.wait_for(
+        f"status.progress.step beyond {step}",
+        lambda: found if (found := job.status.get("progress", {}).get("step", 0)) > step else None,
+        seconds=60,
+        every_seconds=0.5,
+    )
+
+
+def test_the_own_script_example_runs_under_torchrun(job) -> None:
+    job.apply_file(EXAMPLES / "own-script.yaml")
+
+    assert job.wait_end(seconds=240)["phase"] == "Succeeded"
+    assert "4 ranks found y = 3.00x + 1.00" in job.log()
+
+
+def test_the_resnet_example_is_taken(job) -> None:
+    told = job.kubectl("apply", "-n", job.namespace, "--dry-run=server", "-f", str(EXAMPLES / "resnet18-cifar10.yaml"))
+
+    assert "created (server dry run)" in told
+
+
+UNKNOWN_UID = """
+import getpass, os, pathlib, pwd, tempfile
+import torch
+try:
+    pwd.getpwuid(os.getuid())
+    raise SystemExit("the uid has a passwd entry")
+except KeyError:
+    pass
+pathlib.Path.home().joinpath("file").write_text("x")
+with tempfile.TemporaryFile() as file:
+    file.write(b"x")
+print("user", getpass.getuser(), "uid", os.getuid(), "torch", torch.ones(2).sum().item())
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "processes"), [(["python", "/script/train.py"], 1), (["torchrun", "/script/train.py"], 2)]
+)
+def test_a_user_that_the_image_does_not_know_can_work(job, command, processes) -> None:
+    stranger = {"securityContext": {"runAsUser": 12345, "runAsGroup": 12345}}
+    job.apply_script("stranger", UNKNOWN_UID, command=command, processesPerNode=processes, pod_spec=stranger)
+
+    assert job.wait_end(seconds=120)["phase"] == "Succeeded"
+    assert "user ddpjob uid 12345" in job.log()

@@ -1,0 +1,114 @@
+"""Faults injected from the host: the gang restarts as one, goes on from its checkpoint, and succeeds."""
+
+import os
+import re
+import signal
+
+import testbed
+
+#: Long enough that a fault meets a job in the middle of its work.
+LONG = {"recipe": "digits", "epochs": 60}
+#: A lost node is given up 5 s after it was found to be silent.
+IMPATIENT = {
+    "spec": {
+        "terminationGracePeriodSeconds": 5,
+        "tolerations": [
+            {"key": f"node.kubernetes.io/{taint}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}
+            for taint in ("not-ready", "unreachable")
+        ],
+    }
+}
+
+
+def kill(machine: testbed.Cluster, job, rank: int, attempt: int = 1) -> None:
+    os.kill(machine.container_pid(job.namespace, f"{job.name}-{attempt}-{rank}", "trainer"), signal.SIGKILL)
+
+
+def resumed_step(log: str) -> int:
+    return int(re.findall(r"resumed from step (\d+)", log)[0])
+
+
+def test_a_killed_rank_restarts_the_gang_once_from_its_checkpoint(job, machine) -> None:
+    job.apply("killed", nodes=2, trainer=LONG, checkpoint=job.claim_volume())
+    job.wait_step(100)
+
+    kill(machine, job, rank=1)
+    status = job.wait_end(seconds=300)
+
+    assert (status["phase"], status["attempt"], status["restarts"]["counted"]) == ("Succeeded", 2, 1)
+    assert (status["failure"]["rank"], status["failure"]["signal"]) == (1, 9)
+    assert resumed_step(job.log(2)) >= 80
+    assert [pod["metadata"]["name"] for pod in job.pods(1)] == ["killed-1-1"]  # the evidence
+
+
+def test_a_lost_node_moves_the_gang_to_what_is_left(job, machine) -> None:
+    job.apply(
+        "moved", nodes=2, trainer={"recipe": "digits", "epochs": 200}, checkpoint=job.claim_volume(), template=IMPATIENT
+    )
+    job.wait_step(40)
+    lost = next(node for node in machine.nodes if node.name == job.pods(1)[1]["spec"]["nodeName"])
+
+    lost.kill_kubelet()
+    try:
+        job.wait_attempt(2, seconds=120)
+        testbed.wait_for("two pods of attempt 2", lambda: len(job.pods(2)) == 2, seconds=120, every_seconds=0.5)
+        job.wait_phase("Running", seconds=120)
+        nodes = {pod["spec"]["nodeName"] for pod in job.pods(2)}
+        status = job.wait_end(seconds=400)
+    finally:
+        lost.start_kubelet()
+        machine.kubectl("wait", "--for=condition=Ready", f"node/{lost.name}", "--timeout=60s")
+
+    assert nodes == {node.name for node in machine.nodes if node is not lost}
+    assert (status["phase"], status["restarts"]["counted"], status["restarts"]["infrastructure"]) == ("Succeeded", 0, 1)
+    assert status["failure"]["reason"] == "NodeLost"
+    assert resumed_step(job.log(2)) >= 20
+
+
+def test_deleting_a_job_in_the_middle_leaves_nothing(job) -> None:
+    job.apply("deleted", nodes=2, trainer=LONG)
+    job.wait_step(20)
+
+    job.kubectl("delete", "ddpjob", "deleted", "-n", job.namespace, "--wait=false")
+
+    testbed.wait_for(
+        "pods and Service to be gone",
+        lambda: not job.kubectl("get", "pods,services", "-n", job.namespace, "-l", "ddpjob.dev/job", "-o", "name"),
+        seconds=60,
+        every_seconds=0.5,
+    )
+    job.name = ""
+
+
+def test_a_killed_operator_disturbs_nothing(job, machine) -> None:
+    job.apply("undisturbed", nodes=2, trainer=LONG)
+    job.wait_step(20)
+    before = [pod["metadata"]["uid"] for pod in job.pods(1)]
+    operator = machine.kubectl(
+        "get", "pods", "-n", "ddpjob-system", "-l", "app.kubernetes.io/name=ddpjob-operator", "-o", "name"
+    ).strip()
+
+    name = operator.removeprefix("pod/")
+    os.kill(machine.container_pid("ddpjob-system", name, "operator"), signal.SIGKILL)
+    status = job.wait_end(seconds=300)
+
+    restarts = machine.kubectl.json("get", "pod", name, "-n", "ddpjob-system")["status"]["containerStatuses"][0]
+    assert restarts["restartCount"] >= 1
+    assert [pod["metadata"]["uid"] for pod in job.pods(1)] == before
+    assert (status["phase"], status["attempt"], status["restarts"]["infrastructure"]) == ("Succeeded", 1, 0)
+
+
+def test_a_suspended_job_saves_stops_and_goes_on(job) -> None:
+    job.apply("paused", nodes=2, trainer=LONG, checkpoint=job.claim_volume())
+    job.wait_step(60)
+
+    patch = ["patch", "ddpjob", "paused", "-n", job.namespace, "--type=merge", "-p"]
+    job.kubectl(*patch, '{"spec":{"suspend":true}}')
+    job.wait_phase("Suspended", seconds=30)
+    testbed.wait_for("all pods to stop", lambda: not job.pods(1), seconds=60, every_seconds=0.5)
+    job.kubectl(*patch, '{"spec":{"suspend":false}}')
+    status = job.wait_end(seconds=300)
+
+    assert (status["phase"], status["attempt"]) == ("Succeeded", 2)
+    assert status["restarts"]["counted"] == 0
+    assert resumed_step(job.log(2)) >= 60

@@ -5,20 +5,18 @@ break nodes or reach for processes on the machine are skipped there.
 """
 
 import os
-import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from job_on_cluster import JobOnCluster
 
 import testbed
-from testbed import images, tools
+from helm_release import RELEASE, SYSTEM_NAMESPACE, Helm
+from job_on_cluster import JobOnCluster
+from testbed import images
 
 REPOSITORY = Path(__file__).parents[2]
-RELEASE, SYSTEM_NAMESPACE = "ddpjob-operator", "ddpjob-system"
-
 AnyCluster = testbed.Cluster | testbed.ExternalCluster
 
 
@@ -47,23 +45,9 @@ def image_values(cluster: AnyCluster) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def helm(cluster: AnyCluster) -> "Helm":
+def helm(cluster: AnyCluster) -> Helm:
     """Helm, bound to the cluster."""
     return Helm(cluster.kubeconfig)
-
-
-class Helm:
-    """Call it with helm's own arguments."""
-
-    def __init__(self, kubeconfig: Path) -> None:
-        self._command = [str(tools.path("helm")), f"--kubeconfig={kubeconfig}"]
-
-    def __call__(self, *arguments: str, timeout_seconds: float = 360) -> str:
-        """Run helm and give what it printed."""
-        command = [*self._command, *arguments, f"--namespace={SYSTEM_NAMESPACE}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_seconds, check=False)
-        assert done.returncode == 0, f"helm {' '.join(arguments)}: {done.stdout}{done.stderr}"
-        return done.stdout
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,8 @@
 """helm test proves the installation; helm uninstall leaves the jobs and their type, and nothing else."""
 
 import pytest
-from conftest import RELEASE, SYSTEM_NAMESPACE
+
+from helm_release import RELEASE, SYSTEM_NAMESPACE
 
 
 @pytest.mark.usefixtures("operator")

@@ -61,7 +61,10 @@ async def load_access() -> Access:
         if os.environ.get("KUBERNETES_SERVICE_HOST") and not os.environ.get("KUBECONFIG"):
             config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
         else:
-            loader = await config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+            # The package reads $KUBECONFIG once, when it is imported.
+            loader = await config.load_kube_config(  # type: ignore[no-untyped-call]
+                os.environ.get("KUBECONFIG"), client_configuration=configuration
+            )
     except (config.ConfigException, OSError) as error:
         raise ValueError(
             f"no access to a Kubernetes API server: {error}; run in a pod with a service account, or set KUBECONFIG"

@@ -141,8 +141,10 @@ class Actuator:
         patch = {"metadata": {"uid": action.uid}, "spec": {"activeDeadlineSeconds": 1}}
         try:
             await self._client.merge_patch(PODS, namespace, action.name, patch)
-        except (NotFoundError, ConflictError):
-            return
+        except (NotFoundError, ConflictError, RejectedError) as error:
+            if isinstance(error, RejectedError) and error.status != 422:
+                raise
+            return  # Gone, another pod by now (422: its uid is immutable), or lowered already.
 
     async def _delete_job(self, namespace: str, action: DeleteJob) -> None:
         try:

@@ -6,7 +6,7 @@ here: who asks knows whether trying again is right.
 """
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Self
@@ -69,7 +69,7 @@ class Client:
         """One object, as it is now."""
         return await self._json("get", "GET", resource, resource.path(namespace, name))
 
-    async def create(self, resource: Resource, namespace: str, body: Body) -> Body:
+    async def create(self, resource: Resource, namespace: str | None, body: Body) -> Body:
         """Create an object; the server refuses fields that it does not know. Gives it as created."""
         return await self._json(
             "create", "POST", resource, resource.path(namespace), params={"fieldValidation": "Strict"}, body=body
@@ -140,7 +140,7 @@ class Client:
 
     async def watch(
         self, resource: Resource, namespace: str | None, labels: str, resource_version: str
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event, None]:
         """What changes after `resource_version`, bookmarks included, until the server ends the stream.
 
         Raises GoneError for a version that is too old, UnavailableError for a stream that breaks or falls silent.

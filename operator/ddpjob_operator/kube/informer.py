@@ -9,6 +9,7 @@ import asyncio
 import logging
 import random
 import time
+from contextlib import aclosing
 from typing import Any
 
 from ddpjob_operator.kube.cache import Cache
@@ -73,12 +74,13 @@ class Informer:
         self.synced.set()
 
     async def _watch(self) -> None:
-        stream = self._client.watch(self._cache.resource, self._namespace, self._cache.labels, self._version)
-        async for event in stream:
-            self._alive_at = self._fresh_at = time.monotonic()
-            self._backoff_seconds = FIRST_BACKOFF_SECONDS
-            self._take(event)
-            self._version = event.body["metadata"]["resourceVersion"]
+        cache = self._cache
+        async with aclosing(self._client.watch(cache.resource, self._namespace, cache.labels, self._version)) as events:
+            async for event in events:
+                self._alive_at = self._fresh_at = time.monotonic()
+                self._backoff_seconds = FIRST_BACKOFF_SECONDS
+                self._take(event)
+                self._version = event.body["metadata"]["resourceVersion"]
 
     def _take(self, event: Event) -> None:
         match event.type:

@@ -88,7 +88,7 @@ class Reconciler:
         self.progress.follow(seen)
         if planned.write_ahead:
             assert not planned.actions, "a plan that writes ahead acts in the next pass"
-            await self.status_writer.write(known, planned.status, ahead=True)
+            await self.status_writer.write(known, planned.status)
             self.queue.add(key)
             return
         await self._carry_out(key, known, planned, now)

@@ -2,6 +2,9 @@
 
 The answer to a write goes into the store, so the next pass compares with what was written and not with a cache that is
 late. That is also why an operator that restarts writes nothing.
+
+Every write is for the version that was seen. The uid would not do as a precondition: the API server ignores it on the
+status of custom resources (seen on 1.36), and a job that was deleted and applied again must not inherit a status.
 """
 
 import time
@@ -28,11 +31,10 @@ class StatusWriter:
         self._store = store
         self._written_at: dict[Key, float] = {}
 
-    async def write(self, known: KnownJob, wanted: DDPJobStatus, *, ahead: bool = False) -> float | None:
-        """Make the job show the wanted status.
+    async def write(self, known: KnownJob, wanted: DDPJobStatus) -> float | None:
+        """Make the job show the wanted status, if it still is the version that was seen.
 
-        Gives the seconds until a pending tick may be written, None if nothing is pending. `ahead` writes only if the job
-        still is the version that was seen.
+        Gives the seconds until a pending tick may be written, None if nothing is pending.
         Raises ConflictError if it is not; NotFoundError if the job is gone; ApiError for what is worth another try.
         """
         job = known.job
@@ -42,14 +44,16 @@ class StatusWriter:
         kind = "tick" if _only_ticks(job.status, wanted) else "change"
         if kind == "tick" and (wait := self._written_at.get(key, 0.0) + TICK_SECONDS - time.monotonic()) > 0:
             return wait
-        metadata = {"uid": job.uid, **({"resourceVersion": job.resource_version} if ahead else {})}
-        patch = {"metadata": metadata, "status": merge_patch_between(known.status, as_json(wanted))}
+        patch = {
+            "metadata": {"resourceVersion": job.resource_version},
+            "status": merge_patch_between(known.status, as_json(wanted)),
+        }
         try:
             answer = await self._client.merge_patch(DDPJOBS, job.namespace, job.name, patch, subresource="status")
         except ConflictError:
             self._store.jobs.put_answer(await self._client.get(DDPJOBS, job.namespace, job.name))
             raise
-        STATUS_WRITES.labels("ahead" if ahead else kind).inc()
+        STATUS_WRITES.labels(kind).inc()
         self._written_at[key] = time.monotonic()
         self._store.jobs.put_answer(answer)
         return None

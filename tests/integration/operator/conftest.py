@@ -1,0 +1,53 @@
+"""The CRD, make-believe nodes and one operator process for all tests; a namespace for each."""
+
+import itertools
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from operator_cluster import ROOT, Namespace, OperatorProcess
+
+import testbed
+from ddpjob_operator.kube.access import load_access
+from ddpjob_operator.kube.client import Client
+from ddpjob_operator.kube.resources import Resource
+
+NAMESPACES = Resource(prefix="/api/v1", plural="namespaces")
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def cluster(control_plane: testbed.ControlPlane) -> testbed.ControlPlane:
+    """A control plane that knows DDPJobs and has nodes for their pods."""
+    control_plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "manifests/crd/ddpjob.yaml"))
+    control_plane.kubectl("wait", "--for=condition=Established", "crd/ddpjobs.ddpjob.dev", "--timeout=20s")
+    control_plane.add_kwok_nodes(2)
+    return control_plane
+
+
+@pytest.fixture(scope="session")
+def operator_process(
+    cluster: testbed.ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OperatorProcess]:
+    """The operator, ready."""
+    log = tmp_path_factory.mktemp("operator") / "log"
+    process = OperatorProcess(cluster.kubeconfig, log)
+    process.start()
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+async def client(cluster: testbed.ControlPlane, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Client]:
+    """The operator's own client, as an administrator."""
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+    async with Client((await load_access()).configuration) as client:
+        yield client
+
+
+@pytest.fixture
+async def namespace(client: Client) -> Namespace:
+    """A namespace of the test's own."""
+    name = f"operator-{next(_numbers)}"
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+    await client.create(NAMESPACES, None, body)
+    return Namespace(client, name)

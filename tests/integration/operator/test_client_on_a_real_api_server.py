@@ -1,0 +1,129 @@
+"""The client's verbs and errors, as a real API server answers them."""
+
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from operator_cluster import Namespace, eventually
+
+import testbed
+from ddpjob_operator.kube import client as module
+from ddpjob_operator.kube import errors
+from ddpjob_operator.kube.client import Client
+from ddpjob_operator.kube.resources import DDPJOBS, PODS, Resource
+
+CONFIG_MAPS = Resource(prefix="/api/v1", plural="configmaps")
+
+
+def config_map(name: str, **labels: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": labels}}
+
+
+def pod(name: str, **spec: Any) -> dict[str, Any]:
+    container = {"name": "trainer", "image": "x"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {"containers": [container], "terminationGracePeriodSeconds": 1, **spec},
+    }
+
+
+async def test_a_typo_in_a_pod_is_refused_by_its_name(client: Client, namespace: Namespace) -> None:
+    with pytest.raises(errors.RejectedError, match="restartPolicie"):
+        await client.create(PODS, namespace.name, pod("a", restartPolicie="Never"))
+
+
+async def test_a_name_that_is_taken_is_a_conflict(client: Client, namespace: Namespace) -> None:
+    await client.create(CONFIG_MAPS, namespace.name, config_map("a"))
+    with pytest.raises(errors.ConflictError, match="already exists"):
+        await client.create(CONFIG_MAPS, namespace.name, config_map("a"))
+
+
+async def test_a_deletion_is_for_one_uid_only(client: Client, namespace: Namespace) -> None:
+    created = await client.create(CONFIG_MAPS, namespace.name, config_map("a"))
+    with pytest.raises(errors.ConflictError):
+        await client.delete(CONFIG_MAPS, namespace.name, "a", uid="another")
+    await client.delete(CONFIG_MAPS, namespace.name, "a", uid=created["metadata"]["uid"])
+    with pytest.raises(errors.NotFoundError):
+        await client.get(CONFIG_MAPS, namespace.name, "a")
+
+
+async def test_a_status_is_written_only_to_the_version_that_was_seen(client: Client, namespace: Namespace) -> None:
+    old = await namespace.apply("a")
+    await namespace.edit("a", suspend=True)
+    patch = {"metadata": {"resourceVersion": old["metadata"]["resourceVersion"]}, "status": {"message": "x"}}
+    with pytest.raises(errors.ConflictError):
+        await client.merge_patch(DDPJOBS, namespace.name, "a", patch, subresource="status")
+
+
+async def test_a_pod_of_another_uid_is_not_patched(client: Client, namespace: Namespace) -> None:
+    await client.create(PODS, namespace.name, pod("a"))
+    patch = {"metadata": {"uid": "another"}, "spec": {"activeDeadlineSeconds": 1}}
+    with pytest.raises(errors.RejectedError) as caught:
+        await client.merge_patch(PODS, namespace.name, "a", patch)
+    assert caught.value.status == 422
+
+
+async def test_a_list_comes_in_pages_of_one_moment(
+    client: Client, namespace: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PAGE_SIZE", 2)
+    for number in range(5):
+        await client.create(CONFIG_MAPS, namespace.name, config_map(f"c{number}", app="x" if number != 3 else "y"))
+    pages = [page async for page in client.pages(CONFIG_MAPS, namespace.name, "app=x")]
+    assert [item["metadata"]["name"] for page in pages for item in page.items] == ["c0", "c1", "c2", "c4"]
+    assert len({page.resource_version for page in pages}) == 1
+
+
+async def test_a_watch_goes_on_from_a_version(client: Client, namespace: Namespace) -> None:
+    first = await client.create(CONFIG_MAPS, namespace.name, config_map("a", app="x"))
+    await client.create(CONFIG_MAPS, namespace.name, config_map("b", app="x"))
+    version = first["metadata"]["resourceVersion"]
+    async with aclosing(client.watch(CONFIG_MAPS, namespace.name, "app=x", version)) as events:
+        event = await anext(events)
+    assert (event.type, event.body["metadata"]["name"]) == ("ADDED", "b")
+
+
+async def test_a_version_that_is_too_old_is_gone(client: Client, namespace: Namespace) -> None:
+    with pytest.raises(errors.GoneError):  # The CRD is younger than that.
+        await anext(client.watch(DDPJOBS, namespace.name, "", "1"))
+
+
+async def test_a_silent_watch_ends(client: Client, namespace: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WATCH_SILENCE_SECONDS", 0.3)
+    version = (await client.create(CONFIG_MAPS, namespace.name, config_map("a")))["metadata"]["resourceVersion"]
+    with pytest.raises(errors.UnavailableError):
+        await anext(client.watch(CONFIG_MAPS, namespace.name, "no=such", version))
+
+
+async def test_the_end_of_a_log_is_read(client: Client, namespace: Namespace, cluster: testbed.ControlPlane) -> None:
+    with pytest.raises(errors.NotFoundError):
+        await _log(client, namespace, "a")
+    await client.create(PODS, namespace.name, pod("a"))
+    cluster.append_kwok_log(namespace.name, "a", "one\ntwo\nthree")
+
+    async def text() -> str:
+        try:
+            return await _log(client, namespace, "a")
+        except errors.RejectedError:  # Not running yet.
+            return ""
+
+    assert (await eventually("the log", text)).split() == ["two", "three"]
+
+
+async def test_a_server_that_is_not_there_is_unavailable(client: Client) -> None:
+    client._server = "https://127.0.0.1:1"
+    with pytest.raises(errors.UnavailableError):
+        await client.get(CONFIG_MAPS, "default", "a")
+
+
+async def test_a_kind_is_served_or_not(client: Client) -> None:
+    assert await client.serves(DDPJOBS)
+    assert not await client.serves(Resource(prefix="/api/v1", plural="ddpjobs"))
+
+
+async def _log(client: Client, namespace: Namespace, name: str) -> str:
+    return await client.pod_log(
+        namespace.name, name, container="trainer", tail_lines=2, limit_bytes=4096, timeout_seconds=5
+    )

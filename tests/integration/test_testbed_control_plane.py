@@ -1,7 +1,6 @@
 """The test bed's control plane is a real one, and ends with whoever made it."""
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import testbed
-from testbed.instance import Instance, InstanceError, instances
 from testbed.kubectl import Kubectl, KubectlError
 
 TESTS = Path(__file__).parents[1]
@@ -152,74 +150,6 @@ def test_a_component_that_is_not_ready_in_time_is_named_with_the_deadline(contro
     with pytest.raises(testbed.ComponentError, match=r"waited 0\.2 s for late to be ready"):
         late.start()
     late.kill()
-
-
-OWNER = """
-import sys, testbed
-control_plane = testbed.ControlPlane(sys.argv[1])
-control_plane.start()
-print("started", control_plane.instance._guard.pid, flush=True)
-sys.stdin.read()
-"""
-
-
-@pytest.fixture
-def owner(request: pytest.FixtureRequest) -> Iterator[tuple[subprocess.Popen[str], Instance, int]]:
-    """A process that owns a control plane, that control plane, and the process id of its guard."""
-    instance = Instance(f"owned-{os.getpid()}-{abs(hash(request.node.name)) % 10000}")
-    process = subprocess.Popen(
-        [sys.executable, "-c", OWNER, instance.name],
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    guard = next(int(line.split()[1]) for line in process.stdout if line.startswith("started"))
-    yield process, instance, guard
-    process.kill()
-    process.communicate()
-    instance.remove()
-
-
-def test_a_control_plane_ends_when_its_owner_is_killed(owner: tuple[subprocess.Popen[str], Instance, int]) -> None:
-    process, instance, _ = owner
-    components = instance.journal.processes()
-    assert len(components) == 5
-    process.kill()
-    process.wait()
-    testbed.wait_for("the guard to clean up", lambda: not instance.folder.exists(), seconds=20)
-    assert not any(component.alive for component in components)
-
-
-def test_what_owner_and_guard_left_is_removed_by_the_next_start(
-    owner: tuple[subprocess.Popen[str], Instance, int],
-) -> None:
-    process, instance, guard = owner
-    components = instance.journal.processes()
-    os.kill(guard, signal.SIGKILL)
-    process.kill()
-    process.wait()
-    assert all(component.alive for component in components)
-    assert not instance.alive
-
-    successor = Instance.create(f"successor-{os.getpid()}")
-    try:
-        assert instance.name not in [other.name for other in instances()]
-        assert not any(component.alive for component in components)
-    finally:
-        successor.remove()
-
-
-def test_two_of_one_name_cannot_run(control_plane: testbed.ControlPlane) -> None:
-    with pytest.raises(InstanceError, match="is running"):
-        Instance.create(control_plane.name)
-
-
-@pytest.mark.parametrize("name", ["", "../up", "Capital", "x" * 42])
-def test_a_name_unfit_for_a_folder_is_refused(name: str) -> None:
-    with pytest.raises(InstanceError, match="expected up to 41"):
-        Instance.create(name)
 
 
 def test_a_cluster_made_by_the_command_line_outlives_it_until_down() -> None:

@@ -1,6 +1,7 @@
 """Entry of the `ddpjob` command."""
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,8 @@ from ddpjob_cli.run_local import EXIT_USAGE, run_local
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the result is the exit code."""
+    # `ddpjob run ... | head` ends quietly; the ranks end with it, as they do however this process dies.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     options = _parser().parse_args(arguments)
     if not options.local:
         print(

@@ -26,7 +26,8 @@ class Display:
     A context: the bar is there while it lasts.
     """
 
-    def __init__(self, *, verbose: bool) -> None:
+    def __init__(self, *, processes_per_node: int, verbose: bool) -> None:
+        self._pod_title = "rank" if processes_per_node == 1 else "node"
         self._verbose = verbose
         self._console = Console(highlight=False, soft_wrap=True)
         self._bar = _Bar(self._console) if self._console.is_terminal and not self._console.no_color else None
@@ -59,8 +60,8 @@ class Display:
         """A rank printed a line."""
         if contract.PROGRESS_PREFIX in text and not self._verbose:
             return
-        prefix = Text(f"[rank {rank}] ", style=RANK_COLOURS[rank % len(RANK_COLOURS)])
-        self._console.print(prefix.append(printable(text), style="none"))
+        prefix = (f"[{self._pod_title} {rank}] ", RANK_COLOURS[rank % len(RANK_COLOURS)])
+        self._console.print(Text.assemble(prefix, printable(text)))
 
     def on_status(self, status: DDPJobStatus) -> None:
         """The status has changed: the bar follows it; a new phase, reason or attempt is a line, too."""
@@ -89,7 +90,7 @@ class _Bar:
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("[bold]{task.fields[state]}"),
-            BarColumn(),
+            BarColumn(bar_width=20),
             TextColumn("{task.fields[facts]}"),
             TimeElapsedColumn(),
             console=console,

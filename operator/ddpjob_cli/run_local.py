@@ -32,7 +32,7 @@ def run_local(path: Path, *, verbose: bool) -> int:
     manifest = read_manifest(path)
     if manifest.spec.suspend:
         raise ManifestError(f"{path}: spec.suspend is true, so nothing would run; set it to false")
-    with Display(verbose=verbose) as display:
+    with Display(processes_per_node=manifest.spec.processes, verbose=verbose) as display:
         if manifest.others:
             display.say(f"a local run ignores of the file: {', '.join(manifest.others)}", style="dim")
         folders = Folders(run=_new_folder(manifest.name), working=Path.cwd())

@@ -150,12 +150,17 @@ class LocalRun:
                 master_port=port,
                 gpus=self._gpus,
             )
+            mistake: ValueError | None = None
             async with asyncio.TaskGroup() as followers:
                 try:
                     await self._drive(machine, Path(tmp_folder), followers)
+                except ValueError as error:  # as it is, not in the group's exception
+                    mistake = error
                 finally:
                     for pod in self._pods.values():
                         pod.kill()
+            if mistake is not None:
+                raise mistake
 
     async def _drive(self, machine: Machine, tmp_folder: Path, followers: asyncio.TaskGroup) -> None:
         """Plan and act until the job is over and all processes have ended."""
@@ -232,7 +237,8 @@ class LocalRun:
     async def _create_pod(
         self, action: CreatePod, machine: Machine, tmp_folder: Path, followers: asyncio.TaskGroup
     ) -> None:
-        own_tmp_folder = tmp_folder / str(len(self._pods))
+        labels = action.body["metadata"]["labels"]
+        own_tmp_folder = tmp_folder / f"{labels[names.LABEL_ATTEMPT]}-{labels[names.LABEL_RANK]}"
         own_tmp_folder.mkdir()
         mounts = mounts_of(action.body, self._config_maps, self._folders.volumes, own_tmp_folder)
         if not self._ignored_told:

@@ -1,0 +1,129 @@
+"""The real `ddpjob run --local` command and a look at the real processes that it starts."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+
+#: Every process of a run inherits this variable, by which it is found in /proc whatever its parent or session.
+MARK = "LOCAL_RUN_MARK"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a command ended."""
+
+    exit_code: int
+    output: str
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """The status block that the command prints at its end."""
+        _, _, rest = self.output.partition("\nstatus:\n")
+        block = [line for line in rest.splitlines() if line.startswith((" ", "-"))]
+        status: dict[str, Any] = yaml.safe_load("\n".join(block))
+        return status
+
+    def lines_of(self, rank: int, title: str = "rank") -> list[str]:
+        """What the pod of this node rank printed."""
+        prefix = f"[{title} {rank}] "
+        return [line.removeprefix(prefix) for line in self.output.splitlines() if line.startswith(prefix)]
+
+    def json_of(self, rank: int) -> list[dict[str, Any]]:
+        """Lines of this rank that are JSON objects."""
+        return [json.loads(line) for line in self.lines_of(rank) if line.startswith("{")]
+
+
+class LocalCommand:
+    """A running `ddpjob run --local`. A context that leaves no process behind, so that a failing test does not."""
+
+    def __init__(self, file: Path, folder: Path, arguments: tuple[str, ...] = ()) -> None:
+        self.mark = uuid.uuid4().hex
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "ddpjob_cli", "run", "--local", str(file), *arguments],
+            cwd=folder,
+            env={**os.environ, MARK: self.mark, "COLUMNS": "200"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pid in self.processes():
+            os.kill(pid, signal.SIGKILL)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def processes(self) -> list[int]:
+        """Every living process of the run but the command itself."""
+        entry = f"{MARK}={self.mark}".encode()
+        return [pid for pid in _all_pids() if pid != self.process.pid and entry in _environment_of(pid)]
+
+    def programs(self) -> list[int]:
+        """The same without the command's own reapers: what the user's command has started."""
+        return [pid for pid in self.processes() if b"reaper.py" not in _read(pid, "cmdline")]
+
+    def outcome(self, timeout_seconds: float) -> Outcome:
+        """Wait for the end."""
+        output, _ = self.process.communicate(timeout=timeout_seconds)
+        return Outcome(exit_code=self.process.returncode, output=output)
+
+
+def wait_until(condition: Callable[[], object], what: str, timeout_seconds: float = 30) -> None:
+    """Poll until the condition holds.
+
+    Raises:
+        TimeoutError: it does not in time; the text names what was waited for.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {timeout_seconds} s for: {what}")
+        time.sleep(0.02)
+
+
+def write_job(folder: Path, spec: Mapping[str, Any], name: str = "job") -> Path:
+    """A manifest with this spec."""
+    job = {"apiVersion": "ddpjob.dev/v1alpha1", "kind": "DDPJob", "metadata": {"name": name}, "spec": spec}
+    file = folder / f"{name}.yaml"
+    file.write_text(yaml.safe_dump(job), encoding="utf-8")
+    return file
+
+
+def run_job(folder: Path, spec: Mapping[str, Any], timeout_seconds: float = 60) -> Outcome:
+    """Run a job with this spec to its end."""
+    with LocalCommand(write_job(folder, spec), folder) as command:
+        outcome = command.outcome(timeout_seconds)
+        assert command.processes() == []
+        return outcome
+
+
+def _all_pids() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+
+
+def _environment_of(pid: int) -> list[bytes]:
+    return _read(pid, "environ").split(b"\0")
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:  # it has ended, or is somebody else's
+        return b""

@@ -1,0 +1,43 @@
+"""The environment contract on real processes: every launcher forms the right process group from it."""
+
+from pathlib import Path
+
+import pytest
+from local_command import LocalCommand, run_job, write_job
+
+HERE = Path(__file__).parent
+COMMANDS = {
+    "python": ["python", str(HERE / "allreduce.py")],
+    "torchrun": ["torchrun", str(HERE / "allreduce.py")],
+    "built-in launcher": [str(HERE / "launch_allreduce.py")],
+}
+CELLS = [
+    (launcher, nodes, processes)
+    for launcher in COMMANDS
+    for nodes in (1, 2, 4)
+    for processes in (1, 2)
+    if (launcher, processes) != ("python", 2)
+]
+
+
+@pytest.mark.parametrize(("launcher", "nodes", "processes"), CELLS)
+def test_all_ranks_sum_up(tmp_path: Path, launcher: str, nodes: int, processes: int) -> None:
+    spec = {"nodes": nodes, "processesPerNode": processes, "command": COMMANDS[launcher], "restart": {"maxRestarts": 0}}
+    outcome = run_job(tmp_path, spec, timeout_seconds=120)
+    world_size = nodes * processes
+    expected = {f"rank {rank} of {world_size}: sum {world_size * (world_size + 1) // 2}" for rank in range(world_size)}
+    title = "rank" if processes == 1 else "node"
+    for node in range(nodes):
+        its_ranks = range(node * processes, (node + 1) * processes)
+        printed = {line for line in outcome.lines_of(node, title) if line.startswith("rank")}
+        assert printed == {line for line in expected if int(line.split()[1]) in its_ranks}
+    assert outcome.exit_code == 0
+
+
+def test_one_python_process_for_two_ranks_is_refused(tmp_path: Path) -> None:
+    file = write_job(tmp_path, {"processesPerNode": 2, "command": COMMANDS["python"]})
+    with LocalCommand(file, tmp_path) as command:
+        outcome = command.outcome(20)
+    assert outcome.exit_code == 2
+    assert "one python process but each node has several ranks" in outcome.output
+    assert "torchrun" in outcome.output

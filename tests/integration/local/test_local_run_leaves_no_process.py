@@ -1,0 +1,108 @@
+"""Whatever ends the command, no process of its run is left."""
+
+import os
+import signal
+import textwrap
+from pathlib import Path
+
+import pytest
+from local_command import LocalCommand, wait_until, write_job
+
+# Each rank starts a child that leaves its session and ignores SIGTERM, and a grandchild whose parent is gone.
+FAMILY = textwrap.dedent(
+    """
+    import os, signal, subprocess, sys, time
+    def saved(*_):
+        print("saved", flush=True)
+        time.sleep(float(sys.argv[1]))
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, saved)
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    subprocess.Popen([sys.executable, "-c", stubborn], start_new_session=True)
+    orphan = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {stubborn!r}], start_new_session=True)"
+    subprocess.run([sys.executable, "-c", orphan])
+    print("ready", flush=True)
+    time.sleep(600)
+    """
+)
+NODES = 2
+PROGRAMS = NODES * 3  # the rank, its child, its orphaned grandchild
+
+
+def started(folder: Path, *, seconds_to_save: float = 0) -> LocalCommand:
+    """A run whose ranks and their families are all up."""
+    (folder / "family.py").write_text(FAMILY)
+    spec = {"nodes": NODES, "command": ["python", "family.py", str(seconds_to_save)]}
+    command = LocalCommand(write_job(folder, spec), folder)
+    wait_until(lambda: _lines_in_logs(folder).count("ready") == NODES, "all ranks are ready")
+    assert len(command.programs()) == PROGRAMS
+    return command
+
+
+def _lines_in_logs(folder: Path) -> list[str]:
+    return [line for log in folder.glob(".ddpjob/runs/*/logs/*.log") for line in log.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(("sent", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_lets_ranks_save_and_stops_everything(tmp_path: Path, sent: signal.Signals, exit_code: int) -> None:
+    with started(tmp_path) as command:
+        command.process.send_signal(sent)
+        outcome = command.outcome(10)
+        assert command.processes() == []
+    assert outcome.exit_code == exit_code
+    assert outcome.lines_of(0) == ["ready", "saved"]
+    assert outcome.lines_of(1) == ["ready", "saved"]
+    assert str(tmp_path) in outcome.output.splitlines()[-1]
+
+
+def test_a_second_ctrl_c_kills_at_once(tmp_path: Path) -> None:
+    with started(tmp_path, seconds_to_save=25) as command:
+        command.process.send_signal(signal.SIGINT)
+        wait_until(lambda: _lines_in_logs(tmp_path).count("saved") == NODES, "all ranks have got SIGTERM")
+        command.process.send_signal(signal.SIGINT)
+        outcome = command.outcome(5)
+        assert command.processes() == []
+    assert outcome.exit_code == 130
+
+
+def test_sigkill_of_the_command_leaves_nothing(tmp_path: Path) -> None:
+    with started(tmp_path) as command:
+        command.process.kill()
+        command.process.wait()
+        wait_until(lambda: not command.processes(), "no process of the run is left", timeout_seconds=2)
+
+
+def test_sigkill_of_the_commands_process_group_leaves_nothing(tmp_path: Path) -> None:
+    with started(tmp_path) as command:
+        os.killpg(command.process.pid, signal.SIGKILL)
+        command.process.wait()
+        wait_until(lambda: not command.processes(), "no process of the run is left", timeout_seconds=2)
+
+
+def test_the_end_of_the_reader_leaves_nothing(tmp_path: Path) -> None:
+    count_for_ever = "import itertools, time\nfor n in itertools.count(): print(n, flush=True); time.sleep(0.01)"
+    with LocalCommand(write_job(tmp_path, {"command": ["python", "-c", count_for_ever]}), tmp_path) as command:
+        assert command.process.stdout is not None
+        command.process.stdout.readline()
+        command.process.stdout.close()
+        assert command.process.wait(timeout=20) == -signal.SIGPIPE
+        wait_until(lambda: not command.processes(), "no process of the run is left", timeout_seconds=2)
+
+
+def test_a_killed_reaper_takes_its_program_with_it(tmp_path: Path) -> None:
+    spec = {"command": ["sleep", "600"], "restart": {"maxRestarts": 0}}
+    with LocalCommand(write_job(tmp_path, spec), tmp_path) as command:
+        wait_until(command.programs, "the program runs")
+        (reaper,) = set(command.processes()) - set(command.programs())
+        os.kill(reaper, signal.SIGKILL)
+        outcome = command.outcome(10)
+        assert command.processes() == []
+    assert outcome.status["failure"]["signal"] == signal.SIGKILL
+
+
+def test_the_end_of_a_program_is_the_end_of_what_it_started(tmp_path: Path) -> None:
+    start_and_end = "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)"
+    spec = {"command": ["python", "-c", start_and_end]}
+    with LocalCommand(write_job(tmp_path, spec), tmp_path) as command:
+        assert command.outcome(20).exit_code == 0
+        assert command.processes() == []

@@ -1,0 +1,75 @@
+from pathlib import Path
+
+import pytest
+from local_command import Outcome, run_job
+
+SHOW_ENVIRONMENT = """
+import json, os
+print(json.dumps(dict(os.environ)))
+print('ddpjob-progress {"step": 7, "totalSteps": 9, "loss": 0.5}')
+"""
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "show.py").write_text(SHOW_ENVIRONMENT)
+    checkpoint = {"volume": {"persistentVolumeClaim": {"claimName": "ckpt"}}}
+    return run_job(folder, {"nodes": 2, "command": ["python", "show.py"], "checkpoint": checkpoint})
+
+
+def test_exit_code_is_0_and_the_status_is_the_clusters(outcome: Outcome) -> None:
+    assert outcome.exit_code == 0
+    assert outcome.status["phase"] == "Succeeded"
+    assert outcome.status["ready"] == "2/2"
+    assert outcome.status["attempt"] == 1
+
+
+def test_progress_reaches_the_status_and_is_not_printed_raw(outcome: Outcome) -> None:
+    assert outcome.status["progress"] == {"step": 7, "totalSteps": 9, "loss": 0.5}
+    assert "ddpjob-progress" not in outcome.output
+
+
+def test_each_rank_gets_the_process_group_of_the_contract(outcome: Outcome) -> None:
+    first, second = outcome.json_of(0)[0], outcome.json_of(1)[0]
+    for rank, environment in (("0", first), ("1", second)):
+        expected = {
+            "MASTER_ADDR": "127.0.0.1",
+            "PET_MASTER_ADDR": "127.0.0.1",
+            "WORLD_SIZE": "2",
+            "RANK": rank,
+            "NODE_RANK": rank,
+            "PET_NODE_RANK": rank,
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+            "NNODES": "2",
+            "NPROC_PER_NODE": "1",
+            "DDPJOB_NAME": "job",
+            "DDPJOB_NAMESPACE": "default",
+            "DDPJOB_ATTEMPT": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+        }
+        assert {name: environment.get(name) for name in expected} == expected
+    shared = ("MASTER_PORT", "DDPJOB_UID", "DDPJOB_CHECKPOINT_DIR")
+    assert [first[name] for name in shared] == [second[name] for name in shared]
+    assert first["MASTER_PORT"] == first["PET_MASTER_PORT"] != "29500"
+
+
+def test_a_rank_has_folders_of_its_own(outcome: Outcome) -> None:
+    first, second = outcome.json_of(0)[0], outcome.json_of(1)[0]
+    assert first["HOME"] != second["HOME"]
+    assert Path(first["HOME"]).is_dir()
+    assert first["TMPDIR"] != second["TMPDIR"]
+    assert not Path(first["TMPDIR"]).exists()  # gone with the run
+
+
+def test_the_checkpoint_volume_is_a_folder_of_the_run(outcome: Outcome) -> None:
+    folder = Path(outcome.json_of(0)[0]["DDPJOB_CHECKPOINT_DIR"])
+    assert folder.parts[-4:] == ("volumes", "checkpoints", "default", "job")
+    assert folder.parent.parent.is_dir()
+
+
+def test_it_says_what_it_ignores(outcome: Outcome) -> None:
+    (line,) = (line for line in outcome.output.splitlines() if "ignores" in line)
+    for part in ("image", "securityContext", "tolerations", "persistentVolumeClaim ckpt at /checkpoints"):
+        assert part in line

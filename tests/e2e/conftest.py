@@ -12,11 +12,9 @@ from pathlib import Path
 import pytest
 
 import testbed
-from helm_release import RELEASE, SYSTEM_NAMESPACE, Helm
+from helm_release import Helm, install, load_images
 from job_on_cluster import JobOnCluster
-from testbed import images
 
-REPOSITORY = Path(__file__).parents[2]
 AnyCluster = testbed.Cluster | testbed.ExternalCluster
 
 
@@ -35,13 +33,7 @@ def image_values(cluster: AnyCluster) -> list[str]:
     """The images on every node, as arguments of helm."""
     if isinstance(cluster, testbed.ExternalCluster):
         return []
-    values = []
-    for target, key in (("operator", "image"), ("trainer", "trainer.image")):
-        image = images.build(target)
-        images.load(image, cluster)
-        repository, tag = image.name.rsplit(":", 1)
-        values += ["--set", f"{key}.repository={repository}", "--set-string", f"{key}.tag={tag}"]
-    return values
+    return load_images(cluster)
 
 
 @pytest.fixture(scope="session")
@@ -51,12 +43,9 @@ def helm(cluster: AnyCluster) -> Helm:
 
 
 @pytest.fixture(scope="session")
-def operator(cluster: AnyCluster, helm: Helm, image_values: list[str]) -> Iterator[None]:
+def operator(helm: Helm, image_values: list[str]) -> None:
     """The operator, installed as the README says."""
-    chart = str(REPOSITORY / "charts/ddpjob-operator")
-    helm("upgrade", "--install", RELEASE, chart, "--create-namespace", "--wait", "--timeout=180s", *image_values)
-    yield
-    print(cluster.kubectl("logs", f"deployment/{RELEASE}", "-n", SYSTEM_NAMESPACE, "--tail=200"))
+    install(helm, image_values)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 import testbed
+from helm_release import RELEASE, SYSTEM_NAMESPACE
 from testbed.kubectl import Kubectl, KubectlError
 
 #: Small enough for two nodes on a machine with two cores.
@@ -142,6 +143,7 @@ class JobOnCluster:
             events = self.kubectl("get", "events", "-n", self.namespace, "--sort-by=.lastTimestamp")
             attempts = range(1, self.status.get("attempt", 1) + 1)
             logs = [f"--- log of rank 0, attempt {attempt}\n{self.log(attempt)[-3000:]}" for attempt in attempts]
-            return "\n".join([json.dumps(self.status, indent=1), pods, events, *logs])
+            operator = self.kubectl("logs", f"deployment/{RELEASE}", "-n", SYSTEM_NAMESPACE, "--tail=100")
+            return "\n".join([json.dumps(self.status, indent=1), pods, events, *logs, f"--- operator\n{operator}"])
         except KubectlError as gone:
             return str(gone)

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from chart_render import CHART, RELEASE, helm
-
 import testbed
+from chart_render import CHART, RELEASE, helm
 from testbed.kubectl import KubectlError
 
 CRD = "ddpjobs.ddpjob.dev"

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
-from chart_cluster import Cluster
 
 import testbed
+from chart_cluster import Cluster
 
 
 @pytest.fixture(scope="session")

@@ -4,8 +4,8 @@ import os
 import subprocess
 
 import yaml
-from chart_render import CHART, REPOSITORY, find, render
 
+from chart_render import CHART, REPOSITORY, find, render
 from ddpjob_operator.api import names
 from testbed import tools
 

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from chart_render import CHART, operator_arguments
 
+from chart_render import CHART, operator_arguments
 from ddpjob_operator.settings import Settings, settings_from
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())["properties"]["operator"]["properties"]

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import yaml
+
 from chart_cluster import CRD
 from chart_render import CHART, REPOSITORY, HelmError
 

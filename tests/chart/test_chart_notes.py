@@ -4,8 +4,8 @@ import re
 
 import pytest
 import yaml
-from chart_render import CHART, helm
 
+from chart_render import CHART, helm
 from ddpjob_operator.api import names
 
 

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from chart_cluster import CRD
-from chart_render import find, installed, of_test, operator_pod, render
 
 import testbed
+from chart_cluster import CRD
+from chart_render import find, installed, of_test, operator_pod, render
 
 EVERYTHING = "all,serviceaccounts,configmaps,secrets,roles,rolebindings,clusterroles,clusterrolebindings,customresourcedefinitions"
 

@@ -1,6 +1,7 @@
 """The operator's rights, word for word. A change here is a change of what an administrator grants: say so in the chart's README."""
 
 import pytest
+
 from chart_render import find, installed, of_test, operator_arguments, render
 
 IN_A_WATCHED_NAMESPACE = {

@@ -5,10 +5,10 @@ import subprocess
 import sys
 
 import pytest
-from chart_cluster import Cluster
-from chart_render import CHART, find, identity, of_test, render
 
 import testbed
+from chart_cluster import Cluster
+from chart_render import CHART, find, identity, of_test, render
 
 SCRIPT = CHART / "files" / "smoke_test.py"
 

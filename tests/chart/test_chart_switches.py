@@ -1,6 +1,7 @@
 """Each value does what README.md says of it, and nothing else."""
 
 import pytest
+
 from chart_render import (
     CHART,
     HelmError,

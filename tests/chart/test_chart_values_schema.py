@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 import yaml
+
 from chart_render import CHART, HelmError, helm, render
 
 DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())

@@ -6,6 +6,7 @@ program is killed before that, the job's own ttlSecondsAfterFinished does it.
 
 import argparse
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -24,7 +25,10 @@ def main() -> int:
     parser.add_argument("--deadline-seconds", type=float, required=True, help="longest wait for the end of the job")
     options = parser.parse_args()
 
-    config.load_config()
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        config.load_incluster_config()
+    else:
+        config.load_kube_config()
     jobs = Jobs(json.loads(options.job.read_text()))
     name = jobs.create()
     try:

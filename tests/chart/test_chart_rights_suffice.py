@@ -1,0 +1,112 @@
+"""The real operator, with the arguments and the rights that the chart gives it and no others, takes a job to its end."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+
+import pytest
+
+import testbed
+from chart_render import RELEASE, REPOSITORY, operator_arguments
+
+JOB = {
+    "apiVersion": "ddpjob.dev/v1alpha1",
+    "kind": "DDPJob",
+    "metadata": {"name": "two"},
+    "spec": {"nodes": 2, "command": ["python", "train.py"], "ttlSecondsAfterFinished": 1},
+}
+
+
+@pytest.fixture
+def run_operator(cluster, tmp_path):
+    """Start the operator as the service account of `namespace`, wait until it is ready, give the path of its log."""
+    processes = []
+
+    def run(namespace, values):
+        token = cluster.kubectl("create", "token", RELEASE, "-n", namespace).strip()
+        config = json.loads(cluster.control_plane.kubeconfig.read_text())
+        config["users"][0]["user"] = {"token": token}
+        (tmp_path / "kubeconfig").write_text(json.dumps(config))
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        log = tmp_path / "log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "ddpjob_operator", *operator_arguments(values), f"--health-port={port}"],
+                env={
+                    **os.environ,
+                    "KUBECONFIG": str(tmp_path / "kubeconfig"),
+                    "PYTHONPATH": f"{REPOSITORY / 'operator'}{os.pathsep}{REPOSITORY / 'trainer'}",
+                },
+                stdout=output,
+                stderr=output,
+            )
+        processes.append(process)
+
+        def ready():
+            assert process.poll() is None, log.read_text()
+            try:
+                return urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5).status == 200
+            except (urllib.error.URLError, OSError):
+                return False
+
+        testbed.wait_for("the operator to be ready", ready, seconds=60)
+        return log
+
+    yield run
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def refused_requests(cluster):
+    """How many requests the API server has refused for want of a right, from anybody: `no-opinion` is RBAC's no."""
+    metrics = cluster.kubectl("get", "--raw", "/metrics")
+    counters = re.findall(
+        r'^authorization_attempts_total\{result="(?:denied|no-opinion)"\} (\d+)$', metrics, re.MULTILINE
+    )
+    return sum(map(int, counters))
+
+
+@pytest.mark.parametrize("scope", ["cluster", "namespaces"])
+def test_a_job_is_created_restarted_finished_and_removed(cluster, run_operator, scope):
+    home, team, other = cluster.namespace(), cluster.namespace(), cluster.namespace()
+    values = {
+        "watch": {"namespaces": [team] if scope == "namespaces" else []},
+        "operator": {"progressIntervalSeconds": 1},
+    }
+    cluster.install(home, values)
+    cluster.wait_for_crd()
+    refused = refused_requests(cluster)
+    log = run_operator(home, values)
+    for namespace in (team, other):
+        cluster.kubectl("create", "-n", namespace, "-f", "-", stdin=json.dumps(JOB))
+
+    def status():
+        return cluster.kubectl.json("get", "ddpjob", "two", "-n", team).get("status", {})
+
+    def reaches(phase, attempt):
+        def there():
+            return (status().get("phase"), status().get("attempt", 1)) == (phase, attempt)
+
+        try:
+            testbed.wait_for(f"the job to be {phase} in attempt {attempt}", there, seconds=60)
+        except testbed.DeadlineError as error:
+            pytest.fail(f"{error}; its status: {status()}; the operator's log: {log.read_text()[-3000:]}")
+
+    def end(code, *pods):
+        cluster.kubectl("annotate", "pod", *pods, f"testbed/exit-code={code}", "-n", team)
+
+    reaches("Running", 1)
+    end(1, "two-1-1")
+    reaches("Running", 2)
+    end(0, "two-2-0", "two-2-1")
+    gone = ("ddpjob", "two", "-n", team)
+    testbed.wait_for("the finished job to be removed by its TTL", lambda: not cluster.exists(*gone), seconds=60)
+    assert cluster.exists("service", "two-master", "-n", other) is (scope == "cluster")
+    assert refused_requests(cluster) == refused, log.read_text()

@@ -1,7 +1,7 @@
 // probe shows from inside a pod that the cluster's network works.
 //
 //	probe serve ADDRESS        answer every connection with the host's name
-//	probe ask ADDRESS SECONDS  print that answer; try again until it comes or the time is over
+//	probe ask ADDRESS SECONDS  connect, again until it succeeds or the time is over; print what comes within a second
 package main
 
 import (
@@ -53,6 +53,7 @@ func ask(address string, patience time.Duration) {
 	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
 		connection, err := net.DialTimeout("tcp", address, time.Second)
 		if err == nil {
+			connection.SetReadDeadline(time.Now().Add(time.Second))
 			answer, _ := io.ReadAll(connection)
 			fmt.Print(string(answer))
 			return

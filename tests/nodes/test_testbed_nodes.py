@@ -1,0 +1,246 @@
+"""The test bed's nodes run real pods in a network of their own, and leave the machine as they found it. Needs root."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+import testbed
+from testbed import instance, network, oci, paths, tools
+from testbed.instance import Instance, InstanceError
+
+TESTS = Path(__file__).parents[1]
+PROBE = "testbed.invalid/probe:1"
+
+
+@pytest.fixture(scope="module")
+def machine_before() -> Mapping[str, object]:
+    """What the machine looks like before the first cluster."""
+    return machine()
+
+
+@pytest.fixture(scope="module")
+def cluster(machine_before: Mapping[str, object], archive: Path) -> Iterator[testbed.Cluster]:
+    assert machine_before
+    cluster = testbed.Cluster(nodes=2)
+    with cluster:
+        cluster.load_image(archive)
+        yield cluster
+    wait_until_as(machine_before)
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    archive = tmp_path_factory.mktemp("image") / "probe.tar"
+    oci.write_program(archive, name=PROBE, program=tools.path("probe"))
+    return archive
+
+
+def machine() -> Mapping[str, object]:
+    """All that a cluster could leave on this machine outside its cache."""
+
+    def shown(*command: str) -> list[str]:
+        return sorted(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines())
+
+    folders = ("/run", "/var/lib/cni", "/var/lib/cni/results", "/var/lib/kubelet", "/var/log/containers", "/run/netns")
+    mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return {
+        "links": [link["ifname"] for link in json.loads("".join(shown("ip", "-json", "link")))],
+        "routes": shown("ip", "route", "show", "table", "all"),
+        "rules": shown("nft", "list", "ruleset"),
+        "forwarding": Path("/proc/sys/net/ipv4/ip_forward").read_text(),
+        "mounts": [mount for mount in mounts if "testbed" in mount or str(paths.cache()) in mount],
+        "control groups": [str(group) for group in Path("/sys/fs/cgroup").glob("*/testbed*")],
+        "files": [str(file) for folder in folders for file in sorted(Path(folder).glob("*"))],
+        "processes": [
+            process.name
+            for process in Path("/proc").glob("[0-9]*")
+            if f"{paths.cache()}/tools/containerd".encode() in command_line(process)
+        ],
+    }
+
+
+def wait_until_as(before: Mapping[str, object]) -> None:
+    """Network namespaces of containers, and the devices in them, go a moment after their last process."""
+    with contextlib.suppress(testbed.DeadlineError):
+        testbed.wait_for("the machine to be as it was", lambda: machine() == before, seconds=10)
+    assert machine() == before
+
+
+def command_line(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def pod(name: str, node: str, *arguments: str, **labels: str) -> dict[str, object]:
+    allowed = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True}
+    container = {"name": "probe", "image": PROBE, "args": list(arguments), "securityContext": allowed}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "labels": labels},
+        "spec": {
+            "nodeName": node,
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 1,
+            "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [container],
+        },
+    }
+
+
+def service(name: str, selector: str, **spec: object) -> dict[str, object]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"selector": {"app": selector}, "ports": [{"port": 8080}], **spec},
+    }
+
+
+def outcome(cluster: testbed.Cluster, name: str) -> str:
+    """The log of a pod that has ended well."""
+    cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", f"pod/{name}", "--timeout=40s")
+    return cluster.kubectl("logs", name).strip()
+
+
+OWNER = """
+import sys, testbed
+from pathlib import Path
+
+cluster = testbed.Cluster("killed", nodes=2)
+cluster.start()
+cluster.load_image(Path(sys.argv[1]))
+cluster.kubectl("apply", "-f", "-", stdin=sys.argv[2])
+cluster.kubectl("wait", "--for=condition=Ready", "pod/left", "--timeout=40s")
+print("running", cluster.control_plane.instance._guard.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_a_killed_owner_and_guard_left_is_removed_and_images_are_kept(
+    machine_before: Mapping[str, object], archive: Path
+) -> None:
+    assert not [other for other in instance.instances() if "nodes" in other.description], "a cluster runs already"
+    command = [sys.executable, "-c", OWNER, str(archive), json.dumps(pod("left", "node-0", "serve", ":8080"))]
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        guard = next(int(line.split()[1]) for line in owner.stdout if line.startswith("running"))
+        os.kill(guard, signal.SIGKILL)
+        owner.kill()
+    assert machine() != machine_before
+    assert not Instance("killed").alive
+
+    # The next cluster clears it all away, and has the image without loading it.
+    with testbed.Cluster(nodes=2) as successor:
+        assert not Instance("killed").folder.exists()
+        successor.kubectl.apply([pod(f"right-{number}", f"node-{number}", "serve", ":8080") for number in range(2)])
+        for number in range(2):
+            successor.kubectl("wait", "--for=condition=Ready", f"pod/right-{number}", "--timeout=40s")
+    wait_until_as(machine_before)
+
+
+@pytest.fixture(scope="module")
+def server(cluster: testbed.Cluster) -> str:
+    """A pod on the first node that answers on port 8080 with its name."""
+    cluster.kubectl.apply(pod("server", "node-0", "serve", ":8080", app="server"))
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/server", "--timeout=40s")
+    return "server"
+
+
+def test_pods_find_each_other_by_name_within_a_node_and_across(cluster: testbed.Cluster, server: str) -> None:
+    cluster.kubectl.apply(service("headless", server, clusterIP="None"), service("virtual", server))
+    asked = {"near": ("node-0", "headless.default.svc"), "far": ("node-1", "headless.default.svc")}
+    asked |= {"near-virtual": ("node-0", "virtual"), "far-virtual": ("node-1", "virtual")}
+    cluster.kubectl.apply([pod(name, node, "ask", f"{host}:8080", "30") for name, (node, host) in asked.items()])
+    assert {name: outcome(cluster, name) for name in asked} == dict.fromkeys(asked, server)
+
+
+def test_a_pod_reaches_the_api_server_through_its_service(cluster: testbed.Cluster) -> None:
+    cluster.kubectl.apply(pod("client", "node-1", "ask", "kubernetes.default.svc:443", "30"))
+    # Connected, it hears nothing: the API server waits for a greeting in TLS.
+    assert outcome(cluster, "client") == ""
+
+
+def test_no_pod_reaches_what_lies_beyond_the_machine(cluster: testbed.Cluster) -> None:
+    """A network namespace stands for the world: the machine reaches it, and it knows the way back to the pods."""
+    program = str(tools.path("probe"))
+    with subprocess.Popen(["unshare", "--net", "sleep", "120"]) as beyond:
+        try:
+            own = Path("/proc/self/ns/net").readlink()
+            theirs = Path(f"/proc/{beyond.pid}/ns/net")
+            testbed.wait_for("a network namespace", lambda: theirs.readlink() != own, seconds=10)
+            inside = ["nsenter", f"--net={theirs}"]
+            for command in (
+                ["ip", "link", "add", "beyond0", "type", "veth", "peer", "name", "beyond1", "netns", str(beyond.pid)],
+                ["ip", "address", "add", "198.51.100.1/24", "dev", "beyond0"],
+                ["ip", "link", "set", "beyond0", "up"],
+                [*inside, "ip", "address", "add", "198.51.100.2/24", "dev", "beyond1"],
+                [*inside, "ip", "link", "set", "beyond1", "up"],
+                [*inside, "ip", "route", "add", network.POD_RANGE, "via", "198.51.100.1"],
+            ):
+                subprocess.run(command, check=True, timeout=10)
+            with subprocess.Popen([*inside, program, "serve", "198.51.100.2:8080"]) as world:
+                try:
+                    subprocess.run([program, "ask", "198.51.100.2:8080", "5"], check=True, timeout=20)
+                    cluster.kubectl.apply(pod("leaver", "node-0", "ask", "198.51.100.2:8080", "3"))
+                    cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Failed", "pod/leaver", "--timeout=40s")
+                    assert "timeout" in cluster.kubectl("logs", "leaver")
+                finally:
+                    world.kill()
+        finally:
+            beyond.kill()
+
+
+def test_a_claim_gets_a_volume_that_the_images_user_owns(cluster: testbed.Cluster) -> None:
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "checkpoints", "namespace": "default"},
+        "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    cluster.kubectl.apply(claim)
+    cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Bound", "pvc/checkpoints", "--timeout=20s")
+    volume = cluster.kubectl.json("get", "pvc", "checkpoints")["spec"]["volumeName"]
+    path = Path(cluster.kubectl.json("get", "pv", volume)["spec"]["hostPath"]["path"])
+    assert (path.stat().st_uid, path.stat().st_gid) == (65532, 65532)
+
+
+def test_a_container_killed_from_the_machine_fails_its_pod(cluster: testbed.Cluster) -> None:
+    cluster.kubectl.apply(pod("victim", "node-1", "serve", ":8080"))
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/victim", "--timeout=40s")
+    os.kill(cluster.container_pid("default", "victim", "probe"), signal.SIGKILL)
+    cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Failed", "pod/victim", "--timeout=40s")
+    (status,) = cluster.kubectl.json("get", "pod", "victim")["status"]["containerStatuses"]
+    assert status["state"]["terminated"]["exitCode"] == 137
+    with pytest.raises(ProcessLookupError):
+        cluster.container_pid("default", "victim", "probe")
+
+
+def test_a_node_whose_kubelet_is_killed_is_lost_and_comes_back(cluster: testbed.Cluster) -> None:
+    node = cluster.nodes[1]
+    node.kill_kubelet()
+    cluster.kubectl("wait", "--for=condition=Ready=Unknown", f"node/{node.name}", "--timeout=40s")
+    node.start_kubelet()
+    node.wait_ready()
+
+
+def test_a_node_can_pretend_to_have_gpus(cluster: testbed.Cluster) -> None:
+    cluster.set_gpus(cluster.nodes[0], 4)
+    allocatable = "jsonpath={.status.allocatable.nvidia\\.com/gpu}"
+    reported = ("get", "node", "node-0", "--output", allocatable)
+    testbed.wait_for("node-0 to offer its GPUs", lambda: cluster.kubectl(*reported) == "4", seconds=30)
+
+
+def test_a_second_cluster_is_refused_while_one_runs(cluster: testbed.Cluster) -> None:
+    with pytest.raises(InstanceError, match=f"{cluster.control_plane.name}.* is running; a machine holds one"):
+        testbed.Cluster(nodes=1).start()

@@ -115,7 +115,9 @@ class Actuator:
             return None
         self._expectations.failed(key, action)
         whose = ", ".join(f"{owner['kind']} {owner['name']} (uid {owner['uid']})" for owner in owners) or "nobody"
-        return action.name, f"{action.name} exists already and belongs to {whose}, not to this job: delete or rename it"
+        found = f"{action.name} exists and belongs to {whose}, not to this job"
+        going = "deletionTimestamp" in body["metadata"]
+        return action.name, f"{found}: {'it is being deleted' if going else 'delete it, or rename this job'}"
 
     async def _delete_pod(self, key: Key, action: DeletePod) -> None:
         self._expectations.sent(key, action)

@@ -21,8 +21,8 @@ from ddpjob_operator.kube.workqueue import WorkQueue
 
 #: Longer than a watch may be silent and an attempt may take.
 STUCK_SECONDS = 300.0
-#: Longer than kopf takes to notice a dead connection (its inactivity time-out is 70 s) and to come back.
-FEED_SILENT_SECONDS = 180.0
+#: Longer than two audits: a job that went unseen is owed no event once an audit has dropped it.
+FEED_SILENT_SECONDS = 600.0
 TICK_SECONDS = 0.5
 
 

@@ -19,17 +19,17 @@ from ddpjob_operator.kube.resources import DDPJOBS
 from ddpjob_operator.kube.store import KnownJob, Store
 from ddpjob_operator.kube.workqueue import Key
 
-#: Least time between two writes of a job that change nothing but `progress` and `ready`.
+#: Least time between two writes of a job that change nothing but `progress` and `ready`. Other writes take both along.
 TICK_SECONDS = 10.0
 
 
 class StatusWriter:
-    """One patch a pass at most."""
+    """Makes one patch a pass at most."""
 
     def __init__(self, client: Client, store: Store) -> None:
         self._client = client
         self._store = store
-        self._written_at: dict[Key, float] = {}
+        self._ticked_at: dict[Key, float] = {}
 
     async def write(self, known: KnownJob, wanted: DDPJobStatus) -> float | None:
         """Make the job show the wanted status, if it still is the version that was seen.
@@ -41,9 +41,9 @@ class StatusWriter:
         key = (job.namespace, job.name)
         if wanted == job.status:
             return None
-        kind = "tick" if _only_ticks(job.status, wanted) else "change"
-        if kind == "tick" and (wait := self._written_at.get(key, 0.0) + TICK_SECONDS - time.monotonic()) > 0:
-            return wait
+        tick = _only_ticks(job.status, wanted)
+        if tick and (wait_seconds := self._ticked_at.get(key, 0.0) + TICK_SECONDS - time.monotonic()) > 0:
+            return wait_seconds
         patch = {
             "metadata": {"resourceVersion": job.resource_version},
             "status": merge_patch_between(known.status, as_json(wanted)),
@@ -53,14 +53,15 @@ class StatusWriter:
         except ConflictError:
             self._store.jobs.put_answer(await self._client.get(DDPJOBS, job.namespace, job.name))
             raise
-        STATUS_WRITES.labels(kind).inc()
-        self._written_at[key] = time.monotonic()
+        STATUS_WRITES.labels("tick" if tick else "change").inc()
+        if tick:
+            self._ticked_at[key] = time.monotonic()
         self._store.jobs.put_answer(answer)
         return None
 
     def forget(self, key: Key) -> None:
         """The job is gone."""
-        self._written_at.pop(key, None)
+        self._ticked_at.pop(key, None)
 
 
 def as_json(status: DDPJobStatus) -> dict[str, Any]:

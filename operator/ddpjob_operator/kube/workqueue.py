@@ -14,6 +14,8 @@ Key = tuple[str, str]
 
 FIRST_RETRY_SECONDS = 0.1
 LAST_RETRY_SECONDS = 30.0
+#: What is planned for years ahead (a TTL) is looked at every hour, so that the timetable never keeps much of the past.
+FARTHEST_SECONDS = 3600.0
 
 
 class WorkQueue:
@@ -46,7 +48,7 @@ class WorkQueue:
         if seconds <= 0:
             self.add(key)
             return
-        at = self._now() + seconds
+        at = self._now() + min(seconds, FARTHEST_SECONDS)
         if self._due.get(key, at + 1) > at:
             self._due[key] = at
             heapq.heappush(self._timetable, (at, key))

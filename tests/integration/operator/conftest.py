@@ -1,15 +1,15 @@
-"""The CRD, make-believe nodes and one operator process for all tests; a namespace for each."""
+"""The CRD and make-believe nodes for all tests, an operator process for a module, a namespace for each test."""
 
 import itertools
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from operator_cluster import ROOT, Namespace, OperatorProcess
 
 import testbed
 from ddpjob_operator.kube.access import load_access
 from ddpjob_operator.kube.client import Client
 from ddpjob_operator.kube.resources import Resource
+from operator_cluster import ROOT, Namespace, OperatorProcess
 
 NAMESPACES = Resource(prefix="/api/v1", plural="namespaces")
 _numbers = itertools.count(1)
@@ -24,11 +24,11 @@ def cluster(control_plane: testbed.ControlPlane) -> testbed.ControlPlane:
     return control_plane
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def operator_process(
     cluster: testbed.ControlPlane, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[OperatorProcess]:
-    """The operator, ready."""
+    """The operator, ready; only while a module asks for it, since it acts on every DDPJob of the cluster."""
     log = tmp_path_factory.mktemp("operator") / "log"
     process = OperatorProcess(cluster.kubeconfig, log)
     process.start()

@@ -4,13 +4,13 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from operator_cluster import Namespace, eventually
 
 import testbed
 from ddpjob_operator.kube import client as module
 from ddpjob_operator.kube import errors
 from ddpjob_operator.kube.client import Client
 from ddpjob_operator.kube.resources import DDPJOBS, PODS, Resource
+from operator_cluster import Namespace, eventually
 
 CONFIG_MAPS = Resource(prefix="/api/v1", plural="configmaps")
 

@@ -5,8 +5,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from operator_cluster import Namespace, eventually
-
 from ddpjob_operator.api import names
 from ddpjob_operator.core.model import Pod
 from ddpjob_operator.kube.audit import Audit
@@ -15,6 +13,7 @@ from ddpjob_operator.kube.errors import GoneError, UnavailableError
 from ddpjob_operator.kube.informer import Informer
 from ddpjob_operator.kube.resources import PODS, Resource
 from ddpjob_operator.kube.store import Store
+from operator_cluster import Namespace, eventually
 
 
 def pod(name: str, job_uid: str = "j1", rank: int = 0) -> dict[str, Any]:

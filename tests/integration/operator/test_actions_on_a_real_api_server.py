@@ -1,0 +1,171 @@
+"""Each action of a plan, and what becomes of it when the cluster is not as it was seen."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from ddpjob_operator.core.model import (
+    CreatePod,
+    CreateService,
+    DeleteJob,
+    DeletePod,
+    Job,
+    LowerPodDeadline,
+    PatchService,
+)
+from ddpjob_operator.core.pods import create_pod
+from ddpjob_operator.core.service import ensure_service
+from ddpjob_operator.kube.actuator import Actuator
+from ddpjob_operator.kube.client import Client
+from ddpjob_operator.kube.errors import ConflictError, NotFoundError
+from ddpjob_operator.kube.expectations import Expectations
+from ddpjob_operator.kube.rejections import Rejections
+from ddpjob_operator.kube.resources import PODS, SERVICES, Resource
+from ddpjob_operator.kube.store import Store
+from operator_cluster import Namespace
+
+QUOTAS = Resource(prefix="/api/v1", plural="resourcequotas")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A job in its namespace, and an actuator for it."""
+
+    namespace: Namespace
+    store: Store
+    expectations: Expectations
+    rejections: Rejections
+    actuator: Actuator
+    job: Job
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return (self.job.namespace, self.job.name)
+
+    @property
+    def words(self) -> dict[str, str]:
+        return dict(self.rejections.words(self.key))
+
+    def pod(self, rank: int) -> CreatePod:
+        assert self.job.spec is not None
+        return create_pod(self.job, self.job.spec, "trainer:1", rank)
+
+    def service(self) -> CreateService:
+        assert self.job.spec is not None
+        (action,) = ensure_service(self.job, self.job.spec, None)
+        assert isinstance(action, CreateService)
+        return action
+
+    async def run(self, *actions: Any) -> None:
+        await self.actuator.run(self.job, actions)
+
+
+@pytest.fixture
+async def bench(client: Client, namespace: Namespace) -> Bench:
+    store, expectations, rejections = Store(lambda _: None), Expectations(), Rejections()
+    actuator = Actuator(client, store, expectations, rejections)
+    store.jobs.put(await namespace.apply("j", nodes=2))
+    known = store.job((namespace.name, "j"))
+    assert known is not None
+    return Bench(namespace, store, expectations, rejections, actuator, known.job)
+
+
+async def test_a_service_and_pods_are_created(bench: Bench) -> None:
+    await bench.run(bench.service(), bench.pod(0), bench.pod(1))
+    assert set(await bench.namespace.pods()) == {"j-1-0", "j-1-1"}
+    assert set(await bench.namespace.services()) == {"j-master"}
+    assert bench.expectations.open_actions(bench.key, (bench.pod(0),)) == ()
+
+
+async def test_what_exists_already_for_this_job_is_as_good(bench: Bench) -> None:
+    await bench.run(bench.service(), bench.pod(0))
+    await bench.run(bench.service(), bench.pod(0), bench.pod(1))
+    assert bench.words == {}
+    assert set(await bench.namespace.pods()) == {"j-1-0", "j-1-1"}
+
+
+async def test_a_stranger_of_the_same_name_is_named_and_left_alone(bench: Bench, client: Client) -> None:
+    stranger = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "j-master"}}
+    spec = {"clusterIP": "None", "ports": [{"port": 1}]}
+    await client.create(SERVICES, bench.namespace.name, {**stranger, "spec": spec})
+    await bench.run(bench.service(), bench.pod(0))
+    assert "belongs to nobody" in bench.words["j-master"]
+    assert await bench.namespace.pods() == {}  # Nothing after what was refused.
+    assert bench.expectations.seconds_left(bench.key) is None
+
+
+async def test_a_pod_of_a_deleted_job_of_this_name_is_a_stranger_too(bench: Bench, client: Client) -> None:
+    body: Any = bench.pod(0).body
+    owners = [{**body["metadata"]["ownerReferences"][0], "apiVersion": "test/v1", "uid": "former"}]
+    former = {**body, "metadata": {**body["metadata"], "ownerReferences": owners}}
+    await client.create(PODS, bench.namespace.name, former)
+    await bench.run(bench.pod(0), bench.pod(1))
+    assert "uid former" in bench.words["j-1-0"]
+    assert set(await bench.namespace.pods()) == {"j-1-0", "j-1-1"}
+
+
+async def test_a_typo_in_the_template_becomes_the_server_s_words(bench: Bench) -> None:
+    action = bench.pod(0)
+    spec: Any = {**action.body["spec"], "nodeSelektor": {"a": "b"}}
+    await bench.run(CreatePod(name=action.name, body={**action.body, "spec": spec}))
+    assert "nodeSelektor" in bench.words["j-1-0"]
+    assert bench.rejections.seconds_to_retry(bench.key) > 0
+
+
+async def test_a_quota_becomes_the_server_s_words_until_nobody_wants_the_pod(bench: Bench, client: Client) -> None:
+    quota = {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "0"}}, "apiVersion": "v1", "kind": "ResourceQuota"}
+    await client.create(QUOTAS, bench.namespace.name, quota)
+    await bench.run(bench.pod(0))
+    assert "exceeded quota" in bench.words["j-1-0"]
+    bench.rejections.keep_wanted(bench.key, (bench.pod(0),))
+    assert bench.words
+    bench.rejections.keep_wanted(bench.key, (bench.pod(1),))
+    assert bench.words == {}
+
+
+async def test_only_the_pod_that_was_seen_is_deleted(bench: Bench) -> None:
+    await bench.run(bench.pod(0))
+    uid = (await bench.namespace.pods())["j-1-0"]["metadata"]["uid"]
+    await bench.run(DeletePod(name="j-1-0", uid="another", grace_seconds=1))
+    assert "deletionTimestamp" not in (await bench.namespace.pods())["j-1-0"]["metadata"]
+    await bench.run(DeletePod(name="j-1-0", uid=uid, grace_seconds=0))
+    await bench.run(DeletePod(name="j-1-0", uid=uid, grace_seconds=0))
+    assert await bench.namespace.pods() == {}
+
+
+async def test_only_the_pod_that_was_seen_gets_a_deadline_and_twice_is_fine(bench: Bench) -> None:
+    await bench.run(bench.pod(0))
+    uid = (await bench.namespace.pods())["j-1-0"]["metadata"]["uid"]
+    await bench.run(LowerPodDeadline(name="j-1-0", uid="another"), LowerPodDeadline(name="gone", uid="x"))
+    assert "activeDeadlineSeconds" not in (await bench.namespace.pods())["j-1-0"]["spec"]
+    for _ in range(2):
+        await bench.run(LowerPodDeadline(name="j-1-0", uid=uid))
+    assert (await bench.namespace.pods())["j-1-0"]["spec"]["activeDeadlineSeconds"] == 1
+
+
+async def test_a_service_is_patched_only_as_it_was_seen(bench: Bench) -> None:
+    await bench.run(bench.service())
+    old = (await bench.namespace.services())["j-master"]
+    bench.store.services.put(old)
+
+    def pointing_at(attempt: str, version: str) -> PatchService:
+        patch = {"spec": {"selector": {"ddpjob.dev/attempt": attempt}}}
+        return PatchService(name="j-master", resource_version=version, patch=patch)
+
+    await bench.run(pointing_at("2", old["metadata"]["resourceVersion"]))
+    seen = bench.store.service_of(bench.job)
+    assert seen is not None
+    assert seen.selector["ddpjob.dev/attempt"] == "2"  # Known at once, without a watch.
+    with pytest.raises(ConflictError):
+        await bench.run(pointing_at("1", old["metadata"]["resourceVersion"]))
+    service = (await bench.namespace.services())["j-master"]
+    assert service["spec"]["selector"]["ddpjob.dev/attempt"] == "2"
+
+
+async def test_only_the_job_that_was_seen_is_deleted(bench: Bench) -> None:
+    await bench.run(DeleteJob(name="j", uid="another"))
+    assert await bench.namespace.job("j")
+    await bench.run(DeleteJob(name="j", uid=bench.job.uid))
+    with pytest.raises(NotFoundError):
+        await bench.namespace.job("j")

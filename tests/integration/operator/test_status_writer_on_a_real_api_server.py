@@ -1,0 +1,119 @@
+"""What is written of a status, when, and what a late event makes of it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from ddpjob_operator.api.names import Phase
+from ddpjob_operator.api.status import DDPJobStatus, Progress
+from ddpjob_operator.core.model import Body
+from ddpjob_operator.kube.client import Client
+from ddpjob_operator.kube.errors import ConflictError, NotFoundError
+from ddpjob_operator.kube.resources import Resource
+from ddpjob_operator.kube.status_writer import StatusWriter
+from ddpjob_operator.kube.store import KnownJob, Store
+from operator_cluster import Namespace
+
+
+class Recording:
+    """A client that remembers the patches it sends."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.patches: list[Mapping[str, Any]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def merge_patch(self, resource: Resource, namespace: str, name: str, patch: Body, **rest: Any) -> Body:
+        self.patches.append(patch["status"])
+        return await self._client.merge_patch(resource, namespace, name, patch, **rest)
+
+
+class Desk:
+    """A job, a store that knows it, and a writer."""
+
+    def __init__(self, client: Client, namespace: Namespace, body: Body) -> None:
+        self.namespace, self.first_body = namespace, body
+        self.client = Recording(client)
+        self.store = Store(lambda _: None)
+        self.store.jobs.put(body)
+        self.writer = StatusWriter(self.client, self.store)  # type: ignore[arg-type]  # it does what a Client does
+
+    @property
+    def known(self) -> KnownJob:
+        known = self.store.job((self.namespace.name, "j"))
+        assert known is not None
+        return known
+
+    async def write(self, **changes: Any) -> float | None:
+        return await self.writer.write(self.known, self.known.job.status.model_copy(update=changes))
+
+
+@pytest.fixture
+async def desk(client: Client, namespace: Namespace) -> Desk:
+    return Desk(client, namespace, await namespace.apply("j"))
+
+
+async def test_an_equal_status_is_not_written(desk: Desk) -> None:
+    await desk.write(phase=Phase.PENDING)
+    await desk.write()
+    await desk.write(phase=Phase.PENDING)
+    assert len(desk.client.patches) == 1
+
+
+async def test_only_what_changed_is_written_and_what_went_is_removed(desk: Desk) -> None:
+    await desk.write(phase=Phase.PENDING, message="one", ready="0/2")
+    await desk.write(phase=Phase.RUNNING, message=None)
+    assert desk.client.patches[1] == {"phase": "Running", "message": None}
+    status = await desk.namespace.status("j")
+    assert (status["phase"], status["ready"], status["attempt"]) == ("Running", "0/2", 1)
+    assert "message" not in status
+
+
+async def test_what_was_written_is_known_at_once_and_no_late_event_undoes_it(desk: Desk) -> None:
+    await desk.write(attempt=2)
+    desk.store.jobs.put(desk.first_body)  # kopf delivers what was before.
+    assert desk.known.job.status.attempt == 2
+
+
+async def test_nothing_is_written_over_a_version_that_was_not_seen(desk: Desk) -> None:
+    seen = desk.known
+    await desk.namespace.edit("j", suspend=True)
+    with pytest.raises(ConflictError):
+        await desk.writer.write(seen, DDPJobStatus(attempt=2))
+    spec = desk.known.job.spec
+    assert spec is not None
+    assert spec.suspend  # It was read again for the next pass.
+    await desk.write(attempt=2)
+    assert (await desk.namespace.status("j"))["attempt"] == 2
+
+
+async def test_a_job_that_was_deleted_and_applied_again_inherits_nothing(desk: Desk) -> None:
+    await desk.namespace.delete_job("j")
+    with pytest.raises(NotFoundError):
+        await desk.write(attempt=7)
+    await desk.namespace.apply("j")
+    with pytest.raises(ConflictError):
+        await desk.write(attempt=7)
+    assert await desk.namespace.status("j") == {}
+
+
+async def test_ticks_are_written_at_most_every_ten_seconds_and_changes_at_once(desk: Desk) -> None:
+    await desk.write(phase=Phase.RUNNING)
+    assert await desk.write(progress=Progress(step=1)) is None
+    wait_seconds = await desk.write(progress=Progress(step=2), ready="2/2")
+    assert wait_seconds is not None
+    assert 9 < wait_seconds <= 10
+    assert (await desk.namespace.status("j"))["progress"] == {"step": 1}
+    assert await desk.write(progress=Progress(step=3), phase=Phase.SUCCEEDED) is None
+    assert (await desk.namespace.status("j"))["progress"] == {"step": 3}
+
+
+async def test_a_tick_goes_out_when_its_time_has_come(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    await desk.write(ready="0/2")
+    assert await desk.write(ready="1/2")
+    monkeypatch.setattr("ddpjob_operator.kube.status_writer.TICK_SECONDS", 0.0)
+    assert await desk.write(ready="1/2") is None
+    assert (await desk.namespace.status("j"))["ready"] == "1/2"

@@ -210,7 +210,9 @@ def _words(seen: Observed, pod: Pod, reason: Reason, signal_number: int | None) 
     if signal_number:
         return ""
     trainer = seen.job.spec is not None and seen.job.spec.trainer is not None
-    return printable(message) if trainer else last_line(log) or last_line(message)
+    if trainer:  # a traceback longer than the message lost its head, its last line is the exception
+        return last_line(message) if '\n  File "' in message else printable(message)
+    return last_line(log) or last_line(message)
 
 
 def _signal_name(number: int) -> str:

@@ -286,3 +286,20 @@ def test_a_stale_attempt_of_another_writer_is_none_of_our_business() -> None:
     seen = observed(of, pod(of, 0, 1), pod(of, 0, 2))
 
     assert deleted(plan(seen, NOW)) == {}
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ("rank 0\n" + TRACEBACK, "ValueError: boom"),
+        ('rank 0\nrk(x)\n  File "/app/t.py", line 3, in g\n    raise E\nmine.LateError: no', "mine.LateError: no"),
+        (
+            "rank 0\ncheckpoint at step 4: seed was 0 when it was saved",
+            "rank 0 checkpoint at step 4: seed was 0 when it was saved",
+        ),
+    ],
+)
+def test_the_trainers_own_last_words_are_told(message, words) -> None:
+    of = job(nodes=1)
+
+    assert plan(broken(of, ended(of, 0, code=1, message=message)), NOW).status.failure.message == words

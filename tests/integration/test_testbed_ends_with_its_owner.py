@@ -120,3 +120,21 @@ def test_a_detached_instance_outlives_its_owner() -> None:
 def test_a_name_unfit_for_a_folder_is_refused(name: str) -> None:
     with pytest.raises(InstanceError, match="expected up to 41"):
         Instance.create(name)
+
+
+def test_what_cannot_be_removed_is_said_and_keeps_nobody_from_starting(
+    owner: tuple[subprocess.Popen[str], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    process, guard = owner
+    instance = Instance("owned")
+    os.kill(guard, signal.SIGKILL)
+    process.kill()
+    process.wait()
+    # Writing to a folder fails, as root too.
+    instance.journal.record("sysctl", path=str(instance.folder), before="0")
+    with pytest.raises(InstanceError, match=r"owned is not removed wholly, try again: .*Is a directory"):
+        instance.remove()
+    Instance.create("successor").remove()
+    assert "owned is not removed wholly" in capsys.readouterr().out
+
+    instance.journal.file.unlink()

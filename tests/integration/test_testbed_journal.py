@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.journal import Journal
+from testbed.journal import Journal, remove_folder
 from testbed.processes import Component, ProcessId
 from testbed.waiting import wait_for
 
@@ -75,3 +75,18 @@ def test_a_line_cut_short_by_a_kill_is_no_obstacle(tmp_path: Path) -> None:
         file.write('{"kind": "fol')
     journal.undo()
     assert not folder.exists()
+
+
+def test_a_folder_with_a_mount_in_it_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Mounting needs root; what the kernel would list is enough.
+    (tmp_path / "left").mkdir()
+    listed = tmp_path / "mountinfo"
+    listed.write_text(f"36 35 98:0 / {tmp_path}/left/volume rw,noatime - ext4 /dev/root rw\n")
+    monkeypatch.setattr("testbed.journal.MOUNTS", listed)
+    with pytest.raises(OSError, match="because there are mounts in it"):
+        remove_folder(tmp_path / "left")
+    assert (tmp_path / "left").exists()
+
+    listed.write_text(f"36 35 98:0 / {tmp_path}/leftover rw,noatime - ext4 /dev/root rw\n")
+    remove_folder(tmp_path / "left")
+    assert not (tmp_path / "left").exists()

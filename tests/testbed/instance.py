@@ -18,7 +18,7 @@ from pathlib import Path
 
 from testbed import paths
 from testbed.errors import TestbedError
-from testbed.journal import Journal
+from testbed.journal import Journal, remove_folder
 from testbed.locks import exclusive
 from testbed.processes import ProcessId
 
@@ -78,7 +78,11 @@ class Instance:
         with exclusive(_lock()):
             for stale in [other for other in instances() if not other.alive]:
                 print(f"testbed: cleaning up after {stale.name}, whose owner is gone", flush=True)
-                stale._remove()
+                # What cannot be removed is said, and keeps nobody from starting something else.
+                try:
+                    stale._remove()
+                except InstanceError as error:
+                    print(f"testbed: {error}", flush=True)
             if instance.folder.exists():
                 raise InstanceError(
                     f"a cluster named {name!r} is running; stop it: python -m testbed down --name {name}"
@@ -105,7 +109,11 @@ class Instance:
         self._dismiss_guard()
 
     def remove(self) -> None:
-        """Undo everything and delete the folder. Does nothing where there is none."""
+        """Undo everything and delete the folder. Does nothing where there is none.
+
+        Raises:
+            InstanceError: something could not be undone; the rest is.
+        """
         with exclusive(_lock()):
             self._remove()
         self._dismiss_guard()
@@ -116,8 +124,13 @@ class Instance:
             self._guard = None
 
     def _remove(self) -> None:
-        self.journal.undo()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        try:
+            self.journal.undo()
+            remove_folder(self.folder)
+        except (OSError, ExceptionGroup) as error:
+            failures = error.exceptions if isinstance(error, ExceptionGroup) else [error]
+            causes = "; ".join(str(failure) for failure in failures)
+            raise InstanceError(f"cluster {self.name} is not removed wholly, try again: {causes}") from error
 
 
 def instances() -> list[Instance]:

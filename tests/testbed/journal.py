@@ -17,6 +17,9 @@ from pathlib import Path
 from testbed.processes import ProcessId
 from testbed.waiting import wait_for
 
+#: Where the kernel lists what is mounted; the fifth field of a line is the place.
+MOUNTS = Path("/proc/self/mountinfo")
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Journal:
@@ -89,16 +92,28 @@ def _lines(file: Path) -> list[str]:
 
 def _mounts(entry: Mapping[str, str]) -> None:
     """Unmount everything mounted at or below a folder, innermost first."""
-    below = entry["path"]
-    targets = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    for target in reversed(targets):
-        decoded = target.encode().decode("unicode_escape")
-        if decoded == below or decoded.startswith(below + "/"):
-            _run("umount", "--lazy", decoded)
+    for target in reversed(_mounted_below(entry["path"])):
+        _run("umount", "--lazy", target)
+    if left := _mounted_below(entry["path"]):
+        raise OSError(f"still mounted: {', '.join(left)}")
+
+
+def _mounted_below(folder: str) -> list[str]:
+    targets = [line.split()[4] for line in MOUNTS.read_text().splitlines()]
+    # The kernel writes blanks and backslashes in octal.
+    decoded = [target.encode().decode("unicode_escape") for target in targets]
+    return [target for target in decoded if target == folder or target.startswith(folder + "/")]
 
 
 def _folder(entry: Mapping[str, str]) -> None:
-    shutil.rmtree(entry["path"], ignore_errors=True)
+    remove_folder(Path(entry["path"]))
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder with all that is in it, but never what is mounted there. Raises `OSError` if something is."""
+    if mounted := _mounted_below(str(folder)):
+        raise OSError(f"{folder} is not removed, because there are mounts in it: {', '.join(mounted)}")
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _files(entry: Mapping[str, str]) -> None:

@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
     try:
         return run_local(options.file, verbose=options.verbose)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"ddpjob run: {error}", file=sys.stderr)
         return EXIT_USAGE
 

@@ -10,7 +10,7 @@ from ddpjob_cli.display import Display
 from ddpjob_cli.manifest import Manifest, ManifestError, read_manifest
 from ddpjob_operator.api.names import ConditionType
 from ddpjob_operator.core.times import duration
-from ddpjob_operator.local.run import Folders, LocalRun
+from ddpjob_operator.local.run import LocalRun
 
 EXIT_SUCCEEDED = 0
 EXIT_FAILED = 1
@@ -28,6 +28,7 @@ def run_local(path: Path, *, verbose: bool) -> int:
 
     Raises:
         ValueError: the file or this machine does not allow it; nothing runs any more.
+        OSError: the same, told by the operating system.
     """
     manifest = read_manifest(path)
     if manifest.spec.suspend:
@@ -35,12 +36,12 @@ def run_local(path: Path, *, verbose: bool) -> int:
     with Display(processes_per_node=manifest.spec.processes, verbose=verbose) as display:
         if manifest.others:
             display.say(f"a local run ignores of the file: {', '.join(manifest.others)}", style="dim")
-        folders = Folders(run=_new_folder(manifest.name), working=Path.cwd())
+        folder = _new_folder(manifest.name)
         started = time.monotonic()
-        run, received = asyncio.run(_to_the_end(manifest, folders, display))
+        run, received = asyncio.run(_to_the_end(manifest, folder, display))
     display.show_status(run.status)
     took = duration(time.monotonic() - started)
-    where = f"logs and files: {folders.run}"
+    where = f"logs and files: {folder}"
     if received is not None:
         display.say(
             f"{manifest.name} was interrupted after {took} and no process of it is left; {where}", "bold yellow"
@@ -53,9 +54,9 @@ def run_local(path: Path, *, verbose: bool) -> int:
     return EXIT_FAILED
 
 
-async def _to_the_end(manifest: Manifest, folders: Folders, display: Display) -> tuple[LocalRun, signal.Signals | None]:
+async def _to_the_end(manifest: Manifest, folder: Path, display: Display) -> tuple[LocalRun, signal.Signals | None]:
     """The finished run, and the first signal that interrupted it."""
-    run = LocalRun(manifest.namespace, manifest.name, manifest.spec, manifest.config_maps, folders, display)
+    run = LocalRun(manifest.namespace, manifest.name, manifest.spec, manifest.config_maps, folder, display)
     received: list[signal.Signals] = []
 
     def interrupt(signal_number: signal.Signals) -> None:

@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -102,7 +103,8 @@ def _kill_descendants() -> None:
     """Kill until no child is left; a child that dies makes its own children ours."""
     while True:
         for pid in _children(os.getpid()):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(PermissionError):  # a set-uid program of another user; all that remains is to wait for it
+                os.kill(pid, signal.SIGKILL)
         try:
             os.waitpid(-1, 0)
         except ChildProcessError:

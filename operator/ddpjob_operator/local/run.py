@@ -1,7 +1,7 @@
 """A DDPJob on this machine: the same decisions and the same pods as on a cluster, each pod a process.
 
-What stands here is what stands around `plan` on a cluster: a store of objects, the doing of what it asks for, and the
-waiting for something to happen. There is no decision of its own but when the run is over.
+What stands here is what stands around `plan` on a cluster: the job and its Service as objects, the doing of what `plan`
+asks for, and the waiting for something to happen. There is no decision of its own but when the run is over.
 """
 
 import asyncio
@@ -10,12 +10,12 @@ import sys
 import time
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Any
 
-from ddpjob_operator.api import names
+from ddpjob_operator.api.names import contract
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import DDPJobStatus, Progress
 from ddpjob_operator.core.model import (
@@ -36,58 +36,23 @@ from ddpjob_operator.core.observed import service_of
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.progress import latest_progress
 from ddpjob_operator.local.gpus import gpus_for
-from ddpjob_operator.local.ignored import ignored_parts
+from ddpjob_operator.local.kubelet import Folders, Kubelet
+from ddpjob_operator.local.listener import Listener
 from ddpjob_operator.local.pod import LocalPod
 from ddpjob_operator.local.port import reserved_port
-from ddpjob_operator.local.program import Machine, program_of
-from ddpjob_operator.local.volumes import mounts_of
+from ddpjob_operator.local.program import Machine
 
 #: What status shows as the image of a job that names none: this machine's own Python.
 LOCAL_IMAGE = "local"
 #: As much of a log as the operator reads to find the cause of a failure.
 LOG_TAIL_BYTES = 64 * 1024
-#: Look again after this long at the latest, although every change wakes the loop.
+#: Look again after this long at the latest, although every change wakes the loop; and never sooner than a breath.
 AUDIT_SECONDS = 30.0
-
-
-class Listener(Protocol):
-    """Who watches a run."""
-
-    def on_ignored(self, parts: tuple[str, ...]) -> None:
-        """Once, at the first pod: what of it this machine ignores."""
-
-    def on_pod(self, name: str, command: tuple[str, ...]) -> None:
-        """A pod starts."""
-
-    def on_line(self, rank: int, text: str) -> None:
-        """The pod of this node rank printed a line. It is untrusted text."""
-
-    def on_status(self, status: DDPJobStatus) -> None:
-        """The job's status has changed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Folders:
-    """Where a run keeps what it makes."""
-
-    run: Path
-    """Logs and volumes; they stay."""
-    working: Path
-    """Where programs start."""
-
-    @property
-    def logs(self) -> Path:
-        """One file for each pod."""
-        return self.run / "logs"
-
-    @property
-    def volumes(self) -> Path:
-        """One folder for each volume that this machine lacks."""
-        return self.run / "volumes"
+BREATH_SECONDS = 0.02
 
 
 class LocalRun:
-    """One run of one job."""
+    """One run of one job. It keeps logs and volumes in `folder`, and its programs start in the current one."""
 
     def __init__(
         self,
@@ -95,7 +60,7 @@ class LocalRun:
         name: str,
         spec: DDPJobSpec,
         config_maps: Iterable[Body],
-        folders: Folders,
+        folder: Path,
         listener: Listener,
     ) -> None:
         """Check that this machine can run the job.
@@ -105,7 +70,7 @@ class LocalRun:
         """
         self._gpus = gpus_for(spec, os.environ)
         self._config_maps = tuple(config_maps)
-        self._folders = folders
+        self._folder = folder
         self._listener = listener
         self._job = Job(
             namespace=namespace,
@@ -118,10 +83,8 @@ class LocalRun:
             spec=spec,
         )
         self._service: dict[str, Any] | None = None
-        self._pods: dict[str, LocalPod] = {}
         self._logs: dict[str, str] = {}
         self._progress: tuple[int, Progress] | None = None
-        self._ignored_told = False
         self._num_interruptions = 0
         self._changed = asyncio.Event()
 
@@ -140,9 +103,9 @@ class LocalRun:
 
         Raises:
             ValueError: a pod cannot be made on this machine, for example for a mistake in the template's volumes.
+            OSError: a folder, file or process cannot be made.
         """
-        with reserved_port() as port, TemporaryDirectory(prefix="ddpjob-", ignore_cleanup_errors=True) as tmp_folder:
-            self._folders.logs.mkdir(parents=True)
+        with reserved_port() as port, TemporaryDirectory(prefix="ddpjob-", ignore_cleanup_errors=True) as temporary:
             machine = Machine(
                 python=Path(sys.executable),
                 environ=os.environ,
@@ -150,48 +113,55 @@ class LocalRun:
                 master_port=port,
                 gpus=self._gpus,
             )
-            mistake: ValueError | None = None
+            folders = Folders(run=self._folder, temporary=Path(temporary), working=Path.cwd())
+            mistake: ValueError | OSError | None = None
             async with asyncio.TaskGroup() as followers:
+                kubelet = Kubelet(
+                    machine, folders, self._config_maps, self._listener, followers, self._on_line, self._changed.set
+                )
                 try:
-                    await self._drive(machine, Path(tmp_folder), followers)
-                except ValueError as error:  # as it is, not in the group's exception
+                    await self._drive(kubelet)
+                except (ValueError, OSError) as error:  # raised below, as it is and not in a group
                     mistake = error
                 finally:
-                    for pod in self._pods.values():
-                        pod.kill()
+                    kubelet.kill_all()
             if mistake is not None:
                 raise mistake
 
-    async def _drive(self, machine: Machine, tmp_folder: Path, followers: asyncio.TaskGroup) -> None:
+    async def _drive(self, kubelet: Kubelet) -> None:
         """Plan and act until the job is over and all processes have ended."""
-        while not self._over():
+        while not (self._is_over and kubelet.all_ended):
             self._changed.clear()
-            self._forget_gone_pods()
             wake_at = None
-            if self._num_interruptions:
-                self._stop_pods()
+            if self._num_interruptions > 1:
+                kubelet.kill_all()
+            elif self._num_interruptions == 1:
+                kubelet.stop_all()
             else:
-                decision = plan(self._observed(), time.time())
+                decision = plan(self._observed(kubelet), time.time())
                 self._store(decision.status)
                 if decision.write_ahead:
                     continue
-                await self._carry_out(decision.actions, machine, tmp_folder, followers)
-                self._answer(decision.questions)
+                for action in decision.actions:
+                    if not self._num_interruptions:
+                        await self._carry_out(action, kubelet)
+                self._answer(decision.questions, kubelet)
                 wake_at = decision.wake_at
             await self._something_happens(wake_at)
 
-    def _over(self) -> bool:
-        finished = self._num_interruptions > 0 or self._job.deleting or self.status.finished
-        return finished and all(pod.ended for pod in self._pods.values())
+    @property
+    def _is_over(self) -> bool:
+        return self._num_interruptions > 0 or self._job.deleting or self.status.finished
 
-    def _observed(self) -> Observed:
+    def _observed(self, kubelet: Kubelet) -> Observed:
+        attempt, progress = self._progress or (0, None)
         return Observed(
             job=self._job,
-            pods=tuple(pod.record() for pod in self._pods.values()),
+            pods=kubelet.records(),
             trainer_image=LOCAL_IMAGE,
             service=service_of(self._service) if self._service else None,
             logs=self._logs,
-            progress=self._progress[1] if self._progress and self._progress[0] == self.status.attempt else None,
+            progress=progress if attempt == self.status.attempt else None,
         )
 
     def _store(self, status: DDPJobStatus) -> None:
@@ -200,31 +170,15 @@ class LocalRun:
             self._listener.on_status(status)
             self._changed.set()
 
-    def _stop_pods(self) -> None:
-        for pod in self._pods.values():
-            if self._num_interruptions > 1:
-                pod.kill()
-            elif not pod.deleted:
-                pod.delete(None)
-
-    async def _carry_out(
-        self, actions: Iterable[Action], machine: Machine, tmp_folder: Path, followers: asyncio.TaskGroup
-    ) -> None:
-        for action in actions:
-            if self._num_interruptions:
-                return
-            self._changed.set()  # look at the outcome of every action
-            if isinstance(action, CreatePod):
-                await self._create_pod(action, machine, tmp_folder, followers)
-            else:
-                self._act(action)
-
-    def _act(self, action: DeletePod | LowerPodDeadline | CreateService | PatchService | DeleteJob) -> None:
+    async def _carry_out(self, action: Action, kubelet: Kubelet) -> None:
+        self._changed.set()  # look at what it leads to
         match action:
+            case CreatePod():
+                await kubelet.create(action.body)
             case DeletePod():
-                self._pods[action.name].delete(action.grace_seconds)
+                kubelet.delete(action.name, action.grace_seconds)
             case LowerPodDeadline():
-                self._pods[action.name].lower_deadline()
+                kubelet.lower_deadline(action.name)
             case CreateService():
                 metadata = {**action.body["metadata"], "uid": str(uuid.uuid4()), "resourceVersion": "1"}
                 self._service = {**action.body, "metadata": metadata}
@@ -234,41 +188,23 @@ class LocalRun:
             case DeleteJob():
                 self._job = replace(self._job, deleting=True)
 
-    async def _create_pod(
-        self, action: CreatePod, machine: Machine, tmp_folder: Path, followers: asyncio.TaskGroup
-    ) -> None:
-        labels = action.body["metadata"]["labels"]
-        own_tmp_folder = tmp_folder / f"{labels[names.LABEL_ATTEMPT]}-{labels[names.LABEL_RANK]}"
-        own_tmp_folder.mkdir()
-        mounts = mounts_of(action.body, self._config_maps, self._folders.volumes, own_tmp_folder)
-        if not self._ignored_told:
-            self._ignored_told = True
-            self._listener.on_ignored(ignored_parts(action.body, mounts))
-        log, termination_log = (self._folders.logs / f"{action.name}{suffix}" for suffix in (".log", ".termination"))
-        program = program_of(action.body, mounts, machine, termination_log, self._folders.working)
-        self._listener.on_pod(action.name, program.command)
-        pod = await LocalPod.start(action.body, program, log, termination_log)
-        self._pods[action.name] = pod
-        followers.create_task(pod.follow(self._on_line, self._changed.set))
-
-    def _on_line(self, pod: LocalPod, text: str) -> None:
-        self._listener.on_line(pod.rank, text)
-        if pod.rank == 0 and names.contract.PROGRESS_PREFIX in text and (progress := latest_progress(text)):
-            self._progress = (pod.attempt, progress)
-            self._changed.set()
-
-    def _answer(self, questions: Iterable[Question]) -> None:
+    def _answer(self, questions: Iterable[Question], kubelet: Kubelet) -> None:
         """The tails of logs; a node is never gone, since the only one is this machine."""
         for question in questions:
             if isinstance(question, ReadLog):
-                self._logs[question.uid] = self._pods[question.pod].tail(LOG_TAIL_BYTES)
+                self._logs[question.uid] = kubelet.tail(question.pod, LOG_TAIL_BYTES)
                 self._changed.set()
 
-    def _forget_gone_pods(self) -> None:
-        self._pods = {name: pod for name, pod in self._pods.items() if not pod.gone}
+    def _on_line(self, pod: LocalPod, text: str) -> None:
+        """A pod printed a line, which may be rank 0's progress."""
+        self._listener.on_line(pod.rank, text)
+        if pod.rank == 0 and contract.PROGRESS_PREFIX in text and (progress := latest_progress(text)):
+            self._progress = (pod.attempt, progress)
+            self._changed.set()
 
     async def _something_happens(self, wake_at: float | None) -> None:
-        timeout = AUDIT_SECONDS if wake_at is None else min(AUDIT_SECONDS, max(0.0, wake_at - time.time()))
+        until_wake = AUDIT_SECONDS if wake_at is None else wake_at - time.time()
+        timeout = max(BREATH_SECONDS, min(AUDIT_SECONDS, until_wake))
         try:
             await asyncio.wait_for(self._changed.wait(), timeout)
         except TimeoutError:

@@ -36,7 +36,7 @@ def mounts_of(pod: Body, config_maps: Iterable[Body], volumes_folder: Path, tmp_
         tmp_folder: What the pod sees as /tmp; a short path, since sockets are made there.
 
     Raises:
-        ValueError: a mount names no volume of the pod, or a ConfigMap leads out of its volume.
+        ValueError: a mount names no volume of the pod, or a path leads out of its volume.
     """
     main = pod["spec"]["containers"][0]
     volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes") or ()}
@@ -58,6 +58,8 @@ def _volume(mount: Body, volumes: Mapping[str, Body]) -> Body:
 
 def _mount(mount: Body, volume: Body, data_of: Mapping[str, Body], volumes_folder: Path, pod_name: str) -> Mount:
     path, sub_path = mount["mountPath"].rstrip("/"), mount.get("subPath", "")
+    if _leads_out(PurePosixPath(sub_path)):
+        raise ValueError(f"mount {path}: subPath {sub_path!r} leads out of the volume; name a folder inside")
     kind = next((key for key in volume if key != "name"), "emptyDir")
     source = volume.get(kind, {})
     if kind == "hostPath" and _usable(source):
@@ -74,7 +76,10 @@ def _mount(mount: Body, volume: Body, data_of: Mapping[str, Body], volumes_folde
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
             target.chmod(source.get("defaultMode", 0o644))
-    return Mount(path=path, folder=folder / sub_path, instead_of="" if known else f"{kind} {_name(source)}".strip())
+    part = folder / sub_path  # a file of a ConfigMap, or a folder, which a kubelet makes
+    if not part.exists():
+        part.mkdir(parents=True)
+    return Mount(path=path, folder=part, instead_of="" if known else f"{kind} {_name(source)}".strip())
 
 
 def _usable(host_path: Body) -> bool:
@@ -93,9 +98,13 @@ def _files(source: Body, data: Body) -> list[tuple[PurePosixPath, str]]:
     items = source.get("items") or [{"key": key, "path": key} for key in data]
     files = [(PurePosixPath(item["path"]), data[item["key"]]) for item in items if item["key"] in data]
     for file_name, _ in files:
-        if file_name.is_absolute() or ".." in file_name.parts:
+        if _leads_out(file_name):
             raise ValueError(f"ConfigMap {source['name']}: file name {str(file_name)!r} leads out of the volume")
     return files
+
+
+def _leads_out(path: PurePosixPath) -> bool:
+    return path.is_absolute() or ".." in path.parts
 
 
 def _name(source: Body) -> str:

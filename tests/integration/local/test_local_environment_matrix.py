@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from local_command import LocalCommand, run_job, write_job
 
 HERE = Path(__file__).parent

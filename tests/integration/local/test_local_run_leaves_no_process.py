@@ -6,6 +6,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+
 from local_command import LocalCommand, wait_until, write_job
 
 # Each rank starts a child that leaves its session and ignores SIGTERM, and a grandchild whose parent is gone.

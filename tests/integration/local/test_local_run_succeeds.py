@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+
 from local_command import Outcome, run_job
 
 SHOW_ENVIRONMENT = """

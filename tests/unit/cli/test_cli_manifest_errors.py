@@ -1,0 +1,101 @@
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ddpjob_cli.manifest import ManifestError, read_manifest
+
+GOOD: dict[str, object] = {
+    "apiVersion": "ddpjob.dev/v1alpha1",
+    "kind": "DDPJob",
+    "metadata": {"name": "job"},
+    "spec": {"command": ["python", "x.py"]},
+}
+
+
+def written(tmp_path: Path, *documents: object) -> Path:
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump_all(documents))
+    return file
+
+
+def error(file: Path) -> str:
+    with pytest.raises(ManifestError) as raised:
+        read_manifest(file)
+    assert str(file) in str(raised.value)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"apiVersion": "v1"}, "apiVersion is 'v1'; expected ddpjob.dev/v1alpha1"),
+        ({"kind": "Job"}, "found 0 objects of kind DDPJob (Job); expected exactly one"),
+        ({"metadata": None}, "metadata is None"),
+        ({"metadata": {"name": "Job_1"}}, "metadata.name is 'Job_1'; expected at most 52 characters"),
+        ({"metadata": {"name": "j" * 53}}, "metadata.name is"),
+        ({"metadata": {"name": "job", "namespace": "../up"}}, "metadata.namespace is '../up'"),
+        ({"nodes": 2}, "unknown field nodes; did you mean to put it below spec?"),
+    ],
+)
+def test_the_frame_of_the_job_is_checked(tmp_path: Path, changed: dict[str, object], words: str) -> None:
+    assert words in error(written(tmp_path, {**GOOD, **changed}))
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"nodes": "two"}, "spec.nodes is 'two'; it should be a valid integer"),
+        ({"nodes": 0}, "spec.nodes is 0; it should be greater than or equal to 1"),
+        ({"node": 2}, "spec.node is no known field; expected one of: nodes, gpusPerNode"),
+        ({"restart": {"max": 1}}, "spec.restart.max is no known field; expected one of: maxRestarts"),
+        ({"env": [{"valu": "1", "name": "A"}]}, "spec.env.0.valu is no known field; expected one of: name, value"),
+        ({"env": [{"value": "1"}]}, "spec.env.0.name is missing"),
+        ({"env": [{"name": "RANK", "value": "1"}]}, "spec.env[0]: this variable is set by the operator"),
+        ({"trainer": {"recipe": "digits"}}, "set exactly one of trainer"),
+        ({"command": None}, "set exactly one of trainer"),
+        ({"command": [""]}, "command begins with an empty string"),
+        ({"processesPerNode": 2}, "one python process but each node has several ranks"),
+        ({"gpusPerNode": 2}, "one python process but each node has several ranks"),
+        ({"gpusPerNode": 2, "processesPerNode": 3}, "processesPerNode must equal gpusPerNode"),
+        ({"masterPort": 80}, "spec.masterPort is 80"),
+        ({"checkpoint": {"volume": {}, "everySteps": 5}}, "checkpoint.everySteps is for the built-in trainer"),
+        (
+            {"template": {"spec": {"containers": [{"name": "trainer", "env": [{"name": "WORLD_SIZE"}]}]}}},
+            "spec.template.spec.containers[0]: env sets a variable",
+        ),
+        ({"template": {"metadata": {"labels": {"ddpjob.dev/rank": "0"}}}}, "spec.template.metadata: labels under"),
+    ],
+)
+def test_a_spec_that_a_cluster_refuses_is_refused_in_the_same_words(
+    tmp_path: Path, spec: dict[str, object], words: str
+) -> None:
+    whole = {"command": ["python", "x.py"], **spec}
+    file = written(tmp_path, {**GOOD, "spec": {key: value for key, value in whole.items() if value is not None}})
+    assert words in error(file)
+
+
+def test_an_unknown_recipe_is_the_only_mistake_told(tmp_path: Path) -> None:
+    text = error(written(tmp_path, {**GOOD, "spec": {"trainer": {"recipe": "digit"}}}))
+    assert len(text.splitlines()) == 1
+    assert "spec.trainer.recipe is 'digit'; it should be 'digits' or" in text
+
+
+def test_what_is_no_manifest_is_told(tmp_path: Path) -> None:
+    assert "cannot be read (No such file or directory)" in error(tmp_path / "absent.yaml")
+    assert "cannot be read (Is a directory)" in error(tmp_path)
+    (tmp_path / "a.yaml").write_text("a: [1")
+    assert "is no valid YAML" in error(tmp_path / "a.yaml")
+    (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00")
+    assert "is no text in UTF-8" in error(tmp_path / "b.yaml")
+    assert "found 'text'; expected an object" in error(written(tmp_path, "text"))
+    assert "found 2 objects of kind DDPJob" in error(written(tmp_path, GOOD, GOOD))
+    assert "found 0 objects of kind DDPJob (nothing)" in error(written(tmp_path))
+
+
+def test_config_maps_come_along_and_other_objects_are_named(tmp_path: Path) -> None:
+    config_map = {"kind": "ConfigMap", "metadata": {"name": "code"}, "data": {"a": "b"}}
+    manifest = read_manifest(written(tmp_path, config_map, GOOD, {"kind": "Secret", "metadata": {"name": "s"}}, None))
+    assert manifest.config_maps == (config_map,)
+    assert manifest.others == ("Secret s",)
+    assert (manifest.namespace, manifest.name) == ("default", "job")

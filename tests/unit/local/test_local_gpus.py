@@ -1,0 +1,40 @@
+from pathlib import Path
+
+import pytest
+
+from ddpjob_operator.api.spec import DDPJobSpec
+from ddpjob_operator.local.gpus import gpus_for
+
+
+def spec(**fields: object) -> DDPJobSpec:
+    return DDPJobSpec.model_validate({"command": ["x"], **fields})
+
+
+def test_a_job_without_gpus_needs_none() -> None:
+    assert gpus_for(spec(nodes=4), {}) == ()
+
+
+def test_it_takes_as_many_as_it_needs_of_those_it_may_see() -> None:
+    assert gpus_for(spec(gpusPerNode=2), {"CUDA_VISIBLE_DEVICES": "3, 1,0"}) == ("3", "1")
+
+
+def test_too_few_are_refused_in_words() -> None:
+    with pytest.raises(ValueError, match="2 x 2 = 4, but this machine offers 3 GPUs: lower"):
+        gpus_for(spec(nodes=2, gpusPerNode=2), {"CUDA_VISIBLE_DEVICES": "0,1,2"})
+
+
+def test_other_vendors_are_refused_in_words() -> None:
+    with pytest.raises(ValueError, match=r"spec.gpuResource is amd.com/gpu"):
+        gpus_for(spec(gpusPerNode=1, gpuResource="amd.com/gpu"), {})
+
+
+@pytest.mark.parametrize(("exit_code", "offered"), [(0, 2), (9, 0)])
+def test_without_a_choice_the_drivers_tool_lists_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exit_code: int, offered: int
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\nprintf '0\\n1\\n'\nexit {exit_code}\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(ValueError, match=f"this machine offers {offered} GPUs"):
+        gpus_for(spec(gpusPerNode=3), {})

@@ -1,0 +1,33 @@
+from pathlib import Path
+
+from ddpjob_operator.local.ignored import ignored_parts
+from ddpjob_operator.local.volumes import Mount
+
+
+def test_everything_that_a_process_cannot_honour_is_named_once() -> None:
+    main = {
+        "name": "trainer",
+        "command": ["x"],
+        "image": "i",
+        "securityContext": {},
+        "env": [{"name": "A", "value": "1"}, {"name": "TOKEN", "valueFrom": {"secretKeyRef": {}}}],
+    }
+    spec = {
+        "containers": [main, {"name": "sidecar"}],
+        "securityContext": {},
+        "tolerations": [],
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 60,
+    }
+    mounts = (
+        Mount(path="/data", folder=Path("/here"), instead_of="nfs"),
+        Mount(path="/tmp", folder=Path("/tmp/x")),
+    )
+    assert ignored_parts({"spec": spec}, mounts) == (
+        "image",
+        "securityContext",
+        "tolerations",
+        "container sidecar",
+        "env TOKEN (valueFrom)",
+        "nfs at /data (instead: /here)",
+    )

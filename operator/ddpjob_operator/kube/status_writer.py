@@ -21,6 +21,9 @@ from ddpjob_operator.kube.workqueue import Key
 
 #: Least time between two writes of a job that change nothing but `progress` and `ready`. Other writes take both along.
 TICK_SECONDS = 10.0
+#: Least time from any write of a job to one that changes its messages too, and nothing else: they count pods, and each
+#: write would delay what those pods wait for.
+WORDS_SECONDS = 1.0
 
 
 class StatusWriter:
@@ -29,6 +32,7 @@ class StatusWriter:
     def __init__(self, client: Client, store: Store) -> None:
         self._client = client
         self._store = store
+        self._written_at: dict[Key, float] = {}
         self._ticked_at: dict[Key, float] = {}
 
     async def write(self, known: KnownJob, wanted: DDPJobStatus) -> float | None:
@@ -42,7 +46,7 @@ class StatusWriter:
         if wanted == job.status:
             return None
         tick = _only_ticks(job.status, wanted)
-        if tick and (wait_seconds := self._ticked_at.get(key, 0.0) + TICK_SECONDS - time.monotonic()) > 0:
+        if (wait_seconds := self._seconds_to_wait(key, job.status, wanted, tick=tick)) > 0:
             return wait_seconds
         patch = {
             "metadata": {"resourceVersion": job.resource_version},
@@ -54,6 +58,7 @@ class StatusWriter:
             self._store.jobs.put_answer(await self._client.get(DDPJOBS, job.namespace, job.name))
             raise
         STATUS_WRITES.labels("tick" if tick else "change").inc()
+        self._written_at[key] = time.monotonic()
         if tick:
             self._ticked_at[key] = time.monotonic()
         self._store.jobs.put_answer(answer)
@@ -61,7 +66,15 @@ class StatusWriter:
 
     def forget(self, key: Key) -> None:
         """The job is gone."""
+        self._written_at.pop(key, None)
         self._ticked_at.pop(key, None)
+
+    def _seconds_to_wait(self, key: Key, old: DDPJobStatus, new: DDPJobStatus, *, tick: bool) -> float:
+        if tick:
+            return self._ticked_at.get(key, 0.0) + TICK_SECONDS - time.monotonic()
+        if _without_words(old) == _without_words(new):
+            return self._written_at.get(key, 0.0) + WORDS_SECONDS - time.monotonic()
+        return 0.0
 
 
 def as_json(status: DDPJobStatus) -> dict[str, Any]:
@@ -84,3 +97,8 @@ def merge_patch_between(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[
 
 def _only_ticks(old: DDPJobStatus, new: DDPJobStatus) -> bool:
     return new.model_copy(update={"progress": old.progress, "ready": old.ready}) == old
+
+
+def _without_words(status: DDPJobStatus) -> DDPJobStatus:
+    conditions = [condition.model_copy(update={"message": ""}) for condition in status.conditions]
+    return status.model_copy(update={"progress": None, "ready": None, "message": None, "conditions": conditions})

@@ -117,3 +117,16 @@ async def test_a_tick_goes_out_when_its_time_has_come(desk: Desk, monkeypatch: p
     monkeypatch.setattr("ddpjob_operator.kube.status_writer.TICK_SECONDS", 0.0)
     assert await desk.write(ready="1/2") is None
     assert (await desk.namespace.status("j"))["ready"] == "1/2"
+
+
+async def test_a_message_that_counts_is_written_at_most_once_a_second(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await desk.write(phase=Phase.RESTARTING, message="waiting for 3 pods")
+    wait_seconds = await desk.write(message="waiting for 2 pods", ready="1/3")
+    assert wait_seconds is not None
+    assert 0 < wait_seconds <= 1
+    assert await desk.write(message="waiting for 1 pod", attempt=2) is None
+    monkeypatch.setattr("ddpjob_operator.kube.status_writer.WORDS_SECONDS", 0.0)
+    assert await desk.write(message="waiting for none") is None
+    assert (await desk.namespace.status("j"))["message"] == "waiting for none"

@@ -3,6 +3,8 @@
 import functools
 import json
 import os
+import re
+import shlex
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -109,3 +111,14 @@ def operator_pod(values: Mapping[str, Any] | None = None) -> Object:
 def operator_arguments(values: Mapping[str, Any] | None = None) -> list[str]:
     """The operator's command line."""
     return operator_pod(values)["containers"][0]["args"]
+
+
+def readme_commands(beginning: str, **names: str) -> list[list[str]]:
+    """The chart's README's commands that begin so, with the words in capitals replaced, as argument lists."""
+    text = (CHART / "README.md").read_text()
+    lines = [line for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
+    found = [line for line in lines if line.startswith(beginning)]
+    assert found
+    for word, name in names.items():
+        found = [re.sub(rf"\b{word}\b", name, line) for line in found]
+    return [shlex.split(line) for line in found]

@@ -1,15 +1,13 @@
 """The CRD outlives the release, and the next release, whatever its name, takes it over as README.md says."""
 
 import json
-import re
-import shlex
 import shutil
 
 import pytest
 import yaml
 
 from chart_cluster import CRD
-from chart_render import CHART, REPOSITORY, HelmError
+from chart_render import CHART, REPOSITORY, HelmError, readme_commands
 
 JOB = {
     "apiVersion": "ddpjob.dev/v1alpha1",
@@ -28,17 +26,6 @@ def create_job(cluster, namespace):
 def owner(cluster):
     annotations = cluster.kubectl.json("get", "crd", CRD)["metadata"]["annotations"]
     return annotations["meta.helm.sh/release-name"], annotations["meta.helm.sh/release-namespace"]
-
-
-def readme_commands(beginning, **names):
-    """The README's commands that begin so, with the words in capitals replaced, as argument lists."""
-    text = (CHART / "README.md").read_text()
-    lines = [line for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
-    found = [line for line in lines if line.startswith(beginning)]
-    assert found
-    for word, name in names.items():
-        found = [re.sub(rf"\b{word}\b", name, line) for line in found]
-    return [shlex.split(line) for line in found]
 
 
 def test_reinstalling_under_the_same_name_takes_the_crd_that_was_kept(cluster):

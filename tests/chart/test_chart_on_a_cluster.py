@@ -6,7 +6,7 @@ import pytest
 
 import testbed
 from chart_cluster import CRD
-from chart_render import find, installed, of_test, operator_pod, render
+from chart_render import CHART, REPOSITORY, find, installed, of_test, operator_pod, readme_commands, render
 
 EVERYTHING = "all,serviceaccounts,configmaps,secrets,roles,rolebindings,clusterroles,clusterrolebindings,customresourcedefinitions"
 
@@ -31,6 +31,19 @@ def test_install_test_and_uninstall_in_a_restricted_namespace(cluster):
 
     # The garbage collector takes the pod a moment after the Deployment.
     testbed.wait_for("all but the CRD to be gone", lambda: left() == only_the_crd, seconds=30)
+
+
+def test_the_commands_of_the_readme(cluster):
+    install, test = readme_commands("helm install ddpjob-operator") + readme_commands("helm test")
+    assert install[3] == str(CHART.relative_to(REPOSITORY))
+    try:
+        cluster.helm(
+            "install", install[2], CHART, *install[4:], values={"commonAnnotations": {"testbed/exit-code": "0"}}
+        )
+        assert "Phase:          Succeeded" in cluster.helm(*test[1:])
+    finally:
+        cluster.helm("uninstall", install[2], "--namespace", "ddpjob-system", "--wait", "--ignore-not-found")
+        cluster.kubectl("delete", "namespace", "ddpjob-system", "--wait", "--timeout=60s")
 
 
 def test_a_failed_test_is_reported_and_leaves_nothing(cluster):

@@ -26,9 +26,9 @@ def main() -> int:
     options = parser.parse_args()
 
     if "KUBERNETES_SERVICE_HOST" in os.environ:
-        config.load_incluster_config()
+        config.load_incluster_config()  # type: ignore[no-untyped-call]  # the package has no annotations
     else:
-        config.load_kube_config()
+        config.load_kube_config()  # type: ignore[no-untyped-call]  # the same
     jobs = Jobs(json.loads(options.job.read_text()))
     name = jobs.create()
     try:
@@ -43,7 +43,7 @@ class Jobs:
     def __init__(self, manifest: dict[str, Any]) -> None:
         self._manifest = manifest
         group, version = manifest["apiVersion"].split("/")
-        self._where = {
+        self._where: dict[str, Any] = {
             "group": group,
             "version": version,
             "namespace": manifest["metadata"]["namespace"],
@@ -54,13 +54,13 @@ class Jobs:
 
     def create(self) -> str:
         """Create the job; its name."""
-        job = self._api.create_namespaced_custom_object(**self._where, body=self._manifest)
+        job: Any = self._api.create_namespaced_custom_object(**self._where, body=self._manifest)
         say(f"created DDPJob {job['metadata']['namespace']}/{job['metadata']['name']}")
         return str(job["metadata"]["name"])
 
     def status(self, name: str) -> dict[str, Any]:
         """What the operator has written about the job; empty before its first word."""
-        job = self._api.get_namespaced_custom_object(**self._where, name=name)
+        job: Any = self._api.get_namespaced_custom_object(**self._where, name=name)
         return dict(job.get("status") or {})
 
     def delete(self, name: str) -> None:

@@ -1,5 +1,6 @@
 """What a person sees of a local run: every rank's lines, where training stands, and how it ended."""
 
+import os
 from collections.abc import Mapping
 from typing import Self
 
@@ -29,8 +30,12 @@ class Display:
     def __init__(self, *, processes_per_node: int, verbose: bool) -> None:
         self._pod_title = "rank" if processes_per_node == 1 else "node"
         self._verbose = verbose
-        self._console = Console(highlight=False, soft_wrap=True)
-        self._bar = _Bar(self._console) if self._console.is_terminal and not self._console.no_color else None
+        # https://no-color.org; FORCE_COLOR and the like remain rich's own business.
+        self._console = Console(
+            highlight=False, soft_wrap=True, force_terminal=False if os.environ.get("NO_COLOR") else None
+        )
+        fancy = self._console.is_terminal and not self._console.is_dumb_terminal
+        self._bar = _Bar(self._console) if fancy else None
         self._shown = DDPJobStatus()
 
     def __enter__(self) -> Self:

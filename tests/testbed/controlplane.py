@@ -94,7 +94,7 @@ class ControlPlane:
     @property
     def kubectl(self) -> Kubectl:
         """A kubectl with all rights."""
-        return Kubectl(self.kubeconfig)
+        return Kubectl(self.kubeconfig, cache=self.folder / "kubectl")
 
     @property
     def server(self) -> str:

@@ -22,9 +22,16 @@ class KubectlError(TestbedError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kubectl:
-    """Call it with kubectl's own arguments: `kubectl("get", "pods", "-A")`."""
+    """Call it with kubectl's own arguments: `kubectl("get", "pods", "-A")`.
+
+    Attributes:
+        kubeconfig: of the cluster.
+        cache: where kubectl remembers what the cluster serves; its own default where None. A cluster that lives for
+            minutes would leave several MB there.
+    """
 
     kubeconfig: Path
+    cache: Path | None = None
 
     def __call__(self, *arguments: str, stdin: str | None = None, timeout_seconds: float = TIMEOUT_SECONDS) -> str:
         """Run kubectl and give what it printed.
@@ -32,7 +39,8 @@ class Kubectl:
         Raises:
             KubectlError: it failed, or took longer than `timeout_seconds`.
         """
-        command = [str(tools.path("kubectl")), f"--kubeconfig={self.kubeconfig}", *arguments]
+        cache = [f"--cache-dir={self.cache}"] if self.cache else []
+        command = [str(tools.path("kubectl")), f"--kubeconfig={self.kubeconfig}", *cache, *arguments]
         try:
             done = subprocess.run(
                 command, input=stdin, capture_output=True, text=True, timeout=timeout_seconds, check=False

@@ -134,6 +134,7 @@ class Node:
             print(f"testbed: {error}\ntestbed: starting {self.name} with an empty image store", flush=True)
             shutil.rmtree(self.store)
             self._containerd(disabled=["io.containerd.nri.v1.nri"]).start()
+        self._forget_replaced_images()
 
     def _cni_config(self) -> dict[str, object]:
         ipam = {
@@ -210,11 +211,22 @@ class Node:
 
     def load_image(self, archive: Path, image: oci.Image) -> None:
         """Import an archive, unless this very image is there under its name."""
-        present = [line.split() for line in self.ctr("images", "list", f"name=={image.name}").splitlines()[1:]]
-        if not any(image.digest in fields for fields in present):
-            self.ctr(
-                "images", "import", "--local", "--snapshotter=overlayfs", str(archive), timeout_seconds=IMPORT_SECONDS
-            )
+        if self._images().get(image.name) != image.digest:
+            # Once unpacked, the layers' archives are not needed any more: half the space.
+            how = ("--local", "--snapshotter=overlayfs", "--discard-unpacked-layers")
+            self.ctr("images", "import", *how, str(archive), timeout_seconds=IMPORT_SECONDS)
+
+    def _images(self) -> dict[str, str]:
+        """The digests of the images in the store, by name."""
+        lines = self.ctr("images", "list").splitlines()[1:]
+        return {fields[0]: fields[2] for fields in map(str.split, lines)}
+
+    def _forget_replaced_images(self) -> None:
+        """Drop images whose name went to another. Kubernetes' own name for them, their digest, would keep them for ever."""
+        images = self._images()
+        named = {digest for name, digest in images.items() if not name.startswith("sha256:")}
+        if replaced := [name for name, digest in images.items() if digest not in named]:
+            self.ctr("images", "remove", *replaced)
 
     def launch_kubelet(self) -> None:
         """Start the kubelet and return before it is ready."""

@@ -34,8 +34,9 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser(
         "run",
         help="run a DDPJob",
-        description="Run the DDPJob of a YAML file. Exit code: 0 succeeded, 1 failed, 2 wrong use or a bad file,"
-        " 130 interrupted by Ctrl-C.",
+        description="Run the DDPJob of a YAML file on this machine, each pod as a process that starts in the current"
+        " folder. Every run is a new job; its logs and volumes stay in .ddpjob/runs. Exit code: 0 succeeded, 1 failed,"
+        " 2 wrong use or a bad file, 130 interrupted by Ctrl-C.",
     )
     run.add_argument(
         "file", type=Path, metavar="FILE", help="YAML file with one DDPJob, and ConfigMaps if it needs any"

@@ -163,6 +163,8 @@ def test_a_cluster_made_by_the_command_line_outlives_it_until_down() -> None:
     try:
         kubeconfig = run("up", "--name", name).splitlines()[-1].removeprefix("export KUBECONFIG=")
         assert f"{name}: running" in run("status")
+        again = run("up", "--name", name).splitlines()
+        assert again == [f"export KUBECONFIG={kubeconfig}"]
         assert "default" in Kubectl(Path(kubeconfig))("get", "namespaces")
     finally:
         run("down", "--name", name)

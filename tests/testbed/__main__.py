@@ -11,7 +11,7 @@ from testbed import tools
 from testbed.cluster import Cluster
 from testbed.controlplane import ControlPlane
 from testbed.errors import TestbedError
-from testbed.instance import Instance, instances
+from testbed.instance import Instance, InstanceError, instances
 
 DEFAULT_NAME = "testbed"
 
@@ -22,11 +22,32 @@ def build(arguments: argparse.Namespace) -> None:
 
 
 def up(arguments: argparse.Namespace) -> None:
-    """Start a cluster that outlives this command."""
+    """Start a cluster that outlives this command; one that runs already is left as it is."""
     cluster = Cluster(arguments.name, nodes=arguments.nodes) if arguments.nodes else ControlPlane(arguments.name)
-    cluster.start()
-    cluster.detach()
+    if not _runs(arguments.name, arguments.nodes):
+        cluster.start()
+        cluster.detach()
     print(f"export KUBECONFIG={cluster.kubeconfig}")
+
+
+def _runs(name: str, nodes: int) -> bool:
+    """Whether a detached cluster of this name answers. One that does not is removed.
+
+    Raises:
+        InstanceError: it has another number of nodes.
+    """
+    instance = Instance(name)
+    if not instance.detached:
+        return False
+    if not ControlPlane(name).serves:
+        print(f"testbed: cluster {name} does not answer; starting it anew", flush=True)
+        instance.remove()
+        return False
+    if (found := int(instance.description.get("nodes", "0"))) != nodes:
+        raise InstanceError(
+            f"cluster {name} runs with {found} nodes, asked for were {nodes}: python -m testbed down --name {name} first"
+        )
+    return True
 
 
 def down(arguments: argparse.Namespace) -> None:

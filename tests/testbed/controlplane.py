@@ -101,6 +101,11 @@ class ControlPlane:
         """The API server's URL."""
         return self.instance.description["server"]
 
+    @property
+    def serves(self) -> bool:
+        """Whether the API server is ready."""
+        return self.answers(f"{self.server}/readyz")
+
     def kubeconfig_of(self, user: str) -> Path:
         """The kubeconfig of a component or node."""
         return self.folder / f"{user}.kubeconfig"
@@ -280,7 +285,7 @@ class ControlPlane:
             "--enable-admission-plugins=NodeRestriction",
             f"--feature-gates={','.join(gates)}",
             f"--runtime-config={'scheduling.k8s.io/v1alpha2=true' if gates else ''}",
-            ready=lambda: self.answers(f"{self.server}/readyz"),
+            ready=lambda: self.serves,
         )
 
     def _controller_manager(self, port: int) -> Component:

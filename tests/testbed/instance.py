@@ -58,6 +58,11 @@ class Instance:
         (self.folder / "description.json").write_text(json.dumps(self.description | facts, indent=2) + "\n")
 
     @property
+    def detached(self) -> bool:
+        """Whether it is there, was started wholly, and has no owner any more."""
+        return self.folder.exists() and not (self.folder / "owner").exists()
+
+    @property
     def alive(self) -> bool:
         """Whether its owner, or if it is detached any of its processes, lives."""
         owner = self.folder / "owner"

@@ -1,3 +1,4 @@
+# ruff: noqa: N806 - arrays carry their shape in their name
 """Recipe `resnet18-cifar10`: CIFAR-10 from an image folder, ResNet-18 with the stem for small images.
 
 The folder holds `train/<class>/<any>.jpg` and `test/<class>/<any>.jpg` (PNG too), classes numbered in the order of
@@ -7,9 +8,10 @@ their names. Every rank decodes all images once and keeps them on its device as 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import nn
-from torchvision.io import ImageReadMode, decode_image
 from torchvision.models import resnet18
 
 from ddpjob_trainer.config import ConfigError
@@ -67,11 +69,11 @@ def _load_split(folder: Path, classes: list[str]) -> Split:
 def _decode(path: Path) -> torch.Tensor:
     """One image, uint8 of shape (3, rows, columns)."""
     try:
-        encoded = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)
-        image: torch.Tensor = decode_image(encoded, mode=ImageReadMode.RGB)
-    except (RuntimeError, ValueError) as error:
+        with Image.open(path) as image:
+            pixels_HWC = np.array(image.convert("RGB"))
+    except (OSError, ValueError) as error:  # Pillow's errors of format are OSErrors
         raise ConfigError(f"data: {path} cannot be decoded: {error}") from error
-    return image
+    return torch.from_numpy(pixels_HWC).permute(2, 0, 1)
 
 
 def model(num_classes: int) -> nn.Module:

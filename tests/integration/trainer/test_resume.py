@@ -1,0 +1,115 @@
+"""A training that was killed and resumed ends with the very bits of one that was not."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from ddpjob_trainer import contract
+from training_runs import Run, finished, ranks_by_hand, started
+
+KEYS = ("epochs=4", "globalBatchSize=100", "checkpointEverySteps=4", "logEverySteps=1")  # 15 steps an epoch
+
+
+def job(folder: Path, *, attempt: int = 1, uid: str = "u1") -> dict[str, str]:
+    return {
+        contract.DDPJOB_CHECKPOINT_DIR: str(folder / "checkpoints"),
+        contract.DDPJOB_UID: uid,
+        contract.DDPJOB_ATTEMPT: str(attempt),
+    }
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return finished(tmp_path_factory.mktemp("uninterrupted"), *KEYS, ranks=2)
+
+
+def test_a_killed_rank_costs_no_bit(uninterrupted, tmp_path):
+    with started(tmp_path, *KEYS, ranks=2, environ=job(tmp_path)) as run:
+        run.wait_for("step 33/60")
+        os.kill(run.rank_pids()[0], signal.SIGKILL)
+        assert run.wait() == 128 + signal.SIGKILL
+        assert run.message == "rank 0\nkilled by SIGKILL"
+    resumed = finished(tmp_path, *KEYS, ranks=2, environ=job(tmp_path, attempt=2))
+    first = min(resumed.losses)
+    assert first > 4, "it did not start from the beginning"
+    assert resumed.losses == {step: loss for step, loss in uninterrupted.losses.items() if step >= first}
+    assert resumed.weights == uninterrupted.weights
+
+
+def test_one_ranks_sigterm_stops_all_with_a_checkpoint_and_nothing_is_lost(uninterrupted, tmp_path):
+    ranks = [{**job(tmp_path), **rank} for rank in ranks_by_hand(2)]
+    with (
+        started(tmp_path / "0", *KEYS, ranks=0, environ=ranks[0]) as rank_0,
+        started(tmp_path / "1", *KEYS, ranks=0, environ=ranks[1]) as rank_1,
+    ):
+        rank_0.wait_for("step 20/60")
+        rank_1.process.send_signal(signal.SIGTERM)
+        assert (rank_0.wait(), rank_1.wait()) == (contract.EXIT_CHECKPOINTED, contract.EXIT_CHECKPOINTED)
+    stopped_at = int(rank_0.message.removeprefix(contract.TERMINATION_CHECKPOINT_PREFIX))
+    assert stopped_at == max(rank_0.losses), "the last step done is the step saved"
+    assert rank_1.message == ""
+    assert "most recent call first" in rank_1.text, "the signal dumps the stacks"
+    resumed = finished(tmp_path, *KEYS, ranks=2, environ=job(tmp_path, attempt=2))
+    assert min(resumed.losses) == stopped_at + 1
+    assert {**rank_0.losses, **resumed.losses} == uninterrupted.losses
+    assert resumed.weights == uninterrupted.weights
+
+
+def test_another_number_of_ranks_goes_on_with_the_same_order_and_nearly_the_same_losses(uninterrupted, tmp_path):
+    with started(tmp_path, *KEYS, ranks=2, environ=job(tmp_path)) as run:
+        run.wait_for("step 22/60")
+        run.process.send_signal(signal.SIGTERM)
+        assert run.wait() == contract.EXIT_CHECKPOINTED
+    resumed = finished(tmp_path, *KEYS, ranks=3, environ=job(tmp_path, attempt=2))
+    worst = max(abs(loss - uninterrupted.losses[step]) for step, loss in resumed.losses.items())
+    print(f"2 to 3 ranks: largest difference of a loss {worst:.1e}")
+    assert worst <= 1e-3
+
+
+def test_what_a_finished_job_left(uninterrupted, tmp_path):
+    """One training, then everything that may meet its folder."""
+    first = finished(tmp_path, *KEYS, ranks=2, environ=job(tmp_path))
+    assert first.weights == uninterrupted.weights, "checkpoints change nothing"
+
+    # Applied again, it evaluates and is done.
+    again = finished(tmp_path, *KEYS, ranks=2, environ=job(tmp_path, uid="u2"))
+    assert again.losses == {}
+    assert (again.weights, again.accuracy) == (first.weights, first.accuracy)
+
+    # A torn newest checkpoint gives way to the one before it.
+    newest = max((tmp_path / "checkpoints").glob("*.pt"))
+    newest.write_bytes(newest.read_bytes()[:-100])
+    torn = finished(tmp_path, *KEYS, environ=job(tmp_path, uid="u2", attempt=2), ranks=2)
+    assert f"{newest.with_suffix('.json')} is not whole" in torn.text
+    assert 0 < len(torn.losses) < 60
+    assert torn.weights == first.weights
+
+    # A late rank of an older attempt is refused.
+    late = finished(tmp_path, *KEYS, environ=job(tmp_path, uid="u2", attempt=1), expected=contract.EXIT_FENCED)
+    assert "claimed by attempt 2 of job uid u2" in late.message
+
+    # Another training is refused in words.
+    other = finished(tmp_path, *KEYS, "seed=5", environ=job(tmp_path, uid="u3"), expected=contract.EXIT_BAD_CONFIG)
+    assert "seed was 0 when it was saved and is 5 now" in other.message
+
+
+def test_sigterm_without_a_checkpoint_folder(tmp_path):
+    with started(tmp_path, *KEYS, ranks=2) as run:
+        assert "DDPJOB_CHECKPOINT_DIR is not set" in run.wait_for("no checkpoints: .*").group()
+        run.wait_for("step 5/60")
+        run.process.send_signal(signal.SIGTERM)
+        assert run.wait() == contract.EXIT_TERMINATED
+    assert run.message == ""
+
+
+def test_the_progress_lines_of_a_run(uninterrupted):
+    lines = [line for line in uninterrupted.lines if line.startswith(contract.PROGRESS_PREFIX)]
+    progress = [json.loads(line.removeprefix(contract.PROGRESS_PREFIX)) for line in lines]
+    assert (progress[0]["step"], progress[0]["phase"]) == (0, contract.PHASE_START)
+    assert (progress[-1]["step"], progress[-1]["phase"]) == (60, contract.PHASE_DONE)
+    assert all(fields.keys() <= set(contract.PROGRESS_FIELDS) for fields in progress)
+    assert all(fields["totalSteps"] == 60 for fields in progress)
+    assert [fields["step"] for fields in progress] == sorted(fields["step"] for fields in progress)

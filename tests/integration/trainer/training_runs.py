@@ -1,0 +1,169 @@
+"""Real trainings for tests: real processes, real gloo, the digits."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ddpjob_trainer import contract
+
+#: Starting a process and loading torch takes 2 to 10 s on a busy machine with two cores.
+DEADLINE_SECONDS = 240.0
+TRAINER = (sys.executable, "-m", "ddpjob_trainer")
+
+
+@dataclass(kw_only=True)
+class Run:
+    """A training under way, or at its end."""
+
+    process: subprocess.Popen[str]
+    message_path: Path
+    lines: list[str] = field(default_factory=list)
+    reader: threading.Thread = field(init=False)
+
+    @property
+    def text(self) -> str:
+        """Its output so far, both streams."""
+        return "\n".join(self.lines)
+
+    def wait(self) -> int:
+        """The exit code."""
+        code = self.process.wait(timeout=DEADLINE_SECONDS)
+        self.reader.join(timeout=DEADLINE_SECONDS)
+        return code
+
+    def wait_for(self, pattern: str) -> re.Match[str]:
+        """The first match in its output, which must come before the deadline and the end of the process."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not (match := re.search(pattern, self.text)):
+            ended = self.process.poll() is not None and not self.reader.is_alive()
+            assert not ended, f"ended with {self.process.returncode} without {pattern!r}:\n{self.text}"
+            assert time.monotonic() < deadline, f"no {pattern!r} in {DEADLINE_SECONDS} s:\n{self.text}"
+            time.sleep(0.005)
+        return match
+
+    def follow(self) -> None:
+        """Collect output from now on."""
+
+        def read() -> None:
+            assert self.process.stdout is not None
+            for line in self.process.stdout:
+                self.lines.append(line.rstrip("\n"))
+
+        self.reader = threading.Thread(target=read, daemon=True)
+        self.reader.start()
+
+    @property
+    def losses(self) -> dict[int, float]:
+        """Loss by number of steps done."""
+        return {
+            int(step): float(loss)
+            for step, loss in re.findall(r"^epoch \d+ step (\d+)/\d+ loss (\S+)", self.text, re.MULTILINE)
+        }
+
+    @property
+    def weights(self) -> str:
+        """The digest of the final parameters."""
+        match = re.search(r"^weights sha256 (\w+)$", self.text, re.MULTILINE)
+        assert match, self.text
+        return match[1]
+
+    @property
+    def accuracy(self) -> float:
+        """The last accuracy told, in percent."""
+        return float(re.findall(r"accuracy (\S+) %", self.text)[-1])
+
+    @property
+    def message(self) -> str:
+        """Its termination message."""
+        return self.message_path.read_text()
+
+    def rank_pids(self) -> list[int]:
+        """The launcher's children."""
+        path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        return [int(pid) for pid in path.read_text().split()]
+
+
+@contextmanager
+def started(
+    folder: Path,
+    *keys: str,
+    ranks: int = 1,
+    command: tuple[str, ...] = TRAINER,
+    environ: Mapping[str, str] | None = None,
+) -> Iterator[Run]:
+    """Start a training of the digits, by the small launcher if it has several ranks; killed at the end of the block.
+
+    Args:
+        folder: For the termination message, and as HOME.
+        keys: `key=value` of the configuration.
+        ranks: Processes to start; 0 leaves that to `command` and `environ`.
+        command: What to run; gets the configuration as arguments.
+        environ: Further variables.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    message_path = folder / f"termination-log-{time.monotonic_ns()}"
+    message_path.touch()
+    chosen = keys if any(key.startswith("recipe=") for key in keys) else ("recipe=digits", *keys)
+    variables = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": ":".join(path for path in sys.path if path),
+        "HOME": str(folder),
+        contract.DDPJOB_TERMINATION_LOG: str(message_path),
+        **({contract.NPROC_PER_NODE: str(ranks), contract.MASTER_PORT: str(free_port())} if ranks else {}),
+        **(environ or {}),
+    }
+    process = subprocess.Popen(
+        [*command, *(part for key in chosen for part in ("--set", key))],
+        env=variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    run = Run(process=process, message_path=message_path)
+    run.follow()
+    try:
+        yield run
+    finally:
+        process.kill()
+        process.wait()
+
+
+def finished(folder: Path, *keys: str, expected: int = 0, **settings: object) -> Run:
+    """The same, run to its end, which must be the expected exit code."""
+    with started(folder, *keys, **settings) as run:  # type: ignore[arg-type]  # passed through
+        code = run.wait()
+        assert code == expected, f"exit code {code}:\n{run.text}"
+        return run
+
+
+def ranks_by_hand(world_size: int) -> list[dict[str, str]]:
+    """What the operator gives to pods of one process each, all on this machine."""
+    port = str(free_port())
+    return [
+        {
+            contract.RANK: str(rank),
+            contract.WORLD_SIZE: str(world_size),
+            contract.LOCAL_RANK: "0",
+            contract.LOCAL_WORLD_SIZE: "1",
+            contract.NODE_RANK: str(rank),
+            contract.NPROC_PER_NODE: "1",
+            contract.MASTER_ADDR: "127.0.0.1",
+            contract.MASTER_PORT: port,
+        }
+        for rank in range(world_size)
+    ]
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

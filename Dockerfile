@@ -1,0 +1,49 @@
+# The images of ddpjob, by target:
+#   docker build --target operator --tag ddpjob-operator .     the operator, without torch
+#   docker build --target trainer --tag ddpjob-trainer .       the trainer, with torch and its CUDA libraries
+# BASE is any image with Python >= 3.11 and its venv module. No step needs a compiler: the locks are installed from
+# wheels. Dependencies come first and our code last, so a change of code makes only two thin layers anew.
+# Nothing is written at run time: any numeric user and a read-only root will do.
+ARG BASE=python:3.11-slim
+
+# A venv of our own, because Debian's Python is externally managed and is not called `python`. ddpjob.pth puts
+# /opt/ddpjob, where our code goes, on its path.
+FROM ${BASE} AS venv
+ENV PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1
+RUN python3 -m venv --without-pip /opt/venv \
+    && echo /opt/ddpjob > "$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/ddpjob.pth"
+
+
+FROM venv AS operator
+COPY requirements/operator.lock /tmp/operator.lock
+RUN python -m ensurepip \
+    && python -m pip install --no-cache-dir --require-hashes --only-binary=:all: --requirement /tmp/operator.lock \
+    && python -m pip uninstall --yes pip setuptools \
+    && rm /tmp/operator.lock
+# Of the trainer only what it shares with the operator.
+COPY trainer/ddpjob_trainer/__init__.py \
+     trainer/ddpjob_trainer/config.py \
+     trainer/ddpjob_trainer/contract.py \
+     /opt/ddpjob/ddpjob_trainer/
+COPY operator/ddpjob_operator /opt/ddpjob/ddpjob_operator
+# Unchecked: the files never change, and a layer's timestamps must not decide whether the bytecode is used.
+RUN chmod -R a+rX /opt/ddpjob \
+    && python -m compileall -q --invalidation-mode unchecked-hash /opt/ddpjob
+USER 65532:65532
+ENTRYPOINT ["python", "-m", "ddpjob_operator"]
+
+
+# NVIDIA_VISIBLE_DEVICES stays unset on purpose: the device plugin sets it, and a pod that asked for no GPU sees none.
+FROM venv AS trainer
+COPY requirements/trainer.lock /tmp/trainer.lock
+# pip stays, for images built on top of this one.
+RUN python -m ensurepip --default-pip \
+    && python -m pip install --no-cache-dir --require-hashes --only-binary=:all: --requirement /tmp/trainer.lock \
+    && rm /tmp/trainer.lock
+COPY trainer/ddpjob_trainer /opt/ddpjob/ddpjob_trainer
+RUN chmod -R a+rX /opt/ddpjob \
+    && python -m compileall -q --invalidation-mode unchecked-hash /opt/ddpjob
+USER 65532:65532
+CMD ["python", "-m", "ddpjob_trainer", "--help"]

@@ -1,0 +1,50 @@
+"""The images alone, without a cluster: what is in them, and that they work for a user whom no passwd file knows."""
+
+import pytest
+
+from testbed import images
+from testbed.commands import CommandError
+
+#: In no passwd file, and owner of nothing.
+STRANGER = "12345:12345"
+
+#: Our own modules, as the image's Python finds them: their files that have no bytecode, or that the user could change.
+AT_FAULT = """
+import importlib.util, os, pathlib, sys
+files = [file for file in pathlib.Path("/opt/ddpjob").rglob("*.py")]
+assert files and importlib.util.find_spec(sys.argv[1]).origin.startswith("/opt/ddpjob/")
+uncompiled = [file for file in files if not os.path.exists(importlib.util.cache_from_source(file))]
+print(*uncompiled, *[file for file in pathlib.Path("/opt").rglob("*") if not file.is_symlink() and os.access(file, os.W_OK)])
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built() -> dict[str, images.Image]:
+    return {target: images.build(target) for target in images.TARGETS}
+
+
+@pytest.mark.parametrize(
+    ("target", "command", "expected"),
+    [
+        ("operator", ["python", "-m", "ddpjob_operator", "--help"], "--trainer-image"),
+        ("trainer", ["python", "-m", "ddpjob_trainer", "--help"], "--config-json"),
+        ("trainer", ["torchrun", "--help"], "--nproc-per-node"),
+        ("trainer", ["python", "-c", "import torch, torchvision, sklearn; print(torch.ones(2).sum().item())"], "2.0"),
+    ],
+)
+def test_a_stranger_runs_it(target: str, command: list[str], expected: str) -> None:
+    assert expected in images.run(target, *command, user=STRANGER)
+
+
+@pytest.mark.parametrize(("target", "package"), [("operator", "ddpjob_operator"), ("trainer", "ddpjob_trainer")])
+def test_our_code_is_compiled_and_cannot_be_changed(target: str, package: str) -> None:
+    assert images.run(target, "python", "-c", AT_FAULT, package, user=STRANGER) == ""
+
+
+def test_the_operator_image_is_slim(built: dict[str, images.Image]) -> None:
+    with pytest.raises(CommandError, match="No module named 'torch'"):
+        images.run("operator", "python", "-c", "import torch", user=STRANGER)
+
+    (base, base_bytes), *_ = built["trainer"].blobs.items()
+    assert base in built["operator"].blobs, "both stand on one base"
+    assert sum(built["operator"].blobs.values()) - base_bytes < 250e6

@@ -10,7 +10,7 @@ import gc
 import logging
 import signal
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, cast
 
 import kopf
 
@@ -168,6 +168,8 @@ class _Operator:
         tasks = await kopf.spawn_tasks(
             registry=_registry(self._access, self._feed),
             settings=_kopf_settings(),
+            # Standalone, so it names nobody; left out, kopf asks for the user's name, and our uid has no passwd entry.
+            identity=cast(Any, names.MANAGER),
             clusterwide=not self._settings.namespaces,
             namespaces=self._settings.namespaces,
             stop_flag=self._kopf_stop,

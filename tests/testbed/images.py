@@ -56,6 +56,9 @@ _BASE_PACKAGES = "python3,python3-venv,ca-certificates"
 #: Programs; the Debian packages that hold them have the same names.
 _PROGRAMS = ("buildah", "debootstrap", "skopeo")
 
+#: containerd may sweep blobs away before an image names them: whenever something else that it held has just ended.
+LOAD_ATTEMPTS = 3
+
 #: The settings of pip that say how the package index is reached from this machine.
 _PIP_SETTINGS = (
     "cert",
@@ -307,33 +310,46 @@ def _discard_unused(workshop: Path) -> None:
 
 def _load(image: Image, node: Node) -> None:
     ctr = (str(tools.path("ctr")), f"--address={node.socket}", "--namespace=k8s.io")
-    present = set(commands.run(*ctr, "content", "list", "--quiet"))
-    for digest, size_bytes in image.blobs.items():
-        if digest not in present:
-            # What lies in its store already, containerd adopts: no second copy of 6 GB, and no minute to write it.
-            place = node.store / "io.containerd.content.v1.content/blobs" / digest.replace(":", "/")
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileExistsError):
-                place.hardlink_to(_blob(digest))
-            expected = (f"--expected-digest={digest}", f"--expected-size={size_bytes}")
-            with _blob(digest).open("rb") as blob:
-                commands.run(*ctr, "content", "ingest", *expected, f"image-{digest}", stdin=blob)
-    with tempfile.TemporaryFile() as archive:
-        _write_index(image, archive)
-        archive.seek(0)
-        commands.run(*ctr, "images", "import", "--local", "--snapshotter=overlayfs", "-", stdin=archive)
+    for attempts_left in reversed(range(LOAD_ATTEMPTS)):
+        present = set(commands.run(*ctr, "content", "list", "--quiet"))
+        for digest, size_bytes in image.blobs.items():
+            if digest not in present:
+                _ingest(ctr, node, digest, size_bytes)
+        try:
+            with _index(image) as index:
+                commands.run(*ctr, "images", "import", "--local", "--snapshotter=overlayfs", "-", stdin=index)
+        except commands.CommandError as error:
+            if "not found" not in str(error) or not attempts_left:
+                raise
+        else:
+            return
 
 
-def _write_index(image: Image, archive: IO[bytes]) -> None:
-    """Write an OCI archive that names the image and holds none of its blobs."""
+def _ingest(ctr: tuple[str, ...], node: Node, digest: str, size_bytes: int) -> None:
+    # What lies in its store already, containerd adopts: no second copy of 6 GB, and no minute to write it.
+    place = node.store / "io.containerd.content.v1.content/blobs" / digest.replace(":", "/")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        place.hardlink_to(_blob(digest))
+    expected = (f"--expected-digest={digest}", f"--expected-size={size_bytes}")
+    with _blob(digest).open("rb") as blob:
+        commands.run(*ctr, "content", "ingest", *expected, f"image-{digest}", stdin=blob)
+
+
+@contextlib.contextmanager
+def _index(image: Image) -> Iterator[IO[bytes]]:
+    """An OCI archive that names the image and holds none of its blobs."""
     named = {**image.manifest, "annotations": {"io.containerd.image.name": image.name}}
     files = {"oci-layout": {"imageLayoutVersion": "1.0.0"}, "index.json": {"schemaVersion": 2, "manifests": [named]}}
-    with tarfile.open(fileobj=archive, mode="w") as tar:
-        for path, document in files.items():
-            content = json.dumps(document).encode()
-            entry = tarfile.TarInfo(path)
-            entry.size = len(content)
-            tar.addfile(entry, io.BytesIO(content))
+    with tempfile.TemporaryFile() as archive:
+        with tarfile.open(fileobj=archive, mode="w") as tar:
+            for path, document in files.items():
+                content = json.dumps(document).encode()
+                entry = tarfile.TarInfo(path)
+                entry.size = len(content)
+                tar.addfile(entry, io.BytesIO(content))
+        archive.seek(0)
+        yield archive
 
 
 def main() -> int:

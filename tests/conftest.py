@@ -31,5 +31,10 @@ def namespace(control_plane: testbed.ControlPlane) -> Iterator[str]:
     """A namespace of the test's own, deleted behind it without waiting."""
     name = f"test-{uuid.uuid4().hex[:8]}"
     control_plane.kubectl("create", "namespace", name)
+    testbed.wait_for(  # admission refuses pods before it is there
+        f"the default service account of {name}",
+        lambda: control_plane.kubectl("get", "serviceaccounts", "-n", name, "-o", "name"),
+        seconds=30,
+    )
     yield name
     control_plane.kubectl("delete", "namespace", name, "--wait=false")

@@ -169,7 +169,7 @@ class _Operator:
             registry=_registry(self._access, self._feed),
             settings=_kopf_settings(),
             # Standalone, so it names nobody; left out, kopf asks for the user's name, and our uid has no passwd entry.
-            identity=cast(Any, names.MANAGER),
+            identity=cast("Any", names.MANAGER),
             clusterwide=not self._settings.namespaces,
             namespaces=self._settings.namespaces,
             stop_flag=self._kopf_stop,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import testbed
-from chart_render import CHART, RELEASE, helm
+from chart_render import CHART, RELEASE
 from testbed.kubectl import KubectlError
 
 CRD = "ddpjobs.ddpjob.dev"
@@ -34,7 +34,7 @@ class Cluster:
 
     def helm(self, *arguments: str | Path, values: Mapping[str, Any] | None = None) -> str:
         """Run helm on this cluster."""
-        return helm(*arguments, kubeconfig=self.control_plane.kubeconfig, values=values)
+        return self.control_plane.helm(*arguments, values=values)
 
     def install(
         self,

@@ -2,56 +2,28 @@
 
 import functools
 import json
-import os
 import re
 import shlex
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from testbed import tools
+from testbed.helm import Helm
 
 REPOSITORY = Path(__file__).parents[2]
 CHART = REPOSITORY / "charts" / "ddpjob-operator"
 RELEASE = "ddpjob-operator"
 NAMESPACE = "ddpjob-system"
-#: Longer than any call here takes, `--wait` included.
-TIMEOUT_SECONDS = 120
-
 Object = dict[str, Any]
 
 #: The C one reads the CRD ten times as fast.
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class HelmError(RuntimeError):
-    """Helm ended with a code other than 0; the text is what it wrote."""
-
-
-def helm(*arguments: str | Path, kubeconfig: Path | None = None, values: Mapping[str, Any] | None = None) -> str:
-    """Run helm, with `values` as a values file, and give what it printed. It sees a cluster only by `kubeconfig`.
-
-    Raises:
-        HelmError: helm failed.
-    """
-    command = [str(tools.path("helm")), *map(str, arguments)]
-    if values is not None:
-        command += ["--values", "-"]
-    done = subprocess.run(
-        command,
-        input=json.dumps(values),
-        env={**os.environ, "KUBECONFIG": str(kubeconfig or os.devnull)},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise HelmError(f"helm {' '.join(map(str, arguments))}:\n{done.stdout}{done.stderr}")
-    return done.stdout
+#: Sees no cluster.
+helm = Helm()
 
 
 def render(

@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from chart_cluster import CRD
-from chart_render import CHART, REPOSITORY, HelmError, readme_commands
+from chart_render import CHART, REPOSITORY, readme_commands
+from testbed.helm import HelmError
 
 JOB = {
     "apiVersion": "ddpjob.dev/v1alpha1",

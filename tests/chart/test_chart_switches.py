@@ -4,7 +4,6 @@ import pytest
 
 from chart_render import (
     CHART,
-    HelmError,
     deployment,
     find,
     helm,
@@ -15,6 +14,7 @@ from chart_render import (
     operator_pod,
     render,
 )
+from testbed.helm import HelmError
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 

@@ -7,7 +7,8 @@ import shutil
 import pytest
 import yaml
 
-from chart_render import CHART, HelmError, helm, render
+from chart_render import CHART, helm, render
+from testbed.helm import HelmError
 
 DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
 #: Objects whose keys are the user's, or the Kubernetes API's.

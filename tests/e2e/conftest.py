@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import testbed
-from helm_release import Helm, install, load_images
+from helm_release import install, load_images
 from job_on_cluster import JobOnCluster
 
 AnyCluster = testbed.Cluster | testbed.ExternalCluster
@@ -29,23 +29,11 @@ def cluster() -> Iterator[AnyCluster]:
 
 
 @pytest.fixture(scope="session")
-def image_values(cluster: AnyCluster) -> list[str]:
-    """The images on every node, as arguments of helm."""
-    if isinstance(cluster, testbed.ExternalCluster):
-        return []
-    return load_images(cluster)
-
-
-@pytest.fixture(scope="session")
-def helm(cluster: AnyCluster) -> Helm:
-    """Helm, bound to the cluster."""
-    return Helm(cluster.kubeconfig)
-
-
-@pytest.fixture(scope="session")
-def operator(helm: Helm, image_values: list[str]) -> None:
-    """The operator, installed as the README says."""
-    install(helm, image_values)
+def operator(cluster: AnyCluster) -> None:
+    """The operator, installed as the README says, with the images on every node."""
+    if isinstance(cluster, testbed.Cluster):
+        load_images(cluster)
+    install(cluster)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import testbed
-from helm_release import REPOSITORY, Helm, install, load_images
+from helm_release import REPOSITORY, install, load_images
 from job_on_cluster import JobOnCluster
 from testbed import tools
 from testbed.instance import InstanceError
@@ -23,9 +23,9 @@ def main() -> int:
     """Run the demonstration; 0 if the job succeeded."""
     with _cluster() as cluster:
         say("images")
-        values = load_images(cluster)
+        load_images(cluster)
         say("helm install")
-        install(Helm(cluster.kubeconfig), values)
+        install(cluster)
         job = JobOnCluster(cluster.kubectl, "default")
         cluster.kubectl("delete", "--ignore-not-found", "-f", str(EXAMPLE))
         say("kubectl apply -f manifests/examples/digits.yaml")

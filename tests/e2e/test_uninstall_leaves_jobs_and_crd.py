@@ -2,19 +2,19 @@
 
 import pytest
 
-from helm_release import RELEASE, SYSTEM_NAMESPACE
+from helm_release import RELEASE, SYSTEM_NAMESPACE, helm
 
 
 @pytest.mark.usefixtures("operator")
-def test_helm_test_runs_a_job_to_its_end(helm) -> None:
-    assert "Succeeded" in helm("test", RELEASE, "--timeout=240s")
+def test_helm_test_runs_a_job_to_its_end(cluster) -> None:
+    assert "Succeeded" in helm(cluster, "test", RELEASE)
 
 
-def test_uninstall_leaves_the_jobs_and_their_type(job, helm, cluster) -> None:
+def test_uninstall_leaves_the_jobs_and_their_type(job, cluster) -> None:
     job.apply("kept", nodes=1, trainer={"recipe": "digits", "epochs": 1})
     job.wait_end(seconds=120)
 
-    helm("uninstall", RELEASE, "--wait")
+    helm(cluster, "uninstall", RELEASE, "--wait")
 
     assert job.status["phase"] == "Succeeded"
     kinds = "deployments,pods,services,serviceaccounts,roles,rolebindings,configmaps"

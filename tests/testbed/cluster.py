@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from testbed import controlgroups, network, oci, packages, ports, tools
 from testbed.controlplane import ControlPlane
+from testbed.helm import Helm
 from testbed.instance import Instance, InstanceError, instances
 from testbed.kubectl import Kubectl
 from testbed.node import PAUSE_IMAGE, Node
@@ -97,6 +98,11 @@ class Cluster:
     def kubectl(self) -> Kubectl:
         """A kubectl with all rights."""
         return self.control_plane.kubectl
+
+    @property
+    def helm(self) -> Helm:
+        """A helm with all rights."""
+        return self.control_plane.helm
 
     def __enter__(self) -> Self:
         self.start()

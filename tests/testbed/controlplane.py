@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Self
 
 from testbed import kubeconfig, kwok, ports, tools
+from testbed.helm import Helm
 from testbed.instance import Instance
 from testbed.kubectl import Kubectl
 from testbed.processes import Component
@@ -95,6 +96,11 @@ class ControlPlane:
     def kubectl(self) -> Kubectl:
         """A kubectl with all rights."""
         return Kubectl(self.kubeconfig, cache=self.folder / "kubectl")
+
+    @property
+    def helm(self) -> Helm:
+        """A helm with all rights."""
+        return Helm(self.kubeconfig, cache=self.folder / "kubectl")
 
     @property
     def server(self) -> str:

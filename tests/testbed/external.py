@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from testbed.errors import TestbedError
+from testbed.helm import Helm
 from testbed.kubectl import Kubectl
 
 
@@ -24,6 +25,11 @@ class ExternalCluster:
     def kubectl(self) -> Kubectl:
         """A kubectl with the rights of the kubeconfig."""
         return Kubectl(self.kubeconfig)
+
+    @property
+    def helm(self) -> Helm:
+        """A helm with the rights of the kubeconfig."""
+        return Helm(self.kubeconfig)
 
     @property
     def nodes(self) -> NoReturn:

@@ -70,7 +70,8 @@ class _Operator:
         self._stop = stop
         self._kopf_stop = asyncio.Event()
         self._queue = WorkQueue()
-        self._store = Store(self._queue.add)
+        self._rejections = Rejections()
+        self._store = Store(self._queue.add, self._ask_again)
         self._feed = JobFeed(self._store.jobs)
         self._audit = Audit(client, settings.scopes, settings.audit_interval_seconds)
         self._informers = [
@@ -81,14 +82,14 @@ class _Operator:
         self._questions = Questions(client, self._queue.add)
         self._progress = ProgressReader(client, settings.progress_interval_seconds, self._queue.add)
         self.health = Health(self._store, self._queue, self._informers, self._feed)
-        expectations, rejections = Expectations(), Rejections()
+        expectations = Expectations()
         self._reconciler = Reconciler(
             client=client,
             queue=self._queue,
             store=self._store,
             expectations=expectations,
-            rejections=rejections,
-            actuator=Actuator(client, self._store, expectations, rejections),
+            rejections=self._rejections,
+            actuator=Actuator(client, self._store, expectations, self._rejections),
             status_writer=StatusWriter(client, self._store),
             questions=self._questions,
             progress=self._progress,
@@ -176,6 +177,10 @@ class _Operator:
         )
         _stop_on_signals(self._stop)  # kopf has put its own handlers there.
         await kopf.run_tasks(tasks, ignored=existing)
+
+    def _ask_again(self, namespace: str, name: str) -> None:
+        for key in self._rejections.name_is_free(namespace, name):
+            self._queue.add(key)
 
     def _start(self, name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.create_task(work, name=name)

@@ -52,6 +52,13 @@ class Rejections:
         if not refused.words:
             del self._refused[key]
 
+    def name_is_free(self, namespace: str, name: str) -> list[Key]:
+        """What had this name is gone. Gives the jobs that were refused it and may ask again at once."""
+        waiting = [key for key, refused in self._refused.items() if key[0] == namespace and name in refused.words]
+        for key in waiting:
+            self._refused[key].retry_at = 0.0
+        return waiting
+
     def forget(self, key: Key) -> None:
         """The job is gone."""
         self._refused.pop(key, None)

@@ -28,9 +28,14 @@ class KnownJob:
 class Store:
     """The caches and an index of pods by job."""
 
-    def __init__(self, changed: Callable[[Key], None]) -> None:
-        """`changed` is called with the key of each job that needs another look."""
+    def __init__(self, changed: Callable[[Key], None], vanished: Callable[[str, str], None]) -> None:
+        """Empty.
+
+        `changed` is called with the key of each job that needs another look, `vanished` with the namespace and the name
+        of a pod or Service that is gone, whose name may have been in another job's way.
+        """
         self._changed = changed
+        self._vanished = vanished
         self._pods_by_job: dict[tuple[str, str], dict[str, Pod]] = {}
         self._keys: dict[tuple[str, str], Key] = {}
         self.jobs = Cache[KnownJob](DDPJOBS, "", _known_job, self._on_job)
@@ -66,9 +71,13 @@ class Store:
         if new is not None:
             self._pods_by_job.setdefault((namespace, new.job_uid), {})[new.name] = new
         self._touch(namespace, old, new)
+        if old is not None and new is None:
+            self._vanished(namespace, old.name)
 
     def _on_service(self, namespace: str, old: Service | None, new: Service | None) -> None:
         self._touch(namespace, old, new)
+        if old is not None and new is None:
+            self._vanished(namespace, old.name)
 
     def _touch(self, namespace: str, *records: Pod | Service | None) -> None:
         for uid in {record.job_uid for record in records if record is not None}:

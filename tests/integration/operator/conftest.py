@@ -1,4 +1,4 @@
-"""The CRD and make-believe nodes for all tests, an operator process for a module, a namespace for each test."""
+"""Make-believe nodes for all tests, an operator process for a module, a namespace for each test."""
 
 import itertools
 from collections.abc import AsyncIterator, Iterator
@@ -9,19 +9,18 @@ import testbed
 from ddpjob_operator.kube.access import load_access
 from ddpjob_operator.kube.client import Client
 from ddpjob_operator.kube.resources import Resource
-from operator_cluster import ROOT, Namespace, OperatorProcess
+from operator_cluster import Namespace, OperatorProcess, eventually
 
+SERVICE_ACCOUNTS = Resource(prefix="/api/v1", plural="serviceaccounts")
 NAMESPACES = Resource(prefix="/api/v1", plural="namespaces")
 _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
-def cluster(control_plane: testbed.ControlPlane) -> testbed.ControlPlane:
+def cluster(ddpjob_crd: testbed.ControlPlane) -> testbed.ControlPlane:
     """A control plane that knows DDPJobs and has nodes for their pods."""
-    control_plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "manifests/crd/ddpjob.yaml"))
-    control_plane.kubectl("wait", "--for=condition=Established", "crd/ddpjobs.ddpjob.dev", "--timeout=20s")
-    control_plane.add_kwok_nodes(2)
-    return control_plane
+    ddpjob_crd.add_kwok_nodes(2)
+    return ddpjob_crd
 
 
 @pytest.fixture(scope="module")
@@ -50,4 +49,7 @@ async def namespace(client: Client) -> Namespace:
     name = f"operator-{next(_numbers)}"
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
     await client.create(NAMESPACES, None, body)
-    return Namespace(client, name)
+    namespace = Namespace(client, name)
+    # Admission refuses pods before it is there.
+    await eventually("the default service account", lambda: namespace.find(SERVICE_ACCOUNTS, "default"))
+    return namespace

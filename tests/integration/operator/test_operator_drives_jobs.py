@@ -166,6 +166,20 @@ async def test_what_the_server_refuses_is_said_in_its_words_and_tried_again(
     await namespace.reaches("j", "Running")
 
 
+async def test_a_job_that_is_applied_again_starts_as_soon_as_its_namesake_s_pods_are_gone(namespace: Namespace) -> None:
+    slow = {"metadata": {"annotations": {"testbed/stop-after": "3s"}}}
+    await namespace.apply("j", template=slow)
+    await namespace.reaches("j", "Running")
+    await namespace.delete_job("j")
+    await namespace.apply("j")
+
+    async def in_the_way() -> bool:
+        return "not to this job: it is being deleted" in (await namespace.status("j")).get("message", "")
+
+    await eventually("the pod in the way to be named", in_the_way)
+    await namespace.reaches("j", "Running")
+
+
 async def test_a_pod_on_a_lost_node_is_not_waited_for(namespace: Namespace, cluster: testbed.ControlPlane) -> None:
     (node,) = cluster.add_kwok_nodes(1)
     await namespace.apply(

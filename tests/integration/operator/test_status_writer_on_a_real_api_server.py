@@ -37,7 +37,7 @@ class Desk:
     def __init__(self, client: Client, namespace: Namespace, body: Body) -> None:
         self.namespace, self.first_body = namespace, body
         self.client = Recording(client)
-        self.store = Store(lambda _: None)
+        self.store = Store(lambda _: None, lambda *_: None)
         self.store.jobs.put(body)
         self.writer = StatusWriter(self.client, self.store)  # type: ignore[arg-type]  # it does what a Client does
 

@@ -6,6 +6,7 @@ costs the API server and the kubelet about a millisecond of CPU each, and nothin
 
 import asyncio
 import heapq
+import itertools
 import logging
 import random
 from collections.abc import Callable
@@ -47,7 +48,8 @@ class ProgressReader:
         self._interval_seconds = interval_seconds
         self._changed = changed
         self._targets: dict[Key, _Target] = {}
-        self._timetable: list[tuple[float, Key, str]] = []
+        self._timetable: list[tuple[float, int, Key, _Target]] = []
+        self._numbers = itertools.count()
         self._wake = asyncio.Event()
         self._slots = asyncio.Semaphore(MAX_PARALLEL)
         self._reads: set[asyncio.Task[None]] = set()
@@ -79,9 +81,8 @@ class ProgressReader:
         while True:
             now = asyncio.get_running_loop().time()
             if self._timetable and self._timetable[0][0] <= now:
-                _, key, uid = heapq.heappop(self._timetable)
-                target = self._targets.get(key)
-                if target is not None and target.uid == uid:
+                _, _, key, target = heapq.heappop(self._timetable)
+                if self._targets.get(key) is target:
                     await self._slots.acquire()
                     task = asyncio.create_task(self._read(key, target), name=f"progress of {key[0]}/{key[1]}")
                     self._reads.add(task)
@@ -104,7 +105,7 @@ class ProgressReader:
 
     def _plan_read(self, key: Key, target: _Target, seconds: float) -> None:
         at = asyncio.get_running_loop().time() + seconds * random.uniform(0.8, 1.2)  # noqa: S311 jitter is no secret
-        heapq.heappush(self._timetable, (at, key, target.uid))
+        heapq.heappush(self._timetable, (at, next(self._numbers), key, target))
         self._wake.set()
 
     async def _read(self, key: Key, target: _Target) -> None:

@@ -1,0 +1,170 @@
+"""Reads of logs and nodes in the background: how often, how many at a time, and what a failure becomes."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ddpjob_operator.core.model import Job, Observed, Pod, ReadLog, ReadNode
+from ddpjob_operator.kube import progress as progress_module
+from ddpjob_operator.kube import questions as questions_module
+from ddpjob_operator.kube.errors import ApiError, NotFoundError, RejectedError, UnavailableError
+from ddpjob_operator.kube.progress import ProgressReader
+from ddpjob_operator.kube.questions import LOG_KEEP_BYTES, Questions
+
+JOB = Job(
+    namespace="ns", name="j", uid="j1", resource_version="1", generation=1, created=0.0, deleting=False, spec=None
+)
+KEY = ("ns", "j")
+LINE = 'ddpjob-progress {"step": %d}\n'
+READY: dict[str, Any] = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+
+
+def rank0(uid: str = "p0", *, running: bool = True) -> Pod:
+    fields: dict[str, Any] = dict.fromkeys(Pod.__dataclass_fields__)
+    return Pod(**fields | {"name": f"{uid}-pod", "uid": uid, "rank": 0, "attempt": 1, "running": running})
+
+
+class Cluster:
+    """Answers at once, with what it is given; counts what it is asked."""
+
+    def __init__(self, log: str | ApiError = "", node: dict[str, Any] | ApiError | None = None) -> None:
+        self.log, self.node = log, node
+        self.num_logs = self.num_nodes = self.at_once = self.most_at_once = 0
+        self.seconds = 0.0
+
+    async def pod_log(self, *_: Any, **__: Any) -> str:
+        self.num_logs += 1
+        self.at_once += 1
+        self.most_at_once = max(self.at_once, self.most_at_once)
+        await asyncio.sleep(self.seconds)
+        self.at_once -= 1
+        if isinstance(self.log, ApiError):
+            raise self.log
+        return self.log
+
+    async def get(self, *_: Any) -> dict[str, Any]:
+        self.num_nodes += 1
+        if isinstance(self.node, ApiError):
+            raise self.node
+        assert self.node is not None
+        return self.node
+
+
+class Keys(asyncio.Queue[tuple[str, str]]):
+    async def next(self) -> tuple[str, str]:
+        return await asyncio.wait_for(self.get(), 5)
+
+
+def asking(cluster: Cluster) -> tuple[Questions, Keys]:
+    keys = Keys()
+    return Questions(cluster, keys.put_nowait), keys  # type: ignore[arg-type]  # it does what a Client does
+
+
+async def test_a_log_is_read_once_and_kept_while_its_pod_is_there() -> None:
+    cluster = Cluster(log="x" * LOG_KEEP_BYTES + "the end")
+    questions, keys = asking(cluster)
+    for _ in range(3):
+        questions.ask(JOB, [ReadLog(pod="p", uid="p0")], ["p0"])
+    assert await keys.next() == KEY
+    questions.ask(JOB, [ReadLog(pod="p", uid="p0")], ["p0"])
+    text = questions.logs(KEY)["p0"]
+    assert len(text) == LOG_KEEP_BYTES
+    assert text.endswith("the end")
+    assert cluster.num_logs == 1
+    questions.ask(JOB, [], ["another"])
+    assert questions.logs(KEY) == {}
+
+
+@pytest.mark.parametrize("error", [NotFoundError("log", "no"), UnavailableError("log", "late")])
+async def test_a_log_that_cannot_be_read_is_empty(error: ApiError) -> None:
+    questions, keys = asking(Cluster(log=error))
+    questions.ask(JOB, [ReadLog(pod="p", uid="p0")], ["p0"])
+    await keys.next()
+    assert questions.logs(KEY) == {"p0": ""}
+
+
+async def test_a_node_is_asked_for_until_nobody_wants_to_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(questions_module, "NODE_SECONDS", 0.01)
+    cluster = Cluster(node=READY)
+    questions, keys = asking(cluster)
+    questions.ask(JOB, [ReadNode(name="n")], [])
+    await asyncio.sleep(0.05)
+    assert keys.empty()  # An alive node is no news.
+    assert questions.nodes_gone(KEY) == frozenset()
+    cluster.node = NotFoundError("get", "no")
+    assert await keys.next() == KEY
+    assert questions.nodes_gone(KEY) == {"n"}
+    questions.ask(JOB, [], [])
+    await asyncio.sleep(0.05)
+    num_nodes = cluster.num_nodes
+    await asyncio.sleep(0.05)
+    assert cluster.num_nodes == num_nodes
+    assert questions.nodes_gone(KEY) == frozenset()
+
+
+@pytest.mark.parametrize("error", [RejectedError("get", "forbidden", status=403), UnavailableError("get", "late")])
+async def test_a_node_that_cannot_be_read_is_not_gone(error: ApiError, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(questions_module, "NODE_SECONDS", 0.01)
+    questions, _ = asking(Cluster(node=error))
+    questions.ask(JOB, [ReadNode(name="n")], [])
+    await asyncio.sleep(0.05)
+    assert questions.nodes_gone(KEY) == frozenset()
+    await questions.stop()
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_module, "FIRST_READ_SECONDS", 0.01)
+    monkeypatch.setattr(progress_module, "MAX_READS_PER_SECOND", 500.0)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_progress_is_that_of_the_current_rank_0_and_comes_when_it_changes() -> None:
+    cluster, keys = Cluster(log=LINE % 1), Keys()
+    reader = ProgressReader(cluster, 0.01, keys.put_nowait)  # type: ignore[arg-type]  # it does what a Client does
+    running = asyncio.create_task(reader.run())
+    seen = Observed(job=JOB, pods=(rank0(),))
+    reader.follow(seen)
+    await keys.next()
+    latest = reader.latest(KEY, "p0")
+    assert latest is not None
+    assert latest.step == 1
+    assert reader.latest(KEY, "another") is None
+    await asyncio.sleep(0.05)
+    assert keys.empty()
+    cluster.log = LINE % 2
+    await keys.next()
+    reader.follow(replace(seen, pods=(rank0(running=False),)))
+    await asyncio.sleep(0.05)
+    num_logs = cluster.num_logs
+    await asyncio.sleep(0.05)
+    assert cluster.num_logs == num_logs
+    running.cancel()
+
+
+@pytest.mark.usefixtures("quick")
+async def test_few_logs_are_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_module, "MAX_PARALLEL", 3)
+    cluster, keys = Cluster(), Keys()
+    cluster.seconds = 0.02
+    reader = ProgressReader(cluster, 0.01, keys.put_nowait)  # type: ignore[arg-type]  # it does what a Client does
+    running = asyncio.create_task(reader.run())
+    for number in range(30):
+        reader.follow(Observed(job=replace(JOB, name=f"j{number}"), pods=(rank0(f"p{number}"),)))
+    await asyncio.sleep(0.3)
+    assert cluster.most_at_once == 3
+    running.cancel()
+    await reader.stop()
+
+
+@pytest.mark.usefixtures("quick")
+async def test_an_interval_of_0_reads_nothing() -> None:
+    cluster, keys = Cluster(log=LINE % 1), Keys()
+    reader = ProgressReader(cluster, 0, keys.put_nowait)  # type: ignore[arg-type]  # it does what a Client does
+    running = asyncio.create_task(reader.run())
+    reader.follow(Observed(job=JOB, pods=(rank0(),)))
+    await asyncio.sleep(0.05)
+    assert cluster.num_logs == 0
+    running.cancel()

@@ -85,17 +85,18 @@ class Image:
         name: its full name with tag.
         key: digest of all that it is made of.
         manifest: the descriptor of its manifest, as an OCI index lists it.
+        blobs: size in bytes by digest, of its layers (uncompressed, the base's first), config and manifest.
     """
 
     name: str
     key: str
     manifest: Mapping[str, Any]
+    blobs: Mapping[str, int]
 
     @property
-    def blobs(self) -> dict[str, int]:
-        """Size in bytes by digest, of its layers (uncompressed, the base's first), config and manifest."""
-        listed = json.loads(_blob(self.manifest["digest"]).read_text())
-        return {part["digest"]: part["size"] for part in (*listed["layers"], listed["config"], self.manifest)}
+    def whole(self) -> bool:
+        """Whether all of it is still in the cache."""
+        return all(_blob(digest).exists() for digest in self.blobs)
 
 
 def build(target: str) -> Image:
@@ -127,9 +128,12 @@ def load(image: Image, cluster: Cluster) -> None:
     """Put an image into all nodes of a cluster, where it is not there yet; one of the same name is replaced.
 
     Raises:
+        ImageError: the cache has it no more.
         CommandError: a node's containerd refused it.
     """
     with exclusive(_lock()), concurrent.futures.ThreadPoolExecutor() as pool:
+        if not image.whole:
+            raise ImageError(f"{image.name} was built anew from changed sources meanwhile: build and load again")
         for outcome in [pool.submit(_load, image, node) for node in cluster.nodes]:
             outcome.result()
 
@@ -183,9 +187,9 @@ def _stored(target: str) -> Image | None:
     """The target's image in the cache, None where it is not there whole."""
     try:
         image = Image(**json.loads((_folder() / f"{target}.json").read_text()))
-        return image if all(_blob(digest).exists() for digest in image.blobs) else None
     except FileNotFoundError:
         return None
+    return image if image.whole else None
 
 
 def _name(target: str) -> str:
@@ -207,15 +211,13 @@ def _install_missing_programs() -> None:
 
 @contextlib.contextmanager
 def _workshop() -> Iterator[Path]:
-    """A folder for one use of the builder, after clearing what a killed one left."""
+    """A folder for one use of the builder, after clearing away what the last use left, killed or not."""
     workshop = _folder() / "workshop"
     shutil.rmtree(workshop, ignore_errors=True)
     workshop.mkdir(parents=True)
-    try:
-        yield workshop
-    finally:
-        commands.run(*_buildah(workshop), "rm", "--all")
-        shutil.rmtree(workshop)
+    commands.run(*_buildah(workshop), "rm", "--all")
+    yield workshop
+    shutil.rmtree(workshop)
 
 
 def _storage(workshop: Path) -> tuple[Path, Path]:
@@ -290,7 +292,9 @@ def _store(workshop: Path, target: str, key: str) -> Image:
     copy += ["--dest-oci-accept-uncompressed-layers", f"--dest-shared-blob-dir={_folder() / 'blobs'}"]
     commands.run(*copy, f"containers-storage:[overlay@{root}+{state}]{_built_name(target)}", f"oci:{layout}")
     (manifest,) = json.loads((layout / "index.json").read_text())["manifests"]
-    image = Image(name=_name(target), key=key, manifest=manifest)
+    listed = json.loads(_blob(manifest["digest"]).read_text())
+    blobs = {part["digest"]: part["size"] for part in (*listed["layers"], listed["config"], manifest)}
+    image = Image(name=_name(target), key=key, manifest=manifest, blobs=blobs)
     (workshop / "image.json").write_text(json.dumps(dataclasses.asdict(image)))
     (workshop / "image.json").rename(_folder() / f"{target}.json")
     return image

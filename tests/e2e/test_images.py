@@ -1,4 +1,7 @@
-"""The images alone, without a cluster: what is in them, and that they work for a user whom no passwd file knows."""
+"""The images alone, without a cluster: what is in them, that any user can run them, and what a change of code costs."""
+
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -48,3 +51,33 @@ def test_the_operator_image_is_slim(built: dict[str, images.Image]) -> None:
     (base, base_bytes), *_ = built["trainer"].blobs.items()
     assert base in built["operator"].blobs, "both stand on one base"
     assert sum(built["operator"].blobs.values()) - base_bytes < 250e6
+
+
+@pytest.fixture
+def changed_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The project with one more line in a module that both images hold."""
+    repository = Path(__file__).parents[2]
+    for name in ("operator", "trainer", "requirements"):
+        shutil.copytree(repository / name, tmp_path / name)
+    for name in ("Dockerfile", "pyproject.toml"):
+        shutil.copy(repository / name, tmp_path)
+    with (tmp_path / "trainer/ddpjob_trainer/contract.py").open("a") as module:
+        module.write(f"# {tmp_path}\n")
+    monkeypatch.setattr(images, "_PROJECT", tmp_path)
+
+
+@pytest.mark.parametrize("target", images.TARGETS)
+@pytest.mark.usefixtures("changed_code")
+def test_a_change_of_code_keeps_the_layers_of_the_dependencies(built: dict[str, images.Image], target: str) -> None:
+    changed = images.build(target)
+
+    new = {digest: size_bytes for digest, size_bytes in changed.blobs.items() if digest not in built[target].blobs}
+    assert 0 < sum(new.values()) < 5e6
+
+
+@pytest.mark.usefixtures("changed_code")
+def test_an_unchanged_tree_is_not_built_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = images.build("operator")
+    monkeypatch.setattr("testbed.commands.run", None)
+
+    assert images.build("operator") == image

@@ -43,7 +43,7 @@ def test_a_killed_rank_restarts_the_gang_once_from_its_checkpoint(job, machine) 
 
 def test_a_lost_node_moves_the_gang_to_what_is_left(job, machine) -> None:
     job.apply(
-        "moved", nodes=2, trainer={"recipe": "digits", "epochs": 200}, checkpoint=job.claim_volume(), template=IMPATIENT
+        "moved", nodes=2, trainer={"recipe": "digits", "epochs": 100}, checkpoint=job.claim_volume(), template=IMPATIENT
     )
     job.wait_step(40)
     lost = next(node for node in machine.nodes if node.name == job.pods(1)[1]["spec"]["nodeName"])

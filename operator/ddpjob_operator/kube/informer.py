@@ -19,7 +19,8 @@ from ddpjob_operator.kube.errors import ApiError, GoneError
 logger = logging.getLogger(__name__)
 
 FIRST_BACKOFF_SECONDS = 0.2
-LAST_BACKOFF_SECONDS = 20.0
+#: An operator that is blind for longer than this after an outage restarts gangs late.
+LAST_BACKOFF_SECONDS = 5.0
 
 
 class Informer:

@@ -1,10 +1,8 @@
 """`python -m ddpjob_trainer`: a rank, or the launcher of a pod's ranks, as the environment says."""
 
 import os
-import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType
 
 from ddpjob_trainer import contract, launch, launcher, termination
 from ddpjob_trainer.arguments import parse_arguments
@@ -26,15 +24,10 @@ def main(arguments: Sequence[str]) -> int:
     # Idle threads sleep. By default they spin, which on cores shared with other pods starves the thread they wait for
     # (digits with 2 threads on 2 busy cores: 31.7 s against 7.3 s). Read when torch loads its OpenMP runtime.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    # torch takes seconds to load. The launcher does without, and PID 1 would ignore a SIGTERM that comes meanwhile.
-    signal.signal(signal.SIGTERM, _terminated)
+    # torch takes seconds to load, and the launcher does without.
     from ddpjob_trainer import worker
 
     return worker.run(config, place)
-
-
-def _terminated(_number: int, _frame: FrameType | None) -> None:
-    os._exit(contract.EXIT_TERMINATED)
 
 
 if __name__ == "__main__":

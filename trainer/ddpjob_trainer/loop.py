@@ -36,11 +36,9 @@ class Training:
         config, state, report = self.config, self.state, self.report
         steps_per_epoch = self.feed.sampling.steps_per_epoch
         total_steps = config.epochs * steps_per_epoch
-        saved_step = state.step
         for step in range(state.step, total_steps):
             if self.stop.reached():
-                if saved_step != step:
-                    self.save()
+                self.save()
                 return False
             logged = (step + 1) % config.log_every_steps == 0 or step + 1 == total_steps
             timer = StepTimer(self.gang.device, exact=logged)
@@ -65,7 +63,6 @@ class Training:
             end_of_epoch = state.step % steps_per_epoch == 0
             if end_of_epoch or is_due(state.step, config.checkpoint_every_steps):
                 self.save()
-                saved_step = state.step
             if end_of_epoch and state.step < total_steps:
                 self.evaluate()
         self.stop.finish()

@@ -29,9 +29,8 @@ def run(config: TrainerConfig, worker: Worker) -> int:
     """Train as this rank. Returns the exit code; a failure ends the process at once."""
     faulthandler.enable()
     try:
-        request = StopRequest()
         with distributed.gang(worker) as gang, Reporter(enabled=worker.rank == 0) as report:
-            training = set_up(config, worker, gang, report, request)
+            training = set_up(config, worker, gang, report)
             complete = training.run()
             if complete:
                 report.say(f"weights sha256 {replicas.model_digest(training.state.model)}")
@@ -43,7 +42,7 @@ def run(config: TrainerConfig, worker: Worker) -> int:
         _fail(error, worker)
 
 
-def set_up(config: TrainerConfig, worker: Worker, gang: Gang, report: Reporter, request: StopRequest) -> Training:
+def set_up(config: TrainerConfig, worker: Worker, gang: Gang, report: Reporter) -> Training:
     """Everything up to the first step: data, model, DDP, and the newest checkpoint if there is one."""
     report.say("config " + config.model_dump_json(by_alias=True))
     _tell_topology(worker, gang, report)
@@ -77,6 +76,7 @@ def set_up(config: TrainerConfig, worker: Worker, gang: Gang, report: Reporter, 
     _settle_buckets(replica, feed, state)
     checkpoints = checkpoint.from_environment(os.environ, keep=config.keep_checkpoints, tell=report.say)
     resumed = _resume(state, checkpoints, gang, report)
+    stop = StopAgreement(gang, StopRequest())  # until here there is nothing to save, and SIGTERM ends the process
     report.begin(
         step=state.step,
         total_steps=config.epochs * sampling.steps_per_epoch,
@@ -93,7 +93,7 @@ def set_up(config: TrainerConfig, worker: Worker, gang: Gang, report: Reporter, 
         replica=replica,
         checkpoints=checkpoints,
         report=report,
-        stop=StopAgreement(gang, request),
+        stop=stop,
     )
 
 

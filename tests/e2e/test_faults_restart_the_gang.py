@@ -3,6 +3,8 @@
 import os
 import re
 import signal
+import time
+from collections.abc import Iterator
 
 import testbed
 
@@ -41,6 +43,13 @@ def test_a_killed_rank_restarts_the_gang_once_from_its_checkpoint(job, machine) 
     assert [pod["metadata"]["name"] for pod in job.pods(1)] == ["killed-1-1"]  # the evidence
 
 
+def versions_for(seconds: float, job) -> Iterator[str]:
+    """The versions of the job's object that show up in this time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        yield job.kubectl.json("get", "ddpjob", job.name, "-n", job.namespace)["metadata"]["resourceVersion"]
+
+
 def test_a_lost_node_moves_the_gang_to_what_is_left(job, machine) -> None:
     job.apply(
         "moved", nodes=2, trainer={"recipe": "digits", "epochs": 100}, checkpoint=job.claim_volume(), template=IMPATIENT
@@ -54,11 +63,13 @@ def test_a_lost_node_moves_the_gang_to_what_is_left(job, machine) -> None:
         testbed.wait_for("two pods of attempt 2", lambda: len(job.pods(2)) == 2, seconds=120, every_seconds=0.5)
         job.wait_phase("Running", seconds=120)
         nodes = {pod["spec"]["nodeName"] for pod in job.pods(2)}
+        num_versions = len(set(versions_for(5, job)))
         status = job.wait_end(seconds=400)
     finally:
         lost.start_kubelet()
         machine.kubectl("wait", "--for=condition=Ready", f"node/{lost.name}", "--timeout=60s")
 
+    assert num_versions <= 2, "the status is written only when there is news"
     assert nodes == {node.name for node in machine.nodes if node is not lost}
     assert (status["phase"], status["restarts"]["counted"], status["restarts"]["infrastructure"]) == ("Succeeded", 0, 1)
     assert status["failure"]["reason"] == "NodeLost"

@@ -52,7 +52,7 @@ def plan(seen: Observed, now: float) -> Plan:
     if any(pod.spec_hash != spec_hash(job.spec) for pod in gang.current.values()):
         message = "the spec was edited while the job was suspended; its pods are replaced"
         return next_attempt(seen, now, phase=Phase.RESTARTING, reason=Reason.SPEC_CHANGED, message=message)
-    if not all(has_stopped(seen, pod) for pod in gang.old):
+    if gang.missing and not all(has_stopped(seen, pod) for pod in gang.old):
         return _wait_for_old_pods(seen, job.spec, gang, now)
     return _run(seen, job.spec, gang, now)
 
@@ -62,6 +62,7 @@ def _run(seen: Observed, spec: DDPJobSpec, gang: Gang, now: float) -> Plan:
     status = begun(seen, now)
     image = spec.image or status.image or seen.trainer_image
     actions: list[Action] = [*ensure_service(seen.job, spec, seen.service)]
+    actions += stop(seen, gang.old, SURVIVOR_GRACE_SECONDS)  # stragglers of a writer with an old view
     actions += [create_pod(seen.job, spec, image, rank) for rank in gang.missing]
     actions += _outdated_evidence(spec, status, gang)
 
@@ -69,12 +70,14 @@ def _run(seen: Observed, spec: DDPJobSpec, gang: Gang, now: float) -> Plan:
     deadline = next_deadline(spec, shown)
     if deadline and deadline.at <= now:
         return _deadline_passed(seen, spec, shown, deadline.message, deadline.ends_job, now)
-    # Until the new gang is whole, the log of the one that failed may still tell more of its end.
-    shown, logs = (shown, ()) if shown.condition(_CREATED) else _refined(seen, spec, shown, now)
+    questions: tuple[Question, ...] = ()
+    if gang.missing:  # until the new gang is whole, the pods of the one that failed may still tell more of its end
+        shown, logs = _refined(seen, spec, shown, now)
+        questions = (*logs, *node_questions(gang.old, now))
     overdue = next_overdue(gang.current.values(), now)
     times = [time for time in (deadline.at if deadline else None, overdue) if time is not None]
     wake_at = min(times, default=None)
-    return Plan(status=shown, actions=tuple(actions), questions=logs, wake_at=wake_at)
+    return Plan(status=shown, actions=tuple(actions), questions=questions, wake_at=wake_at)
 
 
 def _with_clocks(seen: Observed, status: DDPJobStatus, gang: Gang, now: float) -> DDPJobStatus:

@@ -303,3 +303,32 @@ def test_the_trainers_own_last_words_are_told(message, words) -> None:
     of = job(nodes=1)
 
     assert plan(broken(of, ended(of, 0, code=1, message=message)), NOW).status.failure.message == words
+
+
+def test_a_pod_left_on_a_lost_node_does_not_disturb_the_new_gang() -> None:
+    """Found on real nodes: the status flapped as long as the pod was there, and each flap was a write."""
+    of = replace(program(nodes=2), status=running(program(nodes=2)).job.status.model_copy(update={"attempt": 2}))
+    lingering = pod(of, 1, 1, deletion_deadline=NOW - 60)
+    seen = observed(of, lingering, pod(of, 0, 2), pod(of, 1, 2))
+    first = plan(seen, NOW).status
+    assert first.phase == Phase.RUNNING
+
+    for nodes_gone in (frozenset(), frozenset({"node-1"})):
+        made = plan(replace(with_status(seen, first), nodes_gone=nodes_gone), NOW + 5)
+        assert (made.status, made.actions, made.questions) == (first, (), ())
+
+
+def test_what_is_known_of_a_lost_node_is_asked_for_until_the_new_gang_is_whole() -> None:
+    of = program(nodes=2)
+    seen = broken(of, pod(of, 1, deletion_deadline=NOW - 5))
+    seen = with_status(seen, plan(seen, NOW).status)
+    lost = replace(seen, pods=seen.pods[1:], nodes_gone=frozenset({"node-1"}))
+
+    assert ReadNode(name="node-1") in plan(lost, NOW).questions
+
+
+def test_a_straggler_of_an_old_attempt_is_stopped_on_sight() -> None:
+    of = program(nodes=1)
+    second = replace(of, status=of.status.model_copy(update={"attempt": 2}))
+
+    assert deleted(plan(observed(second, pod(of, 0, 1), pod(of, 0, 2)), NOW)) == {"job-1-0": 1}

@@ -107,7 +107,7 @@ need-root:
 .PHONY: e2e
 e2e: need-root $(VENV)/dev.stamp ## Run the end-to-end tests on two real nodes with the real images (as root)
 	@test -n "$${E2E_KUBECONFIG:-}" || $(BIN)/pytest tests/nodes
-	@$(BIN)/pytest tests/e2e
+	@$(BIN)/pytest --timeout=600 tests/e2e
 
 .PHONY: demo-cluster
 demo-cluster: need-root $(VENV)/dev.stamp ## The whole path on a real cluster: images, helm install, kubectl apply, logs, result

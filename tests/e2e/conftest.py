@@ -31,9 +31,7 @@ def cluster() -> Iterator[AnyCluster]:
 @pytest.fixture(scope="session")
 def operator(cluster: AnyCluster) -> None:
     """The operator, installed as the README says, with the images on every node."""
-    if isinstance(cluster, testbed.Cluster):
-        load_images(cluster)
-    install(cluster)
+    install(cluster, load_images(cluster) if isinstance(cluster, testbed.Cluster) else ())
 
 
 @pytest.fixture

@@ -23,9 +23,9 @@ def main() -> int:
     """Run the demonstration; 0 if the job succeeded."""
     with _cluster() as cluster:
         say("images")
-        load_images(cluster)
+        options = load_images(cluster)
         say("helm install")
-        install(cluster)
+        install(cluster, options)
         job = JobOnCluster(cluster.kubectl, "default")
         cluster.kubectl("delete", "--ignore-not-found", "-f", str(EXAMPLE))
         say("kubectl apply -f manifests/examples/digits.yaml")

@@ -1,5 +1,6 @@
 """The release that the end-to-end tests and `make demo-cluster` install."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import testbed
@@ -9,16 +10,21 @@ REPOSITORY = Path(__file__).parents[2]
 RELEASE, SYSTEM_NAMESPACE = "ddpjob-operator", "ddpjob-system"
 
 
-def load_images(cluster: testbed.Cluster) -> None:
-    """Build both images and put them on every node, under the names that the chart uses by default."""
-    for target in ("operator", "trainer"):
-        images.load(images.build(target), cluster)
+def load_images(cluster: testbed.Cluster) -> list[str]:
+    """Build both images and put them on every node, under the names that the chart uses by default.
+
+    Gives the arguments of helm that make a running operator take the new image, whose name is the same.
+    """
+    operator, trainer = images.build("operator"), images.build("trainer")
+    for image in (operator, trainer):
+        images.load(image, cluster)
+    return ["--set-string", f"podAnnotations.image-key={operator.key[:12]}"]
 
 
-def install(cluster: testbed.Cluster | testbed.ExternalCluster) -> None:
+def install(cluster: testbed.Cluster | testbed.ExternalCluster, options: Sequence[str] = ()) -> None:
     """Install the operator as the README says."""
     chart = REPOSITORY / "charts/ddpjob-operator"
-    helm(cluster, "upgrade", "--install", RELEASE, chart, "--create-namespace", "--wait", "--timeout=180s")
+    helm(cluster, "upgrade", "--install", RELEASE, chart, "--create-namespace", "--wait", "--timeout=180s", *options)
 
 
 def helm(cluster: testbed.Cluster | testbed.ExternalCluster, *arguments: str | Path) -> str:

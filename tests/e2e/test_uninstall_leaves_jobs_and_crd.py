@@ -2,7 +2,8 @@
 
 import pytest
 
-from helm_release import RELEASE, SYSTEM_NAMESPACE, helm
+import testbed
+from helm_release import RELEASE, helm
 
 
 @pytest.mark.usefixtures("operator")
@@ -17,9 +18,12 @@ def test_uninstall_leaves_the_jobs_and_their_type(job, cluster) -> None:
     helm(cluster, "uninstall", RELEASE, "--wait")
 
     assert job.status["phase"] == "Succeeded"
-    kinds = "deployments,pods,services,serviceaccounts,roles,rolebindings,configmaps"
     label = f"app.kubernetes.io/instance={RELEASE}"
-    left = cluster.kubectl("get", kinds, "-n", SYSTEM_NAMESPACE, "-l", label, "-o", "name")
-    cluster_wide = cluster.kubectl("get", "clusterroles,clusterrolebindings", "-l", label, "-o", "name")
-    assert (left, cluster_wide) == ("", "")
+    kinds = "deployments,pods,services,serviceaccounts,roles,rolebindings,configmaps,clusterroles,clusterrolebindings"
+    testbed.wait_for(
+        "everything of the release to be gone",
+        lambda: not cluster.kubectl("get", kinds, "--all-namespaces", "-l", label, "-o", "name"),
+        seconds=60,
+        every_seconds=0.5,
+    )
     assert "ddpjobs.ddpjob.dev" in cluster.kubectl("get", "crd", "-o", "name")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 from pathlib import Path
@@ -23,17 +24,23 @@ def job(folder: Path, *, attempt: int = 1, uid: str = "u1") -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return finished(tmp_path_factory.mktemp("uninterrupted"), *KEYS, ranks=2)
+def folder_of_a_finished_job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("uninterrupted")
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(folder_of_a_finished_job: Path) -> Run:
+    # 3 ranks: two fp32 numbers have one sum, three have several, so that bits show in which order ranks were added.
+    return finished(folder_of_a_finished_job, *KEYS, ranks=3, environ=job(folder_of_a_finished_job))
 
 
 def test_a_killed_rank_costs_no_bit(uninterrupted, tmp_path):
-    with started(tmp_path, *KEYS, ranks=2, environ=job(tmp_path)) as run:
+    with started(tmp_path, *KEYS, ranks=3, environ=job(tmp_path)) as run:
         run.wait_for("step 33/60")
         os.kill(run.rank_pids()[0], signal.SIGKILL)
         assert run.wait() == 128 + signal.SIGKILL
         assert run.message == "rank 0\nkilled by SIGKILL"
-    resumed = finished(tmp_path, *KEYS, ranks=2, environ=job(tmp_path, attempt=2))
+    resumed = finished(tmp_path, *KEYS, ranks=3, environ=job(tmp_path, attempt=2))
     first = min(resumed.losses)
     assert first > 4, "it did not start from the beginning"
     assert resumed.losses == {step: loss for step, loss in uninterrupted.losses.items() if step >= first}
@@ -41,55 +48,55 @@ def test_a_killed_rank_costs_no_bit(uninterrupted, tmp_path):
 
 
 def test_one_ranks_sigterm_stops_all_with_a_checkpoint_and_nothing_is_lost(uninterrupted, tmp_path):
-    ranks = [{**job(tmp_path), **rank} for rank in ranks_by_hand(2)]
+    ranks = [{**job(tmp_path), **rank} for rank in ranks_by_hand(3)]
     with (
         started(tmp_path / "0", *KEYS, ranks=0, environ=ranks[0]) as rank_0,
         started(tmp_path / "1", *KEYS, ranks=0, environ=ranks[1]) as rank_1,
+        started(tmp_path / "2", *KEYS, ranks=0, environ=ranks[2]) as rank_2,
     ):
         rank_0.wait_for("step 20/60")
         rank_1.process.send_signal(signal.SIGTERM)
-        assert (rank_0.wait(), rank_1.wait()) == (contract.EXIT_CHECKPOINTED, contract.EXIT_CHECKPOINTED)
+        assert [run.wait() for run in (rank_0, rank_1, rank_2)] == 3 * [contract.EXIT_CHECKPOINTED]
     stopped_at = int(rank_0.message.removeprefix(contract.TERMINATION_CHECKPOINT_PREFIX))
     assert stopped_at == max(rank_0.losses), "the last step done is the step saved"
-    assert rank_1.message == ""
+    assert (rank_1.message, rank_2.message) == ("", "")
     assert "most recent call first" in rank_1.text, "the signal dumps the stacks"
-    resumed = finished(tmp_path, *KEYS, ranks=2, environ=job(tmp_path, attempt=2))
+    resumed = finished(tmp_path, *KEYS, ranks=3, environ=job(tmp_path, attempt=2))
     assert min(resumed.losses) == stopped_at + 1
     assert {**rank_0.losses, **resumed.losses} == uninterrupted.losses
     assert resumed.weights == uninterrupted.weights
 
 
 def test_another_number_of_ranks_goes_on_with_the_same_order_and_nearly_the_same_losses(uninterrupted, tmp_path):
-    with started(tmp_path, *KEYS, ranks=2, environ=job(tmp_path)) as run:
+    with started(tmp_path, *KEYS, ranks=3, environ=job(tmp_path)) as run:
         run.wait_for('"step": 0,')
         run.process.send_signal(signal.SIGTERM)  # before the first step, or in one of the first
         assert run.wait() == contract.EXIT_CHECKPOINTED
         stopped_at = int(run.message.removeprefix(contract.TERMINATION_CHECKPOINT_PREFIX))
         assert stopped_at == max(run.losses, default=0)
-    resumed = finished(tmp_path, *KEYS, ranks=3, environ=job(tmp_path, attempt=2))
+    resumed = finished(tmp_path, *KEYS, ranks=2, environ=job(tmp_path, attempt=2))
     assert min(resumed.losses) == stopped_at + 1
     worst = max(abs(loss - uninterrupted.losses[step]) for step, loss in resumed.losses.items())
-    print(f"2 to 3 ranks: largest difference of a loss {worst:.1e}")
+    print(f"3 to 2 ranks: largest difference of a loss {worst:.1e}")
     assert worst <= 1e-5  # measured: 1.0e-6 at 6 printed digits
 
 
-def test_what_a_finished_job_left(uninterrupted, tmp_path):
-    """One training, then everything that may meet its folder."""
-    first = finished(tmp_path, *KEYS, ranks=2, environ=job(tmp_path))
-    assert first.weights == uninterrupted.weights, "checkpoints change nothing"
+def test_what_a_finished_job_left(uninterrupted, folder_of_a_finished_job, tmp_path):
+    """One folder, and everything that may meet it."""
+    shutil.copytree(folder_of_a_finished_job / "checkpoints", tmp_path / "checkpoints")
 
-    # Applied again, it evaluates and is done.
-    again = finished(tmp_path, *KEYS, ranks=2, environ=job(tmp_path, uid="u2"))
+    # Applied again, the job evaluates and is done.
+    again = finished(tmp_path, *KEYS, environ=job(tmp_path, uid="u2"))
     assert again.losses == {}
-    assert (again.weights, again.accuracy) == (first.weights, first.accuracy)
+    assert (again.weights, again.accuracy) == (uninterrupted.weights, uninterrupted.accuracy)
 
     # A torn newest checkpoint gives way to the one before it.
     newest = max((tmp_path / "checkpoints").glob("*.pt"))
     newest.write_bytes(newest.read_bytes()[:-100])
-    torn = finished(tmp_path, *KEYS, environ=job(tmp_path, uid="u2", attempt=2), ranks=2)
+    torn = finished(tmp_path, *KEYS, ranks=3, environ=job(tmp_path, uid="u2", attempt=2))
     assert f"{newest.with_suffix('.json')} is not whole" in torn.text
     assert 0 < len(torn.losses) < 60
-    assert torn.weights == first.weights
+    assert torn.weights == uninterrupted.weights
 
     # A late rank of an older attempt is refused.
     late = finished(tmp_path, *KEYS, environ=job(tmp_path, uid="u2", attempt=1), expected=contract.EXIT_FENCED)
@@ -101,7 +108,7 @@ def test_what_a_finished_job_left(uninterrupted, tmp_path):
 
 
 def test_sigterm_without_a_checkpoint_folder(tmp_path):
-    with started(tmp_path, *KEYS, ranks=2) as run:
+    with started(tmp_path, *KEYS) as run:
         assert "DDPJOB_CHECKPOINT_DIR is not set" in run.wait_for("no checkpoints: .*").group()
         run.wait_for("step 5/60")
         run.process.send_signal(signal.SIGTERM)

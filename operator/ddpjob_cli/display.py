@@ -14,7 +14,7 @@ from ddpjob_operator.api.names import Phase, contract
 from ddpjob_operator.api.status import DDPJobStatus
 
 RANK_COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
-PHASE_COLOURS: Mapping[Phase | None, str] = {
+PHASE_COLOURS: Mapping[str | None, str] = {
     Phase.SUCCEEDED: "green",
     Phase.FAILED: "red",
     Phase.RESTARTING: "yellow",

@@ -1,7 +1,7 @@
 """What a user asks for: `spec` of a DDPJob. The one source of the CRD, the README's table and the defaults.
 
 Rules that join fields are CEL (`rules`), so that the API server refuses a bad job at apply and nobody needs a webhook.
-They are written beside the model they guard; `api/crd.py` puts them into the schema.
+They (`cel_rules`) are written beside the model they guard; `api/crd.py` puts them into the schema.
 """
 
 from enum import StrEnum
@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from ddpjob_operator.api.names import MAX_NODES, RESERVED_PREFIX, RESERVED_VARIABLES, contract
+from ddpjob_operator.api.names import MAIN_CONTAINER, MAX_NODES, RESERVED_PREFIX, RESERVED_VARIABLES, contract
 from ddpjob_operator.api.resource import Opaque, OpenResource, Resource, Rule
 from ddpjob_trainer.config import TrainerConfig
 
@@ -18,6 +18,8 @@ _RESERVED = "[" + ", ".join(f"'{name}'" for name in RESERVED_VARIABLES) + "]"
 _Argument = Annotated[str, Field(max_length=8192)]
 _Quantity = Annotated[int | str, Field(json_schema_extra={"x-kubernetes-int-or-string": True})]
 _Quantities = Annotated[dict[str, _Quantity], Field(max_length=32)]
+#: A list whose items the API server tells apart by name: no name twice.
+_UNIQUE_NAMES: dict[str, Any] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
 _ExitCode = Annotated[int, Field(ge=1, le=255)]
 
 
@@ -44,16 +46,19 @@ class Resources(Resource):
     limits: _Quantities | None = Field(default=None, description="As in a pod.")
 
 
+_Volume = Annotated[Opaque, Field(min_length=1)]
+
+
 class Data(Resource):
     """Where the training data lies."""
 
-    volume: Opaque = Field(description=f"Any pod VolumeSource, mounted read-only at {contract.DATA_DIR}.")
+    volume: _Volume = Field(description=f"Any pod VolumeSource, mounted read-only at {contract.DATA_DIR}.")
 
 
 class Checkpoint(Resource):
     """Where checkpoints are kept. Without it a restart begins at step 0."""
 
-    volume: Opaque = Field(description=f"Any pod VolumeSource, mounted at {contract.CHECKPOINT_DIR}.")
+    volume: _Volume = Field(description=f"Any pod VolumeSource, mounted at {contract.CHECKPOINT_DIR}.")
     every_steps: int | None = Field(
         default=None,
         ge=1,
@@ -75,7 +80,7 @@ class RestartRule(Resource):
 
     exit_codes: list[_ExitCode] = Field(
         min_length=1,
-        max_length=255,
+        max_length=64,
         description="Exit codes that the rule is for, 1 to 255.",
         json_schema_extra={"x-kubernetes-list-type": "set"},
     )
@@ -96,6 +101,13 @@ class Restart(Resource):
     keep_attempts: int = Field(
         default=2, ge=0, le=20, description="Past attempts whose failed pods are kept, with their logs."
     )
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(self.rules) || self.rules.all(r, r.exitCodes.all(c, self.rules.exists_one(q, c in q.exitCodes)))",
+            "an exit code stands in two rules, and the second would never match: remove it from one",
+        ),
+    )
+
     rules: list[RestartRule] = Field(default=[], max_length=20, description="Rules by exit code; the first match wins.")
 
 
@@ -140,14 +152,29 @@ class TemplateContainer(OpenResource):
 class TemplatePodSpec(OpenResource):
     """The overlay on the pod's spec: merged over what the operator renders, lists by name, the user wins."""
 
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            f"!has(self.initContainers) || self.initContainers.all(c, c.name != '{MAIN_CONTAINER}')",
+            f"an init container is named {MAIN_CONTAINER}, which is the container that runs the program: rename it",
+        ),
+    )
+
+    termination_grace_period_seconds: int | None = Field(
+        default=None,
+        ge=1,
+        le=86_400,
+        description="Time to save work after SIGTERM; with 0 a pod's object would go while its processes live on.",
+    )
     restart_policy: Literal["Never"] | None = Field(
         default=None, description="Never: the operator restarts the gang, the kubelet restarts nothing."
     )
     containers: Annotated[list[TemplateContainer], Field(max_length=16)] | None = Field(
-        default=None, description="Overlay on the main container (by the name `trainer`), and further containers."
+        default=None,
+        description="Overlay on the main container (by the name `trainer`), and further containers.",
+        json_schema_extra=_UNIQUE_NAMES,
     )
     init_containers: Annotated[list[TemplateContainer], Field(max_length=16)] | None = Field(
-        default=None, description="As in a pod."
+        default=None, description="As in a pod.", json_schema_extra=_UNIQUE_NAMES
     )
 
 
@@ -221,8 +248,8 @@ class DDPJobSpec(Resource):
             "command begins with an empty string: its first item is the program to start",
         ),
         Rule(
-            f"!has(self.command) || {_PROCESSES} == 1 || !self.command[0].matches('^(.*/)?python[0-9.]*$')"
-            f" || self.command.exists(a, a in {_LAUNCHER_MODULES})",
+            f"!has(self.command) || {_PROCESSES} == 1 || !self.command[0].matches('^(.*/)?python[0-9.]*t?$')"
+            f" || ('-m' in self.command && self.command.exists(a, a in {_LAUNCHER_MODULES}))",
             "command starts one python process but each node has several ranks: start a launcher instead, for example"
             " [torchrun, train.py], or set processesPerNode (and gpusPerNode) to 1",
         ),
@@ -279,7 +306,7 @@ class DDPJobSpec(Resource):
         default=[],
         max_length=128,
         description="Further environment variables of every rank.",
-        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        json_schema_extra=_UNIQUE_NAMES,
     )
     resources: Resources | None = Field(default=None, description="Requests and limits of every pod.")
     data: Data | None = Field(default=None, description="Training data.")

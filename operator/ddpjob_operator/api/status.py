@@ -1,20 +1,18 @@
 """What the operator says of a job: `status` of a DDPJob.
 
 It is also the operator's memory: `plan` reads its clocks and counters from here and from pods, never from the process.
-Times are RFC 3339 in UTC with whole seconds.
+Times are RFC 3339 in UTC with whole seconds. Phases and reasons are text here, so that an operator can read the status
+that a newer one left; `names.py` holds the closed lists.
 """
 
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from ddpjob_operator.api.names import ConditionType, Phase, Reason
+from ddpjob_operator.api.names import ConditionType
 from ddpjob_operator.api.resource import Resource, Rule
 
 Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
-
-#: Longest message; what programs leave behind is cut to it.
-MAX_MESSAGE_LENGTH = 2048
 
 
 class Condition(Resource):
@@ -22,7 +20,7 @@ class Condition(Resource):
 
     type: ConditionType = Field(description="What it is about.")
     status: str = Field(description="True or False.")
-    reason: Reason = Field(description="One word from the closed list.")
+    reason: str = Field(description="One word from the closed list.")
     message: str = Field(default="", description="One sentence.")
     last_transition_time: Time = Field(description="When status changed last.")
     observed_generation: int = Field(default=0, description="metadata.generation that it was made for.")
@@ -61,7 +59,7 @@ class Failure(Resource):
     exit_code: int | None = Field(default=None, description="What the program's main process, or its worker, returned.")
     signal: int | None = Field(default=None, description="The signal it died of.")
     checkpoint_step: int | None = Field(default=None, description="Step saved, where it stopped with a checkpoint.")
-    reason: Reason = Field(description="The class of the failure.")
+    reason: str = Field(description="The class of the failure.")
     message: str = Field(default="", description="The program's own last words, or the cluster's.")
     time: Time = Field(description="When the operator saw it.")
 
@@ -76,8 +74,8 @@ class DDPJobStatus(Resource):
         ),
     )
 
-    phase: Phase | None = Field(default=None, description="Where the job stands, for people.")
-    reason: Reason | None = Field(default=None, description="Why, in one word from a closed list.")
+    phase: str | None = Field(default=None, description="Where the job stands, for people.")
+    reason: str | None = Field(default=None, description="Why, in one word from a closed list.")
     message: str | None = Field(default=None, description="Why, in one sentence.")
     conditions: list[Condition] = Field(
         default=[],
@@ -94,7 +92,9 @@ class DDPJobStatus(Resource):
     attempts: list[Failure] = Field(default=[], description="Past attempts, the latest ten.")
     start_time: Time | None = Field(default=None, description="When the job was first acted on.")
     completion_time: Time | None = Field(default=None, description="When it ended for good.")
-    attempt_start_time: Time | None = Field(default=None, description="When all pods of the current attempt existed.")
+    attempt_start_time: Time | None = Field(
+        default=None, description="When the current attempt's pods began to be created."
+    )
     scheduled_time: Time | None = Field(default=None, description="When all of them had a node.")
     running_since: Time | None = Field(default=None, description="When all of them ran.")
     active_seconds_before: int = Field(default=0, description="Seconds on nodes in earlier attempts.")

@@ -7,7 +7,7 @@ the old pods are stopped, then the Service points at the new attempt and its pod
 from collections.abc import Mapping
 from typing import Any
 
-from ddpjob_operator.api.names import ConditionType, Phase, Reason
+from ddpjob_operator.api.names import ConditionType, Phase
 from ddpjob_operator.api.status import DDPJobStatus, Failure, Restarts
 from ddpjob_operator.core.conditions import with_conditions
 from ddpjob_operator.core.deadlines import active_seconds
@@ -36,7 +36,7 @@ def showing(
     now: float,
     *,
     phase: Phase,
-    reason: Reason,
+    reason: str,
     message: str,
     truths: Mapping[ConditionType, bool],
 ) -> DDPJobStatus:
@@ -50,7 +50,7 @@ def next_attempt(
     now: float,
     *,
     phase: Phase,
-    reason: Reason,
+    reason: str,
     message: str,
     restarts: Restarts | None = None,
     failure: Failure | None = None,
@@ -86,9 +86,7 @@ def remembering(status: DDPJobStatus, failure: Failure) -> dict[str, Any]:
     return {"failure": failure, "attempts": [*others, failure][-MAX_PAST_ATTEMPTS:]}
 
 
-def finished(
-    seen: Observed, status: DDPJobStatus, now: float, *, succeeded: bool, reason: Reason, message: str
-) -> Plan:
+def finished(seen: Observed, status: DDPJobStatus, now: float, *, succeeded: bool, reason: str, message: str) -> Plan:
     """The job's end. A terminal condition never changes again."""
     ended = status.model_copy(
         update={

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from ddpjob_operator.api.names import ConditionType, Reason
+from ddpjob_operator.api.names import ConditionType
 from ddpjob_operator.api.status import Condition, DDPJobStatus
 from ddpjob_operator.core.times import rfc3339
 
@@ -11,7 +11,7 @@ def with_conditions(
     status: DDPJobStatus,
     truths: Mapping[ConditionType, bool],
     *,
-    reason: Reason,
+    reason: str,
     message: str,
     generation: int,
     now: float,

@@ -5,6 +5,7 @@ that echoes another rank's is never the cause while any rank has another reason,
 we wait a moment for a better one.
 """
 
+import re
 import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -24,7 +25,8 @@ MAX_LOGS_READ = 8
 #: Reasons that say that the cluster, not the program, ended a rank.
 INFRASTRUCTURE = frozenset({Reason.POD_DELETED, Reason.POD_DISRUPTED, Reason.NODE_LOST})
 
-_CHECKPOINT_STEP = f"{contract.PROGRESS_CHECKPOINT_STEP}="
+#: What a step number may be: longer digits are no step and would not fit into a status.
+_SAVED_STEP = re.compile(rf"(?:^|\s){re.escape(contract.TERMINATION_CHECKPOINT_PREFIX)}(\d{{1,15}})(?:\s|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,15 @@ class End:
     def is_echo(self) -> bool:
         """Whether it only repeats another rank's end."""
         return self.reason == Reason.COLLECTIVE_ERROR
+
+    @property
+    def may_be_explained(self) -> bool:
+        """Whether another rank's end, a moment later, may say what this one means.
+
+        An echo has its cause elsewhere; a stop with a checkpoint is one only if rank 0 says what it saved.
+        """
+        stopped = self.exit_code == contract.EXIT_CHECKPOINTED and self.reason != Reason.STOPPED_WITH_CHECKPOINT
+        return self.is_echo or stopped
 
 
 def has_ended(pod: Pod, now: float) -> bool:
@@ -89,8 +100,8 @@ def cause_of(ends: Iterable[End]) -> End | None:
 
 
 def settled_at(cause: End, num_running: int) -> float:
-    """From when the cause may be acted on; an echo waits while other ranks may still show a better one."""
-    return cause.seen + ECHO_WAIT_SECONDS if cause.is_echo and num_running else cause.seen
+    """From when the cause may be acted on; it waits while ranks that still run may explain it."""
+    return cause.seen + ECHO_WAIT_SECONDS if cause.may_be_explained and num_running else cause.seen
 
 
 def wanted_logs(seen: Observed, pods: Iterable[Pod]) -> tuple[ReadLog, ...]:
@@ -103,10 +114,8 @@ def wanted_logs(seen: Observed, pods: Iterable[Pod]) -> tuple[ReadLog, ...]:
 
 def saved_step(pod: Pod) -> int | None:
     """The step that a rank's last words say it saved when it stopped on request."""
-    for word in pod.exit.message.split() if pod.exit else ():
-        if word.startswith(_CHECKPOINT_STEP) and word.removeprefix(_CHECKPOINT_STEP).isdecimal():
-            return int(word.removeprefix(_CHECKPOINT_STEP))
-    return None
+    match = _SAVED_STEP.search(pod.exit.message) if pod.exit else None
+    return int(match[1]) if match else None
 
 
 def record(end: End, attempt: int, now: float) -> Failure:
@@ -126,6 +135,8 @@ def record(end: End, attempt: int, now: float) -> Failure:
 
 def sentence(failure: Failure) -> str:
     """The failure in one sentence for people."""
+    if failure.rank is None:
+        return f"Attempt {failure.attempt} ended: {failure.message}"
     where = f"Rank {failure.rank} (pod {failure.pod}" + (f", node {failure.node})" if failure.node else ")")
     if failure.signal is not None:
         how = f"died of signal {failure.signal} ({_signal_name(failure.signal)})"
@@ -142,11 +153,15 @@ def _reason(seen: Observed, pod: Pod, log: str) -> Reason:
     if pod.node in seen.nodes_gone:
         return Reason.NODE_LOST
     stopped = pod.exit is not None and pod.exit.code == contract.EXIT_CHECKPOINTED
-    if stopped and _has_saved_more(seen):
+    if stopped and _has_saved_more(seen, pod.attempt):
         return Reason.STOPPED_WITH_CHECKPOINT
+    if pod.exit is not None and pod.exit.reason == "ContainerStatusUnknown":  # its node went away and came back
+        return Reason.POD_DISRUPTED
     if pod.disruption or pod.reason in ("Evicted", "Preempting", "NodeAffinity", "NodeShutdown", "Terminated"):
         return Reason.POD_DISRUPTED
-    if pod.deletion_deadline is not None:
+    # A pod of an earlier attempt was deleted by us; that it ended by itself first still tells why.
+    by_itself = pod.attempt < seen.job.status.attempt and pod.exit is not None and pod.exit.signal is None
+    if pod.deletion_deadline is not None and not by_itself:
         return Reason.POD_DELETED
     if pod.exit is None:  # the kubelet refused or ended the pod before its program ran
         return Reason.POD_DISRUPTED
@@ -167,13 +182,14 @@ def _reason_of_exit(spec: DDPJobSpec | None, pod: Pod, log: str) -> Reason:
     return Reason.KILLED if pod.exit.signal else Reason.PROGRAM_ERROR
 
 
-def _has_saved_more(seen: Observed) -> bool:
-    """Whether rank 0 says that it saved a step beyond that of every earlier stop.
+def _has_saved_more(seen: Observed, attempt: int) -> bool:
+    """Whether rank 0 of the attempt says that it saved a step beyond that of every earlier stop.
 
     Without this a program that always stops with nothing new would restart for ever without being counted.
     """
-    steps = [saved_step(pod) for pod in seen.pods if pod.rank == 0 and pod.attempt == seen.job.status.attempt]
-    before = [f.checkpoint_step for f in seen.job.status.attempts if f.checkpoint_step is not None]
+    steps = [saved_step(pod) for pod in seen.pods if pod.rank == 0 and pod.attempt == attempt]
+    past = [failure for failure in seen.job.status.attempts if failure.attempt < attempt]
+    before = [failure.checkpoint_step for failure in past if failure.checkpoint_step is not None]
     return any(step is not None and step > max(before, default=-1) for step in steps)
 
 
@@ -198,7 +214,8 @@ def _words(seen: Observed, pod: Pod, reason: Reason, signal_number: int | None) 
     if reason == Reason.NODE_LOST:
         return f"node {pod.node} stopped answering"
     if reason == Reason.POD_DISRUPTED:
-        return printable(pod.disruption or f"{pod.reason}: {pod.message}".strip(": "))
+        cluster_reason = pod.reason or (pod.exit.reason if pod.exit else "")
+        return printable(pod.disruption or f"{cluster_reason}: {pod.message}".strip(": "))
     if reason == Reason.POD_DELETED:
         return "the pod was deleted"
     if reason == Reason.OUT_OF_MEMORY:

@@ -19,13 +19,12 @@ _RANK_PREFIX = re.compile(r"^\[(?:rank|default)(\d+)\]:")
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?::\s.*)?$")
 _CHILD_FAILED = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
 _ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):(.*)", re.DOTALL)
-_TABLE_RANK = re.compile(r"^\s*rank\s*:\s*(\d+) \(local_rank: (\d+)\)", re.MULTILINE)
-_TABLE_EXIT = re.compile(r"^\s*exitcode\s*:\s*(-?\d+) \(pid: \d+\)", re.MULTILINE)
+_TABLE_EXIT = re.compile(r"^\s*exitcode\s*:\s*(-?\d{1,5}) \(pid: \d+\)", re.MULTILINE)
 _UNPRINTABLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 #: Errors of a rank whose peer went away or did not answer; the cause is elsewhere.
 _ECHO = re.compile(
-    r"DistNetworkError|DistBackendError|DistStoreError|Connection (?:closed by peer|reset by peer|refused)"
+    r"DistNetworkError|DistBackendError|DistStoreError|Connection (?:closed|reset) by peer"
     r"|Broken pipe|Timed out waiting \d+ms for|Socket Timeout|NCCL (?:error|WARN)|ncclRemoteError|ncclSystemError"
     r"|Watchdog caught collective operation timeout|heartbeat timeout|gloo/transport|RendezvousConnectionError"
     r"|recvValue failed|sendBytes failed|failed to recv|The client socket has (?:failed|timed out)",
@@ -37,7 +36,6 @@ _ECHO = re.compile(
 class WorkerExit:
     """How torchrun says that its first failing worker ended."""
 
-    rank: int
     code: int | None
     signal: int | None
 
@@ -69,12 +67,11 @@ def worker_exit(text: str) -> WorkerExit | None:
     table = _ROOT_CAUSE.search(text)
     if table is None:
         return None
-    rank, code = _TABLE_RANK.search(table[1]), _TABLE_EXIT.search(table[1])
-    if rank is None or code is None:
+    code = _TABLE_EXIT.search(table[1])
+    if code is None:
         return None
     number = int(code[1])
     return WorkerExit(
-        rank=int(rank[1]),
         code=number if number > 0 else 128 - number if number < 0 else None,
         signal=-number if number < 0 else None,
     )

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from ddpjob_operator.api import names
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import DDPJobStatus
+from ddpjob_operator.core.last_words import printable
 from ddpjob_operator.core.model import Body, Exit, Job, Pod, Service, Waiting
 from ddpjob_operator.core.times import epoch_seconds
 
@@ -42,7 +43,7 @@ def _spec(body: Body) -> tuple[DDPJobSpec | None, str]:
         return DDPJobSpec.model_validate(body), ""
     except ValidationError as error:
         lines = (f"spec.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_url=False))
-        return None, "; ".join(lines)
+        return None, printable("; ".join(lines))
 
 
 def _status(body: Body) -> DDPJobStatus:
@@ -80,7 +81,7 @@ def pod_of(body: Body) -> Pod:
         message=status.get("message", ""),
         ready=_is_true(conditions, "Ready"),
         running="running" in state,
-        exit=_exit(state),
+        exit=_exit(state) or _failed_init(status),
         all_ended=phase in ("Succeeded", "Failed") or _none_can_run(spec, status),
         waiting=_waiting(spec, status, conditions),
         disruption=_disruption(conditions),
@@ -139,6 +140,12 @@ def _exit(state: Body) -> Exit | None:
     return Exit(
         code=code, signal=signal, reason=terminated.get("reason", ""), message=terminated.get("message", "").strip()
     )
+
+
+def _failed_init(status: Body) -> Exit | None:
+    """How an init container failed: its pod's main container will never start."""
+    exits = (_exit(container.get("state") or {}) for container in status.get("initContainerStatuses") or ())
+    return next((exit_ for exit_ in exits if exit_ is not None and exit_.code != 0), None)
 
 
 def _none_can_run(spec: Body, status: Body) -> bool:

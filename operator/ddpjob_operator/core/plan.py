@@ -30,7 +30,7 @@ _CREATED = ConditionType.CREATED
 def plan(seen: Observed, now: float) -> Plan:
     """What to do for one job at this moment, in seconds since the epoch.
 
-    Never raises for anything a user or a cluster can do; those end in a status.
+    What a user or a cluster can do ends in a status, not in an exception.
     """
     job = seen.job
     if job.deleting:
@@ -43,15 +43,16 @@ def plan(seen: Observed, now: float) -> Plan:
         )
 
     gang = gang_of(seen, job.spec.nodes)
-    if gang.all_succeeded:
+    edited = any(pod.spec_hash != spec_hash(job.spec) for pod in gang.current.values())
+    if gang.all_succeeded and not edited:
         return _succeed(seen, gang, now)
     if job.spec.suspend:
         return _suspend(seen, gang, now)
-    if ends := _ends(seen, gang, now):  # one rank down is the whole gang down
-        return _restart_or_fail(seen, job.spec, gang, ends, now)
-    if any(pod.spec_hash != spec_hash(job.spec) for pod in gang.current.values()):
+    if edited:
         message = "the spec was edited while the job was suspended; its pods are replaced"
         return next_attempt(seen, now, phase=Phase.RESTARTING, reason=Reason.SPEC_CHANGED, message=message)
+    if ends := _ends(seen, gang, now):  # one rank down is the whole gang down
+        return _restart_or_fail(seen, job.spec, gang, ends, now)
     if gang.missing and not all(has_stopped(seen, pod) for pod in gang.old):
         return _wait_for_old_pods(seen, job.spec, gang, now)
     return _run(seen, job.spec, gang, now)
@@ -63,8 +64,8 @@ def _run(seen: Observed, spec: DDPJobSpec, gang: Gang, now: float) -> Plan:
     image = spec.image or status.image or seen.trainer_image
     actions: list[Action] = [*ensure_service(seen.job, spec, seen.service)]
     actions += stop(seen, gang.old, SURVIVOR_GRACE_SECONDS)  # stragglers of a writer with an old view
+    actions += _outdated_evidence(spec, status, gang)  # before the new pods, which a quota may have no room for
     actions += [create_pod(seen.job, spec, image, rank) for rank in gang.missing]
-    actions += _outdated_evidence(spec, status, gang)
 
     shown = _running_status(seen, gang, _with_clocks(seen, status, gang, now), now)
     deadline = next_deadline(spec, shown)
@@ -83,7 +84,7 @@ def _run(seen: Observed, spec: DDPJobSpec, gang: Gang, now: float) -> Plan:
 def _with_clocks(seen: Observed, status: DDPJobStatus, gang: Gang, now: float) -> DDPJobStatus:
     """The status with the clocks of this attempt that have begun, and with the latest progress."""
     update: dict[str, object] = {"ready": f"{gang.num_up}/{gang.num_nodes}"}
-    if not gang.missing and status.attempt_start_time is None:
+    if status.attempt_start_time is None:
         update["attempt_start_time"] = rfc3339(now)
     if gang.all_scheduled and status.scheduled_time is None:
         update["scheduled_time"] = rfc3339(now)
@@ -108,10 +109,10 @@ def _running_status(seen: Observed, gang: Gang, status: DDPJobStatus, now: float
         }
         return showing(seen, status, now, phase=Phase.RUNNING, reason=Reason.RUNNING, message=message, truths=truths)
 
-    reason, message = explain(seen, tuple(gang.current.values()), len(gang.missing), gang.num_nodes)
+    reason, message = explain(seen, gang)
     restarting = status.condition(ConditionType.RESTARTING)
-    if restarting and status.failure is not None:
-        message = f"{message}; {failures.sentence(status.failure)}"
+    if failure := _latest_failure(status):
+        message = f"{message}; {failures.sentence(failure)}"
     truths = {ConditionType.CREATED: created, ConditionType.SUSPENDED: False}
     phase = Phase.RESTARTING if restarting else Phase.PENDING
     return showing(seen, status, now, phase=phase, reason=reason, message=message, truths=truths)
@@ -120,28 +121,27 @@ def _running_status(seen: Observed, gang: Gang, status: DDPJobStatus, now: float
 def _wait_for_old_pods(seen: Observed, spec: DDPJobSpec, gang: Gang, now: float) -> Plan:
     """Stop what is left of earlier attempts; nothing new starts while it may run."""
     alive = [pod for pod in gang.old if not has_stopped(seen, pod)]
-    status = begun(seen, now)
-    orderly = status.reason in (Reason.SUSPENDED, Reason.STOPPED_WITH_CHECKPOINT, Reason.SPEC_CHANGED)
-    saved = status.failure is not None and status.failure.reason == Reason.STOPPED_WITH_CHECKPOINT
-    grace = None if orderly or saved else SURVIVOR_GRACE_SECONDS
-    shown, logs = _refined(seen, spec, status, now)
+    shown, logs = _refined(seen, spec, begun(seen, now), now)
+    failure = _latest_failure(shown)
+    # Without a failure the pods were suspended or are replaced: they, too, get time to save their work.
+    orderly = failure is None or failure.reason == Reason.STOPPED_WITH_CHECKPOINT
     message = f"waiting for {len(alive)} old pods to stop, {alive[0].name} first"
-    if shown.failure is not None and shown.condition(ConditionType.RESTARTING):
-        message = f"{message}; {failures.sentence(shown.failure)}"
+    if failure is not None:
+        message = f"{message}; {failures.sentence(failure)}"
     restarting = shown.condition(ConditionType.RESTARTING)
     shown = showing(
         seen,
         shown,
         now,
         phase=Phase.RESTARTING if restarting else Phase.PENDING,
-        reason=shown.failure.reason if restarting and shown.failure else Reason.STOPPING,
+        reason=failure.reason if failure else Reason.STOPPING,
         message=message,
         truths={ConditionType.SUSPENDED: False},
     )
     return Plan(
         status=shown,
-        actions=stop(seen, alive, grace),
-        questions=(*logs, *node_questions(alive, now)),
+        actions=stop(seen, alive, None if orderly else SURVIVOR_GRACE_SECONDS),
+        questions=(*logs, *node_questions(gang.old, now)),
         wake_at=next_overdue(alive, now),
     )
 
@@ -163,7 +163,7 @@ def _suspend(seen: Observed, gang: Gang, now: float) -> Plan:
     return Plan(
         status=shown,
         actions=stop(seen, alive, None),
-        questions=node_questions(alive, now),
+        questions=node_questions(gang.old, now),
         wake_at=next_overdue(alive, now),
     )
 
@@ -226,8 +226,8 @@ def _refined(
     seen: Observed, spec: DDPJobSpec, status: DDPJobStatus, now: float
 ) -> tuple[DDPJobStatus, tuple[ReadLog, ...]]:
     """The status with a better record of the latest failure, if its pods have come to tell more; and what to read."""
-    failure = status.failure
-    if failure is None or failure.attempt != status.attempt - 1:
+    failure = _latest_failure(status)
+    if failure is None:
         return status, ()
     # Survivors die of our own deletion; only an exit code of their own says anything.
     over = [
@@ -241,7 +241,8 @@ def _refined(
     questions = failures.wanted_logs(seen, over)
     if cause is None or not _tells_more(failure, cause):
         return status, questions
-    better = failures.record(cause, failure.attempt, now).model_copy(update={"time": failure.time})
+    kept = {"time": failure.time, "checkpoint_step": failure.checkpoint_step}
+    better = failures.record(cause, failure.attempt, now).model_copy(update=kept)
     update = remembering(status, better)
     if kind_of(spec, failure) == Kind.COUNTED and kind_of(spec, better) == Kind.UNCOUNTED:
         counts = status.restarts
@@ -253,6 +254,12 @@ def _refined(
             }
         )
     return status.model_copy(update=update), questions
+
+
+def _latest_failure(status: DDPJobStatus) -> Failure | None:
+    """The failure that led to the current attempt; None if something else did."""
+    failure = status.failure
+    return failure if failure is not None and failure.attempt == status.attempt - 1 else None
 
 
 def _died_of_its_own(pod: Pod) -> bool:

@@ -59,7 +59,7 @@ def create_pod(job: Job, spec: DDPJobSpec, image: str, rank: int) -> CreatePod:
     name = pod_name(job.name, job.status.attempt, rank)
     template = spec.template.model_dump(by_alias=True, mode="json", exclude_unset=True) if spec.template else {}
     body = _merged(_body(job, spec, image, rank), template)
-    # A volume or mount that the template names replaces ours; the identity of the pod is never the user's to change.
+    # The identity of the pod is never the user's to change.
     body["metadata"] |= {"name": name, "namespace": job.namespace, "ownerReferences": [owner_reference(job)]}
     body["metadata"]["labels"] |= _labels(job, rank)
     return CreatePod(name=name, body=body)
@@ -209,10 +209,10 @@ def _volumes(spec: DDPJobSpec) -> tuple[list[Body], list[Body]]:
         {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 shared memory of the container, not a temporary file
     ]
     if spec.data:
-        volumes.append({"name": "data", **spec.data.volume})
+        volumes.append({**spec.data.volume, "name": "data"})
         mounts.append({"name": "data", "mountPath": contract.DATA_DIR, "readOnly": True})
     if spec.checkpoint:
-        volumes.append({"name": "checkpoints", **spec.checkpoint.volume})
+        volumes.append({**spec.checkpoint.volume, "name": "checkpoints"})
         mounts.append({"name": "checkpoints", "mountPath": contract.CHECKPOINT_DIR})
     return volumes, mounts
 
@@ -231,11 +231,18 @@ def _merged(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, An
 
 
 def _merged_list(base: Sequence[Any], overlay: Sequence[Any], field: str) -> list[Any]:
-    """Items of the base, each merged with the overlay's item of the same key, then the overlay's further items."""
+    """Items of the base, each with the overlay's first item of the same key laid over it, then all further items.
+
+    A list that holds anything but objects with such a key is handed on as it is, for the API server to refuse in words.
+    """
     key = _MERGE_KEYS[field]
-    overlays = {item.get(key): item for item in overlay}
+    if not all(isinstance(item, Mapping) and isinstance(item.get(key), str | int | None) for item in overlay):
+        return list(overlay)
+    left = list(overlay)
     merged = []
     for item in base:
-        over = overlays.pop(item.get(key), {})
-        merged.append(over if over and field in _REPLACED_WHOLE else _merged(item, over))
-    return [*merged, *overlays.values()]
+        over = next((candidate for candidate in left if candidate.get(key) == item.get(key)), None)
+        if over is not None:
+            left.remove(over)
+        merged.append(item if over is None else over if field in _REPLACED_WHOLE else _merged(item, over))
+    return [*merged, *left]

@@ -5,7 +5,6 @@ status 200. So each line is checked on its own and whatever does not fit is no p
 """
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -30,8 +29,8 @@ class _Line(BaseModel):
     step: int = Field(ge=0, le=_MAX_INT)
     total_steps: int | None = Field(default=None, ge=0, le=_MAX_INT)
     epoch: int | None = Field(default=None, ge=0, le=_MAX_INT)
-    loss: float | None = None
-    samples_per_second: float | None = Field(default=None, ge=0)
+    loss: float | None = Field(default=None, ge=-1e300, le=1e300)
+    samples_per_second: float | None = Field(default=None, ge=0, le=1e300)
     eta_seconds: float | None = Field(default=None, ge=0, le=1e10)
     checkpoint_step: int | None = Field(default=None, ge=0, le=_MAX_INT)
     phase: str | None = Field(default=None, max_length=32, pattern=r"^[\w -]*$")
@@ -68,4 +67,4 @@ def _rounded(value: float | None) -> float | None:
     """Four significant digits: enough to read, and few enough that noise writes no status."""
     if value is None or value == 0:
         return value
-    return round(value, 3 - math.floor(math.log10(abs(value))))
+    return float(f"{value:.3e}")

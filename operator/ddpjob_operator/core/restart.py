@@ -29,7 +29,7 @@ class Verdict:
 
     restarts: Restarts
     """The counters after it."""
-    final: Reason | None = None
+    final: str | None = None
     """The reason with which the job ends; None if it goes on."""
     why: str = ""
     """For a final verdict: why there is no further attempt."""

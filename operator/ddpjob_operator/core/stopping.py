@@ -18,7 +18,9 @@ OVERDUE_SECONDS = 1.0
 
 def has_stopped(seen: Observed, pod: Pod) -> bool:
     """Whether no process of the pod can run any more."""
-    return pod.all_ended or (pod.deletion_deadline is not None and pod.node is not None and pod.node in seen.nodes_gone)
+    if pod.deletion_deadline is not None and (pod.node is None or pod.node in seen.nodes_gone):
+        return True  # it never had a node to run on, or that node is lost
+    return pod.all_ended
 
 
 def stop(seen: Observed, pods: Iterable[Pod], grace_seconds: int | None) -> tuple[Action, ...]:

@@ -1,22 +1,25 @@
 """Why a gang is not running yet, in one reason and one sentence."""
 
 from collections import Counter
-from collections.abc import Sequence
 
 from ddpjob_operator.api.names import Reason
+from ddpjob_operator.core.gang import Gang
 from ddpjob_operator.core.last_words import printable
 from ddpjob_operator.core.model import Observed, Pod
 
 _IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 
 
-def explain(seen: Observed, pods: Sequence[Pod], num_missing: int, num_nodes: int) -> tuple[Reason, str]:
+def explain(seen: Observed, gang: Gang) -> tuple[Reason, str]:
     """What the gang waits for, the most telling obstacle first."""
-    if seen.rejections:
-        name, words = min(seen.rejections.items())
+    pods, num_nodes = tuple(gang.current.values()), gang.num_nodes
+    existing = {pod.name for pod in pods}
+    refused = {name: words for name, words in seen.rejections.items() if name not in existing}
+    if refused:
+        name, words = min(refused.items())
         return Reason.POD_REJECTED, f"the API server refuses {name}: {printable(words)}"
-    if num_missing:
-        return Reason.CREATING, f"{num_missing} of {num_nodes} pods are still to be created"
+    if gang.missing:
+        return Reason.CREATING, f"{len(gang.missing)} of {num_nodes} pods are still to be created"
     held = [pod for pod in pods if pod.waiting]
     if not held:
         waiting = sum(not pod.running and pod.exit is None for pod in pods)

@@ -126,6 +126,8 @@ class ProgressReader:
         except ApiError as error:
             LOG_READS.labels("progress", "failed").inc()
             logger.debug("no progress of %s/%s: %s", *key, error)
+        except Exception:  # one unreadable line must not end the reading of this job
+            logger.exception("no progress of %s/%s", *key)
         finally:
             self._slots.release()
         if self._targets.get(key) is target:

@@ -83,6 +83,7 @@ class Questions:
             self._reading[key, question.uid] = task
 
     async def _answer_log(self, key: Key, question: ReadLog) -> None:
+        text = ""
         try:
             text = await self._client.pod_log(
                 key[0],
@@ -96,7 +97,8 @@ class Questions:
         except ApiError as error:
             logger.info("the log of pod %s/%s cannot be read: %s", key[0], question.pod, error)
             LOG_READS.labels("cause", "failed").inc()
-            text = ""
+        except Exception:  # whatever it is: a question without an answer would hold up the end of the job
+            logger.exception("the log of pod %s/%s could not be read", key[0], question.pod)
         self._logs.setdefault(key, {})[question.uid] = text.encode()[-LOG_KEEP_BYTES:].decode(errors="replace")
         self._reading.pop((key, question.uid), None)
         self._answered(key)
@@ -109,7 +111,10 @@ class Questions:
             return
         self._nodes_asked[key] = nodes
         for node in nodes:
-            self._askers.setdefault(node, set()).add(key)
+            new = key not in self._askers.setdefault(node, set())
+            self._askers[node].add(key)
+            if new and self._gone.get(node):
+                self._answered(key)  # known already, and only changes are told
             if node not in self._polls:
                 self._polls[node] = asyncio.create_task(self._poll(node), name=f"node {node}")
 

@@ -59,7 +59,10 @@ def test_the_frame_of_the_job_is_checked(tmp_path: Path, changed: dict[str, obje
         ({"gpusPerNode": 2}, "one python process but each node has several ranks"),
         ({"gpusPerNode": 2, "processesPerNode": 3}, "processesPerNode must equal gpusPerNode"),
         ({"masterPort": 80}, "spec.masterPort is 80"),
-        ({"checkpoint": {"volume": {}, "everySteps": 5}}, "checkpoint.everySteps is for the built-in trainer"),
+        (
+            {"checkpoint": {"volume": {"emptyDir": {}}, "everySteps": 5}},
+            "checkpoint.everySteps is for the built-in trainer",
+        ),
         (
             {"template": {"spec": {"containers": [{"name": "trainer", "env": [{"name": "WORLD_SIZE"}]}]}}},
             "spec.template.spec.containers[0]: env sets a variable",

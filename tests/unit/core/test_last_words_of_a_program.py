@@ -109,16 +109,17 @@ def test_a_programs_own_error_is_no_echo(words) -> None:
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        ("7", WorkerExit(rank=1, code=7, signal=None)),
-        ("-9", WorkerExit(rank=1, code=137, signal=9)),
+        ("7", WorkerExit(code=7, signal=None)),
+        ("-9", WorkerExit(code=137, signal=9)),
     ],
 )
 def test_torchruns_table_tells_the_workers_exit(code, expected) -> None:
     assert worker_exit(TORCHRUN.format(code=code)) == expected
 
 
-def test_a_log_without_a_table_tells_no_exit() -> None:
-    assert worker_exit(PLAIN) is None
+@pytest.mark.parametrize("text", [PLAIN, TORCHRUN.format(code="9" * 5000)])
+def test_a_log_without_a_table_that_makes_sense_tells_no_exit(text) -> None:
+    assert worker_exit(text) is None
 
 
 def test_control_sequences_and_length_are_bounded() -> None:

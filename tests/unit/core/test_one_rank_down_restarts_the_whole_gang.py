@@ -332,3 +332,74 @@ def test_a_straggler_of_an_old_attempt_is_stopped_on_sight() -> None:
     second = replace(of, status=of.status.model_copy(update={"attempt": 2}))
 
     assert deleted(plan(observed(second, pod(of, 0, 1), pod(of, 0, 2)), NOW)) == {"job-1-0": 1}
+
+
+def test_two_lost_nodes_are_both_asked_for_while_either_holds_the_gang_back() -> None:
+    """An answer counts only while its question is asked: asking for one node at a time never finds both lost."""
+    of = program(nodes=3)
+    seen = broken(of, pod(of, 1, deletion_deadline=NOW - 5), pod(of, 2, deletion_deadline=NOW - 5))
+    seen = with_status(seen, plan(seen, NOW).status)
+    one_known = replace(seen, nodes_gone=frozenset({"node-1"}))
+
+    assert set(plan(one_known, NOW).questions) == {ReadNode(name="node-1"), ReadNode(name="node-2")}
+
+
+def test_a_stop_with_a_checkpoint_stays_one_while_its_pods_are_looked_at_again() -> None:
+    of = job(nodes=2)
+    seen = broken(of, ended(of, 0, code=75, message="checkpointStep=40"))
+    seen = with_status(seen, plan(seen, NOW).status)
+
+    failure = plan(seen, NOW + 1).status.failure
+    assert (failure.reason, failure.checkpoint_step) == (Reason.STOPPED_WITH_CHECKPOINT, 40)
+
+
+def test_a_stop_of_another_rank_waits_for_what_rank_0_says_it_saved() -> None:
+    of = job(nodes=2, restart={"maxRestarts": 0})
+    early = broken(of, ended(of, 1, code=75, ended_seen=NOW))
+    assert not plan(early, NOW).status.finished
+
+    both = broken(of, ended(of, 1, code=75, ended_seen=NOW), ended(of, 0, code=75, message="checkpointStep=40"))
+    assert plan(both, NOW).status.failure.reason == Reason.STOPPED_WITH_CHECKPOINT
+
+
+def test_a_survivor_that_ends_by_itself_when_we_delete_it_was_not_deleted_by_somebody() -> None:
+    of = program(nodes=2)
+    seen = broken(of, ended(of, 0, code=1, message=ECHO, ended_seen=NOW - 5))
+    seen = with_status(seen, plan(seen, NOW).status)
+    survivor = ended(of, 1, code=1, message=ECHO, deletion_deadline=NOW + 1)
+
+    status = plan(replace(seen, pods=(seen.pods[0], survivor)), NOW + 1).status
+    assert (status.failure.reason, status.restarts.counted) == (Reason.COLLECTIVE_ERROR, 1)
+
+
+def test_a_node_that_came_back_without_its_containers_disrupted_them() -> None:
+    of = program(nodes=1)
+    status = plan(broken(of, ended(of, 0, code=137, exit_reason="ContainerStatusUnknown")), NOW).status
+
+    assert (status.failure.reason, status.restarts.counted) == (Reason.POD_DISRUPTED, 0)
+
+
+def test_a_replaced_gang_gets_its_own_grace_and_is_not_blamed_on_an_old_failure() -> None:
+    of = program(nodes=1)
+    old = plan(broken(of, ended(of, 0, code=1, message=TRACEBACK)), NOW).status
+    second = replace(of, status=old.model_copy(update={"attempt": 3}))  # attempt 2 was replaced, not failed
+    made = plan(observed(second, pod(of, 0, 2)), NOW)
+
+    assert deleted(made) == {"job-2-0": None}
+    assert "boom" not in (made.status.message or "")
+
+
+def test_a_deleted_pod_that_never_had_a_node_has_stopped() -> None:
+    of = program(nodes=1)
+    second = replace(of, status=of.status.model_copy(update={"attempt": 2}))
+    held = pod(of, 0, 1, node=None, running=False, deletion_deadline=NOW - 5)
+
+    assert created(plan(observed(second, held), NOW)) == ["job-2-0"]
+
+
+def test_evidence_that_is_not_kept_goes_before_the_new_pods_come() -> None:
+    of = program(nodes=1, restart={"keepAttempts": 0})
+    second = replace(of, status=of.status.model_copy(update={"attempt": 2}))
+    actions = plan(observed(second, ended(of, 0, 1, code=1)), NOW).actions
+
+    assert [type(action).__name__ for action in actions] == ["DeletePod", "CreatePod"]

@@ -32,6 +32,7 @@ def test_a_launchers_prefix_is_allowed(prefix) -> None:
         'ddpjob-progress {"step": 1e400}',
         'ddpjob-progress {"step": 99999999999999999999}',
         'ddpjob-progress {"step": 1, "loss": NaN}',
+        'ddpjob-progress {"step": 1, "loss": 1.7976931348623157e308}',
         'ddpjob-progress {"step": 1, "phase": "\\u001b[2J"}',
         'ddpjob-progress {"step": 1, "x": "' + "y" * 2000 + '"}',
         "ddpjob-progress " + '{"step":' * 900 + "1" + "}" * 900,

@@ -113,3 +113,41 @@ def test_active_time_adds_up_over_attempts_and_leaves_out_suspension() -> None:
     resumed = with_status(resumed, plan(resumed, NOW + 1000).status)
     assert plan(resumed, NOW + 1029).status.phase == Phase.RUNNING
     assert plan(resumed, NOW + 1030).status.reason == Reason.DEADLINE_EXCEEDED
+
+
+def test_an_edit_that_was_suspended_and_resumed_unseen_replaces_the_gang() -> None:
+    seen = running(job(nodes=2))
+    grown = replace(seen, job=replace(seen.job, spec=job(nodes=3).spec))
+    assert plan(grown, NOW).status.reason == Reason.SPEC_CHANGED
+
+    of = job(nodes=3)
+    two_done = replace(running(of), pods=(ended(of, 0), ended(of, 1), pod(of, 2)), logs={"pod-uid-1-0": ""})
+    shrunk = replace(two_done, job=replace(two_done.job, spec=job(nodes=2).spec))
+    assert plan(shrunk, NOW).status.reason == Reason.SPEC_CHANGED
+
+
+def test_a_suspended_job_on_a_lost_node_says_one_thing() -> None:
+    seen = suspended(running(job(nodes=1)))
+    seen = with_status(seen, plan(seen, NOW).status)
+    overdue = replace(seen, pods=(pod(seen.job, 0, 1, deletion_deadline=NOW - 9),), nodes_gone=frozenset({"node-0"}))
+
+    assert plan(overdue, NOW).questions
+    assert plan(overdue, NOW).status.message == "spec.suspend is set"
+
+
+def test_a_gang_that_is_refused_by_a_quota_does_not_wait_for_ever() -> None:
+    of = job(nodes=2, deadlines={"queueSeconds": 30})
+    seen = observed(of, pod(of, 0), rejections={"job-1-1": "exceeded quota"})
+    seen = with_status(seen, plan(seen, NOW).status)
+
+    assert plan(seen, NOW + 29).status.reason == Reason.POD_REJECTED
+    assert plan(seen, NOW + 30).status.reason == Reason.DEADLINE_EXCEEDED
+
+
+def test_an_attempt_that_ended_by_a_deadline_names_no_rank() -> None:
+    of = job(nodes=1, deadlines={"startSeconds": 30})
+    seen = observed(of, pod(of, 0, running=False, ready=False, phase="Pending"))
+    seen = with_status(seen, plan(seen, NOW).status)
+    later = with_status(seen, plan(seen, NOW + 30).status)
+
+    assert "None" not in (plan(later, NOW + 31).status.message or "")

@@ -154,3 +154,25 @@ def test_the_hash_tells_specs_with_different_pods_apart(change) -> None:
 @pytest.mark.parametrize("change", [{"suspend": True}, {"restart": {"maxRestarts": 9}}, {"nodes": 1}])
 def test_the_hash_leaves_out_what_no_pod_shows_and_defaults(change) -> None:
     assert spec_hash(job(**change).spec) == spec_hash(job().spec)
+
+
+def test_items_of_the_template_that_share_a_key_all_stay() -> None:
+    tolerations = [
+        {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"},
+        {"key": "gpu", "operator": "Exists", "effect": "NoExecute"},
+        {"operator": "Exists"},
+    ]
+    made = body(job(template={"spec": {"tolerations": tolerations}}))["spec"]["tolerations"]
+
+    assert made[2:] == tolerations
+
+
+@pytest.mark.parametrize("volumes", [["x"], [None], [{"name": {"a": 1}}], [{"name": ["a"]}]])
+def test_a_list_that_makes_no_sense_is_handed_on_for_the_api_server_to_refuse(volumes) -> None:
+    assert body(job(template={"spec": {"volumes": volumes}}))["spec"]["volumes"] == volumes
+
+
+def test_a_volume_of_the_spec_keeps_its_name() -> None:
+    of = job(data={"volume": {"name": "tmp", "emptyDir": {}}})
+
+    assert body(of)["spec"]["volumes"][-1] == {"name": "data", "emptyDir": {}}

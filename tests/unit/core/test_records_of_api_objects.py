@@ -1,0 +1,91 @@
+import pytest
+
+from ddpjob_operator.api.names import ConditionType
+from ddpjob_operator.core.observed import job_of, pod_of
+
+LABELS = {"ddpjob.dev/job-uid": "u", "ddpjob.dev/attempt": "2", "ddpjob.dev/rank": "1"}
+OWNER = {"kind": "DDPJob", "uid": "u", "controller": True}
+
+
+def pod(status=None, labels=LABELS, owners=(OWNER,), **spec):
+    return {
+        "metadata": {"name": "job-2-1", "uid": "p", "labels": labels, "ownerReferences": list(owners)},
+        "spec": {"containers": [{"name": "trainer"}], **spec},
+        "status": status or {},
+    }
+
+
+def container(state, name="trainer"):
+    return {"name": name, "state": state}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pod(labels={}),
+        pod(labels=LABELS | {"ddpjob.dev/rank": "one"}),
+        pod(labels=LABELS | {"ddpjob.dev/attempt": ""}),
+        pod(owners=()),
+        pod(owners=({"kind": "DDPJob", "uid": "other", "controller": True},)),
+        pod(owners=({"kind": "Job", "uid": "u", "controller": True},)),
+    ],
+)
+def test_a_pod_that_is_not_ours_is_refused(body) -> None:
+    with pytest.raises(ValueError, match=r"pod|label"):
+        pod_of(body)
+
+
+def test_the_main_containers_end_shows_before_the_phase() -> None:
+    ended = container({"terminated": {"exitCode": 137, "reason": "Error", "message": "bye\n"}})
+    record = pod_of(pod({"phase": "Running", "containerStatuses": [ended]}, nodeName="n"))
+
+    assert record.exit is not None
+    assert (record.exit.code, record.exit.signal, record.exit.message, record.all_ended) == (137, 9, "bye", True)
+
+
+def test_a_living_sidecar_keeps_the_pod_from_having_ended() -> None:
+    statuses = [container({"terminated": {"exitCode": 1}}), container({"running": {}}, "sidecar")]
+    body = pod({"phase": "Running", "containerStatuses": statuses}, nodeName="n")
+    body["spec"]["containers"].append({"name": "sidecar"})
+
+    assert not pod_of(body).all_ended
+
+
+def test_a_failed_init_container_is_how_its_pod_ended() -> None:
+    failed = container({"terminated": {"exitCode": 3, "message": "no data"}}, "fetch")
+    record = pod_of(pod({"phase": "Failed", "initContainerStatuses": [failed]}, nodeName="n"))
+
+    assert record.exit is not None
+    assert (record.exit.code, record.exit.message) == (3, "no data")
+
+
+def job(**status):
+    metadata = {"namespace": "d", "name": "job", "uid": "u", "resourceVersion": "7"}
+    return {
+        "metadata": {**metadata, "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"trainer": {"recipe": "digits"}},
+        "status": status,
+    }
+
+
+def test_the_status_of_a_newer_operator_keeps_its_end() -> None:
+    failed = {
+        "type": "Failed",
+        "status": "True",
+        "reason": "OfTheFuture",
+        "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    record = job_of(job(attempt=3, phase="Odd", reason="OfTheFuture", conditions=[failed], unknown=1))
+
+    assert (record.status.attempt, record.status.finished) == (3, True)
+    assert record.status.condition(ConditionType.FAILED)
+
+
+def test_a_spec_that_does_not_parse_is_told_in_words() -> None:
+    body = job()
+    body["spec"]["nodes"] = "many"
+
+    record = job_of(body)
+    assert record.spec is None
+    assert record.spec_error.startswith("spec.nodes: ")

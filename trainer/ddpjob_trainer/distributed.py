@@ -40,6 +40,10 @@ class Gang:
     device: torch.device
     control: dist.ProcessGroup
 
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        dist.barrier(group=self.control)
+
     def sum_(self, values: torch.Tensor) -> torch.Tensor:
         """`values` summed over all ranks, in place."""
         dist.all_reduce(values)
@@ -71,7 +75,7 @@ class Gang:
 
 
 @contextmanager
-def gang(worker: Worker) -> Iterator[Gang]:
+def join(worker: Worker) -> Iterator[Gang]:
     """Meet the other ranks; on a clean way out, part from them.
 
     After an exception the group is left as it is: tearing it down would wait for ranks that may be gone.
@@ -97,8 +101,9 @@ def gang(worker: Worker) -> Iterator[Gang]:
         dist.init_process_group("gloo", timeout=TIMEOUT, **meeting)
     control = dist.new_group(backend="gloo", timeout=TIMEOUT)
     assert isinstance(control, dist.ProcessGroup)  # all ranks are in it
-    yield Gang(rank=worker.rank, world_size=worker.world_size, device=device, control=control)
-    dist.barrier(group=control)  # nobody leaves while another still reads from it
+    gang = Gang(rank=worker.rank, world_size=worker.world_size, device=device, control=control)
+    yield gang
+    gang.barrier()  # nobody leaves while another still reads from it
     dist.destroy_process_group()
 
 

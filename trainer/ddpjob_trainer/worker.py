@@ -29,7 +29,7 @@ def run(config: TrainerConfig, worker: Worker) -> int:
     """Train as this rank. Returns the exit code; a failure ends the process at once."""
     faulthandler.enable()
     try:
-        with distributed.gang(worker) as gang, Reporter(enabled=worker.rank == 0) as report:
+        with distributed.join(worker) as gang, Reporter(enabled=worker.rank == 0) as report:
             training = set_up(config, worker, gang, report)
             complete = training.run()
             if complete:
@@ -77,6 +77,7 @@ def set_up(config: TrainerConfig, worker: Worker, gang: Gang, report: Reporter) 
     checkpoints = checkpoint.from_environment(os.environ, keep=config.keep_checkpoints, tell=report.say)
     resumed = _resume(state, checkpoints, gang, report)
     stop = StopAgreement(gang, StopRequest())  # until here there is nothing to save, and SIGTERM ends the process
+    gang.barrier()  # from the first progress line on, every rank honours it
     report.begin(
         step=state.step,
         total_steps=config.epochs * sampling.steps_per_epoch,

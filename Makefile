@@ -60,7 +60,7 @@ check: $(VENV)/dev.stamp ## Format, lint, types, layers and unit tests
 	@$(BIN)/ruff format --check --quiet . || { echo "run: make format" >&2; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports --no-timing
+	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/pytest --quiet tests/unit
 
 .PHONY: format

@@ -37,7 +37,10 @@ def parse_arguments(arguments: Sequence[str]) -> TrainerConfig:
         key, equals, text = assignment.partition("=")
         if not equals:
             raise ConfigError(f"--set {assignment}: expected KEY=VALUE, for example --set epochs=3")
-        values[key] = yaml.safe_load(text)
+        try:
+            values[key] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--set {assignment}: is no YAML: {' '.join(str(error).split())}") from None
     return parse_config(values)
 
 

@@ -4,6 +4,7 @@ The manifest is written last and holds the size and SHA-256 of the state, so a c
 does not exist. Rank 0 alone touches the folder. Names carry step, attempt and uid: nothing is ever overwritten.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from ddpjob_trainer import contract
 from ddpjob_trainer.claim import Claim, Owner
+from ddpjob_trainer.config import ConfigError
 from ddpjob_trainer.files import TEMPORARY_PREFIX, write_atomically
 
 #: In place of .json: a checkpoint that was found damaged.
@@ -50,13 +52,21 @@ class CheckpointFolder:
 
         Raises:
             Fenced: a later attempt owns the folder.
-            OSError: the folder cannot be made or written.
+            ConfigError: this user may not write there.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        self.claim.take()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.claim.take()
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            raise ConfigError(
+                f"checkpoint folder {self.path}: uid {os.getuid()} cannot write it ({error.strerror}); make the volume"
+                " writable for that uid, or set template.spec.securityContext (fsGroup, runAsUser)"
+            ) from error
         for leftover in self.path.glob(TEMPORARY_PREFIX + "*"):
             leftover.unlink(missing_ok=True)
-        for state_path in self.path.glob("step-*.pt"):
+        for state_path in self.path.glob("step-*-attempt-*-*.pt"):
             if not any(state_path.with_suffix(suffix).exists() for suffix in (".json", CORRUPT_SUFFIX)):
                 state_path.unlink(missing_ok=True)  # its writer died before the manifest
 
@@ -86,13 +96,16 @@ class CheckpointFolder:
         """The newest whole checkpoint; None if there is none.
 
         One that is torn or corrupt is told of, set aside as `<name>.json.corrupt`, and the one before it is taken.
+
+        Raises:
+            OSError: a file is there and cannot be read: the storage may be better at the next attempt.
         """
         for manifest_path in self._newest_first():
             state_path = manifest_path.with_suffix(".pt")
             try:
                 manifest = Manifest(**json.loads(manifest_path.read_text(encoding="utf-8")))
                 state = state_path.read_bytes()
-            except (OSError, ValueError, TypeError) as error:
+            except (FileNotFoundError, ValueError, TypeError) as error:
                 self._set_aside(manifest_path, f"{type(error).__name__}: {error}")
                 continue
             if len(state) != manifest.num_bytes:
@@ -117,7 +130,9 @@ class CheckpointFolder:
         manifest_path.replace(manifest_path.with_suffix(CORRUPT_SUFFIX))
 
     def _drop_old(self) -> None:
-        for manifest_path in list(self._newest_first())[self.keep :]:
+        # A late rank of an older attempt may leave a manifest whose state is gone: that one is none to keep.
+        whole = [manifest_path for manifest_path in self._newest_first() if manifest_path.with_suffix(".pt").exists()]
+        for manifest_path in whole[self.keep :]:
             manifest_path.unlink(missing_ok=True)  # first: without it the state is no checkpoint
             manifest_path.with_suffix(".pt").unlink(missing_ok=True)
 

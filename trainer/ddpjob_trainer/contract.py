@@ -143,7 +143,7 @@ PHASES: Final = (PHASE_START, PHASE_TRAIN, PHASE_EVALUATE, PHASE_CHECKPOINT, PHA
 
 # --- Termination message ---------------------------------------------------------------------------------------------
 
-#: The file that kubelet mounts for a container's last words (terminationMessagePath). Open it with "w" only: it is a
+#: The file that kubelet mounts for a container's last words (terminationMessagePath). Open and write it only: it is a
 #: mount of its own, which can be neither replaced nor removed.
 TERMINATION_LOG_PATH: Final = "/dev/termination-log"
 #: Longest termination message, in bytes of UTF-8; kubelet keeps the last 4096 of the file.

@@ -20,12 +20,15 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
+from ddpjob_trainer import contract
 from ddpjob_trainer.config import ConfigError
 from ddpjob_trainer.launch import Worker
 
-#: Longest wait for the other ranks to appear and for any one collective. Shorter than the operator's default
-#: hangSeconds, so that a lost rank is told by the ranks that wait for it.
+#: Longest wait for any one collective, so that a lost rank is told by the ranks that wait for it. Without an operator
+#: also for the other ranks to appear.
 TIMEOUT = timedelta(minutes=10)
+#: In a DDPJob ranks may start days apart, since each waits for a place of its own; the job's deadlines bound that.
+GATHERING_TIMEOUT = timedelta(days=7)
 
 SIOCGIFADDR = 0x8915  # linux/sockios.h
 PEER_LOSS = re.compile(r"gloo/transport|Connection (closed|reset) by peer|Broken pipe|Timed out waiting|NCCL")
@@ -90,7 +93,9 @@ def join(worker: Worker) -> Iterator[Gang]:
         store = dist.HashStore()  # type: ignore[attr-defined]  # documented, but not in torch's own list of exports
         meeting: dict[str, Any] = {"store": store, "rank": 0, "world_size": 1}
     else:
-        store, rank, world_size = next(rendezvous("env://", timeout=TIMEOUT))
+        in_a_job = contract.DDPJOB_UID in os.environ
+        store, rank, world_size = next(rendezvous("env://", timeout=GATHERING_TIMEOUT if in_a_job else TIMEOUT))
+        store.set_timeout(TIMEOUT)
         meeting = {"store": store, "rank": rank, "world_size": world_size}
     # gloo would bind to what the host's own name resolves to, which is loopback or nothing on some hosts.
     if interface := interface_towards(worker.master_addr, worker.master_port):

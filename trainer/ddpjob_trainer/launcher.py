@@ -24,6 +24,8 @@ ORDERLY_GRACE_SECONDS = 60.0
 CAUSE_WAIT_SECONDS = 1.5
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+#: Real-time signals have numbers only.
+SIGNAL_NAMES = {int(known): known.name for known in signal.Signals}
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -95,7 +97,7 @@ class _Ranks:
         if by_itself and self.exit_code in (contract.EXIT_SUCCESS, contract.EXIT_PEER_LOST):
             self.exit_code = code
             if returncode < 0:
-                name = signal.Signals(-returncode).name
+                name = SIGNAL_NAMES.get(-returncode, f"signal {-returncode}")
                 termination.write(f"rank {worker.rank}\nkilled by {name}", echo=False)
         print(f"ddpjob launcher: rank {worker.rank} ended with exit code {code}", file=sys.stderr, flush=True)
         if code == contract.EXIT_CHECKPOINTED:

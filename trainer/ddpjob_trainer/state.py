@@ -13,7 +13,7 @@ from ddpjob_trainer.config import ConfigError, TrainerConfig
 
 #: What must not change between a checkpoint and the run that goes on from it: with another value the step number would
 #: mean another point of another training. World size, epochs and learning rate may change.
-FIXED = ("recipe", "global_batch_size", "seed")
+FIXED = ("recipe", "global_batch_size", "seed", "momentum", "weight_decay")
 
 
 class TrainingState:
@@ -53,7 +53,7 @@ class TrainingState:
             if found[key] != expected[key]:
                 raise ConfigError(
                     f"checkpoint at step {content['step']}: {key} was {found[key]!r} when it was saved and is"
-                    f" {expected[key]!r} now; set it back, or use another checkpoint folder to start afresh"
+                    f" {expected[key]!r} now; set it back, or rename the job or remove its checkpoint folder to start afresh"
                 )
         try:
             self.model.load_state_dict(content["model"])
@@ -61,7 +61,7 @@ class TrainingState:
         except (RuntimeError, ValueError) as error:
             raise ConfigError(
                 f"checkpoint at step {content['step']} does not fit recipe {self.config.recipe}: {error};"
-                " use another checkpoint folder to start afresh"
+                " rename the job or remove its checkpoint folder to start afresh"
             ) from error
         torch.set_rng_state(content["generator"])
         self.step = content["step"]

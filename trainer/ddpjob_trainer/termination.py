@@ -4,6 +4,7 @@ A node's ranks share one file. The first cause stays: a later message replaces n
 writes nothing over what the peer left.
 """
 
+import fcntl
 import os
 import traceback
 from pathlib import Path
@@ -22,10 +23,13 @@ def write(text: str, *, echo: bool) -> None:
     """
     path = Path(os.environ.get(contract.DDPJOB_TERMINATION_LOG) or contract.TERMINATION_LOG_PATH)
     try:
-        found = path.read_text(encoding="utf-8", errors="replace")
-        if found and (echo or not is_echo(found)):
-            return
-        with path.open("w", encoding="utf-8") as file:
+        with path.open("r+", encoding="utf-8", errors="replace") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # the node's ranks may all end at once
+            found = file.read()
+            if found and (echo or not is_echo(found)):
+                return
+            file.seek(0)
+            file.truncate()
             file.write(_tail(text))
     except OSError:
         return

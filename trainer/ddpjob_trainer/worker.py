@@ -76,11 +76,17 @@ def set_up(config: TrainerConfig, worker: Worker, gang: Gang, report: Reporter) 
     _settle_buckets(replica, feed, state)
     checkpoints = checkpoint.from_environment(os.environ, keep=config.keep_checkpoints, tell=report.say)
     resumed = _resume(state, checkpoints, gang, report)
+    total_steps = config.epochs * sampling.steps_per_epoch
+    if state.step >= total_steps:
+        report.say(
+            f"nothing to train: the checkpoint is of step {state.step} of {total_steps};"
+            " rename the job or remove its checkpoint folder to start afresh"
+        )
     stop = StopAgreement(gang, StopRequest())  # until here there is nothing to save, and SIGTERM ends the process
     gang.barrier()  # from the first progress line on, every rank honours it
     report.begin(
         step=state.step,
-        total_steps=config.epochs * sampling.steps_per_epoch,
+        total_steps=total_steps,
         steps_per_epoch=sampling.steps_per_epoch,
         checkpoint_step=state.step if resumed else None,
     )

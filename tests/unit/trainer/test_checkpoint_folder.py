@@ -6,6 +6,7 @@ import pytest
 from ddpjob_trainer import contract
 from ddpjob_trainer.checkpoint import CheckpointFolder, from_environment
 from ddpjob_trainer.claim import Claim, Fenced, Owner
+from ddpjob_trainer.config import ConfigError
 
 
 def folder(path: Path, *, uid: str = "u1", attempt: int = 1, keep: int = 3) -> CheckpointFolder:
@@ -167,3 +168,41 @@ def test_no_variable_means_no_folder(tmp_path):
     )
     assert found is not None
     assert found.claim == Claim(folder=tmp_path, owner=Owner(uid="u", attempt=4))
+
+
+def test_files_of_another_program_are_left_alone(tmp_path):
+    (tmp_path / "step-1000.pt").write_bytes(b"somebody's own")
+    folder(tmp_path)
+    assert (tmp_path / "step-1000.pt").exists()
+
+
+def test_a_checkpoint_that_cannot_be_read_now_is_not_given_up(tmp_path, monkeypatch):
+    checkpoints = folder(tmp_path)
+    checkpoints.save(1, b"one")
+
+    def fails(_path):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "read_bytes", fails)
+        with pytest.raises(OSError, match="Input/output error"):
+            checkpoints.load_newest()
+    assert newest(checkpoints) == (1, b"one")
+
+
+def test_a_manifest_without_its_state_is_none_to_keep(tmp_path):
+    checkpoints = folder(tmp_path, keep=1)
+    checkpoints.save(5, b"five")
+    orphan = tmp_path / "step-0000000009-attempt-1-u1.json"
+    orphan.write_text((tmp_path / "step-0000000005-attempt-1-u1.json").read_text())
+    checkpoints.save(6, b"six")
+    assert newest(checkpoints) == (6, b"six")
+
+
+def test_a_folder_that_may_not_be_written_is_refused_with_the_fix(tmp_path, monkeypatch):
+    def refuses(*_arguments, **_options):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refuses)
+    with pytest.raises(ConfigError, match=r"checkpoint folder .* cannot write it .* fsGroup"):
+        folder(tmp_path / "made")

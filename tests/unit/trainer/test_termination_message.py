@@ -1,3 +1,5 @@
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from ddpjob_trainer import contract, termination
@@ -53,3 +55,14 @@ def test_an_absent_file_is_not_made(message):
     message.unlink()
     termination.write("last words", echo=False)
     assert not message.exists()
+
+
+def test_a_cause_stays_when_all_ranks_write_at_once(message):
+    with ThreadPoolExecutor(8) as ranks:
+        for _ in range(100):
+            message.write_text("")
+            written = [ranks.submit(termination.write, f"rank {rank} lost a peer\n", echo=True) for rank in range(7)]
+            written.insert(4, ranks.submit(termination.write, "rank 7\ncause", echo=False))
+            for one in written:
+                one.result()
+            assert message.read_text() == "rank 7\ncause"

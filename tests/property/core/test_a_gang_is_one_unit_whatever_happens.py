@@ -54,6 +54,7 @@ class ModelCluster(RuleBasedStateMachine):
         self.service = None
         self.lost_nodes: set[str] = set()
         self.answered_nodes: frozenset[str] = frozenset()
+        self.believed_lost: frozenset[str] = frozenset()
         self.logs: dict[str, str] = {}
         self.num_pods_made = 0
         self.end: DDPJobStatus | None = None
@@ -90,6 +91,7 @@ class ModelCluster(RuleBasedStateMachine):
             nodes_gone=self.answered_nodes,
             logs=self.logs,
         )
+        self.believed_lost = self.answered_nodes
         made = plan(seen, self.now)
         assert made.status.attempt >= self.job.status.attempt, "attempts only grow"
         assert self.end is None or made.status == self.end, "an end is final"
@@ -129,7 +131,8 @@ class ModelCluster(RuleBasedStateMachine):
         assert self.end is None, "nothing starts after the end"
         attempt = self.job.status.attempt
         for other in self.pods.values():
-            alive = other.uid in self.running_uids and other.node not in self.lost_nodes
+            # A node that was lost when it was read last may have come back since: the fence of the checkpoints is for that.
+            alive = other.uid in self.running_uids and other.node not in self.lost_nodes | self.believed_lost
             assert other.attempt == attempt or not alive, f"{action.name} is created while {other.name} runs"
         self.num_pods_made += 1
         uid = f"uid-{self.num_pods_made}"

@@ -204,5 +204,5 @@ def test_a_folder_that_may_not_be_written_is_refused_with_the_fix(tmp_path, monk
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "mkdir", refuses)
-    with pytest.raises(ConfigError, match=r"checkpoint folder .* cannot write it .* fsGroup"):
+    with pytest.raises(ConfigError, match=r"checkpoint folder .* cannot write it .*fsGroup"):
         folder(tmp_path / "made")

@@ -51,4 +51,4 @@ def test_everything_comes_back():
 def test_the_state_of_another_training_is_refused(changes, told):
     with pytest.raises(ConfigError, match=told) as caught:
         state(**changes).load_bytes(after_a_step(state()).to_bytes())
-    assert "another checkpoint folder" in str(caught.value)
+    assert "remove its checkpoint folder" in str(caught.value)

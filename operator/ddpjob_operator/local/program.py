@@ -10,7 +10,7 @@ from typing import Any
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import contract
 from ddpjob_operator.core.model import Body
-from ddpjob_operator.local.volumes import Mount, localized
+from ddpjob_operator.local.volumes import TMP_DIR, Mount, localized
 
 #: Variables of the user's shell that a pod would not see and that would mislead a program about its process group.
 _FOREIGN = re.compile(r"(SLURM|PET|TORCHELASTIC|DDPJOB|OMPI|PMI|PMIX)_.*|GROUP_(RANK|WORLD_SIZE)|ROLE_.*")
@@ -52,7 +52,9 @@ def program_of(pod: Body, mounts: Iterable[Mount], machine: Machine, termination
         if "valueFrom" not in variable:
             asked_for[variable["name"]] = localized(expanded(variable.get("value", ""), asked_for), mounts)
     arguments = [*main["command"], *(main.get("args") or ())]
-    command = [localized(expanded(argument, asked_for), mounts) for argument in arguments]
+    # A pod's /tmp is empty at first, so a command that names something in it means this machine's, where scripts may lie.
+    meant = tuple(mount for mount in mounts if mount.path != TMP_DIR)
+    command = [localized(expanded(argument, asked_for), meant) for argument in arguments]
     if command[0] in ("python", "python3"):
         command[0] = str(machine.python)
     return Program(

@@ -101,3 +101,12 @@ def test_references_expand_as_in_a_pod(text: str, expected: str) -> None:
 def test_a_reference_sees_the_variables_before_it() -> None:
     environ = program(pod("run", "$(SECOND)", FIRST="a", SECOND="$(FIRST)b"))
     assert environ.command == ("run", "ab")
+
+
+def test_a_script_in_this_machines_tmp_is_meant_and_tmpdir_is_the_pods_own() -> None:
+    machine = Machine(python=Path("/venv/bin/python"), environ={}, num_cpus=8, master_port=4711, gpus=())
+    mounts = (Mount(path="/tmp", folder=Path("/tmp/own")),)
+    body = pod("python", "/tmp/work/train.py", TMPDIR="/tmp")
+
+    found = program_of(body, mounts, machine, Path("/run/termination"), Path("/here"))
+    assert (found.command[1], found.environ["TMPDIR"]) == ("/tmp/work/train.py", "/tmp/own")

@@ -61,3 +61,11 @@ def test_the_evidence_of_every_kept_attempt_can_be_read(job) -> None:
     for attempt in (1, 2, 3):
         assert f"attempt {attempt} has had enough" in job.log(attempt)
     assert status["failure"]["message"] == "attempt 3 has had enough"
+
+
+def test_the_trainers_own_words_reach_the_status(job) -> None:
+    job.apply("no-data", nodes=2, trainer={"recipe": "resnet18-cifar10"})
+
+    status = job.wait_end(seconds=120)
+    assert (status["phase"], status["reason"], status["attempt"]) == ("Failed", "BadConfig", 1)
+    assert "/data" in status["failure"]["message"]

@@ -12,6 +12,9 @@ from ddpjob_operator.core.pods import pod_name, spec_hash
 from ddpjob_operator.core.service import selector, service_name
 
 NOW = 1_800_000_000.0
+#: What a program leaves that failed by itself, and one that lost its peer.
+TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    boom()\nValueError: boom\n'
+ECHO = 'Traceback (most recent call last):\n  File "t.py", line 1\nRuntimeError: Connection closed by peer\n'
 
 
 def job(status: DDPJobStatus | None = None, **spec: Any) -> Job:
@@ -101,3 +104,15 @@ def created(made: Plan) -> list[str]:
 def deleted(made: Plan) -> Mapping[str, int | None]:
     """Names of the pods that a plan deletes, with their grace."""
     return {action.name: action.grace_seconds for action in made.actions if isinstance(action, DeletePod)}
+
+
+def program(**spec: Any) -> Job:
+    """A job that runs the user's own program."""
+    return job(command=["python", "train.py"], **spec)
+
+
+def broken(of: Job, *pods: Pod) -> Observed:
+    """The running job with some of its pods replaced by these."""
+    seen = running(of)
+    names = {p.name: p for p in pods}
+    return replace(seen, pods=tuple(names.get(p.name, p) for p in seen.pods))

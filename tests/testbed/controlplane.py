@@ -294,22 +294,29 @@ class ControlPlane:
             ready=lambda: self.serves,
         )
 
+    def _controlling(self, user: str, port: int) -> tuple[str, ...]:
+        """What the two programs that work through the API server have in common."""
+        kubeconfig = self.kubeconfig_of(user)
+        return (
+            f"--kubeconfig={kubeconfig}",
+            f"--authentication-kubeconfig={kubeconfig}",
+            f"--authorization-kubeconfig={kubeconfig}",
+            *self._serving(port),
+            "--leader-elect=false",
+            "--kube-api-qps=200",
+            "--kube-api-burst=400",
+        )
+
     def _controller_manager(self, port: int) -> Component:
         user = "kube-controller-manager"
         return self.component(
             user,
-            f"--kubeconfig={self.kubeconfig_of(user)}",
-            f"--authentication-kubeconfig={self.kubeconfig_of(user)}",
-            f"--authorization-kubeconfig={self.kubeconfig_of(user)}",
-            *self._serving(port),
-            "--leader-elect=false",
+            *self._controlling(user, port),
             "--use-service-account-credentials",
             f"--root-ca-file={self.keys / 'ca.crt'}",
             f"--service-account-private-key-file={self.keys / 'service-account.key'}",
             f"--node-monitor-grace-period={self._node_monitor_grace_seconds}s",
             f"--feature-gates={'GenericWorkload=true' if self._gang_scheduling else ''}",
-            "--kube-api-qps=200",
-            "--kube-api-burst=400",
             ready=lambda: self.answers(f"https://127.0.0.1:{port}/healthz"),
         )
 
@@ -317,14 +324,8 @@ class ControlPlane:
         user = "kube-scheduler"
         return self.component(
             user,
-            f"--kubeconfig={self.kubeconfig_of(user)}",
-            f"--authentication-kubeconfig={self.kubeconfig_of(user)}",
-            f"--authorization-kubeconfig={self.kubeconfig_of(user)}",
-            *self._serving(port),
-            "--leader-elect=false",
+            *self._controlling(user, port),
             f"--feature-gates={'GenericWorkload=true,GangScheduling=true' if self._gang_scheduling else ''}",
-            "--kube-api-qps=200",
-            "--kube-api-burst=400",
             ready=lambda: self.answers(f"https://127.0.0.1:{port}/healthz"),
         )
 

@@ -5,9 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -83,19 +82,6 @@ class LocalCommand:
         """Wait for the end."""
         output, _ = self.process.communicate(timeout=timeout_seconds)
         return Outcome(exit_code=self.process.returncode, output=output)
-
-
-def wait_until(condition: Callable[[], object], what: str, timeout_seconds: float = 30) -> None:
-    """Poll until the condition holds.
-
-    Raises:
-        TimeoutError: it does not in time; the text names what was waited for.
-    """
-    deadline = time.monotonic() + timeout_seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {timeout_seconds} s for: {what}")
-        time.sleep(0.02)
 
 
 def write_job(folder: Path, spec: Mapping[str, Any], name: str = "job") -> Path:

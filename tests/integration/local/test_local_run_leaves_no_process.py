@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from local_command import LocalCommand, wait_until, write_job
+from local_command import LocalCommand, write_job
+from testbed import wait_for
 
 # Each rank starts a child that leaves its session and ignores SIGTERM, and a grandchild whose parent is gone.
 FAMILY = textwrap.dedent(
@@ -35,7 +36,7 @@ def started(folder: Path, *, seconds_to_save: float = 0) -> LocalCommand:
     (folder / "family.py").write_text(FAMILY)
     spec = {"nodes": NODES, "command": ["python", "family.py", str(seconds_to_save)]}
     command = LocalCommand(write_job(folder, spec), folder)
-    wait_until(lambda: _lines_in_logs(folder).count("ready") == NODES, "all ranks are ready")
+    wait_for("all ranks to be ready", lambda: _lines_in_logs(folder).count("ready") == NODES, seconds=30)
     assert len(command.programs()) == PROGRAMS
     return command
 
@@ -59,7 +60,7 @@ def test_a_signal_lets_ranks_save_and_stops_everything(tmp_path: Path, sent: sig
 def test_a_second_ctrl_c_kills_at_once(tmp_path: Path) -> None:
     with started(tmp_path, seconds_to_save=25) as command:
         command.process.send_signal(signal.SIGINT)
-        wait_until(lambda: _lines_in_logs(tmp_path).count("saved") == NODES, "all ranks have got SIGTERM")
+        wait_for("all ranks to get SIGTERM", lambda: _lines_in_logs(tmp_path).count("saved") == NODES, seconds=30)
         command.process.send_signal(signal.SIGINT)
         outcome = command.outcome(5)
         assert command.processes() == []
@@ -70,14 +71,14 @@ def test_sigkill_of_the_command_leaves_nothing(tmp_path: Path) -> None:
     with started(tmp_path) as command:
         command.process.kill()
         command.process.wait()
-        wait_until(lambda: not command.processes(), "no process of the run is left", timeout_seconds=2)
+        wait_for("every process of the run to end", lambda: not command.processes(), seconds=2)
 
 
 def test_sigkill_of_the_commands_process_group_leaves_nothing(tmp_path: Path) -> None:
     with started(tmp_path) as command:
         os.killpg(command.process.pid, signal.SIGKILL)
         command.process.wait()
-        wait_until(lambda: not command.processes(), "no process of the run is left", timeout_seconds=2)
+        wait_for("every process of the run to end", lambda: not command.processes(), seconds=2)
 
 
 def test_the_end_of_the_reader_leaves_nothing(tmp_path: Path) -> None:
@@ -87,13 +88,13 @@ def test_the_end_of_the_reader_leaves_nothing(tmp_path: Path) -> None:
         command.process.stdout.readline()
         command.process.stdout.close()
         assert command.process.wait(timeout=20) == -signal.SIGPIPE
-        wait_until(lambda: not command.processes(), "no process of the run is left", timeout_seconds=2)
+        wait_for("every process of the run to end", lambda: not command.processes(), seconds=2)
 
 
 def test_a_killed_reaper_takes_its_program_with_it(tmp_path: Path) -> None:
     spec = {"command": ["sleep", "600"], "restart": {"maxRestarts": 0}}
     with LocalCommand(write_job(tmp_path, spec), tmp_path) as command:
-        wait_until(command.programs, "the program runs")
+        wait_for("the program to run", command.programs, seconds=30)
         (reaper,) = set(command.processes()) - set(command.programs())
         os.kill(reaper, signal.SIGKILL)
         outcome = command.outcome(10)

@@ -5,7 +5,8 @@ import re
 import signal
 from pathlib import Path
 
-from local_command import LocalCommand, run_job, wait_until, write_job
+from local_command import LocalCommand, run_job, write_job
+from testbed import wait_for
 
 FAIL_ON_RANK_3 = """
 import torch.distributed as dist
@@ -39,10 +40,10 @@ def test_a_killed_rank_costs_a_restart_and_not_one_bit_of_the_result(tmp_path: P
     claim = {"volume": {"persistentVolumeClaim": {"claimName": "checkpoints"}}}
     file = write_job(tmp_path, {**training, "checkpoint": claim}, name="killed")
     with LocalCommand(file, tmp_path) as command:
-        wait_until(
+        wait_for(
+            "the second epoch of rank 0",
             lambda: any("epoch 1" in log.read_text() for log in tmp_path.glob(".ddpjob/runs/*/logs/killed-1-0.log")),
-            "rank 0 trains its second epoch",
-            timeout_seconds=120,
+            seconds=120,
         )
         os.kill(rank_process(command, 1), signal.SIGKILL)
         killed = command.outcome(180)

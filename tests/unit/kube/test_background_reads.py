@@ -1,6 +1,7 @@
 """Reads of logs and nodes in the background: how often, how many at a time, and what a failure becomes."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -52,6 +53,18 @@ class Cluster:
         return self.node
 
 
+async def happens(condition: Callable[[], bool]) -> None:
+    """Let the other tasks run until the condition holds; TimeoutError after 5 s."""
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 the stand-in cluster has no event for each thing a test may wait for
+            await asyncio.sleep(0)
+
+
+async def time_to_do_wrong() -> None:
+    """Five times the interval of the tests: what must not happen would have happened."""
+    await asyncio.sleep(0.05)
+
+
 class Keys(asyncio.Queue[tuple[str, str]]):
     async def next(self) -> tuple[str, str]:
         return await asyncio.wait_for(self.get(), 5)
@@ -90,16 +103,15 @@ async def test_a_node_is_asked_for_until_nobody_wants_to_know(monkeypatch: pytes
     cluster = Cluster(node=READY)
     questions, keys = asking(cluster)
     questions.ask(JOB, [ReadNode(name="n")], [])
-    await asyncio.sleep(0.05)
+    await happens(lambda: cluster.num_nodes >= 3)
     assert keys.empty()  # An alive node is no news.
     assert questions.nodes_gone(KEY) == frozenset()
     cluster.node = NotFoundError("get", "no")
     assert await keys.next() == KEY
     assert questions.nodes_gone(KEY) == {"n"}
     questions.ask(JOB, [], [])
-    await asyncio.sleep(0.05)
     num_nodes = cluster.num_nodes
-    await asyncio.sleep(0.05)
+    await time_to_do_wrong()
     assert cluster.num_nodes == num_nodes
     assert questions.nodes_gone(KEY) == frozenset()
 
@@ -107,9 +119,10 @@ async def test_a_node_is_asked_for_until_nobody_wants_to_know(monkeypatch: pytes
 @pytest.mark.parametrize("error", [RejectedError("get", "forbidden", status=403), UnavailableError("get", "late")])
 async def test_a_node_that_cannot_be_read_is_not_gone(error: ApiError, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(questions_module, "NODE_SECONDS", 0.01)
-    questions, _ = asking(Cluster(node=error))
+    cluster = Cluster(node=error)
+    questions, _ = asking(cluster)
     questions.ask(JOB, [ReadNode(name="n")], [])
-    await asyncio.sleep(0.05)
+    await happens(lambda: cluster.num_nodes >= 3)
     assert questions.nodes_gone(KEY) == frozenset()
     await questions.stop()
 
@@ -132,14 +145,14 @@ async def test_progress_is_that_of_the_current_rank_0_and_comes_when_it_changes(
     assert latest is not None
     assert latest.step == 1
     assert reader.latest(KEY, "another") is None
-    await asyncio.sleep(0.05)
+    num_logs = cluster.num_logs
+    await happens(lambda: cluster.num_logs >= num_logs + 3)
     assert keys.empty()
     cluster.log = LINE % 2
     await keys.next()
     reader.follow(replace(seen, pods=(rank0(running=False),)))
-    await asyncio.sleep(0.05)
     num_logs = cluster.num_logs
-    await asyncio.sleep(0.05)
+    await time_to_do_wrong()
     assert cluster.num_logs == num_logs
     running.cancel()
 
@@ -153,7 +166,7 @@ async def test_few_logs_are_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
     running = asyncio.create_task(reader.run())
     for number in range(30):
         reader.follow(Observed(job=replace(JOB, name=f"j{number}"), pods=(rank0(f"p{number}"),)))
-    await asyncio.sleep(0.3)
+    await happens(lambda: cluster.num_logs >= 30)
     assert cluster.most_at_once == 3
     running.cancel()
     await reader.stop()
@@ -165,6 +178,6 @@ async def test_an_interval_of_0_reads_nothing() -> None:
     reader = ProgressReader(cluster, 0, keys.put_nowait)  # type: ignore[arg-type]  # it does what a Client does
     running = asyncio.create_task(reader.run())
     reader.follow(Observed(job=JOB, pods=(rank0(),)))
-    await asyncio.sleep(0.05)
+    await time_to_do_wrong()
     assert cluster.num_logs == 0
     running.cancel()

@@ -6,13 +6,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from ddpjob_trainer import contract
+from testbed import wait_for
 
 LAUNCHER = """
 import os, sys
@@ -43,13 +44,6 @@ def exit_code(script: str, **settings: str) -> int:
         return process.wait(timeout=60)
 
 
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(0.01)
-
-
 def is_running(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
@@ -59,7 +53,7 @@ def is_running(pid: int) -> bool:
 
 def pids_in(folder: Path, count: int) -> list[int]:
     """The pids that ranks wrote as file names, once all of them are there."""
-    wait_until(lambda: len(list(folder.iterdir())) == count, f"{count} ranks in {folder}")
+    wait_for(f"{count} ranks in {folder}", lambda: len(list(folder.iterdir())) == count, seconds=30)
     return [int(path.name) for path in folder.iterdir()]
 
 
@@ -128,7 +122,12 @@ def test_a_killed_rank_shows_as_128_plus_the_signal_and_is_told(tmp_path):
 def test_a_workers_message_stays(tmp_path):
     message = tmp_path / "termination-log"
     message.touch()
-    script = "import os; open(os.environ['DDPJOB_TERMINATION_LOG'], 'w').write('own words'); os.kill(os.getpid(), 9)"
+    script = """
+import os, time
+if os.environ["RANK"] == "1": time.sleep(600)
+open(os.environ["DDPJOB_TERMINATION_LOG"], "w").write("own words")
+os.kill(os.getpid(), 9)
+"""
     assert exit_code(script, DDPJOB_TERMINATION_LOG=str(message)) == 137
     assert message.read_text() == "own words"
 
@@ -165,7 +164,7 @@ def test_no_rank_outlives_a_killed_launcher(tmp_path):
         pids = pids_in(tmp_path, 3)
         process.kill()
         process.wait(timeout=30)
-        wait_until(lambda: not any(is_running(pid) for pid in pids), "the ranks to die with their launcher")
+        wait_for("the ranks to die with their launcher", lambda: not any(map(is_running, pids)), seconds=30)
 
 
 def test_as_pid_1_it_reaps_orphans_and_passes_sigterm_on(tmp_path):
@@ -191,7 +190,7 @@ time.sleep(600)
         env={"PYTHONPATH": ":".join(sys.path), "NPROC_PER_NODE": "2", "PATH": os.environ["PATH"]},
     )
     try:
-        wait_until(lambda: len(list(tmp_path.glob("done*"))) == 2, "both ranks to have looked for zombies")
+        wait_for("both ranks to look for zombies", lambda: len(list(tmp_path.glob("done*"))) == 2, seconds=30)
         assert [path.read_text() for path in tmp_path.glob("done*")] == ["0", "0"]
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         os.kill(int(children[0]), signal.SIGTERM)  # PID 1 of the namespace

@@ -46,6 +46,18 @@ def test_the_commands_of_the_readme(cluster):
         cluster.kubectl("delete", "namespace", "ddpjob-system", "--wait", "--timeout=60s")
 
 
+def test_the_plain_manifests_install_the_operator_without_helm(cluster):
+    folder = REPOSITORY / "manifests/operator"
+    files = ("-f", str(REPOSITORY / "manifests/crd"), "-f", str(folder))
+    try:
+        cluster.kubectl("apply", *files)
+        cluster.kubectl("rollout", "status", "deployment", "-n", "ddpjob-system", "--timeout=60s")
+        assert cluster.may(operator_of("ddpjob-system"), "create", "pods", "default")
+    finally:
+        cluster.kubectl("delete", "-f", str(folder), "--ignore-not-found", "--wait", "--timeout=60s")
+    assert cluster.exists("crd", CRD)
+
+
 def test_a_failed_test_is_reported_and_leaves_nothing(cluster):
     namespace = cluster.namespace()
     cluster.install(namespace, {"commonAnnotations": {"testbed/exit-code": "1"}})

@@ -21,6 +21,10 @@ RUN_BY = {
         "tests/e2e/test_digits_trains_on_two_nodes.py",
         'EXAMPLES / "digits.yaml"',
     ),
+    "kubectl apply -f manifests/crd -f manifests/operator": (
+        "tests/chart/test_chart_on_a_cluster.py",
+        'cluster.kubectl("apply", *files)',
+    ),
     "kubectl get ddpjob digits --watch": ("tests/e2e/test_digits_trains_on_two_nodes.py", '"get", "ddpjob", "digits"'),
     "kubectl logs --follow --selector ddpjob.dev/job=digits,ddpjob.dev/rank=0": (
         "tests/e2e/test_digits_trains_on_two_nodes.py",

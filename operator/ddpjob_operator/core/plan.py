@@ -15,10 +15,11 @@ from ddpjob_operator.core.attempts import begun, finished, next_attempt, remembe
 from ddpjob_operator.core.deadlines import next_deadline
 from ddpjob_operator.core.failure import End
 from ddpjob_operator.core.gang import Gang, gang_of
-from ddpjob_operator.core.model import Action, DeleteJob, DeletePod, Observed, Plan, Pod, Question, ReadLog
+from ddpjob_operator.core.model import Action, DeleteJob, DeletePod, Observed, Plan, Question, ReadLog
 from ddpjob_operator.core.pods import create_pod, pod_name, spec_hash
 from ddpjob_operator.core.progress import latest_progress
-from ddpjob_operator.core.restart import Kind, judge, kind_of
+from ddpjob_operator.core.refinement import latest_failure, refined
+from ddpjob_operator.core.restart import Verdict, judge
 from ddpjob_operator.core.service import ensure_service
 from ddpjob_operator.core.stopping import SURVIVOR_GRACE_SECONDS, has_stopped, next_overdue, node_questions, stop
 from ddpjob_operator.core.times import epoch_seconds, rfc3339
@@ -73,7 +74,7 @@ def _run(seen: Observed, spec: DDPJobSpec, gang: Gang, now: float) -> Plan:
         return _deadline_passed(seen, spec, shown, deadline.message, deadline.ends_job, now)
     questions: tuple[Question, ...] = ()
     if gang.missing:  # until the new gang is whole, the pods of the one that failed may still tell more of its end
-        shown, logs = _refined(seen, spec, shown, now)
+        shown, logs = refined(seen, spec, shown, now)
         questions = (*logs, *node_questions(gang.old, now))
     overdue = next_overdue(gang.current.values(), now)
     times = [time for time in (deadline.at if deadline else None, overdue) if time is not None]
@@ -111,7 +112,7 @@ def _running_status(seen: Observed, gang: Gang, status: DDPJobStatus, now: float
 
     reason, message = explain(seen, gang)
     restarting = status.condition(ConditionType.RESTARTING)
-    if failure := _latest_failure(status):
+    if failure := latest_failure(status):
         message = f"{message}; {failures.sentence(failure)}"
     truths = {ConditionType.CREATED: created, ConditionType.SUSPENDED: False}
     phase = Phase.RESTARTING if restarting else Phase.PENDING
@@ -121,8 +122,8 @@ def _running_status(seen: Observed, gang: Gang, status: DDPJobStatus, now: float
 def _wait_for_old_pods(seen: Observed, spec: DDPJobSpec, gang: Gang, now: float) -> Plan:
     """Stop what is left of earlier attempts; nothing new starts while it may run."""
     alive = [pod for pod in gang.old if not has_stopped(seen, pod)]
-    shown, logs = _refined(seen, spec, begun(seen, now), now)
-    failure = _latest_failure(shown)
+    shown, logs = refined(seen, spec, begun(seen, now), now)
+    failure = latest_failure(shown)
     # Without a failure the pods were suspended or are replaced: they, too, get time to save their work.
     orderly = failure is None or failure.reason == Reason.STOPPED_WITH_CHECKPOINT
     message = f"waiting for {len(alive)} old pods to stop, {alive[0].name} first"
@@ -196,22 +197,10 @@ def _restart_or_fail(seen: Observed, spec: DDPJobSpec, gang: Gang, ends: Sequenc
     # A restart does not wait for a log; what is final, or depends on an exit code in torchrun's table, does.
     if logs and (verdict.final or spec.restart.rules):
         return Plan(status=status, questions=questions)
-    if verdict.final is None:
-        return replace(
-            next_attempt(
-                seen,
-                now,
-                phase=Phase.RESTARTING,
-                reason=failure.reason,
-                message=failures.sentence(failure),
-                restarts=verdict.restarts,
-                failure=failure,
-            ),
-            questions=questions,
-        )
-    ended = status.model_copy(update=remembering(status, failure))
-    message = f"{failures.sentence(failure)}; {verdict.why}"
-    return finished(seen, ended, now, succeeded=False, reason=verdict.final, message=message)
+    return replace(
+        _carry_out(seen, status, failure, verdict, failures.sentence(failure), now),
+        questions=() if verdict.final else questions,
+    )
 
 
 def _recorded(seen: Observed, gang: Gang, cause: End, now: float) -> Failure:
@@ -222,56 +211,6 @@ def _recorded(seen: Observed, gang: Gang, cause: End, now: float) -> Failure:
     return failure.model_copy(update={"checkpoint_step": step})
 
 
-def _refined(
-    seen: Observed, spec: DDPJobSpec, status: DDPJobStatus, now: float
-) -> tuple[DDPJobStatus, tuple[ReadLog, ...]]:
-    """The status with a better record of the latest failure, if its pods have come to tell more; and what to read."""
-    failure = _latest_failure(status)
-    if failure is None:
-        return status, ()
-    # Survivors die of our own deletion; only an exit code of their own says anything.
-    over = [
-        pod
-        for pod in seen.pods
-        if pod.attempt == failure.attempt
-        and failures.has_ended(pod, now)
-        and (pod.deletion_deadline is None or pod.name == failure.pod or _died_of_its_own(pod))
-    ]
-    cause = failures.cause_of(failures.end_of(seen, pod, now) for pod in over)
-    questions = failures.wanted_logs(seen, over)
-    if cause is None or not _tells_more(failure, cause):
-        return status, questions
-    kept = {"time": failure.time, "checkpoint_step": failure.checkpoint_step}
-    better = failures.record(cause, failure.attempt, now).model_copy(update=kept)
-    update = remembering(status, better)
-    if kind_of(spec, failure) == Kind.COUNTED and kind_of(spec, better) == Kind.UNCOUNTED:
-        counts = status.restarts
-        update["restarts"] = counts.model_copy(
-            update={
-                "counted": counts.counted - 1,
-                "counted_times": counts.counted_times[:-1],
-                "infrastructure": counts.infrastructure + 1,
-            }
-        )
-    return status.model_copy(update=update), questions
-
-
-def _latest_failure(status: DDPJobStatus) -> Failure | None:
-    """The failure that led to the current attempt; None if something else did."""
-    failure = status.failure
-    return failure if failure is not None and failure.attempt == status.attempt - 1 else None
-
-
-def _died_of_its_own(pod: Pod) -> bool:
-    return pod.exit is not None and pod.exit.signal is None
-
-
-def _tells_more(failure: Failure, cause: End) -> bool:
-    if cause.pod != failure.pod:
-        return failure.reason == Reason.COLLECTIVE_ERROR and not cause.is_echo
-    return bool(cause.words) and (cause.words, cause.reason) != (failure.message, failure.reason)
-
-
 def _deadline_passed(
     seen: Observed, spec: DDPJobSpec, status: DDPJobStatus, message: str, ends_job: bool, now: float
 ) -> Plan:
@@ -279,16 +218,22 @@ def _deadline_passed(
     if ends_job:
         return finished(seen, status, now, succeeded=False, reason=reason, message=message)
     failure = Failure(attempt=status.attempt, reason=reason, message=message, time=rfc3339(now))
-    verdict = judge(spec, status.restarts, failure, now)
+    return _carry_out(seen, status, failure, judge(spec, status.restarts, failure, now), message, now)
+
+
+def _carry_out(
+    seen: Observed, status: DDPJobStatus, failure: Failure, verdict: Verdict, message: str, now: float
+) -> Plan:
+    """What the verdict on a failure says: the next attempt, or the end of the job."""
     if verdict.final is not None:
         ended = status.model_copy(update=remembering(status, failure))
-        message = f"{message}; {verdict.why}"
-        return finished(seen, ended, now, succeeded=False, reason=reason, message=message)
+        why = f"{message}; {verdict.why}"
+        return finished(seen, ended, now, succeeded=False, reason=verdict.final, message=why)
     return next_attempt(
         seen,
         now,
         phase=Phase.RESTARTING,
-        reason=reason,
+        reason=failure.reason,
         message=message,
         restarts=verdict.restarts,
         failure=failure,

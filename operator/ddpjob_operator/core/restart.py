@@ -59,6 +59,19 @@ def judge(spec: DDPJobSpec, restarts: Restarts, failure: Failure, now: float) ->
     return Verdict(restarts=counted)
 
 
+def recounted(spec: DDPJobSpec, restarts: Restarts, recorded: Failure, better: Failure) -> Restarts:
+    """The counters after a failure that was counted turned out to be one that does not count."""
+    if kind_of(spec, recorded) != Kind.COUNTED or kind_of(spec, better) != Kind.UNCOUNTED:
+        return restarts
+    return restarts.model_copy(
+        update={
+            "counted": restarts.counted - 1,
+            "counted_times": restarts.counted_times[:-1],
+            "infrastructure": restarts.infrastructure + 1,
+        }
+    )
+
+
 def kind_of(spec: DDPJobSpec, failure: Failure) -> Kind:
     """How a failure is dealt with: the user's rules first, then its class."""
     actions = {

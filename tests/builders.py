@@ -47,7 +47,6 @@ def pod(of: Job, rank: int = 0, attempt: int = 1, **changes: Any) -> Pod:
         phase="Running",
         reason="",
         message="",
-        ready=True,
         running=True,
         exit=None,
         all_ended=False,
@@ -62,7 +61,7 @@ def ended(of: Job, rank: int = 0, attempt: int = 1, code: int = 0, message: str 
     """A pod whose program ended with this code."""
     reason = changes.pop("exit_reason", "Completed" if code == 0 else "Error")
     exit_ = Exit(code=code, signal=code - 128 if code > 128 else None, reason=reason, message=message)
-    seen = {"running": False, "ready": False, "all_ended": True, "exit": exit_, "ended_seen": NOW - 10}
+    seen = {"running": False, "all_ended": True, "exit": exit_, "ended_seen": NOW - 10}
     return pod(of, rank, attempt, **{**seen, **changes})
 
 

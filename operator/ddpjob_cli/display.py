@@ -83,8 +83,7 @@ class Display:
 
     def show_status(self, status: DDPJobStatus) -> None:
         """The whole status, as `kubectl get -o yaml` would show it."""
-        values = status.model_dump(by_alias=True, mode="json", exclude_none=True, exclude_defaults=False)
-        text = yaml.safe_dump({"status": values}, sort_keys=False, width=110, allow_unicode=True)
+        text = yaml.safe_dump({"status": status.as_json()}, sort_keys=False, width=110, allow_unicode=True)
         self._console.print(Text(text.rstrip()))
 
 

@@ -1,9 +1,27 @@
 """What the operator is told when it starts."""
 
 import argparse
+import os
+import re
+import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+_NAMESPACE = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+_OBJECT_NAME = r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?"
+
+
+def _this_process() -> str:
+    return f"{socket.gethostname()}_{os.getpid()}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseName:
+    """Where the Lease is that operators take turns by."""
+
+    namespace: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,9 +32,14 @@ class Settings:
     """Where to work; empty is the whole cluster."""
     trainer_image: str
     health_port: int = 8080
-    workers: int = 8
+    workers: int = 16
     progress_interval_seconds: float = 10.0
     audit_interval_seconds: float = 240.0
+    lease: LeaseName | None = None
+    """None: this operator is the only one."""
+    lease_seconds: int = 18
+    identity: str = field(default_factory=_this_process)
+    """Who holds the Lease; no two processes that live at the same time may share it."""
     log_level: str = "INFO"
     log_format: Literal["plain", "json"] = "plain"
 
@@ -46,7 +69,7 @@ def settings_from(arguments: Sequence[str]) -> Settings:
     parser.add_argument(
         "--health-port", type=_whole(0, 65535), default=8080, metavar="PORT", help="/livez, /readyz and /metrics"
     )
-    parser.add_argument("--workers", type=_whole(1, 64), default=8, metavar="N", help="jobs handled at the same time")
+    parser.add_argument("--workers", type=_whole(1, 64), default=16, metavar="N", help="jobs handled at the same time")
     parser.add_argument(
         "--progress-interval-seconds",
         type=_seconds,
@@ -61,12 +84,48 @@ def settings_from(arguments: Sequence[str]) -> Settings:
         metavar="S",
         help="time between two comparisons of the caches with the API server",
     )
+    parser.add_argument(
+        "--lease",
+        type=_lease_name,
+        metavar="NS/NAME",
+        help="the Lease by which operators take turns: one works, the others stand by (default: work without one)",
+    )
+    parser.add_argument(
+        "--lease-seconds",
+        type=_whole(3, 3600),
+        default=18,
+        metavar="S",
+        help="when the one that works has died, another begins after this long; it is renewed every third of it",
+    )
+    parser.add_argument(
+        "--identity",
+        type=_identity,
+        default=_this_process(),
+        metavar="ID",
+        help="who holds the Lease, for example the pod's name: who comes back with the same one takes it up again "
+        "(default: host name and process id)",
+    )
     parser.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     parser.add_argument("--log-format", default="plain", choices=("plain", "json"))
     given = parser.parse_args(arguments)
     if given.audit_interval_seconds == 0:
         parser.error("argument --audit-interval-seconds: 0 would never stop; expected more than 0")
     return Settings(**{**vars(given), "namespaces": tuple(dict.fromkeys(given.namespaces))})
+
+
+def _lease_name(text: str) -> LeaseName:
+    namespace, _, name = text.partition("/")
+    if not (re.fullmatch(_NAMESPACE, namespace) and re.fullmatch(_OBJECT_NAME, name)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAMESPACE/NAME, such as ddpjob-system/ddpjob-operator")
+    return LeaseName(namespace=namespace, name=name)
+
+
+def _identity(text: str) -> str:
+    if not text or text.startswith("$("):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} names nobody: give the pod's name, and the variable that holds it in the pod's env"
+        )
+    return text
 
 
 def _whole(least: int, most: int) -> Callable[[str], int]:

@@ -80,9 +80,15 @@ def operator_pod(values: Mapping[str, Any] | None = None) -> Object:
     return deployment(values)["spec"]["template"]["spec"]
 
 
-def operator_arguments(values: Mapping[str, Any] | None = None) -> list[str]:
-    """The operator's command line."""
-    return operator_pod(values)["containers"][0]["args"]
+def operator_arguments(values: Mapping[str, Any] | None = None, namespace: str = NAMESPACE) -> list[str]:
+    """The operator's command line in the pod `ddpjob-operator-0`, its variables replaced as the kubelet does."""
+    (container,) = find(render(values, namespace=namespace), "Deployment")["spec"]["template"]["spec"]["containers"]
+    fields = {"metadata.name": "ddpjob-operator-0"}
+    arguments = container["args"]
+    for variable in container["env"]:
+        text = fields[variable["valueFrom"]["fieldRef"]["fieldPath"]]
+        arguments = [argument.replace(f"$({variable['name']})", text) for argument in arguments]
+    return arguments
 
 
 def readme_commands(beginning: str, **names: str) -> list[list[str]]:

@@ -55,5 +55,7 @@ def test_the_plain_manifests_have_nothing_of_helm():
         *["ClusterRole"] * 4,
         *["ClusterRoleBinding"] * 2,
         "Deployment",
+        "Role",
+        "RoleBinding",
         "ServiceAccount",
     ]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from chart_render import CHART, operator_arguments
-from ddpjob_operator.settings import Settings, settings_from
+from ddpjob_operator.settings import LeaseName, Settings, settings_from
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())["properties"]["operator"]["properties"]
 
@@ -14,8 +14,10 @@ def test_the_operator_reads_the_defaults_as_they_are_meant():
     assert settings_from(operator_arguments()) == Settings(
         namespaces=(),
         trainer_image="ddpjob/trainer:0.1.0",
+        lease=LeaseName(namespace="ddpjob-system", name="ddpjob-operator"),
+        identity="ddpjob-operator-0",
         health_port=8080,
-        workers=8,
+        workers=16,
         progress_interval_seconds=10,
         log_level="INFO",
         log_format="plain",

@@ -115,7 +115,8 @@ def test_the_operator_works_everywhere_by_default(cluster):
     cluster.install(home)
     assert cluster.may(operator_of(home), "create", "pods", other)
     assert not cluster.may(operator_of(home), "get", "secrets", other)
-    assert not cluster.may(operator_of(home), "create", "events", other)
+    assert cluster.may(operator_of(home), "create", "events", other)
+    assert not cluster.may(operator_of(home), "create", "configmaps", other)
 
 
 @pytest.mark.parametrize(
@@ -136,9 +137,10 @@ def test_the_built_in_roles_cover_ddpjobs(cluster, role, verbs):
     testbed.wait_for(f"{role} to cover {verbs} of ddpjobs", lambda: rights() == verbs, seconds=20)
 
 
-def test_what_a_dry_run_shows_is_what_is_installed(cluster):
+@pytest.mark.parametrize("values", [{}, {"replicas": 2}])
+def test_what_a_dry_run_shows_is_what_is_installed(cluster, values):
     """The API server accepts every object as rendered: no field is unknown to it."""
     namespace = cluster.namespace()
-    for item in installed(render({}, namespace=namespace)):
+    for item in installed(render(values, namespace=namespace)):
         if item["kind"] != "CustomResourceDefinition":
             cluster.kubectl("create", "--dry-run=server", "--validate=strict", "-f", "-", stdin=json.dumps(item))

@@ -2,26 +2,33 @@
 
 import pytest
 
-from chart_render import find, installed, of_test, operator_arguments, render
+from chart_render import NAMESPACE, find, installed, of_test, operator_arguments, render
 
+HOME = NAMESPACE
 IN_A_WATCHED_NAMESPACE = {
     ("ddpjob.dev", "ddpjobs", ("delete", "get", "list", "watch")),
     ("ddpjob.dev", "ddpjobs/status", ("patch",)),
-    ("", "pods", ("create", "delete", "get", "list", "patch", "watch")),
+    ("", "pods", ("create", "delete", "deletecollection", "get", "list", "patch", "watch")),
     ("", "pods/log", ("get",)),
     ("", "services", ("create", "get", "list", "patch", "watch")),
+    ("", "events", ("create", "list", "patch")),
 }
 ON_NODES = {("", "nodes", ("get",))}
+ON_THE_LEASE = {
+    ("coordination.k8s.io", "leases", ("create",)),
+    ("coordination.k8s.io", "leases/ddpjob-operator by name", ("get", "patch", "watch")),
+}
 
 
 def rules(role):
     flat = [
-        (group, resource, tuple(sorted(rule["verbs"])))
+        (group, f"{resource}/{name} by name" if name else resource, tuple(sorted(rule["verbs"])))
         for rule in role["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
+        for name in rule.get("resourceNames", [""])
     ]
-    assert all(rule.keys() == {"apiGroups", "resources", "verbs"} for rule in role["rules"])
+    assert all(rule.keys() - {"resourceNames"} == {"apiGroups", "resources", "verbs"} for rule in role["rules"])
     assert len(flat) == len(set(flat))
     return set(flat)
 
@@ -49,10 +56,14 @@ def granted(objects, account):
 @pytest.mark.parametrize(
     ("namespaces", "nodes", "expected"),
     [
-        ([], True, {None: IN_A_WATCHED_NAMESPACE | ON_NODES}),
-        ([], False, {None: IN_A_WATCHED_NAMESPACE}),
-        (["team-a"], True, {"team-a": IN_A_WATCHED_NAMESPACE, None: ON_NODES}),
-        (["team-a", "team-b"], False, {"team-a": IN_A_WATCHED_NAMESPACE, "team-b": IN_A_WATCHED_NAMESPACE}),
+        ([], True, {None: IN_A_WATCHED_NAMESPACE | ON_NODES, HOME: ON_THE_LEASE}),
+        ([], False, {None: IN_A_WATCHED_NAMESPACE, HOME: ON_THE_LEASE}),
+        (["team-a"], True, {"team-a": IN_A_WATCHED_NAMESPACE, None: ON_NODES, HOME: ON_THE_LEASE}),
+        (
+            ["team-a", HOME],
+            False,
+            {"team-a": IN_A_WATCHED_NAMESPACE, HOME: IN_A_WATCHED_NAMESPACE | ON_THE_LEASE},
+        ),
     ],
 )
 def test_rights_and_arguments_follow_from_the_one_scope_setting(namespaces, nodes, expected):

@@ -37,7 +37,13 @@ def run_operator(cluster, tmp_path):
         log = tmp_path / "log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "ddpjob_operator", *operator_arguments(values), f"--health-port={port}"],
+                [
+                    sys.executable,
+                    "-m",
+                    "ddpjob_operator",
+                    *operator_arguments(values, namespace),
+                    f"--health-port={port}",
+                ],
                 env={
                     **os.environ,
                     "KUBECONFIG": str(tmp_path / "kubeconfig"),

@@ -33,6 +33,8 @@ def test_the_default_is_a_cluster_wide_operator():
         ("ClusterRoleBinding", None, "ddpjob-operator-nodes"),
         ("CustomResourceDefinition", None, "ddpjobs.ddpjob.dev"),
         ("Deployment", "ddpjob-system", "ddpjob-operator"),
+        ("Role", "ddpjob-system", "ddpjob-operator-lease"),
+        ("RoleBinding", "ddpjob-system", "ddpjob-operator-lease"),
         ("ServiceAccount", "ddpjob-system", "ddpjob-operator"),
     ]
 
@@ -40,17 +42,43 @@ def test_the_default_is_a_cluster_wide_operator():
 def test_the_default_arguments():
     assert operator_arguments() == [
         "--trainer-image=ddpjob/trainer:0.1.0",
+        "--lease=ddpjob-system/ddpjob-operator",
+        "--identity=ddpjob-operator-0",
         "--health-port=8080",
-        "--workers=8",
+        "--workers=16",
         "--log-level=INFO",
         "--log-format=plain",
         "--progress-interval-seconds=10",
     ]
 
 
-def test_one_operator_at_a_time():
+def test_the_new_operator_is_ready_before_the_old_one_goes():
     spec = deployment()["spec"]
-    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    assert (spec["replicas"], spec["strategy"]["type"]) == (1, "RollingUpdate")
+    assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+
+
+def test_an_operator_is_known_by_its_pod_s_name():
+    (container,) = operator_pod()["containers"]
+    assert container["env"] == [{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]
+
+
+def test_one_replica_has_no_budget_that_would_block_a_drain():
+    assert "PodDisruptionBudget" not in {item["kind"] for item in render()}
+    assert "topologySpreadConstraints" not in operator_pod()
+
+
+def test_several_replicas_are_spread_and_drained_one_by_one():
+    values = {"replicas": 3, "affinity": {"nodeAffinity": {}}}
+    objects = render(values)
+    pod = find(objects, "Deployment")["spec"]["template"]
+    assert find(objects, "Deployment")["spec"]["replicas"] == 3
+    assert find(objects, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+    (spread,) = pod["spec"]["topologySpreadConstraints"]
+    assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
+    for selector in (spread["labelSelector"], find(objects, "PodDisruptionBudget")["spec"]["selector"]):
+        assert selector["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert pod["spec"]["affinity"] == {"nodeAffinity": {}}
 
 
 def test_probes_ask_the_health_port():
@@ -165,6 +193,8 @@ def test_security_contexts_and_resources_are_merged_with_the_defaults():
                 "ClusterRole ddpjob-operator-view",
                 "ClusterRoleBinding ddpjob-operator",
                 "ClusterRoleBinding ddpjob-operator-nodes",
+                "Role ddpjob-operator-lease",
+                "RoleBinding ddpjob-operator-lease",
             },
         ),
         ({"serviceAccount": {"create": False}}, {"ServiceAccount ddpjob-operator"}),
@@ -202,7 +232,7 @@ def test_bindings_name_the_account_of_the_operators_pod(values, account, namespa
     pod = find(objects, "Deployment")["spec"]["template"]["spec"]
     subjects = [item["subjects"] for item in objects if item["kind"].endswith("Binding")]
     assert pod["serviceAccountName"] == account
-    assert len(subjects) == (2 if not namespaces else 3)
+    assert len(subjects) == (3 if not namespaces else 4)
     assert all(s == [{"kind": "ServiceAccount", "name": account, "namespace": "ddpjob-system"}] for s in subjects)
 
 

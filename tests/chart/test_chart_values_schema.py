@@ -99,7 +99,9 @@ def test_unknown_keys_are_refused_at_every_level(path):
         ("fullnameOverride", "Not_A_Name"),
         ("commonLabels", ["a"]),
         ("commonAnnotations", {"a": 1}),
-        ("replicas", 2),
+        ("replicas", 0),
+        ("replicas", 6),
+        ("replicas", "2"),
     ],
 )
 def test_wrong_values_are_refused_by_the_schema(path, value):

@@ -64,9 +64,10 @@ annotations:
 - apiGroups: [ddpjob.dev]
   resources: [ddpjobs/status]
   verbs: [patch]
+# deletecollection is for suspension, ttlSecondsAfterFinished and the pods of a deleted job; a restart deletes its pods one by one.
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch, create, delete, patch]
+  verbs: [get, list, watch, create, delete, deletecollection, patch]
 # Progress lines, and the exception of a failed rank.
 - apiGroups: [""]
   resources: [pods/log]
@@ -74,6 +75,10 @@ annotations:
 - apiGroups: [""]
   resources: [services]
   verbs: [get, list, watch, create, patch]
+# list: what the kubelet says of a pod whose volume cannot be mounted stands nowhere else.
+- apiGroups: [""]
+  resources: [events]
+  verbs: [list, create, patch]
 {{- end }}
 
 {{- /* A watched namespace for examples and `helm test`: the release's own where it is watched. */}}

@@ -108,7 +108,7 @@ def _structural(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Sc
         result["enum"] = [result.pop("const")]
     if result.get("type") == "integer":
         result["format"] = "int64"
-    if result.get("default", ...) is None:
+    if result.get("default", ...) in (None, []):  # absent says the same, and `kubectl describe` shows no empty headings
         del result["default"]
     if isinstance(result.get("default"), Mapping):
         result["default"] = {}  # the API server fills in the fields' own defaults

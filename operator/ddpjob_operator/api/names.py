@@ -100,28 +100,42 @@ class Reason(StrEnum):
     # What a job is doing or waits for.
     CREATING = "Creating"  # Pods are being created.
     UNSCHEDULABLE = "Unschedulable"  # The scheduler finds no place for a pod.
+    QUOTA_EXCEEDED = "QuotaExceeded"  # A quota of the namespace has no room for a pod.
+    POD_REJECTED = "PodRejected"  # The API server refuses a pod: admission, or a mistake in the template.
     IMAGE_PULL = "ImagePull"  # An image cannot be pulled.
-    CONTAINER_CONFIG = "ContainerConfig"  # A container cannot be made: missing Secret, ConfigMap or the like.
+    CONTAINER_CONFIG = "ContainerConfig"  # A container cannot be made: missing Secret, ConfigMap, volume or the like.
     STARTING = "Starting"  # Pods have a node and are not all running yet.
     STOPPING = "Stopping"  # Old pods are being stopped; nothing new starts before.
-    POD_REJECTED = "PodRejected"  # The API server refuses a pod: quota, admission, a mistake in the template.
+    TERMINATING_TOO_LONG = "TerminatingTooLong"  # An old pod outlives its grace on a node that is not known to be lost.
+    BACKING_OFF = "BackingOff"  # The gang failed several times in a row and waits before it starts again.
     RUNNING = "Running"  # All ranks run.
+    FINISHING = "Finishing"  # Some ranks ended well while others run on.
     SUSPENDED = "Suspended"  # spec.suspend is set.
     SUCCEEDED = "Succeeded"  # All ranks ended with exit code 0.
 
-    # Why an attempt ended.
+    # Why an attempt ended; `core/failure_classes.py` says how each is recognised and what follows.
     PROGRAM_ERROR = "ProgramError"  # A rank's program ended with a non-zero exit code.
+    BAD_COMMAND = "BadCommand"  # The program could not be started.
     BAD_CONFIG = "BadConfig"  # The trainer refused its configuration; another attempt would end the same.
-    OUT_OF_MEMORY = "OutOfMemory"  # The kernel killed a process of a rank for memory.
+    OUT_OF_MEMORY = "OutOfMemory"  # A rank ran out of memory, of the container or of the GPU.
     KILLED = "Killed"  # A rank died of a signal.
+    COLLECTIVE_TIMEOUT = "CollectiveTimeout"  # A collective timed out and no other cause is known.
     COLLECTIVE_ERROR = "CollectiveError"  # Ranks lost the connection to each other and no other cause is known.
+    HUNG = "Hung"  # Training made no progress for too long.
+    START_DEADLINE = "StartDeadline"  # The pods had nodes and did not all run in time.
+    FINISH_DEADLINE = "FinishDeadline"  # Some ranks ended well and the others did not end in time.
     POD_DELETED = "PodDeleted"  # Somebody deleted a pod.
-    POD_DISRUPTED = "PodDisrupted"  # The cluster took a pod away: eviction, preemption, drain.
+    EVICTED = "Evicted"  # A pod was evicted.
+    PREEMPTED = "Preempted"  # A pod made room for one of higher priority.
+    NODE_DRAINED = "NodeDrained"  # A node was drained or shut down.
     NODE_LOST = "NodeLost"  # A node stopped answering.
+    POD_DISRUPTED = "PodDisrupted"  # The cluster took a pod away for another reason.
+    GANG_GIVEN_BACK = "GangGivenBack"  # A gang with a place for some of its pods only gave those back.
     STOPPED_WITH_CHECKPOINT = "StoppedWithCheckpoint"  # The program saved its work and stopped on request.
     SPEC_CHANGED = "SpecChanged"  # The pods no longer match the spec, which was edited while suspended.
 
     # Why a job ended for good, beside the reasons above.
     INVALID_SPEC = "InvalidSpec"  # The spec cannot be run.
-    DEADLINE_EXCEEDED = "DeadlineExceeded"  # One of spec.deadlines has passed.
+    QUEUE_DEADLINE = "QueueDeadline"  # The gang found no place in time.
+    ACTIVE_DEADLINE = "ActiveDeadline"  # The job was active for longer than allowed.
     TOO_MANY_INFRASTRUCTURE_RESTARTS = "TooManyInfrastructureRestarts"  # Uncounted restarts are bounded, too.

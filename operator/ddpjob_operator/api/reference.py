@@ -29,10 +29,19 @@ def inserted(text: str) -> str:
     Raises:
         ValueError: if a mark is missing.
     """
-    if BEGIN not in text or END not in text:
-        raise ValueError(f"expected the marks {BEGIN} and {END}; add them where the table belongs")
-    before, rest = text.split(BEGIN, 1)
-    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{rest.split(END, 1)[1]}"
+    return between_marks(text, BEGIN, END, table())
+
+
+def between_marks(text: str, begin: str, end: str, content: str) -> str:
+    """The text with this content between the two marks, in place of what stood there.
+
+    Raises:
+        ValueError: if a mark is missing.
+    """
+    if begin not in text or end not in text:
+        raise ValueError(f"expected the marks {begin} and {end}; add them where the content belongs")
+    before, rest = text.split(begin, 1)
+    return f"{before}{begin}\n\n{content}\n\n{end}{rest.split(end, 1)[1]}"
 
 
 def _schema() -> Mapping[str, Any]:

@@ -120,6 +120,16 @@ class Deadlines(Resource):
     start_seconds: int = Field(
         default=600, ge=1, le=31_536_000, description="Longest time from all pods scheduled to all running."
     )
+    hang_seconds: int = Field(
+        default=900,
+        ge=1,
+        le=31_536_000,
+        description="Longest time without progress, once a progress line was printed; three times as long while rank 0"
+        " says that it evaluates or writes a checkpoint.",
+    )
+    finish_seconds: int = Field(
+        default=3600, ge=1, le=31_536_000, description="Longest time from the first rank's success to the last one's."
+    )
     active_seconds: int | None = Field(
         default=None,
         ge=1,

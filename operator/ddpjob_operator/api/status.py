@@ -5,7 +5,8 @@ Times are RFC 3339 in UTC with whole seconds. Phases and reasons are text here, 
 that a newer one left; `names.py` holds the closed lists.
 """
 
-from typing import Annotated, ClassVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -18,7 +19,7 @@ Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 class Condition(Resource):
     """One condition, as everywhere in Kubernetes."""
 
-    type: ConditionType = Field(description="What it is about.")
+    type: str = Field(description="What it is about.")
     status: str = Field(description="True or False.")
     reason: str = Field(description="One word from the closed list.")
     message: str = Field(default="", description="One sentence.")
@@ -34,6 +35,22 @@ class Restarts(Resource):
         default=0, description="Restarts that do not count: lost nodes, evictions and the like."
     )
     counted_times: list[Time] = Field(default=[], description="When the counted restarts of the window happened.")
+    in_a_row: int = Field(
+        default=0, description="Failures since an attempt last ran well; the back-off grows with them."
+    )
+
+
+class TimeSpent(Resource):
+    """Where the job's time went, suspension apart. Training that a failure threw away is lost, not training."""
+
+    queued_seconds: int = Field(default=0, description="Waiting for a place on nodes.")
+    starting_seconds: int = Field(default=0, description="On nodes, with ranks that do not run yet.")
+    training_seconds: int = Field(default=0, description="All ranks running, and the work kept.")
+    lost_seconds: int = Field(
+        default=0, description="Work that failures threw away, and stopping and waiting between attempts."
+    )
+    goodput_percent: float | None = Field(default=None, description="Share of training in all of these.")
+    until: Time = Field(description="What came after is not told yet.")
 
 
 class Progress(Resource):
@@ -90,13 +107,22 @@ class DDPJobStatus(Resource):
     progress: Progress | None = Field(default=None, description="Where training stands.")
     failure: Failure | None = Field(default=None, description="Why the latest attempt that failed ended.")
     attempts: list[Failure] = Field(default=[], description="Past attempts, the latest ten.")
+    time: TimeSpent | None = Field(default=None, description="Where the time went.")
     start_time: Time | None = Field(default=None, description="When the job was first acted on.")
     completion_time: Time | None = Field(default=None, description="When it ended for good.")
     attempt_start_time: Time | None = Field(
         default=None, description="When the current attempt's pods began to be created."
     )
+    retry_time: Time | None = Field(default=None, description="No pod of the current attempt is created before.")
+    queued_since: Time | None = Field(
+        default=None, description="When the gang began to wait for places; giving some back does not begin anew."
+    )
+    give_backs: int = Field(default=0, description="Times that a partly placed gang gave its places back in a row.")
     scheduled_time: Time | None = Field(default=None, description="When all of them had a node.")
     running_since: Time | None = Field(default=None, description="When all of them ran.")
+    checkpoint_time: Time | None = Field(
+        default=None, description="When a new checkpoint of the current attempt was seen last."
+    )
     active_seconds_before: int = Field(default=0, description="Seconds on nodes in earlier attempts.")
 
     def condition(self, type_: ConditionType) -> bool:
@@ -107,3 +133,15 @@ class DDPJobStatus(Resource):
     def finished(self) -> bool:
         """Whether the job has ended for good."""
         return self.condition(ConditionType.SUCCEEDED) or self.condition(ConditionType.FAILED)
+
+    def as_json(self) -> dict[str, Any]:
+        """The status as it stands in the API: what is None or an empty list is absent."""
+        return _without_empty_lists(self.model_dump(mode="json", by_alias=True, exclude_none=True))
+
+
+def _without_empty_lists(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_empty_lists(value) if isinstance(value, Mapping) else value
+        for key, value in values.items()
+        if value != []
+    }

@@ -12,10 +12,13 @@ from ddpjob_operator.api.status import DDPJobStatus, Failure, Restarts
 from ddpjob_operator.core.conditions import with_conditions
 from ddpjob_operator.core.deadlines import active_seconds
 from ddpjob_operator.core.model import Observed, Plan
+from ddpjob_operator.core.time_spent import accounted, work_lost
 from ddpjob_operator.core.times import rfc3339
 
 #: Past attempts that the status remembers.
 MAX_PAST_ATTEMPTS = 10
+#: What a job's time is put down to depends on these.
+_TELL_TIMES_APART = (ConditionType.RESTARTING, ConditionType.SUSPENDED)
 
 
 def begun(seen: Observed, now: float) -> DDPJobStatus:
@@ -26,7 +29,9 @@ def begun(seen: Observed, now: float) -> DDPJobStatus:
     if status.start_time is None:
         update["start_time"] = rfc3339(now)
     if status.image is None and spec is not None and spec.image is None:
-        update["image"] = seen.trainer_image
+        # The image of pods that exist, where an operator of another release made them a moment ago.
+        images = (pod.image for pod in seen.pods if pod.attempt == status.attempt and pod.image)
+        update["image"] = next(images, seen.trainer_image)
     return status.model_copy(update=update) if update else status
 
 
@@ -41,6 +46,8 @@ def showing(
     truths: Mapping[ConditionType, bool],
 ) -> DDPJobStatus:
     """The status in this phase, for this reason, with these conditions."""
+    if any(status.condition(type_) != truth for type_, truth in truths.items() if type_ in _TELL_TIMES_APART):
+        status = accounted(status, now)
     shown = status.model_copy(update={"phase": phase, "reason": reason, "message": message})
     return with_conditions(shown, truths, reason=reason, message=message, generation=seen.job.generation, now=now)
 
@@ -52,17 +59,25 @@ def next_attempt(
     phase: Phase,
     reason: str,
     message: str,
+    delay_seconds: float = 0.0,
+    keeps_place_in_queue: bool = False,
     restarts: Restarts | None = None,
     failure: Failure | None = None,
 ) -> Plan:
     """Write down that the next attempt has begun; the pods of this one are then old and get stopped."""
-    status = begun(seen, now)
+    status = accounted(begun(seen, now), now)
+    if failure is not None and failure.checkpoint_step is None:
+        status = work_lost(status, now)
     update: dict[str, Any] = {
         "attempt": status.attempt + 1,
         "ready": None,
         "attempt_start_time": None,
         "scheduled_time": None,
         "running_since": None,
+        "checkpoint_time": None,
+        "retry_time": rfc3339(now + delay_seconds) if delay_seconds else None,
+        "queued_since": status.queued_since if keeps_place_in_queue else None,
+        "give_backs": status.give_backs + 1 if keeps_place_in_queue else 0,
         "active_seconds_before": round(active_seconds(status, now)),
     }
     if restarts is not None:
@@ -88,11 +103,15 @@ def remembering(status: DDPJobStatus, failure: Failure) -> dict[str, Any]:
 
 def finished(seen: Observed, status: DDPJobStatus, now: float, *, succeeded: bool, reason: str, message: str) -> Plan:
     """The job's end. A terminal condition never changes again."""
-    ended = status.model_copy(
+    spent = accounted(status, now)
+    if not succeeded:
+        spent = work_lost(spent, now)
+    ended = spent.model_copy(
         update={
             "completion_time": rfc3339(now),
             "active_seconds_before": round(active_seconds(status, now)),
             "scheduled_time": None,
+            "ready": status.ready if succeeded else f"0/{seen.job.spec.nodes}" if seen.job.spec else None,
         }
     )
     truths = {

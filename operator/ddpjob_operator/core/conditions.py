@@ -18,8 +18,8 @@ def with_conditions(
 ) -> DDPJobStatus:
     """The status with these conditions.
 
-    A condition that stays True takes the new reason and message; one that stays False, or never was and is not, is left
-    as it is; only a change moves its transition time. So equal decisions make equal statuses.
+    Only what is true has a message. A condition that stays True takes the new reason and message; one that stays False,
+    or never was and is not, is left as it is; only a change moves its transition time. So equal decisions make equal statuses.
     """
     conditions = {condition.type: condition for condition in status.conditions}
     for type_, truth in truths.items():
@@ -31,7 +31,7 @@ def with_conditions(
             type=type_,
             status="True" if truth else "False",
             reason=reason,
-            message=message,
+            message=message if truth else "",
             last_transition_time=old.last_transition_time if old and was == truth else rfc3339(now),
             observed_generation=generation,
         )

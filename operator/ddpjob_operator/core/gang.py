@@ -22,9 +22,24 @@ class Gang:
         return tuple(rank for rank in range(self.num_nodes) if rank not in self.current)
 
     @property
+    def num_placed(self) -> int:
+        """Ranks that have a node."""
+        return sum(pod.node is not None for pod in self.current.values())
+
+    @property
     def all_scheduled(self) -> bool:
         """Whether every rank has a node."""
-        return not self.missing and all(pod.node is not None for pod in self.current.values())
+        return self.num_placed == self.num_nodes
+
+    @property
+    def starting(self) -> tuple[Pod, ...]:
+        """Pods whose program neither runs nor has ended, by node rank."""
+        return tuple(pod for _, pod in sorted(self.current.items()) if not pod.running and pod.exit is None)
+
+    @property
+    def unfinished(self) -> tuple[Pod, ...]:
+        """Pods whose program has not ended well, by node rank."""
+        return tuple(pod for _, pod in sorted(self.current.items()) if not pod.succeeded)
 
     @property
     def num_up(self) -> int:
@@ -37,6 +52,12 @@ class Gang:
         return self.num_up == self.num_nodes
 
     @property
+    def first_success(self) -> float | None:
+        """When the first program ended well, in seconds since the epoch; None while none has."""
+        ends = (pod.exit.finished or pod.ended_seen for pod in self.current.values() if pod.exit and pod.succeeded)
+        return min((end for end in ends if end is not None), default=None)
+
+    @property
     def all_succeeded(self) -> bool:
         """Whether every rank's program has ended well."""
         return not self.missing and all(pod.succeeded for pod in self.current.values())
@@ -45,8 +66,9 @@ class Gang:
 def gang_of(seen: Observed, num_nodes: int) -> Gang:
     """The job's pods, sorted. Pods of an attempt beyond the status' are a newer writer's and none of our business."""
     attempt = seen.job.status.attempt
+    done = (pod for pod in seen.vanished if pod.succeeded)  # somebody tidied up; what it did is done
     return Gang(
         num_nodes=num_nodes,
-        current={pod.rank: pod for pod in seen.pods if pod.attempt == attempt and pod.rank < num_nodes},
+        current={pod.rank: pod for pod in (*done, *seen.pods) if pod.attempt == attempt and pod.rank < num_nodes},
         old=tuple(sorted((p for p in seen.pods if p.attempt < attempt), key=lambda p: (p.attempt, p.rank))),
     )

@@ -32,6 +32,21 @@ _ECHO = re.compile(
 )
 
 
+#: The error of a rank 0 that cannot listen, in the same class of exceptions.
+_OWN_PORT = re.compile(r"server socket has failed to listen|EADDRINUSE|Address already in use", re.IGNORECASE)
+#: Of these, the ones that say that nobody answered in time, rather than that a connection broke.
+_TIMEOUT = re.compile(
+    r"Timed out waiting \d+ms for|Socket Timeout|collective operation timeout|heartbeat timeout|wait timeout after"
+    r"|client socket has timed out|Timed out after \d+ seconds",
+    re.IGNORECASE,
+)
+#: Memory that was asked for and not to be had: of the GPU, of torch's CPU allocator, of C++, of Python.
+_OUT_OF_MEMORY = re.compile(
+    r"OutOfMemoryError|CUDA out of memory|CUDA error: out of memory|DefaultCPUAllocator: can't allocate memory"
+    r"|std::bad_alloc|^MemoryError\b"
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerExit:
     """How torchrun says that its first failing worker ended."""
@@ -48,7 +63,17 @@ def printable(text: str) -> str:
 
 def is_echo(words: str) -> bool:
     """Whether an exception is what a rank says when another one went away."""
-    return _ECHO.search(words) is not None
+    return _ECHO.search(words) is not None and _OWN_PORT.search(words) is None
+
+
+def is_timeout(words: str) -> bool:
+    """Whether an echo says that a collective, or the other ranks, did not come in time."""
+    return _TIMEOUT.search(words) is not None
+
+
+def is_out_of_memory(words: str) -> bool:
+    """Whether an exception says that memory ran out."""
+    return _OUT_OF_MEMORY.search(words) is not None
 
 
 def last_exception(text: str) -> str:

@@ -41,6 +41,8 @@ class Exit:
     """The kubelet's word, such as Error, OOMKilled, ContainerStatusUnknown."""
     message: str
     """The termination message: the program's last words."""
+    finished: float | None = None
+    """When it ended, by the node's clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +69,6 @@ class Pod:
     reason: str
     """Reason of the whole pod, such as Evicted or DeadlineExceeded; usually empty."""
     message: str
-    ready: bool
     running: bool
     """Whether the main container runs."""
     exit: Exit | None
@@ -77,18 +78,34 @@ class Pod:
     waiting: Waiting | None
     """Why the main container waits or the pod has no node."""
     disruption: str
-    """Message of the DisruptionTarget condition; empty without one."""
+    """Reason and message of the DisruptionTarget condition; empty without one."""
     deletion_deadline: float | None
     """deletionTimestamp, which includes the grace; None while nobody has deleted it."""
+    deletion_requested: float | None = None
+    """When somebody asked for its deletion."""
+    placed: float | None = None
+    """When the scheduler found a node for it."""
     active_deadline_seconds: int | None = None
     """Seconds the kubelet lets the pod live; None for no limit."""
+    image: str = ""
+    """Of the main container."""
+    grace_seconds: int = 30
+    """Its own grace after SIGTERM."""
     ended_seen: float | None = None
     """When this process first saw the main container's end."""
 
     @property
     def succeeded(self) -> bool:
-        """Whether the program ended well."""
-        return self.exit is not None and self.exit.code == 0
+        """Whether the program ended well, and by itself: one that is told to stop may end with 0 and have done nothing."""
+        told_to_stop = (self.deletion_deadline is not None or self.disruption) and not self.ended_before_deletion
+        return self.exit is not None and self.exit.code == 0 and not told_to_stop and not self.reason
+
+    @property
+    def ended_before_deletion(self) -> bool:
+        """Whether the program had ended before anybody asked for the pod's deletion, as far as whole seconds tell."""
+        if self.exit is None or self.exit.finished is None or self.deletion_requested is None:
+            return False
+        return self.exit.finished < self.deletion_requested
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,15 +127,23 @@ class Observed:
     job: Job
     pods: tuple[Pod, ...] = ()
     """Every pod that carries the job's uid, of all attempts."""
+    vanished: tuple[Pod, ...] = ()
+    """What this process saw last of pods of the latest attempt that are gone."""
     trainer_image: str = ""
     """The operator's trainer image, for jobs that name none."""
     service: Service | None = None
     nodes_gone: frozenset[str] = frozenset()
     """Names of the asked-for nodes that are NotFound, not Ready or out of service."""
+    nodes_cordoned: frozenset[str] = frozenset()
+    """Names of the asked-for nodes that take no new pods."""
     logs: Mapping[str, str] = field(default_factory=dict)
     """Tail of the log by uid of each pod whose log was asked for; empty text where it could not be read."""
+    warnings: Mapping[str, str] = field(default_factory=dict)
+    """What a kubelet complains of, by uid of each pod that was asked about."""
     progress: Progress | None = None
     """Latest progress of rank 0 in the current attempt, where it was read."""
+    silent_seconds: float = 0.0
+    """How long rank 0's log has been readable and has shown neither a new step nor a new phase."""
     rejections: Mapping[str, str] = field(default_factory=dict)
     """The API server's words by name of each object whose creation it refused last."""
 
@@ -158,6 +183,13 @@ class DeletePod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeletePods:
+    """Delete all of the job's pods of one attempt, or of all, in one request and with each pod's own grace."""
+
+    attempt: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LowerPodDeadline:
     """Make the kubelet end the pod's living containers while its object and logs stay."""
 
@@ -183,13 +215,21 @@ class ReadLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadNode:
-    """A question, asked again every few seconds: is this node gone?"""
+    """A question, asked again every few seconds: is this node gone, and does it take new pods?"""
 
     name: str
 
 
-Action = CreatePod | CreateService | PatchService | DeletePod | LowerPodDeadline | DeleteJob
-Question = ReadLog | ReadNode
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadWarning:
+    """A question, asked again every few seconds: what does the kubelet complain of while this pod does not start?"""
+
+    pod: str
+    uid: str
+
+
+Action = CreatePod | CreateService | PatchService | DeletePod | DeletePods | LowerPodDeadline | DeleteJob
+Question = ReadLog | ReadNode | ReadWarning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ Everything foreign is checked here, once: a body that is not ours is refused wit
 spec or status has wrong becomes data, since a decision must never raise for what a user can do.
 """
 
+import copy
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,10 +21,16 @@ from ddpjob_operator.core.times import epoch_seconds
 _ON_ITS_WAY = frozenset({"", "ContainerCreating", "PodInitializing"})
 
 
-def job_of(body: Body) -> Job:
-    """The DDPJob of an API body; a spec that does not parse is kept as `spec_error`."""
+def job_of(body: Body, known: Job | None = None) -> Job:
+    """The DDPJob of an API body; a spec that does not parse is kept as `spec_error`.
+
+    `known` is an earlier version of it, whose spec is taken over where the generation says that it is the same.
+    """
     metadata = body["metadata"]
-    spec, spec_error = _spec(body.get("spec") or {})
+    if known is not None and (known.uid, known.generation) == (metadata["uid"], metadata.get("generation", 0)):
+        spec, spec_error = known.spec, known.spec_error
+    else:
+        spec, spec_error = _spec(body.get("spec") or {})
     return Job(
         namespace=metadata["namespace"],
         name=metadata["name"],
@@ -40,19 +47,40 @@ def job_of(body: Body) -> Job:
 
 def _spec(body: Body) -> tuple[DDPJobSpec | None, str]:
     try:
-        return DDPJobSpec.model_validate(body), ""
+        spec = DDPJobSpec.model_validate(body)
+        spec.shape()
     except ValidationError as error:
-        lines = (f"spec.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_url=False))
-        return None, printable("; ".join(lines))
+        errors = error.errors(include_url=False)
+    except ValueError as error:  # what cannot be written as JSON again cannot be made a pod of
+        return None, printable(f"spec: {error}")
+    else:
+        return spec, ""
+    unknown = [e["loc"] for e in errors if e["type"] == "extra_forbidden"]
+    if unknown:
+        # The API server has refused what the CRD does not know; what this release does not know is a newer one's default.
+        # (Reading with extra="ignore" instead would drop what a user lays over the pod, which no release declares.)
+        return _spec(_without(body, unknown))
+    return None, printable("; ".join(f"spec.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in errors))
+
+
+def _without(body: Body, places: Iterable[tuple[int | str, ...]]) -> Body:
+    pruned = copy.deepcopy(dict(body))
+    for *path, last in places:
+        parent: Any = pruned
+        for step in path:
+            parent = parent[step]
+        del parent[last]
+    return pruned
 
 
 def _status(body: Body) -> DDPJobStatus:
-    """The stored status; fields of a newer release are dropped rather than losing the attempt's number."""
+    """The stored status. What a newer release wrote otherwise is dropped, field by field, rather than all that is known."""
     try:
         return DDPJobStatus.model_validate(body, extra="ignore")
-    except ValidationError:
-        attempt = body.get("attempt")
-        return DDPJobStatus(attempt=attempt if isinstance(attempt, int) and attempt > 0 else 1)
+    except ValidationError as error:
+        unreadable = {str(e["loc"][0]) for e in error.errors(include_url=False) if e["loc"]}
+        readable = {name: value for name, value in body.items() if name not in unreadable}
+        return _status(readable) if len(readable) < len(body) else DDPJobStatus()
 
 
 def pod_of(body: Body) -> Pod:
@@ -79,14 +107,17 @@ def pod_of(body: Body) -> Pod:
         phase=phase,
         reason=status.get("reason", ""),
         message=status.get("message", ""),
-        ready=_is_true(conditions, "Ready"),
         running="running" in state,
         exit=_exit(state) or _failed_init(status),
         all_ended=phase in ("Succeeded", "Failed") or _none_can_run(spec, status),
         waiting=_waiting(spec, status, conditions),
         disruption=_disruption(conditions),
         deletion_deadline=_time(metadata.get("deletionTimestamp")),
+        deletion_requested=_deletion_requested(metadata),
         active_deadline_seconds=spec.get("activeDeadlineSeconds"),
+        placed=_placed(conditions),
+        image=_named(spec.get("containers"), names.MAIN_CONTAINER).get("image", ""),
+        grace_seconds=spec.get("terminationGracePeriodSeconds", 30),
     )
 
 
@@ -130,6 +161,16 @@ def _time(text: str | None) -> float | None:
     return None if text is None else epoch_seconds(text)
 
 
+def _placed(conditions: Body) -> float | None:
+    return _time(conditions["PodScheduled"].get("lastTransitionTime")) if _is_true(conditions, "PodScheduled") else None
+
+
+def _deletion_requested(metadata: Body) -> float | None:
+    """None, too, without a grace: so a kubelet removes a pod that has stopped, long after it was asked to (seen on 1.36)."""
+    deadline, grace = _time(metadata.get("deletionTimestamp")), metadata.get("deletionGracePeriodSeconds")
+    return deadline - grace if deadline is not None and grace else None
+
+
 def _exit(state: Body) -> Exit | None:
     """How the container of this state ended. Runtimes report death by signal n as exit code 128 + n."""
     terminated = state.get("terminated")
@@ -138,7 +179,11 @@ def _exit(state: Body) -> Exit | None:
     code = terminated["exitCode"]
     signal = terminated.get("signal") or (code - 128 if 128 < code < 128 + 65 else None)
     return Exit(
-        code=code, signal=signal, reason=terminated.get("reason", ""), message=terminated.get("message", "").strip()
+        code=code,
+        signal=signal,
+        reason=terminated.get("reason", ""),
+        message=terminated.get("message", "").strip(),
+        finished=_time(terminated.get("finishedAt")),
     )
 
 

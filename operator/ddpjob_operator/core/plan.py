@@ -11,19 +11,43 @@ from ddpjob_operator.api.names import ConditionType, Phase, Reason
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import DDPJobStatus, Failure
 from ddpjob_operator.core import failure as failures
-from ddpjob_operator.core.attempts import begun, finished, next_attempt, remembering, showing
-from ddpjob_operator.core.deadlines import next_deadline
+from ddpjob_operator.core.attempts import begun, finished, next_attempt, remembering
+from ddpjob_operator.core.blame import avoided_nodes
+from ddpjob_operator.core.deadlines import Deadline, next_deadline
 from ddpjob_operator.core.failure import End
+from ddpjob_operator.core.failure_words import sentence
 from ddpjob_operator.core.gang import Gang, gang_of
-from ddpjob_operator.core.model import Action, DeleteJob, DeletePod, Observed, Plan, Question, ReadLog
+from ddpjob_operator.core.give_back import gives_back_at, pause_seconds
+from ddpjob_operator.core.handover import alive_old_pods, starts_at, suspend, wait_to_start
+from ddpjob_operator.core.hang import silence_of
+from ddpjob_operator.core.hang import words as words_of_hang
+from ddpjob_operator.core.model import (
+    Action,
+    DeleteJob,
+    DeletePod,
+    DeletePods,
+    Observed,
+    Plan,
+    Pod,
+    Question,
+    ReadLog,
+)
 from ddpjob_operator.core.pods import create_pod, pod_name, spec_hash
 from ddpjob_operator.core.progress import latest_progress
-from ddpjob_operator.core.refinement import latest_failure, refined
+from ddpjob_operator.core.refinement import refined
 from ddpjob_operator.core.restart import Verdict, judge
+from ddpjob_operator.core.running import finishing_at, quiet_at, running_status, with_clocks
 from ddpjob_operator.core.service import ensure_service
-from ddpjob_operator.core.stopping import SURVIVOR_GRACE_SECONDS, has_stopped, next_overdue, node_questions, stop
-from ddpjob_operator.core.times import epoch_seconds, rfc3339
-from ddpjob_operator.core.waiting import explain
+from ddpjob_operator.core.stopping import (
+    SURVIVOR_GRACE_SECONDS,
+    keeps_until,
+    next_overdue,
+    node_questions,
+    stop,
+    stop_and_keep,
+)
+from ddpjob_operator.core.times import epoch_seconds, rfc3339, soonest
+from ddpjob_operator.core.waiting import QUIET_START_SECONDS, warning_question
 
 _CREATED = ConditionType.CREATED
 
@@ -44,128 +68,70 @@ def plan(seen: Observed, now: float) -> Plan:
         )
 
     gang = gang_of(seen, job.spec.nodes)
-    edited = any(pod.spec_hash != spec_hash(job.spec) for pod in gang.current.values())
+    wanted_hash = spec_hash(job.spec)
+    edited = any(pod.spec_hash not in ("", wanted_hash) for pod in gang.current.values())
     if gang.all_succeeded and not edited:
         return _succeed(seen, gang, now)
     if job.spec.suspend:
-        return _suspend(seen, gang, now)
+        return suspend(seen, gang, now)
     if edited:
         message = "the spec was edited while the job was suspended; its pods are replaced"
         return next_attempt(seen, now, phase=Phase.RESTARTING, reason=Reason.SPEC_CHANGED, message=message)
     if ends := _ends(seen, gang, now):  # one rank down is the whole gang down
         return _restart_or_fail(seen, job.spec, gang, ends, now)
-    if gang.missing and not all(has_stopped(seen, pod) for pod in gang.old):
-        return _wait_for_old_pods(seen, job.spec, gang, now)
+    if gang.missing and (alive_old_pods(seen, gang, now) or starts_at(job.status, now) > now):
+        return wait_to_start(seen, job.spec, gang, now)
     return _run(seen, job.spec, gang, now)
 
 
 def _run(seen: Observed, spec: DDPJobSpec, gang: Gang, now: float) -> Plan:
-    """Keep the gang whole and say where it stands."""
+    """Keep the gang whole, say where it stands, and end what takes too long."""
     status = begun(seen, now)
-    image = spec.image or status.image or seen.trainer_image
-    actions: list[Action] = [*ensure_service(seen.job, spec, seen.service)]
-    actions += stop(seen, gang.old, SURVIVOR_GRACE_SECONDS)  # stragglers of a writer with an old view
-    actions += _outdated_evidence(spec, status, gang)  # before the new pods, which a quota may have no room for
-    actions += [create_pod(seen.job, spec, image, rank) for rank in gang.missing]
+    logs: tuple[ReadLog, ...] = ()
+    if not status.running_since:
+        # Until the new gang runs, the pods of the one that failed may still tell more of its end.
+        status, logs = refined(seen, spec, status, now)
+    shown = running_status(seen, gang, with_clocks(seen, status, gang, now), now)
 
-    shown = _running_status(seen, gang, _with_clocks(seen, status, gang, now), now)
-    deadline = next_deadline(spec, shown)
+    deadline = next_deadline(seen, spec, shown, gang)
     if deadline and deadline.at <= now:
-        return _deadline_passed(seen, spec, shown, deadline.message, deadline.ends_job, now)
-    questions: tuple[Question, ...] = ()
-    if gang.missing:  # until the new gang is whole, the pods of the one that failed may still tell more of its end
-        shown, logs = refined(seen, spec, shown, now)
-        questions = (*logs, *node_questions(gang.old, now))
-    overdue = next_overdue(gang.current.values(), now)
-    times = [time for time in (deadline.at if deadline else None, overdue) if time is not None]
-    wake_at = min(times, default=None)
-    return Plan(status=shown, actions=tuple(actions), questions=questions, wake_at=wake_at)
+        return _deadline_passed(seen, spec, shown, deadline, now)
+    silence = silence_of(seen, spec, shown, gang, now)
+    if silence and silence.hung:
+        return _fail(seen, spec, shown, Reason.HUNG, words_of_hang(seen, silence.limit_seconds), now, gang.current[0])
+    gives_back = gives_back_at(seen, shown, gang)
+    if gives_back and gives_back <= now:
+        return _give_back(seen, gang, now)
 
-
-def _with_clocks(seen: Observed, status: DDPJobStatus, gang: Gang, now: float) -> DDPJobStatus:
-    """The status with the clocks of this attempt that have begun, and with the latest progress."""
-    update: dict[str, object] = {"ready": f"{gang.num_up}/{gang.num_nodes}"}
-    if status.attempt_start_time is None:
-        update["attempt_start_time"] = rfc3339(now)
-    if gang.all_scheduled and status.scheduled_time is None:
-        update["scheduled_time"] = rfc3339(now)
-    if gang.all_up and status.running_since is None:
-        update["running_since"] = rfc3339(now)
-    if seen.progress is not None:
-        update["progress"] = seen.progress
-    return status.model_copy(update=update)
-
-
-def _running_status(seen: Observed, gang: Gang, status: DDPJobStatus, now: float) -> DDPJobStatus:
-    created = not gang.missing
-    if created and (gang.all_up or status.running_since):
-        message = f"all {gang.num_nodes} pods run"
-        if seen.job.spec is not None and seen.job.spec.checkpoint is None:
-            message += "; without spec.checkpoint a restart begins at step 0"
-        truths = {
-            ConditionType.CREATED: True,
-            ConditionType.RUNNING: True,
-            ConditionType.RESTARTING: False,
-            ConditionType.SUSPENDED: False,
-        }
-        return showing(seen, status, now, phase=Phase.RUNNING, reason=Reason.RUNNING, message=message, truths=truths)
-
-    reason, message = explain(seen, gang)
-    restarting = status.condition(ConditionType.RESTARTING)
-    if failure := latest_failure(status):
-        message = f"{message}; {failures.sentence(failure)}"
-    truths = {ConditionType.CREATED: created, ConditionType.SUSPENDED: False}
-    phase = Phase.RESTARTING if restarting else Phase.PENDING
-    return showing(seen, status, now, phase=phase, reason=reason, message=message, truths=truths)
-
-
-def _wait_for_old_pods(seen: Observed, spec: DDPJobSpec, gang: Gang, now: float) -> Plan:
-    """Stop what is left of earlier attempts; nothing new starts while it may run."""
-    alive = [pod for pod in gang.old if not has_stopped(seen, pod)]
-    shown, logs = refined(seen, spec, begun(seen, now), now)
-    failure = latest_failure(shown)
-    # Without a failure the pods were suspended or are replaced: they, too, get time to save their work.
-    orderly = failure is None or failure.reason == Reason.STOPPED_WITH_CHECKPOINT
-    message = f"waiting for {len(alive)} old pods to stop, {alive[0].name} first"
-    if failure is not None:
-        message = f"{message}; {failures.sentence(failure)}"
-    restarting = shown.condition(ConditionType.RESTARTING)
-    shown = showing(
-        seen,
-        shown,
-        now,
-        phase=Phase.RESTARTING if restarting else Phase.PENDING,
-        reason=failure.reason if failure else Reason.STOPPING,
-        message=message,
-        truths={ConditionType.SUSPENDED: False},
+    placed_at = epoch_seconds(shown.scheduled_time) if shown.scheduled_time and not shown.running_since else None
+    warning = warning_question(gang, placed_at, now)
+    nodes = node_questions(gang.current.values() if shown.running_since else (*gang.current.values(), *gang.old), now)
+    times = (
+        deadline.at if deadline else None,
+        silence.wake_at if silence else None,
+        gives_back,
+        finishing_at(gang),
+        quiet_at(seen, shown),
+        placed_at and placed_at + QUIET_START_SECONDS,
+        next_overdue(list(gang.current.values()), now),
     )
     return Plan(
         status=shown,
-        actions=stop(seen, alive, None if orderly else SURVIVOR_GRACE_SECONDS),
-        questions=(*logs, *node_questions(gang.old, now)),
-        wake_at=next_overdue(alive, now),
+        actions=_keep_whole(seen, spec, status, gang, now),
+        questions=(*logs, *nodes, *([warning] if warning else ())),
+        wake_at=soonest(times, now),
     )
 
 
-def _suspend(seen: Observed, gang: Gang, now: float) -> Plan:
-    """Stop everything, with each pod's own grace to save its work, and wait."""
-    status = begun(seen, now)
-    if gang.current or status.condition(_CREATED):
-        message = "spec.suspend is set; the pods are stopped"
-        return next_attempt(seen, now, phase=Phase.SUSPENDED, reason=Reason.SUSPENDED, message=message)
-    alive = [pod for pod in gang.old if not has_stopped(seen, pod)]
-    message = f"spec.suspend is set; {len(alive)} pods are still stopping" if alive else "spec.suspend is set"
-    truths = {
-        ConditionType.SUSPENDED: True,
-        ConditionType.RESTARTING: False,
-        ConditionType.RUNNING: False,
-    }
-    shown = showing(seen, status, now, phase=Phase.SUSPENDED, reason=Reason.SUSPENDED, message=message, truths=truths)
-    return Plan(
-        status=shown,
-        actions=stop(seen, alive, None),
-        questions=node_questions(gang.old, now),
-        wake_at=next_overdue(alive, now),
+def _keep_whole(seen: Observed, spec: DDPJobSpec, status: DDPJobStatus, gang: Gang, now: float) -> tuple[Action, ...]:
+    """The Service that finds rank 0, no pod of an earlier attempt but kept evidence, and every pod of this one."""
+    image = spec.image or status.image or seen.trainer_image
+    avoided = avoided_nodes(status)
+    return (
+        *ensure_service(seen.job, spec, seen.service),
+        *stop(seen, gang.old, SURVIVOR_GRACE_SECONDS, now),  # stragglers of a writer with an old view
+        *_outdated_evidence(spec, status, gang),  # before the new pods, which a quota may have no room for
+        *(create_pod(seen.job, spec, image, rank, avoided) for rank in gang.missing),
     )
 
 
@@ -174,10 +140,8 @@ def _ends(seen: Observed, gang: Gang, now: float) -> tuple[End, ...]:
     ended = [failures.end_of(seen, pod, now) for pod in gang.current.values() if failures.has_ended(pod, now)]
     if not seen.job.status.condition(_CREATED):
         return tuple(ended)  # a pod that is missing has not been created yet
-    gone = (
-        failures.missing_end(rank, pod_name(seen.job.name, seen.job.status.attempt, rank), now) for rank in gang.missing
-    )
-    return (*ended, *gone)
+    names = {rank: pod_name(seen.job.name, seen.job.status.attempt, rank) for rank in gang.missing}
+    return (*ended, *(failures.missing_end(seen, rank, name, now) for rank, name in names.items()))
 
 
 def _restart_or_fail(seen: Observed, spec: DDPJobSpec, gang: Gang, ends: Sequence[End], now: float) -> Plan:
@@ -192,33 +156,55 @@ def _restart_or_fail(seen: Observed, spec: DDPJobSpec, gang: Gang, ends: Sequenc
     if now < (settled := failures.settled_at(cause, num_running)):
         return Plan(status=status, questions=questions, wake_at=settled)
 
-    failure = _recorded(seen, gang, cause, now)
-    verdict = judge(spec, status.restarts, failure, now)
+    unplaced = any(pod.node is None for pod in gang.current.values())
+    if cause.is_echo and unplaced:  # ranks with a place have waited too long for those without
+        return _give_back(seen, gang, now)
+    failure = failures.record(seen, cause, seen.job.status.attempt, now)
+    verdict = judge(seen.job, spec, status, failure, now)
     # A restart does not wait for a log; what is final, or depends on an exit code in torchrun's table, does.
     if logs and (verdict.final or spec.restart.rules):
         return Plan(status=status, questions=questions)
     return replace(
-        _carry_out(seen, status, failure, verdict, failures.sentence(failure), now),
+        _carry_out(seen, status, failure, verdict, sentence(failure), now),
         questions=() if verdict.final else questions,
     )
 
 
-def _recorded(seen: Observed, gang: Gang, cause: End, now: float) -> Failure:
-    failure = failures.record(cause, seen.job.status.attempt, now)
-    if failure.reason != Reason.STOPPED_WITH_CHECKPOINT:
-        return failure
-    step = failures.saved_step(gang.current[0]) if 0 in gang.current else None
-    return failure.model_copy(update={"checkpoint_step": step})
+def _deadline_passed(seen: Observed, spec: DDPJobSpec, status: DDPJobStatus, deadline: Deadline, now: float) -> Plan:
+    if deadline.ends_job:
+        return finished(seen, status, now, succeeded=False, reason=deadline.reason, message=deadline.message)
+    return _fail(seen, spec, status, deadline.reason, deadline.message, now, deadline.late)
 
 
-def _deadline_passed(
-    seen: Observed, spec: DDPJobSpec, status: DDPJobStatus, message: str, ends_job: bool, now: float
+def _fail(
+    seen: Observed,
+    spec: DDPJobSpec,
+    status: DDPJobStatus,
+    reason: Reason,
+    message: str,
+    now: float,
+    culprit: Pod | None = None,
 ) -> Plan:
-    reason = Reason.DEADLINE_EXCEEDED
-    if ends_job:
-        return finished(seen, status, now, succeeded=False, reason=reason, message=message)
+    """End an attempt whose pods have not ended by themselves."""
     failure = Failure(attempt=status.attempt, reason=reason, message=message, time=rfc3339(now))
-    return _carry_out(seen, status, failure, judge(spec, status.restarts, failure, now), message, now)
+    if culprit is not None:
+        failure = failure.model_copy(update={"rank": culprit.rank, "pod": culprit.name, "node": culprit.node})
+    verdict = judge(seen.job, spec, status, failure, now)
+    return _carry_out(seen, status, failure, verdict, sentence(failure), now)
+
+
+def _give_back(seen: Observed, gang: Gang, now: float) -> Plan:
+    """Give the places of a part of the gang to others for a moment."""
+    message = f"{gang.num_placed} of {gang.num_nodes} pods had a node and the rest found none: they are given back"
+    return next_attempt(
+        seen,
+        now,
+        phase=Phase.PENDING,
+        reason=Reason.GANG_GIVEN_BACK,
+        message=message,
+        delay_seconds=pause_seconds(seen.job, seen.job.status),
+        keeps_place_in_queue=True,
+    )
 
 
 def _carry_out(
@@ -235,6 +221,7 @@ def _carry_out(
         phase=Phase.RESTARTING,
         reason=failure.reason,
         message=message,
+        delay_seconds=verdict.delay_seconds,
         restarts=verdict.restarts,
         failure=failure,
     )
@@ -243,7 +230,7 @@ def _carry_out(
 def _succeed(seen: Observed, gang: Gang, now: float) -> Plan:
     """Every rank has ended well; rank 0's log holds the last progress."""
     first = gang.current[0]
-    status = _with_clocks(seen, begun(seen, now), gang, now)
+    status = with_clocks(seen, begun(seen, now), gang, now)
     if first.uid not in seen.logs:
         return Plan(status=seen.job.status, questions=(ReadLog(pod=first.name, uid=first.uid),))
     if last := latest_progress(seen.logs[first.uid]):
@@ -252,25 +239,37 @@ def _succeed(seen: Observed, gang: Gang, now: float) -> Plan:
     return finished(seen, status, now, succeeded=True, reason=Reason.SUCCEEDED, message=message)
 
 
-def _outdated_evidence(spec: DDPJobSpec, status: DDPJobStatus, gang: Gang) -> list[Action]:
+def _outdated_evidence(spec: DDPJobSpec, status: DDPJobStatus, gang: Gang) -> list[DeletePod]:
     """Delete the pods of attempts that are no longer kept."""
     oldest_kept = status.attempt - spec.restart.keep_attempts
     return [
         DeletePod(name=pod.name, uid=pod.uid, grace_seconds=SURVIVOR_GRACE_SECONDS)
         for pod in gang.old
-        if pod.attempt < oldest_kept and pod.deletion_deadline is None
+        if pod.attempt < oldest_kept and pod.all_ended and pod.deletion_deadline is None
     ]
 
 
 def _clean_up(seen: Observed, now: float) -> Plan:
     """After the end nothing of the job runs; its failed pods stay until the job goes."""
     status = seen.job.status
-    grace = None if status.reason == Reason.DEADLINE_EXCEEDED else SURVIVOR_GRACE_SECONDS
-    actions = stop(seen, seen.pods, grace)
+    grace = None if status.reason == Reason.ACTIVE_DEADLINE else SURVIVOR_GRACE_SECONDS
+    actions: tuple[Action, ...] = stop(seen, seen.pods, grace, now)
+    times = [next_overdue(seen.pods, now)]
+    if status.reason == Reason.HUNG and status.completion_time:
+        current = [pod for pod in seen.pods if pod.attempt == status.attempt]
+        others = [pod for pod in seen.pods if pod.attempt != status.attempt]
+        since = epoch_seconds(status.completion_time)
+        actions = (*stop_and_keep(seen, current, since, now), *stop(seen, others, grace, now))
+        times.append(keeps_until([pod for pod in current if not pod.all_ended], since))
+    questions = node_questions(seen.pods, now)
+    wake_at = soonest(times, now)
     ttl = seen.job.spec.ttl_seconds_after_finished if seen.job.spec else None
     if ttl is None or status.completion_time is None:
-        return Plan(status=status, actions=actions)
+        return Plan(status=status, actions=actions, questions=questions, wake_at=wake_at)
     delete_at = epoch_seconds(status.completion_time) + ttl
     if delete_at > now:
-        return Plan(status=status, actions=actions, wake_at=delete_at)
-    return Plan(status=status, actions=(*actions, DeleteJob(name=seen.job.name, uid=seen.job.uid)))
+        wake_at = min(delete_at, wake_at or delete_at)
+        return Plan(status=status, actions=actions, questions=questions, wake_at=wake_at)
+    # The garbage collector would delete them as well, but one by one and at its own slow pace.
+    collection = (DeletePods(attempt=None),) if len(seen.pods) > 1 else ()
+    return Plan(status=status, actions=(*collection, DeleteJob(name=seen.job.name, uid=seen.job.uid)))

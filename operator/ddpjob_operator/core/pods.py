@@ -54,11 +54,14 @@ def spec_hash(spec: DDPJobSpec) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def create_pod(job: Job, spec: DDPJobSpec, image: str, rank: int) -> CreatePod:
-    """The action that creates the pod of this node rank in the job's current attempt."""
+def create_pod(job: Job, spec: DDPJobSpec, image: str, rank: int, avoided: Sequence[str] = ()) -> CreatePod:
+    """The action that creates the pod of this node rank in the job's current attempt, elsewhere than on these nodes."""
     name = pod_name(job.name, job.status.attempt, rank)
     template = spec.template.model_dump(by_alias=True, mode="json", exclude_unset=True) if spec.template else {}
-    body = _merged(_body(job, spec, image, rank), template)
+    body = _body(job, spec, image, rank)
+    if avoided:
+        body["spec"]["affinity"] = _away_from(avoided)
+    body = _merged(body, template)
     # The identity of the pod is never the user's to change.
     body["metadata"] |= {"name": name, "namespace": job.namespace, "ownerReferences": [owner_reference(job)]}
     body["metadata"]["labels"] |= _labels(job, rank)
@@ -121,6 +124,13 @@ def _body(job: Job, spec: DDPJobSpec, image: str, rank: int) -> dict[str, Any]:
     }
 
 
+def _away_from(nodes: Sequence[str]) -> dict[str, Any]:
+    """A preference, since a gang on a doubtful node is better than one that waits for ever."""
+    elsewhere = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]
+    preferred = {"weight": 100, "preference": {"matchFields": elsewhere}}
+    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preferred]}}
+
+
 def _container(job: Job, spec: DDPJobSpec, image: str, rank: int, mounts: list[Body]) -> dict[str, Any]:
     own = _environment(job, spec, rank)
     users = [variable.model_dump(by_alias=True, mode="json", exclude_unset=True) for variable in spec.env]
@@ -146,7 +156,9 @@ def _command(spec: DDPJobSpec) -> list[str]:
     if spec.command is not None:
         return spec.command
     assert spec.trainer is not None, "the spec holds exactly one of trainer and command"
-    config = spec.trainer.model_dump(by_alias=True, mode="json", exclude_unset=True)
+    # The API server writes defaults into a stored spec, and the image of a job that an older release began stays that
+    # release's: its trainer would refuse the keys that have come since.
+    config = spec.trainer.model_dump(by_alias=True, mode="json", exclude_unset=True, exclude_defaults=True)
     if spec.checkpoint and spec.checkpoint.every_steps:
         config["checkpointEverySteps"] = spec.checkpoint.every_steps
     return ["python", "-m", "ddpjob_trainer", "--config-json", json.dumps(config, sort_keys=True)]

@@ -16,8 +16,8 @@ from ddpjob_operator.api.names import contract
 from ddpjob_operator.api.status import Progress
 from ddpjob_operator.core.times import duration
 
-#: torchrun and other launchers may put a name such as `[default0]:` before a rank's line.
-_LINE = re.compile(rf"^(?:\[[\w-]{{1,32}}\]:?\s?)?{re.escape(contract.PROGRESS_PREFIX)}(\{{.*\}})\s*$")
+#: Before it may stand what launchers put there (`[default0]:`), or a progress bar without an end of line of its own.
+_LINE = re.compile(rf"{re.escape(contract.PROGRESS_PREFIX)}(\{{.*\}})\s*$")
 _MAX_INT = 2**53  # what every JSON reader holds exactly
 
 
@@ -39,8 +39,8 @@ class _Line(BaseModel):
 def latest_progress(log_text: str) -> Progress | None:
     """The last valid progress line of a piece of log; None without one."""
     for line in reversed(log_text.splitlines()):
-        match = _LINE.match(line)
-        if match and len(line.encode()) <= contract.PROGRESS_MAX_BYTES + 40 and (progress := _parsed(match[1])):
+        match = _LINE.search(line)
+        if match and len(match[0].encode()) <= contract.PROGRESS_MAX_BYTES and (progress := _parsed(match[1])):
             return progress
     return None
 

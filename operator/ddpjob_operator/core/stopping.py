@@ -5,45 +5,117 @@ object goes at once and the process lives on for two seconds. So pods are delete
 stopped when their object is gone, all their containers have ended, or their node is known to be lost.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
-from ddpjob_operator.core.model import Action, DeletePod, LowerPodDeadline, Observed, Pod, ReadNode
+from ddpjob_operator.core.model import Action, DeletePod, DeletePods, LowerPodDeadline, Observed, Pod, ReadNode
+from ddpjob_operator.core.times import soonest
 
 #: Grace of a failed attempt's survivors. They block in a collective that can never end, so a longer grace only delays
 #: the restart; the kubelet gives two seconds at least, and an object is gone 2.7 s after the request.
 SURVIVOR_GRACE_SECONDS = 1
 #: How long after its grace a pod that is still there makes us ask for its node.
 OVERDUE_SECONDS = 1.0
+#: How long after its grace a pod that is still there, on a node not known to be lost, is told of.
+TOO_LONG_SECONDS = 60.0
+#: How long a kubelet may take beyond a pod's grace to end a pod whose deadline was lowered, before it is deleted.
+KEPT_SECONDS = 30.0
 
 
-def has_stopped(seen: Observed, pod: Pod) -> bool:
+def has_stopped(seen: Observed, pod: Pod, now: float) -> bool:
     """Whether no process of the pod can run any more."""
-    if pod.deletion_deadline is not None and (pod.node is None or pod.node in seen.nodes_gone):
-        return True  # it never had a node to run on, or that node is lost
-    return pod.all_ended
+    return pod.all_ended or _is_lost(seen, pod, now)
 
 
-def stop(seen: Observed, pods: Iterable[Pod], grace_seconds: int | None) -> tuple[Action, ...]:
+def stop(seen: Observed, pods: Iterable[Pod], grace_seconds: int | None, now: float) -> tuple[Action, ...]:
     """What stops these pods; ended ones stay as evidence, with their logs. None is each pod's own grace."""
     actions: list[Action] = []
     for pod in pods:
-        if pod.deletion_deadline is not None or has_stopped(seen, pod):
+        if pod.deletion_deadline is not None:
+            if _is_lost(seen, pod, now) and pod.node is not None:  # its object would stay for ever, and count in quotas
+                actions.append(DeletePod(name=pod.name, uid=pod.uid, grace_seconds=0))
+        elif has_stopped(seen, pod, now):
             continue
-        if pod.exit is None:
+        elif pod.exit is None:
             actions.append(DeletePod(name=pod.name, uid=pod.uid, grace_seconds=grace_seconds))
         elif pod.active_deadline_seconds != 1:  # its program has ended, a sidecar lives on
+            actions.append(LowerPodDeadline(name=pod.name, uid=pod.uid))
+        elif _too_late_to_keep(pod, _ended_at(pod, now), now):
+            actions.append(DeletePod(name=pod.name, uid=pod.uid, grace_seconds=grace_seconds))
+    return tuple(actions)
+
+
+def stop_in_order(seen: Observed, pods: Sequence[Pod], now: float) -> tuple[Action, ...]:
+    """What stops these pods with their own grace, in one request where that would not take evidence along."""
+    attempts = {pod.attempt for pod in pods}
+    alive = all(pod.exit is None and pod.deletion_deadline is None and not pod.all_ended for pod in pods)
+    if alive and len(attempts) == 1 and len(pods) == sum(pod.attempt in attempts for pod in seen.pods) > 1:
+        return (DeletePods(attempt=attempts.pop()),)
+    return stop(seen, pods, None, now)
+
+
+def stop_and_keep(seen: Observed, pods: Iterable[Pod], since: float, now: float) -> tuple[Action, ...]:
+    """What stops these pods and keeps their objects and logs: their kubelets do it.
+
+    A kubelet that has not done it in time, counted from `since`, gets a deletion.
+    """
+    actions: list[Action] = []
+    for pod in pods:
+        if pod.deletion_deadline is not None or has_stopped(seen, pod, now) or _too_late_to_keep(pod, since, now):
+            actions += stop(seen, [pod], None, now)
+        elif pod.active_deadline_seconds != 1:
             actions.append(LowerPodDeadline(name=pod.name, uid=pod.uid))
     return tuple(actions)
 
 
+def keeps_until(pods: Iterable[Pod], since: float) -> float | None:
+    """When the first of these pods has had long enough to end by its deadline."""
+    return min((since + pod.grace_seconds + KEPT_SECONDS for pod in pods), default=None)
+
+
+def too_long(pods: Iterable[Pod], now: float) -> Pod | None:
+    """A pod that has outlived its grace for so long that people should know."""
+    late = (
+        pod for pod in pods if pod.deletion_deadline is not None and pod.deletion_deadline + TOO_LONG_SECONDS <= now
+    )
+    return next(late, None)
+
+
 def node_questions(pods: Iterable[Pod], now: float) -> tuple[ReadNode, ...]:
-    """The nodes whose state would tell whether a pod that outlives its grace is lost."""
-    overdue = (pod for pod in pods if pod.deletion_deadline is not None and not pod.all_ended and pod.node is not None)
-    late = {pod.node for pod in overdue if (pod.deletion_deadline or 0) + OVERDUE_SECONDS <= now}
-    return tuple(ReadNode(name=node) for node in sorted(node for node in late if node))
+    """The nodes whose state would tell whether a pod that outlives its grace is lost, or why one was taken away."""
+    nodes = {pod.node for pod in pods if pod.node is not None and (_is_overdue(pod, now) or pod.disruption)}
+    return tuple(ReadNode(name=node) for node in sorted(nodes))
 
 
-def next_overdue(pods: Iterable[Pod], now: float) -> float | None:
-    """When the next of these pods will have outlived its grace."""
-    times = (p.deletion_deadline + OVERDUE_SECONDS for p in pods if p.deletion_deadline is not None)
-    return min((time for time in times if time > now), default=None)
+def next_overdue(pods: Collection[Pod], now: float) -> float | None:
+    """When the next of these pods will have outlived its grace, or have done so for too long."""
+    deadlines = [pod.deletion_deadline for pod in pods if pod.deletion_deadline is not None]
+    times = [deadline + late for deadline in deadlines for late in (OVERDUE_SECONDS, TOO_LONG_SECONDS)]
+    times += (
+        _ended_at(p, now) + p.grace_seconds + KEPT_SECONDS for p in pods if p.exit is not None and not p.all_ended
+    )
+    return soonest(times, now)
+
+
+def _is_lost(seen: Observed, pod: Pod, now: float) -> bool:
+    """Whether a deleted pod has no node to run on, or has outlived its grace on one that is gone.
+
+    A node that is not Ready for a moment still lets its pods save their work.
+    """
+    if pod.deletion_deadline is None:
+        return False
+    return pod.node is None or (pod.node in seen.nodes_gone and _is_overdue(pod, now))
+
+
+def _is_overdue(pod: Pod, now: float) -> bool:
+    deadline = pod.deletion_deadline
+    return deadline is not None and not pod.all_ended and deadline + OVERDUE_SECONDS <= now
+
+
+def _ended_at(pod: Pod, now: float) -> float:
+    """When its program ended, as far as is known."""
+    times = (pod.exit.finished if pod.exit else None, pod.ended_seen)
+    return next((time for time in times if time is not None), now)
+
+
+def _too_late_to_keep(pod: Pod, since: float, now: float) -> bool:
+    return since + pod.grace_seconds + KEPT_SECONDS <= now

@@ -1,5 +1,6 @@
 """Times as the API writes them (RFC 3339, UTC, whole seconds) and as decisions use them (seconds since the epoch)."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 
@@ -24,3 +25,8 @@ def duration(seconds: float) -> str:
         if whole >= size:
             return f"{whole // size}{unit}{whole % size // smaller_size}{smaller}"
     return f"{whole}s"
+
+
+def soonest(times: Iterable[float | None], now: float) -> float | None:
+    """The first of these times that is still to come; None if none is. What is not known is no time."""
+    return min((time for time in times if time is not None and time > now), default=None)

@@ -1,33 +1,83 @@
-"""Why a gang is not running yet, in one reason and one sentence."""
+"""Why a gang is not running yet, in one reason and one sentence: the cluster's words of all pods, put together."""
 
+import re
 from collections import Counter
 
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.gang import Gang
 from ddpjob_operator.core.last_words import printable
-from ddpjob_operator.core.model import Observed, Pod
+from ddpjob_operator.core.model import Observed, Pod, ReadWarning
 
 _IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
+
+#: A pod starts within seconds where its image is there; one that takes longer may have something to complain of.
+QUIET_START_SECONDS = 10.0
+
+#: What the scheduler adds behind its reasons: that preemption would not help, and about claims we do not make.
+_SCHEDULERS_TAIL = re.compile(r"\s*(?:preemption: |no new claims to deallocate).*", re.DOTALL)
+#: One reason for all nodes.
+_ALL_SHORT = re.compile(r"0/(\d+) nodes are available: \1 (Insufficient \S+)")
+_IMAGE = re.compile(r'image "([^"]+)"')
+_QUOTA = re.compile(r"exceeded quota: ([^,\s]+), requested: (.*), used: (.*), limited: (.*)")
 
 
 def explain(seen: Observed, gang: Gang) -> tuple[Reason, str]:
     """What the gang waits for, the most telling obstacle first."""
-    pods, num_nodes = tuple(gang.current.values()), gang.num_nodes
-    existing = {pod.name for pod in pods}
+    existing = {pod.name for pod in gang.current.values()}
     refused = {name: words for name, words in seen.rejections.items() if name not in existing}
     if refused:
-        name, words = min(refused.items())
-        return Reason.POD_REJECTED, f"the API server refuses {name}: {printable(words)}"
+        return _refused(gang, *min(refused.items()))
     if gang.missing:
-        return Reason.CREATING, f"{len(gang.missing)} of {num_nodes} pods are still to be created"
-    held = [pod for pod in pods if pod.waiting]
+        return Reason.CREATING, f"{len(gang.missing)} of {gang.num_nodes} pods are still to be created"
+    held = [pod for pod in gang.current.values() if pod.waiting]
     if not held:
-        waiting = sum(not pod.running and pod.exit is None for pod in pods)
-        return Reason.STARTING, f"{waiting} of {num_nodes} pods are starting"
+        starting = gang.starting
+        unplaced = sum(pod.node is None for pod in starting)
+        if unplaced:
+            return Reason.STARTING, f"{unplaced} of {gang.num_nodes} pods wait for a scheduler to look at them"
+        warning = next((seen.warnings[pod.uid] for pod in starting if pod.uid in seen.warnings), None)
+        if warning is not None:
+            return Reason.CONTAINER_CONFIG, f"{len(starting)} of {gang.num_nodes} pods wait: {printable(warning)}"
+        return Reason.STARTING, f"{len(starting)} of {gang.num_nodes} pods are starting"
     reasons = Counter(_reason(pod) for pod in held)
     reason, count = min(reasons.items(), key=lambda item: (item[0] != Reason.IMAGE_PULL, -item[1], item[0]))
-    words = next(pod.waiting.message or pod.waiting.reason for pod in held if pod.waiting and _reason(pod) == reason)
-    return reason, f"{count} of {num_nodes} pods wait: {printable(words)}"
+    words = _most_common([_words(seen, pod) for pod in held if _reason(pod) == reason])
+    if reason == Reason.UNSCHEDULABLE:
+        return reason, f"{count} of {gang.num_nodes} pods have no node: {words}{_held_places(gang)}"
+    return reason, f"{count} of {gang.num_nodes} pods wait: {words}"
+
+
+def warning_question(gang: Gang, since: float | None, now: float) -> ReadWarning | None:
+    """What to ask about a gang that has had its nodes since then and does not start, while no pod's status says why."""
+    starting = gang.starting
+    if since is None or not starting or any(pod.waiting for pod in starting) or now < since + QUIET_START_SECONDS:
+        return None
+    return ReadWarning(pod=starting[0].name, uid=starting[0].uid)
+
+
+def _refused(gang: Gang, name: str, words: str) -> tuple[Reason, str]:
+    quota = _QUOTA.search(words)
+    if quota is None and "exceeded quota" in words:
+        return Reason.QUOTA_EXCEEDED, printable(words)
+    if quota is None:
+        return Reason.POD_REJECTED, f"the API server refuses {name}: {printable(words)}"
+    counts = [_counts(part) for part in quota.groups()[1:]]
+    full = "; ".join(
+        f"{used} of {limit} {what} used, {wanted} more wanted by each pod"
+        for what, wanted in counts[0].items()
+        if (used := counts[1].get(what)) and (limit := counts[2].get(what))
+    )
+    missing = f"{len(gang.missing)} of {gang.num_nodes} pods have no room"
+    return Reason.QUOTA_EXCEEDED, printable(f"{missing} in quota {quota[1]}: {full}{_held_places(gang)}")
+
+
+def _counts(text: str) -> dict[str, str]:
+    """`pods=1,requests.memory=1Gi` by resource."""
+    return {what: number for what, _, number in (part.partition("=") for part in text.split(","))}
+
+
+def _held_places(gang: Gang) -> str:
+    return f"; with a place: {gang.num_placed}, to be given back if the others find none" if gang.num_placed else ""
 
 
 def _reason(pod: Pod) -> Reason:
@@ -35,3 +85,32 @@ def _reason(pod: Pod) -> Reason:
     if pod.node is None:
         return Reason.UNSCHEDULABLE
     return Reason.IMAGE_PULL if pod.waiting.reason in _IMAGE_REASONS else Reason.CONTAINER_CONFIG
+
+
+def _words(seen: Observed, pod: Pod) -> str:
+    assert pod.waiting is not None, "asked about a pod that waits"
+    words = pod.waiting.message or pod.waiting.reason
+    if pod.node is not None:
+        return printable(_pull_words(words) if _reason(pod) == Reason.IMAGE_PULL else words)
+    words = _SCHEDULERS_TAIL.sub("", words).rstrip(". ")
+    spec = seen.job.spec
+    if spec is not None and spec.gpus_per_node:
+        scarce, needed = f"Insufficient {spec.gpu_resource}", f"{spec.gpu_resource}: {spec.gpus_per_node} free"
+        if all_short := _ALL_SHORT.fullmatch(words):
+            words = f"0/{all_short[1]} nodes have {needed}" if all_short[2] == scarce else words
+        words = words.replace(scarce, f"without {needed}")
+    return printable(words)
+
+
+def _pull_words(words: str) -> str:
+    """The image and the innermost cause; the runtime names every layer between them."""
+    image = _IMAGE.search(words)
+    if image is None:
+        return words
+    layers = [layer for layer in words[image.end() :].split(": ") if layer]
+    cause = ": ".join(layers[-2:])
+    return f"image {image[1]} cannot be pulled" + (f": {cause}" if cause else "")
+
+
+def _most_common(texts: list[str]) -> str:
+    return min(Counter(texts).items(), key=lambda item: (-item[1], item[0]))[0]

@@ -14,6 +14,7 @@ from ddpjob_operator.core.model import (
     CreateService,
     DeleteJob,
     DeletePod,
+    DeletePods,
     Job,
     LowerPodDeadline,
     PatchService,
@@ -23,7 +24,7 @@ from ddpjob_operator.kube.errors import ApiError, ConflictError, NotFoundError, 
 from ddpjob_operator.kube.expectations import Expectations
 from ddpjob_operator.kube.metrics import PODS_CREATED
 from ddpjob_operator.kube.rejections import Rejections
-from ddpjob_operator.kube.resources import DDPJOBS, PODS, SERVICES, Resource
+from ddpjob_operator.kube.resources import DDPJOBS, PODS, SERVICES, Resource, of_job
 from ddpjob_operator.kube.store import Store
 from ddpjob_operator.kube.workqueue import Key
 
@@ -68,6 +69,8 @@ class Actuator:
                         return await self._create(key, job, SERVICES, action)
                     case DeletePod():
                         await self._delete_pod(key, action)
+                    case DeletePods():
+                        await self._delete_pods(key, job, action)
                     case PatchService():
                         await self._patch_service(job.namespace, action)
                     case LowerPodDeadline():
@@ -127,6 +130,18 @@ class Actuator:
             return  # Gone; the watch will say so.
         except ApiError:
             self._expectations.failed(key, action)
+            raise
+
+    async def _delete_pods(self, key: Key, job: Job, action: DeletePods) -> None:
+        pods = [pod for pod in self._store.pods_of(job) if action.attempt in (None, pod.attempt)]
+        expected = [DeletePod(name=pod.name, uid=pod.uid, grace_seconds=None) for pod in pods]
+        for deletion in expected:
+            self._expectations.sent(key, deletion)
+        try:
+            await self._client.delete_collection(PODS, key[0], of_job(job.uid, action.attempt))
+        except ApiError:
+            for deletion in expected:
+                self._expectations.failed(key, deletion)
             raise
 
     async def _patch_service(self, namespace: str, action: PatchService) -> None:

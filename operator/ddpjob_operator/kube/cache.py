@@ -77,7 +77,8 @@ class Cache(Generic[T]):
             logger.debug("%s %s/%s is not ours: %s", self.resource.plural, *key, error)
             return self.remove(*key, uid=known.uid) if known else False
         self._entries[key] = _Entry(version, uid, record)
-        self._changed(key[0], old, record)
+        if record != old:  # Most of what changes in a pod is of no interest here.
+            self._changed(key[0], old, record)
         return True
 
     def put_answer(self, body: Body) -> None:
@@ -124,7 +125,8 @@ class Cache(Generic[T]):
                     if uid not in graves:
                         num_repairs += self.put(body)
         finally:
-            self._graves.remove(graves)
+            # By identity: another refresh that runs has an equal, empty set.
+            self._graves = [others for others in self._graves if others is not graves]
         for key, entry in list(self._entries.items()):
             in_scope = (namespace is None or key[0] == namespace) and (covers is None or covers(entry.record))
             if in_scope and entry.uid not in listed and entry.version <= int(version):

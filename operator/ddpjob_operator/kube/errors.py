@@ -40,7 +40,10 @@ class RejectedError(ApiError):
 
 
 class UnavailableError(ApiError):
-    """5xx, no connection, no answer in time, or not let in yet (401). Whether the request took effect is unknown."""
+    """5xx, no connection, no answer in time, or not let in yet (401). Whether the request took effect is unknown.
+
+    Also a write that was not sent, since this process must not write any more.
+    """
 
 
 _BY_STATUS: dict[int, type[ApiError]] = {

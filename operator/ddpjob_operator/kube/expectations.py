@@ -8,7 +8,7 @@ What does not show in time may never have happened (the answer was lost), so its
 import time
 from collections.abc import Callable, Iterable
 
-from ddpjob_operator.core.model import Action, CreatePod, CreateService, DeletePod, Observed
+from ddpjob_operator.core.model import Action, CreatePod, CreateService, DeletePod, DeletePods, Observed
 from ddpjob_operator.kube.workqueue import Key
 
 #: A watch event follows its write by milliseconds; an API server under load takes a second or two.
@@ -44,7 +44,7 @@ class Expectations:
     def settle(self, key: Key, seen: Observed) -> None:
         """Strike out what shows."""
         present = {pod.name for pod in seen.pods}
-        if seen.service is not None:
+        if seen.service is not None and seen.service.job_uid == seen.job.uid:  # not that of a job before it
             present.add(seen.service.name)
         alive = {pod.uid for pod in seen.pods if pod.deletion_deadline is None}
         _keep(self._creations, key, lambda name: name not in present)
@@ -58,6 +58,7 @@ class Expectations:
             for action in actions
             if not (isinstance(action, CreatePod | CreateService) and creations)
             and not (isinstance(action, DeletePod) and action.uid in deletions)
+            and not (isinstance(action, DeletePods) and deletions)
         )
 
     def seconds_left(self, key: Key) -> float | None:

@@ -1,13 +1,14 @@
 """The operator's own /livez, /readyz and /metrics.
 
 Alive means that a restart would help nothing: the event loop turns and no watch hangs. An API server that does not
-answer is no reason to restart, so a watch that keeps trying is alive. Ready means that the caches hold the cluster.
+answer is no reason to restart, so a watch that keeps trying is alive. Ready means that the caches hold the cluster, be it
+to work or to stand by.
 """
 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
@@ -29,7 +30,16 @@ TICK_SECONDS = 0.5
 class Health:
     """Answers probes and scrapes."""
 
-    def __init__(self, store: Store, queue: WorkQueue, informers: Sequence[Informer], feed: JobFeed) -> None:
+    def __init__(
+        self,
+        store: Store,
+        queue: WorkQueue,
+        informers: Sequence[Informer],
+        feed: JobFeed,
+        leads: Callable[[], bool],
+    ) -> None:
+        """`leads` tells whether this process is the one that works."""
+        self._leads = leads
         self._store = store
         self._queue = queue
         self._informers = informers
@@ -65,12 +75,16 @@ class Health:
             if informer.stuck_seconds > STUCK_SECONDS
         ]
         silent_seconds = self._feed.silent_seconds()
-        if silent_seconds > FEED_SILENT_SECONDS:
+        hears_others = all(informer.stale_seconds < STUCK_SECONDS / 2 for informer in self._informers)
+        if silent_seconds > FEED_SILENT_SECONDS and hears_others:  # else it is the API server that is silent
             found.append(f"kopf has not delivered known changes of DDPJobs for {silent_seconds:.0f} s")
         return found
 
     def state(self) -> Iterator[Metric]:
         """Gauges of this moment."""
+        yield GaugeMetricFamily(
+            "ddpjob_leader", "1 if this operator is the one that works, 0 if it stands by.", value=int(self._leads())
+        )
         phases = Counter(str(known.job.status.phase or "New") for known in self._store.jobs.records())
         jobs = GaugeMetricFamily("ddpjob_jobs", "DDPJobs by phase.", labels=["phase"])
         for phase, number in phases.items():

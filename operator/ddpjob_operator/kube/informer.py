@@ -88,5 +88,6 @@ class Informer:
             case "ADDED" | "MODIFIED":
                 self._cache.put(event.body)
             case "DELETED":
+                self._cache.put(event.body)  # how it ended may have come with its deletion
                 metadata = event.body["metadata"]
                 self._cache.remove(metadata["namespace"], metadata["name"], uid=metadata["uid"])

@@ -25,6 +25,13 @@ logger = logging.getLogger(__name__)
 
 TAIL_LINES = 20
 LIMIT_BYTES = 256 * 1024
+#: Read where other output has pushed the progress line out of the short piece.
+LONG_TAIL_LINES = 2000
+LONG_LIMIT_BYTES = 1024 * 1024
+#: A program that has printed no progress line yet may be one that never does: it has a long read this often.
+READS_TO_A_LONG_ONE = 10
+#: The body of a log request can be an error of the node although it succeeded.
+_NODE_ERRORS = ("failed to try resolving symlinks", "unable to retrieve container logs", "failed to open log file")
 READ_SECONDS = 5.0
 MAX_PARALLEL = 8
 MAX_READS_PER_SECOND = 20.0
@@ -37,6 +44,18 @@ class _Target:
     pod: str
     uid: str
     progress: Progress | None = None
+    said: tuple[int, str | None] | None = None
+    """Step and phase of the latest line: a change of either is progress."""
+    read_at: float | None = None
+    """When the log was read last, by the loop's clock; None where that failed."""
+    silent_seconds: float = 0.0
+    num_short_of_lines: int = 0
+    """Reads whose piece of log was full and held no progress line."""
+
+    def deserves_a_longer_read(self) -> bool:
+        """Whether to look further back for a progress line."""
+        self.num_short_of_lines += 1
+        return self.said is not None or self.num_short_of_lines % READS_TO_A_LONG_ONE == 1
 
 
 class ProgressReader:
@@ -58,6 +77,14 @@ class ProgressReader:
         """What this very pod said last."""
         target = self._targets.get(key)
         return target.progress if target and target.uid == rank0_uid else None
+
+    def silent_seconds(self, key: Key, rank0_uid: str | None) -> float:
+        """How long the log of this very pod has been readable and has shown neither a new step nor a new phase.
+
+        An upper bound of the reads: the clock stands still from a read that fails to the next that succeeds.
+        """
+        target = self._targets.get(key)
+        return target.silent_seconds if target and target.uid == rank0_uid else 0.0
 
     def follow(self, seen: Observed) -> None:
         """Read the log of the current attempt's rank 0 while it runs."""
@@ -92,7 +119,8 @@ class ProgressReader:
             self._wake.clear()
             timeout = self._timetable[0][0] - now if self._timetable else None
             try:
-                await asyncio.wait_for(self._wake.wait(), timeout)
+                async with asyncio.timeout(timeout):
+                    await self._wake.wait()
             except TimeoutError:
                 continue
 
@@ -110,25 +138,49 @@ class ProgressReader:
 
     async def _read(self, key: Key, target: _Target) -> None:
         try:
-            text = await self._client.pod_log(
-                key[0],
-                target.pod,
-                container=MAIN_CONTAINER,
-                tail_lines=TAIL_LINES,
-                limit_bytes=LIMIT_BYTES,
-                timeout_seconds=READ_SECONDS,
-            )
-            LOG_READS.labels("progress", "ok").inc()
+            text, is_cut = await self._tail(key, target, TAIL_LINES, LIMIT_BYTES)
             progress = latest_progress(text)
-            if progress is not None and progress != target.progress:
-                target.progress = progress
-                self._changed(key)
+            if progress is None and is_cut and target.deserves_a_longer_read():
+                text, is_cut = await self._tail(key, target, LONG_TAIL_LINES, LONG_LIMIT_BYTES)
+                progress = latest_progress(text)
+            if progress is None and (is_cut or text.startswith(_NODE_ERRORS)):
+                target.read_at = None  # this piece of log does not tell
+            else:
+                self._take(key, target, progress)
         except ApiError as error:
             LOG_READS.labels("progress", "failed").inc()
             logger.debug("no progress of %s/%s: %s", *key, error)
+            target.read_at = None
         except Exception:  # one unreadable line must not end the reading of this job
             logger.exception("no progress of %s/%s", *key)
+            target.read_at = None
         finally:
             self._slots.release()
         if self._targets.get(key) is target:
             self._plan_read(key, target, self._interval_seconds)
+
+    async def _tail(self, key: Key, target: _Target, lines: int, limit_bytes: int) -> tuple[str, bool]:
+        """The end of the log, and whether there is more of it than was asked for."""
+        text = await self._client.pod_log(
+            key[0],
+            target.pod,
+            container=MAIN_CONTAINER,
+            tail_lines=lines,
+            limit_bytes=limit_bytes,
+            timeout_seconds=READ_SECONDS,
+        )
+        LOG_READS.labels("progress", "ok").inc()
+        num_bytes = len(text.encode())
+        return text, text.count("\n") >= lines or num_bytes >= limit_bytes - 4  # cut within a character at most
+
+    def _take(self, key: Key, target: _Target, progress: Progress | None) -> None:
+        now = asyncio.get_running_loop().time()
+        if target.read_at is not None:
+            target.silent_seconds += now - target.read_at
+        target.read_at = now
+        said = (progress.step, progress.phase) if progress else target.said
+        if said != target.said:
+            target.said, target.silent_seconds = said, 0.0
+        if progress is not None and progress != target.progress:
+            target.progress = progress
+            self._changed(key)

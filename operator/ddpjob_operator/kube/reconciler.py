@@ -5,17 +5,18 @@ import logging
 import time
 from dataclasses import dataclass
 
+from ddpjob_operator.api.names import ConditionType
 from ddpjob_operator.core.model import Action, CreatePod, CreateService, Observed, Plan
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.kube.actuator import Actuator
 from ddpjob_operator.kube.client import Client
-from ddpjob_operator.kube.errors import ApiError, ConflictError, NotFoundError, ThrottledError
+from ddpjob_operator.kube.errors import ApiError, ConflictError, NotFoundError, RejectedError, ThrottledError
 from ddpjob_operator.kube.expectations import Expectations
 from ddpjob_operator.kube.metrics import EXPECTATIONS_OVERDUE, RECONCILE_SECONDS, RECONCILES
 from ddpjob_operator.kube.progress import ProgressReader
-from ddpjob_operator.kube.questions import Questions
+from ddpjob_operator.kube.questions import NodeState, Questions
 from ddpjob_operator.kube.rejections import Rejections
-from ddpjob_operator.kube.resources import of_job
+from ddpjob_operator.kube.resources import PODS, of_job
 from ddpjob_operator.kube.status_writer import StatusWriter
 from ddpjob_operator.kube.store import KnownJob, Store
 from ddpjob_operator.kube.workqueue import Key, WorkQueue
@@ -76,12 +77,19 @@ class Reconciler:
 
     async def reconcile(self, key: Key) -> None:
         """One pass. Raises ApiError for what is worth another try."""
-        known = self.store.job(key)
-        if known is None:
+        await self._delete_orphans(key)
+        if self.store.job(key) is None:
             self._forget(key)
             return
-        await self._settle_expectations(key, known)
+        await self.status_writer.settle(key)
+        known = self.store.job(key)
+        if known is None:  # it went meanwhile, and its key has been added for that
+            return
         seen = self._observe(key, known)
+        self.expectations.settle(key, seen)
+        if self._is_overdue(key) or _never_seen(seen):
+            await self._look_up(key, known)
+            seen = self._observe(key, known)
         now = time.time()
         planned = plan(seen, now)
         self.questions.ask(seen.job, planned.questions, (pod.uid for pod in seen.pods))
@@ -89,7 +97,7 @@ class Reconciler:
         if planned.write_ahead:
             assert not planned.actions, "a plan that writes ahead acts in the next pass"
             await self.status_writer.write(known, planned.status)
-            self.queue.add(key)
+            self.queue.add(key, first=True)
             return
         await self._carry_out(key, known, planned, now)
 
@@ -97,13 +105,15 @@ class Reconciler:
         self.rejections.keep_wanted(key, planned.actions)
         error: ApiError | None = None
         refused = self.rejections.words(key)
+        actions = self._actions_of_now(key, planned)
         try:
-            await self.actuator.run(known.job, self._actions_of_now(key, planned))
+            await self.actuator.run(known.job, actions)
         except ApiError as caught:
             error = caught  # The status is true all the same, and the user should see it.
         if self.rejections.words(key) != refused:
             self.queue.add(key)
-        pending_seconds = await self.status_writer.write(known, planned.status)
+        just_created = error is None and any(isinstance(action, CreatePod) for action in actions)
+        pending_seconds = await self.status_writer.write(known, planned.status, just_created=just_created)
         if error is not None:
             raise error
         self._look_again(key, planned, now, pending_seconds)
@@ -133,22 +143,29 @@ class Reconciler:
         return Observed(
             job=job,
             pods=pods,
+            vanished=tuple(self.store.vanished_pods_of(job)),
             trainer_image=self.trainer_image,
             service=self.store.service_of(job),
-            nodes_gone=self.questions.nodes_gone(key),
+            nodes_gone=self.questions.nodes(key, NodeState.GONE),
+            nodes_cordoned=self.questions.nodes(key, NodeState.CORDONED),
             logs=self.questions.logs(key),
+            warnings=self.questions.warnings(key),
             progress=self.progress.latest(key, rank0),
+            silent_seconds=self.progress.silent_seconds(key, rank0),
             rejections=self.rejections.words(key),
         )
 
-    async def _settle_expectations(self, key: Key, known: KnownJob) -> None:
-        """Strike out what shows; what does not show in time is looked up past the caches."""
-        self.expectations.settle(key, self._observe(key, known))
+    def _is_overdue(self, key: Key) -> bool:
+        """Whether something was written and did not show in time."""
         left = self.expectations.seconds_left(key)
         if left is None or left > 0:
-            return
+            return False
         EXPECTATIONS_OVERDUE.inc()
         logger.info("%s/%s: an own write does not show; looking it up", *key)
+        return True
+
+    async def _look_up(self, key: Key, known: KnownJob) -> None:
+        """Read the job's children past the caches."""
         job, labels = known.job, of_job(known.job.uid)
         await asyncio.gather(
             self.store.pods.refresh(
@@ -160,8 +177,29 @@ class Reconciler:
         )
         self.expectations.forget(key)
 
+    async def _delete_orphans(self, key: Key) -> None:
+        """Pods of a job that is gone go by their owner references, but one by one: the garbage collector takes 20 a second."""
+        for uid in self.store.orphaned(key):
+            try:
+                await self.client.delete_collection(PODS, key[0], of_job(uid))
+            except RejectedError as error:  # the garbage collector has them, and a new job of this name must not wait
+                logger.warning("%s/%s: pods of a job that is gone: %s", *key, error)
+            self.store.forget_orphaned(key, uid)
+
     def _forget(self, key: Key) -> None:
-        """The job is gone; its children go by their owner references."""
+        """The job is gone."""
         for memory in (self.expectations, self.rejections, self.status_writer, self.questions, self.progress):
             memory.forget(key)
         self.queue.drop(key)
+
+
+def _never_seen(seen: Observed) -> bool:
+    """Whether pods are missing that existed, says the status, and that this process has never seen.
+
+    Its cache of pods may be behind the job that it read, and a pod taken for a deleted one would restart the gang.
+    """
+    job = seen.job
+    if job.spec is None or job.deleting or job.status.finished or not job.status.condition(ConditionType.CREATED):
+        return False
+    names = {pod.name for pod in (*seen.pods, *seen.vanished) if pod.attempt == job.status.attempt}
+    return len(names) < job.spec.nodes

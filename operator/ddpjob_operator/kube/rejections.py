@@ -34,7 +34,7 @@ class Rejections:
         refused = self._refused.setdefault(key, _Refused())
         refused.words |= words
         refused.in_a_row += 1
-        delay = min(FIRST_RETRY_SECONDS * 2.0 ** (refused.in_a_row - 1), LAST_RETRY_SECONDS)
+        delay = min(FIRST_RETRY_SECONDS * 2.0 ** min(refused.in_a_row - 1, 30), LAST_RETRY_SECONDS)
         refused.retry_at = time.monotonic() + delay
 
     def seconds_to_retry(self, key: Key) -> float:

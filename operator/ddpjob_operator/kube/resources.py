@@ -24,12 +24,15 @@ class Resource:
 PODS = Resource(prefix="/api/v1", plural="pods")
 SERVICES = Resource(prefix="/api/v1", plural="services")
 NODES = Resource(prefix="/api/v1", plural="nodes")
+EVENTS = Resource(prefix="/api/v1", plural="events")
+LEASES = Resource(prefix="/apis/coordination.k8s.io/v1", plural="leases")
 DDPJOBS = Resource(prefix=f"/apis/{names.API_VERSION}", plural=names.PLURAL)
 
 #: Selects what the operator has created.
 MANAGED = f"{names.MANAGED_BY}={names.MANAGER}"
 
 
-def of_job(uid: str) -> str:
-    """Label selector of everything that the operator has created for one job."""
-    return f"{MANAGED},{names.LABEL_JOB_UID}={uid}"
+def of_job(uid: str, attempt: int | None = None) -> str:
+    """Label selector of everything that the operator has created for one job, or for one attempt of it."""
+    job = f"{MANAGED},{names.LABEL_JOB_UID}={uid}"
+    return job if attempt is None else f"{job},{names.LABEL_ATTEMPT}={attempt}"

@@ -1,4 +1,6 @@
-"""Writes a job's status: only what changed, only when it changed, and what merely ticks at most every ten seconds.
+"""Writes a job's status: only what changed and only when it changed.
+
+Details are written at most once a second, what merely ticks at most every ten seconds.
 
 The answer to a write goes into the store, so the next pass compares with what was written and not with a cache that is
 late. That is also why an operator that restarts writes nothing.
@@ -11,33 +13,41 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from ddpjob_operator.api.names import Phase
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.kube.client import Client
-from ddpjob_operator.kube.errors import ConflictError
+from ddpjob_operator.kube.errors import ConflictError, UnavailableError
+from ddpjob_operator.kube.events import EventRecorder
 from ddpjob_operator.kube.metrics import STATUS_WRITES
 from ddpjob_operator.kube.resources import DDPJOBS
 from ddpjob_operator.kube.store import KnownJob, Store
 from ddpjob_operator.kube.workqueue import Key
 
-#: Least time between two writes of a job that change nothing but `progress` and `ready`. Other writes take both along.
+#: Least time between two writes of a job that change nothing but these. Other writes take them along.
 TICK_SECONDS = 10.0
-#: Least time from any write of a job to one that changes its messages too, and nothing else: they count pods, and each
-#: write would delay what those pods wait for.
-WORDS_SECONDS = 1.0
+_TICKS = ("progress", "ready", "time", "checkpoint_time")
+#: Least time to a write that changes nothing but details of how far the start has come, from the last write of the job or
+#: from the creation of its pods. A gang passes through them within a second, and each write costs the API server about as
+#: much as three pods (its profile in a storm, divided by their numbers: tests/bench/README.md).
+DETAILS_SECONDS = 1.0
 
 
 class StatusWriter:
     """Makes one patch a pass at most."""
 
-    def __init__(self, client: Client, store: Store) -> None:
+    def __init__(self, client: Client, store: Store, events: EventRecorder) -> None:
+        """`events` is told of every status that was written."""
         self._client = client
         self._store = store
+        self._events = events
         self._written_at: dict[Key, float] = {}
         self._ticked_at: dict[Key, float] = {}
+        self._in_doubt: set[Key] = set()
 
-    async def write(self, known: KnownJob, wanted: DDPJobStatus) -> float | None:
+    async def write(self, known: KnownJob, wanted: DDPJobStatus, *, just_created: bool = False) -> float | None:
         """Make the job show the wanted status, if it still is the version that was seen.
 
+        `just_created`: pods were created since, so the next pass will know better; details can wait for it.
         Gives the seconds until a pending tick may be written, None if nothing is pending.
         Raises ConflictError if it is not; NotFoundError if the job is gone; ApiError for what is worth another try.
         """
@@ -46,40 +56,52 @@ class StatusWriter:
         if wanted == job.status:
             return None
         tick = _only_ticks(job.status, wanted)
-        if (wait_seconds := self._seconds_to_wait(key, job.status, wanted, tick=tick)) > 0:
+        if (wait_seconds := self._seconds_to_wait(key, job.status, wanted, tick, just_created)) > 0:
             return wait_seconds
         patch = {
             "metadata": {"resourceVersion": job.resource_version},
-            "status": merge_patch_between(known.status, as_json(wanted)),
+            "status": merge_patch_between(known.status, wanted.as_json()),
         }
         try:
             answer = await self._client.merge_patch(DDPJOBS, job.namespace, job.name, patch, subresource="status")
         except ConflictError:
-            self._store.jobs.put_answer(await self._client.get(DDPJOBS, job.namespace, job.name))
+            self._in_doubt.add(key)
+            await self.settle(key)
+            raise
+        except UnavailableError:
+            self._in_doubt.add(key)
             raise
         STATUS_WRITES.labels("tick" if tick else "change").inc()
         self._written_at[key] = time.monotonic()
         if tick:
             self._ticked_at[key] = time.monotonic()
         self._store.jobs.put_answer(answer)
+        self._events.record(job, job.status, wanted)
         return None
+
+    async def settle(self, key: Key) -> None:
+        """Read the job past the caches if it is not known whether, or over what, its status was written last.
+
+        Raises NotFoundError if the job is gone, ApiError if it cannot be read.
+        """
+        if key in self._in_doubt:
+            self._store.jobs.put_answer(await self._client.get(DDPJOBS, *key))
+            self._in_doubt.discard(key)
 
     def forget(self, key: Key) -> None:
         """The job is gone."""
+        self._in_doubt.discard(key)
         self._written_at.pop(key, None)
         self._ticked_at.pop(key, None)
+        self._events.forget(key)
 
-    def _seconds_to_wait(self, key: Key, old: DDPJobStatus, new: DDPJobStatus, *, tick: bool) -> float:
+    def _seconds_to_wait(self, key: Key, old: DDPJobStatus, new: DDPJobStatus, tick: bool, just_created: bool) -> float:
         if tick:
             return self._ticked_at.get(key, 0.0) + TICK_SECONDS - time.monotonic()
-        if _without_words(old) == _without_words(new):
-            return self._written_at.get(key, 0.0) + WORDS_SECONDS - time.monotonic()
+        if _without_details(old) == _without_details(new):
+            since = time.monotonic() if just_created else self._written_at.get(key, 0.0)
+            return since + DETAILS_SECONDS - time.monotonic()
         return 0.0
-
-
-def as_json(status: DDPJobStatus) -> dict[str, Any]:
-    """The status as it stands in the API: what is None is absent."""
-    return status.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def merge_patch_between(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,9 +118,24 @@ def merge_patch_between(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[
 
 
 def _only_ticks(old: DDPJobStatus, new: DDPJobStatus) -> bool:
-    return new.model_copy(update={"progress": old.progress, "ready": old.ready}) == old
+    return new.model_copy(update={field: getattr(old, field) for field in _TICKS}) == old
 
 
-def _without_words(status: DDPJobStatus) -> DDPJobStatus:
-    conditions = [condition.model_copy(update={"message": ""}) for condition in status.conditions]
-    return status.model_copy(update={"progress": None, "ready": None, "message": None, "conditions": conditions})
+def _without_details(status: DDPJobStatus) -> DDPJobStatus:
+    """What is left is worth a write of its own: attempts, failures, phases, conditions that turn."""
+    conditions = [condition.model_copy(update={"reason": "", "message": ""}) for condition in status.conditions]
+    return status.model_copy(update={**_NO_DETAILS, "phase": status.phase or Phase.PENDING, "conditions": conditions})
+
+
+_NO_DETAILS = {
+    **dict.fromkeys(_TICKS),
+    "reason": None,
+    "message": None,
+    "image": None,
+    "observed_generation": 0,
+    "start_time": None,
+    "attempt_start_time": None,
+    "queued_since": None,
+    "retry_time": None,
+    "scheduled_time": None,
+}

@@ -4,10 +4,11 @@ Three caches: DDPJobs, fed by kopf's events, the audit and the answers to our ow
 fed by an informer. A status that was written is thus known at once, and a late event from before it changes nothing.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from ddpjob_operator.core.model import Body, Job, Pod, Service
 from ddpjob_operator.core.observed import job_of, pod_of, service_of
@@ -16,6 +17,8 @@ from ddpjob_operator.kube.cache import Cache
 from ddpjob_operator.kube.resources import DDPJOBS, MANAGED, PODS, SERVICES
 from ddpjob_operator.kube.workqueue import Key
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownJob:
@@ -23,21 +26,33 @@ class KnownJob:
 
     job: Job
     status: Mapping[str, Any]
+    leaves_its_pods: bool = False
+    """Whether somebody deletes it in such a way that its children stay (`kubectl delete --cascade=orphan`)."""
+
+
+class Changed(Protocol):
+    """Told of each job that needs another look; `first` where it begins, ends or was told to change, or a pod of it ended."""
+
+    def __call__(self, key: Key, *, first: bool) -> None:
+        """Look at this job."""
 
 
 class Store:
     """The caches and an index of pods by job."""
 
-    def __init__(self, changed: Callable[[Key], None], vanished: Callable[[str, str], None]) -> None:
+    def __init__(self, changed: Changed, vanished: Callable[[str, str], None]) -> None:
         """Empty.
 
-        `changed` is called with the key of each job that needs another look, `vanished` with the namespace and the name
+        `changed` is called for each job that needs another look, `vanished` with the namespace and the name
         of a pod or Service that is gone, whose name may have been in another job's way.
         """
         self._changed = changed
         self._vanished = vanished
         self._pods_by_job: dict[tuple[str, str], dict[str, Pod]] = {}
+        self._vanished_pods: dict[tuple[str, str], dict[str, Pod]] = {}
         self._keys: dict[tuple[str, str], Key] = {}
+        self._orphaned: dict[Key, set[str]] = {}
+        self._orphans_of: dict[tuple[str, str], Key] = {}
         self.jobs = Cache[KnownJob](DDPJOBS, "", _known_job, self._on_job)
         self.pods = Cache[Pod](PODS, MANAGED, _pod, self._on_pod)
         self.services = Cache[Service](SERVICES, MANAGED, _service, self._on_service)
@@ -50,17 +65,39 @@ class Store:
         """Its pods, of all attempts. A pod of another namespace is never one, whatever its labels say."""
         return self._pods_by_job.get((job.namespace, job.uid), {}).values()
 
+    def orphaned(self, key: Key) -> frozenset[str]:
+        """The uids of the jobs of this name that are gone while pods of theirs are left."""
+        return frozenset(self._orphaned.get(key, ()))
+
+    def vanished_pods_of(self, job: Job) -> Iterable[Pod]:
+        """What was seen last of its pods that are gone, of the latest attempt that lost any."""
+        return self._vanished_pods.get((job.namespace, job.uid), {}).values()
+
     def service_of(self, job: Job) -> Service | None:
         """The Service of the job's name, if the operator has made it for some job."""
         return self.services.get(job.namespace, service_name(job.name))
 
+    def forget_orphaned(self, key: Key, uid: str) -> None:
+        """The pods of this job that is gone are on their way out."""
+        self._orphans_of.pop((key[0], uid), None)
+        left = self._orphaned.get(key, set())
+        left.discard(uid)
+        if not left:
+            self._orphaned.pop(key, None)
+
     def _on_job(self, namespace: str, old: KnownJob | None, new: KnownJob | None) -> None:
         if old is not None:
             self._keys.pop((namespace, old.job.uid), None)
-            self._changed((namespace, old.job.name))
+            self._changed((namespace, old.job.name), first=new is None)
+            gone = new is None or new.job.uid != old.job.uid
+            if gone:
+                self._vanished_pods.pop((namespace, old.job.uid), None)
+            if gone and not old.leaves_its_pods and any(p.deletion_deadline is None for p in self.pods_of(old.job)):
+                self._orphaned.setdefault((namespace, old.job.name), set()).add(old.job.uid)
+                self._orphans_of[namespace, old.job.uid] = (namespace, old.job.name)
         if new is not None:
             key = self._keys[namespace, new.job.uid] = (namespace, new.job.name)
-            self._changed(key)
+            self._changed(key, first=old is None or old.job.generation != new.job.generation)
 
     def _on_pod(self, namespace: str, old: Pod | None, new: Pod | None) -> None:
         if old is not None:
@@ -68,26 +105,50 @@ class Store:
             pods.pop(old.name, None)
             if not pods:
                 del self._pods_by_job[namespace, old.job_uid]
+                if key := self._orphans_of.get((namespace, old.job_uid)):
+                    self.forget_orphaned(key, old.job_uid)
         if new is not None:
             self._pods_by_job.setdefault((namespace, new.job_uid), {})[new.name] = new
-        self._touch(namespace, old, new)
+        ended = new is None or (new.exit is not None and (old is None or old.exit is None))
+        self._touch(namespace, old, new, first=ended)
         if old is not None and new is None:
+            self._keep_last_record(namespace, old)
             self._vanished(namespace, old.name)
+
+    def _keep_last_record(self, namespace: str, pod: Pod) -> None:
+        """A kubelet tells how a deleted pod ended and removes it within milliseconds; a pass may see neither."""
+        if (namespace, pod.job_uid) not in self._keys:
+            return
+        kept = self._vanished_pods.setdefault((namespace, pod.job_uid), {})
+        latest = max((other.attempt for other in kept.values()), default=pod.attempt)
+        if pod.attempt > latest:
+            kept.clear()
+        if pod.attempt >= latest:
+            kept[pod.name] = pod
 
     def _on_service(self, namespace: str, old: Service | None, new: Service | None) -> None:
-        self._touch(namespace, old, new)
+        self._touch(namespace, old, new, first=False)
         if old is not None and new is None:
             self._vanished(namespace, old.name)
 
-    def _touch(self, namespace: str, *records: Pod | Service | None) -> None:
+    def _touch(self, namespace: str, *records: Pod | Service | None, first: bool) -> None:
         for uid in {record.job_uid for record in records if record is not None}:
             key = self._keys.get((namespace, uid))
             if key is not None:
-                self._changed(key)
+                self._changed(key, first=first)
 
 
-def _known_job(body: Body, old: KnownJob | None) -> KnownJob:  # noqa: ARG001 a cache gives every parser the old record
-    return KnownJob(job=job_of(body), status=body.get("status") or {})
+def _known_job(body: Body, old: KnownJob | None) -> KnownJob:
+    try:
+        job = job_of(body, old.job if old else None)
+    except (ValueError, KeyError, TypeError):
+        if old is None:
+            raise
+        # Taken for gone, its pods would be deleted.
+        logger.exception("DDPJob %s/%s cannot be read as it is now", old.job.namespace, old.job.name)
+        return old
+    leaves = "orphan" in (body["metadata"].get("finalizers") or ()) or (old is not None and old.leaves_its_pods)
+    return KnownJob(job=job, status=body.get("status") or {}, leaves_its_pods=leaves)
 
 
 def _service(body: Body, old: Service | None) -> Service:  # noqa: ARG001 a cache gives every parser the old record
@@ -95,9 +156,13 @@ def _service(body: Body, old: Service | None) -> Service:  # noqa: ARG001 a cach
 
 
 def _pod(body: Body, old: Pod | None) -> Pod:
-    """The record of a pod, which keeps when its main container's end was first seen."""
+    """The record of a pod, which keeps when its main container's end was first seen, and its deletion first asked for."""
     pod = pod_of(body)
-    if pod.exit is None:
-        return pod
-    seen = old.ended_seen if old is not None and old.ended_seen is not None else time.time()
-    return replace(pod, ended_seen=seen)
+    if pod.exit is not None:
+        seen = old.ended_seen if old is not None and old.ended_seen is not None else time.time()
+        pod = replace(pod, ended_seen=seen)
+    if pod.deletion_deadline is not None and old is not None:
+        is_first = old.deletion_deadline is None
+        asked_at = pod.deletion_requested or pod.deletion_deadline if is_first else old.deletion_requested
+        pod = replace(pod, deletion_requested=asked_at)
+    return pod

@@ -1,20 +1,21 @@
 """The keys that need a pass, each at most once, and never two workers on one key.
 
-A key that is added while a worker has it waits until that worker is done; a key added for later comes at its earliest
-time. What fails comes again after a delay that doubles. The queue holds no reasons: a pass looks at everything anew.
+What begins, ends or is told to change comes before what merely goes on: in a storm of new jobs all get their pods
+before anything is written about the first, and a gang that has lost a rank waits behind neither. A key that is added
+while a worker has it waits until that worker is done; a key added for later comes at its earliest time. What fails
+comes again after a delay that doubles. The queue holds no reasons: a pass looks at everything anew.
 """
 
 import asyncio
-import heapq
+import itertools
 import random
-from collections import deque
 
 Key = tuple[str, str]
 """Namespace and name of a job."""
 
 FIRST_RETRY_SECONDS = 0.1
 LAST_RETRY_SECONDS = 30.0
-#: What is planned for years ahead (a TTL) is looked at every hour, so that the timetable never keeps much of the past.
+#: What is planned for years ahead (a TTL) is looked at every hour: event loops refuse timers of more than a day.
 FARTHEST_SECONDS = 3600.0
 
 
@@ -22,42 +23,45 @@ class WorkQueue:
     """A keyed queue for one event loop."""
 
     def __init__(self) -> None:
-        self._ready: deque[Key] = deque()
+        self._ready = asyncio.PriorityQueue[tuple[bool, int, Key]]()
+        self._numbers = itertools.count()
         self._dirty: set[Key] = set()
+        self._first: set[Key] = set()
         self._processing: set[Key] = set()
-        self._due: dict[Key, float] = {}
-        self._timetable: list[tuple[float, Key]] = []
+        self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._failures: dict[Key, int] = {}
-        self._wake = asyncio.Event()
 
     def __len__(self) -> int:
         """Keys that wait for a worker now."""
         return len(self._dirty)
 
-    def add(self, key: Key) -> None:
-        """The key needs a pass now."""
-        if key in self._dirty:
+    def add(self, key: Key, *, first: bool = False) -> None:
+        """The key needs a pass now, before all that were not added as `first`."""
+        if key in self._dirty and (key in self._first or not first):
             return
         self._dirty.add(key)
+        if first:
+            self._first.add(key)
         if key not in self._processing:
-            self._ready.append(key)
-            self._wake.set()
+            self._put(key)
 
     def add_after(self, key: Key, seconds: float) -> None:
         """The key needs a pass by then; an earlier one that is planned already will do."""
         if seconds <= 0:
             self.add(key)
             return
-        at = self._now() + min(seconds, FARTHEST_SECONDS)
-        if self._due.get(key, at + 1) > at:
-            self._due[key] = at
-            heapq.heappush(self._timetable, (at, key))
-            self._wake.set()
+        loop = asyncio.get_running_loop()
+        at = loop.time() + min(seconds, FARTHEST_SECONDS)
+        planned = self._timers.get(key)
+        if planned is None or planned.when() > at:
+            if planned is not None:
+                planned.cancel()
+            self._timers[key] = loop.call_at(at, self._add_due, key)
 
     def retry(self, key: Key, at_least_seconds: float = 0.0) -> float:
         """The pass failed: come again, later each time. Gives the delay."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
-        delay = min(FIRST_RETRY_SECONDS * 2.0 ** (failures - 1), LAST_RETRY_SECONDS)
+        delay = min(FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, 30), LAST_RETRY_SECONDS)
         delay = max(delay * random.uniform(0.75, 1.25), at_least_seconds)  # noqa: S311 jitter is no secret
         self.add_after(key, delay)
         return delay
@@ -68,42 +72,30 @@ class WorkQueue:
 
     def drop(self, key: Key) -> None:
         """The job is gone: forget what was planned for later."""
-        self._due.pop(key, None)
+        if planned := self._timers.pop(key, None):
+            planned.cancel()
         self._failures.pop(key, None)
 
     async def get(self) -> Key:
         """The next key, once there is one; `done` gives it back."""
         while True:
-            self._move_what_is_due()
-            if self._ready:
-                key = self._ready.popleft()
+            _, _, key = await self._ready.get()
+            # Else it came earlier, having been moved to the front.
+            if key in self._dirty and key not in self._processing:
                 self._dirty.discard(key)
+                self._first.discard(key)
                 self._processing.add(key)
                 return key
-            self._wake.clear()
-            try:
-                await asyncio.wait_for(self._wake.wait(), self._seconds_to_next())
-            except TimeoutError:
-                continue
 
     def done(self, key: Key) -> None:
         """The worker has finished with the key."""
         self._processing.discard(key)
         if key in self._dirty:
-            self._ready.append(key)
-            self._wake.set()
+            self._put(key)
 
-    def _move_what_is_due(self) -> None:
-        now = self._now()
-        while self._timetable and self._timetable[0][0] <= now:
-            at, key = heapq.heappop(self._timetable)
-            if self._due.get(key) == at:  # Else it was dropped, or brought forward.
-                del self._due[key]
-                self.add(key)
+    def _put(self, key: Key) -> None:
+        self._ready.put_nowait((key not in self._first, next(self._numbers), key))
 
-    def _seconds_to_next(self) -> float | None:
-        return max(self._timetable[0][0] - self._now(), 0.0) if self._timetable else None
-
-    @staticmethod
-    def _now() -> float:
-        return asyncio.get_running_loop().time()
+    def _add_due(self, key: Key) -> None:
+        del self._timers[key]
+        self.add(key)

@@ -25,6 +25,7 @@ from ddpjob_operator.core.model import (
     CreateService,
     DeleteJob,
     DeletePod,
+    DeletePods,
     Job,
     LowerPodDeadline,
     Observed,
@@ -85,6 +86,7 @@ class LocalRun:
         self._service: dict[str, Any] | None = None
         self._logs: dict[str, str] = {}
         self._progress: tuple[int, Progress] | None = None
+        self._heard_at = time.monotonic()  # when rank 0 began, or said something new, last
         self._num_interruptions = 0
         self._changed = asyncio.Event()
 
@@ -162,6 +164,7 @@ class LocalRun:
             service=service_of(self._service) if self._service else None,
             logs=self._logs,
             progress=progress if attempt == self.status.attempt else None,
+            silent_seconds=time.monotonic() - self._heard_at,
         )
 
     def _store(self, status: DDPJobStatus) -> None:
@@ -175,8 +178,13 @@ class LocalRun:
         match action:
             case CreatePod():
                 await kubelet.create(action.body)
+                self._heard_at = time.monotonic()
             case DeletePod():
                 kubelet.delete(action.name, action.grace_seconds)
+            case DeletePods():
+                for pod in kubelet.records():
+                    if action.attempt in (None, pod.attempt):
+                        kubelet.delete(pod.name, None)
             case LowerPodDeadline():
                 kubelet.lower_deadline(action.name)
             case CreateService():
@@ -199,6 +207,9 @@ class LocalRun:
         """A pod printed a line, which may be rank 0's progress."""
         self._listener.on_line(pod.rank, text)
         if pod.rank == 0 and contract.PROGRESS_PREFIX in text and (progress := latest_progress(text)):
+            said = self._progress and (self._progress[0], self._progress[1].step, self._progress[1].phase)
+            if said != (pod.attempt, progress.step, progress.phase):
+                self._heard_at = time.monotonic()
             self._progress = (pod.attempt, progress)
             self._changed.set()
 

@@ -81,7 +81,7 @@ def test_a_spec_that_a_cluster_refuses_is_refused_in_the_same_words(
 def test_an_unknown_recipe_is_the_only_mistake_told(tmp_path: Path) -> None:
     text = error(written(tmp_path, {**GOOD, "spec": {"trainer": {"recipe": "digit"}}}))
     assert len(text.splitlines()) == 1
-    assert "spec.trainer.recipe is 'digit'; it should be 'digits' or" in text
+    assert "spec.trainer.recipe is 'digit'; it should be 'digits', 'resnet18-cifar10'" in text
 
 
 def test_what_is_no_manifest_is_told(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_created_is_written_once_all_pods_exist() -> None:
 
 def test_running_needs_every_rank() -> None:
     of = job(nodes=2)
-    one = plan(observed(of, pod(of, 0), pod(of, 1, running=False, ready=False)), NOW).status
+    one = plan(observed(of, pod(of, 0), pod(of, 1, running=False)), NOW).status
     both = plan(observed(of, pod(of, 0), pod(of, 1)), NOW).status
 
     assert (one.phase, one.ready) == (Phase.PENDING, "1/2")
@@ -85,13 +85,31 @@ def test_a_changed_service_is_repaired() -> None:
     ("waiting", "node", "reason", "words"),
     [
         (Waiting(reason="Unschedulable", message="0/4 nodes have it"), None, Reason.UNSCHEDULABLE, "0/4 nodes have it"),
+        (
+            Waiting(
+                reason="Unschedulable",
+                message="0/4 nodes are available: 4 Insufficient nvidia.com/gpu. preemption: 0/4 nodes are available.",
+            ),
+            None,
+            Reason.UNSCHEDULABLE,
+            "1 of 2 pods have no node: 0/4 nodes have nvidia.com/gpu: 8 free; with a place: 1",
+        ),
         (Waiting(reason="ErrImagePull", message="not found"), "n", Reason.IMAGE_PULL, "not found"),
+        (
+            Waiting(
+                reason="ErrImagePull",
+                message='failed to pull and unpack image "a.b/c:1": failed to resolve image: dial tcp: lookup a.b: no such host',
+            ),
+            "n",
+            Reason.IMAGE_PULL,
+            "1 of 2 pods wait: image a.b/c:1 cannot be pulled: lookup a.b: no such host",
+        ),
         (Waiting(reason="CreateContainerConfigError", message="no Secret"), "n", Reason.CONTAINER_CONFIG, "no Secret"),
     ],
 )
 def test_a_waiting_gang_says_what_it_waits_for(waiting, node, reason, words) -> None:
-    of = job(nodes=2)
-    held = pod(of, 1, waiting=waiting, node=node, running=False, ready=False)
+    of = job(nodes=2, gpusPerNode=8)
+    held = pod(of, 1, waiting=waiting, node=node, running=False)
     status = plan(observed(of, pod(of, 0), held), NOW).status
 
     assert (status.phase, status.reason) == (Phase.PENDING, reason)
@@ -99,11 +117,26 @@ def test_a_waiting_gang_says_what_it_waits_for(waiting, node, reason, words) -> 
 
 
 def test_a_refused_pod_is_told_in_the_api_servers_words() -> None:
-    status = plan(observed(job(), rejections={"job-1-0": "exceeded quota: gpus"}), NOW).status
+    status = plan(observed(job(), rejections={"job-1-0": "denied by policy"}), NOW).status
 
     assert (status.reason, status.message) == (
         Reason.POD_REJECTED,
-        "the API server refuses job-1-0: exceeded quota: gpus",
+        "the API server refuses job-1-0: denied by policy",
+    )
+
+
+def test_a_full_quota_is_told_in_numbers() -> None:
+    words = (
+        'pods "job-1-1" is forbidden: exceeded quota: team, requested: pods=1,requests.nvidia.com/gpu=8,'
+        " used: pods=1,requests.nvidia.com/gpu=8, limited: pods=1,requests.nvidia.com/gpu=8"
+    )
+    of = job(nodes=2)
+    status = plan(observed(of, pod(of, 0), rejections={"job-1-1": words}), NOW).status
+
+    assert status.reason == Reason.QUOTA_EXCEEDED
+    assert (status.message or "").startswith(
+        "1 of 2 pods have no room in quota team: 1 of 1 pods used, 1 more wanted by each pod;"
+        " 8 of 8 requests.nvidia.com/gpu used, 8 more wanted by each pod"
     )
 
 
@@ -140,3 +173,12 @@ def test_a_spec_that_does_not_parse_ends_the_job_in_words() -> None:
         Reason.INVALID_SPEC,
         "spec.nodes: too many",
     )
+
+
+def test_the_image_of_pods_that_exist_is_pinned_rather_than_a_newer_operators() -> None:
+    of = job(nodes=2)
+    made = plan(observed(of, pod(of, 0, image="trainer:1"), trainer_image="trainer:2"), NOW)
+
+    assert made.status.image == "trainer:1"
+    (action,) = made.actions
+    assert action.body["spec"]["containers"][0]["image"] == "trainer:1"

@@ -47,7 +47,7 @@ def test_nothing_starts_while_an_old_pod_may_run() -> None:
 
     made = plan(seen, NOW)
     assert created(made) == []
-    assert "waiting for 1 old pods to stop" in (made.status.message or "")
+    assert "waiting for pod job-1-0 to stop" in (made.status.message or "")
 
 
 def test_when_all_have_stopped_the_service_moves_on_and_the_new_gang_is_created() -> None:
@@ -74,7 +74,7 @@ def test_a_pod_that_vanished_after_all_existed_was_deleted_by_somebody() -> None
     made = plan(replace(seen, pods=seen.pods[:1]), NOW)
 
     assert (made.status.attempt, made.status.failure.reason) == (2, Reason.POD_DELETED)
-    assert made.status.restarts == Restarts(infrastructure=1)
+    assert made.status.restarts == Restarts(infrastructure=1, in_a_row=1)
 
 
 def test_a_pod_that_is_only_being_deleted_still_saves_its_work() -> None:
@@ -103,14 +103,14 @@ def test_a_lost_node_counts_as_stopped_and_is_named() -> None:
     made = plan(lost, NOW)
     assert created(made) == ["job-2-0", "job-2-1"]
     assert made.status.failure.reason == Reason.NODE_LOST
-    assert made.status.restarts == Restarts(infrastructure=1)
+    assert made.status.restarts == Restarts(infrastructure=1, in_a_row=1)
 
 
 def test_a_program_error_counts() -> None:
     of = program(nodes=1)
     status = plan(broken(of, ended(of, 0, code=1, message=TRACEBACK)), NOW).status
 
-    assert status.restarts == Restarts(counted=1, counted_times=[rfc3339(NOW)])
+    assert status.restarts == Restarts(counted=1, counted_times=[rfc3339(NOW)], in_a_row=1)
 
 
 def test_the_job_fails_when_the_restarts_are_used_up() -> None:
@@ -120,7 +120,7 @@ def test_the_job_fails_when_the_restarts_are_used_up() -> None:
     assert (status.phase, status.reason, status.attempt) == (Phase.FAILED, Reason.PROGRAM_ERROR, 1)
     assert status.message == (
         "Rank 1 (pod job-1-1, node node-1) ended with exit code 1 in attempt 1: ValueError: boom;"
-        " restart.maxRestarts is 0"
+        " not restarted, since restart.maxRestarts is 0"
     )
 
 
@@ -142,7 +142,7 @@ def test_restarts_before_the_window_do_not_count() -> None:
 
 @pytest.mark.parametrize(
     ("action", "attempt", "restarts"),
-    [("Fail", 1, Restarts()), ("Ignore", 2, Restarts(infrastructure=1))],
+    [("Fail", 1, Restarts()), ("Ignore", 2, Restarts(infrastructure=1, in_a_row=1))],
 )
 def test_restart_rules_come_first(action, attempt, restarts) -> None:
     of = program(nodes=1, restart={"rules": [{"exitCodes": [9], "action": action}]})
@@ -210,9 +210,10 @@ def test_a_pod_left_on_a_lost_node_does_not_disturb_the_new_gang() -> None:
     first = plan(seen, NOW).status
     assert first.phase == Phase.RUNNING
 
-    for nodes_gone in (frozenset(), frozenset({"node-1"})):
-        made = plan(replace(with_status(seen, first), nodes_gone=nodes_gone), NOW + 5)
-        assert (made.status, made.actions, made.questions) == (first, (), ())
+    made = plan(with_status(seen, first), NOW + 5)
+    assert (made.status, made.actions, made.questions) == (first, (), ())
+    made = plan(replace(with_status(seen, first), nodes_gone=frozenset({"node-1"})), NOW + 5)
+    assert (made.status, deleted(made), made.questions) == (first, {"job-1-1": 0}, ())
 
 
 def test_what_is_known_of_a_lost_node_is_asked_for_until_the_new_gang_is_whole() -> None:
@@ -283,3 +284,37 @@ def test_evidence_that_is_not_kept_goes_before_the_new_pods_come() -> None:
     actions = plan(observed(second, ended(of, 0, 1, code=1)), NOW).actions
 
     assert [type(action).__name__ for action in actions] == ["DeletePod", "CreatePod"]
+
+
+def test_a_pod_that_still_has_time_to_save_is_not_taken_for_lost() -> None:
+    """A node that is not Ready for a moment once cost its pods the rest of their grace."""
+    of = program(nodes=2)
+    leaving = pod(of, 1, deletion_deadline=NOW + 599, disruption="DeletionByTaintManager: not ready")
+    seen = replace(broken(of, ended(of, 0, code=1, message=TRACEBACK), leaving), nodes_gone=frozenset({"node-1"}))
+    seen = with_status(seen, plan(seen, NOW).status)
+    made = plan(seen, NOW)
+
+    assert (created(made), deleted(made)) == ([], {})
+
+
+def test_a_sidecar_that_its_kubelet_does_not_end_is_deleted() -> None:
+    of = program(nodes=1)
+    seen = broken(of, ended(of, 0, code=1, message=TRACEBACK, all_ended=False, active_deadline_seconds=1))
+    seen = with_status(seen, plan(seen, NOW).status)
+
+    assert plan(seen, NOW).wake_at == NOW - 10 + 60
+    assert deleted(plan(seen, NOW + 50)) == {"job-1-0": 1}
+
+
+def test_a_pod_without_a_hash_is_no_edit() -> None:
+    of = program(nodes=1)
+
+    assert plan(replace(running(of), pods=(pod(of, 0, spec_hash=""),)), NOW).status.attempt == 1
+
+
+def test_an_old_straggler_is_deleted_once() -> None:
+    of = program(nodes=1, restart={"keepAttempts": 0})
+    seventh = replace(of, status=of.status.model_copy(update={"attempt": 7}))
+    actions = plan(observed(seventh, pod(of, 0, 3), pod(of, 0, 7)), NOW).actions
+
+    assert [action.name for action in actions] == ["job-3-0"]

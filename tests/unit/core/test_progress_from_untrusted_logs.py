@@ -36,7 +36,6 @@ def test_a_launchers_prefix_is_allowed(prefix) -> None:
         'ddpjob-progress {"step": 1, "phase": "\\u001b[2J"}',
         'ddpjob-progress {"step": 1, "x": "' + "y" * 2000 + '"}',
         "ddpjob-progress " + '{"step":' * 900 + "1" + "}" * 900,
-        ' said: ddpjob-progress {"step": 1}',
     ],
 )
 def test_what_does_not_fit_is_no_progress(line) -> None:
@@ -48,3 +47,8 @@ def test_a_cut_line_does_not_hide_the_one_before() -> None:
 
     assert progress is not None
     assert progress.step == 12
+
+
+def test_a_line_behind_a_progress_bar_is_read() -> None:
+    """A bar ends in no newline, and the runtime glues what comes next to it."""
+    assert latest_progress(' 50%|#####     | 5/10ddpjob-progress {"step": 5}\n').step == 5

@@ -2,6 +2,7 @@ import pytest
 
 from ddpjob_operator.api.names import ConditionType
 from ddpjob_operator.core.observed import job_of, pod_of
+from ddpjob_operator.core.pods import create_pod, spec_hash
 
 LABELS = {"ddpjob.dev/job-uid": "u", "ddpjob.dev/attempt": "2", "ddpjob.dev/rank": "1"}
 OWNER = {"kind": "DDPJob", "uid": "u", "controller": True}
@@ -89,3 +90,54 @@ def test_a_spec_that_does_not_parse_is_told_in_words() -> None:
     record = job_of(body)
     assert record.spec is None
     assert record.spec_error.startswith("spec.nodes: ")
+
+
+def test_one_field_that_a_newer_operator_writes_otherwise_loses_no_other() -> None:
+    done = {"type": "Succeeded", "status": "True", "reason": "Succeeded", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    strange = {**done, "type": "Celebrating"}
+    given = {"attempt": 7, "conditions": [strange, done], "restarts": {"counted": "many"}}
+    read = job_of(job(**given)).status
+
+    assert (read.attempt, read.finished, read.restarts.counted) == (7, True, 0)
+
+
+def test_a_field_that_a_newer_release_put_into_a_stored_spec_is_passed_over() -> None:
+    read = job_of({**job(), "spec": {"command": ["train"], "faster": True}})
+
+    assert (read.spec_error, read.spec.command) == ("", ["train"])
+
+
+def test_what_a_user_lays_over_the_pod_is_read_whole_even_beside_a_newer_release_s_field() -> None:
+    """Undeclared fields of the template were once dropped without a word: volumes, nodeSelector, priorityClassName."""
+    container = {"name": "trainer", "lifecycle": {"preStop": {"sleep": {"seconds": 1}}}}
+    overlay = {"nodeSelector": {"gpu": "a"}, "volumes": [{"name": "x", "emptyDir": {}}], "containers": [container]}
+    spec = {"command": ["train"], "template": {"spec": overlay}, "deadlines": {"newer": 1}, "faster": True}
+    read = job_of({**job(), "spec": spec})
+
+    assert read.spec_error == ""
+    body = create_pod(read, read.spec, "image", 0).body["spec"]
+    assert body["nodeSelector"] == {"gpu": "a"}
+    assert {"name": "x", "emptyDir": {}} in body["volumes"]
+    assert body["containers"][0]["lifecycle"] == container["lifecycle"]
+
+
+def test_a_newer_release_s_field_does_not_make_a_job_look_edited() -> None:
+    old = {"command": ["train"], "template": {"spec": {"nodeSelector": {"gpu": "a"}}}}
+    newer = {**old, "faster": True}
+
+    assert spec_hash(job_of({**job(), "spec": newer}).spec) == spec_hash(job_of({**job(), "spec": old}).spec)
+
+
+def test_a_mistake_beside_a_newer_release_s_field_is_told() -> None:
+    assert "spec.nodes" in job_of({**job(), "spec": {"command": ["train"], "nodes": 0, "faster": True}}).spec_error
+
+
+def test_a_spec_that_is_nested_too_deeply_is_told() -> None:
+    """One such manifest once made every pass over its job fail, with nothing in its status."""
+    deep: dict[str, object] = {}
+    for _ in range(400):
+        deep = {"x": deep}
+    read = job_of({**job(), "spec": {"command": ["train"], "data": {"volume": deep}}})
+
+    assert read.spec is None
+    assert read.spec_error

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from builders import NOW, created, deleted, ended, job, observed, pod, running, with_status
 from ddpjob_operator.api.names import ConditionType, Phase, Reason
-from ddpjob_operator.core.model import DeleteJob
+from ddpjob_operator.core.model import DeleteJob, DeletePods
 from ddpjob_operator.core.plan import plan
 
 
@@ -23,8 +23,17 @@ def test_suspending_writes_the_next_attempt_then_stops_the_pods_with_their_own_g
     assert (ahead.write_ahead, ahead.status.attempt, ahead.status.phase) == (True, 2, Phase.SUSPENDED)
 
     made = plan(with_status(seen, ahead.status), NOW)
-    assert deleted(made) == {"job-1-0": None, "job-1-1": None}
+    assert made.actions == (DeletePods(attempt=1),)
     assert made.status.restarts.counted == 0
+
+
+def test_suspending_keeps_what_failed_pods_tell() -> None:
+    seen = suspended(running(job(nodes=3)))
+    ahead = plan(seen, NOW).status
+    of = seen.job
+    some = replace(with_status(seen, ahead), pods=(ended(of, 0, code=1), pod(of, 1), pod(of, 2)))
+
+    assert deleted(plan(some, NOW)) == {"job-1-1": None, "job-1-2": None}
 
 
 def test_resuming_starts_the_next_attempt() -> None:
@@ -84,18 +93,18 @@ def test_a_finished_job_is_deleted_after_its_time_to_live() -> None:
 
 def test_a_gang_that_finds_no_place_in_time_fails() -> None:
     of = job(nodes=1, deadlines={"queueSeconds": 30})
-    seen = observed(of, pod(of, 0, node=None, running=False, ready=False, phase="Pending"))
+    seen = observed(of, pod(of, 0, node=None, running=False, phase="Pending"))
     seen = with_status(seen, plan(seen, NOW).status)
 
     assert plan(seen, NOW).wake_at == NOW + 30
     status = plan(seen, NOW + 30).status
-    assert (status.phase, status.reason) == (Phase.FAILED, Reason.DEADLINE_EXCEEDED)
+    assert (status.phase, status.reason) == (Phase.FAILED, Reason.QUEUE_DEADLINE)
     assert "queueSeconds" in (status.message or "")
 
 
 def test_a_gang_that_does_not_come_up_in_time_is_restarted_and_counted() -> None:
     of = job(nodes=1, deadlines={"startSeconds": 30})
-    seen = observed(of, pod(of, 0, running=False, ready=False, phase="Pending"))
+    seen = observed(of, pod(of, 0, running=False, phase="Pending"))
     seen = with_status(seen, plan(seen, NOW).status)
 
     made = plan(seen, NOW + 30)
@@ -112,7 +121,7 @@ def test_active_time_adds_up_over_attempts_and_leaves_out_suspension() -> None:
     resumed = with_status(suspended(replace(seen, pods=(pod(of, 0, 2),)), suspend=False), ahead)
     resumed = with_status(resumed, plan(resumed, NOW + 1000).status)
     assert plan(resumed, NOW + 1029).status.phase == Phase.RUNNING
-    assert plan(resumed, NOW + 1030).status.reason == Reason.DEADLINE_EXCEEDED
+    assert plan(resumed, NOW + 1030).status.reason == Reason.ACTIVE_DEADLINE
 
 
 def test_an_edit_that_was_suspended_and_resumed_unseen_replaces_the_gang() -> None:
@@ -136,17 +145,27 @@ def test_a_suspended_job_on_a_lost_node_says_one_thing() -> None:
 
 
 def test_a_gang_that_is_refused_by_a_quota_does_not_wait_for_ever() -> None:
-    of = job(nodes=2, deadlines={"queueSeconds": 30})
+    of = job(nodes=2, deadlines={"queueSeconds": 10})
     seen = observed(of, pod(of, 0), rejections={"job-1-1": "exceeded quota"})
     seen = with_status(seen, plan(seen, NOW).status)
 
-    assert plan(seen, NOW + 29).status.reason == Reason.POD_REJECTED
-    assert plan(seen, NOW + 30).status.reason == Reason.DEADLINE_EXCEEDED
+    assert plan(seen, NOW + 9).status.reason == Reason.QUOTA_EXCEEDED
+    assert plan(seen, NOW + 10).status.reason == Reason.QUEUE_DEADLINE
+
+
+def test_a_gang_that_admission_refuses_for_longer_than_it_may_start_fails() -> None:
+    seen = observed(job(deadlines={"startSeconds": 30}), rejections={"job-1-0": "denied by policy"})
+    seen = with_status(seen, plan(seen, NOW).status)
+
+    assert plan(seen, NOW + 29).status.phase == Phase.PENDING
+    status = plan(seen, NOW + 30).status
+    assert (status.phase, status.reason) == (Phase.FAILED, Reason.POD_REJECTED)
+    assert "denied by policy" in (status.message or "")
 
 
 def test_an_attempt_that_ended_by_a_deadline_names_no_rank() -> None:
     of = job(nodes=1, deadlines={"startSeconds": 30})
-    seen = observed(of, pod(of, 0, running=False, ready=False, phase="Pending"))
+    seen = observed(of, pod(of, 0, running=False, phase="Pending"))
     seen = with_status(seen, plan(seen, NOW).status)
     later = with_status(seen, plan(seen, NOW + 30).status)
 

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -7,15 +8,30 @@ from builders import (
     NOW,
     TRACEBACK,
     broken,
+    deleted,
     ended,
     job,
+    pod,
     program,
+    running,
     with_status,
 )
-from ddpjob_operator.api.names import Phase, Reason
+from ddpjob_operator.api.names import Phase, Reason, contract
 from ddpjob_operator.core.failure import ECHO_WAIT_SECONDS
-from ddpjob_operator.core.model import ReadLog
+from ddpjob_operator.core.failure_classes import CLASSES
+from ddpjob_operator.core.failure_table import inserted
+from ddpjob_operator.core.failure_words import sentence
+from ddpjob_operator.core.model import ReadLog, ReadNode
 from ddpjob_operator.core.plan import plan
+
+START_ERROR = (
+    "failed to create containerd task: runc create failed: unable to start container process:"
+    ' exec: "trian": executable file not found in $PATH'
+)
+
+
+def raising(exception: str) -> str:
+    return f'Traceback (most recent call last):\n  File "t.py", line 1\n{exception}\n'
 
 
 def test_the_failure_names_rank_pod_node_code_and_exception() -> None:
@@ -55,15 +71,42 @@ def test_class_beats_time() -> None:
         ({"code": 137}, Reason.KILLED),
         ({"code": 1, "exit_reason": "OOMKilled"}, Reason.OUT_OF_MEMORY),
         ({"code": 137, "exit_reason": "OOMKilled"}, Reason.OUT_OF_MEMORY),
-        ({"code": 143, "disruption": "EvictionByEvictionAPI: drained"}, Reason.POD_DISRUPTED),
-        ({"code": 137, "reason": "Evicted"}, Reason.POD_DISRUPTED),
+        ({"code": 143, "disruption": "EvictionByEvictionAPI: evicting"}, Reason.EVICTED),
+        ({"code": 137, "reason": "Evicted"}, Reason.EVICTED),
         ({"code": 143, "deletion_deadline": NOW + 9}, Reason.POD_DELETED),
+        ({"code": 143, "disruption": "PreemptionByScheduler: preempting"}, Reason.PREEMPTED),
+        ({"code": 143, "disruption": "DeletionByTaintManager: taint"}, Reason.POD_DISRUPTED),
+        ({"code": 143, "reason": "Terminated"}, Reason.NODE_DRAINED),
+        ({"code": 128, "exit_reason": "StartError", "message": START_ERROR}, Reason.BAD_COMMAND),
+        (
+            {"code": 128, "exit_reason": "StartError", "message": "nvidia-container-cli: timed out"},
+            Reason.CONTAINER_CONFIG,
+        ),
+        ({"code": 127}, Reason.PROGRAM_ERROR),
+        ({"code": 1, "message": raising("torch.OutOfMemoryError: CUDA out of memory. Tried")}, Reason.OUT_OF_MEMORY),
+        ({"code": 1, "message": raising("RuntimeError: Timed out waiting 8000ms for recv")}, Reason.COLLECTIVE_TIMEOUT),
+        ({"code": 1, "message": raising("RuntimeError: Connection closed by peer")}, Reason.COLLECTIVE_ERROR),
+        ({"code": 134, "message": "Watchdog caught collective operation timeout: WorkNCCL"}, Reason.COLLECTIVE_TIMEOUT),
+        ({"code": 134, "message": "free(): invalid pointer"}, Reason.KILLED),
     ],
 )
 def test_every_end_has_its_class(pod_changes, reason) -> None:
     of = program(nodes=1)
 
     assert plan(broken(of, ended(of, 0, **pod_changes)), NOW).status.failure.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("code", "of_trainer"),
+    [
+        (contract.EXIT_BAD_CONFIG, Reason.BAD_CONFIG),
+        (contract.EXIT_HUNG, Reason.HUNG),
+        (contract.EXIT_OUT_OF_MEMORY, Reason.OUT_OF_MEMORY),
+    ],
+)
+def test_the_trainers_codes_mean_something_for_the_trainer_alone(code, of_trainer) -> None:
+    for of, reason in ((job(nodes=1), of_trainer), (program(nodes=1), Reason.PROGRAM_ERROR)):
+        assert plan(broken(of, ended(of, 0, code=code, message="rank 0\nno")), NOW).status.failure.reason == reason
 
 
 def test_a_signal_is_named() -> None:
@@ -109,7 +152,7 @@ def test_an_unreadable_log_does_not_hold_up_the_end() -> None:
         ('rank 0\nrk(x)\n  File "/app/t.py", line 3, in g\n    raise E\nmine.LateError: no', "mine.LateError: no"),
         (
             "rank 0\ncheckpoint at step 4: seed was 0 when it was saved",
-            "rank 0 checkpoint at step 4: seed was 0 when it was saved",
+            "checkpoint at step 4: seed was 0 when it was saved",
         ),
     ],
 )
@@ -134,3 +177,90 @@ def test_a_node_that_came_back_without_its_containers_disrupted_them() -> None:
     status = plan(broken(of, ended(of, 0, code=137, exit_reason="ContainerStatusUnknown")), NOW).status
 
     assert (status.failure.reason, status.restarts.counted) == (Reason.POD_DISRUPTED, 0)
+
+
+def test_a_drained_node_is_told_from_an_eviction_by_being_cordoned() -> None:
+    of = program(nodes=1)
+    evicted = ended(of, 0, code=143, disruption="EvictionByEvictionAPI: Eviction API: evicting")
+    status = plan(replace(broken(of, evicted), nodes_cordoned=frozenset({"node-0"})), NOW).status
+
+    assert (status.failure.reason, status.failure.message) == (Reason.NODE_DRAINED, "node node-0 is being drained")
+
+
+def test_a_pod_that_is_taken_away_has_its_node_asked_for_while_it_still_saves() -> None:
+    of = program(nodes=1)
+    leaving = pod(of, 0, deletion_deadline=NOW + 30, disruption="EvictionByEvictionAPI: evicting")
+
+    assert plan(broken(of, leaving), NOW).questions == (ReadNode(name="node-0"),)
+
+
+def test_what_asked_the_ranks_to_stop_is_the_cause_and_what_they_saved_is_told() -> None:
+    """A rank that had saved its work was once said to have been deleted by somebody, with nothing saved."""
+    of = job(nodes=2)
+    evicted = ended(of, 1, code=75, disruption="PreemptionByScheduler: preempting", ended_seen=NOW)
+    seen = broken(of, evicted)
+    made = plan(seen, NOW)
+    assert (made.status.failure.reason, made.status.failure.node) == (Reason.PREEMPTED, "node-1")
+    seen = with_status(seen, made.status)
+    assert deleted(plan(seen, NOW)) == {"job-1-0": None}  # with time to save as well
+
+    saved = replace(seen, pods=(ended(of, 0, code=75, message="checkpointStep=52"), evicted))
+    status = plan(saved, NOW + 1).status
+    assert (status.failure.reason, status.failure.checkpoint_step) == (Reason.PREEMPTED, 52)
+    assert "was preempted in attempt 1: preempting; it had saved step 52" in sentence(status.failure)
+
+
+def test_a_pod_that_went_faster_than_a_pass_is_known_by_what_it_showed_last() -> None:
+    of = program(nodes=2)
+    last = ended(of, 1, code=143, disruption="PreemptionByScheduler: preempting", deletion_deadline=NOW + 9)
+    seen = running(of)
+    status = plan(replace(seen, pods=seen.pods[:1], vanished=(last,)), NOW).status
+
+    assert (status.failure.reason, status.failure.node, status.failure.exit_code) == (Reason.PREEMPTED, "node-1", 143)
+
+
+@pytest.mark.parametrize(
+    ("pod_changes", "words"),
+    [
+        (
+            {"code": 128, "exit_reason": "StartError", "message": START_ERROR},
+            'could not start in attempt 1: exec: "trian":',
+        ),
+        ({"code": 137, "exit_reason": "OOMKilled"}, "ran out of memory in attempt 1: it was OOMKilled: raise"),
+        (
+            {"code": 143, "deletion_deadline": NOW + 9},
+            "was deleted in attempt 1: not by the operator",
+        ),
+        (
+            {"code": 143, "disruption": "EvictionByEvictionAPI: Eviction API: evicting"},
+            "was evicted in attempt 1: Eviction",
+        ),
+        (
+            {
+                "code": 1,
+                "message": raising("RuntimeError: [/pytorch/unbound_buffer.cc:78] Timed out waiting 8000ms for recv"),
+            },
+            "waited in vain for other ranks in attempt 1: RuntimeError: Timed out waiting 8000ms for recv",
+        ),
+    ],
+)
+def test_the_sentence_says_what_happened_to_the_rank(pod_changes, words) -> None:
+    of = program(nodes=1, restart={"maxRestarts": 0})
+    made = plan(broken(of, ended(of, 0, **pod_changes)), NOW)
+
+    assert words in sentence(made.status.failure)
+
+
+def test_every_reason_for_trouble_is_a_class() -> None:
+    harmless = {
+        *(Reason.CREATING, Reason.STARTING, Reason.STOPPING, Reason.BACKING_OFF, Reason.RUNNING, Reason.FINISHING),
+        *(Reason.SUSPENDED, Reason.SUCCEEDED, Reason.SPEC_CHANGED),
+    }
+
+    assert {row.reason for row in CLASSES} == set(Reason) - harmless
+
+
+def test_the_readme_shows_the_classes_that_decide() -> None:
+    readme = (Path(__file__).parents[3] / "operator/ddpjob_operator/README.md").read_text()
+
+    assert inserted(readme) == readme, "run `make generate`"

@@ -90,6 +90,12 @@ def test_the_trainer_is_started_with_its_configuration() -> None:
     assert json.loads(config) == {"recipe": "digits", "globalBatchSize": 32, "checkpointEverySteps": 5}
 
 
+def test_a_default_that_the_api_server_wrote_into_the_spec_is_not_handed_on() -> None:
+    of = job(trainer={"recipe": "digits", "perProcessBatchSize": 0, "seed": 0, "epochs": 3})
+
+    assert json.loads(main(of)["command"][-1]) == {"recipe": "digits", "epochs": 3}
+
+
 def test_a_command_runs_as_given_without_a_shell() -> None:
     command = ["torchrun", "train.py", "--name", "$(whoami); rm -rf /"]
 

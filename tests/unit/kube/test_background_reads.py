@@ -1,18 +1,20 @@
 """Reads of logs and nodes in the background: how often, how many at a time, and what a failure becomes."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from ddpjob_operator.core.model import Job, Observed, Pod, ReadLog, ReadNode
+from ddpjob_operator.core.model import Job, Observed, Pod, ReadLog, ReadNode, ReadWarning
+from ddpjob_operator.kube import pod_warnings as pod_warnings_module
 from ddpjob_operator.kube import progress as progress_module
 from ddpjob_operator.kube import questions as questions_module
+from ddpjob_operator.kube.client import Page
 from ddpjob_operator.kube.errors import ApiError, NotFoundError, RejectedError, UnavailableError
 from ddpjob_operator.kube.progress import ProgressReader
-from ddpjob_operator.kube.questions import LOG_KEEP_BYTES, Questions
+from ddpjob_operator.kube.questions import LOG_KEEP_BYTES, NodeState, Questions
 
 JOB = Job(
     namespace="ns", name="j", uid="j1", resource_version="1", generation=1, created=0.0, deleting=False, spec=None
@@ -105,15 +107,15 @@ async def test_a_node_is_asked_for_until_nobody_wants_to_know(monkeypatch: pytes
     questions.ask(JOB, [ReadNode(name="n")], [])
     await happens(lambda: cluster.num_nodes >= 3)
     assert keys.empty()  # An alive node is no news.
-    assert questions.nodes_gone(KEY) == frozenset()
+    assert questions.nodes(KEY, NodeState.GONE) == frozenset()
     cluster.node = NotFoundError("get", "no")
     assert await keys.next() == KEY
-    assert questions.nodes_gone(KEY) == {"n"}
+    assert questions.nodes(KEY, NodeState.GONE) == {"n"}
     questions.ask(JOB, [], [])
     num_nodes = cluster.num_nodes
     await time_to_do_wrong()
     assert cluster.num_nodes == num_nodes
-    assert questions.nodes_gone(KEY) == frozenset()
+    assert questions.nodes(KEY, NodeState.GONE) == frozenset()
 
 
 @pytest.mark.parametrize("error", [RejectedError("get", "forbidden", status=403), UnavailableError("get", "late")])
@@ -123,7 +125,7 @@ async def test_a_node_that_cannot_be_read_is_not_gone(error: ApiError, monkeypat
     questions, _ = asking(cluster)
     questions.ask(JOB, [ReadNode(name="n")], [])
     await happens(lambda: cluster.num_nodes >= 3)
-    assert questions.nodes_gone(KEY) == frozenset()
+    assert questions.nodes(KEY, NodeState.GONE) == frozenset()
     await questions.stop()
 
 
@@ -181,3 +183,91 @@ async def test_an_interval_of_0_reads_nothing() -> None:
     await time_to_do_wrong()
     assert cluster.num_logs == 0
     running.cancel()
+
+
+@pytest.mark.usefixtures("quick")
+async def test_silence_is_a_log_that_can_be_read_and_says_nothing_new() -> None:
+    cluster, keys = Cluster(log=LINE % 1), Keys()
+    reader = ProgressReader(cluster, 0.01, keys.put_nowait)  # type: ignore[arg-type]  # it does what a Client does
+    running = asyncio.create_task(reader.run())
+    reader.follow(Observed(job=JOB, pods=(rank0(),)))
+    await happens(lambda: reader.silent_seconds(KEY, "p0") > 0.05)
+    assert reader.silent_seconds(KEY, "another") == 0
+
+    cluster.log = UnavailableError("log", "the node does not answer")
+    await happens(lambda: cluster.num_logs > 0)
+    num_logs = cluster.num_logs
+    await happens(lambda: cluster.num_logs > num_logs + 2)
+    before = reader.silent_seconds(KEY, "p0")
+    await happens(lambda: cluster.num_logs > num_logs + 6)
+    assert reader.silent_seconds(KEY, "p0") == before, "a log that cannot be read says nothing of the program"
+
+    cluster.log = LINE % 2
+    await happens(lambda: reader.silent_seconds(KEY, "p0") < before)
+    running.cancel()
+    await reader.stop()
+
+
+async def test_warnings_of_a_pod_are_followed_while_it_is_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_warnings_module, "READ_AGAIN_SECONDS", 0.01)
+
+    class Events(Cluster):
+        items: ClassVar = [
+            {"reason": "FailedMount", "message": "no volume", "metadata": {"resourceVersion": "9"}},
+            {"reason": "FailedMount", "message": "an older one", "metadata": {"resourceVersion": "8"}},
+            {"reason": "BackOff", "message": "told by the status", "metadata": {"resourceVersion": "10"}},
+        ]
+
+        async def pages(self, *_: Any, **__: Any) -> AsyncIterator[Page]:
+            yield Page(items=self.items, resource_version="10")
+
+    questions, keys = asking(Events())
+    questions.ask(JOB, [ReadWarning(pod="p", uid="p0")], ["p0"])
+    assert await keys.next() == KEY
+    assert questions.warnings(KEY) == {"p0": "no volume"}
+    await time_to_do_wrong()
+    assert keys.empty(), "the same warning is no news"
+
+    questions.ask(JOB, [], ["p0"])
+    assert questions.warnings(KEY) == {}
+    await questions.stop()
+
+
+@pytest.mark.parametrize("text", ["other output\n" * 20, "failed to try resolving symlinks in path: no such file"])
+@pytest.mark.usefixtures("quick")
+async def test_a_piece_of_log_that_does_not_tell_is_no_silence(text: str) -> None:
+    class Lines(Cluster):
+        async def pod_log(self, *_: Any, tail_lines: int, **__: Any) -> str:
+            self.num_logs += 1
+            assert isinstance(self.log, str)
+            return "".join(self.log.splitlines(keepends=True)[-tail_lines:])
+
+    cluster, keys = Lines(log=LINE % 1), Keys()
+    reader = ProgressReader(cluster, 0.01, keys.put_nowait)  # type: ignore[arg-type]  # it does what a Client does
+    running = asyncio.create_task(reader.run())
+    reader.follow(Observed(job=JOB, pods=(rank0(),)))
+    await keys.next()
+    cluster.log = text if text.startswith("failed") else LINE % 1 + text * 200
+    await happens(lambda: reader.silent_seconds(KEY, "p0") > 0 or cluster.num_logs > 3)
+    before, num_logs = reader.silent_seconds(KEY, "p0"), cluster.num_logs
+    await happens(lambda: cluster.num_logs > num_logs + 4)
+    assert reader.silent_seconds(KEY, "p0") == before
+
+    cluster.log = LINE % 2 + "other output\n" * 100  # found in a longer piece
+    await keys.next()
+    latest = reader.latest(KEY, "p0")
+    assert latest is not None
+    assert latest.step == 2
+    running.cancel()
+    await reader.stop()
+
+
+async def test_few_causes_and_nodes_are_read_at_a_time() -> None:
+    cluster = Cluster()
+    cluster.seconds = 0.02
+    questions, _ = asking(cluster)
+    for number in range(30):
+        questions.ask(replace(JOB, name=f"j{number}"), [ReadLog(pod="p", uid=f"p{number}")], [f"p{number}"])
+    await happens(lambda: cluster.num_logs >= 30)
+    assert cluster.most_at_once == questions_module.MAX_LOGS_AT_ONCE
+    await questions.stop()

@@ -157,3 +157,12 @@ def test_kopf_s_deletions_reach_the_cache() -> None:
     feed.take(None, body("a", 1))
     feed.take("DELETED", body("a", 2))
     assert jobs.get("ns", "a") is None
+
+
+def test_a_version_with_nothing_new_in_it_wakes_nobody() -> None:
+    changes = Changes()
+    slim = Cache[str](PODS, "", lambda body, _: str(body["metadata"]["labels"]["job"]), changes.note)
+    for version, label in ((1, "a"), (2, "a"), (3, "b")):
+        assert slim.put(body("x", version, label=label))
+    assert changes == [(None, "a"), ("a", "b")]
+    assert not slim.put(body("x", 2, label="a"))

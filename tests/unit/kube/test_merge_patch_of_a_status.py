@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ddpjob_operator.api.status import DDPJobStatus, Progress
-from ddpjob_operator.kube.status_writer import as_json, merge_patch_between
+from ddpjob_operator.kube.status_writer import merge_patch_between
 
 
 def patched(target: Any, patch: Any) -> Any:
@@ -54,6 +54,6 @@ def test_applied_to_the_old_it_gives_the_new(old: dict[str, Any], new: dict[str,
 
 
 def test_a_field_that_became_none_is_removed() -> None:
-    old = as_json(DDPJobStatus(ready="1/2", progress=Progress(step=1, loss=0.5)))
-    new = as_json(DDPJobStatus(progress=Progress(step=2)))
+    old = DDPJobStatus(ready="1/2", progress=Progress(step=1, loss=0.5)).as_json()
+    new = DDPJobStatus(progress=Progress(step=2)).as_json()
     assert merge_patch_between(old, new) == {"ready": None, "progress": {"step": 2, "loss": None}}

@@ -30,6 +30,39 @@ async def test_a_key_added_twice_comes_once() -> None:
     assert await nothing_comes(queue)
 
 
+async def test_what_is_added_as_first_comes_first_and_once_however_often_it_was_added() -> None:
+    queue = WorkQueue()
+    queue.add(A)
+    queue.add(B)
+    queue.add(B, first=True)
+    queue.add(B)
+    assert [await take(queue), await take(queue)] == [B, A]
+    queue.done(A)
+    queue.done(B)
+    assert len(queue) == 0
+    assert await nothing_comes(queue)
+
+
+async def test_what_became_urgent_while_in_work_comes_first_when_it_is_done() -> None:
+    queue = WorkQueue()
+    queue.add(A)
+    assert await take(queue) == A
+    queue.add(B)
+    queue.add(A, first=True)
+    queue.done(A)
+    assert [await take(queue), await take(queue)] == [A, B]
+
+
+async def test_urgency_ends_with_the_pass() -> None:
+    queue = WorkQueue()
+    queue.add(A, first=True)
+    assert await take(queue) == A
+    queue.done(A)
+    queue.add(B)
+    queue.add(A)
+    assert [await take(queue), await take(queue)] == [B, A]
+
+
 async def test_a_key_in_work_waits_until_it_is_done() -> None:
     queue = WorkQueue()
     queue.add(A)

@@ -1,0 +1,66 @@
+"""What is worth an Event when a job's status changes.
+
+Events are for people who look at a job for the first time (`kubectl describe`): few, and each says something that the
+status no longer does. A job that runs well has two, of its start and of its end.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ddpjob_operator.api.names import ConditionType, Reason
+from ddpjob_operator.api.status import DDPJobStatus, Failure
+from ddpjob_operator.core.failure_words import sentence
+
+#: What a waiting job should be looked at for.
+_OBSTACLES = frozenset(
+    {
+        Reason.UNSCHEDULABLE,
+        Reason.QUOTA_EXCEEDED,
+        Reason.POD_REJECTED,
+        Reason.IMAGE_PULL,
+        Reason.CONTAINER_CONFIG,
+        Reason.TERMINATING_TOO_LONG,
+        Reason.GANG_GIVEN_BACK,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """The content of one Event."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+def events_between(before: DDPJobStatus, after: DDPJobStatus) -> tuple[Notice, ...]:
+    """What happened between two statuses of a job, in the order in which it did."""
+    notices: list[Notice] = []
+    if (failure := _new_failure(before, after)) is not None:
+        notices.append(Notice(type="Warning", reason=failure.reason, message=sentence(failure)))
+    reason, message = after.reason or "", after.message or ""
+    if _turned(before, after, ConditionType.SUCCEEDED):
+        notices.append(Notice(type="Normal", reason=reason, message=message))
+    elif _turned(before, after, ConditionType.FAILED):
+        notices = [Notice(type="Warning", reason=reason, message=message)]  # which holds the failure's sentence
+    elif _turned(before, after, ConditionType.SUSPENDED):
+        notices.append(Notice(type="Normal", reason=reason, message=message))
+    elif _turned(before, after, ConditionType.RUNNING):
+        notices.append(Notice(type="Normal", reason=Reason.RUNNING, message=f"attempt {after.attempt} runs"))
+    elif reason in _OBSTACLES and before.reason != reason:
+        notices.append(Notice(type="Warning", reason=reason, message=message))
+    return tuple(notices)
+
+
+def _turned(before: DDPJobStatus, after: DDPJobStatus, type_: ConditionType) -> bool:
+    return after.condition(type_) and not before.condition(type_)
+
+
+def _new_failure(before: DDPJobStatus, after: DDPJobStatus) -> Failure | None:
+    """A failure that was not known, or is of another class than was thought."""
+    failure, known = after.failure, before.failure
+    if failure is None:
+        return None
+    is_known = known is not None and (known.attempt, known.reason) == (failure.attempt, failure.reason)
+    return None if is_known else failure

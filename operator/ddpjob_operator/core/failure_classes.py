@@ -1,0 +1,240 @@
+"""Everything that can go wrong with a job: how it is recognised, whether it counts, and what follows.
+
+`KINDS` decides and the table in the operator's README is made of the same rows (`failure_table.py`), so the two cannot
+differ. A restart rule of the user's, by exit code, goes before all of it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from ddpjob_operator.api.names import Reason
+
+
+class Kind(Enum):
+    """How a failure is dealt with."""
+
+    COUNTED = "restart, counted"
+    UNCOUNTED = "restart, not counted"
+    FINAL = "the job fails"
+    WAITS = "waits, and says so"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureClass:
+    """One way to end."""
+
+    reason: Reason
+    kind: Kind
+    recognised: str
+    """What it is recognised by."""
+    says: str
+    """What the user reads, by example: the end of the status' message."""
+    how: str = ""
+    """What the rank did or suffered; by default how its program ended."""
+    blames_node: bool = False
+    """Whether it may be the node's fault: a node blamed twice is avoided."""
+    is_echo: bool = False
+    """Whether another rank's end is likely to be the cause."""
+
+
+CLASSES = (
+    FailureClass(
+        reason=Reason.PROGRAM_ERROR,
+        kind=Kind.COUNTED,
+        recognised="any other exit code; under torchrun the worker's, from torchrun's table",
+        says="ended with exit code 1 …: ValueError: label 12 is out of range for 10 classes",
+        blames_node=True,
+    ),
+    FailureClass(
+        reason=Reason.BAD_COMMAND,
+        kind=Kind.FINAL,
+        recognised="the container runtime finds no such program, or may not execute it",
+        says='could not start …: exec: "trian.py": executable file not found in $PATH',
+        how="could not start",
+    ),
+    FailureClass(
+        reason=Reason.BAD_CONFIG,
+        kind=Kind.FINAL,
+        recognised="exit code 2 of the built-in trainer",
+        says="ended with exit code 2 …: trainer.recipe …; another attempt would end the same",
+    ),
+    FailureClass(
+        reason=Reason.OUT_OF_MEMORY,
+        kind=Kind.COUNTED,
+        recognised="OOMKilled, whatever the exit code but 0; or an out-of-memory exception (CUDA, the allocator, Python's);"
+        " or exit code 71 of the trainer",
+        says="ran out of memory …: it was OOMKilled: raise resources.limits.memory or use less",
+        how="ran out of memory",
+    ),
+    FailureClass(
+        reason=Reason.KILLED,
+        kind=Kind.COUNTED,
+        recognised="the program died of a signal that the operator did not cause",
+        says="died of signal 9 (SIGKILL)",
+        blames_node=True,
+    ),
+    FailureClass(
+        reason=Reason.COLLECTIVE_TIMEOUT,
+        kind=Kind.COUNTED,
+        recognised="an exception of a collective that timed out, on every rank that failed",
+        says="waited in vain for other ranks …: RuntimeError: Timed out waiting 1800000ms for recv operation to complete",
+        is_echo=True,
+        how="waited in vain for other ranks",
+    ),
+    FailureClass(
+        reason=Reason.COLLECTIVE_ERROR,
+        kind=Kind.COUNTED,
+        recognised="an exception of a lost connection (or exit code 69 of the trainer), on every rank that failed",
+        says="lost other ranks …: RuntimeError: Connection closed by peer",
+        is_echo=True,
+        how="lost other ranks",
+    ),
+    FailureClass(
+        reason=Reason.HUNG,
+        kind=Kind.COUNTED,
+        recognised="no new step or phase in rank 0's log for deadlines.hangSeconds, while the log can be read; or exit code"
+        " 70 of the trainer, whose ranks found out which of them is late",
+        how="made no progress",
+        says="made no progress …: it said nothing after step 120 (train) for 15m0s (deadlines.hangSeconds); the pods are kept",
+    ),
+    FailureClass(
+        reason=Reason.IMAGE_PULL,
+        kind=Kind.COUNTED,
+        recognised="deadlines.startSeconds passed while an image cannot be pulled",
+        says="did not start …: 2 of 4 pods wait: image x:2.1 cannot be pulled: not found; deadlines.startSeconds is 10m0s",
+        how="did not start",
+    ),
+    FailureClass(
+        reason=Reason.CONTAINER_CONFIG,
+        kind=Kind.COUNTED,
+        recognised="deadlines.startSeconds passed while a container cannot be made (Secret, ConfigMap, volume); or the"
+        " runtime fails to start it",
+        says='did not start …: 4 of 4 pods wait: secret "hf-token" not found; deadlines.startSeconds is 10m0s',
+        how="did not start",
+    ),
+    FailureClass(
+        reason=Reason.START_DEADLINE,
+        kind=Kind.COUNTED,
+        recognised="deadlines.startSeconds passed for any other cause",
+        says="did not start …: 1 of 4 pods are starting; deadlines.startSeconds is 10m0s",
+        how="did not start",
+        blames_node=True,
+    ),
+    FailureClass(
+        reason=Reason.FINISH_DEADLINE,
+        kind=Kind.COUNTED,
+        recognised="deadlines.finishSeconds passed after the first rank ended well",
+        says="was ended …: it still ran deadlines.finishSeconds (1h0m) after the first rank had ended well",
+        how="was ended",
+    ),
+    FailureClass(
+        reason=Reason.POD_DELETED,
+        kind=Kind.UNCOUNTED,
+        recognised="a pod is deleted, or gone, and not by the operator",
+        says="was deleted …: not by the operator",
+        how="was deleted",
+    ),
+    FailureClass(
+        reason=Reason.EVICTED,
+        kind=Kind.UNCOUNTED,
+        recognised="DisruptionTarget EvictionByEvictionAPI, or the kubelet's Evicted",
+        says="was evicted …: Eviction API: evicting",
+        how="was evicted",
+    ),
+    FailureClass(
+        reason=Reason.PREEMPTED,
+        kind=Kind.UNCOUNTED,
+        recognised="DisruptionTarget PreemptionByScheduler, or the kubelet's Preempting",
+        says="was preempted …: default-scheduler: preempting to accommodate a higher priority pod",
+        how="was preempted",
+    ),
+    FailureClass(
+        reason=Reason.NODE_DRAINED,
+        kind=Kind.UNCOUNTED,
+        recognised="evicted from a node that is cordoned, or ended by the node's shutdown",
+        says="had to leave its node …: node gpu-3 is being drained",
+        how="had to leave its node",
+    ),
+    FailureClass(
+        reason=Reason.NODE_LOST,
+        kind=Kind.UNCOUNTED,
+        recognised="its node is gone, not Ready or out of service, and the pod has outlived its deletion",
+        says="was lost …: node gpu-3 stopped answering",
+        blames_node=True,
+        how="was lost",
+    ),
+    FailureClass(
+        reason=Reason.POD_DISRUPTED,
+        kind=Kind.UNCOUNTED,
+        recognised="any other DisruptionTarget; a pod that the kubelet refused or lost track of",
+        says="was taken away …: DeletionByTaintManager: Taint manager: deleting due to NoExecute taint",
+        how="was taken away",
+    ),
+    FailureClass(
+        reason=Reason.STOPPED_WITH_CHECKPOINT,
+        kind=Kind.UNCOUNTED,
+        recognised="exit code 75, and rank 0's last words say checkpointStep=<n>, beyond every earlier stop",
+        says="stopped on request …; it had saved step 1200",
+        how="stopped on request",
+    ),
+    FailureClass(
+        reason=Reason.UNSCHEDULABLE,
+        kind=Kind.WAITS,
+        recognised="the scheduler finds no node for a pod; deadlines.queueSeconds bounds it",
+        says="4 of 4 pods have no node: 0/4 nodes have nvidia.com/gpu: 8 free",
+    ),
+    FailureClass(
+        reason=Reason.QUOTA_EXCEEDED,
+        kind=Kind.WAITS,
+        recognised="the API server refuses a pod for a quota; deadlines.queueSeconds bounds it",
+        says="2 of 4 pods have no room in quota team: 8 of 8 requests.nvidia.com/gpu used, 4 more wanted by each pod",
+    ),
+    FailureClass(
+        reason=Reason.POD_REJECTED,
+        kind=Kind.WAITS,
+        recognised="the API server refuses a pod for another cause; after deadlines.startSeconds a job that never ran fails",
+        says='the API server refuses resnet-1-0: strict decoding error: unknown field "spec.nodeSelektor"',
+    ),
+    FailureClass(
+        reason=Reason.GANG_GIVEN_BACK,
+        kind=Kind.WAITS,
+        recognised="for 15 to 45 s (longer each time) some pods had a node and the others none",
+        says="2 of 4 pods had a node and the rest found none: they are given back",
+    ),
+    FailureClass(
+        reason=Reason.TERMINATING_TOO_LONG,
+        kind=Kind.WAITS,
+        recognised="an old pod outlives its deletion by a minute on a node that is not known to be lost",
+        says="pod resnet-1-0 outlives its deletion on node gpu-3, which is not known to be lost: restart its kubelet, or …",
+    ),
+    FailureClass(
+        reason=Reason.QUEUE_DEADLINE,
+        kind=Kind.FINAL,
+        recognised="deadlines.queueSeconds passed without a node for every pod",
+        says="the gang found no place within deadlines.queueSeconds (1h0m): 4 of 4 pods have no node: …",
+    ),
+    FailureClass(
+        reason=Reason.ACTIVE_DEADLINE,
+        kind=Kind.FINAL,
+        recognised="deadlines.activeSeconds on nodes, over all attempts",
+        says="the job was active for deadlines.activeSeconds (2d0h)",
+    ),
+    FailureClass(
+        reason=Reason.INVALID_SPEC,
+        kind=Kind.FINAL,
+        recognised="a stored spec that this release cannot read",
+        says="spec.nodes: Input should be greater than or equal to 1",
+    ),
+    FailureClass(
+        reason=Reason.TOO_MANY_INFRASTRUCTURE_RESTARTS,
+        kind=Kind.FINAL,
+        recognised="100 restarts that did not count",
+        says="…; the job was restarted 100 times for causes that do not count",
+    ),
+)
+
+HOW: Mapping[str, str] = {row.reason: row.how for row in CLASSES}
+KINDS: Mapping[str, Kind] = {row.reason: row.kind for row in CLASSES}
+ECHOES = frozenset(row.reason for row in CLASSES if row.is_echo)
+BLAMES_NODE = frozenset(row.reason for row in CLASSES if row.blames_node)

@@ -1,0 +1,106 @@
+"""The class of one rank's end: what the cluster, the kubelet and the program itself say, most certain evidence first."""
+
+import re
+import signal
+
+from ddpjob_operator.api.names import Reason, contract
+from ddpjob_operator.api.spec import DDPJobSpec
+from ddpjob_operator.core.last_words import is_echo, is_out_of_memory, is_timeout, last_exception
+from ddpjob_operator.core.model import Observed, Pod
+
+#: Reason of the DisruptionTarget condition of an eviction through the API, which is also what a drain does.
+EVICTION = "EvictionByEvictionAPI"
+#: What a pod's own reason means: the kubelet ended or refused it.
+_POD_REASONS = {
+    "Evicted": Reason.EVICTED,
+    "Preempting": Reason.PREEMPTED,
+    "NodeShutdown": Reason.NODE_DRAINED,
+    "Terminated": Reason.NODE_DRAINED,
+    "NodeAffinity": Reason.POD_DISRUPTED,
+}
+#: What the reason of a DisruptionTarget condition means
+#: (https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions).
+_DISRUPTIONS = {
+    "PreemptionByScheduler": Reason.PREEMPTED,
+    EVICTION: Reason.EVICTED,
+    "DeletionByPodGC": Reason.NODE_LOST,
+}
+#: The runtime's words for a program that it could not start.
+START_REASONS = frozenset({"StartError", "ContainerCannotRun", "RunContainerError"})
+_NO_SUCH_PROGRAM = re.compile(r"executable file not found|no such file or directory|permission denied|is a directory")
+
+#: Exit codes of the trainer that say it all. Another program may mean anything by them.
+_TRAINERS_CODES = {
+    contract.EXIT_BAD_CONFIG: Reason.BAD_CONFIG,
+    contract.EXIT_HUNG: Reason.HUNG,
+    contract.EXIT_OUT_OF_MEMORY: Reason.OUT_OF_MEMORY,
+}
+
+#: What a step number may be: longer digits are no step and would not fit into a status.
+_SAVED_STEP = re.compile(rf"(?:^|\s){re.escape(contract.TERMINATION_CHECKPOINT_PREFIX)}(\d{{1,15}})(?:\s|$)")
+
+
+def reason_of(seen: Observed, pod: Pod, log: str) -> Reason:
+    """The class of an end, most certain evidence first."""
+    if pod.exit is None and pod.node in seen.nodes_gone:
+        return Reason.NODE_LOST
+    if taken := _taken_away(seen, pod):
+        return taken
+    if pod.deletion_deadline is not None and not pod.ended_before_deletion:
+        return Reason.POD_DELETED
+    stopped = pod.exit is not None and pod.exit.code == contract.EXIT_CHECKPOINTED
+    if stopped and newly_saved_step(seen, pod.attempt) is not None:
+        return Reason.STOPPED_WITH_CHECKPOINT
+    if pod.exit is None:  # the kubelet refused or ended the pod before its program ran
+        return Reason.POD_DISRUPTED
+    return _reason_of_exit(seen.job.spec, pod, log)
+
+
+def _taken_away(seen: Observed, pod: Pod) -> Reason | None:
+    """Why the cluster took the pod away; None if it did not."""
+    if pod.exit is not None and pod.exit.reason == "ContainerStatusUnknown":  # its node went away and came back
+        return Reason.POD_DISRUPTED
+    if pod.reason in _POD_REASONS:
+        return _POD_REASONS[pod.reason]
+    if not pod.disruption:
+        return None
+    reason = _DISRUPTIONS.get(pod.disruption.partition(":")[0], Reason.POD_DISRUPTED)
+    return Reason.NODE_DRAINED if reason == Reason.EVICTED and pod.node in seen.nodes_cordoned else reason
+
+
+def _reason_of_exit(spec: DDPJobSpec | None, pod: Pod, log: str) -> Reason:
+    assert pod.exit is not None, "asked about a container that has ended"
+    trainer = spec is not None and spec.trainer is not None
+    if pod.exit.reason == "OOMKilled":
+        return Reason.OUT_OF_MEMORY
+    if pod.exit.reason in START_REASONS:
+        return Reason.BAD_COMMAND if _NO_SUCH_PROGRAM.search(pod.exit.message) else Reason.CONTAINER_CONFIG
+    if trainer and pod.exit.code in _TRAINERS_CODES:
+        return _TRAINERS_CODES[pod.exit.code]
+    said = last_exception(pod.exit.message) or last_exception(log)
+    if pod.exit.signal == signal.SIGABRT:  # NCCL's watchdog aborts, and C++ prints no traceback
+        said = said or pod.exit.message or log
+    if trainer and pod.exit.code == contract.EXIT_PEER_LOST:
+        return Reason.COLLECTIVE_TIMEOUT if is_timeout(said or pod.exit.message) else Reason.COLLECTIVE_ERROR
+    if is_echo(said):
+        return Reason.COLLECTIVE_TIMEOUT if is_timeout(said) else Reason.COLLECTIVE_ERROR
+    if is_out_of_memory(said):
+        return Reason.OUT_OF_MEMORY
+    return Reason.KILLED if pod.exit.signal else Reason.PROGRAM_ERROR
+
+
+def newly_saved_step(seen: Observed, attempt: int) -> int | None:
+    """The step that rank 0 of the attempt says it saved, if that is beyond every earlier stop's.
+
+    Without this a program that always stops with nothing new would restart for ever without being counted.
+    """
+    steps = [_saved_step(pod) for pod in (*seen.pods, *seen.vanished) if pod.rank == 0 and pod.attempt == attempt]
+    past = [failure for failure in seen.job.status.attempts if failure.attempt < attempt]
+    before = [failure.checkpoint_step for failure in past if failure.checkpoint_step is not None]
+    return next((step for step in steps if step is not None and step > max(before, default=-1)), None)
+
+
+def _saved_step(pod: Pod) -> int | None:
+    """The step that a rank's last words say it saved when it stopped on request."""
+    match = _SAVED_STEP.search(pod.exit.message) if pod.exit else None
+    return int(match[1]) if match else None

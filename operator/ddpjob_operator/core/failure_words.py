@@ -1,0 +1,87 @@
+"""What people read of a failure: the words of one rank's end, and the sentence in which they stand."""
+
+import re
+import signal
+
+from ddpjob_operator.api.names import Reason, contract
+from ddpjob_operator.api.status import Failure
+from ddpjob_operator.core.failure_classes import HOW
+from ddpjob_operator.core.failure_reason import EVICTION
+from ddpjob_operator.core.last_words import last_exception, last_line, printable
+from ddpjob_operator.core.model import Observed, Pod
+
+#: Where in torch's sources an exception was made: `[/…/unbound_buffer.cc:78] `.
+_SOURCE_LINE = re.compile(r"\[/\S+:\d+\] ")
+#: The first line of the trainer's last words.
+_TRAINERS_HEADER = re.compile(rf"^rank \d+(?:{re.escape(contract.TERMINATION_ECHO_SUFFIX)})?\s+")
+#: The runtime wraps what it has to say into the names of all its layers.
+_RUNTIMES_LAYERS = re.compile(r"^.*unable to start container process: ", re.DOTALL)
+
+
+def sentence(failure: Failure) -> str:
+    """The failure in one sentence."""
+    if failure.rank is None:
+        return f"Attempt {failure.attempt} ended: {failure.message}"
+    where = f"Rank {failure.rank} (pod {failure.pod}" + (f", node {failure.node})" if failure.node else ")")
+    said = f": {failure.message}" if failure.message else ""
+    saved = f"; it had saved step {failure.checkpoint_step}" if failure.checkpoint_step is not None else ""
+    return f"{where} {_how(failure)} in attempt {failure.attempt}{said}{saved}"
+
+
+def words_of(seen: Observed, pod: Pod, reason: Reason) -> str:
+    """What is worth telling of a pod's end of this class, in one line."""
+    match reason:
+        case Reason.NODE_LOST:
+            return f"node {pod.node} stopped answering"
+        case Reason.POD_DELETED:
+            return "not by the operator"
+        case Reason.NODE_DRAINED if pod.disruption.startswith(EVICTION):
+            return f"node {pod.node} is being drained"
+        case Reason.EVICTED | Reason.PREEMPTED | Reason.NODE_DRAINED | Reason.POD_DISRUPTED:
+            return _clusters_words(pod, reason)
+        case Reason.STOPPED_WITH_CHECKPOINT:
+            return ""
+    assert pod.exit is not None, "every other class is made from an exit"
+    if reason == Reason.OUT_OF_MEMORY and pod.exit.reason == "OOMKilled":
+        return "it was OOMKilled: raise resources.limits.memory or use less"
+    if reason in (Reason.BAD_COMMAND, Reason.CONTAINER_CONFIG):
+        return printable(_RUNTIMES_LAYERS.sub("", pod.exit.message))
+    return _SOURCE_LINE.sub("", _programs_words(seen, pod))
+
+
+def _how(failure: Failure) -> str:
+    if how := HOW.get(failure.reason):
+        return how
+    if failure.signal is not None:
+        return f"died of signal {failure.signal} ({_signal_name(failure.signal)})"
+    return "was ended" if failure.exit_code is None else f"ended with exit code {failure.exit_code}"
+
+
+def _clusters_words(pod: Pod, reason: Reason) -> str:
+    if pod.disruption:  # what its reason says is told by the class already, but where the class is everything else
+        code, _, message = pod.disruption.partition(": ")
+        return printable(pod.disruption if reason == Reason.POD_DISRUPTED else message or code)
+    kubelets = pod.reason or (pod.exit.reason if pod.exit else "")
+    return printable(f"{kubelets}: {pod.message}".strip(": "))
+
+
+def _programs_words(seen: Observed, pod: Pod) -> str:
+    assert pod.exit is not None, "asked about a program that has ended"
+    log, message = seen.logs.get(pod.uid, ""), pod.exit.message
+    if said := last_exception(log) or last_exception(message):
+        return said
+    if pod.exit.signal:  # what it printed before has nothing to do with it, unless it aborted itself
+        return last_line(message or log) if pod.exit.signal == signal.SIGABRT else ""
+    trainer = seen.job.spec is not None and seen.job.spec.trainer is not None
+    if trainer:
+        message = _TRAINERS_HEADER.sub("", message)  # the rank is named already
+        # A traceback longer than the message lost its head; its last line is the exception.
+        return last_line(message) if '\n  File "' in message else printable(message)
+    return last_line(log) or last_line(message)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"

@@ -1,0 +1,56 @@
+"""Where a job's time goes: queued, starting, training, or lost; and the share that was training (goodput).
+
+Time is put down to what the job was doing whenever that changes, and with each new progress. A failure moves the training
+since the attempt's last checkpoint from training to lost. Suspension is nobody's time.
+"""
+
+from typing import Any
+
+from ddpjob_operator.api.names import ConditionType
+from ddpjob_operator.api.status import DDPJobStatus, TimeSpent
+from ddpjob_operator.core.times import epoch_seconds, rfc3339
+
+_FIELDS = ("queued_seconds", "starting_seconds", "training_seconds", "lost_seconds")
+
+
+def accounted(status: DDPJobStatus, now: float) -> DDPJobStatus:
+    """The status with the time up to now put down to what its clocks say the job was doing."""
+    spent = status.time or TimeSpent(until=rfc3339(now))
+    # Both ends in whole seconds, so that no fraction is dropped or counted twice; a clock set back adds nothing.
+    seconds = max(0, int(now) - int(epoch_seconds(spent.until)))
+    update: dict[str, Any] = {"until": rfc3339(now)}
+    field = _doing(status)
+    if field is not None:
+        update[field] = getattr(spent, field) + seconds
+    return _with_time(status, spent.model_copy(update=update))
+
+
+def work_lost(status: DDPJobStatus, now: float) -> DDPJobStatus:
+    """The accounted status after a failure of its attempt: training since the last checkpoint was for nothing."""
+    since = status.checkpoint_time or status.running_since
+    if status.time is None or since is None:
+        return status
+    lost = min(max(0, int(now) - int(epoch_seconds(since))), status.time.training_seconds)
+    update = {
+        "training_seconds": status.time.training_seconds - lost,
+        "lost_seconds": status.time.lost_seconds + lost,
+    }
+    return _with_time(status, status.time.model_copy(update=update))
+
+
+def _doing(status: DDPJobStatus) -> str | None:
+    if status.condition(ConditionType.SUSPENDED):
+        return None
+    if status.running_since:
+        return "training_seconds"
+    if status.scheduled_time:
+        return "starting_seconds"
+    if status.attempt_start_time is None and status.condition(ConditionType.RESTARTING):
+        return "lost_seconds"
+    return "queued_seconds"
+
+
+def _with_time(status: DDPJobStatus, spent: TimeSpent) -> DDPJobStatus:
+    total = sum(getattr(spent, field) for field in _FIELDS)
+    goodput = round(100 * spent.training_seconds / total, 1) if total else None
+    return status.model_copy(update={"time": spent.model_copy(update={"goodput_percent": goodput})})

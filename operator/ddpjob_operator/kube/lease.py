@@ -1,0 +1,292 @@
+"""Which of several operators works: the one that holds the Lease.
+
+All of them watch and keep their caches; only the holder writes. Nothing of the Lease is compared with a clock of ours: an
+elector notes when it saw the Lease change and counts from there on its own monotonic clock, so clocks may differ as they
+like. A holder that cannot renew stops writing well before anybody else may take the Lease. It goes on trying, and works on
+if nobody has: an API server that was away for a minute is no reason to begin anew. What it cannot stop is a write that is
+on its way at that moment; the engine's own rules make such a write harmless.
+
+A Lease is taken under a resourceVersion, so of several that try one succeeds, and the watch is for speed only.
+"""
+
+import asyncio
+import logging
+import time
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from ddpjob_operator.core.model import Body
+from ddpjob_operator.kube.client import Client
+from ddpjob_operator.kube.errors import ApiError, ConflictError, NotFoundError
+from ddpjob_operator.kube.resources import LEASES
+
+logger = logging.getLogger(__name__)
+
+#: What is asked of the API server at the end must not hold up the end.
+RELEASE_SECONDS = 2.0
+
+
+class LeaseLostError(Exception):
+    """Another has taken the Lease, so what this process knows is no longer what to act on."""
+
+
+class Leadership(Protocol):
+    """The right to work."""
+
+    def held(self) -> bool:
+        """Whether this process may write, at this moment."""
+
+    async def follow(self) -> None:
+        """Watch for changes, for ever."""
+
+    async def try_acquire(self) -> bool:
+        """Take the right if nobody else has it, without waiting. Gives whether this process has it now."""
+
+    async def acquire(self) -> None:
+        """Wait until this process has it."""
+
+    async def keep(self) -> None:
+        """Keep it for ever. Raises LeaseLostError when it is lost."""
+
+    async def release(self) -> None:
+        """Hand it to whoever waits. Needs `keep` to have ended; never raises ApiError."""
+
+
+class Alone:
+    """The right to work of the only operator, which needs no Lease."""
+
+    def held(self) -> bool:
+        """Always."""
+        return True
+
+    async def follow(self) -> None:
+        """There is nothing to watch; runs for ever."""
+        await asyncio.Event().wait()
+
+    async def try_acquire(self) -> bool:
+        """It has it."""
+        return True
+
+    async def acquire(self) -> None:
+        """It has it."""
+
+    async def keep(self) -> None:
+        """Nothing can take it away; runs for ever."""
+        await asyncio.Event().wait()
+
+    async def release(self) -> None:
+        """Nobody waits for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Record:
+    """A Lease as it was seen."""
+
+    holder: str
+    """Empty if it is free."""
+    renewed: str
+    """The holder's time of the last renewal; only ever compared with another one."""
+    seconds: float
+    transitions: int
+    version: int
+
+
+class Elector:
+    """The right to work of whoever holds a Lease."""
+
+    def __init__(self, client: Client, namespace: str, name: str, identity: str, lease_seconds: int) -> None:
+        """Nothing held yet.
+
+        `identity` must differ between processes that live at the same time. One that comes back with the same identity
+        takes up its own Lease at once. `client` must not be one that other requests can hold up.
+        """
+        self._client = client
+        self._namespace = namespace
+        self._name = name
+        self._identity = identity
+        self._lease_seconds = lease_seconds
+        self._renew_seconds = lease_seconds / 3
+        self._request_seconds = lease_seconds / 4
+        self._retry_seconds = lease_seconds / 18
+        #: Time for two tries to renew on an API server that hardly answers.
+        self._deadline_seconds = lease_seconds * 5 / 6
+        self._seen: _Record | None = None  # None: it is not there, or nobody has looked.
+        self._seen_at = 0.0
+        self._newest_version = 0
+        self._changed = asyncio.Event()
+        self._valid_until = 0.0
+
+    def held(self) -> bool:
+        """Whether this process may write, at this moment."""
+        return time.monotonic() < self._valid_until
+
+    async def follow(self) -> None:
+        """Watch the Lease for ever, so that a release, a loss or a deletion is known at once."""
+        while True:
+            pause_seconds = self._retry_seconds
+            try:
+                selector = f"metadata.name={self._name}"
+                async with aclosing(self._client.watch(LEASES, self._namespace, "", "", fields=selector)) as events:
+                    async for event in events:
+                        if event.type == "DELETED":
+                            self._note_absence()
+                        elif event.type != "BOOKMARK":
+                            self._note(event.body)
+            except ApiError as error:
+                logger.warning("the watch of %s goes on later: %s", self, error)
+                pause_seconds = self._renew_seconds
+            await asyncio.sleep(pause_seconds)
+
+    async def try_acquire(self) -> bool:
+        """Take the Lease if it is free, has run out, or was this process's before it was restarted."""
+        try:
+            if self._seen is None:
+                await self._look()
+            if not self._may_be_taken():
+                return False
+            await self._claim()
+        except (ConflictError, NotFoundError):
+            self._seen = None  # Somebody was faster, or has deleted it: look again.
+            return False
+        except (ApiError, TimeoutError) as error:
+            logger.warning("%s cannot be taken: %s", self, _words(error))
+            return False
+        logger.info("%s is held by this process, %s", self, self._identity)
+        return self.held()
+
+    async def acquire(self) -> None:
+        """Wait until this process holds the Lease."""
+        while not await self.try_acquire():
+            await self._wait(max(self._seconds_to_expiry(), self._retry_seconds))
+
+    async def keep(self) -> None:
+        """Renew for ever. Raises LeaseLostError when another holds the Lease, or has held it."""
+        renew_at = self._valid_until - self._deadline_seconds + self._renew_seconds
+        while True:
+            await self._wait(renew_at - time.monotonic())
+            self._check()
+            if time.monotonic() < renew_at:
+                continue
+            try:
+                if self._seen is None:
+                    await self._look()
+                    self._check()
+                await self._claim()
+                renew_at = time.monotonic() + self._renew_seconds
+            except (ConflictError, NotFoundError):
+                self._seen = None  # Not the version that was known: see what it is, but not without a breath.
+                renew_at = time.monotonic() + self._retry_seconds
+            except (ApiError, TimeoutError) as error:
+                renew_at = time.monotonic() + self._retry_seconds
+                effect = "is not renewed yet" if self.held() else "could not be renewed in time, so nothing is written"
+                logger.warning("%s %s: %s", self, effect, _words(error))
+
+    async def release(self) -> None:
+        """Write that nobody holds the Lease, if this process does, so that another takes it without waiting."""
+        if not self.held():
+            return
+        self._valid_until = 0.0
+        try:
+            async with asyncio.timeout(RELEASE_SECONDS):
+                await self._give_up()
+        except (ApiError, TimeoutError) as error:
+            logger.warning("%s is left to run out: %s", self, _words(error))
+        else:
+            logger.info("%s is free", self)
+
+    async def _give_up(self) -> None:
+        while self._seen is not None and self._seen.holder == self._identity:
+            patch = {"metadata": {"resourceVersion": str(self._seen.version)}, "spec": {"holderIdentity": None}}
+            try:
+                self._note(await self._client.merge_patch(LEASES, self._namespace, self._name, patch))
+            except ConflictError:  # A renewal that was cancelled on its way has come through.
+                await self._look()
+
+    def _check(self) -> None:
+        if self._seen is not None and self._seen.holder != self._identity:
+            raise LeaseLostError(f"{self} is held by {self._seen.holder or 'nobody'}, not by {self._identity}")
+
+    def _may_be_taken(self) -> bool:
+        seen = self._seen
+        return seen is None or seen.holder in ("", self._identity) or self._seconds_to_expiry() <= 0
+
+    def _seconds_to_expiry(self) -> float:
+        """As far as this process has seen; it may wait longer than it must, never shorter."""
+        if self._seen is None or not self._seen.holder:
+            return 0.0
+        return self._seen_at + self._seen.seconds - time.monotonic()
+
+    async def _look(self) -> None:
+        """Read the Lease past the watch."""
+        try:
+            async with asyncio.timeout(self._request_seconds):
+                self._note(await self._client.get(LEASES, self._namespace, self._name))
+        except NotFoundError:
+            self._note_absence()
+
+    async def _claim(self) -> None:
+        """Write that this process holds the Lease from now on. ConflictError: it has changed since it was seen."""
+        started_at = time.monotonic()
+        body = self._body(self._seen)
+        async with asyncio.timeout(self._request_seconds):
+            if self._seen is None:
+                answer = await self._client.create(LEASES, self._namespace, body)
+            else:
+                answer = await self._client.merge_patch(LEASES, self._namespace, self._name, body)
+        self._note(answer)
+        if self._seen is not None and self._seen.holder == self._identity:  # Else the watch knows better by now.
+            self._valid_until = started_at + self._deadline_seconds
+
+    def _body(self, former: _Record | None) -> Body:
+        now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        spec: dict[str, Any] = {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": self._lease_seconds,
+            "renewTime": now,
+        }
+        if former is None or former.holder != self._identity:
+            spec |= {"acquireTime": now, "leaseTransitions": former.transitions + 1 if former else 0}
+        if former is None:
+            return {"metadata": {"name": self._name, "namespace": self._namespace}, "spec": spec}
+        return {"metadata": {"resourceVersion": str(former.version)}, "spec": spec}
+
+    def _note(self, body: Body) -> None:
+        """Take in a version of the Lease, unless a newer one is known."""
+        spec = body.get("spec") or {}
+        record = _Record(
+            holder=spec.get("holderIdentity") or "",
+            renewed=spec.get("renewTime") or "",
+            seconds=float(spec.get("leaseDurationSeconds") or self._lease_seconds),
+            transitions=spec.get("leaseTransitions") or 0,
+            version=int(body["metadata"]["resourceVersion"]),
+        )
+        if record.version < self._newest_version:  # The watch may be late.
+            return
+        self._newest_version = record.version
+        former = self._seen
+        if former is None or (former.holder, former.renewed) != (record.holder, record.renewed):
+            self._seen_at = time.monotonic()
+        self._seen = record
+        if record.holder != self._identity:
+            self._valid_until = 0.0
+        self._changed.set()
+
+    def _note_absence(self) -> None:
+        self._seen = None
+        self._changed.set()
+
+    async def _wait(self, seconds: float) -> None:
+        """Until something has changed since the last wait, but no longer."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(seconds, 0.0)):
+                await self._changed.wait()
+        self._changed.clear()
+
+    def __str__(self) -> str:
+        return f"Lease {self._namespace}/{self._name}"
+
+
+def _words(error: ApiError | TimeoutError) -> str:
+    return str(error) or "no answer in time"

@@ -1,0 +1,92 @@
+from dataclasses import replace
+
+import pytest
+
+from builders import NOW, TRACEBACK, broken, created, ended, job, observed, program, running, with_status
+from ddpjob_operator.api.names import Reason
+from ddpjob_operator.core.plan import plan
+from ddpjob_operator.core.times import epoch_seconds, rfc3339
+
+
+def failed_again(in_a_row: int, ran_seconds: float = 5):
+    """A gang that fails now, after so many failures in a row; the next attempt's status is written, its pod stopped."""
+    of = program(nodes=1, restart={"maxRestarts": 100})
+    seen = running(of, NOW - ran_seconds)
+    before = seen.job.status.restarts.model_copy(update={"in_a_row": in_a_row})
+    seen = with_status(seen, seen.job.status.model_copy(update={"restarts": before}))
+    seen = replace(seen, pods=(ended(of, 0, code=1, message=TRACEBACK),))
+    return with_status(seen, plan(seen, NOW).status)
+
+
+def delay(seen) -> float:
+    retry_time = seen.job.status.retry_time
+    return epoch_seconds(retry_time) - NOW if retry_time else 0.0
+
+
+def test_the_first_restart_does_not_wait() -> None:
+    assert created(plan(failed_again(0), NOW)) == ["job-2-0"]
+
+
+@pytest.mark.parametrize(("in_a_row", "about"), [(1, 10), (2, 20), (3, 40), (6, 300), (50, 300)])
+def test_further_ones_wait_twice_as_long_each_time(in_a_row, about) -> None:
+    assert 0.8 * about - 1 <= delay(failed_again(in_a_row)) <= 1.2 * about
+
+
+def test_nothing_is_created_before_and_the_status_says_when() -> None:
+    seen = failed_again(1)
+    at = NOW + delay(seen)
+
+    waiting = plan(seen, at - 1)
+    assert (created(waiting), waiting.wake_at, waiting.status.reason) == ([], at, Reason.BACKING_OFF)
+    assert rfc3339(at) in (waiting.status.message or "")
+    assert created(plan(seen, at)) == ["job-2-0"]
+
+
+def test_an_attempt_that_ran_well_begins_anew() -> None:
+    seen = failed_again(5, ran_seconds=301)
+
+    assert (delay(seen), seen.job.status.restarts.in_a_row) == (0, 1)
+
+
+def test_a_stop_with_a_checkpoint_is_no_failure() -> None:
+    of = job(nodes=1)
+    seen = broken(of, ended(of, 0, code=75, message="checkpointStep=9"))
+    status = plan(with_status(seen, seen.job.status.model_copy()), NOW).status
+
+    assert (status.restarts.in_a_row, status.retry_time) == (0, None)
+
+
+def test_a_clock_that_was_set_back_does_not_stop_the_job() -> None:
+    assert created(plan(failed_again(1), NOW - 86_400)) == ["job-2-0"]
+
+
+def test_a_node_that_was_blamed_twice_is_avoided_and_named() -> None:
+    seen = failed_again(0)
+    failure = seen.job.status.attempts[-1]
+    twice = seen.job.status.model_copy(update={"attempts": [failure.model_copy(update={"attempt": 0}), failure]})
+    made = plan(with_status(seen, twice), NOW)
+
+    (action,) = (action for action in made.actions if action.name == "job-2-0")
+    affinity = action.body["spec"]["affinity"]["nodeAffinity"]
+    (preferred,) = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert preferred["preference"]["matchFields"][0]["values"] == ["node-0"]
+    assert "avoids node-0" in (made.status.message or "")
+
+
+def test_a_node_that_was_blamed_once_is_not() -> None:
+    (action,) = (action for action in plan(failed_again(0), NOW).actions if action.name == "job-2-0")
+
+    assert "affinity" not in action.body["spec"]
+
+
+def test_a_deleted_pod_blames_no_node() -> None:
+    of = program(nodes=1)
+    seen = running(of)
+    gone = replace(seen, pods=(), vanished=(seen.pods[0],))
+    first = plan(gone, NOW).status
+    failure = first.attempts[-1]
+    assert (failure.reason, failure.node) == (Reason.POD_DELETED, "node-0")
+
+    twice = first.model_copy(update={"attempts": [failure.model_copy(update={"attempt": 0}), failure]})
+    made = plan(observed(replace(of, status=twice)), NOW + 60)
+    assert all("affinity" not in action.body["spec"] for action in made.actions if action.name == "job-2-0")

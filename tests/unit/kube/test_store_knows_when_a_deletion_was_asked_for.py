@@ -1,0 +1,58 @@
+"""A kubelet asks for the deletion of a stopped pod again, without a grace, and the object then names that time.
+
+Seen on Kubernetes 1.36: taken for the time of the first request, it made a rank that was told to stop one that had
+stopped by itself, and a deleted pod a StoppedWithCheckpoint.
+"""
+
+from typing import Any
+
+from ddpjob_operator.api import names
+from ddpjob_operator.core.model import Pod
+from ddpjob_operator.kube.store import Store
+
+ENDED = "2026-11-21T20:58:08Z"
+
+
+def pod(version: int, *, deletion: str | None = None, grace: int = 0, ended: str | None = ENDED) -> dict[str, Any]:
+    asked = {"deletionTimestamp": deletion, "deletionGracePeriodSeconds": grace} if deletion else {}
+    state = {"terminated": {"exitCode": 75, "finishedAt": ended}} if ended else {"running": {}}
+    return {
+        "metadata": {
+            "namespace": "ns",
+            "name": "j-1-0",
+            "uid": "pod-1",
+            "resourceVersion": str(version),
+            "labels": {names.LABEL_JOB_UID: "job-1", names.LABEL_ATTEMPT: "1", names.LABEL_RANK: "0"},
+            "ownerReferences": [{"kind": names.KIND, "uid": "job-1", "controller": True}],
+            **asked,
+        },
+        "spec": {"containers": [{"name": names.MAIN_CONTAINER}]},
+        "status": {"phase": "Running", "containerStatuses": [{"name": names.MAIN_CONTAINER, "state": state}]},
+    }
+
+
+def last_record(*bodies: dict[str, Any]) -> Pod:
+    known = Store(lambda _, **__: None, lambda *_: None)
+    for body in bodies:
+        known.pods.put(body)
+    (record,) = known.pods.records()
+    return record
+
+
+def test_the_first_request_counts() -> None:
+    record = last_record(
+        pod(1, ended=None),
+        pod(2, ended=None, deletion="2026-11-21T20:58:17Z", grace=10),
+        pod(3, deletion="2026-11-21T20:58:17Z", grace=10),
+        pod(4, deletion="2026-11-21T20:58:09Z"),
+    )
+
+    assert not record.ended_before_deletion
+
+
+def test_a_pod_that_is_tidied_away_after_its_end_had_ended_before() -> None:
+    assert last_record(pod(1), pod(2, deletion="2026-11-21T20:59:00Z")).ended_before_deletion
+
+
+def test_who_did_not_see_the_first_request_knows_of_none() -> None:
+    assert not last_record(pod(1, deletion="2026-11-21T20:58:09Z")).ended_before_deletion

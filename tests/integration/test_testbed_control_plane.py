@@ -102,6 +102,14 @@ def test_a_pod_on_a_kwok_node_does_what_its_annotations_say(
     assert "waiting" in state(kubectl, namespace, "waits")
 
 
+def test_a_kwok_node_gives_signs_of_life(control_plane: testbed.ControlPlane, kwok_nodes: list[str]) -> None:
+    def holders() -> dict[str, str]:
+        leases = control_plane.kubectl.json("get", "leases", "-n", "kube-node-lease")["items"]
+        return {lease["metadata"]["name"]: lease["spec"].get("renewTime") for lease in leases}
+
+    testbed.wait_for("each node's Lease", lambda: all(holders().get(node) for node in kwok_nodes), seconds=30)
+
+
 @pytest.mark.usefixtures("kwok_nodes")
 def test_a_deleted_pod_on_a_kwok_node_goes(control_plane: testbed.ControlPlane, namespace: str) -> None:
     control_plane.kubectl.apply(pod("runs", namespace), pod("waits", namespace, pending="true"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import ssl
 import subprocess
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from testbed import kubeconfig, kwok, ports, tools
+from testbed import audit, kubeconfig, kwok, ports, tools
 from testbed.helm import Helm
 from testbed.instance import Instance
 from testbed.kubectl import Kubectl
@@ -53,6 +54,7 @@ class ControlPlane:
         node_monitor_grace_seconds: a node silent for so long becomes NotReady (Kubernetes' own default is 50).
         gang_scheduling: serve PodGroup (`scheduling.k8s.io/v1alpha2`) and schedule by it.
         node_names: real nodes that will join; each gets credentials.
+        audit: record writes to DDPJobs and what they own in `audit_log`.
 
     Attributes:
         kubeconfig: path of a self-contained kubeconfig of a cluster administrator.
@@ -68,6 +70,7 @@ class ControlPlane:
         node_monitor_grace_seconds: int = 50,
         gang_scheduling: bool = False,
         node_names: tuple[str, ...] = (),
+        audit: bool = False,
     ) -> None:
         self.name = name or f"test-{os.getpid()}-{next(_numbers)}"
         self.instance = Instance(self.name)
@@ -76,6 +79,7 @@ class ControlPlane:
         self._node_monitor_grace_seconds = node_monitor_grace_seconds
         self._gang_scheduling = gang_scheduling
         self._node_names = node_names
+        self._audits = audit
 
     @property
     def folder(self) -> Path:
@@ -106,6 +110,11 @@ class ControlPlane:
     def server(self) -> str:
         """The API server's URL."""
         return self.instance.description["server"]
+
+    @property
+    def audit_log(self) -> Path:
+        """What was written, for `audit.writes`; there only if it was asked for."""
+        return self.folder / "logs" / "audit.log"
 
     @property
     def serves(self) -> bool:
@@ -291,8 +300,16 @@ class ControlPlane:
             "--enable-admission-plugins=NodeRestriction",
             f"--feature-gates={','.join(gates)}",
             f"--runtime-config={'scheduling.k8s.io/v1alpha2=true' if gates else ''}",
+            *self._auditing(),
             ready=lambda: self.serves,
         )
+
+    def _auditing(self) -> tuple[str, ...]:
+        if not self._audits:
+            return ()
+        policy = self.folder / "audit-policy.json"
+        policy.write_text(json.dumps(audit.POLICY))
+        return (f"--audit-policy-file={policy}", f"--audit-log-path={self.audit_log}")
 
     def _controlling(self, user: str, port: int) -> tuple[str, ...]:
         """What the two programs that work through the API server have in common."""
@@ -343,6 +360,7 @@ class ControlPlane:
             f"--kubeconfig={self.kubeconfig_of('kwok')}",
             f"--config={kwok.STAGES}",
             "--enable-crds=Logs",
+            "--node-lease-duration-seconds=40",  # without leases a node counts as silent once the grace has passed
             f"--manage-nodes-with-label-selector={kwok.NODE_LABEL}",
             "--node-ip=127.0.0.1",
             f"--node-port={port}",

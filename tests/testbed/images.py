@@ -45,7 +45,12 @@ _SOURCES: Mapping[str, tuple[str, ...]] = {
         "trainer/ddpjob_trainer/config.py",
         "trainer/ddpjob_trainer/contract.py",
     ),
-    "trainer": ("requirements/trainer.lock", "trainer/ddpjob_trainer"),
+    "trainer": (
+        "requirements/trainer.lock",
+        "trainer/ddpjob_trainer",
+        "trainer/ddpjob_recipes",
+        "trainer/ddpjob_measure",
+    ),
 }
 
 TARGETS = tuple(_SOURCES)

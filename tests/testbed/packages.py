@@ -1,4 +1,4 @@
-"""The few programs that real nodes take from Debian: they need C libraries, or belong to the distribution."""
+"""The few programs that are taken from Debian: they need C libraries, or belong to the distribution."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 from testbed.errors import TestbedError
 
-#: Program or file, and the package that holds it.
-_NEEDED: Mapping[str, str] = {
+#: What real nodes need: program or file, and the package that holds it.
+NODE_PROGRAMS: Mapping[str, str] = {
     "runc": "runc",
     "nft": "nftables",
     "ip": "iproute2",
@@ -27,13 +27,13 @@ class MissingPackageError(TestbedError):
     """A program is missing and could not be installed."""
 
 
-def install_missing() -> None:
-    """Install those that are missing, with apt-get.
+def install_missing(programs: Mapping[str, str] = NODE_PROGRAMS) -> None:
+    """Install the packages of those programs that are missing, with apt-get.
 
     Raises:
         MissingPackageError: apt-get is not there or failed.
     """
-    missing = sorted({package for program, package in _NEEDED.items() if not shutil.which(program)})
+    missing = sorted({package for program, package in programs.items() if not shutil.which(program)})
     if not missing:
         return
     if not shutil.which("apt-get"):

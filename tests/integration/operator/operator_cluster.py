@@ -36,19 +36,27 @@ async def eventually(what: str, probe: Callable[[], Awaitable[T]], seconds: floa
 
 
 class OperatorProcess:
-    """`python -m ddpjob_operator` against one API server."""
+    """`python -m ddpjob_operator` against one API server, or a script that does the same with other constants."""
 
-    def __init__(self, kubeconfig: Path, log: Path, *arguments: str) -> None:
+    def __init__(
+        self, kubeconfig: Path, log: Path, *arguments: str, program: tuple[str, ...] = ("-m", "ddpjob_operator")
+    ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
-        self._kubeconfig, self._log, self._arguments = kubeconfig, log, arguments
+        self.log = log
+        self._kubeconfig, self._arguments, self._program = kubeconfig, arguments, program
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it and wait until it is ready."""
+        self.launch()
+        testbed.wait_for("the operator to be ready", self._is_ready_or_dead, seconds=60)
+
+    def launch(self) -> subprocess.Popen[bytes]:
+        """Start it and return at once."""
         command = [
-            sys.executable,
-            *("-m", "ddpjob_operator", "--trainer-image", "trainer:1", "--health-port", str(self.port)),
+            *(sys.executable, *self._program),
+            *("--trainer-image", "trainer:1", "--health-port", str(self.port)),
             *("--progress-interval-seconds", "1", *self._arguments),
         ]
         environment = {
@@ -56,9 +64,9 @@ class OperatorProcess:
             "KUBECONFIG": str(self._kubeconfig),
             "PYTHONPATH": f"{ROOT / 'operator'}{os.pathsep}{ROOT / 'trainer'}",
         }
-        with self._log.open("ab") as log:
+        with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-        testbed.wait_for("the operator to be ready", self._is_ready, seconds=60)
+        return self.process
 
     def kill(self) -> None:
         """End it without a word."""
@@ -73,15 +81,19 @@ class OperatorProcess:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
             return str(answer.read().decode())
 
-    def _is_ready(self) -> bool:
-        assert self.process is not None
-        code = self.process.poll()
-        if code is not None:
-            raise AssertionError(f"the operator ended with code {code}:\n{self._log.read_text()[-4000:]}")
+    def is_ready(self) -> bool:
+        """Whether it says that it is."""
         try:
             return self.get("/readyz") == "ok\n"
         except (urllib.error.URLError, OSError):
             return False
+
+    def _is_ready_or_dead(self) -> bool:
+        assert self.process is not None
+        code = self.process.poll()
+        if code is not None:
+            raise AssertionError(f"the operator ended with code {code}:\n{self.log.read_text()[-4000:]}")
+        return self.is_ready()
 
     def _end(self, signal_number: signal.Signals) -> int:
         assert self.process is not None

@@ -63,7 +63,7 @@ class Bench:
 
 @pytest.fixture
 async def bench(client: Client, namespace: Namespace) -> Bench:
-    store, expectations, rejections = Store(lambda _: None, lambda *_: None), Expectations(), Rejections()
+    store, expectations, rejections = Store(lambda _, **__: None, lambda *_: None), Expectations(), Rejections()
     actuator = Actuator(client, store, expectations, rejections)
     store.jobs.put(await namespace.apply("j", nodes=2))
     known = store.job((namespace.name, "j"))

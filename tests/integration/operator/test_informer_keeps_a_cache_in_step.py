@@ -72,7 +72,7 @@ class BrokenStreams:
 
 @asynccontextmanager
 async def following(client: Any, namespace: Namespace) -> AsyncIterator[tuple[Store, Informer]]:
-    store = Store(lambda _: None, lambda *_: None)
+    store = Store(lambda _, **__: None, lambda *_: None)
     informer = Informer(client, store.pods, namespace.name)
     task = asyncio.create_task(informer.run())
     await asyncio.wait_for(informer.synced.wait(), 10)
@@ -173,7 +173,7 @@ async def test_a_cut_watch_goes_on_without_a_list(client: Client, namespace: Nam
 
 
 async def test_a_version_too_old_for_the_server_leads_to_a_list(client: Client, namespace: Namespace) -> None:
-    store = Store(lambda _: None, lambda *_: None)
+    store = Store(lambda _, **__: None, lambda *_: None)
     await namespace.apply("a")
     informer = Informer(client, store.jobs, namespace.name)
     informer._version = "1"  # older than the CRD; as after an hour of sleep
@@ -184,7 +184,7 @@ async def test_a_version_too_old_for_the_server_leads_to_a_list(client: Client, 
 
 
 async def test_an_audit_repairs_what_every_watch_has_missed(client: Client, namespace: Namespace) -> None:
-    store = Store(lambda _: None, lambda *_: None)
+    store = Store(lambda _, **__: None, lambda *_: None)
     ghost, unseen = pod("ghost"), pod("unseen")
     unseen["spec"]["schedulerName"] = "nobody"  # so that nothing changes it
     store.pods.put(await client.create(PODS, namespace.name, ghost))
@@ -198,7 +198,7 @@ async def test_an_audit_repairs_what_every_watch_has_missed(client: Client, name
 
 
 async def test_an_audit_repairs_jobs_whose_deletion_kopf_has_missed(client: Client, namespace: Namespace) -> None:
-    store = Store(lambda _: None, lambda *_: None)
+    store = Store(lambda _, **__: None, lambda *_: None)
     store.jobs.put(await namespace.apply("ghost"))
     await namespace.apply("unseen")
     await namespace.delete_job("ghost")

@@ -10,6 +10,7 @@ from ddpjob_operator.api.status import DDPJobStatus, Progress
 from ddpjob_operator.core.model import Body
 from ddpjob_operator.kube.client import Client
 from ddpjob_operator.kube.errors import ConflictError, NotFoundError
+from ddpjob_operator.kube.events import EventRecorder
 from ddpjob_operator.kube.resources import Resource
 from ddpjob_operator.kube.status_writer import StatusWriter
 from ddpjob_operator.kube.store import KnownJob, Store
@@ -37,9 +38,10 @@ class Desk:
     def __init__(self, client: Client, namespace: Namespace, body: Body) -> None:
         self.namespace, self.first_body = namespace, body
         self.client = Recording(client)
-        self.store = Store(lambda _: None, lambda *_: None)
+        self.store = Store(lambda _, **__: None, lambda *_: None)
         self.store.jobs.put(body)
-        self.writer = StatusWriter(self.client, self.store)  # type: ignore[arg-type]  # it does what a Client does
+        recorder = EventRecorder(client, "test")  # not running, so it writes nothing
+        self.writer = StatusWriter(self.client, self.store, recorder)  # type: ignore[arg-type]  # it does what a Client does
 
     @property
     def known(self) -> KnownJob:
@@ -119,14 +121,24 @@ async def test_a_tick_goes_out_when_its_time_has_come(desk: Desk, monkeypatch: p
     assert (await desk.namespace.status("j"))["ready"] == "1/2"
 
 
-async def test_a_message_that_counts_is_written_at_most_once_a_second(
+async def test_details_of_the_start_are_written_at_most_once_a_second(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await desk.write(phase=Phase.RESTARTING, message="waiting for 3 pods")
-    wait_seconds = await desk.write(message="waiting for 2 pods", ready="1/3")
+    wait_seconds = await desk.write(message="waiting for 2 pods", reason="Stopping", ready="1/3")
     assert wait_seconds is not None
     assert 0 < wait_seconds <= 1
     assert await desk.write(message="waiting for 1 pod", attempt=2) is None
-    monkeypatch.setattr("ddpjob_operator.kube.status_writer.WORDS_SECONDS", 0.0)
+    monkeypatch.setattr("ddpjob_operator.kube.status_writer.DETAILS_SECONDS", 0.0)
     assert await desk.write(message="waiting for none") is None
     assert (await desk.namespace.status("j"))["message"] == "waiting for none"
+
+
+async def test_after_the_creation_of_pods_details_wait_and_what_happened_does_not(desk: Desk) -> None:
+    details = DDPJobStatus(phase=Phase.PENDING, message="2 of 2 pods are still to be created")
+    wait_seconds = await desk.writer.write(desk.known, details, just_created=True)
+    assert wait_seconds is not None
+    assert 0 < wait_seconds <= 1
+    assert await desk.namespace.status("j") == {}
+    assert await desk.writer.write(desk.known, DDPJobStatus(attempt=2), just_created=True) is None
+    assert (await desk.namespace.status("j"))["attempt"] == 2

@@ -1,0 +1,36 @@
+"""A control plane whose API server may be killed and records all writes, and a fault proxy in front of it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import testbed
+from testbed.faultproxy import FaultProxy
+
+MANIFESTS = Path(__file__).parents[4] / "manifests"
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[testbed.ControlPlane]:
+    """Not the one of all other tests: they would not survive what is done to this one."""
+    with testbed.ControlPlane(audit=True) as control_plane:
+        control_plane.kubectl("apply", "--server-side", "-f", str(MANIFESTS / "crd"))
+        control_plane.kubectl("wait", "--for=condition=Established", "crd/ddpjobs.ddpjob.dev", "--timeout=30s")
+        control_plane.add_kwok_nodes(2)
+        yield control_plane
+
+
+@pytest.fixture(scope="session")
+def running_proxy(cluster: testbed.ControlPlane) -> Iterator[FaultProxy]:
+    """The proxy, with whatever rules."""
+    with FaultProxy(cluster, seed=1) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxy(running_proxy: FaultProxy) -> Iterator[FaultProxy]:
+    """The proxy, without a rule before and after."""
+    running_proxy.mend()
+    yield running_proxy
+    running_proxy.mend()

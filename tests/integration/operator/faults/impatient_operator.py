@@ -1,0 +1,24 @@
+"""The operator as it is, but for the time that it gives a silent watch, and with lists in small pages."""
+
+import kopf
+
+from ddpjob_operator import __main__, app
+from ddpjob_operator.kube import client
+
+SILENCE_SECONDS = 2.0
+PAGE_SIZE = 2
+
+_settings = app._kopf_settings
+
+
+def _impatient_settings() -> kopf.OperatorSettings:
+    settings = _settings()
+    settings.watching.inactivity_timeout = SILENCE_SECONDS
+    settings.watching.chunk_size = PAGE_SIZE
+    return settings
+
+
+app._kopf_settings = _impatient_settings
+client.WATCH_SILENCE_SECONDS = SILENCE_SECONDS
+client.PAGE_SIZE = PAGE_SIZE
+__main__.main()

@@ -1,0 +1,154 @@
+"""A leader that loses its Lease or hands it over stops in time, and another finishes its work, late requests included."""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import testbed
+from ddpjob_operator.kube.resources import LEASES
+from lives import LIVES, Lives
+from operator_cluster import Namespace, OperatorProcess, eventually
+from supervised_operator import SupervisedOperator
+from testbed import audit
+from testbed.faultproxy import FaultProxy
+from testbed.faults import WRITES, Delay, LoseRequest, Silence
+
+LEASE_SECONDS = 6
+NUM_HANDOVERS = 10
+SECONDS = 120.0
+Declare = Callable[[str, Path], OperatorProcess]
+
+
+@pytest.fixture
+def declare(namespace: Namespace, tmp_path: Path) -> Iterator[Declare]:
+    """An operator, not started yet, that works only while it has the Lease."""
+    processes: list[OperatorProcess] = []
+
+    def declare_one(identity: str, kubeconfig: Path) -> OperatorProcess:
+        arguments = ["--lease", f"{namespace.name}/operator", "--lease-seconds", str(LEASE_SECONDS)]
+        arguments += ["--identity", identity, "--namespace", namespace.name]
+        processes.append(OperatorProcess(kubeconfig, tmp_path / f"{identity}.log", *arguments))
+        return processes[-1]
+
+    yield declare_one
+    for process in processes:
+        if process.process is not None and process.process.poll() is None:
+            process.kill()
+
+
+def cut_off_from_the_lease(proxy: FaultProxy) -> None:
+    """Neither does a renewal get through, nor does the watch tell that another has the Lease."""
+    proxy.inject(LoseRequest(), target="/leases")
+    proxy.inject(Silence(), verbs=("watch",), target="/leases")
+
+
+async def holder(namespace: Namespace) -> str:
+    return str((await namespace.client.get(LEASES, namespace.name, "operator"))["spec"].get("holderIdentity"))
+
+
+async def uids_of_pods(namespace: Namespace) -> dict[str, str]:
+    return {name: pod["metadata"]["uid"] for name, pod in (await namespace.pods()).items()}
+
+
+async def test_it_stops_writing_before_another_has_the_lease_which_goes_on_with_the_jobs(
+    namespace: Namespace, cluster: testbed.ControlPlane, proxy: FaultProxy, declare: Declare
+) -> None:
+    first, second = declare("first", proxy.kubeconfig), declare("second", cluster.kubeconfig)
+    first.start()
+    second.start()
+    lives = Lives(namespace, cluster)
+    async with lives.take_their_course():
+        for number in range(2):
+            for kind in LIVES:
+                await lives.begin(kind, number)
+        cut_off_from_the_lease(proxy)
+        await lives.begin("recovers", 2)
+
+        async def writes_no_more() -> bool:
+            return "\nddpjob_leader 0.0\n" in first.get("/metrics")
+
+        await eventually("the first to notice", writes_no_more, LEASE_SECONDS)
+        assert await holder(namespace) == "first"
+        writes = proxy.inject(Delay(0.0, 0.0), verbs=WRITES, target="/(pods|services|ddpjobs)")
+        for kind in LIVES:
+            await lives.begin(kind, 3)
+        await lives.end_as_laid_down(SECONDS)
+    assert await holder(namespace) == "second"
+    assert writes.num_struck == 0
+    proxy.mend()
+    assert first.process is not None
+    assert await asyncio.to_thread(first.process.wait, 20) == 1  # It sees now that another has the Lease.
+
+
+@pytest.mark.timeout(400)
+async def test_leaders_that_hand_over_while_the_next_one_sees_pods_late(
+    namespace: Namespace, cluster: testbed.ControlPlane, proxy: FaultProxy, declare: Declare
+) -> None:
+    # The next leader knows of a job that all its pods exist, and has seen none of them.
+    proxy.inject(Delay(2.0, 2.0), verbs=("watch",), target="/pods")
+    lives, kinds = Lives(namespace, cluster), itertools.cycle(LIVES)
+    with (
+        SupervisedOperator(declare("first", proxy.kubeconfig)) as first,
+        SupervisedOperator(declare("second", proxy.kubeconfig)) as second,
+    ):
+        leaders = {"first": first, "second": second}
+        async with lives.take_their_course():
+            for number in range(NUM_HANDOVERS):
+                before = await holder(namespace)
+                (standby,) = [operator for identity, operator in leaders.items() if identity != before]
+                await asyncio.to_thread(standby.wait_until_ready)  # It led until a moment ago.
+                await lives.begin(kind := next(kinds), number)
+                await lives.is_created(f"{kind}-{number}")
+                leaders[before].terminate()
+
+                async def another_leads(before: str = before) -> bool:
+                    return await holder(namespace) in leaders.keys() - {before}
+
+                await eventually("the other to lead", another_leads)
+            await lives.end_as_laid_down(SECONDS)
+    assert len(first.exits) + len(second.exits) == NUM_HANDOVERS + 2
+
+
+async def test_a_pod_that_it_creates_after_that_is_deleted_and_changes_nothing(
+    namespace: Namespace, cluster: testbed.ControlPlane, proxy: FaultProxy, declare: Declare
+) -> None:
+    declare("first", proxy.kubeconfig).start()
+    declare("second", cluster.kubeconfig).start()
+    # Time for another to take the Lease, make the pods itself, lose a rank and delete the survivor.
+    late = proxy.inject(Delay(20.0, 20.0), verbs=("create",), target="/pods")
+    await namespace.apply("j", nodes=2)
+
+    async def both_pods_are_on_their_way() -> bool:
+        return late.num_struck == 2
+
+    await eventually("the first to ask for its pods", both_pods_are_on_their_way)
+    cut_off_from_the_lease(proxy)
+    await namespace.reaches("j", "Running")
+    await namespace.ends("j-1-1", 1)
+    before = await namespace.reaches("j", "Running", attempt=2)
+
+    async def survivor_is_gone() -> dict[str, str] | None:
+        uids = await uids_of_pods(namespace)
+        return uids if set(uids) == {"j-1-1", "j-2-0", "j-2-1"} else None
+
+    uids = await eventually("the survivor to go", survivor_is_gone)
+
+    async def straggler_was_made() -> bool:
+        made = [
+            w.name for w in audit.writes(cluster.audit_log, namespace.name) if (w.resource, w.code) == ("pods", 201)
+        ]
+        return made.count("j-1-0") == 2
+
+    await eventually("the late request to be done", straggler_was_made)
+
+    async def straggler_is_gone() -> bool:
+        return "j-1-0" not in await namespace.pods()
+
+    await eventually("the straggler to be deleted", straggler_is_gone)
+    after = await namespace.status("j")
+    assert (after["phase"], after["attempt"], after["restarts"]) == ("Running", 2, before["restarts"])
+    assert await uids_of_pods(namespace) == uids
+    assert (await namespace.services())["j-master"]["spec"]["selector"]["ddpjob.dev/attempt"] == "2"

@@ -1,0 +1,69 @@
+"""The operator is killed at chance moments of all jobs' lives, most of them between two of its own writes."""
+
+import asyncio
+import itertools
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import testbed
+from lives import LIVES, Lives
+from operator_cluster import Namespace, OperatorProcess
+from supervised_operator import SupervisedOperator
+from testbed.faultproxy import FaultProxy
+from testbed.faults import WRITES, LoseAnswer, LoseRequest
+
+SEED = 20
+NUM_KILLS = 100
+NUM_JOBS = 20
+#: Jobs come one after the other, and at once where the last kill found nothing to do: so some are always young, some old.
+KILLS_PER_JOB = 5
+#: An operator that has nothing to do would else live for ever.
+IDLE_SECONDS = 1.0
+
+
+class Killer:
+    """Ends the operator again and again."""
+
+    def __init__(self, operator: SupervisedOperator, proxy: FaultProxy) -> None:
+        self._operator, self._proxy = operator, proxy
+        self._chance = random.Random(SEED)  # noqa: S311 no secret
+        self.moments: Counter[str] = Counter()
+
+    def kill(self) -> bool:
+        """Once, at a moment of its life that chance chooses. Gives whether it was at work then."""
+        num_ended = len(self._operator.exits)
+        fault, moment = self._chance.choice([(LoseRequest, "before a write"), (LoseAnswer, "after a write")])
+        verbs, skip = WRITES, self._chance.randrange(5)
+        if self._chance.random() < 0.2:
+            # The first dozen are those of its start: lists, then watches.
+            verbs, skip, moment = (), self._chance.randrange(20), "at any request"
+        rule = self._proxy.inject(fault(self._operator.kill), verbs=verbs, skip=skip, times=1)
+        self._operator.wait_until_ready(unless_ended=num_ended + 1)
+        if not self._operator.wait_for_end(num_ended + 1, IDLE_SECONDS):
+            self._operator.kill()
+        assert self._operator.wait_for_end(num_ended + 1, 10)
+        self._proxy.mend()
+        self.moments[moment if rule.num_struck else "idle"] += 1
+        return rule.num_struck > 0
+
+
+@pytest.mark.timeout(900)
+async def test_all_jobs_end_as_with_an_operator_that_lives(
+    namespace: Namespace, cluster: testbed.ControlPlane, proxy: FaultProxy, tmp_path: Path
+) -> None:
+    lives = Lives(namespace, cluster)
+    kinds = itertools.cycle(LIVES)
+    with SupervisedOperator(OperatorProcess(proxy.kubeconfig, tmp_path / "log")) as operator:
+        killer = Killer(operator, proxy)
+        async with lives.take_their_course():
+            at_work = False
+            for number in range(NUM_KILLS):
+                if (number % KILLS_PER_JOB == 0 or not at_work) and len(lives.names) < NUM_JOBS:
+                    await lives.begin(next(kinds), number)
+                at_work = await asyncio.to_thread(killer.kill)
+            print(f"killed {dict(killer.moments)}")
+            await lives.end_as_laid_down(seconds=120)
+        assert operator.exits == [-9] * NUM_KILLS

@@ -1,0 +1,50 @@
+"""Watches that die without a word, and lists in pages of which one comes too late.
+
+With an operator that waits for seconds where the real one waits for a minute and more; else it is the real one.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import testbed
+from lives import LIVES, Lives
+from operator_cluster import Namespace, OperatorProcess
+from supervised_operator import SupervisedOperator
+from testbed.faultproxy import FaultProxy
+from testbed.faults import Answer, Silence, StreamError
+
+IMPATIENT = Path(__file__).with_name("impatient_operator.py")
+SECONDS = 120.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def operator(running_proxy: FaultProxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SupervisedOperator]:
+    log = tmp_path_factory.mktemp("operator") / "log"
+    with SupervisedOperator(OperatorProcess(running_proxy.kubeconfig, log, program=(str(IMPATIENT),))) as operator:
+        yield operator
+
+
+@pytest.fixture
+async def lives(namespace: Namespace, cluster: testbed.ControlPlane) -> Lives:
+    lives = Lives(namespace, cluster)
+    for kind in LIVES:
+        await lives.begin(kind)
+    return lives
+
+
+@pytest.mark.parametrize("resource", ["pods", "services", "ddpjobs"])
+async def test_a_silent_watch_is_given_up_and_begun_anew(resource: str, lives: Lives, proxy: FaultProxy) -> None:
+    rule = proxy.inject(Silence(), verbs=("watch",), target=f"/{resource}", times=5, probability=0.5)
+    async with lives.take_their_course():
+        await lives.end_as_laid_down(SECONDS)
+    assert rule.num_struck
+
+
+async def test_a_list_whose_next_page_is_gone_is_begun_anew(lives: Lives, proxy: FaultProxy) -> None:
+    proxy.inject(StreamError(410), verbs=("watch",), target="/(pods|services)", probability=0.3)  # So it must list.
+    rule = proxy.inject(Answer(410), verbs=("read",), target="continue=", probability=0.3)
+    async with lives.take_their_course():
+        await lives.end_as_laid_down(SECONDS)
+    assert rule.num_struck

@@ -1,0 +1,113 @@
+"""With each kind of fault between it and the API server, the operator brings all jobs to the end they have without."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+import testbed
+from lives import LIVES, Lives
+from operator_cluster import Namespace, OperatorProcess
+from supervised_operator import SupervisedOperator
+from testbed.faultproxy import FaultProxy
+from testbed.faults import WRITES, Answer, CutStream, Delay, Fault, LoseAnswer, LoseRequest, StreamError
+
+SECONDS = 180.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Injected:
+    """A fault, where, and how often."""
+
+    fault: Fault
+    verbs: tuple[str, ...] = ()
+    probability: float
+
+
+FAULTS = {
+    "409": Injected(fault=Answer(409), verbs=WRITES, probability=0.3),
+    "429": Injected(fault=Answer(429, retry_after_seconds=1), probability=0.3),
+    "500": Injected(fault=Answer(500), probability=0.3),
+    "503": Injected(fault=Answer(503), probability=0.3),
+    "delay": Injected(fault=Delay(0.0, 1.0), probability=0.5),
+    "lost request": Injected(fault=LoseRequest(), probability=0.3),
+    "lost answer": Injected(fault=LoseAnswer(), probability=0.3),
+    "cut watch": Injected(fault=CutStream(), verbs=("watch",), probability=0.3),
+    "watch cut in a line": Injected(fault=CutStream(mid_line=True), verbs=("watch",), probability=0.3),
+    "410 in a watch": Injected(fault=StreamError(410), verbs=("watch",), probability=0.2),
+    "500 in a watch": Injected(fault=StreamError(500), verbs=("watch",), probability=0.05),
+}
+
+
+@pytest.fixture(scope="module")
+def operator(running_proxy: FaultProxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SupervisedOperator]:
+    process = OperatorProcess(running_proxy.kubeconfig, tmp_path_factory.mktemp("operator") / "log")
+    with SupervisedOperator(process) as operator:
+        yield operator
+
+
+@pytest.fixture
+def lives(namespace: Namespace, cluster: testbed.ControlPlane) -> Lives:
+    return Lives(namespace, cluster)
+
+
+async def all_kinds_end_as_laid_down(lives: Lives) -> None:
+    async with lives.take_their_course():
+        for number in range(2):
+            for kind in LIVES:
+                await lives.begin(kind, number)
+        await lives.end_as_laid_down(SECONDS)
+
+
+@pytest.mark.usefixtures("operator")
+async def test_without_a_fault(lives: Lives) -> None:
+    await all_kinds_end_as_laid_down(lives)
+
+
+async def test_a_watch_of_jobs_that_ends_in_an_error_ends_the_process_which_is_started_again(
+    lives: Lives, proxy: FaultProxy, operator: SupervisedOperator
+) -> None:
+    # Before those that may end it, too: kopf takes seconds to end the process.
+    num_ended = len(operator.exits)
+    proxy.inject(StreamError(500), verbs=("watch",), target="/ddpjobs", skip=5, times=1)
+    async with lives.take_their_course():
+        for number in range(2):
+            for kind in LIVES:
+                await lives.begin(kind, number)
+            assert await asyncio.to_thread(operator.wait_for_end, num_ended + 1, 30)
+        await lives.end_as_laid_down(SECONDS)
+    assert operator.exits[num_ended:] == [1]  # kopf's way with any error but 410.
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+async def test_with_one_kind_of_fault(kind: str, lives: Lives, proxy: FaultProxy, operator: SupervisedOperator) -> None:
+    injected = FAULTS[kind]
+    num_ended = len(operator.exits)
+    rule = proxy.inject(injected.fault, verbs=injected.verbs, probability=injected.probability)
+    await all_kinds_end_as_laid_down(lives)
+    print(f"{kind}: struck {rule.num_struck} times")
+    assert rule.num_struck > 2
+    if kind != "500 in a watch":  # kopf ends the process on any error in a watch but 410.
+        assert len(operator.exits) == num_ended
+
+
+async def test_with_all_kinds_of_faults_at_once(lives: Lives, proxy: FaultProxy) -> None:
+    rules = [
+        proxy.inject(injected.fault, verbs=injected.verbs, probability=injected.probability / 5)
+        for injected in FAULTS.values()
+    ]
+    await all_kinds_end_as_laid_down(lives)
+    print({kind: rule.num_struck for kind, rule in zip(FAULTS, rules, strict=True)})
+
+
+@pytest.mark.usefixtures("operator")
+async def test_with_an_api_server_that_is_killed_in_the_middle(lives: Lives, cluster: testbed.ControlPlane) -> None:
+    api_server = cluster.components["kube-apiserver"]
+    async with lives.take_their_course():
+        for number in range(3):
+            for kind in LIVES:
+                await lives.begin(kind, number)
+            api_server.kill()
+            await asyncio.to_thread(api_server.start)
+        await lives.end_as_laid_down(SECONDS, audit_has_gaps=True)

@@ -1,0 +1,42 @@
+"""Two operators that both write, as nobody should have them: it costs requests and perhaps a straggler, and ends as with one."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import testbed
+from lives import LIVES, Lives
+from operator_cluster import Namespace, OperatorProcess
+from testbed.faultproxy import FaultProxy
+from testbed.faults import Delay
+
+SECONDS = 120.0
+
+
+@pytest.fixture
+def _two_operators(cluster: testbed.ControlPlane, proxy: FaultProxy, tmp_path: Path) -> Iterator[None]:
+    """Without a Lease, one straight and one through the proxy."""
+    operators = [
+        OperatorProcess(kubeconfig, tmp_path / f"{number}.log")
+        for number, kubeconfig in enumerate((cluster.kubeconfig, proxy.kubeconfig))
+    ]
+    for operator in operators:
+        operator.start()
+    yield
+    for operator in operators:
+        operator.kill()
+
+
+@pytest.mark.usefixtures("_two_operators")
+@pytest.mark.parametrize("late", ["nothing", "pods", "ddpjobs", "services", ""])
+async def test_all_jobs_end_as_with_one_though_one_sees_late(
+    late: str, namespace: Namespace, cluster: testbed.ControlPlane, proxy: FaultProxy
+) -> None:
+    proxy.inject(Delay(0.0, 2.0), verbs=("watch",), target=late)
+    lives = Lives(namespace, cluster)
+    async with lives.take_their_course():
+        for number in range(2):
+            for kind in LIVES:
+                await lives.begin(kind, number)
+        await lives.end_as_laid_down(SECONDS, second_writer=True)

@@ -1,0 +1,49 @@
+"""What a job that meets no trouble costs the API server, from its creation to its end."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import testbed
+from operator_cluster import Namespace, OperatorProcess, eventually
+
+REQUESTS = re.compile(r'^ddpjob_api_requests_total\{code="(\w+)",resource="(\w+)",verb="(\w+)"\} (\S+)$', re.MULTILINE)
+
+
+@pytest.fixture
+def operator(cluster: testbed.ControlPlane, namespace: Namespace, tmp_path: Path) -> Iterator[OperatorProcess]:
+    """An operator for the test's namespace alone, so that nobody else's jobs are counted."""
+    process = OperatorProcess(cluster.kubeconfig, tmp_path / "log", "--namespace", namespace.name)
+    process.start()
+    yield process
+    process.stop()
+
+
+def writes(operator: OperatorProcess) -> Counter[str]:
+    """Requests that change something, refused ones included, by verb and resource."""
+    counts: Counter[str] = Counter()
+    for _, resource, verb, value in REQUESTS.findall(operator.get("/metrics")):
+        if verb not in ("get", "list", "watch", "log"):
+            counts[f"{verb} {resource}"] += round(float(value))
+    return counts
+
+
+async def test_a_good_life_is_one_service_its_pods_a_few_status_writes_and_two_events(
+    namespace: Namespace, operator: OperatorProcess
+) -> None:
+    await namespace.apply("j", nodes=3)
+    await namespace.reaches("j", "Running")
+    for rank in range(3):
+        await namespace.ends(f"j-1-{rank}", 0)
+    await namespace.reaches("j", "Succeeded")
+
+    async def both_events() -> bool:
+        return writes(operator)["create events"] == 2
+
+    await eventually("the Events of the start and of the end", both_events)
+    counts = writes(operator)
+    assert counts.pop("patch ddpjobs") <= 6
+    assert counts == {"create services": 1, "create pods": 3, "create events": 2}

@@ -1,0 +1,49 @@
+"""Pods of a deleted job go by one request of the operator's, not one by one by the garbage collector."""
+
+import re
+
+from ddpjob_operator.kube.resources import DDPJOBS
+from operator_cluster import Namespace, OperatorProcess, eventually
+
+
+def num_collections_deleted(operator: OperatorProcess) -> int:
+    pattern = r'^ddpjob_api_requests_total{code="200",resource="pods",verb="deletecollection"} (\S+)$'
+    return sum(round(float(value)) for value in re.findall(pattern, operator.get("/metrics"), re.MULTILINE))
+
+
+async def test_pods_of_a_deleted_job_go_at_once(namespace: Namespace, operator_process: OperatorProcess) -> None:
+    await namespace.apply("j", nodes=6)
+    await namespace.apply("k", nodes=2)
+    await namespace.reaches("j", "Running")
+    await namespace.reaches("k", "Running")
+    before = num_collections_deleted(operator_process)
+    await namespace.delete_job("j")
+
+    async def only_the_other_s_left() -> bool:
+        return set(await namespace.pods()) == {"k-1-0", "k-1-1"}
+
+    await eventually("the pods of j to go, and no others", only_the_other_s_left)
+    assert num_collections_deleted(operator_process) == before + 1
+    assert (await namespace.status("k"))["phase"] == "Running"
+
+
+async def test_pods_stay_where_the_job_is_deleted_without_them(
+    namespace: Namespace, operator_process: OperatorProcess
+) -> None:
+    await namespace.apply("j", nodes=2)
+    await namespace.reaches("j", "Running")
+    before = num_collections_deleted(operator_process)
+    uid = (await namespace.job("j"))["metadata"]["uid"]
+    await namespace.client.delete(DDPJOBS, namespace.name, "j", uid=uid, propagation="Orphan")
+
+    async def job_is_gone() -> bool:
+        return await namespace.find(DDPJOBS, "j") is None
+
+    await eventually("the job to go", job_is_gone)
+    # A later job of the same operator runs: by then it has dealt with the earlier event.
+    await namespace.apply("k", nodes=1)
+    await namespace.reaches("k", "Running")
+    pods = await namespace.pods()
+    assert {"j-1-0", "j-1-1"} <= set(pods)
+    assert not any("deletionTimestamp" in pod["metadata"] for pod in pods.values())
+    assert num_collections_deleted(operator_process) == before

@@ -1,0 +1,167 @@
+"""The recorder of Events: what `kubectl describe ddpjob` shows, and how much a job may say."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import testbed
+from ddpjob_operator.api.names import ConditionType
+from ddpjob_operator.api.status import Condition, DDPJobStatus
+from ddpjob_operator.core.events import Notice
+from ddpjob_operator.core.model import Job
+from ddpjob_operator.core.observed import job_of
+from ddpjob_operator.kube import events as module
+from ddpjob_operator.kube.client import Client
+from ddpjob_operator.kube.events import BUDGET, EventRecorder
+from ddpjob_operator.kube.resources import EVENTS
+from operator_cluster import Namespace, eventually
+
+SOME = DDPJobStatus()
+ENDED = DDPJobStatus(
+    conditions=[Condition(type=ConditionType.FAILED, status="True", reason="x", last_transition_time="")]
+)
+
+
+@pytest.fixture
+def notices(monkeypatch: pytest.MonkeyPatch) -> list[Notice]:
+    """What the next status is said to tell."""
+    told: list[Notice] = []
+    monkeypatch.setattr(module, "events_between", lambda _before, _after: tuple(told))
+    return told
+
+
+@pytest.fixture
+async def recorder(client: Client) -> AsyncIterator[EventRecorder]:
+    """At work."""
+    recorder = EventRecorder(client, "operator-0")
+    working = asyncio.create_task(recorder.run())
+    yield recorder
+    working.cancel()
+
+
+@pytest.fixture
+async def job(namespace: Namespace) -> Job:
+    """On the API server."""
+    return job_of(await namespace.apply("j"))
+
+
+def notice(message: str) -> Notice:
+    return Notice(type="Warning", reason="ProgramError", message=message)
+
+
+async def events(namespace: Namespace) -> list[dict[str, Any]]:
+    found = [item async for page in namespace.client.pages(EVENTS, namespace.name) for item in page.items]
+    return [dict(item) for item in found if item["involvedObject"]["kind"] == "DDPJob"]
+
+
+async def come_to(namespace: Namespace, *counts: int) -> list[dict[str, Any]]:
+    """Wait for Events with these counts; gives them."""
+
+    async def so() -> list[dict[str, Any]] | None:
+        found = await events(namespace)
+        return found if sorted(event["count"] for event in found) == sorted(counts) else None
+
+    return list(await eventually(f"Events with the counts {counts}", so) or [])
+
+
+async def test_kubectl_describe_shows_what_happened(
+    cluster: testbed.ControlPlane, namespace: Namespace, recorder: EventRecorder, job: Job, notices: list[Notice]
+) -> None:
+    notices.append(notice("Rank 1 ended with exit code 1"))
+    recorder.record(job, SOME, SOME)
+    recorder.record(job, SOME, SOME)
+    (event,) = await come_to(namespace, 2)
+    assert event["involvedObject"]["uid"] == job.uid
+    text = cluster.kubectl("describe", "ddpjob", "j", "-n", namespace.name)
+    line = text.splitlines()[-1].split(maxsplit=2)
+    assert line[:2] == ["Warning", "ProgramError"]
+    assert "(x2 over " in line[2]
+    assert line[2].endswith("ddpjob-operator  Rank 1 ended with exit code 1")
+
+
+async def test_what_happens_again_later_raises_the_count(
+    namespace: Namespace, recorder: EventRecorder, job: Job, notices: list[Notice]
+) -> None:
+    notices.append(notice("again"))
+    recorder.record(job, SOME, SOME)
+    (first,) = await come_to(namespace, 1)
+    recorder.record(job, SOME, SOME)
+    (second,) = await come_to(namespace, 2)
+    assert second["metadata"]["uid"] == first["metadata"]["uid"]
+    assert second["firstTimestamp"] == first["firstTimestamp"]
+
+
+async def test_an_event_that_the_api_server_has_forgotten_is_told_anew(
+    namespace: Namespace, recorder: EventRecorder, job: Job, notices: list[Notice]
+) -> None:
+    notices.append(notice("again"))
+    recorder.record(job, SOME, SOME)
+    (first,) = await come_to(namespace, 1)
+    uid = first["metadata"]["uid"]
+    await namespace.client.delete(EVENTS, namespace.name, first["metadata"]["name"], uid=uid)
+    recorder.record(job, SOME, SOME)
+    (second,) = await come_to(namespace, 2)
+    assert second["metadata"]["uid"] != uid
+
+
+async def test_a_job_that_says_too_much_is_cut_short_but_for_its_last_words(
+    namespace: Namespace, recorder: EventRecorder, job: Job, notices: list[Notice]
+) -> None:
+    for number in range(3 * BUDGET):
+        notices[:] = [notice(f"attempt {number} failed")]
+        recorder.record(job, SOME, SOME)
+    notices[:] = [notice("the job has failed")]
+    recorder.record(job, SOME, ENDED)
+    found = await come_to(namespace, *[1] * (BUDGET + 1))
+    assert "the job has failed" in {event["message"] for event in found}
+    recorder.record(job, ENDED, ENDED)
+    await asyncio.sleep(0.5)  # Time for one too many.
+    assert sum(event["count"] for event in await events(namespace)) == BUDGET + 1
+
+
+async def test_another_job_of_the_same_name_has_a_budget_of_its_own(
+    namespace: Namespace, recorder: EventRecorder, job: Job, notices: list[Notice]
+) -> None:
+    for number in range(2 * BUDGET):
+        notices[:] = [notice(f"attempt {number} failed")]
+        recorder.record(job, SOME, SOME)
+    await come_to(namespace, *[1] * BUDGET)
+    await namespace.delete_job("j")
+    again = job_of(await namespace.apply("j"))
+    notices[:] = [notice("attempt 1 failed")]
+    recorder.record(again, SOME, SOME)
+    found = await come_to(namespace, *[1] * (BUDGET + 1))
+    assert [event["message"] for event in found if event["involvedObject"]["uid"] == again.uid] == ["attempt 1 failed"]
+
+
+async def test_recording_neither_fails_nor_waits_when_the_api_server_does_not_answer(
+    client: Client, namespace: Namespace, recorder: EventRecorder, job: Job, notices: list[Notice]
+) -> None:
+    server, client._server = client._server, "https://127.0.0.1:1"
+    for number in range(5):
+        notices[:] = [notice(f"attempt {number} failed")]
+        recorder.record(job, SOME, SOME)
+    await eventually("an Event to be dropped", lambda: dropped(before=0))
+    client._server = server
+    await eventually("the others to be written", lambda: some_written(namespace))
+
+
+async def dropped(before: float) -> bool:
+    return module.EVENTS_TOLD.labels("failed")._value.get() > before
+
+
+async def some_written(namespace: Namespace) -> bool:
+    return bool(await events(namespace))
+
+
+async def test_a_defect_in_the_words_harms_no_pass(
+    recorder: EventRecorder, job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_before: DDPJobStatus, _after: DDPJobStatus) -> tuple[Notice, ...]:
+        raise KeyError("x")
+
+    monkeypatch.setattr(module, "events_between", fail)
+    recorder.record(job, SOME, SOME)
+    assert "this is a defect of the operator" in caplog.text

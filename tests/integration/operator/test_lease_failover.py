@@ -1,0 +1,270 @@
+"""Several real operators, one Lease: one works, and another takes over."""
+
+import asyncio
+import re
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import testbed
+from ddpjob_operator.kube.resources import LEASES, PODS
+from operator_cluster import Namespace, OperatorProcess, eventually
+
+#: Short, since some tests wait for it to run out; long enough for a machine that is busy with other tests.
+LEASE_SECONDS = 6
+Start = Callable[..., OperatorProcess]
+
+
+@pytest.fixture
+def start(cluster: testbed.ControlPlane, namespace: Namespace, tmp_path: Path) -> Iterator[Start]:
+    """Start an operator for the test's namespace; all of them share a Lease there."""
+    processes: list[OperatorProcess] = []
+
+    def start_one(identity: str, lease_seconds: int = LEASE_SECONDS) -> OperatorProcess:
+        arguments = ("--namespace", namespace.name, "--lease", f"{namespace.name}/operator")
+        arguments += ("--identity", identity, "--lease-seconds", str(lease_seconds))
+        process = OperatorProcess(cluster.kubeconfig, tmp_path / f"{identity}.log", *arguments)
+        processes.append(process)
+        process.start()
+        return process
+
+    yield start_one
+    for process in processes:
+        if process.process is not None and process.process.poll() is None:
+            process.process.send_signal(signal.SIGCONT)
+            process.kill()
+
+
+async def lease(namespace: Namespace) -> dict[str, Any]:
+    return dict((await namespace.client.get(LEASES, namespace.name, "operator"))["spec"])
+
+
+async def holder_is(namespace: Namespace, identity: str) -> None:
+    async def so() -> bool:
+        return bool((await lease(namespace)).get("holderIdentity") == identity)
+
+    await eventually(f"{identity} to hold the Lease", so)
+
+
+async def give_the_lease_to(namespace: Namespace, identity: str | None) -> None:
+    patch = {"spec": {"holderIdentity": identity, "leaseDurationSeconds": 3600}}
+    await namespace.client.merge_patch(LEASES, namespace.name, "operator", patch)
+
+
+async def create_a_lease_held_by(namespace: Namespace, identity: str) -> None:
+    body = {"metadata": {"name": "operator"}, "spec": {"holderIdentity": identity, "leaseDurationSeconds": 3600}}
+    await namespace.client.create(LEASES, namespace.name, body)
+
+
+def metric(process: OperatorProcess, line: str) -> float:
+    found = re.search(rf"^{re.escape(line)} (\S+)$", process.get("/metrics"), re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
+def requests_of(process: OperatorProcess) -> Counter[tuple[str, str]]:
+    """How often it has asked the API server for what (verb, resource), kopf's one watch apart."""
+    pattern = r'^ddpjob_api_requests_total\{.*resource="(\w+)",verb="(\w+)"\} (\S+)$'
+    asked = Counter[tuple[str, str]]()
+    for resource, verb, number in re.findall(pattern, process.get("/metrics"), re.MULTILINE):
+        asked[verb, resource] += int(float(number))
+    return asked
+
+
+async def test_a_standby_follows_everything_and_writes_nothing(namespace: Namespace, start: Start) -> None:
+    await create_a_lease_held_by(namespace, "somebody")
+    standby = start("standby")
+    created = await namespace.apply("j", nodes=2)
+
+    async def knows_the_job() -> bool:
+        return metric(standby, 'ddpjob_jobs{phase="New"}') == 1
+
+    await eventually("the standby to know the job", knows_the_job)
+    await asyncio.sleep(2)  # Time to do wrong.
+    assert {verb for verb, _ in requests_of(standby)} <= {"get", "list", "watch"}
+    assert (await namespace.job("j"))["metadata"]["resourceVersion"] == created["metadata"]["resourceVersion"]
+    assert not await namespace.pods()
+    assert metric(standby, "ddpjob_leader") == 0
+
+    await give_the_lease_to(namespace, None)
+    await namespace.reaches("j", "Running")
+    assert metric(standby, "ddpjob_leader") == 1
+
+
+async def test_a_leader_that_is_stopped_hands_over_at_once(namespace: Namespace, start: Start) -> None:
+    leader = start("first", lease_seconds=600)
+    start("second", lease_seconds=600)
+    await namespace.apply("before")
+    await namespace.reaches("before", "Running")
+    assert (await lease(namespace))["holderIdentity"] == "first"
+
+    assert leader.process is not None
+    stopped_at = time.monotonic()
+    leader.process.send_signal(signal.SIGTERM)
+    await namespace.apply("after")
+
+    async def has_pods() -> bool:
+        return "after-1-0" in await namespace.pods()
+
+    await eventually("the second operator to create a pod", has_pods)
+    print(f"SIGTERM to the leader -> first pod of the next leader: {time.monotonic() - stopped_at:.2f} s")
+    assert leader.process.wait(timeout=10) == 0
+    assert (await lease(namespace))["leaseTransitions"] == 1
+    await namespace.reaches("after", "Running")
+    assert set(await namespace.pods()) == {"before-1-0", "after-1-0"}
+
+
+async def test_a_leader_that_is_killed_is_replaced_within_the_lease(namespace: Namespace, start: Start) -> None:
+    leader = start("first")
+    start("second")
+    created: list[str] = []
+    counting = asyncio.create_task(count_creations_of_pods(namespace, created))
+    jobs = [f"j{number}" for number in range(10)]
+    for name in jobs:
+        await namespace.apply(name, nodes=4)
+
+    async def some_pods() -> bool:
+        return len(created) >= 8
+
+    await eventually("the leader to be in the middle of it", some_pods)
+    leader.kill()
+    killed_at = time.monotonic()
+    num_before = len(created)
+    await holder_is(namespace, "second")
+    print(
+        f"SIGKILL to the leader after {num_before} of 40 pods -> another holds the Lease of {LEASE_SECONDS} s:"
+        f" {time.monotonic() - killed_at:.2f} s"
+    )
+    for name in jobs:
+        await namespace.reaches(name, "Running")
+    counting.cancel()
+    assert sorted(created) == sorted(f"{name}-1-{rank}" for name in jobs for rank in range(4))
+
+
+async def count_creations_of_pods(namespace: Namespace, created: list[str]) -> None:
+    async with aclosing(namespace.client.watch(PODS, namespace.name, "", "")) as events:
+        async for event in events:
+            match event.type:
+                case "ADDED":
+                    created.append(event.body["metadata"]["name"])
+
+
+async def test_a_restarted_leader_takes_up_its_own_lease(namespace: Namespace, start: Start) -> None:
+    start("first", lease_seconds=600).kill()
+    assert (await lease(namespace))["holderIdentity"] == "first"
+    started_at = time.monotonic()
+    start("first", lease_seconds=600)
+    await namespace.apply("j")
+    await namespace.reaches("j", "Running")
+    print(f"start of a leader that was killed -> it has run a job: {time.monotonic() - started_at:.2f} s")
+    assert (await lease(namespace))["leaseTransitions"] == 0
+
+
+async def test_a_leader_whose_lease_was_taken_ends_and_writes_nothing_more(namespace: Namespace, start: Start) -> None:
+    leader = start("first", lease_seconds=600)
+    await holder_is(namespace, "first")
+    await give_the_lease_to(namespace, "somebody")
+    created = await namespace.apply("j")
+    assert leader.process is not None
+    assert await asyncio.to_thread(leader.process.wait, 20) == 1
+    assert not await namespace.pods()
+    assert (await namespace.job("j"))["metadata"]["resourceVersion"] == created["metadata"]["resourceVersion"]
+    assert (await lease(namespace))["holderIdentity"] == "somebody"
+
+
+async def test_a_leader_that_was_frozen_wakes_up_and_writes_nothing(namespace: Namespace, start: Start) -> None:
+    """It wakes up with its hands full: all that happened meanwhile is there before it hears of the Lease."""
+    leader = start("first", lease_seconds=3)
+    jobs = [f"j{number}" for number in range(12)]
+    for name in jobs:
+        await namespace.apply(name)
+    for name in jobs:
+        await namespace.reaches(name, "Running")
+    assert leader.process is not None
+    leader.process.send_signal(signal.SIGSTOP)
+    frozen_at = time.monotonic()
+    for name in jobs:
+        await namespace.ends(f"{name}-1-0", 1)
+    before = {name: (await namespace.job(name))["metadata"]["resourceVersion"] for name in jobs}
+
+    async def all_have_ended_and_the_lease_has_run_out() -> bool:
+        phases = {pod["status"]["phase"] for pod in (await namespace.pods()).values()}
+        return phases == {"Failed"} and time.monotonic() > frozen_at + 3
+
+    await eventually("the pods to fail and the Lease to run out", all_have_ended_and_the_lease_has_run_out)
+    await give_the_lease_to(namespace, "somebody")
+    leader.process.send_signal(signal.SIGCONT)
+    assert await asyncio.to_thread(leader.process.wait, 20) == 1
+    assert set(await namespace.pods()) == {f"{name}-1-0" for name in jobs}
+    assert {name: (await namespace.job(name))["metadata"]["resourceVersion"] for name in jobs} == before
+
+
+async def test_a_leader_that_was_frozen_goes_on_if_nobody_has_replaced_it(namespace: Namespace, start: Start) -> None:
+    leader = start("first", lease_seconds=3)
+    await holder_is(namespace, "first")
+    assert leader.process is not None
+    leader.process.send_signal(signal.SIGSTOP)
+    frozen_at = time.monotonic()
+    await namespace.apply("j")
+
+    async def run_out() -> bool:
+        return time.monotonic() > frozen_at + 4
+
+    await eventually("the Lease to run out", run_out)
+    leader.process.send_signal(signal.SIGCONT)
+    await namespace.reaches("j", "Running")
+    assert leader.process.poll() is None
+    assert (await lease(namespace))["leaseTransitions"] == 0
+
+
+async def test_an_operator_at_rest_renews_its_lease_and_asks_nothing_else(namespace: Namespace, start: Start) -> None:
+    leader = start("first", lease_seconds=18)
+    standby = start("second", lease_seconds=18)
+    await namespace.apply("j")
+    await namespace.reaches("j", "Running")
+    await namespace.ends("j-1-0", 0)
+    await namespace.reaches("j", "Succeeded")
+
+    async def last_event() -> bool:
+        return requests_of(leader)["create", "events"] == 2  # of its start and of its end
+
+    await eventually("the job's last Event", last_event)
+    before = requests_of(leader) + requests_of(standby)
+    await asyncio.sleep(13)  # Two renewals' time, to ask for anything else.
+    asked = requests_of(leader) + requests_of(standby) - before
+    assert set(asked) == {("patch", "leases")}
+    assert 1 <= asked["patch", "leases"] <= 3
+
+
+async def test_a_deleted_lease_is_made_again(namespace: Namespace, start: Start) -> None:
+    start("first", lease_seconds=3)
+    await holder_is(namespace, "first")
+    old = await namespace.client.get(LEASES, namespace.name, "operator")
+    await namespace.client.delete(LEASES, namespace.name, "operator", uid=old["metadata"]["uid"])
+
+    async def made_again() -> bool:
+        return await namespace.find(LEASES, "operator") is not None
+
+    await eventually("another Lease", made_again)
+    await namespace.apply("j")
+    await namespace.reaches("j", "Running")
+
+
+async def test_the_winner_of_the_lease_reads_everything_anew(namespace: Namespace, start: Start) -> None:
+    """So that it makes no pod of an attempt that its caches show and the former leader has ended."""
+    leader = start("first", lease_seconds=600)
+    standby = start("second", lease_seconds=600)
+    lists = [
+        f'ddpjob_api_requests_total{{code="200",resource="{kind}",verb="list"}}'
+        for kind in ("ddpjobs", "pods", "services")
+    ]
+    before = [metric(standby, line) for line in lists]
+    leader.stop()
+    await namespace.apply("j")
+    await namespace.reaches("j", "Running")
+    assert [metric(standby, line) for line in lists] == [number + 1 for number in before]

@@ -1,0 +1,204 @@
+"""The fault proxy does to a client what it says, and nothing else."""
+
+import asyncio
+import json
+import ssl
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+import testbed
+from testbed.faultproxy import FaultProxy
+from testbed.faults import WRITES, Answer, CutStream, Delay, LoseAnswer, LoseRequest, Silence, StreamError
+from testbed.kubectl import Kubectl, KubectlError
+
+
+@pytest.fixture(scope="module")
+def running(control_plane: testbed.ControlPlane) -> Iterator[FaultProxy]:
+    with FaultProxy(control_plane, seed=1) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxy(running: FaultProxy) -> Iterator[FaultProxy]:
+    yield running
+    running.mend()
+
+
+class Maps:
+    """ConfigMaps of one namespace, through the proxy and past it."""
+
+    def __init__(self, session: aiohttp.ClientSession, server: str, namespace: str, direct: Kubectl) -> None:
+        self._session, self._direct, self.namespace = session, direct, namespace
+        self._url = f"{server}/api/v1/namespaces/{namespace}/configmaps"
+
+    def create(self, name: str, size: int = 1) -> Any:
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"text": "x" * size}}
+        return self._session.post(self._url, json=body)
+
+    def list(self, query: str = "") -> Any:
+        return self._session.get(self._url + query)
+
+    def watch(self) -> Any:
+        return self._session.get(self._url + "?watch=true")
+
+    def exists(self, name: str) -> bool:
+        return bool(self._direct("get", "configmap", name, "-n", self.namespace, "--ignore-not-found", "-o", "name"))
+
+    def create_directly(self, name: str) -> None:
+        self._direct("create", "configmap", name, "-n", self.namespace)
+
+
+@pytest.fixture
+async def maps(proxy: FaultProxy, control_plane: testbed.ControlPlane, namespace: str) -> AsyncIterator[Maps]:
+    cluster = json.loads(proxy.kubeconfig.read_text())["clusters"][0]["cluster"]
+    trust = ssl.create_default_context(cafile=str(control_plane.keys / "ca.crt"))
+    # One connection a request: aiohttp would try again by itself on a connection that it has used before.
+    connector = aiohttp.TCPConnector(ssl=trust, force_close=True)
+    async with aiohttp.ClientSession(connector=connector) as session:
+        yield Maps(session, cluster["server"], namespace, control_plane.kubectl)
+
+
+async def first_lines(answer: aiohttp.ClientResponse, count: int) -> list[Any]:
+    return [json.loads(await asyncio.wait_for(answer.content.readline(), 10)) for _ in range(count)]
+
+
+async def test_without_rules_a_client_sees_the_server_itself(maps: Maps, proxy: FaultProxy) -> None:
+    # Large answers come packed, and kubectl speaks to discovery, to errors and with a query that is percent-encoded.
+    async with maps.create("large", size=500_000) as answer:
+        assert answer.status == 201
+    kubectl = Kubectl(proxy.kubeconfig)
+    assert len(kubectl.json("get", "configmap", "large", "-n", maps.namespace)["data"]["text"]) == 500_000
+    assert "large" in kubectl("get", "configmaps", "-n", maps.namespace, "--field-selector=metadata.name=large")
+    with pytest.raises(KubectlError, match='configmaps "none" not found'):
+        kubectl("get", "configmap", "none", "-n", maps.namespace)
+
+
+@pytest.mark.parametrize("status", [409, 429, 500, 503])
+async def test_a_refusal_is_the_server_s_kind_and_nothing_is_done(maps: Maps, proxy: FaultProxy, status: int) -> None:
+    rule = proxy.inject(Answer(status, retry_after_seconds=2), verbs=("create",), times=1)
+    async with maps.create("a") as answer:
+        assert answer.status == status
+        assert answer.headers["Retry-After"] == "2"
+        body = await answer.json()
+    assert (body["kind"], body["code"]) == ("Status", status)
+    assert not maps.exists("a")
+    async with maps.create("a") as answer:
+        assert answer.status == 201
+    assert rule.num_struck == 1
+
+
+async def test_a_rule_strikes_its_verbs_and_targets_only(maps: Maps, proxy: FaultProxy) -> None:
+    proxy.inject(Answer(500), verbs=WRITES, target="/secrets")
+    proxy.inject(Answer(410), verbs=("read",), target="continue=")
+    async with maps.create("a") as answer:
+        assert answer.status == 201
+    async with maps.list("?limit=1") as answer:
+        assert answer.status == 200
+        token = (await answer.json())["metadata"]["continue"]
+    async with maps.list(f"?limit=1&continue={token}") as answer:
+        assert answer.status == 410
+
+
+async def test_a_schedule_skips_and_ends_and_a_probability_holds_about(maps: Maps, proxy: FaultProxy) -> None:
+    async def statuses(count: int) -> list[int]:
+        found = []
+        for _ in range(count):
+            async with maps.list() as answer:
+                found.append(answer.status)
+        return found
+
+    proxy.inject(Answer(503), skip=1, times=2)
+    assert await statuses(5) == [200, 503, 503, 200, 200]
+    proxy.mend()
+    proxy.inject(Answer(503), probability=0.5)
+    assert 30 < (await statuses(100)).count(503) < 70
+    proxy.mend()
+    assert await statuses(3) == [200, 200, 200]
+
+
+async def test_a_delayed_request_is_done_later_though_its_client_is_gone(maps: Maps, proxy: FaultProxy) -> None:
+    rule = proxy.inject(Delay(1.0, 1.0), verbs=("create",))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(maps.create("a"), 0.5)
+    assert rule.num_struck == 1
+    assert not maps.exists("a")
+    testbed.wait_for("the ConfigMap", lambda: maps.exists("a"), seconds=10)
+
+
+async def test_a_lost_request_is_not_done_and_a_lost_answer_s_is(maps: Maps, proxy: FaultProxy) -> None:
+    moments: list[bool] = []
+    proxy.inject(LoseRequest(lambda: moments.append(maps.exists("a"))), verbs=("create",), times=1)
+    with pytest.raises(aiohttp.ServerDisconnectedError):
+        await maps.create("a")
+    proxy.inject(LoseAnswer(lambda: moments.append(maps.exists("a"))), verbs=("create",), times=1)
+    with pytest.raises(aiohttp.ServerDisconnectedError):
+        await maps.create("a")
+    assert moments == [False, True]
+
+
+@pytest.mark.parametrize("mid_line", [False, True])
+async def test_a_watch_is_cut_at_an_event(maps: Maps, proxy: FaultProxy, *, mid_line: bool) -> None:
+    async with maps.watch() as answer:
+        await first_lines(answer, 1)  # What a new namespace has.
+        proxy.inject(CutStream(mid_line), verbs=("watch",), target=maps.namespace, skip=1)
+        maps.create_directly("a")
+        await first_lines(answer, 1)
+        maps.create_directly("b")
+        rest = bytearray()
+
+        async def read_to_the_end() -> None:
+            async for chunk in answer.content.iter_any():
+                rest.extend(chunk)
+
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await asyncio.wait_for(read_to_the_end(), 10)
+    assert rest.startswith(b'{"type":"ADDED"') == mid_line
+    assert not rest.endswith(b"\n")
+
+
+async def test_events_come_late_and_do_not_wait_for_each_other(maps: Maps, proxy: FaultProxy) -> None:
+    async with maps.watch() as answer:
+        await first_lines(answer, 1)
+        proxy.inject(Delay(2.0, 2.0), verbs=("watch",), target=maps.namespace)
+        for number in range(10):
+            maps.create_directly(f"a{number}")
+        created_at = time.monotonic()
+        await first_lines(answer, 10)
+        assert 1.5 < time.monotonic() - created_at < 10
+
+
+async def test_a_silent_watch_stays_open_and_says_nothing_any_more(maps: Maps, proxy: FaultProxy) -> None:
+    async with maps.watch() as answer:
+        await first_lines(answer, 1)
+        proxy.inject(Silence(), verbs=("watch",), target=maps.namespace, times=1)
+        maps.create_directly("a")
+        maps.create_directly("b")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(answer.content.readline(), 0.5)
+        assert not answer.content.at_eof()
+    async with maps.watch() as answer:  # The next one speaks.
+        await first_lines(answer, 3)
+
+
+async def test_a_watch_is_told_an_error_and_ends(maps: Maps, proxy: FaultProxy) -> None:
+    proxy.inject(StreamError(410), verbs=("watch",), target=maps.namespace, skip=1)
+    async with maps.watch() as answer:
+        maps.create_directly("a")
+        first, error = await first_lines(answer, 2)
+        assert (first["type"], error["type"], error["object"]["code"]) == ("ADDED", "ERROR", 410)
+        assert await answer.content.readline() == b""
+
+
+async def test_an_api_server_that_is_down_is_a_cut_connection_and_comes_back(
+    maps: Maps, control_plane: testbed.ControlPlane
+) -> None:
+    control_plane.components["kube-apiserver"].kill()
+    with pytest.raises(aiohttp.ServerDisconnectedError):
+        await maps.list()
+    control_plane.components["kube-apiserver"].start()
+    async with maps.list() as answer:
+        assert answer.status == 200

@@ -1,0 +1,376 @@
+"""Everything that can happen to a job from outside, one function each, by the name that schedules use.
+
+Each takes the world and a number that chooses among what it can be done to; where there is nothing, nothing happens.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from ddpjob_operator.api import names
+from simulation.api_client import FAULTS, changes_until
+from simulation.api_server import JOBS, NODES, PODS, SERVICES, Body, owner_uid
+from simulation.nodes import Sandbox
+from simulation.schedule import DISTURBANCES, Step
+from simulation.world import FIRST, JOB, SECOND, World
+
+T = TypeVar("T")
+Disturbance = Callable[[World, int], None]
+
+CLOCK_JUMPS_SECONDS = (-3600.0, -300.0, -30.0, -2.0, 2.0, 30.0, 300.0, 3600.0)
+FREEZES_SECONDS = (0.5, 3.0, 15.0, 60.0, 250.0)
+
+
+# --- The operator and its connections ---------------------------------------------------------------------------------
+
+
+def crash(world: World, pick: int) -> None:
+    """The operator dies at one of its next calls: before it, or with the answer unread."""
+    process = world.operators.get(FIRST)
+    if process is not None:
+        process.calls_to_death = pick // 2 % 16
+        process.dies_with_answer_unread = bool(pick % 2)
+
+
+def faults(world: World, pick: int) -> None:
+    """Some of the next requests fail."""
+    for process in world.operators.values():
+        fault = FAULTS[pick % len(FAULTS)]
+        process.faults = [fault] * (1 + pick // len(FAULTS) % 4)
+
+
+def second_operator(world: World, pick: int) -> None:
+    """A second operator starts beside the first, and soon its view is old or its requests are slow."""
+    seconds = FREEZES_SECONDS[pick // 4 % len(FREEZES_SECONDS)]
+    world.start_operator(SECOND)
+    match pick % 4:
+        case 0:
+            world.later(0.5, _freeze_jobs, world, seconds)
+        case 1:
+            world.operators[SECOND].go_blind_at_next_attempt(seconds)
+        case _:
+            world.operators[SECOND].slow_creations = 8
+
+
+def _freeze_jobs(world: World, seconds: float) -> None:
+    if SECOND in world.operators:
+        for stream in world.operators[SECOND].client.streams:
+            if stream.plural == JOBS:
+                stream.freeze(seconds)
+
+
+def stop_second_operator(world: World, pick: int) -> None:  # noqa: ARG001
+    """It ends for good."""
+    world.stop_operator(SECOND)
+
+
+def freeze_watches(world: World, pick: int) -> None:
+    """What has changed is told late."""
+    for process in world.operators.values():
+        for number, stream in enumerate(process.client.streams):
+            if pick % 4 in (3, number):
+                stream.freeze(FREEZES_SECONDS[pick // 4 % len(FREEZES_SECONDS)])
+
+
+def cut_watches(world: World, pick: int) -> None:
+    """Connections break, and are opened again."""
+    for process in world.operators.values():
+        for number, stream in enumerate(process.client.streams):
+            if pick % 4 in (3, number):
+                stream.cut()
+
+
+def forget_history(world: World, pick: int) -> None:
+    """Compaction while connections are broken: 410."""
+    cut_watches(world, pick)
+    world.server.forget_history()
+
+
+def lose_delete(world: World, pick: int) -> None:
+    """A deletion is never told."""
+    for process in world.operators.values():
+        for number, stream in enumerate(process.client.streams):
+            if pick % 4 in (3, number):
+                stream.lose_next_delete()
+
+
+def outage(world: World, pick: int) -> None:
+    """The API server cannot be reached for a while, and has forgotten its history when it is back."""
+    seconds = FREEZES_SECONDS[pick % len(FREEZES_SECONDS)]
+    for process in world.operators.values():
+        process.cut_off_until = world.now() + seconds
+        for stream in process.client.streams:
+            stream.cut()
+    world.later(seconds - 0.01, world.server.forget_history)
+
+
+def repeat_events(world: World, pick: int) -> None:
+    """Old events come again for a while, after newer ones."""
+    for seconds in (0.0, 0.7, 1.4, 2.8):
+        world.later(seconds, _repeat_event, world, pick)
+
+
+def _repeat_event(world: World, pick: int) -> None:
+    """Two old events of each stream come again; once an object is gone the server tells nothing more of it."""
+    for process in world.operators.values():
+        for stream in process.client.streams:
+            alive = {body["metadata"]["uid"] for body in world.server.all(stream.plural)}
+            past = changes_until(world.server, stream.plural, world.server.version)
+            old = [change for change in past if change.body["metadata"]["uid"] in alive]
+            for change in old[-2 - pick // 8 : -1][:2]:
+                stream.repeat(change)
+
+
+def jump_clock(world: World, pick: int) -> None:
+    """The operator's wall clock is set."""
+    world.jump_clock(_one_of(CLOCK_JUMPS_SECONDS, pick))
+
+
+# --- Nodes ------------------------------------------------------------------------------------------------------------
+
+
+def lose_node(world: World, pick: int) -> None:
+    """A kubelet dies; what runs on the node runs on."""
+    world.cluster.stop_kubelet(_one_of(list(world.cluster.nodes.values()), pick))
+    world.counts["node lost"] += 1
+
+
+def node_comes_back(world: World, pick: int) -> None:
+    """One of the dead kubelets starts again."""
+    dead = [node for node in world.cluster.nodes.values() if not node.kubelet_up]
+    if dead:
+        world.cluster.start_kubelet(_one_of(dead, pick))
+
+
+def remove_node(world: World, pick: int) -> None:
+    """An administrator removes a node that is lost for good; it is switched off."""
+    lost = [node for node in world.cluster.nodes.values() if not node.ready]
+    shown = world.server.find(NODES, _one_of(lost, pick).name) if lost else None
+    if shown is not None:
+        world.server.remove(NODES, shown["metadata"]["uid"], "user")
+
+
+def restart_kubelet(world: World, pick: int) -> None:
+    """A kubelet is away for a moment, too short to be noticed."""
+    node = _one_of(list(world.cluster.nodes.values()), pick)
+    if node.kubelet_up:
+        world.cluster.stop_kubelet(node)
+        world.later(3.0, world.cluster.start_kubelet, node)
+
+
+def fill_nodes(world: World, pick: int) -> None:
+    """Others take the room on the nodes."""
+    for node in list(world.cluster.nodes.values())[: 1 + pick % 4]:
+        node.places = 0
+
+
+def free_nodes(world: World, pick: int) -> None:  # noqa: ARG001
+    """And give it back."""
+    world.free_nodes()
+
+
+# --- Pods -------------------------------------------------------------------------------------------------------------
+
+
+def delete_pod(world: World, pick: int) -> None:
+    """Somebody deletes a pod of the job."""
+    pods = _pods(world)
+    if pods:
+        metadata = _one_of(pods, pick)["metadata"]
+        world.server.delete(PODS, metadata["name"], uid=None, grace_seconds=None, by="user")
+
+
+def force_delete_pod(world: World, pick: int) -> None:
+    """Somebody deletes a pod by force: the object goes, the containers live on for a moment."""
+    pods = _pods(world)
+    if pods:
+        metadata = _one_of(pods, pick)["metadata"]
+        world.checker.forced.add(metadata["uid"])
+        world.server.delete(PODS, metadata["name"], uid=None, grace_seconds=0, by="user")
+
+
+def evict_pod(world: World, pick: int) -> None:
+    """A drain, or a preemption."""
+    pods = _pods(world)
+    if pods:
+        reason = ("EvictionByEvictionAPI", "PreemptionByScheduler")[pick % 2]
+        world.cluster.disrupt(_one_of(pods, pick // 2), reason, "the node is drained")
+
+
+def evict_for_memory(world: World, pick: int) -> None:
+    """A kubelet ends a pod because its node runs out of memory."""
+    running = _running(world)
+    if running:
+        world.cluster.evict_for_memory(_one_of(running, pick))
+
+
+def kill_rank(world: World, pick: int) -> None:
+    """A rank's main process dies of SIGKILL."""
+    running = _running(world)
+    if running:
+        world.programs.end(_one_of(running, pick).main, 137)
+
+
+def exit_rank(world: World, pick: int) -> None:
+    """A rank's main process ends by itself."""
+    running = _running(world)
+    if running:
+        world.programs.end(_one_of(running, pick // 4).main, (0, 1, 2, 75)[pick % 4], "by itself")
+
+
+# --- Users and policies -----------------------------------------------------------------------------------------------
+
+
+def suspend(world: World, pick: int) -> None:  # noqa: ARG001
+    """spec.suspend: true."""
+    world.patch_spec({"suspend": True})
+
+
+def resume(world: World, pick: int) -> None:  # noqa: ARG001
+    """spec.suspend: false."""
+    world.patch_spec({"suspend": False})
+
+
+def edit_shape(world: World, pick: int) -> None:
+    """Another shape, which the API server takes only while the job is suspended."""
+    job = world.job()
+    if job is not None and job["spec"].get("suspend"):
+        world.patch_spec({"masterPort": 30000 + pick} if pick % 2 else {"nodes": 1 + pick // 2 % 3})
+
+
+def edit_limits(world: World, pick: int) -> None:
+    """Other limits, which take effect at once."""
+    change: Body = ({"restart": {"maxRestarts": pick % 5}}, {"deadlines": {"activeSeconds": 600}})[pick % 2]
+    world.patch_spec(change)
+
+
+def delete_service(world: World, pick: int) -> None:  # noqa: ARG001
+    """Somebody deletes the master Service."""
+    for body in world.server.all(SERVICES):
+        world.server.remove(SERVICES, body["metadata"]["uid"], "user")
+
+
+def edit_service(world: World, pick: int) -> None:
+    """Somebody changes its selector."""
+    added = {"team": "a"} if pick % 2 else {names.LABEL_ATTEMPT: "1"}
+    for body in world.server.all(SERVICES):
+        if owner_uid(body):
+            name = body["metadata"]["name"]
+            world.server.merge_patch(SERVICES, name, {"spec": {"selector": added}}, None, "user")
+
+
+def strangers_service(world: World, pick: int) -> None:  # noqa: ARG001
+    """The Service's name is somebody else's."""
+    delete_service(world, 0)
+    body = {"metadata": {"name": f"{JOB}-master"}, "spec": {"selector": {"app": "other"}}}
+    world.server.create(SERVICES, body, "user")
+
+
+def strangers_pod(world: World, pick: int) -> None:
+    """The name of a pod of the next attempt is somebody else's."""
+    job = world.job()
+    attempt = 1 + ((job.get("status") or {}).get("attempt", 1) if job else 0)
+    name = f"{JOB}-{attempt}-{pick % world.schedule.nodes}"
+    if world.server.find(PODS, name) is None:
+        body: dict[str, Any] = {"metadata": {"name": name}, "spec": {"containers": [], "nodeName": "elsewhere"}}
+        world.server.create(PODS, {**body, "status": {"phase": "Running"}}, "user")
+
+
+def remove_stranger(world: World, pick: int) -> None:  # noqa: ARG001
+    """Names of others are free again."""
+    world.remove_strangers()
+
+
+def delete_job(world: World, pick: int) -> None:  # noqa: ARG001
+    """With `kubectl delete`."""
+    world.delete_job()
+
+
+def recreate_job(world: World, pick: int) -> None:  # noqa: ARG001
+    """With `kubectl apply` of the same manifest, where there is no such job."""
+    if world.job() is None:
+        world.apply_job()
+
+
+def replace_job(world: World, pick: int) -> None:
+    """With `kubectl replace --force`: another job of the same name follows at once."""
+    world.delete_job()
+    world.later((0.01, 0.5)[pick % 2], recreate_job, world, 0)
+
+
+def replace_job_while_deleting(world: World, pick: int) -> None:
+    """The same while a deletion of the operator's is still on its way to a slow API server."""
+    for process in world.operators.values():
+        process.late_deletions = 2
+    kill_rank(world, pick)
+    world.later(3.0, replace_job, world, pick)
+
+
+def exceed_quota(world: World, pick: int) -> None:
+    """There may be only so many pods."""
+    world.server.pod_quota = pick % 4
+
+
+def raise_quota(world: World, pick: int) -> None:  # noqa: ARG001
+    """No limit any more."""
+    world.server.pod_quota = None
+
+
+def break_webhook(world: World, pick: int) -> None:  # noqa: ARG001
+    """An admission webhook answers nothing."""
+    world.server.webhook_is_broken = True
+
+
+def mend_webhook(world: World, pick: int) -> None:  # noqa: ARG001
+    """It answers again."""
+    world.server.webhook_is_broken = False
+
+
+def lose_image(world: World, pick: int) -> None:  # noqa: ARG001
+    """The registry does not have the image."""
+    world.cluster.image_is_missing = True
+
+
+def find_image(world: World, pick: int) -> None:  # noqa: ARG001
+    """It has it again."""
+    world.cluster.image_is_missing = False
+
+
+#: After these an operator's view may be old, or its requests late.
+_OF_THE_VIEW = frozenset(
+    {
+        "faults",
+        "freeze_watches",
+        "cut_watches",
+        "forget_history",
+        "outage",
+        "lose_delete",
+        "repeat_events",
+        "second_operator",
+        "replace_job_while_deleting",
+    }
+)
+
+
+def disturb(world: World, step: Step) -> None:
+    """Do one step of a schedule."""
+    if step.do in _OF_THE_VIEW:
+        world.checker.view_disturbed_at = world.now()
+    _BY_NAME[step.do](world, step.pick)
+    world.counts[step.do] += 1
+
+
+def _pods(world: World) -> list[Body]:
+    return [pod for pod in world.server.all(PODS) if owner_uid(pod)]
+
+
+def _running(world: World) -> list[Sandbox]:
+    return [
+        s for s in world.cluster.sandboxes.values() if s.main.exit is None and world.cluster.nodes[s.node].kubelet_up
+    ]
+
+
+def _one_of(items: Sequence[T], pick: int) -> T:
+    return items[pick % len(items)]
+
+
+_BY_NAME: dict[str, Disturbance] = {name: globals()[name] for name in DISTURBANCES}

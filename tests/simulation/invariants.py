@@ -1,0 +1,394 @@
+"""What must hold whatever happens, checked at each change of the API server against what truly runs.
+
+A process that may not be the only one to write (a second operator, or requests of a dead one still on their way) is
+excused from the order of attempts, as the design says: its stragglers are deleted on sight, the Service never selects
+them, and the fence keeps them from the checkpoints. Nothing else is excused from anything.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ddpjob_operator.api import names
+from ddpjob_operator.api.names import Reason
+from ddpjob_operator.core.times import epoch_seconds
+from simulation.api_server import JOBS, NODES, PODS, SERVICES, ApiServer, Body, owner_uid
+from simulation.nodes import Cluster
+from simulation.operator_process import OperatorProcess
+from simulation.schedule import Schedule
+from simulation.virtual_time import OperatorClocks
+
+#: A node that came back may have been read as lost so long before: reads may be slow or fail.
+NODE_NEWS_SECONDS = 70.0
+#: How long an operator may know nothing new after its watches were held up.
+VIEW_SECONDS = 320.0
+#: How soon an operator that is told of everything must have deleted a straggler.
+STRAGGLER_SECONDS = 20.0
+#: Ends of an attempt that no failure has caused.
+_NO_FAILURE = frozenset({Reason.SUSPENDED, Reason.SPEC_CHANGED})
+
+
+class Violation(AssertionError):  # noqa: N818 it is what an assertion found, not an error of a caller
+    """An invariant does not hold."""
+
+
+class World(Protocol):
+    """What the checks look at."""
+
+    server: ApiServer
+    cluster: Cluster
+    clocks: OperatorClocks
+    processes: list[OperatorProcess]
+    schedule: Schedule
+
+    def fail(self, words: str) -> None:
+        """End the schedule with this violation."""
+
+    def now(self) -> float:
+        """The loop's clock."""
+
+    def later(self, seconds: float, call: Callable[..., Any], *arguments: Any) -> None:
+        """Do something in a while."""
+
+
+@dataclass(slots=True)
+class _JobFacts:
+    """What is remembered of one job object."""
+
+    created: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """Pods by attempt and rank."""
+    end: Body | None = None
+    service_touched: bool = False
+    """Whether somebody else has changed or removed the Service."""
+
+
+class Checker:
+    """Observes the API server."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._jobs: dict[str, _JobFacts] = {}
+        self._stragglers: set[str] = set()
+        self.forced: set[str] = set()
+        """uids of pods whose objects somebody removed although they may run."""
+        self._deleted_by_others: set[str] = set()
+        """uids of pods that somebody else than an operator has marked or removed."""
+        self._failed_at: dict[str, float] = {}
+        """When the API server first showed a pod's end, by uid."""
+        self.clock_jumped_at = 0.0
+        self.view_disturbed_at = 0.0
+        """When the watches of an operator were held up or broken last."""
+        self.status_written_at = 0.0
+        self.counts: Counter[str] = Counter()
+        """How often the rarer things happened."""
+        self._checks: dict[str, Callable[[Body | None, Body | None, str], None]] = {
+            PODS: self._pod,
+            JOBS: self._job,
+            SERVICES: self._service,
+        }
+
+    def on_change(self, plural: str, old: Body | None, new: Body | None, by: str) -> None:
+        """Check one change."""
+        check = self._checks.get(plural)
+        if check is not None:
+            check(old, new, by)
+
+    # --- Pods -----------------------------------------------------------------------------------------------------
+
+    def _pod(self, old: Body | None, new: Body | None, by: str) -> None:
+        if new is not None and new.get("status", {}).get("phase") == "Failed":
+            self._failed_at.setdefault(new["metadata"]["uid"], self._world.now())
+        if not _is_operator(by):
+            if old is not None and (new is None or _newly_marked(old, new)):
+                self._deleted_by_others.add(old["metadata"]["uid"])
+            return
+        if old is None and new is not None:
+            self._created(new, by)
+        elif old is not None and (new is None or _newly_marked(old, new)):
+            self._deleted(old, new, by)
+
+    def _created(self, pod: Body, by: str) -> None:
+        metadata, world = pod["metadata"], self._world
+        job = world.server.by_uid(JOBS, owner_uid(pod))
+        if job is None:
+            return  # it was deleted a moment ago, and the garbage collector takes the pod
+        name, uid = metadata["name"], metadata["uid"]
+        labels = metadata["labels"]
+        attempt, rank = int(labels[names.LABEL_ATTEMPT]), int(labels[names.LABEL_RANK])
+        facts = self._facts(job)
+        self._must(name == f"{job['metadata']['name']}-{attempt}-{rank}", f"pod {name} is labelled {labels}")
+        status = job.get("status") or {}
+        current = status.get("attempt", 1)
+        self._must(attempt <= current, f"{name} is created by {by} before the status names its attempt")
+        facts.created[attempt, rank] += 1
+        alone = self._alone(by)
+        if attempt < current:
+            self._stragglers.add(uid)
+            self.counts["straggler"] += 1
+            world.later(STRAGGLER_SECONDS, self._straggler_is_deleted, uid)
+            self._must(not alone, f"{name} is created by {by} although the job is at attempt {current}")
+            return
+        if not alone:
+            self.counts["pod of a second writer"] += 1
+            return
+        self._must(facts.end is None, f"{name} is created by {by} after the end of the job")
+        again = facts.created[attempt, rank] > 1 and _is_true(status, "Created")
+        self._must(not again, f"{name} is created a second time by {by}")
+        self._not_too_early(name, status, by)
+        for other in world.server.all(PODS):
+            if owner_uid(other) == metadata["ownerReferences"][0]["uid"] and other["metadata"]["uid"] != uid:
+                self._must(not self._may_run(other, attempt), f"{name} is created while {_name(other)} may run")
+        self._no_hidden_container_runs(name, job["metadata"]["uid"], attempt)
+        self._must(
+            facts.service_touched or world.cluster.programs.master_of(job["metadata"]["uid"], attempt),
+            f"{name} is created by {by} while no Service leads to rank 0 of attempt {attempt}",
+        )
+
+    def _not_too_early(self, name: str, status: Body, by: str) -> None:
+        retry_time = status.get("retryTime")
+        if retry_time is not None and self._world.now() > self.clock_jumped_at + 60:
+            early = epoch_seconds(retry_time) - self._world.clocks.wall_of(by)
+            self._must(early <= 0.1, f"{name} is created {early:.1f} s before status.retryTime")
+
+    def _may_run(self, pod: Body, attempt: int) -> bool:
+        """Whether a pod of another attempt may run on a node that lives, now or later."""
+        metadata = pod["metadata"]
+        if int(metadata["labels"][names.LABEL_ATTEMPT]) == attempt or metadata["uid"] in self._stragglers:
+            return False
+        sandbox = self._world.cluster.sandboxes.get(metadata["uid"])
+        if sandbox is None:
+            return "deletionTimestamp" not in metadata and pod.get("status", {}).get("phase") != "Failed"
+        return sandbox.runs and self._node_lives(sandbox.node)
+
+    def _no_hidden_container_runs(self, name: str, job_uid: str, attempt: int) -> None:
+        """Pods whose object is gone may still run: they must not have been removed so by us."""
+        world = self._world
+        for uid, sandbox in world.cluster.sandboxes.items():
+            of_job, of_attempt = sandbox.main.job_and_attempt
+            if not sandbox.runs or of_job != job_uid or of_attempt == attempt or uid in self.forced | self._stragglers:
+                continue
+            hidden = self._node_lives(sandbox.node) and world.server.by_uid(PODS, uid) is None
+            self._must(not hidden, f"{name} is created while the containers of {sandbox.name} still run")
+
+    def _deleted(self, old: Body, new: Body | None, by: str) -> None:
+        metadata, world = old["metadata"], self._world
+        job = world.server.by_uid(JOBS, owner_uid(old))
+        self._must(bool(owner_uid(old)), f"{by} deletes {metadata['name']}, which is a stranger's")
+        if job is None:
+            return
+        spec, status = job["spec"], job.get("status") or {}
+        facts = self._facts(job)
+        attempt, current = int(metadata["labels"][names.LABEL_ATTEMPT]), status.get("attempt", 1)
+        sandbox = world.cluster.sandboxes.get(metadata["uid"])
+        if new is None and sandbox is not None and sandbox.runs:
+            lives = self._node_lives(sandbox.node)
+            self._must(not lives, f"{by} removes {metadata['name']} by force although it runs on a living node")
+            self.counts["force deletion on a lost node"] += 1
+        ours = attempt >= current and facts.end is None
+        self._must(not ours, f"{by} deletes {metadata['name']}, a pod of the current attempt {current}")
+        if not self._alone(by):
+            return
+        outlived = facts.end is not None and "ttlSecondsAfterFinished" in spec
+        if (
+            sandbox is not None
+            and sandbox.kill_timer is None
+            and not outlived
+            and self._is_known_to_have_failed(metadata["uid"])
+        ):
+            kept = attempt >= current - spec.get("restart", {}).get("keepAttempts", 2)
+            self._must(not kept, f"{by} deletes {metadata['name']}, whose log is evidence")
+
+    def _is_known_to_have_failed(self, uid: str) -> bool:
+        """Whether every operator must have seen its end before it decided anything that arrives now."""
+        if self._world.schedule.fault_percent:
+            return False  # the request may have been on its way for long
+        now = self._world.now()
+        return self._failed_at.get(uid, now) < now - 5 and self.view_disturbed_at < now - VIEW_SECONDS
+
+    def _node_lives(self, name: str) -> bool:
+        """Whether anybody who read this node lately must have found it alive."""
+        node = self._world.cluster.nodes.get(name)
+        exists = node is not None and self._world.server.find(NODES, name) is not None
+        return exists and node is not None and node.ready and node.back_at + NODE_NEWS_SECONDS < self._world.now()
+
+    # --- Jobs -----------------------------------------------------------------------------------------------------
+
+    def _job(self, old: Body | None, new: Body | None, by: str) -> None:
+        if old is None or new is None or not _is_operator(by):
+            return
+        self.status_written_at = self._world.now()
+        facts, status, before = self._facts(new), new["status"], old.get("status") or {}
+        name = _name(new)
+        if "attempt" not in status:
+            self._world.fail(f"{by} writes a status of {name} without an attempt: {status}")
+            return
+        self._must(new["spec"] == old["spec"], f"{by} changes the spec of {name}")
+        if facts.end is not None:
+            same = {**status, "observedGeneration": 0} == {**facts.end, "observedGeneration": 0}
+            self._must(same, f"{by} changes the status of {name} after its end: {_difference(facts.end, status)}")
+        step = status["attempt"] - before.get("attempt", 1)
+        self._must(step in (0, 1), f"{by} takes {name} from attempt {before.get('attempt')} to {status['attempt']}")
+        self._counted(name, before, status, step)
+        self._blamed(new, status.get("failure") or {}, before.get("failure") or {})
+        past = [failure["attempt"] for failure in status.get("attempts", ())]
+        self._must(past == sorted(set(past)), f"{name} remembers the attempts {past}")
+        if _is_true(status, "Succeeded") or _is_true(status, "Failed"):
+            facts.end = facts.end or status
+            self._ended(new, status)
+
+    def _counted(self, name: str, before: Body, status: Body, step: int) -> None:
+        """Each attempt that a failure ended is counted once, as one or the other."""
+        more = _num_restarts(status) - _num_restarts(before)
+        failure = status.get("failure") or {}
+        failed = step == 1 and failure.get("attempt") == before.get("attempt", 1)
+        failed = failed and failure.get("reason") not in _NO_FAILURE and status["reason"] not in _NO_FAILURE
+        words = f"{name}: restarts {before.get('restarts')} → {status.get('restarts')} with failure {failure}"
+        self._must(more == (1 if failed else 0), words)
+        self.counts["restart"] += step
+
+    def _blamed(self, job: Body, failure: Body, before: Body) -> None:
+        """What a failure says of a pod, a node or a person is true."""
+        if failure == before or not failure.get("pod"):
+            return
+        boxes = [
+            box
+            for box in self._world.cluster.sandboxes.values()
+            if box.name == failure["pod"] and box.main.job_and_attempt[0] == job["metadata"]["uid"]
+        ]
+        if not boxes:
+            return
+        name, code = _name(job), failure.get("exitCode")
+        codes = [box.main.exit.code for box in boxes if box.main.exit is not None]
+        self._must(code is None or code in codes, f"{name}: the exit codes of {failure['pod']} were {codes}: {failure}")
+        if failure["reason"] == Reason.POD_DELETED:
+            by_others = any(box.uid in self._deleted_by_others for box in boxes)
+            self._must(by_others, f"{name}: nobody but the operator has deleted {failure['pod']}: {failure}")
+        if failure["reason"] == Reason.NODE_LOST:
+            node = self._world.cluster.nodes[failure["node"]]
+            shown = self._world.server.find(NODES, node.name)
+            lost = shown is None or not node.ready or node.back_at > 0
+            self._must(lost, f"{name}: node {node.name} was never lost: {failure}")
+
+    def _ended(self, job: Body, status: Body) -> None:
+        uid, attempt, name = job["metadata"]["uid"], status["attempt"], _name(job)
+        self._must(bool(status.get("completionTime")), f"{name} has ended without status.completionTime")
+        self._must(bool(status.get("reason")) and bool(status.get("message")), f"{name} has ended without a word")
+        if _is_true(status, "Succeeded"):
+            self._must(not _is_true(status, "Failed"), f"{name} has both succeeded and failed")
+            gang = self._world.cluster.programs.gangs.get((uid, attempt))
+            codes = [c.exit.code if c.exit else None for c in gang.ranks.values()] if gang else []
+            self._must(codes == [0] * job["spec"]["nodes"], f"{name} is said to have succeeded; its ranks: {codes}")
+
+    # --- Services -------------------------------------------------------------------------------------------------
+
+    def _service(self, old: Body | None, new: Body | None, by: str) -> None:
+        job = self._world.server.by_uid(JOBS, owner_uid(new or old or {}))
+        if job is None:
+            return
+        if not _is_operator(by):
+            self._facts(job).service_touched = True
+            return
+        if new is None:
+            self._world.fail(f"{by} deletes a Service")
+            return
+        attempt = int(new["spec"]["selector"][names.LABEL_ATTEMPT])
+        current = (job.get("status") or {}).get("attempt", 1)
+        self._must(attempt <= current, f"the Service is pointed at attempt {attempt}, and the job is at {current}")
+        if old is not None and not self._facts(job).service_touched:
+            former = int(old["spec"]["selector"].get(names.LABEL_ATTEMPT, 0))
+            self._must(former <= attempt, f"the Service is pointed back from attempt {former} to {attempt}")
+
+    # --- At the end -----------------------------------------------------------------------------------------------
+
+    def nothing_runs_of(self, job_uid: str) -> None:
+        """After the end of a job, or of its object, no container of it runs."""
+        for sandbox in self._world.cluster.sandboxes.values():
+            runs = sandbox.runs and sandbox.main.job_and_attempt[0] == job_uid
+            self._must(not runs, f"{sandbox.name} still runs although its job has ended")
+
+    def _straggler_is_deleted(self, uid: str) -> None:
+        """Pods of past attempts that a second writer made are deleted on sight, by whoever sees."""
+        pod = self._world.server.by_uid(PODS, uid)
+        job = self._world.server.by_uid(JOBS, owner_uid(pod)) if pod else None
+        if pod is None or job is None or not any(p.sees_well() for p in self._world.processes):
+            return
+        sandbox = self._world.cluster.sandboxes.get(uid)
+        stays = "deletionTimestamp" not in pod["metadata"] and (sandbox is None or sandbox.runs)
+        self._must(not stays, f"the straggler {_name(pod)} is left alone")
+
+    def outdated_evidence_is_gone(self) -> None:
+        """Where nothing came in between, only the pods of the latest attempts are kept."""
+        if self.view_disturbed_at or len(self._world.processes) > 1:
+            return
+        for pod in self._world.server.all(PODS):
+            if pod["metadata"]["uid"] in self._stragglers:
+                continue
+            job = self._world.server.by_uid(JOBS, owner_uid(pod))
+            if job is not None and _is_true(job.get("status") or {}, "Succeeded"):
+                oldest = job["status"]["attempt"] - job["spec"].get("restart", {}).get("keepAttempts", 2)
+                attempt = int(pod["metadata"]["labels"][names.LABEL_ATTEMPT])
+                self._must(attempt >= oldest, f"{_name(pod)} is kept, and attempts before {oldest} should not be")
+
+    def checkpoints_were_fenced(self) -> None:
+        """No attempt has saved anything after a later one of the same job."""
+        newest: dict[str, int] = {}
+        for job_uid, attempt in self._world.cluster.programs.commits:
+            self._must(newest.get(job_uid, 0) <= attempt, f"attempt {attempt} saves after {newest.get(job_uid)}")
+            newest[job_uid] = attempt
+
+    def nothing_was_written_in_vain(self) -> None:
+        """No operator's patch of a status or a Service left everything as it was."""
+        idle = [entry for entry in self._world.server.idle_patches if entry[0] != PODS and _is_operator(entry[2])]
+        self._must(not idle, f"patches that changed nothing: {idle}")
+
+    def nothing_was_asked_twice(self) -> None:
+        """No operator has sent a creation or a deletion again that had been answered well and still held."""
+        for process in self._world.processes:
+            self._must(not process.repeated, f"{process.name} has sent again: {process.repeated}")
+
+    # --- What they need -------------------------------------------------------------------------------------------
+
+    def _alone(self, by: str) -> bool:
+        """Whether nobody else can have written lately: no other process, and no request of a dead one on its way."""
+        process = self._process(by)
+        if process.has_late_requests:
+            return False
+        since = max(process.started_at, self._world.now() - VIEW_SECONDS)
+        return not any(p is not process and p.could_write_since(since) for p in self._world.processes)
+
+    def _process(self, name: str) -> OperatorProcess:
+        return next(process for process in reversed(self._world.processes) if process.name == name)
+
+    def _facts(self, job: Body) -> _JobFacts:
+        return self._jobs.setdefault(job["metadata"]["uid"], _JobFacts())
+
+    def _must(self, holds: bool, words: str) -> None:
+        if not holds:
+            self._world.fail(words)
+
+
+def _is_operator(by: str) -> bool:
+    return by.startswith("operator")
+
+
+def _name(body: Body) -> str:
+    return str(body["metadata"]["name"])
+
+
+def _newly_marked(old: Body, new: Body) -> bool:
+    return "deletionTimestamp" in new["metadata"] and "deletionTimestamp" not in old["metadata"]
+
+
+def _is_true(status: Body, type_: str) -> bool:
+    return any(c["type"] == type_ and c["status"] == "True" for c in status.get("conditions", ()))
+
+
+def _num_restarts(status: Body) -> int:
+    restarts = status.get("restarts") or {}
+    return int(restarts.get("counted", 0) + restarts.get("infrastructure", 0))
+
+
+def _difference(old: Body, new: Body) -> str:
+    keys = [key for key in {*old, *new} if old.get(key) != new.get(key)]
+    return ", ".join(f"{key}: {old.get(key)} → {new.get(key)}" for key in sorted(keys))

@@ -1,0 +1,218 @@
+"""Ways to break the engine, each of which the simulation must notice.
+
+A mutation replaces one small piece of the operator by one that a tired programmer might have written. They are applied at
+run time, so nothing of the operator knows of them.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+from ddpjob_operator.api.status import DDPJobStatus
+from ddpjob_operator.core import failure as failures
+from ddpjob_operator.core import handover, pods, refinement, restart, service, stopping
+from ddpjob_operator.core import plan as planning
+from ddpjob_operator.core.gang import Gang
+from ddpjob_operator.core.model import CreatePod, CreateService, DeletePod, PatchService, Plan
+from ddpjob_operator.kube import questions
+from ddpjob_operator.kube.actuator import Actuator
+from ddpjob_operator.kube.cache import Cache
+from ddpjob_operator.kube.expectations import Expectations
+from ddpjob_operator.kube.reconciler import Reconciler
+from ddpjob_operator.kube.resources import DDPJOBS
+from ddpjob_operator.kube.status_writer import StatusWriter
+from ddpjob_operator.kube.workqueue import WorkQueue
+from simulation.api_client import ModelClient
+
+_REAL_JUDGE = restart.judge
+_REAL_HAS_STOPPED: Callable[..., bool] = stopping.has_stopped
+_REAL_STOP: Callable[..., Any] = stopping.stop
+_REAL_RUN: Callable[..., Plan] = planning._run
+_REAL_WRITE = StatusWriter.write
+_REAL_MERGE_PATCH = ModelClient.merge_patch
+_REAL_DELETE = ModelClient.delete
+_REAL_ENVIRONMENT = pods._environment
+
+
+def _always(value: Any) -> Callable[..., Any]:
+    return lambda *_, **__: value
+
+
+def _judges_with(change: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    def judge(job: Any, spec: Any, status: Any, failure: Any, now: float) -> Any:
+        verdict = _REAL_JUDGE(job, spec, status, failure, now)
+        return replace(verdict, restarts=change(status.restarts, verdict.restarts))
+
+    return judge
+
+
+def _counted_once_more(_: Any, after: Any) -> Any:
+    return after.model_copy(update={"counted": after.counted + 1})
+
+
+def _pods_first(*arguments: Any) -> Plan:
+    made = _REAL_RUN(*arguments)
+    return replace(made, actions=tuple(sorted(made.actions, key=lambda a: not isinstance(a, CreatePod))))
+
+
+def _without_service(*arguments: Any) -> Plan:
+    made = _REAL_RUN(*arguments)
+    return replace(made, actions=tuple(a for a in made.actions if not isinstance(a, CreateService | PatchService)))
+
+
+def _stops_after_the_end_only(seen: Any, *arguments: Any) -> Any:
+    return _REAL_STOP(seen, *arguments) if seen.job.status.finished else ()
+
+
+def _stops_before_the_end_only(seen: Any, *arguments: Any) -> Any:
+    return () if seen.job.status.finished else _REAL_STOP(seen, *arguments)
+
+
+def _ends_of_pods_there(seen: Any, gang: Gang, now: float) -> Any:
+    ended = (pod for pod in gang.current.values() if failures.has_ended(pod, now))
+    return tuple(failures.end_of(seen, pod, now) for pod in ended)
+
+
+def _stopped_when_overdue(seen: Any, pod: Any, *_: Any) -> bool:
+    return pod.deletion_deadline is not None or pod.all_ended or pod.node in seen.nodes_gone
+
+
+def _stopped_with_its_program(seen: Any, pod: Any, *more: Any) -> bool:
+    return pod.exit is not None or _REAL_HAS_STOPPED(seen, pod, *more)
+
+
+async def _delete_by_name(self: ModelClient, *arguments: Any, **options: Any) -> None:
+    await _REAL_DELETE(self, *arguments, **{**options, "uid": None})
+
+
+async def _patch_any_version(self: ModelClient, resource: Any, *arguments: Any, **options: Any) -> Any:
+    if resource is DDPJOBS:
+        namespace, name, body = arguments
+        arguments = (namespace, name, {key: value for key, value in body.items() if key != "metadata"})
+    return await _REAL_MERGE_PATCH(self, resource, *arguments, **options)
+
+
+async def _write_anyway(self: StatusWriter, known: Any, wanted: Any, **options: Any) -> Any:
+    if wanted == known.job.status and known.status:
+        body = {"status": wanted.as_json()}
+        await self._client.merge_patch(DDPJOBS, known.job.namespace, known.job.name, body, subresource="status")
+    return await _REAL_WRITE(self, known, wanted, **options)
+
+
+async def _ask_nobody(*_: Any) -> None:
+    """Whoever has the name."""
+
+
+def _first_attempts_environment(job: Any, *arguments: Any) -> Any:
+    return _REAL_ENVIRONMENT(replace(job, status=job.status.model_copy(update={"attempt": 1})), *arguments)
+
+
+def _put_any_version(real: Callable[..., bool]) -> Callable[..., bool]:
+    def put(self: Any, body: Any) -> bool:
+        known = self._entries.get((body["metadata"]["namespace"], body["metadata"]["name"]))
+        if known is not None:
+            object.__setattr__(known, "version", 0)
+        return real(self, body)
+
+    return put
+
+
+async def _list_without_removing(self: Any, client: Any, namespace: Any, *, labels: Any = None, **_: Any) -> Any:
+    version, num_repairs = "", 0
+    async for page in client.pages(self.resource, namespace, self.labels if labels is None else labels):
+        version = page.resource_version
+        num_repairs += sum(self.put(body) for body in page.items)
+    return version, num_repairs
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """Pieces of the operator with their stand-ins."""
+
+    replaced: tuple[tuple[Any, str, Any], ...]
+    focus: str = "everything"
+    """The kind of schedules that needs few of them to notice."""
+
+
+#: Under a sentence that says what is wrong then.
+_REPLACED: dict[str, tuple[tuple[Any, str, Any], ...]] = {
+    "new pods do not wait for the old ones": ((handover, "has_stopped", _always(True)),),
+    "an overdue pod counts as stopped": (
+        (handover, "has_stopped", _stopped_when_overdue),
+        (stopping, "has_stopped", _stopped_when_overdue),
+    ),
+    "a living sidecar is overlooked": (
+        (handover, "has_stopped", _stopped_with_its_program),
+        (stopping, "has_stopped", _stopped_with_its_program),
+    ),
+    "every node counts as lost": ((questions, "node_state", _always(questions.NodeState.GONE)),),
+    "restarts are counted twice": ((planning, "judge", _judges_with(_counted_once_more)),),
+    "restarts are not counted": ((planning, "judge", _judges_with(lambda before, _: before)),),
+    "a refined failure is counted again": (
+        (refinement, "recounted", lambda _, restarts, *__: _counted_once_more(None, restarts)),
+    ),
+    "pods are created before the Service": ((planning, "_run", _pods_first),),
+    "the Service is left as it is": ((planning, "_run", _without_service),),
+    "the Service is pointed at older attempts": ((service, "_attempt_of", _always(0)),),
+    "stragglers are left alone": (
+        (planning, "stop", _stops_after_the_end_only),
+        (planning, "_outdated_evidence", _always([])),
+    ),
+    "pods run on after the end": ((planning, "stop", _stops_before_the_end_only),),
+    "outdated evidence stays": ((planning, "_outdated_evidence", _always([])),),
+    "all evidence is deleted": (
+        (
+            planning,
+            "_outdated_evidence",
+            lambda _, __, gang: [DeletePod(name=p.name, uid=p.uid, grace_seconds=1) for p in gang.old],
+        ),
+    ),
+    "survivors are deleted by force": (
+        (planning, "SURVIVOR_GRACE_SECONDS", 0),
+        (handover, "SURVIVOR_GRACE_SECONDS", 0),
+    ),
+    "the back-off is skipped": (
+        (planning, "starts_at", lambda _, now: now),
+        (handover, "starts_at", lambda _, now: now),
+    ),
+    "a hang is not noticed": ((planning, "silence_of", _always(None)),),
+    "a deleted pod is created again": ((planning, "_ends", _ends_of_pods_there),),
+    "one rank's success is the gang's": (
+        (Gang, "all_succeeded", property(lambda gang: any(pod.succeeded for pod in gang.current.values()))),
+    ),
+    "the end of a job is not final": ((DDPJobStatus, "finished", property(_always(False))),),
+    "pods carry the variables of the first attempt": ((pods, "_environment", _first_attempts_environment),),
+    "deletions name no uid": ((ModelClient, "delete", _delete_by_name),),
+    "statuses are written over any version": ((ModelClient, "merge_patch", _patch_any_version),),
+    "a status is written although it is the same": ((StatusWriter, "write", _write_anyway),),
+    "own writes are not remembered": (
+        (Expectations, "sent", _always(None)),
+        (Expectations, "doubt", _always(None)),
+    ),
+    "a stranger's pod is as good as ours": ((Actuator, "_look_at_the_owner", _ask_nobody),),
+    "older versions overwrite newer ones": ((Cache, "put", _put_any_version(Cache.put)),),
+    "lists do not tell what is gone": ((Cache, "refresh", _list_without_removing),),
+    "nobody looks again later": ((Reconciler, "_look_again", _always(None)),),
+    "a failed pass does not come again": ((WorkQueue, "retry", _always(1.0)),),
+}
+
+_FOCUS = {
+    "the Service is pointed at older attempts": "two writers",
+    "stragglers are left alone": "two writers",
+    "deletions name no uid": "replaced jobs",
+    "outdated evidence stays": "failing ranks",
+    "a deleted pod is created again": "failing ranks",
+    "older versions overwrite newer ones": "old news",
+}
+MUTATIONS = {name: Mutation(replaced, _FOCUS.get(name, "everything")) for name, replaced in _REPLACED.items()}
+
+
+@contextmanager
+def mutated(name: str) -> Iterator[None]:
+    """The operator with this mutation, for a while."""
+    with ExitStack() as stack:
+        for target, attribute, stand_in in MUTATIONS[name].replaced:
+            stack.enter_context(patch.object(target, attribute, stand_in))
+        yield

@@ -1,0 +1,231 @@
+"""One operator process: the real parts, wired as in `app.py`, with kopf's feed replaced by a model of it."""
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from contextlib import aclosing
+from random import Random
+from typing import Any, cast
+
+from ddpjob_operator.kube.actuator import Actuator
+from ddpjob_operator.kube.audit import Audit
+from ddpjob_operator.kube.client import Client
+from ddpjob_operator.kube.errors import ApiError, GoneError
+from ddpjob_operator.kube.events import EventRecorder
+from ddpjob_operator.kube.expectations import Expectations
+from ddpjob_operator.kube.feed import JobFeed
+from ddpjob_operator.kube.informer import Informer
+from ddpjob_operator.kube.progress import ProgressReader
+from ddpjob_operator.kube.questions import Questions
+from ddpjob_operator.kube.reconciler import Reconciler
+from ddpjob_operator.kube.rejections import Rejections
+from ddpjob_operator.kube.resources import DDPJOBS
+from ddpjob_operator.kube.status_writer import StatusWriter
+from ddpjob_operator.kube.store import Store
+from ddpjob_operator.kube.workqueue import WorkQueue
+from simulation.api_client import FAULTS, ModelClient
+from simulation.api_server import JOBS, ApiServer, Change
+from simulation.virtual_time import RUNNING_PROCESS
+
+AUDIT_SECONDS = 300.0
+NUM_WORKERS = 2
+
+
+class OperatorProcess:
+    """Starts with an empty memory, and forgets everything when it dies."""
+
+    def __init__(
+        self,
+        name: str,
+        server: ApiServer,
+        random: Random,
+        log_of: Callable[[str], str],
+        *,
+        progress_interval_seconds: float,
+        fault_percent: int,
+        died: Callable[["OperatorProcess"], None],
+    ) -> None:
+        """`died` is called once, when the process has died of itself."""
+        self._loop = asyncio.get_running_loop()
+        self.name = name
+        self.random = random
+        self._server = server
+        self._log_of = log_of
+        self._progress_interval_seconds = progress_interval_seconds
+        self._died = died
+        self.tasks: list[asyncio.Task[Any]] = []
+        self.alive = True
+        self.started_at = self._loop.time()
+        self.last_effect_at = self.started_at
+        self._num_in_flight = 0
+        self._late_at = 0.0
+        self.num_write_calls = 0
+        self.repeated: list[str] = []
+        """Requests that were sent again although they had been answered well."""
+        self.faults: list[str] = []
+        """What happens to the next requests."""
+        self.fault_percent = fault_percent
+        self.late_deletions = 0
+        self.slow_creations = 0
+        self.cut_off_until = 0.0
+        self.calls_to_death: int | None = None
+        self.dies_with_answer_unread = False
+        self.client = ModelClient(server, self, log_of)
+
+    # --- The client's luck ----------------------------------------------------------------------------------------
+
+    def next_fault(self, verb: str) -> str | None:
+        """What happens to the next request."""
+        if self.late_deletions and verb == "delete":
+            self.late_deletions -= 1
+            return "late"
+        if self.slow_creations and verb == "create":
+            self.slow_creations -= 1
+            return "slow"
+        if self._loop.time() < self.cut_off_until:
+            return "refused"
+        if self.faults:
+            return self.faults.pop(0)
+        if self.fault_percent and self.random.random() * 100 < self.fault_percent:
+            return self.random.choice(FAULTS)
+        return None
+
+    def dies_before(self, *, writes: bool) -> bool:
+        """Whether the process dies now, with the request not sent."""
+        self.num_write_calls += writes
+        if self.calls_to_death is None:
+            return False
+        self.calls_to_death -= 1
+        return self.calls_to_death < 0 and not self.dies_with_answer_unread
+
+    def dies_after(self) -> bool:
+        """Whether the process dies now, with the request done and the answer not read."""
+        return self.calls_to_death is not None and self.calls_to_death < 0
+
+    async def die(self) -> None:
+        """End this process; does not come back."""
+        self.kill()
+        await self._loop.create_future()
+
+    def in_flight(self, change: int) -> None:
+        """So many more requests of this process are on their way."""
+        self._num_in_flight += change
+        self.last_effect_at = self._late_at = self._loop.time()
+
+    def repeats(self, request: str) -> None:
+        """It sends once more what was answered well, although that still holds."""
+        self.repeated.append(request)
+
+    def sees_well(self) -> bool:
+        """Whether it has been told of everything for a while, and can act."""
+        now = self._loop.time()
+        settled = self.alive and self.started_at < now - 15 and self.cut_off_until < now - 15
+        return (
+            settled
+            and not self.fault_percent
+            and len(self.client.streams) == 3
+            and not any(stream.frozen_until > now - 15 for stream in self.client.streams)
+        )
+
+    @property
+    def has_late_requests(self) -> bool:
+        """Whether a request that this process has given up on may have been done lately, or may still be."""
+        return self._num_in_flight > 0 or self._late_at > self._loop.time() - 120
+
+    # --- Life -----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin, in a context of its own: the clocks know by it who asks."""
+        context = contextvars.copy_context()
+        context.run(RUNNING_PROCESS.set, self.name)
+        self._loop.create_task(self._run(), context=context)
+
+    def kill(self) -> None:
+        """SIGKILL: nothing of it runs any more."""
+        if not self.alive:
+            return
+        self.alive = False
+        self.last_effect_at = self._loop.time()
+        for task in self.tasks:
+            task.cancel()
+        self._died(self)
+
+    def go_blind_at_next_attempt(self, seconds: float) -> None:
+        """Once it has heard that an attempt begins, it hears of pods late, and of jobs later still."""
+
+        def freeze(change: Change) -> None:
+            status = change.body.get("status") or {}
+            if change.plural != JOBS or any(
+                c["type"] == "Created" and c["status"] == "True" for c in status.get("conditions", ())
+            ):
+                return
+            self.client.delivered = None
+            for stream in self.client.streams:
+                stream.freeze(seconds + 50 if stream.plural == JOBS else seconds)
+
+        self.client.delivered = freeze
+
+    def could_write_since(self, moment: float) -> bool:
+        """Whether anything of this process may have reached the server since then."""
+        return self.alive or self._num_in_flight > 0 or self.last_effect_at >= moment
+
+    async def _run(self) -> None:
+        """The order of `app.py`: jobs first, then their pods, so that no job is seen beside an older list of pods."""
+        client = cast("Client", self.client)
+        queue, rejections, expectations = WorkQueue(), Rejections(), Expectations()
+
+        def ask_again(namespace: str, name: str) -> None:
+            for key in rejections.name_is_free(namespace, name):
+                queue.add(key)
+
+        store = Store(queue.add, ask_again)
+        feed = JobFeed(store.jobs)
+        audit = Audit(client, (None,), AUDIT_SECONDS)
+        progress = ProgressReader(client, self._progress_interval_seconds, queue.add)
+        reconciler = Reconciler(
+            client=client,
+            queue=queue,
+            store=store,
+            expectations=expectations,
+            rejections=rejections,
+            actuator=Actuator(client, store, expectations, rejections),
+            status_writer=StatusWriter(client, store, EventRecorder(client, "simulated")),
+            questions=Questions(client, queue.add),
+            progress=progress,
+            trainer_image="trainer:1",
+        )
+        while True:
+            try:
+                await audit.compare(store.jobs)
+                break
+            except ApiError:
+                await asyncio.sleep(1.0)
+        start = self._loop.create_task
+        for cache in (store.pods, store.services):
+            informer = Informer(client, cache, None)
+            start(informer.run())
+            await informer.synced.wait()
+        start(self._feed(feed))
+        start(audit.run((store.jobs, store.pods, store.services)))
+        start(progress.run())
+        for _ in range(NUM_WORKERS):
+            start(reconciler.work())
+
+    async def _feed(self, feed: JobFeed) -> None:
+        """The watch of kopf: after a 410 it lists again and says nothing of what has gone."""
+        version = ""
+        while True:
+            try:
+                if not version:
+                    async for page in self.client.pages(DDPJOBS, None):
+                        for body in page.items:
+                            feed.take(None, body)
+                        version = page.resource_version
+                async with aclosing(self.client.watch(DDPJOBS, None, "", version)) as events:
+                    async for event in events:
+                        feed.take(event.type, event.body)
+                        version = event.body["metadata"]["resourceVersion"]
+            except GoneError:
+                version = ""
+            except ApiError:
+                await asyncio.sleep(0.2)

@@ -1,0 +1,171 @@
+"""What a schedule is: a job, a cluster, the fates of its gangs, and what disturbs them when."""
+
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+from simulation.program import Fate
+
+#: Seconds between one disturbance and the next: at once, within a pass, within a start, after a run.
+PAUSES_SECONDS = (0.0, 0.002, 0.02, 0.1, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 400.0)
+
+#: What can be done, weighted by how often. `disturbances.py` has a function of each name.
+DISTURBANCES = (
+    *("crash",) * 6,
+    *("faults",) * 6,
+    *("outage",) * 2,
+    *("second_operator",) * 6,
+    "stop_second_operator",
+    *("freeze_watches",) * 2,
+    "cut_watches",
+    *("forget_history",) * 2,
+    *("lose_delete",) * 2,
+    *("repeat_events",) * 2,
+    *("lose_node",) * 3,
+    *("node_comes_back",) * 2,
+    "remove_node",
+    "restart_kubelet",
+    *("delete_pod",) * 3,
+    "force_delete_pod",
+    *("evict_pod",) * 2,
+    "evict_for_memory",
+    *("kill_rank",) * 3,
+    "exit_rank",
+    *("suspend",) * 2,
+    *("resume",) * 3,
+    "edit_shape",
+    "edit_limits",
+    "delete_service",
+    "edit_service",
+    "strangers_service",
+    "delete_job",
+    *("replace_job",) * 2,
+    "replace_job_while_deleting",
+    *("recreate_job",) * 2,
+    "exceed_quota",
+    "raise_quota",
+    "break_webhook",
+    "mend_webhook",
+    "lose_image",
+    "find_image",
+    "fill_nodes",
+    "free_nodes",
+    "strangers_pod",
+    "remove_stranger",
+    *("jump_clock",) * 2,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One disturbance, some time after the one before."""
+
+    after_seconds: float
+    do: str
+    pick: int = 0
+    """Chooses among what the disturbance can be done to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """All that decides what happens."""
+
+    seed: int = 0
+    """Of latencies, lags and jitter."""
+    nodes: int = 2
+    places: int = 2
+    """Pods that each of the cluster's nodes has room for."""
+    num_machines: int = 3
+    trainer: bool = False
+    sidecar: bool = False
+    max_restarts: int = 3
+    keep_attempts: int = 2
+    own_grace_seconds: int = 10
+    start_seconds: int = 300
+    hang_seconds: int = 900
+    finish_seconds: int = 3600
+    queue_seconds: int | None = None
+    active_seconds: int | None = None
+    ttl_seconds: int | None = None
+    ignored_exit_code: int | None = None
+    sigterm: str = "exit"
+    reads_progress: bool = False
+    fault_percent: int = 0
+    """Share of requests that meet a fault while the disturbances last."""
+    second_operator_stays: bool = False
+    train_seconds: float = 20.0
+    """How long a gang trains that comes to a good end."""
+    fates: tuple[Fate, ...] = ()
+    steps: tuple[Step, ...] = ()
+
+
+FATES = (*("fail",) * 4, "killed", "killed", "out_of_memory", "stop", "stop", "hang", "straggle", "bad_config")
+
+
+def fates() -> st.SearchStrategy[Fate]:
+    """What becomes of one gang."""
+    return st.builds(
+        Fate,
+        kind=st.sampled_from(FATES),
+        after_seconds=st.sampled_from((0.0, 1.0, 5.0, 30.0, 400.0)),
+        rank=st.integers(0, 3),
+        peers_hang=st.booleans(),
+    )
+
+
+#: Groups of disturbances that together reach what single ones rarely do.
+FOCUSES: dict[str, tuple[str, ...]] = {
+    "everything": (),
+    "two writers": ("second_operator", "second_operator", "evict_pod", "delete_pod", "suspend", "resume"),
+    "replaced jobs": (
+        "replace_job_while_deleting",
+        "replace_job_while_deleting",
+        "replace_job",
+        "crash",
+        "lose_delete",
+    ),
+    "failing ranks": ("kill_rank", "exit_rank", "delete_pod", "evict_pod", "evict_for_memory", "suspend", "resume"),
+    "lost nodes": ("lose_node", "lose_node", "node_comes_back", "remove_node", "kill_rank"),
+    "old news": ("repeat_events", "freeze_watches", "forget_history", "lose_delete", "delete_pod", "suspend", "resume"),
+}
+
+
+def steps(focus: str) -> st.SearchStrategy[Step]:
+    """One disturbance, three times out of four of this group."""
+    group = FOCUSES[focus] or DISTURBANCES
+    return st.builds(
+        Step,
+        after_seconds=st.sampled_from(PAUSES_SECONDS),
+        do=st.sampled_from((group, group, group, DISTURBANCES)).flatmap(st.sampled_from),
+        pick=st.integers(0, 63),
+    )
+
+
+def schedules(focus: str = "everything") -> st.SearchStrategy[Schedule]:
+    """Schedules in which the disturbances of one group are frequent."""
+    return st.builds(
+        Schedule,
+        seed=st.integers(0, 2**32),
+        nodes=st.integers(1, 3),
+        places=st.integers(1, 2),
+        num_machines=st.integers(3, 4),
+        trainer=st.booleans(),
+        sidecar=st.sampled_from((False, False, True)),
+        max_restarts=st.sampled_from((0, 1, 3, 10)),
+        keep_attempts=st.integers(0, 2),
+        own_grace_seconds=st.sampled_from((1, 10, 30)),
+        start_seconds=st.sampled_from((60, 300)),
+        hang_seconds=st.sampled_from((60, 900)),
+        finish_seconds=st.sampled_from((60, 3600)),
+        queue_seconds=st.sampled_from((None, None, None, 100)),
+        active_seconds=st.sampled_from((None, None, None, 200)),
+        ttl_seconds=st.sampled_from((None, None, None, None, 0, 60)),
+        ignored_exit_code=st.sampled_from((None, None, 1)),
+        sigterm=st.sampled_from(("exit", "save", "ignore")),
+        reads_progress=st.booleans(),
+        fault_percent=st.sampled_from((0, 0, 3, 15)),
+        second_operator_stays=st.booleans(),
+        train_seconds=st.sampled_from((5.0, 60.0, 600.0)),
+        fates=st.lists(fates(), min_size=1, max_size=6).map(tuple),
+        steps=st.lists(steps(focus), min_size=4, max_size=24).map(tuple),
+    )

@@ -1,0 +1,17 @@
+from collections import Counter
+
+import pytest
+
+from simulation.campaign import FIRST_SEED, SCHEDULES_PER_FOCUS, explore, table, too_rare
+from simulation.schedule import FOCUSES
+
+
+@pytest.mark.timeout(1200)
+def test_two_thousand_schedules_keep_every_invariant(capsys: pytest.CaptureFixture[str]) -> None:
+    seen: Counter[str] = Counter()
+    for focus in FOCUSES:
+        seen += explore(SCHEDULES_PER_FOCUS, first_seed=FIRST_SEED, focus=focus)
+    with capsys.disabled():
+        print(f"\nof {seen['schedules']} schedules, so many had at least one:\n{table(seen)}")
+    assert seen["schedules"] >= 2000
+    assert not too_rare(seen), "the schedules no longer reach what they are for"

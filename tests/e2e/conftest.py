@@ -5,7 +5,6 @@ break nodes or reach for processes on the machine are skipped there.
 """
 
 import os
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,10 @@ import pytest
 
 import testbed
 from helm_release import install, load_images
-from job_on_cluster import JobOnCluster
+from job_on_cluster import JobOnCluster, fresh_namespace
+
+#: Each test that keeps checkpoints claims a volume, which nobody can claim again.
+NUM_MORE_VOLUMES = 4
 
 AnyCluster = testbed.Cluster | testbed.ExternalCluster
 
@@ -25,6 +27,8 @@ def cluster() -> Iterator[AnyCluster]:
         yield testbed.ExternalCluster(Path(other))
         return
     with testbed.Cluster(nodes=2) as cluster:
+        for number in range(NUM_MORE_VOLUMES):
+            cluster.add_volume(f"e2e-{number}")
         yield cluster
 
 
@@ -36,12 +40,9 @@ def operator(cluster: AnyCluster) -> None:
 
 @pytest.fixture
 def namespace(cluster: AnyCluster, operator: None) -> Iterator[str]:  # noqa: ARG001 the operator is there before
-    """A namespace of the test's own that enforces the pod security standard `restricted`."""
-    name = f"e2e-{uuid.uuid4().hex[:8]}"
-    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
-    cluster.kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
-    yield name
-    cluster.kubectl("delete", "namespace", name, "--wait=false")
+    """A namespace of the test's own."""
+    with fresh_namespace(cluster.kubectl) as name:
+        yield name
 
 
 @pytest.fixture

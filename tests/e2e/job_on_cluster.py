@@ -1,8 +1,10 @@
 """One DDPJob on a real cluster, as its user sees it: through kubectl."""
 
+import contextlib
 import json
 import re
-from collections.abc import Mapping
+import uuid
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,21 @@ import testbed
 from helm_release import RELEASE, SYSTEM_NAMESPACE
 from testbed.kubectl import Kubectl, KubectlError
 
-#: Small enough for two nodes on a machine with two cores.
-RESOURCES = {"requests": {"cpu": "100m", "memory": "256Mi"}}
+#: Small enough for a dozen pods on two nodes of a machine with two cores, and a fair share of them when it is busy.
+RESOURCES = {"requests": {"cpu": "250m", "memory": "256Mi"}}
 TERMINAL = ("Succeeded", "Failed")
+
+
+@contextlib.contextmanager
+def fresh_namespace(kubectl: Kubectl) -> Iterator[str]:
+    """A new namespace that enforces the pod security standard `restricted`; gone afterwards, with all in it."""
+    name = f"e2e-{uuid.uuid4().hex[:8]}"
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+    try:
+        yield name
+    finally:
+        kubectl("delete", "namespace", name, "--wait=false")
 
 
 @dataclass

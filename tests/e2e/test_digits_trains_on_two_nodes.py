@@ -34,6 +34,8 @@ def test_the_digits_example_trains_to_97_percent(job) -> None:
     ]
     status = job.wait_end(seconds=180)
     log = job.kubectl("logs", "-n", job.namespace, "--tail=-1", "-l", "ddpjob.dev/job=digits,ddpjob.dev/rank=0")
+    told_of = "--field-selector=involvedObject.kind=DDPJob,involvedObject.name=digits"
+    events = job.kubectl.json("get", "events", "-n", job.namespace, told_of)["items"]
 
     assert len({pod["spec"]["nodeName"] for pod in pods}) == 2
     assert [e["RANK"] for e in environments] == ["0", "1"]
@@ -44,9 +46,12 @@ def test_the_digits_example_trains_to_97_percent(job) -> None:
     assert row.split()[:4] == ["digits", "Running", "2/2", "1"]
     assert status["phase"] == "Succeeded"
     assert status["progress"]["step"] == status["progress"]["totalSteps"]
-    assert status["restarts"] == {"counted": 0, "infrastructure": 0, "countedTimes": []}
+    assert (status["restarts"]["counted"], status["restarts"]["infrastructure"]) == (0, 0)
+    assert status["time"]["trainingSeconds"] > 0
+    assert status["time"]["lostSeconds"] == 0
     assert 'ddpjob-progress {"step"' in log
     assert accuracy(log) >= 97
+    assert sum(event.get("count", 1) for event in events) <= 2
 
 
 def accuracy(log: str) -> float:

@@ -1,0 +1,262 @@
+"""How each fault is brought about from outside the job, and how the cluster is mended after it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import testbed
+from chaos.laboratory import NAMESPACE, Laboratory
+from chaos.matrix import Fault
+from chaos.story import Story
+from testbed import tools
+from testbed.kubectl import KubectlError
+
+#: How long CoreDNS is away.
+DNS_OUTAGE_SECONDS = 8
+#: Longest time from a fault to the second attempt's ranks having met.
+RECOVERY_SECONDS = 150
+
+
+@dataclass(slots=True)
+class Target:
+    """A job in the phase in which the fault is to come; and what is found out on the way."""
+
+    laboratory: Laboratory
+    job: str
+    facts: dict[str, float] = field(default_factory=dict)
+    """Further figures of the cell, in seconds."""
+    resumed_at: float | None = None
+    drain: subprocess.Popen[str] | None = None
+
+    @property
+    def story(self) -> Story:
+        """What was seen of the job."""
+        return self.laboratory.stories[self.job]
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        """Run kubectl in the job's namespace."""
+        return self.laboratory.cluster.kubectl(*arguments, f"--namespace={NAMESPACE}", stdin=stdin)
+
+    def pod(self, rank: int) -> str:
+        """The name of a rank's pod in the first attempt."""
+        return f"{self.job}-1-{rank}"
+
+    def signal(self, rank: int, number: int) -> None:
+        """Send a signal to a rank's process."""
+        os.kill(self.laboratory.cluster.container_pid(NAMESPACE, self.pod(rank), "trainer"), number)
+
+    def node(self) -> testbed.Node:
+        """The node of rank 1; of a rank that has none yet, the second."""
+        nodes = self.laboratory.cluster.nodes
+        name = self.story.of(1)[1].node
+        return next((node for node in nodes if node.name == name), nodes[1])
+
+    def wait_met_again(self) -> None:
+        """Wait until a later attempt's ranks have met, or the job has ended without one."""
+
+        def met() -> bool:
+            later = [m for (attempt, _), m in self.laboratory.marks(self.job).items() if attempt > 1]
+            return self.story.finished or any(marks.first("met") for marks in later)
+
+        what = f"the ranks of a second attempt of {self.job} to meet, or its end"
+        testbed.wait_for(what, met, seconds=RECOVERY_SECONDS, every_seconds=0.1)
+
+
+def _nothing(_: Target) -> None:
+    """Nothing is to be mended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Injection:
+    """A fault in practice.
+
+    Attributes:
+        inject: brings it about; returns at once or when it is over.
+        mend: called next; waits for what must have happened and takes the fault back.
+        hold_seconds: how long rank 0 stays in the phase, so that the fault's effect still meets it there.
+        spec: what the job's spec says beside the usual.
+        pod_spec: the same for its pods.
+    """
+
+    inject: Callable[[Target], None]
+    mend: Callable[[Target], None] = _nothing
+    hold_seconds: float = 4
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    pod_spec: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _delete(target: Target, *arguments: str) -> None:
+    target.kubectl("delete", "pod", target.pod(1), "--wait=false", *arguments)
+
+
+def _evict(target: Target) -> None:
+    name = target.pod(1)
+    eviction = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+    }
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/eviction"
+    target.laboratory.cluster.kubectl("create", f"--raw={path}", "--filename=-", stdin=json.dumps(eviction))
+
+
+def _delete_service(target: Target) -> None:
+    before = target.laboratory.service(target.job)
+    assert before is not None, "a job whose pods exist has its Service"
+    began = time.time()
+    target.kubectl("delete", "service", f"{target.job}-master", "--wait=false")
+
+    def back() -> bool:
+        now = target.laboratory.service(target.job)
+        return now is not None and now["metadata"]["uid"] != before["metadata"]["uid"]
+
+    testbed.wait_for(f"the Service of {target.job} to be there again", back, seconds=60)
+    target.facts["service back"] = time.time() - began
+
+
+def _suspend(target: Target) -> None:
+    target.laboratory.patch(target.job, {"suspend": True})
+
+
+def _resume(target: Target) -> None:
+    """Go on once nothing of the job is left."""
+    testbed.wait_for(
+        f"{target.job} to be suspended without pods",
+        lambda: target.story.phase == "Suspended" and not list(target.story.alive()),
+        seconds=60,
+    )
+    target.resumed_at = time.time()
+    target.laboratory.patch(target.job, {"suspend": False})
+
+
+def _edit(target: Target) -> None:
+    """An edit of the program, which the API server must refuse, and one of the policies, which must disturb nothing."""
+    refusal = _refusal(target, {"trainer": {"epochs": 5}})
+    expected = "can change only while the job is suspended"
+    assert expected in refusal, f"a running job's program was edited; expected {expected!r}, found {refusal!r}"
+    target.laboratory.patch(target.job, {"restart": {"maxRestarts": 0}, "deadlines": {"activeSeconds": 3600}})
+
+
+def _refusal(target: Target, spec: dict[str, Any]) -> str:
+    """What the API server says against an edit; nothing if it takes it."""
+    try:
+        target.laboratory.patch(target.job, spec)
+    except KubectlError as refused:
+        return str(refused)
+    return ""
+
+
+def _lose_node(target: Target) -> None:
+    target.node().kill_kubelet()
+
+
+def _find_node(target: Target) -> None:
+    """The kubelet comes back when the job trains elsewhere; ranks that ran on without it must go."""
+    target.wait_met_again()
+    target.laboratory.repair()
+
+
+def _drain(target: Target) -> None:
+    options = ["--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=120s"]
+    node, kubeconfig = target.node().name, target.laboratory.cluster.kubeconfig
+    command = [str(tools.path("kubectl")), f"--kubeconfig={kubeconfig}", "drain", node, *options]
+    # It returns when the pods are gone; the job starts again meanwhile.
+    target.drain = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    testbed.wait_for(f"{node} to be cordoned", lambda: _cordoned(target, node), seconds=30)
+
+
+def _cordoned(target: Target, node: str) -> bool:
+    body = target.laboratory.api.get(f"/api/v1/nodes/{node}")
+    return bool(body and body["spec"].get("unschedulable"))
+
+
+def _end_drain(target: Target) -> None:
+    assert target.drain is not None, "a drain was begun"
+    _, words = target.drain.communicate(timeout=150)
+    assert target.drain.returncode == 0, f"kubectl drain failed: {words}"
+    target.wait_met_again()
+    target.laboratory.repair()
+
+
+def _kill_operators(target: Target) -> None:
+    for pod in target.laboratory.operators():
+        target.laboratory.kill_operator(pod["metadata"]["name"])
+
+
+def _kill_leader(target: Target) -> None:
+    """As if its machine had failed: the pod goes with the process, else the same pod would be back within a second."""
+    leader = testbed.wait_for("an operator to hold the Lease", target.laboratory.leader, seconds=60)
+    target.laboratory.kill_operator(leader)
+    target.laboratory.remove_operator(leader)
+
+
+def _wait_takeover(target: Target) -> None:
+    """How long nobody led: until the Lease is renewed after the kill."""
+    began = time.time()
+    if before := target.laboratory.lease():
+        testbed.wait_for(
+            "the operator's Lease to be renewed",
+            lambda: (target.laboratory.lease() or before)["renewTime"] != before["renewTime"],
+            seconds=60,
+        )
+        target.facts["leader back"] = time.time() - began
+    target.laboratory.wait_operators()
+    target.facts["operators ready"] = time.time() - began
+
+
+def _restart_api_server(target: Target) -> None:
+    server = target.laboratory.cluster.control_plane.components["kube-apiserver"]
+    began = time.time()
+    server.kill()
+    server.start()
+    target.facts["API server back"] = time.time() - began
+
+
+def _stop_dns(target: Target) -> None:
+    target.laboratory.cluster.control_plane.components["coredns"].kill()
+
+
+def _start_dns(target: Target) -> None:
+    time.sleep(DNS_OUTAGE_SECONDS)  # the length of the outage, nothing is waited for
+    target.laboratory.cluster.control_plane.components["coredns"].start()
+
+
+_IMPATIENT = {
+    "terminationGracePeriodSeconds": 5,
+    "tolerations": [
+        {"key": f"node.kubernetes.io/{taint}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}
+        for taint in ("not-ready", "unreachable")
+    ],
+}
+
+INJECTIONS: Mapping[Fault, Injection] = {
+    Fault.EXIT: Injection(inject=lambda target: target.signal(1, signal.SIGUSR1)),
+    Fault.KILL: Injection(inject=lambda target: target.signal(0, signal.SIGKILL)),
+    Fault.OUT_OF_MEMORY: Injection(inject=lambda target: target.signal(1, signal.SIGUSR2)),
+    Fault.STOP: Injection(
+        inject=lambda target: target.signal(1, signal.SIGSTOP),
+        # Before its first progress line a job hangs only when it has had the time to start, too.
+        spec={"deadlines": {"hangSeconds": 15, "startSeconds": 45}},
+        # A stopped process never hears of SIGTERM.
+        pod_spec={"terminationGracePeriodSeconds": 3},
+    ),
+    Fault.DELETE: Injection(inject=_delete),
+    Fault.FORCE_DELETE: Injection(inject=lambda target: _delete(target, "--grace-period=0", "--force")),
+    Fault.EVICT: Injection(inject=_evict),
+    Fault.SERVICE: Injection(inject=_delete_service),
+    Fault.SUSPEND: Injection(inject=_suspend, mend=_resume),
+    Fault.EDIT: Injection(inject=_edit),
+    Fault.KUBELET: Injection(inject=_lose_node, mend=_find_node, hold_seconds=60, pod_spec=_IMPATIENT),
+    Fault.DRAIN: Injection(inject=_drain, mend=_end_drain),
+    Fault.OPERATOR: Injection(inject=_kill_operators, mend=_wait_takeover),
+    Fault.LEADER: Injection(inject=_kill_leader, mend=_wait_takeover),
+    Fault.API_SERVER: Injection(inject=_restart_api_server, hold_seconds=6),
+    Fault.DNS: Injection(inject=_stop_dns, mend=_start_dns, hold_seconds=6),
+}

@@ -1,0 +1,168 @@
+"""The matrix: which fault meets a job in which phase, and what has to come of it. One table, no behaviour.
+
+A job is two ranks on two nodes that train for `TOTAL_STEPS` steps and save at every `CHECKPOINT_EVERY_STEPS`th. All jobs
+must succeed in the end; the cells differ in how many attempts that takes, what counts, and what work is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+NUM_RANKS = 2
+EPOCHS = 4
+TOTAL_STEPS = 92
+CHECKPOINT_EVERY_STEPS = 20
+#: A fault may take the save that is under way, and what was trained until the next save would have waited for that one.
+MOST_STEPS_LOST = 2 * CHECKPOINT_EVERY_STEPS
+#: The step after which the steady phase begins, behind the checkpoint of the first epoch's end at step 23.
+STEADY_STEP = 30
+#: The checkpoint during which faults are injected; the one before is of step 23.
+CHECKPOINT_STEP = 40
+
+
+class Phase(StrEnum):
+    """Where the job stands when the fault comes."""
+
+    PENDING = "pending"  # both pods exist and have no node
+    RENDEZVOUS = "rendezvous"  # rank 1 looks for rank 0, which has not come yet
+    FIRST_STEP = "first-step"  # rank 0 is in its first step, rank 1 waits for it in the all-reduce
+    STEADY = "steady"  # steps follow each other
+    CHECKPOINTING = "checkpointing"  # rank 0 has written the state of step 40, not the manifest that commits it
+    FINISHING = "finishing"  # all steps are done and evaluated, the last checkpoint may be on its way
+
+
+class Fault(StrEnum):
+    """What is done to the job or its cluster."""
+
+    EXIT = "rank-exits-1"
+    KILL = "rank-sigkilled"
+    OUT_OF_MEMORY = "rank-out-of-memory"
+    STOP = "rank-sigstopped"
+    DELETE = "pod-deleted"
+    FORCE_DELETE = "pod-force-deleted"
+    EVICT = "pod-evicted"
+    SERVICE = "service-deleted"
+    SUSPEND = "job-suspended"
+    EDIT = "spec-edited"
+    KUBELET = "kubelet-sigkilled"
+    DRAIN = "node-drained"
+    OPERATOR = "operator-sigkilled"
+    LEADER = "leader-sigkilled"
+    API_SERVER = "api-server-restarted"
+    DNS = "coredns-stopped"
+
+
+#: These touch more than one job and so are injected while no other job runs.
+CLUSTER_WIDE = frozenset(
+    {Fault.KUBELET, Fault.DRAIN, Fault.OPERATOR, Fault.LEADER, Fault.API_SERVER, Fault.DNS},
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What has to come of a cell, beside success and that nothing of the job runs after it."""
+
+    attempts: int = 1
+    counted: int = 0
+    infrastructure: int = 0
+    reason: str | None = None
+    """Why the first attempt failed; None if the status must name no failure."""
+    steps_lost: int = 0
+    """The most optimizer steps that may have to be done again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One fault: what comes of it in every phase, but for exceptions. Any one of several outcomes is right."""
+
+    usual: tuple[Outcome, ...]
+    exceptions: Mapping[Phase, tuple[Outcome, ...]] = field(default_factory=dict)
+    not_applicable: Mapping[Phase, str] = field(default_factory=dict)
+    """Phases in which the fault makes no sense, and why."""
+
+
+def _counted(reason: str) -> tuple[Outcome, ...]:
+    """The gang starts again from the last checkpoint, and that counts."""
+    return (Outcome(attempts=2, counted=1, reason=reason, steps_lost=MOST_STEPS_LOST),)
+
+
+def _infrastructure(reason: str) -> tuple[Outcome, ...]:
+    """The gang starts again from the last checkpoint, and that does not count."""
+    return (Outcome(attempts=2, infrastructure=1, reason=reason, steps_lost=MOST_STEPS_LOST),)
+
+
+def _saved(reason: str) -> tuple[Outcome, ...]:
+    """SIGTERM reached the program in time: it saved, and the next attempt goes on where it stood."""
+    return (Outcome(attempts=2, infrastructure=1, reason=reason),)
+
+
+UNDISTURBED = (Outcome(),)
+NO_PROCESS = "no rank has a process yet"
+
+
+def _taken_away(reason: str) -> Row:
+    """A pod is asked to go, with a grace.
+
+    Before training there is no step to lose and SIGTERM ends the program. In the end there is nothing left to save and
+    the program ends well within its grace: the job is done if the operator sees that before the pod is gone, else the
+    pod is missing.
+    """
+    return Row(
+        usual=_saved(reason),
+        exceptions={Phase.FINISHING: (*UNDISTURBED, *_saved(reason))},
+    )
+
+
+MATRIX: Mapping[Fault, Row] = {
+    Fault.EXIT: Row(usual=_counted("ProgramError"), not_applicable={Phase.PENDING: NO_PROCESS}),
+    Fault.KILL: Row(usual=_counted("Killed"), not_applicable={Phase.PENDING: NO_PROCESS}),
+    Fault.OUT_OF_MEMORY: Row(usual=_counted("OutOfMemory"), not_applicable={Phase.PENDING: NO_PROCESS}),
+    Fault.STOP: Row(usual=_counted("Hung"), not_applicable={Phase.PENDING: NO_PROCESS}),
+    Fault.DELETE: _taken_away("PodDeleted"),
+    Fault.FORCE_DELETE: Row(usual=_infrastructure("PodDeleted")),
+    Fault.EVICT: _taken_away("Evicted"),
+    Fault.SERVICE: Row(usual=UNDISTURBED),
+    Fault.SUSPEND: Row(usual=(Outcome(attempts=2),)),
+    Fault.EDIT: Row(usual=UNDISTURBED),
+    Fault.KUBELET: Row(usual=_infrastructure("NodeLost")),
+    Fault.DRAIN: Row(
+        usual=_saved("NodeDrained"),
+        exceptions={
+            Phase.PENDING: UNDISTURBED,  # no pod is on the node yet, and none comes there
+            Phase.FINISHING: (*UNDISTURBED, *_saved("NodeDrained")),
+        },
+    ),
+    Fault.OPERATOR: Row(usual=UNDISTURBED),
+    Fault.LEADER: Row(usual=UNDISTURBED),
+    Fault.API_SERVER: Row(usual=UNDISTURBED),
+    Fault.DNS: Row(usual=UNDISTURBED),
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cell:
+    """One fault in one phase."""
+
+    fault: Fault
+    phase: Phase
+
+    @property
+    def name(self) -> str:
+        """The job's name; also the cell's in records."""
+        return f"{self.fault}-{self.phase}"
+
+    @property
+    def allowed(self) -> tuple[Outcome, ...]:
+        """The outcomes that are right; none if the cell makes no sense."""
+        row = MATRIX[self.fault]
+        return () if self.phase in row.not_applicable else row.exceptions.get(self.phase, row.usual)
+
+    @property
+    def why_not(self) -> str:
+        """Why the cell makes no sense."""
+        return MATRIX[self.fault].not_applicable.get(self.phase, "")
+
+
+CELLS = tuple(Cell(fault, phase) for fault in Fault for phase in Phase)

@@ -1,0 +1,177 @@
+"""Slow motion of one phase of the built-in trainer, loaded by Python itself where this folder is on PYTHONPATH.
+
+The trainer stays as it is in its image. In the first attempt rank 0 takes its time in the phase under test, as it would on
+slow storage or beside a slow rank, so that a fault can be aimed at it. Every attempt leaves marks with times, from which
+the recovery is timed. SIGUSR1 ends the rank with exit code 1, SIGUSR2 makes it use memory until it is killed.
+
+Standard library only: every Python process of the container runs this first.
+"""
+
+import importlib.abc
+import importlib.machinery
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+PHASE = os.environ.get("CHAOS_PHASE", "")
+HOLD_SECONDS = float(os.environ.get("CHAOS_HOLD_SECONDS", "0"))
+STEADY_STEP = int(os.environ.get("CHAOS_STEADY_STEP", "0"))
+CHECKPOINT_STEP = int(os.environ.get("CHAOS_CHECKPOINT_STEP", "0"))
+
+ATTEMPT, RANK = os.environ.get("DDPJOB_ATTEMPT", "1"), os.environ.get("RANK", "0")
+MARKS = Path(os.environ.get("CHAOS_MARKS", "."), f"{ATTEMPT}-{RANK}")
+
+#: Whether this process is the one that is slowed down.
+AIMED_AT = ATTEMPT == "1" and RANK == "0"
+
+#: In the steady phase the time is spread over this many steps, so that training goes on.
+STEPS_OF_STEADY_PHASE = 50
+CHUNK_BYTES = 16 * 2**20
+
+
+def mark(name: str) -> None:
+    """Write down that this point is reached now."""
+    with MARKS.open("a", encoding="ascii") as file:
+        file.write(f"{name} {time.time():.6f}\n")
+
+
+def hold(phase: str) -> None:
+    """Take time in this phase, if it is the one under test; in the first attempt and on rank 0 only."""
+    if phase == PHASE and AIMED_AT:
+        mark("phase")
+        time.sleep(HOLD_SECONDS)
+
+
+def before(function: Callable[..., Any], act: Callable[..., None]) -> Callable[..., Any]:
+    """`function` with `act` called before it, with the same arguments."""
+
+    def both(*args: Any, **kwargs: Any) -> Any:
+        act(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return both
+
+
+def after(function: Callable[..., Any], act: Callable[..., None]) -> Callable[..., Any]:
+    """`function` with `act` called after it, with the same arguments."""
+
+    def both(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        act(*args, **kwargs)
+        return result
+
+    return both
+
+
+def watch_rendezvous(module: Any) -> None:
+    """The ranks look for each other."""
+
+    def act(*_: Any, **__: Any) -> None:
+        mark("rendezvous")
+        hold("rendezvous")
+
+    module.open_store = before(module.open_store, act)
+
+
+def watch_set_up(module: Any) -> None:
+    """The ranks have met."""
+    module.set_up = before(module.set_up, lambda *_, **__: mark("met"))
+
+
+def watch_beginning(module: Any) -> None:
+    """Training begins at a step, and each step of it."""
+    slow_until = [0.0]
+
+    def begun(_self: Any, *, step: int, **_: Any) -> None:
+        mark(f"begin {step}")
+
+    def done(_self: Any, step: int, **_: Any) -> None:
+        mark(f"step {step}")
+        if PHASE == "steady" and AIMED_AT and step == STEADY_STEP:
+            slow_until[0] = time.monotonic() + HOLD_SECONDS
+            mark("phase")
+        if time.monotonic() < slow_until[0]:
+            time.sleep(HOLD_SECONDS / STEPS_OF_STEADY_PHASE)
+
+    module.Reporter.begin = after(module.Reporter.begin, begun)
+    module.Reporter.step_done = after(module.Reporter.step_done, done)
+
+
+def watch_first_step(module: Any) -> None:
+    """The first step of the process is in work."""
+    seen: list[bool] = []
+
+    def act(*_: Any, **__: Any) -> None:
+        if not seen:
+            seen.append(True)
+            hold("first-step")
+
+    module.set_learning_rate = before(module.set_learning_rate, act)
+
+
+def watch_saving(module: Any) -> None:
+    """The state of a checkpoint is on the disk, and the manifest that commits it is not."""
+
+    def act(path: Path, *_: Any, **__: Any) -> None:
+        if path.suffix == ".json" and f"step-{CHECKPOINT_STEP:010d}-" in path.name:
+            hold("checkpointing")
+
+    module.write_atomically = before(module.write_atomically, act)
+
+
+def watch_end(module: Any) -> None:
+    """All steps are done and the last evaluation too; the last checkpoint may be on its way."""
+    module.StopAgreement.finish = after(module.StopAgreement.finish, lambda *_, **__: hold("finishing"))
+
+
+WATCHED: dict[str, Callable[[Any], None]] = {
+    "ddpjob_trainer.launch.meeting": watch_rendezvous,
+    "ddpjob_trainer.worker": watch_set_up,
+    "ddpjob_trainer.report": watch_beginning,
+    "ddpjob_trainer.optim": watch_first_step,
+    "ddpjob_trainer.checkpoints.folder": watch_saving,
+    "ddpjob_trainer.stop": watch_end,
+}
+
+
+class Watcher(importlib.abc.MetaPathFinder):
+    """Lets a watched module load as ever, then puts the watch into it."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The module's own spec, whose loader watches the module once it is loaded."""
+        watch = WATCHED.get(fullname)
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target) if watch else None
+        if spec is not None and spec.loader is not None and watch is not None:
+            spec.loader.exec_module = after(spec.loader.exec_module, watch)  # type: ignore[method-assign]
+        return spec
+
+
+def obey_signals() -> None:
+    """A thread that does what the two signals ask, whatever the main thread waits for."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGUSR2})  # before any thread, for all of them
+
+    def obey() -> None:
+        if signal.sigwait({signal.SIGUSR1, signal.SIGUSR2}) == signal.SIGUSR1:
+            sys.stderr.write("RuntimeError: told to fail\n")
+            sys.stderr.flush()
+            os._exit(1)
+        eaten = []
+        while True:
+            eaten.append(b"x" * CHUNK_BYTES)
+
+    threading.Thread(target=obey, name="chaos", daemon=True).start()
+
+
+if PHASE:
+    MARKS.parent.mkdir(parents=True, exist_ok=True)
+    mark("python")
+    obey_signals()
+    sys.meta_path.insert(0, Watcher())

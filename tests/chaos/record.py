@@ -1,0 +1,136 @@
+"""The record of a run: one JSON file that grows by a cell at a time, and the tables made from it."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from chaos.cell import Result
+from chaos.matrix import CELLS, Cell, Fault, Phase
+from chaos.recovery import PARTS
+
+
+class Record:
+    """Results by cell, kept in a file after each one, so that a run can be continued."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        content = json.loads(file.read_text()) if file.exists() else {}
+        self.conditions: dict[str, str] = content.get("conditions", {})
+        self.cells: dict[str, dict[str, Any]] = content.get("cells", {})
+
+    def right(self, cell: Cell) -> bool | None:
+        """Whether the cell's recorded outcome is right; None if it has none."""
+        found = self.cells.get(cell.name)
+        return None if found is None else bool(found["right"])
+
+    def keep(self, cell: Cell, result: Result, conditions: Mapping[str, str]) -> None:
+        """Record a cell, with the version that it ran on."""
+        self.conditions = {**conditions, **_machine()}
+        at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        load = round(os.getloadavg()[0], 1)
+        self.cells[cell.name] = {**result.as_json(), "load": load, "at": at, "commit": conditions["ddpjob"]}
+        self.save()
+
+    def save(self) -> None:
+        """Write the JSON file and the tables beside it."""
+        order = {cell.name: number for number, cell in enumerate(CELLS)}
+        self.cells = dict(sorted(self.cells.items(), key=lambda item: order[item[0]]))
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"conditions": self.conditions, "cells": self.cells}, indent=1)
+        self.file.write_text(text + "\n")
+        self.file.with_suffix(".md").write_text("\n".join(self.tables()) + "\n")
+
+    def tables(self) -> Iterator[str]:
+        """The record for people."""
+        recorded = list(self.cells.values())
+        num_right = sum(cell["right"] for cell in recorded)
+        num_cells = sum(bool(cell.allowed) for cell in CELLS)
+        yield "# Faults at every phase of a job, on real nodes"
+        yield ""
+        yield f"{num_right} of {num_cells} cells right, {len(recorded) - num_right} wrong, {num_cells - len(recorded)} not run."
+        shown = {name: value for name, value in self.conditions.items() if name != "ddpjob"}
+        yield "; ".join(f"{name} {value}" for name, value in shown.items()) + "."
+        commits = Counter(cell["commit"] for cell in recorded)
+        loads = sorted(cell["load"] for cell in recorded) or [0.0]
+        yield f"Cells by commit: {', '.join(f'{commit} {number}' for commit, number in commits.most_common())}."
+        yield f"Load of the machine (1 minute): median {loads[len(loads) // 2]}, most {loads[-1]}."
+        yield "A job: 2 ranks on 2 nodes, 92 steps, a checkpoint every 20 steps and after every 23rd."
+        yield ""
+        yield "## Outcome"
+        yield ""
+        yield "ok or WRONG; attempts; reason of the first attempt's end; optimizer steps done twice; seconds to train again."
+        yield ""
+        yield from _table(
+            ["fault", *Phase], ([fault, *(self._outcome(Cell(fault, p)) for p in Phase)] for fault in Fault)
+        )
+        yield ""
+        yield "## Time to recover, in seconds"
+        yield ""
+        yield "From the fault until every rank of the next attempt has done a step; each column is the time since the one before."
+        yield ""
+        rows = (_recovery_row(cell) for cell in recorded if cell["recovery_seconds"])
+        yield from _table(["fault", "phase", *PARTS, "total"], rows)
+        facts = [cell for cell in recorded if cell["facts_seconds"]]
+        if facts:
+            yield ""
+            yield "## What else was timed, in seconds"
+            yield ""
+            yield from _table(["fault", "phase", "what"], (_facts_row(cell) for cell in facts))
+        wrong = [cell for cell in recorded if not cell["right"]]
+        if wrong:
+            yield ""
+            yield "## Wrong"
+            yield ""
+            for cell in wrong:
+                yield f"- {cell['fault']}, {cell['phase']}: {cell['wrong']}"
+        yield ""
+        yield "## Cells that make no sense"
+        yield ""
+        yield from (f"- {cell.fault}, {cell.phase}: {cell.why_not}" for cell in CELLS if not cell.allowed)
+
+    def _outcome(self, cell: Cell) -> str:
+        if not cell.allowed:
+            return "n/a"
+        found = self.cells.get(cell.name)
+        if found is None:
+            return ""
+        words = "ok" if found["right"] else "**WRONG**"
+        if found["attempts"] == 1:
+            return f"{words}, no restart"
+        reason = found["reason"] or "resumed"
+        seconds = (found["recovery_seconds"] or {}).get("total", 0)
+        return f"{words}, {found['attempts']}, {reason}, lost {found['steps_lost']}, {seconds:.1f} s"
+
+
+def _recovery_row(cell: Mapping[str, Any]) -> list[str]:
+    parts = cell["recovery_seconds"]
+    return [cell["fault"], cell["phase"], *(f"{parts[name]:.2f}" for name in (*PARTS, "total"))]
+
+
+def _facts_row(cell: Mapping[str, Any]) -> list[str]:
+    facts = ", ".join(f"{name} {seconds:.2f}" for name, seconds in cell["facts_seconds"].items())
+    return [cell["fault"], cell["phase"], facts]
+
+
+def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    header = list(header)
+    yield f"| {' | '.join(header)} |"
+    yield f"|{' --- |' * len(header)}"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+
+
+def _machine() -> dict[str, str]:
+    model = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name"))
+    memory_kib = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
+    return {
+        "CPU": f"{os.cpu_count()} x {model.partition(':')[2].strip()}",
+        "memory": f"{int(memory_kib.split()[1]) / 2**20:.0f} GiB",
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }

@@ -1,0 +1,57 @@
+"""What is kept of failed attempts, what goes with the job, and edits that take effect on a running job at once."""
+
+import json
+import os
+import signal
+
+import testbed
+
+ALWAYS_FAILS = """
+import os
+
+raise RuntimeError(f"attempt {os.environ['DDPJOB_ATTEMPT']} has had enough")
+"""
+BUSY = ["python", "-c", "import time; time.sleep(3600)"]
+
+
+def wait_for_nothing_left(job) -> None:
+    asked = ("get", "pods,services", "-n", job.namespace, "-l", f"ddpjob.dev/job={job.name}", "-o", "name")
+    testbed.wait_for("pods and Service to be gone", lambda: not job.kubectl(*asked), seconds=60, every_seconds=0.5)
+
+
+def test_the_evidence_of_every_kept_attempt_can_be_read_until_the_job_goes(job) -> None:
+    job.apply_script("failing", ALWAYS_FAILS, command=["python", "/script/train.py"], restart={"maxRestarts": 3})
+
+    status = job.wait_end(seconds=240)
+    assert (status["attempt"], status["restarts"]["counted"]) == (4, 3)
+    for attempt in (2, 3, 4):  # the two kept, and the last
+        assert f"RuntimeError: attempt {attempt} has had enough" in job.log(attempt)
+    assert job.pods(1) == []
+
+    job.kubectl("delete", "ddpjob", "failing", "-n", job.namespace, "--wait=false")
+    wait_for_nothing_left(job)
+
+
+def test_a_running_job_obeys_its_edits_at_once(job, machine) -> None:
+    job.apply(
+        "edited", command=BUSY, restart={"maxRestarts": 0}, template={"spec": {"terminationGracePeriodSeconds": 5}}
+    )
+    job.wait_phase("Running", seconds=60)
+
+    edit(job, restart={"maxRestarts": 1})
+    os.kill(machine.container_pid(job.namespace, "edited-1-0", "trainer"), signal.SIGKILL)
+    job.wait_attempt(2, seconds=30)
+    job.wait_phase("Running", seconds=60)
+
+    edit(job, deadlines={"activeSeconds": 1})
+    assert job.wait_end(seconds=10)["reason"] == "ActiveDeadline"
+    assert [pod["metadata"]["name"] for pod in job.pods(1)] == ["edited-1-0"]  # the evidence
+
+    edit(job, ttlSecondsAfterFinished=1)
+    wait_for_nothing_left(job)
+    assert "edited" not in job.kubectl("get", "ddpjob", "-n", job.namespace, "-o", "name")
+    job.name = ""
+
+
+def edit(job, **spec) -> None:
+    job.kubectl("patch", "ddpjob", job.name, "-n", job.namespace, "--type=merge", "-p", json.dumps({"spec": spec}))

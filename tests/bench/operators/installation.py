@@ -1,0 +1,41 @@
+"""This project's operator as the plain manifests install it, but for the Deployment: its process is started by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import yaml
+
+import testbed
+
+MANIFESTS = Path(__file__).parents[3] / "manifests"
+NAMESPACE = "ddpjob-system"
+NAME = "ddpjob-operator"
+#: What the Deployment's command line has, too.
+LEASE = ("--lease", f"{NAMESPACE}/{NAME}")
+
+
+def install(control_plane: testbed.ControlPlane, folder: Path) -> Path:
+    """Apply the CRD and the rights; gives a kubeconfig of the operator's ServiceAccount, written to `folder`.
+
+    A token rather than the administrator's certificate: that is what a pod has, and the API server verifies a certificate
+    anew for each request (7 % of its CPU time in a storm).
+    """
+    kubectl = control_plane.kubectl
+    kubectl("apply", "--server-side", "-f", str(MANIFESTS / "crd" / "ddpjob.yaml"))
+    testbed.wait_for(
+        "the API server to serve DDPJobs",
+        lambda: "ddpjobs.ddpjob.dev" in kubectl("api-resources", "--output=name"),
+        seconds=30,
+    )
+    kubectl("create", "namespace", NAMESPACE)
+    documents = yaml.safe_load_all((MANIFESTS / "operator" / "operator.yaml").read_text())
+    rights = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+    kubectl.apply([document for document in documents if document and document["kind"] in rights])
+    kubeconfig = json.loads(control_plane.kubeconfig.read_text())
+    kubeconfig["users"][0]["user"] = {"token": kubectl("create", "token", NAME, "-n", NAMESPACE).strip()}
+    file = folder / "operator.kubeconfig"
+    file.touch(mode=0o600)
+    file.write_text(json.dumps(kubeconfig))
+    return file

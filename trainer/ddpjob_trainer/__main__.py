@@ -2,32 +2,45 @@
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 
-from ddpjob_trainer import contract, launch, launcher, termination
-from ddpjob_trainer.arguments import parse_arguments
+from ddpjob_trainer import contract, termination
 from ddpjob_trainer.config import ConfigError
+from ddpjob_trainer.launch import identity, launcher
+from ddpjob_trainer.launch.arguments import parse_arguments
+
+#: `debug: true`: torch, DDP and NCCL tell what they set up and what takes their time. Read when torch loads.
+#: Not DETAIL, with which torch 2.15 ends by a segmentation fault where DDP is made on gloo.
+DEBUG_VARIABLES = {"TORCH_DISTRIBUTED_DEBUG": "INFO", "TORCH_CPP_LOG_LEVEL": "INFO", "NCCL_DEBUG": "INFO"}
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run to the end; returns the exit code (contract.EXIT_CODES)."""
     try:
-        config = parse_arguments(arguments)
-        place = launch.resolve(os.environ)
+        given = parse_arguments(arguments)
+        os.environ.update(given.meeting)
+        place = identity.resolve(os.environ)
     except ConfigError as error:
         print(error, file=sys.stderr)
         termination.write(str(error), echo=False)
         return contract.EXIT_BAD_CONFIG
-    if isinstance(place, launch.Node):
-        return launcher.run(place, [sys.executable, "-m", "ddpjob_trainer", *arguments], os.environ)
+    if given.config.debug:
+        os.environ.update(DEBUG_VARIABLES)
+    if isinstance(place, identity.Node):
+        with launcher.place_to_meet(os.environ) as environ:
+            node = identity.resolve(environ)
+            assert isinstance(node, identity.Node)  # only the port is new
+            return launcher.run(node, [sys.executable, "-m", "ddpjob_trainer", *given.for_ranks()], environ)
 
     # Idle threads sleep. By default they spin, which on cores shared with other pods starves the thread they wait for
     # (digits with 2 threads on 2 busy cores: 31.7 s against 7.3 s). Read when torch loads its OpenMP runtime.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     # torch takes seconds to load, and the launcher does without.
+    imported_from = time.monotonic()
     from ddpjob_trainer import worker
 
-    return worker.run(config, place)
+    return worker.run(given.config, place, imported_from=imported_from)
 
 
 if __name__ == "__main__":

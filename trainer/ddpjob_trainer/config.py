@@ -6,34 +6,47 @@ leaves them out of the schema and out of `model_dump(exclude_unset=True)`.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
+
+#: Evaluation and checkpoints may stand still for this many times stepTimeoutSeconds. The operator triples hangSeconds.
+SLOW_PHASE_FACTOR = 3
 
 
 class ConfigError(ValueError):
     """What the user gave (keys, variables or data) is wrong. The text names it; another attempt would fail the same."""
 
 
-Recipe = Literal["digits", "resnet18-cifar10"]
+Recipe = Literal[
+    "digits", "resnet18-cifar10", "resnet50-cifar10", "speedrun-cifar10", "resnet50-224", "resnet50-224-synthetic"
+]
+_FIELDS = ("epochs", "global_batch_size", "learning_rate", "warmup_epochs", "weight_decay", "momentum")
 
-#: Defaults by recipe. digits: measured over 12 seeds, see README. resnet18-cifar10: the usual reference schedule.
+#: Defaults by recipe. digits: measured over 12 seeds, see README. The CIFAR ResNets: the usual 0.1 for 128 samples.
+#: speedrun: published settings of airbench94_muon, see ddpjob_recipes.speedrun.
+#: resnet50-224: Goyal et al. 2017 (arXiv 1706.02677), section 5.1.
 RECIPE_DEFAULTS: Mapping[Recipe, Mapping[str, float]] = {
-    "digits": {"epochs": 15, "global_batch_size": 64, "learning_rate": 0.05, "weight_decay": 5e-4, "warmup_epochs": 1},
-    "resnet18-cifar10": {
-        "epochs": 30,
-        "global_batch_size": 512,
-        "learning_rate": 0.4,
-        "weight_decay": 5e-4,
-        "warmup_epochs": 3,
-    },
+    "digits": dict(zip(_FIELDS, (15, 64, 0.05, 1, 5e-4, 0.9), strict=True)),
+    "resnet18-cifar10": dict(zip(_FIELDS, (30, 512, 0.4, 3, 5e-4, 0.9), strict=True)),
+    "resnet50-cifar10": dict(zip(_FIELDS, (30, 512, 0.4, 3, 5e-4, 0.9), strict=True)),
+    "speedrun-cifar10": dict(zip(_FIELDS, (8, 2000, 0.24, 0, 4e-3, 0.6), strict=True)),
+    "resnet50-224": dict(zip(_FIELDS, (90, 256, 0.1, 5, 1e-4, 0.9), strict=True)),
+    "resnet50-224-synthetic": dict(zip(_FIELDS, (10, 256, 0.1, 0, 1e-4, 0.9), strict=True)),
 }
 
 
 def _by_recipe(field: str) -> Callable[[dict[str, Any]], Any]:
     """A default factory: the recipe's own value of the field."""
     return lambda validated: RECIPE_DEFAULTS[validated["recipe"]][field]
+
+
+def _linear_learning_rate(validated: dict[str, Any]) -> float:
+    """The recipe's learning rate, as much larger as the batch is (Goyal et al. 2017, section 2.1)."""
+    defaults = RECIPE_DEFAULTS[validated["recipe"]]
+    return float(defaults["learning_rate"] * validated["global_batch_size"] / defaults["global_batch_size"])
 
 
 def _told(field: str, description: str) -> str:
@@ -64,18 +77,30 @@ class TrainerConfig(BaseModel):
             "global_batch_size", "Samples in one optimizer step over all ranks together, whatever their number."
         ),
     )
+    per_process_batch_size: int = Field(
+        default=0,
+        ge=0,
+        le=1_000_000,
+        description="Samples in one optimizer step of each rank, in place of globalBatchSize, which becomes this times"
+        " the number of ranks; 0: globalBatchSize holds.",
+    )
     learning_rate: float = Field(
-        default_factory=_by_recipe("learning_rate"),
+        default_factory=_linear_learning_rate,
         ge=0,
         le=100,
-        description=_told("learning_rate", "Peak learning rate, reached at the end of the warm-up."),
+        description=_told(
+            "learning_rate",
+            "Peak learning rate, reached at the end of the warm-up. Where it is not set it grows with the global batch"
+            " size, in proportion to the recipe's own.",
+        ),
     )
     warmup_epochs: float = Field(
         default_factory=_by_recipe("warmup_epochs"),
         ge=0,
         le=100_000,
         description=_told(
-            "warmup_epochs", "Epochs of linear rise to the peak learning rate; a cosine to zero follows."
+            "warmup_epochs",
+            "Epochs of linear rise to the peak learning rate; a cosine to zero follows (speedrun: a line).",
         ),
     )
     weight_decay: float = Field(
@@ -84,7 +109,12 @@ class TrainerConfig(BaseModel):
         le=1,
         description=_told("weight_decay", "L2 penalty on weights; biases and normalisation parameters have none."),
     )
-    momentum: float = Field(default=0.9, ge=0, le=1, description="Nesterov momentum of SGD; 0 is plain SGD.")
+    momentum: float = Field(
+        default_factory=_by_recipe("momentum"),
+        ge=0,
+        le=1,
+        description=_told("momentum", "Nesterov momentum of SGD; 0 is plain SGD."),
+    )
     seed: int = Field(
         default=0,
         ge=0,
@@ -98,6 +128,47 @@ class TrainerConfig(BaseModel):
         le=1_000_000_000,
         description="Steps between two checkpoints beside the one at each epoch's end; 0 saves at epoch ends only.",
     )
+    profile: Literal["fast", "exact"] = Field(
+        default="fast",
+        description="exact: the same bits from the same run on the same hardware, deterministic kernels only, no TF32;"
+        " fast: whatever is fastest.",
+    )
+    initial_checkpoint: str = Field(
+        default="",
+        max_length=4096,
+        description="File whose weights training starts from, where the job has no checkpoint of its own yet: one of"
+        " this trainer's checkpoints or a model's state_dict.",
+    )
+    # Not "off", which YAML reads as a boolean.
+    compile: Literal["auto", "never"] = Field(
+        default="auto", description="auto: torch.compile where the profile is fast and it pays; or never."
+    )
+    sync_batch_norm: bool = Field(
+        default=False, description="BatchNorm over the samples of all ranks, on GPUs only; false: each rank its own."
+    )
+    bucket_cap_mb: int = Field(
+        default=0, ge=0, le=10_000, description="Size of DDP's gradient buckets in MiB; 0: PyTorch's own plan (25)."
+    )
+    gradient_compression: Literal["none", "bf16"] = Field(
+        default="none", description="bf16: gradients travel between ranks in bfloat16, which halves the traffic."
+    )
+    first_step_timeout_seconds: int = Field(
+        default=600,
+        ge=1,
+        le=31_536_000,
+        description="Longest standstill before the first step is done; then the rank that is late is named and the run ends.",
+    )
+    step_timeout_seconds: int = Field(
+        default=300,
+        ge=1,
+        le=31_536_000,
+        description="Longest standstill after it; three times as long while evaluating or saving. Keep both below"
+        " deadlines.hangSeconds.",
+    )
+    debug: bool = Field(
+        default=False,
+        description="Talkative: torch, DDP and NCCL tell what they set up and what takes their time.",
+    )
     keep_checkpoints: int = Field(default=3, ge=1, le=1000, description="Newest checkpoints to keep.")
     verify_replicas_every_steps: int = Field(
         default=0,
@@ -105,6 +176,28 @@ class TrainerConfig(BaseModel):
         le=1_000_000_000,
         description="Steps between two checks that all ranks hold bit-equal parameters; 0 never checks.",
     )
+
+    @model_validator(mode="after")
+    def _one_batch_size(self) -> Self:
+        if self.per_process_batch_size and "global_batch_size" in self.model_fields_set:
+            raise PydanticCustomError(
+                "two_batch_sizes", "both globalBatchSize and perProcessBatchSize are set; set one of them"
+            )
+        return self
+
+    @property
+    def longest_standstill_seconds(self) -> int:
+        """After which the watchdog has spoken, whatever the phase."""
+        return max(self.first_step_timeout_seconds, SLOW_PHASE_FACTOR * self.step_timeout_seconds)
+
+    def for_world_size(self, world_size: int) -> Self:
+        """The same with the global batch size, and the learning rate that follows it, of that many ranks."""
+        if not self.per_process_batch_size:
+            return self
+        changed: dict[str, Any] = {"global_batch_size": self.per_process_batch_size * world_size}
+        if "learning_rate" not in self.model_fields_set:
+            changed["learning_rate"] = _linear_learning_rate({"recipe": self.recipe, **changed})
+        return self.model_copy(update=changed)
 
 
 def parse_config(values: object) -> TrainerConfig:
@@ -130,6 +223,8 @@ def _lines(error: ValidationError) -> list[str]:
             continue
         if item["type"] == "extra_forbidden":
             lines.append(f"config: unknown key {key}; expected one of: {keys}")
+        elif not key:
+            lines.append(f"config: {item['msg']}")
         elif item["type"] == "missing":
             lines.append(f"config: {key} is missing; set it to one of: {', '.join(get_args(Recipe))}")
         else:

@@ -54,6 +54,8 @@ DDPJOB_CHECKPOINT_DIR: Final = "DDPJOB_CHECKPOINT_DIR"
 DDPJOB_DATA_DIR: Final = "DDPJOB_DATA_DIR"
 #: Existing file for the termination message where it is not TERMINATION_LOG_PATH (outside a cluster).
 DDPJOB_TERMINATION_LOG: Final = "DDPJOB_TERMINATION_LOG"
+#: Folder for each rank's spans and rank 0's evidence file, made by the program; unset or empty means that none are kept.
+DDPJOB_EVENTS_DIR: Final = "DDPJOB_EVENTS_DIR"
 
 #: "1" makes Python write its output at once.
 PYTHONUNBUFFERED: Final = "PYTHONUNBUFFERED"
@@ -79,18 +81,22 @@ EXIT_SUCCESS: Final = 0
 EXIT_PROGRAM_ERROR: Final = 1
 EXIT_BAD_CONFIG: Final = 2
 EXIT_PEER_LOST: Final = 69
+EXIT_HUNG: Final = 70
+EXIT_OUT_OF_MEMORY: Final = 71
 EXIT_CHECKPOINTED: Final = 75
 EXIT_FENCED: Final = 77
 EXIT_TERMINATED: Final = 143
 
-#: Every exit code of the trainer's own and what it means. 69, 75 and 77 are taken from sysexits.h (EX_UNAVAILABLE,
-#: EX_TEMPFAIL, EX_NOPERM); 143 is the shell's 128 + SIGTERM. A process killed by signal n is seen as 128 + n.
+#: Every exit code of the trainer's own and what it means. Those from 69 to 77 are taken from sysexits.h
+#: (EX_UNAVAILABLE, EX_SOFTWARE, EX_OSERR, EX_TEMPFAIL, EX_NOPERM); 143 is the shell's 128 + SIGTERM. A process killed by signal n is seen as 128 + n.
 EXIT_CODES: Final[Mapping[int, str]] = MappingProxyType(
     {
         EXIT_SUCCESS: "training is complete",
         EXIT_PROGRAM_ERROR: "the program raised an exception",
         EXIT_BAD_CONFIG: "the configuration, the environment or the data is wrong; another attempt would fail the same",
         EXIT_PEER_LOST: "a collective failed because another rank went away; the cause is on that rank",
+        EXIT_HUNG: "no rank got on for longer than stepTimeoutSeconds; the message names the rank that is late",
+        EXIT_OUT_OF_MEMORY: "memory of the GPU or of the host ran out",
         EXIT_CHECKPOINTED: "stopped on request with a checkpoint saved; the next attempt goes on from it",
         EXIT_FENCED: "a newer attempt owns the checkpoint folder; this one has no business any more",
         EXIT_TERMINATED: "stopped on request with nothing saved",

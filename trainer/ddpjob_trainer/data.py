@@ -1,64 +1,72 @@
 # ruff: noqa: N802, N803, N806, N815 - tensors carry their shape in their name
 """Images on the device: a split of a data set, and what a rank feeds its model from it.
 
-Images stay uint8 on the device and are augmented and normalised there, in one vectorised pass over a batch.
+Images stay uint8 on the device and are augmented and normalised there, in one vectorised pass over a batch. Splits that
+do not fit there answer the same questions from the host (`Images`). Nothing here waits for the device.
 Shapes: N samples of a split, B of a batch, C channels, H rows, W columns.
 """
 
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal, Protocol
 
+import numpy as np
 import torch
 
 from ddpjob_trainer import randomness
 from ddpjob_trainer.sampling import Sampling, share
 
+#: Samples at least whose images go into a split's fingerprint, where it has as many.
+NUM_PROBED = 256
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
-    """Labelled images. `images_NCHW` is uint8, `labels_N` int64."""
+#: Images as the network wants them (float32, normalised, BCHW) and their labels (int64, B), both on the device.
+Labelled = tuple[torch.Tensor, torch.Tensor]
 
-    images_NCHW: torch.Tensor
-    labels_N: torch.Tensor
+
+class Images(Protocol):
+    """A split of labelled images, wherever they lie. Batches come on the device that trains."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where sample ids are to be given."""
 
     def __len__(self) -> int:
-        return len(self.labels_N)
+        """Number of samples."""
 
-    def to(self, device: torch.device) -> "Split":
-        """The same on a device."""
-        return Split(images_NCHW=self.images_NCHW.to(device), labels_N=self.labels_N.to(device))
+    def augmented(self, ids_B: torch.Tensor, *, seed: int, epoch: int) -> Labelled:
+        """These samples for training: each a function of (seed, epoch, sample id) and of nothing else."""
 
+    def batches(self, part: slice, size: int) -> Iterator[Labelled]:
+        """The samples of the part in order, without randomness, up to `size` at a time."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataSet:
-    """A training split and a held-out split that training never sees."""
-
-    train: Split
-    test: Split
-    num_classes: int
-
-    def to(self, device: torch.device) -> "DataSet":
-        """The same on a device."""
-        return DataSet(train=self.train.to(device), test=self.test.to(device), num_classes=self.num_classes)
+    def fingerprint(self) -> str:
+        """Number of samples, and a hash of what tells this split from others at little cost: labels, some images."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preparation:
     """How pixels become a network's input: `(pixel - mean) / std` for each channel, in pixel units of 0 to 255.
 
-    In training each image is also shifted by up to `max_shift` pixels each way, with zeros (of the normalised input)
-    coming in, which is a random crop of the padded image; and mirrored in half of the cases if `flip`.
+    In training each image is also shifted by up to `max_shift` pixels each way, which is a random crop of the padded
+    image: padded with zeros (of the normalised input) or, with `reflect`, with its own mirror image. And it is mirrored:
+    in half of the cases if `flip` is random; if it is alternating, in half of the cases in the first epoch and from then
+    on every other time, so that two epochs show both sides of each image (Jordan 2024, arXiv 2404.00498, section 3.6).
     """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
     max_shift: int
-    flip: bool
+    flip: Literal["never", "random", "alternating"]
+    reflect: bool = False
 
     def normalise(self, images_BCHW: torch.Tensor) -> torch.Tensor:
         """float32 of mean 0 and standard deviation 1 over the training split."""
-        mean = torch.tensor(self.mean, device=images_BCHW.device).view(1, -1, 1, 1)
-        std = torch.tensor(self.std, device=images_BCHW.device).view(1, -1, 1, 1)
-        return (images_BCHW.float() - mean) / std
+        device = images_BCHW.device
+        return (images_BCHW.float() - _per_channel(self.mean, device)) / _per_channel(self.std, device)
 
     def augment(self, images_BCHW: torch.Tensor, ids_B: torch.Tensor, *, seed: int, epoch: int) -> torch.Tensor:
         """Normalised images, each shifted and mirrored as its (seed, epoch, sample id) says."""
@@ -67,17 +75,103 @@ class Preparation:
             return randomness.uniform_integers(ids_B, seed=seed, epoch=epoch, stream=stream)
 
         (size_B, channels, height, width), device = images_BCHW.shape, images_BCHW.device
-        padded = torch.nn.functional.pad(self.normalise(images_BCHW), (self.max_shift,) * 4)
+        mode = "reflect" if self.reflect else "constant"
+        padded = torch.nn.functional.pad(self.normalise(images_BCHW), (self.max_shift,) * 4, mode=mode)
         num_shifts = 2 * self.max_shift + 1
         rows_BH = random_B(randomness.SHIFT_ROWS).remainder(num_shifts)[:, None] + torch.arange(height, device=device)
         columns_BW = torch.arange(width, device=device).expand(size_B, width)
-        if self.flip:
-            mirrored_B1 = (random_B(randomness.FLIP) % 2 == 1)[:, None]
+        if self.flip != "never":
+            mirrored_B1 = self._mirrored(ids_B, seed=seed, epoch=epoch)[:, None]
             columns_BW = torch.where(mirrored_B1, width - 1 - columns_BW, columns_BW)
         columns_BW = columns_BW + random_B(randomness.SHIFT_COLUMNS).remainder(num_shifts)[:, None]
         batch_index = torch.arange(size_B, device=device).view(-1, 1, 1, 1)
         channel_index = torch.arange(channels, device=device).view(1, -1, 1, 1)
         return padded[batch_index, channel_index, rows_BH[:, None, :, None], columns_BW[:, None, None, :]]
+
+    def _mirrored(self, ids_B: torch.Tensor, *, seed: int, epoch: int) -> torch.Tensor:
+        """Whether each image is mirrored (bool)."""
+        drawn_in, turns = (0, epoch) if self.flip == "alternating" else (epoch, 0)
+        drawn_B = randomness.uniform_integers(ids_B, seed=seed, epoch=drawn_in, stream=randomness.FLIP)
+        return (drawn_B + turns) % 2 == 1
+
+
+@lru_cache
+def _per_channel(values: tuple[float, ...], device: torch.device) -> torch.Tensor:
+    """The values as 1C11 on the device, copied there once: a copy from pageable memory waits for the device."""
+    return torch.tensor(values, device=device).view(1, -1, 1, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Labelled images on the device. `images_NCHW` is uint8, `labels_N` int64."""
+
+    images_NCHW: torch.Tensor
+    labels_N: torch.Tensor
+    preparation: Preparation
+
+    def __len__(self) -> int:
+        return len(self.labels_N)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the images lie."""
+        return self.labels_N.device
+
+    def to(self, device: torch.device) -> "Split":
+        """The same on a device."""
+        return replace(self, images_NCHW=self.images_NCHW.to(device), labels_N=self.labels_N.to(device))
+
+    def augmented(self, ids_B: torch.Tensor, *, seed: int, epoch: int) -> Labelled:
+        """These samples, augmented in one pass on the device."""
+        images_BCHW = self.preparation.augment(self.images_NCHW[ids_B], ids_B, seed=seed, epoch=epoch)
+        return images_BCHW, self.labels_N[ids_B]
+
+    def batches(self, part: slice, size: int) -> Iterator[Labelled]:
+        """The samples of the part in order, normalised."""
+        for start in range(part.start, part.stop, size):
+            batch = slice(start, min(start + size, part.stop))
+            yield self.preparation.normalise(self.images_NCHW[batch]), self.labels_N[batch]
+
+    def fingerprint(self) -> str:
+        """Of all labels, and the pixels of some images."""
+        images_NCHW = self.images_NCHW[:: probed(len(self)).step].cpu().numpy()
+        shape = f"{tuple(self.images_NCHW.shape)}".encode()
+        return fingerprint_of(self.labels_N.tolist(), [shape, *(image_CHW.tobytes() for image_CHW in images_NCHW)])
+
+
+def probed(num_samples: int) -> range:
+    """Samples whose images go into a fingerprint: all, or NUM_PROBED to twice as many, evenly spaced."""
+    return range(0, num_samples, max(1, num_samples // NUM_PROBED))
+
+
+def fingerprint_of(labels: Sequence[int], images: Iterable[bytes]) -> str:
+    """Of a split with these labels, of whose images these are the probed ones."""
+    digest = hashlib.sha256()
+    for part in (np.array(labels, dtype="<i8").tobytes(), *images):
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return f"{len(labels)} samples, {digest.hexdigest()[:12]}"
+
+
+class Placeable(Images, Protocol):
+    """Images that can be told the device that trains."""
+
+    def to(self, device: torch.device) -> "Placeable":
+        """The same for that device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSet:
+    """A training split and a held-out split that training never sees."""
+
+    train: Placeable
+    test: Placeable
+    num_classes: int
+    #: Whether batches are made by the CPU, which then has to be ahead of the device.
+    on_host: bool = False
+
+    def to(self, device: torch.device) -> "DataSet":
+        """The same for a device."""
+        return replace(self, train=self.train.to(device), test=self.test.to(device))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,22 +181,25 @@ class Batch:
     images_BCHW: torch.Tensor
     labels_B: torch.Tensor
     weights_B: torch.Tensor
+    label_smoothing: float = 0.0
 
     def loss(self, logits_BK: torch.Tensor) -> torch.Tensor:
         """This rank's loss, whose mean over ranks is the mean cross-entropy over the step's samples."""
-        losses_B = torch.nn.functional.cross_entropy(logits_BK, self.labels_B, reduction="none")
+        losses_B = torch.nn.functional.cross_entropy(
+            logits_BK, self.labels_B, reduction="none", label_smoothing=self.label_smoothing
+        )
         return (losses_B * self.weights_B).sum()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
-    """Gives one rank its part of each training step."""
+    """Gives one rank its part of each training step. A function of the step: no order of calls is assumed."""
 
-    split: Split
+    split: Images
     sampling: Sampling
-    preparation: Preparation
     rank: int
     world_size: int
+    label_smoothing: float = 0.0
 
     def batch(self, step: int) -> Batch:
         """The rank's samples of the step, augmented.
@@ -115,12 +212,36 @@ class Feed:
         weight = self.world_size / len(global_ids)
         if len(ids_B) == 0:
             ids_B, weight = global_ids[:1], 0.0
-        epoch = self.sampling.epoch_of(step)
-        images_BCHW = self.preparation.augment(
-            self.split.images_NCHW[ids_B], ids_B, seed=self.sampling.seed, epoch=epoch
-        )
+        images_BCHW, labels_B = self.split.augmented(ids_B, seed=self.sampling.seed, epoch=self.sampling.epoch_of(step))
         return Batch(
             images_BCHW=images_BCHW,
-            labels_B=self.split.labels_N[ids_B],
+            labels_B=labels_B,
             weights_B=torch.full((len(ids_B),), weight, device=images_BCHW.device),
+            label_smoothing=self.label_smoothing,
         )
+
+
+class FeedAhead:
+    """The same batches, made in a thread some steps before they are asked for.
+
+    What the thread asks of a GPU goes to the default stream, as the training's does, so it comes before whatever uses
+    the batch.
+    """
+
+    def __init__(self, feed: Feed, *, steps_ahead: int = 2) -> None:
+        self.sampling = feed.sampling
+        self._feed = replace(
+            feed, sampling=copy(feed.sampling)
+        )  # each keeps an epoch's order; they may differ in epoch
+        self._steps_ahead = steps_ahead
+        self._coming: dict[int, Future[Batch]] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="feed")
+
+    def batch(self, step: int) -> Batch:
+        """The rank's samples of the step; waits until they are there, and has the next ones begun."""
+        for passed in [made for made in self._coming if made < step]:  # a resumed training begins elsewhere
+            del self._coming[passed]
+        for wanted in range(step, step + 1 + self._steps_ahead):
+            if wanted not in self._coming:
+                self._coming[wanted] = self._thread.submit(self._feed.batch, wanted)
+        return self._coming.pop(step).result()

@@ -18,20 +18,28 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.rendezvous import rendezvous
 
-from ddpjob_trainer import contract
-from ddpjob_trainer.config import ConfigError
-from ddpjob_trainer.launch import Worker
+from ddpjob_trainer.config import ConfigError, TrainerConfig
+from ddpjob_trainer.launch import meeting, preflight
+from ddpjob_trainer.launch.identity import Worker
 
-#: Longest wait for any one collective, so that a lost rank is told by the ranks that wait for it. Without an operator
-#: also for the other ranks to appear.
-TIMEOUT = timedelta(minutes=10)
-#: In a DDPJob ranks may start days apart, since each waits for a place of its own; the job's deadlines bound that.
-GATHERING_TIMEOUT = timedelta(days=7)
+#: Collectives wait this much longer than any standstill may last, so that the watchdog's verdict comes first.
+AFTER_THE_VERDICT_SECONDS = 120
+
+#: Profile `exact`: NCCL picks algorithm and protocol by size and load of the moment, and each sums in an order of its
+#: own; these leave one of each, and no sums inside switches (NCCL user guide, "Environment Variables"). Untested: no two
+#: GPUs were at hand.
+EXACT_NCCL = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple", "NCCL_COLLNET_ENABLE": "0", "NCCL_NVLS_ENABLE": "0"}
 
 SIOCGIFADDR = 0x8915  # linux/sockios.h
-PEER_LOSS = re.compile(r"gloo/transport|Connection (closed|reset) by peer|Broken pipe|Timed out waiting|NCCL")
+#: An address for documentation (RFC 5737), which no network has: packets to it would take the default route.
+ELSEWHERE = "192.0.2.1"
+PEER_LOSS = re.compile(
+    r"gloo/transport|Connection (closed|reset) by peer|Broken pipe|Timed out waiting|monitoredBarrier|NCCL"
+)
+
+#: torch's own allocator of host memory, and a CUDA call within NCCL ("Cuda failure 2 'out of memory'").
+OUT_OF_MEMORY = re.compile(r"can't allocate memory|Cuda failure.*out of memory", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +51,9 @@ class Gang:
     device: torch.device
     control: dist.ProcessGroup
 
-    def barrier(self) -> None:
-        """Wait until every rank is here."""
-        dist.barrier(group=self.control)
+    def barrier(self, timeout: timedelta | None = None) -> None:
+        """Wait until every rank is here (half an hour, unless told); an error names those that are not."""
+        dist.monitored_barrier(group=self.control, timeout=timeout, wait_all_ranks=True)
 
     def sum_(self, values: torch.Tensor) -> torch.Tensor:
         """`values` summed over all ranks, in place."""
@@ -78,47 +86,73 @@ class Gang:
 
 
 @contextmanager
-def join(worker: Worker) -> Iterator[Gang]:
+def join(worker: Worker, config: TrainerConfig) -> Iterator[Gang]:
     """Meet the other ranks; on a clean way out, part from them.
 
     After an exception the group is left as it is: tearing it down would wait for ranks that may be gone.
 
     Raises:
-        ConfigError: there is no GPU for this local rank.
+        ConfigError: there is no GPU for this local rank, or `meeting` or `preflight` refuse.
+        PeersMissingError: others did not come in time.
     """
     device = _device(worker)
     _set_num_threads(worker)
     os.environ.update(worker.environment())
-    if worker.world_size == 1:  # needs no port, so that any number can run side by side
-        store = dist.HashStore()  # type: ignore[attr-defined]  # documented, but not in torch's own list of exports
-        meeting: dict[str, Any] = {"store": store, "rank": 0, "world_size": 1}
-    else:
-        in_a_job = contract.DDPJOB_UID in os.environ
-        store, rank, world_size = next(rendezvous("env://", timeout=GATHERING_TIMEOUT if in_a_job else TIMEOUT))
-        store.set_timeout(TIMEOUT)
-        meeting = {"store": store, "rank": rank, "world_size": world_size}
+    store = meeting.open_store(worker)
+    preflight.check(store, worker, config, device)
+    timeout = timedelta(seconds=config.longest_standstill_seconds + AFTER_THE_VERDICT_SECONDS)
+    store.set_timeout(timeout)
     # gloo would bind to what the host's own name resolves to, which is loopback or nothing on some hosts.
-    if interface := interface_towards(worker.master_addr, worker.master_port):
+    if interface := _interface(worker):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-    if device.type == "cuda":
-        dist.init_process_group("nccl", timeout=TIMEOUT, device_id=device, **meeting)
-    else:
-        dist.init_process_group("gloo", timeout=TIMEOUT, **meeting)
-    control = dist.new_group(backend="gloo", timeout=TIMEOUT)
+    if config.profile == "exact":
+        for name, value in EXACT_NCCL.items():
+            os.environ.setdefault(name, value)
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        store=store,
+        rank=worker.rank,
+        world_size=worker.world_size,
+        timeout=timeout,
+        device_id=device if device.type == "cuda" else None,
+    )
+    control = dist.new_group(backend="gloo", timeout=timeout)
     assert isinstance(control, dist.ProcessGroup)  # all ranks are in it
     gang = Gang(rank=worker.rank, world_size=worker.world_size, device=device, control=control)
     yield gang
-    gang.barrier()  # nobody leaves while another still reads from it
+    gang.barrier(timeout)  # nobody leaves while another still reads from it
     dist.destroy_process_group()
 
 
 def is_peer_loss(error: BaseException) -> bool:
     """Whether an exception only says that another rank, or the way to it, is gone."""
+    if isinstance(error, meeting.PeersMissingError):
+        return True
+    if is_out_of_memory(error):  # which NCCL tells of this rank's GPU as if it were an error of its own
+        return False
     if isinstance(error, dist.DistNetworkError):
         return "EADDRINUSE" not in str(error)
     if isinstance(error, (dist.DistBackendError, dist.DistStoreError)):
         return True
     return isinstance(error, RuntimeError) and PEER_LOSS.search(str(error)) is not None
+
+
+def _interface(worker: Worker) -> str | None:
+    """The network interface at which the other ranks are to find this one; None if there is none.
+
+    Rank 0's host may have its own name at 127.0.1.1 (Debian's /etc/hosts), where other hosts would find themselves.
+    """
+    interface = interface_towards(worker.master_addr, worker.master_port)
+    if interface == "lo" and worker.world_size > worker.local_world_size:
+        return interface_towards(ELSEWHERE, worker.master_port) or interface
+    return interface
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether this rank's host or GPU has no memory left, whoever asked for it."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(str(error)) is not None
 
 
 def interface_towards(host: str, port: int) -> str | None:
@@ -147,12 +181,16 @@ def _address_of(probe: socket.socket, interface: str) -> bytes | None:
 def _device(worker: Worker) -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    if worker.local_rank >= torch.cuda.device_count():
+    num_gpus = torch.cuda.device_count()
+    # Where each process is shown a GPU of its own (srun --gpus-per-task=1), that is its first. `preflight` tells it from
+    # one GPU for all.
+    index = 0 if num_gpus == 1 else worker.local_rank
+    if index >= num_gpus:
         raise ConfigError(
             f"rank {worker.rank}: local rank {worker.local_rank} has no GPU, this node shows"
-            f" {torch.cuda.device_count()}; start one process per GPU (processesPerNode = gpusPerNode)"
+            f" {num_gpus}; start one process per GPU (processesPerNode = gpusPerNode)"
         )
-    device = torch.device("cuda", worker.local_rank)
+    device = torch.device("cuda", index)
     torch.cuda.set_device(device)
     return device
 

@@ -1,19 +1,24 @@
 """The training loop, whole and on one screen."""
 
-from dataclasses import dataclass
+import gc
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
 
 from ddpjob_trainer import contract, optim, replicas
-from ddpjob_trainer.checkpoint import CheckpointFolder
+from ddpjob_trainer.checkpoints.folder import CheckpointFolder
+from ddpjob_trainer.checkpoints.writer import CheckpointWriter
 from ddpjob_trainer.config import TrainerConfig
-from ddpjob_trainer.data import DataSet, Feed, Preparation
+from ddpjob_trainer.data import DataSet, Feed, FeedAhead
 from ddpjob_trainer.distributed import Gang
 from ddpjob_trainer.evaluate import count_correct
+from ddpjob_trainer.numerics import Numerics, garbage_collector_at_rest
+from ddpjob_trainer.recipes import Recipe
 from ddpjob_trainer.report import Reporter, StepTimer
 from ddpjob_trainer.state import TrainingState
 from ddpjob_trainer.stop import StopAgreement
+from ddpjob_trainer.watch.timeline import Phase, Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,41 +28,47 @@ class Training:
     config: TrainerConfig
     gang: Gang
     data: DataSet
-    preparation: Preparation
-    feed: Feed
+    recipe: Recipe
+    numerics: Numerics
+    feed: Feed | FeedAhead
     state: TrainingState
     replica: nn.Module
     checkpoints: CheckpointFolder | None
+    writer: CheckpointWriter
     report: Reporter
     stop: StopAgreement
+    timeline: Timeline = field(default_factory=Timeline)
 
     def run(self) -> bool:
-        """Train from the state's step to the end; False if all ranks agreed to stop before it."""
+        """Train to the end and evaluate; False if all ranks agreed to stop before it. The last checkpoint is on disk."""
+        with garbage_collector_at_rest():
+            complete = self.train() and self.evaluate()
+        if not complete:
+            self.save()
+        self.timeline.enter(Phase.CHECKPOINT)
+        self.stop.finish()
+        self.writer.wait()
+        return complete
+
+    def train(self) -> bool:
+        """All steps from the state's on; False if all ranks agreed to stop before the last one."""
         config, state, report = self.config, self.state, self.report
         steps_per_epoch = self.feed.sampling.steps_per_epoch
         total_steps = config.epochs * steps_per_epoch
         for step in range(state.step, total_steps):
-            if self.stop.reached():
-                self.save()
-                return False
             logged = (step + 1) % config.log_every_steps == 0 or step + 1 == total_steps
-            timer = StepTimer(self.gang.device, exact=logged)
+            timer = StepTimer(self.gang.device, exact=logged, timeline=self.timeline)
+            timer.enter(Phase.AGREE)
+            self.writer.check()
+            if self.stop.reached():
+                return False
+            loss = self.take_step(step, timer)
 
-            timer.start()
-            batch = self.feed.batch(step)
-            timer.data_done()
-            rate = optim.learning_rate_at(step, config, steps_per_epoch=steps_per_epoch)
-            optim.set_learning_rate(state.optimizer, rate)
-            state.optimizer.zero_grad()
-            loss = batch.loss(self.replica(batch.images_BCHW))
-            torch.autograd.backward(loss)
-            state.optimizer.step()
-            timer.compute_done()
-
-            state.step = step + 1
-            report.step_done(state.step, num_samples=len(self.feed.sampling.global_batch(step)))
+            state.step, num_samples = step + 1, len(self.feed.sampling.global_batch(step))
+            self.timeline.step_done(state.step, num_samples=num_samples)
+            report.step_done(state.step, num_samples=num_samples)
             if logged:
-                self.log(loss.detach(), timer)
+                self.log(loss, timer)
             if is_due(state.step, config.verify_replicas_every_steps):
                 replicas.verify(state.model, self.gang, step=state.step)
             end_of_epoch = state.step % steps_per_epoch == 0
@@ -65,33 +76,60 @@ class Training:
                 self.save()
             if end_of_epoch and state.step < total_steps:
                 self.evaluate()
-        self.stop.finish()
-        self.evaluate()
         return True
+
+    def take_step(self, step: int, timer: StepTimer) -> torch.Tensor:
+        """One optimizer step; gives this rank's loss before it, on the device."""
+        timer.enter(Phase.DATA)
+        batch = self.feed.batch(step)
+        timer.enter(Phase.FORWARD)
+        optimizer = self.state.optimizer
+        steps_per_epoch, decay = self.feed.sampling.steps_per_epoch, self.recipe.decay
+        rate = optim.learning_rate_at(step, self.config, steps_per_epoch=steps_per_epoch, decay=decay)
+        optim.set_learning_rate(optimizer, rate)
+        optimizer.zero_grad()
+        with self.numerics.autocast():
+            loss = batch.loss(self.replica(batch.images_BCHW))
+        timer.enter(Phase.BACKWARD)
+        if self.gang.world_size > 1:
+            timer.watch_gradients(loss)
+        torch.autograd.backward(loss)
+        timer.enter(Phase.OPTIMIZER)
+        optimizer.step()
+        timer.enter(Phase.LOG, step=step + 1)
+        return loss.detach()
 
     def log(self, loss: torch.Tensor, timer: StepTimer) -> None:
         """Rank 0's log line. The mean of the ranks' losses is the mean over the step's samples (see Batch)."""
         mean_loss = (self.gang.sum_(loss) / self.gang.world_size).item()
+        self.timeline.sample(timer.seconds(), timer.exposed_seconds)
+        self.timeline.flush()
         self.report.log(loss=mean_loss, data_seconds=timer.data_seconds, compute_seconds=timer.compute_seconds)
 
     def save(self) -> None:
-        """Commit a checkpoint of this step, if there is a folder for it. Rank 0 writes; the others go on."""
+        """Have a checkpoint of this step written, if there is a folder for it. Training waits for the copy alone."""
+        self.timeline.enter(Phase.CHECKPOINT)
         self.gang.broadcast_buffers(self.state.model)
-        if self.checkpoints is not None and self.gang.rank == 0:
-            with self.report.phase(contract.PHASE_CHECKPOINT):
-                self.checkpoints.save(self.state.step, self.state.to_bytes())
-            self.report.saved(self.state.step)
+        self.writer.save(self.state)
 
-    def evaluate(self) -> None:
-        """Tell the accuracy on the held-out split."""
+    def evaluate(self) -> bool:
+        """Tell the accuracy on the held-out split; False if all ranks agreed to stop within."""
+        self.timeline.enter(Phase.EVALUATE)
         self.gang.broadcast_buffers(self.state.model)
-        with self.report.phase(contract.PHASE_EVALUATE):
-            correct = count_correct(self.state.model, self.data.test, self.preparation, self.gang)
-        total = len(self.data.test)
-        self.report.say(
-            f"after {self.state.step} steps: accuracy {100 * correct / total:.2f} %"
-            f" ({correct} of {total} held-out samples)"
-        )
+        with self.report.phase(contract.PHASE_EVALUATE), self.numerics.autocast():
+            gc.collect()  # at a point where all ranks are, see garbage_collector_at_rest
+            correct = count_correct(
+                self.state.model, self.data.test, self.recipe.predict, self.gang, stop_reached=self.asked_to_stop
+            )
+        if correct is None:
+            return False
+        self.report.evaluated(correct=correct, total=len(self.data.test), note=self.recipe.prediction)
+        return True
+
+    def asked_to_stop(self) -> bool:
+        """Asked within an evaluation, which thus shows that it gets on."""
+        self.timeline.moved()
+        return self.stop.reached()
 
 
 def is_due(step: int, every_steps: int) -> bool:

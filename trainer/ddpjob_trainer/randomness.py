@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import torch
 
-#: What a number is for; streams are independent of each other.
-ORDER, SHIFT_ROWS, SHIFT_COLUMNS, FLIP = range(4)
+#: What a number is for; streams are independent of each other. All from CROP on belong to random crops.
+ORDER, SHIFT_ROWS, SHIFT_COLUMNS, FLIP, CROP = range(5)
 
 _MASK = 0xFFFFFFFF
 Number = TypeVar("Number", int, torch.Tensor)

@@ -13,8 +13,8 @@ class ReplicasDifferError(RuntimeError):
 
 
 def digest(tensor: torch.Tensor) -> str:
-    """SHA-256 of a tensor's bytes."""
-    return hashlib.sha256(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
+    """SHA-256 of a tensor's values in their order, whatever the memory format."""
+    return hashlib.sha256(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
 def model_digest(model: nn.Module) -> str:

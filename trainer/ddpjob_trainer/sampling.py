@@ -6,8 +6,12 @@ at any world size; its last step is as small as it must be, and nothing is cut o
 """
 
 import torch
+from torch import nn
 
 from ddpjob_trainer import randomness
+from ddpjob_trainer.config import ConfigError
+
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 class Sampling:
@@ -44,3 +48,28 @@ def share(num_samples: int, *, rank: int, world_size: int) -> slice:
     small, larger = divmod(num_samples, world_size)
     start = rank * small + min(rank, larger)
     return slice(start, start + small + (rank < larger))
+
+
+def check_shares(model: nn.Module, sampling: Sampling, *, world_size: int) -> None:
+    """Refuse a batch split that a model with BatchNorm cannot train on.
+
+    BatchNorm in training normalises over what its rank has: of one sample it has no variance (torch raises where the
+    feature map is 1x1, and trains on noise where it is not). SyncBatchNorm normalises over all ranks, but would count
+    the sample of weight 0 that a rank without a share takes.
+
+    Raises:
+        ConfigError: some step leaves a rank too few samples.
+    """
+    synchronised = any(isinstance(module, nn.SyncBatchNorm) for module in model.modules())
+    needed = 1 if synchronised else 2
+    if not synchronised and not any(isinstance(module, BATCH_NORMS) for module in model.modules()):
+        return
+    last = sampling.num_samples - (sampling.steps_per_epoch - 1) * sampling.global_batch_size
+    smallest = last // world_size
+    if smallest < needed:
+        raise ConfigError(
+            f"globalBatchSize {sampling.global_batch_size}: the last step of an epoch of {sampling.num_samples} samples"
+            f" has {last}, which leaves a rank of {world_size} with {smallest}; the model's"
+            f" {'SyncBatchNorm' if synchronised else 'BatchNorm'} needs {needed} or more on each rank: choose another"
+            " globalBatchSize, or fewer ranks" + ("" if synchronised else ", or syncBatchNorm: true")
+        )

@@ -1,10 +1,11 @@
-"""All that a training is, besides its configuration and data: model, optimizer, step, generator.
+"""All that a training is, besides its configuration and data: model, optimizer, step, generators.
 
 Order and augmentation have no state (they are functions of the step), and neither has the learning rate.
 """
 
 import io
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -12,41 +13,59 @@ from torch import nn
 from ddpjob_trainer.config import ConfigError, TrainerConfig
 
 #: What must not change between a checkpoint and the run that goes on from it: with another value the step number would
-#: mean another point of another training. World size, epochs and learning rate may change.
+#: mean another point of another training. World size, epochs, learning rate and profile may change.
 FIXED = ("recipe", "global_batch_size", "seed", "momentum", "weight_decay")
 
 
-class TrainingState:
-    """Model and optimizer after `step` steps."""
+class Stateful(Protocol):
+    """A part of training that a checkpoint holds, such as a model, an optimizer or a running average of weights."""
 
-    def __init__(self, *, model: nn.Module, optimizer: torch.optim.Optimizer, config: TrainerConfig, num_samples: int):
+    def state_dict(self) -> dict[str, Any]:
+        """What it has to remember: plain values and tensors, nested as needed."""
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> object:
+        """Take that over. Raises RuntimeError or ValueError where it does not fit."""
+
+
+class TrainingState:
+    """Model and optimizer after `step` steps, and `further` parts by name if there are any."""
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        config: TrainerConfig,
+        num_samples: int,
+        world_size: int = 1,
+        further: Mapping[str, Stateful] | None = None,
+    ) -> None:
         self.model = model
         self.optimizer = optimizer
         self.config = config
         self.num_samples = num_samples
+        self.world_size = world_size
+        self.parts: dict[str, Stateful] = {"model": model, "optimizer": optimizer, **(further or {})}
         self.step = 0
 
-    def to_bytes(self) -> bytes:
-        """The whole state, as `torch.save` writes it; `torch.load(..., weights_only=True)` reads it."""
-        buffer = io.BytesIO()
-        content = {
+    def content(self) -> dict[str, Any]:
+        """The whole state as a checkpoint holds it; its tensors are the live ones."""
+        return {
             "step": self.step,
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "generator": torch.get_rng_state(),  # rank 0's: for models that draw, as dropout does
+            **{name: part.state_dict() for name, part in self.parts.items()},
+            "generators": _generators(),  # rank 0's: for models that draw, as dropout does
             "config": self.config.model_dump(),
             "num_samples": self.num_samples,
+            "world_size": self.world_size,
         }
-        torch.save(content, buffer)
-        return buffer.getvalue()
 
-    def load_bytes(self, payload: bytes) -> None:
-        """Take over a saved state, by way of the CPU.
+    def load_bytes(self, payload: bytes) -> str:
+        """Take over a saved state, by way of the CPU. Returns by whom it was saved, for people.
 
         Raises:
             ConfigError: it is the state of another training.
         """
-        content: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+        content = from_bytes(payload)
         found = {**content["config"], "num_samples": content["num_samples"]}
         expected = {**self.config.model_dump(), "num_samples": self.num_samples}
         for key in (*FIXED, "num_samples"):
@@ -56,12 +75,54 @@ class TrainingState:
                     f" {expected[key]!r} now; set it back, or rename the job or remove its checkpoint folder to start afresh"
                 )
         try:
-            self.model.load_state_dict(content["model"])
-            self.optimizer.load_state_dict(content["optimizer"])
-        except (RuntimeError, ValueError) as error:
+            for name, part in self.parts.items():
+                part.load_state_dict(content[name])
+        except (KeyError, RuntimeError, ValueError) as error:
             raise ConfigError(
                 f"checkpoint at step {content['step']} does not fit recipe {self.config.recipe}: {error};"
                 " rename the job or remove its checkpoint folder to start afresh"
             ) from error
-        torch.set_rng_state(content["generator"])
+        _set_generators(content["generators"])
         self.step = content["step"]
+        return f"saved by {content['world_size']} ranks under profile {found['profile']}"
+
+    def load_weights(self, payload: bytes, source: str) -> None:
+        """Take over the weights and buffers alone: of a checkpoint of ours, or of a model's bare `state_dict`.
+
+        Raises:
+            ConfigError: `source`, whose content the payload is, is neither, or is of another model.
+        """
+        try:
+            content = from_bytes(payload)
+            weights = content.get("model", content)
+            # DistributedDataParallel's own state_dict, which scripts often save, has this before each name.
+            self.model.load_state_dict({name.removeprefix("module."): value for name, value in weights.items()})
+        except Exception as error:  # whatever torch.load meets in a file of the user's
+            raise ConfigError(
+                f"initialCheckpoint {source}: holds no weights for recipe {self.config.recipe} ({error}); expected a"
+                " checkpoint of this recipe, or its model's state_dict as torch.save writes it"
+            ) from error
+
+
+def to_bytes(content: dict[str, Any]) -> bytes:
+    """What `torch.save` writes; `from_bytes` reads it."""
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    return buffer.getvalue()
+
+
+def from_bytes(payload: bytes) -> dict[str, Any]:
+    """The content, its tensors on the CPU. Nothing in the file is run."""
+    content: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    return content
+
+
+def _generators() -> dict[str, torch.Tensor]:
+    cpu = {"cpu": torch.get_rng_state()}
+    return {**cpu, "cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else cpu
+
+
+def _set_generators(states: dict[str, torch.Tensor]) -> None:
+    torch.set_rng_state(states["cpu"])
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])

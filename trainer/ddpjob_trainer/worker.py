@@ -4,77 +4,111 @@ import faulthandler
 import os
 import signal
 import socket
-import sys
-import traceback
 from pathlib import Path
 from typing import NoReturn
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpjob_trainer import checkpoint, contract, distributed, optim, recipes, replicas, termination
-from ddpjob_trainer.claim import Fenced
+from ddpjob_trainer import contract, distributed, ending, evaluate, numerics, parallel, recipes
+from ddpjob_trainer.checkpoints import folder
+from ddpjob_trainer.checkpoints.writer import CheckpointWriter
 from ddpjob_trainer.config import ConfigError, TrainerConfig
-from ddpjob_trainer.data import Feed
+from ddpjob_trainer.data import Batch, Feed, FeedAhead
 from ddpjob_trainer.distributed import Gang
-from ddpjob_trainer.launch import Worker
+from ddpjob_trainer.launch import preflight
+from ddpjob_trainer.launch.identity import Worker
 from ddpjob_trainer.loop import Training
+from ddpjob_trainer.numerics import Numerics
 from ddpjob_trainer.report import Reporter
-from ddpjob_trainer.sampling import Sampling
-from ddpjob_trainer.state import TrainingState
+from ddpjob_trainer.sampling import Sampling, check_shares
+from ddpjob_trainer.state import TrainingState, to_bytes
 from ddpjob_trainer.stop import StopAgreement, StopRequest
+from ddpjob_trainer.watch.timeline import Phase, Timeline, open_events, process_began
+from ddpjob_trainer.watch.watchdog import Watchdog
 
 
-def run(config: TrainerConfig, worker: Worker) -> int:
-    """Train as this rank. Returns the exit code; a failure ends the process at once."""
+def run(config: TrainerConfig, worker: Worker, *, imported_from: float | None = None) -> NoReturn:
+    """Train as this rank, and end the process with its exit code.
+
+    `imported_from` is when this module's import began, on the monotonic clock.
+    """
     faulthandler.enable()
+    timeline = Timeline(open_events(os.environ, rank=worker.rank), rank=worker.rank, began=process_began())
+    timeline.enter(Phase.IMPORT, now=imported_from)
+    watchdog = Watchdog(config, timeline)
+    training = None
     try:
-        with distributed.join(worker) as gang, Reporter(enabled=worker.rank == 0) as report:
-            training = set_up(config, worker, gang, report)
+        timeline.enter(Phase.RENDEZVOUS)
+        with distributed.join(worker, config) as gang, Reporter(enabled=worker.rank == 0) as report, watchdog:
+            training = set_up(config, worker, gang, report, timeline)
             complete = training.run()
-            if complete:
-                report.say(f"weights sha256 {replicas.model_digest(training.state.model)}")
-                report.end()
-        if complete:
-            return contract.EXIT_SUCCESS
-        return _stopped(training)
+            ending.tell(training, complete=complete)
+        # All ranks have parted. srun and others send SIGTERM as soon as one rank has left, which is no request any more.
+        faulthandler.unregister(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        ending.leave(contract.EXIT_SUCCESS if complete else ending.stopped(training))
     except BaseException as error:  # noqa: BLE001 - whatever it is, it ends the process, with last words
-        _fail(error, worker)
+        ending.fail(error, worker, watchdog, training)
 
 
-def set_up(config: TrainerConfig, worker: Worker, gang: Gang, report: Reporter) -> Training:
+def set_up(
+    config: TrainerConfig, worker: Worker, gang: Gang, report: Reporter, timeline: Timeline | None = None
+) -> Training:
     """Everything up to the first step: data, model, DDP, and the newest checkpoint if there is one."""
+    timeline = timeline or Timeline()
+    timeline.enter(Phase.SETUP)
+    preflight.check_group(gang)  # here rather than where the group is made: the watchdog is watching by now
+    config = config.for_world_size(gang.world_size)
     report.say("config " + config.model_dump_json(by_alias=True))
     _tell_topology(worker, gang, report)
     recipe = recipes.find(config.recipe)
+    numbers = numerics.choose(config, gang, heavy=recipe.heavy)
+    numbers.set_switches()
+    report.say(f"profile {numbers}")
     torch.set_num_threads(min(torch.get_num_threads(), recipe.max_threads))
+    timeline.enter(Phase.LOAD)
     data = recipe.load(Path(os.environ.get(contract.DDPJOB_DATA_DIR) or contract.DATA_DIR)).to(gang.device)
+    preflight.check_data(gang, data)
+    timeline.enter(Phase.SETUP)
     sampling = Sampling(
         num_samples=len(data.train),
         global_batch_size=config.global_batch_size,
         seed=config.seed,
-        device=gang.device,
+        device=data.train.device,
     )
-    feed = Feed(
+    plain_feed = Feed(
         split=data.train,
         sampling=sampling,
-        preparation=recipe.preparation,
         rank=gang.rank,
         world_size=gang.world_size,
+        label_smoothing=recipe.label_smoothing,
     )
+    feed = FeedAhead(plain_feed) if data.on_host else plain_feed
     torch.manual_seed(config.seed)
-    model = recipe.model(data.num_classes).to(gang.device)
+    model = recipe.model(data.num_classes)
+    recipe.initialise(model, data)
+    model = numbers.place(parallel.synchronise_batch_norm(model, config, gang.device))
+    check_shares(model, sampling, world_size=gang.world_size)
     state = TrainingState(
-        model=model, optimizer=optim.make_optimizer(model, config), config=config, num_samples=len(data.train)
+        model=model,
+        optimizer=recipe.optimizer(model, config),
+        config=config,
+        num_samples=len(data.train),
+        world_size=gang.world_size,
     )
-    replica = DistributedDataParallel(
-        model,
-        device_ids=[gang.device] if gang.device.type == "cuda" else None,
-        forward_sync_buffers=False,  # a broadcast per step for what evaluation and saving alone need; they do it
-        gradient_as_bucket_view=True,
-    )
-    _settle_buckets(replica, feed, state)
-    checkpoints = checkpoint.from_environment(os.environ, keep=config.keep_checkpoints, tell=report.say)
+    before = to_bytes(state.content())
+    replica = parallel.replicate(model, config, gang)
+    timeline.enter(Phase.COMPILE)
+    if numbers.compile:
+        batches = [feed.batch(0), feed.batch(sampling.steps_per_epoch - 1)]
+        held_out = evaluate.shapes(data.test, gang)
+        report.say(numerics.compile_model(replica, batches, held_out, recipe.predict, numbers, gang))
+    timeline.enter(Phase.SETUP)
+    _settle_buckets(replica, feed.batch(0), numbers)
+    state.optimizer.zero_grad()
+    state.load_bytes(before)  # BatchNorm took note of the batches
+    checkpoints = folder.from_environment(os.environ, keep=config.keep_checkpoints, tell=report.say)
     resumed = _resume(state, checkpoints, gang, report)
     total_steps = config.epochs * sampling.steps_per_epoch
     if state.step >= total_steps:
@@ -90,52 +124,70 @@ def set_up(config: TrainerConfig, worker: Worker, gang: Gang, report: Reporter) 
         steps_per_epoch=sampling.steps_per_epoch,
         checkpoint_step=state.step if resumed else None,
     )
+    timeline.begin_training(step=state.step)
     return Training(
         config=config,
         gang=gang,
         data=data,
-        preparation=recipe.preparation,
+        recipe=recipe,
+        numerics=numbers,
         feed=feed,
         state=state,
         replica=replica,
         checkpoints=checkpoints,
+        writer=CheckpointWriter(checkpoints if gang.rank == 0 else None, report, gang.device),
         report=report,
         stop=stop,
+        timeline=timeline,
     )
 
 
-def _settle_buckets(replica: DistributedDataParallel, feed: Feed, state: TrainingState) -> None:
+def _settle_buckets(replica: DistributedDataParallel, batch: Batch, numbers: Numerics) -> None:
     """One backward pass thrown away.
 
     DDP plans its buckets anew after the first one, and another plan sums gradients in another order. With the new plan
     from step 0 on, a resumed run has the same bits as one that was never interrupted.
     """
-    before = state.to_bytes()
-    batch = feed.batch(0)
-    torch.autograd.backward(batch.loss(replica(batch.images_BCHW)))
-    state.optimizer.zero_grad()
-    state.load_bytes(before)  # BatchNorm took note of the batch
+    with numbers.autocast():
+        loss = batch.loss(replica(batch.images_BCHW))
+    torch.autograd.backward(loss)
 
 
-def _resume(
-    state: TrainingState, checkpoints: checkpoint.CheckpointFolder | None, gang: Gang, report: Reporter
-) -> bool:
+def _resume(state: TrainingState, checkpoints: folder.CheckpointFolder | None, gang: Gang, report: Reporter) -> bool:
     """Rank 0 reads the newest checkpoint and gives it to all. Returns whether there was one."""
     if checkpoints is None:
         report.say(f"no checkpoints: {contract.DDPJOB_CHECKPOINT_DIR} is not set, so a restart begins at step 0")
-        return False
+    else:
+        payload = None
+        if gang.rank == 0:
+            checkpoints.open()
+            newest = checkpoints.load_newest()
+            payload = None if newest is None else newest[1]
+        payload = gang.broadcast_bytes(payload)
+        if payload is not None:
+            saved_by = state.load_bytes(payload)
+            report.say(f"resumed from step {state.step} in {checkpoints.path}, {saved_by}")
+            return True
+        report.say(f"no checkpoint yet in {checkpoints.path}: starting at step 0")
+    _warm_start(state, gang, report)
+    return False
+
+
+def _warm_start(state: TrainingState, gang: Gang, report: Reporter) -> None:
+    """Weights of `initialCheckpoint`, if it is set, on all ranks; everything else as at step 0."""
+    path = Path(state.config.initial_checkpoint)
+    if not state.config.initial_checkpoint:
+        return
     payload = None
     if gang.rank == 0:
-        checkpoints.open()
-        newest = checkpoints.load_newest()
-        payload = None if newest is None else newest[1]
+        try:
+            payload = path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
+            raise ConfigError(f"initialCheckpoint {path}: cannot be read on rank 0: {error.strerror}") from error
     payload = gang.broadcast_bytes(payload)
-    if payload is None:
-        report.say(f"no checkpoint yet in {checkpoints.path}: starting at step 0")
-        return False
-    state.load_bytes(payload)
-    report.say(f"resumed from step {state.step} in {checkpoints.path}")
-    return True
+    assert payload is not None
+    state.load_weights(payload, source=str(path))
+    report.say(f"initial weights from {path}")
 
 
 def _tell_topology(worker: Worker, gang: Gang, report: Reporter) -> None:
@@ -153,39 +205,3 @@ def _tell_topology(worker: Worker, gang: Gang, report: Reporter) -> None:
             ]
         )
     )
-
-
-def _stopped(training: Training) -> int:
-    """The exit code of a run that was asked to stop, after all ranks have parted: so rank 0's checkpoint is there."""
-    step = training.state.step
-    if training.checkpoints is None:
-        training.report.say(f"stopped on request after step {step}; nothing is saved")
-        return contract.EXIT_TERMINATED
-    training.report.say(f"stopped on request after step {step}; the checkpoint of it is complete")
-    if training.gang.rank == 0:
-        termination.write(f"{contract.TERMINATION_CHECKPOINT_PREFIX}{step}", echo=False)
-    return contract.EXIT_CHECKPOINTED
-
-
-def _fail(error: BaseException, worker: Worker) -> NoReturn:
-    """Say what happened and end without the usual teardown, which would wait for ranks that may be gone.
-
-    The message is written before this process's connections close: no other rank can fail of it earlier.
-    """
-    echo = distributed.is_peer_loss(error)
-    code, text = contract.EXIT_PROGRAM_ERROR, termination.of_exception(error, rank=worker.rank, echo=echo)
-    if isinstance(error, ConfigError | Fenced):
-        code = contract.EXIT_BAD_CONFIG if isinstance(error, ConfigError) else contract.EXIT_FENCED
-        text = f"rank {worker.rank}\n{error}"
-        print(error, file=sys.stderr)
-    else:
-        traceback.print_exception(error)
-    if echo:
-        code = contract.EXIT_PEER_LOST
-        print(f"rank {worker.rank}: lost a peer; the cause is on another rank", file=sys.stderr)
-    elif isinstance(error, KeyboardInterrupt):
-        code = 128 + signal.SIGINT
-    termination.write(text, echo=echo)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)

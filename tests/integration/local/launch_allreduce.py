@@ -5,10 +5,10 @@ import os
 import sys
 from pathlib import Path
 
-from ddpjob_trainer import launch, launcher
+from ddpjob_trainer.launch import identity, launcher
 
 command = [sys.executable, str(Path(__file__).with_name("allreduce.py"))]
-place = launch.resolve(os.environ)
-if isinstance(place, launch.Node):
+place = identity.resolve(os.environ)
+if isinstance(place, identity.Node):
     sys.exit(launcher.run(place, command, os.environ))
 os.execv(command[0], command)  # noqa: S606 - no shell is meant

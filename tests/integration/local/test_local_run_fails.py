@@ -22,7 +22,8 @@ def spec(tmp_path: Path, *, failing_attempts: int, max_restarts: int) -> dict[st
 def test_a_failing_rank_restarts_the_whole_gang(tmp_path: Path) -> None:
     outcome = run_job(tmp_path, spec(tmp_path, failing_attempts=1, max_restarts=3))
     assert outcome.exit_code == 0
-    assert outcome.lines_of(0) == ["attempt 1", "attempt 2"]
+    # On a busy machine rank 0 is stopped before it says anything in the first attempt.
+    assert outcome.lines_of(0)[-1] == "attempt 2"
     assert [line for line in outcome.lines_of(1) if line.startswith("attempt")] == ["attempt 1", "attempt 2"]
     assert outcome.status["attempt"] == 2
     assert outcome.status["restarts"]["counted"] == 1

@@ -1,16 +1,25 @@
-"""A trainer with one rank that goes wrong: FAULT says how, FAULTY_RANK which; the fault comes at step FAULT_STEP."""
+"""A trainer with one rank that goes wrong: FAULT says how, FAULTY_RANK which; the fault comes at step FAULT_STEP.
+
+With CHECK it comes within the set-up instead, where that function of `preflight` is called.
+"""
 
 import os
+import re
 import signal
 import sys
+from collections.abc import Callable
 
 import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ddpjob_trainer import __main__, launch, launcher
+from ddpjob_trainer import __main__
 from ddpjob_trainer.data import Feed
+from ddpjob_trainer.launch import identity, launcher, preflight
 
 BATCH = Feed.batch
+REPLICAS: list[DistributedDataParallel] = []
 
 
 def batch_of_a_faulty_rank(feed: Feed, step: int) -> object:
@@ -18,9 +27,46 @@ def batch_of_a_faulty_rank(feed: Feed, step: int) -> object:
     if os.environ["FAULTY_RANK"] == str(feed.rank) and step == int(os.environ["FAULT_STEP"]):
         if os.environ["FAULT"] == "raise":
             raise LookupError("the disk of sample 7 is on fire")
-        if os.environ["FAULT"] == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
+        FAULTS[os.environ["FAULT"]]()
     return BATCH(feed, step)
+
+
+def check_of_a_faulty_rank(*_: object) -> None:
+    """In the place of a check that all ranks take part in."""
+    FAULTS[os.environ["FAULT"]]()
+
+
+def loop_for_ever() -> None:
+    """As a bug in Python would."""
+    while True:
+        pass
+
+
+def hold_the_interpreter() -> None:
+    """As a bug in compiled code would: no other thread of this process runs Python any more."""
+    re.match(r"(a+)+$", "a" * 64 + "b")
+
+
+def skip_all_reduces() -> None:
+    """Gradients are this rank's own from here on, as if its program had another branch here."""
+    REPLICAS[-1].require_backward_grad_sync = False
+
+
+def note_replica(module: torch.nn.Module, _: object) -> None:
+    """Before each forward pass of any module."""
+    if isinstance(module, DistributedDataParallel):
+        REPLICAS[:] = [module]
+
+
+FAULTS: dict[str, Callable[[], object]] = {
+    "drift": lambda: None,  # see step_of_a_drifting_rank
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "exit": lambda: os._exit(0),
+    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "loop": loop_for_ever,
+    "hold": hold_the_interpreter,
+    "skip": skip_all_reduces,
+}
 
 
 def step_of_a_drifting_rank(optimizer: torch.optim.Optimizer, *_: object) -> None:
@@ -31,9 +77,12 @@ def step_of_a_drifting_rank(optimizer: torch.optim.Optimizer, *_: object) -> Non
 
 
 if __name__ == "__main__":
-    if isinstance(place := launch.resolve(os.environ), launch.Node):
+    if isinstance(place := identity.resolve(os.environ), identity.Node):
         sys.exit(launcher.run(place, [sys.executable, *sys.argv], os.environ))
     Feed.batch = batch_of_a_faulty_rank  # type: ignore[method-assign, assignment]  # that is the fault
+    if os.environ.get("CHECK") and os.environ["FAULTY_RANK"] == os.environ["RANK"]:
+        setattr(preflight, os.environ["CHECK"], check_of_a_faulty_rank)
+    register_module_forward_pre_hook(note_replica)
     if os.environ["FAULT"] == "drift":
         register_optimizer_step_post_hook(step_of_a_drifting_rank)
     sys.exit(__main__.main(sys.argv[1:]))

@@ -1,44 +1,97 @@
+"""The launchers that need no root; Slurm's are in tests/slurm."""
+
+import os
+import re
+import subprocess
 import sys
+
+import pytest
+import yaml
 
 from training_runs import finished, free_port, ranks_by_hand, started
 
-KEYS = ("epochs=1",)
+KEYS = ("epochs=1", "globalBatchSize=256")
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+TRAINER = (sys.executable, "-m", "ddpjob_trainer")
 
 
-def test_two_ranks_by_operator_launcher_torchrun_and_srun(tmp_path):
-    by_launcher = finished(tmp_path, *KEYS, ranks=2)
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    """What two ranks of the trainer's own launcher end with."""
+    return finished(tmp_path_factory.mktemp("own"), *KEYS, ranks=2).weights
 
-    pods = ranks_by_hand(2)
+
+def two(folder, environs, commands=(TRAINER, TRAINER)):
+    """Two processes with these variables, run to their end; rank 0's output."""
     with (
-        started(tmp_path / "0", *KEYS, ranks=0, environ=pods[0]) as rank_0,
-        started(tmp_path / "1", *KEYS, ranks=0, environ=pods[1]) as rank_1,
+        started(folder / "0", *KEYS, ranks=0, environ=environs[0], command=commands[0]) as rank_0,
+        started(folder / "1", *KEYS, ranks=0, environ=environs[1], command=commands[1]) as rank_1,
     ):
-        assert (rank_0.wait(), rank_1.wait()) == (0, 0)
-    assert rank_0.weights == by_launcher.weights
+        assert (rank_0.wait(), rank_1.wait()) == (0, 0), rank_0.text + rank_1.text
     assert not [line for line in rank_1.lines if "loss" in line], "rank 0 alone reports"
+    return rank_0
 
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    by_torchrun = finished(tmp_path, *KEYS, ranks=0, command=(*torchrun, "-m", "ddpjob_trainer"))
-    assert "launcher torchrun, world size 2" in by_torchrun.text
-    assert by_torchrun.weights == by_launcher.weights
 
-    tasks = [
-        {
-            "SLURM_PROCID": str(task),
-            "SLURM_LOCALID": str(task),
-            "SLURM_NTASKS": "2",
-            "SLURM_NODEID": "0",
-            "SLURM_STEP_TASKS_PER_NODE": "2",
-            "SLURM_STEP_NODELIST": "localhost",
-            "SLURM_JOB_ID": str(free_port()),
-        }
-        for task in range(2)
-    ]
-    tasks[1]["SLURM_JOB_ID"] = tasks[0]["SLURM_JOB_ID"]
-    with (
-        started(tmp_path / "2", *KEYS, ranks=0, environ=tasks[0]) as task_0,
-        started(tmp_path / "3", *KEYS, ranks=0, environ=tasks[1]) as task_1,
-    ):
-        assert (task_0.wait(), task_1.wait()) == (0, 0)
-    assert "launcher srun, world size 2" in task_0.text
-    assert task_0.weights == by_launcher.weights
+def test_pods_of_the_operator(tmp_path, expected):
+    run = two(tmp_path, ranks_by_hand(2))
+    assert "launcher environment, world size 2" in run.text
+    assert run.weights == expected
+
+
+def test_the_operators_local_backend(tmp_path, expected):
+    job = {
+        "apiVersion": "ddpjob.dev/v1alpha1",
+        "kind": "DDPJob",
+        "metadata": {"name": "parity"},
+        "spec": {"nodes": 2, "trainer": {"recipe": "digits", "epochs": 1, "globalBatchSize": 256}},
+    }
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    done = subprocess.run(
+        [sys.executable, "-m", "ddpjob_cli", "run", "--local", str(tmp_path / "job.yaml")],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (weights,) = re.findall(r"weights sha256 (\w+)", done.stdout)
+    assert weights == expected
+
+
+def test_torchrun(tmp_path, expected):
+    run = finished(tmp_path, *KEYS, ranks=0, command=(*TORCHRUN, "--nproc-per-node=2", "-m", "ddpjob_trainer"))
+    assert "launcher torchrun, world size 2" in run.text
+    assert run.weights == expected
+
+
+def test_tcp_initialisation(tmp_path, expected):
+    meeting = ("--init-method", f"tcp://127.0.0.1:{free_port()}", "--world-size", "2")
+    run = two(tmp_path, [{}, {}], [(*TRAINER, *meeting, "--rank", str(rank)) for rank in range(2)])
+    assert "launcher environment, world size 2" in run.text
+    assert run.weights == expected
+
+
+def test_tasks_of_two_nodes_with_the_variables_of_srun(tmp_path, expected):
+    """As Slurm 22.05 sets them for `srun --nodes=2 --ntasks-per-node=1`."""
+    step = {
+        "SLURM_JOB_ID": str(free_port()),
+        "SLURM_STEP_ID": "0",
+        "SLURM_NTASKS": "2",
+        "SLURM_NNODES": "2",
+        "SLURM_STEP_NODELIST": "localhost,node-[2-3]",
+        "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+        "SLURM_LOCALID": "0",
+    }
+    run = two(tmp_path, [{**step, "SLURM_PROCID": str(node), "SLURM_NODEID": str(node)} for node in range(2)])
+    assert "launcher srun, world size 2" in run.text
+    assert run.weights == expected
+
+
+def test_one_process_however_it_is_started(tmp_path):
+    alone = finished(tmp_path, *KEYS, ranks=0)
+    assert "launcher alone, world size 1" in alone.text
+    by_torchrun = finished(tmp_path, *KEYS, ranks=0, command=(*TORCHRUN, "--nproc-per-node=1", "-m", "ddpjob_trainer"))
+    assert "launcher torchrun, world size 1" in by_torchrun.text
+    by_hand = finished(tmp_path, *KEYS, ranks=0, environ=ranks_by_hand(1)[0])
+    assert alone.weights == by_torchrun.weights == by_hand.weights

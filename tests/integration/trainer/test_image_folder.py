@@ -2,8 +2,10 @@ import pytest
 import torch
 from PIL import Image
 
+from ddpjob_recipes.resnet_cifar10 import RECIPES
 from ddpjob_trainer.config import ConfigError
-from ddpjob_trainer.resnet18_cifar10 import load, model
+
+load = RECIPES["resnet18-cifar10"].load
 
 
 @pytest.fixture
@@ -55,8 +57,9 @@ def test_an_empty_folder_is_told(tmp_path):
         load(tmp_path)
 
 
-def test_the_stem_keeps_the_resolution_of_small_images():
-    network = model(10)
+@pytest.mark.parametrize(("name", "channels"), [("resnet18-cifar10", 64), ("resnet50-cifar10", 256)])
+def test_the_stem_keeps_the_resolution_of_small_images_and_the_head_fits_the_classes(name, channels):
+    network = RECIPES[name].model(10)
     stem = torch.nn.Sequential(network.conv1, network.bn1, network.relu, network.maxpool, network.layer1)
-    assert stem(torch.zeros(1, 3, 32, 32)).shape == (1, 64, 32, 32)
+    assert stem(torch.zeros(1, 3, 32, 32)).shape == (1, channels, 32, 32)
     assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 10)

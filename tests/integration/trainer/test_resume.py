@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import forked_ranks
 from ddpjob_trainer import contract
-from training_runs import DEADLINE_SECONDS, Run, finished, ranks_by_hand, started
+from forked_ranks import ForkedRun, finished
+from training_runs import DEADLINE_SECONDS, ranks_by_hand, started
 
 KEYS = ("epochs=4", "globalBatchSize=100", "checkpointEverySteps=4", "logEverySteps=1")  # 15 steps an epoch
 
@@ -29,7 +31,7 @@ def folder_of_a_finished_job(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(folder_of_a_finished_job: Path) -> Run:
+def uninterrupted(folder_of_a_finished_job: Path) -> ForkedRun:
     # 3 ranks: two fp32 numbers have one sum, three have several, so that bits show in which order ranks were added.
     return finished(folder_of_a_finished_job, *KEYS, ranks=3, environ=job(folder_of_a_finished_job))
 
@@ -40,7 +42,7 @@ def test_a_killed_rank_costs_no_bit(uninterrupted, tmp_path):
         os.kill(run.rank_pids()[0], signal.SIGKILL)
         assert run.wait() == 128 + signal.SIGKILL
         assert run.message == "rank 0\nkilled by SIGKILL"
-    resumed = finished(tmp_path, *KEYS, ranks=3, environ=job(tmp_path, attempt=2))
+    resumed = finished(tmp_path / "resumed", *KEYS, ranks=3, environ=job(tmp_path, attempt=2))
     first = min(resumed.losses)
     assert first > 4, "it did not start from the beginning"
     assert resumed.losses == {step: loss for step, loss in uninterrupted.losses.items() if step >= first}
@@ -48,33 +50,30 @@ def test_a_killed_rank_costs_no_bit(uninterrupted, tmp_path):
 
 
 def test_one_ranks_sigterm_stops_all_with_a_checkpoint_and_nothing_is_lost(uninterrupted, tmp_path):
-    ranks = [{**job(tmp_path), **rank} for rank in ranks_by_hand(3)]
-    with (
-        started(tmp_path / "0", *KEYS, ranks=0, environ=ranks[0]) as rank_0,
-        started(tmp_path / "1", *KEYS, ranks=0, environ=ranks[1]) as rank_1,
-        started(tmp_path / "2", *KEYS, ranks=0, environ=ranks[2]) as rank_2,
-    ):
-        rank_0.wait_for("step 20/60")
-        rank_1.process.send_signal(signal.SIGTERM)
-        assert [run.wait() for run in (rank_0, rank_1, rank_2)] == 3 * [contract.EXIT_CHECKPOINTED]
-    stopped_at = int(rank_0.message.removeprefix(contract.TERMINATION_CHECKPOINT_PREFIX))
-    assert stopped_at == max(rank_0.losses), "the last step done is the step saved"
-    assert (rank_1.message, rank_2.message) == ("", "")
-    assert "most recent call first" in rank_1.text, "the signal dumps the stacks"
-    resumed = finished(tmp_path, *KEYS, ranks=3, environ=job(tmp_path, attempt=2))
+    with forked_ranks.started(tmp_path, *KEYS, ranks=3, environ=job(tmp_path)) as run:
+        run.wait_for("step 20/60")
+        run.processes[1].terminate()
+        assert run.wait() == 3 * [contract.EXIT_CHECKPOINTED]
+    stopped_at = int(run.message().removeprefix(contract.TERMINATION_CHECKPOINT_PREFIX))
+    before = run.losses
+    assert stopped_at == max(before), "the last step done is the step saved"
+    assert (run.message(1), run.message(2)) == ("", "")
+    assert "most recent call first" in run.text(1), "the signal dumps the stacks"
+    resumed = finished(tmp_path / "resumed", *KEYS, ranks=3, environ=job(tmp_path, attempt=2))
     assert min(resumed.losses) == stopped_at + 1
-    assert {**rank_0.losses, **resumed.losses} == uninterrupted.losses
+    assert {**before, **resumed.losses} == uninterrupted.losses
     assert resumed.weights == uninterrupted.weights
 
 
 def test_another_number_of_ranks_goes_on_with_the_same_order_and_nearly_the_same_losses(uninterrupted, tmp_path):
-    with started(tmp_path, *KEYS, ranks=3, environ=job(tmp_path)) as run:
+    with forked_ranks.started(tmp_path, *KEYS, ranks=3, environ=job(tmp_path)) as run:
         run.wait_for('"step": 0,')
-        run.process.send_signal(signal.SIGTERM)  # before the first step, or in one of the first
-        assert run.wait() == contract.EXIT_CHECKPOINTED
-        stopped_at = int(run.message.removeprefix(contract.TERMINATION_CHECKPOINT_PREFIX))
+        for process in run.processes:
+            process.terminate()  # before the first step, or in one of the first
+        assert run.wait() == 3 * [contract.EXIT_CHECKPOINTED]
+        stopped_at = int(run.message().removeprefix(contract.TERMINATION_CHECKPOINT_PREFIX))
         assert stopped_at == max(run.losses, default=0)
-    resumed = finished(tmp_path, *KEYS, ranks=2, environ=job(tmp_path, attempt=2))
+    resumed = finished(tmp_path / "resumed", *KEYS, ranks=2, environ=job(tmp_path, attempt=2))
     assert min(resumed.losses) == stopped_at + 1
     worst = max(abs(loss - uninterrupted.losses[step]) for step, loss in resumed.losses.items())
     print(f"3 to 2 ranks: largest difference of a loss {worst:.1e}")
@@ -86,38 +85,40 @@ def test_what_a_finished_job_left(uninterrupted, folder_of_a_finished_job, tmp_p
     shutil.copytree(folder_of_a_finished_job / "checkpoints", tmp_path / "checkpoints")
 
     # Applied again, the job evaluates and is done.
-    again = finished(tmp_path, *KEYS, environ=job(tmp_path, uid="u2"))
+    again = finished(tmp_path / "again", *KEYS, ranks=1, environ=job(tmp_path, uid="u2"))
     assert again.losses == {}
     assert (again.weights, again.accuracy) == (uninterrupted.weights, uninterrupted.accuracy)
 
     # A torn newest checkpoint gives way to the one before it.
     newest = max((tmp_path / "checkpoints").glob("*.pt"))
     newest.write_bytes(newest.read_bytes()[:-100])
-    torn = finished(tmp_path, *KEYS, ranks=3, environ=job(tmp_path, uid="u2", attempt=2))
-    assert f"{newest.with_suffix('.json')} is not whole" in torn.text
+    torn = finished(tmp_path / "torn", *KEYS, ranks=3, environ=job(tmp_path, uid="u2", attempt=2))
+    assert f"{newest.with_suffix('.json')} is not whole" in torn.text()
     assert 0 < len(torn.losses) < 60
     assert torn.weights == uninterrupted.weights
 
     # A late rank of an older attempt is refused.
-    late = finished(tmp_path, *KEYS, environ=job(tmp_path, uid="u2", attempt=1), expected=contract.EXIT_FENCED)
-    assert "claimed by attempt 2 of job uid u2" in late.message
+    with forked_ranks.started(tmp_path / "late", *KEYS, ranks=1, environ=job(tmp_path, uid="u2")) as late:
+        assert late.wait() == [contract.EXIT_FENCED]
+    assert "claimed by attempt 2 of job uid u2" in late.message()
 
     # Another training is refused in words.
-    other = finished(tmp_path, *KEYS, "seed=5", environ=job(tmp_path, uid="u3"), expected=contract.EXIT_BAD_CONFIG)
-    assert "seed was 0 when it was saved and is 5 now" in other.message
+    with forked_ranks.started(tmp_path / "other", *KEYS, "seed=5", ranks=1, environ=job(tmp_path, uid="u3")) as other:
+        assert other.wait() == [contract.EXIT_BAD_CONFIG]
+    assert "seed was 0 when it was saved and is 5 now" in other.message()
 
 
 def test_sigterm_without_a_checkpoint_folder(tmp_path):
-    with started(tmp_path, *KEYS) as run:
-        assert "DDPJOB_CHECKPOINT_DIR is not set" in run.wait_for("no checkpoints: .*").group()
+    with forked_ranks.started(tmp_path, *KEYS, ranks=1) as run:
+        run.wait_for("no checkpoints: DDPJOB_CHECKPOINT_DIR is not set")
         run.wait_for("step 5/60")
-        run.process.send_signal(signal.SIGTERM)
-        assert run.wait() == contract.EXIT_TERMINATED
-    assert run.message == ""
+        run.processes[0].terminate()
+        assert run.wait() == [contract.EXIT_TERMINATED]
+    assert run.message() == ""
 
 
 def test_the_progress_lines_of_a_run(uninterrupted):
-    lines = [line for line in uninterrupted.lines if line.startswith(contract.PROGRESS_PREFIX)]
+    lines = [line for line in uninterrupted.text().splitlines() if line.startswith(contract.PROGRESS_PREFIX)]
     progress = [json.loads(line.removeprefix(contract.PROGRESS_PREFIX)) for line in lines]
     assert (progress[0]["step"], progress[0]["phase"]) == (0, contract.PHASE_START)
     assert (progress[-1]["step"], progress[-1]["phase"]) == (60, contract.PHASE_DONE)

@@ -1,9 +1,11 @@
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ddpjob_trainer.config import ConfigError
 from ddpjob_trainer.data import Feed, Preparation, Split
-from ddpjob_trainer.sampling import Sampling, share
+from ddpjob_trainer.sampling import Sampling, check_shares, share
 
 CPU = torch.device("cpu")
 sizes = st.integers(1, 300)
@@ -66,12 +68,12 @@ def test_the_ranks_losses_average_to_the_mean_over_the_steps_samples(num_samples
     split = Split(
         images_NCHW=torch.arange(num_samples).remainder(250).to(torch.uint8).view(-1, 1, 1, 1),
         labels_N=torch.arange(num_samples) % 3,
+        preparation=Preparation(mean=(0.0,), std=(250.0,), max_shift=0, flip="never"),
     )
     feeds = [
         Feed(
             split=split,
             sampling=sampling(num_samples, batch),
-            preparation=Preparation(mean=(0.0,), std=(250.0,), max_shift=0, flip=False),
             rank=rank,
             world_size=world_size,
         )
@@ -85,7 +87,51 @@ def test_the_ranks_losses_average_to_the_mean_over_the_steps_samples(num_samples
     losses = [b.loss(logits(b.images_BCHW)) for b in (feed.batch(step) for feed in feeds)]
     ids = feeds[0].sampling.global_batch(step)
     expected = torch.nn.functional.cross_entropy(
-        logits(feeds[0].preparation.normalise(split.images_NCHW[ids])), split.labels_N[ids]
+        logits(split.preparation.normalise(split.images_NCHW[ids])), split.labels_N[ids]
     )
     assert all(len(feed.batch(step).labels_B) >= 1 for feed in feeds), "every rank joins the all-reduce"
     torch.testing.assert_close(sum(losses) / world_size, expected, rtol=1e-6, atol=1e-6)
+
+
+@settings(deadline=None)
+@given(num_samples=sizes, batch=sizes, data=st.data())
+def test_an_epoch_holds_each_sample_once_though_the_number_of_ranks_changes_at_any_step(num_samples, batch, data):
+    plan = sampling(num_samples, batch)
+    taken = []
+    for ids in epoch(plan, 1):
+        world_size = data.draw(worlds)  # of the attempt that takes this step
+        taken += [sample for r in range(world_size) for sample in ids[share(len(ids), rank=r, world_size=world_size)]]
+    assert sorted(taken) == list(range(num_samples))
+
+
+def test_512_samples_over_3_ranks():
+    assert [share(512, rank=rank, world_size=3) for rank in range(3)] == [
+        slice(0, 171),
+        slice(171, 342),
+        slice(342, 512),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("num_samples", "batch", "world_size", "norm", "told"),
+    [
+        (100, 32, 2, torch.nn.BatchNorm2d, None),  # 4 in the last step: 2 for each
+        (100, 32, 3, torch.nn.BatchNorm2d, "has 4, which leaves a rank of 3 with 1; the model's BatchNorm needs 2"),
+        (100, 32, 5, torch.nn.BatchNorm2d, "leaves a rank of 5 with 0"),
+        (97, 32, 1, torch.nn.BatchNorm2d, "has 1, which leaves a rank of 1 with 1"),
+        (96, 32, 16, torch.nn.BatchNorm1d, None),
+        (96, 32, 17, torch.nn.BatchNorm1d, "has 32, which leaves a rank of 17 with 1"),
+        (20, 32, 11, torch.nn.BatchNorm2d, "has 20"),
+        (100, 32, 4, torch.nn.SyncBatchNorm, None),
+        (100, 32, 5, torch.nn.SyncBatchNorm, "leaves a rank of 5 with 0; the model's SyncBatchNorm needs 1"),
+        (97, 32, 17, torch.nn.Identity, None),
+    ],
+)
+def test_shares_too_small_for_batch_norm_are_refused(num_samples, batch, world_size, norm, told):
+    model, plan = torch.nn.Sequential(torch.nn.Linear(2, 4), norm(4)), sampling(num_samples, batch)
+    if told is None:
+        check_shares(model, plan, world_size=world_size)
+        return
+    with pytest.raises(ConfigError, match=told) as caught:
+        check_shares(model, plan, world_size=world_size)
+    assert "choose another globalBatchSize" in str(caught.value)

@@ -1,9 +1,11 @@
+from dataclasses import replace
+
 import torch
 
 from ddpjob_trainer import randomness
 from ddpjob_trainer.data import Preparation
 
-PREPARATION = Preparation(mean=(10.0, 20.0, 30.0), std=(2.0, 4.0, 8.0), max_shift=2, flip=True)
+PREPARATION = Preparation(mean=(10.0, 20.0, 30.0), std=(2.0, 4.0, 8.0), max_shift=2, flip="random")
 IDS = torch.arange(300)
 IMAGES = torch.randint(0, 256, (300, 3, 6, 5), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
 
@@ -34,6 +36,24 @@ def test_every_epoch_and_seed_differs():
     first = PREPARATION.augment(IMAGES, IDS, seed=7, epoch=3)
     for seed, epoch in ((7, 4), (8, 3)):
         assert not torch.equal(first, PREPARATION.augment(IMAGES, IDS, seed=seed, epoch=epoch))
+
+
+def test_alternating_flips_show_both_sides_of_each_image_in_two_epochs():
+    preparation = replace(PREPARATION, max_shift=0, flip="alternating")
+    plain = preparation.normalise(IMAGES)
+    epochs = [preparation.augment(IMAGES, IDS, seed=7, epoch=epoch) for epoch in range(3)]
+    mirrored = [not torch.equal(image, original) for image, original in zip(epochs[0], plain, strict=True)]
+    assert 100 < sum(mirrored) < 200
+    assert torch.equal(epochs[1], epochs[0].flip(3))
+    assert torch.equal(epochs[2], epochs[0])
+
+
+def test_reflected_borders_hold_pixels_of_the_image():
+    preparation = replace(PREPARATION, flip="never", reflect=True)
+    augmented = preparation.augment(IMAGES, IDS, seed=7, epoch=3)
+    padded = torch.nn.functional.pad(preparation.normalise(IMAGES), (2, 2, 2, 2), mode="reflect")
+    row, column = (drawn(s, 5, 3) % 5 for s in (randomness.SHIFT_ROWS, randomness.SHIFT_COLUMNS))
+    assert torch.equal(augmented[5], padded[5, :, row : row + 6, column : column + 5])
 
 
 def test_normalised_images_have_the_given_mean_and_deviation():

@@ -1,12 +1,18 @@
+import errno
 import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import torch
 
 from ddpjob_trainer import contract
-from ddpjob_trainer.checkpoint import CheckpointFolder, from_environment
-from ddpjob_trainer.claim import Claim, Fenced, Owner
+from ddpjob_trainer.checkpoints.claim import Claim, Fenced, Owner
+from ddpjob_trainer.checkpoints.folder import CheckpointFolder, from_environment
 from ddpjob_trainer.config import ConfigError
+from ddpjob_trainer.state import to_bytes
 
 
 def folder(path: Path, *, uid: str = "u1", attempt: int = 1, keep: int = 3) -> CheckpointFolder:
@@ -86,6 +92,28 @@ def test_a_damaged_one_gives_way_to_the_one_before(tmp_path, suffix, damage):
     assert newest(folder(tmp_path, attempt=3)) == (1, b"a" * 1000), "and stays so"
 
 
+def test_damage_to_several_in_a_row_goes_back_to_the_last_whole_one(tmp_path):
+    checkpoints = folder(tmp_path, keep=5)
+    for step in range(1, 6):
+        checkpoints.save(step, b"%d" % step * 1000)
+    flip(tmp_path / "step-0000000005-attempt-1-u1.pt", 500)
+    (tmp_path / "step-0000000004-attempt-1-u1.pt").unlink()
+    (tmp_path / "step-0000000004-attempt-1-u1.json").unlink()
+    (tmp_path / "step-0000000003-attempt-1-u1.json").write_bytes(b"")
+    assert newest(folder(tmp_path, attempt=2)) == (2, b"2" * 1000)
+
+
+def test_one_flipped_bit_anywhere_in_a_real_state_is_noticed(tmp_path):
+    state = to_bytes({"model": {"weight": torch.arange(100.0)}, "step": 2})
+    checkpoints = folder(tmp_path)
+    checkpoints.save(1, b"before")
+    path = tmp_path / "step-0000000002-attempt-1-u1.pt"
+    for position in range(0, len(state), 97):
+        checkpoints.save(2, state)
+        flip(path, position)
+        assert newest(checkpoints) == (1, b"before"), f"byte {position} of {len(state)}"
+
+
 def test_a_damaged_one_counts_no_more_among_those_kept(tmp_path):
     checkpoints = folder(tmp_path, keep=2)
     for step in (1, 2):
@@ -143,6 +171,66 @@ def test_a_claim_written_over_by_a_late_lower_attempt_is_taken_back(tmp_path):
         late.confirm()
 
 
+@dataclass(frozen=True, kw_only=True)
+class OvertakenClaim(Claim):
+    """A late rank's: `meanwhile` happens after its last look at the claim and before its commit."""
+
+    meanwhile: Callable[[], None]
+    looks: list[int] = field(default_factory=list)
+
+    def confirm(self) -> None:
+        super().confirm()
+        self.looks.append(1)
+        if len(self.looks) == 4:  # two looks for each of two saves
+            self.meanwhile()
+
+
+@pytest.mark.parametrize(("uid", "attempt"), [("u1", 2), ("u2", 1)])
+def test_a_commit_in_a_race_neither_harms_nor_outlives_the_work_of_a_newer_attempt_or_job(tmp_path, uid, attempt):
+    def overtake() -> None:
+        current = folder(tmp_path, uid=uid, attempt=attempt, keep=2)
+        assert newest(current) == (5, b"five")
+        current.save(6, b"six")
+        current.save(7, b"seven")
+
+    owner = Owner(uid="u1", attempt=1)
+    late = CheckpointFolder(claim=OvertakenClaim(folder=tmp_path, owner=owner, meanwhile=overtake), keep=2)
+    late.open()
+    late.save(5, b"five")
+    late.save(9, b"late")
+    newer = f"attempt-{attempt}-{uid}.json"
+    assert {f"step-0000000006-{newer}", f"step-0000000007-{newer}", "step-0000000009-attempt-1-u1.json"} <= {
+        path.name for path in tmp_path.iterdir()
+    }
+    with pytest.raises(Fenced):
+        late.save(10, b"later")
+    following = folder(tmp_path, uid=uid, attempt=attempt + 1, keep=2)
+    assert newest(following) == (7, b"seven"), "though 9 is more than 7"
+    following.save(8, b"eight")
+    assert sorted(path.name for path in tmp_path.glob("*.pt")) == [
+        f"step-0000000007-attempt-{attempt}-{uid}.pt",
+        f"step-0000000008-attempt-{attempt + 1}-{uid}.pt",
+    ]
+
+
+def test_a_checkpoint_that_a_late_rank_has_just_dropped_gives_way_to_the_one_it_was_dropped_for(tmp_path, monkeypatch):
+    first = folder(tmp_path, attempt=1, keep=1)
+    first.save(5, b"five")
+    late = CheckpointFolder(claim=UnfencedClaim(folder=tmp_path, owner=first.claim.owner), keep=1)
+    current = folder(tmp_path, attempt=2, keep=1)
+    read_text, reads = Path.read_text, []
+
+    def overtaken(path: Path, **options: str) -> str:
+        reads.append(path.name)
+        if len(reads) == 1:  # of what was listed before
+            late.save(9, b"late")
+        return read_text(path, **options)
+
+    monkeypatch.setattr(Path, "read_text", overtaken)
+    assert newest(current) == (9, b"late")
+    assert not list(tmp_path.glob("*.corrupt"))
+
+
 def test_a_race_overwrites_nothing(tmp_path):
     one, two = folder(tmp_path, attempt=1), folder(tmp_path, attempt=2)
     two.save(5, b"from attempt 2")
@@ -168,6 +256,37 @@ def test_no_variable_means_no_folder(tmp_path):
     )
     assert found is not None
     assert found.claim == Claim(folder=tmp_path, owner=Owner(uid="u", attempt=4))
+
+
+@pytest.mark.parametrize(
+    ("started", "restarted"),
+    [
+        ({"SLURM_JOB_ID": "7"}, {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}),
+        ({"SLURM_JOB_ID": "7"}, {"SLURM_JOB_ID": "8"}),
+        ({}, {}),
+    ],
+    ids=["queued again by Slurm", "submitted again to Slurm", "started again by hand"],
+)
+def test_without_an_operator_too_a_later_start_goes_on_and_fences_the_one_before(tmp_path, started, restarted):
+    there = {contract.DDPJOB_CHECKPOINT_DIR: str(tmp_path)}
+    late, current = (from_environment({**there, **job}, keep=1, tell=print) for job in (started, restarted))
+    assert late is not None
+    assert current is not None
+    late.open()
+    late.save(5, b"five")
+    current.open()
+    assert newest(current) == (5, b"five")
+    with pytest.raises(Fenced):
+        late.save(9, b"late")
+    current.save(6, b"six")
+    assert newest(current) == (6, b"six")
+
+
+def test_slurms_first_start_and_its_requeues_are_attempts_of_one_job(tmp_path):
+    requeued = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "2", contract.DDPJOB_CHECKPOINT_DIR: str(tmp_path)}
+    found = from_environment(requeued, keep=1, tell=print)
+    assert found is not None
+    assert found.claim.owner == Owner(uid="7", attempt=3)
 
 
 def test_files_of_another_program_are_left_alone(tmp_path):
@@ -205,4 +324,14 @@ def test_a_folder_that_may_not_be_written_is_refused_with_the_fix(tmp_path, monk
 
     monkeypatch.setattr(Path, "mkdir", refuses)
     with pytest.raises(ConfigError, match=r"checkpoint folder .* cannot write it .*fsGroup"):
+        folder(tmp_path / "made")
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EIO, errno.ESTALE])
+def test_a_folder_whose_storage_fails_for_now_is_left_to_the_next_attempt(tmp_path, monkeypatch, number):
+    def fails(*_arguments, **_options):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "mkdir", fails)
+    with pytest.raises(OSError, match=os.strerror(number)):
         folder(tmp_path / "made")

@@ -32,3 +32,10 @@ def test_one_bit_of_one_parameter_is_found_and_named():
     with pytest.raises(replicas.ReplicasDifferError, match=r"after step 5 parameter 1.weight of ranks \[1\]"):
         replicas.verify(model(), TwoRanks(other), step=5)
     assert replicas.model_digest(other) != replicas.model_digest(model())
+
+
+@pytest.mark.parametrize("kernel_size", [1, 3])
+def test_the_memory_format_makes_no_difference(kernel_size):
+    plain = torch.nn.Conv2d(4, 8, kernel_size)
+    digest = replicas.model_digest(plain)
+    assert replicas.model_digest(plain.to(memory_format=torch.channels_last)) == digest

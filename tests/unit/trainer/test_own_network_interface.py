@@ -3,7 +3,13 @@ import socket
 import pytest
 import torch.distributed as dist
 
+from ddpjob_trainer import distributed
 from ddpjob_trainer.distributed import available_cpus, interface_towards, is_peer_loss
+from workers import worker
+
+
+def one_of(world_size, **changes):
+    return worker(**{"world_size": world_size, "local_world_size": 2, "master_addr": "127.0.1.1", **changes})
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.1.1", "localhost"])
@@ -21,11 +27,21 @@ def test_an_unknown_host_has_none():
 
 
 @pytest.mark.parametrize(
+    ("world_size", "to_elsewhere", "chosen"), [(2, "eth0", "lo"), (4, "eth0", "eth0"), (4, None, "lo")]
+)
+def test_rank_0_shows_other_hosts_no_loopback(monkeypatch, world_size, to_elsewhere, chosen):
+    routes = {"127.0.1.1": "lo", distributed.ELSEWHERE: to_elsewhere}
+    monkeypatch.setattr(distributed, "interface_towards", lambda host, _: routes[host])
+    assert distributed._interface(one_of(world_size)) == chosen
+
+
+@pytest.mark.parametrize(
     ("error", "is_echo"),
     [
         (RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:545] Read error: Connection reset"), True),
         (RuntimeError("Connection closed by peer [10.0.0.7]:4242"), True),
         (dist.DistBackendError("NCCL communicator was aborted"), True),
+        (dist.DistBackendError("NCCL error: unhandled cuda error\nLast error:\nCuda failure 2 'out of memory'"), False),
         (dist.DistNetworkError("The client socket has timed out after 600000ms while trying to connect"), True),
         (dist.DistNetworkError("The server socket has failed to listen: EADDRINUSE"), False),
         (RuntimeError("shape '[2, 3]' is invalid for input of size 5"), False),

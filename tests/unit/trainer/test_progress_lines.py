@@ -1,6 +1,5 @@
 import io
 import json
-import threading
 
 import pytest
 
@@ -97,8 +96,10 @@ def test_heartbeats_come_more_often_than_the_contract_asks():
 def test_the_heartbeat_ends_with_the_reporter():
     reporter, _ = begun(heartbeat_seconds=0.05)
     with reporter:
-        assert "heartbeat" in {thread.name for thread in threading.enumerate()}
-    assert "heartbeat" not in {thread.name for thread in threading.enumerate()}
+        heartbeat = reporter._thread
+        assert heartbeat is not None
+        assert heartbeat.is_alive()
+    assert not heartbeat.is_alive()
 
 
 def test_other_ranks_are_silent():

@@ -1,9 +1,16 @@
+import errno
+import os
+from pathlib import Path
+
 import pytest
 import torch
 
+from ddpjob_trainer import worker
 from ddpjob_trainer.config import ConfigError, parse_config
+from ddpjob_trainer.distributed import Gang
 from ddpjob_trainer.optim import make_optimizer
-from ddpjob_trainer.state import TrainingState
+from ddpjob_trainer.report import Reporter
+from ddpjob_trainer.state import TrainingState, to_bytes
 
 
 def state(*, width: int = 4, num_samples: int = 100, **changes: object) -> TrainingState:
@@ -23,17 +30,17 @@ def after_a_step(trained: TrainingState) -> TrainingState:
 def test_everything_comes_back():
     saved = after_a_step(state())
     generator = torch.get_rng_state()
-    payload = saved.to_bytes()
+    payload = to_bytes(saved.content())
     torch.rand(5)
     loaded = state(epochs=99, learningRate=0.5)
-    loaded.load_bytes(payload)
+    assert loaded.load_bytes(payload) == "saved by 1 ranks under profile fast"
     assert loaded.step == 1
     assert torch.equal(torch.get_rng_state(), generator)
     assert all(
         torch.equal(a, b)
         for a, b in zip(loaded.model.state_dict().values(), saved.model.state_dict().values(), strict=True)
     )
-    assert loaded.to_bytes() != state().to_bytes()
+    assert not torch.equal(loaded.model[0].weight, state().model[0].weight), "the step changed something"
     for momenta in zip(loaded.optimizer.state.values(), saved.optimizer.state.values(), strict=True):
         assert torch.equal(momenta[0]["momentum_buffer"], momenta[1]["momentum_buffer"])
 
@@ -50,5 +57,62 @@ def test_everything_comes_back():
 )
 def test_the_state_of_another_training_is_refused(changes, told):
     with pytest.raises(ConfigError, match=told) as caught:
-        state(**changes).load_bytes(after_a_step(state()).to_bytes())
+        state(**changes).load_bytes(to_bytes(after_a_step(state()).content()))
     assert "remove its checkpoint folder" in str(caught.value)
+
+
+def test_a_further_part_is_saved_and_loaded_with_the_rest():
+    class Average:
+        value = 0.0
+
+        def state_dict(self):
+            return {"value": self.value}
+
+        def load_state_dict(self, content):
+            self.value = content["value"]
+
+    def averaged(average: Average) -> TrainingState:
+        bare = state()
+        return TrainingState(
+            model=bare.model,
+            optimizer=bare.optimizer,
+            config=bare.config,
+            num_samples=bare.num_samples,
+            further={"average": average},
+        )
+
+    saved, loaded = Average(), Average()
+    saved.value = 0.5
+    averaged(loaded).load_bytes(to_bytes(averaged(saved).content()))
+    assert loaded.value == 0.5
+
+
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_initial_weights_come_from_a_checkpoint_or_a_bare_state_dict_and_nothing_else_does(prefix):
+    trained = after_a_step(state())
+    bare = {prefix + name: value for name, value in trained.model.state_dict().items()}
+    for payload in (to_bytes(trained.content()), to_bytes(bare)):
+        fresh = state(seed=7, globalBatchSize=32)
+        fresh.load_weights(payload, source="a.pt")
+        assert torch.equal(fresh.model[0].weight, trained.model[0].weight)
+        assert (fresh.step, fresh.optimizer.state_dict()["state"]) == (0, {})
+
+
+@pytest.mark.parametrize("payload", [b"", b"no zip", to_bytes({"model": {"other": torch.ones(1)}}), to_bytes({"a": 1})])
+def test_a_file_without_these_weights_is_refused(payload):
+    with pytest.raises(ConfigError, match=r"initialCheckpoint a\.pt: holds no weights for recipe digits"):
+        state().load_weights(payload, source="a.pt")
+
+
+@pytest.mark.parametrize(
+    ("number", "final"),
+    [(errno.ENOENT, True), (errno.EACCES, True), (errno.EISDIR, True), (errno.EIO, False), (errno.ESTALE, False)],
+)
+def test_initial_weights_that_storage_does_not_give_for_now_end_the_attempt_alone(monkeypatch, number, final):
+    def fails(_path):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "read_bytes", fails)
+    gang = Gang(rank=0, world_size=1, device=torch.device("cpu"), control=None)
+    with pytest.raises(ConfigError if final else OSError, match=os.strerror(number)):
+        worker._warm_start(state(initialCheckpoint="/shared/a.pt"), gang, Reporter(enabled=False))

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,13 +14,14 @@ from pathlib import Path
 import pytest
 
 from ddpjob_trainer import contract
+from ddpjob_trainer.launch.launcher import place_to_meet
 from testbed import wait_for
 
 LAUNCHER = """
 import os, sys
-from ddpjob_trainer import launch, launcher
+from ddpjob_trainer.launch import identity, launcher
 launcher.SURVIVOR_GRACE_SECONDS = 0.5
-sys.exit(launcher.run(launch.resolve(os.environ), [sys.executable, "-S", "-c", sys.argv[1]], os.environ))
+sys.exit(launcher.run(identity.resolve(os.environ), [sys.executable, "-S", "-c", sys.argv[1]], os.environ))
 """
 
 
@@ -198,3 +200,17 @@ time.sleep(600)
     finally:
         process.kill()
         process.wait()
+
+
+def test_ranks_that_were_given_no_place_meet_at_a_free_port_of_their_own():
+    with place_to_meet({"NPROC_PER_NODE": "2"}) as one, place_to_meet({"NPROC_PER_NODE": "2"}) as other:
+        assert one[contract.MASTER_PORT] != other[contract.MASTER_PORT]
+        with socket.create_server(("", int(one[contract.MASTER_PORT]))):
+            pass  # rank 0 can open it
+
+
+@pytest.mark.parametrize("name", [contract.MASTER_ADDR, contract.MASTER_PORT])
+def test_a_place_that_was_given_is_kept(name):
+    given = {"NPROC_PER_NODE": "2", name: "7"}
+    with place_to_meet(given) as environ:
+        assert environ == given

@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from ddpjob_trainer import contract
-from ddpjob_trainer.arguments import parse_arguments
 from ddpjob_trainer.config import RECIPE_DEFAULTS, ConfigError, TrainerConfig, parse_config
+from ddpjob_trainer.launch.arguments import parse_arguments
 
 
 @pytest.mark.parametrize("recipe", RECIPE_DEFAULTS)
@@ -63,7 +63,7 @@ def test_sources_win_in_order(tmp_path):
     file.write_text("recipe: digits\nepochs: 1\nseed: 1\nlearningRate: 5e-2\n")
     config = parse_arguments(
         ["--config", str(file), "--config-json", '{"epochs": 2, "seed": 2}', "--set", "seed=3", "--set", "momentum=0.5"]
-    )
+    ).config
     assert (config.epochs, config.seed, config.learning_rate, config.momentum) == (2, 3, 0.05, 0.5)
 
 

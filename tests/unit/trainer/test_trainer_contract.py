@@ -15,7 +15,7 @@ def test_the_contract_needs_the_standard_library_only():
     assert {module.partition(".")[0] for module in modules} <= sys.stdlib_module_names
 
 
-@pytest.mark.parametrize("module", ["contract", "config", "launch", "launcher", "__main__"])
+@pytest.mark.parametrize("module", ["contract", "config", "launch.identity", "launch.launcher", "__main__"])
 def test_what_others_import_does_not_load_torch(module):
     code = f"import sys, ddpjob_trainer.{module}; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": ":".join(sys.path)}, timeout=60)
@@ -25,6 +25,12 @@ def test_what_others_import_does_not_load_torch(module):
 def test_every_exit_code_is_in_the_table_once():
     codes = [value for name, value in vars(contract).items() if name.startswith("EXIT_") and isinstance(value, int)]
     assert sorted(codes) == sorted(contract.EXIT_CODES)
+
+
+def test_the_readme_has_the_table_of_exit_codes():
+    readme = (Path(__file__).parents[3] / "trainer/README.md").read_text(encoding="utf-8")
+    for code, words in contract.EXIT_CODES.items():
+        assert f"\n| {code} | {words} |\n" in readme
 
 
 def test_progress_fields_and_phases_are_listed():

@@ -1,7 +1,8 @@
 import pytest
 
 from ddpjob_trainer.config import ConfigError
-from ddpjob_trainer.launch import Node, Worker, first_slurm_host, resolve
+from ddpjob_trainer.launch.identity import Node, Worker, first_slurm_host, resolve
+from workers import worker
 
 OPERATOR = {
     "MASTER_ADDR": "job-master.default.svc",
@@ -20,20 +21,19 @@ SLURM = {
     "SLURM_STEP_TASKS_PER_NODE": "2(x2),3",
     "SLURM_STEP_NODELIST": "gpu[07-09]",
     "SLURM_JOB_ID": "30007",
+    "SLURM_STEP_ID": "0",
 }
-
-
-def worker(**changes):
-    fields = {
-        "launcher": "environment",
-        "rank": 0,
-        "world_size": 1,
-        "local_rank": 0,
-        "local_world_size": 1,
-        "master_addr": "127.0.0.1",
-        "master_port": 29500,
-    }
-    return Worker(**{**fields, **changes})
+#: A batch script has these of Slurm's variables, as Slurm 22.05 sets them; srun adds the step's.
+BATCH_SCRIPT = {
+    "SLURM_JOB_ID": "3",
+    "SLURM_JOB_NODELIST": "gpu[1-2]",
+    "SLURM_LOCALID": "0",
+    "SLURM_NNODES": "2",
+    "SLURM_NODEID": "0",
+    "SLURM_NTASKS": "4",
+    "SLURM_PROCID": "0",
+    "SLURM_TASKS_PER_NODE": "2(x2)",
+}
 
 
 def test_alone():
@@ -104,11 +104,65 @@ def test_srun():
     )
 
 
-def test_torchrun_under_srun_is_torchrun():
-    found = resolve({**SLURM, **OPERATOR, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "1"})
+@pytest.mark.parametrize(
+    ("changes", "master"),
+    [
+        ({}, "gpu07"),
+        ({"SLURM_STEP_NODELIST": "", "SLURM_JOB_NODELIST": "gpu[03,05]"}, "gpu03"),
+        ({"SLURM_STEP_NODELIST": "", "SLURM_LAUNCH_NODE_IPADDR": "10.1.1.1"}, "10.1.1.1"),
+        ({"SLURM_STEP_NODELIST": "", "SLURM_SRUN_COMM_HOST": "10.1.1.2"}, "10.1.1.2"),
+        # Called on a login node, srun tells that one's address: rank 0 runs elsewhere.
+        ({"SLURM_LAUNCH_NODE_IPADDR": "10.1.1.1", "SLURM_SRUN_COMM_HOST": "10.1.1.1"}, "gpu07"),
+        ({"MASTER_ADDR": "chosen"}, "chosen"),
+    ],
+)
+def test_the_master_of_a_slurm_step(changes, master):
+    found = resolve({**SLURM, **changes})
     assert isinstance(found, Worker)
-    assert found.launcher == "torchrun"
+    assert found.master_addr == master
+
+
+def test_the_port_of_a_slurm_step_follows_from_job_and_step():
+    def port(**changes):
+        found = resolve({**SLURM, **changes})
+        assert isinstance(found, Worker)
+        return found.master_port
+
+    ports = [port(), port(SLURM_JOB_ID="30008"), port(SLURM_STEP_ID="1"), port(SLURM_JOB_ID="40006")]
+    assert len(set(ports)) == 4
+    assert all(20_000 <= found < 30_000 for found in ports)
+    assert port(SLURM_PROCID="0", SLURM_NODEID="0", SLURM_LOCALID="0") == port(), "all tasks find the same"
+    assert port(MASTER_PORT="1234") == 1234
+
+
+def test_torchrun_under_srun():
+    step = {**SLURM, "SLURM_NTASKS": "3", "SLURM_STEP_TASKS_PER_NODE": "1(x3)", "SLURM_LOCALID": "0"}
+    found = resolve({**step, **OPERATOR, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "1"})
+    assert isinstance(found, Worker)
+    assert found.launcher == "srun torchrun"
     assert found.rank == 4
+
+
+def test_the_own_launcher_in_a_batch_script():
+    node = resolve({**BATCH_SCRIPT, "NPROC_PER_NODE": "2"})
+    assert isinstance(node, Node)
+    assert [worker.rank for worker in node.workers] == [0, 1]
+
+
+def test_the_own_launcher_in_a_step_of_one_task():
+    shell = {**SLURM, "SLURM_NTASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_PROCID": "0", "SLURM_NODEID": "0"}
+    shell["SLURM_LOCALID"] = "0"
+    node = resolve({**shell, "NPROC_PER_NODE": "2"})
+    assert isinstance(node, Node)
+    assert [worker.rank for worker in node.workers] == [0, 1]
+    started = resolve({**shell, "NPROC_PER_NODE": "2", **node.workers[1].environment()})
+    assert isinstance(started, Worker)
+    assert (started.rank, started.world_size) == (1, 2)
+    assert resolve({**shell, "NPROC_PER_NODE": "1"}) == resolve(shell)
+
+
+def test_a_job_of_one_task_without_srun_trains_alone():
+    assert resolve({**BATCH_SCRIPT, "SLURM_NTASKS": "1"}) == worker(launcher="alone")
 
 
 @pytest.mark.parametrize(
@@ -119,6 +173,8 @@ def test_torchrun_under_srun_is_torchrun():
         ("gpu[07-09,12],login", "gpu07"),
         ("rack1-[3,5]-ib", "rack1-3-ib"),
         ("a,b[1-2]", "a"),
+        ("rack[2-3]-gpu[08-11]-ib,x", "rack2-gpu08-ib"),
+        ("", ""),
     ],
 )
 def test_first_host_of_a_slurm_list(nodelist, first):
@@ -135,8 +191,17 @@ def test_first_host_of_a_slurm_list(nodelist, first):
         ({"WORLD_SIZE": "2", "RANK": "0"}, "MASTER_ADDR is not set"),
         ({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "1", "MASTER_ADDR": "a"}, "local rank is 1"),
         ({"NPROC_PER_NODE": "x"}, "NPROC_PER_NODE is 'x'"),
+        ({"NPROC_PER_NODE": "2", "WORLD_SIZE": "4", "RANK": "0"}, "MASTER_ADDR is not set"),
         ({**OPERATOR, "WORLD_SIZE": "6"}, "rank is 6 but the world size is 6"),
+        ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "a", "MASTER_PORT": "70000"}, "MASTER_PORT is 70000"),
+        ({"MASTER_ADDR": "a"}, "neither RANK nor WORLD_SIZE"),
         ({**SLURM, "SLURM_NODEID": "3"}, "SLURM_NODEID is 3"),
+        ({**SLURM, "SLURM_NTASKS": "8"}, "SLURM_NTASKS is 8, but the nodes have .* tasks, 7 together"),
+        ({**SLURM, "SLURM_GPUS_ON_NODE": "2"}, "3 tasks on 2 GPUs.*--ntasks-per-node=2 or --gres=gpu:3"),
+        ({**SLURM, "NPROC_PER_NODE": "4"}, "NPROC_PER_NODE is 4, but srun starts 7 tasks.*unset NPROC_PER_NODE"),
+        ({**SLURM, "LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "1"}, "3 torchrun on this node.*--ntasks-per-node=1"),
+        (BATCH_SCRIPT, "has 4 tasks, but srun did not start this process"),
+        ({"SLURM_JOB_ID": "2", "SLURM_NTASKS": "2"}, "has 2 tasks, but srun did not"),
         ({**SLURM, "SLURM_STEP_NODELIST": ""}, "MASTER_ADDR is not set"),
     ],
 )

@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddpjob_trainer.files import write_atomically
+from ddpjob_trainer.checkpoints.files import write_atomically
 
 
 class Fenced(Exception):  # noqa: N818 - a verdict, not a malfunction

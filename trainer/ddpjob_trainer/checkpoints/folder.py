@@ -4,19 +4,19 @@ The manifest is written last and holds the size and SHA-256 of the state, so a c
 does not exist. Rank 0 alone touches the folder. Names carry step, attempt and uid: nothing is ever overwritten.
 """
 
-import errno
 import hashlib
 import json
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ddpjob_trainer import contract
-from ddpjob_trainer.claim import Claim, Owner
+from ddpjob_trainer.checkpoints.claim import Claim, Owner
+from ddpjob_trainer.checkpoints.files import TEMPORARY_PREFIX, write_atomically
 from ddpjob_trainer.config import ConfigError
-from ddpjob_trainer.files import TEMPORARY_PREFIX, write_atomically
 
 #: In place of .json: a checkpoint that was found damaged.
 CORRUPT_SUFFIX = ".json.corrupt"
@@ -57,9 +57,7 @@ class CheckpointFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.claim.take()
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
-                raise
+        except PermissionError as error:  # no other: a volume turns read-only too when its disk fails for a while
             raise ConfigError(
                 f"checkpoint folder {self.path}: uid {os.getuid()} cannot write it ({error.strerror}); make the volume"
                 " writable for that uid, or set template.spec.securityContext (fsGroup, runAsUser)"
@@ -88,9 +86,12 @@ class CheckpointFolder:
         )
         self.claim.confirm()
         write_atomically(self.path / f"{name}.pt", state, unique=str(os.getpid()))
+        superseded = self._superseded_by(name)  # listed before the last look at the claim: nothing of a later owner
         self.claim.confirm()
         write_atomically(self.path / f"{name}.json", json.dumps(asdict(manifest)).encode(), unique=str(os.getpid()))
-        self._drop_old()
+        for manifest_path in superseded:
+            manifest_path.unlink(missing_ok=True)  # first: without it the state is no checkpoint
+            manifest_path.with_suffix(".pt").unlink(missing_ok=True)
 
     def load_newest(self) -> tuple[Manifest, bytes] | None:
         """The newest whole checkpoint; None if there is none.
@@ -106,6 +107,8 @@ class CheckpointFolder:
                 manifest = Manifest(**json.loads(manifest_path.read_text(encoding="utf-8")))
                 state = state_path.read_bytes()
             except (FileNotFoundError, ValueError, TypeError) as error:
+                if not manifest_path.exists():  # a late rank of an older attempt has just dropped it for a newer one
+                    return self.load_newest()
                 self._set_aside(manifest_path, f"{type(error).__name__}: {error}")
                 continue
             if len(state) != manifest.num_bytes:
@@ -117,11 +120,16 @@ class CheckpointFolder:
         return None
 
     def _newest_first(self) -> Iterator[Path]:
-        """Manifests by step, then by attempt. Both are in the name, so that damage inside cannot hide the order."""
+        """Manifests of this job by attempt and step, then those of other uids by step.
 
-        def age(path: Path) -> tuple[int, int]:
-            _, step, _, attempt, *_ = path.stem.split("-")
-            return int(step), int(attempt)
+        The attempt counts first: a late rank of an older one may commit a higher step at the moment it is fenced, and
+        what a newer attempt saved has to win. All is in the name, so that damage inside cannot hide the order.
+        """
+
+        def age(path: Path) -> tuple[bool, int, int]:
+            _, step, _, attempt, uid = path.stem.split("-", 4)
+            ours = uid == self.claim.owner.uid
+            return ours, int(attempt) if ours else 0, int(step)
 
         yield from sorted(self.path.glob("step-*-attempt-*-*.json"), key=age, reverse=True)
 
@@ -129,12 +137,11 @@ class CheckpointFolder:
         self.tell(f"checkpoint {manifest_path} is not whole ({why}); going back to the one before it")
         manifest_path.replace(manifest_path.with_suffix(CORRUPT_SUFFIX))
 
-    def _drop_old(self) -> None:
+    def _superseded_by(self, name: str) -> list[Path]:
+        """Manifests beyond the newest `keep`, of which the one of that name, yet to come, is the first."""
         # A late rank of an older attempt may leave a manifest whose state is gone: that one is none to keep.
-        whole = [manifest_path for manifest_path in self._newest_first() if manifest_path.with_suffix(".pt").exists()]
-        for manifest_path in whole[self.keep :]:
-            manifest_path.unlink(missing_ok=True)  # first: without it the state is no checkpoint
-            manifest_path.with_suffix(".pt").unlink(missing_ok=True)
+        whole = [path for path in self._newest_first() if path.stem != name and path.with_suffix(".pt").exists()]
+        return whole[self.keep - 1 :]
 
 
 def from_environment(environ: Mapping[str, str], *, keep: int, tell: Callable[[str], None]) -> CheckpointFolder | None:
@@ -142,7 +149,14 @@ def from_environment(environ: Mapping[str, str], *, keep: int, tell: Callable[[s
     folder = environ.get(contract.DDPJOB_CHECKPOINT_DIR)
     if not folder:
         return None
-    owner = Owner(
-        uid=environ.get(contract.DDPJOB_UID) or "none", attempt=int(environ.get(contract.DDPJOB_ATTEMPT) or 1)
-    )
-    return CheckpointFolder(claim=Claim(folder=Path(folder), owner=owner), keep=keep, tell=tell)
+    return CheckpointFolder(claim=Claim(folder=Path(folder), owner=_owner(environ)), keep=keep, tell=tell)
+
+
+def _owner(environ: Mapping[str, str]) -> Owner:
+    """Who the operator says that writes, or Slurm, which counts requeues of a job.
+
+    Without either each start is a job of its own, so that the latest one has the folder. Rank 0's word counts.
+    """
+    attempt = environ.get(contract.DDPJOB_ATTEMPT) or 1 + int(environ.get("SLURM_RESTART_COUNT") or 0)
+    uid = environ.get(contract.DDPJOB_UID) or environ.get("SLURM_JOB_ID") or secrets.token_hex(4)
+    return Owner(uid=uid, attempt=int(attempt))

@@ -8,13 +8,15 @@ import ctypes
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from ddpjob_trainer import contract, termination
-from ddpjob_trainer.launch import Node, Worker
+from ddpjob_trainer.launch.identity import Node, Worker
 
 #: Ranks that outlive a failed one get this long to end after SIGTERM. Blocked in a collective they never see it.
 SURVIVOR_GRACE_SECONDS = 5.0
@@ -42,6 +44,22 @@ def run(node: Node, command: Sequence[str], environ: Mapping[str, str]) -> int:
         return _Ranks(node, command, environ, old_mask).wait()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
+
+
+@contextmanager
+def place_to_meet(environ: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
+    """The variables, with a free port for ranks that all run here and were given none: runs go side by side.
+
+    The port is held by a socket that is bound and does not listen, so that nobody else is given it before rank 0, which
+    sets SO_REUSEADDR too, opens it.
+    """
+    if contract.MASTER_ADDR in environ or contract.MASTER_PORT in environ:
+        yield environ
+        return
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield {**environ, contract.MASTER_PORT: str(holder.getsockname()[1])}
 
 
 class _Ranks:
@@ -119,8 +137,9 @@ class _Ranks:
             self._send(signal.SIGTERM)
 
     def _send(self, signal_number: signal.Signals) -> None:
-        for _, process in self.running.values():
-            process.send_signal(signal_number)
+        # Popen.send_signal would first take the exit status of one that has ended, which is for _reap.
+        for pid in self.running:
+            os.kill(pid, signal_number)
 
 
 def _dies_with_this_process(signal_mask: set[signal.Signals | int]) -> Callable[[], None]:

@@ -1,0 +1,51 @@
+"""Ranks that stand still: two by hand of which one goes wrong after a few steps, or one process and its watchdog."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from training_runs import Run, ranks_by_hand, started
+
+PROGRAM = (sys.executable, str(Path(__file__).parent / "faulty_rank.py"))
+#: A standstill is over in seconds, and nothing but gradients is summed over ranks until the fault.
+KEYS = ("epochs=2", "stepTimeoutSeconds=2", "logEverySteps=1000")
+
+
+@contextmanager
+def two_ranks(folder: Path, *keys: str, fault: str, faulty_rank: int, check: str = "") -> Iterator[tuple[Run, Run]]:
+    """Both runs under way; the fault comes after step 7, or in that check. Both are killed at the end of the block."""
+    told = {"FAULT": fault, "FAULTY_RANK": str(faulty_rank), "FAULT_STEP": "7", "CHECK": check}
+    variables = [{**told, **rank} for rank in ranks_by_hand(2)]
+    with (
+        started(folder / "0", *KEYS, *keys, ranks=0, command=PROGRAM, environ=variables[0]) as rank_0,
+        started(folder / "1", *KEYS, *keys, ranks=0, command=PROGRAM, environ=variables[1]) as rank_1,
+    ):
+        yield rank_0, rank_1
+
+
+#: What a script for `watched` begins with.
+WATCHED = """
+import time
+import torch.distributed as dist
+from ddpjob_trainer.config import parse_config
+from ddpjob_trainer.watch.timeline import Phase, Timeline
+from ddpjob_trainer.watch.watchdog import Watchdog
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+timeline = Timeline()
+"""
+
+
+def watched(script: str) -> subprocess.CompletedProcess[str]:
+    """A process that is a group of its own and runs `script` with a timeline; its end."""
+    return subprocess.run(
+        [sys.executable, "-c", WATCHED + script],
+        env={"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )

@@ -1,0 +1,17 @@
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from ddpjob_trainer import contract
+from forked_ranks import started
+
+
+def decode_for_ever() -> None:
+    """As threads would that decode images for steps which do not come."""
+    ThreadPoolExecutor(1).submit(threading.Event().wait)
+
+
+def test_a_training_that_is_done_waits_for_no_thread(tmp_path):
+    with started(tmp_path, "epochs=1", ranks=1, first=decode_for_ever) as run:
+        run.wait_for("total time ")
+        run.processes[0].join(20)
+        assert run.processes[0].exitcode == contract.EXIT_SUCCESS

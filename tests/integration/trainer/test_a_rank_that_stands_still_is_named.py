@@ -1,0 +1,39 @@
+import pytest
+
+from ddpjob_trainer import contract
+from standstill import two_ranks
+
+STEP_7 = "after 7 steps"
+
+
+def test_a_rank_in_an_endless_loop_is_named_and_all_show_their_stacks(tmp_path):
+    with two_ranks(tmp_path, fault="loop", faulty_rank=1) as (rank_0, rank_1):
+        assert (rank_0.wait(), rank_1.wait()) == (contract.EXIT_HUNG, contract.EXIT_HUNG)
+    for rank, run in enumerate((rank_0, rank_1)):
+        assert run.message.startswith(f"rank {rank}\nrank 1 (host ")
+        assert f" is late: in data {STEP_7}; rank 0 waits in backward or all-reduce {STEP_7}" in run.message
+    assert "in loop_for_ever\n" in rank_1.text
+    assert "torch.autograd.backward(loss)\n" in rank_0.text
+    assert (rank_0.text + rank_1.text).count("ddpjob verdict: ") == 1
+
+
+@pytest.mark.parametrize(("check", "phase"), [("check_group", "setup"), ("check_data", "load")])
+def test_a_rank_that_hangs_before_a_collective_of_the_set_up_is_named(tmp_path, check, phase):
+    with two_ranks(tmp_path, "firstStepTimeoutSeconds=4", fault="loop", faulty_rank=1, check=check) as (rank_0, rank_1):
+        assert (rank_0.wait(), rank_1.wait()) == (contract.EXIT_HUNG, contract.EXIT_HUNG)
+    assert rank_0.message.startswith("rank 0\nrank 1 (host ")
+    assert f" is late: in {phase} after 0 steps; rank 0 waits in {phase} after 0 steps" in rank_0.message
+
+
+def test_a_stopped_rank_is_named_by_the_others(tmp_path):
+    with two_ranks(tmp_path, fault="stop", faulty_rank=1) as (rank_0, _):
+        assert rank_0.wait() == contract.EXIT_HUNG
+    assert rank_0.message.startswith("rank 0\nrank 1 (host ")
+    assert ") does not answer (stopped, blocked or gone), last seen in " in rank_0.message
+    assert rank_0.message.endswith(f"; rank 0 waits in backward or all-reduce {STEP_7}")
+
+
+def test_a_stopped_rank_0_is_named_although_it_keeps_the_store(tmp_path):
+    with two_ranks(tmp_path, fault="stop", faulty_rank=0) as (_, rank_1):
+        assert rank_1.wait() == contract.EXIT_HUNG
+    assert rank_1.message.startswith("rank 1\nrank 0 (host 127.0.0.1) does not answer")

@@ -1,0 +1,44 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from ddpjob_trainer import contract
+from training_runs import finished
+
+
+def spans_of(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_two_ranks_leave_their_spans_and_one_evidence_file(tmp_path):
+    folder = tmp_path / "events"
+    environ = {contract.DDPJOB_EVENTS_DIR: str(folder), contract.DDPJOB_CHECKPOINT_DIR: str(tmp_path / "checkpoints")}
+    run = finished(tmp_path, "epochs=2", ranks=2, environ=environ)
+
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "attempt-1-evidence.json",
+        "attempt-1-rank-0.jsonl",
+        "attempt-1-rank-1.jsonl",
+    ]
+    for rank in range(2):
+        spans = spans_of(folder / f"attempt-1-rank-{rank}.jsonl")
+        assert {span["rank"] for span in spans} == {rank}
+        names = [span["span"] for span in spans]
+        assert names[:3] == ["start", "import", "rendezvous"]
+        assert {"data", "first_step", "steps", "checkpoint", "evaluate"} <= set(names)
+        steps = [span for span in spans if span["span"] in ("first_step", "steps")]
+        assert sum(span["num_steps"] for span in steps) == 46
+        assert sum(span["num_samples"] for span in steps) == 2 * 1438
+
+    evidence = json.loads((folder / "attempt-1-evidence.json").read_text())
+    assert (evidence["complete"], evidence["first_step"], evidence["last_step"]) == (True, 0, 46)
+    assert evidence["weights_sha256"] == run.weights
+    assert 100 * evidence["accuracy_by_step"]["46"] == pytest.approx(run.accuracy, abs=0.005)
+    assert 0 < evidence["seconds_of_training"] < evidence["seconds_since_process_start"]
+    assert len(evidence["hardware"]) == evidence["world_size"] == 2
+    assert evidence["config"]["recipe"] == "digits"
+    assert len(evidence["checkpoint_stalls_seconds"]) >= 2
+    assert sum(evidence["time_shares"].values()) == pytest.approx(1)
+    assert "time after the first step: data " in run.text
+    assert "most would help: " in run.text

@@ -1,0 +1,53 @@
+"""Images decoded ahead of the step, from a folder and from a packed file, through a stop: not a bit differs."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ddpjob_recipes import pack
+from ddpjob_recipes.folder import open_folder
+from ddpjob_trainer import contract
+from training_runs import finished
+
+KEYS = (
+    "recipe=resnet50-224",
+    "epochs=1",
+    "globalBatchSize=4",
+    "learningRate=0.01",
+    "warmupEpochs=0",
+    "checkpointEverySteps=1",
+    "keepCheckpoints=10",
+    "logEverySteps=1",
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Eight small photographs of noise in two classes."""
+    random = np.random.default_rng(0)
+    for split, count in (("train", 4), ("val", 1)):
+        for name in ("cat", "dog"):
+            for number in range(count):
+                path = tmp_path / "images" / split / name / f"{number}.jpg"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                size = (40 + 4 * number, 60)
+                Image.fromarray(random.integers(0, 256, (*size, 3), dtype=np.uint8)).save(path)
+    return tmp_path / "images"
+
+
+def test_a_resumed_run_on_the_packed_file_has_the_bits_of_one_on_the_folder(folder, tmp_path):
+    checkpoints = tmp_path / "checkpoints"
+    environ = {contract.DDPJOB_DATA_DIR: str(folder), contract.DDPJOB_CHECKPOINT_DIR: str(checkpoints)}
+    whole = finished(tmp_path / "whole", *KEYS, environ=environ)
+    assert sorted(whole.losses) == [1, 2]
+
+    for path in checkpoints.glob("step-0000000002-*"):
+        path.unlink()
+    packed = tmp_path / "images.pack"
+    pack.write_packed(open_folder(folder), packed)
+    resumed = finished(tmp_path / "resumed", *KEYS, environ={**environ, contract.DDPJOB_DATA_DIR: str(packed)})
+
+    assert "resumed from step 1" in resumed.text
+    assert resumed.losses == {2: whole.losses[2]}
+    assert resumed.weights == whole.weights
+    assert "of 2 held-out samples" in resumed.text

@@ -1,0 +1,61 @@
+"""The commands of `python -m ddpjob_measure` on real ranks, very little of each; how fast anything is, no test says."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import nn
+
+from ddpjob_measure.plain_ddp import PlainTraining
+from ddpjob_measure.task import PARTS
+from ddpjob_trainer.distributed import Gang
+
+BENCH = ("bench", "--recipes", "digits", "--ranks", "2", "--profiles", "fast", "--steps", "2", "--windows", "2")
+
+
+def output_of(*arguments: str) -> str:
+    command = [sys.executable, "-m", "ddpjob_measure", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_bench_splits_the_step_of_two_ranks_and_records_on_what(tmp_path: Path) -> None:
+    output = output_of(*BENCH, "--results", str(tmp_path), "--name", "tiny")
+
+    assert output.endswith((tmp_path / "tiny.md").read_text() + "\n")
+    record = json.loads((tmp_path / "tiny.json").read_text())
+    (row,) = record["rows"]
+    assert (row["world_size"], row["images_per_second"]["num"]) == (2, 2)
+    assert {part for part in PARTS if row["part_seconds"][part]["median"] > 0} == set(PARTS)
+    parts = sum(row["part_seconds"][part]["median"] for part in PARTS)
+    assert parts <= row["step_seconds"]["high"] * 1.001  # the barrier at a window's end is in no part
+    assert record["surroundings"]["torch"]
+
+
+def test_the_bucket_plan_of_the_digits_holds_their_eight_parameters_backwards() -> None:
+    output = output_of("buckets", "--recipe", "digits", "--steps", "2")
+
+    assert "digits: 1 buckets, 0.6 MiB of gradients" in output
+    assert "| 0 | 0.58 | 8 | 8.bias | 0.bias |" in output
+    assert "on their way for" in output
+
+
+def test_the_plain_script_trains_over_several_epochs(tmp_path: Path, gang: Gang) -> None:
+    for name, brightness in {"dark": 0, "light": 255}.items():
+        (tmp_path / name).mkdir()
+        for number in range(20):
+            Image.new("RGB", (8, 8), (brightness,) * 3).save(tmp_path / name / f"{number}.png")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2))
+    plain = PlainTraining(model, tmp_path, gang, global_batch_size=16, num_workers=1)
+    losses = []
+    for _ in range(60):  # 30 epochs: the loader begins anew by itself
+        before = plain.running_loss
+        plain.take_step()
+        losses.append(plain.running_loss - before)
+
+    assert sum(losses[-5:]) < sum(losses[:5])

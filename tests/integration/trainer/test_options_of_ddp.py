@@ -1,0 +1,84 @@
+"""What the configuration asks of DDP is what DDP does."""
+
+import pytest
+import torch
+from torch import nn
+
+from ddpjob_measure.buckets import observe
+from ddpjob_trainer import numerics
+from ddpjob_trainer.config import ConfigError, parse_config
+from ddpjob_trainer.data import Batch
+from ddpjob_trainer.distributed import Gang
+from ddpjob_trainer.parallel import replicate
+from training_runs import finished
+
+NUM_LAYERS = 4  # of 1 MiB of weights each
+
+
+def plan(gang: Gang, **keys: object) -> list[dict[str, object]]:
+    model = nn.Sequential(*[nn.Linear(512, 512) for _ in range(NUM_LAYERS)])
+    replica = replicate(model, parse_config({"recipe": "digits", **keys}), gang)
+
+    def take_step(_: int) -> None:
+        torch.autograd.backward(replica(torch.ones(2, 512)).sum())
+
+    return list(observe(replica, take_step, gang, num_steps=3)["plan"])
+
+
+class Compiled(nn.Sequential):
+    """Some layers that a fake compiler takes; `graphs` are those that it got."""
+
+    def __init__(self) -> None:
+        super().__init__(*[nn.Linear(512, 512) for _ in range(NUM_LAYERS)])
+        self.graphs: list[torch.fx.GraphModule] = []
+
+    def compile(self, **settings: object) -> None:
+        def backend(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
+            self.graphs.append(graph)
+            return graph
+
+        super().compile(backend=backend, **settings)
+
+
+def test_a_compiled_model_is_cut_at_the_buckets_and_steps_compile_nothing_more(gang: Gang) -> None:
+    torch._dynamo.reset()
+    config = parse_config({"recipe": "digits", "bucketCapMb": 1})
+    model = Compiled()
+    replica = replicate(model, config, gang)
+    batch = Batch(images_BCHW=torch.ones(2, 512), labels_B=torch.zeros(2).long(), weights_B=torch.ones(2))
+    numbers = numerics.choose(config, gang, heavy=False)
+    begun = gang.control._get_sequence_number_for_group()  # type: ignore[attr-defined]
+    numerics.compile_model(replica, [batch], [torch.ones(3, 512)], lambda net, images: net(images), numbers, gang)
+    summed = gang.control._get_sequence_number_for_group() - begun  # type: ignore[attr-defined]
+    assert summed == 2, "what ranks tell each other of failures, and no gradients"
+    for_training, for_evaluation = NUM_LAYERS, 1
+    assert len(model.graphs) == for_training + for_evaluation
+    torch.autograd.backward(batch.loss(replica(batch.images_BCHW)))
+    assert len(model.graphs) == for_training + for_evaluation
+
+
+def test_buckets_have_the_size_that_was_asked_for(gang: Gang) -> None:
+    assert len(plan(gang, bucketCapMb=100)) == 1
+    assert len(plan(gang, bucketCapMb=1)) == NUM_LAYERS
+
+
+def test_the_last_layers_leave_first(gang: Gang) -> None:
+    order = [name for bucket in plan(gang, bucketCapMb=1) for name in bucket["parameters"]]  # type: ignore[attr-defined]
+
+    assert [name.partition(".")[0] for name in order] == ["3", "3", "2", "2", "1", "1", "0", "0"]
+
+
+def test_a_hook_of_its_own_leaves_no_place_for_the_observers(gang: Gang) -> None:
+    with pytest.raises(ConfigError, match="DDP has a communication hook; set gradientCompression to none"):
+        plan(gang, gradientCompression="bf16")
+
+
+def test_gradients_in_bfloat16_change_losses_by_rounding_and_debug_mode_tells_more(tmp_path) -> None:
+    keys = ("epochs=1", "logEverySteps=1")
+    plain = finished(tmp_path / "plain", *keys, ranks=2)
+    compressed = finished(tmp_path / "bf16", *keys, "gradientCompression=bf16", "debug=true", ranks=2)
+
+    assert compressed.weights != plain.weights
+    assert list(compressed.losses.values()) == pytest.approx(list(plain.losses.values()), rel=0.02)
+    assert "rank  local  device    host" in plain.text
+    assert len(compressed.text) > len(plain.text)

@@ -1,0 +1,55 @@
+import shutil
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+
+from PIL import Image
+
+import ddpjob_trainer
+from ddpjob_trainer import contract
+from training_runs import ranks_by_hand, started
+
+SOURCES = Path(ddpjob_trainer.__file__).parents[1]
+
+
+def refusals(folder, per_rank):
+    """The termination messages of two ranks that are started with those keys and variables, and must be refused."""
+    with ExitStack() as stack:
+        runs = [
+            stack.enter_context(started(folder / str(rank), *keys, ranks=0, environ={**pod, **environ}))
+            for rank, (pod, (keys, environ)) in enumerate(zip(ranks_by_hand(2), per_rank, strict=True))
+        ]
+        assert [run.wait() for run in runs] == [contract.EXIT_BAD_CONFIG] * 2, "\n".join(run.text for run in runs)
+    assert not any("Traceback" in run.text for run in runs)
+    return [run.message for run in runs]
+
+
+def test_another_configuration_on_one_rank(tmp_path):
+    messages = refusals(tmp_path, [(("epochs=1",), {}), (("epochs=2",), {"NODE_NAME": "gpu7", "DDPJOB_NAME": "a"})])
+    told = (
+        f"preflight: epochs differs: rank 1 (pod {socket.gethostname()} on node gpu7) has 2, rank 0 has 1;"
+        " start every rank with the same configuration"
+    )
+    assert messages == [f"rank {rank}\n{told}" for rank in range(2)]
+
+
+def test_another_code_on_one_rank(tmp_path):
+    for package in SOURCES.glob("ddpjob_*"):
+        shutil.copytree(package, tmp_path / "code" / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+    with (tmp_path / "code/ddpjob_recipes/digits.py").open("a") as module:
+        module.write("# one more line\n")
+    messages = refusals(tmp_path, [(("epochs=1",), {}), (("epochs=1",), {"PYTHONPATH": str(tmp_path / "code")})])
+    assert messages[0].startswith("rank 0\npreflight: code differs: rank 1 (host ")
+    assert messages[0].endswith("; run the same image or checkout everywhere")
+
+
+def test_other_held_out_data_on_one_rank(tmp_path):
+    for rank, grey in enumerate([10, 11]):
+        for name in ("train/a", "train/b", "test/a", "test/b"):
+            (tmp_path / f"data{rank}" / name).mkdir(parents=True)
+            pixel = (grey if name == "test/b" else 10,) * 3
+            Image.new("RGB", (32, 32), pixel).save(tmp_path / f"data{rank}" / name / "1.png")
+    keys = ("recipe=resnet18-cifar10", "globalBatchSize=2")
+    messages = refusals(tmp_path, [(keys, {contract.DDPJOB_DATA_DIR: str(tmp_path / f"data{n}")}) for n in range(2)])
+    assert "preflight: held-out data differs: rank 1 (host " in messages[0]
+    assert messages[0].endswith("; give every rank the same files (DDPJOB_DATA_DIR)")

@@ -1,0 +1,43 @@
+"""The user's own script of the README: one text everywhere, and it trains under torchrun and alone."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+REPOSITORY = Path(__file__).parents[3]
+SCRIPT = REPOSITORY / "trainer/examples/minimal_ddp.py"
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+
+
+def output_of(*command: str) -> str:
+    environ = {key: value for key, value in os.environ.items() if key not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_two_processes_find_the_line_together():
+    assert "2 ranks found y = 3.00x + 1.00" in output_of(*TORCHRUN, str(SCRIPT))
+
+
+def test_it_runs_alone_without_any_launcher():
+    assert "1 ranks found y = 3.00x + 1.00" in output_of(sys.executable, str(SCRIPT))
+
+
+def test_the_example_manifest_holds_this_very_script():
+    config_map = next(yaml.safe_load_all((REPOSITORY / "manifests/examples/own-script.yaml").read_text()))
+
+    assert config_map["data"]["train.py"] == SCRIPT.read_text()
+
+
+def test_the_readme_explains_each_of_its_lines_in_order():
+    section = (REPOSITORY / "trainer/README.md").read_text().partition("## Your own script")[2].partition("\n## ")[0]
+    explained = [line.split("`")[1] for line in section.splitlines() if line.startswith("| `")]
+    code = SCRIPT.read_text().partition('"""\n\n')[2]
+
+    lines = [line.strip() for line in code.splitlines() if line.strip()]
+
+    assert [line.replace(r"\|", "|") for line in explained] == lines

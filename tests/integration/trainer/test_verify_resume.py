@@ -1,0 +1,73 @@
+"""The command that shows that resuming costs no bit, and that it notices where it does."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddpjob_measure import verify_resume
+from ddpjob_measure.processes import MeasureError
+from ddpjob_measure.verify_resume import Run, Trainer, differences, main, table, verify
+
+FAKE = Trainer(arguments=[], world_size=2, command=(sys.executable, str(Path(__file__).parent / "fake_trainer.py")))
+
+
+def test_a_real_training_of_two_ranks_is_equal_bit_for_bit(capsys, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", ":".join(path for path in sys.path if path))
+    keys = ("recipe=digits", "epochs=5", "globalBatchSize=100")
+    assert main(["--kills=1", "--no-speed", *(part for key in keys for part in ("--set", key))]) == 0
+    told = capsys.readouterr().out
+    print(told)
+    assert re.search(r"^uninterrupted +1 +75  complete$", told, re.MULTILINE)
+    assert re.search(r"^attempt 1 +1 +\d+  (rank \d|all) killed at step \d+$", told, re.MULTILINE)
+    assert re.search(r"^attempt 2 .*complete$", told, re.MULTILINE)
+    assert re.search(r"^losses of 75 steps \(\d+ trained more than once\): equal bit for bit$", told, re.MULTILINE)
+    assert re.search(r"^weights sha256 [0-9a-f]{64}: equal$", told, re.MULTILINE)
+
+
+def test_a_right_trainer_passes():
+    runs, found = verify(FAKE, num_kills=3, seed=1, profile="exact")
+    assert found == []
+    assert [run.end.partition(" at")[0] for run in runs] == ["complete", *3 * ["all killed"], "complete"]
+    assert table(runs).count("\n") == 5
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("forgets", r"step \d+: loss 0\.\w+ uninterrupted, 0\.\w+ in attempt 2"),
+        ("skips", r"step \d+: loss 0\.\w+ uninterrupted, 0\.\w+ in attempt 2"),
+        ("differs", r"weights sha256: \w+ uninterrupted, \w+ resumed"),
+    ],
+)
+def test_a_difference_ends_with_1_and_is_named(fault, told, monkeypatch, capsys):
+    monkeypatch.setenv("FAULT", fault)
+    monkeypatch.setattr(verify_resume, "TRAINER", FAKE.command)
+    assert main(["--kills=1", "--no-speed", "--seed=3"]) == 1
+    printed = capsys.readouterr().out
+    assert "NOT EQUAL" in printed
+    assert re.search(told, printed)
+
+
+def test_a_trainer_that_cannot_resume_is_told_of_with_its_words(monkeypatch):
+    monkeypatch.setenv("FAULT", "raises")
+    with pytest.raises(MeasureError, match=r"(?s)attempt 2 was to be complete, but ended with exit code 1:.*cannot"):
+        verify(FAKE, num_kills=1, seed=0, profile="exact")
+
+
+def test_a_trainer_that_never_resumes_shows_nothing(monkeypatch):
+    monkeypatch.setenv("FAULT", "begins anew")
+    with pytest.raises(MeasureError, match="no attempt resumed, each began at step 1"):
+        verify(FAKE, num_kills=2, seed=0, profile="exact")
+
+
+def test_steps_that_no_attempt_took_are_named():
+    reference = Run(name="uninterrupted", losses={1: "0.3", 2: "0.2", 3: "0.1"}, weights="abc")
+    attempts = [Run(name="attempt 1", losses={1: "0.3"}), Run(name="attempt 2", losses={3: "0.1"}, weights="abc")]
+    assert differences(reference, attempts) == ["steps [2]: in no attempt"]
+
+
+def test_too_few_steps_are_refused():
+    with pytest.raises(MeasureError, match="40 steps are too few for 33 kills"):
+        verify(FAKE, num_kills=33, seed=0, profile="exact")

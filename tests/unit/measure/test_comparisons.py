@@ -1,0 +1,43 @@
+import argparse
+
+import torch
+
+from ddpjob_measure import bench, compare
+from ddpjob_measure.__main__ import main
+
+GIVEN = {"recipe": "digits", "ranks": 2, "batch": 64, "steps": 2, "windows": 1}
+
+
+def test_the_cost_of_sync_batch_norm_is_not_invented_without_gpus(capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+
+    assert main(["compare", "sync-batch-norm"]) == 2
+    assert "found 0 GPUs; PyTorch has SyncBatchNorm for GPUs alone" in capsys.readouterr().err
+
+
+def test_data_parallel_is_one_process_and_ddp_also_several():
+    cases = compare.cases(argparse.Namespace(subject="data-parallel", **GIVEN))
+
+    assert [(name, task.options["wrapper"], ranks) for name, task, ranks in cases] == [
+        ("DataParallel", "data-parallel", 1),
+        ("DDP", "ddp", 1),
+        ("DDP", "ddp", 2),
+    ]
+
+
+def test_sync_batch_norm_is_measured_off_then_on():
+    cases = compare.cases(argparse.Namespace(subject="sync-batch-norm", **GIVEN))
+
+    assert [task.config["syncBatchNorm"] for _, task, _ in cases] == [False, True]
+
+
+def test_the_plain_script_stands_beside_each_recipe_it_can_train():
+    given = argparse.Namespace(
+        recipes=["digits", "resnet18-cifar10"], profiles=["fast"], batch=16, steps=1, windows=1, workers=2
+    )
+
+    assert [(row.name, row.task.program) for row in bench.contenders(given)] == [
+        ("trainer digits fast", "trainer"),
+        ("plain resnet18-cifar10", "plain"),
+        ("trainer resnet18-cifar10 fast", "trainer"),
+    ]

@@ -1,0 +1,35 @@
+import pytest
+
+from ddpjob_trainer.config import ConfigError, parse_config
+
+
+def config(**values):
+    return parse_config({"recipe": "resnet18-cifar10", **values})
+
+
+def test_the_default_learning_rate_grows_in_proportion_to_the_global_batch():
+    assert config().learning_rate == 0.4
+    assert config(globalBatchSize=2048).learning_rate == pytest.approx(1.6)
+    assert config(globalBatchSize=128).learning_rate == pytest.approx(0.1)
+
+
+def test_a_learning_rate_that_is_set_stays():
+    assert config(globalBatchSize=2048, learningRate=0.3).learning_rate == 0.3
+    assert config(perProcessBatchSize=64, learningRate=0.3).for_world_size(16).learning_rate == 0.3
+
+
+@pytest.mark.parametrize("world_size", [1, 3, 16])
+def test_a_batch_for_each_process_makes_the_global_batch_and_its_learning_rate(world_size):
+    made = config(perProcessBatchSize=64).for_world_size(world_size)
+    assert made.global_batch_size == 64 * world_size
+    assert made.learning_rate == pytest.approx(0.1 * world_size / 2)
+    assert made.recipe == "resnet18-cifar10"
+
+
+def test_without_it_the_number_of_ranks_changes_nothing():
+    assert config(globalBatchSize=96).for_world_size(7) == config(globalBatchSize=96)
+
+
+def test_two_batch_sizes_are_refused():
+    with pytest.raises(ConfigError, match=r"^config: both globalBatchSize and perProcessBatchSize are set; set one"):
+        config(globalBatchSize=64, perProcessBatchSize=64)

@@ -1,0 +1,236 @@
+import io
+import re
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from ddpjob_trainer import contract, ending
+from ddpjob_trainer.checkpoints import writer
+from ddpjob_trainer.checkpoints.claim import Claim, Fenced, Owner
+from ddpjob_trainer.checkpoints.folder import CheckpointFolder
+from ddpjob_trainer.checkpoints.writer import CheckpointWriter
+from ddpjob_trainer.config import parse_config
+from ddpjob_trainer.launch.identity import resolve
+from ddpjob_trainer.optim import make_optimizer
+from ddpjob_trainer.report import Reporter
+from ddpjob_trainer.state import TrainingState, from_bytes, to_bytes
+
+DEADLINE_SECONDS = 60.0
+
+
+class Storage(CheckpointFolder):
+    """A folder on storage that takes data when it is told to."""
+
+    open_to_data = threading.Event()
+    reached = threading.Event()
+
+    def save(self, step, state):
+        self.reached.set()
+        assert self.open_to_data.wait(DEADLINE_SECONDS)
+        super().save(step, state)
+
+
+@pytest.fixture
+def storage(tmp_path) -> Storage:
+    Storage.open_to_data, Storage.reached = threading.Event(), threading.Event()
+    return Storage(claim=Claim(folder=tmp_path, owner=Owner(uid="u1", attempt=1)), keep=3)
+
+
+@pytest.fixture
+def out() -> io.StringIO:
+    return io.StringIO()
+
+
+@pytest.fixture
+def report(out) -> Reporter:
+    reporter = Reporter(enabled=True, out=out)
+    reporter.begin(step=0, total_steps=9, steps_per_epoch=9, checkpoint_step=None)
+    return reporter
+
+
+def trained(steps: int = 1) -> TrainingState:
+    config = parse_config({"recipe": "digits"})
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 3)
+    state = TrainingState(model=model, optimizer=make_optimizer(model, config), config=config, num_samples=10)
+    for _ in range(steps):
+        take_step(state)
+    return state
+
+
+def take_step(state: TrainingState) -> None:
+    state.model(torch.ones(4, 2)).square().sum().backward()
+    state.optimizer.step()
+    state.step += 1
+
+
+def saved(folder: CheckpointFolder) -> dict:
+    found = folder.load_newest()
+    assert found is not None
+    return from_bytes(found[1])
+
+
+def test_steps_taken_while_a_save_is_under_way_do_not_reach_the_checkpoint(storage, report, monkeypatch):
+    state, expected, stepped = trained(), trained().content(), threading.Event()
+
+    def slow(content):
+        assert stepped.wait(DEADLINE_SECONDS)
+        return to_bytes(content)
+
+    monkeypatch.setattr(writer, "to_bytes", slow)
+    Storage.open_to_data.set()
+    background = CheckpointWriter(storage, report, torch.device("cpu"))
+    background.save(state)
+    take_step(state)
+    stepped.set()
+    background.wait()
+    content = saved(storage)
+    assert content["step"] == 1
+    assert torch.equal(content["model"]["weight"], expected["model"]["weight"])
+    assert not torch.equal(content["model"]["weight"], state.model.weight), "the step changed it"
+    momenta = [held["optimizer"]["state"][0]["momentum_buffer"] for held in (content, expected)]
+    assert torch.equal(*momenta)
+
+
+def test_the_word_of_a_checkpoint_comes_after_its_commit(storage, report, out):
+    background = CheckpointWriter(storage, report, torch.device("cpu"))
+    background.save(trained())
+    assert Storage.reached.wait(DEADLINE_SECONDS)
+    report.end()
+    assert contract.PROGRESS_CHECKPOINT_STEP not in out.getvalue()
+    assert "checkpoint of step" not in out.getvalue()
+    Storage.open_to_data.set()
+    background.wait()
+    report.end()
+    assert re.search(
+        r"^checkpoint of step 1: stalled \d+\.\d ms, written in \d+\.\d\d s$", out.getvalue(), re.MULTILINE
+    )
+    assert '"checkpointStep": 1' in out.getvalue().splitlines()[-2]
+
+
+def test_one_save_is_in_flight_at_most_and_none_is_lost(storage, report):
+    background = CheckpointWriter(storage, report, torch.device("cpu"))
+    state = trained()
+    background.save(state)
+    assert Storage.reached.wait(DEADLINE_SECONDS)
+    take_step(state)
+    second = threading.Thread(target=background.save, args=[state], daemon=True)
+    second.start()
+    second.join(0.2)
+    assert second.is_alive(), "it waits for the first one, whose copy it would write over"
+    Storage.open_to_data.set()
+    second.join(DEADLINE_SECONDS)
+    background.wait()
+    assert saved(storage)["step"] == 2
+    assert len(list(storage.path.glob("step-*.json"))) == 2
+
+
+def test_a_step_is_saved_once(storage, report):
+    Storage.open_to_data.set()
+    background = CheckpointWriter(storage, report, torch.device("cpu"))
+    state = trained()
+    background.save(state)
+    background.wait()
+    Storage.reached.clear()
+    background.save(state)
+    background.wait()
+    assert not Storage.reached.is_set()
+
+
+@pytest.mark.parametrize("surface", [CheckpointWriter.check, CheckpointWriter.wait])
+def test_an_error_of_the_thread_is_raised_to_training(storage, report, surface, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(CheckpointFolder, "save", full)
+    background = CheckpointWriter(storage, report, torch.device("cpu"))
+    background.check()  # nothing is under way
+    background.save(trained())
+    background.check()  # nothing is known yet
+    Storage.open_to_data.set()
+    background._thread.shutdown()
+    with pytest.raises(OSError, match="No space left"):
+        surface(background)
+
+
+def test_a_fenced_save_is_raised_to_training(storage, report):
+    background = CheckpointWriter(storage, report, torch.device("cpu"))
+    background.save(trained())
+    Claim(folder=storage.path, owner=Owner(uid="u1", attempt=2)).take()
+    Storage.open_to_data.set()
+    with pytest.raises(Fenced):
+        background.wait()
+    assert storage.load_newest() is None
+
+
+def test_storage_that_never_answers_is_told_of(storage, report, monkeypatch):
+    monkeypatch.setattr(writer, "WRITE_TIMEOUT_SECONDS", 0.05)
+    background = CheckpointWriter(storage, report, torch.device("cpu"))
+    background.save(trained())
+    with pytest.raises(TimeoutError, match=f"checkpoint of step 1: not on the disk .* {storage.path}"):
+        background.wait()
+    Storage.open_to_data.set()
+
+
+def leave(background: CheckpointWriter, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As rank 0 whose training met an error while a save is under way."""
+
+    def exits(_code: int) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(ending.os, "_exit", exits)
+    watchdog = SimpleNamespace(name_lost_peer=lambda: "rank 1 is gone", say_farewell=lambda _: None)
+    with pytest.raises(SystemExit):
+        ending.fail(error, resolve({}), watchdog, SimpleNamespace(writer=background))
+
+
+@pytest.fixture
+def storage_that_waits_for_a_word(storage, report, monkeypatch) -> Storage:
+    """It takes data from the moment that somebody is told that it is waited for."""
+    say = report.say
+
+    def open_too(text: str) -> None:
+        say(text)
+        Storage.open_to_data.set()
+
+    monkeypatch.setattr(report, "say", open_too)
+    monkeypatch.setattr(writer, "LINGER_SECONDS", DEADLINE_SECONDS)
+    return storage
+
+
+def test_a_save_under_way_when_a_peer_dies_is_not_lost(storage_that_waits_for_a_word, report, out, monkeypatch):
+    background = CheckpointWriter(storage_that_waits_for_a_word, report, torch.device("cpu"))
+    background.save(trained())
+    leave(background, RuntimeError("Connection closed by peer"), monkeypatch)
+    assert saved(storage_that_waits_for_a_word)["step"] == 1
+    assert "checkpoint of step 1: still being written" in out.getvalue()
+
+
+@pytest.mark.parametrize(("error", "waited"), [(RuntimeError("a bug"), True), (Fenced("over"), False)])
+def test_a_save_that_does_not_end_keeps_nobody(storage, report, out, monkeypatch, error, waited):
+    monkeypatch.setattr(writer, "LINGER_SECONDS", 0.05)
+    background = CheckpointWriter(storage, report, torch.device("cpu"))
+    background.save(trained())
+    leave(background, error, monkeypatch)
+    assert ("checkpoint of step 1: not on the disk in time, given up" in out.getvalue()) == waited
+    Storage.open_to_data.set()
+
+
+def test_a_save_that_fails_on_the_way_out_is_told_of(storage_that_waits_for_a_word, report, out):
+    background = CheckpointWriter(storage_that_waits_for_a_word, report, torch.device("cpu"))
+    background.save(trained())
+    Claim(folder=storage_that_waits_for_a_word.path, owner=Owner(uid="u1", attempt=2)).take()
+    background.linger()
+    assert "checkpoint of step 1: not written: checkpoint folder" in out.getvalue()
+
+
+def test_a_rank_without_a_folder_writes_nothing(report, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    background = CheckpointWriter(None, report, torch.device("cpu"))
+    background.save(trained())
+    background.check()
+    background.wait()
+    assert list(Path().iterdir()) == []

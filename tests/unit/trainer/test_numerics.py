@@ -1,0 +1,270 @@
+import gc
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from ddpjob_recipes import digits
+from ddpjob_trainer import evaluate, numerics, optim, parallel
+from ddpjob_trainer.config import ConfigError, parse_config
+from ddpjob_trainer.data import Batch, Feed
+from ddpjob_trainer.distributed import Gang
+from ddpjob_trainer.sampling import Sampling
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+
+
+class OneRank(Gang):
+    """What it is told is all there is to know."""
+
+    def all_gather(self, value: object) -> list[object]:
+        return [value]
+
+
+class OneOfTwo(OneRank):
+    """The other rank has an older processor."""
+
+    def all_gather(self, value: object) -> list[object]:
+        return [value, False]
+
+
+def chosen(
+    device: torch.device, *, heavy: bool = True, kind: type[Gang] = OneRank, **values: object
+) -> numerics.Numerics:
+    gang = kind(rank=0, world_size=1, device=device, control=None)
+    return numerics.choose(parse_config({"recipe": "resnet18-cifar10", **values}), gang, heavy=heavy)
+
+
+@pytest.fixture(autouse=True)
+def bfloat16(monkeypatch):
+    """Devices of these tests have it, unless a test says otherwise."""
+    monkeypatch.setattr(numerics, "has_bfloat16", lambda _: True)
+
+
+def test_fast_takes_what_a_gpu_has_and_exact_nothing_of_it():
+    fast, exact = chosen(GPU), chosen(GPU, profile="exact")
+    assert (fast.bfloat16, fast.channels_last, fast.compile, fast.exact) == (True, True, True, False)
+    assert (exact.bfloat16, exact.channels_last, exact.compile, exact.exact) == (False, False, False, True)
+
+
+def test_a_tiny_network_is_computed_in_float32_everywhere():
+    assert "float32" in str(chosen(GPU, heavy=False))
+    assert not chosen(GPU, heavy=False).compile
+
+
+def test_without_the_hardware_nothing_is_computed_in_bfloat16(monkeypatch):
+    monkeypatch.setattr(numerics, "has_bfloat16", lambda device: device == GPU)
+    assert chosen(GPU).bfloat16
+    assert not chosen(CPU).bfloat16
+    assert not chosen(CPU).channels_last
+
+
+def test_what_one_rank_lacks_none_uses():
+    together = chosen(CPU, kind=OneOfTwo)
+    assert (together.bfloat16, together.channels_last) == (False, False)
+    assert chosen(CPU).bfloat16
+
+
+def test_a_cpu_is_not_worth_a_compiler():
+    assert not chosen(CPU).compile
+
+
+def test_compile_can_be_switched_off():
+    assert not chosen(GPU, compile="never").compile
+
+
+@pytest.fixture
+def switches():
+    """Gives back the process's switches."""
+    before = (torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32)
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
+
+
+@pytest.mark.usefixtures("switches")
+def test_exact_allows_deterministic_kernels_alone(monkeypatch):
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    chosen(CPU, profile="exact").set_switches()
+    assert torch.are_deterministic_algorithms_enabled()
+    assert not torch.backends.cudnn.benchmark
+    assert not torch.backends.cuda.matmul.allow_tf32
+    with pytest.raises(RuntimeError, match="deterministic"):
+        torch.zeros(4).put_(torch.tensor([0, 0]), torch.ones(2), accumulate=False)
+
+
+@pytest.mark.usefixtures("switches")
+def test_fast_allows_tf32():
+    chosen(CPU).set_switches()
+    assert torch.backends.cudnn.benchmark
+    assert torch.backends.cudnn.allow_tf32
+    assert torch.backends.cuda.matmul.allow_tf32
+
+
+def test_the_garbage_collector_rests_in_training_and_works_afterwards():
+    def failing_training() -> None:
+        with numerics.garbage_collector_at_rest():
+            assert not gc.isenabled()
+            assert gc.get_freeze_count() > 0
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        failing_training()
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+
+
+def test_sync_batch_norm_on_a_cpu_is_refused_in_words():
+    config = parse_config({"recipe": "resnet18-cifar10", "syncBatchNorm": True})
+    with pytest.raises(ConfigError, match="syncBatchNorm is true but the ranks train on CPUs"):
+        parallel.synchronise_batch_norm(torch.nn.BatchNorm2d(2), config, CPU)
+
+
+def test_sync_batch_norm_takes_the_place_of_batch_norm():
+    model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2))
+    config = parse_config({"recipe": "resnet18-cifar10", "syncBatchNorm": True})
+    assert isinstance(parallel.synchronise_batch_norm(model, config, GPU)[1], torch.nn.SyncBatchNorm)  # type: ignore[index]
+    plain = parse_config({"recipe": "resnet18-cifar10"})
+    assert parallel.synchronise_batch_norm(model, plain, CPU) is model
+
+
+class Compiled(torch.nn.Linear):
+    """Compiles with a backend of the test's choice."""
+
+    def __init__(self, backend: object) -> None:
+        super().__init__(3, 2)
+        self.backend = backend
+
+    def compile(self, **settings: object) -> None:
+        super().compile(backend=self.backend, **settings)
+
+
+def broken(*_: object) -> None:
+    raise OSError("no compiler here\nand much more")
+
+
+class Replica:
+    """A model in DDP, of which only the model is tried."""
+
+    _inside_ddp_forward = nullcontext
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.module = module
+
+
+def predict(model: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:
+    assert not model.training
+    return model(images)
+
+
+class Alone:
+    """A gang of one rank."""
+
+    rank = 0
+
+    def all_gather(self, value: object) -> list[object]:
+        return [value]
+
+
+def test_a_model_is_compiled_for_the_shapes_to_come(batches):
+    calls = []
+
+    def noting(graph: torch.fx.GraphModule, _: object) -> object:
+        return lambda *values: calls.append("compiled") or graph(*values)
+
+    model = Compiled(noting)
+    held_out = [torch.rand(5, 3)]
+    told = numerics.compile_model(Replica(model), batches, held_out, predict, chosen(CPU), Alone())
+    assert told == "model compiled for 3 shapes of batch"
+    assert model.training
+    calls.clear()
+    model(batches[1].images_BCHW)
+    assert calls == ["compiled"]
+
+
+def test_a_model_that_cannot_be_compiled_for_evaluation_trains_without(batches):
+    def fails_in_evaluation(graph: torch.fx.GraphModule, _: object) -> object:
+        return graph if torch.is_grad_enabled() else broken()
+
+    model = Compiled(fails_in_evaluation)
+    held_out = [torch.rand(5, 3)]
+    told = numerics.compile_model(Replica(model), batches, held_out, predict, chosen(CPU), Alone())
+    assert told.startswith("torch.compile failed, training goes on without it")
+    assert model.training
+    with torch.no_grad():
+        assert model.eval()(held_out[0]).shape == (5, 2)
+
+
+def test_evaluations_have_two_shapes_of_batch_at_most(monkeypatch):
+    class Images:
+        def __len__(self) -> int:
+            return 11
+
+        def batches(self, part: slice, size: int) -> object:
+            assert part.stop - part.start <= size
+            return [(torch.zeros(part.stop - part.start, 3), None)]
+
+    monkeypatch.setattr(evaluate, "BATCH_SIZE", 4)
+    alone, last_of_twelve = SimpleNamespace(rank=0, world_size=1), SimpleNamespace(rank=11, world_size=12)
+    assert [len(images) for images in evaluate.shapes(Images(), alone)] == [4, 3]
+    assert evaluate.shapes(Images(), last_of_twelve) == []
+
+
+def test_a_model_that_sums_over_ranks_within_is_not_compiled():
+    assert not chosen(GPU, syncBatchNorm=True).compile
+
+
+def test_a_model_that_cannot_be_compiled_trains_without(batches):
+    model = Compiled(broken)
+    told = numerics.compile_model(Replica(model), batches, [], predict, chosen(CPU), Alone())
+    assert told.startswith("torch.compile failed, training goes on without it; set compile to never")
+    assert "no compiler here" in told
+    assert "\n" not in told
+    assert model(batches[0].images_BCHW).shape == (4, 2)
+
+
+@pytest.fixture
+def batches():
+    torch._dynamo.reset()
+    yield [
+        Batch(images_BCHW=torch.rand(size, 3), labels_B=torch.zeros(size).long(), weights_B=torch.ones(size))
+        for size in (4, 2)
+    ]
+    torch.compiler.set_stance("default")
+
+
+class Waits(torch.utils._python_dispatch.TorchDispatchMode):
+    """Takes note of operations that would make the host wait for a GPU: values read, or sizes that hang on values."""
+
+    NAMES = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal", "is_nonzero")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.name().removeprefix("aten::").partition(".")[0]
+        if name.startswith(self.NAMES):
+            self.seen.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_step_reads_nothing_back_from_the_device():
+    data = digits.load(None)
+    plan = Sampling(num_samples=len(data.train), global_batch_size=64, seed=0, device=CPU)
+    feed = Feed(split=data.train, sampling=plan, rank=0, world_size=1)
+    config = parse_config({"recipe": "digits"})
+    model = digits.model(10)
+    optimizer = optim.make_optimizer(model, config)
+    with Waits() as waits:
+        for step in range(2):
+            batch = feed.batch(step)
+            optim.set_learning_rate(optimizer, 0.1)
+            loss = batch.loss(model(batch.images_BCHW))
+            loss.backward()
+            optimizer.step()
+    assert waits.seen == []
+    with Waits() as waits:
+        loss.item()
+    assert waits.seen == ["_local_scalar_dense"]

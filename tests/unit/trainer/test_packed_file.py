@@ -1,0 +1,84 @@
+"""One packed file instead of a folder: the same samples, byte for byte, and never half a file."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from PIL import Image
+
+from ddpjob_recipes import pack
+from ddpjob_recipes.decoded import load
+from ddpjob_recipes.folder import open_folder
+from ddpjob_trainer.config import ConfigError
+from ddpjob_trainer.data import Preparation
+
+PREPARATION = Preparation(mean=(0.0,) * 3, std=(1.0,) * 3, max_shift=0, flip="never")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for value, name in enumerate(
+        ["train/cat/b.png", "train/cat/a.jpg", "train/ant/x.png", "val/cat/1.png", "val/ant/1.png"]
+    ):
+        path = tmp_path / "images" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (5, 4), (50 * value, 9, 200)).save(path)
+    return tmp_path / "images"
+
+
+def test_the_command_makes_a_file_that_equals_the_folder(folder, tmp_path):
+    command = [sys.executable, "-m", "ddpjob_recipes.pack", str(folder), str(tmp_path / "one.pack")]
+    done = subprocess.run(command, env={"PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True, check=True)
+    assert "3 training and 2 held-out images of 2 classes" in done.stdout
+    files, packed = open_folder(folder), pack.open_images(tmp_path / "one.pack")
+    assert packed.classes == files.classes == ["ant", "cat"]
+    for a, b in ((files.train, packed.train), (files.test, packed.test)):
+        assert list(a.labels) == list(b.labels)
+        assert [a.read(i) for i in range(len(a.labels))] == [b.read(i) for i in range(len(b.labels))]
+
+
+def test_decoded_images_are_the_same_from_either(folder):
+    plain = load(folder, preparation=PREPARATION)
+    pack.write_packed(open_folder(folder), folder / pack.FILE_NAME)
+    for path in (folder, folder / pack.FILE_NAME):
+        packed = load(path, preparation=PREPARATION)
+        assert torch.equal(packed.train.images_NCHW, plain.train.images_NCHW)
+        assert torch.equal(packed.test.labels_N, plain.test.labels_N)
+
+
+def test_a_packed_file_in_the_folder_is_preferred(folder):
+    pack.write_packed(open_folder(folder), folder / pack.FILE_NAME)
+    (folder / "train" / "cat" / "b.png").unlink()
+    assert len(pack.open_images(folder).train.labels) == 3
+
+
+@pytest.mark.parametrize("lost", [1, 40])
+def test_a_file_that_is_cut_off_is_refused(folder, tmp_path, lost):
+    path = tmp_path / "one.pack"
+    pack.write_packed(open_folder(folder), path)
+    path.write_bytes(path.read_bytes()[:-lost])
+    with pytest.raises(ConfigError, match=r"one\.pack has \d+ bytes, its index says \d+; copy or pack it again"):
+        pack.open_images(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"DDPJ", b"not a packed file at all", pack.MAGIC + b"\x05"])
+def test_another_file_is_refused(tmp_path, content):
+    (tmp_path / "other").write_bytes(content)
+    with pytest.raises(
+        ConfigError, match=r"other is no packed file .*; make one with python -m ddpjob_recipes\.pack FOLDER"
+    ):
+        pack.open_images(tmp_path / "other")
+
+
+def test_a_failure_while_packing_leaves_nothing(folder, tmp_path):
+    splits = open_folder(folder)
+    splits.test.paths[1].unlink()
+    with pytest.raises(FileNotFoundError):
+        pack.write_packed(splits, tmp_path / "one.pack")
+    assert [path.name for path in tmp_path.iterdir()] == ["images"]
+
+
+def test_what_is_wrong_with_a_folder_is_told(tmp_path, capsys):
+    assert pack.main([str(tmp_path), str(tmp_path / "one.pack")]) == 2
+    assert "found no class folders" in capsys.readouterr().err

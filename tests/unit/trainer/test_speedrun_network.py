@@ -1,0 +1,74 @@
+import torch
+
+from ddpjob_recipes.speedrun import PREPARATION, RECIPES, Network, predict, whiten
+from ddpjob_trainer.config import parse_config
+from ddpjob_trainer.data import DataSet, Split
+
+RECIPE = RECIPES["speedrun-cifar10"]
+
+
+def pictures() -> DataSet:
+    """Smooth ones, whose neighbouring pixels go together as those of photographs do."""
+    generator = torch.Generator().manual_seed(0)
+    coarse = torch.rand(300, 3, 8, 8, generator=generator)
+    smooth = torch.nn.functional.interpolate(coarse, size=(32, 32), mode="bilinear")
+    noisy = 255 * (0.8 * smooth + 0.2 * torch.rand(300, 3, 32, 32, generator=generator))
+    split = Split(images_NCHW=noisy.to(torch.uint8), labels_N=torch.arange(300) % 10, preparation=PREPARATION)
+    return DataSet(train=split, test=split, num_classes=10)
+
+
+def test_the_first_layer_takes_correlation_and_scale_out_of_patches():
+    network, data = Network(10), pictures()
+    whiten(network, data)
+    with torch.no_grad():
+        network.whitening.bias.zero_()
+        seen = network.whitening(PREPARATION.normalise(data.train.images_NCHW))
+    directions, opposites = seen.transpose(0, 1).flatten(1).split(12)
+    covariance = directions @ directions.mT / directions.shape[1]
+    assert (covariance - torch.eye(12)).abs().max() < 0.05
+    torch.testing.assert_close(opposites, -directions)
+
+
+def test_the_first_layer_and_the_scales_of_norms_are_fixed():
+    fixed = {name for name, parameter in Network(10).named_parameters() if not parameter.requires_grad}
+    assert {name.partition(".")[0] for name in fixed} == {"whitening", "body"}
+    assert "whitening.weight" in fixed
+    assert all(name.endswith("weight") for name in fixed)
+
+
+def test_a_convolution_starts_by_passing_its_channels_on():
+    convolution = Network(10).body[1][0]
+    images = torch.rand(2, 24, 5, 5)
+    torch.testing.assert_close(convolution(images)[:, :24], images)
+
+
+def test_evaluation_sees_an_image_and_its_mirror_image_each_in_place_and_moved_to_two_corners():
+    """For a linear network: of one bright pixel, what the six views see at one place."""
+    views = torch.nn.Flatten()
+    images = torch.zeros(1, 1, 32, 32)
+    images[0, 0, 10, 4] = 1.0
+    seen = predict(views, images).view(32, 32)
+    expected = torch.zeros(32, 32)
+    for weight, row, column in ((0.25, 10, 4), (0.125, 11, 5), (0.125, 9, 3)):
+        expected[row, column] += weight
+        expected[row, 31 - column] += weight
+    torch.testing.assert_close(seen, expected)
+
+
+def test_weights_shrink_by_the_weight_decay_at_the_peak_whatever_the_rate_of_their_group():
+    for rate in (0.24, 0.05):
+        config = parse_config({"recipe": "speedrun-cifar10", "learningRate": rate, "weightDecay": 0.004})
+        groups = RECIPE.optimizer(Network(10), config).param_groups
+        shrinkage = [rate * group["lr_scale"] * group["weight_decay"] for group in groups if not group["orthogonal"]]
+        torch.testing.assert_close(torch.tensor(shrinkage), torch.tensor([0.004, 0.004]))
+
+
+def test_a_run_that_goes_on_with_another_rate_has_the_decay_of_that_rate():
+    def optimizer(rate: float) -> torch.optim.Optimizer:
+        config = parse_config({"recipe": "speedrun-cifar10", "learningRate": rate, "weightDecay": 0.004})
+        return RECIPE.optimizer(Network(10), config)
+
+    resumed, fresh = optimizer(0.05), optimizer(0.05)
+    resumed.load_state_dict(optimizer(0.24).state_dict())
+    for group, expected in zip(resumed.param_groups, fresh.param_groups, strict=True):
+        assert group["weight_decay"] == expected["weight_decay"]

@@ -1,0 +1,131 @@
+"""`bench`: the plain DDP script and this trainer, side by side in one run, on the same network, images and batch."""
+
+import argparse
+import datetime
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import get_args
+
+import torch
+
+from ddpjob_measure import images, processes, record
+from ddpjob_measure.series import Series
+from ddpjob_measure.surroundings import surroundings
+from ddpjob_measure.task import Figures, Task
+from ddpjob_trainer import config, contract, recipes
+
+#: The recipes that the plain script can train, since their images come from a folder and are of CIFAR-10's size.
+WITH_YARDSTICK = ("resnet18-cifar10", "resnet50-cifar10")
+#: Enough for epochs that are not all beginning and end, few enough to unpack in seconds.
+MIN_IMAGES = 4096
+NOTES = (
+    (
+        "plain: the DDP script as tutorials write it (ddpjob_measure/plain_ddp.py); trainer: this trainer, by profile."
+        " Each value is the median over windows; in brackets the extremes."
+    ),
+    (
+        "Parts are milliseconds of a step, the mean over ranks. Exposed communication: from the last gradient to the"
+        " optimizer, the wait for slower ranks included. Host: what is left of the step; the plain script reads the"
+        " loss there, the trainer agrees with the other ranks on going on."
+    ),
+    (
+        "Peak memory is that of all ranks: tensors on GPUs; else resident memory with DataLoader workers, pages that"
+        " processes share counted in each."
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """One row: a program on a recipe in a profile."""
+
+    name: str
+    recipe: config.Recipe
+    task: Task
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument("--recipes", nargs="+", choices=get_args(config.Recipe), default=["digits", "resnet18-cifar10"])
+    parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2], help="numbers of processes (default: 1 2)")
+    parser.add_argument("--profiles", nargs="+", default=["fast", "exact"], help="profiles of the trainer")
+    parser.add_argument("--batch", type=int, help="global batch (default: 64 on CPUs, the recipe's own on GPUs)")
+    parser.add_argument("--steps", type=int, help="steps in a window (default: 50; 3 for a heavy recipe on CPUs)")
+    parser.add_argument("--windows", type=int, default=3, help="repeats, which give the spread (default: 3)")
+    parser.add_argument("--workers", type=int, default=2, help="DataLoader workers of the plain script (default: 2)")
+    parser.add_argument("--name", default=f"trainer-{datetime.datetime.now(datetime.UTC):%Y-%m-%d}")
+    parser.add_argument("--results", type=Path, default=Path("tests/bench/results"), help="folder of the record")
+
+
+def run(given: argparse.Namespace) -> int:
+    """Measure, print the table, write the record of all runs that did not fail."""
+    facts, series = surroundings(), Series()
+    rows: list[tuple[Contender, Figures]] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        folder, what = images.provide(Path(scratch), num_train=max(MIN_IMAGES, 2 * (given.batch or 0)))
+        facts["data"] = what
+        environ = {contract.DDPJOB_DATA_DIR: str(folder)}
+        for num_ranks, contender in product(series.that_fit(given.ranks), contenders(given)):
+            run_it = partial(processes.run, contender.task, world_size=num_ranks, environ=environ)
+            if figures := series.figures(f"{contender.name}, {num_ranks} ranks", run_it):
+                rows.append((contender, figures))
+    series.check_has(rows)
+    text = record.page("Speed of the trainer", facts, [_table(rows)], [*NOTES, *series.notes])
+    print("\n" + text)
+    record.save(
+        given.results / given.name,
+        text,
+        facts,
+        [record.as_row(figures, what=contender.name, recipe=contender.recipe) for contender, figures in rows],
+    )
+    return series.exit_code()
+
+
+def contenders(given: argparse.Namespace) -> Iterator[Contender]:
+    """Who is measured, in the order of the table."""
+    for recipe in given.recipes:
+        heavy_on_cpu = recipes.find(recipe).heavy and not torch.cuda.is_available()
+        batch = given.batch or (64 if not torch.cuda.is_available() else 0)
+        keys = {"recipe": recipe, **({"globalBatchSize": batch} if batch else {})}
+        task = Task(
+            program="trainer",
+            config=keys,
+            warmup_steps=1 if heavy_on_cpu else 10,
+            steps=given.steps or (3 if heavy_on_cpu else 50),
+            windows=given.windows,
+        )
+        if recipe in WITH_YARDSTICK:
+            options = {"num_workers": given.workers}
+            yield Contender(name=f"plain {recipe}", recipe=recipe, task=replace(task, program="plain", options=options))
+        for profile in given.profiles:
+            yield Contender(
+                name=f"trainer {recipe} {profile}",
+                recipe=recipe,
+                task=replace(task, config={**keys, "profile": profile}),
+            )
+
+
+def _table(rows: list[tuple[Contender, Figures]]) -> str:
+    plain = {(row.recipe, figures.world_size): figures for row, figures in rows if row.task.program == "plain"}
+    lines = []
+    for row, figures in rows:
+        yardstick = plain.get((row.recipe, figures.world_size))
+        ratio = figures.images_per_second.median / yardstick.images_per_second.median if yardstick else None
+        lines.append(
+            [
+                row.name,
+                figures.world_size,
+                figures.global_batch_size,
+                record.with_spread(figures.images_per_second),
+                f"{ratio:.2f}" if ratio else "",
+                record.with_spread(figures.step_seconds, 1e3),
+                *record.parts_in_milliseconds(figures),
+                f"{figures.peak_memory_bytes / 2**20:,.0f}",
+            ]
+        )
+    header = ["what", "ranks", "global batch", "images/s", "of plain", "ms a step", *record.PART_TITLES, "peak MiB"]
+    return record.table(header, lines)

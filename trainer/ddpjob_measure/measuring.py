@@ -1,0 +1,179 @@
+"""One measured rank: set up what the task names, take its steps, time them."""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ddpjob_measure import buckets, memory
+from ddpjob_measure.clock import StepClock, mean_parts
+from ddpjob_measure.task import PARTS, Figures, Spread, Task
+from ddpjob_trainer import contract, distributed, recipes, worker
+from ddpjob_trainer.config import ConfigError, TrainerConfig, parse_config
+from ddpjob_trainer.distributed import Gang
+from ddpjob_trainer.launch import identity
+from ddpjob_trainer.numerics import garbage_collector_at_rest
+from ddpjob_trainer.parallel import replicate
+from ddpjob_trainer.report import Reporter, StepTimer
+from ddpjob_trainer.sampling import share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A training whose steps can be taken one by one."""
+
+    replica: nn.Module
+    optimizer: torch.optim.Optimizer
+    take_step: Callable[[int], object]
+    global_batch_size: int
+
+
+def run(task: Task, place: identity.Worker) -> Figures:
+    """The figures of the task on all ranks, which every rank gets.
+
+    Raises:
+        ConfigError: the task cannot be measured here.
+    """
+    config = parse_config(task.config)
+    with distributed.join(place, config) as gang:
+        torch.set_num_threads(min(torch.get_num_threads(), recipes.find(config.recipe).max_threads))
+        return _measure(task, place, gang)
+
+
+def _measure(task: Task, place: identity.Worker, gang: Gang) -> Figures:
+    measured = PROGRAMS[task.program](task, place, gang)
+    extra: Mapping[str, Any] = {}
+    if task.program == "buckets":
+        extra = buckets.observe(measured.replica, measured.take_step, gang, num_steps=task.warmup_steps + task.steps)
+    resting = garbage_collector_at_rest() if task.program != "plain" else nullcontext()  # as the trainer's loop has it
+    with resting:
+        seconds_by_window, parts_by_window = _time_windows(task, measured, gang)
+    parts_by_rank = gang.all_gather(parts_by_window)
+    return Figures(
+        world_size=gang.world_size,
+        device=gang.device.type,
+        global_batch_size=measured.global_batch_size,
+        images_per_second=Spread.of(measured.global_batch_size / seconds for seconds in seconds_by_window),
+        step_seconds=Spread.of(seconds_by_window),
+        part_seconds={
+            part: Spread.of(
+                sum(windows[window][part] for windows in parts_by_rank) / gang.world_size
+                for window in range(task.windows)
+            )
+            for part in PARTS
+        },
+        peak_memory_bytes=sum(gang.all_gather(memory.peak_bytes(gang.device))),
+        extra=extra,
+    )
+
+
+def _time_windows(task: Task, measured: Measured, gang: Gang) -> tuple[list[float], list[dict[str, float]]]:
+    """Seconds of a step and of its parts on this rank, for each window."""
+    clock = StepClock(gang.device, measured.replica, measured.optimizer)
+    steps = iter(range(task.warmup_steps + task.windows * task.steps))
+    for _ in range(task.warmup_steps):
+        measured.take_step(next(steps))
+    seconds_by_window, parts_by_window = [], []
+    for _ in range(task.windows):
+        clock.take()
+        gang.barrier()
+        started = time.perf_counter()
+        for _ in range(task.steps):
+            clock.begin_step()
+            measured.take_step(next(steps))
+        parts_by_window.append(mean_parts(clock.take()))  # waits for the device
+        gang.barrier()
+        seconds_by_window.append((time.perf_counter() - started) / task.steps)
+    clock.close()
+    return seconds_by_window, parts_by_window
+
+
+def _trainer(task: Task, place: identity.Worker, gang: Gang) -> Measured:
+    """The trainer itself, set up as it sets itself up, without checkpoints."""
+    config = parse_config(task.config)
+    os.environ.pop(contract.DDPJOB_CHECKPOINT_DIR, None)
+    training = worker.set_up(config, place, gang, Reporter(enabled=False))
+    timer = StepTimer(gang.device, exact=False)
+    num_full_steps = len(training.data.train) // config.global_batch_size
+    if num_full_steps == 0:
+        raise ConfigError(
+            f"globalBatchSize is {config.global_batch_size} but the training split holds {len(training.data.train)}"
+            " samples; measure with a smaller batch or more data"
+        )
+
+    def take_step(step: int) -> None:
+        training.take_step(step % num_full_steps, timer)  # the epoch's last step is a small one
+        training.stop.reached()  # the loop asks it between any two steps
+
+    return Measured(
+        replica=training.replica,
+        optimizer=training.state.optimizer,
+        take_step=take_step,
+        global_batch_size=config.global_batch_size,
+    )
+
+
+def _plain(task: Task, _: identity.Worker, gang: Gang) -> Measured:
+    """The plain DDP script on the network, the images and the batch size of the recipe."""
+    from ddpjob_measure.plain_ddp import PlainTraining  # torchvision takes seconds to load
+
+    config = parse_config(task.config)
+    plain = PlainTraining(
+        _network(config),
+        _data_dir() / "train",
+        gang,
+        global_batch_size=config.global_batch_size,
+        num_workers=task.options["num_workers"],
+    )
+    batch_size = config.global_batch_size // gang.world_size * gang.world_size
+    return Measured(
+        replica=plain.replica,
+        optimizer=plain.optimizer,
+        take_step=lambda _: plain.take_step(),
+        global_batch_size=batch_size,
+    )
+
+
+def _wrapped(task: Task, _: identity.Worker, gang: Gang) -> Measured:
+    """The recipe's network on one batch again and again, wrapped as `options.wrapper` says.
+
+    DataParallel is one process that drives all GPUs it sees, and the bare network where it sees none.
+    """
+    config = parse_config(task.config)
+    torch.manual_seed(config.seed)
+    data = recipes.find(config.recipe).load(_data_dir()).to(gang.device)
+    network = recipes.find(config.recipe).model(data.num_classes).to(gang.device)
+    model = nn.DataParallel(network) if task.options["wrapper"] == "data-parallel" else replicate(network, config, gang)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    part = share(config.global_batch_size, rank=gang.rank, world_size=gang.world_size)
+    images, labels = next(iter(data.train.batches(part, config.global_batch_size)))
+
+    def take_step(_: int) -> None:
+        optimizer.zero_grad()
+        torch.autograd.backward(nn.functional.cross_entropy(model(images), labels))
+        optimizer.step()
+
+    return Measured(replica=model, optimizer=optimizer, take_step=take_step, global_batch_size=config.global_batch_size)
+
+
+def _network(config: TrainerConfig) -> nn.Module:
+    torch.manual_seed(config.seed)
+    return recipes.find(config.recipe).model(10)
+
+
+def _data_dir() -> Path:
+    return Path(os.environ.get(contract.DDPJOB_DATA_DIR) or contract.DATA_DIR)
+
+
+PROGRAMS: Mapping[str, Callable[[Task, identity.Worker, Gang], Measured]] = {
+    "trainer": _trainer,
+    "plain": _plain,
+    "wrapped": _wrapped,
+    "buckets": _trainer,
+}

@@ -1,0 +1,39 @@
+"""The scaling plot. Needs matplotlib, which is in the extra `measure`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ddpjob_measure.task import Figures
+from ddpjob_trainer.config import ConfigError
+
+
+def draw(path: Path, points: Sequence[tuple[str, Figures]]) -> None:
+    """Images a second and the exposed share of a step over the number of processes, one line for each mode, as PNG.
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure  # optional, and slow to load
+    except ImportError as error:
+        raise ConfigError("plot: matplotlib is not installed; install ddpjob[measure]") from error
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    speed, exposed = figure.subplots(1, 2)
+    for mode in dict.fromkeys(mode for mode, _ in points):
+        line = [figures for its_mode, figures in points if its_mode == mode]
+        sizes = [figures.world_size for figures in line]
+        medians = [figures.images_per_second.median for figures in line]
+        spread = [
+            [median - figures.images_per_second.low for median, figures in zip(medians, line, strict=True)],
+            [figures.images_per_second.high - median for median, figures in zip(medians, line, strict=True)],
+        ]
+        drawn = speed.errorbar(sizes, medians, yerr=spread, marker="o", capsize=3, label=mode)
+        color = drawn.lines[0].get_color()
+        speed.plot(sizes, [medians[0] / sizes[0] * size for size in sizes], ":", color=color, label=f"{mode}, linear")
+        exposed.plot(sizes, [100 * figures.exposed_share for figures in line], marker="o", color=color, label=mode)
+    speed.set(xlabel="processes", ylabel="images/s", ylim=(0, None))
+    exposed.set(xlabel="processes", ylabel="exposed communication, % of a step", ylim=(0, 100))
+    speed.legend()
+    exposed.legend()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)

@@ -1,0 +1,152 @@
+# ruff: noqa: N806 - arrays carry their shape in their name
+"""One packed file in place of an image folder: `python -m ddpjob_recipes.pack FOLDER FILE`.
+
+A folder of a million files is slow to list and to read over a network; one file is read in a few large pieces, and what
+all ranks of a node read of it lies in memory once. It holds the images as they are, byte for byte:
+
+    magic          8 bytes, MAGIC
+    header size    8 bytes, little-endian
+    header         JSON: the class names and the number of samples of each split
+    labels         N x 8 bytes: int64, little-endian; training samples first, then the held-out ones
+    offsets        (N + 1) x 8 bytes: where each image begins, counted from the first one; the last is where they end
+    images         the files' contents
+"""
+
+import argparse
+import json
+import mmap
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddpjob_recipes.folder import EncodedImages, Splits, open_folder
+from ddpjob_trainer.config import ConfigError
+
+MAGIC = b"DDPJOB1\n"
+#: What a packed file is called where DDPJOB_DATA_DIR names a folder, as it does in a pod.
+FILE_NAME = "images.pack"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedImages:
+    """A split inside a packed file, which stays on disk: the kernel keeps in memory what is used."""
+
+    path: Path
+    content: mmap.mmap
+    labels: Sequence[int]
+    #: Where each image begins in the file; one more than there are samples.
+    offsets: NDArray[np.int64]
+
+    def name(self, sample: int) -> str:
+        """The file and the place in it."""
+        return f"{self.path} (bytes {self.offsets[sample]} to {self.offsets[sample + 1]})"
+
+    def read(self, sample: int) -> bytes:
+        """The image's own bytes."""
+        return self.content[self.offsets[sample] : self.offsets[sample + 1]]
+
+
+def open_images(path: Path) -> Splits:
+    """The data set at a path: a packed file, a folder that holds one under FILE_NAME, or an image folder."""
+    if path.is_file():
+        return open_packed(path)
+    return open_packed(path / FILE_NAME) if (path / FILE_NAME).is_file() else open_folder(path)
+
+
+def open_packed(path: Path) -> Splits:
+    """Both splits of a packed file.
+
+    Raises:
+        ConfigError: the file is none, or is not whole.
+    """
+    try:
+        with path.open("rb") as file:
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        header, labels_N, offsets = _index(content)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"data: {path} is no packed file ({error}); make one with python -m ddpjob_recipes.pack FOLDER {path}"
+        ) from error
+    if len(content) != offsets[-1]:
+        raise ConfigError(f"data: {path} has {len(content)} bytes, its index says {offsets[-1]}; copy or pack it again")
+    num_train = header["train"]
+
+    def split(part: slice) -> PackedImages:
+        ends = offsets[part.start : part.stop + 1]
+        return PackedImages(path=path, content=content, labels=labels_N[part].tolist(), offsets=ends)
+
+    return Splits(
+        train=split(slice(0, num_train)), test=split(slice(num_train, len(labels_N))), classes=header["classes"]
+    )
+
+
+def _index(content: mmap.mmap) -> tuple[dict[str, Any], NDArray[np.int64], NDArray[np.int64]]:
+    """Header, labels and where each image begins. Raises ValueError, KeyError or TypeError where there is no such thing."""
+    if content[: len(MAGIC)] != MAGIC:
+        raise ValueError(f"it begins with {content[: len(MAGIC)]!r}, not {MAGIC!r}")
+    begin = len(MAGIC) + 8
+    header_size = int.from_bytes(content[len(MAGIC) : begin], "little")
+    header = json.loads(content[begin : begin + header_size])
+    num_samples = header["train"] + header["test"]
+    numbers = np.frombuffer(content, dtype="<i8", offset=begin + header_size, count=2 * num_samples + 1)
+    return header, numbers[:num_samples], numbers[num_samples:] + (begin + header_size + 8 * len(numbers))
+
+
+def write_packed(splits: Splits, path: Path) -> None:
+    """Write a packed file: whole, or not at all."""
+    samples = list(_samples(splits))
+    labels_N = np.array([images.labels[sample] for images, sample in samples], dtype="<i8")
+    header = json.dumps(
+        {"classes": splits.classes, "train": len(splits.train.labels), "test": len(splits.test.labels)}
+    ).encode()
+    offsets = np.zeros(len(samples) + 1, dtype="<i8")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(MAGIC + len(header).to_bytes(8, "little") + header + labels_N.tobytes())
+            index_at = file.tell()
+            file.write(offsets.tobytes())
+            for number, (images, sample) in enumerate(samples):
+                offsets[number + 1] = offsets[number] + file.write(images.read(sample))
+            file.seek(index_at)
+            file.write(offsets.tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _samples(splits: Splits) -> Iterator[tuple[EncodedImages, int]]:
+    for images in (splits.train, splits.test):
+        for sample in range(len(images.labels)):
+            yield images, sample
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Pack a folder; gives the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m ddpjob_recipes.pack", description="Pack an image folder.")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="with train/<class>/ and test/<class>/")
+    parser.add_argument("file", type=Path, metavar="FILE", help=f"to write; {FILE_NAME} in a data folder is found")
+    given = parser.parse_args(arguments)
+    try:
+        splits = open_folder(given.folder)
+        write_packed(splits, given.file)
+    except (ConfigError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(
+        f"{given.file}: {len(splits.train.labels)} training and {len(splits.test.labels)} held-out images of"
+        f" {len(splits.classes)} classes, {given.file.stat().st_size} bytes"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

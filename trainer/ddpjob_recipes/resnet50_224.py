@@ -1,0 +1,59 @@
+# ruff: noqa: N806 - tensors carry their shape in their name
+"""Recipes `resnet50-224` and `resnet50-224-synthetic`: ResNet-50 at 224 pixels, as for ImageNet.
+
+The first takes an image folder or packed file of any size from the disk; the second has random images on the device, to
+measure all but the data.
+"""
+
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import nn
+from torchvision.models import resnet50
+
+from ddpjob_recipes.host_images import HostImages
+from ddpjob_recipes.pack import open_images
+from ddpjob_trainer.data import DataSet, Preparation, Split
+from ddpjob_trainer.recipes import Recipe
+
+SIZE = 224
+#: Mean and standard deviation of ImageNet's training images, times 255 (0.485, 0.456, 0.406; 0.229, 0.224, 0.225).
+IMAGENET = Preparation(mean=(123.675, 116.28, 103.53), std=(58.395, 57.12, 57.375), max_shift=0, flip="random")
+SYNTHETIC_TRAIN, SYNTHETIC_TEST, SYNTHETIC_CLASSES = 2048, 256, 1000
+
+
+def load(path: Path) -> DataSet:
+    """Both splits, decoded as they are used. Raises ConfigError where the path is not laid out as expected."""
+    splits = open_images(path)
+    host_images = partial(HostImages, normalisation=IMAGENET, size=SIZE)
+    return DataSet(
+        train=host_images(encoded=splits.train),
+        test=host_images(encoded=splits.test),
+        num_classes=len(splits.classes),
+        on_host=True,
+    )
+
+
+def load_synthetic(_: Path) -> DataSet:
+    """Random pixels and labels: the same ones each time."""
+    generator = torch.Generator().manual_seed(0)
+
+    def split(num_samples: int) -> Split:
+        images_NCHW = torch.randint(0, 256, (num_samples, 3, SIZE, SIZE), dtype=torch.uint8, generator=generator)
+        labels_N = torch.randint(0, SYNTHETIC_CLASSES, (num_samples,), generator=generator)
+        return Split(images_NCHW=images_NCHW, labels_N=labels_N, preparation=IMAGENET)
+
+    return DataSet(train=split(SYNTHETIC_TRAIN), test=split(SYNTHETIC_TEST), num_classes=SYNTHETIC_CLASSES)
+
+
+def model(num_classes: int) -> nn.Module:
+    """ResNet-50; each residual branch starts at zero (Goyal et al. 2017, section 5.1)."""
+    network: nn.Module = resnet50(num_classes=num_classes, zero_init_residual=True)
+    return network
+
+
+RECIPES = {
+    "resnet50-224": Recipe(load=load, model=model, label_smoothing=0.1),
+    "resnet50-224-synthetic": Recipe(load=load_synthetic, model=model, label_smoothing=0.1),
+}

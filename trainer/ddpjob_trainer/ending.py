@@ -1,0 +1,97 @@
+"""How a rank leaves: what the run came to, what it left behind, and last words with the right exit code."""
+
+import os
+import signal
+import sys
+import traceback
+from typing import NoReturn
+
+from ddpjob_trainer import contract, distributed, replicas, termination
+from ddpjob_trainer.checkpoints.claim import Fenced
+from ddpjob_trainer.config import ConfigError
+from ddpjob_trainer.launch.identity import Worker
+from ddpjob_trainer.loop import Training
+from ddpjob_trainer.watch import evidence, limiter
+from ddpjob_trainer.watch.watchdog import Watchdog
+
+
+def tell(training: Training, *, complete: bool) -> None:
+    """Where the time went, what came out, and the evidence file. All ranks take part."""
+    gang, report, config = training.gang, training.report, training.config
+    ranks = gang.all_gather(limiter.spent(training.timeline, gang.device))
+    hardware = gang.all_gather(evidence.hardware(gang.device))
+    if gang.rank != 0:
+        return
+    if training.timeline.num_steps:
+        report.say(limiter.report(ranks))
+    digest = replicas.model_digest(training.state.model)
+    if complete:
+        report.say(f"weights sha256 {digest}")
+        report.end()
+    path = evidence.write(
+        training.timeline,
+        os.environ,
+        complete=complete,
+        config=config.model_dump(by_alias=True),
+        seed=config.seed,
+        world_size=gang.world_size,
+        hardware=hardware,
+        first_step=report.first_step,
+        last_step=training.state.step,
+        accuracy_by_step=report.accuracies,
+        weights_sha256=digest,
+        time_shares=limiter.shares(ranks),
+    )
+    if path is not None:
+        report.say(f"evidence in {path}")
+
+
+def stopped(training: Training) -> int:
+    """The exit code of a run that was asked to stop, after all ranks have parted: so rank 0's checkpoint is there."""
+    step = training.state.step
+    if training.checkpoints is None:
+        training.report.say(f"stopped on request after step {step}; nothing is saved")
+        return contract.EXIT_TERMINATED
+    training.report.say(f"stopped on request after step {step}; the checkpoint of it is complete")
+    if training.gang.rank == 0:
+        termination.write(f"{contract.TERMINATION_CHECKPOINT_PREFIX}{step}", echo=False)
+    return contract.EXIT_CHECKPOINTED
+
+
+def fail(error: BaseException, worker: Worker, watchdog: Watchdog, training: Training | None = None) -> NoReturn:
+    """Say what happened and end without the usual teardown, which would wait for ranks that may be gone.
+
+    Only a checkpoint that is being written is waited for, since the next attempt begins with it.
+
+    The message is written before this process's connections close: no other rank can fail of it earlier.
+    """
+    echo = distributed.is_peer_loss(error)
+    code, text = contract.EXIT_PROGRAM_ERROR, termination.of_exception(error, rank=worker.rank, echo=echo)
+    if isinstance(error, ConfigError | Fenced):
+        code = contract.EXIT_BAD_CONFIG if isinstance(error, ConfigError) else contract.EXIT_FENCED
+        text = f"rank {worker.rank}\n{error}"
+        print(error, file=sys.stderr)
+    else:
+        traceback.print_exception(error)
+    if echo:
+        code = contract.EXIT_PEER_LOST
+        if lost := watchdog.name_lost_peer():
+            text = f"rank {worker.rank}{contract.TERMINATION_ECHO_SUFFIX}\n{lost}"
+        print(f"rank {worker.rank}: lost a peer; {lost or 'the cause is on another rank'}", file=sys.stderr)
+    elif isinstance(error, KeyboardInterrupt):
+        code = 128 + signal.SIGINT
+    elif distributed.is_out_of_memory(error):
+        code = contract.EXIT_OUT_OF_MEMORY
+    if not echo:
+        watchdog.say_farewell("".join(traceback.format_exception_only(error)).strip())
+    termination.write(text, echo=echo)
+    if training is not None and not isinstance(error, Fenced):
+        training.writer.linger()
+    leave(code)
+
+
+def leave(code: int) -> NoReturn:
+    """End at once: the interpreter's way out would finish what threads have begun, such as decoding images ahead."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

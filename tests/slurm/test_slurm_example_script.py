@@ -1,0 +1,42 @@
+from pathlib import Path
+
+import pytest
+
+from slurm_training import DIGITS, weights
+from testbed import wait_for
+
+SCRIPT = Path(__file__).parents[2] / "trainer/examples/slurm.sbatch"
+
+
+@pytest.mark.parametrize(("chosen", "told"), [("", "launcher srun, "), ("torchrun", "launcher srun torchrun, ")])
+def test_the_batch_script_trains_on_two_nodes(slurm, variables, expected_weights, tmp_path, chosen, told):
+    output = tmp_path / "job.out"
+    done = slurm.run(
+        *("sbatch", "--wait", "--ntasks-per-node=1", f"--output={output}", SCRIPT, *DIGITS),
+        environment={**variables, **({"LAUNCHER": chosen} if chosen else {})},
+    )
+    assert done.returncode == 0, done.stdout + output.read_text()
+    assert f"{told}world size 2" in output.read_text()
+    assert weights(output.read_text()) == expected_weights
+
+
+def test_a_job_whose_time_is_nearly_up_saves_and_is_queued_again(slurm, variables, tmp_path):
+    output, folder = tmp_path / "job.out", tmp_path / "checkpoints"
+    long = ("--set", "recipe=digits", "-e", "1000")
+    submitted = slurm.run(
+        *("sbatch", "--parsable", "--ntasks-per-node=1", f"--output={output}", SCRIPT, *long),
+        environment={**variables, "DDPJOB_CHECKPOINT_DIR": str(folder)},
+    )
+    job = submitted.stdout.strip()
+    try:
+        wait_for("a first loss", lambda: output.exists() and " loss " in output.read_text(), seconds=120)
+        slurm.run("scancel", "--signal=TERM", job)  # what --signal=TERM@120 does: to the steps, not to the script
+        wait_for(
+            "the job to be queued again",
+            lambda: "Restarts=1" in slurm.run("scontrol", "show", "job", job).stdout,
+            seconds=60,
+        )
+        assert "stopped on request" in output.read_text()
+        assert list(folder.glob("*")), "a checkpoint is there for the next start"
+    finally:
+        slurm.run("scancel", job)

@@ -12,6 +12,10 @@ export PYTHONPATH := operator:trainer:tests
 
 NODES ?= 2
 CLUSTER ?= default
+# Further arguments of the programmes below, as their --help tells.
+BENCH ?=
+CHAOS ?=
+SOAK ?=
 
 .PHONY: help
 help: ## Show this list
@@ -51,7 +55,8 @@ demo: $(VENV)/demo.stamp ## Train a network with two DDP ranks on this machine, 
 
 .PHONY: test
 test: $(VENV)/dev.stamp ## Run every test that needs no root and no container runtime
-	@$(BIN)/pytest tests/unit tests/property tests/integration tests/chart
+	@$(BIN)/pytest tests/unit tests/simulation tests/property tests/integration tests/chart tests/pains tests/bench \
+		--ignore tests/integration/operator/faults
 
 # --- Development ------------------------------------------------------------------------------------------------------
 
@@ -73,6 +78,7 @@ generate: $(VENV)/dev.stamp ## Write the CRD, the plain manifests and the README
 	@$(BIN)/python -m ddpjob_operator.api.crd > manifests/crd/ddpjob.yaml
 	@cp manifests/crd/ddpjob.yaml charts/ddpjob-operator/files/crd/ddpjob.yaml
 	@$(BIN)/python -m ddpjob_operator.api.reference README.md
+	@$(BIN)/python -m ddpjob_operator.core.failure_table operator/ddpjob_operator/README.md
 	@HELM=$$($(BIN)/python -m testbed path helm) manifests/operator/render.sh > manifests/operator/operator.yaml
 
 LOCK := $(VENV)/uv/bin/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
@@ -108,7 +114,35 @@ need-root:
 e2e: need-root $(VENV)/dev.stamp ## Run the end-to-end tests on two real nodes with the real images (as root)
 	@test -n "$${E2E_KUBECONFIG:-}" || $(BIN)/pytest tests/nodes
 	@$(BIN)/pytest --timeout=600 tests/e2e
+	@test -n "$${E2E_KUBECONFIG:-}" || $(BIN)/pytest --timeout=600 tests/chaos
+
+.PHONY: slurm
+slurm: $(VENV)/dev.stamp ## Run the trainer under a real Slurm of two nodes (as root; installs Debian's slurmd and munge)
+	@test "$$(id -u)" = 0 || { echo "make slurm runs Slurm's daemons and needs root" >&2; exit 1; }
+	@$(BIN)/pytest tests/slurm
 
 .PHONY: demo-cluster
 demo-cluster: need-root $(VENV)/dev.stamp ## The whole path on a real cluster: images, helm install, kubectl apply, logs, result
 	@$(BIN)/python tests/e2e/demo_cluster.py
+
+# --- Proof ------------------------------------------------------------------------------------------------------------
+
+.PHONY: bench-operator
+bench-operator: $(VENV)/dev.stamp ## Time the operator against a real control plane: make bench-operator BENCH='lives --name mine'
+	@$(BIN)/python -m bench.operators $(BENCH)
+
+.PHONY: bench-trainer
+bench-trainer: $(VENV)/dev.stamp ## Time the trainer beside the plain DDP script: make bench-trainer BENCH='--ranks 2' (other commands: README of trainer/)
+	@$(BIN)/python -m ddpjob_measure bench $(BENCH)
+
+.PHONY: faults
+faults: $(VENV)/dev.stamp ## Meet every fault of the API server, and kill the operator 100 times
+	@$(BIN)/pytest tests/integration/operator/faults
+
+.PHONY: soak
+soak: $(VENV)/dev.stamp ## Run 100,000 random schedules of the simulation; the seed is printed: make soak SOAK='--seed 7'
+	@$(BIN)/python -m simulation.soak $(SOAK)
+
+.PHONY: chaos
+chaos: need-root $(VENV)/dev.stamp ## Meet a job in every phase with every fault, on two real nodes (an hour; as root): make chaos CHAOS='--faults pod-evicted'
+	@$(BIN)/python -m chaos $(CHAOS)

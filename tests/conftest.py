@@ -22,7 +22,11 @@ def control_plane() -> Iterator[testbed.ControlPlane]:
 def ddpjob_crd(control_plane: testbed.ControlPlane) -> testbed.ControlPlane:
     """The control plane with the DDPJob type installed and served."""
     control_plane.kubectl("apply", "--server-side", "-f", str(REPOSITORY / "manifests/crd"))
-    control_plane.kubectl("wait", "--for=condition=Established", "crd/ddpjobs.ddpjob.dev", "--timeout=30s")
+    testbed.wait_for(  # `kubectl wait` fails on a type so new that it has no conditions yet
+        "the API server to serve DDPJobs",
+        lambda: "ddpjobs" in control_plane.kubectl("api-resources", "--api-group=ddpjob.dev", "-o", "name"),
+        seconds=30,
+    )
     return control_plane
 
 

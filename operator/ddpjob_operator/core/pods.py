@@ -132,13 +132,14 @@ def _away_from(nodes: Sequence[str]) -> dict[str, Any]:
 
 
 def _container(job: Job, spec: DDPJobSpec, image: str, rank: int, mounts: list[Body]) -> dict[str, Any]:
-    own = _environment(job, spec, rank)
+    own: list[Body] = [{"name": name, "value": value} for name, value in _environment(job, spec, rank).items()]
+    own.append({"name": contract.NODE_NAME, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}})
     users = [variable.model_dump(by_alias=True, mode="json", exclude_unset=True) for variable in spec.env]
     container: dict[str, Any] = {
         "name": names.MAIN_CONTAINER,
         "image": image,
         "command": _command(spec),
-        "env": _merged_list([{"name": n, "value": v} for n, v in own.items()], users, "env"),
+        "env": _merged_list(own, users, "env"),
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -197,6 +198,8 @@ def _environment(job: Job, spec: DDPJobSpec, rank: int) -> dict[str, str]:
         environment[contract.DDPJOB_CHECKPOINT_DIR] = f"{contract.CHECKPOINT_DIR}/{job.namespace}/{job.name}"
     if spec.data:
         environment[contract.DDPJOB_DATA_DIR] = contract.DATA_DIR
+    if spec.gpus_per_node:
+        environment[contract.DDPJOB_GPUS_PER_NODE] = str(spec.gpus_per_node)
     return environment
 
 

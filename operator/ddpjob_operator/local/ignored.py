@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from ddpjob_operator.api.names import contract
 from ddpjob_operator.core.model import Body
 from ddpjob_operator.local.volumes import Mount
 
@@ -23,6 +24,12 @@ def ignored_parts(pod: Body, mounts: Iterable[Mount]) -> tuple[str, ...]:
     return (
         *fields,
         *(f"container {container['name']}" for container in others),
-        *(f"env {variable['name']} (valueFrom)" for variable in main.get("env") or () if "valueFrom" in variable),
+        *(f"env {name} (valueFrom)" for name in _from_elsewhere(main)),
         *(f"{m.instead_of} at {m.path} (instead: {m.folder})" for m in mounts if m.instead_of),
     )
+
+
+def _from_elsewhere(container: Body) -> list[str]:
+    """Variables whose values only a cluster has; which node this is needs no telling where there is one."""
+    found = [variable["name"] for variable in container.get("env") or () if "valueFrom" in variable]
+    return [name for name in found if name != contract.NODE_NAME]

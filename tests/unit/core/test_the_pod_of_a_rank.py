@@ -33,7 +33,7 @@ def test_the_environment_of_the_process_group(nodes, processes, rank, expected) 
 
 
 def test_every_variable_of_the_contract_is_there() -> None:
-    found = environment(job(checkpoint={"volume": {"emptyDir": {}}}, data={"volume": {"emptyDir": {}}}))
+    found = environment(job(checkpoint={"volume": {"emptyDir": {}}}, data={"volume": {"emptyDir": {}}}, gpusPerNode=1))
 
     assert found == {
         "MASTER_ADDR": "job-master.default.svc",
@@ -54,6 +54,8 @@ def test_every_variable_of_the_contract_is_there() -> None:
         "DDPJOB_NAMESPACE": "default",
         "DDPJOB_UID": "job-uid",
         "DDPJOB_ATTEMPT": "1",
+        "DDPJOB_GPUS_PER_NODE": "1",
+        "NODE_NAME": None,
         "DDPJOB_CHECKPOINT_DIR": "/checkpoints/default/job",
         "DDPJOB_DATA_DIR": "/data",
         "PYTHONUNBUFFERED": "1",

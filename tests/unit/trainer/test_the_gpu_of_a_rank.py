@@ -37,3 +37,18 @@ def test_a_rank_without_a_gpu_is_told(monkeypatch):
 
 def test_without_gpus_ranks_train_on_the_cpu(monkeypatch):
     assert device_of(monkeypatch, local_rank=1, num_gpus=0) == "cpu"
+
+
+@pytest.mark.parametrize("num_gpus", [0, 1, 3])
+def test_a_node_that_does_not_show_the_gpus_of_the_pod_is_no_place_to_train_on(monkeypatch, num_gpus):
+    monkeypatch.setenv("DDPJOB_GPUS_PER_NODE", "4")
+    monkeypatch.setenv("DDPJOB_NAME", "job")
+    monkeypatch.setenv("NODE_NAME", "node-7")
+    with pytest.raises(RuntimeError, match=rf"on node node-7 was given 4 GPUs, .* sees {num_gpus}: .* nvidia-smi"):
+        device_of(monkeypatch, local_rank=0, num_gpus=num_gpus)
+
+
+def test_a_choice_of_gpus_is_respected(monkeypatch):
+    monkeypatch.setenv("DDPJOB_GPUS_PER_NODE", "4")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert device_of(monkeypatch, local_rank=0, num_gpus=0) == "cpu"

@@ -20,6 +20,15 @@ uncompiled = [file for file in files if not os.path.exists(importlib.util.cache_
 print(*uncompiled, *[file for file in pathlib.Path("/opt").rglob("*") if not file.is_symlink() and os.access(file, os.W_OK)])
 """
 
+#: What torch.compile needs on a GPU beside Python packages.
+COMPILE_AS_TRITON_DOES = """
+import subprocess, sysconfig
+source = "#include <Python.h>\\nint main(void) { return Py_REFCNT(Py_None) == 0; }"
+include = "-I" + sysconfig.get_path("include")
+subprocess.run(["gcc", "-shared", "-fPIC", include, "-x", "c", "-", "-o", "/tmp/stub.so"], input=source.encode(), check=True)
+print("compiled")
+"""
+
 
 @pytest.fixture(scope="module", autouse=True)
 def built() -> dict[str, images.Image]:
@@ -33,6 +42,7 @@ def built() -> dict[str, images.Image]:
         ("trainer", ["python", "-m", "ddpjob_trainer", "--help"], "--config-json"),
         ("trainer", ["torchrun", "--help"], "--nproc-per-node"),
         ("trainer", ["python", "-c", "import torch, torchvision, sklearn; print(torch.ones(2).sum().item())"], "2.0"),
+        ("trainer", ["python", "-c", COMPILE_AS_TRITON_DOES], "compiled"),
     ],
 )
 def test_a_stranger_runs_it(target: str, command: list[str], expected: str) -> None:

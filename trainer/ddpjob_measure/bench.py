@@ -2,6 +2,7 @@
 
 import argparse
 import datetime
+import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -20,8 +21,10 @@ from ddpjob_trainer import config, contract, recipes
 
 #: The recipes that the plain script can train, since their images come from a folder and are of CIFAR-10's size.
 WITH_YARDSTICK = ("resnet18-cifar10", "resnet50-cifar10")
-#: Enough for epochs that are not all beginning and end, few enough to unpack in seconds.
-MIN_IMAGES = 4096
+#: CIFAR-10 has no more. With fewer, an epoch lasts for the whole of a measured run, as its end costs either program.
+MAX_IMAGES = 50_000
+#: Its images come from a folder and are photographs.
+PHOTOGRAPHS = "resnet50-224"
 NOTES = (
     (
         "plain: the DDP script as tutorials write it (ddpjob_measure/plain_ddp.py); trainer: this trainer, by profile."
@@ -62,14 +65,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Measure, print the table, write the record of all runs that did not fail."""
+    """Measure, print the table, write the record of all runs that did not fail.
+
+    Raises:
+        ConfigError: the images are not what a recipe is for.
+    """
+    if PHOTOGRAPHS in given.recipes and contract.DDPJOB_DATA_DIR not in os.environ:
+        raise config.ConfigError(
+            f"{PHOTOGRAPHS}: there are no photographs to measure on; name a folder of them in {contract.DDPJOB_DATA_DIR},"
+            f" or measure {PHOTOGRAPHS}-synthetic"
+        )
     facts, series = surroundings(), Series()
     rows: list[tuple[Contender, Figures]] = []
     with tempfile.TemporaryDirectory() as scratch:
-        folder, what = images.provide(Path(scratch), num_train=max(MIN_IMAGES, 2 * (given.batch or 0)))
-        facts["data"] = what
+        everyone = list(contenders(given))
+        num_train = min(MAX_IMAGES, max(num_samples(contender.task) for contender in everyone))
+        folder, facts["data"] = images.provide(Path(scratch), num_train=num_train)
+        facts["plain_dataloader_workers"] = given.workers
         environ = {contract.DDPJOB_DATA_DIR: str(folder)}
-        for num_ranks, contender in product(series.that_fit(given.ranks), contenders(given)):
+        for num_ranks, contender in product(series.that_fit(given.ranks), everyone):
             run_it = partial(processes.run, contender.task, world_size=num_ranks, environ=environ)
             if figures := series.figures(f"{contender.name}, {num_ranks} ranks", run_it):
                 rows.append((contender, figures))
@@ -83,6 +97,11 @@ def run(given: argparse.Namespace) -> int:
         [record.as_row(figures, what=contender.name, recipe=contender.recipe) for contender, figures in rows],
     )
     return series.exit_code()
+
+
+def num_samples(task: Task) -> int:
+    """Of all its steps."""
+    return (task.warmup_steps + task.windows * task.steps + 1) * config.parse_config(task.config).global_batch_size
 
 
 def contenders(given: argparse.Namespace) -> Iterator[Contender]:

@@ -22,6 +22,7 @@ from ddpjob_trainer.numerics import garbage_collector_at_rest
 from ddpjob_trainer.parallel import replicate
 from ddpjob_trainer.report import Reporter, StepTimer
 from ddpjob_trainer.sampling import share
+from ddpjob_trainer.watch.timeline import Phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +42,7 @@ def run(task: Task, place: identity.Worker) -> Figures:
         ConfigError: the task cannot be measured here.
     """
     config = parse_config(task.config)
-    with distributed.join(place, config) as gang:
+    with distributed.join(distributed.meet(place, config)) as gang:
         torch.set_num_threads(min(torch.get_num_threads(), recipes.find(config.recipe).max_threads))
         return _measure(task, place, gang)
 
@@ -99,7 +100,6 @@ def _trainer(task: Task, place: identity.Worker, gang: Gang) -> Measured:
     config = parse_config(task.config)
     os.environ.pop(contract.DDPJOB_CHECKPOINT_DIR, None)
     training = worker.set_up(config, place, gang, Reporter(enabled=False))
-    timer = StepTimer(gang.device, exact=False)
     num_full_steps = len(training.data.train) // config.global_batch_size
     if num_full_steps == 0:
         raise ConfigError(
@@ -108,8 +108,16 @@ def _trainer(task: Task, place: identity.Worker, gang: Gang) -> Measured:
         )
 
     def take_step(step: int) -> None:
-        training.take_step(step % num_full_steps, timer)  # the epoch's last step is a small one
-        training.stop.reached()  # the loop asks it between any two steps
+        """A step as in `Training.train`, with all that belongs to it there."""
+        logged = (step + 1) % config.log_every_steps == 0
+        timer = StepTimer(gang.device, exact=logged, timeline=training.timeline)
+        timer.enter(Phase.AGREE)
+        training.stop.reached()
+        loss = training.take_step(step % num_full_steps, timer)  # the epoch's last step is a small one
+        training.timeline.step_done(step + 1, num_samples=config.global_batch_size)
+        training.report.step_done(step + 1, num_samples=config.global_batch_size)
+        if logged:
+            training.log(loss, timer)
 
     return Measured(
         replica=training.replica,

@@ -41,3 +41,16 @@ def test_the_plain_script_stands_beside_each_recipe_it_can_train():
         ("plain resnet18-cifar10", "plain"),
         ("trainer resnet18-cifar10 fast", "trainer"),
     ]
+
+
+def test_no_epoch_ends_within_a_measured_run():
+    given = argparse.Namespace(recipes=["resnet18-cifar10"], profiles=["fast"], batch=64, steps=5, windows=2, workers=2)
+
+    assert {bench.num_samples(row.task) for row in bench.contenders(given)} == {64 * (1 + 2 * 5 + 1)}
+
+
+def test_photographs_are_not_made_up(capsys, monkeypatch):
+    monkeypatch.delenv("DDPJOB_DATA_DIR", raising=False)
+
+    assert main(["bench", "--recipes", "resnet50-224"]) == 2
+    assert "name a folder of them in DDPJOB_DATA_DIR, or measure resnet50-224-synthetic" in capsys.readouterr().err

@@ -18,7 +18,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store  # torch.distributed's own, which it exports untyped
 
+from ddpjob_trainer import contract
 from ddpjob_trainer.config import ConfigError, TrainerConfig
 from ddpjob_trainer.launch import meeting, preflight
 from ddpjob_trainer.launch.identity import Worker
@@ -85,14 +87,22 @@ class Gang:
             dist.broadcast(buffer, src=0)
 
 
-@contextmanager
-def join(worker: Worker, config: TrainerConfig) -> Iterator[Gang]:
-    """Meet the other ranks; on a clean way out, part from them.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendezvous:
+    """All ranks are there and fit together. `store` is the one that they share."""
 
-    After an exception the group is left as it is: tearing it down would wait for ranks that may be gone.
+    worker: Worker
+    config: TrainerConfig
+    device: torch.device
+    store: Store
+
+
+def meet(worker: Worker, config: TrainerConfig) -> Rendezvous:
+    """Wait for the other ranks and compare notes with them.
 
     Raises:
         ConfigError: there is no GPU for this local rank, or `meeting` or `preflight` refuse.
+        RuntimeError: the node does not show the GPUs that its pod was given.
         PeersMissingError: others did not come in time.
     """
     device = _device(worker)
@@ -100,8 +110,18 @@ def join(worker: Worker, config: TrainerConfig) -> Iterator[Gang]:
     os.environ.update(worker.environment())
     store = meeting.open_store(worker)
     preflight.check(store, worker, config, device)
+    return Rendezvous(worker=worker, config=config, device=device, store=store)
+
+
+@contextmanager
+def join(met: Rendezvous) -> Iterator[Gang]:
+    """Connect to the other ranks; on a clean way out, part from them.
+
+    After an exception the group is left as it is: tearing it down would wait for ranks that may be gone.
+    """
+    worker, config, device = met.worker, met.config, met.device
     timeout = timedelta(seconds=config.longest_standstill_seconds + AFTER_THE_VERDICT_SECONDS)
-    store.set_timeout(timeout)
+    met.store.set_timeout(timeout)
     # gloo would bind to what the host's own name resolves to, which is loopback or nothing on some hosts.
     if interface := _interface(worker):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
@@ -110,7 +130,7 @@ def join(worker: Worker, config: TrainerConfig) -> Iterator[Gang]:
             os.environ.setdefault(name, value)
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
-        store=store,
+        store=met.store,
         rank=worker.rank,
         world_size=worker.world_size,
         timeout=timeout,
@@ -179,9 +199,15 @@ def _address_of(probe: socket.socket, interface: str) -> bytes | None:
 
 
 def _device(worker: Worker) -> torch.device:
-    if not torch.cuda.is_available():
+    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    asked_for = int(os.environ.get(contract.DDPJOB_GPUS_PER_NODE, "0"))
+    if num_gpus < asked_for and "CUDA_VISIBLE_DEVICES" not in os.environ:
+        raise RuntimeError(
+            f"{preflight.place(os.environ)} was given {asked_for} GPUs, and torch (CUDA {torch.version.cuda}) sees"
+            f" {num_gpus}: a GPU there is broken, or the driver is too old; nvidia-smi on that node says which"
+        )
+    if not num_gpus:
         return torch.device("cpu")
-    num_gpus = torch.cuda.device_count()
     # Where each process is shown a GPU of its own (srun --gpus-per-task=1), that is its first. `preflight` tells it from
     # one GPU for all.
     index = 0 if num_gpus == 1 else worker.local_rank

@@ -40,7 +40,10 @@ def run(config: TrainerConfig, worker: Worker, *, imported_from: float | None = 
     training = None
     try:
         timeline.enter(Phase.RENDEZVOUS)
-        with distributed.join(worker, config) as gang, Reporter(enabled=worker.rank == 0) as report, watchdog:
+        met = distributed.meet(worker, config)
+        timeline.enter(Phase.CONNECT)
+        watchdog.watch(met.store, worker)
+        with distributed.join(met) as gang, Reporter(enabled=worker.rank == 0) as report, watchdog:
             training = set_up(config, worker, gang, report, timeline)
             complete = training.run()
             ending.tell(training, complete=complete)

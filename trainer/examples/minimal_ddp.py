@@ -7,7 +7,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 on_gpu = torch.cuda.is_available()
-device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if on_gpu else torch.device("cpu")
+gpu = int(os.environ.get("LOCAL_RANK", "0")) % max(1, torch.cuda.device_count())
+device = torch.device("cuda", gpu) if on_gpu else torch.device("cpu")
 alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
 dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None, **alone)
 rank, world_size = dist.get_rank(), dist.get_world_size()

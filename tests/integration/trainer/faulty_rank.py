@@ -1,6 +1,6 @@
 """A trainer with one rank that goes wrong: FAULT says how, FAULTY_RANK which; the fault comes at step FAULT_STEP.
 
-With CHECK it comes within the set-up instead, where that function of `preflight` is called.
+With CHECK it comes within the set-up instead, where that function of `preflight` is called, or `new_group` of torch.
 """
 
 import os
@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 
 import torch
+import torch.distributed as dist
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -24,14 +25,15 @@ REPLICAS: list[DistributedDataParallel] = []
 
 def batch_of_a_faulty_rank(feed: Feed, step: int) -> object:
     """Feed.batch, with the fault at its step."""
-    if os.environ["FAULTY_RANK"] == str(feed.rank) and step == int(os.environ["FAULT_STEP"]):
+    first_start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+    if first_start and os.environ["FAULTY_RANK"] == str(feed.rank) and step == int(os.environ["FAULT_STEP"]):
         if os.environ["FAULT"] == "raise":
             raise LookupError("the disk of sample 7 is on fire")
         FAULTS[os.environ["FAULT"]]()
     return BATCH(feed, step)
 
 
-def check_of_a_faulty_rank(*_: object) -> None:
+def check_of_a_faulty_rank(*_: object, **__: object) -> None:
     """In the place of a check that all ranks take part in."""
     FAULTS[os.environ["FAULT"]]()
 
@@ -81,7 +83,7 @@ if __name__ == "__main__":
         sys.exit(launcher.run(place, [sys.executable, *sys.argv], os.environ))
     Feed.batch = batch_of_a_faulty_rank  # type: ignore[method-assign, assignment]  # that is the fault
     if os.environ.get("CHECK") and os.environ["FAULTY_RANK"] == os.environ["RANK"]:
-        setattr(preflight, os.environ["CHECK"], check_of_a_faulty_rank)
+        setattr(dist if os.environ["CHECK"] == "new_group" else preflight, os.environ["CHECK"], check_of_a_faulty_rank)
     register_module_forward_pre_hook(note_replica)
     if os.environ["FAULT"] == "drift":
         register_optimizer_step_post_hook(step_of_a_drifting_rank)

@@ -31,11 +31,17 @@ WATCHED = """
 import time
 import torch.distributed as dist
 from ddpjob_trainer.config import parse_config
+from ddpjob_trainer.launch import identity
 from ddpjob_trainer.watch.timeline import Phase, Timeline
 from ddpjob_trainer.watch.watchdog import Watchdog
 
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 timeline = Timeline()
+
+
+def watching(config):
+    watchdog = Watchdog(config, timeline)
+    watchdog.watch(dist.HashStore(), identity.resolve({}))
+    return watchdog
 """
 
 

@@ -16,7 +16,7 @@ def judge(watchdog):
 
 Watchdog._judge = judge
 config = parse_config({"recipe": "digits", "firstStepTimeoutSeconds": 1, "stepTimeoutSeconds": 1})
-with Watchdog(config, timeline):
+with watching(config):
     timeline.enter(Phase.DATA)
     time.sleep(60)
 """

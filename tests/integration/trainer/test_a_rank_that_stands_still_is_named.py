@@ -25,6 +25,14 @@ def test_a_rank_that_hangs_before_a_collective_of_the_set_up_is_named(tmp_path, 
     assert f" is late: in {phase} after 0 steps; rank 0 waits in {phase} after 0 steps" in rank_0.message
 
 
+def test_a_rank_that_stops_while_the_groups_are_made_is_named(tmp_path):
+    keys = ("firstStepTimeoutSeconds=4",)
+    with two_ranks(tmp_path, *keys, fault="stop", faulty_rank=1, check="new_group") as (rank_0, _):
+        assert rank_0.wait() == contract.EXIT_HUNG
+    assert rank_0.message.startswith("rank 0\nrank 1 (host ")
+    assert rank_0.message.endswith("last seen in connect after 0 steps; rank 0 waits in connect after 0 steps")
+
+
 def test_a_stopped_rank_is_named_by_the_others(tmp_path):
     with two_ranks(tmp_path, fault="stop", faulty_rank=1) as (rank_0, _):
         assert rank_0.wait() == contract.EXIT_HUNG

@@ -25,7 +25,7 @@ def test_two_ranks_leave_their_spans_and_one_evidence_file(tmp_path):
         spans = spans_of(folder / f"attempt-1-rank-{rank}.jsonl")
         assert {span["rank"] for span in spans} == {rank}
         names = [span["span"] for span in spans]
-        assert names[:3] == ["start", "import", "rendezvous"]
+        assert names[:4] == ["start", "import", "rendezvous", "connect"]
         assert {"data", "first_step", "steps", "checkpoint", "evaluate"} <= set(names)
         steps = [span for span in spans if span["span"] in ("first_step", "steps")]
         assert sum(span["num_steps"] for span in steps) == 46

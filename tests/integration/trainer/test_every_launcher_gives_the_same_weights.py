@@ -4,15 +4,18 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
 
+from ddpjob_trainer import contract
 from training_runs import finished, free_port, ranks_by_hand, started
 
 KEYS = ("epochs=1", "globalBatchSize=256")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 TRAINER = (sys.executable, "-m", "ddpjob_trainer")
+FAULTY_RANK = str(Path(__file__).parent / "faulty_rank.py")
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +65,16 @@ def test_the_operators_local_backend(tmp_path, expected):
 def test_torchrun(tmp_path, expected):
     run = finished(tmp_path, *KEYS, ranks=0, command=(*TORCHRUN, "--nproc-per-node=2", "-m", "ddpjob_trainer"))
     assert "launcher torchrun, world size 2" in run.text
+    assert run.weights == expected
+
+
+def test_torchrun_that_starts_its_ranks_again(tmp_path, expected):
+    fault = {"FAULT": "raise", "FAULTY_RANK": "1", "FAULT_STEP": "3"}
+    job = {contract.DDPJOB_CHECKPOINT_DIR: str(tmp_path / "checkpoints")}
+    command = (*TORCHRUN, "--nproc-per-node=2", "--max-restarts=1", FAULTY_RANK)
+    run = finished(tmp_path, *KEYS, "checkpointEverySteps=2", ranks=0, command=command, environ={**fault, **job})
+    assert "the disk of sample 7 is on fire" in run.text
+    assert "resumed from step 2 in " in run.text
     assert run.weights == expected
 
 

@@ -5,7 +5,7 @@ from standstill import watched
 
 SCRIPT = """
 config = parse_config({"recipe": "digits", "firstStepTimeoutSeconds": 4, "stepTimeoutSeconds": 1})
-with Watchdog(config, timeline):
+with watching(config):
     timeline.begin_training(step=0)
     time.sleep(2)
     print("the first step", flush=True)

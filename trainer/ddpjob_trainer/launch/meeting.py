@@ -50,8 +50,9 @@ def open_store(worker: Worker) -> Store:
     if worker.world_size == 1:  # needs no port, so that any number can run side by side
         return HashStore()
     _wait_for_name(worker)
-    uid, attempt = (os.environ.get(name, "") for name in (contract.DDPJOB_UID, contract.DDPJOB_ATTEMPT))
-    return PrefixStore(f"{uid}/{attempt}", _open_store(worker, gathering()))
+    # torchrun's agent serves one store to all the times that it starts its ranks (--max-restarts).
+    these = (contract.DDPJOB_UID, contract.DDPJOB_ATTEMPT, "TORCHELASTIC_RESTART_COUNT")
+    return PrefixStore("/".join(os.environ.get(name, "") for name in these), _open_store(worker, gathering()))
 
 
 def _open_store(worker: Worker, deadline: timedelta) -> Store:

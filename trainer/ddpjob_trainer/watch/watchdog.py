@@ -30,6 +30,7 @@ from torch.distributed import distributed_c10d
 
 from ddpjob_trainer import contract, termination
 from ddpjob_trainer.config import SLOW_PHASE_FACTOR, TrainerConfig
+from ddpjob_trainer.launch.identity import Worker
 from ddpjob_trainer.watch import verdict
 from ddpjob_trainer.watch.timeline import Phase, Timeline
 from ddpjob_trainer.watch.verdict import Place
@@ -48,7 +49,7 @@ FOR_EVER = timedelta(days=7)
 
 
 class Watchdog:
-    """Watches from `__enter__` to a clean `__exit__`, between which a process group must be there."""
+    """Watches from `watch` on, which all ranks call once they have met, to a clean way out of its `with` block."""
 
     def __init__(self, config: TrainerConfig, timeline: Timeline) -> None:
         self._config = config
@@ -60,13 +61,18 @@ class Watchdog:
         self._asked: dict[int, float] = {}
         self._last: Store | None = None  # until the ranks have met
 
-    def __enter__(self) -> Self:
-        self._rank, self._world_size = dist.get_rank(), dist.get_world_size()
+    def watch(self, store: Store, worker: Worker) -> None:
+        """Begin. `store` is the one that the ranks met in; it need not have made a process group of them yet."""
+        self._rank, self._world_size = worker.rank, worker.world_size
         # One for each thread: a store serves one caller at a time, and the listener waits in its own.
-        self._notes, self._ear, self._judge_store, self._last = (_connect() for _ in range(4))
+        self._notes, self._ear, self._judge_store, self._last = (
+            PrefixStore("watchdog", store.clone()) for _ in range(4)
+        )
         self._note()
         self._listener = self._start(self._listen)
         self._start(self._watch)
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, error: object, *_: object) -> None:
@@ -232,8 +238,8 @@ class Watchdog:
             limit_seconds=limit
             if self._timeline.past_first_step
             else max(limit, self._config.first_step_timeout_seconds),
-            num_collectives=_num_collectives(distributed_c10d._get_default_group()),
-            num_control_collectives=sum(map(_num_collectives, _other_groups())),
+            num_collectives=sum(map(_num_collectives, _groups(default=True))),
+            num_control_collectives=sum(map(_num_collectives, _groups(default=False))),
         )
 
     def _note(self) -> None:
@@ -267,10 +273,9 @@ class Watchdog:
         return thread
 
 
-def _other_groups() -> list[dist.ProcessGroup]:
-    """The control group; every rank is in it."""
-    default = distributed_c10d._get_default_group()
-    return [group for group in tuple(distributed_c10d._world.pg_map) if group is not default]
+def _groups(*, default: bool) -> list[dist.ProcessGroup]:
+    """The default group, or the others (the control group); none before they are made. Every rank is in all of them."""
+    return [group for group in tuple(distributed_c10d._world.pg_map) if (group is dist.group.WORLD) is default]
 
 
 def _num_collectives(group: dist.ProcessGroup) -> int:
@@ -279,10 +284,6 @@ def _num_collectives(group: dist.ProcessGroup) -> int:
         return int(group._get_sequence_number_for_group())  # type: ignore[attr-defined]
     except RuntimeError:
         return 0
-
-
-def _connect() -> Store:
-    return PrefixStore("watchdog", distributed_c10d._get_default_store().clone())
 
 
 def _poll(true: Callable[[], bool], seconds: float) -> None:

@@ -1,11 +1,11 @@
-"""`python -m ddpjob_measure bench|scale|compare|buckets|overhead|verify-resume`: what the trainer costs and keeps, measured."""
+"""`python -m ddpjob_measure bench|scale|accuracy|compare|buckets|overhead|verify-resume`: what the trainer costs and keeps, measured."""
 
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from ddpjob_measure import bench, bucket_report, compare, overhead, scale, verify_resume
+from ddpjob_measure import accuracy, bench, bucket_report, compare, overhead, scale, verify_resume
 from ddpjob_measure.task import MeasureError
 from ddpjob_trainer import contract
 from ddpjob_trainer.config import ConfigError
@@ -26,6 +26,7 @@ class Command(Protocol):
 COMMANDS: Mapping[str, Command] = {
     "bench": bench,
     "scale": scale,
+    "accuracy": accuracy,
     "compare": compare,
     "buckets": bucket_report,
     "overhead": overhead,

@@ -85,7 +85,7 @@ def run(given: argparse.Namespace) -> int:
         environ = {contract.DDPJOB_DATA_DIR: str(folder)}
         for num_ranks, contender in product(series.that_fit(given.ranks), everyone):
             run_it = partial(processes.run, contender.task, world_size=num_ranks, environ=environ)
-            if figures := series.figures(f"{contender.name}, {num_ranks} ranks", run_it):
+            if figures := series.result(f"{contender.name}, {num_ranks} ranks", run_it):
                 rows.append((contender, figures))
     series.check_has(rows)
     text = record.page("Speed of the trainer", facts, [_table(rows)], [*NOTES, *series.notes])

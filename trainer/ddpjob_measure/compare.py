@@ -1,7 +1,8 @@
-"""`compare`: DataParallel against DistributedDataParallel, and what SyncBatchNorm costs."""
+"""`compare`: DataParallel against DistributedDataParallel, options of the latter, and what SyncBatchNorm costs."""
 
 import argparse
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,7 +14,17 @@ from ddpjob_measure.task import Figures, Task
 from ddpjob_trainer import config, contract
 from ddpjob_trainer.config import ConfigError
 
-SUBJECTS = ("data-parallel", "sync-batch-norm")
+SUBJECTS = ("data-parallel", "ddp-options", "sync-batch-norm")
+#: Of DDP: keys of the trainer's configuration, and what the trainer leaves as it is or sets for good (`parallel`).
+DDP_OPTIONS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, bool]]] = {
+    "as the trainer has it": ({}, {}),
+    "gradient_as_bucket_view=False": ({}, {"gradient_as_bucket_view": False}),
+    "forward_sync_buffers=True": ({}, {"forward_sync_buffers": True}),
+    "static_graph=True": ({}, {"static_graph": True}),
+    "bucketCapMb 1": ({"bucketCapMb": 1}, {}),
+    "bucketCapMb 100": ({"bucketCapMb": 100}, {}),
+    "gradientCompression bf16": ({"gradientCompression": "bf16"}, {}),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,6 +79,17 @@ def cases(given: argparse.Namespace) -> list[tuple[str, Task, int]]:
                 given.ranks,
             )
             for on in (False, True)
+        ]
+    if given.subject == "ddp-options":
+        return [
+            (
+                name,
+                Task(
+                    program="wrapped", config={**keys, **changed}, options={"wrapper": "ddp", "ddp": options}, **sizes
+                ),
+                given.ranks,
+            )
+            for name, (changed, options) in DDP_OPTIONS.items()
         ]
     wrapped = [("DataParallel", "data-parallel", 1), ("DDP", "ddp", 1), ("DDP", "ddp", given.ranks)]
     return [

@@ -8,29 +8,51 @@ import numpy as np
 from PIL import Image
 
 from ddpjob_trainer import contract
+from ddpjob_trainer.config import ConfigError
 
 #: Names the folder with `cifar10-jpeg.tar.xz`, as for the tests.
 TEST_DATA = "DDPJOB_TEST_DATA"
 ARCHIVE = "cifar10-jpeg.tar.xz"
-NUM_CLASSES, TEST_PER_CLASS, SIZE = 10, 2, 32
+NUM_CLASSES, SIZE = 10, 32
+#: Held-out images where nobody asks how well they are told apart.
+FEW = 20
 
 
 def provide(folder: Path, *, num_train: int) -> tuple[Path, str]:
-    """A folder of images and what is in it: DDPJOB_DATA_DIR, a part of the archive, or else random ones.
+    """A folder of images to time a training on and what is in it: real ones, or else random pixels.
 
     Args:
         folder: An empty folder to put images in, where they have to be made.
-        num_train: Least number of training images to put there, a multiple of 10 or more.
+        num_train: Least number of training images to put there.
+    """
+    try:
+        return photographs(folder, num_train=num_train, num_test=FEW)
+    except ConfigError:
+        _draw(folder, {"train": _per_class(num_train), "test": _per_class(FEW)})
+        return folder, f"{_per_class(num_train) * NUM_CLASSES} synthetic images of CIFAR-10's size (random pixels)"
+
+
+def photographs(folder: Path, *, num_train: int, num_test: int) -> tuple[Path, str]:
+    """The same of real images alone: those of DDPJOB_DATA_DIR, or a part of the archive.
+
+    Raises:
+        ConfigError: there are none.
     """
     if given := os.environ.get(contract.DDPJOB_DATA_DIR):
         return Path(given), f"the images of {given}"
-    per_class = -(-num_train // NUM_CLASSES)
     archive = Path(os.environ.get(TEST_DATA, ""), ARCHIVE)
-    if os.environ.get(TEST_DATA) and archive.exists():
-        _unpack(archive, folder, {"train": per_class, "test": TEST_PER_CLASS})
-        return folder, f"CIFAR-10 (JPEG copy), {per_class * NUM_CLASSES} of its training images"
-    _draw(folder, {"train": per_class, "test": TEST_PER_CLASS})
-    return folder, f"{per_class * NUM_CLASSES} synthetic images of CIFAR-10's size (random pixels)"
+    if not (os.environ.get(TEST_DATA) and archive.exists()):
+        raise ConfigError(
+            f"no images: name a folder of them in {contract.DDPJOB_DATA_DIR}, or in {TEST_DATA} one that holds {ARCHIVE}"
+        )
+    num_by_split = {"train": _per_class(num_train), "test": _per_class(num_test)}
+    _unpack(archive, folder, num_by_split)
+    told = {split: num * NUM_CLASSES for split, num in num_by_split.items()}
+    return folder, f"CIFAR-10 (JPEG copy), {told['train']} training images, {told['test']} held out"
+
+
+def _per_class(num: int) -> int:
+    return -(-num // NUM_CLASSES)
 
 
 def _unpack(archive: Path, folder: Path, num_by_split: dict[str, int]) -> None:

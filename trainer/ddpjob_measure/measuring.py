@@ -157,7 +157,10 @@ def _wrapped(task: Task, _: identity.Worker, gang: Gang) -> Measured:
     torch.manual_seed(config.seed)
     data = recipes.find(config.recipe).load(_data_dir()).to(gang.device)
     network = recipes.find(config.recipe).model(data.num_classes).to(gang.device)
-    model = nn.DataParallel(network) if task.options["wrapper"] == "data-parallel" else replicate(network, config, gang)
+    if task.options["wrapper"] == "data-parallel":
+        model: nn.Module = nn.DataParallel(network)
+    else:
+        model = replicate(network, config, gang, **task.options.get("ddp", {}))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     part = share(config.global_batch_size, rank=gang.rank, world_size=gang.world_size)
     images, labels = next(iter(data.train.batches(part, config.global_batch_size)))

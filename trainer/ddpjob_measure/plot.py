@@ -1,7 +1,8 @@
-"""The scaling plot. Needs matplotlib, which is in the extra `measure`."""
+"""Plots. They need matplotlib, which is in the extra `measure`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ddpjob_measure.task import Figures
 from ddpjob_trainer.config import ConfigError
@@ -13,11 +14,7 @@ def draw(path: Path, points: Sequence[tuple[str, Figures]]) -> None:
     Raises:
         ConfigError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure  # optional, and slow to load
-    except ImportError as error:
-        raise ConfigError("plot: matplotlib is not installed; install ddpjob[measure]") from error
-    figure = Figure(figsize=(9, 4), layout="constrained")
+    figure = _figure(width=9)
     speed, exposed = figure.subplots(1, 2)
     for mode in dict.fromkeys(mode for mode, _ in points):
         line = [figures for its_mode, figures in points if its_mode == mode]
@@ -35,5 +32,34 @@ def draw(path: Path, points: Sequence[tuple[str, Figures]]) -> None:
     exposed.set(xlabel="processes", ylabel="exposed communication, % of a step", ylim=(0, 100))
     speed.legend()
     exposed.legend()
+    _save(figure, path)
+
+
+def draw_curves(path: Path, curves: Mapping[str, Mapping[int, float]]) -> None:
+    """Accuracy (0 to 1) over steps, one line for each name, as PNG.
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+    """
+    figure = _figure(width=6)
+    axes = figure.subplots()
+    for name, accuracy_by_step in curves.items():
+        percent = [100 * accuracy for accuracy in accuracy_by_step.values()]
+        axes.plot(list(accuracy_by_step), percent, marker="o", label=name)
+    axes.set(xlabel="steps", ylabel="accuracy on held-out samples, %")
+    axes.grid(visible=True, alpha=0.3)
+    axes.legend()
+    _save(figure, path)
+
+
+def _figure(*, width: float) -> Any:
+    try:
+        from matplotlib.figure import Figure  # optional, and slow to load
+    except ImportError as error:
+        raise ConfigError("plot: matplotlib is not installed; install ddpjob[measure]") from error
+    return Figure(figsize=(width, 4), layout="constrained")
+
+
+def _save(figure: Any, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)

@@ -4,7 +4,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ddpjob_measure.task import Figures, MeasureError, Task
 from ddpjob_trainer import contract
@@ -21,13 +21,30 @@ OF_ANOTHER_RUN = {
 def run(
     task: Task, *, world_size: int, environ: Mapping[str, str] | None = None, seconds: float = DEADLINE_SECONDS
 ) -> Figures:
-    """The figures of a task on `world_size` ranks, which the trainer's own small launcher starts.
+    """The figures of a task on `world_size` ranks.
 
     Raises:
         MeasureError: a rank failed, or the deadline has passed.
     """
-    command = [sys.executable, "-m", "ddpjob_measure.rank", "--task", task.to_json()]
+    command = ["ddpjob_measure.rank", "--task", task.to_json()]
     what = f"{task.program} on {world_size} ranks"
+    return Figures.from_output(output_of(command, what, world_size=world_size, environ=environ, seconds=seconds))
+
+
+def output_of(
+    module: Sequence[str],
+    what: str,
+    *,
+    world_size: int,
+    environ: Mapping[str, str] | None = None,
+    seconds: float = DEADLINE_SECONDS,
+) -> str:
+    """What a module with its arguments prints on `world_size` ranks, which the trainer's own small launcher starts.
+
+    Raises:
+        MeasureError: a rank failed, or the deadline has passed; the text begins with `what`.
+    """
+    command = [sys.executable, "-m", *module]
     try:
         done = subprocess.run(
             command,
@@ -42,7 +59,7 @@ def run(
         raise MeasureError(f"{what}: no end after {seconds:g} s; measure fewer steps or a smaller batch") from error
     if done.returncode != 0:
         raise MeasureError(f"{what}: exit code {done.returncode}\n{done.stderr[-4000:]}")
-    return Figures.from_output(done.stdout)
+    return done.stdout
 
 
 def variables_of_a_run(world_size: int) -> dict[str, str]:

@@ -89,7 +89,7 @@ def measure(given: argparse.Namespace, mode: str, runner: Runner, series: Series
             steps=given.steps,
             windows=given.windows,
         )
-        if figures := series.figures(f"{mode} scaling on {num} processes", partial(runner, task, num)):
+        if figures := series.result(f"{mode} scaling on {num} processes", partial(runner, task, num)):
             measured.append(figures)
     return [Point(mode=mode, figures=figures, efficiency=efficiency(figures, measured[0])) for figures in measured]
 

@@ -3,12 +3,15 @@
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 
-from ddpjob_measure.task import Figures, MeasureError
+from ddpjob_measure.task import MeasureError
 from ddpjob_trainer import contract
 from ddpjob_trainer.config import ConfigError
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,7 +29,7 @@ class Series:
             self.notes.append(f"Left out: {', '.join(left_out)} ranks, for which {num_gpus} GPUs are too few.")
         return fitting
 
-    def figures(self, what: str, run: Callable[[], Figures]) -> Figures | None:
+    def result(self, what: str, run: Callable[[], T]) -> T | None:
         """What the run gives; None, the error on stderr and a note of it where it fails."""
         print(f"measuring {what} ...", flush=True)
         try:

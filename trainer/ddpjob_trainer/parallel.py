@@ -1,5 +1,8 @@
 """The model on all ranks: DistributedDataParallel as this trainer uses it."""
 
+from collections.abc import Mapping
+from typing import Any, Final
+
 import torch
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
@@ -26,14 +29,21 @@ def synchronise_batch_norm(model: nn.Module, config: TrainerConfig, device: torc
     return converted
 
 
-def replicate(model: nn.Module, config: TrainerConfig, gang: Gang) -> DistributedDataParallel:
-    """The model, equal on all ranks from here on, with gradients averaged over them in buckets during backward."""
+#: `forward_sync_buffers` is a broadcast in each step of what evaluation and saving alone need; they see to it.
+DDP_OPTIONS: Final[Mapping[str, bool]] = {"gradient_as_bucket_view": True, "forward_sync_buffers": False}
+
+
+def replicate(model: nn.Module, config: TrainerConfig, gang: Gang, **changes: bool) -> DistributedDataParallel:
+    """The model, equal on all ranks from here on, with gradients averaged over them in buckets during backward.
+
+    `changes` of DDP_OPTIONS are for comparisons.
+    """
+    options: dict[str, Any] = {**DDP_OPTIONS, **changes}
     replica = DistributedDataParallel(
         model,
         device_ids=[gang.device] if gang.device.type == "cuda" else None,
         bucket_cap_mb=config.bucket_cap_mb or None,
-        forward_sync_buffers=False,  # a broadcast per step for what evaluation and saving alone need; they do it
-        gradient_as_bucket_view=True,
+        **options,
     )
     if config.gradient_compression == "bf16":
         replica.register_comm_hook(None, bf16_compress_hook)

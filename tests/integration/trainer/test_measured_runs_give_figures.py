@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 from torch import nn
 
+from ddpjob_measure.compare import DDP_OPTIONS
 from ddpjob_measure.plain_ddp import PlainTraining
 from ddpjob_measure.task import PARTS
 from ddpjob_trainer.distributed import Gang
@@ -42,6 +43,27 @@ def test_the_bucket_plan_of_the_digits_holds_their_eight_parameters_backwards() 
     assert "digits: 1 buckets, 0.6 MiB of gradients" in output
     assert "| 0 | 0.58 | 8 | 8.bias | 0.bias |" in output
     assert "on their way for" in output
+
+
+def test_accuracy_over_seeds_has_a_curve(tmp_path: Path) -> None:
+    keys = ("--set", "epochs=2", "--set", "globalBatchSize=512")
+    output_of("accuracy", "--seeds", "0", "1", *keys, "--results", str(tmp_path), "--name", "tiny")
+
+    record = json.loads((tmp_path / "tiny.json").read_text())
+    assert [row["seed"] for row in record["rows"]] == [0, 1]
+    assert len({row["weights_sha256"] for row in record["rows"]}) == 2
+    for row in record["rows"]:
+        assert row["accuracy_by_step"].keys() == row["seconds_by_step"].keys() == {"3", "6"}
+        assert 0 < row["seconds_by_step"]["3"] < row["seconds_by_step"]["6"] < row["whole_seconds"]
+    assert (tmp_path / "tiny.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_options_of_ddp_are_compared() -> None:
+    lines = output_of("compare", "ddp-options", "--steps", "1", "--windows", "1").splitlines()
+
+    assert [line.split(" | ")[0] for line in lines if line.startswith("| ")][2:] == [
+        f"| {name}" for name in DDP_OPTIONS
+    ]
 
 
 def test_the_plain_script_trains_over_several_epochs(tmp_path: Path, gang: Gang) -> None:

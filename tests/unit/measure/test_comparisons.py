@@ -31,6 +31,17 @@ def test_sync_batch_norm_is_measured_off_then_on():
     assert [task.config["syncBatchNorm"] for _, task, _ in cases] == [False, True]
 
 
+def test_options_of_ddp_are_compared_with_those_that_the_trainer_has():
+    first, *others = compare.cases(argparse.Namespace(subject="ddp-options", **GIVEN))
+
+    assert (first[0], first[1].config, first[1].options["ddp"]) == (
+        "as the trainer has it",
+        {"recipe": "digits", "globalBatchSize": 64},
+        {},
+    )
+    assert all(task.options["ddp"] or task.config != first[1].config for _, task, _ in others)
+
+
 def test_the_plain_script_stands_beside_each_recipe_it_can_train():
     given = argparse.Namespace(
         recipes=["digits", "resnet18-cifar10"], profiles=["fast"], batch=16, steps=1, windows=1, workers=2

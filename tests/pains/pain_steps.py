@@ -49,7 +49,7 @@ def rendered(of: Job, rank: int = 0, image: str = IMAGE) -> dict[str, Any]:
 def environment(body: Mapping[str, Any]) -> dict[str, str]:
     """The variables of the main container that have a plain value."""
     (main,) = (container for container in body["spec"]["containers"] if container["name"] == "trainer")
-    return {variable["name"]: variable["value"] for variable in main["env"]}
+    return {variable["name"]: variable["value"] for variable in main["env"] if "value" in variable}
 
 
 def reported(of: Job, rank: int, *, phase: str = "Running", injected: Iterable[str] = (), **states: Any) -> Pod:

@@ -1,6 +1,6 @@
 # The images of ddpjob, by target:
-#   docker build --target operator --tag ddpjob-operator .     the operator, without torch
-#   docker build --target trainer --tag ddpjob-trainer .       the trainer, with torch and its CUDA libraries
+#   docker build --target operator --tag ddpjob/operator:0.1.0 .     the operator, without torch
+#   docker build --target trainer --tag ddpjob/trainer:0.1.0 .       the trainer, with torch and its CUDA libraries
 # BASE is any image of Debian or its like with Python >= 3.11 and its venv module. No step needs a compiler: the locks are
 # installed from wheels. Dependencies come first and our code last, so a change of code makes only two thin layers anew.
 # Nothing is written at run time: any numeric user and a read-only root will do.
@@ -37,11 +37,13 @@ ENTRYPOINT ["python", "-m", "ddpjob_operator"]
 
 # NVIDIA_VISIBLE_DEVICES stays unset on purpose: the device plugin sets it, and a pod that asked for no GPU sees none.
 FROM venv AS trainer
-# For torch.compile on GPUs: Triton starts its kernels by small C programs, which it compiles when they are first needed.
-RUN apt-get update \
+# For torch.compile on GPUs: Triton starts its kernels by small C programs, which it compiles when they are first needed,
+# against the headers of this Python. As root, from the base's package mirror.
+RUN header="$(python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" \
+    && apt-get update \
     && apt-get install --yes --no-install-recommends gcc libc6-dev \
-    && { test -e "$(python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" \
-         || apt-get install --yes --no-install-recommends libpython3-dev; } \
+    && { test -e "$header" || apt-get install --yes --no-install-recommends libpython3-dev; } \
+    && test -e "$header" \
     && rm -rf /var/lib/apt/lists/*
 COPY requirements/trainer.lock /tmp/trainer.lock
 # pip stays, for images built on top of this one.

@@ -108,7 +108,7 @@ cluster-down: $(VENV)/dev.stamp ## Take that cluster down and clean up behind it
 
 .PHONY: need-root
 need-root:
-	@test "$$(id -u)" = 0 || test -n "$${E2E_KUBECONFIG:-}" || { echo "make e2e and make demo-cluster run containerd and the kubelet, and need root; or name another cluster in E2E_KUBECONFIG" >&2; exit 1; }
+	@test "$$(id -u)" = 0 || test -n "$${E2E_KUBECONFIG:-}" || { echo "this runs containerd and the kubelet, and needs root (make e2e alone: or name another cluster in E2E_KUBECONFIG)" >&2; exit 1; }
 
 .PHONY: e2e
 e2e: need-root $(VENV)/dev.stamp ## Run the end-to-end tests on two real nodes with the real images (as root)

@@ -31,8 +31,10 @@ def main() -> int:
         say("kubectl apply -f manifests/examples/digits.yaml")
         job.apply_file(EXAMPLE)
         job.wait_phase("Running", "Succeeded", seconds=180)
-        say("kubectl logs --follow --selector ddpjob.dev/job=digits,ddpjob.dev/rank=0")
-        _kubectl(cluster.kubeconfig, "logs", "--follow", "--selector", "ddpjob.dev/job=digits,ddpjob.dev/rank=0")
+        say("kubectl logs --follow --tail=-1 --selector ddpjob.dev/job=digits,ddpjob.dev/rank=0")
+        _kubectl(
+            cluster.kubeconfig, "logs", "--follow", "--tail=-1", "--selector", "ddpjob.dev/job=digits,ddpjob.dev/rank=0"
+        )
         status = job.wait_end(seconds=300)
         say("kubectl get ddpjob digits")
         _kubectl(cluster.kubeconfig, "get", "ddpjob", "digits")

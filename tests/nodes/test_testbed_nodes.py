@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import testbed
-from testbed import instance, network, oci, paths, tools
+from testbed import instance, network, oci, packages, paths, tools
 from testbed.instance import Instance, InstanceError
 
 TESTS = Path(__file__).parents[1]
@@ -22,6 +22,7 @@ PROBE = "testbed.invalid/probe:1"
 @pytest.fixture(scope="module")
 def machine_before() -> Mapping[str, object]:
     """What the machine looks like before the first cluster."""
+    packages.install_missing()  # with the programs that show it
     return machine()
 
 

@@ -26,7 +26,7 @@ RUN_BY = {
         'cluster.kubectl("apply", *files)',
     ),
     "kubectl get ddpjob digits --watch": ("tests/e2e/test_digits_trains_on_two_nodes.py", '"get", "ddpjob", "digits"'),
-    "kubectl logs --follow --selector ddpjob.dev/job=digits,ddpjob.dev/rank=0": (
+    "kubectl logs --follow --tail=-1 --selector ddpjob.dev/job=digits,ddpjob.dev/rank=0": (
         "tests/e2e/test_digits_trains_on_two_nodes.py",
         "ddpjob.dev/job=digits,ddpjob.dev/rank=0",
     ),

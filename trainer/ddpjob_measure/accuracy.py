@@ -20,10 +20,12 @@ from ddpjob_trainer import config, contract, recipes
 
 #: One training at most.
 DEADLINE_SECONDS = 24 * 3600.0
+#: Of a percentage that became a share.
+ROUNDING = 1e-9
 NOTES = (
     (
-        "Training: from the first step on, compilation before it and evaluations left out. Whole: from the start of the"
-        " process, with all of them."
+        "Training: from the first step on; reading the data, set-up and compilation before it are left out, and evaluations"
+        " too. Whole: from the start of the process, with all of them."
     ),
 )
 
@@ -50,7 +52,7 @@ class Outcome:
 
     def seconds_to(self, accuracy: float) -> float | None:
         """Training time until an evaluation gave at least that; None where none did."""
-        reached = [step for step, found in self.accuracy_by_step.items() if found >= accuracy]
+        reached = [step for step, found in self.accuracy_by_step.items() if found >= accuracy - ROUNDING]
         return self.seconds_by_step[min(reached)] if reached else None
 
 
@@ -73,15 +75,21 @@ def run(given: argparse.Namespace) -> int:
     """Train, print the table, write it, its JSON and the curves, of all trainings that did not fail.
 
     Raises:
-        ConfigError: there are no images that can be told apart.
+        ConfigError: there are no images that can be told apart, or `--set` takes what has an option of its own.
     """
+    for key in ("recipe", "seed"):
+        if taken := [assignment for assignment in given.set if assignment.startswith(f"{key}=")]:
+            raise config.ConfigError(f"--set {taken[0]}: use --{key if key == 'recipe' else 'seeds'}")
+    if given.recipe == images.SYNTHETIC:
+        raise config.ConfigError(f"{given.recipe}: random pixels have nothing to learn; take another recipe")
+    plot.check_available()
     facts, series = surroundings(), Series()
     facts |= {"recipe": given.recipe, "ranks": given.ranks, "set": " ".join(given.set) or "nothing"}
     with tempfile.TemporaryDirectory() as scratch:
         environ: dict[str, str] = {}
-        if given.recipe != "digits":
+        if given.recipe != images.DIGITS:
             wanted = {"num_train": given.train_images, "num_test": given.test_images}
-            folder, facts["data"] = images.photographs(Path(scratch), **wanted)
+            folder, facts["data"] = images.photographs(Path(scratch), [given.recipe], **wanted)
             environ[contract.DDPJOB_DATA_DIR] = str(folder)
         found = [
             series.result(f"{given.recipe}, seed {seed}", partial(train, given, seed, environ)) for seed in given.seeds

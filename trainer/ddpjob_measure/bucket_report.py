@@ -26,8 +26,8 @@ def run(given: argparse.Namespace) -> int:
     task = Task(program="buckets", config=keys, warmup_steps=1, steps=given.steps, windows=1)
     with tempfile.TemporaryDirectory() as scratch:
         environ: dict[str, str] = {}
-        if given.recipe != "digits":
-            folder, _ = images.provide(Path(scratch), num_train=given.batch)
+        if given.recipe != images.DIGITS:
+            folder, _ = images.provide(Path(scratch), [given.recipe], num_train=given.batch)
             environ[contract.DDPJOB_DATA_DIR] = str(folder)
         figures = processes.run(task, world_size=given.ranks, environ=environ)
     print(headline(surroundings()))

@@ -30,7 +30,9 @@ DDP_OPTIONS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, bool]]] = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     parser.add_argument("subject", choices=SUBJECTS)
-    parser.add_argument("--recipe", choices=get_args(config.Recipe), default="digits")
+    parser.add_argument(
+        "--recipe", choices=get_args(config.Recipe), help="default: digits; resnet18-cifar10 for DDP's options"
+    )
     parser.add_argument("--ranks", type=int, default=torch.cuda.device_count() or 2, help="default: the GPUs, or 2")
     parser.add_argument("--batch", type=int, default=256, help="global batch (default: 256)")
     parser.add_argument("--steps", type=int, default=20, help="steps in a window (default: 20)")
@@ -48,10 +50,14 @@ def run(given: argparse.Namespace) -> int:
             f"compare sync-batch-norm: found {torch.cuda.device_count()} GPUs; PyTorch has SyncBatchNorm for GPUs alone, and"
             f" it costs something with several ranks only: run it on a machine with at least {max(2, given.ranks)}"
         )
+    if given.subject == "ddp-options" and given.ranks < 2:
+        raise ConfigError(f"compare ddp-options: --ranks is {given.ranks}; options of DDP show with two ranks or more")
+    if given.recipe is None:  # the digits' gradients fit into one bucket of any size
+        given.recipe = "resnet18-cifar10" if given.subject == "ddp-options" else images.DIGITS
     with tempfile.TemporaryDirectory() as scratch:
         environ: dict[str, str] = {}
-        if given.recipe != "digits":
-            folder, _ = images.provide(Path(scratch), num_train=given.batch)
+        if given.recipe != images.DIGITS:
+            folder, _ = images.provide(Path(scratch), [given.recipe], num_train=given.batch)
             environ[contract.DDPJOB_DATA_DIR] = str(folder)
         measured = [
             (name, processes.run(task, world_size=num_ranks, environ=environ)) for name, task, num_ranks in cases(given)

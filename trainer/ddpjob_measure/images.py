@@ -2,6 +2,7 @@
 
 import os
 import tarfile
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -14,30 +15,38 @@ from ddpjob_trainer.config import ConfigError
 TEST_DATA = "DDPJOB_TEST_DATA"
 ARCHIVE = "cifar10-jpeg.tar.xz"
 NUM_CLASSES, SIZE = 10, 32
+#: Recipes that bring their own, and one whose images are larger than those that are at hand here.
+DIGITS, SYNTHETIC, LARGE = "digits", "resnet50-224-synthetic", "resnet50-224"
 #: Held-out images where nobody asks how well they are told apart.
 FEW = 20
 
 
-def provide(folder: Path, *, num_train: int) -> tuple[Path, str]:
-    """A folder of images to time a training on and what is in it: real ones, or else random pixels.
+def provide(folder: Path, recipes: Collection[str], *, num_train: int) -> tuple[Path, str]:
+    """A folder of images to time trainings of these recipes on and what is in it: real ones, or else random pixels.
 
     Args:
         folder: An empty folder to put images in, where they have to be made.
+        recipes: Their names.
         num_train: Least number of training images to put there.
+
+    Raises:
+        ConfigError: images of that size are not for these recipes.
     """
+    _check_size(recipes)
     try:
-        return photographs(folder, num_train=num_train, num_test=FEW)
+        return photographs(folder, recipes, num_train=num_train, num_test=FEW)
     except ConfigError:
         _draw(folder, {"train": _per_class(num_train), "test": _per_class(FEW)})
         return folder, f"{_per_class(num_train) * NUM_CLASSES} synthetic images of CIFAR-10's size (random pixels)"
 
 
-def photographs(folder: Path, *, num_train: int, num_test: int) -> tuple[Path, str]:
+def photographs(folder: Path, recipes: Collection[str], *, num_train: int, num_test: int) -> tuple[Path, str]:
     """The same of real images alone: those of DDPJOB_DATA_DIR, or a part of the archive.
 
     Raises:
-        ConfigError: there are none.
+        ConfigError: there are none, or not for these recipes.
     """
+    _check_size(recipes)
     if given := os.environ.get(contract.DDPJOB_DATA_DIR):
         return Path(given), f"the images of {given}"
     archive = Path(os.environ.get(TEST_DATA, ""), ARCHIVE)
@@ -49,6 +58,14 @@ def photographs(folder: Path, *, num_train: int, num_test: int) -> tuple[Path, s
     _unpack(archive, folder, num_by_split)
     told = {split: num * NUM_CLASSES for split, num in num_by_split.items()}
     return folder, f"CIFAR-10 (JPEG copy), {told['train']} training images, {told['test']} held out"
+
+
+def _check_size(recipes: Collection[str]) -> None:
+    if LARGE in recipes and not os.environ.get(contract.DDPJOB_DATA_DIR):
+        raise ConfigError(
+            f"{LARGE}: there are no photographs to measure on; name a folder of them in {contract.DDPJOB_DATA_DIR}, or"
+            f" measure {SYNTHETIC}"
+        )
 
 
 def _per_class(num: int) -> int:

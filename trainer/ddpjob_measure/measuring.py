@@ -108,16 +108,16 @@ def _trainer(task: Task, place: identity.Worker, gang: Gang) -> Measured:
         )
 
     def take_step(step: int) -> None:
-        """A step as in `Training.train`, with all that belongs to it there."""
+        """A step as in `Training.train`, with its log where one is due."""
         logged = (step + 1) % config.log_every_steps == 0
         timer = StepTimer(gang.device, exact=logged, timeline=training.timeline)
-        timer.enter(Phase.AGREE)
-        training.stop.reached()
         loss = training.take_step(step % num_full_steps, timer)  # the epoch's last step is a small one
         training.timeline.step_done(step + 1, num_samples=config.global_batch_size)
         training.report.step_done(step + 1, num_samples=config.global_batch_size)
         if logged:
             training.log(loss, timer)
+        timer.enter(Phase.AGREE)
+        training.stop.reached()  # last, so that it counts as the host's
 
     return Measured(
         replica=training.replica,

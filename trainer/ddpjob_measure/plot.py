@@ -1,5 +1,6 @@
 """Plots. They need matplotlib, which is in the extra `measure`."""
 
+import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,7 @@ from ddpjob_trainer.config import ConfigError
 
 
 def draw(path: Path, points: Sequence[tuple[str, Figures]]) -> None:
-    """Images a second and the exposed share of a step over the number of processes, one line for each mode, as PNG.
-
-    Raises:
-        ConfigError: matplotlib is not installed.
-    """
+    """Images a second and the exposed share of a step over the number of processes, one line for each mode, as PNG."""
     figure = _figure(width=9)
     speed, exposed = figure.subplots(1, 2)
     for mode in dict.fromkeys(mode for mode, _ in points):
@@ -36,11 +33,7 @@ def draw(path: Path, points: Sequence[tuple[str, Figures]]) -> None:
 
 
 def draw_curves(path: Path, curves: Mapping[str, Mapping[int, float]]) -> None:
-    """Accuracy (0 to 1) over steps, one line for each name, as PNG.
-
-    Raises:
-        ConfigError: matplotlib is not installed.
-    """
+    """Accuracy (0 to 1) over steps, one line for each name, as PNG."""
     figure = _figure(width=6)
     axes = figure.subplots()
     for name, accuracy_by_step in curves.items():
@@ -52,11 +45,19 @@ def draw_curves(path: Path, curves: Mapping[str, Mapping[int, float]]) -> None:
     _save(figure, path)
 
 
+def check_available() -> None:
+    """To be called before what takes long.
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError("plot: matplotlib is not installed; install the extra `measure`: pip install '.[measure]'")
+
+
 def _figure(*, width: float) -> Any:
-    try:
-        from matplotlib.figure import Figure  # optional, and slow to load
-    except ImportError as error:
-        raise ConfigError("plot: matplotlib is not installed; install ddpjob[measure]") from error
+    from matplotlib.figure import Figure  # optional, and slow to load
+
     return Figure(figsize=(width, 4), layout="constrained")
 
 

@@ -56,7 +56,7 @@ def output_of(
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired as error:
-        raise MeasureError(f"{what}: no end after {seconds:g} s; measure fewer steps or a smaller batch") from error
+        raise MeasureError(f"{what}: no end after {seconds:g} s; measure less, or a smaller batch") from error
     if done.returncode != 0:
         raise MeasureError(f"{what}: exit code {done.returncode}\n{done.stderr[-4000:]}")
     return done.stdout

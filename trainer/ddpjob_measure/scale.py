@@ -47,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Measure, print the table, write it, its JSON and the plot, of all runs that did not fail."""
+    plot.check_available()
     facts, series = surroundings(), Series()
     if given.kubeconfig is None:
         given.processes = series.that_fit(given.processes)
@@ -70,9 +71,9 @@ def _runner(given: argparse.Namespace, facts: dict[str, str | int | float]) -> I
         return
     with tempfile.TemporaryDirectory() as scratch:
         environ: dict[str, str] = {}
-        if given.recipe != "digits":
+        if given.recipe != images.DIGITS:
             num_train = max(given.batch, given.share * max(given.processes, default=1))
-            folder, facts["data"] = images.provide(Path(scratch), num_train=num_train)
+            folder, facts["data"] = images.provide(Path(scratch), [given.recipe], num_train=num_train)
             environ[contract.DDPJOB_DATA_DIR] = str(folder)
         yield lambda task, world_size: processes.run(task, world_size=world_size, environ=environ)
 

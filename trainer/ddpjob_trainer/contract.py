@@ -48,7 +48,7 @@ DDPJOB_NAMESPACE: Final = "DDPJOB_NAMESPACE"
 DDPJOB_UID: Final = "DDPJOB_UID"
 #: Attempt that this process belongs to, counted from 1.
 DDPJOB_ATTEMPT: Final = "DDPJOB_ATTEMPT"
-#: GPUs that this pod asked for; unset where it asked for none.
+#: GPUs for CUDA that this pod asked for; unset where it asked for none.
 DDPJOB_GPUS_PER_NODE: Final = "DDPJOB_GPUS_PER_NODE"
 #: Name of the node that this pod runs on.
 NODE_NAME: Final = "NODE_NAME"

@@ -110,6 +110,7 @@ def meet(worker: Worker, config: TrainerConfig) -> Rendezvous:
     os.environ.update(worker.environment())
     store = meeting.open_store(worker)
     preflight.check(store, worker, config, device)
+    store.set_timeout(_timeout(config))
     return Rendezvous(worker=worker, config=config, device=device, store=store)
 
 
@@ -120,8 +121,7 @@ def join(met: Rendezvous) -> Iterator[Gang]:
     After an exception the group is left as it is: tearing it down would wait for ranks that may be gone.
     """
     worker, config, device = met.worker, met.config, met.device
-    timeout = timedelta(seconds=config.longest_standstill_seconds + AFTER_THE_VERDICT_SECONDS)
-    met.store.set_timeout(timeout)
+    timeout = _timeout(config)
     # gloo would bind to what the host's own name resolves to, which is loopback or nothing on some hosts.
     if interface := _interface(worker):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
@@ -142,6 +142,11 @@ def join(met: Rendezvous) -> Iterator[Gang]:
     yield gang
     gang.barrier(timeout)  # nobody leaves while another still reads from it
     dist.destroy_process_group()
+
+
+def _timeout(config: TrainerConfig) -> timedelta:
+    """Of collectives, and of what the store is asked once the ranks have met."""
+    return timedelta(seconds=config.longest_standstill_seconds + AFTER_THE_VERDICT_SECONDS)
 
 
 def is_peer_loss(error: BaseException) -> bool:
@@ -200,11 +205,13 @@ def _address_of(probe: socket.socket, interface: str) -> bytes | None:
 
 def _device(worker: Worker) -> torch.device:
     num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    asked_for = int(os.environ.get(contract.DDPJOB_GPUS_PER_NODE, "0"))
-    if num_gpus < asked_for and "CUDA_VISIBLE_DEVICES" not in os.environ:
+    given = int(os.environ.get(contract.DDPJOB_GPUS_PER_NODE) or "0")
+    # One of several slices or shares of a GPU (MIG, time slicing) may be all that CUDA shows, and one process needs one.
+    if num_gpus < min(given, worker.local_world_size) and "CUDA_VISIBLE_DEVICES" not in os.environ:
         raise RuntimeError(
-            f"{preflight.place(os.environ)} was given {asked_for} GPUs, and torch (CUDA {torch.version.cuda}) sees"
-            f" {num_gpus}: a GPU there is broken, or the driver is too old; nvidia-smi on that node says which"
+            f"{preflight.place(os.environ)} was given {given} GPUs for {worker.local_world_size} processes, and torch"
+            f" {torch.__version__} (CUDA {torch.version.cuda}) sees {num_gpus}: a GPU there may be broken, or the driver too"
+            " old for this torch; nvidia-smi on that node tells"
         )
     if not num_gpus:
         return torch.device("cpu")

@@ -114,6 +114,8 @@ class Training:
 
     def evaluate(self) -> bool:
         """Tell the accuracy on the held-out split; False if all ranks agreed to stop within."""
+        if self.gang.device.type == "cuda":
+            torch.cuda.synchronize(self.gang.device)  # steps that are still queued are no part of it
         self.timeline.enter(Phase.EVALUATE)
         self.gang.broadcast_buffers(self.state.model)
         with self.report.phase(contract.PHASE_EVALUATE), self.numerics.autocast():

@@ -63,6 +63,7 @@ RESERVED_VARIABLES: Final = (
     contract.DDPJOB_ATTEMPT,
     contract.DDPJOB_CHECKPOINT_DIR,
     contract.DDPJOB_DATA_DIR,
+    contract.DDPJOB_GPUS_PER_NODE,
 )
 
 

@@ -26,6 +26,11 @@ SHM_BYTES_PER_PROCESS = 2**30
 #: How long a pod stays on a node that does not answer (Kubernetes' own default is 300): a gang waits for its slowest.
 LOST_NODE_TOLERATION_SECONDS = 30
 
+#: A variable's source, of the name of the pod's node.
+NODE_OF_THE_POD = {"fieldRef": {"fieldPath": "spec.nodeName"}}
+#: Resources that CUDA shows as GPUs, MIG slices among them.
+CUDA_RESOURCES = "nvidia.com/"
+
 #: The key by which items of these lists are the same item when the template is merged.
 _MERGE_KEYS = {
     "containers": "name",
@@ -133,7 +138,7 @@ def _away_from(nodes: Sequence[str]) -> dict[str, Any]:
 
 def _container(job: Job, spec: DDPJobSpec, image: str, rank: int, mounts: list[Body]) -> dict[str, Any]:
     own: list[Body] = [{"name": name, "value": value} for name, value in _environment(job, spec, rank).items()]
-    own.append({"name": contract.NODE_NAME, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}})
+    own.append({"name": contract.NODE_NAME, "valueFrom": NODE_OF_THE_POD})
     users = [variable.model_dump(by_alias=True, mode="json", exclude_unset=True) for variable in spec.env]
     container: dict[str, Any] = {
         "name": names.MAIN_CONTAINER,
@@ -198,7 +203,7 @@ def _environment(job: Job, spec: DDPJobSpec, rank: int) -> dict[str, str]:
         environment[contract.DDPJOB_CHECKPOINT_DIR] = f"{contract.CHECKPOINT_DIR}/{job.namespace}/{job.name}"
     if spec.data:
         environment[contract.DDPJOB_DATA_DIR] = contract.DATA_DIR
-    if spec.gpus_per_node:
+    if spec.gpus_per_node and spec.gpu_resource.startswith(CUDA_RESOURCES):
         environment[contract.DDPJOB_GPUS_PER_NODE] = str(spec.gpus_per_node)
     return environment
 

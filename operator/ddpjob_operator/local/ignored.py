@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from ddpjob_operator.api.names import contract
 from ddpjob_operator.core.model import Body
+from ddpjob_operator.core.pods import NODE_OF_THE_POD
 from ddpjob_operator.local.volumes import Mount
 
 #: Parts of a pod's spec that a local run honours, or whose intent a process on one machine meets anyway.
@@ -31,5 +31,5 @@ def ignored_parts(pod: Body, mounts: Iterable[Mount]) -> tuple[str, ...]:
 
 def _from_elsewhere(container: Body) -> list[str]:
     """Variables whose values only a cluster has; which node this is needs no telling where there is one."""
-    found = [variable["name"] for variable in container.get("env") or () if "valueFrom" in variable]
-    return [name for name in found if name != contract.NODE_NAME]
+    found = [variable for variable in container.get("env") or () if "valueFrom" in variable]
+    return [variable["name"] for variable in found if variable["valueFrom"] != NODE_OF_THE_POD]

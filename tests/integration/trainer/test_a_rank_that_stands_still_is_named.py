@@ -26,7 +26,7 @@ def test_a_rank_that_hangs_before_a_collective_of_the_set_up_is_named(tmp_path, 
 
 
 def test_a_rank_that_stops_while_the_groups_are_made_is_named(tmp_path):
-    keys = ("firstStepTimeoutSeconds=4",)
+    keys = ("firstStepTimeoutSeconds=10",)
     with two_ranks(tmp_path, *keys, fault="stop", faulty_rank=1, check="new_group") as (rank_0, _):
         assert rank_0.wait() == contract.EXIT_HUNG
     assert rank_0.message.startswith("rank 0\nrank 1 (host ")

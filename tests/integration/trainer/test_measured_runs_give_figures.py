@@ -59,7 +59,9 @@ def test_accuracy_over_seeds_has_a_curve(tmp_path: Path) -> None:
 
 
 def test_options_of_ddp_are_compared() -> None:
-    lines = output_of("compare", "ddp-options", "--steps", "1", "--windows", "1").splitlines()
+    lines = output_of(
+        "compare", "ddp-options", "--recipe", "digits", "--ranks", "2", "--steps", "1", "--windows", "1"
+    ).splitlines()
 
     assert [line.split(" | ")[0] for line in lines if line.startswith("| ")][2:] == [
         f"| {name}" for name in DDP_OPTIONS

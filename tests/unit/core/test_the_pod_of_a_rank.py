@@ -66,6 +66,12 @@ def test_every_variable_of_the_contract_is_there() -> None:
     }
 
 
+def test_gpus_that_cuda_does_not_show_are_not_counted_for_it() -> None:
+    found = environment(job(gpusPerNode=1, gpuResource="gpu.intel.com/xe"))
+
+    assert "DDPJOB_GPUS_PER_NODE" not in found
+
+
 def test_with_several_processes_only_a_launcher_knows_the_local_rank() -> None:
     found = environment(job(command=["torchrun", "x"], processesPerNode=2))
 

@@ -42,7 +42,7 @@ def fails_on(monkeypatch):
         )
 
     monkeypatch.setattr("ddpjob_measure.processes.run", run)
-    monkeypatch.setattr("ddpjob_measure.images.provide", lambda folder, **_: (folder, "none"))
+    monkeypatch.setattr("ddpjob_measure.images.provide", lambda folder, *_, **__: (folder, "none"))
     return failing
 
 

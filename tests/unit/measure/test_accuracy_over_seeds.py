@@ -66,3 +66,20 @@ def test_random_pixels_have_no_accuracy(capsys, monkeypatch, variable):
 
     assert main(["accuracy", "--recipe", "resnet18-cifar10"]) == 2
     assert variable in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--set", "seed=7"], "--set seed=7: use --seeds"),
+        (["--set", "recipe=digits"], "--set recipe=digits: use --recipe"),
+        (["--recipe", "resnet50-224-synthetic"], "random pixels have nothing to learn"),
+    ],
+)
+def test_what_would_make_a_wrong_record_is_refused(capsys, arguments, told):
+    assert main(["accuracy", *arguments]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_percentage_is_reached_by_the_share_that_it_is():
+    assert [outcome(0, count / 10_000).seconds_to(count / 100 / 100) for count in range(5000, 10_000)] == 5000 * [10.0]

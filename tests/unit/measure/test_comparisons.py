@@ -1,5 +1,6 @@
 import argparse
 
+import pytest
 import torch
 
 from ddpjob_measure import bench, compare
@@ -54,14 +55,30 @@ def test_the_plain_script_stands_beside_each_recipe_it_can_train():
     ]
 
 
-def test_no_epoch_ends_within_a_measured_run():
-    given = argparse.Namespace(recipes=["resnet18-cifar10"], profiles=["fast"], batch=64, steps=5, windows=2, workers=2)
+@pytest.mark.parametrize("recipe", bench.WITH_YARDSTICK)
+def test_on_a_gpu_no_epoch_ends_within_a_measured_run(monkeypatch, recipe):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    parser = argparse.ArgumentParser()
+    bench.add_arguments(parser)
 
-    assert {bench.num_samples(row.task) for row in bench.contenders(given)} == {64 * (1 + 2 * 5 + 1)}
+    given = parser.parse_args(["--recipes", recipe])
+
+    assert all(bench.num_samples(row.task) <= bench.MAX_IMAGES for row in bench.contenders(given))
 
 
-def test_photographs_are_not_made_up(capsys, monkeypatch):
-    monkeypatch.delenv("DDPJOB_DATA_DIR", raising=False)
+def test_a_batch_of_more_images_than_there_are_is_refused(capsys):
+    assert main(["bench", "--batch", "60000"]) == 2
+    assert "--batch is 60000; expected at most 50000" in capsys.readouterr().err
 
-    assert main(["bench", "--recipes", "resnet50-224"]) == 2
+
+def test_options_of_ddp_are_not_compared_on_one_rank(capsys):
+    assert main(["compare", "ddp-options", "--ranks", "1"]) == 2
+    assert "--ranks is 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [("bench", "--recipes"), ("scale", "--recipe"), ("accuracy", "--recipe")])
+def test_photographs_are_not_made_up(capsys, monkeypatch, command):
+    monkeypatch.setenv("DDPJOB_DATA_DIR", "")
+
+    assert main([*command, "resnet50-224"]) == 2
     assert "name a folder of them in DDPJOB_DATA_DIR, or measure resnet50-224-synthetic" in capsys.readouterr().err

@@ -6,6 +6,12 @@ from ddpjob_trainer.config import ConfigError
 from workers import worker
 
 
+@pytest.fixture(autouse=True)
+def nothing_said_of_gpus(monkeypatch):
+    for name in ("DDPJOB_GPUS_PER_NODE", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+
+
 def device_of(monkeypatch, *, local_rank, num_gpus):
     """The device of one of 4 ranks of a node that shows it so many GPUs, and the one made current."""
     current = []
@@ -44,8 +50,16 @@ def test_a_node_that_does_not_show_the_gpus_of_the_pod_is_no_place_to_train_on(m
     monkeypatch.setenv("DDPJOB_GPUS_PER_NODE", "4")
     monkeypatch.setenv("DDPJOB_NAME", "job")
     monkeypatch.setenv("NODE_NAME", "node-7")
-    with pytest.raises(RuntimeError, match=rf"on node node-7 was given 4 GPUs, .* sees {num_gpus}: .* nvidia-smi"):
+    with pytest.raises(RuntimeError, match=rf"on node node-7 was given 4 GPUs .* sees {num_gpus}: .* nvidia-smi"):
         device_of(monkeypatch, local_rank=0, num_gpus=num_gpus)
+
+
+def test_slices_of_a_gpu_may_be_shown_as_one(monkeypatch):
+    monkeypatch.setenv("DDPJOB_GPUS_PER_NODE", "2")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    assert str(distributed._device(worker())) == "cuda:0"
 
 
 def test_a_choice_of_gpus_is_respected(monkeypatch):

@@ -200,6 +200,10 @@ def test_first_host_of_a_slurm_list(nodelist, first):
         ({**SLURM, "SLURM_GPUS_ON_NODE": "2"}, "3 tasks on 2 GPUs.*--ntasks-per-node=2 or --gres=gpu:3"),
         ({**SLURM, "NPROC_PER_NODE": "4"}, "NPROC_PER_NODE is 4, but srun starts 7 tasks.*unset NPROC_PER_NODE"),
         ({**SLURM, "LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "1"}, "3 torchrun on this node.*--ntasks-per-node=1"),
+        (
+            {**OPERATOR, "LOCAL_RANK": "0", "TORCHELASTIC_MAX_RESTARTS": "3", "GROUP_WORLD_SIZE": "2"},
+            "--max-restarts is 3 on 2 nodes",
+        ),
         (BATCH_SCRIPT, "has 4 tasks, but srun did not start this process"),
         ({"SLURM_JOB_ID": "2", "SLURM_NTASKS": "2"}, "has 2 tasks, but srun did not"),
         ({**SLURM, "SLURM_STEP_NODELIST": ""}, "MASTER_ADDR is not set"),

@@ -84,6 +84,7 @@ def resolve(environ: Mapping[str, str]) -> Worker | Node:
 def _told_worker(environ: Mapping[str, str]) -> Worker:
     """A process whose RANK and WORLD_SIZE were set for it."""
     launcher = "torchrun" if TORCHRUN in environ else "environment"
+    _check_restarts_of_torchrun(environ)
     if TORCHRUN in environ and SLURM_STEP in environ:
         launcher = "srun torchrun"
         if (num_tasks := _slurm_tasks_on_this_node(environ)) > 1:
@@ -119,6 +120,17 @@ def _local_worker(environ: Mapping[str, str], local_rank: int, num_processes: in
             master_port=_master_port(environ),
         )
     )
+
+
+def _check_restarts_of_torchrun(environ: Mapping[str, str]) -> None:
+    """Refuse restarts whose ranks would not find each other: each node's agent counts its own."""
+    restarts = _integer(environ, "TORCHELASTIC_MAX_RESTARTS", default=0)
+    num_nodes = _integer(environ, "GROUP_WORLD_SIZE", default=1)
+    if restarts and num_nodes > 1:
+        raise ConfigError(
+            f"torchrun: --max-restarts is {restarts} on {num_nodes} nodes, whose agents need not agree on which restart it"
+            " is; leave it out and start the whole job again (a DDPJob does so by itself, Slurm with --requeue)"
+        )
 
 
 def _check_starts_processes(environ: Mapping[str, str], num_processes: int) -> None:

@@ -214,7 +214,7 @@ def place(environ: Mapping[str, str]) -> str:
     """Where this process runs, in words: its pod and node, Slurm's node, or the host."""
     host = socket.gethostname()
     if contract.DDPJOB_NAME in environ:
-        return f"pod {host}" + (f" on node {environ[contract.NODE_NAME]}" if contract.NODE_NAME in environ else "")
+        return f"pod {host}" + (f" on node {node}" if (node := environ.get(contract.NODE_NAME)) else "")
     return f"node {environ['SLURMD_NODENAME']}" if "SLURMD_NODENAME" in environ else f"host {host}"
 
 

@@ -85,7 +85,7 @@ def of(answers: Mapping[int, Place], last_seen: Mapping[int, Place]) -> str | No
     if len(late) == len(places):
         return (
             f"no rank is late: all wait {places[0]}, with {places[0].num_collectives} collectives begun;"
-            f" look at the network between {_some(sorted({place.host for place in places}))}"
+            f" look at their stacks, and at the network between {_some(sorted({place.host for place in places}))}"
         )
     return f"{_name(late)} {'is' if len(late) == 1 else 'are'} late: {late[0]}; {_rest(_without(places, late))}"
 

@@ -65,9 +65,8 @@ class Watchdog:
         """Begin. `store` is the one that the ranks met in; it need not have made a process group of them yet."""
         self._rank, self._world_size = worker.rank, worker.world_size
         # One for each thread: a store serves one caller at a time, and the listener waits in its own.
-        self._notes, self._ear, self._judge_store, self._last = (
-            PrefixStore("watchdog", store.clone()) for _ in range(4)
-        )
+        connections = (PrefixStore("watchdog", store.clone()) for _ in range(4))
+        self._notes, self._ear, self._judge_store, self._last = connections
         self._note()
         self._listener = self._start(self._listen)
         self._start(self._watch)
@@ -87,10 +86,9 @@ class Watchdog:
 
     def say_farewell(self, words: str) -> None:
         """Tell the others why this rank ends, before they find out that it has."""
-        if self._last is None:
-            return
         with contextlib.suppress(RuntimeError):
-            self._last.set(f"gone/{self._rank}", words[:FAREWELL_CHARACTERS])
+            if self._last is not None:
+                self._last.set(f"gone/{self._rank}", words[:FAREWELL_CHARACTERS])
 
     def name_lost_peer(self) -> str:
         """Who is gone, for a rank that lost a connection; empty if that cannot be found out in half a second.
@@ -131,7 +129,7 @@ class Watchdog:
             if not self._ask(store, number):
                 return  # another rank asks, and the listener hears it
             answers = self._answers(store, number, self._answer_seconds)
-            words = verdict.of(answers, self._last_seen(store)) or ""
+            words = verdict.of(answers, self._places(store, "seen")) or ""
             for rank, farewell in self._farewells(store).items() if words else ():
                 words = f"rank {rank} ended: {farewell}; {words}"
             self._spokesman = bool(words)
@@ -163,8 +161,7 @@ class Watchdog:
 
     def _heard(self, key: str, timeout: timedelta) -> str:
         self._ear.wait([key], timeout)
-        words: bytes = self._ear.get(key)
-        return words.decode()
+        return str(self._ear.get(key), "utf-8")
 
     def _end(self, words: str, store: Store | None = None) -> NoReturn:
         """Write the verdict and the stacks and end the process; with a store, together with those that answered."""
@@ -206,7 +203,7 @@ class Watchdog:
             store.set(f"gone/{self._rank}", "")
             asking = self._ask(store, number)
             answers = self._answers(
-                store, number, LAST_WORDS_SECONDS, enough=lambda: store.check(["lost"]) or bool(self._farewells(store))
+                store, number, LAST_WORDS_SECONDS, until=lambda: store.check(["lost"]) or bool(self._farewells(store))
             )
             words: str = store.compare_set("lost", "", self._words_of_loss(store, answers)).decode()
             if asking:
@@ -219,7 +216,7 @@ class Watchdog:
     def _words_of_loss(self, store: Store, answers: Mapping[int, Place]) -> str:
         if farewells := self._farewells(store):
             return "; ".join(f"rank {rank} ended: {words}" for rank, words in farewells.items())
-        seen = self._last_seen(store).values()
+        seen = self._places(store, "seen").values()
         silent = [p for p in seen if p.rank not in answers and not store.check([f"gone/{p.rank}"])]
         return verdict.does_not_answer(silent) if silent else "all ranks answer, so the network between them broke"
 
@@ -227,17 +224,17 @@ class Watchdog:
 
     def _place(self) -> Place:
         mark = self._timeline.mark
-        slow = mark.phase in (Phase.CHECKPOINT, Phase.EVALUATE)
-        limit = self._config.step_timeout_seconds * (SLOW_PHASE_FACTOR if slow else 1)
+        factor = SLOW_PHASE_FACTOR if mark.phase in (Phase.CHECKPOINT, Phase.EVALUATE) else 1
+        limit = factor * self._config.step_timeout_seconds
+        if not self._timeline.past_first_step:
+            limit = max(limit, self._config.first_step_timeout_seconds)
         return Place(
             rank=self._rank,
             host=socket.gethostname(),
             step=mark.step,
             phase=mark.phase,
             idle_seconds=time.monotonic() - mark.since,
-            limit_seconds=limit
-            if self._timeline.past_first_step
-            else max(limit, self._config.first_step_timeout_seconds),
+            limit_seconds=limit,
             num_collectives=sum(map(_num_collectives, _groups(default=True))),
             num_control_collectives=sum(map(_num_collectives, _groups(default=False))),
         )
@@ -245,16 +242,15 @@ class Watchdog:
     def _note(self) -> None:
         self._notes.set(f"seen/{self._rank}", self._place().to_json())
 
-    def _answers(
-        self, store: Store, number: int, seconds: float, enough: Callable[[], bool] = lambda: False
-    ) -> dict[int, Place]:
-        """The places of those that answer in time, by rank."""
-        keys = {rank: f"answer/{number}/{rank}" for rank in range(self._world_size)}
-        _poll(lambda: store.check(list(keys.values())) or enough(), seconds)
-        return {rank: Place.from_json(store.get(key)) for rank, key in keys.items() if store.check([key])}
+    def _answers(self, store: Store, number: int, seconds: float, until: Callable[[], bool] = bool) -> dict[int, Place]:
+        """The places of those that answer in time, by rank. `until` may end the wait sooner; by default it does not."""
+        keys = [f"answer/{number}/{rank}" for rank in range(self._world_size)]
+        _poll(lambda: store.check(keys) or until(), seconds)
+        return self._places(store, f"answer/{number}")
 
-    def _last_seen(self, store: Store) -> dict[int, Place]:
-        keys = {rank: f"seen/{rank}" for rank in range(self._world_size)}
+    def _places(self, store: Store, folder: str) -> dict[int, Place]:
+        """What ranks wrote there, by rank."""
+        keys = {rank: f"{folder}/{rank}" for rank in range(self._world_size)}
         return {rank: Place.from_json(store.get(key)) for rank, key in keys.items() if store.check([key])}
 
     def _farewells(self, store: Store) -> dict[int, str]:

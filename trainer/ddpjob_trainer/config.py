@@ -107,13 +107,16 @@ class TrainerConfig(BaseModel):
         default_factory=_by_recipe("weight_decay"),
         ge=0,
         le=1,
-        description=_told("weight_decay", "L2 penalty on weights; biases and normalisation parameters have none."),
+        description=_told(
+            "weight_decay",
+            "L2 penalty on weights; biases and normalisation parameters have none (speedrun: on biases and head alone).",
+        ),
     )
     momentum: float = Field(
         default_factory=_by_recipe("momentum"),
         ge=0,
         le=1,
-        description=_told("momentum", "Nesterov momentum of SGD; 0 is plain SGD."),
+        description=_told("momentum", "Nesterov momentum of SGD; 0 is plain SGD (speedrun: of Muon)."),
     )
     seed: int = Field(
         default=0,

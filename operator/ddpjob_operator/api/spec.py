@@ -124,8 +124,8 @@ class Deadlines(Resource):
         default=900,
         ge=1,
         le=31_536_000,
-        description="Longest time without progress, once a progress line was printed; three times as long while rank 0"
-        " says that it evaluates or writes a checkpoint.",
+        description="Longest time without progress, once a progress line was printed (the built-in trainer: also without"
+        " one, startSeconds longer); three times as long while rank 0 says that it evaluates or writes a checkpoint.",
     )
     finish_seconds: int = Field(
         default=3600, ge=1, le=31_536_000, description="Longest time from the first rank's success to the last one's."

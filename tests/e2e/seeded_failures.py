@@ -233,8 +233,8 @@ FAILURES = (
         leads_to="Failed",
     ),
     SeededFailure(
-        name="bad-command",
-        spec={"restart": NO_RESTART, "command": ["trian", "--epochs=90"]},
+        name="bad-command",  # of several pods that cannot start either could be the first
+        spec={"restart": NO_RESTART, "nodes": 1, "command": ["trian", "--epochs=90"]},
         reason="BadCommand",
         rank=0,
         words=[r'"trian"', "not found"],

@@ -44,8 +44,9 @@ class StepClock:
         for (
             parameter
         ) in model.parameters():  # gradients come in the order of backward; the last one overwrites the others
-            handle = parameter.register_post_accumulate_grad_hook(lambda _: self._mark("last_gradient"))  # type: ignore[no-untyped-call]
-            self._handles.append(handle)
+            if parameter.requires_grad:
+                handle = parameter.register_post_accumulate_grad_hook(lambda _: self._mark("last_gradient"))  # type: ignore[no-untyped-call]
+                self._handles.append(handle)
 
     def begin_step(self) -> None:
         """The step before this one, if any, has ended here."""

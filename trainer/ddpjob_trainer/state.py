@@ -82,6 +82,7 @@ class TrainingState:
                 f"checkpoint at step {content['step']} does not fit recipe {self.config.recipe}: {error};"
                 " rename the job or remove its checkpoint folder to start afresh"
             ) from error
+        _lay_out_like_parameters(self.optimizer)
         _set_generators(content["generators"])
         self.step = content["step"]
         return f"saved by {content['world_size']} ranks under profile {found['profile']}"
@@ -120,6 +121,17 @@ def from_bytes(payload: bytes) -> dict[str, Any]:
 def _generators() -> dict[str, torch.Tensor]:
     cpu = {"cpu": torch.get_rng_state()}
     return {**cpu, "cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else cpu
+
+
+def _lay_out_like_parameters(optimizer: torch.optim.Optimizer) -> None:
+    """A momentum that was saved under another profile may lie in memory otherwise than its parameter.
+
+    `load_state_dict` leaves it so, and fused updates then refuse it on GPUs and pair wrong elements on CPUs.
+    """
+    for parameter, state in optimizer.state.items():
+        for key, value in state.items():
+            if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                state[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def _set_generators(states: dict[str, torch.Tensor]) -> None:

@@ -100,8 +100,8 @@ def set_up(
         num_samples=len(data.train),
         world_size=gang.world_size,
     )
-    before = to_bytes(state.content())
     replica = parallel.replicate(model, config, gang)
+    before = to_bytes(state.content())  # rank 0's weights, which DDP has given to all
     timeline.enter(Phase.COMPILE)
     if numbers.compile:
         batches = [feed.batch(0), feed.batch(sampling.steps_per_epoch - 1)]

@@ -56,6 +56,13 @@ def test_the_parts_make_up_the_whole_time(monkeypatch):
     assert [sum(step.values()) for step in timed(training, monkeypatch)] == [31, 31, 31]
 
 
+def test_a_weight_that_is_not_trained_is_no_last_gradient(monkeypatch):
+    training = Training(data=1.0)
+    training.model.weight.requires_grad_(False)
+
+    assert [sum(step.values()) for step in timed(training, monkeypatch)] == [1, 1, 1]
+
+
 def test_a_step_that_leaves_out_a_hook_is_refused(monkeypatch):
     training = Training()
     training.optimizer.step = lambda: None  # type: ignore[method-assign]

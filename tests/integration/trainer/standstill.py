@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ddpjob_trainer import contract
 from training_runs import Run, ranks_by_hand, started
 
 PROGRAM = (sys.executable, str(Path(__file__).parent / "faulty_rank.py"))
@@ -18,6 +19,7 @@ KEYS = ("epochs=2", "stepTimeoutSeconds=2", "logEverySteps=1000")
 def two_ranks(folder: Path, *keys: str, fault: str, faulty_rank: int, check: str = "") -> Iterator[tuple[Run, Run]]:
     """Both runs under way; the fault comes after step 7, or in that check. Both are killed at the end of the block."""
     told = {"FAULT": fault, "FAULTY_RANK": str(faulty_rank), "FAULT_STEP": "7", "CHECK": check}
+    told[contract.DDPJOB_EVENTS_DIR] = str(folder)
     variables = [{**told, **rank} for rank in ranks_by_hand(2)]
     with (
         started(folder / "0", *KEYS, *keys, ranks=0, command=PROGRAM, environ=variables[0]) as rank_0,

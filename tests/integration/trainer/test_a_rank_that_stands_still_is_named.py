@@ -1,3 +1,5 @@
+import pickle
+
 import pytest
 
 from ddpjob_trainer import contract
@@ -6,7 +8,7 @@ from standstill import two_ranks
 STEP_7 = "after 7 steps"
 
 
-def test_a_rank_in_an_endless_loop_is_named_and_all_show_their_stacks(tmp_path):
+def test_a_rank_in_an_endless_loop_is_named_and_all_show_what_they_did(tmp_path):
     with two_ranks(tmp_path, fault="loop", faulty_rank=1) as (rank_0, rank_1):
         assert (rank_0.wait(), rank_1.wait()) == (contract.EXIT_HUNG, contract.EXIT_HUNG)
     for rank, run in enumerate((rank_0, rank_1)):
@@ -15,6 +17,8 @@ def test_a_rank_in_an_endless_loop_is_named_and_all_show_their_stacks(tmp_path):
     assert "in loop_for_ever\n" in rank_1.text
     assert "torch.autograd.backward(loss)\n" in rank_0.text
     assert (rank_0.text + rank_1.text).count("ddpjob verdict: ") == 1
+    records = [pickle.loads((tmp_path / f"flight-recorder-gloo-{rank}").read_bytes()) for rank in range(2)]  # noqa: S301
+    assert len(records[0]["entries"]) > len(records[1]["entries"]) > 0
 
 
 @pytest.mark.parametrize(("check", "phase"), [("check_group", "setup"), ("check_data", "load")])

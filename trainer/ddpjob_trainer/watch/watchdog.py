@@ -187,11 +187,11 @@ class Watchdog:
         _poll(lambda: store.check([f"done/{rank}" for rank in answered]), seconds)
 
     def _dump_flight_recorder(self) -> None:
-        """NCCL's record of its last collectives, for torch's fr_trace (written with care, run on no GPU yet)."""
-        folder = os.environ.get(contract.DDPJOB_EVENTS_DIR)
-        if folder and torch.cuda.is_available():
-            dump: bytes = c10d._dump_nccl_trace()  # type: ignore[attr-defined]  # absent in builds without NCCL
-            (Path(folder) / f"flight-recorder-{self._rank}").write_bytes(dump)
+        """What torch recorded of the last collectives, for its fr_trace (nccl2 is its NCCL; run on no GPU yet)."""
+        if folder := os.environ.get(contract.DDPJOB_EVENTS_DIR):
+            for backend in ("gloo", "nccl2") if torch.cuda.is_available() else ("gloo",):
+                dump = c10d._dump_fr_trace(backend=backend)
+                (Path(folder) / f"flight-recorder-{backend}-{self._rank}").write_bytes(dump)
 
     # After a lost connection.
 

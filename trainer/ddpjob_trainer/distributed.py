@@ -40,8 +40,13 @@ PEER_LOSS = re.compile(
     r"gloo/transport|Connection (closed|reset) by peer|Broken pipe|Timed out waiting|monitoredBarrier|NCCL"
 )
 
-#: torch's own allocator of host memory, and a CUDA call within NCCL ("Cuda failure 2 'out of memory'").
-OUT_OF_MEMORY = re.compile(r"can't allocate memory|Cuda failure.*out of memory", re.DOTALL)
+#: torch's own allocator of host memory; a CUDA call, also within NCCL ("Cuda failure 2 'out of memory'"); cuBLAS.
+OUT_OF_MEMORY = re.compile(
+    r"can't allocate memory|(Cuda failure|CUDA error).*out of memory|CUBLAS_STATUS_ALLOC_FAILED", re.DOTALL
+)
+
+#: What NCCL tells of this rank's own GPU or tensors.
+OWN_FAULT = re.compile(r"Cuda failure|requires CUDA tensors")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +158,7 @@ def is_peer_loss(error: BaseException) -> bool:
     """Whether an exception only says that another rank, or the way to it, is gone."""
     if isinstance(error, meeting.PeersMissingError):
         return True
-    if is_out_of_memory(error):  # which NCCL tells of this rank's GPU as if it were an error of its own
+    if is_out_of_memory(error) or OWN_FAULT.search(str(error)):
         return False
     if isinstance(error, dist.DistNetworkError):
         return "EADDRINUSE" not in str(error)

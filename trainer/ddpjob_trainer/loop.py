@@ -72,6 +72,8 @@ class Training:
             if is_due(state.step, config.verify_replicas_every_steps):
                 replicas.verify(state.model, self.gang, step=state.step)
             end_of_epoch = state.step % steps_per_epoch == 0
+            if end_of_epoch and self.gang.device.type == "cuda":
+                torch.cuda.synchronize(self.gang.device)  # or steps still queued would count as saving or evaluation
             if end_of_epoch or is_due(state.step, config.checkpoint_every_steps):
                 self.save()
             if end_of_epoch and state.step < total_steps:
@@ -114,8 +116,6 @@ class Training:
 
     def evaluate(self) -> bool:
         """Tell the accuracy on the held-out split; False if all ranks agreed to stop within."""
-        if self.gang.device.type == "cuda":
-            torch.cuda.synchronize(self.gang.device)  # steps that are still queued are no part of it
         self.timeline.enter(Phase.EVALUATE)
         self.gang.broadcast_buffers(self.state.model)
         with self.report.phase(contract.PHASE_EVALUATE), self.numerics.autocast():

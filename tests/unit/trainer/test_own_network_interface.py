@@ -4,7 +4,7 @@ import pytest
 import torch.distributed as dist
 
 from ddpjob_trainer import distributed
-from ddpjob_trainer.distributed import available_cpus, interface_towards, is_peer_loss
+from ddpjob_trainer.distributed import available_cpus, interface_towards, is_out_of_memory, is_peer_loss
 from workers import worker
 
 
@@ -42,6 +42,8 @@ def test_rank_0_shows_other_hosts_no_loopback(monkeypatch, world_size, to_elsewh
         (RuntimeError("Connection closed by peer [10.0.0.7]:4242"), True),
         (dist.DistBackendError("NCCL communicator was aborted"), True),
         (dist.DistBackendError("NCCL error: unhandled cuda error\nLast error:\nCuda failure 2 'out of memory'"), False),
+        (dist.DistBackendError("NCCL error: unhandled cuda error\nCuda failure 700 'an illegal memory access'"), False),
+        (RuntimeError("ProcessGroupNCCL requires CUDA tensors"), False),
         (dist.DistNetworkError("The client socket has timed out after 600000ms while trying to connect"), True),
         (dist.DistNetworkError("The server socket has failed to listen: EADDRINUSE"), False),
         (RuntimeError("shape '[2, 3]' is invalid for input of size 5"), False),
@@ -50,6 +52,20 @@ def test_rank_0_shows_other_hosts_no_loopback(monkeypatch, world_size, to_elsewh
 )
 def test_only_the_echo_of_anothers_end_counts_as_one(error, is_echo):
     assert is_peer_loss(error) is is_echo
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
+        "NCCL error: unhandled cuda error\nCuda failure 2 'out of memory'",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes",
+    ],
+)
+def test_memory_that_ran_out_is_known_by_its_words(words):
+    assert is_out_of_memory(RuntimeError(words))
+    assert not is_peer_loss(RuntimeError(words))
 
 
 def test_there_is_a_cpu():

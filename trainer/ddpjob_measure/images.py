@@ -32,12 +32,11 @@ def provide(folder: Path, recipes: Collection[str], *, num_train: int) -> tuple[
     Raises:
         ConfigError: images of that size are not for these recipes.
     """
-    _check_size(recipes)
-    try:
+    if os.environ.get(contract.DDPJOB_DATA_DIR) or _archive():
         return photographs(folder, recipes, num_train=num_train, num_test=FEW)
-    except ConfigError:
-        _draw(folder, {"train": _per_class(num_train), "test": _per_class(FEW)})
-        return folder, f"{_per_class(num_train) * NUM_CLASSES} synthetic images of CIFAR-10's size (random pixels)"
+    _check_size(recipes)
+    _draw(folder, {"train": _per_class(num_train), "test": _per_class(FEW)})
+    return folder, f"{_per_class(num_train) * NUM_CLASSES} synthetic images of CIFAR-10's size (random pixels)"
 
 
 def photographs(folder: Path, recipes: Collection[str], *, num_train: int, num_test: int) -> tuple[Path, str]:
@@ -49,8 +48,8 @@ def photographs(folder: Path, recipes: Collection[str], *, num_train: int, num_t
     _check_size(recipes)
     if given := os.environ.get(contract.DDPJOB_DATA_DIR):
         return Path(given), f"the images of {given}"
-    archive = Path(os.environ.get(TEST_DATA, ""), ARCHIVE)
-    if not (os.environ.get(TEST_DATA) and archive.exists()):
+    archive = _archive()
+    if archive is None:
         raise ConfigError(
             f"no images: name a folder of them in {contract.DDPJOB_DATA_DIR}, or in {TEST_DATA} one that holds {ARCHIVE}"
         )
@@ -58,6 +57,11 @@ def photographs(folder: Path, recipes: Collection[str], *, num_train: int, num_t
     _unpack(archive, folder, num_by_split)
     told = {split: num * NUM_CLASSES for split, num in num_by_split.items()}
     return folder, f"CIFAR-10 (JPEG copy), {told['train']} training images, {told['test']} held out"
+
+
+def _archive() -> Path | None:
+    folder = os.environ.get(TEST_DATA)
+    return archive if folder and (archive := Path(folder, ARCHIVE)).exists() else None
 
 
 def _check_size(recipes: Collection[str]) -> None:

@@ -23,9 +23,13 @@ RUN python -m ensurepip \
     && python -m pip uninstall --yes pip setuptools \
     && rm /tmp/operator.lock
 # Of the trainer only what it shares with the operator.
+COPY trainer/ddpjob_ranks/__init__.py \
+     trainer/ddpjob_ranks/contract.py \
+     trainer/ddpjob_ranks/errors.py \
+     trainer/ddpjob_ranks/limits.py \
+     /opt/ddpjob/ddpjob_ranks/
 COPY trainer/ddpjob_trainer/__init__.py \
      trainer/ddpjob_trainer/config.py \
-     trainer/ddpjob_trainer/contract.py \
      /opt/ddpjob/ddpjob_trainer/
 COPY operator/ddpjob_operator /opt/ddpjob/ddpjob_operator
 # Unchecked: the files never change, and a layer's timestamps must not decide whether the bytecode is used.
@@ -50,6 +54,7 @@ COPY requirements/trainer.lock /tmp/trainer.lock
 RUN python -m ensurepip --default-pip \
     && python -m pip install --no-cache-dir --require-hashes --only-binary=:all: --requirement /tmp/trainer.lock \
     && rm /tmp/trainer.lock
+COPY trainer/ddpjob_ranks /opt/ddpjob/ddpjob_ranks
 COPY trainer/ddpjob_trainer /opt/ddpjob/ddpjob_trainer
 COPY trainer/ddpjob_recipes /opt/ddpjob/ddpjob_recipes
 COPY trainer/ddpjob_measure /opt/ddpjob/ddpjob_measure

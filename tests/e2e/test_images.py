@@ -71,7 +71,7 @@ def changed_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         shutil.copytree(repository / name, tmp_path / name)
     for name in ("Dockerfile", "pyproject.toml"):
         shutil.copy(repository / name, tmp_path)
-    with (tmp_path / "trainer/ddpjob_trainer/contract.py").open("a") as module:
+    with (tmp_path / "trainer/ddpjob_ranks/contract.py").open("a") as module:
         module.write(f"# {tmp_path}\n")
     monkeypatch.setattr(images, "_PROJECT", tmp_path)
 

@@ -1,6 +1,6 @@
 import pytest
 
-from ddpjob_trainer import contract
+from ddpjob_ranks import contract
 from slurm_training import DIGITS, TRAINER
 
 TORCHRUN = ("torchrun", "--nproc-per-node=1", "--master-port=29951", "-m", "ddpjob_trainer")

@@ -41,12 +41,16 @@ _SOURCES: Mapping[str, tuple[str, ...]] = {
     "operator": (
         "operator/ddpjob_operator",
         "requirements/operator.lock",
+        "trainer/ddpjob_ranks/__init__.py",
+        "trainer/ddpjob_ranks/contract.py",
+        "trainer/ddpjob_ranks/errors.py",
+        "trainer/ddpjob_ranks/limits.py",
         "trainer/ddpjob_trainer/__init__.py",
         "trainer/ddpjob_trainer/config.py",
-        "trainer/ddpjob_trainer/contract.py",
     ),
     "trainer": (
         "requirements/trainer.lock",
+        "trainer/ddpjob_ranks",
         "trainer/ddpjob_trainer",
         "trainer/ddpjob_recipes",
         "trainer/ddpjob_measure",

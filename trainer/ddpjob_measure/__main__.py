@@ -7,8 +7,8 @@ from typing import Protocol
 
 from ddpjob_measure import accuracy, bench, bucket_report, compare, overhead, scale, verify_resume
 from ddpjob_measure.task import MeasureError
-from ddpjob_trainer import contract
-from ddpjob_trainer.config import ConfigError
+from ddpjob_ranks import contract
+from ddpjob_ranks.errors import ConfigError
 
 
 class Command(Protocol):

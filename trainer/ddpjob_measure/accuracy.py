@@ -16,7 +16,9 @@ import torch
 from ddpjob_measure import images, plot, processes, record
 from ddpjob_measure.series import Series
 from ddpjob_measure.surroundings import surroundings
-from ddpjob_trainer import config, contract, recipes
+from ddpjob_ranks import contract
+from ddpjob_ranks.errors import ConfigError
+from ddpjob_trainer import config, recipes
 
 #: One training at most.
 DEADLINE_SECONDS = 24 * 3600.0
@@ -79,9 +81,9 @@ def run(given: argparse.Namespace) -> int:
     """
     for key in ("recipe", "seed"):
         if taken := [assignment for assignment in given.set if assignment.startswith(f"{key}=")]:
-            raise config.ConfigError(f"--set {taken[0]}: use --{key if key == 'recipe' else 'seeds'}")
+            raise ConfigError(f"--set {taken[0]}: use --{key if key == 'recipe' else 'seeds'}")
     if given.recipe == images.SYNTHETIC:
-        raise config.ConfigError(f"{given.recipe}: random pixels have nothing to learn; take another recipe")
+        raise ConfigError(f"{given.recipe}: random pixels have nothing to learn; take another recipe")
     plot.check_available()
     facts, series = surroundings(), Series()
     facts |= {"recipe": given.recipe, "ranks": given.ranks, "set": " ".join(given.set) or "nothing"}
@@ -126,7 +128,7 @@ def train(given: argparse.Namespace, seed: int, environ: Mapping[str, str]) -> O
 
 
 def outcome_of(events: Path, seed: int) -> Outcome:
-    """What the evidence file and rank 0's spans say of a training (`ddpjob_trainer.watch`)."""
+    """What the evidence file and rank 0's spans say of a training (`ddpjob_ranks.watch`)."""
     evidence = json.loads((events / "attempt-1-evidence.json").read_text(encoding="utf-8"))
     lines = (events / "attempt-1-rank-0.jsonl").read_text(encoding="utf-8").splitlines()
     return Outcome(

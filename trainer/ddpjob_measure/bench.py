@@ -16,7 +16,9 @@ from ddpjob_measure import images, processes, record
 from ddpjob_measure.series import Series
 from ddpjob_measure.surroundings import surroundings
 from ddpjob_measure.task import Figures, Task
-from ddpjob_trainer import config, contract, recipes
+from ddpjob_ranks import contract
+from ddpjob_ranks.errors import ConfigError
+from ddpjob_trainer import config, recipes
 
 #: The recipes that the plain script can train, since their images come from a folder and are of CIFAR-10's size.
 WITH_YARDSTICK = ("resnet18-cifar10", "resnet50-cifar10")
@@ -68,9 +70,7 @@ def run(given: argparse.Namespace) -> int:
         ConfigError: the images are not what a recipe is for, or a batch has more than there are.
     """
     if (given.batch or 0) > MAX_IMAGES:
-        raise config.ConfigError(
-            f"--batch is {given.batch}; expected at most {MAX_IMAGES}, as there are no more images"
-        )
+        raise ConfigError(f"--batch is {given.batch}; expected at most {MAX_IMAGES}, as there are no more images")
     facts, series = surroundings(), Series()
     rows: list[tuple[Contender, Figures]] = []
     with tempfile.TemporaryDirectory() as scratch:

@@ -8,7 +8,8 @@ from typing import Any, get_args
 from ddpjob_measure import images, processes, record
 from ddpjob_measure.surroundings import headline, surroundings
 from ddpjob_measure.task import Figures, Task
-from ddpjob_trainer import config, contract
+from ddpjob_ranks import contract
+from ddpjob_trainer import config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

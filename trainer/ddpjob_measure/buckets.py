@@ -13,8 +13,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpjob_measure.clock import Mark, now, seconds_between
-from ddpjob_trainer.config import ConfigError
-from ddpjob_trainer.distributed import Gang
+from ddpjob_ranks.distributed import Gang
+from ddpjob_ranks.errors import ConfigError
 
 #: A stretch of time, as seconds since the step began.
 Stretch = tuple[float, float]

@@ -11,8 +11,9 @@ import torch
 from ddpjob_measure import images, processes, record
 from ddpjob_measure.surroundings import headline, surroundings
 from ddpjob_measure.task import Figures, Task
-from ddpjob_trainer import config, contract
-from ddpjob_trainer.config import ConfigError
+from ddpjob_ranks import contract
+from ddpjob_ranks.errors import ConfigError
+from ddpjob_trainer import config
 
 SUBJECTS = ("data-parallel", "ddp-options", "sync-batch-norm")
 #: Of DDP: keys of the trainer's configuration, and what the trainer leaves as it is or sets for good (`parallel`).

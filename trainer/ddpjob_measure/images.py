@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from ddpjob_trainer import contract
-from ddpjob_trainer.config import ConfigError
+from ddpjob_ranks import contract
+from ddpjob_ranks.errors import ConfigError
 
 #: Names the folder with `cifar10-jpeg.tar.xz`, as for the tests.
 TEST_DATA = "DDPJOB_TEST_DATA"

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from ddpjob_measure.task import Figures, MeasureError, Task
-from ddpjob_trainer.config import ConfigError
+from ddpjob_ranks.errors import ConfigError
 
 POLL_SECONDS = 2.0
 KUBECTL_SECONDS = 60.0

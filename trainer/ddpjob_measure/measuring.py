@@ -14,15 +14,17 @@ from torch import nn
 from ddpjob_measure import buckets, memory
 from ddpjob_measure.clock import StepClock, mean_parts
 from ddpjob_measure.task import PARTS, Figures, Spread, Task
-from ddpjob_trainer import contract, distributed, recipes, worker
-from ddpjob_trainer.config import ConfigError, TrainerConfig, parse_config
-from ddpjob_trainer.distributed import Gang
-from ddpjob_trainer.launch import identity
+from ddpjob_ranks import contract, distributed
+from ddpjob_ranks.distributed import Gang
+from ddpjob_ranks.errors import ConfigError
+from ddpjob_ranks.launch import identity
+from ddpjob_ranks.watch.timeline import Phase
+from ddpjob_trainer import recipes, worker
+from ddpjob_trainer.config import TrainerConfig, parse_config
 from ddpjob_trainer.numerics import garbage_collector_at_rest
 from ddpjob_trainer.parallel import replicate
 from ddpjob_trainer.report import Reporter, StepTimer
 from ddpjob_trainer.sampling import share
-from ddpjob_trainer.watch.timeline import Phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +44,7 @@ def run(task: Task, place: identity.Worker) -> Figures:
         ConfigError: the task cannot be measured here.
     """
     config = parse_config(task.config)
-    with distributed.join(distributed.meet(place, config)) as gang:
+    with distributed.join(worker.meet(place, config)) as gang:
         torch.set_num_threads(min(torch.get_num_threads(), recipes.find(config.recipe).max_threads))
         return _measure(task, place, gang)
 

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
-from ddpjob_trainer.distributed import Gang
+from ddpjob_ranks.distributed import Gang
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # of CIFAR-10's training images
 Sample = tuple[torch.Tensor, int]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpjob_measure.task import Figures
-from ddpjob_trainer.config import ConfigError
+from ddpjob_ranks.errors import ConfigError
 
 
 def draw(path: Path, points: Sequence[tuple[str, Figures]]) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from ddpjob_measure.task import Figures, MeasureError, Task
-from ddpjob_trainer import contract
+from ddpjob_ranks import contract
 
 #: Longest time for one measured run, start of the processes included.
 DEADLINE_SECONDS = 1800.0

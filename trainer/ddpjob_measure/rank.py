@@ -10,9 +10,9 @@ import sys
 from collections.abc import Sequence
 
 from ddpjob_measure.task import Task
-from ddpjob_trainer import contract
-from ddpjob_trainer.config import ConfigError
-from ddpjob_trainer.launch import identity, launcher
+from ddpjob_ranks import contract
+from ddpjob_ranks.errors import ConfigError
+from ddpjob_ranks.launch import identity, launcher
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -14,7 +14,8 @@ from ddpjob_measure import images, jobs, plot, processes, record
 from ddpjob_measure.series import Series
 from ddpjob_measure.surroundings import surroundings
 from ddpjob_measure.task import Figures, Task
-from ddpjob_trainer import config, contract
+from ddpjob_ranks import contract
+from ddpjob_trainer import config
 
 #: Gives the figures of a task on so many ranks.
 Runner = Callable[[Task, int], Figures]

@@ -8,8 +8,8 @@ from typing import TypeVar
 import torch
 
 from ddpjob_measure.task import MeasureError
-from ddpjob_trainer import contract
-from ddpjob_trainer.config import ConfigError
+from ddpjob_ranks import contract
+from ddpjob_ranks.errors import ConfigError
 
 T = TypeVar("T")
 

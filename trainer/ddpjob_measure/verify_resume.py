@@ -21,7 +21,7 @@ from statistics import median
 
 from ddpjob_measure.processes import variables_of_a_run
 from ddpjob_measure.task import MeasureError
-from ddpjob_trainer import contract
+from ddpjob_ranks import contract
 
 TRAINER = (sys.executable, "-m", "ddpjob_trainer")
 #: Longest time for one run.

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from PIL import Image
 
+from ddpjob_ranks.distributed import available_cpus
+from ddpjob_ranks.errors import ConfigError
 from ddpjob_recipes.folder import EncodedImages
 from ddpjob_recipes.pack import open_images
-from ddpjob_trainer.config import ConfigError
 from ddpjob_trainer.data import DataSet, Preparation, Split
-from ddpjob_trainer.distributed import available_cpus
 
 
 def load(path: Path, *, preparation: Preparation) -> DataSet:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ddpjob_trainer.config import ConfigError
+from ddpjob_ranks.errors import ConfigError
 from ddpjob_trainer.data import DataSet, Preparation, Split
 from ddpjob_trainer.recipes import Recipe
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ddpjob_trainer.config import ConfigError
+from ddpjob_ranks.errors import ConfigError
 
 SUFFIXES = {".jpg", ".jpeg", ".png"}
 LAYOUT = "expected train/<class>/*.jpg and test/<class>/*.jpg (or val/) with the same classes in both"

@@ -20,11 +20,12 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from ddpjob_ranks import contract
+from ddpjob_ranks.distributed import available_cpus
+from ddpjob_ranks.errors import ConfigError
 from ddpjob_recipes.folder import EncodedImages
-from ddpjob_trainer import contract, randomness
-from ddpjob_trainer.config import ConfigError
+from ddpjob_trainer import randomness
 from ddpjob_trainer.data import Labelled, Preparation, fingerprint_of, probed
-from ddpjob_trainer.distributed import available_cpus
 
 #: Share of the image's area, and ratio of width to height, of a random crop (Szegedy et al. 2014, arXiv 1409.4842).
 AREAS = (0.08, 1.0)

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ddpjob_ranks.errors import ConfigError
 from ddpjob_recipes.folder import EncodedImages, Splits, open_folder
-from ddpjob_trainer.config import ConfigError
 
 MAGIC = b"DDPJOB1\n"
 #: What a packed file is called where DDPJOB_DATA_DIR names a folder, as it does in a pod.

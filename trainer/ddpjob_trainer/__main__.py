@@ -5,10 +5,10 @@ import sys
 import time
 from collections.abc import Sequence
 
-from ddpjob_trainer import contract, termination
-from ddpjob_trainer.config import ConfigError
-from ddpjob_trainer.launch import identity, launcher
-from ddpjob_trainer.launch.arguments import parse_arguments
+from ddpjob_ranks import contract, termination
+from ddpjob_ranks.errors import ConfigError
+from ddpjob_ranks.launch import identity, launcher
+from ddpjob_trainer.arguments import parse_arguments
 
 #: `debug: true`: torch, DDP and NCCL tell what they set up and what takes their time. Read when torch loads.
 #: Not DETAIL, with which torch 2.15 ends by a segmentation fault where DDP is made on gloo.

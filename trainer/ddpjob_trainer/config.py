@@ -12,13 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-#: Evaluation and checkpoints may stand still for this many times stepTimeoutSeconds. The operator triples hangSeconds.
-SLOW_PHASE_FACTOR = 3
-
-
-class ConfigError(ValueError):
-    """What the user gave (keys, variables or data) is wrong. The text names it; another attempt would fail the same."""
-
+from ddpjob_ranks.errors import ConfigError
+from ddpjob_ranks.limits import Limits
 
 Recipe = Literal[
     "digits", "resnet18-cifar10", "resnet50-cifar10", "speedrun-cifar10", "resnet50-224", "resnet50-224-synthetic"
@@ -189,9 +184,9 @@ class TrainerConfig(BaseModel):
         return self
 
     @property
-    def longest_standstill_seconds(self) -> int:
-        """After which the watchdog has spoken, whatever the phase."""
-        return max(self.first_step_timeout_seconds, SLOW_PHASE_FACTOR * self.step_timeout_seconds)
+    def limits(self) -> Limits:
+        """How long ranks may stand still."""
+        return Limits(first_step_seconds=self.first_step_timeout_seconds, step_seconds=self.step_timeout_seconds)
 
     def for_world_size(self, world_size: int) -> Self:
         """The same with the global batch size, and the learning rate that follows it, of that many ranks."""

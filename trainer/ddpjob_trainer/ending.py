@@ -6,13 +6,14 @@ import sys
 import traceback
 from typing import NoReturn
 
-from ddpjob_trainer import contract, distributed, replicas, termination
+from ddpjob_ranks import contract, distributed, termination
+from ddpjob_ranks.errors import ConfigError
+from ddpjob_ranks.launch.identity import Worker
+from ddpjob_ranks.watch import evidence, limiter
+from ddpjob_ranks.watch.watchdog import Watchdog
+from ddpjob_trainer import replicas
 from ddpjob_trainer.checkpoints.claim import Fenced
-from ddpjob_trainer.config import ConfigError
-from ddpjob_trainer.launch.identity import Worker
 from ddpjob_trainer.loop import Training
-from ddpjob_trainer.watch import evidence, limiter
-from ddpjob_trainer.watch.watchdog import Watchdog
 
 
 def tell(training: Training, *, complete: bool) -> None:

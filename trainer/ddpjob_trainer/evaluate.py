@@ -7,8 +7,8 @@ from itertools import islice
 import torch
 from torch import nn
 
+from ddpjob_ranks.distributed import Gang
 from ddpjob_trainer.data import Images
-from ddpjob_trainer.distributed import Gang
 from ddpjob_trainer.sampling import share
 
 BATCH_SIZE = 512

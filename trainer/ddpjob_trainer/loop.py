@@ -6,19 +6,20 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from ddpjob_trainer import contract, optim, replicas
+from ddpjob_ranks import contract
+from ddpjob_ranks.distributed import Gang
+from ddpjob_ranks.stop import StopAgreement
+from ddpjob_ranks.watch.timeline import Phase, Timeline
+from ddpjob_trainer import optim, replicas
 from ddpjob_trainer.checkpoints.folder import CheckpointFolder
 from ddpjob_trainer.checkpoints.writer import CheckpointWriter
 from ddpjob_trainer.config import TrainerConfig
 from ddpjob_trainer.data import DataSet, Feed, FeedAhead
-from ddpjob_trainer.distributed import Gang
 from ddpjob_trainer.evaluate import count_correct
 from ddpjob_trainer.numerics import Numerics, garbage_collector_at_rest
 from ddpjob_trainer.recipes import Recipe
 from ddpjob_trainer.report import Reporter, StepTimer
 from ddpjob_trainer.state import TrainingState
-from ddpjob_trainer.stop import StopAgreement
-from ddpjob_trainer.watch.timeline import Phase, Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

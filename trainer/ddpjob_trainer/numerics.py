@@ -17,10 +17,15 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ddpjob_ranks.distributed import Gang
 from ddpjob_trainer.config import TrainerConfig
 from ddpjob_trainer.data import Batch
-from ddpjob_trainer.distributed import Gang
 from ddpjob_trainer.evaluate import Predict
+
+#: Profile `exact`: NCCL picks algorithm and protocol by size and load of the moment, and each sums in an order of its
+#: own; these leave one of each, and no sums inside switches (NCCL user guide, "Environment Variables"). Untested: no two
+#: GPUs were at hand.
+EXACT_NCCL = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple", "NCCL_COLLNET_ENABLE": "0", "NCCL_NVLS_ENABLE": "0"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +80,13 @@ def choose(config: TrainerConfig, gang: Gang, *, heavy: bool) -> Numerics:
         # SyncBatchNorm's sums over ranks would be in the trial of `compile_model`, where one rank may fail alone.
         compile=fast and gang.device.type == "cuda" and config.compile == "auto" and not config.sync_batch_norm,
     )
+
+
+def fix_nccl(config: TrainerConfig) -> None:
+    """Have NCCL sum in one order under the profile `exact`. To come before the process group."""
+    if config.profile == "exact":
+        for name, value in EXACT_NCCL.items():
+            os.environ.setdefault(name, value)
 
 
 def has_bfloat16(device: torch.device) -> bool:

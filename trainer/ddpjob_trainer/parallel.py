@@ -8,8 +8,9 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpjob_trainer.config import ConfigError, TrainerConfig
-from ddpjob_trainer.distributed import Gang
+from ddpjob_ranks.distributed import Gang
+from ddpjob_ranks.errors import ConfigError
+from ddpjob_trainer.config import TrainerConfig
 
 
 def synchronise_batch_norm(model: nn.Module, config: TrainerConfig, device: torch.device) -> nn.Module:

@@ -4,7 +4,7 @@ import json
 import math
 from dataclasses import dataclass
 
-from ddpjob_trainer import contract
+from ddpjob_ranks import contract
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ import hashlib
 import torch
 from torch import nn
 
-from ddpjob_trainer.distributed import Gang
+from ddpjob_ranks.distributed import Gang
 
 
 class ReplicasDifferError(RuntimeError):

@@ -11,9 +11,9 @@ from typing import Self, TextIO
 
 import torch
 
-from ddpjob_trainer import contract
+from ddpjob_ranks import contract
+from ddpjob_ranks.watch.timeline import Phase, Timeline
 from ddpjob_trainer.progress import Progress
-from ddpjob_trainer.watch.timeline import Phase, Timeline
 
 #: Below PROGRESS_INTERVAL_SECONDS by enough for a busy machine.
 HEARTBEAT_SECONDS = 0.8 * contract.PROGRESS_INTERVAL_SECONDS

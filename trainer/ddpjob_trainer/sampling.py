@@ -8,8 +8,8 @@ at any world size; its last step is as small as it must be, and nothing is cut o
 import torch
 from torch import nn
 
+from ddpjob_ranks.errors import ConfigError
 from ddpjob_trainer import randomness
-from ddpjob_trainer.config import ConfigError
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 

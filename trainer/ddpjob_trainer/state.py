@@ -10,7 +10,8 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from ddpjob_trainer.config import ConfigError, TrainerConfig
+from ddpjob_ranks.errors import ConfigError
+from ddpjob_trainer.config import TrainerConfig
 
 #: What must not change between a checkpoint and the run that goes on from it: with another value the step number would
 #: mean another point of another training. World size, epochs, learning rate and profile may change.

@@ -10,22 +10,24 @@ from typing import NoReturn
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpjob_trainer import contract, distributed, ending, evaluate, numerics, parallel, recipes
+from ddpjob_ranks import contract, distributed
+from ddpjob_ranks.distributed import Gang, Rendezvous
+from ddpjob_ranks.errors import ConfigError
+from ddpjob_ranks.launch import preflight
+from ddpjob_ranks.launch.identity import Worker
+from ddpjob_ranks.stop import StopAgreement, StopRequest
+from ddpjob_ranks.watch.timeline import Phase, Timeline, open_events, process_began
+from ddpjob_ranks.watch.watchdog import Watchdog
+from ddpjob_trainer import ending, evaluate, numerics, parallel, recipes, sameness
 from ddpjob_trainer.checkpoints import folder
 from ddpjob_trainer.checkpoints.writer import CheckpointWriter
-from ddpjob_trainer.config import ConfigError, TrainerConfig
+from ddpjob_trainer.config import TrainerConfig
 from ddpjob_trainer.data import Batch, Feed, FeedAhead
-from ddpjob_trainer.distributed import Gang
-from ddpjob_trainer.launch import preflight
-from ddpjob_trainer.launch.identity import Worker
 from ddpjob_trainer.loop import Training
 from ddpjob_trainer.numerics import Numerics
 from ddpjob_trainer.report import Reporter
 from ddpjob_trainer.sampling import Sampling, check_shares
 from ddpjob_trainer.state import TrainingState, to_bytes
-from ddpjob_trainer.stop import StopAgreement, StopRequest
-from ddpjob_trainer.watch.timeline import Phase, Timeline, open_events, process_began
-from ddpjob_trainer.watch.watchdog import Watchdog
 
 
 def run(config: TrainerConfig, worker: Worker, *, imported_from: float | None = None) -> NoReturn:
@@ -36,11 +38,11 @@ def run(config: TrainerConfig, worker: Worker, *, imported_from: float | None = 
     faulthandler.enable()
     timeline = Timeline(open_events(os.environ, rank=worker.rank), rank=worker.rank, began=process_began())
     timeline.enter(Phase.IMPORT, now=imported_from)
-    watchdog = Watchdog(config, timeline)
+    watchdog = Watchdog(config.limits, timeline)
     training = None
     try:
         timeline.enter(Phase.RENDEZVOUS)
-        met = distributed.meet(worker, config)
+        met = meet(worker, config)
         timeline.enter(Phase.CONNECT)
         watchdog.watch(met.store, worker)
         with distributed.join(met) as gang, Reporter(enabled=worker.rank == 0) as report, watchdog:
@@ -53,6 +55,12 @@ def run(config: TrainerConfig, worker: Worker, *, imported_from: float | None = 
         ending.leave(contract.EXIT_SUCCESS if complete else ending.stopped(training))
     except BaseException as error:  # noqa: BLE001 - whatever it is, it ends the process, with last words
         ending.fail(error, worker, watchdog, training)
+
+
+def meet(worker: Worker, config: TrainerConfig) -> Rendezvous:
+    """Wait for the other ranks, which must be the same program and configuration."""
+    numerics.fix_nccl(config)
+    return distributed.meet(worker, config.limits, sameness.of_program(config))
 
 
 def set_up(
@@ -72,7 +80,7 @@ def set_up(
     torch.set_num_threads(min(torch.get_num_threads(), recipe.max_threads))
     timeline.enter(Phase.LOAD)
     data = recipe.load(Path(os.environ.get(contract.DDPJOB_DATA_DIR) or contract.DATA_DIR)).to(gang.device)
-    preflight.check_data(gang, data)
+    sameness.check_data(gang, data)
     timeline.enter(Phase.SETUP)
     sampling = Sampling(
         num_samples=len(data.train),

@@ -7,7 +7,7 @@ the trainer's contract and is re-exported here as `contract`.
 from enum import StrEnum
 from typing import Final
 
-from ddpjob_trainer import contract as contract
+from ddpjob_ranks import contract as contract
 
 GROUP: Final = "ddpjob.dev"
 VERSION: Final = "v1alpha1"

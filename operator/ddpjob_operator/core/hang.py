@@ -13,9 +13,6 @@ from ddpjob_operator.core.gang import Gang
 from ddpjob_operator.core.model import Observed
 from ddpjob_operator.core.times import duration, epoch_seconds
 
-#: Evaluation and checkpoints print nothing new for longer than steps do.
-SLOW_PHASES = frozenset({contract.PHASE_EVALUATE, contract.PHASE_CHECKPOINT})
-SLOW_PHASE_FACTOR = 3
 #: A limit that is near is looked at again after this long, since the log is read every few seconds only.
 LOOK_AGAIN_SECONDS = 2.0
 
@@ -43,7 +40,7 @@ def _limit_seconds(seen: Observed, spec: DDPJobSpec) -> float | None:
     hang_seconds = spec.deadlines.hang_seconds
     if seen.progress is None:  # the trainer must print a first line; another program need not
         return spec.deadlines.start_seconds + hang_seconds if spec.trainer else None
-    return hang_seconds * (SLOW_PHASE_FACTOR if seen.progress.phase in SLOW_PHASES else 1)
+    return hang_seconds * (contract.SLOW_PHASE_FACTOR if seen.progress.phase in contract.SLOW_PHASES else 1)
 
 
 def words(seen: Observed, limit_seconds: float) -> str:

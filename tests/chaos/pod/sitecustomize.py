@@ -131,12 +131,12 @@ def watch_end(module: Any) -> None:
 
 
 WATCHED: dict[str, Callable[[Any], None]] = {
-    "ddpjob_trainer.launch.meeting": watch_rendezvous,
+    "ddpjob_ranks.launch.meeting": watch_rendezvous,
     "ddpjob_trainer.worker": watch_set_up,
     "ddpjob_trainer.report": watch_beginning,
     "ddpjob_trainer.optim": watch_first_step,
     "ddpjob_trainer.checkpoints.folder": watch_saving,
-    "ddpjob_trainer.stop": watch_end,
+    "ddpjob_ranks.stop": watch_end,
 }
 
 

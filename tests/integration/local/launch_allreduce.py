@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from ddpjob_trainer.launch import identity, launcher
+from ddpjob_ranks.launch import identity, launcher
 
 command = [sys.executable, str(Path(__file__).with_name("allreduce.py"))]
 place = identity.resolve(os.environ)

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ddpjob_trainer.distributed import Gang
+from ddpjob_ranks.distributed import Gang
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """A trainer with one rank that goes wrong: FAULT says how, FAULTY_RANK which; the fault comes at step FAULT_STEP.
 
-With CHECK it comes within the set-up instead, where that function of `preflight` is called, or `new_group` of torch.
+With CHECK it comes within the set-up instead, where that function is called.
 """
 
 import os
@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable
+from types import ModuleType
 
 import torch
 import torch.distributed as dist
@@ -15,9 +16,9 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ddpjob_trainer import __main__
+from ddpjob_ranks.launch import identity, launcher, preflight
+from ddpjob_trainer import __main__, sameness
 from ddpjob_trainer.data import Feed
-from ddpjob_trainer.launch import identity, launcher, preflight
 
 BATCH = Feed.batch
 REPLICAS: list[DistributedDataParallel] = []
@@ -60,6 +61,8 @@ def note_replica(module: torch.nn.Module, _: object) -> None:
         REPLICAS[:] = [module]
 
 
+#: Where functions live that all ranks take part in.
+CHECKS: dict[str, ModuleType] = {"new_group": dist, "check_group": preflight, "check_data": sameness}
 FAULTS: dict[str, Callable[[], object]] = {
     "drift": lambda: None,  # see step_of_a_drifting_rank
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
@@ -83,7 +86,7 @@ if __name__ == "__main__":
         sys.exit(launcher.run(place, [sys.executable, *sys.argv], os.environ))
     Feed.batch = batch_of_a_faulty_rank  # type: ignore[method-assign, assignment]  # that is the fault
     if os.environ.get("CHECK") and os.environ["FAULTY_RANK"] == os.environ["RANK"]:
-        setattr(dist if os.environ["CHECK"] == "new_group" else preflight, os.environ["CHECK"], check_of_a_faulty_rank)
+        setattr(CHECKS[os.environ["CHECK"]], os.environ["CHECK"], check_of_a_faulty_rank)
     register_module_forward_pre_hook(note_replica)
     if os.environ["FAULT"] == "drift":
         register_optimizer_step_post_hook(step_of_a_drifting_rank)

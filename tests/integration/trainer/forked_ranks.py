@@ -17,7 +17,8 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from unittest import mock
 
-from ddpjob_trainer import __main__, contract
+from ddpjob_ranks import contract
+from ddpjob_trainer import __main__
 from training_runs import DEADLINE_SECONDS, ranks_by_hand
 
 CONTEXT = multiprocessing.get_context("forkserver")

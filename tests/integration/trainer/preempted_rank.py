@@ -8,12 +8,12 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+from ddpjob_ranks.stop import StopAgreement
 from ddpjob_trainer import loop, worker
 from ddpjob_trainer.checkpoints.folder import CheckpointFolder
 from ddpjob_trainer.checkpoints.writer import CheckpointWriter
 from ddpjob_trainer.data import Feed
 from ddpjob_trainer.state import TrainingState
-from ddpjob_trainer.stop import StopAgreement
 
 #: Where the signal can come, and what is replaced for it.
 POINTS: dict[str, tuple[Any, str]] = {

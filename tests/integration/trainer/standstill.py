@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ddpjob_trainer import contract
+from ddpjob_ranks import contract
 from training_runs import Run, ranks_by_hand, started
 
 PROGRAM = (sys.executable, str(Path(__file__).parent / "faulty_rank.py"))
@@ -33,15 +33,15 @@ WATCHED = """
 import time
 import torch.distributed as dist
 from ddpjob_trainer.config import parse_config
-from ddpjob_trainer.launch import identity
-from ddpjob_trainer.watch.timeline import Phase, Timeline
-from ddpjob_trainer.watch.watchdog import Watchdog
+from ddpjob_ranks.launch import identity
+from ddpjob_ranks.watch.timeline import Phase, Timeline
+from ddpjob_ranks.watch.watchdog import Watchdog
 
 timeline = Timeline()
 
 
 def watching(config):
-    watchdog = Watchdog(config, timeline)
+    watchdog = Watchdog(config.limits, timeline)
     watchdog.watch(dist.HashStore(), identity.resolve({}))
     return watchdog
 """

@@ -1,6 +1,6 @@
 """One process that stands still, whose first question nobody judges."""
 
-from ddpjob_trainer import contract
+from ddpjob_ranks import contract
 from standstill import watched
 
 SCRIPT = """

@@ -1,7 +1,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from ddpjob_trainer import contract
+from ddpjob_ranks import contract
 from forked_ranks import started
 
 

@@ -1,4 +1,4 @@
-from ddpjob_trainer import contract
+from ddpjob_ranks import contract
 from standstill import two_ranks
 
 

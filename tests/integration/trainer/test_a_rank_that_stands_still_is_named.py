@@ -2,7 +2,7 @@ import pickle
 
 import pytest
 
-from ddpjob_trainer import contract
+from ddpjob_ranks import contract
 from standstill import two_ranks
 
 STEP_7 = "after 7 steps"

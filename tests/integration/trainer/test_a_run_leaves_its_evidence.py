@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_trainer import contract
+from ddpjob_ranks import contract
 from training_runs import finished
 
 

@@ -1,4 +1,4 @@
-from ddpjob_trainer import contract
+from ddpjob_ranks import contract
 from ddpjob_trainer.checkpoints.claim import Claim, Owner
 from ddpjob_trainer.checkpoints.folder import CheckpointFolder
 from forked_ranks import finished, started

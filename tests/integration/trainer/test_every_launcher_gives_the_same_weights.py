@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ddpjob_trainer import contract
+from ddpjob_ranks import contract
 from training_runs import finished, free_port, ranks_by_hand, started
 
 KEYS = ("epochs=1", "globalBatchSize=256")

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from ddpjob_ranks import contract
 from ddpjob_recipes import pack
 from ddpjob_recipes.folder import open_folder
-from ddpjob_trainer import contract
 from training_runs import finished
 
 KEYS = (

@@ -2,8 +2,8 @@ import pytest
 import torch
 from PIL import Image
 
+from ddpjob_ranks.errors import ConfigError
 from ddpjob_recipes.resnet_cifar10 import RECIPES
-from ddpjob_trainer.config import ConfigError
 
 load = RECIPES["resnet18-cifar10"].load
 

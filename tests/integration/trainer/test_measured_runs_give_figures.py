@@ -12,7 +12,7 @@ from torch import nn
 from ddpjob_measure.compare import DDP_OPTIONS
 from ddpjob_measure.plain_ddp import PlainTraining
 from ddpjob_measure.task import PARTS
-from ddpjob_trainer.distributed import Gang
+from ddpjob_ranks.distributed import Gang
 
 BENCH = ("bench", "--recipes", "digits", "--ranks", "2", "--profiles", "fast", "--steps", "2", "--windows", "2")
 

@@ -5,10 +5,11 @@ import torch
 from torch import nn
 
 from ddpjob_measure.buckets import observe
+from ddpjob_ranks.distributed import Gang
+from ddpjob_ranks.errors import ConfigError
 from ddpjob_trainer import numerics
-from ddpjob_trainer.config import ConfigError, parse_config
+from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.data import Batch
-from ddpjob_trainer.distributed import Gang
 from ddpjob_trainer.parallel import replicate
 from training_runs import finished
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_trainer import contract
+from ddpjob_ranks import contract
 from forked_ranks import ForkedRun, finished, started
 from preempted_rank import POINTS, RANK_0_ONLY, arrange
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from PIL import Image
 
 import ddpjob_trainer
-from ddpjob_trainer import contract
+from ddpjob_ranks import contract
 from training_runs import ranks_by_hand, started
 
 SOURCES = Path(ddpjob_trainer.__file__).parents[1]

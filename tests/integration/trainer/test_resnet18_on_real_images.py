@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_trainer import contract
+from ddpjob_ranks import contract
 from training_runs import finished
 
 TRAIN_PER_CLASS, TEST_PER_CLASS = 8, 2

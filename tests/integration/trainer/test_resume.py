@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import forked_ranks
-from ddpjob_trainer import contract
+from ddpjob_ranks import contract
 from forked_ranks import ForkedRun, finished
 from training_runs import DEADLINE_SECONDS, ranks_by_hand, started
 

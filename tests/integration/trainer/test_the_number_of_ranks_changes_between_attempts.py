@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from ddpjob_trainer import contract
+from ddpjob_ranks import contract
 from forked_ranks import ForkedRun, finished, started
 
 #: 1,438 samples in steps of 205, which no number of ranks divides, and one of 3, which leaves one of 4 ranks without.

@@ -1,6 +1,6 @@
 """One process that moves its mark by hand, with limits of seconds: what may take long, and what may not."""
 
-from ddpjob_trainer import contract
+from ddpjob_ranks import contract
 from standstill import watched
 
 SCRIPT = """

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ddpjob_trainer import contract
+from ddpjob_ranks import contract
 
 #: Starting a process and loading torch takes 2 to 10 s on a busy machine with two cores.
 DEADLINE_SECONDS = 240.0

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpjob_trainer.config import ConfigError
+from ddpjob_ranks.errors import ConfigError
 from ddpjob_trainer.data import Feed, Preparation, Split
 from ddpjob_trainer.sampling import Sampling, check_shares, share
 

@@ -10,7 +10,7 @@ import yaml
 from ddpjob_cli.manifest import read_manifest
 from ddpjob_measure.jobs import Cluster, manifest
 from ddpjob_measure.task import MeasureError, Task
-from ddpjob_trainer.config import ConfigError
+from ddpjob_ranks.errors import ConfigError
 from test_scaling_table import figures
 
 TASK = Task(program="trainer", config={"recipe": "digits", "globalBatchSize": 64})

@@ -1,5 +1,5 @@
 from ddpjob_measure import processes
-from ddpjob_trainer.launch.identity import Node, Worker, resolve
+from ddpjob_ranks.launch.identity import Node, Worker, resolve
 
 
 def test_a_run_within_a_job_of_slurm_is_no_part_of_it(monkeypatch):

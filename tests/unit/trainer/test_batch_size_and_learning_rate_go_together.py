@@ -1,6 +1,7 @@
 import pytest
 
-from ddpjob_trainer.config import ConfigError, parse_config
+from ddpjob_ranks.errors import ConfigError
+from ddpjob_trainer.config import parse_config
 
 
 def config(**values):

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddpjob_trainer import contract
+from ddpjob_ranks import contract
+from ddpjob_ranks.errors import ConfigError
 from ddpjob_trainer.checkpoints.claim import Claim, Fenced, Owner
 from ddpjob_trainer.checkpoints.folder import CheckpointFolder, from_environment
-from ddpjob_trainer.config import ConfigError
 from ddpjob_trainer.state import to_bytes
 
 

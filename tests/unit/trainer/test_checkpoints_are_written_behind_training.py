@@ -7,13 +7,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ddpjob_trainer import contract, ending
+from ddpjob_ranks import contract
+from ddpjob_ranks.launch.identity import resolve
+from ddpjob_trainer import ending
 from ddpjob_trainer.checkpoints import writer
 from ddpjob_trainer.checkpoints.claim import Claim, Fenced, Owner
 from ddpjob_trainer.checkpoints.folder import CheckpointFolder
 from ddpjob_trainer.checkpoints.writer import CheckpointWriter
 from ddpjob_trainer.config import parse_config
-from ddpjob_trainer.launch.identity import resolve
 from ddpjob_trainer.optim import make_optimizer
 from ddpjob_trainer.report import Reporter
 from ddpjob_trainer.state import TrainingState, from_bytes, to_bytes

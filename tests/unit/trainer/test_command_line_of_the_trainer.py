@@ -2,9 +2,10 @@ from typing import get_args
 
 import pytest
 
-from ddpjob_trainer.config import ConfigError, TrainerConfig
-from ddpjob_trainer.launch.arguments import parse_arguments
-from ddpjob_trainer.launch.identity import Worker, resolve
+from ddpjob_ranks.errors import ConfigError
+from ddpjob_ranks.launch.identity import Worker, resolve
+from ddpjob_trainer.arguments import parse_arguments
+from ddpjob_trainer.config import TrainerConfig
 
 DIGITS = ("--set", "recipe=digits")
 

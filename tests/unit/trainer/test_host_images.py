@@ -8,9 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
+from ddpjob_ranks.errors import ConfigError
 from ddpjob_recipes.decoded import decode
 from ddpjob_recipes.host_images import HostImages, central_box, random_box, random_views
-from ddpjob_trainer.config import ConfigError
 from ddpjob_trainer.data import Feed, FeedAhead, Preparation
 from ddpjob_trainer.sampling import Sampling
 

@@ -5,11 +5,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from ddpjob_ranks.distributed import Gang
+from ddpjob_ranks.errors import ConfigError
 from ddpjob_recipes import digits
 from ddpjob_trainer import evaluate, numerics, optim, parallel
-from ddpjob_trainer.config import ConfigError, parse_config
+from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.data import Batch, Feed
-from ddpjob_trainer.distributed import Gang
 from ddpjob_trainer.sampling import Sampling
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)

@@ -7,10 +7,10 @@ import pytest
 import torch
 from PIL import Image
 
+from ddpjob_ranks.errors import ConfigError
 from ddpjob_recipes import pack
 from ddpjob_recipes.decoded import load
 from ddpjob_recipes.folder import open_folder
-from ddpjob_trainer.config import ConfigError
 from ddpjob_trainer.data import Preparation
 
 PREPARATION = Preparation(mean=(0.0,) * 3, std=(1.0,) * 3, max_shift=0, flip="never")

@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from ddpjob_trainer import contract
+from ddpjob_ranks import contract
 from ddpjob_trainer.progress import Progress
 from ddpjob_trainer.report import HEARTBEAT_SECONDS, Reporter
 from testbed import wait_for

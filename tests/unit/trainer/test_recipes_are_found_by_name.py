@@ -39,7 +39,7 @@ import sys, torch
 before = set(sys.modules)
 from ddpjob_trainer import recipes, numerics
 from ddpjob_trainer.config import parse_config
-from ddpjob_trainer.distributed import Gang
+from ddpjob_ranks.distributed import Gang
 recipe = recipes.find("digits")
 alone = Gang(rank=0, world_size=1, device=torch.device("cpu"), control=None)
 numerics.choose(parse_config({"recipe": "digits"}), alone, heavy=recipe.heavy).set_switches()

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from ddpjob_ranks.distributed import Gang
+from ddpjob_ranks.errors import ConfigError
 from ddpjob_trainer import worker
-from ddpjob_trainer.config import ConfigError, parse_config
-from ddpjob_trainer.distributed import Gang
+from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.optim import make_optimizer
 from ddpjob_trainer.report import Reporter
 from ddpjob_trainer.state import TrainingState, to_bytes

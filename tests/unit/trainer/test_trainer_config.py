@@ -4,9 +4,10 @@ import sys
 
 import pytest
 
-from ddpjob_trainer import contract
-from ddpjob_trainer.config import RECIPE_DEFAULTS, ConfigError, TrainerConfig, parse_config
-from ddpjob_trainer.launch.arguments import parse_arguments
+from ddpjob_ranks import contract
+from ddpjob_ranks.errors import ConfigError
+from ddpjob_trainer.arguments import parse_arguments
+from ddpjob_trainer.config import RECIPE_DEFAULTS, TrainerConfig, parse_config
 
 
 @pytest.mark.parametrize("recipe", RECIPE_DEFAULTS)

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from ddpjob_ranks.watch import evidence, limiter
+from ddpjob_ranks.watch.limiter import Part
+from ddpjob_ranks.watch.timeline import STEP_PHASES, Phase, Timeline, open_events
 from ddpjob_trainer.report import StepTimer
-from ddpjob_trainer.watch import evidence, limiter
-from ddpjob_trainer.watch.limiter import Part
-from ddpjob_trainer.watch.timeline import STEP_PHASES, Phase, Timeline, open_events
 
 CPU = torch.device("cpu")
 
@@ -22,8 +22,8 @@ CPU = torch.device("cpu")
 def clock(monkeypatch):
     """A list with one element: the monotonic time in seconds, set by hand."""
     now = [100.0]
-    monkeypatch.setattr("ddpjob_trainer.watch.timeline.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("ddpjob_trainer.watch.timeline.time.time", lambda: 5000 + now[0])
+    monkeypatch.setattr("ddpjob_ranks.watch.timeline.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("ddpjob_ranks.watch.timeline.time.time", lambda: 5000 + now[0])
     return now
 
 
@@ -193,7 +193,7 @@ def test_a_disk_that_is_full_ends_the_spans_and_nothing_else(capsys):
 
 
 def test_the_start_of_a_process_is_known_to_a_clock_tick():
-    code = "from ddpjob_trainer.watch.timeline import process_began; print(process_began())"
+    code = "from ddpjob_ranks.watch.timeline import process_began; print(process_began())"
     before = time.monotonic()
     printed = subprocess.run(
         [sys.executable, "-c", code],

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ddpjob_trainer import contract
+from ddpjob_ranks import contract
+from ddpjob_ranks.errors import ConfigError
 from ddpjob_trainer.checkpoints.claim import Claim, Owner
 from ddpjob_trainer.checkpoints.files import TEMPORARY_PREFIX, write_atomically
-from ddpjob_trainer.config import ConfigError
 
 #: In place of .json: a checkpoint that was found damaged.
 CORRUPT_SUFFIX = ".json.corrupt"

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ddpjob_trainer import contract
+from ddpjob_ranks import contract
 from ddpjob_trainer.checkpoints.folder import CheckpointFolder
 from ddpjob_trainer.checkpoints.snapshot import HostCopy
 from ddpjob_trainer.report import Reporter

@@ -1,0 +1,113 @@
+import socket
+import threading
+from datetime import timedelta
+
+import pytest
+
+from ddpjob_ranks.errors import ConfigError
+from ddpjob_ranks.launch import meeting, preflight
+from ddpjob_ranks.launch.meeting import PeersMissingError, open_store
+from workers import worker
+
+
+@pytest.fixture(autouse=True)
+def little_patience(monkeypatch):
+    for name in ("NAME", "PORT", "GATHERING"):
+        monkeypatch.setattr(meeting, name, timedelta(seconds=0.3))
+    monkeypatch.setattr(meeting, "TELL_SECONDS", 0.05)
+    monkeypatch.setattr(meeting, "LONGEST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(meeting, "CONNECT_SECONDS", 0.1)
+    monkeypatch.delenv("DDPJOB_UID", raising=False)
+
+
+@pytest.fixture
+def port():
+    """A TCP port that nobody listens on, and nobody else gets meanwhile."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
+
+
+def test_one_process_alone_needs_no_port_and_no_name():
+    store = open_store(worker(master_addr="rank-0.invalid"))
+    store.set("key", "value")
+    assert store.get("key") == b"value"
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_master_whose_name_nobody_knows(rank, capfd):
+    with pytest.raises(ConfigError) as refused:
+        open_store(worker(rank, 2, master_addr="rank-0.invalid"))
+    assert str(refused.value).startswith(
+        f"rank {rank} on {socket.gethostname()}: waited 0.3 s: the name rank-0.invalid"
+    )
+    assert "set MASTER_ADDR to" in str(refused.value)
+    assert f"rank {rank}: waiting for" in capfd.readouterr().err, "the wait is told, not only its end"
+
+
+def test_in_a_ddpjob_a_name_may_take_as_long_as_its_pod(monkeypatch, port):
+    monkeypatch.setenv("DDPJOB_UID", "1")
+    answers = iter([socket.gaierror(-2, "Name or service not known")] * 20)
+    known = socket.getaddrinfo
+
+    def getaddrinfo(*arguments, **keywords):
+        if error := next(answers, None):
+            raise error
+        return known(*arguments, **keywords)
+
+    monkeypatch.setattr(
+        meeting.socket, "getaddrinfo", getaddrinfo
+    )  # 20 tries take longer than a name may take otherwise
+    store = open_store(worker(0, 2, master_port=port))
+    assert not store.check(["key"])
+
+
+def test_a_master_that_is_another_host(port):
+    with pytest.raises(ConfigError, match="MASTER_ADDR must be an address of the host of rank 0"):
+        open_store(worker(0, 2, master_addr="192.0.2.1", master_port=port))  # RFC 5737: an address that nobody has
+
+
+def test_a_port_that_another_program_holds(port):
+    with socket.create_server(("", port)), pytest.raises(ConfigError) as refused:
+        open_store(worker(0, 2, master_port=port))
+    assert f"port {port} cannot be opened (Address already in use)" in str(refused.value)
+    assert "set MASTER_PORT to a free port" in str(refused.value)
+
+
+def test_a_port_that_becomes_free_in_time(port, monkeypatch):
+    monkeypatch.setattr(meeting, "PORT", timedelta(seconds=30))
+    server = socket.create_server(("", port))
+    release = threading.Timer(0.2, server.close)
+    release.start()
+    store = open_store(worker(0, 2, master_port=port))
+    release.join()
+    assert not store.check(["key"])
+
+
+def test_a_straggler_of_an_older_attempt_is_not_taken_for_one_of_the_ranks(port, monkeypatch):
+    monkeypatch.setenv("DDPJOB_UID", "u1")
+    stores = []
+    for rank, attempt in ((0, "2"), (1, "1"), (1, "2")):
+        monkeypatch.setenv("DDPJOB_ATTEMPT", attempt)
+        stores.append(open_store(worker(rank, 2, master_port=port)))
+    current, straggler, expected = stores
+    straggler.set("rank 1", "of attempt 1")
+    assert not current.check(["rank 1"])
+    expected.set("rank 1", "of attempt 2")
+    assert current.get("rank 1") == b"of attempt 2"
+
+
+def test_a_rank_0_that_never_answers(port, capfd):
+    with pytest.raises(PeersMissingError, match=f"rank 0 does not answer at 127.0.0.1:{port}"):
+        open_store(worker(1, 2, master_port=port))
+    assert "rank 1: waiting for" in capfd.readouterr().err
+
+
+def test_ranks_that_do_not_come_are_named(port, capfd):
+    rank_0 = worker(0, 4, master_port=port)
+    store = open_store(rank_0)
+    store.set(preflight._key(2), "{}")
+    with pytest.raises(PeersMissingError, match=r"2 of 4 ranks have not come: 1, 3$"):
+        preflight.check(store, rank_0, {}, preflight.torch.device("cpu"))
+    assert "2 of 4 ranks have not come: 1, 3" in capfd.readouterr().err

@@ -1,0 +1,72 @@
+import socket
+
+import pytest
+import torch.distributed as dist
+
+from ddpjob_ranks import distributed
+from ddpjob_ranks.distributed import available_cpus, interface_towards, is_out_of_memory, is_peer_loss
+from workers import worker
+
+
+def one_of(world_size, **changes):
+    return worker(**{"world_size": world_size, "local_world_size": 2, "master_addr": "127.0.1.1", **changes})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.1.1", "localhost"])
+def test_a_loopback_master_is_reached_through_loopback(host):
+    assert interface_towards(host, 29500) == "lo"
+
+
+def test_another_hosts_interface_is_one_of_ours():
+    found = interface_towards("192.0.2.1", 29500)  # a documentation address: routed, never answered
+    assert found is None or found in {name for _, name in socket.if_nameindex()}
+
+
+def test_an_unknown_host_has_none():
+    assert interface_towards("no-such-host.invalid", 29500) is None
+
+
+@pytest.mark.parametrize(
+    ("world_size", "to_elsewhere", "chosen"), [(2, "eth0", "lo"), (4, "eth0", "eth0"), (4, None, "lo")]
+)
+def test_rank_0_shows_other_hosts_no_loopback(monkeypatch, world_size, to_elsewhere, chosen):
+    routes = {"127.0.1.1": "lo", distributed.ELSEWHERE: to_elsewhere}
+    monkeypatch.setattr(distributed, "interface_towards", lambda host, _: routes[host])
+    assert distributed._interface(one_of(world_size)) == chosen
+
+
+@pytest.mark.parametrize(
+    ("error", "is_echo"),
+    [
+        (RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:545] Read error: Connection reset"), True),
+        (RuntimeError("Connection closed by peer [10.0.0.7]:4242"), True),
+        (dist.DistBackendError("NCCL communicator was aborted"), True),
+        (dist.DistBackendError("NCCL error: unhandled cuda error\nLast error:\nCuda failure 2 'out of memory'"), False),
+        (dist.DistBackendError("NCCL error: unhandled cuda error\nCuda failure 700 'an illegal memory access'"), False),
+        (RuntimeError("ProcessGroupNCCL requires CUDA tensors"), False),
+        (dist.DistNetworkError("The client socket has timed out after 600000ms while trying to connect"), True),
+        (dist.DistNetworkError("The server socket has failed to listen: EADDRINUSE"), False),
+        (RuntimeError("shape '[2, 3]' is invalid for input of size 5"), False),
+        (ValueError("Connection closed by peer"), False),
+    ],
+)
+def test_only_the_echo_of_anothers_end_counts_as_one(error, is_echo):
+    assert is_peer_loss(error) is is_echo
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
+        "NCCL error: unhandled cuda error\nCuda failure 2 'out of memory'",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes",
+    ],
+)
+def test_memory_that_ran_out_is_known_by_its_words(words):
+    assert is_out_of_memory(RuntimeError(words))
+    assert not is_peer_loss(RuntimeError(words))
+
+
+def test_there_is_a_cpu():
+    assert available_cpus() >= 1

@@ -1,0 +1,153 @@
+import dataclasses
+import importlib.metadata
+import json
+import re
+import threading
+from datetime import timedelta
+
+import pytest
+import torch
+from torch._C._distributed_c10d import HashStore
+
+from ddpjob_ranks.launch import preflight
+from ddpjob_ranks.launch.preflight import Facts, RefusedError, judge, place
+from workers import worker
+
+THREE_EPOCHS = {"epochs": "3"}
+
+
+def gang_of(*ranks):
+    """Facts of ranks that agree, each with the changes given for it."""
+    same = {"code": "aaa", "torch": "2.15", "epochs": "3"}
+    return [
+        Facts(rank=rank, place=f"host h{rank}", same={**same, **changes.get("same", {})})
+        if set(changes) <= {"same"}
+        else Facts(rank=rank, place=f"host h{rank}", same=same, **changes)
+        for rank, changes in enumerate(ranks)
+    ]
+
+
+def test_ranks_that_agree_may_train():
+    assert judge(gang_of({}, {}, {})) == ""
+
+
+@pytest.mark.parametrize(
+    ("ranks", "told"),
+    [
+        (
+            [{}, {}, {"same": {"code": "bbb"}}],
+            "code differs: rank 2 (host h2) has bbb, 2 ranks have aaa; run the same image or checkout everywhere",
+        ),
+        (
+            [{"same": {"torch": "2.14"}}, {}, {}],
+            "torch differs: rank 0 (host h0) has 2.14, 2 ranks have 2.15; run the same image or environment everywhere",
+        ),
+        (
+            [{}, {"same": {"epochs": "5"}}],
+            "epochs differs: rank 1 (host h1) has 5, rank 0 has 3; start every rank with the same configuration",
+        ),
+        (
+            [{}, {"problems": ["/checkpoints has 3 MiB free"]}],
+            "rank 1 (host h1): /checkpoints has 3 MiB free",
+        ),
+        (
+            [{"gpu": "GPU-1"}, {"gpu": "GPU-2"}, {"gpu": "GPU-1"}],
+            "rank 0 (host h0), rank 2 (host h2) share the GPU GPU-1; start one process per GPU",
+        ),
+    ],
+)
+def test_what_keeps_ranks_from_training_is_one_line(ranks, told):
+    assert judge(gang_of(*ranks)) == f"preflight: {told}"
+
+
+def test_many_that_differ_are_counted():
+    text = judge(gang_of(*[{}] * 7, *[{"same": {"code": "bbb"}}] * 6))
+    assert "rank 7 (host h7), rank 8 (host h8), rank 9 (host h9), rank 10 (host h10) and 2 more" in text
+
+
+def check_all(monkeypatch, everyone, workers):
+    """The outcome of each worker's check, run at once over one store."""
+    store, outcomes = HashStore(), {}
+    monkeypatch.setattr(preflight, "facts_of", lambda worker, *_: everyone[worker.rank])
+
+    def run(index, worker):
+        try:
+            preflight.check(store, worker, THREE_EPOCHS, torch.device("cpu"))
+            outcomes[index] = "trains"
+        except RefusedError as error:
+            outcomes[index] = str(error)
+
+    threads = [threading.Thread(target=run, args=item) for item in enumerate(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    return [outcomes.get(index) for index in range(len(workers))]
+
+
+def test_every_rank_hears_the_same_verdict(monkeypatch):
+    workers = [worker(rank, 3) for rank in range(3)]
+    assert check_all(monkeypatch, gang_of({}, {}, {}), workers) == ["trains"] * 3
+    verdicts = check_all(monkeypatch, gang_of({}, {}, {"same": {"code": "bbb"}}), workers)
+    assert len(set(verdicts)) == 1
+    assert "rank 2 (host h2) has bbb" in verdicts[0]
+
+
+def test_a_rank_that_dies_before_the_verdict_does_not_take_it_away(monkeypatch):
+    everyone, store = gang_of({}, {"same": {"code": "bbb"}}), HashStore()
+    monkeypatch.setattr(preflight, "facts_of", lambda worker, *_: everyone[worker.rank])
+    monkeypatch.setattr(preflight, "PARTING", timedelta(seconds=0.05))
+    store.set(preflight._key(1), json.dumps(dataclasses.asdict(everyone[1])))
+    with pytest.raises(RefusedError, match="code differs"):
+        preflight.check(store, worker(0, 2), THREE_EPOCHS, torch.device("cpu"))
+
+
+def test_two_processes_of_one_rank_are_told(monkeypatch):
+    verdicts = check_all(monkeypatch, gang_of({}, {}, {}), [worker(0, 3), worker(1, 3), worker(1, 3)])
+    assert verdicts == ["preflight: rank 1 is there twice, once on host h1; give each its own RANK"] * 3
+
+
+def test_what_a_rank_says_of_itself(monkeypatch, tmp_path):
+    monkeypatch.setenv("DDPJOB_CHECKPOINT_DIR", str(tmp_path / "not/yet/made"))
+    monkeypatch.setattr(preflight, "_free", lambda _: 2**20)
+    facts = preflight.facts_of(worker(), THREE_EPOCHS, torch.device("cpu"))
+    assert facts.same["torch"] == torch.__version__
+    assert facts.same["numpy"] == importlib.metadata.version("numpy")
+    assert facts.same["epochs"] == "3"
+    assert facts.problems == [f"{tmp_path}/not/yet/made has 1 MiB free for checkpoints; make room there"]
+
+
+def test_a_checkpoint_folder_on_some_ranks_only_is_told(monkeypatch, tmp_path):
+    monkeypatch.setenv("DDPJOB_CHECKPOINT_DIR", str(tmp_path))
+    with_folder = preflight.facts_of(worker(0, 2), THREE_EPOCHS, torch.device("cpu"))
+    monkeypatch.delenv("DDPJOB_CHECKPOINT_DIR")
+    without = preflight.facts_of(worker(1, 2), THREE_EPOCHS, torch.device("cpu"))
+    told = judge([with_folder, without])
+    assert re.fullmatch(
+        r"preflight: checkpoint folder differs: rank 1 \(.*\) has none, rank 0 has one;"
+        " set DDPJOB_CHECKPOINT_DIR on every rank, or on none",
+        told,
+    )
+
+
+def test_a_library_that_only_some_ranks_have_is_told(monkeypatch):
+    def version(name):
+        if name == "pillow":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "2.15"
+
+    both = [preflight.facts_of(worker(0, 2), THREE_EPOCHS, torch.device("cpu"))]
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    both.append(dataclasses.replace(preflight.facts_of(worker(1, 2), THREE_EPOCHS, torch.device("cpu")), rank=1))
+    told = judge(both)
+    assert "pillow differs: rank 1" in told
+    assert "has none" in told
+    assert "run the same image or environment everywhere" in told
+
+
+def test_the_place_is_what_its_administrator_calls_it(monkeypatch):
+    monkeypatch.setattr(preflight.socket, "gethostname", lambda: "digits-1-0")
+    assert place({}) == "host digits-1-0"
+    assert place({"DDPJOB_NAME": "digits"}) == "pod digits-1-0"
+    assert place({"DDPJOB_NAME": "digits", "NODE_NAME": "gpu7"}) == "pod digits-1-0 on node gpu7"
+    assert place({"SLURMD_NODENAME": "gpu7"}) == "node gpu7"

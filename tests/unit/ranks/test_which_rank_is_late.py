@@ -1,0 +1,138 @@
+import pytest
+
+from ddpjob_operator.api.spec import Deadlines
+from ddpjob_ranks import contract
+from ddpjob_ranks.limits import Limits
+from ddpjob_ranks.watch import verdict
+from ddpjob_ranks.watch.timeline import Phase
+from ddpjob_ranks.watch.verdict import Place
+from ddpjob_trainer.config import parse_config
+
+
+def place(rank: int, phase: Phase = Phase.BACKWARD, **changes) -> Place:
+    """A rank that has stood still for too long in the step after 41."""
+    usual = {"host": f"host-{rank}", "step": 41, "idle_seconds": 301.0, "limit_seconds": 300.0, "num_collectives": 90}
+    return Place(rank=rank, phase=phase, **{**usual, **changes})
+
+
+def verdict_of(*answers: Place, silent: tuple[Place, ...] = ()) -> str | None:
+    by_rank = {answer.rank: answer for answer in answers}
+    return verdict.of(by_rank, {**by_rank, **{lost.rank: lost for lost in silent}})
+
+
+def test_the_rank_behind_is_late():
+    said = verdict_of(place(0), place(1), place(2, Phase.DATA, num_collectives=89), place(3))
+    assert said == (
+        "rank 2 (host host-2) is late: in data after 41 steps; ranks 0, 1, 3 wait in backward or all-reduce after 41 steps"
+    )
+
+
+def test_of_two_in_the_same_phase_the_one_with_fewer_collectives_is_late():
+    said = verdict_of(place(0, num_collectives=91), place(1))
+    assert said is not None
+    assert said.startswith("rank 1 (host host-1) is late: ")
+
+
+def test_of_two_in_one_evaluation_the_one_with_fewer_collectives_of_the_control_group_is_late():
+    said = verdict_of(
+        place(0, Phase.EVALUATE, num_control_collectives=44), place(1, Phase.EVALUATE, num_control_collectives=43)
+    )
+    assert said is not None
+    assert said.startswith("rank 1 (host host-1) is late: in evaluate after 41 steps")
+
+
+def test_a_rank_that_skipped_one_has_agreed_more_often():
+    ahead = place(1, step=42, num_collectives=89, num_control_collectives=44)
+    said = verdict_of(place(0, num_control_collectives=43), ahead)
+    assert said is not None
+    assert said.startswith("rank 1 (host host-1) skipped a collective: ")
+
+
+def test_a_rank_ahead_with_fewer_collectives_skipped_one():
+    said = verdict_of(place(0), place(1, Phase.AGREE, step=43, num_collectives=89), place(2))
+    assert said is not None
+    assert said.startswith("rank 1 (host host-1) skipped a collective: in the agreement between steps after 43 steps")
+    assert said.endswith("with 89 collectives begun, not 90; ranks 0, 2 wait in backward or all-reduce after 41 steps")
+
+
+def test_one_rank_with_a_collective_of_its_own_is_late_not_all_others_ahead():
+    said = verdict_of(place(0, Phase.LOG, num_collectives=91), place(1), place(2))
+    assert said is not None
+    assert said.startswith("rank 0 (host host-0) is late: in log after 41 steps")
+
+
+@pytest.mark.parametrize("phase", [Phase.LOG, Phase.CHECKPOINT, Phase.EVALUATE])
+@pytest.mark.parametrize("next_phase", [Phase.AGREE, Phase.DATA, Phase.BACKWARD])
+def test_what_follows_a_step_comes_before_the_next_step(phase, next_phase):
+    said = verdict_of(
+        place(0, next_phase, num_collectives=91), place(1, phase), place(2, next_phase, num_collectives=91)
+    )
+    assert said is not None
+    assert said.startswith(f"rank 1 (host host-1) is late: in {phase} after 41 steps")
+
+
+def test_of_many_ranks_some_are_named_and_the_rest_counted():
+    said = verdict_of(*map(place, range(50)), silent=tuple(map(place, range(50, 256))))
+    assert said == (
+        "ranks 50, 51, 52, 53 and 202 more (host host-50, host-51, host-52, host-53 and 202 more) do not answer (stopped,"
+        " blocked or gone), last seen in backward or all-reduce after 41 steps;"
+        " ranks 0, 1, 2, 3 and 46 more wait in backward or all-reduce after 41 steps"
+    )
+
+
+@pytest.mark.parametrize("num_silent", [0, 1, 128, 255])
+def test_a_verdict_fits_into_the_message_with_its_culprit(num_silent):
+    host = "a-long-training-name-worker-node-of-some-pool"
+    ranks = [place(rank, list(Phase)[rank % 14], step=10**6 + rank, host=f"{host}-{rank:03}") for rank in range(256)]
+    said = verdict_of(*ranks[num_silent:], silent=tuple(ranks[:num_silent]))
+    assert said is not None
+    assert len(f"rank 255\n{said}") <= contract.TERMINATION_MESSAGE_MAX_BYTES
+
+
+def test_a_silent_rank_is_the_culprit_wherever_it_was_last():
+    said = verdict_of(place(0), silent=(place(1, step=43, idle_seconds=0.0),))
+    assert said == (
+        "rank 1 (host host-1) does not answer (stopped, blocked or gone), last seen in backward or all-reduce after 43 steps;"
+        " rank 0 waits in backward or all-reduce after 41 steps"
+    )
+
+
+def test_a_rank_that_came_to_the_end_and_left_is_not_missed():
+    said = verdict_of(place(0), place(1, Phase.DATA), silent=(place(2, Phase.END),))
+    assert said is not None
+    assert said.startswith("rank 1 (host host-1) is late: ")
+
+
+def test_where_none_is_behind_the_network_is_told():
+    said = verdict_of(place(0), place(1))
+    assert said is not None
+    assert said.startswith("no rank is late: all wait in backward or all-reduce after 41 steps")
+
+
+def test_a_rank_alone_makes_no_progress():
+    assert verdict_of(place(0, Phase.DATA)) == (
+        "rank 0 (host host-0) makes no progress: in data after 41 steps for 301 s"
+    )
+
+
+@pytest.mark.parametrize("phase", [Phase.CHECKPOINT, Phase.EVALUATE])
+def test_there_is_no_verdict_while_one_rank_is_within_its_limit(phase):
+    assert verdict_of(place(0, phase, limit_seconds=900.0), place(1)) is None
+
+
+def test_a_place_travels_as_json():
+    assert Place.from_json(place(3, Phase.LOG).to_json()) == place(3, Phase.LOG)
+
+
+@pytest.mark.parametrize(("first", "other", "longest"), [(600, 300, 900), (3600, 300, 3600), (1, 2, 6)])
+def test_collectives_outlast_every_standstill_that_is_allowed(first, other, longest):
+    limits = Limits(first_step_seconds=first, step_seconds=other)
+    assert limits.longest_seconds == longest
+    assert all(limits.of(phase, past_first_step=False) <= longest for phase in Phase)
+    assert limits.collectives.total_seconds() > longest
+
+
+def test_the_watchdog_speaks_before_the_operator_would():
+    standstill = parse_config({"recipe": "digits"})
+    hang_seconds = Deadlines().hang_seconds
+    assert max(standstill.first_step_timeout_seconds, standstill.step_timeout_seconds) < hang_seconds

@@ -1,0 +1,214 @@
+import pytest
+
+from ddpjob_ranks.errors import ConfigError
+from ddpjob_ranks.launch.identity import Node, Worker, first_slurm_host, resolve
+from workers import worker
+
+OPERATOR = {
+    "MASTER_ADDR": "job-master.default.svc",
+    "MASTER_PORT": "29500",
+    "WORLD_SIZE": "8",
+    "RANK": "4",
+    "NODE_RANK": "1",
+    "NNODES": "2",
+    "NPROC_PER_NODE": "4",
+}
+SLURM = {
+    "SLURM_LOCALID": "1",
+    "SLURM_PROCID": "5",
+    "SLURM_NTASKS": "7",
+    "SLURM_NODEID": "2",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2),3",
+    "SLURM_STEP_NODELIST": "gpu[07-09]",
+    "SLURM_JOB_ID": "30007",
+    "SLURM_STEP_ID": "0",
+}
+#: A batch script has these of Slurm's variables, as Slurm 22.05 sets them; srun adds the step's.
+BATCH_SCRIPT = {
+    "SLURM_JOB_ID": "3",
+    "SLURM_JOB_NODELIST": "gpu[1-2]",
+    "SLURM_LOCALID": "0",
+    "SLURM_NNODES": "2",
+    "SLURM_NODEID": "0",
+    "SLURM_NTASKS": "4",
+    "SLURM_PROCID": "0",
+    "SLURM_TASKS_PER_NODE": "2(x2)",
+}
+
+
+def test_alone():
+    assert resolve({}) == worker(launcher="alone")
+
+
+def test_one_process_per_pod_of_the_operator():
+    one = {
+        **OPERATOR,
+        "NPROC_PER_NODE": "1",
+        "WORLD_SIZE": "2",
+        "RANK": "1",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+    }
+    assert resolve(one) == worker(rank=1, world_size=2, master_addr="job-master.default.svc")
+
+
+def test_a_pod_of_several_processes_starts_its_ranks_from_its_own():
+    node = resolve(OPERATOR)
+    assert isinstance(node, Node)
+    assert [(w.rank, w.local_rank, w.local_world_size, w.world_size) for w in node.workers] == [
+        (4, 0, 4, 8),
+        (5, 1, 4, 8),
+        (6, 2, 4, 8),
+        (7, 3, 4, 8),
+    ]
+    assert {w.master_addr for w in node.workers} == {"job-master.default.svc"}
+
+
+def test_several_processes_by_hand_on_one_machine():
+    node = resolve({"NPROC_PER_NODE": "2"})
+    assert isinstance(node, Node)
+    assert [(w.rank, w.world_size, w.master_addr) for w in node.workers] == [(0, 2, "127.0.0.1"), (1, 2, "127.0.0.1")]
+
+
+def test_what_the_launcher_hands_on_makes_the_same_worker():
+    node = resolve(OPERATOR)
+    assert isinstance(node, Node)
+    for started in node.workers:
+        found = resolve({**OPERATOR, **started.environment()})
+        assert isinstance(found, Worker)
+        assert found.environment() == started.environment()
+
+
+def test_torchrun_in_a_pod_of_several_processes():
+    torchrun = {**OPERATOR, "RANK": "5", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "none"}
+    found = resolve(torchrun)
+    assert found == worker(
+        launcher="torchrun",
+        rank=5,
+        world_size=8,
+        local_rank=1,
+        local_world_size=4,
+        master_addr="job-master.default.svc",
+    )
+
+
+def test_srun():
+    assert resolve(SLURM) == worker(
+        launcher="srun",
+        rank=5,
+        world_size=7,
+        local_rank=1,
+        local_world_size=3,
+        master_addr="gpu07",
+        master_port=20007,
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "master"),
+    [
+        ({}, "gpu07"),
+        ({"SLURM_STEP_NODELIST": "", "SLURM_JOB_NODELIST": "gpu[03,05]"}, "gpu03"),
+        ({"SLURM_STEP_NODELIST": "", "SLURM_LAUNCH_NODE_IPADDR": "10.1.1.1"}, "10.1.1.1"),
+        ({"SLURM_STEP_NODELIST": "", "SLURM_SRUN_COMM_HOST": "10.1.1.2"}, "10.1.1.2"),
+        # Called on a login node, srun tells that one's address: rank 0 runs elsewhere.
+        ({"SLURM_LAUNCH_NODE_IPADDR": "10.1.1.1", "SLURM_SRUN_COMM_HOST": "10.1.1.1"}, "gpu07"),
+        ({"MASTER_ADDR": "chosen"}, "chosen"),
+    ],
+)
+def test_the_master_of_a_slurm_step(changes, master):
+    found = resolve({**SLURM, **changes})
+    assert isinstance(found, Worker)
+    assert found.master_addr == master
+
+
+def test_the_port_of_a_slurm_step_follows_from_job_and_step():
+    def port(**changes):
+        found = resolve({**SLURM, **changes})
+        assert isinstance(found, Worker)
+        return found.master_port
+
+    ports = [port(), port(SLURM_JOB_ID="30008"), port(SLURM_STEP_ID="1"), port(SLURM_JOB_ID="40006")]
+    assert len(set(ports)) == 4
+    assert all(20_000 <= found < 30_000 for found in ports)
+    assert port(SLURM_PROCID="0", SLURM_NODEID="0", SLURM_LOCALID="0") == port(), "all tasks find the same"
+    assert port(MASTER_PORT="1234") == 1234
+
+
+def test_torchrun_under_srun():
+    step = {**SLURM, "SLURM_NTASKS": "3", "SLURM_STEP_TASKS_PER_NODE": "1(x3)", "SLURM_LOCALID": "0"}
+    found = resolve({**step, **OPERATOR, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "1"})
+    assert isinstance(found, Worker)
+    assert found.launcher == "srun torchrun"
+    assert found.rank == 4
+
+
+def test_the_own_launcher_in_a_batch_script():
+    node = resolve({**BATCH_SCRIPT, "NPROC_PER_NODE": "2"})
+    assert isinstance(node, Node)
+    assert [worker.rank for worker in node.workers] == [0, 1]
+
+
+def test_the_own_launcher_in_a_step_of_one_task():
+    shell = {**SLURM, "SLURM_NTASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_PROCID": "0", "SLURM_NODEID": "0"}
+    shell["SLURM_LOCALID"] = "0"
+    node = resolve({**shell, "NPROC_PER_NODE": "2"})
+    assert isinstance(node, Node)
+    assert [worker.rank for worker in node.workers] == [0, 1]
+    started = resolve({**shell, "NPROC_PER_NODE": "2", **node.workers[1].environment()})
+    assert isinstance(started, Worker)
+    assert (started.rank, started.world_size) == (1, 2)
+    assert resolve({**shell, "NPROC_PER_NODE": "1"}) == resolve(shell)
+
+
+def test_a_job_of_one_task_without_srun_trains_alone():
+    assert resolve({**BATCH_SCRIPT, "SLURM_NTASKS": "1"}) == worker(launcher="alone")
+
+
+@pytest.mark.parametrize(
+    ("nodelist", "first"),
+    [
+        ("gpu07", "gpu07"),
+        ("gpu07,gpu08", "gpu07"),
+        ("gpu[07-09,12],login", "gpu07"),
+        ("rack1-[3,5]-ib", "rack1-3-ib"),
+        ("a,b[1-2]", "a"),
+        ("rack[2-3]-gpu[08-11]-ib,x", "rack2-gpu08-ib"),
+        ("", ""),
+    ],
+)
+def test_first_host_of_a_slurm_list(nodelist, first):
+    assert first_slurm_host(nodelist) == first
+
+
+@pytest.mark.parametrize(
+    ("environ", "told"),
+    [
+        ({"WORLD_SIZE": "2", "MASTER_ADDR": "a"}, "RANK is not set"),
+        ({"WORLD_SIZE": "two", "RANK": "0", "MASTER_ADDR": "a"}, "WORLD_SIZE is 'two'"),
+        ({"WORLD_SIZE": "2", "RANK": "-1", "MASTER_ADDR": "a"}, "RANK is '-1'"),
+        ({"WORLD_SIZE": "2", "RANK": "2", "MASTER_ADDR": "a"}, "rank is 2 but the world size is 2"),
+        ({"WORLD_SIZE": "2", "RANK": "0"}, "MASTER_ADDR is not set"),
+        ({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "1", "MASTER_ADDR": "a"}, "local rank is 1"),
+        ({"NPROC_PER_NODE": "x"}, "NPROC_PER_NODE is 'x'"),
+        ({"NPROC_PER_NODE": "2", "WORLD_SIZE": "4", "RANK": "0"}, "MASTER_ADDR is not set"),
+        ({**OPERATOR, "WORLD_SIZE": "6"}, "rank is 6 but the world size is 6"),
+        ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "a", "MASTER_PORT": "70000"}, "MASTER_PORT is 70000"),
+        ({"MASTER_ADDR": "a"}, "neither RANK nor WORLD_SIZE"),
+        ({**SLURM, "SLURM_NODEID": "3"}, "SLURM_NODEID is 3"),
+        ({**SLURM, "SLURM_NTASKS": "8"}, "SLURM_NTASKS is 8, but the nodes have .* tasks, 7 together"),
+        ({**SLURM, "SLURM_GPUS_ON_NODE": "2"}, "3 tasks on 2 GPUs.*--ntasks-per-node=2 or --gres=gpu:3"),
+        ({**SLURM, "NPROC_PER_NODE": "4"}, "NPROC_PER_NODE is 4, but srun starts 7 tasks.*unset NPROC_PER_NODE"),
+        ({**SLURM, "LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "1"}, "3 torchrun on this node.*--ntasks-per-node=1"),
+        (
+            {**OPERATOR, "LOCAL_RANK": "0", "TORCHELASTIC_MAX_RESTARTS": "3", "GROUP_WORLD_SIZE": "2"},
+            "--max-restarts is 3 on 2 nodes",
+        ),
+        (BATCH_SCRIPT, "has 4 tasks, but srun did not start this process"),
+        ({"SLURM_JOB_ID": "2", "SLURM_NTASKS": "2"}, "has 2 tasks, but srun did not"),
+        ({**SLURM, "SLURM_STEP_NODELIST": ""}, "MASTER_ADDR is not set"),
+    ],
+)
+def test_a_contradiction_is_told(environ, told):
+    with pytest.raises(ConfigError, match=told):
+        resolve(environ)

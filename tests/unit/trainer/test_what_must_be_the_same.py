@@ -1,0 +1,46 @@
+import dataclasses
+
+import torch
+
+from ddpjob_trainer import sameness
+from ddpjob_trainer.config import parse_config
+from ddpjob_trainer.data import Preparation, Split
+from ddpjob_trainer.sameness import code_fingerprint
+
+
+def test_every_key_of_the_configuration_and_the_code_must_be_the_same():
+    config = parse_config({"recipe": "digits", "epochs": 3})
+    same = sameness.of_program(config)
+    assert same["epochs"] == "3"
+    assert set(same) == {"code", *config.model_dump(by_alias=True)}
+
+
+def test_code_that_differs_by_a_byte_or_a_name_has_another_fingerprint(tmp_path):
+    file = tmp_path / "ddpjob_recipes/deep/model.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("1")
+    seen = [code_fingerprint(tmp_path)]
+    file.write_text("2")
+    seen.append(code_fingerprint(tmp_path))
+    file.rename(file.with_name("other.py"))
+    seen.append(code_fingerprint(tmp_path))
+    assert len(set(seen)) == 3
+    (tmp_path / "ddpjob_recipes/cache.pyc").write_text("compiled")
+    assert code_fingerprint(tmp_path) == seen[-1]
+
+
+def test_data_that_differ_in_a_label_a_pixel_or_their_number_have_another_fingerprint():
+    preparation = Preparation(mean=(0.0,), std=(1.0,), max_shift=0, flip="never")
+    images, labels = torch.zeros(600, 1, 2, 2, dtype=torch.uint8), torch.zeros(600, dtype=torch.int64)
+    split = Split(images_NCHW=images, labels_N=labels, preparation=preparation)
+    other_image, other_label = images.clone(), labels.clone()
+    other_image[2, 0, 1, 1] = 1
+    other_label[599] = 1
+    variants = [
+        split,
+        dataclasses.replace(split, images_NCHW=other_image),
+        dataclasses.replace(split, labels_N=other_label),
+        dataclasses.replace(split, images_NCHW=images[:599], labels_N=labels[:599]),
+    ]
+    assert len({variant.fingerprint() for variant in variants}) == 4
+    assert split.fingerprint() == dataclasses.replace(split, images_NCHW=images.clone()).fingerprint()

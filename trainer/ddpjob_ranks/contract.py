@@ -1,0 +1,167 @@
+"""What a training pod and the operator agree on: variables, exit codes, progress line, termination message.
+
+Everything that crosses the border between the two stands here once, with one sentence each. Standard library only: the
+operator imports this module and must not pay for torch. It holds names and limits, no behaviour.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+# --- Environment -----------------------------------------------------------------------------------------------------
+
+#: Host name or address of global rank 0, where the process group meets.
+MASTER_ADDR: Final = "MASTER_ADDR"
+#: TCP port on MASTER_ADDR that global rank 0 listens on.
+MASTER_PORT: Final = "MASTER_PORT"
+#: Number of processes of the whole job.
+WORLD_SIZE: Final = "WORLD_SIZE"
+#: Global rank of this process; in a pod's environment, of the pod's first process.
+RANK: Final = "RANK"
+#: Rank of this process on its node, which is also the index of its GPU; set for workers only.
+LOCAL_RANK: Final = "LOCAL_RANK"
+#: Number of processes on this node; set for workers only.
+LOCAL_WORLD_SIZE: Final = "LOCAL_WORLD_SIZE"
+#: Rank of this pod among the job's pods.
+NODE_RANK: Final = "NODE_RANK"
+#: Number of pods of the job.
+NNODES: Final = "NNODES"
+#: Number of processes that this pod is to start.
+NPROC_PER_NODE: Final = "NPROC_PER_NODE"
+
+#: torchrun's default for --nnodes.
+PET_NNODES: Final = "PET_NNODES"
+#: torchrun's default for --node-rank.
+PET_NODE_RANK: Final = "PET_NODE_RANK"
+#: torchrun's default for --nproc-per-node.
+PET_NPROC_PER_NODE: Final = "PET_NPROC_PER_NODE"
+#: torchrun's default for --master-addr.
+PET_MASTER_ADDR: Final = "PET_MASTER_ADDR"
+#: torchrun's default for --master-port.
+PET_MASTER_PORT: Final = "PET_MASTER_PORT"
+
+#: Name of the DDPJob.
+DDPJOB_NAME: Final = "DDPJOB_NAME"
+#: Namespace of the DDPJob.
+DDPJOB_NAMESPACE: Final = "DDPJOB_NAMESPACE"
+#: uid of the DDPJob object: a deleted and re-applied job has a new one.
+DDPJOB_UID: Final = "DDPJOB_UID"
+#: Attempt that this process belongs to, counted from 1.
+DDPJOB_ATTEMPT: Final = "DDPJOB_ATTEMPT"
+#: GPUs for CUDA that this pod asked for; unset where it asked for none.
+DDPJOB_GPUS_PER_NODE: Final = "DDPJOB_GPUS_PER_NODE"
+#: Name of the node that this pod runs on.
+NODE_NAME: Final = "NODE_NAME"
+#: Folder for this job's checkpoints, made by the program; unset or empty means that none are kept.
+DDPJOB_CHECKPOINT_DIR: Final = "DDPJOB_CHECKPOINT_DIR"
+#: Folder that holds the training data, read-only.
+DDPJOB_DATA_DIR: Final = "DDPJOB_DATA_DIR"
+#: Existing file for the termination message where it is not TERMINATION_LOG_PATH (outside a cluster).
+DDPJOB_TERMINATION_LOG: Final = "DDPJOB_TERMINATION_LOG"
+#: Folder for each rank's spans and rank 0's evidence file, made by the program; unset or empty means that none are kept.
+DDPJOB_EVENTS_DIR: Final = "DDPJOB_EVENTS_DIR"
+
+#: "1" makes Python write its output at once.
+PYTHONUNBUFFERED: Final = "PYTHONUNBUFFERED"
+#: Writable home folder: an unknown uid has no passwd entry, and the root file system is read-only.
+HOME: Final = "HOME"
+#: User name for getpass.getuser(), which fails without it where the uid has no passwd entry.
+USER: Final = "USER"
+#: Writable cache folder of torch.compile, whose default calls getpass.getuser().
+TORCHINDUCTOR_CACHE_DIR: Final = "TORCHINDUCTOR_CACHE_DIR"
+#: Writable folder for temporary files.
+TMPDIR: Final = "TMPDIR"
+
+#: Port of the process group unless the job says otherwise (torchrun's static rendezvous uses the same).
+DEFAULT_MASTER_PORT: Final = 29500
+#: Where the data volume is mounted.
+DATA_DIR: Final = "/data"
+#: Where the checkpoint volume is mounted; a job's own folder is <namespace>/<job> below it.
+CHECKPOINT_DIR: Final = "/checkpoints"
+
+# --- Exit codes ------------------------------------------------------------------------------------------------------
+
+EXIT_SUCCESS: Final = 0
+EXIT_PROGRAM_ERROR: Final = 1
+EXIT_BAD_CONFIG: Final = 2
+EXIT_PEER_LOST: Final = 69
+EXIT_HUNG: Final = 70
+EXIT_OUT_OF_MEMORY: Final = 71
+EXIT_CHECKPOINTED: Final = 75
+EXIT_FENCED: Final = 77
+EXIT_TERMINATED: Final = 143
+
+#: Every exit code of the trainer's own and what it means. Those from 69 to 77 are taken from sysexits.h
+#: (EX_UNAVAILABLE, EX_SOFTWARE, EX_OSERR, EX_TEMPFAIL, EX_NOPERM); 143 is the shell's 128 + SIGTERM. A process killed by signal n is seen as 128 + n.
+EXIT_CODES: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        EXIT_SUCCESS: "training is complete",
+        EXIT_PROGRAM_ERROR: "the program raised an exception",
+        EXIT_BAD_CONFIG: "the configuration, the environment or the data is wrong; another attempt would fail the same",
+        EXIT_PEER_LOST: "a collective failed because another rank went away; the cause is on that rank",
+        EXIT_HUNG: "no rank got on for longer than stepTimeoutSeconds; the message names the rank that is late",
+        EXIT_OUT_OF_MEMORY: "memory of the GPU or of the host ran out",
+        EXIT_CHECKPOINTED: "stopped on request with a checkpoint saved; the next attempt goes on from it",
+        EXIT_FENCED: "a newer attempt owns the checkpoint folder; this one has no business any more",
+        EXIT_TERMINATED: "stopped on request with nothing saved",
+    }
+)
+
+# --- Progress line ---------------------------------------------------------------------------------------------------
+
+#: A line of global rank 0 that starts with this holds one JSON object with the PROGRESS_* fields.
+PROGRESS_PREFIX: Final = "ddpjob-progress "
+#: Longest progress line, in bytes of UTF-8, prefix included, newline not.
+PROGRESS_MAX_BYTES: Final = 1024
+#: Longest silence between two progress lines of a living rank 0.
+PROGRESS_INTERVAL_SECONDS: Final = 10.0
+
+#: Optimizer steps done since step 0 of the first attempt (int).
+PROGRESS_STEP: Final = "step"
+#: Optimizer steps of the whole training (int).
+PROGRESS_TOTAL_STEPS: Final = "totalSteps"
+#: Epoch in work, counted from 0 (int).
+PROGRESS_EPOCH: Final = "epoch"
+#: Training loss, the latest known (number; left out until there is one, and where it is not finite).
+PROGRESS_LOSS: Final = "loss"
+#: Training samples a second over all ranks (number; left out until measured).
+PROGRESS_SAMPLES_PER_SECOND: Final = "samplesPerSecond"
+#: Estimated seconds to the end of training (number; left out until measured).
+PROGRESS_ETA_SECONDS: Final = "etaSeconds"
+#: Step of the newest complete checkpoint (int; left out while there is none).
+PROGRESS_CHECKPOINT_STEP: Final = "checkpointStep"
+#: What rank 0 is doing: one of PHASES (string; optional).
+PROGRESS_PHASE: Final = "phase"
+
+PROGRESS_FIELDS: Final = (
+    PROGRESS_STEP,
+    PROGRESS_TOTAL_STEPS,
+    PROGRESS_EPOCH,
+    PROGRESS_LOSS,
+    PROGRESS_SAMPLES_PER_SECOND,
+    PROGRESS_ETA_SECONDS,
+    PROGRESS_CHECKPOINT_STEP,
+    PROGRESS_PHASE,
+)
+
+PHASE_START: Final = "start"
+PHASE_TRAIN: Final = "train"
+PHASE_EVALUATE: Final = "evaluate"
+PHASE_CHECKPOINT: Final = "checkpoint"
+PHASE_DONE: Final = "done"
+PHASES: Final = (PHASE_START, PHASE_TRAIN, PHASE_EVALUATE, PHASE_CHECKPOINT, PHASE_DONE)
+#: These print nothing new for longer than steps do, and may stand still for so many times as long.
+SLOW_PHASES: Final = frozenset({PHASE_EVALUATE, PHASE_CHECKPOINT})
+SLOW_PHASE_FACTOR: Final = 3
+
+# --- Termination message ---------------------------------------------------------------------------------------------
+
+#: The file that kubelet mounts for a container's last words (terminationMessagePath). Open and write it only: it is a
+#: mount of its own, which can be neither replaced nor removed.
+TERMINATION_LOG_PATH: Final = "/dev/termination-log"
+#: Longest termination message, in bytes of UTF-8; kubelet keeps the last 4096 of the file.
+TERMINATION_MESSAGE_MAX_BYTES: Final = 1024
+#: Rank 0 that exits with EXIT_CHECKPOINTED writes this and the step of its checkpoint: "checkpointStep=1200".
+TERMINATION_CHECKPOINT_PREFIX: Final = "checkpointStep="
+#: The first line of a failed rank's message is "rank 3"; with this behind it the cause is on another rank.
+TERMINATION_ECHO_SUFFIX: Final = " lost a peer"

@@ -1,0 +1,239 @@
+"""The process group: devices, rendezvous, and what ranks tell each other outside of training.
+
+Two groups: the default one moves gradients (nccl on GPUs, gloo on CPUs); the control group is always gloo, so that a
+flag or a file can travel without a GPU synchronisation.
+"""
+
+import fcntl
+import os
+import re
+import socket
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Store  # torch.distributed's own, which it exports untyped
+
+from ddpjob_ranks import contract
+from ddpjob_ranks.errors import ConfigError, PeersMissingError
+from ddpjob_ranks.launch import meeting, preflight
+from ddpjob_ranks.launch.identity import Worker
+from ddpjob_ranks.limits import Limits
+
+SIOCGIFADDR = 0x8915  # linux/sockios.h
+#: An address for documentation (RFC 5737), which no network has: packets to it would take the default route.
+ELSEWHERE = "192.0.2.1"
+PEER_LOSS = re.compile(
+    r"gloo/transport|Connection (closed|reset) by peer|Broken pipe|Timed out waiting|monitoredBarrier|NCCL"
+)
+
+#: torch's own allocator of host memory; a CUDA call, also within NCCL ("Cuda failure 2 'out of memory'"); cuBLAS.
+OUT_OF_MEMORY = re.compile(
+    r"can't allocate memory|(Cuda failure|CUDA error).*out of memory|CUBLAS_STATUS_ALLOC_FAILED", re.DOTALL
+)
+
+#: What NCCL tells of this rank's own GPU or tensors.
+OWN_FAULT = re.compile(r"Cuda failure|requires CUDA tensors")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gang:
+    """This rank among the others, once all have met."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+    control: dist.ProcessGroup
+
+    def barrier(self, timeout: timedelta | None = None) -> None:
+        """Wait until every rank is here (half an hour, unless told); an error names those that are not."""
+        dist.monitored_barrier(group=self.control, timeout=timeout, wait_all_ranks=True)
+
+    def sum_(self, values: torch.Tensor) -> torch.Tensor:
+        """`values` summed over all ranks, in place."""
+        dist.all_reduce(values)
+        return values
+
+    def all_gather(self, value: object) -> list[Any]:
+        """The picklable `value` of every rank, by rank."""
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value, group=self.control)
+        return values
+
+    def broadcast_bytes(self, payload: bytes | None) -> bytes | None:
+        """Rank 0's payload on every rank, over the CPU; None stays None."""
+        size = torch.tensor([-1 if payload is None else len(payload)])
+        dist.broadcast(size, src=0, group=self.control)
+        if size.item() < 0:
+            return None
+        buffer = torch.empty(int(size.item()), dtype=torch.uint8)
+        if self.rank == 0:
+            assert payload is not None
+            buffer = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
+        dist.broadcast(buffer, src=0, group=self.control)
+        return buffer.numpy().tobytes()
+
+    def broadcast_buffers(self, module: torch.nn.Module) -> None:
+        """Give every rank rank 0's buffers (BatchNorm statistics, which each rank gathers from its own samples)."""
+        for buffer in module.buffers():
+            dist.broadcast(buffer, src=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendezvous:
+    """All ranks are there and fit together. `store` is the one that they share."""
+
+    worker: Worker
+    limits: Limits
+    device: torch.device
+    store: Store
+
+
+def meet(worker: Worker, limits: Limits, same: Mapping[str, str]) -> Rendezvous:
+    """Wait for the other ranks and compare notes with them: `same` must be the same on all, by name.
+
+    Raises:
+        ConfigError: there is no GPU for this local rank, or `meeting` or `preflight` refuse.
+        RuntimeError: the node does not show the GPUs that its pod was given.
+        PeersMissingError: others did not come in time.
+    """
+    device = _device(worker)
+    _set_num_threads(worker)
+    os.environ.update(worker.environment())
+    store = meeting.open_store(worker)
+    preflight.check(store, worker, same, device)
+    store.set_timeout(limits.collectives)
+    return Rendezvous(worker=worker, limits=limits, device=device, store=store)
+
+
+@contextmanager
+def join(met: Rendezvous) -> Iterator[Gang]:
+    """Connect to the other ranks; on a clean way out, part from them.
+
+    After an exception the group is left as it is: tearing it down would wait for ranks that may be gone.
+    """
+    worker, device, timeout = met.worker, met.device, met.limits.collectives
+    # gloo would bind to what the host's own name resolves to, which is loopback or nothing on some hosts.
+    if interface := _interface(worker):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        store=met.store,
+        rank=worker.rank,
+        world_size=worker.world_size,
+        timeout=timeout,
+        device_id=device if device.type == "cuda" else None,
+    )
+    control = dist.new_group(backend="gloo", timeout=timeout)
+    assert isinstance(control, dist.ProcessGroup)  # all ranks are in it
+    gang = Gang(rank=worker.rank, world_size=worker.world_size, device=device, control=control)
+    yield gang
+    gang.barrier(timeout)  # nobody leaves while another still reads from it
+    dist.destroy_process_group()
+
+
+def is_peer_loss(error: BaseException) -> bool:
+    """Whether an exception only says that another rank, or the way to it, is gone."""
+    if isinstance(error, PeersMissingError):
+        return True
+    if is_out_of_memory(error) or OWN_FAULT.search(str(error)):
+        return False
+    if isinstance(error, dist.DistNetworkError):
+        return "EADDRINUSE" not in str(error)
+    if isinstance(error, (dist.DistBackendError, dist.DistStoreError)):
+        return True
+    return isinstance(error, RuntimeError) and PEER_LOSS.search(str(error)) is not None
+
+
+def _interface(worker: Worker) -> str | None:
+    """The network interface at which the other ranks are to find this one; None if there is none.
+
+    Rank 0's host may have its own name at 127.0.1.1 (Debian's /etc/hosts), where other hosts would find themselves.
+    """
+    interface = interface_towards(worker.master_addr, worker.master_port)
+    if interface == "lo" and worker.world_size > worker.local_world_size:
+        return interface_towards(ELSEWHERE, worker.master_port) or interface
+    return interface
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether this rank's host or GPU has no memory left, whoever asked for it."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(str(error)) is not None
+
+
+def interface_towards(host: str, port: int) -> str | None:
+    """The name of the IPv4 network interface whose address packets to `host` leave from; None if there is none."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # connecting UDP sends nothing
+            probe.connect((host, port))
+            address = socket.inet_aton(probe.getsockname()[0])
+            if address[0] == 127:  # all of 127/8 is the loopback's, which shows 127.0.0.1 only
+                address = socket.inet_aton("127.0.0.1")
+            for _, name in socket.if_nameindex():
+                if _address_of(probe, name) == address:
+                    return name
+    except OSError:
+        return None
+    return None
+
+
+def _address_of(probe: socket.socket, interface: str) -> bytes | None:
+    try:
+        return fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", interface.encode()))[20:24]
+    except OSError:  # it has no IPv4 address
+        return None
+
+
+def _device(worker: Worker) -> torch.device:
+    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    given = int(os.environ.get(contract.DDPJOB_GPUS_PER_NODE) or "0")
+    # One of several slices or shares of a GPU (MIG, time slicing) may be all that CUDA shows, and one process needs one.
+    if num_gpus < min(given, worker.local_world_size) and "CUDA_VISIBLE_DEVICES" not in os.environ:
+        raise RuntimeError(
+            f"{preflight.place(os.environ)} was given {given} GPUs for {worker.local_world_size} processes, and torch"
+            f" {torch.__version__} (CUDA {torch.version.cuda}) sees {num_gpus}: a GPU there may be broken, or the driver too"
+            " old for this torch; nvidia-smi on that node tells"
+        )
+    if not num_gpus:
+        return torch.device("cpu")
+    # Where each process is shown a GPU of its own (srun --gpus-per-task=1), that is its first. `preflight` tells it from
+    # one GPU for all.
+    index = 0 if num_gpus == 1 else worker.local_rank
+    if index >= num_gpus:
+        raise ConfigError(
+            f"rank {worker.rank}: local rank {worker.local_rank} has no GPU, this node shows"
+            f" {num_gpus}; start one process per GPU (processesPerNode = gpusPerNode)"
+        )
+    device = torch.device("cuda", index)
+    torch.cuda.set_device(device)
+    return device
+
+
+def _set_num_threads(worker: Worker) -> None:
+    """Share this node's CPUs among its ranks; torch would give every rank all of them, limits of the pod ignored."""
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, available_cpus() // worker.local_world_size))
+
+
+def available_cpus() -> int:
+    """Whole CPUs that this process may use: its affinity, cut by the CPU limit of its cgroup (version 2, then 1)."""
+    quota, period = "max", "100000"
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        try:
+            quota = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").read_text(encoding="ascii").strip()
+            period = Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us").read_text(encoding="ascii").strip()
+        except OSError:
+            pass
+    cpus = len(os.sched_getaffinity(0))
+    limited = quota.isdigit() and int(quota) > 0
+    return max(1, min(cpus, int(quota) // int(period))) if limited else cpus

@@ -1,0 +1,9 @@
+"""What ends a rank by no fault of the program. Importable without torch."""
+
+
+class ConfigError(ValueError):
+    """What the user gave (keys, variables or data) is wrong. The text names it; another attempt would fail the same."""
+
+
+class PeersMissingError(RuntimeError):
+    """Other ranks did not appear in time."""

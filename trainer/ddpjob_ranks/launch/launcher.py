@@ -1,0 +1,156 @@
+"""The small launcher: starts a pod's ranks, passes signals on and the first failure's exit code through.
+
+It restarts nothing, since the gang is restarted as a whole, by the operator. It works as PID 1 (reaps what it inherits),
+and its children die with it even when it is killed by SIGKILL. It never loads torch.
+"""
+
+import ctypes
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from ddpjob_ranks import contract, termination
+from ddpjob_ranks.launch.identity import Node, Worker
+
+#: Ranks that outlive a failed one get this long to end after SIGTERM. Blocked in a collective they never see it.
+SURVIVOR_GRACE_SECONDS = 5.0
+#: After EXIT_CHECKPOINTED of one rank the others are on the way out by themselves.
+ORDERLY_GRACE_SECONDS = 60.0
+#: A rank that lost its peer ends within milliseconds of it: wait this long for the failure that caused it.
+CAUSE_WAIT_SECONDS = 1.5
+
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+#: Real-time signals have numbers only.
+SIGNAL_NAMES = {int(known): known.name for known in signal.Signals}
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def run(node: Node, command: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run `command` once for each worker of the node, to the end of all of them.
+
+    Returns:
+        0 if all succeeded, else the exit code of the first rank that failed by itself (128 + n for signal n), where a
+        rank that only lost its peer counts as first only when no other rank failed.
+    """
+    # Signals are blocked and taken from sigtimedwait: no handler, no race, and PID 1 gets them too.
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, *FORWARDED})
+    try:
+        return _Ranks(node, command, environ, old_mask).wait()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
+
+
+@contextmanager
+def place_to_meet(environ: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
+    """The variables, with a free port for ranks that all run here and were given none: runs go side by side.
+
+    The port is held by a socket that is bound and does not listen, so that nobody else is given it before rank 0, which
+    sets SO_REUSEADDR too, opens it.
+    """
+    if contract.MASTER_ADDR in environ or contract.MASTER_PORT in environ:
+        yield environ
+        return
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield {**environ, contract.MASTER_PORT: str(holder.getsockname()[1])}
+
+
+class _Ranks:
+    """The running processes of one node and what is known of their end."""
+
+    def __init__(
+        self, node: Node, command: Sequence[str], environ: Mapping[str, str], signal_mask: set[signal.Signals | int]
+    ) -> None:
+        set_up_child = _dies_with_this_process(signal_mask)
+        self.running: dict[int, tuple[Worker, subprocess.Popen[bytes]]] = {}
+        for worker in node.workers:
+            process = subprocess.Popen(
+                command,
+                env={**environ, **worker.environment()},
+                preexec_fn=set_up_child,  # safe: this process has a single thread
+                process_group=0,  # Ctrl-C reaches the launcher alone, which passes it on once
+            )
+            self.running[process.pid] = (worker, process)
+        self.exit_code = 0
+        self.kill_at: float | None = None
+        self.terminate_at: float | None = None
+
+    def wait(self) -> int:
+        while self.running:
+            deadline = min((moment for moment in (self.terminate_at, self.kill_at) if moment), default=None)
+            timeout = min(3600.0, max(0.0, (deadline or math.inf) - time.monotonic()))
+            received = signal.sigtimedwait({signal.SIGCHLD, *FORWARDED}, timeout)
+            if received is None:
+                self._enforce_deadlines()
+            elif received.si_signo == signal.SIGCHLD:
+                self._reap()
+            else:
+                self._send(signal.Signals(received.si_signo))
+        return self.exit_code
+
+    def _reap(self) -> None:
+        """Take the exit status of every process that has ended, children of others' (PID 1) included."""
+        while self.running:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            if pid in self.running:
+                worker, process = self.running.pop(pid)
+                process.returncode = os.waitstatus_to_exitcode(status)  # Popen must not wait for the pid again
+                self._ended(worker, process.returncode)
+
+    def _ended(self, worker: Worker, returncode: int) -> None:
+        now = time.monotonic()
+        if returncode == 0:
+            return
+        code = returncode if returncode > 0 else 128 - returncode
+        by_itself = self.kill_at is None
+        if by_itself and self.exit_code in (contract.EXIT_SUCCESS, contract.EXIT_PEER_LOST):
+            self.exit_code = code
+            if returncode < 0:
+                name = SIGNAL_NAMES.get(-returncode, f"signal {-returncode}")
+                termination.write(f"rank {worker.rank}\nkilled by {name}", echo=False)
+        print(f"ddpjob launcher: rank {worker.rank} ended with exit code {code}", file=sys.stderr, flush=True)
+        if code == contract.EXIT_CHECKPOINTED:
+            self.terminate_at = self.terminate_at or now + ORDERLY_GRACE_SECONDS
+        elif code == contract.EXIT_PEER_LOST:
+            self.terminate_at = self.terminate_at or now + CAUSE_WAIT_SECONDS
+        else:
+            self.terminate_at = min(self.terminate_at or now, now)
+        self._enforce_deadlines()
+
+    def _enforce_deadlines(self) -> None:
+        now = time.monotonic()
+        if self.kill_at is not None and now >= self.kill_at:
+            self.kill_at = math.inf
+            self._send(signal.SIGKILL)
+        elif self.kill_at is None and self.terminate_at is not None and now >= self.terminate_at:
+            self.terminate_at = None
+            self.kill_at = now + SURVIVOR_GRACE_SECONDS
+            self._send(signal.SIGTERM)
+
+    def _send(self, signal_number: signal.Signals) -> None:
+        # Popen.send_signal would first take the exit status of one that has ended, which is for _reap.
+        for pid in self.running:
+            os.kill(pid, signal_number)
+
+
+def _dies_with_this_process(signal_mask: set[signal.Signals | int]) -> Callable[[], None]:
+    """For the child between fork and exec: restore the signal mask and ask to be killed when the launcher dies."""
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    parent = os.getpid()
+
+    def set_up_child() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, signal_mask)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before prctl
+            os._exit(128 + signal.SIGKILL)
+
+    return set_up_child

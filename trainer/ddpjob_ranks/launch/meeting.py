@@ -1,0 +1,153 @@
+"""How ranks find each other: the store on rank 0, waited for in words.
+
+Everything torch would wait for in silence (a name that does not resolve yet, a port that nobody opened, ranks that have
+not come) is waited for here, with a line every few seconds and a deadline.
+"""
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+# torch.distributed's own, which it exports untyped
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
+from torch.distributed.rendezvous import rendezvous
+
+from ddpjob_ranks import contract
+from ddpjob_ranks.errors import ConfigError, PeersMissingError
+from ddpjob_ranks.launch.identity import Worker
+
+#: Without an operator: longest wait for the other ranks to appear.
+GATHERING = timedelta(minutes=10)
+#: In a DDPJob ranks may start days apart, since each waits for a place of its own; the job's deadlines bound that.
+GATHERING_IN_A_JOB = timedelta(days=7)
+#: A name that DNS does not know by then is wrong. In a DDPJob it appears with rank 0's pod, whenever that comes.
+NAME = timedelta(minutes=1)
+#: A run that ended a moment ago may hold the port for a little longer.
+PORT = timedelta(seconds=20)
+
+#: Between two lines about one wait.
+TELL_SECONDS = 5.0
+LONGEST_PAUSE_SECONDS = 0.5
+CONNECT_SECONDS = 3.0
+
+
+def open_store(worker: Worker) -> Store:
+    """The store that all ranks of the attempt share; rank 0 serves it, or torchrun's agent.
+
+    A straggler of an older attempt, which may find the new one at the same address, does not see its keys.
+
+    Raises:
+        ConfigError: the master's name does not resolve, or its port is taken on rank 0.
+        PeersMissingError: nobody opened the port in time.
+    """
+    if worker.world_size == 1:  # needs no port, so that any number can run side by side
+        return HashStore()
+    _wait_for_name(worker)
+    # torchrun's agent serves one store to all the times that it starts its ranks (--max-restarts).
+    these = (contract.DDPJOB_UID, contract.DDPJOB_ATTEMPT, "TORCHELASTIC_RESTART_COUNT")
+    return PrefixStore("/".join(os.environ.get(name, "") for name in these), _open_store(worker, gathering()))
+
+
+def _open_store(worker: Worker, deadline: timedelta) -> Store:
+    if worker.launcher.endswith("torchrun"):
+        store: Store = next(rendezvous("env://", timeout=deadline))[0]
+        return store
+    if worker.rank == 0:
+        _wait_for_free_port(worker)
+    else:
+        _wait_for_open_port(worker)
+    store = TCPStore(
+        "127.0.0.1" if worker.rank == 0 else worker.master_addr,  # whether others reach it is seen below, in words
+        worker.master_port,
+        worker.world_size,
+        is_master=worker.rank == 0,
+        timeout=deadline,
+        wait_for_workers=False,
+        multi_tenant=True,
+    )
+    if worker.rank == 0:
+        _wait_for_open_port(worker)
+    return store
+
+
+def gathering() -> timedelta:
+    """Longest wait for all ranks to appear."""
+    return GATHERING_IN_A_JOB if contract.DDPJOB_UID in os.environ else GATHERING
+
+
+def wait_until(probe: Callable[[], str | None], *, rank: int, limit: timedelta) -> None:
+    """Call `probe` until it gives None; what it gives before that is what is waited for, told every few seconds.
+
+    Raises:
+        TimeoutError: it gave something else throughout; the text is the last of it.
+    """
+    start = told = time.monotonic()
+    pause = 0.01
+    while reason := probe():
+        now = time.monotonic()
+        if now - start >= limit.total_seconds():
+            raise TimeoutError(f"waited {limit.total_seconds():g} s: {reason}")
+        if now - told >= TELL_SECONDS:
+            told = now
+            print(f"rank {rank}: waiting for {now - start:.0f} s of {limit}: {reason}", file=sys.stderr, flush=True)
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+
+def _wait_for_name(worker: Worker) -> None:
+    def probe() -> str | None:
+        try:
+            socket.getaddrinfo(worker.master_addr, worker.master_port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            return f"the name {worker.master_addr} does not resolve ({error.strerror})"
+        return None
+
+    in_a_job = contract.DDPJOB_UID in os.environ
+    try:
+        wait_until(probe, rank=worker.rank, limit=GATHERING_IN_A_JOB if in_a_job else NAME)
+    except TimeoutError as error:
+        raise ConfigError(
+            f"rank {worker.rank} on {socket.gethostname()}: {error}; set {contract.MASTER_ADDR} to the address of rank"
+            " 0's host or to a name that every host resolves"
+        ) from None
+
+
+def _wait_for_free_port(worker: Worker) -> None:
+    def probe() -> str | None:
+        try:
+            socket.create_server(("", worker.master_port)).close()
+        except OSError as error:
+            return f"port {worker.master_port} cannot be opened ({os.strerror(error.errno or 0)})"
+        return None
+
+    try:
+        wait_until(probe, rank=0, limit=PORT)
+    except TimeoutError as error:
+        raise ConfigError(
+            f"rank 0 on {socket.gethostname()}: {error}; end what holds it (`ss -tlnp` names it) or set"
+            f" {contract.MASTER_PORT} to a free port, the same for all ranks"
+        ) from None
+
+
+def _wait_for_open_port(worker: Worker) -> None:
+    address = (worker.master_addr, worker.master_port)
+    in_a_job = contract.DDPJOB_UID in os.environ
+    limit = PORT if worker.rank == 0 and not in_a_job else gathering()
+
+    def probe() -> str | None:
+        try:
+            socket.create_connection(address, timeout=CONNECT_SECONDS).close()
+        except OSError as error:
+            return f"rank 0 does not answer at {address[0]}:{address[1]} ({error.strerror or error})"
+        return None
+
+    try:
+        wait_until(probe, rank=worker.rank, limit=limit)
+    except TimeoutError as error:
+        told = f"rank {worker.rank} on {socket.gethostname()}: {error}"
+        if worker.rank == 0:
+            raise ConfigError(f"{told}; {contract.MASTER_ADDR} must be an address of the host of rank 0") from None
+        raise PeersMissingError(told) from None

@@ -1,0 +1,266 @@
+"""Before training: are all ranks the same program on the same data, each on a device of its own?
+
+Ranks compare notes over the store, before any process group, so that a mistake ends in one sentence and not in a
+collective that never returns. What is merely unwise is remarked on by rank 0 and stops nobody.
+"""
+
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch._C._distributed_c10d import Store
+
+from ddpjob_ranks import contract
+from ddpjob_ranks.errors import ConfigError, PeersMissingError
+from ddpjob_ranks.launch.identity import Worker
+from ddpjob_ranks.launch.meeting import gathering, wait_until
+
+if TYPE_CHECKING:
+    from ddpjob_ranks.distributed import Gang
+
+#: What else computes or decodes.
+LIBRARIES: Final = ("torchvision", "numpy", "pillow")
+#: What to do where ranks disagree, by what they disagree on; a configuration key is any other name.
+ADVICE: Final[Mapping[str, str]] = {
+    "job": "they are of two jobs or attempts that meet at one address: give each job a MASTER_PORT of its own",
+    "world size": "start every rank with the same WORLD_SIZE",
+    "code": "run the same image or checkout everywhere",
+    **dict.fromkeys(("Python", "torch", *LIBRARIES, "CUDA and NCCL"), "run the same image or environment everywhere"),
+    "checkpoint folder": f"set {contract.DDPJOB_CHECKPOINT_DIR} on every rank, or on none",
+    **dict.fromkeys(("data", "held-out data"), "give every rank the same files (DDPJOB_DATA_DIR)"),
+}
+MAX_LINES: Final = 5
+MAX_RANKS: Final = 4
+
+SHM: Final = "/dev/shm"  # noqa: S108 - read only for its size
+#: Docker's default is 64 MiB, which NCCL's buffers between the processes of a node can exhaust.
+SMALL_SHM_BYTES: Final = 128 * 2**20
+#: Below this no checkpoint of the smallest recipes fits beside the one before it.
+NO_SPACE_BYTES: Final = 16 * 2**20
+LITTLE_SPACE_BYTES: Final = 2**30
+#: Clocks that NTP keeps differ by milliseconds.
+CLOCK_SPREAD_SECONDS: Final = 2.0
+
+#: Rank 0 serves the store; it stays until the others have read why they must go.
+PARTING = timedelta(seconds=10)
+VERDICT: Final = "ddpjob/preflight/verdict"
+READ: Final = "ddpjob/preflight/read"
+
+
+class RefusedError(ConfigError):
+    """The ranks cannot train together. All of them know, and say the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What one rank knows of itself.
+
+    Attributes:
+        place: Pod, node or host, in words.
+        gpu: Unique id of its GPU, empty on a CPU.
+        same: What must be the same on all ranks, by name.
+        problems: What keeps this rank from training.
+        remarks: What does not, and should be known.
+    """
+
+    rank: int
+    place: str
+    same: Mapping[str, str]
+    gpu: str = ""
+    problems: Sequence[str] = ()
+    remarks: Sequence[str] = ()
+
+
+def check(store: Store, worker: Worker, same: Mapping[str, str], device: torch.device) -> None:
+    """Wait until all ranks are here and are fit to train together. `same` is what the program adds to Facts.same.
+
+    Raises:
+        RefusedError: they are not; the text says who differs in what, and what to do.
+        PeersMissingError: some did not come in time.
+    """
+    facts = facts_of(worker, same, device)
+    if store.add(f"{_key(worker.rank)}/number", 1) > 1:
+        store.set(
+            VERDICT, f"preflight: rank {worker.rank} is there twice, once on {facts.place}; give each its own RANK"
+        )
+    store.set(_key(worker.rank), json.dumps(asdict(facts)))
+    if worker.rank == 0:
+        _await_ranks(store, worker)
+        if not store.check([VERDICT]):
+            everyone = [Facts(**json.loads(store.get(_key(rank)))) for rank in range(worker.world_size)]
+            for remark in _remarks(everyone):
+                print(f"preflight: {remark}", flush=True)
+            store.set(VERDICT, judge(everyone))
+    else:
+        _wait(lambda: None if store.check([VERDICT]) else "rank 0 waits for other ranks", worker.rank, gathering())
+    if verdict := store.get(VERDICT).decode():
+        store.add(READ, 1)
+        if worker.rank == 0:
+            with suppress(PeersMissingError):  # one that has died meanwhile is not the cause
+                _wait(lambda: None if store.add(READ, 0) >= worker.world_size else "others to read it", 0, PARTING)
+        raise RefusedError(verdict)
+
+
+def judge(everyone: Sequence[Facts]) -> str:
+    """What keeps these ranks from training together, at most a few lines; empty where nothing does."""
+    lines = [f"rank {facts.rank} ({facts.place}): {problem}" for facts in everyone for problem in facts.problems]
+    lines += [line for name in everyone[0].same if (line := _disagreement(name, everyone))]
+    shared = Counter(facts.gpu for facts in everyone if facts.gpu)
+    lines += [
+        f"{_ranks([facts for facts in everyone if facts.gpu == gpu])} share the GPU {gpu}; start one process per GPU"
+        for gpu, count in shared.items()
+        if count > 1
+    ]
+    return "\n".join(f"preflight: {line}" for line in lines[:MAX_LINES])
+
+
+def check_same(gang: "Gang", same: Mapping[str, str]) -> None:
+    """Whether all ranks found the same.
+
+    Raises:
+        RefusedError: they did not.
+    """
+    mine = Facts(rank=gang.rank, place=place(os.environ), same=same)
+    if verdict := judge(gang.all_gather(mine)):
+        raise RefusedError(verdict)
+
+
+def check_group(gang: "Gang") -> None:
+    """Whether the ranks' sums are right, and their clocks near each other.
+
+    Raises:
+        RuntimeError: a sum over all ranks is wrong; the text names whose part.
+    """
+    parts = torch.zeros(gang.world_size, device=gang.device)
+    parts[gang.rank] = 1.0
+    wrong = (gang.sum_(parts) != 1.0).nonzero().flatten().tolist()
+    if wrong:
+        raise RuntimeError(
+            f"preflight: rank {gang.rank} ({place(os.environ)}): an all-reduce gave a wrong sum for the parts of ranks"
+            f" {wrong}: {parts.tolist()}; expected 1 for each. Check network and GPUs there (NCCL_DEBUG=INFO)"
+        )
+    gang.barrier()
+    clocks = gang.all_gather((time.time(), place(os.environ)))
+    (first, where_first), (last, where_last) = min(clocks), max(clocks)
+    if gang.rank == 0 and last - first > CLOCK_SPREAD_SECONDS:
+        print(
+            f"preflight: the clock of {where_last} is {last - first:.1f} s ahead of {where_first}'s; use NTP",
+            flush=True,
+        )
+
+
+def facts_of(worker: Worker, same: Mapping[str, str], device: torch.device) -> Facts:
+    """What this rank has to say of itself."""
+    gpu, nccl = "", "none"
+    problems: list[str] = []
+    remarks: list[str] = []
+    if device.type == "cuda":
+        gpu = str(torch.cuda.get_device_properties(device).uuid)
+        nccl = f"{torch.version.cuda} and {'.'.join(map(str, torch.cuda.nccl.version()))}"  # type: ignore[no-untyped-call]
+        if worker.local_rank == 0 and (idle := torch.cuda.device_count() - worker.local_world_size) > 0:
+            remarks.append(f"{idle} of {torch.cuda.device_count()} GPUs stay idle; start one process for each")
+    if worker.local_rank == 0 and worker.local_world_size > 1 and (shm := _free(SHM)) < SMALL_SHM_BYTES:
+        remarks.append(f"{SHM} has {_mib(shm)} free; NCCL and loaders may need more (docker run --shm-size)")
+    folder = os.environ.get(contract.DDPJOB_CHECKPOINT_DIR, "")
+    if worker.rank == 0 and folder and (space := _free(folder)) < LITTLE_SPACE_BYTES:
+        told = f"{folder} has {_mib(space)} free for checkpoints; make room there"
+        (problems if space < NO_SPACE_BYTES else remarks).append(told)
+    job = [os.environ.get(name, "") for name in (contract.DDPJOB_UID, contract.DDPJOB_ATTEMPT, "SLURM_JOB_ID")]
+    return Facts(
+        rank=worker.rank,
+        place=place(os.environ),
+        gpu=gpu,
+        same={
+            "job": " ".join(filter(None, job)) or "none",
+            "world size": str(worker.world_size),
+            "checkpoint folder": "one" if folder else "none",
+            "Python": platform.python_version(),
+            "torch": str(torch.__version__),
+            **{library: _version(library) for library in LIBRARIES},
+            "CUDA and NCCL": nccl,
+            **same,
+        },
+        problems=problems,
+        remarks=remarks,
+    )
+
+
+def _version(library: str) -> str:
+    try:
+        return importlib.metadata.version(library)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
+
+
+def place(environ: Mapping[str, str]) -> str:
+    """Where this process runs, in words: its pod and node, Slurm's node, or the host."""
+    host = socket.gethostname()
+    if contract.DDPJOB_NAME in environ:
+        return f"pod {host}" + (f" on node {node}" if (node := environ.get(contract.NODE_NAME)) else "")
+    return f"node {environ['SLURMD_NODENAME']}" if "SLURMD_NODENAME" in environ else f"host {host}"
+
+
+def _await_ranks(store: Store, worker: Worker) -> None:
+    keys = {rank: _key(rank) for rank in range(worker.world_size)}
+
+    def probe() -> str | None:
+        if store.check(list(keys.values())) or store.check([VERDICT]):
+            return None
+        missing = [str(rank) for rank, key in keys.items() if not store.check([key])]
+        return f"{len(missing)} of {worker.world_size} ranks have not come: {', '.join(missing[:16])}"
+
+    _wait(probe, 0, gathering())
+
+
+def _wait(probe: Callable[[], str | None], rank: int, limit: timedelta) -> None:
+    try:
+        wait_until(probe, rank=rank, limit=limit)
+    except TimeoutError as error:
+        raise PeersMissingError(f"rank {rank} ({place(os.environ)}): {error}") from None
+
+
+def _disagreement(name: str, everyone: Sequence[Facts]) -> str | None:
+    """Who differs from most in one point; from rank 0 where it stands one to one."""
+    values = [facts.same.get(name, "none") for facts in everyone]
+    usual, count = Counter(values).most_common(1)[0]
+    odd = [facts for facts, value in zip(everyone, values, strict=True) if value != usual]
+    if not odd:
+        return None
+    others = f"rank {values.index(usual)} has" if count == 1 else f"{count} ranks have"
+    advice = ADVICE.get(name, "start every rank with the same configuration")
+    return f"{name} differs: {_ranks(odd)} has {odd[0].same.get(name, 'none')}, {others} {usual}; {advice}"
+
+
+def _ranks(some: Sequence[Facts]) -> str:
+    named = ", ".join(f"rank {facts.rank} ({facts.place})" for facts in some[:MAX_RANKS])
+    return named + (f" and {len(some) - MAX_RANKS} more" if len(some) > MAX_RANKS else "")
+
+
+def _remarks(everyone: Sequence[Facts]) -> list[str]:
+    return [f"rank {facts.rank} ({facts.place}): {remark}" for facts in everyone for remark in facts.remarks]
+
+
+def _free(folder: str) -> int:
+    """Free bytes of the file system that the folder is on, or will be."""
+    path = Path(folder).absolute()
+    return shutil.disk_usage(next(parent for parent in (path, *path.parents) if parent.exists())).free
+
+
+def _mib(num_bytes: int) -> str:
+    return f"{num_bytes // 2**20} MiB"
+
+
+def _key(rank: int) -> str:
+    return f"ddpjob/preflight/{rank}"

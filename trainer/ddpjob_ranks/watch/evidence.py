@@ -1,0 +1,72 @@
+"""One JSON file for each run: what ran, on what, how long it took and what came out. Written by rank 0 at the end."""
+
+import json
+import os
+import platform
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ddpjob_ranks import contract
+from ddpjob_ranks.watch.timeline import Timeline
+
+
+def versions() -> dict[str, str | None]:
+    """Of everything whose change could change a result."""
+    cuda = torch.cuda.is_available()
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "cuda": torch.version.cuda,
+        "cudnn": str(torch.backends.cudnn.version()) if cuda else None,  # type: ignore[no-untyped-call]
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if cuda else None,  # type: ignore[no-untyped-call]
+    }
+
+
+def hardware(device: torch.device) -> dict[str, object]:
+    """Of this rank."""
+    models = [line for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if "model name" in line]
+    gpu = torch.cuda.get_device_properties(device) if device.type == "cuda" else None
+    return {
+        "host": socket.gethostname(),
+        "cpu": models[0].partition(":")[2].strip() if models else platform.machine(),
+        "cpus": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpu": gpu.name if gpu else None,
+        "gpu_bytes": gpu.total_memory if gpu else None,
+        "gpu_peak_bytes": torch.cuda.max_memory_allocated(device) if gpu else None,
+    }
+
+
+def write(timeline: Timeline, environ: Mapping[str, str], **facts: Any) -> Path | None:
+    """Write the facts, with both clocks and the checkpoints' stalls; None where DDPJOB_EVENTS_DIR names no folder.
+
+    The file is `attempt-1-evidence.json`: a run that stops and goes on has one for each attempt.
+    """
+    folder = environ.get(contract.DDPJOB_EVENTS_DIR)
+    if not folder:
+        return None
+    attempt = int(environ.get(contract.DDPJOB_ATTEMPT) or 1)
+    now = time.monotonic()
+    content = {
+        "job": environ.get(contract.DDPJOB_NAME),
+        "attempt": attempt,
+        "ended_at_unix_seconds": time.time(),
+        "seconds_since_process_start": now - timeline.began,
+        "seconds_of_training": now - timeline.training_began if timeline.training_began is not None else None,
+        "checkpoint_stalls_seconds": timeline.checkpoint_stalls_seconds,
+        "versions": versions(),
+        **facts,
+    }
+    path = Path(folder) / f"attempt-{attempt}-evidence.json"
+    try:
+        path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    except OSError:  # told of when the spans could not be written either; the training is not to fail of it
+        return None
+    return path

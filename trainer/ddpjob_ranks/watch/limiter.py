@@ -1,0 +1,115 @@
+"""What limits a run: the share of its time in each part, and the one change that would help most.
+
+Shares are of the training loop after its first step. On a CPU they are host time. On a GPU those of a step are scaled up
+from the timed steps (report.StepTimer), where a phase includes gaps in which the device waits for Python; what the device
+was not seen to spend is `host`.
+
+Communication is the time from a rank's last gradient to the end of its backward pass, in the timed steps: the part of
+the all-reduce that no computation hides. The rank that waits least came last, so its time is the transfer; what others
+spend beyond that is waiting for slower ranks.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import mean
+
+import torch
+
+from ddpjob_ranks.watch.timeline import STEP_PHASES, Phase, Timeline
+
+
+class Part(StrEnum):
+    """A part of the loop's time."""
+
+    DATA = "data"
+    COMPUTE = "forward and backward"
+    COMMUNICATION = "exposed communication"
+    WAITING = "waiting for slower ranks"
+    OPTIMIZER = "optimizer"
+    CHECKPOINT = "checkpoint stall"
+    EVALUATION = "evaluation"
+    HOST = "host"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What would make a part smaller. `removes` is the fraction of the part that it takes away, at best."""
+
+    removes: float
+    words: str
+
+
+#: A change that needs no further hardware, by part. Half: the thing happens half as often for the same samples.
+CHANGES: Mapping[Part, Change] = {
+    Part.DATA: Change(removes=1.0, words="prepare batches ahead, or more cheaply (packed files, smaller images)"),
+    Part.COMMUNICATION: Change(removes=0.5, words="set gradientCompression to bf16, or double globalBatchSize"),
+    Part.WAITING: Change(removes=1.0, words="make the ranks equally fast"),
+    Part.OPTIMIZER: Change(removes=0.5, words="double globalBatchSize: half as many updates"),
+    Part.CHECKPOINT: Change(removes=0.5, words="save half as often (checkpointEverySteps), or to a faster volume"),
+    Part.HOST: Change(removes=0.5, words="double globalBatchSize or raise logEverySteps: less to do between steps"),
+}
+#: Twice as many ranks halve these. Told where no other change gains as much as MIN_GAIN.
+PARALLEL = (Part.DATA, Part.COMPUTE, Part.EVALUATION)
+MIN_GAIN = 0.05
+
+
+def spent(timeline: Timeline, device: torch.device) -> dict[str, float]:
+    """Seconds of this rank's loop in each phase; `exposed` are part of `backward`, `rest` was not seen to be any."""
+    total = sum(timeline.seconds[phase] for phase in STEP_PHASES)
+    seconds = {phase: timeline.seconds[phase] for phase in STEP_PHASES}
+    if device.type == "cuda" and timeline.num_sampled:
+        scale = timeline.num_steps / timeline.num_sampled
+        seconds = {phase: timeline.sampled[phase] * scale for phase in STEP_PHASES}
+        fit = min(1.0, total / max(1e-9, sum(seconds.values())))
+        seconds = {phase: fit * value for phase, value in seconds.items()}
+    exposed_share = timeline.exposed_seconds / max(1e-9, timeline.sampled[Phase.BACKWARD])
+    return {
+        **{phase.value: value for phase, value in seconds.items()},
+        "exposed": min(1.0, exposed_share) * seconds[Phase.BACKWARD],
+        "rest": max(0.0, total - sum(seconds.values())),
+        Phase.CHECKPOINT.value: timeline.seconds[Phase.CHECKPOINT],
+        Phase.EVALUATE.value: timeline.seconds[Phase.EVALUATE],
+    }
+
+
+def shares(ranks: Sequence[Mapping[str, float]]) -> dict[Part, float]:
+    """The share of each part in the mean time of the ranks, each given as `spent` has it. They sum to 1, or all are 0."""
+    average = {key: mean(rank[key] for rank in ranks) for key in ranks[0]}
+    transfer, agreement = (min(rank[key] for rank in ranks) for key in ("exposed", Phase.AGREE))
+    parts = {
+        Part.DATA: average[Phase.DATA],
+        Part.COMPUTE: average[Phase.FORWARD] + average[Phase.BACKWARD] - average["exposed"],
+        Part.COMMUNICATION: transfer,
+        Part.WAITING: average["exposed"] - transfer + average[Phase.AGREE] - agreement,
+        Part.OPTIMIZER: average[Phase.OPTIMIZER],
+        Part.CHECKPOINT: average[Phase.CHECKPOINT],
+        Part.EVALUATION: average[Phase.EVALUATE],
+        Part.HOST: average[Phase.LOG] + average["rest"] + agreement,
+    }
+    # While one rank saves, the others wait for it in their next backward pass: that is the checkpoint's doing.
+    for part in (Part.WAITING, Part.COMPUTE):
+        moved = min(parts[part], max(rank[Phase.CHECKPOINT] for rank in ranks) - parts[Part.CHECKPOINT])
+        parts[part] -= moved
+        parts[Part.CHECKPOINT] += moved
+    total = sum(parts.values())
+    return {part: seconds / total if total else 0.0 for part, seconds in parts.items()}
+
+
+def advice(parts: Mapping[Part, float], *, slowest_rank: int) -> str:
+    """The change that would take most off the loop's time, with how much at best: its part's share times `removes`."""
+    part = max(CHANGES, key=lambda part: CHANGES[part].removes * parts[part])
+    gain, words = CHANGES[part].removes * parts[part], CHANGES[part].words
+    if gain < MIN_GAIN:
+        gain, words = sum(parts[part] for part in PARALLEL) / 2, "twice as many ranks; nothing else limits it"
+    elif part is Part.WAITING:
+        words += f": rank {slowest_rank} is the slowest"
+    return f"most would help: {words}; that takes up to {100 * gain:.0f} % off the time"
+
+
+def report(ranks: Sequence[Mapping[str, float]]) -> str:
+    """For people: a line of shares, and one of advice."""
+    parts = shares(ranks)
+    slowest = min(range(len(ranks)), key=lambda rank: ranks[rank]["exposed"])
+    told = ", ".join(f"{part} {100 * share:.1f} %" for part, share in parts.items())
+    return f"time after the first step: {told}\n{advice(parts, slowest_rank=slowest)}"

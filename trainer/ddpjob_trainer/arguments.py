@@ -1,0 +1,123 @@
+"""The command line: where the configuration comes from, and how to find the other ranks where no launcher says it."""
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+from ddpjob_ranks import contract
+from ddpjob_ranks.errors import ConfigError
+from ddpjob_trainer.config import TrainerConfig, parse_config
+
+#: Short options of common DDP scripts, and the configuration key that each of them sets.
+SHORT_OPTIONS = (
+    ("-b", "--batch-size", "globalBatchSize", "samples in a step over all ranks together"),
+    ("-e", "--epochs", "epochs", "passes over the training data"),
+    ("-c", "--checkpoint", "initialCheckpoint", "file whose weights training begins with"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """What the command line says.
+
+    Attributes:
+        config: What to train.
+        meeting: Variables for `launch.resolve` that take precedence over the environment's.
+    """
+
+    config: TrainerConfig
+    meeting: Mapping[str, str]
+
+    def for_ranks(self) -> list[str]:
+        """Arguments that give a rank the same configuration; the meeting reaches it by its environment."""
+        return ["--config-json", self.config.model_dump_json(by_alias=True, exclude_unset=True)]
+
+
+def parse_arguments(arguments: Sequence[str]) -> Arguments:
+    """The configuration from `--config`, `--config-json`, each `--set`, short options; later ones win, key by key.
+
+    Raises:
+        ConfigError: one line for each mistake.
+    """
+    given = _parser().parse_args(arguments)
+    values: dict[str, Any] = {}
+    if given.config is not None:
+        values.update(_from_file(given.config))
+    if given.config_json is not None:
+        values.update(_from_json(given.config_json))
+    for assignment in given.set:
+        key, equals, text = assignment.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {assignment}: expected KEY=VALUE, for example --set epochs=3")
+        try:
+            values[key] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--set {assignment}: is no YAML: {' '.join(str(error).split())}") from None
+    values.update({key: value for _, _, key, _ in SHORT_OPTIONS if (value := getattr(given, key)) is not None})
+    return Arguments(config=parse_config(values), meeting=_meeting(given))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m ddpjob_trainer",
+        description="Train a built-in recipe with PyTorch DDP: alone, under torchrun, under srun or in a DDPJob.",
+        epilog="Keys are those of spec.trainer, for example: --set recipe=digits --set epochs=3",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML or JSON file with the configuration")
+    parser.add_argument("--config-json", metavar="JSON", help="the configuration as one JSON object")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set one key; repeatable")
+    for short, long, key, meaning in SHORT_OPTIONS:
+        kind = str if key == "initialCheckpoint" else int
+        parser.add_argument(short, long, dest=key, type=kind, metavar="VALUE", help=f"{meaning} ({key})")
+    parser.add_argument(
+        "--init-method",
+        default="env://",
+        metavar="URL",
+        help="where ranks meet: env:// (default; MASTER_ADDR and MASTER_PORT, or the launcher's) or tcp://HOST:PORT",
+    )
+    parser.add_argument("--rank", metavar="N", help="this process's rank, where no launcher sets RANK")
+    parser.add_argument("--world-size", metavar="N", help="number of processes, where no launcher sets WORLD_SIZE")
+    return parser
+
+
+def _meeting(given: argparse.Namespace) -> dict[str, str]:
+    meeting = {contract.RANK: given.rank, contract.WORLD_SIZE: given.world_size}
+    if given.init_method != "env://":
+        try:
+            url = urlsplit(given.init_method)
+            host, port = url.hostname, url.port
+        except ValueError:
+            host, port = None, None
+        if not (host and port) or given.init_method != f"tcp://{url.netloc}":
+            raise ConfigError(f"--init-method {given.init_method}: expected env:// or tcp://HOST:PORT")
+        meeting |= {contract.MASTER_ADDR: host, contract.MASTER_PORT: str(port)}
+    return {name: value for name, value in meeting.items() if value is not None}
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"--config {path}: cannot be read: {' '.join(str(error).split())}") from None
+    return _mapping(content, f"--config {path}")
+
+
+def _from_json(text: str) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"--config-json: is no JSON: {error}") from None
+    return _mapping(content, "--config-json")
+
+
+def _mapping(content: object, source: str) -> dict[str, Any]:
+    if not isinstance(content, dict):
+        raise ConfigError(f"{source}: found {type(content).__name__}; expected a mapping of keys such as recipe")
+    return content

@@ -1,0 +1,38 @@
+"""What must be the same on all ranks before they train together: sources, configuration, data."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from ddpjob_ranks.distributed import Gang
+from ddpjob_ranks.launch import preflight
+from ddpjob_trainer.config import TrainerConfig
+from ddpjob_trainer.data import DataSet
+
+#: Packages that take part in training.
+PACKAGES: Final = ("ddpjob_ranks", "ddpjob_trainer", "ddpjob_recipes")
+
+
+def of_program(config: TrainerConfig) -> Mapping[str, str]:
+    """Of the sources and of each key of the configuration, by name."""
+    keys = {key: json.dumps(value) for key, value in config.model_dump(by_alias=True).items()}
+    return {"code": code_fingerprint(Path(__file__).parents[1]), **keys}
+
+
+def code_fingerprint(root: Path) -> str:
+    """Hash of the sources of all packages that train, 12 hexadecimal digits."""
+    digest = hashlib.sha256()
+    for path in sorted(path for package in PACKAGES for path in (root / package).rglob("*.py")):
+        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def check_data(gang: Gang, data: DataSet) -> None:
+    """Whether all ranks have loaded the same data.
+
+    Raises:
+        preflight.RefusedError: they have not.
+    """
+    preflight.check_same(gang, {"data": data.train.fingerprint(), "held-out data": data.test.fingerprint()})

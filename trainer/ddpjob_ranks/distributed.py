@@ -219,8 +219,10 @@ def _device(worker: Worker) -> torch.device:
 
 def _set_num_threads(worker: Worker) -> None:
     """Share this node's CPUs among its ranks; torch would give every rank all of them, limits of the pod ignored."""
+    share = max(1, available_cpus() // worker.local_world_size)
     if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, available_cpus() // worker.local_world_size))
+        torch.set_num_threads(share)
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(share))  # processes; read by the first compilation
 
 
 def available_cpus() -> int:

@@ -116,7 +116,9 @@ class HostImages:
                 seen = _resized(image, box, self.size)
         except (OSError, ValueError) as error:  # Pillow's errors of format are OSErrors
             raise ConfigError(f"data: {self.encoded.name(sample)} cannot be decoded: {error}") from error
-        pixels_HWC[:] = np.asarray(seen)[:, ::-1] if mirrored else np.asarray(seen)
+        if mirrored:
+            seen = seen.transpose(Image.Transpose.FLIP_LEFT_RIGHT)  # numpy's way takes four times as long
+        pixels_HWC[:] = np.asarray(seen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

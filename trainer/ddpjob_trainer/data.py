@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -68,31 +68,51 @@ class Preparation:
         device = images_BCHW.device
         return (images_BCHW.float() - _per_channel(self.mean, device)) / _per_channel(self.std, device)
 
-    def augment(self, images_BCHW: torch.Tensor, ids_B: torch.Tensor, *, seed: int, epoch: int) -> torch.Tensor:
-        """Normalised images, each shifted and mirrored as its (seed, epoch, sample id) says."""
+    def views(self, ids_N: torch.Tensor, *, seed: int, epoch: int) -> "Views":
+        """How each sample is seen: a function of its (seed, epoch, sample id)."""
 
-        def random_B(stream: int) -> torch.Tensor:
-            return randomness.uniform_integers(ids_B, seed=seed, epoch=epoch, stream=stream)
+        def random_N(stream: int, epoch: int = epoch) -> torch.Tensor:
+            return randomness.uniform_integers(ids_N, seed=seed, epoch=epoch, stream=stream)
 
+        num_shifts = 2 * self.max_shift + 1
+        drawn_in, turns = (0, epoch) if self.flip == "alternating" else (epoch, 0)
+        return Views(
+            rows=random_N(randomness.SHIFT_ROWS).remainder(num_shifts),
+            columns=random_N(randomness.SHIFT_COLUMNS).remainder(num_shifts),
+            mirrored=((random_N(randomness.FLIP, drawn_in) + turns) % 2 == 1) & (self.flip != "never"),
+        )
+
+    def augment(self, images_BCHW: torch.Tensor, views_B: "Views") -> torch.Tensor:
+        """Normalised images, each shifted and mirrored."""
         (size_B, channels, height, width), device = images_BCHW.shape, images_BCHW.device
         mode = "reflect" if self.reflect else "constant"
         padded = torch.nn.functional.pad(self.normalise(images_BCHW), (self.max_shift,) * 4, mode=mode)
-        num_shifts = 2 * self.max_shift + 1
-        rows_BH = random_B(randomness.SHIFT_ROWS).remainder(num_shifts)[:, None] + torch.arange(height, device=device)
-        columns_BW = torch.arange(width, device=device).expand(size_B, width)
-        if self.flip != "never":
-            mirrored_B1 = self._mirrored(ids_B, seed=seed, epoch=epoch)[:, None]
-            columns_BW = torch.where(mirrored_B1, width - 1 - columns_BW, columns_BW)
-        columns_BW = columns_BW + random_B(randomness.SHIFT_COLUMNS).remainder(num_shifts)[:, None]
+        rows_BH = views_B.rows[:, None] + torch.arange(height, device=device)
+        columns_W = torch.arange(width, device=device)
+        columns_BW = torch.where(views_B.mirrored[:, None], width - 1 - columns_W, columns_W) + views_B.columns[:, None]
         batch_index = torch.arange(size_B, device=device).view(-1, 1, 1, 1)
         channel_index = torch.arange(channels, device=device).view(1, -1, 1, 1)
         return padded[batch_index, channel_index, rows_BH[:, None, :, None], columns_BW[:, None, None, :]]
 
-    def _mirrored(self, ids_B: torch.Tensor, *, seed: int, epoch: int) -> torch.Tensor:
-        """Whether each image is mirrored (bool)."""
-        drawn_in, turns = (0, epoch) if self.flip == "alternating" else (epoch, 0)
-        drawn_B = randomness.uniform_integers(ids_B, seed=seed, epoch=drawn_in, stream=randomness.FLIP)
-        return (drawn_B + turns) % 2 == 1
+
+class Views(NamedTuple):
+    """How samples are seen: first row and column of the padded image (int64), and whether mirrored (bool)."""
+
+    rows: torch.Tensor
+    columns: torch.Tensor
+    mirrored: torch.Tensor
+
+    def of(self, ids_B: torch.Tensor) -> "Views":
+        """Of these samples alone."""
+        return Views(*(each[ids_B] for each in self))
+
+
+@lru_cache(maxsize=2)
+def _views_in_epoch(
+    preparation: Preparation, num_samples: int, device: torch.device, *, seed: int, epoch: int
+) -> Views:
+    """Of all samples at once, as hashing takes 60 small operations, which a GPU would wait for in each step."""
+    return preparation.views(torch.arange(num_samples, device=device), seed=seed, epoch=epoch)
 
 
 @lru_cache
@@ -123,8 +143,8 @@ class Split:
 
     def augmented(self, ids_B: torch.Tensor, *, seed: int, epoch: int) -> Labelled:
         """These samples, augmented in one pass on the device."""
-        images_BCHW = self.preparation.augment(self.images_NCHW[ids_B], ids_B, seed=seed, epoch=epoch)
-        return images_BCHW, self.labels_N[ids_B]
+        views_N = _views_in_epoch(self.preparation, len(self), self.device, seed=seed, epoch=epoch)
+        return self.preparation.augment(self.images_NCHW[ids_B], views_N.of(ids_B)), self.labels_N[ids_B]
 
     def batches(self, part: slice, size: int) -> Iterator[Labelled]:
         """The samples of the part in order, normalised."""

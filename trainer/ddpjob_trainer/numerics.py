@@ -9,7 +9,7 @@ side is untested: no GPU was at hand.
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
@@ -103,6 +103,7 @@ def compile_model(
     predict: Predict,
     numerics: Numerics,
     gang: Gang,
+    moved: Callable[[], None],
 ) -> str:
     """Compile the model in place and try it on batches of all shapes to come; gives what to tell.
 
@@ -110,9 +111,11 @@ def compile_model(
     leave the others waiting in the all-reduce; but as if within DDP's forward pass, where alone torch cuts the graph at
     the buckets (torch._dynamo.convert_frame): one graph gives all gradients at its end, too late to hide an all-reduce.
     The caller puts back the model's state, which the trial changes. `batches` are of training, `held_out` images of an
-    evaluation, which asks the model by `predict`.
+    evaluation, which asks the model by `predict`. `moved` is called after each shape, which may take minutes.
     """
     model = replica.module
+    if gang.world_size == 1:
+        torch._dynamo.config.optimize_ddp = False  # nothing to hide, so one graph it is
     model.compile(dynamic=False)
     failure = ""
     try:
@@ -120,10 +123,12 @@ def compile_model(
             with replica._inside_ddp_forward(), numerics.autocast():
                 loss = batch.loss(model(batch.images_BCHW))
             torch.autograd.backward(loss)
+            moved()
         model.eval()
         for images in held_out:
             with torch.no_grad(), numerics.autocast():
                 predict(model, images)
+            moved()
     except Exception as error:  # noqa: BLE001 - compilers fail in many ways, none of which may end the training
         failure = f"rank {gang.rank}: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
     model.train()

@@ -114,7 +114,8 @@ def set_up(
     if numbers.compile:
         batches = [feed.batch(0), feed.batch(sampling.steps_per_epoch - 1)]
         held_out = evaluate.shapes(data.test, gang)
-        report.say(numerics.compile_model(replica, batches, held_out, recipe.predict, numbers, gang))
+        told = numerics.compile_model(replica, batches, held_out, recipe.predict, numbers, gang, moved=timeline.moved)
+        report.say(told)
     timeline.enter(Phase.SETUP)
     _settle_buckets(replica, feed.batch(0), numbers)
     state.optimizer.zero_grad()

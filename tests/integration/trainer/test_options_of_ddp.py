@@ -1,5 +1,8 @@
 """What the configuration asks of DDP is what DDP does."""
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -41,18 +44,32 @@ class Compiled(nn.Sequential):
         super().compile(backend=backend, **settings)
 
 
-def test_a_compiled_model_is_cut_at_the_buckets_and_steps_compile_nothing_more(gang: Gang) -> None:
+@pytest.fixture
+def own_compiler() -> Iterator[None]:
+    """What a test makes torch.compile do, no other test finds."""
     torch._dynamo.reset()
+    with torch._dynamo.config.patch(optimize_ddp=True):
+        yield
+
+
+@pytest.mark.parametrize(("world_size", "for_training"), [(2, NUM_LAYERS), (1, 1)])
+@pytest.mark.usefixtures("own_compiler")
+def test_a_compiled_model_is_cut_at_the_buckets_of_several_ranks_and_steps_compile_nothing_more(
+    gang: Gang, world_size: int, for_training: int
+) -> None:
+    gang = replace(gang, world_size=world_size)  # what the compiler is told; the group is of one rank
     config = parse_config({"recipe": "digits", "bucketCapMb": 1})
     model = Compiled()
     replica = replicate(model, config, gang)
     batch = Batch(images_BCHW=torch.ones(2, 512), labels_B=torch.zeros(2).long(), weights_B=torch.ones(2))
     numbers = numerics.choose(config, gang, heavy=False)
     begun = gang.control._get_sequence_number_for_group()  # type: ignore[attr-defined]
-    numerics.compile_model(replica, [batch], [torch.ones(3, 512)], lambda net, images: net(images), numbers, gang)
+    numerics.compile_model(
+        replica, [batch], [torch.ones(3, 512)], lambda net, images: net(images), numbers, gang, moved=lambda: None
+    )
     summed = gang.control._get_sequence_number_for_group() - begun  # type: ignore[attr-defined]
     assert summed == 2, "what ranks tell each other of failures, and no gradients"
-    for_training, for_evaluation = NUM_LAYERS, 1
+    for_evaluation = 1
     assert len(model.graphs) == for_training + for_evaluation
     torch.autograd.backward(batch.loss(replica(batch.images_BCHW)))
     assert len(model.graphs) == for_training + for_evaluation

@@ -34,6 +34,15 @@ def test_created_is_written_once_all_pods_exist() -> None:
     assert plan(observed(of, pod(of, 0), pod(of, 1)), NOW).status.condition(ConditionType.CREATED)
 
 
+def test_created_is_written_too_where_all_pods_had_ended_when_they_were_first_seen() -> None:
+    of = job(nodes=2)
+    first, other = ended(of, 0, code=0), ended(of, 1, code=0)
+    made = plan(replace(observed(of, first, other), logs={first.uid: ""}), NOW)
+
+    assert made.status.phase == Phase.SUCCEEDED
+    assert made.status.condition(ConditionType.CREATED)
+
+
 def test_running_needs_every_rank() -> None:
     of = job(nodes=2)
     one = plan(observed(of, pod(of, 0), pod(of, 1, running=False)), NOW).status

@@ -1,6 +1,8 @@
+import os
 import socket
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from ddpjob_ranks import distributed
@@ -70,3 +72,15 @@ def test_memory_that_ran_out_is_known_by_its_words(words):
 
 def test_there_is_a_cpu():
     assert available_cpus() >= 1
+
+
+def test_the_ranks_of_a_node_share_its_cpus(monkeypatch):
+    asked = []
+    monkeypatch.setattr(distributed, "available_cpus", lambda: 9)
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    for variable in ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
+        monkeypatch.setenv(variable, "")
+        monkeypatch.delenv(variable)
+    distributed._set_num_threads(worker(local_world_size=4))
+    assert asked == [2]
+    assert os.environ["TORCHINDUCTOR_COMPILE_THREADS"] == "2"

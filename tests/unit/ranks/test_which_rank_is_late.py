@@ -109,6 +109,13 @@ def test_where_none_is_behind_the_network_is_told():
     assert said.startswith("no rank is late: all wait in backward or all-reduce after 41 steps")
 
 
+def test_ranks_that_have_met_and_do_not_reach_each_other_are_told_where_to_look():
+    assert verdict_of(place(0, Phase.CONNECT, step=0), place(1, Phase.CONNECT, step=0)) == (
+        "no rank is late: all wait in connect after 0 steps; they have met at rank 0 and do not reach each other: look at"
+        " network policies and firewalls between host-0, host-1, and at GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME"
+    )
+
+
 def test_a_rank_alone_makes_no_progress():
     assert verdict_of(place(0, Phase.DATA)) == (
         "rank 0 (host host-0) makes no progress: in data after 41 steps for 301 s"

@@ -3,7 +3,7 @@ from dataclasses import replace
 import torch
 
 from ddpjob_trainer import randomness
-from ddpjob_trainer.data import Preparation
+from ddpjob_trainer.data import Preparation, Split
 
 PREPARATION = Preparation(mean=(10.0, 20.0, 30.0), std=(2.0, 4.0, 8.0), max_shift=2, flip="random")
 IDS = torch.arange(300)
@@ -14,8 +14,12 @@ def drawn(stream: int, sample: int, epoch: int) -> int:
     return int(randomness.uniform_integers(torch.tensor([sample]), seed=7, epoch=epoch, stream=stream).item())
 
 
+def augmented_by(preparation: Preparation, *, seed: int = 7, epoch: int = 3, ids: torch.Tensor = IDS) -> torch.Tensor:
+    return preparation.augment(IMAGES[ids], preparation.views(ids, seed=seed, epoch=epoch))
+
+
 def test_it_is_a_mirrored_crop_of_the_padded_image():
-    augmented = PREPARATION.augment(IMAGES, IDS, seed=7, epoch=3)
+    augmented = augmented_by(PREPARATION)
     for sample in range(40):
         image = PREPARATION.normalise(IMAGES[sample : sample + 1])[0]
         padded = torch.nn.functional.pad(image, (2, 2, 2, 2))
@@ -27,21 +31,35 @@ def test_it_is_a_mirrored_crop_of_the_padded_image():
 
 
 def test_an_image_does_not_depend_on_its_company():
-    whole = PREPARATION.augment(IMAGES, IDS, seed=7, epoch=3)
+    whole = augmented_by(PREPARATION)
     some = torch.tensor([250, 3, 77])
-    assert torch.equal(PREPARATION.augment(IMAGES[some], some, seed=7, epoch=3), whole[some])
+    assert torch.equal(augmented_by(PREPARATION, ids=some), whole[some])
+
+
+def test_a_batch_of_a_split_is_seen_as_its_samples_alone_would_be():
+    split = Split(images_NCHW=IMAGES, labels_N=IDS, preparation=PREPARATION)
+    some = torch.tensor([250, 3, 77])
+    for seed, epoch in ((7, 3), (7, 4), (8, 4), (7, 3)):
+        images, labels = split.augmented(some, seed=seed, epoch=epoch)
+        assert torch.equal(images, augmented_by(PREPARATION, seed=seed, epoch=epoch, ids=some))
+        assert torch.equal(labels, some)
+
+
+def test_images_may_be_kept_as_they_are():
+    preparation = replace(PREPARATION, max_shift=0, flip="never")
+    assert torch.equal(augmented_by(preparation), preparation.normalise(IMAGES))
 
 
 def test_every_epoch_and_seed_differs():
-    first = PREPARATION.augment(IMAGES, IDS, seed=7, epoch=3)
+    first = augmented_by(PREPARATION)
     for seed, epoch in ((7, 4), (8, 3)):
-        assert not torch.equal(first, PREPARATION.augment(IMAGES, IDS, seed=seed, epoch=epoch))
+        assert not torch.equal(first, augmented_by(PREPARATION, seed=seed, epoch=epoch))
 
 
 def test_alternating_flips_show_both_sides_of_each_image_in_two_epochs():
     preparation = replace(PREPARATION, max_shift=0, flip="alternating")
     plain = preparation.normalise(IMAGES)
-    epochs = [preparation.augment(IMAGES, IDS, seed=7, epoch=epoch) for epoch in range(3)]
+    epochs = [augmented_by(preparation, epoch=epoch) for epoch in range(3)]
     mirrored = [not torch.equal(image, original) for image, original in zip(epochs[0], plain, strict=True)]
     assert 100 < sum(mirrored) < 200
     assert torch.equal(epochs[1], epochs[0].flip(3))
@@ -50,7 +68,7 @@ def test_alternating_flips_show_both_sides_of_each_image_in_two_epochs():
 
 def test_reflected_borders_hold_pixels_of_the_image():
     preparation = replace(PREPARATION, flip="never", reflect=True)
-    augmented = preparation.augment(IMAGES, IDS, seed=7, epoch=3)
+    augmented = augmented_by(preparation)
     padded = torch.nn.functional.pad(preparation.normalise(IMAGES), (2, 2, 2, 2), mode="reflect")
     row, column = (drawn(s, 5, 3) % 5 for s in (randomness.SHIFT_ROWS, randomness.SHIFT_COLUMNS))
     assert torch.equal(augmented[5], padded[5, :, row : row + 6, column : column + 5])

@@ -163,6 +163,7 @@ class Alone:
     """A gang of one rank."""
 
     rank = 0
+    world_size = 1
 
     def all_gather(self, value: object) -> list[object]:
         return [value]
@@ -175,9 +176,10 @@ def test_a_model_is_compiled_for_the_shapes_to_come(batches):
         return lambda *values: calls.append("compiled") or graph(*values)
 
     model = Compiled(noting)
-    held_out = [torch.rand(5, 3)]
-    told = numerics.compile_model(Replica(model), batches, held_out, predict, chosen(CPU), Alone())
+    held_out, signs_of_life = [torch.rand(5, 3)], []
+    told = trial(model, batches, held_out, moved=lambda: signs_of_life.append(len(calls)))
     assert told == "model compiled for 3 shapes of batch"
+    assert len(signs_of_life) == 3, "each shape may take minutes"
     assert model.training
     calls.clear()
     model(batches[1].images_BCHW)
@@ -190,7 +192,7 @@ def test_a_model_that_cannot_be_compiled_for_evaluation_trains_without(batches):
 
     model = Compiled(fails_in_evaluation)
     held_out = [torch.rand(5, 3)]
-    told = numerics.compile_model(Replica(model), batches, held_out, predict, chosen(CPU), Alone())
+    told = trial(model, batches, held_out)
     assert told.startswith("torch.compile failed, training goes on without it")
     assert model.training
     with torch.no_grad():
@@ -218,20 +220,25 @@ def test_a_model_that_sums_over_ranks_within_is_not_compiled():
 
 def test_a_model_that_cannot_be_compiled_trains_without(batches):
     model = Compiled(broken)
-    told = numerics.compile_model(Replica(model), batches, [], predict, chosen(CPU), Alone())
+    told = trial(model, batches, [])
     assert told.startswith("torch.compile failed, training goes on without it; set compile to never")
     assert "no compiler here" in told
     assert "\n" not in told
     assert model(batches[0].images_BCHW).shape == (4, 2)
 
 
+def trial(model, batches, held_out, moved=lambda: None):
+    return numerics.compile_model(Replica(model), batches, held_out, predict, chosen(CPU), Alone(), moved)
+
+
 @pytest.fixture
 def batches():
     torch._dynamo.reset()
-    yield [
-        Batch(images_BCHW=torch.rand(size, 3), labels_B=torch.zeros(size).long(), weights_B=torch.ones(size))
-        for size in (4, 2)
-    ]
+    with torch._dynamo.config.patch(optimize_ddp=True):
+        yield [
+            Batch(images_BCHW=torch.rand(size, 3), labels_B=torch.zeros(size).long(), weights_B=torch.ones(size))
+            for size in (4, 2)
+        ]
     torch.compiler.set_stance("default")
 
 

@@ -83,9 +83,15 @@ def of(answers: Mapping[int, Place], last_seen: Mapping[int, Place]) -> str | No
         )
     late = [place for place in places if place.progress == places[0].progress]
     if len(late) == len(places):
+        hosts = _some(sorted({place.host for place in places}))
+        if places[0].phase is Phase.CONNECT:
+            return (
+                f"no rank is late: all wait {places[0]}; they have met at rank 0 and do not reach each other: look at"
+                f" network policies and firewalls between {hosts}, and at GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME"
+            )
         return (
             f"no rank is late: all wait {places[0]}, with {places[0].num_collectives} collectives begun;"
-            f" look at their stacks, and at the network between {_some(sorted({place.host for place in places}))}"
+            f" look at their stacks, and at the network between {hosts}"
         )
     return f"{_name(late)} {'is' if len(late) == 1 else 'are'} late: {late[0]}; {_rest(_without(places, late))}"
 

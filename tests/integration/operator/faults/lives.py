@@ -86,15 +86,11 @@ class Lives:
         self.names.append(name)
 
     async def is_created(self, name: str) -> None:
-        """Wait until the operator has written that all pods of the job exist, or that it is over.
-
-        Where pods are seen late they may all have ended well when they are first seen, and never be told to exist.
-        """
+        """Wait until the operator has written that all pods of the job exist."""
 
         async def written() -> bool:
             status = await self.namespace.status(name)
-            created = ((c["type"], c["status"]) == ("Created", "True") for c in status.get("conditions", ()))
-            return "completionTime" in status or any(created)
+            return any((c["type"], c["status"]) == ("Created", "True") for c in status.get("conditions", ()))
 
         await eventually(f"the pods of {name} to be known to exist", written)
 

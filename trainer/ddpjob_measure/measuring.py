@@ -18,12 +18,13 @@ from ddpjob_ranks import contract, distributed
 from ddpjob_ranks.distributed import Gang
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch import identity
+from ddpjob_ranks.watch.step_timer import StepTimer
 from ddpjob_ranks.watch.timeline import Phase
 from ddpjob_trainer import recipes, worker
 from ddpjob_trainer.config import TrainerConfig, parse_config
 from ddpjob_trainer.numerics import garbage_collector_at_rest
 from ddpjob_trainer.parallel import replicate
-from ddpjob_trainer.report import Reporter, StepTimer
+from ddpjob_trainer.report import Reporter
 from ddpjob_trainer.sampling import share
 
 

@@ -12,8 +12,8 @@ from statistics import median
 
 import torch
 
+from ddpjob_ranks.watch.step_timer import StepTimer
 from ddpjob_ranks.watch.timeline import STEP_PHASES, Phase, Timeline
-from ddpjob_trainer.report import StepTimer
 
 CPU = torch.device("cpu")
 #: Every so many steps one is timed and a span written, as logEverySteps does by default.

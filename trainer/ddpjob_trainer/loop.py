@@ -9,6 +9,7 @@ from torch import nn
 from ddpjob_ranks import contract
 from ddpjob_ranks.distributed import Gang
 from ddpjob_ranks.stop import StopAgreement
+from ddpjob_ranks.watch.step_timer import StepTimer
 from ddpjob_ranks.watch.timeline import Phase, Timeline
 from ddpjob_trainer import optim, replicas
 from ddpjob_trainer.checkpoints.folder import CheckpointFolder
@@ -18,7 +19,7 @@ from ddpjob_trainer.data import DataSet, Feed, FeedAhead
 from ddpjob_trainer.evaluate import count_correct
 from ddpjob_trainer.numerics import Numerics, garbage_collector_at_rest
 from ddpjob_trainer.recipes import Recipe
-from ddpjob_trainer.report import Reporter, StepTimer
+from ddpjob_trainer.report import Reporter
 from ddpjob_trainer.state import TrainingState
 
 

@@ -9,10 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Self, TextIO
 
-import torch
-
 from ddpjob_ranks import contract
-from ddpjob_ranks.watch.timeline import Phase, Timeline
 from ddpjob_trainer.progress import Progress
 
 #: Below PROGRESS_INTERVAL_SECONDS by enough for a busy machine.
@@ -153,79 +150,3 @@ class Reporter:
     def _write(self, line: str) -> None:
         self._out.write(line + "\n")
         self._out.flush()
-
-
-class StepTimer:
-    """Moves the timeline through one step and, if `exact`, times its phases on the device.
-
-    On a GPU the times are those between CUDA events, read only when asked for, so no step waits for its timing. (CUDA
-    events are written with care and have run on no GPU yet.)
-    """
-
-    def __init__(self, device: torch.device, *, exact: bool, timeline: Timeline | None = None) -> None:
-        self._device = device
-        self._exact = exact
-        self._timeline = timeline or Timeline()
-        self._moments: list[tuple[Phase, float | torch.cuda.Event]] = []
-        self._gradients_ready: float | torch.cuda.Event | None = None
-
-    def enter(self, phase: Phase, *, step: int | None = None) -> None:
-        """The step comes to a phase; its end is the beginning of another. `step` is the number of steps done."""
-        self._timeline.enter(phase, step=step)
-        if self._exact:
-            self._moments.append((phase, self._now()))
-
-    def watch_gradients(self, loss: torch.Tensor) -> None:
-        """Note when the last gradient of the loss's backward pass is computed, before it is summed over ranks.
-
-        What remains of the pass from there on is communication that no computation hides, and waiting for ranks that
-        are slower. Autograd runs what is queued in a pass after all gradients, in the order of queueing: this is queued
-        first, DDP's wait for the all-reduces with its last bucket. No hook on parameters, which costs more (62 of them:
-        0.5 to 0.8 ms of CPU time a pass).
-        """
-        if self._exact:
-            queue = torch.autograd.Variable._execution_engine.queue_callback
-            loss.register_hook(lambda _: queue(self._note_gradients))  # type: ignore[no-untyped-call]
-
-    def _note_gradients(self) -> None:
-        self._gradients_ready = self._now()
-
-    def seconds(self) -> dict[Phase, float]:
-        """Device time of each phase that has ended; empty unless `exact`. On a GPU it waits for the last of them."""
-        ends = self._moments[1:]
-        return {phase: _between(began, ended) for (phase, began), (_, ended) in zip(self._moments, ends, strict=False)}
-
-    @property
-    def exposed_seconds(self) -> float:
-        """The part of the backward pass after this rank's last gradient; 0 where it was not watched."""
-        ended = next((moment for phase, moment in self._moments if phase is Phase.OPTIMIZER), None)
-        if self._gradients_ready is None or ended is None:
-            return 0.0
-        return _between(self._gradients_ready, ended)
-
-    @property
-    def data_seconds(self) -> float:
-        """Until the batch was on the device."""
-        return self.seconds().get(Phase.DATA, 0.0)
-
-    @property
-    def compute_seconds(self) -> float:
-        """From the batch to the updated parameters."""
-        seconds = self.seconds()
-        return sum(seconds.get(phase, 0.0) for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER))
-
-    def _now(self) -> float | torch.cuda.Event:
-        if self._device.type != "cuda":
-            return time.monotonic()
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        return event
-
-
-def _between(began: float | torch.cuda.Event, ended: float | torch.cuda.Event) -> float:
-    if isinstance(began, torch.cuda.Event):
-        assert isinstance(ended, torch.cuda.Event), "both of one device"
-        ended.synchronize()
-        return float(began.elapsed_time(ended)) / 1e3
-    assert isinstance(ended, float), "both of one device"
-    return ended - began

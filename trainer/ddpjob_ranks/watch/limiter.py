@@ -1,7 +1,7 @@
 """What limits a run: the share of its time in each part, and the one change that would help most.
 
 Shares are of the training loop after its first step. On a CPU they are host time. On a GPU those of a step are scaled up
-from the timed steps (report.StepTimer), where a phase includes gaps in which the device waits for Python; what the device
+from the timed steps (step_timer), where a phase includes gaps in which the device waits for Python; what the device
 was not seen to spend is `host`.
 
 Communication is the time from a rank's last gradient to the end of its backward pass, in the timed steps: the part of

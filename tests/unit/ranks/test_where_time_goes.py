@@ -12,8 +12,8 @@ import torch
 
 from ddpjob_ranks.watch import evidence, limiter
 from ddpjob_ranks.watch.limiter import Part
+from ddpjob_ranks.watch.step_timer import StepTimer
 from ddpjob_ranks.watch.timeline import STEP_PHASES, Phase, Timeline, open_events
-from ddpjob_trainer.report import StepTimer
 
 CPU = torch.device("cpu")
 

@@ -93,6 +93,24 @@ SCHEDULES = {
             Step(after_seconds=0.0, do="lose_node", pick=0),
         ),
     ),
+    # Of two operators the one that sees late creates an evicted pod once more, and deletes it as the other has gone on:
+    # the record "was evicted" became "somebody deleted it".
+    "the deletion of a pod that an operator with an old view made was taken for somebody else's": replace(
+        SHRUNK,
+        seed=8738,
+        nodes=1,
+        num_machines=3,
+        max_restarts=0,
+        fault_percent=3,
+        sigterm="exit",
+        fates=(Fate(kind="fail", after_seconds=0.0),),
+        steps=(
+            Step(after_seconds=0.1, do="second_operator", pick=0),
+            Step(after_seconds=0.1, do="evict_pod", pick=0),
+            Step(after_seconds=0.0, do="second_operator", pick=0),
+            Step(after_seconds=0.5, do="second_operator", pick=0),
+        ),
+    ),
 }
 
 

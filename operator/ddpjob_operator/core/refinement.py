@@ -57,8 +57,8 @@ def _with_better_cause(
         return failure  # what the program said may be better; what the cluster did needs no log
     if cause.pod == failure.pod and any(seen.logs.get(pod.uid) == "" for pod in over if pod.name == cause.pod):
         return failure  # its log could be read before, and cannot any more
-    if cause.reason == Reason.POD_DELETED and cause.pod == failure.pod and failure.exit_code is not None:
-        return failure  # it had ended when it was recorded, so the deletion that shows now is ours
+    if cause.reason == Reason.POD_DELETED and cause.pod == failure.pod:
+        return failure  # its end is known, so the deletion that shows now is ours, or another operator's with an old view
     if KINDS.get(failure.reason) == Kind.UNCOUNTED and KINDS[cause.reason] != Kind.UNCOUNTED:
         return failure  # the cluster ended it, whatever the program made of that
     kept = {"time": failure.time, "checkpoint_step": failure.checkpoint_step}

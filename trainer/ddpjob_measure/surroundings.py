@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from ddpjob_ranks.distributed import available_cpus
+from ddpjob_ranks.cpus import available_cpus
 
 
 def surroundings() -> dict[str, str | int | float]:

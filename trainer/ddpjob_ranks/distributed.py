@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store  # torch.distributed's own, which it exports untyped
 
 from ddpjob_ranks import contract
+from ddpjob_ranks.cpus import cpus_of_this_rank
 from ddpjob_ranks.errors import ConfigError, PeersMissingError
 from ddpjob_ranks.launch import meeting, preflight
 from ddpjob_ranks.launch.identity import Worker
@@ -104,8 +104,8 @@ def meet(worker: Worker, limits: Limits, same: Mapping[str, str]) -> Rendezvous:
         PeersMissingError: others did not come in time.
     """
     device = _device(worker)
-    _set_num_threads(worker)
     os.environ.update(worker.environment())
+    _set_num_threads()
     store = meeting.open_store(worker)
     preflight.check(store, worker, same, device)
     store.set_timeout(limits.collectives)
@@ -217,25 +217,9 @@ def _device(worker: Worker) -> torch.device:
     return device
 
 
-def _set_num_threads(worker: Worker) -> None:
+def _set_num_threads() -> None:
     """Share this node's CPUs among its ranks; torch would give every rank all of them, limits of the pod ignored."""
-    share = max(1, available_cpus() // worker.local_world_size)
+    share = cpus_of_this_rank(os.environ)
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(share)
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(share))  # processes; read by the first compilation
-
-
-def available_cpus() -> int:
-    """Whole CPUs that this process may use: its affinity, cut by the CPU limit of its cgroup (version 2, then 1)."""
-    quota, period = "max", "100000"
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-    except (OSError, ValueError):
-        try:
-            quota = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").read_text(encoding="ascii").strip()
-            period = Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us").read_text(encoding="ascii").strip()
-        except OSError:
-            pass
-    cpus = len(os.sched_getaffinity(0))
-    limited = quota.isdigit() and int(quota) > 0
-    return max(1, min(cpus, int(quota) // int(period))) if limited else cpus

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ddpjob_ranks.distributed import available_cpus
+from ddpjob_ranks.cpus import available_cpus
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_recipes.folder import EncodedImages
 from ddpjob_recipes.pack import open_images

@@ -20,8 +20,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from ddpjob_ranks import contract
-from ddpjob_ranks.distributed import available_cpus
+from ddpjob_ranks.cpus import cpus_of_this_rank
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_recipes.folder import EncodedImages
 from ddpjob_trainer import randomness
@@ -44,11 +43,6 @@ Box = tuple[float, float, float, float]
 View = Callable[[int, int], tuple[Box, bool]]
 
 
-def threads_of_this_rank() -> int:
-    """This rank's share of the node's CPUs."""
-    return max(1, available_cpus() // int(os.environ.get(contract.LOCAL_WORLD_SIZE) or 1))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostImages:
     """A split of encoded images, seen as squares of `size` pixels."""
@@ -58,7 +52,7 @@ class HostImages:
     size: int
     target: torch.device = CPU
     threads: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(threads_of_this_rank(), thread_name_prefix="decode")
+        default_factory=lambda: ThreadPoolExecutor(cpus_of_this_rank(os.environ), thread_name_prefix="decode")
     )
 
     def __len__(self) -> int:

@@ -28,7 +28,7 @@ class Arguments:
 
     Attributes:
         config: What to train.
-        meeting: Variables for `launch.resolve` that take precedence over the environment's.
+        meeting: Variables for `identity.resolve` that take precedence over the environment's.
     """
 
     config: TrainerConfig

@@ -9,7 +9,6 @@ Shapes: N samples of a split, B of a batch, C channels, H rows, W columns.
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, NamedTuple, Protocol
@@ -36,6 +35,9 @@ class Images(Protocol):
 
     def __len__(self) -> int:
         """Number of samples."""
+
+    def to(self, device: torch.device) -> "Images":
+        """The same for the device that trains."""
 
     def augmented(self, ids_B: torch.Tensor, *, seed: int, epoch: int) -> Labelled:
         """These samples for training: each a function of (seed, epoch, sample id) and of nothing else."""
@@ -111,7 +113,7 @@ class Views(NamedTuple):
 def _views_in_epoch(
     preparation: Preparation, num_samples: int, device: torch.device, *, seed: int, epoch: int
 ) -> Views:
-    """Of all samples at once, as hashing takes 60 small operations, which a GPU would wait for in each step."""
+    """Of all samples at once, as hashing takes 76 small operations, which a GPU would wait for in each step."""
     return preparation.views(torch.arange(num_samples, device=device), seed=seed, epoch=epoch)
 
 
@@ -172,19 +174,12 @@ def fingerprint_of(labels: Sequence[int], images: Iterable[bytes]) -> str:
     return f"{len(labels)} samples, {digest.hexdigest()[:12]}"
 
 
-class Placeable(Images, Protocol):
-    """Images that can be told the device that trains."""
-
-    def to(self, device: torch.device) -> "Placeable":
-        """The same for that device."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSet:
     """A training split and a held-out split that training never sees."""
 
-    train: Placeable
-    test: Placeable
+    train: Images
+    test: Images
     num_classes: int
     #: Whether batches are made by the CPU, which then has to be ahead of the device.
     on_host: bool = False
@@ -250,9 +245,7 @@ class FeedAhead:
 
     def __init__(self, feed: Feed, *, steps_ahead: int = 2) -> None:
         self.sampling = feed.sampling
-        self._feed = replace(
-            feed, sampling=copy(feed.sampling)
-        )  # each keeps an epoch's order; they may differ in epoch
+        self._feed = feed
         self._steps_ahead = steps_ahead
         self._coming: dict[int, Future[Batch]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="feed")

@@ -106,9 +106,11 @@ class Training:
     def log(self, loss: torch.Tensor, timer: StepTimer) -> None:
         """Rank 0's log line. The mean of the ranks' losses is the mean over the step's samples (see Batch)."""
         mean_loss = (self.gang.sum_(loss) / self.gang.world_size).item()
-        self.timeline.sample(timer.seconds(), timer.exposed_seconds)
+        seconds = timer.seconds()
+        self.timeline.sample(seconds, timer.exposed_seconds)
         self.timeline.flush()
-        self.report.log(loss=mean_loss, data_seconds=timer.data_seconds, compute_seconds=timer.compute_seconds)
+        compute_seconds = sum(seconds[phase] for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER))
+        self.report.log(loss=mean_loss, data_seconds=seconds[Phase.DATA], compute_seconds=compute_seconds)
 
     def save(self) -> None:
         """Have a checkpoint of this step written, if there is a folder for it. Training waits for the copy alone."""

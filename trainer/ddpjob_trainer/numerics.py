@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 from torch import nn
@@ -22,6 +23,8 @@ from ddpjob_trainer.config import TrainerConfig
 from ddpjob_trainer.data import Batch
 from ddpjob_trainer.evaluate import Predict
 
+#: A rank may compile for long while another finds the same in its cache.
+AS_LONG_AS_IT_TAKES = timedelta(days=7)
 #: Profile `exact`: NCCL picks algorithm and protocol by size and load of the moment, and each sums in an order of its
 #: own; these leave one of each, and no sums inside switches (NCCL user guide, "Environment Variables"). Untested: no two
 #: GPUs were at hand.
@@ -132,6 +135,7 @@ def compile_model(
     except Exception as error:  # noqa: BLE001 - compilers fail in many ways, none of which may end the training
         failure = f"rank {gang.rank}: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
     model.train()
+    gang.barrier(AS_LONG_AS_IT_TAKES)  # collectives wait for less; what stands still is the watchdog's to end
     failures = [found for found in gang.all_gather(failure) if found]
     if not failures:
         return f"model compiled for {len(batches) + len(held_out)} shapes of batch"

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from ddpjob_ranks import checks
 from ddpjob_ranks.distributed import Gang
-from ddpjob_ranks.launch import preflight
 from ddpjob_trainer.config import TrainerConfig
 from ddpjob_trainer.data import DataSet
 
@@ -33,6 +33,6 @@ def check_data(gang: Gang, data: DataSet) -> None:
     """Whether all ranks have loaded the same data.
 
     Raises:
-        preflight.RefusedError: they have not.
+        RefusedError: they have not.
     """
-    preflight.check_same(gang, {"data": data.train.fingerprint(), "held-out data": data.test.fingerprint()})
+    checks.check_same(gang, {"data": data.train.fingerprint(), "held-out data": data.test.fingerprint()})

@@ -5,6 +5,9 @@ Everything is a function of the step, so there is no epoch to set and none to fo
 at any world size; its last step is as small as it must be, and nothing is cut off or repeated.
 """
 
+from dataclasses import dataclass
+from functools import lru_cache
+
 import torch
 from torch import nn
 
@@ -14,16 +17,20 @@ from ddpjob_trainer import randomness
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
     """The steps of a whole training over `num_samples` samples, in epochs of `steps_per_epoch`."""
 
-    def __init__(self, *, num_samples: int, global_batch_size: int, seed: int, device: torch.device) -> None:
-        self.num_samples = num_samples
-        self.global_batch_size = global_batch_size
-        self.seed = seed
-        self.steps_per_epoch = -(-num_samples // global_batch_size)
-        self._all_ids_N = torch.arange(num_samples, device=device)
-        self._order: tuple[int, torch.Tensor] = (-1, self._all_ids_N)
+    num_samples: int
+    global_batch_size: int
+    seed: int
+    #: Where sample ids are wanted.
+    device: torch.device
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The last of them may be smaller."""
+        return -(-self.num_samples // self.global_batch_size)
 
     def epoch_of(self, step: int) -> int:
         """The epoch that the step belongs to."""
@@ -33,14 +40,16 @@ class Sampling:
         """The ids of the step's samples over all ranks (int64), in the epoch's own random order."""
         epoch, batch = divmod(step, self.steps_per_epoch)
         start = batch * self.global_batch_size
-        return self._order_of(epoch)[start : start + self.global_batch_size]
+        order_N = _order(self.num_samples, self.device, seed=self.seed, epoch=epoch)
+        return order_N[start : start + self.global_batch_size]
 
-    def _order_of(self, epoch: int) -> torch.Tensor:
-        """All ids, ordered by a random key; equal keys (2^32 of them exist) stay in the order of their ids."""
-        if self._order[0] != epoch:
-            keys_N = randomness.uniform_integers(self._all_ids_N, seed=self.seed, epoch=epoch, stream=randomness.ORDER)
-            self._order = (epoch, torch.argsort(keys_N, stable=True))
-        return self._order[1]
+
+@lru_cache(maxsize=2)  # a thread that makes batches ahead may be in the next epoch
+def _order(num_samples: int, device: torch.device, *, seed: int, epoch: int) -> torch.Tensor:
+    """All ids, ordered by a random key; equal keys (2^32 of them exist) stay in the order of their ids."""
+    ids_N = torch.arange(num_samples, device=device)
+    keys_N = randomness.uniform_integers(ids_N, seed=seed, epoch=epoch, stream=randomness.ORDER)
+    return torch.argsort(keys_N, stable=True)
 
 
 def share(num_samples: int, *, rank: int, world_size: int) -> slice:

@@ -4,8 +4,7 @@ Order and augmentation have no state (they are functions of the step), and neith
 """
 
 import io
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,18 +17,8 @@ from ddpjob_trainer.config import TrainerConfig
 FIXED = ("recipe", "global_batch_size", "seed", "momentum", "weight_decay")
 
 
-class Stateful(Protocol):
-    """A part of training that a checkpoint holds, such as a model, an optimizer or a running average of weights."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """What it has to remember: plain values and tensors, nested as needed."""
-
-    def load_state_dict(self, state_dict: dict[str, Any], /) -> object:
-        """Take that over. Raises RuntimeError or ValueError where it does not fit."""
-
-
 class TrainingState:
-    """Model and optimizer after `step` steps, and `further` parts by name if there are any."""
+    """Model and optimizer after `step` steps."""
 
     def __init__(
         self,
@@ -39,14 +28,13 @@ class TrainingState:
         config: TrainerConfig,
         num_samples: int,
         world_size: int = 1,
-        further: Mapping[str, Stateful] | None = None,
     ) -> None:
         self.model = model
         self.optimizer = optimizer
         self.config = config
         self.num_samples = num_samples
         self.world_size = world_size
-        self.parts: dict[str, Stateful] = {"model": model, "optimizer": optimizer, **(further or {})}
+        self.parts: dict[str, nn.Module | torch.optim.Optimizer] = {"model": model, "optimizer": optimizer}
         self.step = 0
 
     def content(self) -> dict[str, Any]:

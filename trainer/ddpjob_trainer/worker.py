@@ -10,10 +10,9 @@ from typing import NoReturn
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpjob_ranks import contract, distributed
+from ddpjob_ranks import checks, contract, distributed
 from ddpjob_ranks.distributed import Gang, Rendezvous
 from ddpjob_ranks.errors import ConfigError
-from ddpjob_ranks.launch import preflight
 from ddpjob_ranks.launch.identity import Worker
 from ddpjob_ranks.stop import StopAgreement, StopRequest
 from ddpjob_ranks.watch.timeline import Phase, Timeline, open_events, process_began
@@ -69,7 +68,7 @@ def set_up(
     """Everything up to the first step: data, model, DDP, and the newest checkpoint if there is one."""
     timeline = timeline or Timeline()
     timeline.enter(Phase.SETUP)
-    preflight.check_group(gang)  # here rather than where the group is made: the watchdog is watching by now
+    checks.check_group(gang)  # here rather than where the group is made: the watchdog is watching by now
     config = config.for_world_size(gang.world_size)
     report.say("config " + config.model_dump_json(by_alias=True))
     _tell_topology(worker, gang, report)
@@ -206,14 +205,7 @@ def _tell_topology(worker: Worker, gang: Gang, report: Reporter) -> None:
     device = torch.cuda.get_device_name(gang.device) if gang.device.type == "cuda" else "cpu"
     rows = gang.all_gather((worker.rank, socket.gethostname(), worker.local_rank, str(gang.device), device))
     report.say(f"launcher {worker.launcher}, world size {worker.world_size}, torch {torch.__version__}")
-    report.say(
-        "\n".join(
-            [
-                "rank  local  device    host",
-                *(
-                    f"{rank:>4}  {local_rank:>5}  {device:<8}  {host}" + (f"  {name}" if name != device else "")
-                    for rank, host, local_rank, device, name in rows
-                ),
-            ]
-        )
-    )
+    lines = ["rank  local  device    host"]
+    for rank, host, local_rank, place, name in rows:
+        lines.append(f"{rank:>4}  {local_rank:>5}  {place:<8}  {host}" + (f"  {name}" if name != place else ""))
+    report.say("\n".join(lines))

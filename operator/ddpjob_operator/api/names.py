@@ -1,7 +1,7 @@
 """Every name that a DDPJob shows to the outside: group, labels, annotations, condition types, reasons.
 
 Each stands once, with one sentence. What pods and operator share (variables, exit codes, the progress prefix) stands in
-the trainer's contract and is re-exported here as `contract`.
+`ddpjob_ranks.contract` and is re-exported here as `contract`.
 """
 
 from enum import StrEnum

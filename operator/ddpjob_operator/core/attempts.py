@@ -121,7 +121,7 @@ def finished(seen: Observed, status: DDPJobStatus, now: float, *, succeeded: boo
         ConditionType.SUCCEEDED: succeeded,
         ConditionType.FAILED: not succeeded,
     }
-    if succeeded:  # all pods existed, though they may have been first seen when they had ended
+    if succeeded and not status.condition(ConditionType.CREATED):  # they had all ended when they were first seen
         truths[ConditionType.CREATED] = True
     phase = Phase.SUCCEEDED if succeeded else Phase.FAILED
     return Plan(status=showing(seen, ended, now, phase=phase, reason=reason, message=message, truths=truths))

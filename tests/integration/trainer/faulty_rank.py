@@ -16,7 +16,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ddpjob_ranks.launch import identity, launcher, preflight
+from ddpjob_ranks import checks
+from ddpjob_ranks.launch import identity, launcher
 from ddpjob_trainer import __main__, sameness
 from ddpjob_trainer.data import Feed
 
@@ -62,7 +63,7 @@ def note_replica(module: torch.nn.Module, _: object) -> None:
 
 
 #: Where functions live that all ranks take part in.
-CHECKS: dict[str, ModuleType] = {"new_group": dist, "check_group": preflight, "check_data": sameness}
+CHECKS: dict[str, ModuleType] = {"new_group": dist, "check_group": checks, "check_data": sameness}
 FAULTS: dict[str, Callable[[], object]] = {
     "drift": lambda: None,  # see step_of_a_drifting_rank
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),

@@ -1,12 +1,10 @@
-import os
 import socket
 
 import pytest
-import torch
 import torch.distributed as dist
 
 from ddpjob_ranks import distributed
-from ddpjob_ranks.distributed import available_cpus, interface_towards, is_out_of_memory, is_peer_loss
+from ddpjob_ranks.distributed import interface_towards, is_out_of_memory, is_peer_loss
 from workers import worker
 
 
@@ -68,19 +66,3 @@ def test_only_the_echo_of_anothers_end_counts_as_one(error, is_echo):
 def test_memory_that_ran_out_is_known_by_its_words(words):
     assert is_out_of_memory(RuntimeError(words))
     assert not is_peer_loss(RuntimeError(words))
-
-
-def test_there_is_a_cpu():
-    assert available_cpus() >= 1
-
-
-def test_the_ranks_of_a_node_share_its_cpus(monkeypatch):
-    asked = []
-    monkeypatch.setattr(distributed, "available_cpus", lambda: 9)
-    monkeypatch.setattr(torch, "set_num_threads", asked.append)
-    for variable in ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
-        monkeypatch.setenv(variable, "")
-        monkeypatch.delenv(variable)
-    distributed._set_num_threads(worker(local_world_size=4))
-    assert asked == [2]
-    assert os.environ["TORCHINDUCTOR_COMPILE_THREADS"] == "2"

@@ -1,12 +1,10 @@
 import pytest
 
-from ddpjob_operator.api.spec import Deadlines
 from ddpjob_ranks import contract
 from ddpjob_ranks.limits import Limits
 from ddpjob_ranks.watch import verdict
 from ddpjob_ranks.watch.timeline import Phase
 from ddpjob_ranks.watch.verdict import Place
-from ddpjob_trainer.config import parse_config
 
 
 def place(rank: int, phase: Phase = Phase.BACKWARD, **changes) -> Place:
@@ -139,7 +137,6 @@ def test_collectives_outlast_every_standstill_that_is_allowed(first, other, long
     assert limits.collectives.total_seconds() > longest
 
 
-def test_the_watchdog_speaks_before_the_operator_would():
-    standstill = parse_config({"recipe": "digits"})
-    hang_seconds = Deadlines().hang_seconds
-    assert max(standstill.first_step_timeout_seconds, standstill.step_timeout_seconds) < hang_seconds
+@pytest.mark.parametrize(("phase", "seconds"), [(Phase.EVALUATE, 900), (Phase.CHECKPOINT, 900), (Phase.DATA, 300)])
+def test_evaluations_and_checkpoints_may_stand_still_for_longer(phase, seconds):
+    assert Limits(first_step_seconds=600, step_seconds=300).of(phase, past_first_step=True) == seconds

@@ -1,7 +1,7 @@
 import pytest
 
 from ddpjob_ranks.errors import ConfigError
-from ddpjob_ranks.launch.identity import Node, Worker, first_slurm_host, resolve
+from ddpjob_ranks.launch.identity import Node, Worker, attempt, first_slurm_host, resolve
 from workers import worker
 
 OPERATOR = {
@@ -212,3 +212,11 @@ def test_first_host_of_a_slurm_list(nodelist, first):
 def test_a_contradiction_is_told(environ, told):
     with pytest.raises(ConfigError, match=told):
         resolve(environ)
+
+
+@pytest.mark.parametrize(
+    ("environ", "number"),
+    [({}, 1), ({"DDPJOB_ATTEMPT": "3"}, 3), ({"SLURM_RESTART_COUNT": "2"}, 3), ({"DDPJOB_ATTEMPT": ""}, 1)],
+)
+def test_attempts_are_counted_by_the_operator_or_by_slurm(environ, number):
+    assert attempt(environ) == number

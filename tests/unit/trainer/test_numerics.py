@@ -1,5 +1,7 @@
 import gc
+import os
 from contextlib import nullcontext
+from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -21,6 +23,9 @@ class OneRank(Gang):
 
     def all_gather(self, value: object) -> list[object]:
         return [value]
+
+    def barrier(self, timeout: timedelta) -> None:
+        self.waits_for = timeout
 
 
 class OneOfTwo(OneRank):
@@ -168,6 +173,9 @@ class Alone:
     def all_gather(self, value: object) -> list[object]:
         return [value]
 
+    def barrier(self, timeout: timedelta) -> None:
+        self.waits_for = timeout
+
 
 def test_a_model_is_compiled_for_the_shapes_to_come(batches):
     calls = []
@@ -227,8 +235,22 @@ def test_a_model_that_cannot_be_compiled_trains_without(batches):
     assert model(batches[0].images_BCHW).shape == (4, 2)
 
 
+def test_nccl_sums_in_one_order_where_bits_count(monkeypatch):
+    for name in numerics.EXACT_NCCL:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    numerics.fix_nccl(parse_config({"recipe": "digits"}))
+    assert not set(numerics.EXACT_NCCL) & set(os.environ)
+    monkeypatch.setenv("NCCL_ALGO", "Tree")
+    numerics.fix_nccl(parse_config({"recipe": "digits", "profile": "exact"}))
+    assert {name: os.environ[name] for name in numerics.EXACT_NCCL} == {**numerics.EXACT_NCCL, "NCCL_ALGO": "Tree"}
+
+
 def trial(model, batches, held_out, moved=lambda: None):
-    return numerics.compile_model(Replica(model), batches, held_out, predict, chosen(CPU), Alone(), moved)
+    gang = Alone()
+    told = numerics.compile_model(Replica(model), batches, held_out, predict, chosen(CPU), gang, moved)
+    assert gang.waits_for > timedelta(days=1), "another rank may compile for longer than collectives wait"
+    return told
 
 
 @pytest.fixture

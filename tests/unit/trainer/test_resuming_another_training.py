@@ -92,32 +92,6 @@ def test_momentum_follows_its_parameter_into_another_memory_format():
         assert state_of_it["momentum_buffer"].stride() == parameter.stride()
 
 
-def test_a_further_part_is_saved_and_loaded_with_the_rest():
-    class Average:
-        value = 0.0
-
-        def state_dict(self):
-            return {"value": self.value}
-
-        def load_state_dict(self, content):
-            self.value = content["value"]
-
-    def averaged(average: Average) -> TrainingState:
-        bare = state()
-        return TrainingState(
-            model=bare.model,
-            optimizer=bare.optimizer,
-            config=bare.config,
-            num_samples=bare.num_samples,
-            further={"average": average},
-        )
-
-    saved, loaded = Average(), Average()
-    saved.value = 0.5
-    averaged(loaded).load_bytes(to_bytes(averaged(saved).content()))
-    assert loaded.value == 0.5
-
-
 @pytest.mark.parametrize("prefix", ["", "module."])
 def test_initial_weights_come_from_a_checkpoint_or_a_bare_state_dict_and_nothing_else_does(prefix):
     trained = after_a_step(state())

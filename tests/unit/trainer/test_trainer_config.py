@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from ddpjob_operator.api.spec import Deadlines
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_trainer.arguments import parse_arguments
@@ -98,3 +99,8 @@ def test_a_bad_config_has_its_own_exit_code_and_is_the_termination_message(tmp_p
 
 def subprocess_environment() -> dict[str, str]:
     return {"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path)}
+
+
+def test_the_watchdog_speaks_before_the_operator_would():
+    config = parse_config({"recipe": "digits"})
+    assert max(config.first_step_timeout_seconds, config.step_timeout_seconds) < Deadlines().hang_seconds

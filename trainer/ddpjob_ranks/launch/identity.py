@@ -81,6 +81,11 @@ def resolve(environ: Mapping[str, str]) -> Worker | Node:
     )
 
 
+def attempt(environ: Mapping[str, str]) -> int:
+    """Which attempt at the job this process belongs to, from 1: the operator's number, or the starts of a Slurm job."""
+    return int(environ.get(contract.DDPJOB_ATTEMPT) or 1 + int(environ.get("SLURM_RESTART_COUNT") or 0))
+
+
 def _told_worker(environ: Mapping[str, str]) -> Worker:
     """A process whose RANK and WORLD_SIZE were set for it."""
     launcher = "torchrun" if TORCHRUN in environ else "environment"
@@ -111,7 +116,7 @@ def _local_worker(environ: Mapping[str, str], local_rank: int, num_processes: in
     here = {contract.MASTER_ADDR: "127.0.0.1"} if world_size == num_processes else {}
     return _checked(
         Worker(
-            launcher="ddpjob_trainer",
+            launcher="ddpjob launcher",
             rank=_integer(environ, contract.RANK, default=0) + local_rank,
             world_size=world_size,
             local_rank=local_rank,

@@ -10,14 +10,13 @@ import os
 import platform
 import shutil
 import socket
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import torch
 from torch._C._distributed_c10d import Store
@@ -27,12 +26,10 @@ from ddpjob_ranks.errors import ConfigError, PeersMissingError
 from ddpjob_ranks.launch.identity import Worker
 from ddpjob_ranks.launch.meeting import gathering, wait_until
 
-if TYPE_CHECKING:
-    from ddpjob_ranks.distributed import Gang
-
-#: What else computes or decodes.
+#: What computes or decodes, besides torch.
 LIBRARIES: Final = ("torchvision", "numpy", "pillow")
-#: What to do where ranks disagree, by what they disagree on; a configuration key is any other name.
+#: What to do where ranks disagree, by what they disagree on: facts of a rank, or of its program as it names them. Any
+#: other name is taken for a key of the configuration.
 ADVICE: Final[Mapping[str, str]] = {
     "job": "they are of two jobs or attempts that meet at one address: give each job a MASTER_PORT of its own",
     "world size": "start every rank with the same WORLD_SIZE",
@@ -50,8 +47,6 @@ SMALL_SHM_BYTES: Final = 128 * 2**20
 #: Below this no checkpoint of the smallest recipes fits beside the one before it.
 NO_SPACE_BYTES: Final = 16 * 2**20
 LITTLE_SPACE_BYTES: Final = 2**30
-#: Clocks that NTP keeps differ by milliseconds.
-CLOCK_SPREAD_SECONDS: Final = 2.0
 
 #: Rank 0 serves the store; it stays until the others have read why they must go.
 PARTING = timedelta(seconds=10)
@@ -126,41 +121,6 @@ def judge(everyone: Sequence[Facts]) -> str:
     return "\n".join(f"preflight: {line}" for line in lines[:MAX_LINES])
 
 
-def check_same(gang: "Gang", same: Mapping[str, str]) -> None:
-    """Whether all ranks found the same.
-
-    Raises:
-        RefusedError: they did not.
-    """
-    mine = Facts(rank=gang.rank, place=place(os.environ), same=same)
-    if verdict := judge(gang.all_gather(mine)):
-        raise RefusedError(verdict)
-
-
-def check_group(gang: "Gang") -> None:
-    """Whether the ranks' sums are right, and their clocks near each other.
-
-    Raises:
-        RuntimeError: a sum over all ranks is wrong; the text names whose part.
-    """
-    parts = torch.zeros(gang.world_size, device=gang.device)
-    parts[gang.rank] = 1.0
-    wrong = (gang.sum_(parts) != 1.0).nonzero().flatten().tolist()
-    if wrong:
-        raise RuntimeError(
-            f"preflight: rank {gang.rank} ({place(os.environ)}): an all-reduce gave a wrong sum for the parts of ranks"
-            f" {wrong}: {parts.tolist()}; expected 1 for each. Check network and GPUs there (NCCL_DEBUG=INFO)"
-        )
-    gang.barrier()
-    clocks = gang.all_gather((time.time(), place(os.environ)))
-    (first, where_first), (last, where_last) = min(clocks), max(clocks)
-    if gang.rank == 0 and last - first > CLOCK_SPREAD_SECONDS:
-        print(
-            f"preflight: the clock of {where_last} is {last - first:.1f} s ahead of {where_first}'s; use NTP",
-            flush=True,
-        )
-
-
 def facts_of(worker: Worker, same: Mapping[str, str], device: torch.device) -> Facts:
     """What this rank has to say of itself."""
     gpu, nccl = "", "none"
@@ -186,11 +146,11 @@ def facts_of(worker: Worker, same: Mapping[str, str], device: torch.device) -> F
             "job": " ".join(filter(None, job)) or "none",
             "world size": str(worker.world_size),
             "checkpoint folder": "one" if folder else "none",
+            **same,
             "Python": platform.python_version(),
             "torch": str(torch.__version__),
             **{library: _version(library) for library in LIBRARIES},
             "CUDA and NCCL": nccl,
-            **same,
         },
         problems=problems,
         remarks=remarks,

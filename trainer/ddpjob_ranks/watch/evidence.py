@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from ddpjob_ranks import contract
+from ddpjob_ranks.launch.identity import attempt
 from ddpjob_ranks.watch.timeline import Timeline
 
 
@@ -52,11 +53,11 @@ def write(timeline: Timeline, environ: Mapping[str, str], **facts: Any) -> Path 
     folder = environ.get(contract.DDPJOB_EVENTS_DIR)
     if not folder:
         return None
-    attempt = int(environ.get(contract.DDPJOB_ATTEMPT) or 1)
+    number = attempt(environ)
     now = time.monotonic()
     content = {
         "job": environ.get(contract.DDPJOB_NAME),
-        "attempt": attempt,
+        "attempt": number,
         "ended_at_unix_seconds": time.time(),
         "seconds_since_process_start": now - timeline.began,
         "seconds_of_training": now - timeline.training_began if timeline.training_began is not None else None,
@@ -64,7 +65,7 @@ def write(timeline: Timeline, environ: Mapping[str, str], **facts: Any) -> Path 
         "versions": versions(),
         **facts,
     }
-    path = Path(folder) / f"attempt-{attempt}-evidence.json"
+    path = Path(folder) / f"attempt-{number}-evidence.json"
     try:
         path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     except OSError:  # told of when the spans could not be written either; the training is not to fail of it

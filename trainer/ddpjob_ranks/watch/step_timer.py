@@ -55,17 +55,6 @@ class StepTimer:
             return 0.0
         return _between(self._gradients_ready, ended)
 
-    @property
-    def data_seconds(self) -> float:
-        """Until the batch was on the device."""
-        return self.seconds().get(Phase.DATA, 0.0)
-
-    @property
-    def compute_seconds(self) -> float:
-        """From the batch to the updated parameters."""
-        seconds = self.seconds()
-        return sum(seconds.get(phase, 0.0) for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER))
-
     def _now(self) -> float | torch.cuda.Event:
         if self._device.type != "cuda":
             return time.monotonic()

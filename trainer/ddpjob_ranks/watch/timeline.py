@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from ddpjob_ranks import contract
+from ddpjob_ranks.launch.identity import attempt
 
 
 class Phase(StrEnum):
@@ -36,8 +37,8 @@ class Phase(StrEnum):
     """Reading the data set; the span is called data."""
     COMPILE = "compile"
     LOG = "log"
-    CHECKPOINT = "checkpoint"
-    EVALUATE = "evaluate"
+    CHECKPOINT = contract.PHASE_CHECKPOINT
+    EVALUATE = contract.PHASE_EVALUATE
     AGREE = "agree"
     """Between two steps: the agreement on stopping."""
     DATA = "data"
@@ -175,10 +176,9 @@ def open_events(environ: Mapping[str, str], *, rank: int) -> IO[str] | None:
     folder = environ.get(contract.DDPJOB_EVENTS_DIR)
     if not folder:
         return None
-    attempt = environ.get(contract.DDPJOB_ATTEMPT) or "1"
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        return (Path(folder) / f"attempt-{attempt}-rank-{rank}.jsonl").open("a", encoding="utf-8")
+        return (Path(folder) / f"attempt-{attempt(environ)}-rank-{rank}.jsonl").open("a", encoding="utf-8")
     except OSError as error:
         _tell_no_spans(folder, error)
         return None

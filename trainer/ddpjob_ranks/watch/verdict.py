@@ -83,8 +83,9 @@ def of(answers: Mapping[int, Place], last_seen: Mapping[int, Place]) -> str | No
         )
     late = [place for place in places if place.progress == places[0].progress]
     if len(late) == len(places):
-        hosts = _some(sorted({place.host for place in places}))
-        if places[0].phase is Phase.CONNECT:
+        names = sorted({place.host for place in places})
+        hosts = _some(names)
+        if places[0].phase is Phase.CONNECT and len(names) > 1:
             return (
                 f"no rank is late: all wait {places[0]}; they have met at rank 0 and do not reach each other: look at"
                 f" network policies and firewalls between {hosts}, and at GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME"

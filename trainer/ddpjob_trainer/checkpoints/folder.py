@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
+from ddpjob_ranks.launch.identity import attempt
 from ddpjob_trainer.checkpoints.claim import Claim, Owner
 from ddpjob_trainer.checkpoints.files import TEMPORARY_PREFIX, write_atomically
 
@@ -157,6 +158,5 @@ def _owner(environ: Mapping[str, str]) -> Owner:
 
     Without either each start is a job of its own, so that the latest one has the folder. Rank 0's word counts.
     """
-    attempt = environ.get(contract.DDPJOB_ATTEMPT) or 1 + int(environ.get("SLURM_RESTART_COUNT") or 0)
     uid = environ.get(contract.DDPJOB_UID) or environ.get("SLURM_JOB_ID") or secrets.token_hex(4)
-    return Owner(uid=uid, attempt=int(attempt))
+    return Owner(uid=uid, attempt=attempt(environ))

@@ -1,0 +1,42 @@
+import os
+
+import pytest
+import torch
+
+from ddpjob_ranks import cpus, distributed
+from ddpjob_ranks.cpus import available_cpus, cpus_of_this_rank
+
+SRUN = {"SLURM_STEP_ID": "0", "SLURM_NTASKS": "8", "SLURM_CPUS_ON_NODE": "64", "LOCAL_WORLD_SIZE": "4"}
+
+
+def test_there_is_a_cpu():
+    assert available_cpus() >= 1
+
+
+@pytest.mark.parametrize(
+    ("available", "environ", "expected"),
+    [
+        (16, {}, 16),
+        (16, {"LOCAL_WORLD_SIZE": "3"}, 5),
+        (2, {"LOCAL_WORLD_SIZE": "4"}, 1),
+        (16, SRUN, 16),  # bound: the CPUs of this task alone
+        (64, SRUN, 16),  # not bound
+        (16, {**SRUN, "TORCHELASTIC_RUN_ID": "none"}, 4),  # torchrun's processes share what its task may use
+        (16, {**SRUN, "SLURM_NTASKS": "1"}, 4),  # and so do those of the launcher
+    ],
+)
+def test_the_ranks_of_a_node_share_its_cpus_unless_srun_has_shared_them_out(monkeypatch, available, environ, expected):
+    monkeypatch.setattr(cpus, "available_cpus", lambda: available)
+    assert cpus_of_this_rank(environ) == expected
+
+
+def test_threads_and_compilers_are_as_many(monkeypatch):
+    asked = []
+    monkeypatch.setattr(distributed, "cpus_of_this_rank", lambda _: 2)
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    for variable in ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
+        monkeypatch.setenv(variable, "")
+        monkeypatch.delenv(variable)
+    distributed._set_num_threads()
+    assert asked == [2]
+    assert os.environ["TORCHINDUCTOR_COMPILE_THREADS"] == "2"

@@ -1,0 +1,49 @@
+"""What ranks check once they are a group: sums, clocks, and whatever else they have to have in common."""
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+
+from ddpjob_ranks.distributed import Gang
+from ddpjob_ranks.launch import preflight
+
+#: Clocks that NTP keeps differ by milliseconds.
+CLOCK_SPREAD_SECONDS: Final = 2.0
+
+
+def check_same(gang: Gang, same: Mapping[str, str]) -> None:
+    """Whether all ranks found the same.
+
+    Raises:
+        preflight.RefusedError: they did not.
+    """
+    mine = preflight.Facts(rank=gang.rank, place=preflight.place(os.environ), same=same)
+    if verdict := preflight.judge(gang.all_gather(mine)):
+        raise preflight.RefusedError(verdict)
+
+
+def check_group(gang: Gang) -> None:
+    """Whether the ranks' sums are right, and their clocks near each other.
+
+    Raises:
+        RuntimeError: a sum over all ranks is wrong; the text names whose part.
+    """
+    parts = torch.zeros(gang.world_size, device=gang.device)
+    parts[gang.rank] = 1.0
+    wrong = (gang.sum_(parts) != 1.0).nonzero().flatten().tolist()
+    if wrong:
+        raise RuntimeError(
+            f"preflight: rank {gang.rank} ({preflight.place(os.environ)}): an all-reduce gave a wrong sum for the parts of ranks"
+            f" {wrong}: {parts.tolist()}; expected 1 for each. Check network and GPUs there (NCCL_DEBUG=INFO)"
+        )
+    gang.barrier()
+    clocks = gang.all_gather((time.time(), preflight.place(os.environ)))
+    (first, where_first), (last, where_last) = min(clocks), max(clocks)
+    if gang.rank == 0 and last - first > CLOCK_SPREAD_SECONDS:
+        print(
+            f"preflight: the clock of {where_last} is {last - first:.1f} s ahead of {where_first}'s; use NTP",
+            flush=True,
+        )

@@ -111,6 +111,18 @@ SCHEDULES = {
             Step(after_seconds=0.5, do="second_operator", pick=0),
         ),
     ),
+    # A pod was deleted before it had started, and for as long as that took its job said that it was starting.
+    "a pod that was being deleted was told to be starting": replace(
+        SHRUNK,
+        nodes=1,
+        max_restarts=0,
+        fates=(Fate(kind="fail", after_seconds=0.0),),
+        steps=(
+            *(Step(after_seconds=0.0, do="lose_node", pick=0),) * 2,
+            Step(after_seconds=2.0, do="lose_node", pick=0),
+            Step(after_seconds=0.0, do="jump_clock", pick=0),
+        ),
+    ),
 }
 
 

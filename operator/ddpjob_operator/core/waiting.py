@@ -29,9 +29,12 @@ def explain(seen: Observed, gang: Gang) -> tuple[Reason, str]:
         return _refused(gang, *min(refused.items()))
     if gang.missing:
         return Reason.CREATING, f"{len(gang.missing)} of {gang.num_nodes} pods are still to be created"
+    starting = gang.starting
+    if going := [pod for pod in starting if pod.deletion_deadline is not None]:
+        why = f": {printable(going[0].disruption)}" if going[0].disruption else ""
+        return Reason.STARTING, f"waiting for pod {going[0].name} to stop, which is being deleted{why}"
     held = [pod for pod in gang.current.values() if pod.waiting]
     if not held:
-        starting = gang.starting
         unplaced = sum(pod.node is None for pod in starting)
         if unplaced:
             return Reason.STARTING, f"{unplaced} of {gang.num_nodes} pods wait for a scheduler to look at them"

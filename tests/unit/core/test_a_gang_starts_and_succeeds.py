@@ -125,6 +125,17 @@ def test_a_waiting_gang_says_what_it_waits_for(waiting, node, reason, words) -> 
     assert words in (status.message or "")
 
 
+def test_a_pod_that_is_deleted_before_it_started_is_told() -> None:
+    of = job(nodes=2)
+    going = pod(of, 1, running=False, deletion_deadline=NOW + 30, disruption="DeletionByTaintManager: node n is gone")
+    status = plan(observed(of, pod(of, 0), going), NOW).status
+
+    assert (status.phase, status.reason) == (Phase.PENDING, Reason.STARTING)
+    assert status.message == (
+        "waiting for pod job-1-1 to stop, which is being deleted: DeletionByTaintManager: node n is gone"
+    )
+
+
 def test_a_refused_pod_is_told_in_the_api_servers_words() -> None:
     status = plan(observed(job(), rejections={"job-1-0": "denied by policy"}), NOW).status
 

@@ -123,6 +123,17 @@ SCHEDULES = {
             Step(after_seconds=0.0, do="jump_clock", pick=0),
         ),
     ),
+    "a pod that was being deleted was told to run": replace(
+        SHRUNK,
+        nodes=1,
+        max_restarts=0,
+        fates=(Fate(kind="fail", after_seconds=0.0),),
+        steps=(
+            Step(after_seconds=0.0, do="lose_node", pick=1),
+            *(Step(after_seconds=0.5, do="lose_node", pick=0),) * 2,
+            Step(after_seconds=0.0, do="jump_clock", pick=0),
+        ),
+    ),
 }
 
 

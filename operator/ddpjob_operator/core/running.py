@@ -12,7 +12,7 @@ from ddpjob_operator.core.model import Observed
 from ddpjob_operator.core.refinement import latest_failure
 from ddpjob_operator.core.time_spent import accounted
 from ddpjob_operator.core.times import duration, epoch_seconds, rfc3339
-from ddpjob_operator.core.waiting import explain
+from ddpjob_operator.core.waiting import explain, words_of_deletion
 
 #: Ranks of one job end a moment apart; only what takes longer is told.
 FINISHING_SECONDS = 30.0
@@ -88,6 +88,8 @@ def _as_it_runs(seen: Observed, status: DDPJobStatus, gang: Gang, now: float) ->
             f"{done} of {gang.num_nodes} ranks have ended well, rank {pod.rank} (pod {pod.name}, node {pod.node}) runs on;"
             f" deadlines.finishSeconds is {duration(spec.deadlines.finish_seconds)}"
         )
+    if deletion := words_of_deletion(gang.unfinished):
+        return Reason.RUNNING, deletion
     message = f"all {gang.num_nodes} pods run" if gang.num_nodes > 1 else "the pod runs"
     if failure := latest_failure(seen.job.status):
         message += f" in attempt {failure.attempt + 1}. Before: {sentence(failure)}"

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.gang import Gang
@@ -30,9 +31,8 @@ def explain(seen: Observed, gang: Gang) -> tuple[Reason, str]:
     if gang.missing:
         return Reason.CREATING, f"{len(gang.missing)} of {gang.num_nodes} pods are still to be created"
     starting = gang.starting
-    if going := [pod for pod in starting if pod.deletion_deadline is not None]:
-        why = f": {printable(going[0].disruption)}" if going[0].disruption else ""
-        return Reason.STARTING, f"waiting for pod {going[0].name} to stop, which is being deleted{why}"
+    if deletion := words_of_deletion(starting):
+        return Reason.STARTING, deletion
     held = [pod for pod in gang.current.values() if pod.waiting]
     if not held:
         unplaced = sum(pod.node is None for pod in starting)
@@ -48,6 +48,15 @@ def explain(seen: Observed, gang: Gang) -> tuple[Reason, str]:
     if reason == Reason.UNSCHEDULABLE:
         return reason, f"{count} of {gang.num_nodes} pods have no node: {words}{_held_places(gang)}"
     return reason, f"{count} of {gang.num_nodes} pods wait: {words}"
+
+
+def words_of_deletion(pods: Iterable[Pod]) -> str | None:
+    """What is said while the first of these pods that somebody deletes has not ended; None where nobody deletes one."""
+    going = next((pod for pod in pods if pod.deletion_deadline is not None and pod.exit is None), None)
+    if going is None:
+        return None
+    why = f": {printable(going.disruption)}" if going.disruption else ""
+    return f"waiting for pod {going.name} to stop, which is being deleted{why}"
 
 
 def warning_question(gang: Gang, since: float | None, now: float) -> ReadWarning | None:

@@ -136,6 +136,15 @@ def test_a_pod_that_is_deleted_before_it_started_is_told() -> None:
     )
 
 
+def test_a_pod_that_is_deleted_while_it_runs_is_told() -> None:
+    of = job(nodes=2)
+    going = pod(of, 1, deletion_deadline=NOW + 30)
+    status = plan(observed(of, pod(of, 0), going), NOW).status
+
+    assert (status.phase, status.reason) == (Phase.RUNNING, Reason.RUNNING)
+    assert status.message == "waiting for pod job-1-1 to stop, which is being deleted"
+
+
 def test_a_refused_pod_is_told_in_the_api_servers_words() -> None:
     status = plan(observed(job(), rejections={"job-1-0": "denied by policy"}), NOW).status
 

@@ -134,6 +134,22 @@ SCHEDULES = {
             Step(after_seconds=0.0, do="jump_clock", pick=0),
         ),
     ),
+    # The clock was set back within the moment that an end waits for a better explanation, which then took an hour.
+    "an end waited for its explanation for as long as the clock was set back": replace(
+        SHRUNK,
+        seed=388,
+        nodes=3,
+        keep_attempts=1,
+        max_restarts=0,
+        fault_percent=3,
+        fates=(Fate(kind="stop", after_seconds=30.0), Fate(kind="fail", after_seconds=1.0)),
+        steps=(
+            Step(after_seconds=60.0, do="node_comes_back", pick=0),
+            Step(after_seconds=2.0, do="lose_node", pick=0),
+            Step(after_seconds=0.0, do="strangers_service", pick=0),
+            Step(after_seconds=0.5, do="jump_clock", pick=0),
+        ),
+    ),
 }
 
 

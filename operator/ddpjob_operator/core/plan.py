@@ -153,7 +153,8 @@ def _restart_or_fail(seen: Observed, spec: DDPJobSpec, gang: Gang, ends: Sequenc
     questions: tuple[Question, ...] = (*logs, *node_questions(gang.current.values(), now))
     status = begun(seen, now)
     num_running = sum(pod.exit is None for pod in gang.current.values())
-    if now < (settled := failures.settled_at(cause, num_running)):
+    settled = failures.settled_at(cause, num_running)
+    if cause.seen <= now < settled:  # an end in the future: the clock was set back, nobody knows how long ago
         return Plan(status=status, questions=questions, wake_at=settled)
 
     unplaced = any(pod.node is None for pod in gang.current.values())

@@ -150,6 +150,16 @@ SCHEDULES = {
             Step(after_seconds=0.5, do="jump_clock", pick=0),
         ),
     ),
+    # Survivors that we deleted were asked to go before the failure was recorded, by clocks that are two seconds apart.
+    "our own deletion was somebody else's where the API server's clock is behind": replace(
+        SHRUNK,
+        max_restarts=3,
+        fates=(FAILS_AT_ONCE, FAILS_AT_ONCE, Fate(kind="stop", after_seconds=0.0)),
+        steps=(
+            *(Step(after_seconds=0.0, do="kill_rank", pick=0),) * 3,
+            Step(after_seconds=0.0, do="jump_clock", pick=4),
+        ),
+    ),
 }
 
 

@@ -82,7 +82,9 @@ class Pod:
     deletion_deadline: float | None
     """deletionTimestamp, which includes the grace; None while nobody has deleted it."""
     deletion_requested: float | None = None
-    """When somebody asked for its deletion."""
+    """When somebody asked for its deletion, by the API server's clock."""
+    deletion_seen: float | None = None
+    """When this process first saw that it is being deleted."""
     placed: float | None = None
     """When the scheduler found a node for it."""
     active_deadline_seconds: int | None = None

@@ -84,8 +84,9 @@ def _says_anything(seen: Observed, pod: Pod, failure: Failure, now: float) -> bo
         return False
     ended_by_cluster = bool(pod.disruption) or (pod.exit is None and pod.node in seen.nodes_gone)
     not_by_us = pod.deletion_deadline is None or pod.ended_before_deletion or pod.name == failure.pod
-    asked_before = pod.deletion_requested is not None and pod.deletion_requested < epoch_seconds(failure.time)
-    return ended_by_cluster or not_by_us or asked_before
+    # We delete after the record alone. By our own clock: the API server's may be seconds off it.
+    seen_before = pod.deletion_seen is not None and pod.deletion_seen < epoch_seconds(failure.time)
+    return ended_by_cluster or not_by_us or seen_before
 
 
 def _tells_more(failure: Failure, cause: End) -> bool:

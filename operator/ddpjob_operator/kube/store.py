@@ -161,6 +161,9 @@ def _pod(body: Body, old: Pod | None) -> Pod:
     if pod.exit is not None:
         seen = old.ended_seen if old is not None and old.ended_seen is not None else time.time()
         pod = replace(pod, ended_seen=seen)
+    if pod.deletion_deadline is not None:
+        seen = old.deletion_seen if old is not None and old.deletion_seen is not None else time.time()
+        pod = replace(pod, deletion_seen=seen)
     if pod.deletion_deadline is not None and old is not None:
         is_first = old.deletion_deadline is None
         asked_at = pod.deletion_requested or pod.deletion_deadline if is_first else old.deletion_requested

@@ -150,7 +150,7 @@ SCHEDULES = {
             Step(after_seconds=0.5, do="jump_clock", pick=0),
         ),
     ),
-    # Survivors that we deleted were asked to go before the failure was recorded, by clocks that are two seconds apart.
+    # Survivors that we deleted were asked to go before the failure was recorded, by clocks that are two seconds apart, or of two operators an hour.
     "our own deletion was somebody else's where the API server's clock is behind": replace(
         SHRUNK,
         max_restarts=3,

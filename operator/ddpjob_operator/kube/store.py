@@ -54,7 +54,7 @@ class Store:
         self._orphaned: dict[Key, set[str]] = {}
         self._orphans_of: dict[tuple[str, str], Key] = {}
         self.jobs = Cache[KnownJob](DDPJOBS, "", _known_job, self._on_job)
-        self.pods = Cache[Pod](PODS, MANAGED, _pod, self._on_pod)
+        self.pods = Cache[Pod](PODS, MANAGED, self._pod, self._on_pod)
         self.services = Cache[Service](SERVICES, MANAGED, _service, self._on_service)
 
     def job(self, key: Key) -> KnownJob | None:
@@ -98,6 +98,17 @@ class Store:
         if new is not None:
             key = self._keys[namespace, new.job.uid] = (namespace, new.job.name)
             self._changed(key, first=old is None or old.job.generation != new.job.generation)
+
+    def _pod(self, body: Body, old: Pod | None) -> Pod:
+        """The record of a pod, which keeps in which attempt of its job it was first seen to be deleted."""
+        pod = _pod(body, old)
+        if pod.deletion_deadline is None:
+            return pod
+        if old is not None and old.deletion_deadline is not None:
+            return replace(pod, deleted_in_attempt=old.deleted_in_attempt)
+        key = self._keys.get((body["metadata"]["namespace"], pod.job_uid))
+        known = self.jobs.get(*key) if key is not None else None
+        return replace(pod, deleted_in_attempt=known.job.status.attempt if known is not None else None)
 
     def _on_pod(self, namespace: str, old: Pod | None, new: Pod | None) -> None:
         if old is not None:
@@ -161,9 +172,6 @@ def _pod(body: Body, old: Pod | None) -> Pod:
     if pod.exit is not None:
         seen = old.ended_seen if old is not None and old.ended_seen is not None else time.time()
         pod = replace(pod, ended_seen=seen)
-    if pod.deletion_deadline is not None:
-        seen = old.deletion_seen if old is not None and old.deletion_seen is not None else time.time()
-        pod = replace(pod, deletion_seen=seen)
     if pod.deletion_deadline is not None and old is not None:
         is_first = old.deletion_deadline is None
         asked_at = pod.deletion_requested or pod.deletion_deadline if is_first else old.deletion_requested

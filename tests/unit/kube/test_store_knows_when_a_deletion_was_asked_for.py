@@ -56,3 +56,32 @@ def test_a_pod_that_is_tidied_away_after_its_end_had_ended_before() -> None:
 
 def test_who_did_not_see_the_first_request_knows_of_none() -> None:
     assert not last_record(pod(1, deletion="2026-11-21T20:58:09Z")).ended_before_deletion
+
+
+def job(attempt: int) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "namespace": "ns",
+            "name": "j",
+            "uid": "job-1",
+            "resourceVersion": str(attempt),
+            "creationTimestamp": ENDED,
+        },
+        "spec": {"nodes": 1, "gpusPerNode": 0, "trainer": {"recipe": "digits"}},
+        "status": {"attempt": attempt},
+    }
+
+
+def test_in_which_attempt_somebody_began_to_delete_a_pod_is_kept() -> None:
+    known = Store(lambda _, **__: None, lambda *_: None)
+    known.jobs.put(job(1))
+    known.pods.put(pod(1, ended=None))
+    assert next(iter(known.pods.records())).deleted_in_attempt is None
+    known.pods.put(pod(2, ended=None, deletion="2026-11-21T20:58:17Z", grace=10))
+    known.jobs.put(job(2))
+    known.pods.put(pod(3, deletion="2026-11-21T20:58:17Z", grace=10))
+    assert next(iter(known.pods.records())).deleted_in_attempt == 1
+
+
+def test_of_a_job_that_is_not_known_no_attempt_is() -> None:
+    assert last_record(pod(1, deletion="2026-11-21T20:58:09Z")).deleted_in_attempt is None

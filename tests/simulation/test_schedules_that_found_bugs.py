@@ -160,6 +160,19 @@ SCHEDULES = {
             Step(after_seconds=0.0, do="jump_clock", pick=4),
         ),
     ),
+    # And, told apart by the attempt alone, where another operator's record came later than its deletions.
+    "another operator's deletion was somebody else's until its record was known": replace(
+        SHRUNK,
+        nodes=3,
+        max_restarts=0,
+        sigterm="exit",
+        fates=(Fate(kind="stop", after_seconds=1.0),),
+        steps=(
+            Step(after_seconds=1.0, do="second_operator", pick=0),
+            *(Step(after_seconds=0.0, do="second_operator", pick=0),) * 2,
+            Step(after_seconds=2.0, do="second_operator", pick=0),
+        ),
+    ),
 }
 
 

@@ -83,8 +83,8 @@ class Pod:
     """deletionTimestamp, which includes the grace; None while nobody has deleted it."""
     deletion_requested: float | None = None
     """When somebody asked for its deletion, by the API server's clock."""
-    deleted_in_attempt: int | None = None
-    """The job's attempt when this process first saw that somebody deletes the pod; None if that is not known."""
+    deleted_while_current: float | None = None
+    """When this process first saw that somebody deletes the pod; None if its job had gone on by then, or is not known."""
     placed: float | None = None
     """When the scheduler found a node for it."""
     active_deadline_seconds: int | None = None

@@ -14,6 +14,7 @@ from ddpjob_operator.core.failure_classes import ECHOES, KINDS, Kind
 from ddpjob_operator.core.failure_reason import newly_saved_step
 from ddpjob_operator.core.model import Observed, Pod, ReadLog
 from ddpjob_operator.core.restart import recounted
+from ddpjob_operator.core.times import epoch_seconds
 
 #: The operator itself ended these attempts, so how their pods end says nothing.
 _OURS = frozenset(
@@ -83,9 +84,10 @@ def _says_anything(seen: Observed, pod: Pod, failure: Failure, now: float) -> bo
         return False
     ended_by_cluster = bool(pod.disruption) or (pod.exit is None and pod.node in seen.nodes_gone)
     not_by_us = pod.deletion_deadline is None or pod.ended_before_deletion or pod.name == failure.pod
-    # We delete what the job has gone on from. No clocks: the API server's may be seconds off ours.
-    asked_before = pod.deleted_in_attempt == pod.attempt
-    return ended_by_cluster or not_by_us or asked_before
+    # We delete after the record alone. By our own clock, since the API server's may be seconds off it; and where another
+    # operator's record may still be on its way to us, by the whole second that its time is cut to.
+    seen_before = pod.deleted_while_current is not None and pod.deleted_while_current < epoch_seconds(failure.time)
+    return ended_by_cluster or not_by_us or seen_before
 
 
 def _tells_more(failure: Failure, cause: End) -> bool:

@@ -100,15 +100,16 @@ class Store:
             self._changed(key, first=old is None or old.job.generation != new.job.generation)
 
     def _pod(self, body: Body, old: Pod | None) -> Pod:
-        """The record of a pod, which keeps in which attempt of its job it was first seen to be deleted."""
+        """The record of a pod, which keeps when it was first seen to be deleted, if it was of its job's attempt then."""
         pod = _pod(body, old)
         if pod.deletion_deadline is None:
             return pod
         if old is not None and old.deletion_deadline is not None:
-            return replace(pod, deleted_in_attempt=old.deleted_in_attempt)
+            return replace(pod, deleted_while_current=old.deleted_while_current)
         key = self._keys.get((body["metadata"]["namespace"], pod.job_uid))
         known = self.jobs.get(*key) if key is not None else None
-        return replace(pod, deleted_in_attempt=known.job.status.attempt if known is not None else None)
+        current = known is not None and known.job.status.attempt == pod.attempt
+        return replace(pod, deleted_while_current=time.time() if current else None)
 
     def _on_pod(self, namespace: str, old: Pod | None, new: Pod | None) -> None:
         if old is not None:

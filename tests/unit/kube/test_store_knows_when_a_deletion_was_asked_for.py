@@ -6,8 +6,11 @@ stopped by itself, and a deleted pod a StoppedWithCheckpoint.
 
 from typing import Any
 
+import pytest
+
 from ddpjob_operator.api import names
 from ddpjob_operator.core.model import Pod
+from ddpjob_operator.kube import store
 from ddpjob_operator.kube.store import Store
 
 ENDED = "2026-11-21T20:58:08Z"
@@ -72,16 +75,23 @@ def job(attempt: int) -> dict[str, Any]:
     }
 
 
-def test_in_which_attempt_somebody_began_to_delete_a_pod_is_kept() -> None:
+def test_when_somebody_began_to_delete_a_pod_of_the_attempt_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter((100.0, 200.0))
+    monkeypatch.setattr(store.time, "time", lambda: next(times))
     known = Store(lambda _, **__: None, lambda *_: None)
     known.jobs.put(job(1))
     known.pods.put(pod(1, ended=None))
-    assert next(iter(known.pods.records())).deleted_in_attempt is None
+    assert next(iter(known.pods.records())).deleted_while_current is None
     known.pods.put(pod(2, ended=None, deletion="2026-11-21T20:58:17Z", grace=10))
     known.jobs.put(job(2))
-    known.pods.put(pod(3, deletion="2026-11-21T20:58:17Z", grace=10))
-    assert next(iter(known.pods.records())).deleted_in_attempt == 1
+    known.pods.put(pod(3, ended=None, deletion="2026-11-21T20:58:17Z", grace=5))
+    assert next(iter(known.pods.records())).deleted_while_current == 100.0
 
 
-def test_of_a_job_that_is_not_known_no_attempt_is() -> None:
-    assert last_record(pod(1, deletion="2026-11-21T20:58:09Z")).deleted_in_attempt is None
+@pytest.mark.parametrize("attempt", [None, 2])
+def test_of_a_job_that_has_gone_on_or_is_not_known_it_is_not(attempt: int | None) -> None:
+    known = Store(lambda _, **__: None, lambda *_: None)
+    if attempt is not None:
+        known.jobs.put(job(attempt))
+    known.pods.put(pod(1, deletion="2026-11-21T20:58:09Z"))
+    assert next(iter(known.pods.records())).deleted_while_current is None

@@ -73,8 +73,7 @@ class Gang:
         if size.item() < 0:
             return None
         buffer = torch.empty(int(size.item()), dtype=torch.uint8)
-        if self.rank == 0:
-            assert payload is not None
+        if payload:
             buffer = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
         dist.broadcast(buffer, src=0, group=self.control)
         return buffer.numpy().tobytes()
@@ -134,7 +133,12 @@ def join(met: Rendezvous) -> Iterator[Gang]:
     assert isinstance(control, dist.ProcessGroup)  # all ranks are in it
     gang = Gang(rank=worker.rank, world_size=worker.world_size, device=device, control=control)
     yield gang
-    gang.barrier(timeout)  # nobody leaves while another still reads from it
+    part(gang, timeout)
+
+
+def part(gang: Gang, timeout: timedelta) -> None:
+    """Leave the group, together: nobody goes while another still reads from it."""
+    gang.barrier(timeout)
     dist.destroy_process_group()
 
 

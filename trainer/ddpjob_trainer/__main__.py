@@ -21,6 +21,7 @@ def main(arguments: Sequence[str]) -> int:
         given = parse_arguments(arguments)
         os.environ.update(given.meeting)
         place = identity.resolve(os.environ)
+        identity.attempt(os.environ)  # or what is wrong with it would come out with the first file that is named by it
     except ConfigError as error:
         print(error, file=sys.stderr)
         termination.write(str(error), echo=False)

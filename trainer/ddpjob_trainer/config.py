@@ -227,7 +227,7 @@ def _lines(error: ValidationError) -> list[str]:
             lines.append(f"config: {key} is missing; set it to one of: {', '.join(get_args(Recipe))}")
         else:
             lines.append(
-                f"config: {key} is {_shown(item['input'])}; {item['msg'].replace('Input should', 'it should')}"
+                f"config: {to_camel(key)} is {_shown(item['input'])}; {item['msg'].replace('Input should', 'it should')}"
             )
     return lines
 

@@ -1,6 +1,7 @@
 """The training loop, whole and on one screen."""
 
 import gc
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -21,6 +22,10 @@ from ddpjob_trainer.numerics import Numerics, garbage_collector_at_rest
 from ddpjob_trainer.recipes import Recipe
 from ddpjob_trainer.report import Reporter
 from ddpjob_trainer.state import TrainingState
+
+
+class DivergedError(RuntimeError):
+    """Loss or weights are no finite numbers any more, and further steps cannot make them so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +111,8 @@ class Training:
     def log(self, loss: torch.Tensor, timer: StepTimer) -> None:
         """Rank 0's log line. The mean of the ranks' losses is the mean over the step's samples (see Batch)."""
         mean_loss = (self.gang.sum_(loss) / self.gang.world_size).item()
+        if not math.isfinite(mean_loss):
+            raise self.diverged(f"the loss is {mean_loss}")
         seconds = timer.seconds()
         self.timeline.sample(seconds, timer.exposed_seconds)
         self.timeline.flush()
@@ -115,8 +122,17 @@ class Training:
     def save(self) -> None:
         """Have a checkpoint of this step written, if there is a folder for it. Training waits for the copy alone."""
         self.timeline.enter(Phase.CHECKPOINT)
+        if not all(norm.isfinite() for norm in torch._foreach_norm(list(self.state.model.parameters()))):
+            raise self.diverged("weights are not finite")
         self.gang.broadcast_buffers(self.state.model)
         self.writer.save(self.state)
+
+    def diverged(self, what: str) -> DivergedError:
+        """The same on all ranks, as losses are summed and weights equal."""
+        return DivergedError(
+            f"training has diverged: {what} after step {self.state.step} (learningRate {self.config.learning_rate:g});"
+            " nothing of it is saved: set a lower learningRate or a longer warmupEpochs; what was saved before is whole"
+        )
 
     def evaluate(self) -> bool:
         """Tell the accuracy on the held-out split; False if all ranks agreed to stop within."""

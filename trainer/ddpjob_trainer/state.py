@@ -7,6 +7,7 @@ import io
 from typing import Any
 
 import torch
+from pydantic.alias_generators import to_camel
 from torch import nn
 
 from ddpjob_ranks.errors import ConfigError
@@ -59,8 +60,9 @@ class TrainingState:
         expected = {**self.config.model_dump(), "num_samples": self.num_samples}
         for key in (*FIXED, "num_samples"):
             if found[key] != expected[key]:
+                named = to_camel(key) if key in FIXED else key
                 raise ConfigError(
-                    f"checkpoint at step {content['step']}: {key} was {found[key]!r} when it was saved and is"
+                    f"checkpoint at step {content['step']}: {named} was {found[key]!r} when it was saved and is"
                     f" {expected[key]!r} now; set it back, or rename the job or remove its checkpoint folder to start afresh"
                 )
         try:

@@ -44,10 +44,11 @@ def run(config: TrainerConfig, worker: Worker, *, imported_from: float | None = 
         met = meet(worker, config)
         timeline.enter(Phase.CONNECT)
         watchdog.watch(met.store, worker)
-        with distributed.join(met) as gang, Reporter(enabled=worker.rank == 0) as report, watchdog:
+        with watchdog, distributed.join(met) as gang, Reporter(enabled=worker.rank == 0) as report:
             training = set_up(config, worker, gang, report, timeline)
             complete = training.run()
             ending.tell(training, complete=complete)
+            timeline.enter(Phase.PART)
         # All ranks have parted. srun and others send SIGTERM as soon as one rank has left, which is no request any more.
         faulthandler.unregister(signal.SIGTERM)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -179,7 +180,7 @@ def _resume(state: TrainingState, checkpoints: folder.CheckpointFolder | None, g
             saved_by = state.load_bytes(payload)
             report.say(f"resumed from step {state.step} in {checkpoints.path}, {saved_by}")
             return True
-        report.say(f"no checkpoint yet in {checkpoints.path}: starting at step 0")
+        report.say(f"no whole checkpoint in {checkpoints.path}: starting at step 0")
     _warm_start(state, gang, report)
     return False
 

@@ -1,6 +1,6 @@
 """A trainer with one rank that goes wrong: FAULT says how, FAULTY_RANK which; the fault comes at step FAULT_STEP.
 
-With CHECK it comes within the set-up instead, where that function is called.
+With CHECK it comes within the set-up or at the end instead, where that function is called.
 """
 
 import os
@@ -16,7 +16,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ddpjob_ranks import checks
+from ddpjob_ranks import checks, distributed
 from ddpjob_ranks.launch import identity, launcher
 from ddpjob_trainer import __main__, sameness
 from ddpjob_trainer.data import Feed
@@ -28,7 +28,12 @@ REPLICAS: list[DistributedDataParallel] = []
 def batch_of_a_faulty_rank(feed: Feed, step: int) -> object:
     """Feed.batch, with the fault at its step."""
     first_start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
-    if first_start and os.environ["FAULTY_RANK"] == str(feed.rank) and step == int(os.environ["FAULT_STEP"]):
+    if (
+        first_start
+        and not os.environ.get("CHECK")
+        and os.environ["FAULTY_RANK"] == str(feed.rank)
+        and step == int(os.environ["FAULT_STEP"])
+    ):
         if os.environ["FAULT"] == "raise":
             raise LookupError("the disk of sample 7 is on fire")
         FAULTS[os.environ["FAULT"]]()
@@ -63,7 +68,12 @@ def note_replica(module: torch.nn.Module, _: object) -> None:
 
 
 #: Where functions live that all ranks take part in.
-CHECKS: dict[str, ModuleType] = {"new_group": dist, "check_group": checks, "check_data": sameness}
+CHECKS: dict[str, ModuleType] = {
+    "new_group": dist,
+    "check_group": checks,
+    "check_data": sameness,
+    "part": distributed,
+}
 FAULTS: dict[str, Callable[[], object]] = {
     "drift": lambda: None,  # see step_of_a_drifting_rank
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),

@@ -37,6 +37,16 @@ def test_a_rank_that_stops_while_the_groups_are_made_is_named(tmp_path):
     assert rank_0.message.endswith("last seen in connect after 0 steps; rank 0 waits in connect after 0 steps")
 
 
+@pytest.mark.parametrize("faulty", [0, 1])
+def test_a_rank_that_stops_when_all_is_done_is_named(tmp_path, faulty):
+    with two_ranks(tmp_path, "epochs=1", fault="stop", faulty_rank=faulty, check="part") as runs:
+        other = runs[1 - faulty]
+        assert other.wait() == contract.EXIT_HUNG
+    assert f"rank {faulty} (host " in other.message
+    assert ") does not answer" in other.message
+    assert f"rank {1 - faulty} waits in parting after 23 steps" in other.message
+
+
 def test_a_stopped_rank_is_named_by_the_others(tmp_path):
     with two_ranks(tmp_path, fault="stop", faulty_rank=1) as (rank_0, _):
         assert rank_0.wait() == contract.EXIT_HUNG

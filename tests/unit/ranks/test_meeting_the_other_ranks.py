@@ -104,6 +104,13 @@ def test_a_rank_0_that_never_answers(port, capfd):
     assert "rank 1: waiting for" in capfd.readouterr().err
 
 
+def test_a_stranger_that_listens_in_the_place_of_rank_0(port, capfd):
+    told = f"what listens at 127.0.0.1:{port} does not answer as the store of rank 0"
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(PeersMissingError, match=told):
+        open_store(worker(1, 2, master_port=port))
+    assert f"rank 1: waiting for 0 s of 0:00:00.300000: {told}" in capfd.readouterr().err
+
+
 def test_ranks_that_do_not_come_are_named(port, capfd):
     rank_0 = worker(0, 4, master_port=port)
     store = open_store(rank_0)

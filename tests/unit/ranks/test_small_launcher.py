@@ -214,3 +214,18 @@ def test_a_place_that_was_given_is_kept(name):
     given = {"NPROC_PER_NODE": "2", name: "7"}
     with place_to_meet(given) as environ:
         assert environ == given
+
+
+def test_a_signal_that_comes_too_late_does_not_take_the_exit_codes_place(tmp_path):
+    script = f"""
+import os, signal, time
+signal.signal(signal.SIGTERM, lambda *_: None)
+open(f"{tmp_path}/{{os.getpid()}}", "w")
+time.sleep(0.3)
+os._exit(75)
+"""
+    with launched(script) as process:
+        pids_in(tmp_path, 2)
+        while process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        assert process.returncode == 75

@@ -6,6 +6,11 @@ from ddpjob_ranks.watch import verdict
 from ddpjob_ranks.watch.timeline import Phase
 from ddpjob_ranks.watch.verdict import Place
 
+ALLOWED = (
+    "300 s are allowed here: where that is work and no standstill, raise firstStepTimeoutSeconds (until the first step is"
+    " done) or stepTimeoutSeconds"
+)
+
 
 def place(rank: int, phase: Phase = Phase.BACKWARD, **changes) -> Place:
     """A rank that has stood still for too long in the step after 41."""
@@ -104,7 +109,10 @@ def test_a_rank_that_came_to_the_end_and_left_is_not_missed():
 def test_where_none_is_behind_the_network_is_told():
     said = verdict_of(place(0), place(1))
     assert said is not None
-    assert said.startswith("no rank is late: all wait in backward or all-reduce after 41 steps")
+    assert said == (
+        "no rank is late: all wait in backward or all-reduce after 41 steps, with 90 collectives begun; look at their"
+        f" stacks, and at the network between host-0, host-1; {ALLOWED}"
+    )
 
 
 def test_ranks_that_have_met_and_do_not_reach_each_other_are_told_where_to_look():
@@ -116,7 +124,7 @@ def test_ranks_that_have_met_and_do_not_reach_each_other_are_told_where_to_look(
 
 def test_a_rank_alone_makes_no_progress():
     assert verdict_of(place(0, Phase.DATA)) == (
-        "rank 0 (host host-0) makes no progress: in data after 41 steps for 301 s"
+        f"rank 0 (host host-0) makes no progress: in data after 41 steps for 301 s; {ALLOWED}"
     )
 
 

@@ -335,3 +335,31 @@ def test_a_folder_whose_storage_fails_for_now_is_left_to_the_next_attempt(tmp_pa
     monkeypatch.setattr(Path, "mkdir", fails)
     with pytest.raises(OSError, match=os.strerror(number)):
         folder(tmp_path / "made")
+
+
+@pytest.mark.parametrize("below", [".", "deeper"])
+def test_a_file_in_the_place_of_the_folder_is_told(tmp_path, below):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="it is a file, or below one; set DDPJOB_CHECKPOINT_DIR to a folder"):
+        folder(tmp_path / "file" / below)
+
+
+def test_names_that_only_look_like_ours_are_left_alone(tmp_path):
+    checkpoints = folder(tmp_path)
+    checkpoints.save(9, b"nine")
+    (tmp_path / "step-abc-attempt-x-foo.json").write_text("{}")
+    assert newest(checkpoints) == (9, b"nine")
+
+
+def test_a_disk_that_is_full_keeps_nothing_unfinished(tmp_path, monkeypatch):
+    checkpoints = folder(tmp_path)
+    checkpoints.save(9, b"nine")
+    before = sorted(tmp_path.iterdir())
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoints.save(10, b"ten")
+    assert sorted(tmp_path.iterdir()) == before

@@ -50,7 +50,7 @@ def test_everything_comes_back():
     ("changes", "told"),
     [
         ({"recipe": "resnet18-cifar10"}, "recipe was 'digits' when it was saved and is 'resnet18-cifar10' now"),
-        ({"globalBatchSize": 32}, "global_batch_size was 64"),
+        ({"globalBatchSize": 32}, "globalBatchSize was 64"),
         ({"seed": 1}, "seed was 0"),
         ({"num_samples": 99}, "num_samples was 100"),
         ({"width": 5}, "does not fit recipe digits"),

@@ -82,8 +82,13 @@ def resolve(environ: Mapping[str, str]) -> Worker | Node:
 
 
 def attempt(environ: Mapping[str, str]) -> int:
-    """Which attempt at the job this process belongs to, from 1: the operator's number, or the starts of a Slurm job."""
-    return int(environ.get(contract.DDPJOB_ATTEMPT) or 1 + int(environ.get("SLURM_RESTART_COUNT") or 0))
+    """Which attempt at the job this process belongs to, from 1: the operator's number, or the starts of a Slurm job.
+
+    Raises:
+        ConfigError: what should say so is no integer.
+    """
+    starts = 1 + _integer(environ, "SLURM_RESTART_COUNT", default=0)
+    return _integer(environ, contract.DDPJOB_ATTEMPT, default=starts)
 
 
 def _told_worker(environ: Mapping[str, str]) -> Worker:

@@ -7,8 +7,10 @@ not come) is waited for here, with a line every few seconds and a deadline.
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import timedelta
 
 # torch.distributed's own, which it exports untyped
@@ -59,18 +61,42 @@ def _open_store(worker: Worker, deadline: timedelta) -> Store:
         _wait_for_free_port(worker)
     else:
         _wait_for_open_port(worker)
-    store = TCPStore(
-        "127.0.0.1" if worker.rank == 0 else worker.master_addr,  # whether others reach it is seen below, in words
-        worker.master_port,
-        worker.world_size,
-        is_master=worker.rank == 0,
-        timeout=deadline,
-        wait_for_workers=False,
-        multi_tenant=True,
-    )
+    connecting: Future[TCPStore] = Future()
+    threading.Thread(target=_connect, args=(worker, deadline, connecting), name="store", daemon=True).start()
+    _wait_for_answer(worker, connecting)
     if worker.rank == 0:
         _wait_for_open_port(worker)
-    return store
+    return connecting.result()
+
+
+def _connect(worker: Worker, deadline: timedelta, connecting: Future[TCPStore]) -> None:
+    """On a thread, as torch waits for ever for the answer of whatever took the connection, and says nothing."""
+    try:
+        store = TCPStore(
+            "127.0.0.1" if worker.rank == 0 else worker.master_addr,  # whether others reach it is seen later, in words
+            worker.master_port,
+            worker.world_size,
+            is_master=worker.rank == 0,
+            timeout=deadline,
+            wait_for_workers=False,
+            multi_tenant=True,
+        )
+    except Exception as error:  # noqa: BLE001 - the main thread raises it
+        connecting.set_exception(error)
+    else:
+        connecting.set_result(store)
+
+
+def _wait_for_answer(worker: Worker, connecting: Future[TCPStore]) -> None:
+    def probe() -> str | None:
+        if connecting.done():
+            return None
+        return f"what listens at {worker.master_addr}:{worker.master_port} does not answer as the store of rank 0"
+
+    try:
+        wait_until(probe, rank=worker.rank, limit=gathering())
+    except TimeoutError as error:
+        raise PeersMissingError(f"rank {worker.rank} on {socket.gethostname()}: {error}") from None
 
 
 def gathering() -> timedelta:

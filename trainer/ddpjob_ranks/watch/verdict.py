@@ -7,7 +7,12 @@ from typing import Self
 
 from ddpjob_ranks.watch.timeline import ORDER, Phase
 
-WORDS = {Phase.AGREE: "the agreement between steps", Phase.BACKWARD: "backward or all-reduce", Phase.END: "the end"}
+WORDS = {
+    Phase.AGREE: "the agreement between steps",
+    Phase.BACKWARD: "backward or all-reduce",
+    Phase.PART: "parting",
+    Phase.END: "the end",
+}
 
 #: Of ranks, hosts or places to be told, so many are named. A verdict has to fit into a termination message.
 MAX_NAMED = 4
@@ -71,7 +76,7 @@ def of(answers: Mapping[int, Place], last_seen: Mapping[int, Place]) -> str | No
         return f"{does_not_answer(silent)}; {_rest(answers.values())}"
     places = sorted(answers.values(), key=lambda place: place.progress)
     if len(places) == 1:
-        return f"{_name(places)} makes no progress: {places[0]} for {places[0].idle_seconds:.0f} s"
+        return f"{_name(places)} makes no progress: {places[0]} for {places[0].idle_seconds:.0f} s{_allowed(places[0])}"
     skipped = [
         a for a in places if any(b.position < a.position and b.num_collectives > a.num_collectives for b in places)
     ]
@@ -92,7 +97,7 @@ def of(answers: Mapping[int, Place], last_seen: Mapping[int, Place]) -> str | No
             )
         return (
             f"no rank is late: all wait {places[0]}, with {places[0].num_collectives} collectives begun;"
-            f" look at their stacks, and at the network between {hosts}"
+            f" look at their stacks{f', and at the network between {hosts}' if len(names) > 1 else ''}{_allowed(places[0])}"
         )
     return f"{_name(late)} {'is' if len(late) == 1 else 'are'} late: {late[0]}; {_rest(_without(places, late))}"
 
@@ -101,6 +106,11 @@ def does_not_answer(silent: Collection[Place]) -> str:
     """The words for ranks that are stopped or gone."""
     seen = _some(dict.fromkeys(str(place) for place in silent))
     return f"{_name(silent)} {'does' if len(silent) == 1 else 'do'} not answer (stopped, blocked or gone), last seen {seen}"
+
+
+def _allowed(place: Place) -> str:
+    keys = "firstStepTimeoutSeconds (until the first step is done) or stepTimeoutSeconds"
+    return f"; {place.limit_seconds:g} s are allowed here: where that is work and no standstill, raise {keys}"
 
 
 def _rest(places: Iterable[Place]) -> str:

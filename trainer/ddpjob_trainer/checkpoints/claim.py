@@ -9,6 +9,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddpjob_ranks import contract
 from ddpjob_trainer.checkpoints.files import write_atomically
 
 
@@ -83,5 +84,6 @@ class Claim:
     def _refusal(self, found: Owner) -> str:
         return (
             f"checkpoint folder {self.folder} is claimed by attempt {found.attempt} of job uid {found.uid}; this is"
-            f" attempt {self.owner.attempt} of job uid {self.owner.uid}, which is over: it writes nothing any more"
+            f" attempt {self.owner.attempt} of job uid {self.owner.uid}, which is over: it writes nothing any more. Where both were meant to"
+            f" run, give each a {contract.DDPJOB_CHECKPOINT_DIR} of its own"
         )

@@ -16,11 +16,15 @@ def write_atomically(path: Path, content: bytes, *, unique: str) -> None:
         unique: Tells this writer's temporary file from that of any other writer.
     """
     temporary = path.with_name(f"{TEMPORARY_PREFIX}{unique}-{path.name}")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:  # on a full disk what is unfinished would take the room of what is to come
+        temporary.unlink(missing_ok=True)
+        raise
     sync_folder(path.parent)
 
 

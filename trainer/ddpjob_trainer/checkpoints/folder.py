@@ -7,6 +7,7 @@ does not exist. Rank 0 alone touches the folder. Names carry step, attempt and u
 import hashlib
 import json
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +20,8 @@ from ddpjob_ranks.launch.identity import attempt
 from ddpjob_trainer.checkpoints.claim import Claim, Owner
 from ddpjob_trainer.checkpoints.files import TEMPORARY_PREFIX, write_atomically
 
+#: Of a manifest: step, attempt, uid.
+MANIFEST = re.compile(r"step-(\d+)-attempt-(\d+)-(.+)\.json")
 #: In place of .json: a checkpoint that was found damaged.
 CORRUPT_SUFFIX = ".json.corrupt"
 
@@ -58,6 +61,11 @@ class CheckpointFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.claim.take()
+        except (FileExistsError, NotADirectoryError) as error:
+            raise ConfigError(
+                f"checkpoint folder {self.path}: it is a file, or below one; set {contract.DDPJOB_CHECKPOINT_DIR} to a"
+                " folder, which is made where it does not exist"
+            ) from error
         except PermissionError as error:  # no other: a volume turns read-only too when its disk fails for a while
             raise ConfigError(
                 f"checkpoint folder {self.path}: uid {os.getuid()} cannot write it ({error.strerror}); make the volume"
@@ -127,12 +135,13 @@ class CheckpointFolder:
         what a newer attempt saved has to win. All is in the name, so that damage inside cannot hide the order.
         """
 
-        def age(path: Path) -> tuple[bool, int, int]:
-            _, step, _, attempt, uid = path.stem.split("-", 4)
+        def age(name: re.Match[str]) -> tuple[bool, int, int]:
+            step, attempt, uid = name.groups()
             ours = uid == self.claim.owner.uid
             return ours, int(attempt) if ours else 0, int(step)
 
-        yield from sorted(self.path.glob("step-*-attempt-*-*.json"), key=age, reverse=True)
+        names = filter(None, (MANIFEST.fullmatch(path.name) for path in self.path.glob("step-*.json")))
+        yield from (self.path / name.string for name in sorted(names, key=age, reverse=True))
 
     def _set_aside(self, manifest_path: Path, why: str) -> None:
         self.tell(f"checkpoint {manifest_path} is not whole ({why}); going back to the one before it")

@@ -1,0 +1,38 @@
+"""Numbers that are not finite end a training, and never take the place of what was saved before."""
+
+from pathlib import Path
+
+import torch
+
+from ddpjob_ranks import contract
+from ddpjob_trainer.state import from_bytes
+from forked_ranks import finished, started
+
+
+def saved(folder: Path) -> dict[str, bool]:
+    """Each checkpoint, and whether all its weights are finite."""
+    states = {path.name: from_bytes(path.read_bytes()) for path in (folder / "checkpoints").glob("*.pt")}
+    return {name: all(bool(w.isfinite().all()) for w in state["model"].values()) for name, state in states.items()}
+
+
+def test_it_ends_with_words_and_keeps_what_was_saved(tmp_path):
+    environ = {contract.DDPJOB_CHECKPOINT_DIR: str(tmp_path / "checkpoints")}
+    finished(tmp_path / "good", "epochs=2", ranks=2, environ=environ)
+    before = saved(tmp_path)
+    assert len(before) == 2
+    bad = ("epochs=8", "learningRate=100", "logEverySteps=1000")
+    with started(tmp_path / "bad", *bad, ranks=2, environ=environ) as run:
+        assert run.wait() == 2 * [contract.EXIT_PROGRAM_ERROR]
+    told = "training has diverged: weights are not finite after step 69 (learningRate 100); nothing of it is saved"
+    assert told in run.message()
+    assert "set a lower learningRate" in run.message()
+    assert saved(tmp_path) == before
+    assert all(before.values())
+
+
+def test_a_loss_that_is_not_finite_ends_it_at_its_log_line(tmp_path):
+    keys = ("epochs=6", "globalBatchSize=100", "learningRate=100", "warmupEpochs=0", "logEverySteps=1")
+    with started(tmp_path, *keys, ranks=2) as run:
+        assert run.wait() == 2 * [contract.EXIT_PROGRAM_ERROR]
+    assert "training has diverged: the loss is " in run.message()
+    assert torch.tensor(list(run.losses.values())).isfinite().all()

@@ -121,8 +121,8 @@ def set_up(
     state.optimizer.zero_grad()
     state.load_bytes(before)  # BatchNorm took note of the batches
     checkpoints = folder.from_environment(os.environ, keep=config.keep_checkpoints, tell=report.say)
-    resumed = _resume(state, checkpoints, gang, report)
     total_steps = config.epochs * sampling.steps_per_epoch
+    resumed = _resume(state, checkpoints, gang, report, total_steps=total_steps)
     if state.step >= total_steps:
         report.say(
             f"nothing to train: the checkpoint is of step {state.step} of {total_steps};"
@@ -165,24 +165,43 @@ def _settle_buckets(replica: DistributedDataParallel, batch: Batch, numbers: Num
     torch.autograd.backward(loss)
 
 
-def _resume(state: TrainingState, checkpoints: folder.CheckpointFolder | None, gang: Gang, report: Reporter) -> bool:
+def _resume(
+    state: TrainingState,
+    checkpoints: folder.CheckpointFolder | None,
+    gang: Gang,
+    report: Reporter,
+    *,
+    total_steps: int,
+) -> bool:
     """Rank 0 reads the newest checkpoint and gives it to all. Returns whether there was one."""
     if checkpoints is None:
         report.say(f"no checkpoints: {contract.DDPJOB_CHECKPOINT_DIR} is not set, so a restart begins at step 0")
     else:
-        payload = None
+        # Whether it fits and is not done yet comes before the claim, which ends a run that may be under way there.
         if gang.rank == 0:
-            checkpoints.open()
-            newest = checkpoints.load_newest()
-            payload = None if newest is None else newest[1]
-        payload = gang.broadcast_bytes(payload)
-        if payload is not None:
-            saved_by = state.load_bytes(payload)
+            checkpoints.claim.check()
+        manifest, saved_by = _load_newest(state, checkpoints, gang)
+        if state.step < total_steps:
+            if gang.rank == 0:
+                checkpoints.open()
+            _, saved_since_by = _load_newest(state, checkpoints, gang, known=manifest)
+            saved_by = saved_since_by or saved_by
+        if saved_by:
             report.say(f"resumed from step {state.step} in {checkpoints.path}, {saved_by}")
             return True
         report.say(f"no whole checkpoint in {checkpoints.path}: starting at step 0")
     _warm_start(state, gang, report)
     return False
+
+
+def _load_newest(
+    state: TrainingState, checkpoints: folder.CheckpointFolder, gang: Gang, known: folder.Manifest | None = None
+) -> tuple[folder.Manifest | None, str]:
+    """Take over the newest checkpoint, unless it is the one that is known; its manifest on rank 0, and who saved it."""
+    newest = checkpoints.load_newest(known) if gang.rank == 0 else None
+    payload = gang.broadcast_bytes(None if newest is None else newest[1])
+    saved_by = "" if payload is None else state.load_bytes(payload)
+    return known if newest is None else newest[0], saved_by
 
 
 def _warm_start(state: TrainingState, gang: Gang, report: Reporter) -> None:

@@ -84,10 +84,12 @@ def test_what_a_finished_job_left(uninterrupted, folder_of_a_finished_job, tmp_p
     """One folder, and everything that may meet it."""
     shutil.copytree(folder_of_a_finished_job / "checkpoints", tmp_path / "checkpoints")
 
-    # Applied again, the job evaluates and is done.
+    claim = (tmp_path / "checkpoints/claim.json").read_bytes()
+    # Applied again, the job evaluates and is done, and takes the folder from nobody.
     again = finished(tmp_path / "again", *KEYS, ranks=1, environ=job(tmp_path, uid="u2"))
     assert again.losses == {}
     assert (again.weights, again.accuracy) == (uninterrupted.weights, uninterrupted.accuracy)
+    assert (tmp_path / "checkpoints/claim.json").read_bytes() == claim
 
     # A torn newest checkpoint gives way to the one before it.
     newest = max((tmp_path / "checkpoints").glob("*.pt"))
@@ -102,10 +104,12 @@ def test_what_a_finished_job_left(uninterrupted, folder_of_a_finished_job, tmp_p
         assert late.wait() == [contract.EXIT_FENCED]
     assert "claimed by attempt 2 of job uid u2" in late.message()
 
-    # Another training is refused in words.
+    # Another training is refused in words, and takes the folder from nobody.
+    claim = (tmp_path / "checkpoints/claim.json").read_bytes()
     with forked_ranks.started(tmp_path / "other", *KEYS, "seed=5", ranks=1, environ=job(tmp_path, uid="u3")) as other:
         assert other.wait() == [contract.EXIT_BAD_CONFIG]
     assert "seed was 0 when it was saved and is 5 now" in other.message()
+    assert (tmp_path / "checkpoints/claim.json").read_bytes() == claim
 
 
 def test_sigterm_without_a_checkpoint_folder(tmp_path):

@@ -363,3 +363,15 @@ def test_a_disk_that_is_full_keeps_nothing_unfinished(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         checkpoints.save(10, b"ten")
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_rank_whose_file_is_cleared_away_while_it_writes_knows_why(tmp_path, monkeypatch):
+    late = folder(tmp_path, attempt=1)
+    monkeypatch.setattr(os, "fsync", lambda _: newer_opens())
+
+    def newer_opens() -> None:
+        monkeypatch.undo()
+        folder(tmp_path, attempt=2)
+
+    with pytest.raises(Fenced, match="is claimed by attempt 2"):
+        late.save(9, b"nine")

@@ -42,8 +42,8 @@ class Claim:
         """The claim's file."""
         return self.folder / "claim.json"
 
-    def take(self) -> None:
-        """Take the folder at the start of an attempt.
+    def check(self) -> None:
+        """Whether this attempt may take the folder, which it leaves to whom it belongs.
 
         Raises:
             Fenced: a later attempt of the same job has it.
@@ -51,6 +51,14 @@ class Claim:
         found = self._read()
         if found is not None and found.uid == self.owner.uid and found.attempt > self.owner.attempt:
             raise Fenced(self._refusal(found))
+
+    def take(self) -> None:
+        """Take the folder at the start of an attempt.
+
+        Raises:
+            Fenced: a later attempt of the same job has it.
+        """
+        self.check()
         self._write()
 
     def confirm(self) -> None:

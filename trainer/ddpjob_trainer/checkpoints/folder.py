@@ -94,16 +94,16 @@ class CheckpointFolder:
             saved_at_unix_seconds=time.time(),
         )
         self.claim.confirm()
-        write_atomically(self.path / f"{name}.pt", state, unique=str(os.getpid()))
+        self._write(f"{name}.pt", state)
         superseded = self._superseded_by(name)  # listed before the last look at the claim: nothing of a later owner
         self.claim.confirm()
-        write_atomically(self.path / f"{name}.json", json.dumps(asdict(manifest)).encode(), unique=str(os.getpid()))
+        self._write(f"{name}.json", json.dumps(asdict(manifest)).encode())
         for manifest_path in superseded:
             manifest_path.unlink(missing_ok=True)  # first: without it the state is no checkpoint
             manifest_path.with_suffix(".pt").unlink(missing_ok=True)
 
-    def load_newest(self) -> tuple[Manifest, bytes] | None:
-        """The newest whole checkpoint; None if there is none.
+    def load_newest(self, known: Manifest | None = None) -> tuple[Manifest, bytes] | None:
+        """The newest whole checkpoint; None if there is none, or none that comes before the one that is known.
 
         One that is torn or corrupt is told of, set aside as `<name>.json.corrupt`, and the one before it is taken.
 
@@ -114,10 +114,12 @@ class CheckpointFolder:
             state_path = manifest_path.with_suffix(".pt")
             try:
                 manifest = Manifest(**json.loads(manifest_path.read_text(encoding="utf-8")))
+                if manifest == known:
+                    return None
                 state = state_path.read_bytes()
             except (FileNotFoundError, ValueError, TypeError) as error:
                 if not manifest_path.exists():  # a late rank of an older attempt has just dropped it for a newer one
-                    return self.load_newest()
+                    return self.load_newest(known)
                 self._set_aside(manifest_path, f"{type(error).__name__}: {error}")
                 continue
             if len(state) != manifest.num_bytes:
@@ -127,6 +129,13 @@ class CheckpointFolder:
             else:
                 return manifest, state
         return None
+
+    def _write(self, name: str, content: bytes) -> None:
+        try:
+            write_atomically(self.path / name, content, unique=str(os.getpid()))
+        except FileNotFoundError:
+            self.claim.confirm()  # who takes the folder clears away what is unfinished
+            raise
 
     def _newest_first(self) -> Iterator[Path]:
         """Manifests of this job by attempt and step, then those of other uids by step.

@@ -1,7 +1,6 @@
 """`accuracy`: a recipe trained to its end over several seeds: accuracy, learning curve, and time with its spread."""
 
 import argparse
-import datetime
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,8 @@ from typing import get_args
 
 import torch
 
-from ddpjob_measure import images, plot, processes, record
+from ddpjob_measure import images, options, plot, processes, record
+from ddpjob_measure.options import positive
 from ddpjob_measure.series import Series
 from ddpjob_measure.surroundings import surroundings
 from ddpjob_ranks import contract
@@ -62,15 +62,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     parser.add_argument("--recipe", choices=get_args(config.Recipe), default="digits")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="one training each (default: 0 1 2)")
-    parser.add_argument("--ranks", type=int, default=max(1, torch.cuda.device_count()), help="default: the GPUs, or 1")
+    parser.add_argument(
+        "--ranks", type=positive, default=max(1, torch.cuda.device_count()), help="default: the GPUs, or 1"
+    )
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a key of the trainer; repeatable"
     )
-    parser.add_argument("--train-images", type=int, default=50_000, help="of the archive (default: all)")
-    parser.add_argument("--test-images", type=int, default=10_000, help="of the archive (default: all)")
+    parser.add_argument("--train-images", type=positive, default=50_000, help="of the archive (default: all)")
+    parser.add_argument("--test-images", type=positive, default=10_000, help="of the archive (default: all)")
     parser.add_argument("--target", type=float, metavar="PERCENT", help="tell the training time to this accuracy, too")
-    parser.add_argument("--name", default=f"accuracy-{datetime.datetime.now(datetime.UTC):%Y-%m-%d}")
-    parser.add_argument("--results", type=Path, default=Path("tests/bench/results"), help="folder of table and plot")
+    options.add_record(parser, "accuracy")
 
 
 def run(given: argparse.Namespace) -> int:
@@ -85,7 +86,7 @@ def run(given: argparse.Namespace) -> int:
     if given.recipe == images.SYNTHETIC:
         raise ConfigError(f"{given.recipe}: random pixels have nothing to learn; take another recipe")
     plot.check_available()
-    facts, series = surroundings(), Series()
+    path, facts, series = options.record_path(given), surroundings(), Series()
     facts |= {"recipe": given.recipe, "ranks": given.ranks, "set": " ".join(given.set) or "nothing"}
     with tempfile.TemporaryDirectory() as scratch:
         environ: dict[str, str] = {}
@@ -102,9 +103,9 @@ def run(given: argparse.Namespace) -> int:
     notes = [*NOTES, *([f"Accuracy is that of held-out images{prediction}."] if prediction else []), *series.notes]
     text = record.page("Accuracy", facts, [table(outcomes, given.target), curve(outcomes)], notes)
     print("\n" + text)
-    record.save(given.results / given.name, text, facts, [asdict(outcome) for outcome in outcomes])
+    record.save(path, text, facts, [asdict(outcome) for outcome in outcomes])
     curves = {f"seed {outcome.seed}": outcome.accuracy_by_step for outcome in outcomes}
-    plot.draw_curves(given.results / f"{given.name}.png", curves)
+    plot.draw_curves(path.with_name(path.name + ".png"), curves)
     return series.exit_code()
 
 

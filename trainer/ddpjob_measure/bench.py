@@ -1,7 +1,6 @@
 """`bench`: the plain DDP script and this trainer, side by side in one run, on the same network, images and batch."""
 
 import argparse
-import datetime
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -12,7 +11,8 @@ from typing import get_args
 
 import torch
 
-from ddpjob_measure import images, processes, record
+from ddpjob_measure import images, options, processes, record
+from ddpjob_measure.options import positive
 from ddpjob_measure.series import Series
 from ddpjob_measure.surroundings import surroundings
 from ddpjob_measure.task import Figures, Task
@@ -53,14 +53,13 @@ class Contender:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     parser.add_argument("--recipes", nargs="+", choices=get_args(config.Recipe), default=["digits", "resnet18-cifar10"])
-    parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2], help="numbers of processes (default: 1 2)")
+    parser.add_argument("--ranks", nargs="+", type=positive, default=[1, 2], help="numbers of processes (default: 1 2)")
     parser.add_argument("--profiles", nargs="+", default=["fast", "exact"], help="profiles of the trainer")
-    parser.add_argument("--batch", type=int, help="global batch (default: 64 on CPUs, the recipe's own on GPUs)")
-    parser.add_argument("--steps", type=int, help="steps in a window (default: 25; 3 for a heavy recipe on CPUs)")
-    parser.add_argument("--windows", type=int, default=3, help="repeats, which give the spread (default: 3)")
+    parser.add_argument("--batch", type=positive, help="global batch (default: 64 on CPUs, the recipe's own on GPUs)")
+    parser.add_argument("--steps", type=positive, help="steps in a window (default: 25; 3 for a heavy recipe on CPUs)")
+    parser.add_argument("--windows", type=positive, default=3, help="repeats, which give the spread (default: 3)")
     parser.add_argument("--workers", type=int, default=2, help="DataLoader workers of the plain script (default: 2)")
-    parser.add_argument("--name", default=f"trainer-{datetime.datetime.now(datetime.UTC):%Y-%m-%d}")
-    parser.add_argument("--results", type=Path, default=Path("tests/bench/results"), help="folder of the record")
+    options.add_record(parser, "trainer")
 
 
 def run(given: argparse.Namespace) -> int:
@@ -71,7 +70,7 @@ def run(given: argparse.Namespace) -> int:
     """
     if (given.batch or 0) > MAX_IMAGES:
         raise ConfigError(f"--batch is {given.batch}; expected at most {MAX_IMAGES}, as there are no more images")
-    facts, series = surroundings(), Series()
+    path, facts, series = options.record_path(given), surroundings(), Series()
     rows: list[tuple[Contender, Figures]] = []
     with tempfile.TemporaryDirectory() as scratch:
         everyone = list(contenders(given))
@@ -89,7 +88,7 @@ def run(given: argparse.Namespace) -> int:
     text = record.page("Speed of the trainer", facts, [_table(rows)], [*NOTES, *series.notes])
     print("\n" + text)
     record.save(
-        given.results / given.name,
+        path,
         text,
         facts,
         [record.as_row(figures, what=contender.name, recipe=contender.recipe) for contender, figures in rows],

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from ddpjob_measure import images, processes, record
+from ddpjob_measure.options import positive
 from ddpjob_measure.surroundings import headline, surroundings
 from ddpjob_measure.task import Figures, Task
 from ddpjob_ranks import contract
@@ -15,9 +16,9 @@ from ddpjob_trainer import config
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     parser.add_argument("--recipe", choices=get_args(config.Recipe), default="resnet18-cifar10")
-    parser.add_argument("--ranks", type=int, default=2, help="number of processes (default: 2)")
-    parser.add_argument("--batch", type=int, default=32, help="global batch (default: 32)")
-    parser.add_argument("--steps", type=int, default=6, help="observed steps (default: 6)")
+    parser.add_argument("--ranks", type=positive, default=2, help="number of processes (default: 2)")
+    parser.add_argument("--batch", type=positive, default=32, help="global batch (default: 32)")
+    parser.add_argument("--steps", type=positive, default=6, help="observed steps (default: 6)")
     parser.add_argument("--bucket-cap-mb", type=int, default=0, help="the trainer's bucketCapMb (default: DDP's own)")
 
 

@@ -9,6 +9,7 @@ from typing import Any, get_args
 import torch
 
 from ddpjob_measure import images, processes, record
+from ddpjob_measure.options import positive
 from ddpjob_measure.surroundings import headline, surroundings
 from ddpjob_measure.task import Figures, Task
 from ddpjob_ranks import contract
@@ -34,10 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--recipe", choices=get_args(config.Recipe), help="default: digits; resnet18-cifar10 for DDP's options"
     )
-    parser.add_argument("--ranks", type=int, default=torch.cuda.device_count() or 2, help="default: the GPUs, or 2")
-    parser.add_argument("--batch", type=int, default=256, help="global batch (default: 256)")
-    parser.add_argument("--steps", type=int, default=20, help="steps in a window (default: 20)")
-    parser.add_argument("--windows", type=int, default=3, help="repeats, which give the spread (default: 3)")
+    parser.add_argument(
+        "--ranks", type=positive, default=torch.cuda.device_count() or 2, help="default: the GPUs, or 2"
+    )
+    parser.add_argument("--batch", type=positive, default=256, help="global batch (default: 256)")
+    parser.add_argument("--steps", type=positive, default=20, help="steps in a window (default: 20)")
+    parser.add_argument("--windows", type=positive, default=3, help="repeats, which give the spread (default: 3)")
 
 
 def run(given: argparse.Namespace) -> int:

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import datetime
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import get_args
 
-from ddpjob_measure import images, jobs, plot, processes, record
+from ddpjob_measure import images, jobs, options, plot, processes, record
+from ddpjob_measure.options import positive
 from ddpjob_measure.series import Series
 from ddpjob_measure.surroundings import surroundings
 from ddpjob_measure.task import Figures, Task
@@ -34,22 +34,23 @@ class Point:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     parser.add_argument("--recipe", choices=get_args(config.Recipe), default="digits")
-    parser.add_argument("--processes", nargs="+", type=int, default=[1, 2, 3, 4, 6, 8], metavar="N")
+    parser.add_argument("--processes", nargs="+", type=positive, default=[1, 2, 3, 4, 6, 8], metavar="N")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
-    parser.add_argument("--batch", type=int, default=512, help="global batch of strong scaling (default: 512)")
-    parser.add_argument("--share", type=int, default=64, help="batch of each process in weak scaling (default: 64)")
+    parser.add_argument("--batch", type=positive, default=512, help="global batch of strong scaling (default: 512)")
+    parser.add_argument(
+        "--share", type=positive, default=64, help="batch of each process in weak scaling (default: 64)"
+    )
     parser.add_argument("--warmup", type=int, default=5, help="untimed steps (default: 5)")
-    parser.add_argument("--steps", type=int, default=20, help="steps in a window (default: 20)")
-    parser.add_argument("--windows", type=int, default=3, help="repeats, which give the spread (default: 3)")
-    parser.add_argument("--name", default=f"scale-{datetime.datetime.now(datetime.UTC):%Y-%m-%d}")
-    parser.add_argument("--results", type=Path, default=Path("tests/bench/results"), help="folder of table and plot")
+    parser.add_argument("--steps", type=positive, default=20, help="steps in a window (default: 20)")
+    parser.add_argument("--windows", type=positive, default=3, help="repeats, which give the spread (default: 3)")
+    options.add_record(parser, "scale")
     jobs.add_arguments(parser)
 
 
 def run(given: argparse.Namespace) -> int:
     """Measure, print the table, write it, its JSON and the plot, of all runs that did not fail."""
     plot.check_available()
-    facts, series = surroundings(), Series()
+    path, facts, series = options.record_path(given), surroundings(), Series()
     if given.kubeconfig is None:
         given.processes = series.that_fit(given.processes)
     with _runner(given, facts) as runner:
@@ -58,8 +59,8 @@ def run(given: argparse.Namespace) -> int:
     text = record.page("Scaling", facts, [table(points, int(facts["cores"]))], [*_notes(given), *series.notes])
     print("\n" + text)
     rows = [record.as_row(point.figures, mode=point.mode, efficiency=point.efficiency) for point in points]
-    record.save(given.results / given.name, text, facts, rows)
-    plot.draw(given.results / f"{given.name}.png", [(point.mode, point.figures) for point in points])
+    record.save(path, text, facts, rows)
+    plot.draw(path.with_name(path.name + ".png"), [(point.mode, point.figures) for point in points])
     return series.exit_code()
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
+from ddpjob_measure.options import positive
 from ddpjob_measure.processes import variables_of_a_run
 from ddpjob_measure.task import MeasureError
 from ddpjob_ranks import contract
@@ -181,9 +182,9 @@ def cost_of_exact(trainer: Trainer) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Verify; the exit code is 1 where a bit differs or nothing could be shown."""
-    parser = argparse.ArgumentParser(prog="python -m ddpjob_measure.verify_resume", allow_abbrev=False, epilog=__doc__)
-    parser.add_argument("--world-size", type=int, default=2, help="ranks, on this machine")
-    parser.add_argument("--kills", type=int, default=3, help="how often the second training is killed")
+    parser = argparse.ArgumentParser(prog="python -m ddpjob_measure verify-resume", allow_abbrev=False, epilog=__doc__)
+    parser.add_argument("--world-size", type=positive, default=2, help="ranks, on this machine")
+    parser.add_argument("--kills", type=positive, default=3, help="how often the second training is killed")
     parser.add_argument("--seed", type=int, default=0, help="picks the steps and the victims")
     parser.add_argument("--profile", choices=("exact", "fast"), default="exact", help="the profile that is verified")
     parser.add_argument("--no-speed", action="store_true", help="do not measure what exact costs")

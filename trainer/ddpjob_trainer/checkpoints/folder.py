@@ -4,6 +4,7 @@ The manifest is written last and holds the size and SHA-256 of the state, so a c
 does not exist. Rank 0 alone touches the folder. Names carry step, attempt and uid: nothing is ever overwritten.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -136,6 +137,11 @@ class CheckpointFolder:
         except FileNotFoundError:
             self.claim.confirm()  # who takes the folder clears away what is unfinished
             raise
+        except OSError as error:
+            told = f"{name} ({len(content) / 1e6:.1f} MB) cannot be written: {error.strerror}"
+            if error.errno == errno.ENOSPC:
+                told += "; make room, for one checkpoint more than keepCheckpoints"
+            raise OSError(error.errno, told, str(self.path)) from error
 
     def _newest_first(self) -> Iterator[Path]:
         """Manifests of this job by attempt and step, then those of other uids by step.

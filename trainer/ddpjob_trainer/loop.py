@@ -122,7 +122,7 @@ class Training:
     def save(self) -> None:
         """Have a checkpoint of this step written, if there is a folder for it. Training waits for the copy alone."""
         self.timeline.enter(Phase.CHECKPOINT)
-        if not all(norm.isfinite() for norm in torch._foreach_norm(list(self.state.model.parameters()))):
+        if not torch.stack(torch._foreach_norm(list(self.state.model.parameters()))).isfinite().all():
             raise self.diverged("weights are not finite")
         self.gang.broadcast_buffers(self.state.model)
         self.writer.save(self.state)

@@ -58,9 +58,7 @@ def _with_better_cause(
     if cause.pod == failure.pod and any(seen.logs.get(pod.uid) == "" for pod in over if pod.name == cause.pod):
         return failure  # its log could be read before, and cannot any more
     if cause.reason == Reason.POD_DELETED and cause.pod == failure.pod:
-        return (
-            failure  # its end is known, so the deletion that shows now is ours, or another operator's with an old view
-        )
+        return failure  # its end is known: the deletion that shows now is ours, or of an operator with an old view
     if KINDS.get(failure.reason) == Kind.UNCOUNTED and KINDS[cause.reason] != Kind.UNCOUNTED:
         return failure  # the cluster ended it, whatever the program made of that
     kept = {"time": failure.time, "checkpoint_step": failure.checkpoint_step}

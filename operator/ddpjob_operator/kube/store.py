@@ -101,7 +101,7 @@ class Store:
 
     def _pod(self, body: Body, old: Pod | None) -> Pod:
         """The record of a pod, which keeps when it was first seen to be deleted, if it was of its job's attempt then."""
-        pod = _pod(body, old)
+        pod = _timed_pod(body, old)
         if pod.deletion_deadline is None:
             return pod
         if old is not None and old.deletion_deadline is not None:
@@ -167,7 +167,7 @@ def _service(body: Body, old: Service | None) -> Service:  # noqa: ARG001 a cach
     return service_of(body)
 
 
-def _pod(body: Body, old: Pod | None) -> Pod:
+def _timed_pod(body: Body, old: Pod | None) -> Pod:
     """The record of a pod, which keeps when its main container's end was first seen, and its deletion first asked for."""
     pod = pod_of(body)
     if pod.exit is not None:

@@ -218,10 +218,11 @@ def test_a_place_that_was_given_is_kept(name):
 
 def test_a_signal_that_comes_too_late_does_not_take_the_exit_codes_place(tmp_path):
     script = f"""
-import os, signal, time
-signal.signal(signal.SIGTERM, lambda *_: None)
+import os, signal
+received = []
+signal.signal(signal.SIGTERM, lambda *_: received.append(True))
 open(f"{tmp_path}/{{os.getpid()}}", "w")
-time.sleep(0.3)
+while len(received) < 20: signal.pause()
 os._exit(75)
 """
     with launched(script) as process:

@@ -92,6 +92,6 @@ class Claim:
     def _refusal(self, found: Owner) -> str:
         return (
             f"checkpoint folder {self.folder} is claimed by attempt {found.attempt} of job uid {found.uid}; this is"
-            f" attempt {self.owner.attempt} of job uid {self.owner.uid}, which is over: it writes nothing any more. Where both were meant to"
-            f" run, give each a {contract.DDPJOB_CHECKPOINT_DIR} of its own"
+            f" attempt {self.owner.attempt} of job uid {self.owner.uid}, which is over: it writes nothing any more."
+            f" Where both were meant to run, give each a {contract.DDPJOB_CHECKPOINT_DIR} of its own"
         )

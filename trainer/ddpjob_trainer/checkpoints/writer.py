@@ -14,7 +14,8 @@ from ddpjob_trainer.state import TrainingState, to_bytes
 
 #: Longest wait for one checkpoint to reach the disk; the watchdog lets this phase stand still for 900 s by default.
 WRITE_TIMEOUT_SECONDS = 600.0
-#: The same on the way out of a failure: with the other last words it has to fit into the grace of `ddpjob_ranks.launch.launcher`.
+#: The same on the way out of a failure: with the other last words it has to fit into the grace of the launcher
+#: (`ddpjob_ranks.launch.launcher`).
 LINGER_SECONDS = 3.0
 
 

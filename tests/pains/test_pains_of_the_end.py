@@ -7,7 +7,7 @@ import pytest
 from builders import NOW, TRACEBACK, broken, deleted, ended, job, observed, pod, program, running, with_status
 from ddpjob_operator.api.names import ConditionType, Phase, Reason
 from ddpjob_operator.api.status import DDPJobStatus
-from ddpjob_operator.core.model import DeletePod, DeletePods, LowerPodDeadline, ReadLog
+from ddpjob_operator.core.model import DeletePod, DeletePods, LowerPodDeadline, ReadLog, Rejection
 from ddpjob_operator.core.plan import plan
 from pain_steps import may_start_at, rendered, reported, survivors_gone, whole, written
 
@@ -122,7 +122,7 @@ MOMENTS = ("creating", "waiting", "refused", "running", "restarting", "running a
 def life(of) -> dict[str, DDPJobStatus]:
     """The statuses of a job that waits, runs, is restarted, runs again and fails, by moment."""
     waiting = observed(of, *(pod(of, rank, node=None, running=False, phase="Pending") for rank in range(2)))
-    refused = observed(of, pod(of, 0), rejections={"job-1-1": "exceeded quota: team, requested: pods=1"})
+    refused = observed(of, pod(of, 0), rejections={"job-1-1": Rejection("exceeded quota: team, requested: pods=1")})
     up = running(of)
     restarted = written(replace(up, pods=(up.pods[0], ended(of, 1, code=1, message=TRACEBACK))))
     again = whole(restarted, NOW)
@@ -153,7 +153,7 @@ def test_pain_16_status_alone_says_where_a_job_stands_and_why(moment) -> None:
 
 
 def test_pain_16_an_error_stands_in_the_status_and_not_in_events_alone() -> None:
-    seen = observed(program(), rejections={"job-1-0": 'pods "job-1-0" is forbidden: violates PodSecurity'})
+    seen = observed(program(), rejections={"job-1-0": Rejection('pods "job-1-0" is forbidden: violates PodSecurity')})
 
     assert "violates PodSecurity" in (plan(seen, NOW).status.message or "")
 

@@ -16,9 +16,6 @@ from ddpjob_operator.core.model import Observed, Pod
 from ddpjob_operator.core.times import duration, epoch_seconds
 from ddpjob_operator.core.waiting import explain
 
-#: What the API server says when it could not ask its webhooks.
-_WEBHOOK_DOWN = "Internal error occurred"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadline:
@@ -60,7 +57,7 @@ def _to_start(seen: Observed, spec: DDPJobSpec, status: DDPJobStatus, gang: Gang
             ends_job=True,
         )
     never_ran = status.active_seconds_before == 0  # a job of weeks waits for an admission webhook to come back
-    if reason == Reason.POD_REJECTED and never_ran and status.attempt_start_time and _WEBHOOK_DOWN not in why:
+    if reason == Reason.POD_REJECTED and seen.is_refused and never_ran and status.attempt_start_time:
         yield Deadline(
             at=epoch_seconds(status.attempt_start_time) + limits.start_seconds,
             reason=reason,

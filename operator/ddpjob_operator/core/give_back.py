@@ -19,13 +19,20 @@ PAUSE_SECONDS = 15.0
 
 def gives_back_at(seen: Observed, status: DDPJobStatus, gang: Gang) -> float | None:
     """When the gang gives its places back; None while it has all of them or none, or nobody has refused it the rest."""
-    refused = bool(seen.rejections) or any(pod.node is None and pod.waiting for pod in gang.current.values())
-    if not 0 < gang.num_placed < gang.num_nodes or not refused or status.attempt_start_time is None:
+    hold = _hold_seconds(seen, status, gang)
+    if not 0 < gang.num_placed < gang.num_nodes or hold is None or status.attempt_start_time is None:
         return None
-    hold = min(HOLD_SECONDS * 2.0 ** min(status.give_backs, 10), MAX_HOLD_SECONDS)
     since = min((pod.placed for pod in gang.current.values() if pod.placed is not None), default=0.0)
     held_from = max(since, epoch_seconds(status.attempt_start_time))
     return held_from + hold * (0.5 + jitter(seen.job, status.attempt))
+
+
+def _hold_seconds(seen: Observed, status: DDPJobStatus, gang: Gang) -> float | None:
+    unschedulable = any(pod.node is None and pod.waiting for pod in gang.current.values())
+    if unschedulable or seen.is_refused:
+        return min(HOLD_SECONDS * 2.0 ** min(status.give_backs, 10), MAX_HOLD_SECONDS)
+    # A server that fails most likely fails the others as well, and soon no more; places given back would help nobody.
+    return MAX_HOLD_SECONDS if seen.rejections else None
 
 
 def pause_seconds(job: Job, status: DDPJobStatus) -> float:

@@ -122,6 +122,15 @@ class Service:
     selector: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Why the API server did not create an object."""
+
+    words: str
+    by_failure: bool = False
+    """The server itself failed (500: a broken webhook, say), which is no judgement of this object."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """All that is known of one job at one moment."""
@@ -146,8 +155,13 @@ class Observed:
     """Latest progress of rank 0 in the current attempt, where it was read."""
     silent_seconds: float = 0.0
     """How long rank 0's log has been readable and has shown neither a new step nor a new phase."""
-    rejections: Mapping[str, str] = field(default_factory=dict)
-    """The API server's words by name of each object whose creation it refused last."""
+    rejections: Mapping[str, Rejection] = field(default_factory=dict)
+    """By name of each object whose creation the API server refused last."""
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the API server refuses something on purpose: a quota, a policy, a field that it does not know."""
+        return any(not rejection.by_failure for rejection in self.rejections.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,9 +25,10 @@ _QUOTA = re.compile(r"exceeded quota: ([^,\s]+), requested: (.*), used: (.*), li
 def explain(seen: Observed, gang: Gang) -> tuple[Reason, str]:
     """What the gang waits for, the most telling obstacle first."""
     existing = {pod.name for pod in gang.current.values()}
-    refused = {name: words for name, words in seen.rejections.items() if name not in existing}
+    refused = [(why.by_failure, name, why.words) for name, why in seen.rejections.items() if name not in existing]
     if refused:
-        return _refused(gang, *min(refused.items()))
+        _, name, words = min(refused)
+        return _refused(gang, name, words)
     if gang.missing:
         return Reason.CREATING, f"{len(gang.missing)} of {gang.num_nodes} pods are still to be created"
     starting = gang.starting

@@ -18,6 +18,7 @@ from ddpjob_operator.core.model import (
     Job,
     LowerPodDeadline,
     PatchService,
+    Rejection,
 )
 from ddpjob_operator.kube.client import Client
 from ddpjob_operator.kube.errors import ApiError, ConflictError, NotFoundError, RejectedError, UnavailableError
@@ -58,8 +59,8 @@ class Actuator:
             if refused:
                 return
 
-    async def _run_one(self, key: Key, job: Job, action: Action) -> tuple[str, str] | ApiError | None:
-        """None if it is done, the object's name and the server's words if it was refused, else what went wrong."""
+    async def _run_one(self, key: Key, job: Job, action: Action) -> tuple[str, Rejection] | ApiError | None:
+        """None if it is done, the object's name and why if it was refused, else what went wrong."""
         async with self._slots:
             try:
                 match action:
@@ -83,7 +84,7 @@ class Actuator:
 
     async def _create(
         self, key: Key, job: Job, resource: Resource, action: CreatePod | CreateService
-    ) -> tuple[str, str] | None:
+    ) -> tuple[str, Rejection] | None:
         self._expectations.sent(key, action)
         try:
             await self._client.create(resource, job.namespace, action.body)
@@ -91,11 +92,11 @@ class Actuator:
             return await self._look_at_the_owner(key, job, resource, action)
         except RejectedError as error:
             self._expectations.failed(key, action)
-            return action.name, error.words
+            return action.name, Rejection(error.words)
         except UnavailableError as error:
             self._expectations.doubt(key, action)
             if error.status == 500:  # A broken admission webhook: it may stay so, and the user should read why.
-                return action.name, error.words
+                return action.name, Rejection(error.words, by_failure=True)
             raise
         except ApiError:
             self._expectations.failed(key, action)
@@ -106,7 +107,7 @@ class Actuator:
 
     async def _look_at_the_owner(
         self, key: Key, job: Job, resource: Resource, action: CreatePod | CreateService
-    ) -> tuple[str, str] | None:
+    ) -> tuple[str, Rejection] | None:
         """The name is taken: fine if it is by the same job, whoever created it."""
         try:
             body = await self._client.get(resource, job.namespace, action.name)
@@ -120,7 +121,7 @@ class Actuator:
         whose = ", ".join(f"{owner['kind']} {owner['name']} (uid {owner['uid']})" for owner in owners) or "nobody"
         found = f"{action.name} exists and belongs to {whose}, not to this job"
         going = "deletionTimestamp" in body["metadata"]
-        return action.name, f"{found}: {'it is being deleted' if going else 'delete it, or rename this job'}"
+        return action.name, Rejection(f"{found}: {'it is being deleted' if going else 'delete it, or rename this job'}")
 
     async def _delete_pod(self, key: Key, action: DeletePod) -> None:
         self._expectations.sent(key, action)

@@ -104,13 +104,13 @@ class Reconciler:
     async def _carry_out(self, key: Key, known: KnownJob, planned: Plan, now: float) -> None:
         self.rejections.keep_wanted(key, planned.actions)
         error: ApiError | None = None
-        refused = self.rejections.words(key)
+        refused = self.rejections.of(key)
         actions = self._actions_of_now(key, planned)
         try:
             await self.actuator.run(known.job, actions)
         except ApiError as caught:
             error = caught  # The status is true all the same, and the user should see it.
-        if self.rejections.words(key) != refused:
+        if self.rejections.of(key) != refused:
             self.queue.add(key)
         just_created = error is None and any(isinstance(action, CreatePod) for action in actions)
         pending_seconds = await self.status_writer.write(known, planned.status, just_created=just_created)
@@ -152,7 +152,7 @@ class Reconciler:
             warnings=self.questions.warnings(key),
             progress=self.progress.latest(key, rank0),
             silent_seconds=self.progress.silent_seconds(key, rank0),
-            rejections=self.rejections.words(key),
+            rejections=self.rejections.of(key),
         )
 
     def _is_overdue(self, key: Key) -> bool:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ddpjob_operator.core.model import Action, CreatePod, CreateService
+from ddpjob_operator.core.model import Action, CreatePod, CreateService, Rejection
 from ddpjob_operator.kube.workqueue import Key
 
 FIRST_RETRY_SECONDS = 1.0
@@ -13,7 +13,7 @@ LAST_RETRY_SECONDS = 30.0
 
 @dataclass(slots=True)
 class _Refused:
-    words: dict[str, str] = field(default_factory=dict)
+    rejections: dict[str, Rejection] = field(default_factory=dict)
     in_a_row: int = 0
     retry_at: float = 0.0
 
@@ -24,15 +24,15 @@ class Rejections:
     def __init__(self) -> None:
         self._refused: dict[Key, _Refused] = {}
 
-    def words(self, key: Key) -> Mapping[str, str]:
-        """The server's words by name of each object that it refused last."""
+    def of(self, key: Key) -> Mapping[str, Rejection]:
+        """By name of each object that the server refused last."""
         refused = self._refused.get(key)
-        return dict(refused.words) if refused else {}
+        return dict(refused.rejections) if refused else {}
 
-    def record(self, key: Key, words: Mapping[str, str]) -> None:
-        """A round of creations has ended with these refusals."""
+    def record(self, key: Key, rejections: Mapping[str, Rejection]) -> None:
+        """A round of creations has ended with these."""
         refused = self._refused.setdefault(key, _Refused())
-        refused.words |= words
+        refused.rejections |= rejections
         refused.in_a_row += 1
         delay = min(FIRST_RETRY_SECONDS * 2.0 ** min(refused.in_a_row - 1, 30), LAST_RETRY_SECONDS)
         refused.retry_at = time.monotonic() + delay
@@ -48,13 +48,13 @@ class Rejections:
         if refused is None:
             return
         wanted = {action.name for action in actions if isinstance(action, CreatePod | CreateService)}
-        refused.words = {name: text for name, text in refused.words.items() if name in wanted}
-        if not refused.words:
+        refused.rejections = {name: why for name, why in refused.rejections.items() if name in wanted}
+        if not refused.rejections:
             del self._refused[key]
 
     def name_is_free(self, namespace: str, name: str) -> list[Key]:
         """What had this name is gone. Gives the jobs that were refused it and may ask again at once."""
-        waiting = [key for key, refused in self._refused.items() if key[0] == namespace and name in refused.words]
+        waiting = [key for key, refused in self._refused.items() if key[0] == namespace and name in refused.rejections]
         for key in waiting:
             self._refused[key].retry_at = 0.0
         return waiting

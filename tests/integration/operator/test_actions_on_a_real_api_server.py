@@ -27,6 +27,7 @@ from ddpjob_operator.kube.store import Store
 from operator_cluster import Namespace, eventually
 
 QUOTAS = Resource(prefix="/api/v1", plural="resourcequotas")
+WEBHOOKS = Resource(prefix="/apis/admissionregistration.k8s.io/v1", plural="validatingwebhookconfigurations")
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Bench:
 
     @property
     def words(self) -> dict[str, str]:
-        return dict(self.rejections.words(self.key))
+        return {name: rejection.words for name, rejection in self.rejections.of(self.key).items()}
 
     def pod(self, rank: int) -> CreatePod:
         assert self.job.spec is not None
@@ -127,6 +128,32 @@ async def test_a_quota_becomes_the_server_s_words_until_nobody_wants_the_pod(ben
     assert bench.words
     bench.rejections.keep_wanted(bench.key, (bench.pod(1),))
     assert bench.words == {}
+
+
+@pytest.fixture
+async def broken_webhook(client: Client, namespace: Namespace) -> None:
+    """Pods of the namespace are to be asked about where nobody listens."""
+    webhook = {
+        "name": "nobody.listens.test",
+        "clientConfig": {"url": "https://127.0.0.1:1"},
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace.name}},
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}],
+        "failurePolicy": "Fail",
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    head = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration"}
+    await client.create(WEBHOOKS, None, {**head, "metadata": {"name": namespace.name}, "webhooks": [webhook]})
+
+
+@pytest.mark.usefixtures("broken_webhook")
+async def test_a_webhook_that_nobody_answers_is_a_failure_and_no_refusal(bench: Bench) -> None:
+    async def failed() -> str:  # the API server hears of a new webhook in a while
+        await bench.run(DeletePods(attempt=None), bench.pod(0))
+        return bench.words.get("j-1-0", "")
+
+    assert "failed calling webhook" in await eventually("the webhook to be in force", failed)
+    assert bench.rejections.of(bench.key)["j-1-0"].by_failure
 
 
 async def test_only_the_pod_that_was_seen_is_deleted(bench: Bench) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from builders import NOW, created, ended, job, observed, pod, running, with_status
 from ddpjob_operator.api.names import ConditionType, Phase, Reason
-from ddpjob_operator.core.model import CreatePod, CreateService, PatchService, ReadLog, Waiting
+from ddpjob_operator.core.model import CreatePod, CreateService, PatchService, ReadLog, Rejection, Waiting
 from ddpjob_operator.core.plan import plan
 
 
@@ -146,7 +146,7 @@ def test_a_pod_that_is_deleted_while_it_runs_is_told() -> None:
 
 
 def test_a_refused_pod_is_told_in_the_api_servers_words() -> None:
-    status = plan(observed(job(), rejections={"job-1-0": "denied by policy"}), NOW).status
+    status = plan(observed(job(), rejections={"job-1-0": Rejection("denied by policy")}), NOW).status
 
     assert (status.reason, status.message) == (
         Reason.POD_REJECTED,
@@ -160,7 +160,7 @@ def test_a_full_quota_is_told_in_numbers() -> None:
         " used: pods=1,requests.nvidia.com/gpu=8, limited: pods=1,requests.nvidia.com/gpu=8"
     )
     of = job(nodes=2)
-    status = plan(observed(of, pod(of, 0), rejections={"job-1-1": words}), NOW).status
+    status = plan(observed(of, pod(of, 0), rejections={"job-1-1": Rejection(words)}), NOW).status
 
     assert status.reason == Reason.QUOTA_EXCEEDED
     assert (status.message or "").startswith(

@@ -2,8 +2,8 @@ from dataclasses import replace
 
 from builders import ECHO, NOW, created, deleted, ended, job, observed, pod, program, with_status
 from ddpjob_operator.api.names import Phase, Reason
-from ddpjob_operator.core.give_back import HOLD_SECONDS, PAUSE_SECONDS
-from ddpjob_operator.core.model import Waiting
+from ddpjob_operator.core.give_back import HOLD_SECONDS, MAX_HOLD_SECONDS, PAUSE_SECONDS
+from ddpjob_operator.core.model import Rejection, Waiting
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.times import epoch_seconds
 
@@ -70,6 +70,19 @@ def test_a_gang_without_any_place_just_waits() -> None:
 
     made = plan(seen, NOW + 10**6)
     assert (made.status.attempt, made.wake_at) == (1, None)
+
+
+def test_an_api_server_that_fails_takes_no_places_until_it_has_failed_for_long() -> None:
+    """A minute of answers of 500 once cost a gang its places, and an attempt."""
+    of = job(nodes=2)
+    failing = {"job-1-1": Rejection("etcdserver: request timed out", by_failure=True)}
+    seen = observed(of, pod(of, 0), rejections=failing)
+    seen = with_status(seen, plan(seen, NOW).status)
+    assert plan(seen, NOW + 1.5 * HOLD_SECONDS).status.attempt == 1
+    assert plan(seen, NOW + 1.5 * MAX_HOLD_SECONDS).status.reason == Reason.GANG_GIVEN_BACK
+
+    refused = replace(seen, rejections={"job-1-1": Rejection("exceeded quota")})
+    assert plan(refused, NOW + 1.5 * HOLD_SECONDS).status.reason == Reason.GANG_GIVEN_BACK
 
 
 def test_ranks_that_time_out_for_others_without_a_place_are_no_failure() -> None:

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from builders import NOW, created, deleted, ended, job, observed, pod, running, with_status
 from ddpjob_operator.api.names import ConditionType, Phase, Reason
-from ddpjob_operator.core.model import DeleteJob, DeletePods
+from ddpjob_operator.core.model import DeleteJob, DeletePods, Rejection
 from ddpjob_operator.core.plan import plan
 
 
@@ -146,7 +146,7 @@ def test_a_suspended_job_on_a_lost_node_says_one_thing() -> None:
 
 def test_a_gang_that_is_refused_by_a_quota_does_not_wait_for_ever() -> None:
     of = job(nodes=2, deadlines={"queueSeconds": 10})
-    seen = observed(of, pod(of, 0), rejections={"job-1-1": "exceeded quota"})
+    seen = observed(of, pod(of, 0), rejections={"job-1-1": Rejection("exceeded quota")})
     seen = with_status(seen, plan(seen, NOW).status)
 
     assert plan(seen, NOW + 9).status.reason == Reason.QUOTA_EXCEEDED
@@ -154,13 +154,22 @@ def test_a_gang_that_is_refused_by_a_quota_does_not_wait_for_ever() -> None:
 
 
 def test_a_gang_that_admission_refuses_for_longer_than_it_may_start_fails() -> None:
-    seen = observed(job(deadlines={"startSeconds": 30}), rejections={"job-1-0": "denied by policy"})
+    seen = observed(job(deadlines={"startSeconds": 30}), rejections={"job-1-0": Rejection("denied by policy")})
     seen = with_status(seen, plan(seen, NOW).status)
 
     assert plan(seen, NOW + 29).status.phase == Phase.PENDING
     status = plan(seen, NOW + 30).status
     assert (status.phase, status.reason) == (Phase.FAILED, Reason.POD_REJECTED)
     assert "denied by policy" in (status.message or "")
+
+
+def test_a_gang_waits_for_a_webhook_that_is_down_for_as_long_as_it_is() -> None:
+    down = {"job-1-0": Rejection("Internal error occurred: failed calling webhook", by_failure=True)}
+    seen = observed(job(deadlines={"startSeconds": 30}), rejections=down)
+    seen = with_status(seen, plan(seen, NOW).status)
+
+    assert plan(seen, NOW + 10**6).status.reason == Reason.POD_REJECTED
+    assert plan(seen, NOW + 10**6).status.phase == Phase.PENDING
 
 
 def test_an_attempt_that_ended_by_a_deadline_names_no_rank() -> None:

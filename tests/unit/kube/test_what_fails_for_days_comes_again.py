@@ -1,5 +1,6 @@
 """A delay that doubles overflows after a thousand failures, which is half a day of a full quota."""
 
+from ddpjob_operator.core.model import Rejection
 from ddpjob_operator.kube.rejections import LAST_RETRY_SECONDS as LAST_REJECTION_SECONDS
 from ddpjob_operator.kube.rejections import Rejections
 from ddpjob_operator.kube.workqueue import LAST_RETRY_SECONDS, WorkQueue
@@ -18,6 +19,6 @@ async def test_a_pass_that_fails_all_the_time_comes_again() -> None:
 def test_a_pod_that_is_refused_all_the_time_is_asked_for_again() -> None:
     rejections = Rejections()
     for _ in range(2000):
-        rejections.record(KEY, {"pod": "exceeded quota"})
+        rejections.record(KEY, {"pod": Rejection("exceeded quota")})
 
     assert 0 < rejections.seconds_to_retry(KEY) <= LAST_REJECTION_SECONDS

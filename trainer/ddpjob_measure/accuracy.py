@@ -88,12 +88,8 @@ def run(given: argparse.Namespace) -> int:
     plot.check_available()
     path, facts, series = options.record_path(given), surroundings(), Series()
     facts |= {"recipe": given.recipe, "ranks": given.ranks, "set": " ".join(given.set) or "nothing"}
-    with tempfile.TemporaryDirectory() as scratch:
-        environ: dict[str, str] = {}
-        if given.recipe != images.DIGITS:
-            wanted = {"num_train": given.train_images, "num_test": given.test_images}
-            folder, facts["data"] = images.photographs(Path(scratch), [given.recipe], **wanted)
-            environ[contract.DDPJOB_DATA_DIR] = str(folder)
+    wanted = {"num_train": given.train_images, "num_test": given.test_images}
+    with images.photographs([given.recipe], **wanted) as (environ, facts["data"]):
         found = [
             series.result(f"{given.recipe}, seed {seed}", partial(train, given, seed, environ)) for seed in given.seeds
         ]

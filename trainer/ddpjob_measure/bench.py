@@ -1,12 +1,10 @@
 """`bench`: the plain DDP script and this trainer, side by side in one run, on the same network, images and batch."""
 
 import argparse
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import get_args
 
 import torch
@@ -16,7 +14,6 @@ from ddpjob_measure.options import positive
 from ddpjob_measure.series import Series
 from ddpjob_measure.surroundings import surroundings
 from ddpjob_measure.task import Figures, Task
-from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_trainer import config, recipes
 
@@ -72,14 +69,12 @@ def run(given: argparse.Namespace) -> int:
         raise ConfigError(f"--batch is {given.batch}; expected at most {MAX_IMAGES}, as there are no more images")
     path, facts, series = options.record_path(given), surroundings(), Series()
     rows: list[tuple[Contender, Figures]] = []
-    with tempfile.TemporaryDirectory() as scratch:
-        everyone = list(contenders(given))
-        num_train = max(num_samples(contender.task) for contender in everyone)
-        if num_train > MAX_IMAGES:
-            series.notes.append("Epochs end within a run, which costs the plain script alone: measure fewer steps.")
-        folder, facts["data"] = images.provide(Path(scratch), given.recipes, num_train=min(MAX_IMAGES, num_train))
-        facts["plain_dataloader_workers"] = given.workers
-        environ = {contract.DDPJOB_DATA_DIR: str(folder)}
+    everyone = list(contenders(given))
+    num_train = max(num_samples(contender.task) for contender in everyone)
+    if num_train > MAX_IMAGES:
+        series.notes.append("Epochs end within a run, which costs the plain script alone: measure fewer steps.")
+    facts["plain_dataloader_workers"] = given.workers
+    with images.provided(given.recipes, num_train=min(MAX_IMAGES, num_train)) as (environ, facts["data"]):
         for num_ranks, contender in product(series.that_fit(given.ranks), everyone):
             run_it = partial(processes.run, contender.task, world_size=num_ranks, environ=environ)
             if figures := series.result(f"{contender.name}, {num_ranks} ranks", run_it):
@@ -115,8 +110,8 @@ def contenders(given: argparse.Namespace) -> Iterator[Contender]:
             windows=given.windows,
         )
         if recipe in WITH_YARDSTICK:
-            options = {"num_workers": given.workers}
-            yield Contender(name=f"plain {recipe}", recipe=recipe, task=replace(task, program="plain", options=options))
+            plain = replace(task, program="plain", options={"num_workers": given.workers})
+            yield Contender(name=f"plain {recipe}", recipe=recipe, task=plain)
         for profile in given.profiles:
             yield Contender(
                 name=f"trainer {recipe} {profile}",

@@ -1,15 +1,12 @@
 """`buckets`: DDP's bucket plan for a recipe, and how much of the all-reduce hides behind backward."""
 
 import argparse
-import tempfile
-from pathlib import Path
 from typing import Any, get_args
 
 from ddpjob_measure import images, processes, record
 from ddpjob_measure.options import positive
 from ddpjob_measure.surroundings import headline, surroundings
 from ddpjob_measure.task import Figures, Task
-from ddpjob_ranks import contract
 from ddpjob_trainer import config
 
 
@@ -26,11 +23,7 @@ def run(given: argparse.Namespace) -> int:
     """Measure and print."""
     keys = {"recipe": given.recipe, "globalBatchSize": given.batch, "bucketCapMb": given.bucket_cap_mb}
     task = Task(program="buckets", config=keys, warmup_steps=1, steps=given.steps, windows=1)
-    with tempfile.TemporaryDirectory() as scratch:
-        environ: dict[str, str] = {}
-        if given.recipe != images.DIGITS:
-            folder, _ = images.provide(Path(scratch), [given.recipe], num_train=given.batch)
-            environ[contract.DDPJOB_DATA_DIR] = str(folder)
+    with images.provided([given.recipe], num_train=given.batch) as (environ, _):
         figures = processes.run(task, world_size=given.ranks, environ=environ)
     print(headline(surroundings()))
     print("\n" + report(figures, given.recipe))

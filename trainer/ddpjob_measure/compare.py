@@ -1,9 +1,7 @@
 """`compare`: DataParallel against DistributedDataParallel, options of the latter, and what SyncBatchNorm costs."""
 
 import argparse
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, get_args
 
 import torch
@@ -12,7 +10,6 @@ from ddpjob_measure import images, processes, record
 from ddpjob_measure.options import positive
 from ddpjob_measure.surroundings import headline, surroundings
 from ddpjob_measure.task import Figures, Task
-from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_trainer import config
 
@@ -58,11 +55,7 @@ def run(given: argparse.Namespace) -> int:
         raise ConfigError(f"compare ddp-options: --ranks is {given.ranks}; options of DDP show with two ranks or more")
     if given.recipe is None:  # the digits' gradients fit into one bucket of any size
         given.recipe = "resnet18-cifar10" if given.subject == "ddp-options" else images.DIGITS
-    with tempfile.TemporaryDirectory() as scratch:
-        environ: dict[str, str] = {}
-        if given.recipe != images.DIGITS:
-            folder, _ = images.provide(Path(scratch), [given.recipe], num_train=given.batch)
-            environ[contract.DDPJOB_DATA_DIR] = str(folder)
+    with images.provided([given.recipe], num_train=given.batch) as (environ, _):
         measured = [
             (name, processes.run(task, world_size=num_ranks, environ=environ)) for name, task, num_ranks in cases(given)
         ]

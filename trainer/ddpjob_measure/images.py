@@ -1,8 +1,10 @@
 """Images to measure on, in the layout that the image recipes read."""
 
+import contextlib
 import os
 import tarfile
-from collections.abc import Collection
+import tempfile
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,42 +23,51 @@ DIGITS, SYNTHETIC, LARGE = "digits", "resnet50-224-synthetic", "resnet50-224"
 FEW = 20
 
 
-def provide(folder: Path, recipes: Collection[str], *, num_train: int) -> tuple[Path, str]:
-    """A folder of images to time trainings of these recipes on and what is in it: real ones, or else random pixels.
+@contextlib.contextmanager
+def provided(recipes: Collection[str], *, num_train: int) -> Iterator[tuple[dict[str, str], str]]:
+    """Images to time trainings of these recipes on: real ones, or else random pixels.
 
-    Args:
-        folder: An empty folder to put images in, where they have to be made.
-        recipes: Their names.
-        num_train: Least number of training images to put there.
+    Gives the environment in which trainings find them, and what they are. `num_train` is the least number of training
+    images where they have to be made.
 
     Raises:
         ConfigError: images of that size are not for these recipes.
     """
-    if os.environ.get(contract.DDPJOB_DATA_DIR) or _archive():
-        return photographs(folder, recipes, num_train=num_train, num_test=FEW)
-    _check_size(recipes)
-    _draw(folder, {"train": _per_class(num_train), "test": _per_class(FEW)})
-    return folder, f"{_per_class(num_train) * NUM_CLASSES} synthetic images of CIFAR-10's size (random pixels)"
+    at_hand = os.environ.get(contract.DDPJOB_DATA_DIR) or _archive()
+    if at_hand or not _needed(recipes):
+        with photographs(recipes, num_train=num_train, num_test=FEW) as found:
+            yield found
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        _draw(Path(folder), {"train": _per_class(num_train), "test": _per_class(FEW)})
+        what = f"{_per_class(num_train) * NUM_CLASSES} synthetic images of CIFAR-10's size (random pixels)"
+        yield {contract.DDPJOB_DATA_DIR: folder}, what
 
 
-def photographs(folder: Path, recipes: Collection[str], *, num_train: int, num_test: int) -> tuple[Path, str]:
+@contextlib.contextmanager
+def photographs(recipes: Collection[str], *, num_train: int, num_test: int) -> Iterator[tuple[dict[str, str], str]]:
     """The same of real images alone: those of DDPJOB_DATA_DIR, or a part of the archive.
 
     Raises:
         ConfigError: there are none, or not for these recipes.
     """
-    _check_size(recipes)
+    if not _needed(recipes):
+        yield {}, "the recipe's own"
+        return
     if given := os.environ.get(contract.DDPJOB_DATA_DIR):
-        return Path(given), f"the images of {given}"
+        yield {contract.DDPJOB_DATA_DIR: given}, f"the images of {given}"
+        return
     archive = _archive()
     if archive is None:
         raise ConfigError(
             f"no images: name a folder of them in {contract.DDPJOB_DATA_DIR}, or in {TEST_DATA} one that holds {ARCHIVE}"
         )
     num_by_split = {"train": _per_class(num_train), "test": _per_class(num_test)}
-    _unpack(archive, folder, num_by_split)
     told = {split: num * NUM_CLASSES for split, num in num_by_split.items()}
-    return folder, f"CIFAR-10 (JPEG copy), {told['train']} training images, {told['test']} held out"
+    with tempfile.TemporaryDirectory() as folder:
+        _unpack(archive, Path(folder), num_by_split)
+        what = f"CIFAR-10 (JPEG copy), {told['train']} training images, {told['test']} held out"
+        yield {contract.DDPJOB_DATA_DIR: folder}, what
 
 
 def _archive() -> Path | None:
@@ -64,12 +75,14 @@ def _archive() -> Path | None:
     return archive if folder and (archive := Path(folder, ARCHIVE)).exists() else None
 
 
-def _check_size(recipes: Collection[str]) -> None:
+def _needed(recipes: Collection[str]) -> bool:
+    """Whether any of them reads images. Raises ConfigError where it needs larger ones than there are."""
     if LARGE in recipes and not os.environ.get(contract.DDPJOB_DATA_DIR):
         raise ConfigError(
             f"{LARGE}: there are no photographs to measure on; name a folder of them in {contract.DDPJOB_DATA_DIR}, or"
             f" measure {SYNTHETIC}"
         )
+    return not set(recipes) <= {DIGITS, SYNTHETIC}
 
 
 def _per_class(num: int) -> int:

@@ -2,11 +2,9 @@
 
 import argparse
 import contextlib
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import get_args
 
 from ddpjob_measure import images, jobs, options, plot, processes, record
@@ -14,7 +12,6 @@ from ddpjob_measure.options import positive
 from ddpjob_measure.series import Series
 from ddpjob_measure.surroundings import surroundings
 from ddpjob_measure.task import Figures, Task
-from ddpjob_ranks import contract
 from ddpjob_trainer import config
 
 #: Gives the figures of a task on so many ranks.
@@ -71,12 +68,8 @@ def _runner(given: argparse.Namespace, facts: dict[str, str | int | float]) -> I
         facts["cluster"] = str(given.kubeconfig)
         yield jobs.Cluster.of(given).run
         return
-    with tempfile.TemporaryDirectory() as scratch:
-        environ: dict[str, str] = {}
-        if given.recipe != images.DIGITS:
-            num_train = max(given.batch, given.share * max(given.processes, default=1))
-            folder, facts["data"] = images.provide(Path(scratch), [given.recipe], num_train=num_train)
-            environ[contract.DDPJOB_DATA_DIR] = str(folder)
+    num_train = max(given.batch, given.share * max(given.processes, default=1))
+    with images.provided([given.recipe], num_train=num_train) as (environ, facts["data"]):
         yield lambda task, world_size: processes.run(task, world_size=world_size, environ=environ)
 
 

@@ -188,14 +188,21 @@ class TrainerConfig(BaseModel):
         """How long ranks may stand still."""
         return Limits(first_step_seconds=self.first_step_timeout_seconds, step_seconds=self.step_timeout_seconds)
 
-    def for_world_size(self, world_size: int) -> Self:
-        """The same with the global batch size, and the learning rate that follows it, of that many ranks."""
+    def for_world_size(self, world_size: int) -> "TrainerConfig":
+        """The same with the global batch size, and the learning rate that follows it, of that many ranks.
+
+        Raises:
+            ConfigError: one of them is out of its bounds.
+        """
         if not self.per_process_batch_size:
             return self
-        changed: dict[str, Any] = {"global_batch_size": self.per_process_batch_size * world_size}
-        if "learning_rate" not in self.model_fields_set:
-            changed["learning_rate"] = _linear_learning_rate({"recipe": self.recipe, **changed})
-        return self.model_copy(update=changed)
+        values = self.model_dump(by_alias=True, exclude_unset=True, exclude={"per_process_batch_size"})
+        try:
+            made = parse_config({**values, "globalBatchSize": self.per_process_batch_size * world_size})
+        except ConfigError as error:
+            where = f"with perProcessBatchSize {self.per_process_batch_size} on {world_size} ranks"
+            raise ConfigError(f"{error} ({where})") from None
+        return made.model_copy(update={"per_process_batch_size": self.per_process_batch_size})
 
 
 def parse_config(values: object) -> TrainerConfig:

@@ -1,3 +1,4 @@
+import contextlib
 import json
 
 import pytest
@@ -42,7 +43,7 @@ def fails_on(monkeypatch):
         )
 
     monkeypatch.setattr("ddpjob_measure.processes.run", run)
-    monkeypatch.setattr("ddpjob_measure.images.provide", lambda folder, *_, **__: (folder, "none"))
+    monkeypatch.setattr("ddpjob_measure.images.provided", lambda *_, **__: contextlib.nullcontext(({}, "none")))
     return failing
 
 

@@ -1,21 +1,27 @@
+from pathlib import Path
+
 from ddpjob_measure import images
 from ddpjob_recipes.resnet_cifar10 import RECIPES
 
 
-def test_without_data_synthetic_images_are_drawn_and_said_to_be(tmp_path, monkeypatch):
+def test_without_data_synthetic_images_are_drawn_and_said_to_be(monkeypatch):
     monkeypatch.delenv("DDPJOB_DATA_DIR", raising=False)
     monkeypatch.delenv("DDPJOB_TEST_DATA", raising=False)
 
-    folder, what = images.provide(tmp_path, ["digits"], num_train=25)
+    with images.provided(["resnet18-cifar10"], num_train=25) as (environ, what):
+        assert what == "30 synthetic images of CIFAR-10's size (random pixels)"
+        assert len(RECIPES["resnet18-cifar10"].load(Path(environ["DDPJOB_DATA_DIR"])).train) == 30
 
-    assert what == "30 synthetic images of CIFAR-10's size (random pixels)"
-    assert len(RECIPES["resnet18-cifar10"].load(folder).train) == 30
+
+def test_a_recipe_with_data_of_its_own_needs_no_images(monkeypatch):
+    monkeypatch.setenv("DDPJOB_DATA_DIR", "/nowhere")
+
+    with images.provided(["digits", "resnet50-224-synthetic"], num_train=25) as found:
+        assert found == ({}, "the recipe's own")
 
 
 def test_a_folder_of_the_users_is_taken_as_it_is(tmp_path, monkeypatch):
     monkeypatch.setenv("DDPJOB_DATA_DIR", str(tmp_path))
 
-    assert images.provide(tmp_path / "unused", ["resnet50-224"], num_train=10) == (
-        tmp_path,
-        f"the images of {tmp_path}",
-    )
+    with images.provided(["resnet50-224"], num_train=10) as found:
+        assert found == ({"DDPJOB_DATA_DIR": str(tmp_path)}, f"the images of {tmp_path}")

@@ -27,6 +27,16 @@ def test_a_batch_for_each_process_makes_the_global_batch_and_its_learning_rate(w
     assert made.recipe == "resnet18-cifar10"
 
 
+@pytest.mark.parametrize(
+    ("ranks", "wrong"), [(17_000, "globalBatchSize is 1088000"), (10_000, "learningRate is 500.0")]
+)
+def test_a_batch_for_each_process_that_is_too_large_for_so_many_ranks_is_refused(ranks, wrong):
+    with pytest.raises(
+        ConfigError, match=rf"(?s)^config: {wrong};.* \(with perProcessBatchSize 64 on {ranks} ranks\)$"
+    ):
+        config(perProcessBatchSize=64).for_world_size(ranks)
+
+
 def test_without_it_the_number_of_ranks_changes_nothing():
     assert config(globalBatchSize=96).for_world_size(7) == config(globalBatchSize=96)
 

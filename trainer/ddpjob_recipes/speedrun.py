@@ -129,7 +129,7 @@ def predict(network: nn.Module, images_BCHW: torch.Tensor) -> torch.Tensor:
     """
     height, width = images_BCHW.shape[2:]
     padded = functional.pad(images_BCHW, (1, 1, 1, 1), mode="reflect")
-    corners = (padded[:, :, :height, :width], padded[:, :, 2:, 2:])
+    corners = (padded[:, :, :height, :width].contiguous(), padded[:, :, 2:, 2:].contiguous())  # or compiled once more
     views = [(0.5, images_BCHW), *((0.25, corner) for corner in corners)]
     logits = [weight / 2 * (network(view) + network(view.flip(3))) for weight, view in views]
     return torch.stack(logits).sum(dim=0)

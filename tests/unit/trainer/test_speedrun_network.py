@@ -72,3 +72,15 @@ def test_a_run_that_goes_on_with_another_rate_has_the_decay_of_that_rate():
     resumed.load_state_dict(optimizer(0.24).state_dict())
     for group, expected in zip(resumed.param_groups, fresh.param_groups, strict=True):
         assert group["weight_decay"] == expected["weight_decay"]
+
+
+def test_all_views_have_one_layout_so_one_compiled_network_takes_them_all():
+    """Views of two layouts cost a second compilation of each shape of batch."""
+    strides = set()
+
+    def network(view):
+        strides.add(view.stride())
+        return view.flatten(1)
+
+    predict(network, torch.rand(2, 3, 32, 32))
+    assert len(strides) == 1

@@ -73,12 +73,19 @@ def check_shares(model: nn.Module, sampling: Sampling, *, world_size: int) -> No
     needed = 1 if synchronised else 2
     if not synchronised and not any(isinstance(module, BATCH_NORMS) for module in model.modules()):
         return
-    last = sampling.num_samples - (sampling.steps_per_epoch - 1) * sampling.global_batch_size
-    smallest = last // world_size
-    if smallest < needed:
+    num_samples, size = sampling.num_samples, sampling.global_batch_size
+    last = last_batch_size(num_samples, size)
+    if last // world_size < needed:
+        fitting = (n for n in range(1, num_samples + 1) if last_batch_size(num_samples, n) // world_size >= needed)
+        nearest = min(fitting, key=lambda n: abs(n - size), default=None)
         raise ConfigError(
-            f"globalBatchSize {sampling.global_batch_size}: the last step of an epoch of {sampling.num_samples} samples"
-            f" has {last}, which leaves a rank of {world_size} with {smallest}; the model's"
-            f" {'SyncBatchNorm' if synchronised else 'BatchNorm'} needs {needed} or more on each rank: choose another"
-            " globalBatchSize, or fewer ranks" + ("" if synchronised else ", or syncBatchNorm: true")
+            f"globalBatchSize {size}: the last step of an epoch of {num_samples} samples has {last}, which leaves a rank of"
+            f" {world_size} with {last // world_size}; the model's {'SyncBatchNorm' if synchronised else 'BatchNorm'} needs"
+            f" {needed} or more on each rank: {f'set globalBatchSize to {nearest}, or ' if nearest else ''}take fewer ranks"
+            + ("" if synchronised else ", or, on GPUs, set syncBatchNorm to true")
         )
+
+
+def last_batch_size(num_samples: int, global_batch_size: int) -> int:
+    """Samples in the last step of an epoch."""
+    return (num_samples - 1) % global_batch_size + 1

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -134,4 +136,7 @@ def test_shares_too_small_for_batch_norm_are_refused(num_samples, batch, world_s
         return
     with pytest.raises(ConfigError, match=told) as caught:
         check_shares(model, plan, world_size=world_size)
-    assert "choose another globalBatchSize" in str(caught.value)
+    advised = re.search(r"set globalBatchSize to (\d+)", str(caught.value))
+    assert bool(advised) is (num_samples >= 2 * world_size)
+    if advised:
+        check_shares(model, sampling(num_samples, int(advised[1])), world_size=world_size)

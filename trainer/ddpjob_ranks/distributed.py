@@ -38,8 +38,11 @@ OUT_OF_MEMORY = re.compile(
     r"can't allocate memory|(Cuda failure|CUDA error).*out of memory|CUBLAS_STATUS_ALLOC_FAILED", re.DOTALL
 )
 
-#: What NCCL tells of this rank's own GPU or tensors.
-OWN_FAULT = re.compile(r"Cuda failure|requires CUDA tensors")
+#: What NCCL tells of this rank's own GPU, tensors, shared memory or call.
+OWN_FAULT = re.compile(
+    r"Cuda failure|requires CUDA tensors|shared memory segment|No space left on device|ncclInvalid(Usage|Argument)"
+    r"|Duplicate GPU detected"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +124,9 @@ def join(met: Rendezvous) -> Iterator[Gang]:
     # gloo would bind to what the host's own name resolves to, which is loopback or nothing on some hosts.
     if interface := _interface(worker):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+    # The backend that torch makes of "nccl" by itself since 2.15 has the computation wait for each bucket of gradients
+    # (nccl2/WorkNCCL.cpp, getFuture), so that no all-reduce would overlap with backward. Untested: no GPUs were at hand.
+    os.environ.setdefault("TORCH_DIST_USE_NCCL2", "0")
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         store=met.store,

@@ -1,6 +1,7 @@
 # ruff: noqa: N806 - arrays carry their shape in their name
 """Small images, all decoded once and kept on the device: sets of one image size that fit there."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from io import BytesIO
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ddpjob_ranks.cpus import available_cpus
+from ddpjob_ranks.cpus import cpus_of_this_rank
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_recipes.folder import EncodedImages
 from ddpjob_recipes.pack import open_images
@@ -32,7 +33,7 @@ def load(path: Path, *, preparation: Preparation) -> DataSet:
 
 
 def _decode_all(images: EncodedImages, preparation: Preparation) -> Split:
-    with ThreadPoolExecutor(available_cpus()) as pool:  # decoding releases the GIL
+    with ThreadPoolExecutor(cpus_of_this_rank(os.environ)) as pool:  # decoding releases the GIL
         decoded = list(pool.map(partial(decode, images), range(len(images.labels)), chunksize=256))
     for sample, image in enumerate(decoded):
         if image.shape != decoded[0].shape:

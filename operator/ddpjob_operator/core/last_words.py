@@ -27,17 +27,22 @@ _ECHO = re.compile(
     r"DistNetworkError|DistBackendError|DistStoreError|Connection (?:closed|reset) by peer"
     r"|Broken pipe|Timed out waiting \d+ms for|Socket Timeout|NCCL (?:error|WARN)|ncclRemoteError|ncclSystemError"
     r"|Watchdog caught collective operation timeout|heartbeat timeout|gloo/transport|RendezvousConnectionError"
+    r"|NCCL operation timed out|nccl hit async error|remote process exited"
     r"|recvValue failed|sendBytes failed|failed to recv|The client socket has (?:failed|timed out)",
     re.IGNORECASE,
 )
 
-
-#: The error of a rank 0 that cannot listen, in the same class of exceptions.
-_OWN_PORT = re.compile(r"server socket has failed to listen|EADDRINUSE|Address already in use", re.IGNORECASE)
-#: Of these, the ones that say that nobody answered in time, rather than that a connection broke.
+#: What is this rank's own trouble in the same classes of exceptions: a rank 0 that cannot listen, a GPU, memory that
+#: NCCL shares between processes, a call that NCCL does not take.
+_OWN_FAULT = re.compile(
+    r"server socket has failed to listen|EADDRINUSE|Address already in use|Cuda failure|shared memory segment"
+    r"|No space left on device|ncclInvalid(?:Usage|Argument)|Duplicate GPU detected",
+    re.IGNORECASE,
+)
+#: Of the echoes, the ones that say that nobody answered in time, rather than that a connection broke.
 _TIMEOUT = re.compile(
     r"Timed out waiting \d+ms for|Socket Timeout|collective operation timeout|heartbeat timeout|wait timeout after"
-    r"|client socket has timed out|Timed out after \d+ seconds",
+    r"|client socket has timed out|Timed out after \d+ seconds|NCCL operation timed out",
     re.IGNORECASE,
 )
 #: Memory that was asked for and not to be had: of the GPU, of torch's CPU allocator, of C++, of Python.
@@ -63,7 +68,7 @@ def printable(text: str) -> str:
 
 def is_echo(words: str) -> bool:
     """Whether an exception is what a rank says when another one went away."""
-    return _ECHO.search(words) is not None and _OWN_PORT.search(words) is None
+    return _ECHO.search(words) is not None and _OWN_FAULT.search(words) is None
 
 
 def is_timeout(words: str) -> bool:

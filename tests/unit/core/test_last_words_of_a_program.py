@@ -101,7 +101,26 @@ def test_a_lone_echo_is_told_as_it_is_and_known_as_one() -> None:
     assert is_echo(words)
 
 
-@pytest.mark.parametrize("words", ["ValueError: boom", "KeyError: 'x'", "ConnectionError: no such dataset", ""])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "RuntimeError: NCCL operation timed out",
+        "[E] [rank 1] nccl hit async error on rank 1: remote process exited or there was a network error",
+    ],
+)
+def test_what_the_newer_nccl_backend_says_of_a_lost_rank_is_an_echo(words) -> None:
+    assert is_echo(words)
+
+
+SHARED_MEMORY = (
+    "torch.distributed.DistBackendError: NCCL error: unhandled system error, ncclSystemError\n"
+    "Error while creating shared memory segment /dev/shm/nccl-x (size 9637888), error: No space left on device (28)"
+)
+
+
+@pytest.mark.parametrize(
+    "words", ["ValueError: boom", "KeyError: 'x'", "ConnectionError: no such dataset", SHARED_MEMORY, ""]
+)
 def test_a_programs_own_error_is_no_echo(words) -> None:
     assert not is_echo(words)
 

@@ -44,6 +44,8 @@ def test_rank_0_shows_other_hosts_no_loopback(monkeypatch, world_size, to_elsewh
         (dist.DistBackendError("NCCL error: unhandled cuda error\nLast error:\nCuda failure 2 'out of memory'"), False),
         (dist.DistBackendError("NCCL error: unhandled cuda error\nCuda failure 700 'an illegal memory access'"), False),
         (RuntimeError("ProcessGroupNCCL requires CUDA tensors"), False),
+        (dist.DistBackendError("NCCL error: ncclSystemError\nError while creating shared memory segment"), False),
+        (dist.DistBackendError("NCCL error: ncclInvalidUsage\nDuplicate GPU detected"), False),
         (dist.DistNetworkError("The client socket has timed out after 600000ms while trying to connect"), True),
         (dist.DistNetworkError("The server socket has failed to listen: EADDRINUSE"), False),
         (RuntimeError("shape '[2, 3]' is invalid for input of size 5"), False),

@@ -187,10 +187,12 @@ class Watchdog:
         _poll(lambda: store.check([f"done/{rank}" for rank in answered]), seconds)
 
     def _dump_flight_recorder(self) -> None:
-        """What torch recorded of the last collectives, for its fr_trace (nccl2 is its NCCL; run on no GPU yet)."""
+        """What torch recorded of the last collectives, for its fr_trace (that of NCCL has run on no GPU yet)."""
         if folder := os.environ.get(contract.DDPJOB_EVENTS_DIR):
-            for backend in ("gloo", "nccl2") if torch.cuda.is_available() else ("gloo",):
-                dump = c10d._dump_fr_trace(backend=backend)
+            dumps = {"gloo": c10d._dump_fr_trace(backend="gloo")}
+            if torch.cuda.is_available():
+                dumps["nccl"] = c10d._dump_nccl_trace()  # type: ignore[attr-defined] # not in its stubs
+            for backend, dump in dumps.items():
                 (Path(folder) / f"flight-recorder-{backend}-{self._rank}").write_bytes(dump)
 
     # After a lost connection.

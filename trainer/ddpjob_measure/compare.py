@@ -20,6 +20,7 @@ DDP_OPTIONS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, bool]]] = {
     "gradient_as_bucket_view=False": ({}, {"gradient_as_bucket_view": False}),
     "forward_sync_buffers=True": ({}, {"forward_sync_buffers": True}),
     "static_graph=True": ({}, {"static_graph": True}),
+    "batched_grad_copy=True": ({}, {"batched_grad_copy": True}),
     "bucketCapMb 1": ({"bucketCapMb": 1}, {}),
     "bucketCapMb 100": ({"bucketCapMb": 100}, {}),
     "gradientCompression bf16": ({"gradientCompression": "bf16"}, {}),

@@ -32,8 +32,9 @@ class Muon(torch.optim.Optimizer):
                 continue
             updates = self._nesterov(parameters, group)
             if group["orthogonal"]:
-                for parameter in parameters:  # to a norm of sqrt(filters): the direction alone is learned
-                    parameter.mul_(len(parameter) ** 0.5 / parameter.norm())
+                # To a norm of sqrt(filters): the direction alone is learned.
+                torch._foreach_div_(parameters, torch._foreach_norm(parameters))
+                torch._foreach_mul_(parameters, [len(parameter) ** 0.5 for parameter in parameters])
                 updates = orthogonalised(updates)
             torch._foreach_add_(parameters, updates, alpha=-group["lr"])
 
@@ -82,6 +83,5 @@ def _newton_schulz(matrices_FRC: torch.Tensor) -> torch.Tensor:
     a, b, c = COEFFICIENTS
     for _ in range(ROUNDS):
         squared = x @ x.mT
-        x = a * x + (b * squared + c * squared @ squared) @ x
-    orthogonal_FRC: torch.Tensor = x.mT if tall else x
-    return orthogonal_FRC
+        x = torch.baddbmm(x, torch.baddbmm(squared, squared, squared, beta=b, alpha=c), x, beta=a)
+    return (x.mT if tall else x).to(matrices_FRC.dtype)  # autocast multiplies in bfloat16, which halves the time

@@ -104,7 +104,8 @@ class Training:
             timer.watch_gradients(loss)
         torch.autograd.backward(loss)
         timer.enter(Phase.OPTIMIZER)
-        optimizer.step()
+        with self.numerics.autocast():  # for optimizers that multiply matrices
+            optimizer.step()
         timer.enter(Phase.LOG, step=step + 1)
         return loss.detach()
 

@@ -83,14 +83,15 @@ generate: $(VENV)/dev.stamp ## Write the CRD, the plain manifests and the README
 
 LOCK := $(VENV)/uv/bin/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-header --quiet
+IMAGE := --excludes requirements/images-exclude.txt --constraint requirements/dev.lock
 
 .PHONY: lock
-lock: | $(BIN)/python ## Write requirements/*.lock anew from pyproject.toml
+lock: | $(BIN)/python ## Write requirements/*.lock from pyproject.toml; versions that still fit are kept
 	@test -x $(VENV)/uv/bin/uv || { $(PYTHON) -m venv $(VENV)/uv && $(VENV)/uv/bin/pip install --quiet uv; }
 	@$(LOCK) --all-extras --group dev --output-file requirements/dev.lock
-	@$(LOCK) --extra operator --constraint requirements/dev.lock --output-file requirements/operator.lock
-	@$(LOCK) --extra trainer --constraint requirements/dev.lock --output-file requirements/trainer.lock
-	@$(LOCK) --extra trainer --extra cli --group build --constraint requirements/dev.lock --output-file requirements/demo.lock
+	@$(LOCK) --extra operator $(IMAGE) --output-file requirements/operator.lock
+	@$(LOCK) --extra trainer $(IMAGE) --output-file requirements/trainer.lock
+	@$(LOCK) --extra trainer --group build --constraint requirements/dev.lock --output-file requirements/demo.lock
 
 # --- A real cluster ---------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,9 @@
 """`ddpjob run --local`: from a file to a verdict."""
 
 import asyncio
+import importlib.util
 import signal
+import sys
 import time
 from datetime import datetime
 from pathlib import Path
@@ -33,6 +35,11 @@ def run_local(path: Path, *, verbose: bool) -> int:
     manifest = read_manifest(path)
     if manifest.spec.suspend:
         raise ManifestError(f"{path}: spec.suspend is true, so nothing would run; set it to false")
+    if manifest.spec.trainer is not None and importlib.util.find_spec("torch") is None:
+        raise ManifestError(
+            f"{path}: spec.trainer runs the built-in trainer, whose packages are not installed in {sys.prefix}:"
+            " install ddpjob with the extra trainer (in a checkout: pip install '.[trainer]')"
+        )
     with Display(processes_per_node=manifest.spec.processes, verbose=verbose) as display:
         if manifest.others:
             display.say(f"a local run ignores of the file: {', '.join(manifest.others)}", style="dim")

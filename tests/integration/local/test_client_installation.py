@@ -1,0 +1,88 @@
+"""`pip install .` without extras installs a working `ddpjob` command, and neither torch nor the operator's libraries."""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[3]
+EXAMPLES = REPOSITORY / "manifests/examples"
+
+#: A job that needs nothing but Python.
+JOB = """
+apiVersion: ddpjob.dev/v1alpha1
+kind: DDPJob
+metadata: {name: hello}
+spec:
+  nodes: 2
+  image: example.org/none
+  command: [python3, -c, "import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])"]
+"""
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Runs a program of a fresh virtual environment that holds the project's wheel and its dependencies."""
+    folder = tmp_path_factory.mktemp("installation")
+    source, environment = folder / "source", folder / "venv"
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(REPOSITORY / name, source)
+    for name in ("operator", "trainer"):
+        shutil.copytree(REPOSITORY / name, source / name, ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
+    # A constraint only holds the versions still: which packages are installed is the wheel's own decision.
+    pins = re.findall(r"^[\w.-]+==\S+(?: ;[^\\]*)?", (REPOSITORY / "requirements/dev.lock").read_text(), re.MULTILINE)
+    (folder / "pins.txt").write_text("\n".join(pins))
+
+    def run(program: str, *arguments: str | Path, cwd: Path = folder) -> "subprocess.CompletedProcess[str]":
+        command = [environment / "bin" / program, *arguments]
+        return subprocess.run(command, cwd=cwd, env={}, capture_output=True, text=True, timeout=240, check=False)
+
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True, timeout=120)
+    pip = [environment / "bin/pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "--constraint", folder / "pins.txt", source], check=True, timeout=240)
+    return run
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"]])
+def test_help_is_shown(installed: Run, arguments: list[str]) -> None:
+    done = installed("ddpjob", *arguments)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "run" in done.stdout
+
+
+def test_a_job_with_a_command_runs(installed: Run, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+
+    done = installed("ddpjob", "run", "--local", "job.yaml", cwd=tmp_path)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {"[rank 0] rank 0 of 2", "[rank 1] rank 1 of 2"} <= set(done.stdout.splitlines())
+
+
+def test_a_contradictory_job_is_refused_by_the_rules_of_the_crd(installed: Run, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(JOB.replace("nodes: 2", "nodes: 2\n  processesPerNode: 4"))
+
+    done = installed("ddpjob", "run", "--local", "job.yaml", cwd=tmp_path)
+
+    assert done.returncode == 2
+    assert "processesPerNode" in done.stderr
+
+
+def test_the_built_in_trainer_names_the_extra_that_it_needs(installed: Run, tmp_path: Path) -> None:
+    done = installed("ddpjob", "run", "--local", EXAMPLES / "digits.yaml", cwd=tmp_path)
+
+    assert done.returncode == 2
+    assert "install ddpjob with the extra trainer (in a checkout: pip install '.[trainer]')" in done.stderr
+
+
+@pytest.mark.parametrize("module", ["torch", "numpy", "kopf", "kubernetes"])
+def test_what_only_clusters_and_trainers_need_is_not_installed(installed: Run, module: str) -> None:
+    assert f"No module named '{module}'" in installed("python", "-c", f"import {module}").stderr

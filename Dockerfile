@@ -3,7 +3,7 @@
 #   docker build --target trainer --tag ddpjob/trainer:0.1.0 .       the trainer, with torch and its CUDA libraries
 # BASE is any image of Debian or its like with Python >= 3.11 and its venv module. No step needs a compiler: the locks are
 # installed from wheels. Dependencies come first and our code last, so a change of code makes only two thin layers anew.
-# Nothing is written at run time: any numeric user and a read-only root will do.
+# Neither program writes into the image at run time: any numeric user and a read-only root work.
 ARG BASE=python:3.11-slim
 
 # A venv of our own, because Debian's Python is externally managed and is not called `python`. ddpjob.pth puts
@@ -49,6 +49,9 @@ RUN header="$(python -c 'import sysconfig; print(sysconfig.get_path("include"))'
     && { test -e "$header" || apt-get install --yes --no-install-recommends libpython3-dev; } \
     && test -e "$header" \
     && rm -rf /var/lib/apt/lists/*
+# The working directory of users' programs, writable for any user: relative paths such as snapshot.pt start here.
+RUN mkdir --mode=1777 /workspace
+WORKDIR /workspace
 COPY requirements/trainer.lock /tmp/trainer.lock
 # pip stays, for images built on top of this one.
 RUN python -m ensurepip --default-pip \

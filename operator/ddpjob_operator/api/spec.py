@@ -111,6 +111,13 @@ class Restart(Resource):
     rules: list[RestartRule] = Field(default=[], max_length=20, description="Rules by exit code; the first match wins.")
 
 
+class SecurityProfile(StrEnum):
+    """What a pod may do, named for the levels of the Pod Security Standards."""
+
+    RESTRICTED = "restricted"
+    BASELINE = "baseline"
+
+
 class Deadlines(Resource):
     """Limits on waiting. Each has a clock of its own; none runs while the job is suspended."""
 
@@ -237,6 +244,7 @@ SHAPE_FIELDS = (
     "resources",
     "data",
     "checkpoint",
+    "securityProfile",
     "template",
 )
 
@@ -321,6 +329,11 @@ class DDPJobSpec(Resource):
     resources: Resources | None = Field(default=None, description="Requests and limits of every pod.")
     data: Data | None = Field(default=None, description="Training data.")
     checkpoint: Checkpoint | None = Field(default=None, description="Checkpoints.")
+    security_profile: SecurityProfile = Field(
+        default=SecurityProfile.RESTRICTED,
+        description="What the pods may do, named for the levels of the Pod Security Standards. restricted: user 65532, no"
+        " capabilities. baseline: the image's own user, which may be root, and the container runtime's default capabilities.",
+    )
     restart: Restart = Field(default=Restart(), description="Restarts of the gang.")
     deadlines: Deadlines = Field(default=Deadlines(), description="Limits on waiting.")
     suspend: bool = Field(

@@ -9,6 +9,7 @@ from ddpjob_operator.core.failure_classes import HOW
 from ddpjob_operator.core.failure_reason import EVICTION
 from ddpjob_operator.core.last_words import last_exception, last_line, printable
 from ddpjob_operator.core.model import Observed, Pod
+from ddpjob_operator.core.security import hint_for
 
 #: Where in torch's sources an exception was made: `[/…/unbound_buffer.cc:78] `.
 _SOURCE_LINE = re.compile(r"\[/\S+:\d+\] ")
@@ -46,7 +47,7 @@ def words_of(seen: Observed, pod: Pod, reason: Reason) -> str:
         return "it was OOMKilled: raise resources.limits.memory or use less"
     if reason in (Reason.BAD_COMMAND, Reason.CONTAINER_CONFIG):
         return printable(_RUNTIMES_LAYERS.sub("", pod.exit.message))
-    return _SOURCE_LINE.sub("", _programs_words(seen, pod))
+    return _with_hint(seen, pod, _SOURCE_LINE.sub("", _programs_words(seen, pod)))
 
 
 def _how(failure: Failure) -> str:
@@ -78,6 +79,13 @@ def _programs_words(seen: Observed, pod: Pod) -> str:
         # A traceback longer than the message lost its head; its last line is the exception.
         return last_line(message) if '\n  File "' in message else printable(message)
     return last_line(log) or last_line(message)
+
+
+def _with_hint(seen: Observed, pod: Pod, words: str) -> str:
+    if pod.security is None or seen.job.spec is None:
+        return words
+    hint = hint_for(words, pod.security, seen.job.spec)
+    return f"{words} (hint: {hint})" if hint else words
 
 
 def _signal_name(number: int) -> str:

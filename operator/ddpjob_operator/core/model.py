@@ -54,6 +54,15 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Security:
+    """What the main container may do, as the pod's securityContext says."""
+
+    uid: int | None
+    """None: the image's own user."""
+    read_only_root: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
     """What decisions need of a pod."""
 
@@ -95,6 +104,8 @@ class Pod:
     """Its own grace after SIGTERM."""
     ended_seen: float | None = None
     """When this process first saw the main container's end."""
+    security: Security | None = None
+    """None where the pod does not decide it: a process of this machine."""
 
     @property
     def succeeded(self) -> bool:

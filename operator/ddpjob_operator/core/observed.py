@@ -14,7 +14,7 @@ from ddpjob_operator.api import names
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.last_words import printable
-from ddpjob_operator.core.model import Body, Exit, Job, Pod, Service, Waiting
+from ddpjob_operator.core.model import Body, Exit, Job, Pod, Security, Service, Waiting
 from ddpjob_operator.core.times import epoch_seconds
 
 #: Waiting reasons of a container that is simply on its way.
@@ -118,6 +118,18 @@ def pod_of(body: Body) -> Pod:
         placed=_placed(conditions),
         image=_named(spec.get("containers"), names.MAIN_CONTAINER).get("image", ""),
         grace_seconds=spec.get("terminationGracePeriodSeconds", 30),
+        security=_security(spec),
+    )
+
+
+def _security(spec: Body) -> Security | None:
+    """The API server adds an empty securityContext to every pod; only a process of this machine has none."""
+    if "securityContext" not in spec:
+        return None
+    main = _named(spec.get("containers"), names.MAIN_CONTAINER).get("securityContext") or {}
+    return Security(
+        uid=main.get("runAsUser", spec["securityContext"].get("runAsUser")),
+        read_only_root=main.get("readOnlyRootFilesystem", False),
     )
 
 

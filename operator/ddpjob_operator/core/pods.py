@@ -6,20 +6,17 @@ No init container and no foreign image: what the gang needs to start is in the e
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import contract
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.model import Body, CreatePod, Job
+from ddpjob_operator.core.overlay import overlaid, overlaid_list
+from ddpjob_operator.core.security import HOME_DIR, TMP_DIR, container_security, has_own_home, pod_security
 from ddpjob_operator.core.service import common_labels, master_address, owner_reference
 
-#: uid and gid of every pod, unless the template says otherwise; no image needs a passwd entry for it.
-POD_UID = 65532
-#: Writable home of a program on a read-only root file system.
-HOME_DIR = "/home/ddpjob"
-TMP_DIR = "/tmp"  # noqa: S108 a path inside the pod, which has an emptyDir of its own there
 #: Limit of /dev/shm for each process: data loader workers and NCCL share memory there. It is memory of the container
 #: only once it is written.
 SHM_BYTES_PER_PROCESS = 2**30
@@ -30,22 +27,6 @@ LOST_NODE_TOLERATION_SECONDS = 30
 NODE_OF_THE_POD = {"fieldRef": {"fieldPath": "spec.nodeName"}}
 #: Resources that CUDA shows as GPUs, MIG slices among them.
 CUDA_RESOURCES = "nvidia.com/"
-
-#: The key by which items of these lists are the same item when the template is merged.
-_MERGE_KEYS = {
-    "containers": "name",
-    "initContainers": "name",
-    "volumes": "name",
-    "env": "name",
-    "imagePullSecrets": "name",
-    "volumeMounts": "mountPath",
-    "ports": "containerPort",
-    "tolerations": "key",
-    "topologySpreadConstraints": "topologyKey",
-}
-#: Of these, an item of the template replaces ours whole: it holds one of several alternatives (a volume's source, a
-#: variable's value or where it comes from).
-_REPLACED_WHOLE = frozenset({"volumes", "env"})
 
 
 def pod_name(job_name: str, attempt: int, rank: int) -> str:
@@ -66,7 +47,7 @@ def create_pod(job: Job, spec: DDPJobSpec, image: str, rank: int, avoided: Seque
     body = _body(job, spec, image, rank)
     if avoided:
         body["spec"]["affinity"] = _away_from(avoided)
-    body = _merged(body, template)
+    body = overlaid(body, template)
     # The identity of the pod is never the user's to change.
     body["metadata"] |= {"name": name, "namespace": job.namespace, "ownerReferences": [owner_reference(job)]}
     body["metadata"]["labels"] |= _labels(job, rank)
@@ -93,14 +74,7 @@ def _body(job: Job, spec: DDPJobSpec, image: str, rank: int) -> dict[str, Any]:
             "enableServiceLinks": False,
             # The program is then not PID 1, whose default is to ignore SIGTERM, and orphans are reaped.
             "shareProcessNamespace": True,
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": POD_UID,
-                "runAsGroup": POD_UID,
-                "fsGroup": POD_UID,
-                "fsGroupChangePolicy": "OnRootMismatch",
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
+            "securityContext": pod_security(spec),
             "tolerations": [
                 {
                     "key": f"node.kubernetes.io/{taint}",
@@ -144,12 +118,8 @@ def _container(job: Job, spec: DDPJobSpec, image: str, rank: int, mounts: list[B
         "name": names.MAIN_CONTAINER,
         "image": image,
         "command": _command(spec),
-        "env": _merged_list(own, users, "env"),
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "env": overlaid_list(own, users, "env"),
+        "securityContext": container_security(spec),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,
     }
@@ -192,11 +162,11 @@ def _environment(job: Job, spec: DDPJobSpec, rank: int) -> dict[str, str]:
         contract.DDPJOB_UID: job.uid,
         contract.DDPJOB_ATTEMPT: str(job.status.attempt),
         contract.PYTHONUNBUFFERED: "1",
-        contract.HOME: HOME_DIR,
-        contract.USER: "ddpjob",
         contract.TORCHINDUCTOR_CACHE_DIR: f"{TMP_DIR}/torchinductor",
         contract.TMPDIR: TMP_DIR,
     }
+    if has_own_home(spec):
+        environment |= {contract.HOME: HOME_DIR, contract.USER: "ddpjob"}
     if spec.processes == 1:  # with more, only a launcher knows which process is which
         environment |= {contract.LOCAL_RANK: "0", contract.LOCAL_WORLD_SIZE: "1"}
     if spec.checkpoint:
@@ -220,14 +190,15 @@ def _volumes(spec: DDPJobSpec) -> tuple[list[Body], list[Body]]:
     shm = {"medium": "Memory", "sizeLimit": str(SHM_BYTES_PER_PROCESS * spec.processes)}
     volumes: list[Body] = [
         {"name": "tmp", "emptyDir": {}},
-        {"name": "home", "emptyDir": {}},
         {"name": "shm", "emptyDir": shm},
     ]
     mounts: list[Body] = [
         {"name": "tmp", "mountPath": TMP_DIR},
-        {"name": "home", "mountPath": HOME_DIR},
         {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 shared memory of the container, not a temporary file
     ]
+    if has_own_home(spec):
+        volumes.append({"name": "home", "emptyDir": {}})
+        mounts.append({"name": "home", "mountPath": HOME_DIR})
     if spec.data:
         volumes.append({**spec.data.volume, "name": "data"})
         mounts.append({"name": "data", "mountPath": contract.DATA_DIR, "readOnly": True})
@@ -235,34 +206,3 @@ def _volumes(spec: DDPJobSpec) -> tuple[list[Body], list[Body]]:
         volumes.append({**spec.checkpoint.volume, "name": "checkpoints"})
         mounts.append({"name": "checkpoints", "mountPath": contract.CHECKPOINT_DIR})
     return volumes, mounts
-
-
-def _merged(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
-    """The overlay over the base: mappings merge, lists with a merge key merge by it, everything else is replaced."""
-    merged = dict(base)
-    for key, value in overlay.items():
-        if isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
-            merged[key] = _merged(merged[key], value)
-        elif isinstance(value, list) and isinstance(merged.get(key), list) and key in _MERGE_KEYS:
-            merged[key] = _merged_list(merged[key], value, key)
-        else:
-            merged[key] = value
-    return merged
-
-
-def _merged_list(base: Sequence[Any], overlay: Sequence[Any], field: str) -> list[Any]:
-    """Items of the base, each with the overlay's first item of the same key laid over it, then all further items.
-
-    A list that holds anything but objects with such a key is handed on as it is, for the API server to refuse in words.
-    """
-    key = _MERGE_KEYS[field]
-    if not all(isinstance(item, Mapping) and isinstance(item.get(key), str | int | None) for item in overlay):
-        return list(overlay)
-    left = list(overlay)
-    merged = []
-    for item in base:
-        over = next((candidate for candidate in left if candidate.get(key) == item.get(key)), None)
-        if over is not None:
-            left.remove(over)
-        merged.append(item if over is None else over if field in _REPLACED_WHOLE else _merged(item, over))
-    return [*merged, *left]

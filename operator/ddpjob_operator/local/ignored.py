@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from ddpjob_operator.core.model import Body
 from ddpjob_operator.core.pods import NODE_OF_THE_POD
-from ddpjob_operator.local.volumes import Mount
+from ddpjob_operator.local.volumes import Mount, localized
 
 #: Parts of a pod's spec that a local run honours, or whose intent a process on one machine meets anyway.
 _HONOURED = frozenset(
@@ -20,7 +20,10 @@ def ignored_parts(pod: Body, mounts: Iterable[Mount]) -> tuple[str, ...]:
     """What this machine ignores or replaces, one short phrase each."""
     spec = pod["spec"]
     main, *others = spec["containers"]
+    mounts = tuple(mounts)
     fields = sorted((spec.keys() - _HONOURED) | (main.keys() - _HONOURED_OF_CONTAINER))
+    if (working_dir := main.get("workingDir", "")) != localized(working_dir, mounts):
+        fields.remove("workingDir")
     return (
         *fields,
         *(f"container {container['name']}" for container in others),

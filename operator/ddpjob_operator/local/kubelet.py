@@ -66,6 +66,7 @@ class Kubelet:
 
         mounts = mounts_of(body, self._config_maps, self._folders.run / "volumes", tmp_folder)
         program = program_of(body, mounts, self._machine, termination_log, self._folders.working)
+        program.folder.mkdir(parents=True, exist_ok=True)
         if not self._told_what_is_ignored:
             self._told_what_is_ignored = True
             self._listener.on_ignored(ignored_parts(body, mounts))

@@ -150,7 +150,9 @@ class LocalPod:
         metadata = dict(self._body["metadata"])
         if self._deletion_deadline is not None:
             metadata["deletionTimestamp"] = rfc3339(self._deletion_deadline)
-        pod = pod_of({**self._body, "metadata": metadata, "status": status})
+        # The process runs as the user who started the command, whatever the pod's securityContext says.
+        spec = {key: value for key, value in self._body["spec"].items() if key != "securityContext"}
+        pod = pod_of({**self._body, "metadata": metadata, "spec": spec, "status": status})
         return replace(pod, ended_seen=self._ended_seen)
 
 

@@ -44,7 +44,10 @@ class Program:
 
 
 def program_of(pod: Body, mounts: Iterable[Mount], machine: Machine, termination_log: Path, folder: Path) -> Program:
-    """The pod's main container as a process that starts in `folder`."""
+    """The pod's main container as a process.
+
+    The process starts in the container's `workingDir` if that is below a mount, else in `folder`.
+    """
     mounts = tuple(mounts)
     main = pod["spec"]["containers"][0]
     asked_for: dict[str, str] = {}
@@ -54,6 +57,8 @@ def program_of(pod: Body, mounts: Iterable[Mount], machine: Machine, termination
     arguments = [*main["command"], *(main.get("args") or ())]
     # A pod's /tmp is empty at first, so a command that names something in it means this machine's, where scripts may lie.
     meant = tuple(mount for mount in mounts if mount.path != TMP_DIR)
+    working_dir = main.get("workingDir", "")
+    local_dir = localized(working_dir, mounts)
     command = [localized(expanded(argument, asked_for), meant) for argument in arguments]
     if command[0] in ("python", "python3"):
         command[0] = str(machine.python)
@@ -67,7 +72,7 @@ def program_of(pod: Body, mounts: Iterable[Mount], machine: Machine, termination
             **_gpus(pod, machine),
             contract.DDPJOB_TERMINATION_LOG: str(termination_log),
         },
-        folder=folder,
+        folder=folder if local_dir == working_dir else Path(local_dir),
     )
 
 

@@ -100,6 +100,7 @@ BAD_SPECS: list[tuple[str, Change, str]] = [
     ("deadline of nothing", {"deadlines": {"activeSeconds": 0}}, "greater than or equal to 1"),
     ("negative deadline", {"deadlines": {"startSeconds": -5}}, "greater than or equal to 1"),
     ("negative time to live", {"ttlSecondsAfterFinished": -1}, "greater than or equal to 0"),
+    ("unknown security profile", {"securityProfile": "privileged"}, "supported values"),
     ("a volume of nothing", {"data": {"volume": {}}}, "should have at least 1 properties"),
     ("data without a volume", {"data": {}}, "spec.data.volume: Required value"),
     (
@@ -130,6 +131,7 @@ FORBIDDEN_EDITS: list[tuple[str, Change]] = [
     ("environment", {"env": [{"name": "A", "value": "1"}]}),
     ("port", {"masterPort": 30000}),
     ("resources", {"resources": {"limits": {"cpu": "1"}}}),
+    ("security profile", {"securityProfile": "baseline"}),
     ("edit together with a suspension", {"nodes": 3, "suspend": True}),
 ]
 

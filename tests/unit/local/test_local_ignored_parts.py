@@ -1,5 +1,7 @@
 from pathlib import Path
 
+import pytest
+
 from ddpjob_operator.local.ignored import ignored_parts
 from ddpjob_operator.local.volumes import Mount
 
@@ -31,3 +33,12 @@ def test_everything_that_a_process_cannot_honour_is_named_once() -> None:
         "env TOKEN (valueFrom)",
         "nfs at /data (instead: /here)",
     )
+
+
+@pytest.mark.parametrize(("working_dir", "expected"), [("/workspace", ("workingDir",)), ("/data/runs", ())])
+def test_a_working_directory_of_the_image_is_ignored_and_one_below_a_mount_is_not(
+    working_dir: str, expected: tuple[str, ...]
+) -> None:
+    spec = {"containers": [{"name": "trainer", "command": ["x"], "workingDir": working_dir}]}
+
+    assert ignored_parts({"spec": spec}, (Mount(path="/data", folder=Path("/here")),)) == expected

@@ -62,6 +62,20 @@ def test_paths_in_commands_and_variables_are_localized() -> None:
     assert found.environ["WHERE"] == "/run/script/here"
 
 
+@pytest.mark.parametrize(
+    ("working_dir", "expected"),
+    [(None, "/here"), ("/workspace", "/here"), ("/script", "/run/script"), ("/script/runs", "/run/script/runs")],
+)
+def test_a_working_directory_below_a_mount_is_localized_and_any_other_is_the_current_directory(
+    working_dir: str | None, expected: str
+) -> None:
+    body = pod("python", "/script/train.py")
+    if working_dir:
+        body["spec"]["containers"][0]["workingDir"] = working_dir
+
+    assert program(body).folder == Path(expected)
+
+
 @pytest.mark.parametrize("name", ["LOCAL_RANK", "SLURM_PROCID", "PET_NPROC_PER_NODE", "TORCHELASTIC_RUN_ID", "RANK"])
 def test_a_launcher_around_us_does_not_mislead_the_ranks(name: str) -> None:
     assert program(pod("x", processes=2), **{name: "7"}).environ.get(name) != "7"

@@ -1,0 +1,196 @@
+"""What a pod may do and where it may write, by `securityProfile`, and what a failure to write says about it."""
+
+from dataclasses import replace
+
+import pytest
+
+from builders import NOW, broken, ended, job, program
+from ddpjob_operator.api.spec import SHAPE_FIELDS
+from ddpjob_operator.core.failure_words import sentence
+from ddpjob_operator.core.model import Security
+from ddpjob_operator.core.observed import pod_of
+from ddpjob_operator.core.plan import plan
+from ddpjob_operator.core.pods import create_pod, spec_hash
+
+CHECKPOINT = {"volume": {"emptyDir": {}}}
+
+
+def body(of):
+    return {**create_pod(of, of.spec, "image:1", 0).body, "status": {}}
+
+
+def main(of):
+    return body(of)["spec"]["containers"][0]
+
+
+def test_the_container_of_a_command_can_write_to_its_own_file_system() -> None:
+    assert main(program())["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+@pytest.mark.parametrize("profile", ["restricted", "baseline"])
+def test_the_built_in_trainer_keeps_its_read_only_root(profile) -> None:
+    assert main(job(securityProfile=profile))["securityContext"]["readOnlyRootFilesystem"]
+
+
+def test_baseline_leaves_user_home_and_capabilities_to_the_image() -> None:
+    of = program(securityProfile="baseline")
+
+    assert body(of)["spec"]["securityContext"] == {
+        "fsGroup": 65532,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert main(of)["securityContext"] == {"readOnlyRootFilesystem": False}
+    assert not {"HOME", "USER"} & {variable["name"] for variable in main(of)["env"]}
+    assert "home" not in {volume["name"] for volume in body(of)["spec"]["volumes"]}
+
+
+@pytest.mark.parametrize(
+    ("of", "hash_of_release_0_1_0"),
+    [
+        (job(command=["torchrun", "train.py"], nodes=2), "7cee49e07f67f568"),
+        (job(nodes=2), "927a702a5b0301d5"),
+        (job(nodes=2, securityProfile="restricted"), "927a702a5b0301d5"),
+    ],
+)
+def test_pods_that_an_older_release_created_still_match_their_job(of, hash_of_release_0_1_0) -> None:
+    assert spec_hash(of.spec) == hash_of_release_0_1_0
+
+
+def test_the_profile_is_part_of_the_shape() -> None:
+    assert "securityProfile" in SHAPE_FIELDS
+    assert spec_hash(job(securityProfile="baseline").spec) != spec_hash(job().spec)
+
+
+@pytest.mark.parametrize(
+    ("of", "expected"),
+    [
+        (job(), Security(uid=65532, read_only_root=True)),
+        (program(), Security(uid=65532, read_only_root=False)),
+        (program(securityProfile="baseline"), Security(uid=None, read_only_root=False)),
+        (
+            program(
+                template={
+                    "spec": {
+                        "securityContext": {"runAsUser": 1000},
+                        "containers": [{"name": "trainer", "securityContext": {"readOnlyRootFilesystem": True}}],
+                    }
+                }
+            ),
+            Security(uid=1000, read_only_root=True),
+        ),
+        (
+            program(template={"spec": {"containers": [{"name": "trainer", "securityContext": {"runAsUser": 0}}]}}),
+            Security(uid=0, read_only_root=False),
+        ),
+    ],
+)
+def test_what_a_pod_may_do_is_read_from_the_pod_itself(of, expected) -> None:
+    made = body(of)
+
+    assert pod_of({**made, "metadata": {**made["metadata"], "uid": "u"}}).security == expected
+
+
+UID_65532 = Security(uid=65532, read_only_root=False)
+READ_ONLY = Security(uid=65532, read_only_root=True)
+IMAGE_USER = Security(uid=None, read_only_root=False)
+DENIED = "PermissionError: [Errno 13] Permission denied: 'snapshot.pt'"
+EROFS = "OSError: [Errno 30] Read-only file system: 'snapshot.pt'"
+
+
+def failure(of, security, error):
+    lines = f'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    save()\n{error}\n'
+    seen = broken(of, replace(ended(of, 0, code=1, message=lines), security=security))
+    return plan(seen, NOW).status.failure
+
+
+OTHER_USER = "set spec.securityProfile to baseline to run as the image's own user"
+ON_A_MOUNT = "uid 65532 with a writable root file system, so the path is on a volume that is mounted read-only, such as spec.data"
+HOME = "/tmp and /home/ddpjob"
+
+
+@pytest.mark.parametrize(
+    ("of", "security", "error", "user_and_root", "places", "options"),
+    [
+        (program(), UID_65532, DENIED, "uid 65532 with a writable root file system", HOME, f", or {OTHER_USER}"),
+        (
+            program(checkpoint=CHECKPOINT),
+            UID_65532,
+            DENIED,
+            "uid 65532 with a writable root file system",
+            f"{HOME}, and to /checkpoints if that volume permits it",
+            f", or {OTHER_USER}",
+        ),
+        (
+            program(securityProfile="baseline"),
+            IMAGE_USER,
+            DENIED,
+            "the image's own user with a writable root file system",
+            "/tmp",
+            ", or set runAsUser in spec.template",
+        ),
+        (
+            program(),
+            READ_ONLY,
+            EROFS,
+            "uid 65532 with a read-only root file system",
+            HOME,
+            ", or set readOnlyRootFilesystem to false in spec.template",
+        ),
+        (
+            program(),
+            UID_65532,
+            EROFS,
+            ON_A_MOUNT,
+            HOME,
+            "",
+        ),
+    ],
+)
+def test_a_program_that_may_not_write_is_explained(of, security, error, user_and_root, places, options) -> None:
+    usual = (
+        "use an absolute path there, set workingDir in spec.template"
+        if options
+        else ("use an absolute path there, or set workingDir in spec.template")
+    )
+    hint = f"the container runs as {user_and_root}. This user can write to {places}: {usual}{options}"
+
+    assert failure(of, security, error).message == f"{error} (hint: {hint})"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "RuntimeError: [enforce fail at inline_container.cc:746] . open file failed with strerror: Read-only file system",
+        "RuntimeError: [enforce fail at inline_container.cc:746] . open file failed with strerror: Permission denied",
+        "safetensors_rust.SafetensorError: Error while serializing: I/O error: Permission denied (os error 13)",
+        "mkdir: cannot create directory 'runs': Permission denied",
+        "sh: 1: cannot create log.txt: Read-only file system",
+    ],
+)
+def test_it_is_recognised_in_what_torch_and_other_programs_say(error) -> None:
+    assert "(hint: the container runs as uid 65532" in failure(program(), UID_65532, error).message
+
+
+@pytest.mark.parametrize(
+    ("security", "error"),
+    [
+        (UID_65532, "ValueError: boom"),
+        (UID_65532, "PermissionError: [Errno 13] Permission denied"),  # no path: a port below 1024, for example
+        (None, DENIED),  # a process of this machine, whose rights the pod does not say
+    ],
+)
+def test_other_failures_have_no_hint(security, error) -> None:
+    assert failure(program(), security, error).message == error
+
+
+def test_the_hint_is_part_of_the_sentence_that_users_read() -> None:
+    said = sentence(failure(program(), UID_65532, DENIED))
+
+    assert said.startswith(
+        f"Rank 0 (pod job-1-0, node node-0) ended with exit code 1 in attempt 1: {DENIED} (hint: the"
+    )

@@ -24,7 +24,7 @@ from ddpjob_operator.core.model import (
     Pod,
 )
 from ddpjob_operator.core.observed import pod_of, service_of
-from ddpjob_operator.kube import reconciler
+from ddpjob_operator.kube.engine import reconciler
 from simulation.api_server import DEFAULT_GRACE_SECONDS
 from simulation.world import World
 

@@ -16,14 +16,14 @@ from ddpjob_operator.core import handover, pods, refinement, restart, service, s
 from ddpjob_operator.core import plan as planning
 from ddpjob_operator.core.gang import Gang
 from ddpjob_operator.core.model import CreatePod, CreateService, DeletePod, PatchService, Plan
-from ddpjob_operator.kube import questions
-from ddpjob_operator.kube.actuator import Actuator
-from ddpjob_operator.kube.cache import Cache
-from ddpjob_operator.kube.expectations import Expectations
-from ddpjob_operator.kube.reconciler import Reconciler
-from ddpjob_operator.kube.resources import DDPJOBS
-from ddpjob_operator.kube.status_writer import StatusWriter
-from ddpjob_operator.kube.workqueue import WorkQueue
+from ddpjob_operator.kube.cache.cache import Cache
+from ddpjob_operator.kube.engine.actuator import Actuator
+from ddpjob_operator.kube.engine.expectations import Expectations
+from ddpjob_operator.kube.engine.reconciler import Reconciler
+from ddpjob_operator.kube.engine.status_writer import StatusWriter
+from ddpjob_operator.kube.engine.workqueue import WorkQueue
+from ddpjob_operator.kube.lookups import lookups
+from ddpjob_operator.kube.transport.resources import DDPJOBS
 from simulation.api_client import ModelClient
 
 _REAL_JUDGE = restart.judge
@@ -147,7 +147,7 @@ _REPLACED: dict[str, tuple[tuple[Any, str, Any], ...]] = {
         (handover, "has_stopped", _stopped_with_its_program),
         (stopping, "has_stopped", _stopped_with_its_program),
     ),
-    "every node counts as lost": ((questions, "node_state", _always(questions.NodeState.GONE)),),
+    "every node counts as lost": ((lookups, "node_state", _always(lookups.NodeState.GONE)),),
     "restarts are counted twice": ((planning, "judge", _judges_with(_counted_once_more)),),
     "restarts are not counted": ((planning, "judge", _judges_with(lambda before, _: before)),),
     "a refined failure is counted again": (

@@ -7,22 +7,22 @@ from contextlib import aclosing
 from random import Random
 from typing import Any, cast
 
-from ddpjob_operator.kube.actuator import Actuator
-from ddpjob_operator.kube.audit import Audit
-from ddpjob_operator.kube.client import Client
-from ddpjob_operator.kube.errors import ApiError, GoneError
-from ddpjob_operator.kube.events import EventRecorder
-from ddpjob_operator.kube.expectations import Expectations
-from ddpjob_operator.kube.feed import JobFeed
-from ddpjob_operator.kube.informer import Informer
-from ddpjob_operator.kube.progress import ProgressReader
-from ddpjob_operator.kube.questions import Questions
-from ddpjob_operator.kube.reconciler import Reconciler
-from ddpjob_operator.kube.rejections import Rejections
-from ddpjob_operator.kube.resources import DDPJOBS
-from ddpjob_operator.kube.status_writer import StatusWriter
-from ddpjob_operator.kube.store import Store
-from ddpjob_operator.kube.workqueue import WorkQueue
+from ddpjob_operator.kopf_adapter import JobFeed
+from ddpjob_operator.kube.cache.audit import Audit
+from ddpjob_operator.kube.cache.informer import Informer
+from ddpjob_operator.kube.cache.store import Store
+from ddpjob_operator.kube.engine.actuator import Actuator
+from ddpjob_operator.kube.engine.event_recorder import EventRecorder
+from ddpjob_operator.kube.engine.expectations import Expectations
+from ddpjob_operator.kube.engine.reconciler import Reconciler
+from ddpjob_operator.kube.engine.rejections import Rejections
+from ddpjob_operator.kube.engine.status_writer import StatusWriter
+from ddpjob_operator.kube.engine.workqueue import WorkQueue
+from ddpjob_operator.kube.lookups.lookups import Questions
+from ddpjob_operator.kube.lookups.progress_reader import ProgressReader
+from ddpjob_operator.kube.transport.client import Client
+from ddpjob_operator.kube.transport.errors import ApiError, GoneError
+from ddpjob_operator.kube.transport.resources import DDPJOBS
 from simulation.api_client import FAULTS, ModelClient
 from simulation.api_server import JOBS, ApiServer, Change
 from simulation.virtual_time import RUNNING_PROCESS

@@ -1,1 +1,1 @@
-"""The cluster side: client, informers, work queue, actuator, status writer."""
+"""The cluster side: `engine` reconciles, `lookups` and `cache` know the cluster, `transport` talks to the API server."""

@@ -15,10 +15,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import REGISTRY, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ddpjob_operator.kube.feed import JobFeed
-from ddpjob_operator.kube.informer import Informer
-from ddpjob_operator.kube.store import Store
-from ddpjob_operator.kube.workqueue import WorkQueue
+from ddpjob_operator.kube.cache.informer import Informer
+from ddpjob_operator.kube.cache.store import Store
+from ddpjob_operator.kube.engine.workqueue import WorkQueue
 
 #: Longer than a watch may be silent and an attempt may take.
 STUCK_SECONDS = 300.0
@@ -35,15 +34,15 @@ class Health:
         store: Store,
         queue: WorkQueue,
         informers: Sequence[Informer],
-        feed: JobFeed,
+        feed_silent_seconds: Callable[[], float],
         leads: Callable[[], bool],
     ) -> None:
-        """`leads` tells whether this process is the one that works."""
+        """`feed_silent_seconds` is for how long known changes of DDPJobs have been due; `leads`: whether this process works."""
         self._leads = leads
         self._store = store
         self._queue = queue
         self._informers = informers
-        self._feed = feed
+        self._feed_silent_seconds = feed_silent_seconds
         self._registry = CollectorRegistry()
         self._registry.register(_State(self))
         self.ready = False
@@ -74,7 +73,7 @@ class Health:
             for informer in self._informers
             if informer.stuck_seconds > STUCK_SECONDS
         ]
-        silent_seconds = self._feed.silent_seconds()
+        silent_seconds = self._feed_silent_seconds()
         hears_others = all(informer.stale_seconds < STUCK_SECONDS / 2 for informer in self._informers)
         if silent_seconds > FEED_SILENT_SECONDS and hears_others:  # else it is the API server that is silent
             found.append(f"kopf has not delivered known changes of DDPJobs for {silent_seconds:.0f} s")

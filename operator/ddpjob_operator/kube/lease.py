@@ -18,9 +18,9 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from ddpjob_operator.core.model import Body
-from ddpjob_operator.kube.client import Client
-from ddpjob_operator.kube.errors import ApiError, ConflictError, NotFoundError
-from ddpjob_operator.kube.resources import LEASES
+from ddpjob_operator.kube.transport.client import Client
+from ddpjob_operator.kube.transport.errors import ApiError, ConflictError, NotFoundError
+from ddpjob_operator.kube.transport.resources import LEASES
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Leadership(Protocol):
         """Hand it to whoever waits. Needs `keep` to have ended; never raises ApiError."""
 
 
-class Alone:
+class NoLeaderElection:
     """The right to work of the only operator, which needs no Lease."""
 
     def held(self) -> bool:

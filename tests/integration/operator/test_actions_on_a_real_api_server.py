@@ -17,13 +17,13 @@ from ddpjob_operator.core.model import (
 )
 from ddpjob_operator.core.pods import create_pod
 from ddpjob_operator.core.service import ensure_service
-from ddpjob_operator.kube.actuator import Actuator
-from ddpjob_operator.kube.client import Client
-from ddpjob_operator.kube.errors import ConflictError, NotFoundError
-from ddpjob_operator.kube.expectations import Expectations
-from ddpjob_operator.kube.rejections import Rejections
-from ddpjob_operator.kube.resources import PODS, SERVICES, Resource
-from ddpjob_operator.kube.store import Store
+from ddpjob_operator.kube.cache.store import Store
+from ddpjob_operator.kube.engine.actuator import Actuator
+from ddpjob_operator.kube.engine.expectations import Expectations
+from ddpjob_operator.kube.engine.rejections import Rejections
+from ddpjob_operator.kube.transport.client import Client
+from ddpjob_operator.kube.transport.errors import ConflictError, NotFoundError
+from ddpjob_operator.kube.transport.resources import PODS, SERVICES, Resource
 from operator_cluster import Namespace, eventually
 
 QUOTAS = Resource(prefix="/api/v1", plural="resourcequotas")

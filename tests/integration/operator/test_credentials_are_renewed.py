@@ -10,10 +10,10 @@ import pytest
 from kubernetes.aio.config import incluster_config
 
 import testbed
-from ddpjob_operator.kube.access import load_access
-from ddpjob_operator.kube.client import Client
-from ddpjob_operator.kube.errors import UnavailableError
-from ddpjob_operator.kube.resources import PODS
+from ddpjob_operator.kube.transport.access import load_access
+from ddpjob_operator.kube.transport.client import Client
+from ddpjob_operator.kube.transport.errors import UnavailableError
+from ddpjob_operator.kube.transport.resources import PODS
 
 
 class Clock(datetime.datetime):

@@ -2,7 +2,7 @@
 
 import re
 
-from ddpjob_operator.kube.resources import DDPJOBS
+from ddpjob_operator.kube.transport.resources import DDPJOBS
 from operator_cluster import Namespace, OperatorProcess, eventually
 
 

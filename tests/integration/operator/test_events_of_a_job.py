@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 import testbed
-from ddpjob_operator.kube.events import BUDGET
-from ddpjob_operator.kube.resources import EVENTS
+from ddpjob_operator.kube.engine.event_recorder import BUDGET
+from ddpjob_operator.kube.transport.resources import EVENTS
 from operator_cluster import Namespace, eventually
 
 pytestmark = pytest.mark.usefixtures("operator_process")

@@ -12,10 +12,10 @@ from ddpjob_operator.api.status import Condition, DDPJobStatus
 from ddpjob_operator.core.events import Notice
 from ddpjob_operator.core.model import Job
 from ddpjob_operator.core.observed import job_of
-from ddpjob_operator.kube import events as module
-from ddpjob_operator.kube.client import Client
-from ddpjob_operator.kube.events import BUDGET, EventRecorder
-from ddpjob_operator.kube.resources import EVENTS
+from ddpjob_operator.kube.engine import event_recorder as module
+from ddpjob_operator.kube.engine.event_recorder import BUDGET, EventRecorder
+from ddpjob_operator.kube.transport.client import Client
+from ddpjob_operator.kube.transport.resources import EVENTS
 from operator_cluster import Namespace, eventually
 
 SOME = DDPJobStatus()

@@ -8,12 +8,12 @@ import pytest
 from ddpjob_operator.api.names import Phase
 from ddpjob_operator.api.status import DDPJobStatus, Progress
 from ddpjob_operator.core.model import Body
-from ddpjob_operator.kube.client import Client
-from ddpjob_operator.kube.errors import ConflictError, NotFoundError
-from ddpjob_operator.kube.events import EventRecorder
-from ddpjob_operator.kube.resources import Resource
-from ddpjob_operator.kube.status_writer import StatusWriter
-from ddpjob_operator.kube.store import KnownJob, Store
+from ddpjob_operator.kube.cache.store import KnownJob, Store
+from ddpjob_operator.kube.engine.event_recorder import EventRecorder
+from ddpjob_operator.kube.engine.status_writer import StatusWriter
+from ddpjob_operator.kube.transport.client import Client
+from ddpjob_operator.kube.transport.errors import ConflictError, NotFoundError
+from ddpjob_operator.kube.transport.resources import Resource
 from operator_cluster import Namespace
 
 
@@ -116,7 +116,7 @@ async def test_ticks_are_written_at_most_every_ten_seconds_and_changes_at_once(d
 async def test_a_tick_goes_out_when_its_time_has_come(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     await desk.write(ready="0/2")
     assert await desk.write(ready="1/2")
-    monkeypatch.setattr("ddpjob_operator.kube.status_writer.TICK_SECONDS", 0.0)
+    monkeypatch.setattr("ddpjob_operator.kube.engine.status_writer.TICK_SECONDS", 0.0)
     assert await desk.write(ready="1/2") is None
     assert (await desk.namespace.status("j"))["ready"] == "1/2"
 
@@ -129,7 +129,7 @@ async def test_details_of_the_start_are_written_at_most_once_a_second(
     assert wait_seconds is not None
     assert 0 < wait_seconds <= 1
     assert await desk.write(message="waiting for 1 pod", attempt=2) is None
-    monkeypatch.setattr("ddpjob_operator.kube.status_writer.DETAILS_SECONDS", 0.0)
+    monkeypatch.setattr("ddpjob_operator.kube.engine.status_writer.DETAILS_SECONDS", 0.0)
     assert await desk.write(message="waiting for none") is None
     assert (await desk.namespace.status("j"))["message"] == "waiting for none"
 

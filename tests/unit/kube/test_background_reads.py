@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 import pytest
 
 from ddpjob_operator.core.model import Job, Observed, Pod, ReadLog, ReadNode, ReadWarning
-from ddpjob_operator.kube import pod_warnings as pod_warnings_module
-from ddpjob_operator.kube import progress as progress_module
-from ddpjob_operator.kube import questions as questions_module
-from ddpjob_operator.kube.client import Page
-from ddpjob_operator.kube.errors import ApiError, NotFoundError, RejectedError, UnavailableError
-from ddpjob_operator.kube.progress import ProgressReader
-from ddpjob_operator.kube.questions import LOG_KEEP_BYTES, NodeState, Questions
+from ddpjob_operator.kube.lookups import lookups as questions_module
+from ddpjob_operator.kube.lookups import pod_warnings as pod_warnings_module
+from ddpjob_operator.kube.lookups import progress_reader as progress_module
+from ddpjob_operator.kube.lookups.lookups import LOG_KEEP_BYTES, NodeState, Questions
+from ddpjob_operator.kube.lookups.progress_reader import ProgressReader
+from ddpjob_operator.kube.transport.client import Page
+from ddpjob_operator.kube.transport.errors import ApiError, NotFoundError, RejectedError, UnavailableError
 
 JOB = Job(
     namespace="ns", name="j", uid="j1", resource_version="1", generation=1, created=0.0, deleting=False, spec=None

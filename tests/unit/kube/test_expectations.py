@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from ddpjob_operator.core.model import CreatePod, CreateService, DeletePod, Job, LowerPodDeadline, Observed, Pod
-from ddpjob_operator.kube import expectations as module
-from ddpjob_operator.kube.expectations import Expectations
+from ddpjob_operator.kube.engine import expectations as module
+from ddpjob_operator.kube.engine.expectations import Expectations
 
 KEY = ("ns", "j")
 JOB = Job(

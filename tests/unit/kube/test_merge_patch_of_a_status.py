@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ddpjob_operator.api.status import DDPJobStatus, Progress
-from ddpjob_operator.kube.status_writer import merge_patch_between
+from ddpjob_operator.kube.engine.status_writer import merge_patch_between
 
 
 def patched(target: Any, patch: Any) -> Any:

@@ -10,8 +10,8 @@ import pytest
 
 from ddpjob_operator.api import names
 from ddpjob_operator.core.model import Pod
-from ddpjob_operator.kube import store
-from ddpjob_operator.kube.store import Store
+from ddpjob_operator.kube.cache import store
+from ddpjob_operator.kube.cache.store import Store
 
 ENDED = "2026-11-21T20:58:08Z"
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ddpjob_operator.api import names
-from ddpjob_operator.kube.store import Store
+from ddpjob_operator.kube.cache.store import Store
 
 KEY = ("ns", "j")
 

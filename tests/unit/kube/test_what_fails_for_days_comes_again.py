@@ -1,9 +1,9 @@
 """A delay that doubles overflows after a thousand failures, which is half a day of a full quota."""
 
 from ddpjob_operator.core.model import Rejection
-from ddpjob_operator.kube.rejections import LAST_RETRY_SECONDS as LAST_REJECTION_SECONDS
-from ddpjob_operator.kube.rejections import Rejections
-from ddpjob_operator.kube.workqueue import LAST_RETRY_SECONDS, WorkQueue
+from ddpjob_operator.kube.engine.rejections import LAST_RETRY_SECONDS as LAST_REJECTION_SECONDS
+from ddpjob_operator.kube.engine.rejections import Rejections
+from ddpjob_operator.kube.engine.workqueue import LAST_RETRY_SECONDS, WorkQueue
 
 KEY = ("ns", "job")
 

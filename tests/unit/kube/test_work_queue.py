@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from ddpjob_operator.kube.workqueue import LAST_RETRY_SECONDS, WorkQueue
+from ddpjob_operator.kube.engine.workqueue import LAST_RETRY_SECONDS, WorkQueue
 
 A, B = ("ns", "a"), ("ns", "b")
 

@@ -2,13 +2,13 @@
 
 import kopf
 
-from ddpjob_operator import __main__, app
-from ddpjob_operator.kube import client
+from ddpjob_operator import __main__, kopf_adapter
+from ddpjob_operator.kube.transport import client
 
 SILENCE_SECONDS = 2.0
 PAGE_SIZE = 2
 
-_settings = app._kopf_settings
+_settings = kopf_adapter._settings
 
 
 def _impatient_settings() -> kopf.OperatorSettings:
@@ -18,7 +18,7 @@ def _impatient_settings() -> kopf.OperatorSettings:
     return settings
 
 
-app._kopf_settings = _impatient_settings
+kopf_adapter._settings = _impatient_settings
 client.WATCH_SILENCE_SECONDS = SILENCE_SECONDS
 client.PAGE_SIZE = PAGE_SIZE
 __main__.main()

@@ -10,10 +10,10 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from ddpjob_operator.kube.cache import Cache
-from ddpjob_operator.kube.client import Client
-from ddpjob_operator.kube.errors import ApiError
+from ddpjob_operator.kube.cache.cache import Cache
 from ddpjob_operator.kube.metrics import AUDIT_REPAIRS
+from ddpjob_operator.kube.transport.client import Client
+from ddpjob_operator.kube.transport.errors import ApiError
 
 logger = logging.getLogger(__name__)
 

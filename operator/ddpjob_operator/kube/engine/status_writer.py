@@ -15,13 +15,13 @@ from typing import Any
 
 from ddpjob_operator.api.names import Phase
 from ddpjob_operator.api.status import DDPJobStatus
-from ddpjob_operator.kube.client import Client
-from ddpjob_operator.kube.errors import ConflictError, UnavailableError
-from ddpjob_operator.kube.events import EventRecorder
+from ddpjob_operator.kube.cache.store import KnownJob, Store
+from ddpjob_operator.kube.engine.event_recorder import EventRecorder
+from ddpjob_operator.kube.keys import Key, key_of
 from ddpjob_operator.kube.metrics import STATUS_WRITES
-from ddpjob_operator.kube.resources import DDPJOBS
-from ddpjob_operator.kube.store import KnownJob, Store
-from ddpjob_operator.kube.workqueue import Key
+from ddpjob_operator.kube.transport.client import Client
+from ddpjob_operator.kube.transport.errors import ConflictError, UnavailableError
+from ddpjob_operator.kube.transport.resources import DDPJOBS
 
 #: Least time between two writes of a job that change nothing but these. Other writes take them along.
 TICK_SECONDS = 10.0
@@ -52,7 +52,7 @@ class StatusWriter:
         Raises ConflictError if it is not; NotFoundError if the job is gone; ApiError for what is worth another try.
         """
         job = known.job
-        key = (job.namespace, job.name)
+        key = key_of(job)
         if wanted == job.status:
             return None
         tick = _only_ticks(job.status, wanted)

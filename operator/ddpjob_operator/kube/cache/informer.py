@@ -12,9 +12,9 @@ import time
 from contextlib import aclosing
 from typing import Any
 
-from ddpjob_operator.kube.cache import Cache
-from ddpjob_operator.kube.client import Client, Event
-from ddpjob_operator.kube.errors import ApiError, GoneError
+from ddpjob_operator.kube.cache.cache import Cache
+from ddpjob_operator.kube.transport.client import Client, Event
+from ddpjob_operator.kube.transport.errors import ApiError, GoneError
 
 logger = logging.getLogger(__name__)
 

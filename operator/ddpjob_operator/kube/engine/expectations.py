@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from ddpjob_operator.core.model import Action, CreatePod, CreateService, DeletePod, DeletePods, Observed
-from ddpjob_operator.kube.workqueue import Key
+from ddpjob_operator.kube.keys import Key
 
 #: A watch event follows its write by milliseconds; an API server under load takes a second or two.
 DEADLINE_SECONDS = 5.0

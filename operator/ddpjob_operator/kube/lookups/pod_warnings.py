@@ -8,10 +8,10 @@ import logging
 from collections.abc import Callable, Mapping
 
 from ddpjob_operator.core.model import Body, ReadWarning
-from ddpjob_operator.kube.client import Client
-from ddpjob_operator.kube.errors import ApiError
-from ddpjob_operator.kube.resources import EVENTS
-from ddpjob_operator.kube.workqueue import Key
+from ddpjob_operator.kube.keys import Key
+from ddpjob_operator.kube.transport.client import Client
+from ddpjob_operator.kube.transport.errors import ApiError
+from ddpjob_operator.kube.transport.resources import EVENTS
 
 logger = logging.getLogger(__name__)
 

@@ -8,18 +8,19 @@ from dataclasses import dataclass
 from ddpjob_operator.api.names import ConditionType
 from ddpjob_operator.core.model import Action, CreatePod, CreateService, Observed, Plan
 from ddpjob_operator.core.plan import plan
-from ddpjob_operator.kube.actuator import Actuator
-from ddpjob_operator.kube.client import Client
-from ddpjob_operator.kube.errors import ApiError, ConflictError, NotFoundError, RejectedError, ThrottledError
-from ddpjob_operator.kube.expectations import Expectations
+from ddpjob_operator.kube.cache.store import KnownJob, Store
+from ddpjob_operator.kube.engine.actuator import Actuator
+from ddpjob_operator.kube.engine.expectations import Expectations
+from ddpjob_operator.kube.engine.rejections import Rejections
+from ddpjob_operator.kube.engine.status_writer import StatusWriter
+from ddpjob_operator.kube.engine.workqueue import WorkQueue
+from ddpjob_operator.kube.keys import Key
+from ddpjob_operator.kube.lookups.lookups import NodeState, Questions
+from ddpjob_operator.kube.lookups.progress_reader import ProgressReader
 from ddpjob_operator.kube.metrics import EXPECTATIONS_OVERDUE, RECONCILE_SECONDS, RECONCILES
-from ddpjob_operator.kube.progress import ProgressReader
-from ddpjob_operator.kube.questions import NodeState, Questions
-from ddpjob_operator.kube.rejections import Rejections
-from ddpjob_operator.kube.resources import PODS, of_job
-from ddpjob_operator.kube.status_writer import StatusWriter
-from ddpjob_operator.kube.store import KnownJob, Store
-from ddpjob_operator.kube.workqueue import Key, WorkQueue
+from ddpjob_operator.kube.transport.client import Client
+from ddpjob_operator.kube.transport.errors import ApiError, ConflictError, NotFoundError, RejectedError, ThrottledError
+from ddpjob_operator.kube.transport.resources import PODS, of_job
 
 logger = logging.getLogger(__name__)
 

@@ -20,11 +20,11 @@ from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.events import Notice, events_between
 from ddpjob_operator.core.model import Body, Job
 from ddpjob_operator.core.times import rfc3339
-from ddpjob_operator.kube.client import Client
-from ddpjob_operator.kube.errors import ApiError, ConflictError, NotFoundError, ThrottledError
+from ddpjob_operator.kube.keys import Key, key_of
 from ddpjob_operator.kube.metrics import EVENTS_TOLD
-from ddpjob_operator.kube.resources import EVENTS
-from ddpjob_operator.kube.workqueue import Key
+from ddpjob_operator.kube.transport.client import Client
+from ddpjob_operator.kube.transport.errors import ApiError, ConflictError, NotFoundError, ThrottledError
+from ddpjob_operator.kube.transport.resources import EVENTS
 
 logger = logging.getLogger(__name__)
 
@@ -138,7 +138,7 @@ class EventRecorder:
             EVENTS_TOLD.labels("dropped").inc()
 
     def _account_of(self, job: Job) -> _Account:
-        key = (job.namespace, job.name)
+        key = key_of(job)
         account = self._accounts.get(key)
         if account is None or account.uid != job.uid:
             account = _Account(uid=job.uid, tokens=float(BUDGET), counted_at=time.monotonic())

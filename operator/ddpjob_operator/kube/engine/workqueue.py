@@ -10,8 +10,7 @@ import asyncio
 import itertools
 import random
 
-Key = tuple[str, str]
-"""Namespace and name of a job."""
+from ddpjob_operator.kube.keys import Key
 
 FIRST_RETRY_SECONDS = 0.1
 LAST_RETRY_SECONDS = 30.0

@@ -10,12 +10,12 @@ from enum import Enum
 
 from ddpjob_operator.api.names import MAIN_CONTAINER
 from ddpjob_operator.core.model import Body, Job, Question, ReadLog, ReadNode, ReadWarning
-from ddpjob_operator.kube.client import Client
-from ddpjob_operator.kube.errors import ApiError, NotFoundError
+from ddpjob_operator.kube.keys import Key, key_of
+from ddpjob_operator.kube.lookups.pod_warnings import PodWarnings
 from ddpjob_operator.kube.metrics import LOG_READS
-from ddpjob_operator.kube.pod_warnings import PodWarnings
-from ddpjob_operator.kube.resources import NODES
-from ddpjob_operator.kube.workqueue import Key
+from ddpjob_operator.kube.transport.client import Client
+from ddpjob_operator.kube.transport.errors import ApiError, NotFoundError
+from ddpjob_operator.kube.transport.resources import NODES
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class Questions:
 
     def ask(self, job: Job, questions: Iterable[Question], pod_uids: Iterable[str]) -> None:
         """These are the job's questions now. Answers about pods that are gone are dropped."""
-        key = (job.namespace, job.name)
+        key = key_of(job)
         nodes: set[str] = set()
         warning: ReadWarning | None = None
         for question in questions:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ddpjob_operator.core.model import Action, CreatePod, CreateService, Rejection
-from ddpjob_operator.kube.workqueue import Key
+from ddpjob_operator.kube.keys import Key
 
 FIRST_RETRY_SECONDS = 1.0
 LAST_RETRY_SECONDS = 30.0

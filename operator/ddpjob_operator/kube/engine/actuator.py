@@ -20,14 +20,20 @@ from ddpjob_operator.core.model import (
     PatchService,
     Rejection,
 )
-from ddpjob_operator.kube.client import Client
-from ddpjob_operator.kube.errors import ApiError, ConflictError, NotFoundError, RejectedError, UnavailableError
-from ddpjob_operator.kube.expectations import Expectations
+from ddpjob_operator.kube.cache.store import Store
+from ddpjob_operator.kube.engine.expectations import Expectations
+from ddpjob_operator.kube.engine.rejections import Rejections
+from ddpjob_operator.kube.keys import Key, key_of
 from ddpjob_operator.kube.metrics import PODS_CREATED
-from ddpjob_operator.kube.rejections import Rejections
-from ddpjob_operator.kube.resources import DDPJOBS, PODS, SERVICES, Resource, of_job
-from ddpjob_operator.kube.store import Store
-from ddpjob_operator.kube.workqueue import Key
+from ddpjob_operator.kube.transport.client import Client
+from ddpjob_operator.kube.transport.errors import (
+    ApiError,
+    ConflictError,
+    NotFoundError,
+    RejectedError,
+    UnavailableError,
+)
+from ddpjob_operator.kube.transport.resources import DDPJOBS, PODS, SERVICES, Resource, of_job
 
 #: Requests in flight over all jobs; more than this only queues up in the API server.
 MAX_PARALLEL = 32
@@ -49,7 +55,7 @@ class Actuator:
         What the server refuses to create is recorded as a rejection, and what follows it is left for the next pass.
         Raises ApiError for everything that is worth another try.
         """
-        key = (job.namespace, job.name)
+        key = key_of(job)
         for _, group in groupby(actions, type):
             outcomes = await asyncio.gather(*(self._run_one(key, job, action) for action in group))
             if refused := dict(outcome for outcome in outcomes if isinstance(outcome, tuple)):

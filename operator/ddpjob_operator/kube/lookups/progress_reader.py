@@ -16,10 +16,10 @@ from ddpjob_operator.api.names import MAIN_CONTAINER
 from ddpjob_operator.api.status import Progress
 from ddpjob_operator.core.model import Observed
 from ddpjob_operator.core.progress import latest_progress
-from ddpjob_operator.kube.client import Client
-from ddpjob_operator.kube.errors import ApiError
+from ddpjob_operator.kube.keys import Key, key_of
 from ddpjob_operator.kube.metrics import LOG_READS
-from ddpjob_operator.kube.workqueue import Key
+from ddpjob_operator.kube.transport.client import Client
+from ddpjob_operator.kube.transport.errors import ApiError
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class ProgressReader:
 
     def follow(self, seen: Observed) -> None:
         """Read the log of the current attempt's rank 0 while it runs."""
-        key = (seen.job.namespace, seen.job.name)
+        key = key_of(seen.job)
         attempt = seen.job.status.attempt
         rank0 = next((pod for pod in seen.pods if pod.rank == 0 and pod.attempt == attempt), None)
         if not self._interval_seconds or rank0 is None or not rank0.running:

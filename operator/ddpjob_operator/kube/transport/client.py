@@ -17,9 +17,9 @@ import aiohttp
 from kubernetes.aio.client import ApiClient, Configuration
 
 from ddpjob_operator.core.model import Body
-from ddpjob_operator.kube.errors import UnavailableError, error_of
 from ddpjob_operator.kube.metrics import API_REQUESTS
-from ddpjob_operator.kube.resources import PODS, Resource
+from ddpjob_operator.kube.transport.errors import UnavailableError, error_of
+from ddpjob_operator.kube.transport.resources import PODS, Resource
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"

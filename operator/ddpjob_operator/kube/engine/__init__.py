@@ -1,0 +1,1 @@
+"""The reconcile loop: work queue, reconciler, actuator, status writer, Events."""

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from ddpjob_cli.untrusted import printable
 from ddpjob_operator.api.names import Phase, contract
 from ddpjob_operator.api.status import DDPJobStatus
+from ddpjob_operator.core.untrusted import visible
 
 RANK_COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 PHASE_COLOURS: Mapping[str | None, str] = {
@@ -50,7 +50,7 @@ class Display:
     def say(self, text: str, style: str = "bold") -> None:
         """One line of our own. It may hold a program's words, so nothing in it is taken as markup or control."""
         for line in text.splitlines():
-            self._console.print(Text(f"ddpjob: {printable(line)}", style=style))
+            self._console.print(Text(f"ddpjob: {visible(line)}", style=style))
 
     def on_ignored(self, parts: tuple[str, ...]) -> None:
         """What of the pods this machine leaves out."""
@@ -66,7 +66,7 @@ class Display:
         if contract.PROGRESS_PREFIX in text and not self._verbose:
             return
         prefix = (f"[{self._pod_title} {rank}] ", RANK_COLOURS[rank % len(RANK_COLOURS)])
-        self._console.print(Text.assemble(prefix, printable(text)))
+        self._console.print(Text.assemble(prefix, visible(text)))
 
     def on_status(self, status: DDPJobStatus) -> None:
         """The status has changed: the bar follows it; a new phase, reason or attempt is a line, too."""

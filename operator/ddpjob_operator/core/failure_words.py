@@ -7,16 +7,17 @@ from ddpjob_operator.api.names import Reason, contract
 from ddpjob_operator.api.status import Failure
 from ddpjob_operator.core.failure_classes import HOW
 from ddpjob_operator.core.failure_reason import EVICTION
-from ddpjob_operator.core.last_words import last_exception, last_line, printable
+from ddpjob_operator.core.last_words import last_exception, last_line
 from ddpjob_operator.core.model import Observed, Pod
 from ddpjob_operator.core.security import hint_for
+from ddpjob_operator.core.untrusted import printable
 
-#: Where in torch's sources an exception was made: `[/…/unbound_buffer.cc:78] `.
-_SOURCE_LINE = re.compile(r"\[/\S+:\d+\] ")
-#: The first line of the trainer's last words.
+#: The line of torch's sources that raised an exception: `[/…/unbound_buffer.cc:78] `.
+_SOURCE_LINE = re.compile(r"\[/[^\s:\[\]]+:\d+\] ")
+#: The first line of the trainer's termination message.
 _TRAINERS_HEADER = re.compile(rf"^rank \d+(?:{re.escape(contract.TERMINATION_ECHO_SUFFIX)})?\s+")
-#: The runtime wraps what it has to say into the names of all its layers.
-_RUNTIMES_LAYERS = re.compile(r"^.*unable to start container process: ", re.DOTALL)
+#: The runtime's own message follows this and the names of all its layers.
+_RUNTIMES_LAYERS = "unable to start container process: "
 
 
 def sentence(failure: Failure) -> str:
@@ -46,7 +47,7 @@ def words_of(seen: Observed, pod: Pod, reason: Reason) -> str:
     if reason == Reason.OUT_OF_MEMORY and pod.exit.reason == "OOMKilled":
         return "it was OOMKilled: raise resources.limits.memory or use less"
     if reason in (Reason.BAD_COMMAND, Reason.CONTAINER_CONFIG):
-        return printable(_RUNTIMES_LAYERS.sub("", pod.exit.message))
+        return printable(pod.exit.message.rpartition(_RUNTIMES_LAYERS)[2])
     return _with_hint(seen, pod, _SOURCE_LINE.sub("", _programs_words(seen, pod)))
 
 

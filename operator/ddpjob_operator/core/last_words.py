@@ -1,51 +1,48 @@
-"""What a program said before it died: the Python exception in a piece of its log.
+"""What a program printed before it ended: the Python exception in a piece of its log.
 
-Programs run by plain python end with a traceback. torchrun prints a table of its own behind the worker's traceback and
-ends with an exception of its own (ChildFailedError), which says nothing; the table holds the worker's exit code. Pure
-parsing of untrusted text: every result is short and printable.
+A Python program that fails prints a traceback. torchrun prints a table after the worker's traceback and ends with an
+exception of its own (ChildFailedError), which does not name the cause; the table holds the worker's exit code. All of it is
+untrusted text: each function takes time in proportion to its length, and each result is short and printable.
 """
 
 import re
 from dataclasses import dataclass
 
-#: Longest text taken over into a status.
-MAX_WORDS_LENGTH = 1024
+from ddpjob_operator.core.untrusted import last_lines, printable, tail
 
 _TRACEBACK = "Traceback (most recent call last):"
 #: What torchrun and the ranks' loggers put before each line of a worker.
-_PREFIX = re.compile(r"^(?:\[[\w-]+\]:\s?)+")
-_RANK_PREFIX = re.compile(r"^\[(?:rank|default)(\d+)\]:")
+_PREFIX = re.compile(r"(?:\[[\w-]+\]:\s?)+")
+_RANK_PREFIX = re.compile(r"\[(?:rank|default)(\d{1,9})\]:")
 #: `Type` or `module.Type: message`, as the interpreter ends a traceback.
-_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?::\s.*)?$")
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?::\s.*)?$")
 _CHILD_FAILED = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
-_ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):(.*)", re.DOTALL)
-_TABLE_EXIT = re.compile(r"^\s*exitcode\s*:\s*(-?\d{1,5}) \(pid: \d+\)", re.MULTILINE)
-_UNPRINTABLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_ROOT_CAUSE = "Root Cause (first observed failure):"
+_TABLE_EXIT = re.compile(r"^[ \t]*exitcode[ \t]*:[ \t]*(-?\d{1,5}) \(pid: \d{1,10}\)", re.MULTILINE)
+
+# The next three are matched against text in lower case: nine times as fast as re.IGNORECASE (2 ms instead of 18 ms for
+# 64 KiB on two cores of a Xeon).
 
 #: Errors of a rank whose peer went away or did not answer; the cause is elsewhere.
 _ECHO = re.compile(
-    r"DistNetworkError|DistBackendError|DistStoreError|Connection (?:closed|reset) by peer"
-    r"|Broken pipe|Timed out waiting \d+ms for|Socket Timeout|NCCL (?:error|WARN)|ncclRemoteError|ncclSystemError"
-    r"|Watchdog caught collective operation timeout|heartbeat timeout|gloo/transport|RendezvousConnectionError"
-    r"|NCCL operation timed out|nccl hit async error|remote process exited"
-    r"|recvValue failed|sendBytes failed|failed to recv|The client socket has (?:failed|timed out)",
-    re.IGNORECASE,
+    r"distnetworkerror|distbackenderror|diststoreerror|connection (?:closed|reset) by peer"
+    r"|broken pipe|timed out waiting \d+ms for|socket timeout|nccl (?:error|warn)|ncclremoteerror|ncclsystemerror"
+    r"|watchdog caught collective operation timeout|heartbeat timeout|gloo/transport|rendezvousconnectionerror"
+    r"|nccl operation timed out|nccl hit async error|remote process exited"
+    r"|recvvalue failed|sendbytes failed|failed to recv|the client socket has (?:failed|timed out)"
 )
-
-#: What is this rank's own trouble in the same classes of exceptions: a rank 0 that cannot listen, a GPU, memory that
-#: NCCL shares between processes, a call that NCCL does not take.
+#: Faults of the rank itself in the same classes of exceptions: a rank 0 that cannot listen, a GPU, memory that
+#: NCCL shares between processes, a call that NCCL does not accept.
 _OWN_FAULT = re.compile(
-    r"server socket has failed to listen|EADDRINUSE|Address already in use|Cuda failure|shared memory segment"
-    r"|No space left on device|ncclInvalid(?:Usage|Argument)|Duplicate GPU detected",
-    re.IGNORECASE,
+    r"server socket has failed to listen|eaddrinuse|address already in use|cuda failure|shared memory segment"
+    r"|no space left on device|ncclinvalid(?:usage|argument)|duplicate gpu detected"
 )
 #: Of the echoes, the ones that say that nobody answered in time, rather than that a connection broke.
 _TIMEOUT = re.compile(
-    r"Timed out waiting \d+ms for|Socket Timeout|collective operation timeout|heartbeat timeout|wait timeout after"
-    r"|client socket has timed out|Timed out after \d+ seconds|NCCL operation timed out",
-    re.IGNORECASE,
+    r"timed out waiting \d+ms for|socket timeout|collective operation timeout|heartbeat timeout|wait timeout after"
+    r"|client socket has timed out|timed out after \d+ seconds|nccl operation timed out"
 )
-#: Memory that was asked for and not to be had: of the GPU, of torch's CPU allocator, of C++, of Python.
+#: Memory that was requested and not available: of the GPU, of torch's CPU allocator, of C++, of Python.
 _OUT_OF_MEMORY = re.compile(
     r"OutOfMemoryError|CUDA out of memory|CUDA error: out of memory|DefaultCPUAllocator: can't allocate memory"
     r"|std::bad_alloc|^MemoryError\b"
@@ -60,44 +57,37 @@ class WorkerExit:
     signal: int | None
 
 
-def printable(text: str) -> str:
-    """The text without control sequences, on one line, cut to MAX_WORDS_LENGTH from the left."""
-    line = " ".join(_UNPRINTABLE.sub("", text).split())
-    return line if len(line) <= MAX_WORDS_LENGTH else "…" + line[1 - MAX_WORDS_LENGTH :]
-
-
 def is_echo(words: str) -> bool:
-    """Whether an exception is what a rank says when another one went away."""
-    return _ECHO.search(words) is not None and _OWN_FAULT.search(words) is None
+    """Whether an exception is what a rank reports when another one went away."""
+    lower = tail(words).lower()
+    return _ECHO.search(lower) is not None and _OWN_FAULT.search(lower) is None
 
 
 def is_timeout(words: str) -> bool:
     """Whether an echo says that a collective, or the other ranks, did not come in time."""
-    return _TIMEOUT.search(words) is not None
+    return _TIMEOUT.search(tail(words).lower()) is not None
 
 
 def is_out_of_memory(words: str) -> bool:
     """Whether an exception says that memory ran out."""
-    return _OUT_OF_MEMORY.search(words) is not None
+    return _OUT_OF_MEMORY.search(tail(words)) is not None
 
 
 def last_exception(text: str) -> str:
     """The last Python exception that a worker printed, as `Type: message`; empty without one.
 
     torchrun's own exception is never it. Where several ranks of one pod failed, an exception that only echoes another
-    rank's end is passed over if there is a better one.
+    rank's end is skipped if there is a better one.
     """
-    found = [words for words in _exceptions(_before_torchruns_own(text)) if words]
+    found = [words for words in _exceptions(_before_torchruns_own(tail(text))) if words]
     telling = [words for words in found if not is_echo(words)]
     return (telling or found or [""])[-1]
 
 
 def worker_exit(text: str) -> WorkerExit | None:
     """The first failing worker of torchrun's table; None where the text holds no table."""
-    table = _ROOT_CAUSE.search(text)
-    if table is None:
-        return None
-    code = _TABLE_EXIT.search(table[1])
+    _, found, table = tail(text).rpartition(_ROOT_CAUSE)
+    code = _TABLE_EXIT.search(table) if found else None
     if code is None:
         return None
     number = int(code[1])
@@ -108,8 +98,8 @@ def worker_exit(text: str) -> WorkerExit | None:
 
 
 def last_line(text: str) -> str:
-    """The last line that says anything; empty for silent programs."""
-    return next((printable(line) for line in reversed(text.splitlines()) if line.strip()), "")
+    """The last line with something visible on it; empty for silent programs."""
+    return next((line for line in map(printable, reversed(last_lines(text))) if line), "")
 
 
 def _before_torchruns_own(text: str) -> str:
@@ -122,24 +112,19 @@ def _before_torchruns_own(text: str) -> str:
 
 
 def _exceptions(text: str) -> list[str]:
-    """The exception of every traceback in the text, in order; tracebacks of several ranks may be interleaved."""
-    by_rank: dict[str, list[str]] = {}
-    order: list[tuple[str, int]] = []
-    for line in text.splitlines():
-        rank = _RANK_PREFIX.match(line)
-        lines = by_rank.setdefault(rank[1] if rank else "", [])
-        bare = _PREFIX.sub("", line)
+    """The exception of every traceback in the text, in order; empty for a traceback without one.
+
+    An exception is the first line after the traceback's indented frames. Tracebacks of several ranks may be interleaved.
+    """
+    found: list[str] = []
+    unfinished: dict[str, int] = {}
+    for line in last_lines(text):
+        prefix, rank = _PREFIX.match(line), _RANK_PREFIX.match(line)
+        source, bare = rank[1] if rank else "", line[prefix.end() :] if prefix else line
         if bare.startswith(_TRACEBACK):
-            order.append((rank[1] if rank else "", len(lines)))
-        lines.append(bare)
-    return [_exception_after(by_rank[rank][start + 1 :]) for rank, start in order]
-
-
-def _exception_after(lines: list[str]) -> str:
-    """The first unindented line behind a traceback's frames, with the lines its message goes on over."""
-    for number, line in enumerate(lines):
-        if line and not line[0].isspace():
-            return printable(line) if _EXCEPTION.match(line) else ""
-        if not line and number:
-            return ""
-    return ""
+            unfinished[source] = len(found)
+            found.append("")
+        elif source in unfinished and not bare[:1].isspace():
+            number = unfinished.pop(source)
+            found[number] = printable(bare) if _EXCEPTION.match(bare) else ""
+    return found

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from ddpjob_operator.api import names
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import DDPJobStatus
-from ddpjob_operator.core.last_words import printable
 from ddpjob_operator.core.model import Body, Exit, Job, Pod, Security, Service, Waiting
 from ddpjob_operator.core.times import epoch_seconds
+from ddpjob_operator.core.untrusted import printable, tail
 
 #: Waiting reasons of a container that is simply on its way.
 _ON_ITS_WAY = frozenset({"", "ContainerCreating", "PodInitializing"})
@@ -194,7 +194,7 @@ def _exit(state: Body) -> Exit | None:
         code=code,
         signal=signal,
         reason=terminated.get("reason", ""),
-        message=terminated.get("message", "").strip(),
+        message=tail(terminated.get("message", "")).strip(),
         finished=_time(terminated.get("finishedAt")),
     )
 

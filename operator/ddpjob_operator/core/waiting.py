@@ -6,20 +6,20 @@ from collections.abc import Iterable
 
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.gang import Gang
-from ddpjob_operator.core.last_words import printable
 from ddpjob_operator.core.model import Observed, Pod, ReadWarning
+from ddpjob_operator.core.untrusted import printable, tail
 
 _IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 
 #: A pod starts within seconds where its image is there; one that takes longer may have something to complain of.
 QUIET_START_SECONDS = 10.0
 
-#: What the scheduler adds behind its reasons: that preemption would not help, and about claims we do not make.
-_SCHEDULERS_TAIL = re.compile(r"\s*(?:preemption: |no new claims to deallocate).*", re.DOTALL)
+#: The scheduler adds after its reasons that preemption would not help, and a remark on claims that we do not make.
+_SCHEDULERS_TAIL = re.compile(r"preemption: |no new claims to deallocate")
 #: One reason for all nodes.
 _ALL_SHORT = re.compile(r"0/(\d+) nodes are available: \1 (Insufficient \S+)")
 _IMAGE = re.compile(r'image "([^"]+)"')
-_QUOTA = re.compile(r"exceeded quota: ([^,\s]+), requested: (.*), used: (.*), limited: (.*)")
+_QUOTA = re.compile(r"exceeded quota: ([^,\s]+), requested: (\S+), used: (\S+), limited: (\S+)")
 
 
 def explain(seen: Observed, gang: Gang) -> tuple[Reason, str]:
@@ -69,7 +69,7 @@ def warning_question(gang: Gang, since: float | None, now: float) -> ReadWarning
 
 
 def _refused(gang: Gang, name: str, words: str) -> tuple[Reason, str]:
-    quota = _QUOTA.search(words)
+    quota = _QUOTA.search(words := tail(words))
     if quota is None and "exceeded quota" in words:
         return Reason.QUOTA_EXCEEDED, printable(words)
     if quota is None:
@@ -102,10 +102,10 @@ def _reason(pod: Pod) -> Reason:
 
 def _words(seen: Observed, pod: Pod) -> str:
     assert pod.waiting is not None, "asked about a pod that waits"
-    words = pod.waiting.message or pod.waiting.reason
+    words = tail(pod.waiting.message or pod.waiting.reason)
     if pod.node is not None:
         return printable(_pull_words(words) if _reason(pod) == Reason.IMAGE_PULL else words)
-    words = _SCHEDULERS_TAIL.sub("", words).rstrip(". ")
+    words = _SCHEDULERS_TAIL.split(words, maxsplit=1)[0].rstrip(". \n")
     spec = seen.job.spec
     if spec is not None and spec.gpus_per_node:
         scarce, needed = f"Insufficient {spec.gpu_resource}", f"{spec.gpu_resource}: {spec.gpus_per_node} free"

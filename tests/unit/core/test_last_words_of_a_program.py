@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddpjob_operator.core.last_words import WorkerExit, is_echo, last_exception, last_line, printable, worker_exit
+from ddpjob_operator.core.last_words import WorkerExit, is_echo, last_exception, last_line, worker_exit
 
 PLAIN = """\
 epoch 0 step 10
@@ -139,11 +139,6 @@ def test_torchruns_table_tells_the_workers_exit(code, expected) -> None:
 @pytest.mark.parametrize("text", [PLAIN, TORCHRUN.format(code="9" * 5000)])
 def test_a_log_without_a_table_that_makes_sense_tells_no_exit(text) -> None:
     assert worker_exit(text) is None
-
-
-def test_control_sequences_and_length_are_bounded() -> None:
-    assert printable("\x1b[31mred\x1b[0m\x07\n  text") == "red text"
-    assert len(printable("x" * 5000)) == 1024
 
 
 def test_the_last_line_is_the_last_that_says_anything() -> None:

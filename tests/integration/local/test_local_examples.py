@@ -11,7 +11,7 @@ def test_digits_reaches_97_percent(tmp_path: Path) -> None:
         outcome = command.outcome(240)
     assert outcome.exit_code == 0
     accuracies = [float(text) for text in re.findall(r"accuracy ([\d.]+) %", outcome.output)]
-    assert accuracies[-1] >= 97
+    assert accuracies[-1] >= 97  # on any processor: see test_number_of_ranks.py
     progress = outcome.status["progress"]
     assert progress["step"] == progress["totalSteps"]
     assert (progress["phase"], outcome.status["ready"]) == ("done", "2/2")

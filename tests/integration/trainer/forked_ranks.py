@@ -110,9 +110,15 @@ def started(
             process.join()
 
 
-def finished(folder: Path, *keys: str, ranks: int, environ: Mapping[str, str] | None = None) -> ForkedRun:
+def finished(
+    folder: Path,
+    *keys: str,
+    ranks: int,
+    environ: Mapping[str, str] | None = None,
+    first: Callable[[], None] | None = None,
+) -> ForkedRun:
     """The same, run to its end, which must be a success."""
-    with started(folder, *keys, ranks=ranks, environ=environ) as run:
+    with started(folder, *keys, ranks=ranks, environ=environ, first=first) as run:
         codes = run.wait()
         assert codes == ranks * [0], f"exit codes {codes}:\n{run.text()}"
         return run

@@ -51,5 +51,7 @@ def test_the_loss_falls_over_a_few_steps_of_two_ranks(cifar10_folder, tmp_path, 
     )
     losses = [run.losses[step] for step in range(1, 16)]
     print(f"losses {losses[0]:.3f} ... {losses[-1]:.3f}")
-    assert sum(losses[-5:]) / 5 < sum(losses[:5]) / 5 - 0.1
+    # By 0.23 to 0.53 (ResNet-18) and 0.11 to 0.14 (speedrun) over 4 seeds. A processor with AMX computes in bfloat16, which
+    # changes that by 0.04 and 0.001; other processors differ by much less.
+    assert sum(losses[-5:]) / 5 < sum(losses[:5]) / 5 - 0.05
     assert f"of {10 * TEST_PER_CLASS} {seen}" in run.text

@@ -92,6 +92,7 @@ def test_the_ranks_losses_average_to_the_mean_over_the_steps_samples(num_samples
         logits(split.preparation.normalise(split.images_NCHW[ids])), split.labels_N[ids]
     )
     assert all(len(feed.batch(step).labels_B) >= 1 for feed in feeds), "every rank joins the all-reduce"
+    # Weights of samples are float32: half a unit in the last place is 6e-8 of each, and so of the sum in any order.
     torch.testing.assert_close(sum(losses) / world_size, expected, rtol=1e-6, atol=1e-6)
 
 

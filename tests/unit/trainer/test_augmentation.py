@@ -88,7 +88,7 @@ def test_numbers_are_even_and_streams_independent():
         for epoch in (0, 1)
         for stream in (randomness.ORDER, randomness.FLIP)
     ]
-    for numbers in seen:
+    for numbers in seen:  # from integers alone, so that every processor has the same
         assert int(numbers.min()) >= 0
         assert int(numbers.max()) < 2**32
         counts = torch.bincount(numbers % 9, minlength=9).double()

@@ -100,6 +100,7 @@ def test_a_jpeg_at_a_smaller_scale_shows_the_same():
     with Image.open(file) as picture:
         box = central_box(400, 320, share=224 / 256)
         expected = torch.from_numpy(np.array(picture.resize((16, 16), Image.Resampling.BILINEAR, box=box)))
+    # Grey levels of 255. The decoder's arithmetic is in integers and the same on all processors.
     assert (seen[0] - expected.permute(2, 0, 1)).abs().max() <= 3
 
 

@@ -1,7 +1,9 @@
 """One packed file instead of a folder: the same samples, byte for byte, and never half a file."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -38,6 +40,24 @@ def test_the_command_makes_a_file_that_equals_the_folder(folder, tmp_path):
         assert [a.read(i) for i in range(len(a.labels))] == [b.read(i) for i in range(len(b.labels))]
 
 
+def test_images_are_read_without_mapping_the_file(folder, tmp_path):
+    """A page fault on a mapped file keeps the GIL, and with it the training, until the storage answers."""
+    path = tmp_path / "one.pack"
+    pack.write_packed(open_folder(folder), path)
+    files, packed = open_folder(folder), pack.open_images(path)
+    assert [packed.train.read(i) for i in range(3)] == [files.train.read(i) for i in range(3)]
+    assert str(path) not in Path("/proc/self/maps").read_text()
+
+
+def test_a_file_that_becomes_shorter_is_an_error_of_the_storage(folder, tmp_path):
+    path = tmp_path / "one.pack"
+    pack.write_packed(open_folder(folder), path)
+    packed = pack.open_images(path)
+    os.truncate(path, path.stat().st_size - 1)
+    with pytest.raises(OSError, match=r"where \d+ are expected; the file was replaced or cut off .*one\.pack \(bytes"):
+        packed.test.read(1)
+
+
 def test_decoded_images_are_the_same_from_either(folder):
     plain = load(folder, preparation=PREPARATION)
     pack.write_packed(open_folder(folder), folder / pack.FILE_NAME)
@@ -58,15 +78,15 @@ def test_a_file_that_is_cut_off_is_refused(folder, tmp_path, lost):
     path = tmp_path / "one.pack"
     pack.write_packed(open_folder(folder), path)
     path.write_bytes(path.read_bytes()[:-lost])
-    with pytest.raises(ConfigError, match=r"one\.pack has \d+ bytes, its index says \d+; copy or pack it again"):
+    with pytest.raises(ConfigError, match=r"one\.pack has \d+ bytes, but its index ends at \d+; copy or pack it again"):
         pack.open_images(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"DDPJ", b"not a packed file at all", pack.MAGIC + b"\x05"])
+@pytest.mark.parametrize("content", [b"", b"DDPJ", b"not a packed file at all", pack.MAGIC + b"\x05", pack.MAGIC + b"\xff" * 9])
 def test_another_file_is_refused(tmp_path, content):
     (tmp_path / "other").write_bytes(content)
     with pytest.raises(
-        ConfigError, match=r"other is no packed file .*; make one with python -m ddpjob_recipes\.pack FOLDER"
+        ConfigError, match=r"other is not a packed file .*; make one with python -m ddpjob_recipes\.pack FOLDER"
     ):
         pack.open_images(tmp_path / "other")
 

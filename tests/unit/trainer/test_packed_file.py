@@ -82,7 +82,9 @@ def test_a_file_that_is_cut_off_is_refused(folder, tmp_path, lost):
         pack.open_images(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"DDPJ", b"not a packed file at all", pack.MAGIC + b"\x05", pack.MAGIC + b"\xff" * 9])
+@pytest.mark.parametrize(
+    "content", [b"", b"DDPJ", b"not a packed file at all", pack.MAGIC + b"\x05", pack.MAGIC + b"\xff" * 9]
+)
 def test_another_file_is_refused(tmp_path, content):
     (tmp_path / "other").write_bytes(content)
     with pytest.raises(

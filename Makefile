@@ -77,8 +77,8 @@ format: $(VENV)/dev.stamp ## Format the code and mend what the linter can
 generate: $(VENV)/dev.stamp ## Write the CRD, the plain manifests and the README's field table from their sources
 	@$(BIN)/python -m ddpjob_operator.api.crd > manifests/crd/ddpjob.yaml
 	@cp manifests/crd/ddpjob.yaml charts/ddpjob-operator/files/crd/ddpjob.yaml
-	@$(BIN)/python -m ddpjob_operator.api.reference README.md
-	@$(BIN)/python -m ddpjob_operator.core.failure_table operator/ddpjob_operator/README.md
+	@$(BIN)/python -m ddpjob_operator.reference.fields README.md
+	@$(BIN)/python -m ddpjob_operator.reference.failures operator/ddpjob_operator/README.md
 	@HELM=$$($(BIN)/python -m testbed path helm) manifests/operator/render.sh > manifests/operator/operator.yaml
 
 LOCK := $(VENV)/uv/bin/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \

@@ -8,8 +8,8 @@ from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.model import CreatePod, DeletePod, Exit, Job, Observed, Plan, Pod, Service
 from ddpjob_operator.core.plan import plan
-from ddpjob_operator.core.pods import pod_name, spec_hash
-from ddpjob_operator.core.service import selector, service_name
+from ddpjob_operator.core.render.pods import pod_name, spec_hash
+from ddpjob_operator.core.render.service import selector, service_name
 
 NOW = 1_800_000_000.0
 #: What a program leaves that failed by itself, and one that lost its peer.

@@ -8,9 +8,9 @@ from typing import Any
 
 from builders import NOW, observed, pod, with_status
 from ddpjob_operator.core.model import CreatePod, Job, Observed, Plan, Pod
-from ddpjob_operator.core.observed import pod_of
 from ddpjob_operator.core.plan import plan
-from ddpjob_operator.core.pods import create_pod
+from ddpjob_operator.core.records import pod_of
+from ddpjob_operator.core.render.pods import create_pod
 from ddpjob_operator.core.times import epoch_seconds
 
 ROOT = Path(__file__).parents[2]

@@ -21,10 +21,10 @@ from builders import (
 )
 from ddpjob_operator.api.names import Phase, Reason
 from ddpjob_operator.api.status import Progress
-from ddpjob_operator.core.failure_words import sentence
+from ddpjob_operator.core.failure.messages import sentence
+from ddpjob_operator.core.failure.restart import MAX_INFRASTRUCTURE_RESTARTS
 from ddpjob_operator.core.model import LowerPodDeadline, ReadNode
 from ddpjob_operator.core.plan import plan
-from ddpjob_operator.core.restart import MAX_INFRASTRUCTURE_RESTARTS
 from pain_steps import bodies, environment, may_start_at, rendered, reported, survivors_gone, whole, written
 
 RUNS = {"running": {"startedAt": "2026-11-21T10:00:00Z"}}
@@ -98,7 +98,7 @@ def test_pain_04_a_dead_node_holds_the_restart_up_only_until_it_is_known_to_be_d
 
     waiting = plan(seen, NOW)
     assert created(waiting) == []
-    assert waiting.questions == (ReadNode(name="node-1"),)
+    assert waiting.lookups == (ReadNode(name="node-1"),)
     assert "waiting for pod job-1-1 to stop" in (waiting.status.message or "")
 
     known = plan(replace(seen, nodes_gone=frozenset({"node-1"})), NOW)

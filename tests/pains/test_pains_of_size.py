@@ -10,10 +10,10 @@ from bench.operators.process import DDPJobOperator
 from builders import NOW, broken, created, deleted, ended, job, observed, pod, program, running
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import Phase, Reason
-from ddpjob_operator.core.failure_words import sentence
+from ddpjob_operator.core.failure.messages import sentence
 from ddpjob_operator.core.model import CreateService, Waiting
 from ddpjob_operator.core.plan import plan
-from ddpjob_operator.core.pods import pod_name
+from ddpjob_operator.core.render.pods import pod_name
 from pain_steps import ROOT, bodies, environment, rendered, written
 from testbed import wait_for
 from testbed.kubectl import KubectlError

@@ -99,7 +99,7 @@ def test_pain_15_the_log_that_is_read_is_that_of_the_pod_that_failed() -> None:
     assert rendered(of)["spec"]["restartPolicy"] == "Never"
     seen = broken(of, ended(of, 1, code=1))
     made = plan(seen, NOW)
-    assert made.questions == (ReadLog(pod="job-1-1", uid="pod-uid-1-1"),)
+    assert made.lookups == (ReadLog(pod="job-1-1", uid="pod-uid-1-1"),)
 
     seen = survivors_gone(with_status(seen, made.status))
     (new, *_) = (pod(seen.job, rank, 2, running=False, phase="Pending") for rank in range(2))

@@ -23,7 +23,7 @@ from ddpjob_operator.core.model import (
     Plan,
     Pod,
 )
-from ddpjob_operator.core.observed import pod_of, service_of
+from ddpjob_operator.core.records import pod_of, service_of
 from ddpjob_operator.kube.engine import reconciler
 from simulation.api_server import DEFAULT_GRACE_SECONDS
 from simulation.world import World
@@ -41,16 +41,16 @@ def checked(world: World) -> Iterator[None]:
     real = plan_module.plan
     num_plans = world.schedule.seed % ONE_IN
 
-    def checking(seen: Observed, now: float) -> Plan:
+    def checking(observed: Observed, now: float) -> Plan:
         nonlocal num_plans
         num_plans += 1
         if num_plans > MAX_PLANS:
-            world.fail(f"{MAX_PLANS} plans for one job, and it has not ended: {seen.job.status.message}")
-        made = real(seen, now)
-        if num_plans % ONE_IN == 0 and not seen.rejections:
-            words = _why_not_settled(seen, made, now)
-            if words:
-                world.fail(words)
+            world.fail(f"{MAX_PLANS} plans for one job, and it has not ended: {observed.job.status.message}")
+        made = real(observed, now)
+        if num_plans % ONE_IN == 0 and not observed.rejections:
+            message = _why_not_settled(observed, made, now)
+            if message:
+                world.fail(message)
         return made
 
     reconciler.plan = checking  # type: ignore[attr-defined]  # the name that it has imported

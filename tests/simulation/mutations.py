@@ -11,11 +11,14 @@ from typing import Any
 from unittest.mock import patch
 
 from ddpjob_operator.api.status import DDPJobStatus
-from ddpjob_operator.core import failure as failures
-from ddpjob_operator.core import handover, pods, refinement, restart, service, stopping
 from ddpjob_operator.core import plan as planning
+from ddpjob_operator.core import render, stopping
+from ddpjob_operator.core.failure import cause as failures
+from ddpjob_operator.core.failure import restart, update
 from ddpjob_operator.core.gang import Gang
-from ddpjob_operator.core.model import CreatePod, CreateService, DeletePod, PatchService, Plan
+from ddpjob_operator.core.model import CreatePod, CreateService, DeletePod, PatchService
+from ddpjob_operator.core.policies import failed_attempt, finished_job, handover, hang
+from ddpjob_operator.core.render import actions, pods, service
 from ddpjob_operator.kube.cache.cache import Cache
 from ddpjob_operator.kube.engine.actuator import Actuator
 from ddpjob_operator.kube.engine.expectations import Expectations
@@ -26,10 +29,10 @@ from ddpjob_operator.kube.lookups import lookups
 from ddpjob_operator.kube.transport.resources import DDPJOBS
 from simulation.api_client import ModelClient
 
-_REAL_JUDGE = restart.judge
+_REAL_DECIDE_RESTART = restart.decide_restart
 _REAL_HAS_STOPPED: Callable[..., bool] = stopping.has_stopped
-_REAL_STOP: Callable[..., Any] = stopping.stop
-_REAL_RUN: Callable[..., Plan] = planning._run
+_REAL_ACTIONS_OF: Callable[..., Any] = render.actions_of
+_REAL_KEEP_WHOLE: Callable[..., Any] = actions._keep_whole
 _REAL_WRITE = StatusWriter.write
 _REAL_MERGE_PATCH = ModelClient.merge_patch
 _REAL_DELETE = ModelClient.delete
@@ -40,39 +43,35 @@ def _always(value: Any) -> Callable[..., Any]:
     return lambda *_, **__: value
 
 
-def _judges_with(change: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    def judge(job: Any, spec: Any, status: Any, failure: Any, now: float) -> Any:
-        verdict = _REAL_JUDGE(job, spec, status, failure, now)
-        return replace(verdict, restarts=change(status.restarts, verdict.restarts))
+def _restarts_with(change: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    def decide_restart(job: Any, spec: Any, status: Any, failure: Any, now: float) -> Any:
+        decision = _REAL_DECIDE_RESTART(job, spec, status, failure, now)
+        return replace(decision, restarts=change(status.restarts, decision.restarts))
 
-    return judge
+    return decide_restart
 
 
 def _counted_once_more(_: Any, after: Any) -> Any:
     return after.model_copy(update={"counted": after.counted + 1})
 
 
-def _pods_first(*arguments: Any) -> Plan:
-    made = _REAL_RUN(*arguments)
-    return replace(made, actions=tuple(sorted(made.actions, key=lambda a: not isinstance(a, CreatePod))))
+def _pods_first(situation: Any, decision: Any) -> Any:
+    return tuple(sorted(_REAL_ACTIONS_OF(situation, decision), key=lambda a: not isinstance(a, CreatePod)))
 
 
-def _without_service(*arguments: Any) -> Plan:
-    made = _REAL_RUN(*arguments)
-    return replace(made, actions=tuple(a for a in made.actions if not isinstance(a, CreateService | PatchService)))
+def _without_service(situation: Any, decision: Any) -> Any:
+    made = _REAL_ACTIONS_OF(situation, decision)
+    return tuple(action for action in made if not isinstance(action, CreateService | PatchService))
 
 
-def _stops_after_the_end_only(seen: Any, *arguments: Any) -> Any:
-    return _REAL_STOP(seen, *arguments) if seen.job.status.finished else ()
+def _stops_nothing_of_earlier_attempts(situation: Any) -> Any:
+    made = _REAL_KEEP_WHOLE(situation)
+    return tuple(action for action in made if isinstance(action, CreateService | PatchService | CreatePod))
 
 
-def _stops_before_the_end_only(seen: Any, *arguments: Any) -> Any:
-    return () if seen.job.status.finished else _REAL_STOP(seen, *arguments)
-
-
-def _ends_of_pods_there(seen: Any, gang: Gang, now: float) -> Any:
-    ended = (pod for pod in gang.current.values() if failures.has_ended(pod, now))
-    return tuple(failures.end_of(seen, pod, now) for pod in ended)
+def _ends_of_pods_there(situation: Any) -> Any:
+    seen, now = situation.observed, situation.now
+    return [failures.end_of(seen, pod, now) for pod in situation.gang.current.values() if failures.has_ended(pod, now)]
 
 
 def _stopped_when_overdue(seen: Any, pod: Any, *_: Any) -> bool:
@@ -138,47 +137,40 @@ class Mutation:
 
 #: Under a sentence that says what is wrong then.
 _REPLACED: dict[str, tuple[tuple[Any, str, Any], ...]] = {
-    "new pods do not wait for the old ones": ((handover, "has_stopped", _always(True)),),
+    "new pods do not wait for the old ones": ((handover, "may_still_run", _always([])),),
     "an overdue pod counts as stopped": (
-        (handover, "has_stopped", _stopped_when_overdue),
+        (actions, "has_stopped", _stopped_when_overdue),
         (stopping, "has_stopped", _stopped_when_overdue),
     ),
     "a living sidecar is overlooked": (
-        (handover, "has_stopped", _stopped_with_its_program),
+        (actions, "has_stopped", _stopped_with_its_program),
         (stopping, "has_stopped", _stopped_with_its_program),
     ),
     "every node counts as lost": ((lookups, "node_state", _always(lookups.NodeState.GONE)),),
-    "restarts are counted twice": ((planning, "judge", _judges_with(_counted_once_more)),),
-    "restarts are not counted": ((planning, "judge", _judges_with(lambda before, _: before)),),
+    "restarts are counted twice": ((failed_attempt, "decide_restart", _restarts_with(_counted_once_more)),),
+    "restarts are not counted": ((failed_attempt, "decide_restart", _restarts_with(lambda before, _: before)),),
     "a refined failure is counted again": (
-        (refinement, "recounted", lambda _, restarts, *__: _counted_once_more(None, restarts)),
+        (update, "recount", lambda _, restarts, *__: _counted_once_more(None, restarts)),
     ),
-    "pods are created before the Service": ((planning, "_run", _pods_first),),
-    "the Service is left as it is": ((planning, "_run", _without_service),),
+    "pods are created before the Service": ((render, "actions_of", _pods_first),),
+    "the Service is left as it is": ((render, "actions_of", _without_service),),
     "the Service is pointed at older attempts": ((service, "_attempt_of", _always(0)),),
-    "stragglers are left alone": (
-        (planning, "stop", _stops_after_the_end_only),
-        (planning, "_outdated_evidence", _always([])),
-    ),
-    "pods run on after the end": ((planning, "stop", _stops_before_the_end_only),),
-    "outdated evidence stays": ((planning, "_outdated_evidence", _always([])),),
+    "stragglers are left alone": ((actions, "_keep_whole", _stops_nothing_of_earlier_attempts),),
+    "pods run on after the end": ((finished_job, "stop_and_keep", _always(())),),
+    "outdated evidence stays": ((actions, "outdated_evidence", _always([])),),
     "all evidence is deleted": (
         (
-            planning,
-            "_outdated_evidence",
-            lambda _, __, gang: [DeletePod(name=p.name, uid=p.uid, grace_seconds=1) for p in gang.old],
+            actions,
+            "outdated_evidence",
+            lambda it: [DeletePod(name=p.name, uid=p.uid, grace_seconds=1) for p in it.gang.old],
         ),
     ),
-    "survivors are deleted by force": (
-        (planning, "SURVIVOR_GRACE_SECONDS", 0),
-        (handover, "SURVIVOR_GRACE_SECONDS", 0),
+    "survivors are deleted by force": ((actions, "SURVIVOR_GRACE_SECONDS", 0),),
+    "the back-off is skipped": ((handover, "starts_at", lambda situation: situation.now),),
+    "a hang is not noticed": (
+        (planning, "POLICIES", tuple(p for p in planning.POLICIES if p is not hang.end_what_makes_no_progress)),
     ),
-    "the back-off is skipped": (
-        (planning, "starts_at", lambda _, now: now),
-        (handover, "starts_at", lambda _, now: now),
-    ),
-    "a hang is not noticed": ((planning, "silence_of", _always(None)),),
-    "a deleted pod is created again": ((planning, "_ends", _ends_of_pods_there),),
+    "a deleted pod is created again": ((failed_attempt, "_ends", _ends_of_pods_there),),
     "one rank's success is the gang's": (
         (Gang, "all_succeeded", property(lambda gang: any(pod.succeeded for pod in gang.current.values()))),
     ),

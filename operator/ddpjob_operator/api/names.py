@@ -89,6 +89,8 @@ class ConditionType(StrEnum):
     RESTARTING = "Restarting"
     #: The job is suspended and none of its pods is wanted.
     SUSPENDED = "Suspended"
+    #: The operator cannot act on the job, whose pods stay as they are, until somebody changes something.
+    STALLED = "Stalled"
     #: Terminal: every rank ended with exit code 0.
     SUCCEEDED = "Succeeded"
     #: Terminal: the job will not be tried again.
@@ -114,7 +116,7 @@ class Reason(StrEnum):
     SUSPENDED = "Suspended"  # spec.suspend is set.
     SUCCEEDED = "Succeeded"  # All ranks ended with exit code 0.
 
-    # Why an attempt ended; `core/failure_classes.py` says how each is recognised and what follows.
+    # Why an attempt ended; `core/failure/classes.py` says how each is recognised and what follows.
     PROGRAM_ERROR = "ProgramError"  # A rank's program ended with a non-zero exit code.
     BAD_COMMAND = "BadCommand"  # The program could not be started.
     BAD_CONFIG = "BadConfig"  # The trainer refused its configuration; another attempt would end the same.

@@ -96,7 +96,7 @@ class DDPJobStatus(Resource):
     message: str | None = Field(default=None, description="Why, in one sentence.")
     conditions: list[Condition] = Field(
         default=[],
-        description="Created, Running, Restarting, Suspended, Succeeded, Failed.",
+        description="Created, Running, Restarting, Suspended, Stalled, Succeeded, Failed.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     observed_generation: int = Field(default=0, description="metadata.generation that this status is for.")

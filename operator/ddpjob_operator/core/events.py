@@ -9,7 +9,7 @@ from typing import Literal
 
 from ddpjob_operator.api.names import ConditionType, Reason
 from ddpjob_operator.api.status import DDPJobStatus, Failure
-from ddpjob_operator.core.failure_words import sentence
+from ddpjob_operator.core.failure.messages import sentence
 
 #: What a waiting job should be looked at for.
 _OBSTACLES = frozenset(

@@ -63,12 +63,12 @@ class Gang:
         return not self.missing and all(pod.succeeded for pod in self.current.values())
 
 
-def gang_of(seen: Observed, num_nodes: int) -> Gang:
+def gang_of(observed: Observed, num_nodes: int) -> Gang:
     """The job's pods, sorted. Pods of an attempt beyond the status' are a newer writer's and none of our business."""
-    attempt = seen.job.status.attempt
-    done = (pod for pod in seen.vanished if pod.succeeded)  # somebody tidied up; what it did is done
+    attempt = observed.job.status.attempt
+    done = (pod for pod in observed.vanished if pod.succeeded)  # somebody tidied up; what it did is done
     return Gang(
         num_nodes=num_nodes,
-        current={pod.rank: pod for pod in (*done, *seen.pods) if pod.attempt == attempt and pod.rank < num_nodes},
-        old=tuple(sorted((p for p in seen.pods if p.attempt < attempt), key=lambda p: (p.attempt, p.rank))),
+        current={pod.rank: pod for pod in (*done, *observed.pods) if pod.attempt == attempt and pod.rank < num_nodes},
+        old=tuple(sorted((p for p in observed.pods if p.attempt < attempt), key=lambda p: (p.attempt, p.rank))),
     )

@@ -137,7 +137,7 @@ class Service:
 class Rejection:
     """Why the API server did not create an object."""
 
-    words: str
+    message: str
     by_failure: bool = False
     """The server itself failed (500: a broken webhook, say), which is no judgement of this object."""
 
@@ -234,7 +234,7 @@ class DeleteJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadLog:
-    """A question: the tail of the main container's log. It is always answered, by empty text if need be."""
+    """Look up the tail of the main container's log. An unreadable log counts as empty."""
 
     pod: str
     uid: str
@@ -242,21 +242,21 @@ class ReadLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadNode:
-    """A question, asked again every few seconds: is this node gone, and does it take new pods?"""
+    """Look up, every few seconds, whether this node is gone and whether it takes new pods."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadWarning:
-    """A question, asked again every few seconds: what does the kubelet complain of while this pod does not start?"""
+    """Look up, every few seconds, what the kubelet reports about this pod that does not start."""
 
     pod: str
     uid: str
 
 
 Action = CreatePod | CreateService | PatchService | DeletePod | DeletePods | LowerPodDeadline | DeleteJob
-Question = ReadLog | ReadNode | ReadWarning
+Lookup = ReadLog | ReadNode | ReadWarning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,7 +269,7 @@ class Plan:
     """Write the status first, only if the job is still the version that was seen; there are no actions then."""
     actions: tuple[Action, ...] = ()
     """In order: everything before the first CreatePod is done before it; pods are created in parallel."""
-    questions: tuple[Question, ...] = ()
+    lookups: tuple[Lookup, ...] = ()
     wake_at: float | None = None
     """Plan again at this time at the latest, even if nothing happens."""
 

@@ -21,19 +21,26 @@ TOO_LONG_SECONDS = 60.0
 KEPT_SECONDS = 30.0
 
 
-def has_stopped(seen: Observed, pod: Pod, now: float) -> bool:
+def has_stopped(observed: Observed, pod: Pod, now: float) -> bool:
     """Whether no process of the pod can run any more."""
-    return pod.all_ended or _is_lost(seen, pod, now)
+    return pod.all_ended or _is_lost(observed, pod, now)
 
 
-def stop(seen: Observed, pods: Iterable[Pod], grace_seconds: int | None, now: float) -> tuple[Action, ...]:
+def may_still_run(observed: Observed, pods: Iterable[Pod], now: float) -> list[Pod]:
+    """Those of the pods of which a process may still run."""
+    return [pod for pod in pods if not has_stopped(observed, pod, now)]
+
+
+def stop(observed: Observed, pods: Iterable[Pod], grace_seconds: int | None, now: float) -> tuple[Action, ...]:
     """What stops these pods; ended ones stay as evidence, with their logs. None is each pod's own grace."""
     actions: list[Action] = []
     for pod in pods:
         if pod.deletion_deadline is not None:
-            if _is_lost(seen, pod, now) and pod.node is not None:  # its object would stay for ever, and count in quotas
+            if (
+                _is_lost(observed, pod, now) and pod.node is not None
+            ):  # its object would stay for ever, and count in quotas
                 actions.append(DeletePod(name=pod.name, uid=pod.uid, grace_seconds=0))
-        elif has_stopped(seen, pod, now):
+        elif has_stopped(observed, pod, now):
             continue
         elif pod.exit is None:
             actions.append(DeletePod(name=pod.name, uid=pod.uid, grace_seconds=grace_seconds))
@@ -44,24 +51,26 @@ def stop(seen: Observed, pods: Iterable[Pod], grace_seconds: int | None, now: fl
     return tuple(actions)
 
 
-def stop_in_order(seen: Observed, pods: Sequence[Pod], now: float) -> tuple[Action, ...]:
+def stop_in_order(observed: Observed, pods: Sequence[Pod], now: float) -> tuple[Action, ...]:
     """What stops these pods with their own grace, in one request where that would not take evidence along."""
     attempts = {pod.attempt for pod in pods}
     alive = all(pod.exit is None and pod.deletion_deadline is None and not pod.all_ended for pod in pods)
-    if alive and len(attempts) == 1 and len(pods) == sum(pod.attempt in attempts for pod in seen.pods) > 1:
+    if alive and len(attempts) == 1 and len(pods) == sum(pod.attempt in attempts for pod in observed.pods) > 1:
         return (DeletePods(attempt=attempts.pop()),)
-    return stop(seen, pods, None, now)
+    return stop(observed, pods, None, now)
 
 
-def stop_and_keep(seen: Observed, pods: Iterable[Pod], since: float, now: float) -> tuple[Action, ...]:
+def stop_and_keep(observed: Observed, pods: Iterable[Pod], since: float, now: float) -> tuple[Action, ...]:
     """What stops these pods and keeps their objects and logs: their kubelets do it.
 
     A kubelet that has not done it in time, counted from `since`, gets a deletion.
     """
     actions: list[Action] = []
     for pod in pods:
-        if pod.deletion_deadline is not None or has_stopped(seen, pod, now) or _too_late_to_keep(pod, since, now):
-            actions += stop(seen, [pod], None, now)
+        has_log = pod.node is not None  # without a node no kubelet would end it, and there is nothing to keep
+        is_late = _too_late_to_keep(pod, since, now)
+        if pod.deletion_deadline is not None or has_stopped(observed, pod, now) or is_late or not has_log:
+            actions += stop(observed, [pod], None, now)
         elif pod.active_deadline_seconds != 1:
             actions.append(LowerPodDeadline(name=pod.name, uid=pod.uid))
     return tuple(actions)
@@ -80,7 +89,7 @@ def too_long(pods: Iterable[Pod], now: float) -> Pod | None:
     return next(late, None)
 
 
-def node_questions(pods: Iterable[Pod], now: float) -> tuple[ReadNode, ...]:
+def node_lookups(pods: Iterable[Pod], now: float) -> tuple[ReadNode, ...]:
     """The nodes whose state would tell whether a pod that outlives its grace is lost, or why one was taken away."""
     nodes = {pod.node for pod in pods if pod.node is not None and (_is_overdue(pod, now) or pod.disruption)}
     return tuple(ReadNode(name=node) for node in sorted(nodes))
@@ -96,14 +105,14 @@ def next_overdue(pods: Collection[Pod], now: float) -> float | None:
     return soonest(times, now)
 
 
-def _is_lost(seen: Observed, pod: Pod, now: float) -> bool:
+def _is_lost(observed: Observed, pod: Pod, now: float) -> bool:
     """Whether a deleted pod has no node to run on, or has outlived its grace on one that is gone.
 
     A node that is not Ready for a moment still lets its pods save their work.
     """
     if pod.deletion_deadline is None:
         return False
-    return pod.node is None or (pod.node in seen.nodes_gone and _is_overdue(pod, now))
+    return pod.node is None or (pod.node in observed.nodes_gone and _is_overdue(pod, now))
 
 
 def _is_overdue(pod: Pod, now: float) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from ddpjob_operator.core.model import Body
-from ddpjob_operator.core.pods import NODE_OF_THE_POD
+from ddpjob_operator.core.render.pods import NODE_OF_THE_POD
 from ddpjob_operator.local.volumes import Mount, localized
 
 #: Parts of a pod's spec that a local run honours, or whose intent a process on one machine meets anyway.

@@ -18,7 +18,7 @@ from typing import Any
 
 from ddpjob_operator.api import names
 from ddpjob_operator.core.model import Body, Pod
-from ddpjob_operator.core.observed import pod_of
+from ddpjob_operator.core.records import pod_of
 from ddpjob_operator.core.times import rfc3339
 from ddpjob_operator.local import reaper
 from ddpjob_operator.local.program import Program

@@ -27,15 +27,15 @@ from ddpjob_operator.core.model import (
     DeletePod,
     DeletePods,
     Job,
+    Lookup,
     LowerPodDeadline,
     Observed,
     PatchService,
-    Question,
     ReadLog,
 )
-from ddpjob_operator.core.observed import service_of
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.progress import latest_progress
+from ddpjob_operator.core.records import service_of
 from ddpjob_operator.local.gpus import gpus_for
 from ddpjob_operator.local.kubelet import Folders, Kubelet
 from ddpjob_operator.local.listener import Listener
@@ -147,7 +147,7 @@ class LocalRun:
                 for action in decision.actions:
                     if not self._num_interruptions:
                         await self._carry_out(action, kubelet)
-                self._answer(decision.questions, kubelet)
+                self._answer(decision.lookups, kubelet)
                 wake_at = decision.wake_at
             await self._something_happens(wake_at)
 
@@ -196,7 +196,7 @@ class LocalRun:
             case DeleteJob():
                 self._job = replace(self._job, deleting=True)
 
-    def _answer(self, questions: Iterable[Question], kubelet: Kubelet) -> None:
+    def _answer(self, questions: Iterable[Lookup], kubelet: Kubelet) -> None:
         """The tails of logs; a node is never gone, since the only one is this machine."""
         for question in questions:
             if isinstance(question, ReadLog):

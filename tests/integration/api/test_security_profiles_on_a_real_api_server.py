@@ -8,7 +8,7 @@ import pytest
 import testbed
 from builders import job, program
 from ddpjob_operator.core.model import Job
-from ddpjob_operator.core.pods import create_pod
+from ddpjob_operator.core.render.pods import create_pod
 from testbed.kubectl import KubectlError
 
 IPC_LOCK = {

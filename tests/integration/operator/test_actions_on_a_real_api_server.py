@@ -15,8 +15,8 @@ from ddpjob_operator.core.model import (
     LowerPodDeadline,
     PatchService,
 )
-from ddpjob_operator.core.pods import create_pod
-from ddpjob_operator.core.service import ensure_service
+from ddpjob_operator.core.render.pods import create_pod
+from ddpjob_operator.core.render.service import ensure_service
 from ddpjob_operator.kube.cache.store import Store
 from ddpjob_operator.kube.engine.actuator import Actuator
 from ddpjob_operator.kube.engine.expectations import Expectations
@@ -47,7 +47,7 @@ class Bench:
 
     @property
     def words(self) -> dict[str, str]:
-        return {name: rejection.words for name, rejection in self.rejections.of(self.key).items()}
+        return {name: rejection.message for name, rejection in self.rejections.of(self.key).items()}
 
     def pod(self, rank: int) -> CreatePod:
         assert self.job.spec is not None

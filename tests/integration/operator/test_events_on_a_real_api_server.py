@@ -11,7 +11,7 @@ from ddpjob_operator.api.names import ConditionType
 from ddpjob_operator.api.status import Condition, DDPJobStatus
 from ddpjob_operator.core.events import Notice
 from ddpjob_operator.core.model import Job
-from ddpjob_operator.core.observed import job_of
+from ddpjob_operator.core.records import job_of
 from ddpjob_operator.kube.engine import event_recorder as module
 from ddpjob_operator.kube.engine.event_recorder import BUDGET, EventRecorder
 from ddpjob_operator.kube.transport.client import Client

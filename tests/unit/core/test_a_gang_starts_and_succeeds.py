@@ -70,7 +70,7 @@ def test_the_pinned_image_outlives_an_upgrade_of_the_operator() -> None:
 def test_the_plan_of_the_planned_state_is_empty(seen) -> None:
     made = plan(seen, NOW + 60)
 
-    assert (made.status, made.actions, made.questions) == (seen.job.status, (), ())
+    assert (made.status, made.actions, made.lookups) == (seen.job.status, (), ())
 
 
 def test_the_service_never_points_back_to_an_older_attempt() -> None:
@@ -176,7 +176,7 @@ def test_success_reads_the_last_progress_first() -> None:
     asked = plan(done, NOW)
     told = plan(replace(done, logs={"pod-uid-1-0": 'ddpjob-progress {"step": 42}\n'}), NOW)
 
-    assert asked.questions == (ReadLog(pod="job-1-0", uid="pod-uid-1-0"),)
+    assert asked.lookups == (ReadLog(pod="job-1-0", uid="pod-uid-1-0"),)
     assert not asked.status.finished
     assert (told.status.phase, told.status.progress.step) == (Phase.SUCCEEDED, 42)
 

@@ -2,10 +2,10 @@ from dataclasses import replace
 
 from builders import NOW, job, observed, pod, with_status
 from ddpjob_operator.api.names import Phase, Reason
-from ddpjob_operator.core.failure_words import sentence
+from ddpjob_operator.core.failure.messages import sentence
 from ddpjob_operator.core.model import ReadWarning, Waiting
 from ddpjob_operator.core.plan import plan
-from ddpjob_operator.core.waiting import QUIET_START_SECONDS
+from ddpjob_operator.core.policies.obstacles import QUIET_START_SECONDS
 
 MOUNT = 'MountVolume.SetUp failed for volume "script": configmap "forgotten" not found'
 
@@ -19,8 +19,8 @@ def starting(waiting=None, **spec):
 
 def test_a_pod_whose_status_says_nothing_has_its_warnings_read() -> None:
     seen = starting()
-    assert (plan(seen, NOW + 1).questions, plan(seen, NOW + 1).wake_at) == ((), NOW + QUIET_START_SECONDS)
-    assert plan(seen, NOW + 10).questions == (ReadWarning(pod="job-1-1", uid="pod-uid-1-1"),)
+    assert (plan(seen, NOW + 1).lookups, plan(seen, NOW + 1).wake_at) == ((), NOW + QUIET_START_SECONDS)
+    assert plan(seen, NOW + 10).lookups == (ReadWarning(pod="job-1-1", uid="pod-uid-1-1"),)
 
     status = plan(replace(seen, warnings={"pod-uid-1-1": MOUNT}), NOW + 11).status
     assert (status.phase, status.reason) == (Phase.PENDING, Reason.CONTAINER_CONFIG)
@@ -30,7 +30,7 @@ def test_a_pod_whose_status_says_nothing_has_its_warnings_read() -> None:
 def test_a_pod_whose_status_says_it_is_not_asked_about() -> None:
     seen = starting(Waiting(reason="CreateContainerConfigError", message='secret "wandb" not found'))
 
-    assert plan(seen, NOW + 60).questions == ()
+    assert plan(seen, NOW + 60).lookups == ()
 
 
 def test_nothing_is_asked_once_the_gang_runs() -> None:
@@ -38,7 +38,7 @@ def test_nothing_is_asked_once_the_gang_runs() -> None:
     runs = replace(seen, pods=(seen.pods[0], pod(seen.job, 1)), warnings={"pod-uid-1-1": MOUNT})
     made = plan(runs, NOW + 60)
 
-    assert (made.questions, made.status.phase) == ((), Phase.RUNNING)
+    assert (made.lookups, made.status.phase) == ((), Phase.RUNNING)
 
 
 def test_the_deadline_names_the_obstacle_and_the_first_pod_that_met_it() -> None:

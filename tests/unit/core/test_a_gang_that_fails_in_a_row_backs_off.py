@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from builders import NOW, TRACEBACK, broken, created, ended, job, observed, program, running, with_status
+from builders import NOW, TRACEBACK, broken, created, ended, job, observed, pod, program, running, with_status
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.times import epoch_seconds, rfc3339
@@ -90,3 +90,20 @@ def test_a_deleted_pod_blames_no_node() -> None:
     twice = first.model_copy(update={"attempts": [failure.model_copy(update={"attempt": 0}), failure]})
     made = plan(observed(replace(of, status=twice)), NOW + 60)
     assert all("affinity" not in action.body["spec"] for action in made.actions if action.name == "job-2-0")
+
+
+def test_a_checkpoint_that_is_reported_during_the_delay_starts_the_next_attempt_at_once() -> None:
+    of = job(nodes=2)
+    seen = running(of)
+    before = seen.job.status.restarts.model_copy(update={"in_a_row": 3})
+    seen = with_status(seen, seen.job.status.model_copy(update={"restarts": before}))
+    stopped = ended(of, 1, code=75)
+    seen = replace(seen, pods=(pod(of, 0), stopped), job=replace(seen.job, spec=of.spec))
+    seen = with_status(seen, plan(seen, NOW).status)
+    assert delay(seen) > 10
+
+    saved = replace(seen, pods=(ended(of, 0, code=75, message="checkpointStep=9"), stopped))
+    made = plan(saved, NOW + 1)
+    assert created(made) == ["job-2-0", "job-2-1"]
+    assert (made.status.reason, made.status.restarts.in_a_row) == (Reason.CREATING, 0)
+    assert "None" not in (made.status.message or "")

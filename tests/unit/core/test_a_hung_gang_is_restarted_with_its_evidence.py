@@ -5,7 +5,7 @@ import pytest
 from builders import NOW, broken, deleted, ended, job, pod, program, running, with_status
 from ddpjob_operator.api.names import Phase, Reason, contract
 from ddpjob_operator.api.status import Progress
-from ddpjob_operator.core.failure_words import sentence
+from ddpjob_operator.core.failure.messages import sentence
 from ddpjob_operator.core.model import LowerPodDeadline
 from ddpjob_operator.core.plan import plan
 
@@ -20,8 +20,8 @@ def test_no_new_step_for_too_long_is_a_hang_that_counts() -> None:
 
     assert (status.attempt, status.failure.reason, status.restarts.counted) == (2, Reason.HUNG, 1)
     assert sentence(status.failure) == (
-        "Rank 0 (pod job-1-0, node node-0) made no progress in attempt 1: it said nothing after step 12 (train) for 1m0s"
-        " (deadlines.hangSeconds); the pods are kept, with their stacks in the logs"
+        "Rank 0 (pod job-1-0, node node-0) made no progress in attempt 1: it printed nothing after step 12 (train) for 1m0s"
+        " (deadlines.hangSeconds); the pods are kept, with the Python stacks in their logs"
     )
 
 
@@ -67,7 +67,7 @@ def test_a_program_that_prints_no_progress_never_hangs_and_the_status_says_so() 
     status = plan(silent(10**6, None, program(nodes=2)), NOW).status
 
     assert status.phase == Phase.RUNNING
-    assert "hangs are not watched for" in (status.message or "")
+    assert "cannot detect a hang" in (status.message or "")
 
 
 def hung():

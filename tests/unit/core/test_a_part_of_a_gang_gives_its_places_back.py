@@ -2,9 +2,9 @@ from dataclasses import replace
 
 from builders import ECHO, NOW, created, deleted, ended, job, observed, pod, program, with_status
 from ddpjob_operator.api.names import Phase, Reason
-from ddpjob_operator.core.give_back import HOLD_SECONDS, MAX_HOLD_SECONDS, PAUSE_SECONDS
 from ddpjob_operator.core.model import Rejection, Waiting
 from ddpjob_operator.core.plan import plan
+from ddpjob_operator.core.policies.partial_gang import HOLD_SECONDS, MAX_HOLD_SECONDS, PAUSE_SECONDS
 from ddpjob_operator.core.times import epoch_seconds
 
 NO_PLACE = Waiting(reason="Unschedulable", message="0/2 nodes are available: 2 Insufficient nvidia.com/gpu.")

@@ -13,8 +13,6 @@ from ddpjob_operator.core.stopping import KEPT_SECONDS
 #: The pods' own grace: Kubernetes' default.
 GRACE_SECONDS = 30.0
 
-until_survivors_are_kept = pytest.mark.xfail(strict=True, reason="until the plan of a failed job keeps its survivors")
-
 
 def failed(seen: Observed, now: float = NOW) -> Observed:
     """The same after the status with the job's failure was written."""
@@ -73,7 +71,6 @@ def lowered(seen: Observed) -> Observed:
     return replace(seen, pods=tuple(replace(p, active_deadline_seconds=1) if p.running else p for p in seen.pods))
 
 
-@until_survivors_are_kept
 @pytest.mark.parametrize("fail", FAILURES.values(), ids=FAILURES)
 def test_running_pods_are_stopped_by_a_lower_deadline_which_keeps_their_logs(fail) -> None:
     seen = fail()
@@ -83,7 +80,6 @@ def test_running_pods_are_stopped_by_a_lower_deadline_which_keeps_their_logs(fai
     assert plan(seen, NOW).actions == survivors
 
 
-@until_survivors_are_kept
 @pytest.mark.parametrize("fail", FAILURES.values(), ids=FAILURES)
 def test_no_pod_is_deleted_while_its_kubelet_has_time_to_stop_it(fail) -> None:
     seen = lowered(fail())

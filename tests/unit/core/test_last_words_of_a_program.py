@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddpjob_operator.core.last_words import WorkerExit, is_echo, last_exception, last_line, worker_exit
+from ddpjob_operator.core.failure.log_parsing import WorkerExit, is_echo, last_exception, last_line, worker_exit
 
 PLAIN = """\
 epoch 0 step 10

@@ -91,7 +91,7 @@ def test_a_pod_that_outlives_its_grace_has_ended_the_attempt_and_its_node_is_ask
 
     made = plan(seen, NOW)
     assert made.status.attempt == 2
-    assert made.questions == (ReadNode(name="node-1"),)
+    assert made.lookups == (ReadNode(name="node-1"),)
 
 
 def test_a_lost_node_counts_as_stopped_and_is_named() -> None:
@@ -211,9 +211,9 @@ def test_a_pod_left_on_a_lost_node_does_not_disturb_the_new_gang() -> None:
     assert first.phase == Phase.RUNNING
 
     made = plan(with_status(seen, first), NOW + 5)
-    assert (made.status, made.actions, made.questions) == (first, (), ())
+    assert (made.status, made.actions, made.lookups) == (first, (), ())
     made = plan(replace(with_status(seen, first), nodes_gone=frozenset({"node-1"})), NOW + 5)
-    assert (made.status, deleted(made), made.questions) == (first, {"job-1-1": 0}, ())
+    assert (made.status, deleted(made), made.lookups) == (first, {"job-1-1": 0}, ())
 
 
 def test_what_is_known_of_a_lost_node_is_asked_for_until_the_new_gang_is_whole() -> None:
@@ -222,7 +222,7 @@ def test_what_is_known_of_a_lost_node_is_asked_for_until_the_new_gang_is_whole()
     seen = with_status(seen, plan(seen, NOW).status)
     lost = replace(seen, pods=seen.pods[1:], nodes_gone=frozenset({"node-1"}))
 
-    assert ReadNode(name="node-1") in plan(lost, NOW).questions
+    assert ReadNode(name="node-1") in plan(lost, NOW).lookups
 
 
 def test_a_straggler_of_an_old_attempt_is_stopped_on_sight() -> None:
@@ -239,7 +239,7 @@ def test_two_lost_nodes_are_both_asked_for_while_either_holds_the_gang_back() ->
     seen = with_status(seen, plan(seen, NOW).status)
     one_known = replace(seen, nodes_gone=frozenset({"node-1"}))
 
-    assert set(plan(one_known, NOW).questions) == {ReadNode(name="node-1"), ReadNode(name="node-2")}
+    assert set(plan(one_known, NOW).lookups) == {ReadNode(name="node-1"), ReadNode(name="node-2")}
 
 
 def test_a_stop_with_a_checkpoint_stays_one_while_its_pods_are_looked_at_again() -> None:

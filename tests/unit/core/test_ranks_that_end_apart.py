@@ -20,7 +20,7 @@ def test_then_the_status_names_who_runs_on() -> None:
     status = plan(one_of_two_done(), NOW + 30).status
 
     assert (status.phase, status.reason) == (Phase.RUNNING, Reason.FINISHING)
-    assert "1 of 2 ranks have ended well, rank 0 (pod job-1-0, node node-0) runs on" in (status.message or "")
+    assert "1 of 2 ranks have succeeded; rank 0 (pod job-1-0, node node-0) still runs" in (status.message or "")
 
 
 def test_in_the_end_the_gang_is_restarted_and_the_late_rank_named() -> None:

@@ -1,8 +1,8 @@
 import pytest
 
 from ddpjob_operator.api.names import ConditionType
-from ddpjob_operator.core.observed import job_of, pod_of
-from ddpjob_operator.core.pods import create_pod, spec_hash
+from ddpjob_operator.core.records import job_of, pod_of
+from ddpjob_operator.core.render.pods import create_pod, spec_hash
 
 LABELS = {"ddpjob.dev/job-uid": "u", "ddpjob.dev/attempt": "2", "ddpjob.dev/rank": "1"}
 OWNER = {"kind": "DDPJob", "uid": "u", "controller": True}

@@ -6,11 +6,11 @@ import pytest
 
 from builders import NOW, broken, ended, job, program
 from ddpjob_operator.api.spec import SHAPE_FIELDS
-from ddpjob_operator.core.failure_words import sentence
+from ddpjob_operator.core.failure.messages import sentence
 from ddpjob_operator.core.model import Security
-from ddpjob_operator.core.observed import pod_of
 from ddpjob_operator.core.plan import plan
-from ddpjob_operator.core.pods import create_pod, spec_hash
+from ddpjob_operator.core.records import pod_of
+from ddpjob_operator.core.render.pods import create_pod, spec_hash
 
 CHECKPOINT = {"volume": {"emptyDir": {}}}
 

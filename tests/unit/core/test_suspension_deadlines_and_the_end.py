@@ -63,15 +63,6 @@ def test_an_edit_made_while_suspended_replaces_the_gang_without_counting() -> No
     assert (made.status.attempt, made.status.reason, made.status.restarts.counted) == (2, Reason.SPEC_CHANGED, 0)
 
 
-def test_after_the_end_nothing_runs_and_what_failed_is_kept() -> None:
-    of = job(nodes=3, restart={"maxRestarts": 0})
-    seen = replace(running(of), pods=(ended(of, 0, code=1, message="x"), pod(of, 1), ended(of, 2)))
-    seen = with_status(seen, plan(seen, NOW).status)
-
-    assert seen.job.status.phase == Phase.FAILED
-    assert deleted(plan(seen, NOW)) == {"job-1-1": 1}
-
-
 def test_the_end_is_final() -> None:
     of = job(nodes=1, restart={"maxRestarts": 0})
     seen = replace(running(of), pods=(ended(of, 0, code=1, message="x"),))
@@ -79,6 +70,16 @@ def test_the_end_is_final() -> None:
 
     for pods in ((), (pod(of, 0),), (ended(of, 0),)):
         assert plan(replace(failed, pods=pods), NOW + 1000).status == failed.job.status
+
+
+def test_an_edit_of_a_finished_job_is_observed() -> None:
+    of = job(nodes=1, restart={"maxRestarts": 0})
+    seen = replace(running(of), pods=(ended(of, 0, code=1, message="x"),))
+    failed = with_status(seen, plan(seen, NOW).status)
+    edited = replace(failed, job=replace(failed.job, generation=2))
+
+    status = plan(edited, NOW).status
+    assert status == failed.job.status.model_copy(update={"observed_generation": 2})
 
 
 def test_a_finished_job_is_deleted_after_its_time_to_live() -> None:
@@ -140,8 +141,8 @@ def test_a_suspended_job_on_a_lost_node_says_one_thing() -> None:
     seen = with_status(seen, plan(seen, NOW).status)
     overdue = replace(seen, pods=(pod(seen.job, 0, 1, deletion_deadline=NOW - 9),), nodes_gone=frozenset({"node-0"}))
 
-    assert plan(overdue, NOW).questions
-    assert plan(overdue, NOW).status.message == "spec.suspend is set"
+    assert plan(overdue, NOW).lookups
+    assert plan(overdue, NOW).status.message == "spec.suspend is true"
 
 
 def test_a_gang_that_is_refused_by_a_quota_does_not_wait_for_ever() -> None:

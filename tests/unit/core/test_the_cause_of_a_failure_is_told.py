@@ -17,12 +17,12 @@ from builders import (
     with_status,
 )
 from ddpjob_operator.api.names import Phase, Reason, contract
-from ddpjob_operator.core.failure import ECHO_WAIT_SECONDS
-from ddpjob_operator.core.failure_classes import CLASSES
-from ddpjob_operator.core.failure_table import inserted
-from ddpjob_operator.core.failure_words import sentence
+from ddpjob_operator.core.failure.cause import ECHO_WAIT_SECONDS
+from ddpjob_operator.core.failure.classes import CLASSES
+from ddpjob_operator.core.failure.messages import sentence
 from ddpjob_operator.core.model import ReadLog, ReadNode
 from ddpjob_operator.core.plan import plan
+from ddpjob_operator.reference.failures import inserted
 
 START_ERROR = (
     "failed to create containerd task: runc create failed: unable to start container process:"
@@ -122,7 +122,7 @@ def test_a_silent_end_asks_for_the_log_and_what_is_final_waits_for_it() -> None:
     seen = broken(of, ended(of, 0, code=1))
 
     made = plan(seen, NOW)
-    assert (made.status.finished, made.questions) == (False, (ReadLog(pod="job-1-0", uid="pod-uid-1-0"),))
+    assert (made.status.finished, made.lookups) == (False, (ReadLog(pod="job-1-0", uid="pod-uid-1-0"),))
     told = plan(replace(seen, logs={"pod-uid-1-0": TRACEBACK}), NOW)
     assert told.status.failure.message == "ValueError: boom"
 
@@ -191,7 +191,7 @@ def test_a_pod_that_is_taken_away_has_its_node_asked_for_while_it_still_saves() 
     of = program(nodes=1)
     leaving = pod(of, 0, deletion_deadline=NOW + 30, disruption="EvictionByEvictionAPI: evicting")
 
-    assert plan(broken(of, leaving), NOW).questions == (ReadNode(name="node-0"),)
+    assert plan(broken(of, leaving), NOW).lookups == (ReadNode(name="node-0"),)
 
 
 def test_what_asked_the_ranks_to_stop_is_the_cause_and_what_they_saved_is_told() -> None:

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from builders import job
-from ddpjob_operator.core.pods import create_pod, spec_hash
+from ddpjob_operator.core.render.pods import create_pod, spec_hash
 
 
 def body(of, rank=0):

@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 
 from builders import ended, job, observed, pod
 from ddpjob_operator.api.names import Reason
-from ddpjob_operator.core.failure import end_of, wanted_logs
-from ddpjob_operator.core.failure_words import words_of
-from ddpjob_operator.core.gang import gang_of
-from ddpjob_operator.core.last_words import (
+from ddpjob_operator.core.failure.cause import end_of, wanted_logs
+from ddpjob_operator.core.failure.log_parsing import (
     is_echo,
     is_out_of_memory,
     is_timeout,
@@ -21,10 +19,12 @@ from ddpjob_operator.core.last_words import (
     last_line,
     worker_exit,
 )
+from ddpjob_operator.core.failure.messages import end_message
+from ddpjob_operator.core.gang import gang_of
 from ddpjob_operator.core.model import Rejection, Waiting
+from ddpjob_operator.core.policies.obstacles import explain
 from ddpjob_operator.core.progress import latest_progress
 from ddpjob_operator.core.untrusted import printable, visible
-from ddpjob_operator.core.waiting import explain
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def _failed_with_log(text):
 def _words(reason):
     def words(text):
         failed = ended(PROGRAM, 0, code=128, message=text, exit_reason="StartError")
-        return words_of(observed(PROGRAM), failed, reason)
+        return end_message(observed(PROGRAM), failed, reason)
 
     return words
 

@@ -2,7 +2,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 from builders import program
-from ddpjob_operator.core.pods import create_pod
+from ddpjob_operator.core.render.pods import create_pod
 from ddpjob_operator.local.pod import LocalPod
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from ddpjob_operator.core.last_words import worker_exit
+from ddpjob_operator.core.failure.log_parsing import worker_exit
 from ddpjob_ranks import contract
 
 LAUNCHER = """

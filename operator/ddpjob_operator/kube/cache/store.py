@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ddpjob_operator.core.model import Body, Job, Pod, Service
-from ddpjob_operator.core.observed import job_of, pod_of, service_of
-from ddpjob_operator.core.service import service_name
+from ddpjob_operator.core.records import job_of, pod_of, service_of
+from ddpjob_operator.core.render.service import service_name
 from ddpjob_operator.kube.cache.cache import Cache
 from ddpjob_operator.kube.keys import Key
 from ddpjob_operator.kube.transport.resources import DDPJOBS, MANAGED, PODS, SERVICES

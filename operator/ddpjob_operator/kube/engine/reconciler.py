@@ -93,7 +93,7 @@ class Reconciler:
             seen = self._observe(key, known)
         now = time.time()
         planned = plan(seen, now)
-        self.questions.ask(seen.job, planned.questions, (pod.uid for pod in seen.pods))
+        self.questions.ask(seen.job, planned.lookups, (pod.uid for pod in seen.pods))
         self.progress.follow(seen)
         if planned.write_ahead:
             assert not planned.actions, "a plan that writes ahead acts in the next pass"

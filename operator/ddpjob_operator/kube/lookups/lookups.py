@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 
 from ddpjob_operator.api.names import MAIN_CONTAINER
-from ddpjob_operator.core.model import Body, Job, Question, ReadLog, ReadNode, ReadWarning
+from ddpjob_operator.core.model import Body, Job, Lookup, ReadLog, ReadNode, ReadWarning
 from ddpjob_operator.kube.keys import Key, key_of
 from ddpjob_operator.kube.lookups.pod_warnings import PodWarnings
 from ddpjob_operator.kube.metrics import LOG_READS
@@ -68,7 +68,7 @@ class Questions:
         """Those of the nodes that the job asks for which are known to be in this state."""
         return frozenset(node for node in self._nodes_asked.get(key, ()) if self._states.get(node) == state)
 
-    def ask(self, job: Job, questions: Iterable[Question], pod_uids: Iterable[str]) -> None:
+    def ask(self, job: Job, questions: Iterable[Lookup], pod_uids: Iterable[str]) -> None:
         """These are the job's questions now. Answers about pods that are gone are dropped."""
         key = key_of(job)
         nodes: set[str] = set()

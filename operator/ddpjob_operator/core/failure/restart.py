@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.api.spec import DDPJobSpec, RestartAction
 from ddpjob_operator.api.status import DDPJobStatus, Failure, Restarts
-from ddpjob_operator.core.failure_classes import KINDS, Kind
+from ddpjob_operator.core.failure.classes import KINDS, Kind
 from ddpjob_operator.core.model import Job
 from ddpjob_operator.core.times import duration, epoch_seconds, rfc3339
 
@@ -27,7 +27,7 @@ _RULE_KINDS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class RestartDecision:
     """What follows from a failure."""
 
     restarts: Restarts
@@ -40,7 +40,7 @@ class Verdict:
     """For a final verdict: why there is no further attempt."""
 
 
-def judge(job: Job, spec: DDPJobSpec, status: DDPJobStatus, failure: Failure, now: float) -> Verdict:
+def decide_restart(job: Job, spec: DDPJobSpec, status: DDPJobStatus, failure: Failure, now: float) -> RestartDecision:
     """What follows from this failure of the attempt that the status shows."""
     restarts = status.restarts
     kind = kind_of(spec, failure)
@@ -51,20 +51,20 @@ def judge(job: Job, spec: DDPJobSpec, status: DDPJobStatus, failure: Failure, no
             if by_rule
             else "another attempt would end the same"
         )
-        return Verdict(restarts=restarts, final=failure.reason, why=why)
+        return RestartDecision(restarts=restarts, final=failure.reason, why=why)
 
     in_a_row = _in_a_row(status, failure, now)
     delay_seconds = _delay_seconds(job, status.attempt, in_a_row)
     if kind == Kind.UNCOUNTED:
         if restarts.infrastructure >= MAX_INFRASTRUCTURE_RESTARTS:
             why = f"the job was restarted {restarts.infrastructure} times for causes that do not count"
-            return Verdict(restarts=restarts, final=Reason.TOO_MANY_INFRASTRUCTURE_RESTARTS, why=why)
+            return RestartDecision(restarts=restarts, final=Reason.TOO_MANY_INFRASTRUCTURE_RESTARTS, why=why)
         more = restarts.model_copy(update={"infrastructure": restarts.infrastructure + 1, "in_a_row": in_a_row})
-        return Verdict(restarts=more, delay_seconds=delay_seconds)
+        return RestartDecision(restarts=more, delay_seconds=delay_seconds)
 
     recent = [t for t in restarts.counted_times if epoch_seconds(t) > now - spec.restart.window_seconds]
     if len(recent) >= spec.restart.max_restarts:
-        return Verdict(restarts=restarts, final=failure.reason, why=_used_up(spec, len(recent)))
+        return RestartDecision(restarts=restarts, final=failure.reason, why=_used_up(spec, len(recent)))
     counted = restarts.model_copy(
         update={
             "counted": restarts.counted + 1,
@@ -72,10 +72,10 @@ def judge(job: Job, spec: DDPJobSpec, status: DDPJobStatus, failure: Failure, no
             "in_a_row": in_a_row,
         }
     )
-    return Verdict(restarts=counted, delay_seconds=delay_seconds)
+    return RestartDecision(restarts=counted, delay_seconds=delay_seconds)
 
 
-def recounted(spec: DDPJobSpec, restarts: Restarts, recorded: Failure, better: Failure) -> Restarts:
+def recount(spec: DDPJobSpec, restarts: Restarts, recorded: Failure, better: Failure) -> Restarts:
     """The counters after the record of a failure turned out to be another: one that does not count, or that is none."""
     if better.checkpoint_step is not None:
         restarts = restarts.model_copy(update={"in_a_row": 0})

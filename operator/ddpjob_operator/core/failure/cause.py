@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from ddpjob_operator.api.names import Reason, contract
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import Failure
-from ddpjob_operator.core.failure_classes import ECHOES, KINDS, Kind
-from ddpjob_operator.core.failure_reason import START_REASONS, newly_saved_step, reason_of
-from ddpjob_operator.core.failure_words import words_of
-from ddpjob_operator.core.last_words import last_exception, worker_exit
+from ddpjob_operator.core.failure.classes import ECHOES, KINDS, Kind
+from ddpjob_operator.core.failure.classify import START_REASONS, newly_saved_step, reason_of
+from ddpjob_operator.core.failure.log_parsing import last_exception, worker_exit
+from ddpjob_operator.core.failure.messages import end_message
 from ddpjob_operator.core.model import Observed, Pod, ReadLog
 from ddpjob_operator.core.times import rfc3339
 
@@ -31,7 +31,7 @@ class End:
 
     rank: int
     reason: Reason
-    words: str
+    message: str
     exit_code: int | None = None
     signal: int | None = None
     pod: str
@@ -65,10 +65,10 @@ def has_ended(pod: Pod, now: float) -> bool:
     return pod.exit is not None or pod.phase == "Failed" or overdue
 
 
-def end_of(seen: Observed, pod: Pod, now: float) -> End:
+def end_of(observed: Observed, pod: Pod, now: float) -> End:
     """The end of a pod for which `has_ended` holds, with its class."""
-    log = seen.logs.get(pod.uid, "")
-    reason = reason_of(seen, pod, log)
+    log = observed.logs.get(pod.uid, "")
+    reason = reason_of(observed, pod, log)
     worker = worker_exit(log or pod.exit.message) if pod.exit and pod.exit.code == 1 else None
     exit_code, signal_number = (worker.code, worker.signal) if worker else _exit_of(pod)
     if worker and worker.signal and reason == Reason.PROGRAM_ERROR:
@@ -76,7 +76,7 @@ def end_of(seen: Observed, pod: Pod, now: float) -> End:
     return End(
         rank=pod.rank,
         reason=reason,
-        words=words_of(seen, pod, reason),
+        message=end_message(observed, pod, reason),
         exit_code=exit_code,
         signal=signal_number,
         pod=pod.name,
@@ -85,16 +85,16 @@ def end_of(seen: Observed, pod: Pod, now: float) -> End:
     )
 
 
-def missing_end(seen: Observed, rank: int, name: str, now: float) -> End:
+def missing_end(observed: Observed, rank: int, name: str, now: float) -> End:
     """The end of a rank whose pod is gone although nobody of ours deleted it, by what it showed last, if we saw it."""
-    last = next((pod for pod in seen.vanished if pod.name == name), None)
+    last = next((pod for pod in observed.vanished if pod.name == name), None)
     if last is not None and (last.disruption or (last.exit is not None and last.exit.code)):
-        return end_of(seen, last, now)
+        return end_of(observed, last, now)
     node = last.node if last is not None else None
     return End(
         rank=rank,
         reason=Reason.POD_DELETED,
-        words="not by the operator",
+        message="not by the operator",
         pod=name,
         node=node,
         seen=now,
@@ -125,15 +125,15 @@ def settled_at(cause: End, num_running: int) -> float:
     return cause.seen + ECHO_WAIT_SECONDS if cause.may_be_explained and num_running else cause.seen
 
 
-def wanted_logs(seen: Observed, pods: Iterable[Pod]) -> tuple[ReadLog, ...]:
+def wanted_logs(observed: Observed, pods: Iterable[Pod]) -> tuple[ReadLog, ...]:
     """The logs that would tell more about the ends of these pods and have not been read."""
-    spec = seen.job.spec
+    spec = observed.job.spec
     assert spec is not None, "only a job with a valid spec has pods that end"
     silent = [pod for pod in pods if pod.exit and pod.exit.code and not _explains_itself(spec, pod)]
-    return tuple(ReadLog(pod=p.name, uid=p.uid) for p in silent[:MAX_LOGS_READ] if p.uid not in seen.logs)
+    return tuple(ReadLog(pod=p.name, uid=p.uid) for p in silent[:MAX_LOGS_READ] if p.uid not in observed.logs)
 
 
-def record(seen: Observed, end: End, attempt: int, now: float) -> Failure:
+def record(observed: Observed, end: End, attempt: int, now: float) -> Failure:
     """The end as the status shows it; where the program stopped on request, with the step that rank 0 says it saved."""
     stopped = end.exit_code == contract.EXIT_CHECKPOINTED
     return Failure(
@@ -143,9 +143,9 @@ def record(seen: Observed, end: End, attempt: int, now: float) -> Failure:
         node=end.node,
         exit_code=end.exit_code,
         signal=end.signal,
-        checkpoint_step=newly_saved_step(seen, attempt) if stopped else None,
+        checkpoint_step=newly_saved_step(observed, attempt) if stopped else None,
         reason=end.reason,
-        message=end.words,
+        message=end.message,
         time=rfc3339(now),
     )
 

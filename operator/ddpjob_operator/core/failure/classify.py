@@ -5,7 +5,7 @@ import signal
 
 from ddpjob_operator.api.names import Reason, contract
 from ddpjob_operator.api.spec import DDPJobSpec
-from ddpjob_operator.core.last_words import is_echo, is_out_of_memory, is_timeout, last_exception
+from ddpjob_operator.core.failure.log_parsing import is_echo, is_out_of_memory, is_timeout, last_exception
 from ddpjob_operator.core.model import Observed, Pod
 
 #: Reason of the DisruptionTarget condition of an eviction through the API, which is also what a drain does.
@@ -40,23 +40,23 @@ _TRAINERS_CODES = {
 _SAVED_STEP = re.compile(rf"(?:^|\s){re.escape(contract.TERMINATION_CHECKPOINT_PREFIX)}(\d{{1,15}})(?:\s|$)")
 
 
-def reason_of(seen: Observed, pod: Pod, log: str) -> Reason:
+def reason_of(observed: Observed, pod: Pod, log: str) -> Reason:
     """The class of an end, most certain evidence first."""
-    if pod.exit is None and pod.node in seen.nodes_gone:
+    if pod.exit is None and pod.node in observed.nodes_gone:
         return Reason.NODE_LOST
-    if taken := _taken_away(seen, pod):
+    if taken := _taken_away(observed, pod):
         return taken
     if pod.deletion_deadline is not None and not pod.ended_before_deletion:
         return Reason.POD_DELETED
     stopped = pod.exit is not None and pod.exit.code == contract.EXIT_CHECKPOINTED
-    if stopped and newly_saved_step(seen, pod.attempt) is not None:
+    if stopped and newly_saved_step(observed, pod.attempt) is not None:
         return Reason.STOPPED_WITH_CHECKPOINT
     if pod.exit is None:  # the kubelet refused or ended the pod before its program ran
         return Reason.POD_DISRUPTED
-    return _reason_of_exit(seen.job.spec, pod, log)
+    return _reason_of_exit(observed.job.spec, pod, log)
 
 
-def _taken_away(seen: Observed, pod: Pod) -> Reason | None:
+def _taken_away(observed: Observed, pod: Pod) -> Reason | None:
     """Why the cluster took the pod away; None if it did not."""
     if pod.exit is not None and pod.exit.reason == "ContainerStatusUnknown":  # its node went away and came back
         return Reason.POD_DISRUPTED
@@ -65,7 +65,7 @@ def _taken_away(seen: Observed, pod: Pod) -> Reason | None:
     if not pod.disruption:
         return None
     reason = _DISRUPTIONS.get(pod.disruption.partition(":")[0], Reason.POD_DISRUPTED)
-    return Reason.NODE_DRAINED if reason == Reason.EVICTED and pod.node in seen.nodes_cordoned else reason
+    return Reason.NODE_DRAINED if reason == Reason.EVICTED and pod.node in observed.nodes_cordoned else reason
 
 
 def _reason_of_exit(spec: DDPJobSpec | None, pod: Pod, log: str) -> Reason:
@@ -89,13 +89,15 @@ def _reason_of_exit(spec: DDPJobSpec | None, pod: Pod, log: str) -> Reason:
     return Reason.KILLED if pod.exit.signal else Reason.PROGRAM_ERROR
 
 
-def newly_saved_step(seen: Observed, attempt: int) -> int | None:
+def newly_saved_step(observed: Observed, attempt: int) -> int | None:
     """The step that rank 0 of the attempt says it saved, if that is beyond every earlier stop's.
 
     Without this a program that always stops with nothing new would restart for ever without being counted.
     """
-    steps = [_saved_step(pod) for pod in (*seen.pods, *seen.vanished) if pod.rank == 0 and pod.attempt == attempt]
-    past = [failure for failure in seen.job.status.attempts if failure.attempt < attempt]
+    steps = [
+        _saved_step(pod) for pod in (*observed.pods, *observed.vanished) if pod.rank == 0 and pod.attempt == attempt
+    ]
+    past = [failure for failure in observed.job.status.attempts if failure.attempt < attempt]
     before = [failure.checkpoint_step for failure in past if failure.checkpoint_step is not None]
     return next((step for step in steps if step is not None and step > max(before, default=-1)), None)
 

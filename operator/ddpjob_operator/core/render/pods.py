@@ -12,10 +12,10 @@ from typing import Any
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import contract
 from ddpjob_operator.api.spec import DDPJobSpec
-from ddpjob_operator.core.model import Body, CreatePod, Job
-from ddpjob_operator.core.overlay import overlaid, overlaid_list
+from ddpjob_operator.core.model import Body, CreatePod, Job, Observed
+from ddpjob_operator.core.render.overlay import overlaid, overlaid_list
+from ddpjob_operator.core.render.service import common_labels, master_address, owner_reference
 from ddpjob_operator.core.security import HOME_DIR, TMP_DIR, container_security, has_own_home, pod_security
-from ddpjob_operator.core.service import common_labels, master_address, owner_reference
 
 #: Limit of /dev/shm for each process: data loader workers and NCCL share memory there. It is memory of the container
 #: only once it is written.
@@ -38,6 +38,14 @@ def spec_hash(spec: DDPJobSpec) -> str:
     """What two specs share exactly if their pods are interchangeable."""
     text = json.dumps(spec.shape(), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def default_image(observed: Observed) -> str:
+    """The image of a job that names none: the one it began with, which a newer operator does not change."""
+    status = observed.job.status
+    # An operator of another release may have created pods a moment ago, before it could write the status.
+    images = (pod.image for pod in observed.pods if pod.attempt == status.attempt and pod.image)
+    return status.image or next(images, observed.trainer_image)
 
 
 def create_pod(job: Job, spec: DDPJobSpec, image: str, rank: int, avoided: Sequence[str] = ()) -> CreatePod:

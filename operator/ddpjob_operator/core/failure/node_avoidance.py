@@ -7,7 +7,7 @@ what may have been the program's fault.
 from collections import Counter
 
 from ddpjob_operator.api.status import DDPJobStatus
-from ddpjob_operator.core.failure_classes import BLAMES_NODE
+from ddpjob_operator.core.failure.classes import BLAMES_NODE
 
 #: Failures on one node, of the attempts that the status remembers, before it is avoided.
 BLAMES_TO_AVOID = 2

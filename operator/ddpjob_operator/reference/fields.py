@@ -1,6 +1,6 @@
 """The README's table of DDPJob fields, made from the same schema as the CRD.
 
-`python -m ddpjob_operator.api.reference README.md` writes it between the two marks in that file.
+`python -m ddpjob_operator.reference.fields README.md` writes it between the two marks in that file.
 """
 
 import json

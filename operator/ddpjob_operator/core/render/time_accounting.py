@@ -1,7 +1,7 @@
 """Where a job's time goes: queued, starting, training, or lost; and the share that was training (goodput).
 
-Time is put down to what the job was doing whenever that changes, and with each new progress. A failure moves the training
-since the attempt's last checkpoint from training to lost. Suspension is nobody's time.
+Time is added to what the job was doing whenever that changes, and with each new progress. A failure moves the training
+since the attempt's last checkpoint from training to lost. Time while suspended is not counted.
 """
 
 from typing import Any
@@ -13,8 +13,8 @@ from ddpjob_operator.core.times import epoch_seconds, rfc3339
 _FIELDS = ("queued_seconds", "starting_seconds", "training_seconds", "lost_seconds")
 
 
-def accounted(status: DDPJobStatus, now: float) -> DDPJobStatus:
-    """The status with the time up to now put down to what its clocks say the job was doing."""
+def with_time_accounted(status: DDPJobStatus, now: float) -> DDPJobStatus:
+    """The status with the time up to now added to what, by its clocks, the job was doing."""
     spent = status.time or TimeSpent(until=rfc3339(now))
     # Both ends in whole seconds, so that no fraction is dropped or counted twice; a clock set back adds nothing.
     seconds = max(0, int(now) - int(epoch_seconds(spent.until)))
@@ -25,8 +25,8 @@ def accounted(status: DDPJobStatus, now: float) -> DDPJobStatus:
     return _with_time(status, spent.model_copy(update=update))
 
 
-def work_lost(status: DDPJobStatus, now: float) -> DDPJobStatus:
-    """The accounted status after a failure of its attempt: training since the last checkpoint was for nothing."""
+def with_work_lost(status: DDPJobStatus, now: float) -> DDPJobStatus:
+    """The accounted status after a failure of its attempt: training since the last checkpoint is lost."""
     since = status.checkpoint_time or status.running_since
     if status.time is None or since is None:
         return status
@@ -36,6 +36,12 @@ def work_lost(status: DDPJobStatus, now: float) -> DDPJobStatus:
         "lost_seconds": status.time.lost_seconds + lost,
     }
     return _with_time(status, status.time.model_copy(update=update))
+
+
+def active_seconds(status: DDPJobStatus, now: float) -> float:
+    """Seconds that the job has spent on nodes, over all attempts."""
+    current = now - epoch_seconds(status.scheduled_time) if status.scheduled_time else 0.0
+    return status.active_seconds_before + max(0.0, current)
 
 
 def _doing(status: DDPJobStatus) -> str | None:

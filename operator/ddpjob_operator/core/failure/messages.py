@@ -5,9 +5,9 @@ import signal
 
 from ddpjob_operator.api.names import Reason, contract
 from ddpjob_operator.api.status import Failure
-from ddpjob_operator.core.failure_classes import HOW
-from ddpjob_operator.core.failure_reason import EVICTION
-from ddpjob_operator.core.last_words import last_exception, last_line
+from ddpjob_operator.core.failure.classes import HOW
+from ddpjob_operator.core.failure.classify import EVICTION
+from ddpjob_operator.core.failure.log_parsing import last_exception, last_line
 from ddpjob_operator.core.model import Observed, Pod
 from ddpjob_operator.core.security import hint_for
 from ddpjob_operator.core.untrusted import printable
@@ -30,7 +30,7 @@ def sentence(failure: Failure) -> str:
     return f"{where} {_how(failure)} in attempt {failure.attempt}{said}{saved}"
 
 
-def words_of(seen: Observed, pod: Pod, reason: Reason) -> str:
+def end_message(observed: Observed, pod: Pod, reason: Reason) -> str:
     """What is worth telling of a pod's end of this class, in one line."""
     match reason:
         case Reason.NODE_LOST:
@@ -48,7 +48,7 @@ def words_of(seen: Observed, pod: Pod, reason: Reason) -> str:
         return "it was OOMKilled: raise resources.limits.memory or use less"
     if reason in (Reason.BAD_COMMAND, Reason.CONTAINER_CONFIG):
         return printable(pod.exit.message.rpartition(_RUNTIMES_LAYERS)[2])
-    return _with_hint(seen, pod, _SOURCE_LINE.sub("", _programs_words(seen, pod)))
+    return _with_hint(observed, pod, _SOURCE_LINE.sub("", _programs_words(observed, pod)))
 
 
 def _how(failure: Failure) -> str:
@@ -67,14 +67,14 @@ def _clusters_words(pod: Pod, reason: Reason) -> str:
     return printable(f"{kubelets}: {pod.message}".strip(": "))
 
 
-def _programs_words(seen: Observed, pod: Pod) -> str:
+def _programs_words(observed: Observed, pod: Pod) -> str:
     assert pod.exit is not None, "asked about a program that has ended"
-    log, message = seen.logs.get(pod.uid, ""), pod.exit.message
+    log, message = observed.logs.get(pod.uid, ""), pod.exit.message
     if said := last_exception(log) or last_exception(message):
         return said
     if pod.exit.signal:  # what it printed before has nothing to do with it, unless it aborted itself
         return last_line(message or log) if pod.exit.signal == signal.SIGABRT else ""
-    trainer = seen.job.spec is not None and seen.job.spec.trainer is not None
+    trainer = observed.job.spec is not None and observed.job.spec.trainer is not None
     if trainer:
         message = _TRAINERS_HEADER.sub("", message)  # the rank is named already
         # A traceback longer than the message lost its head; its last line is the exception.
@@ -82,10 +82,10 @@ def _programs_words(seen: Observed, pod: Pod) -> str:
     return last_line(log) or last_line(message)
 
 
-def _with_hint(seen: Observed, pod: Pod, words: str) -> str:
-    if pod.security is None or seen.job.spec is None:
+def _with_hint(observed: Observed, pod: Pod, words: str) -> str:
+    if pod.security is None or observed.job.spec is None:
         return words
-    hint = hint_for(words, pod.security, seen.job.spec)
+    hint = hint_for(words, pod.security, observed.job.spec)
     return f"{words} (hint: {hint})" if hint else words
 
 

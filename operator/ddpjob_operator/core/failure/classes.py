@@ -1,6 +1,6 @@
 """Everything that can go wrong with a job: how it is recognised, whether it counts, and what follows.
 
-`KINDS` decides and the table in the operator's README is made of the same rows (`failure_table.py`), so the two cannot
+`KINDS` decides and the table in the operator's README is made of the same rows (`reference/failures.py`), so the two cannot
 differ. A restart rule of the user's, by exit code, goes before all of it.
 """
 

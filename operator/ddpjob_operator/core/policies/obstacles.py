@@ -22,36 +22,36 @@ _IMAGE = re.compile(r'image "([^"]+)"')
 _QUOTA = re.compile(r"exceeded quota: ([^,\s]+), requested: (\S+), used: (\S+), limited: (\S+)")
 
 
-def explain(seen: Observed, gang: Gang) -> tuple[Reason, str]:
+def explain(observed: Observed, gang: Gang) -> tuple[Reason, str]:
     """What the gang waits for, the most telling obstacle first."""
     existing = {pod.name for pod in gang.current.values()}
-    refused = [(why.by_failure, name, why.words) for name, why in seen.rejections.items() if name not in existing]
+    refused = [(why.by_failure, name, why.message) for name, why in observed.rejections.items() if name not in existing]
     if refused:
         _, name, words = min(refused)
         return _refused(gang, name, words)
     if gang.missing:
         return Reason.CREATING, f"{len(gang.missing)} of {gang.num_nodes} pods are still to be created"
     starting = gang.starting
-    if deletion := words_of_deletion(starting):
+    if deletion := deletion_message(starting):
         return Reason.STARTING, deletion
     held = [pod for pod in gang.current.values() if pod.waiting]
     if not held:
         unplaced = sum(pod.node is None for pod in starting)
         if unplaced:
             return Reason.STARTING, f"{unplaced} of {gang.num_nodes} pods wait for a scheduler to look at them"
-        warning = next((seen.warnings[pod.uid] for pod in starting if pod.uid in seen.warnings), None)
+        warning = next((observed.warnings[pod.uid] for pod in starting if pod.uid in observed.warnings), None)
         if warning is not None:
             return Reason.CONTAINER_CONFIG, f"{len(starting)} of {gang.num_nodes} pods wait: {printable(warning)}"
         return Reason.STARTING, f"{len(starting)} of {gang.num_nodes} pods are starting"
     reasons = Counter(_reason(pod) for pod in held)
     reason, count = min(reasons.items(), key=lambda item: (item[0] != Reason.IMAGE_PULL, -item[1], item[0]))
-    words = _most_common([_words(seen, pod) for pod in held if _reason(pod) == reason])
+    words = _most_common([_words(observed, pod) for pod in held if _reason(pod) == reason])
     if reason == Reason.UNSCHEDULABLE:
         return reason, f"{count} of {gang.num_nodes} pods have no node: {words}{_held_places(gang)}"
     return reason, f"{count} of {gang.num_nodes} pods wait: {words}"
 
 
-def words_of_deletion(pods: Iterable[Pod]) -> str | None:
+def deletion_message(pods: Iterable[Pod]) -> str | None:
     """What is said while the first of these pods that somebody deletes has not ended; None where nobody deletes one."""
     going = next((pod for pod in pods if pod.deletion_deadline is not None and pod.exit is None), None)
     if going is None:
@@ -60,7 +60,7 @@ def words_of_deletion(pods: Iterable[Pod]) -> str | None:
     return f"waiting for pod {going.name} to stop, which is being deleted{why}"
 
 
-def warning_question(gang: Gang, since: float | None, now: float) -> ReadWarning | None:
+def warning_lookup(gang: Gang, since: float | None, now: float) -> ReadWarning | None:
     """What to ask about a gang that has had its nodes since then and does not start, while no pod's status says why."""
     starting = gang.starting
     if since is None or not starting or any(pod.waiting for pod in starting) or now < since + QUIET_START_SECONDS:
@@ -100,13 +100,13 @@ def _reason(pod: Pod) -> Reason:
     return Reason.IMAGE_PULL if pod.waiting.reason in _IMAGE_REASONS else Reason.CONTAINER_CONFIG
 
 
-def _words(seen: Observed, pod: Pod) -> str:
+def _words(observed: Observed, pod: Pod) -> str:
     assert pod.waiting is not None, "asked about a pod that waits"
     words = tail(pod.waiting.message or pod.waiting.reason)
     if pod.node is not None:
         return printable(_pull_words(words) if _reason(pod) == Reason.IMAGE_PULL else words)
     words = _SCHEDULERS_TAIL.split(words, maxsplit=1)[0].rstrip(". \n")
-    spec = seen.job.spec
+    spec = observed.job.spec
     if spec is not None and spec.gpus_per_node:
         scarce, needed = f"Insufficient {spec.gpu_resource}", f"{spec.gpu_resource}: {spec.gpus_per_node} free"
         if all_short := _ALL_SHORT.fullmatch(words):

@@ -1,0 +1,85 @@
+"""What can be decided for a job: small values, each with its facts.
+
+Policies make them, `plan` chooses one, and `render` turns it into a status and into actions.
+"""
+
+from dataclasses import dataclass
+
+from ddpjob_operator.api.names import Phase
+from ddpjob_operator.api.status import Failure, Progress, Restarts
+from ddpjob_operator.core.model import Lookup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepWhole:
+    """Create every pod that the gang lacks, and let those that exist run."""
+
+    reason: str
+    message: str
+    created: bool
+    """Whether every pod of the gang exists."""
+    running: bool
+    """Whether every pod exists and the gang has run or runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitToStart:
+    """Create no pod yet: pods of earlier attempts still stop, or the delay before the attempt has not passed."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitEvidence:
+    """The attempt is over, and what follows depends on evidence that is still to come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartNextAttempt:
+    """End the current attempt: the status names the next one before any pod of the current one is stopped."""
+
+    phase: Phase
+    reason: str
+    message: str
+    delay_seconds: float = 0.0
+    """How long the next attempt waits before its pods are created."""
+    releases_partial_gang: bool = False
+    """Whether the gang only gives up the nodes of a part of it; it keeps its place in the queue then."""
+    restarts: Restarts | None = None
+    """The counters after a failure."""
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaySuspended:
+    """Run no pod until spec.suspend is false again."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """End the job for good."""
+
+    succeeded: bool
+    reason: str
+    message: str
+    failure: Failure | None = None
+    progress: Progress | None = None
+    """The last progress of a job that succeeded, where its log holds some."""
+
+
+Decision = KeepWhole | WaitToStart | AwaitEvidence | StartNextAttempt | StaySuspended | Finish
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What one policy has to say: what to do now, or when to ask it again."""
+
+    decision: Decision | None = None
+    """None where the policy has no objection to what comes after it."""
+    wake_at: float | None = None
+    """When the policy may decide otherwise although nothing has happened, in seconds since the epoch."""
+    lookups: tuple[Lookup, ...] = ()
+    """What it needs to know."""

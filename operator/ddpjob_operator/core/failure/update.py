@@ -1,0 +1,118 @@
+"""A better record of a failure, once its pods show more of what happened.
+
+The first record is written as soon as the attempt is over, since the restart must not wait. Until the new gang runs, a
+log may arrive, a node may turn out to be lost, and a survivor may show the cause that the first record only echoed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddpjob_operator.api.names import Reason, contract
+from ddpjob_operator.api.spec import DDPJobSpec
+from ddpjob_operator.api.status import DDPJobStatus, Failure, Restarts
+from ddpjob_operator.core.failure import cause as failures
+from ddpjob_operator.core.failure.cause import End
+from ddpjob_operator.core.failure.classes import ECHOES, KINDS, Kind
+from ddpjob_operator.core.failure.classify import newly_saved_step
+from ddpjob_operator.core.failure.restart import recount
+from ddpjob_operator.core.model import Observed, Pod, ReadLog
+from ddpjob_operator.core.times import epoch_seconds
+
+#: The operator itself ended these attempts, so how their pods end says nothing.
+_ENDED_BY_OPERATOR = frozenset(
+    {Reason.HUNG, Reason.START_DEADLINE, Reason.FINISH_DEADLINE, Reason.IMAGE_PULL, Reason.CONTAINER_CONFIG}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureUpdate:
+    """The failure that led to the current attempt, by the best evidence so far."""
+
+    failure: Failure | None
+    """None where something else led to it."""
+    restarts: Restarts
+    """The counters, corrected where the failure turned out not to count."""
+    retries_at_once: bool = False
+    """Whether it turned out to be no failure, so that there is nothing to back off from."""
+    lookups: tuple[ReadLog, ...] = ()
+    """The logs that could still improve the record."""
+
+
+def failure_update(observed: Observed, spec: DDPJobSpec, now: float) -> FailureUpdate:
+    """What is known by now of the failure that led to the current attempt."""
+    status = observed.job.status
+    failure = _latest_failure(status)
+    if failure is None or failure.reason in _ENDED_BY_OPERATOR or status.running_since:
+        return FailureUpdate(failure=failure, restarts=status.restarts)
+    over = [
+        pod for pod in observed.pods if pod.attempt == failure.attempt and _is_evidence(observed, pod, failure, now)
+    ]
+    lookups = failures.wanted_logs(observed, over)
+    better = _with_saved_step(observed, _with_better_cause(observed, failure, over, lookups, now))
+    return FailureUpdate(
+        failure=better,
+        restarts=recount(spec, status.restarts, failure, better),
+        retries_at_once=better != failure and better.checkpoint_step is not None,
+        lookups=lookups,
+    )
+
+
+def _latest_failure(status: DDPJobStatus) -> Failure | None:
+    failure = status.failure
+    return failure if failure is not None and failure.attempt == status.attempt - 1 else None
+
+
+def _with_better_cause(
+    observed: Observed, failure: Failure, over: Sequence[Pod], lookups: Sequence[ReadLog], now: float
+) -> Failure:
+    cause = failures.cause_of(failures.end_of(observed, pod, now) for pod in over)
+    if cause is None or not _is_better(observed, failure, cause, over, lookups):
+        return failure
+    kept = {"time": failure.time, "checkpoint_step": failure.checkpoint_step}
+    return failures.record(observed, cause, failure.attempt, now).model_copy(update=kept)
+
+
+def _is_better(
+    observed: Observed, failure: Failure, cause: End, over: Sequence[Pod], lookups: Sequence[ReadLog]
+) -> bool:
+    """Whether the cause explains the attempt's end better than the record.
+
+    In order of certainty: what the cluster did, what a program said of itself, what only echoes another rank's end.
+    """
+    by_cluster, was_by_cluster = KINDS[cause.reason] == Kind.UNCOUNTED, KINDS.get(failure.reason) == Kind.UNCOUNTED
+    same_pod = cause.pod == failure.pod
+    if was_by_cluster and not by_cluster:
+        explains_more = False
+    elif same_pod and cause.reason == Reason.POD_DELETED:
+        explains_more = False  # its end is known: the deletion is ours, or of an operator with an old view
+    elif same_pod:
+        explains_more = cause.reason != failure.reason or (bool(cause.message) and cause.message != failure.message)
+    else:
+        was_explained_elsewhere = failure.reason in ECHOES or failure.reason == Reason.STOPPED_WITH_CHECKPOINT
+        explains_more = was_explained_elsewhere and not cause.is_echo and cause.reason != failure.reason
+    log_is_unread = any(lookup.pod == cause.pod for lookup in lookups)
+    log_is_gone = same_pod and any(observed.logs.get(pod.uid) == "" for pod in over if pod.name == cause.pod)
+    return explains_more and not log_is_gone and (by_cluster or not log_is_unread)
+
+
+def _with_saved_step(observed: Observed, failure: Failure) -> Failure:
+    """A rank that stopped on request may end before rank 0 reports the step that it saved."""
+    if failure.checkpoint_step is not None or failure.exit_code != contract.EXIT_CHECKPOINTED:
+        return failure
+    step = newly_saved_step(observed, failure.attempt)
+    if step is None or KINDS.get(failure.reason) == Kind.UNCOUNTED:
+        return failure.model_copy(update={"checkpoint_step": step})
+    reason = Reason.STOPPED_WITH_CHECKPOINT
+    return failure.model_copy(update={"checkpoint_step": step, "reason": reason, "message": ""})
+
+
+def _is_evidence(observed: Observed, pod: Pod, failure: Failure, now: float) -> bool:
+    """Whether the pod's end is its own: survivors end by our deletion, unless they ended before or the cluster ended them."""
+    if not failures.has_ended(pod, now):
+        return False
+    ended_by_cluster = bool(pod.disruption) or (pod.exit is None and pod.node in observed.nodes_gone)
+    not_by_us = pod.deletion_deadline is None or pod.ended_before_deletion or pod.name == failure.pod
+    # We delete only after the record. By our own clock, since the API server's may be seconds off it; and where another
+    # operator's record may still be on its way to us, by the whole second that its time is cut to.
+    seen_before = pod.deleted_while_current is not None and pod.deleted_while_current < epoch_seconds(failure.time)
+    return ended_by_cluster or not_by_us or seen_before

@@ -1,0 +1,74 @@
+"""An attempt that has ended: one rank that is down ends the whole gang. What was the cause, and what follows from it?"""
+
+from ddpjob_operator.api.names import ConditionType, Phase
+from ddpjob_operator.api.status import Failure
+from ddpjob_operator.core.decision import Advice, AwaitEvidence, Finish, StartNextAttempt
+from ddpjob_operator.core.failure.cause import (
+    End,
+    cause_of,
+    end_of,
+    has_ended,
+    missing_end,
+    record,
+    settled_at,
+    wanted_logs,
+)
+from ddpjob_operator.core.failure.messages import sentence
+from ddpjob_operator.core.failure.restart import RestartDecision, decide_restart
+from ddpjob_operator.core.model import Lookup
+from ddpjob_operator.core.policies.partial_gang import release
+from ddpjob_operator.core.render.pods import pod_name
+from ddpjob_operator.core.situation import Situation
+from ddpjob_operator.core.stopping import node_lookups
+
+
+def restart_or_fail(situation: Situation) -> Advice:
+    """Begin the next attempt, or end the job, once the cause of the attempt's end is known."""
+    cause = cause_of(_ends(situation))
+    if cause is None:
+        return Advice()
+    observed, gang, now = situation.observed, situation.gang, situation.now
+    logs = wanted_logs(observed, [pod for pod in gang.current.values() if has_ended(pod, now)])
+    lookups: tuple[Lookup, ...] = (*logs, *node_lookups(gang.current.values(), now))
+
+    settled = settled_at(cause, num_running=sum(pod.exit is None for pod in gang.current.values()))
+    if cause.seen <= now < settled:  # an end in the future: the clock was set back, nobody knows how long ago
+        return Advice(decision=AwaitEvidence(), lookups=lookups, wake_at=settled)
+    if cause.is_echo and any(pod.node is None for pod in gang.current.values()):
+        return Advice(decision=release(situation))  # ranks with a node timed out waiting for those without
+    failure = record(observed, cause, situation.status.attempt, now)
+    restart = decide_restart(situation.job, situation.spec, situation.status, failure, now)
+    # A restart does not wait for a log. What is final, or depends on an exit code in torchrun's table, does.
+    if logs and (restart.final or situation.spec.restart.rules):
+        return Advice(decision=AwaitEvidence(), lookups=lookups)
+    return Advice(decision=after(failure, restart), lookups=lookups)
+
+
+def fail(situation: Situation, failure: Failure) -> Finish | StartNextAttempt:
+    """The decision on an attempt that the operator itself ends."""
+    return after(failure, decide_restart(situation.job, situation.spec, situation.status, failure, situation.now))
+
+
+def after(failure: Failure, restart: RestartDecision) -> Finish | StartNextAttempt:
+    """The decision that carries out what follows from a failure."""
+    message = sentence(failure)
+    if restart.final is not None:
+        return Finish(succeeded=False, reason=restart.final, message=f"{message}; {restart.why}", failure=failure)
+    return StartNextAttempt(
+        phase=Phase.RESTARTING,
+        reason=failure.reason,
+        message=message,
+        delay_seconds=restart.delay_seconds,
+        restarts=restart.restarts,
+        failure=failure,
+    )
+
+
+def _ends(situation: Situation) -> list[End]:
+    """The ends that end the current attempt; none while it goes on."""
+    observed, gang, now = situation.observed, situation.gang, situation.now
+    ends = [end_of(observed, pod, now) for pod in gang.current.values() if has_ended(pod, now)]
+    if situation.status.condition(ConditionType.CREATED):  # otherwise a missing pod has not been created yet
+        names = {rank: pod_name(situation.job.name, situation.status.attempt, rank) for rank in gang.missing}
+        ends += (missing_end(observed, rank, name, now) for rank, name in names.items())
+    return ends

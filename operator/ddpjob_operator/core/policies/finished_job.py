@@ -1,0 +1,33 @@
+"""A job that has ended: nothing of it runs, and what failed stays as evidence until the job is deleted."""
+
+from ddpjob_operator.core import render
+from ddpjob_operator.core.model import Action, DeleteJob, DeletePods, Observed, Plan
+from ddpjob_operator.core.stopping import keeps_until, next_overdue, node_lookups, stop_and_keep
+from ddpjob_operator.core.times import epoch_seconds, soonest
+
+
+def clean_up(observed: Observed, now: float) -> Plan:
+    """Stop what still runs and keep every pod with its log; delete the job when its time to live has passed."""
+    status, spec = observed.job.status, observed.job.spec
+    ended_at = epoch_seconds(status.completion_time) if status.completion_time else now
+    ttl = spec.ttl_seconds_after_finished if spec else None
+    if ttl is not None and ended_at + ttl <= now:
+        return Plan(status=status, actions=_delete_job(observed))
+    alive = [pod for pod in observed.pods if not pod.all_ended]
+    wake_ups = [
+        next_overdue(observed.pods, now),
+        keeps_until(alive, ended_at),
+        None if ttl is None else ended_at + ttl,
+    ]
+    return Plan(
+        status=render.still_finished(observed),
+        actions=stop_and_keep(observed, observed.pods, ended_at, now),
+        lookups=node_lookups(observed.pods, now),
+        wake_at=soonest(wake_ups, now),
+    )
+
+
+def _delete_job(observed: Observed) -> tuple[Action, ...]:
+    # The garbage collector would delete the pods as well, but one by one and at its own slow pace.
+    collection = (DeletePods(attempt=None),) if len(observed.pods) > 1 else ()
+    return (*collection, DeleteJob(name=observed.job.name, uid=observed.job.uid))

@@ -1,0 +1,58 @@
+"""Between two attempts: the pods of earlier attempts stop, and a gang that failed in a row backs off."""
+
+from collections.abc import Sequence
+
+from ddpjob_operator.api.names import Reason
+from ddpjob_operator.core.decision import Advice, WaitToStart
+from ddpjob_operator.core.failure.messages import sentence
+from ddpjob_operator.core.failure.restart import LAST_DELAY_SECONDS
+from ddpjob_operator.core.model import Pod
+from ddpjob_operator.core.situation import Situation
+from ddpjob_operator.core.stopping import keeps_until, may_still_run, next_overdue, node_lookups, too_long
+from ddpjob_operator.core.times import epoch_seconds, rfc3339, soonest
+
+
+def wait_for_earlier_attempts(situation: Situation) -> Advice:
+    """Create no pod while one of an earlier attempt may still run, or while the delay of this attempt passes."""
+    gang, now, failure = situation.gang, situation.now, situation.failure
+    alive = may_still_run(situation.observed, gang.old, now)
+    begins = starts_at(situation)
+    if not gang.missing or not (alive or begins > now):
+        return Advice()
+    reason, message = _obstacle(situation, alive, begins)
+    wake_ups = [next_overdue(alive, now), begins]
+    if alive and failure is not None and failure.reason == Reason.HUNG:
+        wake_ups.append(keeps_until(alive, epoch_seconds(failure.time)))
+    return Advice(
+        decision=WaitToStart(
+            reason=reason, message=f"{message}; {sentence(failure)}" if failure is not None else message
+        ),
+        lookups=(*situation.update.lookups, *node_lookups(gang.old, now)),
+        wake_at=soonest(wake_ups, now),
+    )
+
+
+def starts_at(situation: Situation) -> float:
+    """From when the current attempt's pods may be created.
+
+    A time too far ahead was written before a clock was set back, and is ignored.
+    """
+    text = None if situation.update.retries_at_once else situation.status.retry_time
+    at = epoch_seconds(text) if text else situation.now
+    return at if at <= situation.now + 2 * LAST_DELAY_SECONDS else situation.now
+
+
+def _obstacle(situation: Situation, alive: Sequence[Pod], begins: float) -> tuple[str, str]:
+    failure, in_a_row = situation.failure, situation.update.restarts.in_a_row
+    if stuck := too_long(alive, situation.now):
+        return Reason.TERMINATING_TOO_LONG, (
+            f"pod {stuck.name} outlives its deletion on node {stuck.node}, which is not known to be lost: restart its"
+            f" kubelet, or taint the node with node.kubernetes.io/out-of-service once it is off"
+        )
+    if alive:
+        what = f"pod {alive[0].name}" if len(alive) == 1 else f"{len(alive)} old pods, {alive[0].name} first,"
+        return failure.reason if failure else Reason.STOPPING, f"waiting for {what} to stop"
+    at = rfc3339(begins)
+    if failure is not None and in_a_row > 1:
+        return Reason.BACKING_OFF, f"{in_a_row} failures in a row: the next attempt starts at {at}"
+    return Reason.UNSCHEDULABLE, f"the gang has released the nodes of a part of its pods: it tries again at {at}"

@@ -1,0 +1,58 @@
+"""A gang of which some pods have a node while the others find none, without a scheduler that knows of gangs.
+
+Two such gangs may wait for each other for ever. So each releases its nodes after a while and tries again a little later;
+the times differ from job to job and attempt to attempt, so one of them finds all nodes free.
+"""
+
+from ddpjob_operator.api.names import Phase, Reason
+from ddpjob_operator.core.decision import Advice, StartNextAttempt
+from ddpjob_operator.core.failure.restart import jitter
+from ddpjob_operator.core.situation import Situation
+
+#: A gang holds the nodes of a part of it about this long; twice as long each time, since a node may be on its way.
+HOLD_SECONDS = 30.0
+MAX_HOLD_SECONDS = 600.0
+#: Having released its nodes, it leaves them to others for about this long.
+PAUSE_SECONDS = 15.0
+
+
+def release_held_nodes(situation: Situation) -> Advice:
+    """Release the nodes of a part of the gang once it has held them for long enough."""
+    at = releases_at(situation)
+    if at is None or at > situation.now:
+        return Advice(wake_at=at)
+    return Advice(decision=release(situation))
+
+
+def release(situation: Situation) -> StartNextAttempt:
+    """Leave the nodes of a part of the gang to others for a moment."""
+    gang = situation.gang
+    return StartNextAttempt(
+        phase=Phase.PENDING,
+        reason=Reason.GANG_GIVEN_BACK,
+        message=(
+            f"{gang.num_placed} of {gang.num_nodes} pods had a node and the others found none:"
+            f" the gang releases its nodes for a moment"
+        ),
+        delay_seconds=PAUSE_SECONDS * (0.5 + jitter(situation.job, -situation.status.attempt)),
+        releases_partial_gang=True,
+    )
+
+
+def releases_at(situation: Situation) -> float | None:
+    """When the gang releases its nodes; None while it has all or none, or while no other pod is refused one."""
+    gang, hold = situation.gang, _hold_seconds(situation)
+    if not 0 < gang.num_placed < gang.num_nodes or hold is None:
+        return None
+    first_placed = min((pod.placed for pod in gang.current.values() if pod.placed is not None), default=0.0)
+    held_since = max(first_placed, situation.clocks.creation_began)
+    return held_since + hold * (0.5 + jitter(situation.job, situation.status.attempt))
+
+
+def _hold_seconds(situation: Situation) -> float | None:
+    observed = situation.observed
+    unschedulable = any(pod.node is None and pod.waiting for pod in situation.gang.current.values())
+    if unschedulable or observed.is_refused:
+        return min(HOLD_SECONDS * 2.0 ** min(situation.status.give_backs, 10), MAX_HOLD_SECONDS)
+    # A server that fails most likely fails for other jobs as well, and soon recovers: released nodes would help nobody.
+    return MAX_HOLD_SECONDS if observed.rejections else None

@@ -1,0 +1,38 @@
+"""A job that is suspended, and one whose spec was edited meanwhile."""
+
+from ddpjob_operator.api.names import ConditionType, Phase, Reason
+from ddpjob_operator.core.decision import Advice, StartNextAttempt, StaySuspended
+from ddpjob_operator.core.render.pods import spec_hash
+from ddpjob_operator.core.situation import Situation
+from ddpjob_operator.core.stopping import may_still_run, next_overdue, node_lookups
+
+
+def stop_while_suspended(situation: Situation) -> Advice:
+    """Stop every pod, with its own grace to save its work, and start none until spec.suspend is false."""
+    if not situation.spec.suspend:
+        return Advice()
+    gang = situation.gang
+    if gang.current or situation.status.condition(ConditionType.CREATED):
+        message = "spec.suspend is true; the pods are being stopped"
+        return Advice(decision=StartNextAttempt(phase=Phase.SUSPENDED, reason=Reason.SUSPENDED, message=message))
+    stopping = may_still_run(situation.observed, gang.old, situation.now)
+    message = "spec.suspend is true" + (f"; pods that are still stopping: {len(stopping)}" if stopping else "")
+    return Advice(
+        decision=StaySuspended(message=message),
+        lookups=node_lookups(gang.old, situation.now),
+        wake_at=next_overdue(stopping, situation.now),
+    )
+
+
+def replace_after_an_edit(situation: Situation) -> Advice:
+    """Replace a gang whose pods were rendered from an earlier spec."""
+    if not is_edited(situation):
+        return Advice()
+    message = "the spec was edited while the job was suspended; its pods are being replaced"
+    return Advice(decision=StartNextAttempt(phase=Phase.RESTARTING, reason=Reason.SPEC_CHANGED, message=message))
+
+
+def is_edited(situation: Situation) -> bool:
+    """Whether a pod of the current attempt was rendered from another spec."""
+    wanted = spec_hash(situation.spec)
+    return any(pod.spec_hash not in ("", wanted) for pod in situation.gang.current.values())

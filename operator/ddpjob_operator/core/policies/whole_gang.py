@@ -1,0 +1,95 @@
+"""A gang that is wanted: how far it is, what it waits for, and what is worth saying while it runs."""
+
+from ddpjob_operator.api.names import Reason
+from ddpjob_operator.core.decision import Advice, KeepWhole
+from ddpjob_operator.core.failure.messages import sentence
+from ddpjob_operator.core.failure.node_avoidance import avoided_nodes
+from ddpjob_operator.core.model import Lookup
+from ddpjob_operator.core.policies.obstacles import QUIET_START_SECONDS, deletion_message, explain, warning_lookup
+from ddpjob_operator.core.situation import Situation
+from ddpjob_operator.core.stopping import next_overdue, node_lookups
+from ddpjob_operator.core.times import duration, soonest
+
+#: Ranks of one job end a moment apart; only what takes longer is reported.
+FINISHING_SECONDS = 30.0
+#: A program that prints progress lines has printed one by now.
+QUIET_SECONDS = 120.0
+
+
+def keep_whole(situation: Situation) -> Advice:
+    """Create the pods that are missing and let the gang run."""
+    gang, running = situation.gang, situation.clocks.running
+    created = not gang.missing
+    is_running = created and running is not None
+    reason, message = _while_running(situation) if is_running else _while_starting(situation)
+    return Advice(
+        decision=KeepWhole(reason=reason, message=message, created=created, running=is_running),
+        lookups=_lookups(situation),
+        wake_at=soonest(_wake_ups(situation), situation.now),
+    )
+
+
+def _lookups(situation: Situation) -> tuple[Lookup, ...]:
+    gang, now = situation.gang, situation.now
+    pods = gang.current.values() if situation.clocks.running is not None else (*gang.current.values(), *gang.old)
+    warning = warning_lookup(gang, _placed_at(situation), now)
+    return (*situation.update.lookups, *node_lookups(pods, now), *((warning,) if warning else ()))
+
+
+def _wake_ups(situation: Situation) -> tuple[float | None, ...]:
+    placed_at = _placed_at(situation)
+    return (
+        _finishing_at(situation),
+        _quiet_at(situation),
+        placed_at and placed_at + QUIET_START_SECONDS,
+        next_overdue(list(situation.gang.current.values()), situation.now),
+    )
+
+
+def _placed_at(situation: Situation) -> float | None:
+    """From when a gang that does not run yet has had all its nodes."""
+    return None if situation.clocks.running is not None else situation.clocks.scheduled
+
+
+def _while_starting(situation: Situation) -> tuple[str, str]:
+    reason, message = explain(situation.observed, situation.gang)
+    if situation.failure is not None:
+        message = f"{message}; {sentence(situation.failure)}"
+    if avoided := avoided_nodes(situation.status):
+        message = f"{message}; the job avoids {', '.join(avoided)} after earlier failures there"
+    return reason, message
+
+
+def _while_running(situation: Situation) -> tuple[str, str]:
+    gang, now = situation.gang, situation.now
+    finishing_at, quiet_at = _finishing_at(situation), _quiet_at(situation)
+    if finishing_at is not None and finishing_at <= now:
+        late = gang.unfinished[0]
+        return Reason.FINISHING, (
+            f"{gang.num_nodes - len(gang.unfinished)} of {gang.num_nodes} ranks have succeeded; rank {late.rank}"
+            f" (pod {late.name}, node {late.node}) still runs;"
+            f" deadlines.finishSeconds is {duration(situation.spec.deadlines.finish_seconds)}"
+        )
+    if deletion := deletion_message(gang.unfinished):
+        return Reason.RUNNING, deletion
+    message = f"all {gang.num_nodes} pods run" if gang.num_nodes > 1 else "the pod runs"
+    if failure := situation.failure:
+        message += f" in attempt {failure.attempt + 1}. Before: {sentence(failure)}"
+    if situation.spec.checkpoint is None:
+        message += "; without spec.checkpoint a restart begins at step 0"
+    if quiet_at is not None and quiet_at <= now:
+        message += "; the program prints no progress lines, so the operator cannot detect a hang"
+    return Reason.RUNNING, message
+
+
+def _finishing_at(situation: Situation) -> float | None:
+    """From when the status says that some ranks have succeeded and others still run."""
+    first = situation.gang.first_success
+    return None if first is None or situation.gang.all_succeeded else first + FINISHING_SECONDS
+
+
+def _quiet_at(situation: Situation) -> float | None:
+    """From when the status says that a program of the user's prints no progress lines."""
+    running = situation.clocks.running
+    prints = situation.spec.trainer or situation.observed.progress or situation.status.progress
+    return None if prints or running is None else running + QUIET_SECONDS

@@ -1,0 +1,80 @@
+"""The actions that carry out a decision. What only changes the status has none."""
+
+from ddpjob_operator.api.names import Reason, contract
+from ddpjob_operator.core.decision import Decision, KeepWhole, StaySuspended, WaitToStart
+from ddpjob_operator.core.failure.node_avoidance import avoided_nodes
+from ddpjob_operator.core.model import Action, DeletePod
+from ddpjob_operator.core.render.pods import create_pod, default_image
+from ddpjob_operator.core.render.service import ensure_service
+from ddpjob_operator.core.situation import Situation
+from ddpjob_operator.core.stopping import (
+    SURVIVOR_GRACE_SECONDS,
+    has_stopped,
+    may_still_run,
+    stop,
+    stop_and_keep,
+    stop_in_order,
+)
+from ddpjob_operator.core.times import epoch_seconds
+
+
+def actions_of(situation: Situation, decision: Decision) -> tuple[Action, ...]:
+    """What to do in the cluster, in order."""
+    match decision:
+        case KeepWhole():
+            return _keep_whole(situation)
+        case WaitToStart():
+            return (*_stop_earlier_attempts(situation), *_release_lost(situation))
+        case StaySuspended():
+            return (*_stop_in_order(situation), *_release_lost(situation))
+        case _:
+            return ()
+
+
+def _keep_whole(situation: Situation) -> tuple[Action, ...]:
+    """The Service that finds rank 0, no pod of an earlier attempt but kept evidence, and every pod of this one."""
+    observed, spec, gang = situation.observed, situation.spec, situation.gang
+    image = spec.image or default_image(observed)
+    avoided = avoided_nodes(situation.status)
+    return (
+        *ensure_service(observed.job, spec, observed.service),
+        *stop(observed, gang.old, SURVIVOR_GRACE_SECONDS, situation.now),  # made by a writer with an old view
+        *outdated_evidence(situation),  # before the new pods, for which a quota may have nothing left otherwise
+        *(create_pod(observed.job, spec, image, rank, avoided) for rank in gang.missing),
+    )
+
+
+def outdated_evidence(situation: Situation) -> list[DeletePod]:
+    """Delete the pods of attempts that are no longer kept."""
+    oldest_kept = situation.status.attempt - situation.spec.restart.keep_attempts
+    return [
+        DeletePod(name=pod.name, uid=pod.uid, grace_seconds=SURVIVOR_GRACE_SECONDS)
+        for pod in situation.gang.old
+        if pod.attempt < oldest_kept and pod.all_ended and pod.deletion_deadline is None
+    ]
+
+
+def _stop_earlier_attempts(situation: Situation) -> tuple[Action, ...]:
+    """Stop the pods of earlier attempts in the way that fits why their attempt ended."""
+    observed, failure, now = situation.observed, situation.failure, situation.now
+    alive = may_still_run(observed, situation.gang.old, now)
+    if failure is None:
+        # A partial gang that was released has nothing to save; one that was suspended or replaced has.
+        has_work = situation.status.give_backs == 0
+        return _stop_in_order(situation) if has_work else stop(observed, alive, SURVIVOR_GRACE_SECONDS, now)
+    if failure.reason == Reason.HUNG:
+        return stop_and_keep(observed, alive, epoch_seconds(failure.time), now)
+    saves = failure.exit_code == contract.EXIT_CHECKPOINTED  # one rank was asked to stop and saved: the others save too
+    return stop(observed, alive, None if saves else SURVIVOR_GRACE_SECONDS, now)
+
+
+def _stop_in_order(situation: Situation) -> tuple[Action, ...]:
+    alive = may_still_run(situation.observed, situation.gang.old, situation.now)
+    return stop_in_order(situation.observed, alive, situation.now)
+
+
+def _release_lost(situation: Situation) -> tuple[Action, ...]:
+    """Remove the objects of pods that count as stopped since their node is lost."""
+    observed, now = situation.observed, situation.now
+    lost = (pod for pod in situation.gang.old if pod.deletion_deadline is not None and has_stopped(observed, pod, now))
+    return stop(observed, lost, None, now)

@@ -1,0 +1,288 @@
+"""The status of a job after a decision: why does it say what it says?
+
+The stored status is the job's memory; each decision changes some of its fields. Equal situations make equal statuses, so
+an operator that restarts writes nothing.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ddpjob_operator.api.names import ConditionType, Phase, Reason
+from ddpjob_operator.api.status import Condition, DDPJobStatus, Failure
+from ddpjob_operator.core.decision import (
+    AwaitEvidence,
+    Decision,
+    Finish,
+    KeepWhole,
+    StartNextAttempt,
+    StaySuspended,
+    WaitToStart,
+)
+from ddpjob_operator.core.model import Observed
+from ddpjob_operator.core.render.pods import default_image
+from ddpjob_operator.core.render.time_accounting import active_seconds, with_time_accounted, with_work_lost
+from ddpjob_operator.core.situation import Situation
+from ddpjob_operator.core.times import rfc3339
+
+#: Past attempts that the status remembers.
+MAX_PAST_ATTEMPTS = 10
+
+
+def status_after(situation: Situation, decision: Decision) -> DDPJobStatus:
+    """The status that the job shows once this is decided."""
+    match decision:
+        case AwaitEvidence():
+            return _acted_on(situation.observed, situation.now)
+        case KeepWhole():
+            return _whole_gang(situation, decision)
+        case WaitToStart():
+            return _waiting_to_start(situation, decision)
+        case StaySuspended():
+            return _suspended(situation, decision)
+        case StartNextAttempt():
+            return _next_attempt(situation, decision)
+        case Finish():
+            return _end(situation, decision)
+
+
+def still_finished(observed: Observed) -> DDPJobStatus:
+    """The status of a finished job: nothing changes but the generation of the spec that it is for."""
+    return observed.job.status.model_copy(update={"observed_generation": observed.job.generation})
+
+
+def stalled(observed: Observed, reason: Reason, message: str, now: float) -> DDPJobStatus:
+    """The status of a job that is left as it is, with a condition that says why."""
+    truths = {ConditionType.STALLED: True}
+    return _with_conditions(observed, observed.job.status, truths, reason=reason, message=message, now=now)
+
+
+def finished(observed: Observed, end: Finish, now: float, status: DDPJobStatus | None = None) -> DDPJobStatus:
+    """The job's end, which never changes again. `status` is the observed one unless it is given."""
+    status = status or _acted_on(observed, now)
+    spec = observed.job.spec
+    changes: dict[str, Any] = {
+        **(_remembered(status, end.failure) if end.failure else {}),
+        "completion_time": rfc3339(now),
+        "active_seconds_before": round(active_seconds(status, now)),
+        "scheduled_time": None,
+        "ready": status.ready if end.succeeded else f"0/{spec.nodes}" if spec else None,
+    }
+    truths = {
+        ConditionType.RUNNING: False,
+        ConditionType.RESTARTING: False,
+        ConditionType.SUSPENDED: False,
+        ConditionType.SUCCEEDED: end.succeeded,
+        ConditionType.FAILED: not end.succeeded,
+    }
+    if end.succeeded:  # all pods may have ended when they were first seen
+        truths[ConditionType.CREATED] = True
+    spent = with_time_accounted(status, now)
+    return _shown(
+        observed,
+        (spent if end.succeeded else with_work_lost(spent, now)).model_copy(update=changes),
+        now,
+        phase=Phase.SUCCEEDED if end.succeeded else Phase.FAILED,
+        reason=end.reason,
+        message=end.message,
+        truths=truths,
+    )
+
+
+def _whole_gang(situation: Situation, decision: KeepWhole) -> DDPJobStatus:
+    status = _with_failure_update(situation, _with_clocks(situation))
+    truths = {ConditionType.CREATED: decision.created, ConditionType.SUSPENDED: False}
+    if decision.running:
+        truths |= {ConditionType.RUNNING: True, ConditionType.RESTARTING: False}
+    restarting = status.condition(ConditionType.RESTARTING)
+    return _shown(
+        situation.observed,
+        status,
+        situation.now,
+        phase=Phase.RUNNING if decision.running else Phase.RESTARTING if restarting else Phase.PENDING,
+        reason=decision.reason,
+        message=decision.message,
+        truths=truths,
+    )
+
+
+def _waiting_to_start(situation: Situation, decision: WaitToStart) -> DDPJobStatus:
+    status = _with_failure_update(situation, _acted_on(situation.observed, situation.now))
+    restarting = status.condition(ConditionType.RESTARTING)
+    return _shown(
+        situation.observed,
+        status,
+        situation.now,
+        phase=Phase.RESTARTING if restarting else Phase.PENDING,
+        reason=decision.reason,
+        message=decision.message,
+        truths={ConditionType.SUSPENDED: False},
+    )
+
+
+def _suspended(situation: Situation, decision: StaySuspended) -> DDPJobStatus:
+    # The job leaves the queue, whose clocks begin again when it is resumed.
+    changes = {"attempt_start_time": None, "queued_since": None, "retry_time": None, "give_backs": 0}
+    return _shown(
+        situation.observed,
+        _acted_on(situation.observed, situation.now).model_copy(update=changes),
+        situation.now,
+        phase=Phase.SUSPENDED,
+        reason=Reason.SUSPENDED,
+        message=decision.message,
+        truths={ConditionType.SUSPENDED: True, ConditionType.RESTARTING: False, ConditionType.RUNNING: False},
+    )
+
+
+def _next_attempt(situation: Situation, decision: StartNextAttempt) -> DDPJobStatus:
+    """The status that names the next attempt; the pods of this one are then old, and are stopped."""
+    now, failure = situation.now, decision.failure
+    status = with_time_accounted(_with_progress(situation, _acted_on(situation.observed, now)), now)
+    if failure is not None and failure.checkpoint_step is None:
+        status = with_work_lost(status, now)
+    changes: dict[str, Any] = {
+        **(_remembered(status, failure) if failure else {}),
+        "attempt": status.attempt + 1,
+        "ready": None,
+        "attempt_start_time": None,
+        "scheduled_time": None,
+        "running_since": None,
+        "checkpoint_time": None,
+        "retry_time": rfc3339(now + decision.delay_seconds) if decision.delay_seconds else None,
+        "queued_since": status.queued_since if decision.releases_partial_gang else None,
+        "give_backs": status.give_backs + 1 if decision.releases_partial_gang else 0,
+        "active_seconds_before": round(active_seconds(status, now)),
+        "restarts": decision.restarts or status.restarts,
+    }
+    return _shown(
+        situation.observed,
+        status.model_copy(update=changes),
+        now,
+        phase=decision.phase,
+        reason=decision.reason,
+        message=decision.message,
+        truths={
+            ConditionType.CREATED: False,
+            ConditionType.RUNNING: False,
+            ConditionType.RESTARTING: decision.phase == Phase.RESTARTING,
+            ConditionType.SUSPENDED: decision.phase == Phase.SUSPENDED,
+        },
+    )
+
+
+def _end(situation: Situation, decision: Finish) -> DDPJobStatus:
+    status = _with_clocks(situation)
+    if decision.progress is not None:
+        status = status.model_copy(update={"progress": decision.progress})
+    return finished(situation.observed, decision, situation.now, status)
+
+
+def _acted_on(observed: Observed, now: float) -> DDPJobStatus:
+    """The observed status with what is set once: when the job was first acted on, and its image."""
+    status, spec = observed.job.status, observed.job.spec
+    changes: dict[str, Any] = {}
+    if status.start_time is None:
+        changes["start_time"] = rfc3339(now)
+    if status.image is None and spec is not None and spec.image is None:
+        changes["image"] = default_image(observed)
+    return status.model_copy(update=changes) if changes else status
+
+
+def _with_clocks(situation: Situation) -> DDPJobStatus:
+    """The status with the steps that the current attempt has reached, and with its latest progress."""
+    status, clocks, gang = _acted_on(situation.observed, situation.now), situation.clocks, situation.gang
+    changes: dict[str, Any] = {}
+    if status.attempt_start_time is None:
+        changes |= {"attempt_start_time": rfc3339(clocks.creation_began), "retry_time": None}
+        changes["queued_since"] = rfc3339(clocks.queued)
+    if status.scheduled_time is None and clocks.scheduled is not None:
+        changes |= {"scheduled_time": rfc3339(clocks.scheduled), "give_backs": 0}
+    if status.running_since is None and clocks.running is not None:
+        changes["running_since"] = rfc3339(clocks.running)
+    if changes:  # what the job was doing until now, before the clocks say otherwise
+        status = with_time_accounted(status, situation.now).model_copy(update=changes)
+    ready = {"ready": f"{gang.num_up}/{gang.num_nodes}"}
+    return _with_progress(situation, status).model_copy(update=ready)
+
+
+def _with_progress(situation: Situation, status: DDPJobStatus) -> DDPJobStatus:
+    progress = situation.observed.progress
+    if progress is None or progress == status.progress:
+        return status
+    known = status.progress.checkpoint_step if status.progress else None
+    saved = progress.checkpoint_step
+    changes: dict[str, Any] = {"progress": progress}
+    if saved is not None and (known is None or saved > known):
+        changes["checkpoint_time"] = rfc3339(situation.now)
+    return with_time_accounted(status, situation.now).model_copy(update=changes)
+
+
+def _with_failure_update(situation: Situation, status: DDPJobStatus) -> DDPJobStatus:
+    """The status with the best record there is of the failure that led to the current attempt."""
+    update = situation.update
+    if update.failure is None or update.failure == status.failure:
+        return status
+    changes = {**_remembered(status, update.failure), "restarts": update.restarts}
+    if update.retries_at_once:
+        changes["retry_time"] = None
+    return status.model_copy(update=changes)
+
+
+def _remembered(status: DDPJobStatus, failure: Failure) -> dict[str, Any]:
+    """The fields that hold a failure; a better record replaces the one of the same attempt."""
+    others = [past for past in status.attempts if past.attempt != failure.attempt]
+    return {"failure": failure, "attempts": [*others, failure][-MAX_PAST_ATTEMPTS:]}
+
+
+def _shown(
+    observed: Observed,
+    status: DDPJobStatus,
+    now: float,
+    *,
+    phase: Phase,
+    reason: str,
+    message: str,
+    truths: Mapping[ConditionType, bool],
+) -> DDPJobStatus:
+    """The status in this phase, for this reason, with these conditions; a spec that was unreadable is readable now."""
+    turns = any(
+        type_ in truths and status.condition(type_) != truths[type_]
+        for type_ in (ConditionType.RESTARTING, ConditionType.SUSPENDED)  # time is accounted by these
+    )
+    if turns:
+        status = with_time_accounted(status, now)
+    shown = status.model_copy(update={"phase": phase, "reason": reason, "message": message})
+    truths = {**truths, ConditionType.STALLED: False}
+    return _with_conditions(observed, shown, truths, reason=reason, message=message, now=now)
+
+
+def _with_conditions(
+    observed: Observed,
+    status: DDPJobStatus,
+    truths: Mapping[ConditionType, bool],
+    *,
+    reason: str,
+    message: str,
+    now: float,
+) -> DDPJobStatus:
+    """The status with these conditions.
+
+    Only what is true has a message. A condition that stays True takes the new reason and message; one that stays False,
+    or never was and is not, is left as it is; only a change moves its transition time.
+    """
+    generation = observed.job.generation
+    conditions = {condition.type: condition for condition in status.conditions}
+    for type_, truth in truths.items():
+        old = conditions.get(type_)
+        was = old is not None and old.status == "True"
+        if not truth and not was:
+            continue
+        conditions[type_] = Condition(
+            type=type_,
+            status="True" if truth else "False",
+            reason=reason,
+            message=message if truth else "",
+            last_transition_time=old.last_transition_time if old and was == truth else rfc3339(now),
+            observed_generation=generation,
+        )
+    ordered = [conditions[type_] for type_ in ConditionType if type_ in conditions]
+    return status.model_copy(update={"conditions": ordered, "observed_generation": generation})

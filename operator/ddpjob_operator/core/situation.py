@@ -1,0 +1,82 @@
+"""What policies decide on: all that is known of one job with a readable spec, sorted and put on one clock."""
+
+from dataclasses import dataclass
+
+from ddpjob_operator.api.spec import DDPJobSpec
+from ddpjob_operator.api.status import DDPJobStatus, Failure
+from ddpjob_operator.core.failure.update import FailureUpdate, failure_update
+from ddpjob_operator.core.gang import Gang, gang_of
+from ddpjob_operator.core.model import Job, Observed
+from ddpjob_operator.core.times import epoch_seconds, rfc3339
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clocks:
+    """When the current attempt reached each step, in seconds since the epoch; None for a step not reached yet.
+
+    A step that shows for the first time was reached now.
+    """
+
+    creation_began: float
+    queued: float
+    """When the gang began to wait for nodes; giving some back does not begin the wait again."""
+    scheduled: float | None
+    """When every pod had a node."""
+    running: float | None
+    """When every rank ran."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """One job at one moment."""
+
+    observed: Observed
+    spec: DDPJobSpec
+    gang: Gang
+    clocks: Clocks
+    update: FailureUpdate
+    """The failure that led to the current attempt, by the best evidence there is by now."""
+    now: float
+    """Seconds since the epoch."""
+
+    @property
+    def job(self) -> Job:
+        """The job itself."""
+        return self.observed.job
+
+    @property
+    def status(self) -> DDPJobStatus:
+        """The stored status."""
+        return self.observed.job.status
+
+    @property
+    def failure(self) -> Failure | None:
+        """The failure that led to the current attempt; None if something else did."""
+        return self.update.failure
+
+
+def situation_of(observed: Observed, spec: DDPJobSpec, now: float) -> Situation:
+    """The situation of a job that has not finished."""
+    gang = gang_of(observed, spec.nodes)
+    return Situation(
+        observed=observed,
+        spec=spec,
+        gang=gang,
+        clocks=_clocks(observed.job.status, gang, now),
+        update=failure_update(observed, spec, now),
+        now=now,
+    )
+
+
+def _clocks(status: DDPJobStatus, gang: Gang, now: float) -> Clocks:
+    this_second = epoch_seconds(rfc3339(now))  # as the status will hold it
+
+    def reached(stored: str | None, shows: bool) -> float | None:
+        return epoch_seconds(stored) if stored else this_second if shows else None
+
+    return Clocks(
+        creation_began=reached(status.attempt_start_time, True) or this_second,
+        queued=reached(status.queued_since, True) or this_second,
+        scheduled=reached(status.scheduled_time, gang.all_scheduled),
+        running=reached(status.running_since, gang.all_up),
+    )

@@ -1,0 +1,1 @@
+"""Writes the reference parts of documents from the code that they describe."""

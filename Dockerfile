@@ -1,13 +1,13 @@
-# The images of ddpjob, by target:
-#   docker build --target operator --tag ddpjob/operator:0.1.0 .     the operator, without torch
-#   docker build --target trainer --tag ddpjob/trainer:0.1.0 .       the trainer, with torch and its CUDA libraries
-# BASE is any image of Debian or its like with Python >= 3.11 and its venv module. No step needs a compiler: the locks are
-# installed from wheels. Dependencies come first and our code last, so a change of code makes only two thin layers anew.
-# Neither program writes into the image at run time: any numeric user and a read-only root work.
+# The images of ddpjob, by target. PREFIX is the registry and path that the chart's value `imagePrefix` names:
+#   docker build --target operator --tag $PREFIX/operator:0.1.0 .     the operator, without torch
+#   docker build --target trainer --tag $PREFIX/trainer:0.1.0 .       the trainer, with torch and its CUDA libraries
+# BASE is any Debian-based image with Python >= 3.11 and its venv module. No step needs a compiler: the locks are installed
+# from wheels. Dependencies come first and our code last, so a change of code rebuilds only two small layers.
+# Neither program writes into the image at run time: any numeric user and a read-only root file system work.
 ARG BASE=python:3.11-slim
 
-# A venv of our own, because Debian's Python is externally managed and is not called `python`. ddpjob.pth puts
-# /opt/ddpjob, where our code goes, on its path.
+# A separate venv, because Debian's Python is externally managed and is not called `python`. ddpjob.pth adds /opt/ddpjob,
+# which holds our code, to its import path.
 FROM ${BASE} AS venv
 ENV PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \
@@ -22,7 +22,7 @@ RUN python -m ensurepip \
     && python -m pip install --no-cache-dir --require-hashes --only-binary=:all: --requirement /tmp/operator.lock \
     && python -m pip uninstall --yes pip setuptools \
     && rm /tmp/operator.lock
-# Of the trainer only what it shares with the operator.
+# Of the trainer's packages, only the modules that it shares with the operator.
 COPY trainer/ddpjob_ranks/__init__.py \
      trainer/ddpjob_ranks/contract.py \
      trainer/ddpjob_ranks/errors.py \
@@ -32,17 +32,17 @@ COPY trainer/ddpjob_trainer/__init__.py \
      trainer/ddpjob_trainer/config.py \
      /opt/ddpjob/ddpjob_trainer/
 COPY operator/ddpjob_operator /opt/ddpjob/ddpjob_operator
-# Unchecked: the files never change, and a layer's timestamps must not decide whether the bytecode is used.
+# Unchecked, because the files never change and the timestamps of a layer must not decide whether bytecode is used.
 RUN chmod -R a+rX /opt/ddpjob \
     && python -m compileall -q --invalidation-mode unchecked-hash /opt/ddpjob
 USER 65532:65532
 ENTRYPOINT ["python", "-m", "ddpjob_operator"]
 
 
-# NVIDIA_VISIBLE_DEVICES stays unset on purpose: the device plugin sets it, and a pod that asked for no GPU sees none.
+# NVIDIA_VISIBLE_DEVICES is deliberately unset: the device plugin sets it, and a pod that requests no GPU sees none.
 FROM venv AS trainer
-# For torch.compile on GPUs: Triton starts its kernels by small C programs, which it compiles when they are first needed,
-# against the headers of this Python. As root, from the base's package mirror.
+# For torch.compile on GPUs: Triton compiles a small C launcher for each kernel at its first use, against the headers of this
+# Python. This step runs as root and uses the package mirror of the base image.
 RUN header="$(python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" \
     && apt-get update \
     && apt-get install --yes --no-install-recommends gcc libc6-dev \
@@ -53,7 +53,7 @@ RUN header="$(python -c 'import sysconfig; print(sysconfig.get_path("include"))'
 RUN mkdir --mode=1777 /workspace
 WORKDIR /workspace
 COPY requirements/trainer.lock /tmp/trainer.lock
-# pip stays, for images built on top of this one.
+# pip stays in the image for images that are built on top of it.
 RUN python -m ensurepip --default-pip \
     && python -m pip install --no-cache-dir --require-hashes --only-binary=:all: --requirement /tmp/trainer.lock \
     && rm /tmp/trainer.lock

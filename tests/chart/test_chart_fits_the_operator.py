@@ -13,7 +13,7 @@ SCHEMA = json.loads((CHART / "values.schema.json").read_text())["properties"]["o
 def test_the_operator_reads_the_defaults_as_they_are_meant():
     assert settings_from(operator_arguments()) == Settings(
         namespaces=(),
-        trainer_image="ddpjob/trainer:0.1.0",
+        trainer_image="localhost/ddpjob/trainer:0.1.0",
         lease=LeaseName(namespace="ddpjob-system", name="ddpjob-operator"),
         identity="ddpjob-operator-0",
         health_port=8080,

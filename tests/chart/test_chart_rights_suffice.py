@@ -1,4 +1,7 @@
-"""The real operator, with the arguments and the rights that the chart gives it and no others, takes a job to its end."""
+"""The real operator, with the arguments and the rights that the chart gives it and no others, takes a job to its end.
+
+In the namespaced scope it also has the admission policy, which refuses nothing that a job needs.
+"""
 
 import json
 import os
@@ -85,6 +88,7 @@ def test_a_job_is_created_restarted_finished_and_removed(cluster, run_operator, 
     values = {
         "watch": {"namespaces": [team] if scope == "namespaces" else []},
         "operator": {"progressIntervalSeconds": 1},
+        "admissionPolicy": {"enabled": scope == "namespaces"},
     }
     cluster.install(home, values)
     cluster.wait_for_crd()

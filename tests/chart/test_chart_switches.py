@@ -41,7 +41,7 @@ def test_the_default_is_a_cluster_wide_operator():
 
 def test_the_default_arguments():
     assert operator_arguments() == [
-        "--trainer-image=ddpjob/trainer:0.1.0",
+        "--trainer-image=localhost/ddpjob/trainer:0.1.0",
         "--lease=ddpjob-system/ddpjob-operator",
         "--identity=ddpjob-operator-0",
         "--health-port=8080",
@@ -101,8 +101,9 @@ def test_only_pods_that_speak_with_the_api_server_have_a_token():
             {"trainer": {"image": {"repository": "example.org:5000/team/trainer"}}},
             "--trainer-image=example.org:5000/team/trainer:0.1.0",
         ),
-        ({"trainer": {"image": {"tag": "2"}}}, "--trainer-image=ddpjob/trainer:2"),
-        ({"trainer": {"image": {"tag": "2", "digest": DIGEST}}}, f"--trainer-image=ddpjob/trainer@{DIGEST}"),
+        ({"trainer": {"image": {"tag": "2"}}}, "--trainer-image=localhost/ddpjob/trainer:2"),
+        ({"trainer": {"image": {"tag": "2", "digest": DIGEST}}}, f"--trainer-image=localhost/ddpjob/trainer@{DIGEST}"),
+        ({"imagePrefix": "example.org:5000/ml"}, "--trainer-image=example.org:5000/ml/trainer:0.1.0"),
         ({"watch": {"namespaces": ["team-a"]}}, "--namespace=team-a"),
         ({"operator": {"workers": 3}}, "--workers=3"),
         ({"operator": {"logLevel": "debug"}}, "--log-level=DEBUG"),
@@ -116,17 +117,18 @@ def test_values_that_become_arguments(values, argument):
 
 
 @pytest.mark.parametrize(
-    ("image", "expected"),
+    ("values", "expected"),
     [
-        ({"repository": "example.org/operator"}, "example.org/operator:0.1.0"),
-        ({"tag": "2"}, "ddpjob/operator:2"),
-        ({"tag": "2", "digest": DIGEST}, f"ddpjob/operator@{DIGEST}"),
+        ({"image": {"repository": "example.org/operator"}}, "example.org/operator:0.1.0"),
+        ({"image": {"tag": "2"}}, "localhost/ddpjob/operator:2"),
+        ({"image": {"tag": "2", "digest": DIGEST}}, f"localhost/ddpjob/operator@{DIGEST}"),
+        ({"imagePrefix": "example.org"}, "example.org/operator:0.1.0"),
     ],
 )
-def test_the_operators_image(image, expected):
-    objects = render({"image": image})
+def test_the_operators_image(values, expected):
+    objects = render(values)
     test_pod = find(of_test(objects), "Pod")["spec"]
-    assert operator_pod({"image": image})["containers"][0]["image"] == expected
+    assert operator_pod(values)["containers"][0]["image"] == expected
     assert test_pod["containers"][0]["image"] == expected
 
 

@@ -57,7 +57,10 @@ def test_unknown_keys_are_refused_at_every_level(path):
     ("path", "value"),
     [
         ("image", "ddpjob/operator:1"),
-        ("image.repository", ""),
+        ("image.repository", "ddpjob/operator"),
+        ("imagePrefix", ""),
+        ("imagePrefix", "ddpjob"),
+        ("imagePrefix", "example.org/"),
         ("image.repository", "Upper/case"),
         ("image.tag", 1.1),
         ("image.tag", "no spaces"),
@@ -76,6 +79,9 @@ def test_unknown_keys_are_refused_at_every_level(path):
         ("rbac.create", "true"),
         ("rbac.aggregate", "true"),
         ("rbac.nodes", "true"),
+        ("admissionPolicy.enabled", "true"),
+        ("admissionPolicy.serviceAccounts", []),
+        ("admissionPolicy.serviceAccounts", ["Not_A_Name"]),
         ("serviceAccount.create", "true"),
         ("serviceAccount.name", "Not_A_Name"),
         ("serviceAccount.annotations", {"a": 1}),
@@ -136,4 +142,4 @@ def test_the_chart_may_be_a_dependency_of_another(tmp_path):
     shutil.copytree(CHART, parent / "charts" / "ddpjob-operator")
     (parent / "Chart.yaml").write_text("apiVersion: v2\nname: platform\nversion: 1.0.0\n")
     (parent / "values.yaml").write_text("global: {region: north}\n")
-    assert "--trainer-image=ddpjob/trainer:0.1.0" in helm("template", "platform", parent)
+    assert "--trainer-image=localhost/ddpjob/trainer:0.1.0" in helm("template", "platform", parent)

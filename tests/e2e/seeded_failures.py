@@ -58,7 +58,7 @@ IMPATIENT = {
 }
 SLOW_INIT_CONTAINER = {
     "name": "fetch-data",
-    "image": "ddpjob/trainer:0.1.0",
+    "image": "localhost/ddpjob/trainer:0.1.0",
     "command": ["python", "-c", BUSY],
     "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
 }

@@ -67,7 +67,7 @@ def test_the_operator_image_is_slim(built: dict[str, images.Image]) -> None:
 def changed_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The project with one more line in a module that both images hold."""
     repository = Path(__file__).parents[2]
-    for name in ("operator", "trainer", "requirements"):
+    for name in ("operator", "trainer", "requirements", "charts"):
         shutil.copytree(repository / name, tmp_path / name)
     for name in ("Dockerfile", "pyproject.toml"):
         shutil.copy(repository / name, tmp_path)

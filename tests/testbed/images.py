@@ -28,6 +28,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+import yaml
+
 from testbed import commands, paths, tools
 from testbed.cluster import Cluster
 from testbed.errors import TestbedError
@@ -204,7 +206,8 @@ def _stored(target: str) -> Image | None:
 def _name(target: str) -> str:
     """The name that the chart asks for; its appVersion is the project's version."""
     version = tomllib.loads((_PROJECT / "pyproject.toml").read_text())["project"]["version"]
-    return f"docker.io/ddpjob/{target}:{version}"
+    values = yaml.safe_load((_PROJECT / "charts/ddpjob-operator/values.yaml").read_text())
+    return f"{values['imagePrefix']}/{target}:{version}"
 
 
 # --- Building --------------------------------------------------------------------------------------------------------

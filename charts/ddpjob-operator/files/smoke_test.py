@@ -1,7 +1,7 @@
-"""Create one DDPJob and await its success: what `helm test` runs, in the operator's image.
+"""Create one DDPJob and wait until it succeeds. `helm test` runs this program in the operator's image.
 
-Ends with 0 when the job has succeeded, else with 1 and the job's last status. The job is deleted either way; if this
-program is killed before that, the job's own ttlSecondsAfterFinished does it.
+The exit code is 0 if the job succeeded; otherwise it is 1 and the job's last status is printed. The job is deleted in
+both cases. If this program is killed before that, the job's ttlSecondsAfterFinished deletes it.
 """
 
 import argparse
@@ -19,8 +19,8 @@ REQUEST_TIMEOUT_SECONDS = 10.0
 
 
 def main() -> int:
-    """Run the job that the command line names; the exit code."""
-    parser = argparse.ArgumentParser(description="Create one DDPJob, await its success, delete it.")
+    """Run the job that the command line names and return the exit code."""
+    parser = argparse.ArgumentParser(description="Create one DDPJob, wait until it succeeds, delete it.")
     parser.add_argument("job", type=Path, help="file with the DDPJob as JSON, with a namespace and a generateName")
     parser.add_argument("--deadline-seconds", type=float, required=True, help="longest wait for the end of the job")
     options = parser.parse_args()
@@ -32,13 +32,13 @@ def main() -> int:
     jobs = Jobs(json.loads(options.job.read_text()))
     name = jobs.create()
     try:
-        return await_success(jobs, name, options.deadline_seconds)
+        return wait_for_success(jobs, name, options.deadline_seconds)
     finally:
         jobs.delete(name)
 
 
 class Jobs:
-    """The three calls that this program needs, on jobs like `manifest`."""
+    """The three API calls that this program needs, on jobs like `manifest`."""
 
     def __init__(self, manifest: dict[str, Any]) -> None:
         self._manifest = manifest
@@ -53,32 +53,32 @@ class Jobs:
         self._api = client.CustomObjectsApi()
 
     def create(self) -> str:
-        """Create the job; its name."""
+        """Create the job and return its name."""
         job: Any = self._api.create_namespaced_custom_object(**self._where, body=self._manifest)
         say(f"created DDPJob {job['metadata']['namespace']}/{job['metadata']['name']}")
         return str(job["metadata"]["name"])
 
     def status(self, name: str) -> dict[str, Any]:
-        """What the operator has written about the job; empty before its first word."""
+        """The job's status; empty until the operator writes it for the first time."""
         job: Any = self._api.get_namespaced_custom_object(**self._where, name=name)
         return dict(job.get("status") or {})
 
     def delete(self, name: str) -> None:
-        """Delete the job; its pods and its Service go with it."""
+        """Delete the job, and thereby its pods and its Service."""
         self._api.delete_namespaced_custom_object(**self._where, name=name)
         say(f"deleted DDPJob {self._where['namespace']}/{name}")
 
 
-def await_success(jobs: Jobs, name: str, deadline_seconds: float) -> int:
-    """Follow the job to its end, saying every change; 0 if it has succeeded within the deadline, else 1."""
+def wait_for_success(jobs: Jobs, name: str, deadline_seconds: float) -> int:
+    """Print every change of the job's status until its end; 0 if it succeeded within the deadline, otherwise 1."""
     status: dict[str, Any] = {}
-    told = ""
+    printed = ""
     end = time.monotonic() + deadline_seconds
     while time.monotonic() < end:
         status = jobs.status(name)
-        if (now := summary(status)) != told:
+        if (now := summary(status)) != printed:
             say(now)
-            told = now
+            printed = now
         if holds(status, "Succeeded"):
             return 0
         if holds(status, "Failed"):
@@ -87,20 +87,20 @@ def await_success(jobs: Jobs, name: str, deadline_seconds: float) -> int:
     else:
         if status:
             say(
-                f"waited {deadline_seconds:g} s for DDPJob {name} to succeed or fail; see the reason above. A first"
-                " pull of the trainer's image can take longer than that: then run the test again"
+                f"DDPJob {name} neither succeeded nor failed within {deadline_seconds:g} s; the reason is above. The first"
+                " pull of the trainer's image can take longer than that: run the test again when it is done"
             )
         else:
             say(
-                f"waited {deadline_seconds:g} s for a first status of DDPJob {name}: no operator has touched it. Read"
-                " the operator's log, and compare the namespaces it watches with the job's"
+                f"DDPJob {name} has no status after {deadline_seconds:g} s: no operator reconciles it. Read the operator's"
+                " log, and check that the operator watches the job's namespace"
             )
     say(f"last status: {json.dumps(status, indent=2)}")
     return 1
 
 
 def holds(status: dict[str, Any], condition: str) -> bool:
-    """Whether the condition of this type is True."""
+    """Whether the job has the condition of this type with the status True."""
     return any(c["type"] == condition and c["status"] == "True" for c in status.get("conditions", []))
 
 
@@ -111,7 +111,7 @@ def summary(status: dict[str, Any]) -> str:
 
 
 def say(text: str) -> None:
-    """Print at once: the log is followed."""
+    """Print without buffering, because the log is followed."""
     print(text, flush=True)
 
 

@@ -2,7 +2,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
-{{- /* 52 characters at most, which leaves room for suffixes within the 63 of a label. */}}
+{{- /* At most 52 characters, so that a name with a suffix still fits the 63 characters of a label. */}}
 {{- define "ddpjob-operator.fullname" -}}
 {{- if .Values.fullnameOverride }}
 {{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" }}
@@ -18,7 +18,7 @@ app.kubernetes.io/name: {{ include "ddpjob-operator.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
-{{- /* The common labels come first: where they name one of the chart's own, the chart's wins. */}}
+{{- /* The chart's own labels win over common labels of the same name. */}}
 {{- define "ddpjob-operator.labels" -}}
 {{- $own := include "ddpjob-operator.selectorLabels" . | fromYaml }}
 {{- $_ := set $own "app.kubernetes.io/version" .Chart.AppVersion }}
@@ -27,8 +27,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- merge $own .Values.commonLabels | toYaml }}
 {{- end }}
 
-{{- /* metadata of one of the chart's objects. Call with a dict: root, name, and where needed namespace, labels,
-       annotations. */}}
+{{- /* The metadata of an object. Call with a dict: root, name, and optionally namespace, labels and annotations. */}}
 {{- define "ddpjob-operator.metadata" -}}
 name: {{ toYaml .name }}
 {{- with .namespace }}
@@ -46,16 +45,17 @@ annotations:
 {{- .Values.serviceAccount.name | default (.Values.serviceAccount.create | ternary (include "ddpjob-operator.fullname" .) "default") }}
 {{- end }}
 
-{{- /* An image reference. Call with a dict: root, image. */}}
+{{- /* An image reference. Call with a dict: root, name (operator or trainer), image (its values). */}}
 {{- define "ddpjob-operator.image" -}}
+{{- $repository := .image.repository | default (printf "%s/%s" .root.Values.imagePrefix .name) }}
 {{- if .image.digest }}
-{{- printf "%s@%s" .image.repository .image.digest }}
+{{- printf "%s@%s" $repository .image.digest }}
 {{- else }}
-{{- printf "%s:%s" .image.repository (.image.tag | default .root.Chart.AppVersion) }}
+{{- printf "%s:%s" $repository (.image.tag | default .root.Chart.AppVersion) }}
 {{- end }}
 {{- end }}
 
-{{- /* All that the operator may do in a namespace it watches: the same rules in both scopes. */}}
+{{- /* The operator's rights in a namespace that it watches: the same rules for both scopes. */}}
 {{- define "ddpjob-operator.rules" -}}
 # delete is for ttlSecondsAfterFinished.
 - apiGroups: [ddpjob.dev]
@@ -68,20 +68,20 @@ annotations:
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, create, delete, deletecollection, patch]
-# Progress lines, and the exception of a failed rank.
+# For progress lines, and for the exception of a failed rank.
 - apiGroups: [""]
   resources: [pods/log]
   verbs: [get]
 - apiGroups: [""]
   resources: [services]
   verbs: [get, list, watch, create, patch]
-# list: what the kubelet says of a pod whose volume cannot be mounted stands nowhere else.
+# list: only events contain the reason why a pod's volume cannot be mounted.
 - apiGroups: [""]
   resources: [events]
   verbs: [list, create, patch]
 {{- end }}
 
-{{- /* A watched namespace for examples and `helm test`: the release's own where it is watched. */}}
+{{- /* A watched namespace for examples and `helm test`: the release's own namespace if it is watched. */}}
 {{- define "ddpjob-operator.jobNamespace" -}}
 {{- $watched := .Values.watch.namespaces }}
 {{- if or (empty $watched) (has .Release.Namespace $watched) }}

@@ -76,9 +76,7 @@ def requests(cluster):
     for name, limit, phase in (("running", ttl, "Running"), ("ended", ttl, "Succeeded"), ("kept", {}, "Failed")):
         spec = {"trainer": {"recipe": "digits"}, **limit}
         metadata = {"name": name, "namespace": namespace}
-        cluster.kubectl.apply(
-            {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "spec": spec}
-        )
+        cluster.kubectl.apply({"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "spec": spec})
         status = json.dumps({"status": {"phase": phase}})
         cluster.kubectl("patch", "ddpjob", name, "-n", namespace, "--subresource=status", "--type=merge", "-p", status)
     requests.job_uid = cluster.kubectl.json("get", "ddpjob", "running", "-n", namespace)["metadata"]["uid"]
@@ -138,7 +136,8 @@ def test_the_operator_keeps_to_its_own_objects(requests):
         (ask.delete("ddpjob", "kept"), NOT_FINISHED),
     ]
 
-    wrong = {row: got for row, (got, expected) in enumerate(answers) if expected not in got or bool(got) != bool(expected)}
+    wrong = {
+        row: got for row, (got, expected) in enumerate(answers) if expected not in got or bool(got) != bool(expected)
+    }
     assert wrong == {}
     ask.kubectl("delete", "pod", "foreign", "-n", ask.namespace, "--dry-run=server")  # an administrator still may
-

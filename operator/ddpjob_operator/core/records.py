@@ -108,7 +108,7 @@ def pod_of(body: Body) -> Pod:
         reason=status.get("reason", ""),
         message=status.get("message", ""),
         running="running" in state,
-        exit=_exit(state) or _failed_init(status),
+        exit=_exit(state) or _failed_init(spec, status),
         all_ended=phase in ("Succeeded", "Failed") or _none_can_run(spec, status),
         waiting=_waiting(spec, status, conditions),
         disruption=_disruption(conditions),
@@ -199,10 +199,25 @@ def _exit(state: Body) -> Exit | None:
     )
 
 
-def _failed_init(status: Body) -> Exit | None:
-    """How an init container failed: its pod's main container will never start."""
-    exits = (_exit(container.get("state") or {}) for container in status.get("initContainerStatuses") or ())
-    return next((exit_ for exit_ in exits if exit_ is not None and exit_.code != 0), None)
+def _failed_init(spec: Body, status: Body) -> Exit | None:
+    """How an init container failed for good, so that the main container of its pod will never start."""
+    for container in status.get("initContainerStatuses") or ():
+        exit_ = _exit(container.get("state") or {})
+        declared = _named(spec.get("initContainers"), container["name"])
+        if exit_ is not None and exit_.code != 0 and not _is_restarted(declared, status):
+            return exit_
+    return None
+
+
+def _is_restarted(container: Body, status: Body) -> bool:
+    """Whether the kubelet restarts this init container after a failure.
+
+    It does so for a native sidecar (`restartPolicy: Always`), whose exit code never decides on its pod, and by rules of
+    the container's own until the pod has failed. The pod's own policy is Never.
+    """
+    policy = container.get("restartPolicy", "Never")
+    by_rules = policy != "Never" or bool(container.get("restartPolicyRules"))
+    return policy == "Always" or (by_rules and status.get("phase") != "Failed")
 
 
 def _none_can_run(spec: Body, status: Body) -> bool:
@@ -216,12 +231,15 @@ def _none_can_run(spec: Body, status: Body) -> bool:
 
 
 def _waiting(spec: Body, status: Body, conditions: Body) -> Waiting | None:
-    """Why the pod does not run yet, where the cluster says so."""
+    """Why the main container does not run yet, where the cluster says so."""
     scheduled = conditions.get("PodScheduled", {})
     if "nodeName" not in spec:
         if scheduled.get("status") == "False":
             return Waiting(reason="Unschedulable", message=scheduled.get("message", ""))
         return None
+    main = _named(status.get("containerStatuses"), names.MAIN_CONTAINER).get("state") or {}
+    if "running" in main or "terminated" in main:
+        return None  # another container that waits, a sidecar for example, does not hold it back
     statuses: list[Any] = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     for container in statuses:
         waiting = (container.get("state") or {}).get("waiting") or {}

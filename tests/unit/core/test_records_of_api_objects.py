@@ -60,6 +60,49 @@ def test_a_failed_init_container_is_how_its_pod_ended() -> None:
     assert (record.exit.code, record.exit.message) == (3, "no data")
 
 
+MAIN_RUNS = container({"running": {}})
+MAIN_WAITS = container({"waiting": {"reason": "PodInitializing"}})
+CRASHED = {"terminated": {"exitCode": 1}}
+BACKING_OFF = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting failed container"}}
+
+
+def with_init(state, main, phase="Running", **init):
+    """A pod with an init container `proxy` in this state; `init` are further fields of its spec."""
+    status = {"phase": phase, "containerStatuses": [main], "initContainerStatuses": [container(state, "proxy")]}
+    return pod_of(pod(status, nodeName="n", initContainers=[{"name": "proxy", **init}]))
+
+
+@pytest.mark.parametrize("state", [CRASHED, BACKING_OFF])
+def test_a_native_sidecar_that_crashes_is_not_the_end_of_a_pod_whose_program_runs(state) -> None:
+    """Istio's proxy, GCS FUSE and Vault's agent run as such sidecars, and the kubelet restarts them."""
+    record = with_init(state, MAIN_RUNS, restartPolicy="Always")
+
+    assert (record.running, record.exit, record.all_ended, record.waiting) == (True, None, False, None)
+
+
+def test_a_native_sidecar_that_keeps_the_program_from_starting_is_what_the_pod_waits_for() -> None:
+    record = with_init(BACKING_OFF, MAIN_WAITS, phase="Pending", restartPolicy="Always")
+
+    assert (record.exit, record.waiting.reason) == (None, "CrashLoopBackOff")
+
+
+@pytest.mark.parametrize("init", [{"restartPolicy": "OnFailure"}, {"restartPolicyRules": [{"action": "Restart"}]}])
+def test_an_init_container_that_the_kubelet_may_restart_has_failed_only_when_its_pod_has(init) -> None:
+    assert with_init(CRASHED, MAIN_WAITS, phase="Pending", **init).exit is None
+    assert with_init(CRASHED, MAIN_WAITS, phase="Failed", **init).exit is not None
+
+
+def test_a_failed_init_container_ends_its_pod_before_the_phase_says_so() -> None:
+    assert with_init(CRASHED, MAIN_WAITS, phase="Pending").exit is not None
+
+
+@pytest.mark.parametrize(("state", "all_ended"), [({"running": {}}, False), (CRASHED, True), (BACKING_OFF, True)])
+def test_a_native_sidecar_is_not_restarted_after_the_program(state, all_ended) -> None:
+    record = with_init(state, container({"terminated": {"exitCode": 0}}), restartPolicy="Always")
+
+    assert (record.exit.code, record.all_ended) == (0, all_ended)
+
+
 def job(**status):
     metadata = {"namespace": "d", "name": "job", "uid": "u", "resourceVersion": "7"}
     return {

@@ -7,6 +7,8 @@ stopped when their object is gone, all their containers have ended, or their nod
 
 from collections.abc import Collection, Iterable, Sequence
 
+from ddpjob_operator.api.names import ConditionType
+from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.model import Action, DeletePod, DeletePods, LowerPodDeadline, Observed, Pod, ReadNode
 from ddpjob_operator.core.times import soonest
 
@@ -89,9 +91,13 @@ def too_long(pods: Iterable[Pod], now: float) -> Pod | None:
     return next(late, None)
 
 
-def node_lookups(pods: Iterable[Pod], now: float) -> tuple[ReadNode, ...]:
-    """The nodes whose state would tell whether a pod that outlives its grace is lost, or why one was taken away."""
-    nodes = {pod.node for pod in pods if pod.node is not None and (_is_overdue(pod, now) or pod.disruption)}
+def node_lookups(status: DDPJobStatus, pods: Iterable[Pod], now: float) -> tuple[ReadNode, ...]:
+    """The nodes whose state decides whether a pod that outlives its grace is lost, or why the cluster ended a pod.
+
+    The second is of interest only until the record of that attempt is final; kept evidence asks for no node.
+    """
+    wanted = (pod for pod in pods if _is_overdue(pod, now) or (pod.disruption and _is_unexplained(status, pod)))
+    nodes = {pod.node for pod in wanted if pod.node is not None}
     return tuple(ReadNode(name=node) for node in sorted(nodes))
 
 
@@ -118,6 +124,14 @@ def _is_lost(observed: Observed, pod: Pod, now: float) -> bool:
 def _is_overdue(pod: Pod, now: float) -> bool:
     deadline = pod.deletion_deadline
     return deadline is not None and not pod.all_ended and deadline + OVERDUE_SECONDS <= now
+
+
+def _is_unexplained(status: DDPJobStatus, pod: Pod) -> bool:
+    """Whether the record of the failure of the pod's attempt is still to be made, or may still get better."""
+    if status.finished or status.condition(ConditionType.SUSPENDED):
+        return False
+    is_latest_failure = status.failure is not None and status.failure.attempt == pod.attempt == status.attempt - 1
+    return pod.attempt == status.attempt or is_latest_failure
 
 
 def _ended_at(pod: Pod, now: float) -> float:

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from builders import NOW, created, deleted, ended, job, observed, pod, running, with_status
 from ddpjob_operator.api.names import ConditionType, Phase, Reason
-from ddpjob_operator.core.model import DeleteJob, DeletePods, Rejection
+from ddpjob_operator.core.model import DeleteJob, DeletePods, ReadNode, Rejection
 from ddpjob_operator.core.plan import plan
 
 
@@ -143,6 +143,39 @@ def test_a_suspended_job_on_a_lost_node_says_one_thing() -> None:
 
     assert plan(overdue, NOW).lookups
     assert plan(overdue, NOW).status.message == "spec.suspend is true"
+
+
+EVICTION = "EvictionByEvictionAPI: Eviction API: evicting"
+
+
+def test_a_node_is_asked_for_only_while_the_record_of_what_it_did_is_open() -> None:
+    """A finished job with one evicted pod among its evidence polled that pod's node every two seconds for ever."""
+    of = job(nodes=1)
+    evicted = ended(of, 0, code=143, disruption=EVICTION)
+    seen = replace(running(of), pods=(evicted,))
+    restarting = with_status(seen, plan(seen, NOW).status)
+    asked = (ReadNode(name="node-0"),)
+    assert plan(seen, NOW).lookups == asked
+    assert plan(restarting, NOW).lookups == asked
+
+    runs = replace(restarting, pods=(evicted, pod(of, 0, 2)))
+    assert plan(runs, NOW).lookups == ()
+
+    held = suspended(restarting)
+    held = with_status(held, plan(held, NOW).status)
+    assert plan(held, NOW).lookups == ()
+
+
+def test_a_finished_job_asks_for_no_node_of_its_evidence() -> None:
+    of = job(nodes=2, restart={"rules": [{"exitCodes": [143], "action": "Fail"}]})
+    evicted = ended(of, 0, code=143, disruption=EVICTION)
+    seen = replace(running(of), pods=(evicted, ended(of, 1, code=1, message="x")), logs={evicted.uid: ""})
+    done = with_status(seen, plan(seen, NOW).status)
+    assert done.job.status.finished
+
+    assert plan(done, NOW).lookups == ()
+    overdue = replace(done, pods=(pod(of, 1, deletion_deadline=NOW - 5),))
+    assert plan(overdue, NOW).lookups == (ReadNode(name="node-1"),)
 
 
 def test_a_gang_that_is_refused_by_a_quota_does_not_wait_for_ever() -> None:

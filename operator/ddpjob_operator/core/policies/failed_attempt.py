@@ -29,7 +29,7 @@ def restart_or_fail(situation: Situation) -> Advice:
         return Advice()
     observed, gang, now = situation.observed, situation.gang, situation.now
     logs = wanted_logs(observed, [pod for pod in gang.current.values() if has_ended(pod, now)])
-    lookups: tuple[Lookup, ...] = (*logs, *node_lookups(gang.current.values(), now))
+    lookups: tuple[Lookup, ...] = (*logs, *node_lookups(situation.status, gang.current.values(), now))
 
     settled = settled_at(cause, num_running=sum(pod.exit is None for pod in gang.current.values()))
     if cause.seen <= now < settled:  # an end in the future: the clock was set back, nobody knows how long ago

@@ -22,7 +22,7 @@ def clean_up(observed: Observed, now: float) -> Plan:
     return Plan(
         status=render.still_finished(observed),
         actions=stop_and_keep(observed, observed.pods, ended_at, now),
-        lookups=node_lookups(observed.pods, now),
+        lookups=node_lookups(observed.job.status, observed.pods, now),
         wake_at=soonest(wake_ups, now),
     )
 

@@ -27,7 +27,7 @@ def wait_for_earlier_attempts(situation: Situation) -> Advice:
         decision=WaitToStart(
             reason=reason, message=f"{message}; {sentence(failure)}" if failure is not None else message
         ),
-        lookups=(*situation.update.lookups, *node_lookups(gang.old, now)),
+        lookups=(*situation.update.lookups, *node_lookups(situation.status, gang.old, now)),
         wake_at=soonest(wake_ups, now),
     )
 

@@ -19,7 +19,7 @@ def stop_while_suspended(situation: Situation) -> Advice:
     message = "spec.suspend is true" + (f"; pods that are still stopping: {len(stopping)}" if stopping else "")
     return Advice(
         decision=StaySuspended(message=message),
-        lookups=node_lookups(gang.old, situation.now),
+        lookups=node_lookups(situation.status, gang.old, situation.now),
         wake_at=next_overdue(stopping, situation.now),
     )
 

@@ -33,7 +33,7 @@ def _lookups(situation: Situation) -> tuple[Lookup, ...]:
     gang, now = situation.gang, situation.now
     pods = gang.current.values() if situation.clocks.running is not None else (*gang.current.values(), *gang.old)
     warning = warning_lookup(gang, _placed_at(situation), now)
-    return (*situation.update.lookups, *node_lookups(pods, now), *((warning,) if warning else ()))
+    return (*situation.update.lookups, *node_lookups(situation.status, pods, now), *((warning,) if warning else ()))
 
 
 def _wake_ups(situation: Situation) -> tuple[float | None, ...]:

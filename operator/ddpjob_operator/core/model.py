@@ -155,9 +155,9 @@ class Observed:
     """The operator's trainer image, for jobs that name none."""
     service: Service | None = None
     nodes_gone: frozenset[str] = frozenset()
-    """Names of the asked-for nodes that are NotFound, not Ready or out of service."""
+    """Names of the asked-for nodes that do not exist, are unreachable (Ready is Unknown) or out of service."""
     nodes_cordoned: frozenset[str] = frozenset()
-    """Names of the asked-for nodes that take no new pods."""
+    """Names of the asked-for nodes that accept no new pods."""
     logs: Mapping[str, str] = field(default_factory=dict)
     """Tail of the log by uid of each pod whose log was asked for; empty text where it could not be read."""
     warnings: Mapping[str, str] = field(default_factory=dict)

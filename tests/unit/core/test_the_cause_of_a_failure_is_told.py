@@ -68,7 +68,9 @@ def test_class_beats_time() -> None:
 def test_a_time_out_of_a_collective_is_not_the_cause_if_another_rank_fails_by_itself_later() -> None:
     """A time-out and a lost connection are both echoes; only the second was known to lose against a program error."""
     of = program(nodes=3)
-    waited = ended(of, 0, code=1, message=raising("RuntimeError: Timed out waiting 8000ms for recv"), ended_seen=NOW - 5)
+    waited = ended(
+        of, 0, code=1, message=raising("RuntimeError: Timed out waiting 8000ms for recv"), ended_seen=NOW - 5
+    )
     lost = ended(of, 1, code=1, message=ECHO, ended_seen=NOW - 4)
     cause = ended(of, 2, code=1, message=TRACEBACK, ended_seen=NOW)
 

@@ -1,4 +1,4 @@
-"""When a node counts as gone, so that its pods need not be waited for, and when it takes no new ones."""
+"""When a node counts as gone, so that its pods need not be waited for, and when it accepts no new pods."""
 
 from typing import Any
 
@@ -19,9 +19,11 @@ def node(ready: str | None, *taints: str, unschedulable: bool = False) -> dict[s
         (node("True"), NodeState.WELL),
         (node("True", "node.kubernetes.io/unschedulable", unschedulable=True), NodeState.CORDONED),
         (node("True", "node.kubernetes.io/out-of-service"), NodeState.GONE),
-        (node("False"), NodeState.GONE),
+        (node("False", "node.kubernetes.io/not-ready"), NodeState.WELL),  # its kubelet reports, and stops its pods
+        (node("False", unschedulable=True), NodeState.CORDONED),
+        (node("False", "node.kubernetes.io/out-of-service"), NodeState.GONE),
         (node("Unknown", unschedulable=True), NodeState.GONE),
-        (node(None), NodeState.GONE),
+        (node(None), NodeState.WELL),  # nobody has reported anything of it yet
     ],
 )
 def test_a_node(body: dict[str, Any], state: NodeState) -> None:

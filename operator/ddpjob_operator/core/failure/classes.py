@@ -159,7 +159,8 @@ CLASSES = (
     FailureClass(
         reason=Reason.NODE_LOST,
         kind=Kind.UNCOUNTED,
-        recognised="its node is gone, not Ready or out of service, and the pod has outlived its deletion",
+        recognised="its node does not exist, is unreachable (Ready is Unknown) or out of service, and the pod has outlived its grace"
+        " after a deletion",
         says="was lost …: node gpu-3 stopped answering",
         blames_node=True,
         how="was lost",

@@ -35,8 +35,8 @@ class NodeState(Enum):
     """What decisions need to know of a node."""
 
     WELL = "well"
-    CORDONED = "takes no new pods"
-    GONE = "not Ready, out of service, or not there"
+    CORDONED = "accepts no new pods"
+    GONE = "its kubelet has stopped reporting, it is out of service, or it does not exist"
 
 
 class Questions:
@@ -171,11 +171,16 @@ class Questions:
 
 
 def node_state(node: Body) -> NodeState:
-    """What the control plane, or an administrator, says of a node."""
+    """The state of a node by what the control plane, or an administrator, says of it.
+
+    A node is gone if its kubelet has stopped reporting (Ready is Unknown) or if an administrator has tainted it as out of
+    service. With Ready=False the kubelet reports a fault, for example of the network or of the runtime: its containers may
+    run on, and it stops deleted pods itself.
+    """
     spec = node.get("spec", {})
     taints = spec.get("taints") or ()
     conditions = node.get("status", {}).get("conditions") or ()
-    ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
-    if not ready or any(taint["key"] == OUT_OF_SERVICE for taint in taints):
+    silent = any(c["type"] == "Ready" and c["status"] == "Unknown" for c in conditions)
+    if silent or any(taint["key"] == OUT_OF_SERVICE for taint in taints):
         return NodeState.GONE
     return NodeState.CORDONED if spec.get("unschedulable") else NodeState.WELL

@@ -41,7 +41,7 @@ def test_pain_07_after_a_restart_the_name_means_the_new_rank_0_before_any_new_ra
     assert isinstance(patch, PatchService)
     selector = patch.patch["spec"]["selector"]
     assert len(pods) == 2
-    new, other, old = (pod.body["metadata"]["labels"] for pod in (*pods, CreatePod(name="", body=rendered(of))))
+    new, other, old = (body["metadata"]["labels"] for body in (*(pod.body for pod in pods), rendered(of)))
     assert selector.items() <= new.items()
     assert not selector.items() <= other.items()
     assert not selector.items() <= old.items()

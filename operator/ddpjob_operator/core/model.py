@@ -5,7 +5,7 @@ Times are seconds since the epoch. Everything is frozen; nothing here decides.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import DDPJobStatus, Progress
@@ -175,12 +175,24 @@ class Observed:
         return any(not rejection.by_failure for rejection in self.rejections.values())
 
 
+class Manifest(Protocol):
+    """What an object to create is rendered from."""
+
+    def render(self) -> Body:
+        """The object as JSON."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatePod:
     """Create a pod; one of this name that belongs to the same job is as good."""
 
     name: str
-    body: Body
+    manifest: Manifest
+
+    @property
+    def body(self) -> Body:
+        """The pod as JSON, rendered at each call: a plan holds thousands of pods, most of which are sent much later."""
+        return self.manifest.render()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from ddpjob_operator.api.spec import Template
 from ddpjob_operator.core.model import (
     CreatePod,
     CreateService,
@@ -108,9 +109,10 @@ async def test_a_pod_of_a_deleted_job_of_this_name_is_a_stranger_too(bench: Benc
 
 
 async def test_a_typo_in_the_template_becomes_the_server_s_words(bench: Bench) -> None:
-    action = bench.pod(0)
-    spec: Any = {**action.body["spec"], "nodeSelektor": {"a": "b"}}
-    await bench.run(CreatePod(name=action.name, body={**action.body, "spec": spec}))
+    assert bench.job.spec is not None
+    template = Template.model_validate({"spec": {"nodeSelektor": {"a": "b"}}})
+    with_typo = bench.job.spec.model_copy(update={"template": template})
+    await bench.run(create_pod(bench.job, with_typo, "trainer:1", 0))
     assert "nodeSelektor" in bench.words["j-1-0"]
     assert bench.rejections.seconds_to_retry(bench.key) > 0
 

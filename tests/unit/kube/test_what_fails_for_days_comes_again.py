@@ -19,6 +19,6 @@ async def test_a_pass_that_fails_all_the_time_comes_again() -> None:
 def test_a_pod_that_is_refused_all_the_time_is_asked_for_again() -> None:
     rejections = Rejections()
     for _ in range(2000):
-        rejections.record(KEY, {"pod": Rejection("exceeded quota")})
+        rejections.record(KEY, {"pod": Rejection("exceeded quota")}, some_created=False)
 
     assert 0 < rejections.seconds_to_retry(KEY) <= LAST_REJECTION_SECONDS

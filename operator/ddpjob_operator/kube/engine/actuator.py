@@ -1,11 +1,13 @@
-"""Does what a plan asks for. Each action is right on its own, so a crash between any two leaves nothing wrong.
+"""Carries out the actions of a plan. Each action is right on its own, so a crash between any two leaves nothing wrong.
 
-Names are deterministic and deletions carry a uid, so doing anything twice is harmless. Neighbours of one kind run in
-parallel, kinds in the plan's order.
+Names are deterministic and deletions carry a uid, so repeating an action is harmless. Neighbours of one kind run in
+parallel, kinds in the plan's order. A job has at most `MAX_PARALLEL` requests waiting for a turn, so that its thousands of
+creations do not hold up another job.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 
 from ddpjob_operator.core.model import (
@@ -31,12 +33,45 @@ from ddpjob_operator.kube.transport.errors import (
     ConflictError,
     NotFoundError,
     RejectedError,
+    ThrottledError,
     UnavailableError,
 )
 from ddpjob_operator.kube.transport.resources import DDPJOBS, PODS, SERVICES, Resource, of_job
 
 #: Requests in flight over all jobs; more than this only queues up in the API server.
 MAX_PARALLEL = 32
+
+
+@dataclass(slots=True)
+class _Outcomes:
+    """What became of actions of one kind."""
+
+    num_done: int = 0
+    refused: dict[str, Rejection] = field(default_factory=dict)
+    errors: list[ApiError] = field(default_factory=list)
+    is_decided: bool = False
+    """Whether the server has refused one on purpose, or has asked to be left alone for a while."""
+
+    def add(self, action: Action, outcome: Rejection | ApiError | None) -> None:
+        """Take in the outcome of one action; None is success."""
+        if isinstance(outcome, Rejection):
+            assert isinstance(action, CreatePod | CreateService), "only a creation is refused"
+            self.refused[action.name] = outcome
+            self.is_decided |= not outcome.by_failure
+        elif outcome is not None:
+            self.errors.append(outcome)
+            self.is_decided |= isinstance(outcome, ThrottledError)
+        else:
+            self.num_done += 1
+
+    @property
+    def forbid_more(self) -> bool:
+        """Whether further creations would most likely fare no better.
+
+        What the server refuses once (a quota, a policy) it refuses for all pods of a gang. A server that fails now and then
+        (a webhook) is no reason to leave out the other pods, one that fails mostly is.
+        """
+        return self.is_decided or len(self.refused) + len(self.errors) > self.num_done
 
 
 class Actuator:
@@ -52,45 +87,75 @@ class Actuator:
     async def run(self, job: Job, actions: Sequence[Action]) -> None:
         """Run the actions in order.
 
-        What the server refuses to create is recorded as a rejection, and what follows it is left for the next pass.
-        Raises ApiError for everything that is worth another try.
+        An object that the server refuses to create is recorded as a rejection; the actions after it are left for a later
+        reconcile. Raises ApiError for everything that is worth another try.
         """
         key = key_of(job)
         for _, group in groupby(actions, type):
-            outcomes = await asyncio.gather(*(self._run_one(key, job, action) for action in group))
-            if refused := dict(outcome for outcome in outcomes if isinstance(outcome, tuple)):
-                self._rejections.record(key, refused)
-            if errors := [outcome for outcome in outcomes if isinstance(outcome, ApiError)]:
-                raise errors[0]
-            if refused:
+            outcomes = _Outcomes()
+            for batch in self._batches(key, list(group)):
+                await self._run_all(key, job, batch, outcomes)
+                if outcomes.errors or outcomes.refused:
+                    break
+            if outcomes.refused:
+                self._rejections.record(key, outcomes.refused, some_created=outcomes.num_done > 0)
+            if outcomes.errors:
+                raise outcomes.errors[0]
+            if outcomes.refused:
                 return
 
-    async def _run_one(self, key: Key, job: Job, action: Action) -> tuple[str, Rejection] | ApiError | None:
-        """None if it is done, the object's name and why if it was refused, else what went wrong."""
-        async with self._slots:
-            try:
-                match action:
-                    case CreatePod():
-                        return await self._create(key, job, PODS, action)
-                    case CreateService():
-                        return await self._create(key, job, SERVICES, action)
-                    case DeletePod():
-                        await self._delete_pod(key, action)
-                    case DeletePods():
-                        await self._delete_pods(key, job, action)
-                    case PatchService():
-                        await self._patch_service(job.namespace, action)
-                    case LowerPodDeadline():
-                        await self._lower_deadline(job.namespace, action)
-                    case DeleteJob():
-                        await self._delete_job(job.namespace, action)
-            except ApiError as error:
-                return error
+    def _batches(self, key: Key, actions: Sequence[Action]) -> Iterator[Sequence[Action]]:
+        """All actions at once; where creations were refused last, one, and twice as many each time that goes well.
+
+        So a gang that is accepted starts as soon as it can, and one that a quota refuses costs one request for each retry
+        instead of one for each pod (as in Kubernetes' Job controller).
+        """
+        is_retry = isinstance(actions[0], CreatePod) and bool(self._rejections.of(key))
+        first, size = 0, 1 if is_retry else len(actions)
+        while first < len(actions):
+            yield actions[first : first + size]
+            first, size = first + size, 2 * size
+
+    async def _run_all(self, key: Key, job: Job, actions: Sequence[Action], outcomes: _Outcomes) -> None:
+        """Run actions in parallel, a bounded number at a time; leave out the other creations once one is refused."""
+        left = iter(actions)
+
+        async def work() -> None:
+            for action in left:
+                async with self._slots:
+                    if isinstance(action, CreatePod) and outcomes.forbid_more:
+                        return
+                    outcomes.add(action, await self._run_one(key, job, action))
+
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(min(MAX_PARALLEL, len(actions))):
+                workers.create_task(work())
+
+    async def _run_one(self, key: Key, job: Job, action: Action) -> Rejection | ApiError | None:
+        """What became of one action; None if it is done."""
+        try:
+            match action:
+                case CreatePod():
+                    return await self._create(key, job, PODS, action)
+                case CreateService():
+                    return await self._create(key, job, SERVICES, action)
+                case DeletePod():
+                    await self._delete_pod(key, action)
+                case DeletePods():
+                    await self._delete_pods(key, job, action)
+                case PatchService():
+                    await self._patch_service(job.namespace, action)
+                case LowerPodDeadline():
+                    await self._lower_deadline(job.namespace, action)
+                case DeleteJob():
+                    await self._delete_job(job.namespace, action)
+        except ApiError as error:
+            return error
         return None
 
     async def _create(
         self, key: Key, job: Job, resource: Resource, action: CreatePod | CreateService
-    ) -> tuple[str, Rejection] | None:
+    ) -> Rejection | None:
         self._expectations.sent(key, action)
         try:
             await self._client.create(resource, job.namespace, action.body)
@@ -98,11 +163,11 @@ class Actuator:
             return await self._look_at_the_owner(key, job, resource, action)
         except RejectedError as error:
             self._expectations.failed(key, action)
-            return action.name, Rejection(error.words)
+            return Rejection(error.words)
         except UnavailableError as error:
             self._expectations.doubt(key, action)
             if error.status == 500:  # A broken admission webhook: it may stay so, and the user should read why.
-                return action.name, Rejection(error.words, by_failure=True)
+                return Rejection(error.words, by_failure=True)
             raise
         except ApiError:
             self._expectations.failed(key, action)
@@ -113,8 +178,8 @@ class Actuator:
 
     async def _look_at_the_owner(
         self, key: Key, job: Job, resource: Resource, action: CreatePod | CreateService
-    ) -> tuple[str, Rejection] | None:
-        """The name is taken: fine if it is by the same job, whoever created it."""
+    ) -> Rejection | None:
+        """The name is taken: that is fine if it is by the same job, whoever created it."""
         try:
             body = await self._client.get(resource, job.namespace, action.name)
         except NotFoundError as error:  # Not taken, but a conflict of another sort (a quota), or gone by now.
@@ -127,7 +192,7 @@ class Actuator:
         whose = ", ".join(f"{owner['kind']} {owner['name']} (uid {owner['uid']})" for owner in owners) or "nobody"
         found = f"{action.name} exists and belongs to {whose}, not to this job"
         going = "deletionTimestamp" in body["metadata"]
-        return action.name, Rejection(f"{found}: {'it is being deleted' if going else 'delete it, or rename this job'}")
+        return Rejection(f"{found}: {'it is being deleted' if going else 'delete it, or rename this job'}")
 
     async def _delete_pod(self, key: Key, action: DeletePod) -> None:
         self._expectations.sent(key, action)

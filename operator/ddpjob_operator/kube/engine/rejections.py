@@ -29,11 +29,11 @@ class Rejections:
         refused = self._refused.get(key)
         return dict(refused.rejections) if refused else {}
 
-    def record(self, key: Key, rejections: Mapping[str, Rejection]) -> None:
-        """A round of creations has ended with these."""
+    def record(self, key: Key, rejections: Mapping[str, Rejection], *, some_created: bool) -> None:
+        """Record a round of creations that ended with these; the next comes later each time, unless some were created."""
         refused = self._refused.setdefault(key, _Refused())
         refused.rejections |= rejections
-        refused.in_a_row += 1
+        refused.in_a_row = 1 if some_created else refused.in_a_row + 1
         delay = min(FIRST_RETRY_SECONDS * 2.0 ** min(refused.in_a_row - 1, 30), LAST_RETRY_SECONDS)
         refused.retry_at = time.monotonic() + delay
 

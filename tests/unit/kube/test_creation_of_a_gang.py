@@ -1,0 +1,148 @@
+"""How the pods of a gang are created: all at once, few where they are refused, and without holding up other jobs."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from builders import job, observed
+from ddpjob_operator.core.model import Action, Body, CreatePod, DeletePod, Job
+from ddpjob_operator.core.plan import plan
+from ddpjob_operator.core.render.pods import PodManifest, create_pod
+from ddpjob_operator.kube.cache.store import Store
+from ddpjob_operator.kube.engine.actuator import MAX_PARALLEL, Actuator
+from ddpjob_operator.kube.engine.expectations import Expectations
+from ddpjob_operator.kube.engine.rejections import Rejections
+from ddpjob_operator.kube.keys import key_of
+from ddpjob_operator.kube.transport.errors import ApiError, RejectedError, ThrottledError, UnavailableError
+
+NODES = 1000
+QUOTA = RejectedError("create pods", "exceeded quota: team", status=403)
+JOB = job(nodes=NODES)
+KEY = key_of(JOB)
+
+
+class Server:
+    """Creates the first `room` pods and answers the rest with `error`, each after one turn of the event loop."""
+
+    def __init__(self, room: int = NODES, error: ApiError = QUOTA) -> None:
+        self.room, self.error = room, error
+        self.is_busy = asyncio.Event()
+        self.created: list[str] = []
+        self.num_posts = self.at_once = self.most_at_once = 0
+
+    async def create(self, _resource: Any, _namespace: str, body: Body) -> Body:
+        self.num_posts += 1
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        if self.at_once == MAX_PARALLEL:
+            self.is_busy.set()
+        await asyncio.sleep(0)
+        self.at_once -= 1
+        if len(self.created) >= self.room:
+            raise self.error
+        self.created.append(body["metadata"]["name"])
+        return body
+
+
+class Bench:
+    """An actuator with a stand-in for the API server."""
+
+    def __init__(self, server: Any) -> None:
+        self.server, self.rejections = server, Rejections()
+        store = Store(lambda _, **__: None, lambda *_: None)
+        self.actuator = Actuator(server, store, Expectations(), self.rejections)
+
+    async def create(self) -> int:
+        """A round for all pods that are missing; gives the number of requests."""
+        before = self.server.num_posts
+        missing = [pod for pod in pods() if pod.name not in self.server.created]
+        await self.actuator.run(JOB, missing)
+        return int(self.server.num_posts - before)
+
+
+def pods() -> list[CreatePod]:
+    assert JOB.spec is not None
+    return [create_pod(JOB, JOB.spec, "image:1", rank) for rank in range(NODES)]
+
+
+async def test_an_accepted_gang_is_created_in_one_round_many_pods_at_a_time() -> None:
+    bench = Bench(Server())
+    assert await bench.create() == NODES
+    assert bench.server.most_at_once == MAX_PARALLEL
+    assert bench.rejections.of(KEY) == {}
+
+
+async def test_a_refused_gang_costs_one_request_for_each_retry() -> None:
+    bench = Bench(Server(room=100))
+    assert await bench.create() <= 100 + MAX_PARALLEL
+    assert "exceeded quota" in next(iter(bench.rejections.of(KEY).values())).words
+    assert [await bench.create() for _ in range(3)] == [1, 1, 1]
+
+
+async def test_a_gang_that_is_no_longer_refused_is_created_in_the_next_round() -> None:
+    bench = Bench(Server(room=0))
+    await bench.create()
+    bench.server.room = NODES
+    assert await bench.create() == NODES
+    assert bench.server.most_at_once == MAX_PARALLEL
+
+
+async def test_a_server_that_fails_for_one_pod_in_twenty_creates_the_others_in_the_same_round() -> None:
+    class Flaky(Server):
+        async def create(self, *arguments: Any) -> Body:
+            body = await super().create(*arguments)
+            if self.num_posts % 20 == 19:
+                self.created.pop()
+                raise UnavailableError("create pods", "failed calling webhook", status=500)
+            return body
+
+    bench = Bench(Flaky())
+    assert await bench.create() == NODES
+    assert len(bench.server.created) >= NODES * 0.9
+
+
+@pytest.mark.parametrize(
+    "error", [ThrottledError("create", "later", status=429), UnavailableError("create", "no answer in time")]
+)
+async def test_a_round_ends_when_the_server_does_not_take_more(error: ApiError) -> None:
+    bench = Bench(Server(room=0, error=error))
+    with pytest.raises(type(error)):
+        await bench.create()
+    assert bench.server.num_posts <= MAX_PARALLEL
+
+
+async def test_a_deletion_of_another_job_waits_for_a_bounded_number_of_creations() -> None:
+    class Recording(Server):
+        deleted_after = NODES
+
+        async def delete(self, *_: Any, **__: Any) -> None:
+            self.deleted_after = self.num_posts
+
+    server = Recording()
+    bench = Bench(server)
+    other: Job = replace(JOB, name="other", uid="other-uid")
+    deletion: list[Action] = [DeletePod(name="other-1-0", uid="p", grace_seconds=1)]
+    creating = asyncio.create_task(bench.create())
+    await server.is_busy.wait()
+    await bench.actuator.run(other, deletion)
+    assert server.deleted_after <= 3 * MAX_PARALLEL
+    await creating
+
+
+async def test_pods_are_rendered_when_they_are_sent_and_not_by_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    rendered: list[int] = []
+    real = PodManifest.render
+
+    def render(self: PodManifest) -> Body:
+        rendered.append(self.rank)
+        return real(self)
+
+    monkeypatch.setattr(PodManifest, "render", render)
+    made = plan(observed(JOB), 1_800_000_000.0)
+    assert sum(isinstance(action, CreatePod) for action in made.actions) == NODES
+    assert rendered == []
+    bench = Bench(Server(room=0))
+    await bench.create()
+    assert len(rendered) <= MAX_PARALLEL

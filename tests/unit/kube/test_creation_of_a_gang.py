@@ -77,7 +77,7 @@ async def test_an_accepted_gang_is_created_in_one_round_many_pods_at_a_time() ->
 async def test_a_refused_gang_costs_one_request_for_each_retry() -> None:
     bench = Bench(Server(room=100))
     assert await bench.create() <= 100 + MAX_PARALLEL
-    assert "exceeded quota" in next(iter(bench.rejections.of(KEY).values())).words
+    assert "exceeded quota" in next(iter(bench.rejections.of(KEY).values())).message
     assert [await bench.create() for _ in range(3)] == [1, 1, 1]
 
 

@@ -1,6 +1,7 @@
 """A trainer with one rank that goes wrong: FAULT says how, FAULTY_RANK which; the fault comes at step FAULT_STEP.
 
-With CHECK it comes within the set-up or at the end instead, where that function is called.
+With CHECK it comes within the set-up or at the end instead, where that function is called. Forked ranks call `arrange`;
+as a program this module is the trainer with its launcher.
 """
 
 import os
@@ -92,13 +93,22 @@ def step_of_a_drifting_rank(optimizer: torch.optim.Optimizer, *_: object) -> Non
         weight.view(-1)[5] += 1
 
 
-if __name__ == "__main__":
-    if isinstance(place := identity.resolve(os.environ), identity.Node):
-        sys.exit(launcher.run(place, [sys.executable, *sys.argv], os.environ))
+def arrange() -> None:
+    """Set this rank up as the environment says; to be called before it trains."""
     Feed.batch = batch_of_a_faulty_rank  # type: ignore[method-assign, assignment]  # that is the fault
-    if os.environ.get("CHECK") and os.environ["FAULTY_RANK"] == os.environ["RANK"]:
-        setattr(CHECKS[os.environ["CHECK"]], os.environ["CHECK"], check_of_a_faulty_rank)
+    name = os.environ.get("CHECK")
+    if name and os.environ["FAULTY_RANK"] == os.environ["RANK"]:
+        check = getattr(CHECKS[name], name)
+        for module in list(sys.modules.values()):  # modules that are loaded may have imported it by name
+            if getattr(module, "__dict__", {}).get(name) is check:
+                setattr(module, name, check_of_a_faulty_rank)
     register_module_forward_pre_hook(note_replica)
     if os.environ["FAULT"] == "drift":
         register_optimizer_step_post_hook(step_of_a_drifting_rank)
+
+
+if __name__ == "__main__":
+    if isinstance(place := identity.resolve(os.environ), identity.Node):
+        sys.exit(launcher.run(place, [sys.executable, *sys.argv], os.environ))
+    arrange()
     sys.exit(__main__.main(sys.argv[1:]))

@@ -1,7 +1,8 @@
-"""Ranks of real trainings for tests that start many: forked from one process that has loaded torch, and nothing else.
+"""Ranks of real trainings, forked from one process that has loaded torch and nothing else.
 
-Each is a process of its own with its own gloo, as in a job of one process per pod. A start takes a fraction of a second
-where loading torch anew takes seconds.
+Each is a process of its own with its own gloo, as in a job of one process per pod. A rank costs 0.6 s of CPU where one
+that loads torch itself costs 3.4 s (one epoch of the digits on an AMD EPYC). Where the launcher or the start of a process
+matters, use training_runs.
 """
 
 import multiprocessing
@@ -19,13 +20,17 @@ from unittest import mock
 
 from ddpjob_ranks import contract
 from ddpjob_trainer import __main__
-from training_runs import DEADLINE_SECONDS, ranks_by_hand
+from training_runs import DEADLINE_SECONDS, ranks_by_hand, with_recipe
 
 CONTEXT = multiprocessing.get_context("forkserver")
-# torch._dynamo is what the first step of an optimizer loads, in seconds.
-CONTEXT.set_forkserver_preload(["ddpjob_trainer.worker", "ddpjob_recipes.digits", "torch._dynamo", "forked_ranks"])
-#: The process that forks loads modules before it hears of this one's path, and OpenMP before a rank's own main().
+#: torch._dynamo is what the first step of an optimizer loads, in seconds. pytest is the main module of the tests, which
+#: multiprocessing loads in each process.
+PRELOADED = ("ddpjob_trainer.worker", "ddpjob_recipes.digits", "torchvision", "torch._dynamo", "pytest", "forked_ranks")
+CONTEXT.set_forkserver_preload(list(PRELOADED))
+#: The fork server loads modules before it knows this process's module path, and OpenMP before a rank's own main().
 SERVER_ENVIRONMENT = {"PYTHONPATH": ":".join(path for path in sys.path if path), "OMP_WAIT_POLICY": "passive"}
+#: Keys and variables of one rank.
+Own = tuple[tuple[str, ...], Mapping[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +44,14 @@ class ForkedRun:
         """The rank's output so far, both streams."""
         return (self.folder / f"rank-{rank}.log").read_text(encoding="utf-8")
 
+    def exit_code(self, rank: int = 0) -> int | None:
+        """The exit code of one rank, once it has ended."""
+        self.processes[rank].join(DEADLINE_SECONDS)
+        return self.processes[rank].exitcode
+
     def wait(self) -> list[int | None]:
         """The exit codes, by rank."""
-        for process in self.processes:
-            process.join(DEADLINE_SECONDS)
-        return [process.exitcode for process in self.processes]
+        return [self.exit_code(rank) for rank in range(len(self.processes))]
 
     def wait_for(self, pattern: str, *, rank: int = 0) -> None:
         """Until the pattern is in the rank's output."""
@@ -69,7 +77,7 @@ class ForkedRun:
 
     @property
     def accuracy(self) -> float:
-        """The last accuracy told, in percent."""
+        """The last accuracy that was printed, in percent."""
         return float(re.findall(r"accuracy (\S+) %", self.text())[-1])
 
     def message(self, rank: int = 0) -> str:
@@ -83,23 +91,31 @@ def started(
     *keys: str,
     ranks: int,
     environ: Mapping[str, str] | None = None,
+    own: Mapping[int, Own] | None = None,
     first: Callable[[], None] | None = None,
 ) -> Iterator[ForkedRun]:
-    """Start a training of the digits on so many ranks; killed at the end of the block.
+    """Start a training on so many ranks, of the digits where the keys name no other recipe; killed at the block's end.
 
-    `first`, a function of a module, is called in each rank before it trains.
+    Args:
+        folder: For output and termination messages.
+        keys: `key=value` of the configuration.
+        ranks: Processes to start.
+        environ: Further variables of all ranks.
+        own: Further keys and variables of single ranks.
+        first: A function of a module, which each rank calls before it trains.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with mock.patch.dict(os.environ, SERVER_ENVIRONMENT):
         forkserver.ensure_running()
-    arguments = [part for key in ("recipe=digits", *keys) for part in ("--set", key)]
     processes = []
     for rank, variables in enumerate(ranks_by_hand(ranks)):
         message = folder / f"termination-{rank}"
         message.write_text("")
         log = folder / f"rank-{rank}.log"
         log.write_text("")
-        mine = {**variables, **(environ or {}), contract.DDPJOB_TERMINATION_LOG: str(message)}
+        own_keys, own_variables = (own or {}).get(rank, ((), {}))
+        mine = {**variables, **(environ or {}), **own_variables, contract.DDPJOB_TERMINATION_LOG: str(message)}
+        arguments = with_recipe(*keys, *own_keys)
         processes.append(CONTEXT.Process(target=_train, args=(arguments, mine, log, first), daemon=True))
         processes[-1].start()
     try:
@@ -113,14 +129,15 @@ def started(
 def finished(
     folder: Path,
     *keys: str,
-    ranks: int,
+    ranks: int = 1,
     environ: Mapping[str, str] | None = None,
     first: Callable[[], None] | None = None,
+    expected: int = 0,
 ) -> ForkedRun:
-    """The same, run to its end, which must be a success."""
+    """The same, run to its end, with this exit code of every rank."""
     with started(folder, *keys, ranks=ranks, environ=environ, first=first) as run:
         codes = run.wait()
-        assert codes == ranks * [0], f"exit codes {codes}:\n{run.text()}"
+        assert codes == ranks * [expected], f"exit codes {codes}:\n{run.text()}"
         return run
 
 

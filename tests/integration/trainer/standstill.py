@@ -1,4 +1,4 @@
-"""Ranks that stand still: two by hand of which one goes wrong after a few steps, or one process and its watchdog."""
+"""Ranks that stop making progress: two of which one goes wrong after a few steps, or one process and its watchdog."""
 
 import os
 import subprocess
@@ -8,27 +8,23 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ddpjob_ranks import contract
-from training_runs import Run, ranks_by_hand, started
+from faulty_rank import arrange
+from forked_ranks import ForkedRun, started
 
-PROGRAM = (sys.executable, str(Path(__file__).parent / "faulty_rank.py"))
-#: A standstill is over in seconds, and nothing but gradients is summed over ranks until the fault.
+#: A standstill ends within seconds, and nothing but gradients is summed over ranks until the fault.
 KEYS = ("epochs=2", "stepTimeoutSeconds=2", "logEverySteps=1000")
 
 
 @contextmanager
-def two_ranks(folder: Path, *keys: str, fault: str, faulty_rank: int, check: str = "") -> Iterator[tuple[Run, Run]]:
-    """Both runs under way; the fault comes after step 7, or in that check. Both are killed at the end of the block."""
-    told = {"FAULT": fault, "FAULTY_RANK": str(faulty_rank), "FAULT_STEP": "7", "CHECK": check}
-    told[contract.DDPJOB_EVENTS_DIR] = str(folder)
-    variables = [{**told, **rank} for rank in ranks_by_hand(2)]
-    with (
-        started(folder / "0", *KEYS, *keys, ranks=0, command=PROGRAM, environ=variables[0]) as rank_0,
-        started(folder / "1", *KEYS, *keys, ranks=0, command=PROGRAM, environ=variables[1]) as rank_1,
-    ):
-        yield rank_0, rank_1
+def two_ranks(folder: Path, *keys: str, fault: str, faulty_rank: int, check: str = "") -> Iterator[ForkedRun]:
+    """Both ranks under way; the fault comes after step 7, or in that check. Both are killed at the end of the block."""
+    environ = {"FAULT": fault, "FAULTY_RANK": str(faulty_rank), "FAULT_STEP": "7", "CHECK": check}
+    environ[contract.DDPJOB_EVENTS_DIR] = str(folder)
+    with started(folder, *KEYS, *keys, ranks=2, environ=environ, first=arrange) as run:
+        yield run
 
 
-#: What a script for `watched` begins with.
+#: The beginning of each script for `watched`.
 WATCHED = """
 import time
 import torch.distributed as dist

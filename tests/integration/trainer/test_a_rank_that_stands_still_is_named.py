@@ -9,53 +9,53 @@ STEP_7 = "after 7 steps"
 
 
 def test_a_rank_in_an_endless_loop_is_named_and_all_show_what_they_did(tmp_path):
-    with two_ranks(tmp_path, fault="loop", faulty_rank=1) as (rank_0, rank_1):
-        assert (rank_0.wait(), rank_1.wait()) == (contract.EXIT_HUNG, contract.EXIT_HUNG)
-    for rank, run in enumerate((rank_0, rank_1)):
-        assert run.message.startswith(f"rank {rank}\nrank 1 (host ")
-        assert f" is late: in data {STEP_7}; rank 0 waits in backward or all-reduce {STEP_7}" in run.message
-    assert "in loop_for_ever\n" in rank_1.text
-    assert "torch.autograd.backward(loss)\n" in rank_0.text
-    assert (rank_0.text + rank_1.text).count("ddpjob verdict: ") == 1
+    with two_ranks(tmp_path, fault="loop", faulty_rank=1) as run:
+        assert run.wait() == [contract.EXIT_HUNG, contract.EXIT_HUNG]
+    for rank in range(2):
+        assert run.message(rank).startswith(f"rank {rank}\nrank 1 (host ")
+        assert f" is late: in data {STEP_7}; rank 0 waits in backward or all-reduce {STEP_7}" in run.message(rank)
+    assert "in loop_for_ever\n" in run.text(1)
+    assert "torch.autograd.backward(loss)\n" in run.text(0)
+    assert (run.text(0) + run.text(1)).count("ddpjob verdict: ") == 1
     records = [pickle.loads((tmp_path / f"flight-recorder-gloo-{rank}").read_bytes()) for rank in range(2)]  # noqa: S301
     assert len(records[0]["entries"]) > len(records[1]["entries"]) > 0
 
 
 @pytest.mark.parametrize(("check", "phase"), [("check_group", "setup"), ("check_data", "load")])
 def test_a_rank_that_hangs_before_a_collective_of_the_set_up_is_named(tmp_path, check, phase):
-    with two_ranks(tmp_path, "firstStepTimeoutSeconds=4", fault="loop", faulty_rank=1, check=check) as (rank_0, rank_1):
-        assert (rank_0.wait(), rank_1.wait()) == (contract.EXIT_HUNG, contract.EXIT_HUNG)
-    assert rank_0.message.startswith("rank 0\nrank 1 (host ")
-    assert f" is late: in {phase} after 0 steps; rank 0 waits in {phase} after 0 steps" in rank_0.message
+    with two_ranks(tmp_path, "firstStepTimeoutSeconds=4", fault="loop", faulty_rank=1, check=check) as run:
+        assert run.wait() == [contract.EXIT_HUNG, contract.EXIT_HUNG]
+    assert run.message(0).startswith("rank 0\nrank 1 (host ")
+    assert f" is late: in {phase} after 0 steps; rank 0 waits in {phase} after 0 steps" in run.message(0)
 
 
 def test_a_rank_that_stops_while_the_groups_are_made_is_named(tmp_path):
     keys = ("firstStepTimeoutSeconds=10",)
-    with two_ranks(tmp_path, *keys, fault="stop", faulty_rank=1, check="new_group") as (rank_0, _):
-        assert rank_0.wait() == contract.EXIT_HUNG
-    assert rank_0.message.startswith("rank 0\nrank 1 (host ")
-    assert rank_0.message.endswith("last seen in connect after 0 steps; rank 0 waits in connect after 0 steps")
+    with two_ranks(tmp_path, *keys, fault="stop", faulty_rank=1, check="new_group") as run:
+        assert run.exit_code(0) == contract.EXIT_HUNG
+    assert run.message(0).startswith("rank 0\nrank 1 (host ")
+    assert run.message(0).endswith("last seen in connect after 0 steps; rank 0 waits in connect after 0 steps")
 
 
 @pytest.mark.parametrize("faulty", [0, 1])
 def test_a_rank_that_stops_when_all_is_done_is_named(tmp_path, faulty):
-    with two_ranks(tmp_path, "epochs=1", fault="stop", faulty_rank=faulty, check="part") as runs:
-        other = runs[1 - faulty]
-        assert other.wait() == contract.EXIT_HUNG
-    assert f"rank {faulty} (host " in other.message
-    assert ") does not answer" in other.message
-    assert f"rank {1 - faulty} waits in parting after 23 steps" in other.message
+    with two_ranks(tmp_path, "epochs=1", fault="stop", faulty_rank=faulty, check="part") as run:
+        other = 1 - faulty
+        assert run.exit_code(other) == contract.EXIT_HUNG
+    assert f"rank {faulty} (host " in run.message(other)
+    assert ") does not answer" in run.message(other)
+    assert f"rank {other} waits in parting after 23 steps" in run.message(other)
 
 
 def test_a_stopped_rank_is_named_by_the_others(tmp_path):
-    with two_ranks(tmp_path, fault="stop", faulty_rank=1) as (rank_0, _):
-        assert rank_0.wait() == contract.EXIT_HUNG
-    assert rank_0.message.startswith("rank 0\nrank 1 (host ")
-    assert ") does not answer (stopped, blocked or gone), last seen in " in rank_0.message
-    assert rank_0.message.endswith(f"; rank 0 waits in backward or all-reduce {STEP_7}")
+    with two_ranks(tmp_path, fault="stop", faulty_rank=1) as run:
+        assert run.exit_code(0) == contract.EXIT_HUNG
+    assert run.message(0).startswith("rank 0\nrank 1 (host ")
+    assert ") does not answer (stopped, blocked or gone), last seen in " in run.message(0)
+    assert run.message(0).endswith(f"; rank 0 waits in backward or all-reduce {STEP_7}")
 
 
 def test_a_stopped_rank_0_is_named_although_it_keeps_the_store(tmp_path):
-    with two_ranks(tmp_path, fault="stop", faulty_rank=0) as (_, rank_1):
-        assert rank_1.wait() == contract.EXIT_HUNG
-    assert rank_1.message.startswith("rank 1\nrank 0 (host 127.0.0.1) does not answer")
+    with two_ranks(tmp_path, fault="stop", faulty_rank=0) as run:
+        assert run.exit_code(1) == contract.EXIT_HUNG
+    assert run.message(1).startswith("rank 1\nrank 0 (host 127.0.0.1) does not answer")

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from ddpjob_ranks import contract
-from training_runs import finished
+from forked_ranks import finished
 
 
 def spans_of(path: Path) -> list[dict[str, object]]:
@@ -40,5 +40,5 @@ def test_two_ranks_leave_their_spans_and_one_evidence_file(tmp_path):
     assert evidence["config"]["recipe"] == "digits"
     assert len(evidence["checkpoint_stalls_seconds"]) >= 2
     assert sum(evidence["time_shares"].values()) == pytest.approx(1)
-    assert "time after the first step: data " in run.text
-    assert "most would help: " in run.text
+    assert "time after the first step: data " in run.text()
+    assert "most would help: " in run.text()

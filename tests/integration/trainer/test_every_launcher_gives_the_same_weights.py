@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import forked_ranks
 from ddpjob_ranks import contract
 from training_runs import finished, free_port, ranks_by_hand, started
 
@@ -106,5 +107,6 @@ def test_one_process_however_it_is_started(tmp_path):
     assert "launcher alone, world size 1" in alone.text
     by_torchrun = finished(tmp_path, *KEYS, ranks=0, command=(*TORCHRUN, "--nproc-per-node=1", "-m", "ddpjob_trainer"))
     assert "launcher torchrun, world size 1" in by_torchrun.text
-    by_hand = finished(tmp_path, *KEYS, ranks=0, environ=ranks_by_hand(1)[0])
-    assert alone.weights == by_torchrun.weights == by_hand.weights
+    as_pod = forked_ranks.finished(tmp_path, *KEYS)
+    assert "launcher environment, world size 1" in as_pod.text()
+    assert alone.weights == by_torchrun.weights == as_pod.weights

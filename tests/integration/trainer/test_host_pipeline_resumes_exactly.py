@@ -7,7 +7,7 @@ from PIL import Image
 from ddpjob_ranks import contract
 from ddpjob_recipes import pack
 from ddpjob_recipes.folder import open_folder
-from training_runs import finished
+from forked_ranks import finished
 
 KEYS = (
     "recipe=resnet50-224",
@@ -47,7 +47,7 @@ def test_a_resumed_run_on_the_packed_file_has_the_bits_of_one_on_the_folder(fold
     pack.write_packed(open_folder(folder), packed)
     resumed = finished(tmp_path / "resumed", *KEYS, environ={**environ, contract.DDPJOB_DATA_DIR: str(packed)})
 
-    assert "resumed from step 1" in resumed.text
+    assert "resumed from step 1" in resumed.text()
     assert resumed.losses == {2: whole.losses[2]}
     assert resumed.weights == whole.weights
-    assert "of 2 held-out samples" in resumed.text
+    assert "of 2 held-out samples" in resumed.text()

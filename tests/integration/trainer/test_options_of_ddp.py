@@ -14,7 +14,7 @@ from ddpjob_trainer import numerics
 from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.data import Batch
 from ddpjob_trainer.parallel import replicate
-from training_runs import finished
+from forked_ranks import finished
 
 NUM_LAYERS = 4  # of 1 MiB of weights each
 
@@ -99,5 +99,5 @@ def test_gradients_in_bfloat16_change_losses_by_rounding_and_debug_mode_tells_mo
     assert compressed.weights != plain.weights
     # bfloat16 rounds gradients by up to 0.4 %, which dwarfs what processors differ by; losses are 1e-4 apart in the end.
     assert list(compressed.losses.values()) == pytest.approx(list(plain.losses.values()), rel=0.02)
-    assert "rank  local  device    host" in plain.text
-    assert len(compressed.text) > len(plain.text)
+    assert "rank  local  device    host" in plain.text()
+    assert len(compressed.text()) > len(plain.text())

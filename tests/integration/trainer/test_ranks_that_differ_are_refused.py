@@ -6,28 +6,25 @@ from pathlib import Path
 from PIL import Image
 
 import ddpjob_trainer
+import training_runs
 from ddpjob_ranks import contract
-from training_runs import ranks_by_hand, started
+from forked_ranks import started
 
 SOURCES = Path(ddpjob_trainer.__file__).parents[1]
 
 
-def refusals(folder, per_rank):
-    """The termination messages of two ranks that are started with those keys and variables, and must be refused."""
-    with ExitStack() as stack:
-        runs = [
-            stack.enter_context(started(folder / str(rank), *keys, ranks=0, environ={**pod, **environ}))
-            for rank, (pod, (keys, environ)) in enumerate(zip(ranks_by_hand(2), per_rank, strict=True))
-        ]
-        assert [run.wait() for run in runs] == [contract.EXIT_BAD_CONFIG] * 2, "\n".join(run.text for run in runs)
-    assert not any("Traceback" in run.text for run in runs)
-    return [run.message for run in runs]
+def refused(folder, *keys, own):
+    """The termination messages of two ranks of which each has keys and variables of its own, and which refuse to train."""
+    with started(folder, *keys, ranks=2, own=own) as run:
+        assert run.wait() == [contract.EXIT_BAD_CONFIG] * 2, run.text(0) + run.text(1)
+    assert "Traceback" not in run.text(0) + run.text(1)
+    return [run.message(0), run.message(1)]
 
 
 def test_another_configuration_on_one_rank(tmp_path):
-    messages = refusals(tmp_path, [(("epochs=1",), {}), (("epochs=2",), {"NODE_NAME": "gpu7", "DDPJOB_NAME": "a"})])
+    messages = refused(tmp_path, own={1: (("epochs=2",), {"NODE_NAME": "gpu7", "DDPJOB_NAME": "a"})})
     told = (
-        f"preflight: epochs differs: rank 1 (pod {socket.gethostname()} on node gpu7) has 2, rank 0 has 1;"
+        f"preflight: epochs differs: rank 1 (pod {socket.gethostname()} on node gpu7) has 2, rank 0 has 15;"
         " start every rank with the same configuration"
     )
     assert messages == [f"rank {rank}\n{told}" for rank in range(2)]
@@ -38,7 +35,14 @@ def test_another_code_on_one_rank(tmp_path):
         shutil.copytree(package, tmp_path / "code" / package.name, ignore=shutil.ignore_patterns("__pycache__"))
     with (tmp_path / "code/ddpjob_recipes/digits.py").open("a") as module:
         module.write("# one more line\n")
-    messages = refusals(tmp_path, [(("epochs=1",), {}), (("epochs=1",), {"PYTHONPATH": str(tmp_path / "code")})])
+    environs = [{}, {"PYTHONPATH": str(tmp_path / "code")}]
+    with ExitStack() as stack:
+        runs = [
+            stack.enter_context(training_runs.started(tmp_path / str(rank), ranks=0, environ={**pod, **environs[rank]}))
+            for rank, pod in enumerate(training_runs.ranks_by_hand(2))
+        ]
+        assert [run.wait() for run in runs] == [contract.EXIT_BAD_CONFIG] * 2, "\n".join(run.text for run in runs)
+    messages = [run.message for run in runs]
     assert messages[0].startswith("rank 0\npreflight: code differs: rank 1 (host ")
     assert messages[0].endswith("; run the same image or checkout everywhere")
 
@@ -50,6 +54,7 @@ def test_other_held_out_data_on_one_rank(tmp_path):
             pixel = (grey if name == "test/b" else 10,) * 3
             Image.new("RGB", (32, 32), pixel).save(tmp_path / f"data{rank}" / name / "1.png")
     keys = ("recipe=resnet18-cifar10", "globalBatchSize=2")
-    messages = refusals(tmp_path, [(keys, {contract.DDPJOB_DATA_DIR: str(tmp_path / f"data{n}")}) for n in range(2)])
+    own = {rank: ((), {contract.DDPJOB_DATA_DIR: str(tmp_path / f"data{rank}")}) for rank in range(2)}
+    messages = refused(tmp_path, *keys, own=own)
     assert "preflight: held-out data differs: rank 1 (host " in messages[0]
     assert messages[0].endswith("; give every rank the same files (DDPJOB_DATA_DIR)")

@@ -1,4 +1,7 @@
-"""Real trainings for tests: real processes, real gloo, the digits."""
+"""Trainings that are started as users start them: by a command, with the launcher. Each rank loads torch itself.
+
+forked_ranks starts ranks at a sixth of the cost, for tests of what ranks do once they run.
+"""
 
 import os
 import re
@@ -77,7 +80,7 @@ class Run:
 
     @property
     def accuracy(self) -> float:
-        """The last accuracy told, in percent."""
+        """The last accuracy that was printed, in percent."""
         return float(re.findall(r"accuracy (\S+) %", self.text)[-1])
 
     @property
@@ -99,7 +102,9 @@ def started(
     command: tuple[str, ...] = TRAINER,
     environ: Mapping[str, str] | None = None,
 ) -> Iterator[Run]:
-    """Start a training of the digits, by the small launcher if it has several ranks; killed at the end of the block.
+    """Start a training, of the digits where the keys name no other recipe, by the launcher if it has several ranks.
+
+    It is killed at the end of the block.
 
     Args:
         folder: For the termination message, and as HOME.
@@ -111,7 +116,6 @@ def started(
     folder.mkdir(parents=True, exist_ok=True)
     message_path = folder / f"termination-log-{time.monotonic_ns()}"
     message_path.touch()
-    chosen = keys if any(key.startswith("recipe=") for key in keys) else ("recipe=digits", *keys)
     variables = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": ":".join(path for path in sys.path if path),
@@ -121,7 +125,7 @@ def started(
         **(environ or {}),
     }
     process = subprocess.Popen(
-        [*command, *(part for key in chosen for part in ("--set", key))],
+        [*command, *with_recipe(*keys)],
         env=variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -142,6 +146,12 @@ def finished(folder: Path, *keys: str, expected: int = 0, **settings: object) ->
         code = run.wait()
         assert code == expected, f"exit code {code}:\n{run.text}"
         return run
+
+
+def with_recipe(*keys: str) -> list[str]:
+    """The trainer's arguments for these keys, with the digits where they name no recipe."""
+    chosen = keys if any(key.startswith("recipe=") for key in keys) else ("recipe=digits", *keys)
+    return [part for key in chosen for part in ("--set", key)]
 
 
 def ranks_by_hand(world_size: int) -> list[dict[str, str]]:

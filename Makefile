@@ -12,7 +12,11 @@ export PYTHONPATH := operator:trainer:tests
 
 NODES ?= 2
 CLUSTER ?= default
-# Further arguments of the programmes below, as their --help tells.
+# Test files run side by side in so many processes; the tests of one file share what they start.
+WORKERS ?= $(shell nproc | awk '{print $$1 < 4 ? $$1 : 4}')
+PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile
+ON_EACH_CHANGE := not nightly
+# Further arguments of the programs below; their --help lists them.
 BENCH ?=
 CHAOS ?=
 SOAK ?=
@@ -54,9 +58,13 @@ demo: $(VENV)/demo.stamp ## Train a network with two DDP ranks on this machine, 
 	@$(BIN)/ddpjob run --local manifests/examples/digits.yaml
 
 .PHONY: test
-test: $(VENV)/dev.stamp ## Run every test that needs no root and no container runtime
-	@$(BIN)/pytest tests/unit tests/simulation tests/property tests/integration tests/chart tests/pains tests/bench \
-		--ignore tests/integration/operator/faults
+test: $(VENV)/dev.stamp ## Run the tests that need no root and no container runtime
+	@$(BIN)/pytest $(PARALLEL) --no-loadscope-reorder -m '$(ON_EACH_CHANGE)' --ignore tests/integration/operator/faults \
+		tests/integration tests/chart tests/pains tests/bench tests/simulation tests/property tests/unit
+
+.PHONY: nightly
+nightly: $(VENV)/dev.stamp ## Run what only guards rare cases, as CONTRIBUTING lists it
+	@$(BIN)/pytest $(PARALLEL) -m nightly tests/integration tests/simulation
 
 # --- Development ------------------------------------------------------------------------------------------------------
 
@@ -66,7 +74,7 @@ check: $(VENV)/dev.stamp ## Format, lint, types, layers and unit tests
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
-	@$(BIN)/pytest --quiet tests/unit
+	@$(BIN)/pytest --quiet $(PARALLEL) tests/unit
 
 .PHONY: format
 format: $(VENV)/dev.stamp ## Format the code and mend what the linter can

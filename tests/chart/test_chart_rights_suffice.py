@@ -6,7 +6,6 @@ In the namespaced scope it also has the admission policy, which refuses nothing 
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -35,8 +34,7 @@ def run_operator(cluster, tmp_path):
         config = json.loads(cluster.control_plane.kubeconfig.read_text())
         config["users"][0]["user"] = {"token": token}
         (tmp_path / "kubeconfig").write_text(json.dumps(config))
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        (port,) = testbed.free_ports(1)
         log = tmp_path / "log"
         with log.open("wb") as output:
             process = subprocess.Popen(

@@ -4,6 +4,7 @@ from testbed.cluster import Cluster
 from testbed.controlplane import ControlPlane
 from testbed.external import ExternalCluster, UnsupportedError
 from testbed.node import Node
+from testbed.ports import free as free_ports
 from testbed.processes import ComponentError
 from testbed.waiting import DeadlineError, wait_for
 
@@ -15,5 +16,6 @@ __all__ = [
     "ExternalCluster",
     "Node",
     "UnsupportedError",
+    "free_ports",
     "wait_for",
 ]

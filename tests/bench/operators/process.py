@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -85,8 +84,7 @@ class DDPJobOperator(OperatorUnderTest):
     """This project's operator, as a process of our own. It takes its code from PYTHONPATH."""
 
     def __init__(self, kubeconfig: Path, log: Path, *arguments: str) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        (port,) = testbed.free_ports(1)
         super().__init__(None, f"http://127.0.0.1:{port}/metrics")
         self._ready_url = f"http://127.0.0.1:{port}/readyz"
         self._command = [sys.executable, "-m", "ddpjob_operator", "--trainer-image", "trainer:1"]

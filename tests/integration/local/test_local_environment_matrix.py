@@ -19,9 +19,14 @@ CELLS = [
     for processes in (1, 2)
     if (launcher, processes) != ("python", 2)
 ]
+#: One of each launcher, with as many nodes and processes as it takes to tell them apart; `make nightly` tests the rest.
+CHECKED_ON_EACH_CHANGE = {("python", 2, 1), ("torchrun", 2, 2), ("built-in launcher", 2, 2)}
 
 
-@pytest.mark.parametrize(("launcher", "nodes", "processes"), CELLS)
+@pytest.mark.parametrize(
+    ("launcher", "nodes", "processes"),
+    [pytest.param(*cell, marks=() if cell in CHECKED_ON_EACH_CHANGE else pytest.mark.nightly) for cell in CELLS],
+)
 def test_all_ranks_sum_up(tmp_path: Path, launcher: str, nodes: int, processes: int) -> None:
     spec = {"nodes": nodes, "processesPerNode": processes, "command": COMMANDS[launcher], "restart": {"maxRestarts": 0}}
     outcome = run_job(tmp_path, spec, timeout_seconds=120)

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -41,8 +40,7 @@ class OperatorProcess:
     def __init__(
         self, kubeconfig: Path, log: Path, *arguments: str, program: tuple[str, ...] = ("-m", "ddpjob_operator")
     ) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        (self.port,) = testbed.free_ports(1)
         self.log = log
         self._kubeconfig, self._arguments, self._program = kubeconfig, arguments, program
         self.process: subprocess.Popen[bytes] | None = None

@@ -11,7 +11,8 @@ import yaml
 
 import forked_ranks
 from ddpjob_ranks import contract
-from training_runs import finished, free_port, ranks_by_hand, started
+from training_runs import finished, ranks_by_hand, started
+from testbed import free_ports
 
 KEYS = ("epochs=1", "globalBatchSize=256")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
@@ -80,7 +81,7 @@ def test_torchrun_that_starts_its_ranks_again(tmp_path, expected):
 
 
 def test_tcp_initialisation(tmp_path, expected):
-    meeting = ("--init-method", f"tcp://127.0.0.1:{free_port()}", "--world-size", "2")
+    meeting = ("--init-method", f"tcp://127.0.0.1:{free_ports(1)[0]}", "--world-size", "2")
     run = two(tmp_path, [{}, {}], [(*TRAINER, *meeting, "--rank", str(rank)) for rank in range(2)])
     assert "launcher environment, world size 2" in run.text
     assert run.weights == expected
@@ -89,7 +90,7 @@ def test_tcp_initialisation(tmp_path, expected):
 def test_tasks_of_two_nodes_with_the_variables_of_srun(tmp_path, expected):
     """As Slurm 22.05 sets them for `srun --nodes=2 --ntasks-per-node=1`."""
     step = {
-        "SLURM_JOB_ID": str(free_port()),
+        "SLURM_JOB_ID": str(*free_ports(1)),
         "SLURM_STEP_ID": "0",
         "SLURM_NTASKS": "2",
         "SLURM_NNODES": "2",

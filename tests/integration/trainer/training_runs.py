@@ -5,7 +5,6 @@ forked_ranks starts ranks at a sixth of the cost, for tests of what ranks do onc
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddpjob_ranks import contract
+from testbed import free_ports
 
 #: Starting a process and loading torch takes 2 to 10 s on a busy machine with two cores.
 DEADLINE_SECONDS = 240.0
@@ -121,7 +121,7 @@ def started(
         "PYTHONPATH": ":".join(path for path in sys.path if path),
         "HOME": str(folder),
         contract.DDPJOB_TERMINATION_LOG: str(message_path),
-        **({contract.NPROC_PER_NODE: str(ranks), contract.MASTER_PORT: str(free_port())} if ranks else {}),
+        **({contract.NPROC_PER_NODE: str(ranks), contract.MASTER_PORT: str(*free_ports(1))} if ranks else {}),
         **(environ or {}),
     }
     process = subprocess.Popen(
@@ -156,7 +156,7 @@ def with_recipe(*keys: str) -> list[str]:
 
 def ranks_by_hand(world_size: int) -> list[dict[str, str]]:
     """What the operator gives to pods of one process each, all on this machine."""
-    port = str(free_port())
+    port = str(*free_ports(1))
     return [
         {
             contract.RANK: str(rank),
@@ -170,10 +170,3 @@ def ranks_by_hand(world_size: int) -> list[dict[str, str]]:
         }
         for rank in range(world_size)
     ]
-
-
-def free_port() -> int:
-    """A TCP port that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -11,8 +11,8 @@ import yaml
 
 import forked_ranks
 from ddpjob_ranks import contract
-from training_runs import finished, ranks_by_hand, started
 from testbed import free_ports
+from training_runs import finished, ranks_by_hand, started
 
 KEYS = ("epochs=1", "globalBatchSize=256")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")

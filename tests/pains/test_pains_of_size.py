@@ -64,7 +64,7 @@ def test_pain_20_with_too_few_nodes_a_gang_waits_and_says_for_what() -> None:
 
     assert (status.phase, status.ready) == (Phase.PENDING, "1/2")
     assert "1 of 2 pods have no node: 0/1 nodes are available: 1 Insufficient cpu" in (status.message or "")
-    assert "with a place: 1, to be given back if the others find none" in (status.message or "")
+    assert "pods with a node: 1, to be released if the others find none" in (status.message or "")
 
 
 def test_pain_24_all_pods_of_a_large_gang_are_asked_for_at_once_with_nothing_written_before() -> None:

@@ -159,7 +159,7 @@ async def test_what_the_server_refuses_is_said_in_its_words_and_tried_again(
 
     async def refused() -> bool:
         status = await namespace.status("j")
-        told = "1 of 2 pods have no room in quota q: 1 of 1 pods used" in status.get("message", "")
+        told = "1 of 2 pods exceed quota q: 1 of 1 pods used" in status.get("message", "")
         return status.get("reason") == "QuotaExceeded" and told
 
     await eventually("the quota's words", refused)

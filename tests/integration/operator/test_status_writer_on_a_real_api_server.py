@@ -135,7 +135,7 @@ async def test_details_of_the_start_are_written_at_most_once_a_second(
 
 
 async def test_after_the_creation_of_pods_details_wait_and_what_happened_does_not(desk: Desk) -> None:
-    details = DDPJobStatus(phase=Phase.PENDING, message="2 of 2 pods are still to be created")
+    details = DDPJobStatus(phase=Phase.PENDING, message="2 of 2 pods do not exist yet")
     wait_seconds = await desk.writer.write(desk.known, details, just_created=True)
     assert wait_seconds is not None
     assert 0 < wait_seconds <= 1

@@ -101,7 +101,7 @@ def test_a_changed_service_is_repaired() -> None:
             ),
             None,
             Reason.UNSCHEDULABLE,
-            "1 of 2 pods have no node: 0/4 nodes have nvidia.com/gpu: 8 free; with a place: 1",
+            "1 of 2 pods have no node: 0/4 nodes have nvidia.com/gpu: 8 free; pods with a node: 1",
         ),
         (Waiting(reason="ErrImagePull", message="not found"), "n", Reason.IMAGE_PULL, "not found"),
         (
@@ -132,7 +132,7 @@ def test_a_pod_that_is_deleted_before_it_started_is_told() -> None:
 
     assert (status.phase, status.reason) == (Phase.PENDING, Reason.STARTING)
     assert status.message == (
-        "waiting for pod job-1-1 to stop, which is being deleted: DeletionByTaintManager: node n is gone"
+        "waiting for pod job-1-1, which is being deleted, to stop: DeletionByTaintManager: node n is gone"
     )
 
 
@@ -142,7 +142,7 @@ def test_a_pod_that_is_deleted_while_it_runs_is_told() -> None:
     status = plan(observed(of, pod(of, 0), going), NOW).status
 
     assert (status.phase, status.reason) == (Phase.RUNNING, Reason.RUNNING)
-    assert status.message == "waiting for pod job-1-1 to stop, which is being deleted"
+    assert status.message == "waiting for pod job-1-1, which is being deleted, to stop"
 
 
 def test_a_refused_pod_is_told_in_the_api_servers_words() -> None:
@@ -164,7 +164,7 @@ def test_a_full_quota_is_told_in_numbers() -> None:
 
     assert status.reason == Reason.QUOTA_EXCEEDED
     assert (status.message or "").startswith(
-        "1 of 2 pods have no room in quota team: 1 of 1 pods used, 1 more wanted by each pod;"
+        "1 of 2 pods exceed quota team: 1 of 1 pods used, 1 more wanted by each pod;"
         " 8 of 8 requests.nvidia.com/gpu used, 8 more wanted by each pod"
     )
 

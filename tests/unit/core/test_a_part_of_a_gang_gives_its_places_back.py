@@ -22,7 +22,7 @@ def test_it_holds_them_for_a_while_and_says_so() -> None:
 
     assert made.status.attempt == 1
     assert NOW + 0.5 * HOLD_SECONDS <= made.wake_at <= NOW + 1.5 * HOLD_SECONDS
-    assert "to be given back" in (made.status.message or "")
+    assert "to be released" in (made.status.message or "")
 
 
 def test_then_they_go_to_others_without_counting() -> None:

@@ -243,7 +243,7 @@ def test_a_pod_that_went_faster_than_a_pass_is_known_by_what_it_showed_last() ->
         ({"code": 137, "exit_reason": "OOMKilled"}, "ran out of memory in attempt 1: it was OOMKilled: raise"),
         (
             {"code": 143, "deletion_deadline": NOW + 9},
-            "was deleted in attempt 1: not by the operator",
+            "was deleted in attempt 1: the operator did not delete it",
         ),
         (
             {"code": 143, "disruption": "EvictionByEvictionAPI: Eviction API: evicting"},
@@ -254,7 +254,7 @@ def test_a_pod_that_went_faster_than_a_pass_is_known_by_what_it_showed_last() ->
                 "code": 1,
                 "message": raising("RuntimeError: [/pytorch/unbound_buffer.cc:78] Timed out waiting 8000ms for recv"),
             },
-            "waited in vain for other ranks in attempt 1: RuntimeError: Timed out waiting 8000ms for recv",
+            "timed out waiting for other ranks in attempt 1: RuntimeError: Timed out waiting 8000ms for recv",
         ),
     ],
 )

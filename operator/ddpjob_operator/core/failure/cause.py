@@ -94,7 +94,7 @@ def missing_end(observed: Observed, rank: int, name: str, now: float) -> End:
     return End(
         rank=rank,
         reason=Reason.POD_DELETED,
-        message="not by the operator",
+        message="the operator did not delete it",
         pod=name,
         node=node,
         seen=now,

@@ -1,7 +1,7 @@
 """Everything that can go wrong with a job: how it is recognised, whether it counts, and what follows.
 
-`KINDS` decides and the table in the operator's README is made of the same rows (`reference/failures.py`), so the two cannot
-differ. A restart rule of the user's, by exit code, goes before all of it.
+`KINDS` decides, and the table in the operator's README is generated from the same rows (`reference/failures.py`), so the two
+cannot differ. A restart rule of the user's, by exit code, takes precedence.
 """
 
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ from ddpjob_operator.api.names import Reason
 
 
 class Kind(Enum):
-    """How a failure is dealt with."""
+    """What follows from a failure."""
 
     COUNTED = "restart, counted"
     UNCOUNTED = "restart, not counted"
     FINAL = "the job fails"
-    WAITS = "waits, and says so"
+    WAITS = "the job waits and reports it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,13 +27,13 @@ class FailureClass:
     reason: Reason
     kind: Kind
     recognised: str
-    """What it is recognised by."""
+    """How the operator recognises it."""
     says: str
-    """What the user reads, by example: the end of the status' message."""
+    """An example of what the user reads, at the end of the status message."""
     how: str = ""
-    """What the rank did or suffered; by default how its program ended."""
+    """What the rank did or what was done to it; the default is how its program ended."""
     blames_node: bool = False
-    """Whether it may be the node's fault: a node blamed twice is avoided."""
+    """Whether the node may be the cause: a node with two such failures is avoided."""
     is_echo: bool = False
     """Whether another rank's end is likely to be the cause."""
 
@@ -78,9 +78,9 @@ CLASSES = (
         reason=Reason.COLLECTIVE_TIMEOUT,
         kind=Kind.COUNTED,
         recognised="an exception of a collective that timed out, on every rank that failed",
-        says="waited in vain for other ranks …: RuntimeError: Timed out waiting 1800000ms for recv operation to complete",
+        says="timed out waiting for other ranks …: RuntimeError: Timed out waiting 1800000ms for recv operation to complete",
         is_echo=True,
-        how="waited in vain for other ranks",
+        how="timed out waiting for other ranks",
     ),
     FailureClass(
         reason=Reason.COLLECTIVE_ERROR,
@@ -94,9 +94,9 @@ CLASSES = (
         reason=Reason.HUNG,
         kind=Kind.COUNTED,
         recognised="no new step or phase in rank 0's log for deadlines.hangSeconds, while the log can be read; or exit code"
-        " 70 of the trainer, whose ranks found out which of them is late",
+        " 70 of the trainer, whose ranks determined which of them is late",
         how="made no progress",
-        says="made no progress …: it said nothing after step 120 (train) for 15m0s (deadlines.hangSeconds); the pods are kept",
+        says="made no progress …: it printed nothing after step 120 (train) for 15m0s (deadlines.hangSeconds); the pods are kept",
     ),
     FailureClass(
         reason=Reason.IMAGE_PULL,
@@ -108,7 +108,7 @@ CLASSES = (
     FailureClass(
         reason=Reason.CONTAINER_CONFIG,
         kind=Kind.COUNTED,
-        recognised="deadlines.startSeconds passed while a container cannot be made (Secret, ConfigMap, volume); or the"
+        recognised="deadlines.startSeconds passed while a container cannot be created (Secret, ConfigMap, volume); or the"
         " runtime fails to start it",
         says='did not start …: 4 of 4 pods wait: secret "hf-token" not found; deadlines.startSeconds is 10m0s',
         how="did not start",
@@ -124,15 +124,15 @@ CLASSES = (
     FailureClass(
         reason=Reason.FINISH_DEADLINE,
         kind=Kind.COUNTED,
-        recognised="deadlines.finishSeconds passed after the first rank ended well",
-        says="was ended …: it still ran deadlines.finishSeconds (1h0m) after the first rank had ended well",
+        recognised="deadlines.finishSeconds passed after the first rank succeeded",
+        says="was ended …: it still ran deadlines.finishSeconds (1h0m) after the first rank had succeeded",
         how="was ended",
     ),
     FailureClass(
         reason=Reason.POD_DELETED,
         kind=Kind.UNCOUNTED,
         recognised="a pod is deleted, or gone, and not by the operator",
-        says="was deleted …: not by the operator",
+        says="was deleted …: the operator did not delete it",
         how="was deleted",
     ),
     FailureClass(
@@ -175,45 +175,45 @@ CLASSES = (
     FailureClass(
         reason=Reason.STOPPED_WITH_CHECKPOINT,
         kind=Kind.UNCOUNTED,
-        recognised="exit code 75, and rank 0's last words say checkpointStep=<n>, beyond every earlier stop",
+        recognised="exit code 75, and rank 0's termination message has checkpointStep=<n>, larger than at every earlier stop",
         says="stopped on request …; it had saved step 1200",
         how="stopped on request",
     ),
     FailureClass(
         reason=Reason.UNSCHEDULABLE,
         kind=Kind.WAITS,
-        recognised="the scheduler finds no node for a pod; deadlines.queueSeconds bounds it",
+        recognised="the scheduler finds no node for a pod; deadlines.queueSeconds limits it",
         says="4 of 4 pods have no node: 0/4 nodes have nvidia.com/gpu: 8 free",
     ),
     FailureClass(
         reason=Reason.QUOTA_EXCEEDED,
         kind=Kind.WAITS,
-        recognised="the API server refuses a pod for a quota; deadlines.queueSeconds bounds it",
-        says="2 of 4 pods have no room in quota team: 8 of 8 requests.nvidia.com/gpu used, 4 more wanted by each pod",
+        recognised="the API server refuses a pod for a quota; deadlines.queueSeconds limits it",
+        says="2 of 4 pods exceed quota team: 8 of 8 requests.nvidia.com/gpu used, 4 more wanted by each pod",
     ),
     FailureClass(
         reason=Reason.POD_REJECTED,
         kind=Kind.WAITS,
-        recognised="the API server refuses a pod for another cause; after deadlines.startSeconds a job that never ran fails",
+        recognised="the API server refuses a pod for another reason; after deadlines.startSeconds a job that never ran fails",
         says='the API server refuses resnet-1-0: strict decoding error: unknown field "spec.nodeSelektor"',
     ),
     FailureClass(
         reason=Reason.GANG_GIVEN_BACK,
         kind=Kind.WAITS,
-        recognised="for 15 to 45 s (longer each time) some pods had a node and the others none",
-        says="2 of 4 pods had a node and the rest found none: they are given back",
+        recognised="for 15 to 45 s (longer each time) some pods had a node and the others had none",
+        says="2 of 4 pods had a node and the others found none: the gang releases its nodes for a moment",
     ),
     FailureClass(
         reason=Reason.TERMINATING_TOO_LONG,
         kind=Kind.WAITS,
-        recognised="an old pod outlives its deletion by a minute on a node that is not known to be lost",
-        says="pod resnet-1-0 outlives its deletion on node gpu-3, which is not known to be lost: restart its kubelet, or …",
+        recognised="a pod of an earlier attempt still exists a minute after its grace period, on a node that is not known to be lost",
+        says="pod resnet-1-0 should have stopped on node gpu-3, which is not known to be lost: restart the kubelet there, or …",
     ),
     FailureClass(
         reason=Reason.QUEUE_DEADLINE,
         kind=Kind.FINAL,
         recognised="deadlines.queueSeconds passed without a node for every pod",
-        says="the gang found no place within deadlines.queueSeconds (1h0m): 4 of 4 pods have no node: …",
+        says="the gang did not get all its nodes within deadlines.queueSeconds (1h0m): 4 of 4 pods have no node: …",
     ),
     FailureClass(
         reason=Reason.ACTIVE_DEADLINE,
@@ -224,7 +224,7 @@ CLASSES = (
     FailureClass(
         reason=Reason.INVALID_SPEC,
         kind=Kind.FINAL,
-        recognised="a stored spec that this release cannot read",
+        recognised="a stored spec that this release cannot read, of a job that never ran",
         says="spec.nodes: Input should be greater than or equal to 1",
     ),
     FailureClass(

@@ -36,7 +36,7 @@ def end_message(observed: Observed, pod: Pod, reason: Reason) -> str:
         case Reason.NODE_LOST:
             return f"node {pod.node} stopped answering"
         case Reason.POD_DELETED:
-            return "not by the operator"
+            return "the operator did not delete it"
         case Reason.NODE_DRAINED if pod.disruption.startswith(EVICTION):
             return f"node {pod.node} is being drained"
         case Reason.EVICTED | Reason.PREEMPTED | Reason.NODE_DRAINED | Reason.POD_DISRUPTED:

@@ -46,8 +46,8 @@ def _obstacle(situation: Situation, alive: Sequence[Pod], begins: float) -> tupl
     failure, in_a_row = situation.failure, situation.update.restarts.in_a_row
     if stuck := too_long(alive, situation.now):
         return Reason.TERMINATING_TOO_LONG, (
-            f"pod {stuck.name} outlives its deletion on node {stuck.node}, which is not known to be lost: restart its"
-            f" kubelet, or taint the node with node.kubernetes.io/out-of-service once it is off"
+            f"pod {stuck.name} should have stopped on node {stuck.node}, which is not known to be lost: restart the"
+            f" kubelet there, or taint the node with node.kubernetes.io/out-of-service once it is off"
         )
     if alive:
         what = f"pod {alive[0].name}" if len(alive) == 1 else f"{len(alive)} old pods, {alive[0].name} first,"

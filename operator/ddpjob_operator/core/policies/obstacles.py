@@ -1,4 +1,4 @@
-"""Why a gang is not running yet, in one reason and one sentence: the cluster's words of all pods, put together."""
+"""Why a gang is not running yet, in one reason and one sentence: what the cluster reports of all pods, put together."""
 
 import re
 from collections import Counter
@@ -30,7 +30,7 @@ def explain(observed: Observed, gang: Gang) -> tuple[Reason, str]:
         _, name, words = min(refused)
         return _refused(gang, name, words)
     if gang.missing:
-        return Reason.CREATING, f"{len(gang.missing)} of {gang.num_nodes} pods are still to be created"
+        return Reason.CREATING, f"{len(gang.missing)} of {gang.num_nodes} pods do not exist yet"
     starting = gang.starting
     if deletion := deletion_message(starting):
         return Reason.STARTING, deletion
@@ -38,7 +38,7 @@ def explain(observed: Observed, gang: Gang) -> tuple[Reason, str]:
     if not held:
         unplaced = sum(pod.node is None for pod in starting)
         if unplaced:
-            return Reason.STARTING, f"{unplaced} of {gang.num_nodes} pods wait for a scheduler to look at them"
+            return Reason.STARTING, f"{unplaced} of {gang.num_nodes} pods have not been considered by a scheduler yet"
         warning = next((observed.warnings[pod.uid] for pod in starting if pod.uid in observed.warnings), None)
         if warning is not None:
             return Reason.CONTAINER_CONFIG, f"{len(starting)} of {gang.num_nodes} pods wait: {printable(warning)}"
@@ -47,21 +47,21 @@ def explain(observed: Observed, gang: Gang) -> tuple[Reason, str]:
     reason, count = min(reasons.items(), key=lambda item: (item[0] != Reason.IMAGE_PULL, -item[1], item[0]))
     words = _most_common([_words(observed, pod) for pod in held if _reason(pod) == reason])
     if reason == Reason.UNSCHEDULABLE:
-        return reason, f"{count} of {gang.num_nodes} pods have no node: {words}{_held_places(gang)}"
+        return reason, f"{count} of {gang.num_nodes} pods have no node: {words}{_held_nodes(gang)}"
     return reason, f"{count} of {gang.num_nodes} pods wait: {words}"
 
 
 def deletion_message(pods: Iterable[Pod]) -> str | None:
-    """What is said while the first of these pods that somebody deletes has not ended; None where nobody deletes one."""
+    """The message while the first of these pods that is being deleted has not ended; None while none is deleted."""
     going = next((pod for pod in pods if pod.deletion_deadline is not None and pod.exit is None), None)
     if going is None:
         return None
     why = f": {printable(going.disruption)}" if going.disruption else ""
-    return f"waiting for pod {going.name} to stop, which is being deleted{why}"
+    return f"waiting for pod {going.name}, which is being deleted, to stop{why}"
 
 
 def warning_lookup(gang: Gang, since: float | None, now: float) -> ReadWarning | None:
-    """What to ask about a gang that has had its nodes since then and does not start, while no pod's status says why."""
+    """What to look up for a gang that has had its nodes since then and does not start, while no pod's status says why."""
     starting = gang.starting
     if since is None or not starting or any(pod.waiting for pod in starting) or now < since + QUIET_START_SECONDS:
         return None
@@ -80,8 +80,8 @@ def _refused(gang: Gang, name: str, words: str) -> tuple[Reason, str]:
         for what, wanted in counts[0].items()
         if (used := counts[1].get(what)) and (limit := counts[2].get(what))
     )
-    missing = f"{len(gang.missing)} of {gang.num_nodes} pods have no room"
-    return Reason.QUOTA_EXCEEDED, printable(f"{missing} in quota {quota[1]}: {full}{_held_places(gang)}")
+    missing = f"{len(gang.missing)} of {gang.num_nodes} pods"
+    return Reason.QUOTA_EXCEEDED, printable(f"{missing} exceed quota {quota[1]}: {full}{_held_nodes(gang)}")
 
 
 def _counts(text: str) -> dict[str, str]:
@@ -89,8 +89,8 @@ def _counts(text: str) -> dict[str, str]:
     return {what: number for what, _, number in (part.partition("=") for part in text.split(","))}
 
 
-def _held_places(gang: Gang) -> str:
-    return f"; with a place: {gang.num_placed}, to be given back if the others find none" if gang.num_placed else ""
+def _held_nodes(gang: Gang) -> str:
+    return f"; pods with a node: {gang.num_placed}, to be released if the others find none" if gang.num_placed else ""
 
 
 def _reason(pod: Pod) -> Reason:

@@ -237,24 +237,26 @@ class Feed:
 
 
 class FeedAhead:
-    """The same batches, made in a thread some steps before they are asked for.
+    """The same batches, made by a thread before they are asked for: at most `steps_ahead`, none after the last step.
 
-    What the thread asks of a GPU goes to the default stream, as the training's does, so it comes before whatever uses
-    the batch.
+    What the thread enqueues on a GPU goes to the default stream, as the training's work does, so it runs before whatever
+    uses the batch.
     """
 
-    def __init__(self, feed: Feed, *, steps_ahead: int = 2) -> None:
+    def __init__(self, feed: Feed, *, num_steps: int, steps_ahead: int = 2) -> None:
         self.sampling = feed.sampling
         self._feed = feed
+        self._num_steps = num_steps
         self._steps_ahead = steps_ahead
         self._coming: dict[int, Future[Batch]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="feed")
 
     def batch(self, step: int) -> Batch:
-        """The rank's samples of the step; waits until they are there, and has the next ones begun."""
-        for passed in [made for made in self._coming if made < step]:  # a resumed training begins elsewhere
-            del self._coming[passed]
-        for wanted in range(step, step + 1 + self._steps_ahead):
-            if wanted not in self._coming:
-                self._coming[wanted] = self._thread.submit(self._feed.batch, wanted)
+        """The rank's samples of the step. Waits until they are decoded, and starts the steps that follow."""
+        wanted = range(step, min(step + 1 + self._steps_ahead, self._num_steps))
+        for other in self._coming.keys() - set(wanted):  # training went to another place: its batches would stay
+            self._coming.pop(other).cancel()
+        for each in wanted:
+            if each not in self._coming:
+                self._coming[each] = self._thread.submit(self._feed.batch, each)
         return self._coming.pop(step).result()

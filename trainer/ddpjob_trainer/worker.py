@@ -88,14 +88,14 @@ def set_up(
         seed=config.seed,
         device=data.train.device,
     )
-    plain_feed = Feed(
+    feed = Feed(
         split=data.train,
         sampling=sampling,
         rank=gang.rank,
         world_size=gang.world_size,
         label_smoothing=recipe.label_smoothing,
     )
-    feed = FeedAhead(plain_feed) if data.on_host else plain_feed
+    total_steps = config.epochs * sampling.steps_per_epoch
     torch.manual_seed(config.seed)
     model = recipe.model(data.num_classes)
     recipe.initialise(model, data)
@@ -111,17 +111,17 @@ def set_up(
     replica = parallel.replicate(model, config, gang)
     before = to_bytes(state.content())  # rank 0's weights, which DDP has given to all
     timeline.enter(Phase.COMPILE)
+    trial = feed.batch(0)
     if numbers.compile:
-        batches = [feed.batch(0), feed.batch(sampling.steps_per_epoch - 1)]
+        batches = [trial, feed.batch(sampling.steps_per_epoch - 1)]
         held_out = evaluate.shapes(data.test, gang)
         told = numerics.compile_model(replica, batches, held_out, recipe.predict, numbers, gang, moved=timeline.moved)
         report.say(told)
     timeline.enter(Phase.SETUP)
-    _settle_buckets(replica, feed.batch(0), numbers)
+    _settle_buckets(replica, trial, numbers)
     state.optimizer.zero_grad()
     state.load_bytes(before)  # BatchNorm took note of the batches
     checkpoints = folder.from_environment(os.environ, keep=config.keep_checkpoints, tell=report.say)
-    total_steps = config.epochs * sampling.steps_per_epoch
     resumed = _resume(state, checkpoints, gang, report, total_steps=total_steps)
     if state.step >= total_steps:
         report.say(
@@ -143,7 +143,7 @@ def set_up(
         data=data,
         recipe=recipe,
         numerics=numbers,
-        feed=feed,
+        feed=FeedAhead(feed, num_steps=total_steps) if data.on_host else feed,  # only now: at the right step
         state=state,
         replica=replica,
         checkpoints=checkpoints,

@@ -151,7 +151,7 @@ def test_storage_that_fails_for_now_is_no_mistake_of_the_data(decoded, monkeypat
 @pytest.mark.parametrize("steps", [range(8), [0, 3, 4, 5, 2, 0]], ids=["in order", "resumed and going back"])
 def test_batches_made_ahead_are_the_same(steps):
     (plain,) = feeds(1)
-    ahead = FeedAhead(plain, steps_ahead=3)
+    ahead = FeedAhead(plain, num_steps=100, steps_ahead=3)
     for step in steps:
         assert torch.equal(ahead.batch(step).images_BCHW, plain.batch(step).images_BCHW)
         assert torch.equal(ahead.batch(step).labels_B, plain.batch(step).labels_B)
@@ -159,10 +159,21 @@ def test_batches_made_ahead_are_the_same(steps):
 
 def test_batches_are_made_before_they_are_asked_for():
     (plain,) = feeds(1)
-    ahead = FeedAhead(plain, steps_ahead=2)
+    ahead = FeedAhead(plain, num_steps=100, steps_ahead=2)
     ahead.batch(0)
-    ahead._thread.submit(bool).result()  # comes after what was begun
+    ahead._thread.submit(bool).result()  # runs after what was started before it
     assert sorted(step for step, batch in ahead._coming.items() if batch.done()) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("steps", "kept"), [([7, 0], {1, 2}), ([0, 7], {8, 9}), ([5, 6], {7, 8}), ([8], {9}), ([9], set())]
+)
+def test_no_batches_are_kept_of_another_place_or_made_beyond_the_last_step(steps, kept):
+    (plain,) = feeds(1)
+    ahead = FeedAhead(plain, num_steps=10, steps_ahead=2)
+    for step in steps:
+        ahead.batch(step)
+    assert set(ahead._coming) == kept
 
 
 def test_an_error_made_ahead_comes_with_its_own_step():
@@ -171,7 +182,7 @@ def test_an_error_made_ahead_comes_with_its_own_step():
     bad = int(plan.global_batch(1)[0])
     pictures.contents[bad] = b"no image"
     split = HostImages(encoded=pictures, normalisation=PIXELS, size=16)
-    ahead = FeedAhead(Feed(split=split, sampling=plan, rank=0, world_size=1))
+    ahead = FeedAhead(Feed(split=split, sampling=plan, rank=0, world_size=1), num_steps=3)
     assert len(ahead.batch(0).labels_B) == 4
     with pytest.raises(ConfigError, match=f"picture {bad} cannot"):
         ahead.batch(1)

@@ -45,7 +45,7 @@ class StartNextAttempt:
     delay_seconds: float = 0.0
     """How long the next attempt waits before its pods are created."""
     releases_partial_gang: bool = False
-    """Whether the gang only gives up the nodes of a part of it; it keeps its place in the queue then."""
+    """Whether the gang only releases the nodes of a part of its pods; it keeps its position in the queue then."""
     restarts: Restarts | None = None
     """The counters after a failure."""
     failure: Failure | None = None
@@ -75,10 +75,10 @@ Decision = KeepWhole | WaitToStart | AwaitEvidence | StartNextAttempt | StaySusp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What one policy has to say: what to do now, or when to ask it again."""
+    """The result of one policy: what to do now, or when to ask it again."""
 
     decision: Decision | None = None
-    """None where the policy has no objection to what comes after it."""
+    """None where the policy leaves the decision to those after it."""
     wake_at: float | None = None
     """When the policy may decide otherwise although nothing has happened, in seconds since the epoch."""
     lookups: tuple[Lookup, ...] = ()

@@ -38,35 +38,35 @@ class Gang:
 
     @property
     def unfinished(self) -> tuple[Pod, ...]:
-        """Pods whose program has not ended well, by node rank."""
+        """Pods whose program has not succeeded, by node rank."""
         return tuple(pod for _, pod in sorted(self.current.items()) if not pod.succeeded)
 
     @property
     def num_up(self) -> int:
-        """Ranks whose program runs or has ended well."""
+        """Ranks whose program runs or has succeeded."""
         return sum(pod.running or pod.succeeded for pod in self.current.values())
 
     @property
     def all_up(self) -> bool:
-        """Whether every rank's program runs or has ended well."""
+        """Whether every rank's program runs or has succeeded."""
         return self.num_up == self.num_nodes
 
     @property
     def first_success(self) -> float | None:
-        """When the first program ended well, in seconds since the epoch; None while none has."""
+        """When the first program succeeded, in seconds since the epoch; None while none has."""
         ends = (pod.exit.finished or pod.ended_seen for pod in self.current.values() if pod.exit and pod.succeeded)
         return min((end for end in ends if end is not None), default=None)
 
     @property
     def all_succeeded(self) -> bool:
-        """Whether every rank's program has ended well."""
+        """Whether every rank's program has succeeded."""
         return not self.missing and all(pod.succeeded for pod in self.current.values())
 
 
 def gang_of(observed: Observed, num_nodes: int) -> Gang:
-    """The job's pods, sorted. Pods of an attempt beyond the status' are a newer writer's and none of our business."""
+    """The job's pods, sorted. Pods of an attempt later than the status' belong to a newer writer and are ignored."""
     attempt = observed.job.status.attempt
-    done = (pod for pod in observed.vanished if pod.succeeded)  # somebody tidied up; what it did is done
+    done = (pod for pod in observed.vanished if pod.succeeded)  # somebody deleted it afterwards; its success counts
     return Gang(
         num_nodes=num_nodes,
         current={pod.rank: pod for pod in (*done, *observed.pods) if pod.attempt == attempt and pod.rank < num_nodes},

@@ -1,4 +1,4 @@
-"""The data that decisions are made of: what is seen of a job, and what is to be done.
+"""The data that decisions are made from: what is observed of a job, and what is to be done.
 
 Times are seconds since the epoch. Everything is frozen; nothing here decides.
 """
@@ -38,9 +38,9 @@ class Exit:
     code: int
     signal: int | None
     reason: str
-    """The kubelet's word, such as Error, OOMKilled, ContainerStatusUnknown."""
+    """The kubelet's reason, such as Error, OOMKilled, ContainerStatusUnknown."""
     message: str
-    """The termination message: the program's last words."""
+    """The termination message."""
     finished: float | None = None
     """When it ended, by the node's clock."""
 
@@ -109,13 +109,13 @@ class Pod:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the program ended well, and by itself: one that is told to stop may end with 0 and have done nothing."""
+        """Whether the program succeeded by itself: one that is asked to stop may exit with 0 although its work is not done."""
         told_to_stop = (self.deletion_deadline is not None or self.disruption) and not self.ended_before_deletion
         return self.exit is not None and self.exit.code == 0 and not told_to_stop and not self.reason
 
     @property
     def ended_before_deletion(self) -> bool:
-        """Whether the program had ended before anybody asked for the pod's deletion, as far as whole seconds tell."""
+        """Whether the program had ended before anybody asked for the pod's deletion, in whole seconds."""
         if self.exit is None or self.exit.finished is None or self.deletion_requested is None:
             return False
         return self.exit.finished < self.deletion_requested
@@ -139,7 +139,7 @@ class Rejection:
 
     message: str
     by_failure: bool = False
-    """The server itself failed (500: a broken webhook, say), which is no judgement of this object."""
+    """The server itself failed (500, for example a broken webhook), which says nothing about this object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,13 +155,13 @@ class Observed:
     """The operator's trainer image, for jobs that name none."""
     service: Service | None = None
     nodes_gone: frozenset[str] = frozenset()
-    """Names of the asked-for nodes that do not exist, are unreachable (Ready is Unknown) or out of service."""
+    """Names of the looked-up nodes that do not exist, are unreachable (Ready is Unknown) or out of service."""
     nodes_cordoned: frozenset[str] = frozenset()
-    """Names of the asked-for nodes that accept no new pods."""
+    """Names of the looked-up nodes that accept no new pods."""
     logs: Mapping[str, str] = field(default_factory=dict)
-    """Tail of the log by uid of each pod whose log was asked for; empty text where it could not be read."""
+    """Tail of the log by uid of each pod whose log was looked up; empty text where it could not be read."""
     warnings: Mapping[str, str] = field(default_factory=dict)
-    """What a kubelet complains of, by uid of each pod that was asked about."""
+    """What a kubelet reports, by uid of each pod that was looked up."""
     progress: Progress | None = None
     """Latest progress of rank 0 in the current attempt, where it was read."""
     silent_seconds: float = 0.0

@@ -48,7 +48,7 @@ class End:
     def may_be_explained(self) -> bool:
         """Whether another rank's end, a moment later, may say what this one means.
 
-        An echo has its cause elsewhere; a stop with a checkpoint is one only if rank 0 says what it saved.
+        An echo has its cause elsewhere; a stop with a checkpoint is one only if rank 0 reports what it saved.
         """
         stopped = self.exit_code == contract.EXIT_CHECKPOINTED and KINDS[self.reason] == Kind.COUNTED
         return self.is_echo or stopped
@@ -126,7 +126,7 @@ def settled_at(cause: End, num_running: int) -> float:
 
 
 def wanted_logs(observed: Observed, pods: Iterable[Pod]) -> tuple[ReadLog, ...]:
-    """The logs that would tell more about the ends of these pods and have not been read."""
+    """The logs that could explain the ends of these pods better and have not been read."""
     spec = observed.job.spec
     assert spec is not None, "only a job with a valid spec has pods that end"
     silent = [pod for pod in pods if pod.exit and pod.exit.code and not _explains_itself(spec, pod)]
@@ -134,7 +134,7 @@ def wanted_logs(observed: Observed, pods: Iterable[Pod]) -> tuple[ReadLog, ...]:
 
 
 def record(observed: Observed, end: End, attempt: int, now: float) -> Failure:
-    """The end as the status shows it; where the program stopped on request, with the step that rank 0 says it saved."""
+    """The end as the status shows it; where the program stopped on request, with the step that rank 0 reports as saved."""
     stopped = end.exit_code == contract.EXIT_CHECKPOINTED
     return Failure(
         attempt=attempt,
@@ -160,7 +160,7 @@ def _explains_itself(spec: DDPJobSpec, pod: Pod) -> bool:
     The built-in trainer writes it on purpose. For other programs it is the end of the log: enough for plain python,
     while torchrun fills it with a table of its own.
     """
-    assert pod.exit is not None, "asked about a container that has ended"
+    assert pod.exit is not None, "the caller passes a pod whose program has ended"
     if pod.exit.reason in START_REASONS:
         return True
     if pod.exit.signal:

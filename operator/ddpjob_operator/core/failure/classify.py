@@ -1,4 +1,4 @@
-"""The class of one rank's end: what the cluster, the kubelet and the program itself say, most certain evidence first."""
+"""The class of one rank's end, from what the cluster, the kubelet and the program report; most certain evidence first."""
 
 import re
 import signal
@@ -25,7 +25,7 @@ _DISRUPTIONS = {
     EVICTION: Reason.EVICTED,
     "DeletionByPodGC": Reason.NODE_LOST,
 }
-#: The runtime's words for a program that it could not start.
+#: The container runtime's reasons for a program that it could not start.
 START_REASONS = frozenset({"StartError", "ContainerCannotRun", "RunContainerError"})
 _NO_SUCH_PROGRAM = re.compile(r"executable file not found|no such file or directory|permission denied|is a directory")
 
@@ -69,7 +69,7 @@ def _taken_away(observed: Observed, pod: Pod) -> Reason | None:
 
 
 def _reason_of_exit(spec: DDPJobSpec | None, pod: Pod, log: str) -> Reason:
-    assert pod.exit is not None, "asked about a container that has ended"
+    assert pod.exit is not None, "the caller passes a pod whose program has ended"
     trainer = spec is not None and spec.trainer is not None
     if pod.exit.reason == "OOMKilled":
         return Reason.OUT_OF_MEMORY
@@ -77,20 +77,20 @@ def _reason_of_exit(spec: DDPJobSpec | None, pod: Pod, log: str) -> Reason:
         return Reason.BAD_COMMAND if _NO_SUCH_PROGRAM.search(pod.exit.message) else Reason.CONTAINER_CONFIG
     if trainer and pod.exit.code in _TRAINERS_CODES:
         return _TRAINERS_CODES[pod.exit.code]
-    said = last_exception(pod.exit.message) or last_exception(log)
+    exception = last_exception(pod.exit.message) or last_exception(log)
     if pod.exit.signal == signal.SIGABRT:  # NCCL's watchdog aborts, and C++ prints no traceback
-        said = said or pod.exit.message or log
+        exception = exception or pod.exit.message or log
     if trainer and pod.exit.code == contract.EXIT_PEER_LOST:
-        return Reason.COLLECTIVE_TIMEOUT if is_timeout(said or pod.exit.message) else Reason.COLLECTIVE_ERROR
-    if is_echo(said):
-        return Reason.COLLECTIVE_TIMEOUT if is_timeout(said) else Reason.COLLECTIVE_ERROR
-    if is_out_of_memory(said):
+        return Reason.COLLECTIVE_TIMEOUT if is_timeout(exception or pod.exit.message) else Reason.COLLECTIVE_ERROR
+    if is_echo(exception):
+        return Reason.COLLECTIVE_TIMEOUT if is_timeout(exception) else Reason.COLLECTIVE_ERROR
+    if is_out_of_memory(exception):
         return Reason.OUT_OF_MEMORY
     return Reason.KILLED if pod.exit.signal else Reason.PROGRAM_ERROR
 
 
 def newly_saved_step(observed: Observed, attempt: int) -> int | None:
-    """The step that rank 0 of the attempt says it saved, if that is beyond every earlier stop's.
+    """The step that rank 0 of the attempt reports as saved, if it is larger than at every earlier stop.
 
     Without this a program that always stops with nothing new would restart for ever without being counted.
     """
@@ -103,6 +103,6 @@ def newly_saved_step(observed: Observed, attempt: int) -> int | None:
 
 
 def _saved_step(pod: Pod) -> int | None:
-    """The step that a rank's last words say it saved when it stopped on request."""
+    """The step that a rank saved when it stopped on request, from its termination message."""
     match = _SAVED_STEP.search(pod.exit.message) if pod.exit else None
     return int(match[1]) if match else None

@@ -51,26 +51,26 @@ _OUT_OF_MEMORY = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerExit:
-    """How torchrun says that its first failing worker ended."""
+    """How torchrun reports that its first failing worker ended."""
 
     code: int | None
     signal: int | None
 
 
-def is_echo(words: str) -> bool:
+def is_echo(text: str) -> bool:
     """Whether an exception is what a rank reports when another one went away."""
-    lower = tail(words).lower()
+    lower = tail(text).lower()
     return _ECHO.search(lower) is not None and _OWN_FAULT.search(lower) is None
 
 
-def is_timeout(words: str) -> bool:
+def is_timeout(text: str) -> bool:
     """Whether an echo says that a collective, or the other ranks, did not come in time."""
-    return _TIMEOUT.search(tail(words).lower()) is not None
+    return _TIMEOUT.search(tail(text).lower()) is not None
 
 
-def is_out_of_memory(words: str) -> bool:
+def is_out_of_memory(text: str) -> bool:
     """Whether an exception says that memory ran out."""
-    return _OUT_OF_MEMORY.search(tail(words)) is not None
+    return _OUT_OF_MEMORY.search(tail(text)) is not None
 
 
 def last_exception(text: str) -> str:
@@ -79,9 +79,9 @@ def last_exception(text: str) -> str:
     torchrun's own exception is never it. Where several ranks of one pod failed, an exception that only echoes another
     rank's end is skipped if there is a better one.
     """
-    found = [words for words in _exceptions(_before_torchruns_own(tail(text))) if words]
-    telling = [words for words in found if not is_echo(words)]
-    return (telling or found or [""])[-1]
+    found = [exception for exception in _exceptions(_before_torchruns_own(tail(text))) if exception]
+    own = [exception for exception in found if not is_echo(exception)]
+    return (own or found or [""])[-1]
 
 
 def worker_exit(text: str) -> WorkerExit | None:

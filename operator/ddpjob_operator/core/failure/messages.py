@@ -1,4 +1,4 @@
-"""What people read of a failure: the words of one rank's end, and the sentence in which they stand."""
+"""What people read of a failure: the message of one rank's end, and the sentence that contains it."""
 
 import re
 import signal
@@ -25,13 +25,13 @@ def sentence(failure: Failure) -> str:
     if failure.rank is None:
         return f"Attempt {failure.attempt} ended: {failure.message}"
     where = f"Rank {failure.rank} (pod {failure.pod}" + (f", node {failure.node})" if failure.node else ")")
-    said = f": {failure.message}" if failure.message else ""
+    quoted = f": {failure.message}" if failure.message else ""
     saved = f"; it had saved step {failure.checkpoint_step}" if failure.checkpoint_step is not None else ""
-    return f"{where} {_how(failure)} in attempt {failure.attempt}{said}{saved}"
+    return f"{where} {_how(failure)} in attempt {failure.attempt}{quoted}{saved}"
 
 
 def end_message(observed: Observed, pod: Pod, reason: Reason) -> str:
-    """What is worth telling of a pod's end of this class, in one line."""
+    """The message about a pod's end of this class, in one line."""
     match reason:
         case Reason.NODE_LOST:
             return f"node {pod.node} stopped answering"
@@ -40,15 +40,15 @@ def end_message(observed: Observed, pod: Pod, reason: Reason) -> str:
         case Reason.NODE_DRAINED if pod.disruption.startswith(EVICTION):
             return f"node {pod.node} is being drained"
         case Reason.EVICTED | Reason.PREEMPTED | Reason.NODE_DRAINED | Reason.POD_DISRUPTED:
-            return _clusters_words(pod, reason)
+            return _message_of_the_cluster(pod, reason)
         case Reason.STOPPED_WITH_CHECKPOINT:
             return ""
-    assert pod.exit is not None, "every other class is made from an exit"
+    assert pod.exit is not None, "every other class is derived from an exit"
     if reason == Reason.OUT_OF_MEMORY and pod.exit.reason == "OOMKilled":
         return "it was OOMKilled: raise resources.limits.memory or use less"
     if reason in (Reason.BAD_COMMAND, Reason.CONTAINER_CONFIG):
         return printable(pod.exit.message.rpartition(_RUNTIMES_LAYERS)[2])
-    return _with_hint(observed, pod, _SOURCE_LINE.sub("", _programs_words(observed, pod)))
+    return _with_hint(observed, pod, _SOURCE_LINE.sub("", _message_of_the_program(observed, pod)))
 
 
 def _how(failure: Failure) -> str:
@@ -59,34 +59,34 @@ def _how(failure: Failure) -> str:
     return "was ended" if failure.exit_code is None else f"ended with exit code {failure.exit_code}"
 
 
-def _clusters_words(pod: Pod, reason: Reason) -> str:
-    if pod.disruption:  # what its reason says is told by the class already, but where the class is everything else
+def _message_of_the_cluster(pod: Pod, reason: Reason) -> str:
+    if pod.disruption:  # its reason is what the class says already, except for the class of all other disruptions
         code, _, message = pod.disruption.partition(": ")
         return printable(pod.disruption if reason == Reason.POD_DISRUPTED else message or code)
     kubelets = pod.reason or (pod.exit.reason if pod.exit else "")
     return printable(f"{kubelets}: {pod.message}".strip(": "))
 
 
-def _programs_words(observed: Observed, pod: Pod) -> str:
-    assert pod.exit is not None, "asked about a program that has ended"
+def _message_of_the_program(observed: Observed, pod: Pod) -> str:
+    assert pod.exit is not None, "the caller passes a pod whose program has ended"
     log, message = observed.logs.get(pod.uid, ""), pod.exit.message
-    if said := last_exception(log) or last_exception(message):
-        return said
-    if pod.exit.signal:  # what it printed before has nothing to do with it, unless it aborted itself
+    if exception := last_exception(log) or last_exception(message):
+        return exception
+    if pod.exit.signal:  # what it printed before has nothing to do with the signal, unless the program aborted itself
         return last_line(message or log) if pod.exit.signal == signal.SIGABRT else ""
     trainer = observed.job.spec is not None and observed.job.spec.trainer is not None
     if trainer:
-        message = _TRAINERS_HEADER.sub("", message)  # the rank is named already
+        message = _TRAINERS_HEADER.sub("", message)  # the sentence names the rank
         # A traceback longer than the message lost its head; its last line is the exception.
         return last_line(message) if '\n  File "' in message else printable(message)
     return last_line(log) or last_line(message)
 
 
-def _with_hint(observed: Observed, pod: Pod, words: str) -> str:
+def _with_hint(observed: Observed, pod: Pod, message: str) -> str:
     if pod.security is None or observed.job.spec is None:
-        return words
-    hint = hint_for(words, pod.security, observed.job.spec)
-    return f"{words} (hint: {hint})" if hint else words
+        return message
+    hint = hint_for(message, pod.security, observed.job.spec)
+    return f"{message} (hint: {hint})" if hint else message
 
 
 def _signal_name(number: int) -> str:

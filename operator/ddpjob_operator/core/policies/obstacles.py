@@ -27,8 +27,8 @@ def explain(observed: Observed, gang: Gang) -> tuple[Reason, str]:
     existing = {pod.name for pod in gang.current.values()}
     refused = [(why.by_failure, name, why.message) for name, why in observed.rejections.items() if name not in existing]
     if refused:
-        _, name, words = min(refused)
-        return _refused(gang, name, words)
+        _, name, message = min(refused)
+        return _refused(gang, name, message)
     if gang.missing:
         return Reason.CREATING, f"{len(gang.missing)} of {gang.num_nodes} pods do not exist yet"
     starting = gang.starting
@@ -45,10 +45,10 @@ def explain(observed: Observed, gang: Gang) -> tuple[Reason, str]:
         return Reason.STARTING, f"{len(starting)} of {gang.num_nodes} pods are starting"
     reasons = Counter(_reason(pod) for pod in held)
     reason, count = min(reasons.items(), key=lambda item: (item[0] != Reason.IMAGE_PULL, -item[1], item[0]))
-    words = _most_common([_words(observed, pod) for pod in held if _reason(pod) == reason])
+    message = _most_common([_waiting_message(observed, pod) for pod in held if _reason(pod) == reason])
     if reason == Reason.UNSCHEDULABLE:
-        return reason, f"{count} of {gang.num_nodes} pods have no node: {words}{_held_nodes(gang)}"
-    return reason, f"{count} of {gang.num_nodes} pods wait: {words}"
+        return reason, f"{count} of {gang.num_nodes} pods have no node: {message}{_held_nodes(gang)}"
+    return reason, f"{count} of {gang.num_nodes} pods wait: {message}"
 
 
 def deletion_message(pods: Iterable[Pod]) -> str | None:
@@ -68,12 +68,12 @@ def warning_lookup(gang: Gang, since: float | None, now: float) -> ReadWarning |
     return ReadWarning(pod=starting[0].name, uid=starting[0].uid)
 
 
-def _refused(gang: Gang, name: str, words: str) -> tuple[Reason, str]:
-    quota = _QUOTA.search(words := tail(words))
-    if quota is None and "exceeded quota" in words:
-        return Reason.QUOTA_EXCEEDED, printable(words)
+def _refused(gang: Gang, name: str, message: str) -> tuple[Reason, str]:
+    quota = _QUOTA.search(message := tail(message))
+    if quota is None and "exceeded quota" in message:
+        return Reason.QUOTA_EXCEEDED, printable(message)
     if quota is None:
-        return Reason.POD_REJECTED, f"the API server refuses {name}: {printable(words)}"
+        return Reason.POD_REJECTED, f"the API server refuses {name}: {printable(message)}"
     counts = [_counts(part) for part in quota.groups()[1:]]
     full = "; ".join(
         f"{used} of {limit} {what} used, {wanted} more wanted by each pod"
@@ -94,33 +94,33 @@ def _held_nodes(gang: Gang) -> str:
 
 
 def _reason(pod: Pod) -> Reason:
-    assert pod.waiting is not None, "asked about a pod that waits"
+    assert pod.waiting is not None, "the caller passes a pod that waits"
     if pod.node is None:
         return Reason.UNSCHEDULABLE
     return Reason.IMAGE_PULL if pod.waiting.reason in _IMAGE_REASONS else Reason.CONTAINER_CONFIG
 
 
-def _words(observed: Observed, pod: Pod) -> str:
-    assert pod.waiting is not None, "asked about a pod that waits"
-    words = tail(pod.waiting.message or pod.waiting.reason)
+def _waiting_message(observed: Observed, pod: Pod) -> str:
+    assert pod.waiting is not None, "the caller passes a pod that waits"
+    message = tail(pod.waiting.message or pod.waiting.reason)
     if pod.node is not None:
-        return printable(_pull_words(words) if _reason(pod) == Reason.IMAGE_PULL else words)
-    words = _SCHEDULERS_TAIL.split(words, maxsplit=1)[0].rstrip(". \n")
+        return printable(_pull_message(message) if _reason(pod) == Reason.IMAGE_PULL else message)
+    message = _SCHEDULERS_TAIL.split(message, maxsplit=1)[0].rstrip(". \n")
     spec = observed.job.spec
     if spec is not None and spec.gpus_per_node:
         scarce, needed = f"Insufficient {spec.gpu_resource}", f"{spec.gpu_resource}: {spec.gpus_per_node} free"
-        if all_short := _ALL_SHORT.fullmatch(words):
-            words = f"0/{all_short[1]} nodes have {needed}" if all_short[2] == scarce else words
-        words = words.replace(scarce, f"without {needed}")
-    return printable(words)
+        if all_short := _ALL_SHORT.fullmatch(message):
+            message = f"0/{all_short[1]} nodes have {needed}" if all_short[2] == scarce else message
+        message = message.replace(scarce, f"without {needed}")
+    return printable(message)
 
 
-def _pull_words(words: str) -> str:
+def _pull_message(message: str) -> str:
     """The image and the innermost cause; the runtime names every layer between them."""
-    image = _IMAGE.search(words)
+    image = _IMAGE.search(message)
     if image is None:
-        return words
-    layers = [layer for layer in words[image.end() :].split(": ") if layer]
+        return message
+    layers = [layer for layer in message[image.end() :].split(": ") if layer]
     cause = ": ".join(layers[-2:])
     return f"image {image[1]} cannot be pulled" + (f": {cause}" if cause else "")
 

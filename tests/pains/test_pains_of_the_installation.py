@@ -47,7 +47,7 @@ def test_pain_17_nothing_that_is_installed_serves_a_webhook_or_holds_a_certifica
     ("name", "change", "words"),
     [
         ("job", {"nodes": 0}, "should be greater than or equal to 1"),
-        ("job", {"env": [{"name": "RANK", "value": "0"}]}, "set by the operator for every rank"),
+        ("job", {"env": [{"name": "RANK", "value": "0"}]}, "the operator sets this variable for every rank"),
         ("job", {"command": ["python", "train.py"]}, "exactly one of trainer"),
         ("job", {"gpusPerNode": 4, "processesPerNode": 2}, "processesPerNode must equal gpusPerNode"),
         ("j" * 53, {}, "longer than 52 characters"),

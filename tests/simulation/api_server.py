@@ -211,7 +211,7 @@ class ApiServer:
         before = (old.get("status") or {}).get("attempt")
         after = (new.get("status") or {}).get("attempt")
         if before is not None and (after is None or after < before):
-            raise RejectedError(request, "status: Invalid value: attempts only grow", status=422)
+            raise RejectedError(request, "status: Invalid value: status.attempt must not decrease", status=422)
 
     @staticmethod
     def _check_deadline(request: str, old: Body, new: Body) -> None:

@@ -124,55 +124,62 @@ class TrainerConfig(BaseModel):
         default=0,
         ge=0,
         le=1_000_000_000,
-        description="Steps between two checkpoints beside the one at each epoch's end; 0 saves at epoch ends only.",
+        description="Number of steps between two checkpoints, in addition to those at the end of each epoch. 0 saves only those.",
     )
     profile: Literal["fast", "exact"] = Field(
         default="fast",
-        description="exact: the same bits from the same run on the same hardware, deterministic kernels only, no TF32;"
-        " fast: whatever is fastest.",
+        description="exact: bit-identical results of identical runs on the same hardware, with deterministic kernels and without"
+        " TF32. fast: the fastest kernels.",
     )
     initial_checkpoint: str = Field(
         default="",
         max_length=4096,
-        description="File whose weights training starts from, where the job has no checkpoint of its own yet: one of"
-        " this trainer's checkpoints or a model's state_dict.",
+        description="File with the initial weights, a checkpoint of this trainer or the state_dict of a model. It is used as long"
+        " as the job has no checkpoint of its own.",
     )
     # Not "off", which YAML reads as a boolean.
     compile: Literal["auto", "never"] = Field(
-        default="auto", description="auto: torch.compile where the profile is fast and it pays; or never."
+        default="auto",
+        description="auto: torch.compile is used with the profile fast where it is faster. never: it is not used.",
     )
     sync_batch_norm: bool = Field(
-        default=False, description="BatchNorm over the samples of all ranks, on GPUs only; false: each rank its own."
+        default=False,
+        description="Whether BatchNorm uses the samples of all ranks, on GPUs only. By default each rank uses its own samples.",
     )
     bucket_cap_mb: int = Field(
-        default=0, ge=0, le=10_000, description="Size of DDP's gradient buckets in MiB; 0: PyTorch's own plan (25)."
+        default=0,
+        ge=0,
+        le=10_000,
+        description="Size of DDP's gradient buckets in MiB. 0 uses the default of PyTorch (25).",
     )
     gradient_compression: Literal["none", "bf16"] = Field(
-        default="none", description="bf16: gradients travel between ranks in bfloat16, which halves the traffic."
+        default="none", description="bf16: gradients are sent between ranks in bfloat16, which halves the traffic."
     )
     first_step_timeout_seconds: int = Field(
         default=600,
         ge=1,
         le=31_536_000,
-        description="Longest standstill before the first step is done; then the rank that is late is named and the run ends.",
+        description="Longest time without progress until the first step is done. Then the run ends and reports the rank that is late.",
     )
     step_timeout_seconds: int = Field(
         default=300,
         ge=1,
         le=31_536_000,
-        description="Longest standstill after it; three times as long while evaluating or saving. Keep both below"
-        " deadlines.hangSeconds.",
+        description="Longest time without progress after the first step; three times as long during evaluation and saving. Both"
+        " limits should be less than deadlines.hangSeconds.",
     )
     debug: bool = Field(
         default=False,
-        description="Talkative: torch, DDP and NCCL tell what they set up and what takes their time.",
+        description="Whether torch, DDP and NCCL log their setup and their timing in detail.",
     )
-    keep_checkpoints: int = Field(default=3, ge=1, le=1000, description="Newest checkpoints to keep.")
+    keep_checkpoints: int = Field(
+        default=3, ge=1, le=1000, description="Number of checkpoints to keep, the newest ones."
+    )
     verify_replicas_every_steps: int = Field(
         default=0,
         ge=0,
         le=1_000_000_000,
-        description="Steps between two checks that all ranks hold bit-equal parameters; 0 never checks.",
+        description="Number of steps between two checks that the parameters of all ranks are bit-identical. 0 disables the check.",
     )
 
     @model_validator(mode="after")

@@ -1,7 +1,7 @@
 """The CustomResourceDefinition, made from the spec and status models.
 
 `python -m ddpjob_operator.api.crd` prints it; `make generate` writes it to the manifests and the chart. Kubernetes wants
-a structural schema: no `$ref`, no nullable union, no `title`; this module is the translation, and knows no field.
+a structural schema: no `$ref`, no nullable union, no `title`. This module translates schemas and contains no field names.
 """
 
 import sys
@@ -16,21 +16,21 @@ from ddpjob_operator.api.status import DDPJobStatus
 
 Schema = dict[str, Any]
 
-_HEADER = "# Generated from ddpjob_operator.api by `make generate`; changes by hand are lost.\n"
+_HEADER = "# Generated from ddpjob_operator.api by `make generate`; manual changes are lost.\n"
 
 _NAME_RULES = [
     {
         "rule": f"self.metadata.name.size() <= {names.MAX_JOB_NAME_LENGTH}",
         "message": (
-            f"metadata.name is longer than {names.MAX_JOB_NAME_LENGTH} characters, and its pods' and Service's names"
-            " would be too long: shorten it"
+            f"metadata.name is longer than {names.MAX_JOB_NAME_LENGTH} characters, so that the names of its pods and its"
+            " Service would be too long: shorten it"
         ),
     },
     {
         "rule": "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
         "message": (
-            "metadata.name must begin with a letter and hold only a-z, 0-9 and '-' (a DNS-1035 label), since a Service"
-            " is named after it: rename it"
+            "metadata.name must begin with a letter and contain only a-z, 0-9 and '-' (a DNS-1035 label), because the"
+            " name of a Service is derived from it: rename it"
         ),
     },
 ]
@@ -51,7 +51,7 @@ def custom_resource_definition() -> dict[str, Any]:
     """The CRD of DDPJob as a plain object."""
     schema = {
         "type": "object",
-        "description": "A PyTorch DistributedDataParallel job: one gang of pods, driven as one unit.",
+        "description": "DDPJob is a PyTorch DistributedDataParallel job: a group of pods that start, restart and end together.",
         "required": ["spec"],
         "x-kubernetes-validations": _NAME_RULES,
         "properties": {
@@ -95,7 +95,7 @@ def custom_resource_definition() -> dict[str, Any]:
 
 
 def structural(schema: Mapping[str, Any]) -> Schema:
-    """A JSON schema of pydantic's as Kubernetes takes it."""
+    """A JSON schema of pydantic as a structural schema of Kubernetes."""
     return _structural(schema, schema.get("$defs", {}))
 
 
@@ -108,10 +108,13 @@ def _structural(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Sc
         result["enum"] = [result.pop("const")]
     if result.get("type") == "integer":
         result["format"] = "int64"
-    if result.get("default", ...) in (None, []):  # absent says the same, and `kubectl describe` shows no empty headings
+    if result.get("default", ...) in (
+        None,
+        [],
+    ):  # an absent field means the same, and `kubectl describe` shows no empty headings
         del result["default"]
     if isinstance(result.get("default"), Mapping):
-        result["default"] = {}  # the API server fills in the fields' own defaults
+        result["default"] = {}  # the API server adds the defaults of the fields
     for key in ("items", "additionalProperties"):
         if isinstance(schema.get(key), Mapping):
             result[key] = _structural(schema[key], definitions)
@@ -121,7 +124,7 @@ def _structural(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Sc
 
 
 def _resolved(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema without references and without `X | None`: Kubernetes leaves out what is not set."""
+    """The schema without references and without `X | None`: in the Kubernetes API a field that is not set is absent."""
     if "$ref" in schema:
         own = {key: value for key, value in schema.items() if key != "$ref"}
         return _resolved({**definitions[schema["$ref"].removeprefix("#/$defs/")], **own}, definitions)

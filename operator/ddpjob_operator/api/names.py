@@ -1,7 +1,7 @@
-"""Every name that a DDPJob shows to the outside: group, labels, annotations, condition types, reasons.
+"""The names of the public interface of a DDPJob: group, labels, annotations, condition types, reasons.
 
-Each stands once, with one sentence. What pods and operator share (variables, exit codes, the progress prefix) stands in
-`ddpjob_ranks.contract` and is re-exported here as `contract`.
+Each name is defined once, with one sentence. Names that pods and operator share (variables, exit codes, the progress
+prefix) are defined in `ddpjob_ranks.contract`, which this module exports as `contract`.
 """
 
 from enum import StrEnum
@@ -19,17 +19,17 @@ PLURAL: Final = "ddpjobs"
 MANAGER: Final = "ddpjob-operator"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 
-#: Name of the job, for people and for `kubectl -l`.
+#: Name of the job, for selectors of `kubectl`.
 LABEL_JOB: Final = "ddpjob.dev/job"
-#: uid of the job object, which a re-created job of the same name does not share.
+#: uid of the job object, which differs from that of an earlier job of the same name.
 LABEL_JOB_UID: Final = "ddpjob.dev/job-uid"
-#: Attempt that a pod belongs to, from 1.
+#: Number of the attempt that a pod belongs to, from 1.
 LABEL_ATTEMPT: Final = "ddpjob.dev/attempt"
 #: Node rank of a pod, from 0.
 LABEL_RANK: Final = "ddpjob.dev/rank"
 #: Prefix of labels and annotations that a user's template may not set.
 RESERVED_PREFIX: Final = "ddpjob.dev/"
-#: Hash of the part of the spec that a pod was rendered from.
+#: Hash of the fields of the spec that the pod was rendered from.
 ANNOTATION_SPEC_HASH: Final = "ddpjob.dev/spec-hash"
 
 #: Name of the container that runs the program, in every pod.
@@ -68,7 +68,7 @@ RESERVED_VARIABLES: Final = (
 
 
 class Phase(StrEnum):
-    """Where a job stands, in one word for people; programs read the conditions."""
+    """The phase of a job, as a summary for people. Programs read the conditions."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -79,66 +79,66 @@ class Phase(StrEnum):
 
 
 class ConditionType(StrEnum):
-    """The conditions of a job; each is True, False or absent (never was)."""
+    """The conditions of a job. Each is True or False, or absent if it was never true."""
 
     #: All pods of the current attempt exist.
     CREATED = "Created"
     #: All pods of the current attempt run.
     RUNNING = "Running"
-    #: The gang is being stopped and started again.
+    #: The pods are being stopped, and the next attempt starts.
     RESTARTING = "Restarting"
-    #: The job is suspended and none of its pods is wanted.
+    #: The job is suspended and has no pods.
     SUSPENDED = "Suspended"
-    #: The operator cannot act on the job, whose pods stay as they are, until somebody changes something.
+    #: The operator cannot act on the job until somebody changes something. Its pods stay as they are.
     STALLED = "Stalled"
     #: Terminal: every rank ended with exit code 0.
     SUCCEEDED = "Succeeded"
-    #: Terminal: the job will not be tried again.
+    #: Terminal: there is no further attempt.
     FAILED = "Failed"
 
 
 class Reason(StrEnum):
-    """The closed list of reasons in status and conditions."""
+    """All reasons in status and conditions."""
 
-    # What a job is doing or waits for.
+    # What the job does or waits for.
     CREATING = "Creating"  # Pods are being created.
-    UNSCHEDULABLE = "Unschedulable"  # The scheduler finds no place for a pod.
-    QUOTA_EXCEEDED = "QuotaExceeded"  # A quota of the namespace has no room for a pod.
-    POD_REJECTED = "PodRejected"  # The API server refuses a pod: admission, or a mistake in the template.
+    UNSCHEDULABLE = "Unschedulable"  # The scheduler finds no node for a pod.
+    QUOTA_EXCEEDED = "QuotaExceeded"  # A ResourceQuota of the namespace is used up.
+    POD_REJECTED = "PodRejected"  # The API server refuses a pod, by admission or for a mistake in the template.
     IMAGE_PULL = "ImagePull"  # An image cannot be pulled.
-    CONTAINER_CONFIG = "ContainerConfig"  # A container cannot be made: missing Secret, ConfigMap, volume or the like.
-    STARTING = "Starting"  # Pods have a node and are not all running yet.
-    STOPPING = "Stopping"  # Old pods are being stopped; nothing new starts before.
-    TERMINATING_TOO_LONG = "TerminatingTooLong"  # An old pod outlives its grace on a node that is not known to be lost.
-    BACKING_OFF = "BackingOff"  # The gang failed several times in a row and waits before it starts again.
+    CONTAINER_CONFIG = "ContainerConfig"  # A container cannot be created, for example because a Secret is missing.
+    STARTING = "Starting"  # All pods have nodes, and not all run yet.
+    STOPPING = "Stopping"  # Pods of an earlier attempt are being stopped before new pods start.
+    TERMINATING_TOO_LONG = "TerminatingTooLong"  # A pod exceeds its grace period on a node that may be alive.
+    BACKING_OFF = "BackingOff"  # After several failures in a row the next attempt is delayed.
     RUNNING = "Running"  # All ranks run.
-    FINISHING = "Finishing"  # Some ranks ended well while others run on.
+    FINISHING = "Finishing"  # Some ranks have succeeded while others still run.
     SUSPENDED = "Suspended"  # spec.suspend is set.
     SUCCEEDED = "Succeeded"  # All ranks ended with exit code 0.
 
     # Why an attempt ended; `core/failure/classes.py` says how each is recognised and what follows.
     PROGRAM_ERROR = "ProgramError"  # A rank's program ended with a non-zero exit code.
     BAD_COMMAND = "BadCommand"  # The program could not be started.
-    BAD_CONFIG = "BadConfig"  # The trainer refused its configuration; another attempt would end the same.
-    OUT_OF_MEMORY = "OutOfMemory"  # A rank ran out of memory, of the container or of the GPU.
-    KILLED = "Killed"  # A rank died of a signal.
+    BAD_CONFIG = "BadConfig"  # The trainer refused its configuration.
+    OUT_OF_MEMORY = "OutOfMemory"  # A rank used up the memory of its container or GPU.
+    KILLED = "Killed"  # A signal killed a rank.
     COLLECTIVE_TIMEOUT = "CollectiveTimeout"  # A collective timed out and no other cause is known.
-    COLLECTIVE_ERROR = "CollectiveError"  # Ranks lost the connection to each other and no other cause is known.
+    COLLECTIVE_ERROR = "CollectiveError"  # Ranks lost their connections to each other and no other cause is known.
     HUNG = "Hung"  # Training made no progress for too long.
-    START_DEADLINE = "StartDeadline"  # The pods had nodes and did not all run in time.
-    FINISH_DEADLINE = "FinishDeadline"  # Some ranks ended well and the others did not end in time.
-    POD_DELETED = "PodDeleted"  # Somebody deleted a pod.
+    START_DEADLINE = "StartDeadline"  # Not all pods ran within deadlines.startSeconds.
+    FINISH_DEADLINE = "FinishDeadline"  # Not all ranks ended within deadlines.finishSeconds.
+    POD_DELETED = "PodDeleted"  # Somebody other than the operator deleted a pod.
     EVICTED = "Evicted"  # A pod was evicted.
-    PREEMPTED = "Preempted"  # A pod made room for one of higher priority.
+    PREEMPTED = "Preempted"  # A pod was preempted by one of higher priority.
     NODE_DRAINED = "NodeDrained"  # A node was drained or shut down.
     NODE_LOST = "NodeLost"  # A node stopped answering.
-    POD_DISRUPTED = "PodDisrupted"  # The cluster took a pod away for another reason.
-    GANG_GIVEN_BACK = "GangGivenBack"  # A gang with a place for some of its pods only gave those back.
+    POD_DISRUPTED = "PodDisrupted"  # The cluster removed a pod for another reason.
+    GANG_GIVEN_BACK = "GangGivenBack"  # Only some of the pods found nodes, and they were released.
     STOPPED_WITH_CHECKPOINT = "StoppedWithCheckpoint"  # The program saved its work and stopped on request.
-    SPEC_CHANGED = "SpecChanged"  # The pods no longer match the spec, which was edited while suspended.
+    SPEC_CHANGED = "SpecChanged"  # The spec was edited while the job was suspended.
 
-    # Why a job ended for good, beside the reasons above.
-    INVALID_SPEC = "InvalidSpec"  # The spec cannot be run.
-    QUEUE_DEADLINE = "QueueDeadline"  # The gang found no place in time.
-    ACTIVE_DEADLINE = "ActiveDeadline"  # The job was active for longer than allowed.
-    TOO_MANY_INFRASTRUCTURE_RESTARTS = "TooManyInfrastructureRestarts"  # Uncounted restarts are bounded, too.
+    # Why a job failed, in addition to the reasons above.
+    INVALID_SPEC = "InvalidSpec"  # This release cannot read the spec.
+    QUEUE_DEADLINE = "QueueDeadline"  # Not all pods found nodes within deadlines.queueSeconds.
+    ACTIVE_DEADLINE = "ActiveDeadline"  # The job exceeded deadlines.activeSeconds.
+    TOO_MANY_INFRASTRUCTURE_RESTARTS = "TooManyInfrastructureRestarts"  # Too many restarts that do not count.

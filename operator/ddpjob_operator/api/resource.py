@@ -1,4 +1,4 @@
-"""The base of everything that stands in a DDPJob: camelCase outside, snake_case inside, frozen, nothing unknown."""
+"""The base class of all parts of a DDPJob: camelCase in the API, snake_case in Python, frozen, no unknown fields."""
 
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -8,12 +8,12 @@ from pydantic_core import CoreSchema
 
 
 class Rule(NamedTuple):
-    """A condition on a part of the resource that joins several fields."""
+    """A validation rule that concerns several fields of a part of the resource."""
 
     expression: str
     """CEL that must be true; the API server evaluates it."""
     message: str
-    """What the user reads when it is not."""
+    """What the user reads if it is not."""
 
 
 class Resource(BaseModel):
@@ -27,7 +27,7 @@ class Resource(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """The JSON schema with the rules, and with the mark of parts that hand on what they do not declare."""
+        """The JSON schema with the rules, and for an OpenResource with the mark that keeps unknown fields."""
         schema = handler.resolve_ref_schema(handler(core_schema))
         if cls.cel_rules:
             schema["x-kubernetes-validations"] = [{"rule": r.expression, "message": r.message} for r in cls.cel_rules]
@@ -37,10 +37,10 @@ class Resource(BaseModel):
 
 
 class OpenResource(Resource):
-    """A part that declares only what rules need and hands everything else on as it is."""
+    """A part that declares only the fields that rules refer to and keeps all others unchanged."""
 
     model_config = ConfigDict(extra="allow")
 
 
-#: A piece of the Kubernetes API that is handed on as it is; the API server checks it when the pod is created.
+#: A part of the Kubernetes API that is passed on unchanged. The API server validates it when the pod is created.
 Opaque = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]

@@ -1,7 +1,7 @@
-"""What a user asks for: `spec` of a DDPJob. The one source of the CRD, the README's table and the defaults.
+"""The `spec` of a DDPJob: what a user asks for. The CRD, the README's table and the defaults are generated from it.
 
-Rules that join fields are CEL (`rules`), so that the API server refuses a bad job at apply and nobody needs a webhook.
-They (`cel_rules`) are written beside the model they guard; `api/crd.py` puts them into the schema.
+Rules that concern several fields are CEL expressions (`cel_rules`), so that the API server refuses an invalid job at
+apply without a webhook. Each is defined in the model that it validates; `api/crd.py` writes it into the schema.
 """
 
 from enum import StrEnum
@@ -18,7 +18,7 @@ _RESERVED = "[" + ", ".join(f"'{name}'" for name in RESERVED_VARIABLES) + "]"
 _Argument = Annotated[str, Field(max_length=8192)]
 _Quantity = Annotated[int | str, Field(json_schema_extra={"x-kubernetes-int-or-string": True})]
 _Quantities = Annotated[dict[str, _Quantity], Field(max_length=32)]
-#: A list whose items the API server tells apart by name: no name twice.
+#: A list of items with unique names; the API server enforces it.
 _UNIQUE_NAMES: dict[str, Any] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
 _ExitCode = Annotated[int, Field(ge=1, le=255)]
 
@@ -29,46 +29,48 @@ class EnvVar(Resource):
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             f"!(self.name in {_RESERVED})",
-            "this variable is set by the operator for every rank and cannot be overridden: choose another name",
+            "the operator sets this variable for every rank, and it cannot be overridden: choose another name",
         ),
         Rule("!(has(self.value) && has(self.valueFrom))", "set either value or valueFrom, not both"),
     )
 
     name: str = Field(min_length=1, max_length=256, description="Name of the variable.")
-    value: str | None = Field(default=None, max_length=32768, description="Its value.")
-    value_from: Opaque | None = Field(default=None, description="Where the value comes from, as in a pod.")
+    value: str | None = Field(default=None, max_length=32768, description="Value of the variable.")
+    value_from: Opaque | None = Field(default=None, description="Source of the value, as in a pod.")
 
 
 class Resources(Resource):
-    """Requests and limits of each pod's main container. GPUs are added from `gpusPerNode`."""
+    """Requests and limits of each pod's main container. The operator adds GPUs from `gpusPerNode`."""
 
-    requests: _Quantities | None = Field(default=None, description="As in a pod.")
-    limits: _Quantities | None = Field(default=None, description="As in a pod.")
+    requests: _Quantities | None = Field(default=None, description="Resource requests, as in a pod.")
+    limits: _Quantities | None = Field(default=None, description="Resource limits, as in a pod.")
 
 
 _Volume = Annotated[Opaque, Field(min_length=1)]
 
 
 class Data(Resource):
-    """Where the training data lies."""
+    """The volume with the training data."""
 
-    volume: _Volume = Field(description=f"Any pod VolumeSource, mounted read-only at {contract.DATA_DIR}.")
+    volume: _Volume = Field(description=f"Any VolumeSource of a pod. It is mounted read-only at {contract.DATA_DIR}.")
 
 
 class Checkpoint(Resource):
-    """Where checkpoints are kept. Without it a restart begins at step 0."""
+    """The volume for checkpoints. Without it, training starts again at step 0 after a restart."""
 
-    volume: _Volume = Field(description=f"Any pod VolumeSource, mounted at {contract.CHECKPOINT_DIR}.")
+    volume: _Volume = Field(
+        description=f"Any VolumeSource of a pod. It is mounted at {contract.CHECKPOINT_DIR} in all pods."
+    )
     every_steps: int | None = Field(
         default=None,
         ge=1,
         le=1_000_000_000,
-        description="Steps between two checkpoints of the built-in trainer, beside the one at each epoch's end.",
+        description="Number of steps between two checkpoints of the built-in trainer, which also saves at the end of each epoch.",
     )
 
 
 class RestartAction(StrEnum):
-    """What a restart rule does; `Ignore` has batch/v1's meaning."""
+    """What a restart rule does. `Ignore` means the same as in batch/v1."""
 
     FAIL = "Fail"
     RESTART = "Restart"
@@ -81,34 +83,39 @@ class RestartRule(Resource):
     exit_codes: list[_ExitCode] = Field(
         min_length=1,
         max_length=64,
-        description="Exit codes that the rule is for, 1 to 255.",
+        description="Exit codes that the rule applies to, from 1 to 255.",
         json_schema_extra={"x-kubernetes-list-type": "set"},
     )
     action: RestartAction = Field(
-        description="Fail ends the job. Restart restarts the gang and counts. Ignore restarts and does not count."
+        description="Fail ends the job. Restart restarts all pods and counts the restart. Ignore restarts all pods without counting it."
     )
 
 
 class Restart(Resource):
-    """How often the gang is started again after a failure."""
+    """How often the pods are restarted after a failure. All pods are restarted together."""
 
     max_restarts: int = Field(
-        default=3, ge=0, le=1000, description="Counted restarts within the window before the job fails."
+        default=3,
+        ge=0,
+        le=1000,
+        description="Number of counted restarts within windowSeconds after which the next failure ends the job.",
     )
     window_seconds: int = Field(
-        default=3600, ge=60, le=31_536_000, description="Length of the sliding window in which restarts count."
+        default=3600, ge=60, le=31_536_000, description="Length of the sliding window in which restarts are counted."
     )
     keep_attempts: int = Field(
-        default=2, ge=0, le=20, description="Past attempts whose failed pods are kept, with their logs."
+        default=2, ge=0, le=20, description="Number of past attempts whose failed pods are kept, with their logs."
     )
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "!has(self.rules) || self.rules.all(r, r.exitCodes.all(c, self.rules.exists_one(q, c in q.exitCodes)))",
-            "an exit code stands in two rules, and the second would never match: remove it from one",
+            "an exit code is listed in two rules, and the second would never match: remove it from one of them",
         ),
     )
 
-    rules: list[RestartRule] = Field(default=[], max_length=20, description="Rules by exit code; the first match wins.")
+    rules: list[RestartRule] = Field(
+        default=[], max_length=20, description="What to do for certain exit codes. The first rule that matches applies."
+    )
 
 
 class SecurityProfile(StrEnum):
@@ -119,40 +126,50 @@ class SecurityProfile(StrEnum):
 
 
 class Deadlines(Resource):
-    """Limits on waiting. Each has a clock of its own; none runs while the job is suspended."""
+    """Time limits of the job. None of them runs while the job is suspended."""
 
     queue_seconds: int | None = Field(
-        default=None, ge=1, le=31_536_000, description="Longest wait for a place on nodes. No limit unless set."
+        default=None,
+        ge=1,
+        le=31_536_000,
+        description="Longest time to wait for nodes for all pods. Not limited by default.",
     )
     start_seconds: int = Field(
-        default=600, ge=1, le=31_536_000, description="Longest time from all pods scheduled to all running."
+        default=600,
+        ge=1,
+        le=31_536_000,
+        description="Longest time from the moment all pods have nodes until all pods run.",
     )
     hang_seconds: int = Field(
         default=900,
         ge=1,
         le=31_536_000,
-        description="Longest time without progress, once a progress line was printed (the built-in trainer: also without"
-        " one, startSeconds longer); three times as long while rank 0 says that it evaluates or writes a checkpoint.",
+        description="Longest time without progress. It applies once rank 0 has printed a progress line, and to the built-in"
+        " trainer from the start, with startSeconds added until the first line. It is three times as long while rank 0"
+        " reports that it evaluates or writes a checkpoint.",
     )
     finish_seconds: int = Field(
-        default=3600, ge=1, le=31_536_000, description="Longest time from the first rank's success to the last one's."
+        default=3600,
+        ge=1,
+        le=31_536_000,
+        description="Longest time from the success of the first rank to that of the last.",
     )
     active_seconds: int | None = Field(
         default=None,
         ge=1,
         le=315_360_000,
-        description="Longest time neither queued nor suspended, over all attempts. No limit unless set.",
+        description="Longest time of the job over all attempts, without waiting for nodes and suspension. Not limited by default.",
     )
 
 
 class TemplateEnvVar(OpenResource):
-    """A variable of the overlay's containers."""
+    """An environment variable of a container of the template."""
 
     name: str = Field(min_length=1, max_length=256, description="Name of the variable.")
 
 
 class TemplateContainer(OpenResource):
-    """A container of the overlay. Declared only as far as rules need; the rest is handed on to the pod."""
+    """A container of the template. Only fields that rules refer to are declared; all others are passed to the pod."""
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -160,19 +177,23 @@ class TemplateContainer(OpenResource):
             "env sets a variable that the operator sets for every rank (such as RANK or MASTER_ADDR): choose another name",
         ),
     )
-    name: str = Field(min_length=1, max_length=63, description="`trainer` is the container that runs the program.")
+    name: str = Field(
+        min_length=1,
+        max_length=63,
+        description="Name of the container. `trainer` is the container that runs the program.",
+    )
     env: Annotated[list[TemplateEnvVar], Field(max_length=128)] | None = Field(
-        default=None, description="As in a pod; the names the operator sets are refused."
+        default=None, description="Environment variables, as in a pod. Variables that the operator sets are refused."
     )
 
 
 class TemplatePodSpec(OpenResource):
-    """The overlay on the pod's spec: merged over what the operator renders, lists by name, the user wins."""
+    """The part of the template that is merged into the pod's spec. Lists merge by name, and the template takes precedence."""
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             f"!has(self.initContainers) || self.initContainers.all(c, c.name != '{MAIN_CONTAINER}')",
-            f"an init container is named {MAIN_CONTAINER}, which is the container that runs the program: rename it",
+            f"an init container is named {MAIN_CONTAINER}, which is the name of the container that runs the program: rename it",
         ),
     )
 
@@ -180,46 +201,51 @@ class TemplatePodSpec(OpenResource):
         default=None,
         ge=1,
         le=86_400,
-        description="Time to save work after SIGTERM; with 0 a pod's object would go while its processes live on.",
+        description="Seconds between SIGTERM and SIGKILL, in which programs can save their work. 0 is refused, because the pod's"
+        " object would then be deleted while its processes still run.",
     )
     restart_policy: Literal["Never"] | None = Field(
-        default=None, description="Never: the operator restarts the gang, the kubelet restarts nothing."
+        default=None, description="Only Never is allowed, because the operator restarts all pods together."
     )
     containers: Annotated[list[TemplateContainer], Field(max_length=16)] | None = Field(
         default=None,
-        description="Overlay on the main container (by the name `trainer`), and further containers.",
+        description="Settings of the main container, which has the name `trainer`, and additional containers.",
         json_schema_extra=_UNIQUE_NAMES,
     )
     init_containers: Annotated[list[TemplateContainer], Field(max_length=16)] | None = Field(
-        default=None, description="As in a pod.", json_schema_extra=_UNIQUE_NAMES
+        default=None, description="Init containers, as in a pod.", json_schema_extra=_UNIQUE_NAMES
     )
 
 
 class TemplateMetadata(Resource):
-    """Labels and annotations added to every pod."""
+    """Labels and annotations that are added to every pod."""
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             f"!has(self.labels) || self.labels.all(k, !k.startsWith('{RESERVED_PREFIX}'))",
-            f"labels under {RESERVED_PREFIX} belong to the operator: choose another prefix",
+            f"labels with the prefix {RESERVED_PREFIX} are reserved for the operator: choose another prefix",
         ),
         Rule(
             f"!has(self.annotations) || self.annotations.all(k, !k.startsWith('{RESERVED_PREFIX}'))",
-            f"annotations under {RESERVED_PREFIX} belong to the operator: choose another prefix",
+            f"annotations with the prefix {RESERVED_PREFIX} are reserved for the operator: choose another prefix",
         ),
     )
 
-    labels: Annotated[dict[str, str], Field(max_length=64)] | None = Field(default=None, description="As in a pod.")
+    labels: Annotated[dict[str, str], Field(max_length=64)] | None = Field(
+        default=None, description="Labels that are added to every pod."
+    )
     annotations: Annotated[dict[str, str], Field(max_length=64)] | None = Field(
-        default=None, description="As in a pod."
+        default=None, description="Annotations that are added to every pod."
     )
 
 
 class Template(Resource):
-    """An overlay on every pod."""
+    """Settings that are merged into every pod."""
 
-    metadata: TemplateMetadata | None = Field(default=None, description="Labels and annotations.")
-    spec: TemplatePodSpec | None = Field(default=None, description="Any part of a pod's spec.")
+    metadata: TemplateMetadata | None = Field(
+        default=None, description="Labels and annotations that are added to every pod."
+    )
+    spec: TemplatePodSpec | None = Field(default=None, description="Any part of a PodSpec.")
 
 
 def _unchanged(field: str) -> str:
@@ -230,7 +256,7 @@ _PROCESSES = "(has(self.processesPerNode) ? self.processesPerNode : (self.gpusPe
 _LAUNCHER_MODULES = (
     "['torch.distributed.run', 'torch.distributed.launch', 'accelerate.commands.launch', 'ddpjob_trainer']"
 )
-#: What defines the shape and the program of a job. Pods are rendered from these fields, and their hash covers them.
+#: The fields that pods are rendered from. The hash on each pod covers them.
 SHAPE_FIELDS = (
     "nodes",
     "gpusPerNode",
@@ -250,20 +276,20 @@ SHAPE_FIELDS = (
 
 
 class DDPJobSpec(Resource):
-    """What to run, on how many nodes, and what to do when something goes wrong."""
+    """What to run, on how many nodes, and how to handle failures."""
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "has(self.trainer) != has(self.command)",
-            "set exactly one of trainer (the built-in trainer) and command (your own program)",
+            "set exactly one of trainer (runs the built-in trainer) and command (runs your own program)",
         ),
         Rule(
             "self.gpusPerNode == 0 || !has(self.processesPerNode) || self.processesPerNode == self.gpusPerNode",
-            "processesPerNode must equal gpusPerNode, since each process has one GPU: leave processesPerNode out or change one of them",
+            "processesPerNode must equal gpusPerNode, because each process uses one GPU: omit processesPerNode or change one of them",
         ),
         Rule(
             "!has(self.command) || self.command[0].size() > 0",
-            "command begins with an empty string: its first item is the program to start",
+            "the first item of command is empty: it must be the program to start",
         ),
         Rule(
             f"!has(self.command) || {_PROCESSES} == 1 || !self.command[0].matches('^(.*/)?python[0-9.]*t?$')"
@@ -274,90 +300,101 @@ class DDPJobSpec(Resource):
         Rule(
             "!has(self.resources) || ((!has(self.resources.limits) || !(self.gpuResource in self.resources.limits))"
             " && (!has(self.resources.requests) || !(self.gpuResource in self.resources.requests)))",
-            "resources names the GPU resource too: set the number of GPUs in gpusPerNode alone",
+            "resources must not list the GPU resource: set the number of GPUs in gpusPerNode only",
         ),
         Rule(
             "!has(self.checkpoint) || !has(self.checkpoint.everySteps) || (has(self.trainer)"
             " && self.trainer.checkpointEverySteps == 0)",
-            "checkpoint.everySteps is for the built-in trainer and says the same as trainer.checkpointEverySteps: set one of them",
+            "checkpoint.everySteps applies to the built-in trainer only and means the same as trainer.checkpointEverySteps: set one of them",
         ),
         Rule(
             "(self.suspend && oldSelf.suspend) || (" + " && ".join(f"({_unchanged(f)})" for f in SHAPE_FIELDS) + ")",
-            "shape and program ("
+            "the fields that pods are created from ("
             + ", ".join(SHAPE_FIELDS)
             + ") can change only while the job is suspended: set suspend to"
-            " true first, then edit, then set it to false",
+            " true, then edit the job, then set suspend to false",
         ),
     )
 
-    nodes: int = Field(default=1, ge=1, le=MAX_NODES, description="Number of pods, one per node.")
-    gpus_per_node: int = Field(default=0, ge=0, le=64, description="GPUs of each pod; 0 trains on CPUs.")
+    nodes: int = Field(default=1, ge=1, le=MAX_NODES, description="Number of nodes. Each node runs one pod of the job.")
+    gpus_per_node: int = Field(
+        default=0, ge=0, le=64, description="Number of GPUs of each pod. With 0 the job trains on CPUs."
+    )
     gpu_resource: str = Field(
         default="nvidia.com/gpu",
         max_length=253,
         pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$",
-        description="Extended resource that stands for a GPU.",
+        description="Name of the extended resource that is requested for GPUs.",
     )
     processes_per_node: int | None = Field(
-        default=None, ge=1, le=256, description="Ranks of each pod. Default: gpusPerNode, or 1 on CPUs."
+        default=None, ge=1, le=256, description="Number of ranks of each pod. Defaults to gpusPerNode, or to 1 on CPUs."
     )
     master_port: int = Field(
         default=contract.DEFAULT_MASTER_PORT,
         ge=1024,
         le=65535,
-        description="Port on which rank 0 waits for the others; below 1024 needs root.",
+        description="Port on which rank 0 accepts the connections of the other ranks.",
     )
     image: str | None = Field(
         default=None,
         min_length=1,
         max_length=1024,
         pattern=r"^\S+$",
-        description="Image of every pod. Default: the operator's trainer image, kept for the life of the job.",
+        description="Image of every pod. Defaults to the trainer image of the operator, which does not change during the job.",
     )
     trainer: TrainerConfig | None = Field(
-        default=None, description="Run the built-in trainer with this configuration; excludes command."
+        default=None, description="Runs the built-in trainer with this configuration. Mutually exclusive with command."
     )
     command: Annotated[list[_Argument], Field(min_length=1, max_length=256)] | None = Field(
-        default=None, description="Run this program in every pod, without a shell; excludes trainer."
+        default=None, description="Runs this program in every pod, without a shell. Mutually exclusive with trainer."
     )
     env: list[EnvVar] = Field(
         default=[],
         max_length=128,
-        description="Further environment variables of every rank.",
+        description="Additional environment variables of every rank.",
         json_schema_extra=_UNIQUE_NAMES,
     )
-    resources: Resources | None = Field(default=None, description="Requests and limits of every pod.")
-    data: Data | None = Field(default=None, description="Training data.")
-    checkpoint: Checkpoint | None = Field(default=None, description="Checkpoints.")
+    resources: Resources | None = Field(default=None, description="Resource requests and limits of every pod.")
+    data: Data | None = Field(default=None, description="Volume with the training data.")
+    checkpoint: Checkpoint | None = Field(
+        default=None, description="Volume for checkpoints. Without it, training starts again at step 0 after a restart."
+    )
     security_profile: SecurityProfile = Field(
         default=SecurityProfile.RESTRICTED,
-        description="What the pods may do, named for the levels of the Pod Security Standards. restricted: user 65532, no"
-        " capabilities. baseline: the image's own user, which may be root, and the container runtime's default capabilities.",
+        description="Level of the Pod Security Standards that the pods comply with. restricted: the containers run as user 65532"
+        " without capabilities. baseline: they run as the image's user, which may be root, with the default capabilities of"
+        " the container runtime.",
     )
-    restart: Restart = Field(default=Restart(), description="Restarts of the gang.")
-    deadlines: Deadlines = Field(default=Deadlines(), description="Limits on waiting.")
+    restart: Restart = Field(default=Restart(), description="Restarts after failures. All pods are restarted together.")
+    deadlines: Deadlines = Field(default=Deadlines(), description="Time limits of the job.")
     suspend: bool = Field(
-        default=False, description="Stop all pods, with time to save, and start none until this is false again."
+        default=False,
+        description="Stops all pods, which have their grace period to save their work. The job continues once this is false again.",
     )
     ttl_seconds_after_finished: int | None = Field(
-        default=None, ge=0, le=315_360_000, description="Delete the job this long after its end. Never unless set."
+        default=None,
+        ge=0,
+        le=315_360_000,
+        description="Deletes the job this many seconds after its end. Not deleted by default.",
     )
-    template: Template | None = Field(default=None, description="Overlay on every pod.")
+    template: Template | None = Field(
+        default=None, description="Settings that are merged into every pod; they take precedence over the operator's."
+    )
 
     @property
     def processes(self) -> int:
-        """Ranks of each pod, with the default applied."""
+        """Number of ranks of each pod, with the default applied."""
         return self.processes_per_node or self.gpus_per_node or 1
 
     @property
     def world_size(self) -> int:
-        """Ranks of the whole job."""
+        """Number of ranks of the whole job."""
         return self.nodes * self.processes
 
     def shape(self) -> dict[str, Any]:
-        """The fields that pods are rendered from, as plain JSON values.
+        """The fields that pods are rendered from, as JSON values.
 
-        Defaults are left out: a release that adds a field must not make every running job look edited.
+        Defaults are omitted, so that running jobs do not look edited to a release that adds a field.
         """
         values = self.model_dump(by_alias=True, mode="json", exclude_unset=True, exclude_defaults=True)
         return {field: values[field] for field in SHAPE_FIELDS if field in values}

@@ -1,8 +1,8 @@
-"""What the operator says of a job: `status` of a DDPJob.
+"""The `status` of a DDPJob, as the operator writes it.
 
-It is also the operator's memory: `plan` reads its clocks and counters from here and from pods, never from the process.
-Times are RFC 3339 in UTC with whole seconds. Phases and reasons are text here, so that an operator can read the status
-that a newer one left; `names.py` holds the closed lists.
+The status is also the operator's memory: `plan` reads all clocks and counters from it and from pods, never from the
+process. Times are RFC 3339 in UTC with whole seconds. Phases and reasons are plain strings here, so that an operator can
+read a status that a newer release wrote; `names.py` defines their values.
 """
 
 from collections.abc import Mapping
@@ -17,113 +17,141 @@ Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 
 
 class Condition(Resource):
-    """One condition, as everywhere in Kubernetes."""
+    """A condition with the meaning that conditions have in the Kubernetes API."""
 
-    type: str = Field(description="What it is about.")
-    status: str = Field(description="True or False.")
-    reason: str = Field(description="One word from the closed list.")
-    message: str = Field(default="", description="One sentence.")
-    last_transition_time: Time = Field(description="When status changed last.")
-    observed_generation: int = Field(default=0, description="metadata.generation that it was made for.")
+    type: str = Field(description="Type of the condition.")
+    status: str = Field(description="Whether the condition holds: True or False.")
+    reason: str = Field(description="Reason of the last transition, in CamelCase.")
+    message: str = Field(default="", description="Explanation of the reason in one sentence.")
+    last_transition_time: Time = Field(description="Time at which the condition's status last changed.")
+    observed_generation: int = Field(default=0, description="metadata.generation for which the condition was set.")
 
 
 class Restarts(Resource):
-    """Restarts so far."""
+    """Restarts of the job so far."""
 
-    counted: int = Field(default=0, description="Restarts that count against maxRestarts, over the job's life.")
-    infrastructure: int = Field(
-        default=0, description="Restarts that do not count: lost nodes, evictions and the like."
+    counted: int = Field(
+        default=0, description="Restarts over the job's lifetime that count against restart.maxRestarts."
     )
-    counted_times: list[Time] = Field(default=[], description="When the counted restarts of the window happened.")
+    infrastructure: int = Field(
+        default=0,
+        description="Restarts that do not count, because the cluster caused them: lost nodes, evictions and preemptions.",
+    )
+    counted_times: list[Time] = Field(
+        default=[], description="Times of the counted restarts within the current window."
+    )
     in_a_row: int = Field(
-        default=0, description="Failures since an attempt last ran well; the back-off grows with them."
+        default=0,
+        description="Consecutive failures without a healthy attempt between them. The back-off delay grows with them.",
     )
 
 
 class TimeSpent(Resource):
-    """Where the job's time went, suspension apart. Training that a failure threw away is lost, not training."""
+    """How the job spent its time, excluding suspension. Training that a failure discarded counts as lost."""
 
-    queued_seconds: int = Field(default=0, description="Waiting for a place on nodes.")
-    starting_seconds: int = Field(default=0, description="On nodes, with ranks that do not run yet.")
-    training_seconds: int = Field(default=0, description="All ranks running, and the work kept.")
-    lost_seconds: int = Field(
-        default=0, description="Work that failures threw away, and stopping and waiting between attempts."
+    queued_seconds: int = Field(default=0, description="Seconds in which the job waited for nodes.")
+    starting_seconds: int = Field(
+        default=0, description="Seconds in which all pods had nodes and not all ranks ran yet."
     )
-    goodput_percent: float | None = Field(default=None, description="Share of training in all of these.")
-    until: Time = Field(description="What came after is not told yet.")
+    training_seconds: int = Field(default=0, description="Seconds in which all ranks ran and whose work was not lost.")
+    lost_seconds: int = Field(
+        default=0,
+        description="Seconds of work that failures discarded, and of stopping pods and waiting between attempts.",
+    )
+    goodput_percent: float | None = Field(
+        default=None, description="trainingSeconds as a percentage of the sum of all four."
+    )
+    until: Time = Field(description="Time up to which these figures are accounted.")
 
 
 class Progress(Resource):
-    """Where training stands, from rank 0's progress line."""
+    """Progress of the training, read from rank 0's latest progress line."""
 
-    step: int = Field(description="Optimizer steps done.")
+    step: int = Field(description="Optimizer steps that are done.")
     total_steps: int | None = Field(default=None, description="Optimizer steps of the whole training.")
-    epoch: int | None = Field(default=None, description="Epoch in work, from 0.")
+    epoch: int | None = Field(default=None, description="Current epoch, counted from 0.")
     loss: float | None = Field(default=None, description="Latest training loss.")
-    samples_per_second: float | None = Field(default=None, description="Over all ranks.")
-    eta: str | None = Field(default=None, description="Estimated time to the end, for example 1h5m.")
+    samples_per_second: float | None = Field(default=None, description="Throughput of all ranks together.")
+    eta: str | None = Field(default=None, description="Estimated time until the end of the training, for example 1h5m.")
     checkpoint_step: int | None = Field(default=None, description="Step of the newest complete checkpoint.")
-    phase: str | None = Field(default=None, description="What rank 0 is doing.")
+    phase: str | None = Field(
+        default=None, description="What rank 0 is doing, for example train, evaluate or checkpoint."
+    )
 
 
 class Failure(Resource):
-    """Why an attempt ended, and where."""
+    """The failure that ended an attempt."""
 
-    attempt: int = Field(description="The attempt that ended.")
-    rank: int | None = Field(default=None, description="Node rank of the pod that is the cause.")
-    pod: str | None = Field(default=None, description="Its name.")
-    node: str | None = Field(default=None, description="The node it ran on.")
-    exit_code: int | None = Field(default=None, description="What the program's main process, or its worker, returned.")
-    signal: int | None = Field(default=None, description="The signal it died of.")
-    checkpoint_step: int | None = Field(default=None, description="Step saved, where it stopped with a checkpoint.")
-    reason: str = Field(description="The class of the failure.")
-    message: str = Field(default="", description="The program's own last words, or the cluster's.")
-    time: Time = Field(description="When the operator saw it.")
+    attempt: int = Field(description="Number of the attempt that ended.")
+    rank: int | None = Field(default=None, description="Node rank of the pod that caused the failure.")
+    pod: str | None = Field(default=None, description="Name of the pod that caused the failure.")
+    node: str | None = Field(default=None, description="Node on which that pod ran.")
+    exit_code: int | None = Field(
+        default=None, description="Exit code of the program, or of the worker that torchrun reports."
+    )
+    signal: int | None = Field(default=None, description="Number of the signal that killed the program.")
+    checkpoint_step: int | None = Field(
+        default=None, description="Step of the checkpoint that the program saved before it stopped on request."
+    )
+    reason: str = Field(description="Class of the failure.")
+    message: str = Field(default="", description="Error message of the program, or of the cluster.")
+    time: Time = Field(description="Time at which the operator recorded the failure.")
 
 
 class DDPJobStatus(Resource):
-    """Written by the operator alone."""
+    """The state of the job, as the operator observed it. Only the operator writes it."""
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "!has(oldSelf.attempt) || (has(self.attempt) && self.attempt >= oldSelf.attempt)",
-            "attempts only grow: a writer with an old view of the job must not take one back",
+            "status.attempt must not decrease: the writer has an outdated version of the job",
         ),
     )
 
-    phase: str | None = Field(default=None, description="Where the job stands, for people.")
-    reason: str | None = Field(default=None, description="Why, in one word from a closed list.")
-    message: str | None = Field(default=None, description="Why, in one sentence.")
+    phase: str | None = Field(
+        default=None, description="Phase of the job, as a summary for people. Programs should read the conditions."
+    )
+    reason: str | None = Field(default=None, description="Reason for the phase, in CamelCase.")
+    message: str | None = Field(default=None, description="Explanation of the phase in one sentence.")
     conditions: list[Condition] = Field(
         default=[],
-        description="Created, Running, Restarting, Suspended, Stalled, Succeeded, Failed.",
+        description="Conditions of the job: Created, Running, Restarting, Suspended, Stalled, Succeeded and Failed.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
-    observed_generation: int = Field(default=0, description="metadata.generation that this status is for.")
-    image: str | None = Field(default=None, description="The default image, pinned when the job first ran.")
-    attempt: int = Field(default=1, description="The current attempt, from 1.")
+    observed_generation: int = Field(default=0, description="metadata.generation that the operator has acted on.")
+    image: str | None = Field(
+        default=None, description="Image of the pods where spec.image is not set; fixed when the job first ran."
+    )
+    attempt: int = Field(default=1, description="Number of the current attempt, counted from 1.")
     ready: str | None = Field(default=None, description="Running pods of the current attempt, for example 3/4.")
-    restarts: Restarts = Field(default=Restarts(), description="Restarts so far.")
-    progress: Progress | None = Field(default=None, description="Where training stands.")
-    failure: Failure | None = Field(default=None, description="Why the latest attempt that failed ended.")
-    attempts: list[Failure] = Field(default=[], description="Past attempts, the latest ten.")
-    time: TimeSpent | None = Field(default=None, description="Where the time went.")
-    start_time: Time | None = Field(default=None, description="When the job was first acted on.")
-    completion_time: Time | None = Field(default=None, description="When it ended for good.")
+    restarts: Restarts = Field(default=Restarts(), description="Restarts of the job so far.")
+    progress: Progress | None = Field(default=None, description="Progress of the training.")
+    failure: Failure | None = Field(default=None, description="The most recent failure.")
+    attempts: list[Failure] = Field(default=[], description="Failures of the ten most recent attempts that failed.")
+    time: TimeSpent | None = Field(default=None, description="How the job spent its time.")
+    start_time: Time | None = Field(default=None, description="Time at which the operator first acted on the job.")
+    completion_time: Time | None = Field(default=None, description="Time at which the job succeeded or failed.")
     attempt_start_time: Time | None = Field(
-        default=None, description="When the current attempt's pods began to be created."
+        default=None, description="Time at which the operator began to create the current attempt's pods."
     )
-    retry_time: Time | None = Field(default=None, description="No pod of the current attempt is created before.")
+    retry_time: Time | None = Field(
+        default=None, description="Earliest time at which pods of the current attempt are created."
+    )
     queued_since: Time | None = Field(
-        default=None, description="When the gang began to wait for places; giving some back does not begin anew."
+        default=None,
+        description="Time at which the job began to wait for nodes. Releasing a partly scheduled gang does not reset it.",
     )
-    give_backs: int = Field(default=0, description="Times that a partly placed gang gave its places back in a row.")
-    scheduled_time: Time | None = Field(default=None, description="When all of them had a node.")
-    running_since: Time | None = Field(default=None, description="When all of them ran.")
+    give_backs: int = Field(default=0, description="How many times in a row a partly scheduled gang was released.")
+    scheduled_time: Time | None = Field(
+        default=None, description="Time from which all pods of the current attempt had a node."
+    )
+    running_since: Time | None = Field(default=None, description="Time from which all pods of the current attempt ran.")
     checkpoint_time: Time | None = Field(
-        default=None, description="When a new checkpoint of the current attempt was seen last."
+        default=None, description="Time at which the newest checkpoint of the current attempt was first reported."
     )
-    active_seconds_before: int = Field(default=0, description="Seconds on nodes in earlier attempts.")
+    active_seconds_before: int = Field(
+        default=0, description="Seconds that earlier attempts count toward deadlines.activeSeconds."
+    )
 
     def condition(self, type_: ConditionType) -> bool:
         """Whether a condition is True."""
@@ -131,11 +159,11 @@ class DDPJobStatus(Resource):
 
     @property
     def finished(self) -> bool:
-        """Whether the job has ended for good."""
+        """Whether the job has succeeded or failed."""
         return self.condition(ConditionType.SUCCEEDED) or self.condition(ConditionType.FAILED)
 
     def as_json(self) -> dict[str, Any]:
-        """The status as it stands in the API: what is None or an empty list is absent."""
+        """The status as JSON for the API, without fields that are None or an empty list."""
         return _without_empty_lists(self.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 

@@ -32,14 +32,14 @@ BAD_SPECS: list[tuple[str, Change, str]] = [
     ("more processes than GPUs", {"gpusPerNode": 4, "processesPerNode": 8}, "processesPerNode must equal gpusPerNode"),
     ("fewer processes than GPUs", {"gpusPerNode": 4, "processesPerNode": 2}, "processesPerNode must equal gpusPerNode"),
     ("GPU resource without a domain", {"gpuResource": "gpu"}, "spec.gpuResource in body should match"),
-    ("GPUs twice", {"resources": {"limits": {"nvidia.com/gpu": 1}}}, "set the number of GPUs in gpusPerNode alone"),
+    ("GPUs twice", {"resources": {"limits": {"nvidia.com/gpu": 1}}}, "set the number of GPUs in gpusPerNode only"),
     (
         "GPUs twice, of another vendor",
         {"gpuResource": "amd.com/gpu", "resources": {"requests": {"amd.com/gpu": "1"}}},
-        "set the number of GPUs in gpusPerNode alone",
+        "set the number of GPUs in gpusPerNode only",
     ),
     ("empty command", {"trainer": None, "command": []}, "spec.command in body should have at least 1 items"),
-    ("empty program", {"trainer": None, "command": ["", "x"]}, "its first item is the program to start"),
+    ("empty program", {"trainer": None, "command": ["", "x"]}, "it must be the program to start"),
     (
         "one python for many ranks",
         {"trainer": None, "command": ["python", "train.py"], "processesPerNode": 2},
@@ -59,7 +59,7 @@ BAD_SPECS: list[tuple[str, Change, str]] = [
     ("image with a space", {"image": "my image"}, "spec.image in body should match"),
     ("port of root", {"masterPort": 80}, "spec.masterPort in body should be greater than or equal to 1024"),
     ("port beyond all", {"masterPort": 70000}, "spec.masterPort in body should be less than or equal to 65535"),
-    ("reserved variable", {"env": [{"name": "RANK", "value": "0"}]}, "set by the operator for every rank"),
+    ("reserved variable", {"env": [{"name": "RANK", "value": "0"}]}, "the operator sets this variable for every rank"),
     ("reserved variable of torchrun", {"env": [{"name": "PET_NNODES", "value": "1"}]}, "choose another name"),
     ("the same variable twice", {"env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]}, "Duplicate value"),
     ("variable without a name", {"env": [{"name": "", "value": "1"}]}, "should be at least 1 chars long"),
@@ -94,7 +94,7 @@ BAD_SPECS: list[tuple[str, Change, str]] = [
     (
         "a code in two rules",
         {"restart": {"rules": [{"exitCodes": [3], "action": "Fail"}, {"exitCodes": [4, 3], "action": "Ignore"}]}},
-        "an exit code stands in two rules",
+        "an exit code is listed in two rules",
     ),
     ("unknown action", {"restart": {"rules": [{"exitCodes": [3], "action": "Panic"}]}}, "supported values"),
     ("deadline of nothing", {"deadlines": {"activeSeconds": 0}}, "greater than or equal to 1"),
@@ -106,7 +106,7 @@ BAD_SPECS: list[tuple[str, Change, str]] = [
     (
         "checkpoint interval for a program that is not ours",
         {**COMMAND, "checkpoint": {"volume": {"emptyDir": {}}, "everySteps": 10}},
-        "checkpoint.everySteps is for the built-in trainer",
+        "checkpoint.everySteps applies to the built-in trainer",
     ),
     (
         "checkpoint interval twice",
@@ -121,7 +121,7 @@ BAD_SPECS: list[tuple[str, Change, str]] = [
 BAD_NAMES = [
     ("too long for its children", "a" * 53, "longer than 52 characters"),
     ("begins with a digit", "1job", "must begin with a letter"),
-    ("holds a dot", "my.job", "must begin with a letter and hold only"),
+    ("holds a dot", "my.job", "must begin with a letter and contain only"),
 ]
 
 FORBIDDEN_EDITS: list[tuple[str, Change]] = [
@@ -233,5 +233,5 @@ def test_an_attempt_is_never_taken_back(ddpjob_crd: testbed.ControlPlane, namesp
     status = ["patch", "ddpjob", "job", "-n", namespace, "--subresource=status", "--type=merge", "-p"]
     ddpjob_crd.kubectl(*status, '{"status":{"attempt":3}}')
 
-    with pytest.raises(KubectlError, match="attempts only grow"):
+    with pytest.raises(KubectlError, match="must not decrease"):
         ddpjob_crd.kubectl(*status, '{"status":{"attempt":2}}')

@@ -51,23 +51,26 @@ def test_the_frame_of_the_job_is_checked(tmp_path: Path, changed: dict[str, obje
         ({"restart": {"max": 1}}, "spec.restart.max is no known field; expected one of: maxRestarts"),
         ({"env": [{"valu": "1", "name": "A"}]}, "spec.env.0.valu is no known field; expected one of: name, value"),
         ({"env": [{"value": "1"}]}, "spec.env.0.name is missing"),
-        ({"env": [{"name": "RANK", "value": "1"}]}, "spec.env[0]: this variable is set by the operator"),
+        ({"env": [{"name": "RANK", "value": "1"}]}, "spec.env[0]: the operator sets this variable"),
         ({"trainer": {"recipe": "digits"}}, "set exactly one of trainer"),
         ({"command": None}, "set exactly one of trainer"),
-        ({"command": [""]}, "command begins with an empty string"),
+        ({"command": [""]}, "the first item of command is empty"),
         ({"processesPerNode": 2}, "one python process but each node has several ranks"),
         ({"gpusPerNode": 2}, "one python process but each node has several ranks"),
         ({"gpusPerNode": 2, "processesPerNode": 3}, "processesPerNode must equal gpusPerNode"),
         ({"masterPort": 80}, "spec.masterPort is 80"),
         (
             {"checkpoint": {"volume": {"emptyDir": {}}, "everySteps": 5}},
-            "checkpoint.everySteps is for the built-in trainer",
+            "checkpoint.everySteps applies to the built-in trainer",
         ),
         (
             {"template": {"spec": {"containers": [{"name": "trainer", "env": [{"name": "WORLD_SIZE"}]}]}}},
             "spec.template.spec.containers[0]: env sets a variable",
         ),
-        ({"template": {"metadata": {"labels": {"ddpjob.dev/rank": "0"}}}}, "spec.template.metadata: labels under"),
+        (
+            {"template": {"metadata": {"labels": {"ddpjob.dev/rank": "0"}}}},
+            "spec.template.metadata: labels with the prefix",
+        ),
     ],
 )
 def test_a_spec_that_a_cluster_refuses_is_refused_in_the_same_words(

@@ -44,8 +44,8 @@ def _always(value: Any) -> Callable[..., Any]:
 
 
 def _restarts_with(change: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    def decide_restart(job: Any, spec: Any, status: Any, failure: Any, now: float) -> Any:
-        decision = _REAL_DECIDE_RESTART(job, spec, status, failure, now)
+    def decide_restart(job: Any, spec: Any, status: Any, *more: Any) -> Any:
+        decision = _REAL_DECIDE_RESTART(job, spec, status, *more)
         return replace(decision, restarts=change(status.restarts, decision.restarts))
 
     return decide_restart

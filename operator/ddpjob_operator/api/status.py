@@ -40,9 +40,17 @@ class Restarts(Resource):
     counted_times: list[Time] = Field(
         default=[], description="Times of the counted restarts within the current window."
     )
+    infrastructure_times: list[Time] = Field(
+        default=[],
+        description="Times of the restarts within the last day that do not count, since an attempt last made progress.",
+    )
     in_a_row: int = Field(
         default=0,
         description="Consecutive failures without a healthy attempt between them. The back-off delay grows with them.",
+    )
+    furthest_step: int = Field(default=0, description="Highest step that rank 0 of an earlier attempt reported.")
+    furthest_checkpoint_step: int = Field(
+        default=0, description="Step of the newest checkpoint that an earlier attempt reported."
     )
 
 

@@ -1,9 +1,11 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from builders import NOW, TRACEBACK, broken, created, ended, job, observed, pod, program, running, with_status
 from ddpjob_operator.api.names import Reason
+from ddpjob_operator.api.status import Progress, Restarts
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.times import epoch_seconds, rfc3339
 
@@ -46,6 +48,41 @@ def test_an_attempt_that_ran_well_begins_anew() -> None:
     seen = failed_again(5, ran_seconds=301)
 
     assert (delay(seen), seen.job.status.restarts.in_a_row) == (0, 1)
+
+
+def failed_at(step: int, checkpoint_step: int | None, reached: Restarts, **more: Any) -> Restarts:
+    """The counters after a failure of the second attempt, which last reported this progress."""
+    of = program(nodes=1, restart={"maxRestarts": 100})
+    seen = running(replace(of, status=of.status.model_copy(update={"attempt": 2})), NOW - 25)
+    before = {"restarts": reached, "progress": Progress(step=step, checkpoint_step=checkpoint_step)}
+    seen = with_status(seen, seen.job.status.model_copy(update=before))
+    seen = replace(seen, pods=(ended(of, 0, 2, code=1, message=TRACEBACK),), **more)
+    return plan(seen, NOW).status.restarts
+
+
+EARLIER = Restarts(in_a_row=3, furthest_step=300, furthest_checkpoint_step=200)
+
+
+@pytest.mark.parametrize(
+    ("step", "checkpoint_step", "in_a_row"),
+    [
+        (301, 200, 1),  # further than any attempt before it
+        (290, 250, 1),  # the next attempt starts from a newer checkpoint
+        (300, 200, 4),  # the last progress may even be that of the attempt before
+        (290, 100, 4),  # an older checkpoint, because the newest was lost
+        (250, None, 4),
+    ],
+)
+def test_an_attempt_that_made_progress_was_healthy_however_short_it_was(step, checkpoint_step, in_a_row) -> None:
+    restarts = failed_at(step, checkpoint_step, EARLIER)
+
+    assert restarts.in_a_row == in_a_row
+    assert restarts.furthest_step == max(step, 300)
+    assert restarts.furthest_checkpoint_step == max(checkpoint_step or 0, 200)
+
+
+def test_progress_that_the_status_does_not_show_yet_counts() -> None:
+    assert failed_at(290, 200, EARLIER, progress=Progress(step=310)).in_a_row == 1
 
 
 def test_a_stop_with_a_checkpoint_is_no_failure() -> None:

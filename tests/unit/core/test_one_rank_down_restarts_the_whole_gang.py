@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from builders import (
     with_status,
 )
 from ddpjob_operator.api.names import ConditionType, Phase, Reason
-from ddpjob_operator.api.status import Restarts
+from ddpjob_operator.api.status import DDPJobStatus, Progress, Restarts
 from ddpjob_operator.core.model import LowerPodDeadline, PatchService, ReadNode
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.times import rfc3339
@@ -74,7 +75,7 @@ def test_a_pod_that_vanished_after_all_existed_was_deleted_by_somebody() -> None
     made = plan(replace(seen, pods=seen.pods[:1]), NOW)
 
     assert (made.status.attempt, made.status.failure.reason) == (2, Reason.POD_DELETED)
-    assert made.status.restarts == Restarts(infrastructure=1, in_a_row=1)
+    assert made.status.restarts == Restarts(infrastructure=1, infrastructure_times=[rfc3339(NOW)], in_a_row=1)
 
 
 def test_a_pod_that_is_only_being_deleted_still_saves_its_work() -> None:
@@ -103,7 +104,7 @@ def test_a_lost_node_counts_as_stopped_and_is_named() -> None:
     made = plan(lost, NOW)
     assert created(made) == ["job-2-0", "job-2-1"]
     assert made.status.failure.reason == Reason.NODE_LOST
-    assert made.status.restarts == Restarts(infrastructure=1, in_a_row=1)
+    assert made.status.restarts == Restarts(infrastructure=1, infrastructure_times=[rfc3339(NOW)], in_a_row=1)
 
 
 def test_a_program_error_counts() -> None:
@@ -142,7 +143,10 @@ def test_restarts_before_the_window_do_not_count() -> None:
 
 @pytest.mark.parametrize(
     ("action", "attempt", "restarts"),
-    [("Fail", 1, Restarts()), ("Ignore", 2, Restarts(infrastructure=1, in_a_row=1))],
+    [
+        ("Fail", 1, Restarts()),
+        ("Ignore", 2, Restarts(infrastructure=1, infrastructure_times=[rfc3339(NOW)], in_a_row=1)),
+    ],
 )
 def test_restart_rules_come_first(action, attempt, restarts) -> None:
     of = program(nodes=1, restart={"rules": [{"exitCodes": [9], "action": action}]})
@@ -156,7 +160,8 @@ def test_a_stop_with_a_checkpoint_does_not_count_and_gives_the_others_their_own_
     seen = broken(of, ended(of, 0, code=75, message="stopped checkpointStep=40"))
     made = plan(seen, NOW)
     assert (made.status.failure.reason, made.status.failure.checkpoint_step) == (Reason.STOPPED_WITH_CHECKPOINT, 40)
-    assert made.status.restarts == Restarts(infrastructure=1)
+    restarts = Restarts(infrastructure=1, infrastructure_times=[rfc3339(NOW)], furthest_checkpoint_step=40)
+    assert made.status.restarts == restarts
 
     assert deleted(plan(with_status(seen, made.status), NOW)) == {"job-1-1": None}
 
@@ -171,12 +176,36 @@ def test_a_stop_that_saved_nothing_new_counts() -> None:
     assert status.restarts.counted == 1
 
 
-def test_uncounted_restarts_are_bounded_too() -> None:
+def pod_deleted_again(restarts: Restarts, **status: Any) -> DDPJobStatus:
+    """The status after somebody deleted a pod of a gang with these counters."""
     seen = running(program(nodes=2))
-    worn = seen.job.status.model_copy(update={"restarts": Restarts(infrastructure=100)})
-    made = plan(replace(with_status(seen, worn), pods=seen.pods[:1]), NOW)
+    worn = seen.job.status.model_copy(update={"restarts": restarts, **status})
+    return plan(replace(with_status(seen, worn), pods=seen.pods[:1]), NOW).status
 
-    assert (made.status.phase, made.status.reason) == (Phase.FAILED, Reason.TOO_MANY_INFRASTRUCTURE_RESTARTS)
+
+def test_uncounted_restarts_without_progress_are_bounded_too() -> None:
+    worn = Restarts(infrastructure=100, infrastructure_times=[rfc3339(NOW - 600 * n) for n in range(100, 0, -1)])
+    status = pod_deleted_again(worn)
+    assert (status.phase, status.reason) == (Phase.FAILED, Reason.TOO_MANY_INFRASTRUCTURE_RESTARTS)
+    assert "100 times within 1d0h" in (status.message or "")
+
+
+@pytest.mark.parametrize(
+    ("minutes_apart", "status", "num_remembered"),
+    [
+        (60, {}, 24),  # only those of the last day count
+        (10, {"progress": Progress(step=5)}, 1),  # progress begins the count again
+        (10, {"progress": Progress(step=4, checkpoint_step=3)}, 1),
+    ],
+)
+def test_a_job_that_is_interrupted_for_months_goes_on(minutes_apart, status, num_remembered) -> None:
+    """A spot job that saved its work in each of a hundred attempts was ended at the next interruption."""
+    times = [rfc3339(NOW - 60 * minutes_apart * n) for n in range(100, 0, -1)]
+    worn = Restarts(infrastructure=100, infrastructure_times=times, furthest_step=4, furthest_checkpoint_step=2)
+    after = pod_deleted_again(worn, **status)
+
+    assert (after.attempt, after.restarts.infrastructure) == (2, 101)
+    assert len(after.restarts.infrastructure_times) == num_remembered
 
 
 def test_a_bad_configuration_is_not_tried_again() -> None:

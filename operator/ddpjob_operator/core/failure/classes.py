@@ -230,8 +230,8 @@ CLASSES = (
     FailureClass(
         reason=Reason.TOO_MANY_INFRASTRUCTURE_RESTARTS,
         kind=Kind.FINAL,
-        recognised="100 restarts that did not count",
-        says="…; the job was restarted 100 times for causes that do not count",
+        recognised="100 restarts within a day that did not count, without progress between them",
+        says="…; the job was restarted 100 times within 1d0h for causes that do not count, and made no progress",
     ),
 )
 

@@ -1,22 +1,26 @@
 """What a failure leads to: the next attempt, counted or not, at once or later, or the end of the job."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.api.spec import DDPJobSpec, RestartAction
-from ddpjob_operator.api.status import DDPJobStatus, Failure, Restarts
+from ddpjob_operator.api.status import DDPJobStatus, Failure, Progress, Restarts
 from ddpjob_operator.core.failure.classes import KINDS, Kind
 from ddpjob_operator.core.model import Job
 from ddpjob_operator.core.times import duration, epoch_seconds, rfc3339
 
-#: Uncounted restarts are bounded, too: a job that only ever meets a broken cluster must end.
+#: Uncounted restarts without progress are bounded, too: a job on a broken cluster must end. The window is longer than
+#: restart.windowSeconds by default, in which the back-off allows only about 20 restarts.
 MAX_INFRASTRUCTURE_RESTARTS = 100
+INFRASTRUCTURE_WINDOW_SECONDS = 86400.0
 
 #: The second failure in a row waits about this long for its restart, each further one twice as long.
 FIRST_DELAY_SECONDS = 10.0
 LAST_DELAY_SECONDS = 300.0
-#: An attempt that has run this long was healthy: its failure is the first in a row again.
+#: An attempt that has run this long, or that made progress, was healthy: its failure is the first in a row again.
 HEALTHY_SECONDS = 300.0
 
 _RULE_KINDS = {
@@ -40,8 +44,10 @@ class RestartDecision:
     """For a final verdict: why there is no further attempt."""
 
 
-def decide_restart(job: Job, spec: DDPJobSpec, status: DDPJobStatus, failure: Failure, now: float) -> RestartDecision:
-    """What follows from this failure of the attempt that the status shows."""
+def decide_restart(
+    job: Job, spec: DDPJobSpec, status: DDPJobStatus, failure: Failure, progress: Progress | None, now: float
+) -> RestartDecision:
+    """What follows from this failure of the attempt that the status shows, which reported this progress last."""
     restarts = status.restarts
     kind = kind_of(spec, failure)
     if kind == Kind.FINAL:
@@ -53,41 +59,43 @@ def decide_restart(job: Job, spec: DDPJobSpec, status: DDPJobStatus, failure: Fa
         )
         return RestartDecision(restarts=restarts, final=failure.reason, why=why)
 
-    in_a_row = _in_a_row(status, failure, now)
+    progressed = _made_progress(restarts, failure, progress)
+    in_a_row = _in_a_row(status, failure, progressed, now)
     delay_seconds = _delay_seconds(job, status.attempt, in_a_row)
+    uncounted = [] if progressed else _since(restarts.infrastructure_times, now - INFRASTRUCTURE_WINDOW_SECONDS)
+    update: dict[str, Any] = {
+        "in_a_row": in_a_row,
+        "infrastructure_times": uncounted,
+        **_furthest(restarts, failure, progress),
+    }
     if kind == Kind.UNCOUNTED:
-        if restarts.infrastructure >= MAX_INFRASTRUCTURE_RESTARTS:
-            why = f"the job was restarted {restarts.infrastructure} times for causes that do not count"
-            return RestartDecision(restarts=restarts, final=Reason.TOO_MANY_INFRASTRUCTURE_RESTARTS, why=why)
-        more = restarts.model_copy(update={"infrastructure": restarts.infrastructure + 1, "in_a_row": in_a_row})
-        return RestartDecision(restarts=more, delay_seconds=delay_seconds)
+        if len(uncounted) >= MAX_INFRASTRUCTURE_RESTARTS:
+            return RestartDecision(
+                restarts=restarts, final=Reason.TOO_MANY_INFRASTRUCTURE_RESTARTS, why=_too_many(len(uncounted))
+            )
+        update |= {"infrastructure": restarts.infrastructure + 1, "infrastructure_times": [*uncounted, rfc3339(now)]}
+        return RestartDecision(restarts=restarts.model_copy(update=update), delay_seconds=delay_seconds)
 
-    recent = [t for t in restarts.counted_times if epoch_seconds(t) > now - spec.restart.window_seconds]
+    recent = _since(restarts.counted_times, now - spec.restart.window_seconds)
     if len(recent) >= spec.restart.max_restarts:
         return RestartDecision(restarts=restarts, final=failure.reason, why=_used_up(spec, len(recent)))
-    counted = restarts.model_copy(
-        update={
-            "counted": restarts.counted + 1,
-            "counted_times": [*recent, rfc3339(now)],
-            "in_a_row": in_a_row,
-        }
-    )
-    return RestartDecision(restarts=counted, delay_seconds=delay_seconds)
+    update |= {"counted": restarts.counted + 1, "counted_times": [*recent, rfc3339(now)]}
+    return RestartDecision(restarts=restarts.model_copy(update=update), delay_seconds=delay_seconds)
 
 
 def recount(spec: DDPJobSpec, restarts: Restarts, recorded: Failure, better: Failure) -> Restarts:
     """The counters after the record of a failure turned out to be another: one that does not count, or that is none."""
+    update: dict[str, Any] = {}
     if better.checkpoint_step is not None:
-        restarts = restarts.model_copy(update={"in_a_row": 0})
-    if kind_of(spec, recorded) != Kind.COUNTED or kind_of(spec, better) != Kind.UNCOUNTED:
-        return restarts
-    return restarts.model_copy(
-        update={
+        update |= {"in_a_row": 0, **_furthest(restarts, better, None)}
+    if kind_of(spec, recorded) == Kind.COUNTED and kind_of(spec, better) == Kind.UNCOUNTED:
+        update |= {
             "counted": max(0, restarts.counted - 1),
             "counted_times": restarts.counted_times[:-1],
             "infrastructure": restarts.infrastructure + 1,
+            "infrastructure_times": [*restarts.infrastructure_times, *restarts.counted_times[-1:]],
         }
-    )
+    return restarts.model_copy(update=update)
 
 
 def kind_of(spec: DDPJobSpec, failure: Failure) -> Kind:
@@ -104,12 +112,30 @@ def jitter(job: Job, attempt: int) -> float:
     return int.from_bytes(digest[:4], "big") / 2**32
 
 
-def _in_a_row(status: DDPJobStatus, failure: Failure, now: float) -> int:
+def _made_progress(restarts: Restarts, failure: Failure, progress: Progress | None) -> bool:
+    """Whether the attempt reached a later step, or saved a newer checkpoint, than any attempt before it."""
+    return any(reached > getattr(restarts, field) for field, reached in _furthest(restarts, failure, progress).items())
+
+
+def _furthest(restarts: Restarts, failure: Failure, progress: Progress | None) -> dict[str, int]:
+    """The counters' memory of how far attempts have come, this one included."""
+    step, saved = (progress.step, progress.checkpoint_step) if progress else (0, None)
+    return {
+        "furthest_step": max(restarts.furthest_step, step),
+        "furthest_checkpoint_step": max(restarts.furthest_checkpoint_step, saved or 0, failure.checkpoint_step or 0),
+    }
+
+
+def _in_a_row(status: DDPJobStatus, failure: Failure, progressed: bool, now: float) -> int:
     """Failures without a healthy attempt between them, this one included; a stop on request is none."""
     if failure.checkpoint_step is not None:
         return 0
-    ran_well = status.running_since is not None and now - epoch_seconds(status.running_since) >= HEALTHY_SECONDS
-    return 1 if ran_well else status.restarts.in_a_row + 1
+    ran_long = status.running_since is not None and now - epoch_seconds(status.running_since) >= HEALTHY_SECONDS
+    return 1 if ran_long or progressed else status.restarts.in_a_row + 1
+
+
+def _since(times: Sequence[str], start: float) -> list[str]:
+    return [time for time in times if epoch_seconds(time) > start]
 
 
 def _delay_seconds(job: Job, attempt: int, in_a_row: int) -> float:
@@ -118,6 +144,13 @@ def _delay_seconds(job: Job, attempt: int, in_a_row: int) -> float:
         return 0.0
     delay: float = min(FIRST_DELAY_SECONDS * 2.0 ** min(in_a_row - 2, 10), LAST_DELAY_SECONDS)
     return delay * (0.8 + 0.4 * jitter(job, attempt))
+
+
+def _too_many(num_recent: int) -> str:
+    return (
+        f"the job was restarted {num_recent} times within {duration(INFRASTRUCTURE_WINDOW_SECONDS)} for causes that do"
+        " not count, and made no progress"
+    )
 
 
 def _used_up(spec: DDPJobSpec, num_recent: int) -> str:

@@ -37,7 +37,7 @@ def restart_or_fail(situation: Situation) -> Advice:
     if cause.is_echo and any(pod.node is None for pod in gang.current.values()):
         return Advice(decision=release(situation))  # ranks with a node timed out waiting for those without
     failure = record(observed, cause, situation.status.attempt, now)
-    restart = decide_restart(situation.job, situation.spec, situation.status, failure, now)
+    restart = _restart(situation, failure)
     # A restart does not wait for a log. What is final, or depends on an exit code in torchrun's table, does.
     if logs and (restart.final or situation.spec.restart.rules):
         return Advice(decision=AwaitEvidence(), lookups=lookups)
@@ -46,7 +46,7 @@ def restart_or_fail(situation: Situation) -> Advice:
 
 def fail(situation: Situation, failure: Failure) -> Finish | StartNextAttempt:
     """The decision on an attempt that the operator itself ends."""
-    return after(failure, decide_restart(situation.job, situation.spec, situation.status, failure, situation.now))
+    return after(failure, _restart(situation, failure))
 
 
 def after(failure: Failure, restart: RestartDecision) -> Finish | StartNextAttempt:
@@ -62,6 +62,11 @@ def after(failure: Failure, restart: RestartDecision) -> Finish | StartNextAttem
         restarts=restart.restarts,
         failure=failure,
     )
+
+
+def _restart(situation: Situation, failure: Failure) -> RestartDecision:
+    progress = situation.observed.progress or situation.status.progress
+    return decide_restart(situation.job, situation.spec, situation.status, failure, progress, situation.now)
 
 
 def _ends(situation: Situation) -> list[End]:

@@ -30,7 +30,7 @@ from ddpjob_operator.kube.engine.status_writer import StatusWriter
 from ddpjob_operator.kube.engine.workqueue import WorkQueue
 from ddpjob_operator.kube.health import Health
 from ddpjob_operator.kube.lease import Elector, Leadership, NoLeaderElection
-from ddpjob_operator.kube.lookups.lookups import Questions
+from ddpjob_operator.kube.lookups.lookups import Lookups
 from ddpjob_operator.kube.lookups.progress_reader import ProgressReader
 from ddpjob_operator.kube.transport.access import Access, load_access
 from ddpjob_operator.kube.transport.client import Client
@@ -95,7 +95,7 @@ class _Operator:
             for cache in (self._store.pods, self._store.services)
             for scope in settings.scopes
         ]
-        self._questions = Questions(client, self._queue.add)
+        self._lookups = Lookups(client, self._queue.add)
         self._progress = ProgressReader(client, settings.progress_interval_seconds, self._queue.add)
         self.health = Health(self._store, self._queue, self._informers, feed.silent_seconds, leadership.held)
         self._events = EventRecorder(client, settings.identity)
@@ -108,7 +108,7 @@ class _Operator:
             rejections=self._rejections,
             actuator=Actuator(client, self._store, expectations, self._rejections),
             status_writer=StatusWriter(client, self._store, self._events),
-            questions=self._questions,
+            lookups=self._lookups,
             progress=self._progress,
             trainer_image=settings.trainer_image,
         )
@@ -227,7 +227,7 @@ class _Operator:
         self.health.ready = False
         kopf = {task for task in self._parts if task.get_name() == "kopf"}
         writers = self._parts - kopf
-        await asyncio.gather(_cancel(writers), self._questions.stop(), self._progress.stop(), return_exceptions=True)
+        await asyncio.gather(_cancel(writers), self._lookups.stop(), self._progress.stop(), return_exceptions=True)
         await self._leadership.release()
         for task in kopf:
             task.cancel()

@@ -25,7 +25,7 @@ from ddpjob_operator.kube.engine.expectations import Expectations
 from ddpjob_operator.kube.engine.reconciler import Reconciler
 from ddpjob_operator.kube.engine.status_writer import StatusWriter
 from ddpjob_operator.kube.engine.workqueue import WorkQueue
-from ddpjob_operator.kube.lookups import lookups
+from ddpjob_operator.kube.lookups import node_reader
 from ddpjob_operator.kube.transport.resources import DDPJOBS
 from simulation.api_client import ModelClient
 
@@ -146,7 +146,7 @@ _REPLACED: dict[str, tuple[tuple[Any, str, Any], ...]] = {
         (actions, "has_stopped", _stopped_with_its_program),
         (stopping, "has_stopped", _stopped_with_its_program),
     ),
-    "every node counts as lost": ((lookups, "node_state", _always(lookups.NodeState.GONE)),),
+    "every node counts as lost": ((node_reader, "node_state", _always(node_reader.NodeState.GONE)),),
     "restarts are counted twice": ((failed_attempt, "decide_restart", _restarts_with(_counted_once_more)),),
     "restarts are not counted": ((failed_attempt, "decide_restart", _restarts_with(lambda before, _: before)),),
     "a refined failure is counted again": (

@@ -18,7 +18,7 @@ from ddpjob_operator.kube.engine.reconciler import Reconciler
 from ddpjob_operator.kube.engine.rejections import Rejections
 from ddpjob_operator.kube.engine.status_writer import StatusWriter
 from ddpjob_operator.kube.engine.workqueue import WorkQueue
-from ddpjob_operator.kube.lookups.lookups import Questions
+from ddpjob_operator.kube.lookups.lookups import Lookups
 from ddpjob_operator.kube.lookups.progress_reader import ProgressReader
 from ddpjob_operator.kube.transport.client import Client
 from ddpjob_operator.kube.transport.errors import ApiError, GoneError
@@ -190,7 +190,7 @@ class OperatorProcess:
             rejections=rejections,
             actuator=Actuator(client, store, expectations, rejections),
             status_writer=StatusWriter(client, store, EventRecorder(client, "simulated")),
-            questions=Questions(client, queue.add),
+            lookups=Lookups(client, queue.add),
             progress=progress,
             trainer_image="trainer:1",
         )

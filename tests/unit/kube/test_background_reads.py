@@ -3,15 +3,18 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
+from ddpjob_operator.api.names import ConditionType
+from ddpjob_operator.api.status import Condition, DDPJobStatus
 from ddpjob_operator.core.model import Job, Observed, Pod, ReadLog, ReadNode, ReadWarning
-from ddpjob_operator.kube.lookups import lookups as questions_module
+from ddpjob_operator.kube.lookups import log_reader, node_reader
 from ddpjob_operator.kube.lookups import pod_warnings as pod_warnings_module
 from ddpjob_operator.kube.lookups import progress_reader as progress_module
-from ddpjob_operator.kube.lookups.lookups import LOG_KEEP_BYTES, NodeState, Questions
+from ddpjob_operator.kube.lookups.lookups import Lookups
+from ddpjob_operator.kube.lookups.node_reader import NodeState
 from ddpjob_operator.kube.lookups.progress_reader import ProgressReader
 from ddpjob_operator.kube.transport.client import Page
 from ddpjob_operator.kube.transport.errors import ApiError, NotFoundError, RejectedError, UnavailableError
@@ -20,6 +23,10 @@ JOB = Job(
     namespace="ns", name="j", uid="j1", resource_version="1", generation=1, created=0.0, deleting=False, spec=None
 )
 KEY = ("ns", "j")
+ENDED = DDPJobStatus(
+    attempt=2,
+    conditions=[Condition(type=ConditionType.FAILED, status="True", reason="x", last_transition_time="")],
+)
 LINE = 'ddpjob-progress {"step": %d}\n'
 READY: dict[str, Any] = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
 
@@ -27,6 +34,11 @@ READY: dict[str, Any] = {"status": {"conditions": [{"type": "Ready", "status": "
 def rank0(uid: str = "p0", *, running: bool = True) -> Pod:
     fields: dict[str, Any] = dict.fromkeys(Pod.__dataclass_fields__)
     return Pod(**fields | {"name": f"{uid}-pod", "uid": uid, "rank": 0, "attempt": 1, "running": running})
+
+
+def seen(*uids: str, of: Job = JOB) -> Observed:
+    """The job with pods of these uids."""
+    return Observed(job=of, pods=tuple(rank0(uid) for uid in uids))
 
 
 class Cluster:
@@ -72,67 +84,102 @@ class Keys(asyncio.Queue[tuple[str, str]]):
         return await asyncio.wait_for(self.get(), 5)
 
 
-def asking(cluster: Cluster) -> tuple[Questions, Keys]:
+def lookups_of(cluster: Cluster) -> tuple[Lookups, Keys]:
     keys = Keys()
-    return Questions(cluster, keys.put_nowait), keys  # type: ignore[arg-type]  # it does what a Client does
+    return Lookups(cluster, keys.put_nowait), keys  # type: ignore[arg-type]  # it does what a Client does
 
 
 async def test_a_log_is_read_once_and_kept_while_its_pod_is_there() -> None:
-    cluster = Cluster(log="x" * LOG_KEEP_BYTES + "the end")
-    questions, keys = asking(cluster)
+    cluster = Cluster(log="x" * log_reader.KEEP_BYTES + "the end")
+    lookups, keys = lookups_of(cluster)
     for _ in range(3):
-        questions.ask(JOB, [ReadLog(pod="p", uid="p0")], ["p0"])
+        lookups.update(seen("p0"), [ReadLog(pod="p", uid="p0")])
     assert await keys.next() == KEY
-    questions.ask(JOB, [ReadLog(pod="p", uid="p0")], ["p0"])
-    text = questions.logs(KEY)["p0"]
-    assert len(text) == LOG_KEEP_BYTES
+    lookups.update(seen("p0"), [ReadLog(pod="p", uid="p0")])
+    text = lookups.logs(KEY)["p0"]
+    assert len(text) == log_reader.KEEP_BYTES
     assert text.endswith("the end")
     assert cluster.num_logs == 1
-    questions.ask(JOB, [], ["another"])
-    assert questions.logs(KEY) == {}
+    lookups.update(seen("another"), [])
+    assert lookups.logs(KEY) == {}
 
 
 @pytest.mark.parametrize("error", [NotFoundError("log", "no"), UnavailableError("log", "late")])
 async def test_a_log_that_cannot_be_read_is_empty(error: ApiError) -> None:
-    questions, keys = asking(Cluster(log=error))
-    questions.ask(JOB, [ReadLog(pod="p", uid="p0")], ["p0"])
+    lookups, keys = lookups_of(Cluster(log=error))
+    lookups.update(seen("p0"), [ReadLog(pod="p", uid="p0")])
     await keys.next()
-    assert questions.logs(KEY) == {"p0": ""}
+    assert lookups.logs(KEY) == {"p0": ""}
+
+
+@pytest.mark.parametrize(
+    ("status", "kept"),
+    [
+        (DDPJobStatus(attempt=2), {"p1", "p2"}),
+        (DDPJobStatus(attempt=2, running_since="2026-11-22T10:00:00Z"), {"p2"}),
+        (DDPJobStatus(attempt=3), {"p2"}),
+        (ENDED, set()),
+    ],
+    ids=["the failure may be explained better", "the next attempt runs", "a later attempt", "the job has ended"],
+)
+async def test_logs_are_kept_as_long_as_a_decision_may_read_them(status: DDPJobStatus, kept: set[str]) -> None:
+    lookups, keys = lookups_of(Cluster(log="x"))
+    pods = tuple(replace(rank0(f"p{attempt}"), attempt=attempt) for attempt in (1, 2))
+    before = Observed(job=replace(JOB, status=DDPJobStatus(attempt=2)), pods=pods)
+    lookups.update(before, [ReadLog(pod=pod.name, uid=pod.uid) for pod in pods])
+    for _ in pods:
+        await keys.next()
+    assert lookups.logs(KEY).keys() == {"p1", "p2"}
+    lookups.update(replace(before, job=replace(JOB, status=status)), [])
+    assert lookups.logs(KEY).keys() == kept
 
 
 async def test_a_node_is_asked_for_until_nobody_wants_to_know(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(questions_module, "NODE_SECONDS", 0.01)
+    monkeypatch.setattr(node_reader, "READ_AGAIN_SECONDS", 0.01)
     cluster = Cluster(node=READY)
-    questions, keys = asking(cluster)
-    questions.ask(JOB, [ReadNode(name="n")], [])
+    lookups, keys = lookups_of(cluster)
+    lookups.update(seen(), [ReadNode(name="n")])
     await happens(lambda: cluster.num_nodes >= 3)
     assert keys.empty()  # An alive node is no news.
-    assert questions.nodes(KEY, NodeState.GONE) == frozenset()
+    assert lookups.nodes(KEY, NodeState.GONE) == frozenset()
     cluster.node = NotFoundError("get", "no")
     assert await keys.next() == KEY
-    assert questions.nodes(KEY, NodeState.GONE) == {"n"}
-    questions.ask(JOB, [], [])
+    assert lookups.nodes(KEY, NodeState.GONE) == {"n"}
+    lookups.update(seen(), [])
     num_nodes = cluster.num_nodes
     await time_to_do_wrong()
     assert cluster.num_nodes == num_nodes
-    assert questions.nodes(KEY, NodeState.GONE) == frozenset()
+    assert lookups.nodes(KEY, NodeState.GONE) == frozenset()
 
 
 @pytest.mark.parametrize("error", [RejectedError("get", "forbidden", status=403), UnavailableError("get", "late")])
 async def test_a_node_that_cannot_be_read_is_not_gone(error: ApiError, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(questions_module, "NODE_SECONDS", 0.01)
+    monkeypatch.setattr(node_reader, "READ_AGAIN_SECONDS", 0.01)
     cluster = Cluster(node=error)
-    questions, _ = asking(cluster)
-    questions.ask(JOB, [ReadNode(name="n")], [])
+    lookups, _ = lookups_of(cluster)
+    lookups.update(seen(), [ReadNode(name="n")])
     await happens(lambda: cluster.num_nodes >= 3)
-    assert questions.nodes(KEY, NodeState.GONE) == frozenset()
-    await questions.stop()
+    assert lookups.nodes(KEY, NodeState.GONE) == frozenset()
+    await lookups.stop()
+
+
+async def test_a_strange_answer_does_not_end_the_polling_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_reader, "READ_AGAIN_SECONDS", 0.01)
+    cluster = Cluster(node={"status": {"conditions": [{}]}})
+    lookups, keys = lookups_of(cluster)
+    lookups.update(seen(), [ReadNode(name="n")])
+    await happens(lambda: cluster.num_nodes >= 2)
+    cluster.node = NotFoundError("get", "no")
+    assert await keys.next() == KEY
+    assert lookups.nodes(KEY, NodeState.GONE) == {"n"}
+    await lookups.stop()
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress_module, "FIRST_READ_SECONDS", 0.01)
     monkeypatch.setattr(progress_module, "MAX_READS_PER_SECOND", 500.0)
+    monkeypatch.setattr(progress_module, "LONG_READ_PAUSE_SECONDS", 0.0)
 
 
 @pytest.mark.usefixtures("quick")
@@ -208,40 +255,109 @@ async def test_silence_is_a_log_that_can_be_read_and_says_nothing_new() -> None:
     await reader.stop()
 
 
-async def test_warnings_of_a_pod_are_followed_while_it_is_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pod_warnings_module, "READ_AGAIN_SECONDS", 0.01)
+class Events(Cluster):
+    """Holds Events; counts how often they are listed."""
 
-    class Events(Cluster):
-        items: ClassVar = [
-            {"reason": "FailedMount", "message": "no volume", "metadata": {"resourceVersion": "9"}},
-            {"reason": "FailedMount", "message": "an older one", "metadata": {"resourceVersion": "8"}},
-            {"reason": "BackOff", "message": "told by the status", "metadata": {"resourceVersion": "10"}},
-        ]
+    def __init__(self, *items: dict[str, Any]) -> None:
+        super().__init__()
+        self.items, self.num_lists = list(items), 0
 
-        async def pages(self, *_: Any, **__: Any) -> AsyncIterator[Page]:
-            yield Page(items=self.items, resource_version="10")
+    async def pages(self, *_: Any, **__: Any) -> AsyncIterator[Page]:
+        self.num_lists += 1
+        yield Page(items=self.items, resource_version="10")
 
-    questions, keys = asking(Events())
-    questions.ask(JOB, [ReadWarning(pod="p", uid="p0")], ["p0"])
+
+def warning(message: str, version: int, uid: str = "p0", reason: str = "FailedMount") -> dict[str, Any]:
+    return {
+        "reason": reason,
+        "message": message,
+        "metadata": {"resourceVersion": str(version)},
+        "involvedObject": {"uid": uid},
+    }
+
+
+@pytest.fixture
+def quick_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_warnings_module, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(pod_warnings_module, "LAST_PAUSE_SECONDS", 0.02)
+
+
+@pytest.mark.usefixtures("quick_warnings")
+async def test_warnings_of_a_pod_are_followed_while_it_is_looked_up() -> None:
+    cluster = Events(
+        warning("no volume", 9), warning("an older one", 8), warning("see the status", 10, reason="BackOff")
+    )
+    lookups, keys = lookups_of(cluster)
+    lookups.update(seen("p0"), [ReadWarning(pod="p", uid="p0")])
     assert await keys.next() == KEY
-    assert questions.warnings(KEY) == {"p0": "no volume"}
-    await time_to_do_wrong()
+    assert lookups.warnings(KEY) == {"p0": "no volume"}
+    await happens(lambda: cluster.num_lists >= 4)
     assert keys.empty(), "the same warning is no news"
 
-    questions.ask(JOB, [], ["p0"])
-    assert questions.warnings(KEY) == {}
-    await questions.stop()
+    cluster.items.append(warning("another volume", 11))
+    assert await keys.next() == KEY
+    assert lookups.warnings(KEY) == {"p0": "another volume"}
+    lookups.update(seen("p0"), [])
+    assert lookups.warnings(KEY) == {}
+    await lookups.stop()
+
+
+async def test_all_jobs_of_a_namespace_share_one_list_of_warnings() -> None:
+    cluster = Events(*(warning(f"no volume {number}", number, f"p{number}") for number in range(30)))
+    lookups, keys = lookups_of(cluster)
+    jobs = [replace(JOB, name=f"j{number}") for number in range(30)]
+    for number, of in enumerate(jobs):
+        lookups.update(seen(f"p{number}", of=of), [ReadWarning(pod="p", uid=f"p{number}")])
+    assert {await keys.next() for _ in jobs} == {("ns", of.name) for of in jobs}
+    assert lookups.warnings(("ns", "j7")) == {"p7": "no volume 7"}
+    assert cluster.num_lists == 1
+    await lookups.stop()
+
+
+class Lines(Cluster):
+    """Gives the last lines only; counts the long reads."""
+
+    num_long = 0
+
+    async def pod_log(self, *_: Any, tail_lines: int, **__: Any) -> str:
+        self.num_logs += 1
+        self.num_long += tail_lines > progress_module.TAIL_LINES
+        assert isinstance(self.log, str)
+        return "".join(self.log.splitlines(keepends=True)[-tail_lines:])
+
+
+@pytest.mark.usefixtures("quick")
+async def test_few_long_reads_are_made_of_a_log_that_hides_its_progress() -> None:
+    cluster, keys = Lines(log=LINE % 1), Keys()
+    reader = ProgressReader(cluster, 0.01, keys.put_nowait)  # type: ignore[arg-type]  # it does what a Client does
+    running = asyncio.create_task(reader.run())
+    reader.follow(seen("p0"))
+    await keys.next()
+    cluster.log = LINE % 2 + "other output\n" * 4000
+    before = cluster.num_logs
+    await happens(lambda: cluster.num_logs >= before + 40)
+    assert 1 <= cluster.num_long <= 5
+    running.cancel()
+    await reader.stop()
+
+
+@pytest.mark.usefixtures("quick")
+async def test_long_reads_of_all_jobs_share_one_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_module, "LONG_READ_PAUSE_SECONDS", 3600.0)
+    cluster, keys = Lines(log=LINE % 1 + "other output\n" * 100), Keys()
+    reader = ProgressReader(cluster, 0.01, keys.put_nowait)  # type: ignore[arg-type]  # it does what a Client does
+    running = asyncio.create_task(reader.run())
+    for number in range(20):
+        reader.follow(seen(f"p{number}", of=replace(JOB, name=f"j{number}")))
+    await happens(lambda: cluster.num_logs >= 40)
+    assert cluster.num_long == 1
+    running.cancel()
+    await reader.stop()
 
 
 @pytest.mark.parametrize("text", ["other output\n" * 20, "failed to try resolving symlinks in path: no such file"])
 @pytest.mark.usefixtures("quick")
 async def test_a_piece_of_log_that_does_not_tell_is_no_silence(text: str) -> None:
-    class Lines(Cluster):
-        async def pod_log(self, *_: Any, tail_lines: int, **__: Any) -> str:
-            self.num_logs += 1
-            assert isinstance(self.log, str)
-            return "".join(self.log.splitlines(keepends=True)[-tail_lines:])
-
     cluster, keys = Lines(log=LINE % 1), Keys()
     reader = ProgressReader(cluster, 0.01, keys.put_nowait)  # type: ignore[arg-type]  # it does what a Client does
     running = asyncio.create_task(reader.run())
@@ -265,9 +381,9 @@ async def test_a_piece_of_log_that_does_not_tell_is_no_silence(text: str) -> Non
 async def test_few_causes_and_nodes_are_read_at_a_time() -> None:
     cluster = Cluster()
     cluster.seconds = 0.02
-    questions, _ = asking(cluster)
+    lookups, _ = lookups_of(cluster)
     for number in range(30):
-        questions.ask(replace(JOB, name=f"j{number}"), [ReadLog(pod="p", uid=f"p{number}")], [f"p{number}"])
+        lookups.update(seen(f"p{number}", of=replace(JOB, name=f"j{number}")), [ReadLog(pod="p", uid=f"p{number}")])
     await happens(lambda: cluster.num_logs >= 30)
-    assert cluster.most_at_once == questions_module.MAX_LOGS_AT_ONCE
-    await questions.stop()
+    assert cluster.most_at_once == log_reader.MAX_AT_ONCE
+    await lookups.stop()

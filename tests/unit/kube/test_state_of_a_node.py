@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob_operator.kube.lookups.lookups import NodeState, node_state
+from ddpjob_operator.kube.lookups.node_reader import NodeState, node_state
 
 
 def node(ready: str | None, *taints: str, unschedulable: bool = False) -> dict[str, Any]:

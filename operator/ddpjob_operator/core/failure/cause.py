@@ -5,6 +5,7 @@ that echoes another rank's is never the cause while any rank has another reason,
 we wait a moment for a better one.
 """
 
+import math
 import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -126,11 +127,28 @@ def settled_at(cause: End, num_running: int) -> float:
 
 
 def wanted_logs(observed: Observed, pods: Iterable[Pod]) -> tuple[ReadLog, ...]:
-    """The logs that could explain the ends of these pods better and have not been read."""
+    """The logs that could explain the ends of these pods better and have not been read.
+
+    Those of the ranks that ended first: a rank that ends later never changes which logs are wanted, so that no more than
+    `MAX_LOGS_READ` are read for one failure.
+    """
     spec = observed.job.spec
     assert spec is not None, "only a job with a valid spec has pods that end"
     silent = [pod for pod in pods if pod.exit and pod.exit.code and not _explains_itself(spec, pod)]
+    silent.sort(key=lambda pod: (pod.ended_seen or math.inf, pod.rank))
     return tuple(ReadLog(pod=p.name, uid=p.uid) for p in silent[:MAX_LOGS_READ] if p.uid not in observed.logs)
+
+
+def pods_with_logs_in_use(observed: Observed) -> frozenset[str]:
+    """The uids of the pods whose logs a decision may still read.
+
+    Those of the current attempt, and until it runs those of the attempt before, whose failure may be explained better.
+    """
+    status = observed.job.status
+    if status.finished:
+        return frozenset()
+    oldest = status.attempt if status.running_since else status.attempt - 1
+    return frozenset(pod.uid for pod in observed.pods if pod.attempt >= oldest)
 
 
 def record(observed: Observed, end: End, attempt: int, now: float) -> Failure:

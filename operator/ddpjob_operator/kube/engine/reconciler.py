@@ -15,7 +15,8 @@ from ddpjob_operator.kube.engine.rejections import Rejections
 from ddpjob_operator.kube.engine.status_writer import StatusWriter
 from ddpjob_operator.kube.engine.workqueue import WorkQueue
 from ddpjob_operator.kube.keys import Key
-from ddpjob_operator.kube.lookups.lookups import NodeState, Questions
+from ddpjob_operator.kube.lookups.lookups import Lookups
+from ddpjob_operator.kube.lookups.node_reader import NodeState
 from ddpjob_operator.kube.lookups.progress_reader import ProgressReader
 from ddpjob_operator.kube.metrics import EXPECTATIONS_OVERDUE, RECONCILE_SECONDS, RECONCILES
 from ddpjob_operator.kube.transport.client import Client
@@ -36,7 +37,7 @@ class Reconciler:
     rejections: Rejections
     actuator: Actuator
     status_writer: StatusWriter
-    questions: Questions
+    lookups: Lookups
     progress: ProgressReader
     trainer_image: str
 
@@ -93,7 +94,7 @@ class Reconciler:
             seen = self._observe(key, known)
         now = time.time()
         planned = plan(seen, now)
-        self.questions.ask(seen.job, planned.lookups, (pod.uid for pod in seen.pods))
+        self.lookups.update(seen, planned.lookups)
         self.progress.follow(seen)
         if planned.write_ahead:
             assert not planned.actions, "a plan that writes ahead acts in the next pass"
@@ -147,10 +148,10 @@ class Reconciler:
             vanished=tuple(self.store.vanished_pods_of(job)),
             trainer_image=self.trainer_image,
             service=self.store.service_of(job),
-            nodes_gone=self.questions.nodes(key, NodeState.GONE),
-            nodes_cordoned=self.questions.nodes(key, NodeState.CORDONED),
-            logs=self.questions.logs(key),
-            warnings=self.questions.warnings(key),
+            nodes_gone=self.lookups.nodes(key, NodeState.GONE),
+            nodes_cordoned=self.lookups.nodes(key, NodeState.CORDONED),
+            logs=self.lookups.logs(key),
+            warnings=self.lookups.warnings(key),
             progress=self.progress.latest(key, rank0),
             silent_seconds=self.progress.silent_seconds(key, rank0),
             rejections=self.rejections.of(key),
@@ -189,7 +190,7 @@ class Reconciler:
 
     def _forget(self, key: Key) -> None:
         """The job is gone."""
-        for memory in (self.expectations, self.rejections, self.status_writer, self.questions, self.progress):
+        for memory in (self.expectations, self.rejections, self.status_writer, self.lookups, self.progress):
             memory.forget(key)
         self.queue.drop(key)
 

@@ -1,7 +1,8 @@
-"""Reads where training stands from the log of each running job's rank 0, every few seconds.
+"""Reads the progress of training from the log of each running job's rank 0, every few seconds.
 
 It needs nothing of the image but a printed line. Reads are spread by jitter, few at a time and of a bounded rate: a log
-costs the API server and the kubelet about a millisecond of CPU each, and nothing ever waits for one.
+costs the API server and the kubelet about a millisecond of CPU each, and nothing ever waits for one. The rate of long reads
+is bounded as well, whatever programs print.
 """
 
 import asyncio
@@ -28,8 +29,11 @@ LIMIT_BYTES = 256 * 1024
 #: Read where other output has pushed the progress line out of the short piece.
 LONG_TAIL_LINES = 2000
 LONG_LIMIT_BYTES = 1024 * 1024
-#: A program that has printed no progress line yet may be one that never does: it has a long read this often.
-READS_TO_A_LONG_ONE = 10
+#: After a long read without a progress line, so many short ones in a row may miss the line before the next long read: the
+#: program may be one that never prints it, or prints more than a long read holds.
+READS_BETWEEN_FRUITLESS_LONG_ONES = 9
+#: Least time between two long reads, over all jobs.
+LONG_READ_PAUSE_SECONDS = 0.5
 #: The body of a log request can be an error of the node although it succeeded.
 _NODE_ERRORS = ("failed to try resolving symlinks", "unable to retrieve container logs", "failed to open log file")
 READ_SECONDS = 5.0
@@ -44,18 +48,13 @@ class _Target:
     pod: str
     uid: str
     progress: Progress | None = None
-    said: tuple[int, str | None] | None = None
+    position: tuple[int, str | None] | None = None
     """Step and phase of the latest line: a change of either is progress."""
     read_at: float | None = None
-    """When the log was read last, by the loop's clock; None where that failed."""
+    """When the log was last read, by the loop's clock; None if that failed or showed nothing of the program's progress."""
     silent_seconds: float = 0.0
-    num_short_of_lines: int = 0
-    """Reads whose piece of log was full and held no progress line."""
-
-    def deserves_a_longer_read(self) -> bool:
-        """Whether to look further back for a progress line."""
-        self.num_short_of_lines += 1
-        return self.said is not None or self.num_short_of_lines % READS_TO_A_LONG_ONE == 1
+    num_reads_to_long: int = 0
+    """How many reads without a line have to pass before the next long read."""
 
 
 class ProgressReader:
@@ -72,16 +71,17 @@ class ProgressReader:
         self._wake = asyncio.Event()
         self._slots = asyncio.Semaphore(MAX_PARALLEL)
         self._reads: set[asyncio.Task[None]] = set()
+        self._next_long_read_at = 0.0
 
     def latest(self, key: Key, rank0_uid: str | None) -> Progress | None:
-        """What this very pod said last."""
+        """The latest progress of this very pod."""
         target = self._targets.get(key)
         return target.progress if target and target.uid == rank0_uid else None
 
     def silent_seconds(self, key: Key, rank0_uid: str | None) -> float:
         """How long the log of this very pod has been readable and has shown neither a new step nor a new phase.
 
-        An upper bound of the reads: the clock stands still from a read that fails to the next that succeeds.
+        The clock stops from a read that fails to the next that succeeds.
         """
         target = self._targets.get(key)
         return target.silent_seconds if target and target.uid == rank0_uid else 0.0
@@ -100,11 +100,11 @@ class ProgressReader:
             self._plan_read(key, target, min(FIRST_READ_SECONDS, self._interval_seconds))
 
     def forget(self, key: Key) -> None:
-        """There is no rank 0 to follow; a read that is planned will find so."""
+        """Stop following; a read that is planned finds that there is nothing to read."""
         self._targets.pop(key, None)
 
     async def run(self) -> None:
-        """Start the reads that are due, for ever."""
+        """Start the reads that are due, without end."""
         while True:
             now = asyncio.get_running_loop().time()
             if self._timetable and self._timetable[0][0] <= now:
@@ -140,12 +140,14 @@ class ProgressReader:
         try:
             text, is_cut = await self._tail(key, target, TAIL_LINES, LIMIT_BYTES)
             progress = latest_progress(text)
-            if progress is None and is_cut and target.deserves_a_longer_read():
+            is_enough = progress is not None or not is_cut
+            if not is_enough and (is_enough := self._may_read_long(target)):
                 text, is_cut = await self._tail(key, target, LONG_TAIL_LINES, LONG_LIMIT_BYTES)
                 progress = latest_progress(text)
-            if progress is None and (is_cut or text.startswith(_NODE_ERRORS)):
-                target.read_at = None  # this piece of log does not tell
-            else:
+                target.num_reads_to_long = 0 if progress is not None else READS_BETWEEN_FRUITLESS_LONG_ONES
+            if progress is None and is_enough and (is_cut or text.startswith(_NODE_ERRORS)):
+                target.read_at = None  # This piece of log shows nothing of the program's progress.
+            elif is_enough:
                 self._take(key, target, progress)
         except ApiError as error:
             LOG_READS.labels("progress", "failed").inc()
@@ -158,6 +160,17 @@ class ProgressReader:
             self._slots.release()
         if self._targets.get(key) is target:
             self._plan_read(key, target, self._interval_seconds)
+
+    def _may_read_long(self, target: _Target) -> bool:
+        """Whether to look further back for a progress line. Otherwise this read says nothing, not even that it is silent."""
+        if target.num_reads_to_long:
+            target.num_reads_to_long -= 1
+            return False
+        now = asyncio.get_running_loop().time()
+        if now < self._next_long_read_at:
+            return False
+        self._next_long_read_at = now + LONG_READ_PAUSE_SECONDS
+        return True
 
     async def _tail(self, key: Key, target: _Target, lines: int, limit_bytes: int) -> tuple[str, bool]:
         """The end of the log, and whether there is more of it than was asked for."""
@@ -178,9 +191,9 @@ class ProgressReader:
         if target.read_at is not None:
             target.silent_seconds += now - target.read_at
         target.read_at = now
-        said = (progress.step, progress.phase) if progress else target.said
-        if said != target.said:
-            target.said, target.silent_seconds = said, 0.0
+        position = (progress.step, progress.phase) if progress else target.position
+        if position != target.position:
+            target.position, target.silent_seconds = position, 0.0
         if progress is not None and progress != target.progress:
             target.progress = progress
             self._changed(key)

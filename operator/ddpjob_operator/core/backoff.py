@@ -1,0 +1,6 @@
+"""Doubling delays."""
+
+
+def doubled(first: float, num_before: int, most: float) -> float:
+    """The delay after so many earlier ones: the first, then twice as long each time, up to the most."""
+    return min(first * 2.0 ** min(num_before, 30), most)

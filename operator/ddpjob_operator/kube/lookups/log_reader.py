@@ -1,0 +1,78 @@
+"""The ends of logs that explain a failure, each read once."""
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from ddpjob_operator.api.names import MAIN_CONTAINER
+from ddpjob_operator.core.model import ReadLog
+from ddpjob_operator.kube.keys import Key
+from ddpjob_operator.kube.lookups.keyed_tasks import KeyedTasks
+from ddpjob_operator.kube.metrics import LOG_READS
+from ddpjob_operator.kube.transport.client import Client
+from ddpjob_operator.kube.transport.errors import ApiError
+
+logger = logging.getLogger(__name__)
+
+KEEP_BYTES = 64 * 1024
+#: What is read to keep the end of: limitBytes cuts the end, so it must hold all of the requested lines.
+LIMIT_BYTES = 1024 * 1024
+LINES = 1000
+READ_SECONDS = 5.0
+#: A broken image can fail hundreds of jobs at once; the connections are for the creation of pods first.
+MAX_AT_ONCE = 8
+
+
+class LogReader:
+    """Logs by job and uid of the pod. An unreadable log counts as empty, so that no decision waits for it."""
+
+    def __init__(self, client: Client, changed: Callable[[Key], None]) -> None:
+        """`changed` is called with the key of a job when one of its logs was read."""
+        self._client = client
+        self._changed = changed
+        self._logs: dict[Key, dict[str, str]] = {}
+        self._reads = KeyedTasks[tuple[Key, str]](MAX_AT_ONCE)
+
+    def of(self, key: Key) -> Mapping[str, str]:
+        """The logs of a job that were read."""
+        return dict(self._logs.get(key, {}))
+
+    def want(self, key: Key, lookups: Iterable[ReadLog], in_use: Collection[str]) -> None:
+        """Read these logs of a job, and drop those of pods that are not in use."""
+        for lookup in lookups:
+            if lookup.uid not in self._logs.get(key, {}):
+                self._start(key, lookup)
+        if kept := {uid: text for uid, text in self._logs.pop(key, {}).items() if uid in in_use}:
+            self._logs[key] = kept
+
+    def forget(self, key: Key) -> None:
+        """Drop everything of a job that is gone."""
+        self._logs.pop(key, None)
+        self._reads.cancel_where(lambda read: read[0] == key)
+
+    async def stop(self) -> None:
+        """Read nothing any more."""
+        await self._reads.stop()
+
+    def _start(self, key: Key, lookup: ReadLog) -> None:
+        self._reads.start((key, lookup.uid), lambda: self._read(key, lookup), f"log of {lookup.pod}")
+
+    async def _read(self, key: Key, lookup: ReadLog) -> None:
+        text = ""
+        try:
+            async with self._reads.slots:
+                text = await self._client.pod_log(
+                    key[0],
+                    lookup.pod,
+                    container=MAIN_CONTAINER,
+                    tail_lines=LINES,
+                    limit_bytes=LIMIT_BYTES,
+                    timeout_seconds=READ_SECONDS,
+                )
+            LOG_READS.labels("cause", "ok").inc()
+        except ApiError as error:
+            logger.info("the log of pod %s/%s cannot be read: %s", key[0], lookup.pod, error)
+            LOG_READS.labels("cause", "failed").inc()
+        except Exception:  # whatever it is: without an answer the job would never end
+            logger.exception("the log of pod %s/%s cannot be read", key[0], lookup.pod)
+        self._logs.setdefault(key, {})[lookup.uid] = text.encode()[-KEEP_BYTES:].decode(errors="replace")
+        self._changed(key)

@@ -12,7 +12,7 @@ import yaml
 import forked_ranks
 from ddpjob_ranks import contract
 from testbed import free_ports
-from training_runs import finished, ranks_by_hand, started
+from training_runs import finished, started
 
 KEYS = ("epochs=1", "globalBatchSize=256")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
@@ -26,20 +26,10 @@ def expected(tmp_path_factory):
     return finished(tmp_path_factory.mktemp("own"), *KEYS, ranks=2).weights
 
 
-def two(folder, environs, commands=(TRAINER, TRAINER)):
-    """Two processes with these variables, run to their end; rank 0's output."""
-    with (
-        started(folder / "0", *KEYS, ranks=0, environ=environs[0], command=commands[0]) as rank_0,
-        started(folder / "1", *KEYS, ranks=0, environ=environs[1], command=commands[1]) as rank_1,
-    ):
-        assert (rank_0.wait(), rank_1.wait()) == (0, 0), rank_0.text + rank_1.text
-    assert not [line for line in rank_1.lines if "loss" in line], "rank 0 alone reports"
-    return rank_0
-
-
 def test_pods_of_the_operator(tmp_path, expected):
-    run = two(tmp_path, ranks_by_hand(2))
-    assert "launcher environment, world size 2" in run.text
+    run = forked_ranks.finished(tmp_path, *KEYS, ranks=2)
+    assert "launcher environment, world size 2" in run.text()
+    assert "loss" not in run.text(1), "rank 0 alone reports"
     assert run.weights == expected
 
 
@@ -82,7 +72,9 @@ def test_torchrun_that_starts_its_ranks_again(tmp_path, expected):
 
 def test_tcp_initialisation(tmp_path, expected):
     meeting = ("--init-method", f"tcp://127.0.0.1:{free_ports(1)[0]}", "--world-size", "2")
-    run = two(tmp_path, [{}, {}], [(*TRAINER, *meeting, "--rank", str(rank)) for rank in range(2)])
+    rank_0, rank_1 = (started(tmp_path, *KEYS, ranks=0, command=(*TRAINER, *meeting, "--rank", rank)) for rank in "01")
+    with rank_0 as run, rank_1 as other:
+        assert (run.wait(), other.wait()) == (0, 0), run.text + other.text
     assert "launcher environment, world size 2" in run.text
     assert run.weights == expected
 
@@ -98,8 +90,9 @@ def test_tasks_of_two_nodes_with_the_variables_of_srun(tmp_path, expected):
         "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
         "SLURM_LOCALID": "0",
     }
-    run = two(tmp_path, [{**step, "SLURM_PROCID": str(node), "SLURM_NODEID": str(node)} for node in range(2)])
-    assert "launcher srun, world size 2" in run.text
+    tasks = [{**step, "SLURM_PROCID": str(node), "SLURM_NODEID": str(node)} for node in range(2)]
+    run = forked_ranks.finished(tmp_path, *KEYS, ranks=tasks)
+    assert "launcher srun, world size 2" in run.text()
     assert run.weights == expected
 
 

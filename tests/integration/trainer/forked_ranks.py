@@ -8,7 +8,9 @@ matters, use training_runs.
 import multiprocessing
 import os
 import re
+import runpy
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,13 +21,20 @@ from pathlib import Path
 from unittest import mock
 
 from ddpjob_ranks import contract
-from ddpjob_trainer import __main__
 from training_runs import DEADLINE_SECONDS, ranks_by_hand, with_recipe
 
 CONTEXT = multiprocessing.get_context("forkserver")
 #: torch._dynamo is what the first step of an optimizer loads, in seconds. pytest is the main module of the tests, which
 #: multiprocessing loads in each process.
-PRELOADED = ("ddpjob_trainer.worker", "ddpjob_recipes.digits", "torchvision", "torch._dynamo", "pytest", "forked_ranks")
+PRELOADED = (
+    "ddpjob_trainer.worker",
+    "ddpjob_recipes.digits",
+    "ddpjob_measure.measuring",
+    "torchvision",
+    "torch._dynamo",
+    "pytest",
+    "forked_ranks",
+)
 CONTEXT.set_forkserver_preload(list(PRELOADED))
 #: The fork server loads modules before it knows this process's module path, and OpenMP before a rank's own main().
 SERVER_ENVIRONMENT = {"PYTHONPATH": ":".join(path for path in sys.path if path), "OMP_WAIT_POLICY": "passive"}
@@ -93,6 +102,7 @@ def started(
     environ: Mapping[str, str] | None = None,
     own: Mapping[int, Own] | None = None,
     first: Callable[[], None] | None = None,
+    command: Sequence[str] = (),
 ) -> Iterator[ForkedRun]:
     """Start a training on so many ranks, of the digits where the keys name no other recipe; killed at the block's end.
 
@@ -103,6 +113,7 @@ def started(
         environ: Further variables of all ranks.
         own: Further keys and variables of single ranks.
         first: A function of a module, which each rank calls before it trains.
+        command: A module with its arguments, to be run instead of the trainer with its keys.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with mock.patch.dict(os.environ, SERVER_ENVIRONMENT):
@@ -115,8 +126,8 @@ def started(
         log.write_text("")
         own_keys, own_variables = (own or {}).get(rank, ((), {}))
         mine = {**variables, **(environ or {}), **own_variables, contract.DDPJOB_TERMINATION_LOG: str(message)}
-        arguments = with_recipe(*keys, *own_keys)
-        processes.append(CONTEXT.Process(target=_train, args=(arguments, mine, log, first), daemon=True))
+        module, *arguments = command or ("ddpjob_trainer", *with_recipe(*keys, *own_keys))
+        processes.append(CONTEXT.Process(target=_run, args=(module, arguments, mine, log, first), daemon=True))
         processes[-1].start()
     try:
         yield ForkedRun(folder=folder, processes=processes)
@@ -141,11 +152,27 @@ def finished(
         return run
 
 
-def _train(arguments: list[str], environ: Mapping[str, str], log: Path, first: Callable[[], None] | None) -> None:
+def measured(
+    command: Sequence[str], what: str, *, world_size: int, environ: Mapping[str, str] | None = None, seconds: float = 0
+) -> str:
+    """In the place of `ddpjob_measure.processes.output_of`: what forked ranks print."""
+    del seconds  # DEADLINE_SECONDS
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        started(Path(folder), ranks=world_size, environ=environ, command=command) as run,
+    ):
+        assert run.wait() == [0] * world_size, f"{what}:\n{run.text()}"
+        return run.text()
+
+
+def _run(
+    module: str, arguments: list[str], environ: Mapping[str, str], log: Path, first: Callable[[], None] | None
+) -> None:
     with log.open("a", encoding="utf-8") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
     os.environ.update(environ)
     if first is not None:
         first()
-    sys.exit(__main__.main(arguments))
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -3,16 +3,21 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 from PIL import Image
 from torch import nn
 
+from ddpjob_measure import processes
+from ddpjob_measure.__main__ import main
 from ddpjob_measure.compare import DDP_OPTIONS
 from ddpjob_measure.plain_ddp import PlainTraining
 from ddpjob_measure.task import PARTS
 from ddpjob_ranks.distributed import Gang
+from forked_ranks import measured
 
 BENCH = ("bench", "--recipes", "digits", "--ranks", "2", "--profiles", "fast", "--steps", "2", "--windows", "2")
 
@@ -37,17 +42,29 @@ def test_bench_splits_the_step_of_two_ranks_and_records_on_what(tmp_path: Path) 
     assert record["surroundings"]["torch"]
 
 
-def test_the_bucket_plan_of_the_digits_holds_their_eight_parameters_backwards() -> None:
-    output = output_of("buckets", "--recipe", "digits", "--steps", "2")
+@pytest.fixture
+def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What a command prints; its ranks are forked."""
+    monkeypatch.setattr(processes, "output_of", measured)
+
+    def run(*arguments: str) -> str:
+        assert main(arguments) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_the_bucket_plan_of_the_digits_holds_their_eight_parameters_backwards(printed: Callable[..., str]) -> None:
+    output = printed("buckets", "--recipe", "digits", "--steps", "2")
 
     assert "digits: 1 buckets, 0.6 MiB of gradients" in output
     assert "| 0 | 0.58 | 8 | 8.bias | 0.bias |" in output
     assert "on their way for" in output
 
 
-def test_accuracy_over_seeds_has_a_curve(tmp_path: Path) -> None:
+def test_accuracy_over_seeds_has_a_curve(printed: Callable[..., str], tmp_path: Path) -> None:
     keys = ("--set", "epochs=2", "--set", "globalBatchSize=512")
-    output_of("accuracy", "--seeds", "0", "1", *keys, "--results", str(tmp_path), "--name", "tiny")
+    printed("accuracy", "--seeds", "0", "1", *keys, "--results", str(tmp_path), "--name", "tiny")
 
     record = json.loads((tmp_path / "tiny.json").read_text())
     assert [row["seed"] for row in record["rows"]] == [0, 1]
@@ -58,8 +75,8 @@ def test_accuracy_over_seeds_has_a_curve(tmp_path: Path) -> None:
     assert (tmp_path / "tiny.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_options_of_ddp_are_compared() -> None:
-    lines = output_of(
+def test_options_of_ddp_are_compared(printed: Callable[..., str]) -> None:
+    lines = printed(
         "compare", "ddp-options", "--recipe", "digits", "--ranks", "2", "--steps", "1", "--windows", "1"
     ).splitlines()
 

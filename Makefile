@@ -15,7 +15,6 @@ CLUSTER ?= default
 # Test files run side by side in so many processes; the tests of one file share what they start.
 WORKERS ?= $(shell nproc | awk '{print $$1 < 4 ? $$1 : 4}')
 PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile
-ON_EACH_CHANGE := not nightly
 # Further arguments of the programs below; their --help lists them.
 BENCH ?=
 CHAOS ?=
@@ -58,13 +57,27 @@ demo: $(VENV)/demo.stamp ## Train a network with two DDP ranks on this machine, 
 	@$(BIN)/ddpjob run --local manifests/examples/digits.yaml
 
 .PHONY: test
-test: $(VENV)/dev.stamp ## Run the tests that need no root and no container runtime
-	@$(BIN)/pytest $(PARALLEL) --no-loadscope-reorder -m '$(ON_EACH_CHANGE)' --ignore tests/integration/operator/faults \
-		tests/integration tests/chart tests/pains tests/bench tests/simulation tests/property tests/unit
+test: test-unit test-processes test-cluster ## Run the tests that need no root and no container runtime
+
+.PHONY: test-unit
+test-unit: $(VENV)/dev.stamp
+	@$(BIN)/pytest --quiet $(PARALLEL) tests/unit tests/property
+
+# Files begin in this order, the longest first: with two processes the last one to end decides.
+.PHONY: test-processes
+test-processes: $(VENV)/dev.stamp ## Run the simulation, real trainings and `ddpjob run --local`; no Kubernetes
+	@$(BIN)/pytest $(PARALLEL) --no-loadscope-reorder -m 'not nightly' \
+		tests/simulation tests/integration/trainer tests/integration/local
+
+.PHONY: test-cluster
+test-cluster: cluster-programs ## Run the tests on real kube-apiservers
+	@$(BIN)/pytest $(PARALLEL) --no-loadscope-reorder -m 'not nightly' tests/integration/operator tests/bench tests/chart \
+		tests/integration/api tests/pains $(wildcard tests/integration/test_testbed_*.py)
 
 .PHONY: nightly
-nightly: $(VENV)/dev.stamp ## Run what only guards rare cases, as CONTRIBUTING lists it
-	@$(BIN)/pytest $(PARALLEL) -m nightly tests/integration tests/simulation
+nightly: cluster-programs ## Run what only guards rare cases, as CONTRIBUTING lists it
+	@$(BIN)/pytest $(PARALLEL) -m nightly tests/integration
+	@$(BIN)/python -m simulation.soak --schedules 20000
 
 # --- Development ------------------------------------------------------------------------------------------------------
 
@@ -74,7 +87,7 @@ check: $(VENV)/dev.stamp ## Format, lint, types, layers and unit tests
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
-	@$(BIN)/pytest --quiet $(PARALLEL) tests/unit
+	@$(MAKE) --no-print-directory test-unit
 
 .PHONY: format
 format: $(VENV)/dev.stamp ## Format the code and mend what the linter can
@@ -102,6 +115,14 @@ lock: | $(BIN)/python ## Write requirements/*.lock from pyproject.toml; versions
 	@$(LOCK) --extra trainer --group build --constraint requirements/dev.lock --output-file requirements/demo.lock
 
 # --- A real cluster ---------------------------------------------------------------------------------------------------
+
+.PHONY: cluster-programs
+cluster-programs: $(VENV)/dev.stamp ## Build the programs of a control plane (the first time 13 minutes on two cores)
+	@$(BIN)/python -m testbed build
+
+.PHONY: node-programs
+node-programs: cluster-programs ## Build the programs of real nodes, too
+	@$(BIN)/python -m testbed build --nodes
 
 .PHONY: image
 image: $(VENV)/dev.stamp ## Build the operator and trainer images with buildah (as root; no registry is needed)

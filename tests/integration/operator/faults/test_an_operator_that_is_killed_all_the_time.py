@@ -1,4 +1,4 @@
-"""The operator is killed at chance moments of all jobs' lives, most of them between two of its own writes."""
+"""The operator is killed at random moments of all jobs' lives, most of them between two of its own writes."""
 
 import asyncio
 import itertools
@@ -16,11 +16,10 @@ from testbed.faultproxy import FaultProxy
 from testbed.faults import WRITES, LoseAnswer, LoseRequest
 
 SEED = 20
-NUM_KILLS = 100
-NUM_JOBS = 20
-#: Jobs come one after the other, and at once where the last kill found nothing to do: so some are always young, some old.
+#: Jobs are created one after the other, and at once where the last kill found nothing to do: there are always young and
+#: old ones.
 KILLS_PER_JOB = 5
-#: An operator that has nothing to do would else live for ever.
+#: An operator without work is killed after so long.
 IDLE_SECONDS = 1.0
 
 
@@ -51,8 +50,9 @@ class Killer:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("num_kills", [30, pytest.param(100, marks=pytest.mark.nightly)])
 async def test_all_jobs_end_as_with_an_operator_that_lives(
-    namespace: Namespace, cluster: testbed.ControlPlane, proxy: FaultProxy, tmp_path: Path
+    num_kills: int, namespace: Namespace, cluster: testbed.ControlPlane, proxy: FaultProxy, tmp_path: Path
 ) -> None:
     lives = Lives(namespace, cluster)
     kinds = itertools.cycle(LIVES)
@@ -60,10 +60,10 @@ async def test_all_jobs_end_as_with_an_operator_that_lives(
         killer = Killer(operator, proxy)
         async with lives.take_their_course():
             at_work = False
-            for number in range(NUM_KILLS):
-                if (number % KILLS_PER_JOB == 0 or not at_work) and len(lives.names) < NUM_JOBS:
+            for number in range(num_kills):
+                if (number % KILLS_PER_JOB == 0 or not at_work) and len(lives.names) < num_kills // KILLS_PER_JOB:
                     await lives.begin(next(kinds), number)
                 at_work = await asyncio.to_thread(killer.kill)
             print(f"killed {dict(killer.moments)}")
             await lives.end_as_laid_down(seconds=120)
-        assert operator.exits == [-9] * NUM_KILLS
+        assert operator.exits == [-9] * num_kills

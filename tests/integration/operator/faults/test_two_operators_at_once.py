@@ -30,7 +30,8 @@ def _two_operators(cluster: testbed.ControlPlane, proxy: FaultProxy, tmp_path: P
 
 @pytest.mark.usefixtures("_two_operators")
 @pytest.mark.parametrize(
-    "late", ["pods", *(pytest.param(late, marks=pytest.mark.nightly) for late in ("nothing", "ddpjobs", "services", ""))]
+    "late",
+    ["pods", *(pytest.param(late, marks=pytest.mark.nightly) for late in ("nothing", "ddpjobs", "services", ""))],
 )
 async def test_all_jobs_end_as_with_one_though_one_sees_late(
     late: str, namespace: Namespace, cluster: testbed.ControlPlane, proxy: FaultProxy

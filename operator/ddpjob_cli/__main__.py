@@ -11,13 +11,12 @@ from ddpjob_cli.run_local import EXIT_USAGE, run_local
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the result is the exit code."""
-    # `ddpjob run ... | head` ends quietly; the ranks end with it, as they do however this process dies.
+    # `ddpjob run ... | head` ends without an error message. The ranks end whenever this process ends.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     options = _parser().parse_args(arguments)
     if not options.local:
         print(
-            f"ddpjob run: without --local a job runs on a cluster, which this command does not reach yet:"
-            f" kubectl apply -f {options.file}",
+            f"ddpjob run: only --local is supported so far. To run the job on a cluster: kubectl apply -f {options.file}",
             file=sys.stderr,
         )
         return EXIT_USAGE
@@ -35,14 +34,14 @@ def _parser() -> argparse.ArgumentParser:
         "run",
         help="run a DDPJob",
         description="Run the DDPJob of a YAML file on this machine, each pod as a process that starts in the current"
-        " folder. Every run is a new job; its logs and volumes stay in .ddpjob/runs. Exit code: 0 succeeded, 1 failed,"
-        " 2 wrong use or a bad file, 130 interrupted by Ctrl-C.",
+        " directory. Every run is a new job. Its logs and volumes are kept in .ddpjob/runs. Exit codes: 0 succeeded,"
+        " 1 failed, 2 wrong usage or an invalid file, 130 interrupted by Ctrl-C.",
     )
     run.add_argument(
-        "file", type=Path, metavar="FILE", help="YAML file with one DDPJob, and ConfigMaps if it needs any"
+        "file", type=Path, metavar="FILE", help="YAML file with one DDPJob and the ConfigMaps that it uses"
     )
-    run.add_argument("--local", action="store_true", help="run it on this machine, each pod as a process")
-    run.add_argument("--verbose", action="store_true", help="show commands and progress lines, too")
+    run.add_argument("--local", action="store_true", help="run the job on this machine, each pod as a process")
+    run.add_argument("--verbose", action="store_true", help="also show commands and progress lines")
     return parser
 
 

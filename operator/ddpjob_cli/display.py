@@ -1,4 +1,4 @@
-"""What a person sees of a local run: every rank's lines, where training stands, and how it ended."""
+"""The output of a local run: the lines of all ranks, the progress of the training, and the final status."""
 
 import os
 from collections.abc import Mapping
@@ -24,13 +24,13 @@ PHASE_COLOURS: Mapping[str | None, str] = {
 class Display:
     """Lines on standard output, and on a terminal a bar below them that shows `status.progress`.
 
-    A context: the bar is there while it lasts.
+    It is a context manager: the bar is shown inside the context.
     """
 
     def __init__(self, *, processes_per_node: int, verbose: bool) -> None:
         self._pod_title = "rank" if processes_per_node == 1 else "node"
         self._verbose = verbose
-        # https://no-color.org; FORCE_COLOR and the like remain rich's own business.
+        # https://no-color.org; rich itself handles FORCE_COLOR and similar variables.
         self._console = Console(
             highlight=False, soft_wrap=True, force_terminal=False if os.environ.get("NO_COLOR") else None
         )
@@ -48,13 +48,13 @@ class Display:
             self._bar.stop()
 
     def say(self, text: str, style: str = "bold") -> None:
-        """One line of our own. It may hold a program's words, so nothing in it is taken as markup or control."""
+        """Print a line of the command itself. The line may contain output of programs, so markup and control characters have no effect."""
         for line in text.splitlines():
             self._console.print(Text(f"ddpjob: {visible(line)}", style=style))
 
     def on_ignored(self, parts: tuple[str, ...]) -> None:
-        """What of the pods this machine leaves out."""
-        self.say(f"a local run ignores of the pods: {', '.join(parts)}", style="dim")
+        """Print the parts of the pods that a local run ignores."""
+        self.say(f"a local run ignores these parts of the pods: {', '.join(parts)}", style="dim")
 
     def on_pod(self, name: str, command: tuple[str, ...]) -> None:
         """A pod starts."""
@@ -69,7 +69,7 @@ class Display:
         self._console.print(Text.assemble(prefix, visible(text)))
 
     def on_status(self, status: DDPJobStatus) -> None:
-        """The status has changed: the bar follows it; a new phase, reason or attempt is a line, too."""
+        """The status has changed: update the bar, and print a line for a new phase, reason or attempt."""
         if self._bar:
             self._bar.show(status)
         if (status.phase, status.reason, status.attempt) != (
@@ -82,13 +82,13 @@ class Display:
         self._shown = status
 
     def show_status(self, status: DDPJobStatus) -> None:
-        """The whole status, as `kubectl get -o yaml` would show it."""
+        """Print the whole status in the format of `kubectl get -o yaml`."""
         text = yaml.safe_dump({"status": status.as_json()}, sort_keys=False, width=110, allow_unicode=True)
         self._console.print(Text(text.rstrip()))
 
 
 class _Bar:
-    """The live line at the bottom of the terminal."""
+    """The progress bar in the last line of the terminal."""
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
@@ -109,7 +109,7 @@ class _Bar:
         self._progress.stop()
 
     def show(self, status: DDPJobStatus) -> None:
-        """Phase and attempt, the bar, and what rank 0 last told."""
+        """Show phase, attempt and the latest progress of rank 0."""
         progress = status.progress
         self._progress.update(
             self._task,

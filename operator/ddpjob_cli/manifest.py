@@ -1,4 +1,4 @@
-"""A DDPJob from a YAML file, with every mistake told in words."""
+"""Reads a DDPJob from a YAML file and reports each mistake in a message of its own."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -20,27 +20,27 @@ _TOP_LEVEL = {"apiVersion", "kind", "metadata", "spec", "status"}
 
 
 class ManifestError(ValueError):
-    """The file cannot be used as it is. The text names file, field, what was found, what is expected, what to do."""
+    """The file is invalid. The text names the file, the field, what was found, what is expected and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a file holds."""
+    """The content of a file."""
 
     namespace: str
     name: str
     spec: DDPJobSpec
     config_maps: tuple[Body, ...]
-    """ConfigMaps beside the job, which its volumes may name."""
+    """ConfigMaps of the file, which the job's volumes may refer to."""
     others: tuple[str, ...]
-    """Kind and name of everything else in the file."""
+    """Kind and name of all other objects in the file."""
 
 
 def read_manifest(path: Path) -> Manifest:
     """The one DDPJob of a file.
 
     Raises:
-        ManifestError: the file cannot be read, is no YAML, or its job is one that a cluster would refuse.
+        ManifestError: the file cannot be read, is not YAML, or contains a job that a cluster would refuse.
     """
     documents = _documents(path)
     jobs = [body for body in documents if body.get("kind") == KIND]
@@ -64,9 +64,9 @@ def _documents(path: Path) -> list[dict[str, Any]]:
     except OSError as error:
         raise ManifestError(f"{path}: cannot be read ({error.strerror}); give the path of a DDPJob in YAML") from None
     except UnicodeDecodeError:
-        raise ManifestError(f"{path}: is no text in UTF-8; give the path of a DDPJob in YAML") from None
+        raise ManifestError(f"{path}: is not UTF-8 text; give the path of a DDPJob in YAML") from None
     except yaml.YAMLError as error:
-        raise ManifestError(f"{path}: is no valid YAML: {' '.join(str(error).split())}") from None
+        raise ManifestError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from None
     found = [document for document in documents if document is not None]
     for document in found:
         if not isinstance(document, dict):
@@ -75,14 +75,14 @@ def _documents(path: Path) -> list[dict[str, Any]]:
 
 
 def _identity(path: Path, job: Body) -> tuple[str, str]:
-    """Namespace and name, by the rules that the API server applies to them."""
+    """Namespace and name, validated by the rules of the API server."""
     if job.get("apiVersion") != API_VERSION:
         raise ManifestError(f"{path}: apiVersion is {_shown(job.get('apiVersion'))}; expected {API_VERSION}")
     if unknown := sorted(map(str, job.keys() - _TOP_LEVEL)):
         raise ManifestError(f"{path}: unknown field {unknown[0]}; did you mean to put it below spec?")
     metadata = job.get("metadata")
     if not isinstance(metadata, Mapping):
-        raise ManifestError(f"{path}: metadata is {_shown(metadata)}; expected a mapping that holds the job's name")
+        raise ManifestError(f"{path}: metadata is {_shown(metadata)}; expected a mapping with the job's name")
     name, namespace = metadata.get("name"), metadata.get("namespace", "default")
     if not (isinstance(name, str) and _NAME.fullmatch(name) and len(name) <= MAX_JOB_NAME_LENGTH):
         raise ManifestError(
@@ -110,10 +110,12 @@ def _lines(error: ValidationError) -> Iterable[str]:
     """One line for each mistake: field, what was found, what is expected."""
     for item in error.errors(include_url=False):
         where = ".".join(("spec", *map(str, item["loc"])))
-        if item["type"] == "default_factory_not_called":  # an echo of the error in the field it is made from
+        if (
+            item["type"] == "default_factory_not_called"
+        ):  # it repeats the error in the field that the default depends on
             continue
         if item["type"] == "extra_forbidden":
-            yield f"{where} is no known field; expected one of: {', '.join(_siblings(item['loc']))}"
+            yield f"{where} is not a known field; expected one of: {', '.join(_siblings(item['loc']))}"
         elif item["type"] == "missing":
             yield f"{where} is missing; set it"
         else:
@@ -122,17 +124,17 @@ def _lines(error: ValidationError) -> Iterable[str]:
 
 
 def _siblings(location: tuple[int | str, ...]) -> list[str]:
-    """The fields that may stand where this one stands."""
+    """The fields that are allowed at this location."""
     model: type[BaseModel] = DDPJobSpec
     for part in location[:-1]:
         field = next((f for n, f in model.model_fields.items() if part in (n, f.alias)), None)
-        inner = _models(field.annotation) if field else [model]  # a number: the place in a list
+        inner = _models(field.annotation) if field else [model]  # a number is an index of a list
         model = inner[0] if inner else model
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
-    """The models that an annotation such as `list[X] | None` names."""
+    """The models in an annotation such as `list[X] | None`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for part in getattr(annotation, "__args__", ()) for model in _models(part)]

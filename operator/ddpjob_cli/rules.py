@@ -1,7 +1,7 @@
-"""The rules of the DDPJob that join fields, evaluated here as the API server evaluates them at apply.
+"""Evaluates the validation rules of the DDPJob as the API server evaluates them at apply.
 
-Their one source is the CRD: its CEL (`x-kubernetes-validations`), on the object with the CRD's defaults filled in. Rules
-on a change (`oldSelf`) do not concern a job that is new.
+The rules are the CEL expressions of the CRD (`x-kubernetes-validations`). They are evaluated on the object with the
+defaults of the CRD. Rules for updates (`oldSelf`) do not apply, because every local job is new.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ _Schema = Mapping[str, Any]
 
 
 def broken_rules(job: Body) -> list[str]:
-    """Path and message of each rule that the job, whose fields are known to be of the right types, breaks."""
+    """Path and message of each rule that the job violates. The types of its fields must be valid."""
     (version,) = custom_resource_definition()["spec"]["versions"]
     schema = version["schema"]["openAPIV3Schema"]
     return list(_broken(schema, _with_defaults(schema, job), ""))

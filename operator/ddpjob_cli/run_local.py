@@ -1,4 +1,4 @@
-"""`ddpjob run --local`: from a file to a verdict."""
+"""`ddpjob run --local`: reads the file, runs the job and reports the result."""
 
 import asyncio
 import importlib.util
@@ -18,7 +18,7 @@ EXIT_SUCCEEDED = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 
-#: Where runs are kept, below the current folder.
+#: The directory of all runs, in the current directory.
 RUNS = Path(".ddpjob/runs")
 
 
@@ -29,12 +29,12 @@ def run_local(path: Path, *, verbose: bool) -> int:
         0 if it succeeded, 1 if it failed, 128 + n if it was interrupted by signal n.
 
     Raises:
-        ValueError: the file or this machine does not allow it; nothing runs any more.
-        OSError: the same, told by the operating system.
+        ValueError: the file is invalid, or this machine cannot run the job; no process is left.
+        OSError: the operating system refuses something that the run needs; no process is left.
     """
     manifest = read_manifest(path)
     if manifest.spec.suspend:
-        raise ManifestError(f"{path}: spec.suspend is true, so nothing would run; set it to false")
+        raise ManifestError(f"{path}: spec.suspend is true, so no pod would run; set it to false")
     if manifest.spec.trainer is not None and importlib.util.find_spec("torch") is None:
         raise ManifestError(
             f"{path}: spec.trainer runs the built-in trainer, whose packages are not installed in {sys.prefix}:"
@@ -42,7 +42,7 @@ def run_local(path: Path, *, verbose: bool) -> int:
         )
     with Display(processes_per_node=manifest.spec.processes, verbose=verbose) as display:
         if manifest.others:
-            display.say(f"a local run ignores of the file: {', '.join(manifest.others)}", style="dim")
+            display.say(f"a local run ignores these objects of the file: {', '.join(manifest.others)}", style="dim")
         folder = _new_folder(manifest.name)
         started = time.monotonic()
         run, received = asyncio.run(_to_the_end(manifest, folder, display))
@@ -51,7 +51,7 @@ def run_local(path: Path, *, verbose: bool) -> int:
     where = f"logs and files: {folder}"
     if received is not None:
         display.say(
-            f"{manifest.name} was interrupted after {took} and no process of it is left; {where}", "bold yellow"
+            f"{manifest.name} was interrupted after {took}, and none of its processes is left; {where}", "bold yellow"
         )
         return 128 + received
     if run.status.condition(ConditionType.SUCCEEDED):
@@ -69,7 +69,7 @@ async def _to_the_end(manifest: Manifest, folder: Path, display: Display) -> tup
     def interrupt(signal_number: signal.Signals) -> None:
         received.append(signal_number)
         display.say(
-            f"{signal_number.name}: asking all ranks to save their work and stop; once more kills them"
+            f"{signal_number.name}: stopping all ranks, which may save their work; another signal kills them"
             if len(received) == 1
             else f"{signal_number.name}: killing all ranks",
             "bold yellow",
@@ -83,7 +83,7 @@ async def _to_the_end(manifest: Manifest, folder: Path, display: Display) -> tup
 
 
 def _new_folder(job_name: str) -> Path:
-    """A folder for this run alone, since a run is a new job. What lies in .ddpjob is kept out of git."""
+    """A new directory for this run, because each run is a new job. Git ignores all files in .ddpjob."""
     RUNS.mkdir(parents=True, exist_ok=True)
     (RUNS.parent / ".gitignore").write_text("*\n", encoding="utf-8")
     name = f"{job_name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
@@ -94,4 +94,4 @@ def _new_folder(job_name: str) -> Path:
         except FileExistsError:  # another run of the same second
             continue
         return folder.absolute()
-    raise OSError(f"cannot make a folder for the run: {RUNS / name} and 998 more exist")
+    raise OSError(f"cannot create a directory for the run: {RUNS / name} and 998 others of its name exist")

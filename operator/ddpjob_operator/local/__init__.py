@@ -1,1 +1,1 @@
-"""The process backend: runs the pods that the core renders as processes of this machine."""
+"""The local backend: runs the pods that the core renders as processes of this machine."""

@@ -6,36 +6,36 @@ from collections.abc import Mapping
 
 from ddpjob_operator.api.spec import DDPJobSpec
 
-#: The one resource that stands for GPUs which CUDA_VISIBLE_DEVICES shares out.
+#: The resource whose GPUs can be assigned by CUDA_VISIBLE_DEVICES.
 NVIDIA = "nvidia.com/gpu"
-#: nvidia-smi answers within a second, or the driver hangs.
+#: nvidia-smi usually answers within a second; a longer time means that the driver hangs.
 QUERY_TIMEOUT_SECONDS = 30
 
 
 def gpus_for(spec: DDPJobSpec, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """As many GPUs as the whole job needs, named as in CUDA_VISIBLE_DEVICES.
+    """The GPUs for all pods of the job, named as in CUDA_VISIBLE_DEVICES.
 
     Raises:
-        ValueError: this machine has too few, or the job asks for another kind.
+        ValueError: this machine has too few GPUs, or the job requests another resource.
     """
     needed = spec.nodes * spec.gpus_per_node
     if needed == 0:
         return ()
     if spec.gpu_resource != NVIDIA:
         raise ValueError(
-            f"spec.gpuResource is {spec.gpu_resource}; a local run knows {NVIDIA} only: run the job on a cluster"
+            f"spec.gpuResource is {spec.gpu_resource}; a local run supports {NVIDIA} only: run the job on a cluster"
         )
     found = _visible_gpus(environ)
     if len(found) < needed:
         raise ValueError(
-            f"nodes x gpusPerNode is {spec.nodes} x {spec.gpus_per_node} = {needed}, but this machine offers"
+            f"nodes x gpusPerNode is {spec.nodes} x {spec.gpus_per_node} = {needed}, but this machine has"
             f" {len(found)} GPUs: lower spec.nodes or spec.gpusPerNode (0 trains on CPUs), or run the job on a cluster"
         )
     return found[:needed]
 
 
 def _visible_gpus(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """What CUDA_VISIBLE_DEVICES names, else all GPUs that the driver's tool lists; none without the tool."""
+    """The GPUs in CUDA_VISIBLE_DEVICES; without it all that nvidia-smi lists; none if nvidia-smi is not installed."""
     if "CUDA_VISIBLE_DEVICES" in environ:
         return tuple(name.strip() for name in environ["CUDA_VISIBLE_DEVICES"].split(",") if name.strip())
     if shutil.which("nvidia-smi") is None:

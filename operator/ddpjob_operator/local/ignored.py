@@ -1,4 +1,4 @@
-"""What a local run leaves out of a pod, told in words. Pure."""
+"""Lists the parts of a pod that a local run ignores. Pure."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ from ddpjob_operator.core.model import Body
 from ddpjob_operator.core.render.pods import NODE_OF_THE_POD
 from ddpjob_operator.local.volumes import Mount, localized
 
-#: Parts of a pod's spec that a local run honours, or whose intent a process on one machine meets anyway.
+#: Fields of a PodSpec that a local run honours, or that have no effect on a process of one machine.
 _HONOURED = frozenset(
     {"containers", "volumes", "terminationGracePeriodSeconds", "restartPolicy", "automountServiceAccountToken"}
     | {"enableServiceLinks", "shareProcessNamespace"}
@@ -17,7 +17,7 @@ _HONOURED_OF_CONTAINER = frozenset(
 
 
 def ignored_parts(pod: Body, mounts: Iterable[Mount]) -> tuple[str, ...]:
-    """What this machine ignores or replaces, one short phrase each."""
+    """The parts that a local run ignores or replaces, one short phrase each."""
     spec = pod["spec"]
     main, *others = spec["containers"]
     mounts = tuple(mounts)
@@ -33,6 +33,6 @@ def ignored_parts(pod: Body, mounts: Iterable[Mount]) -> tuple[str, ...]:
 
 
 def _from_elsewhere(container: Body) -> list[str]:
-    """Variables whose values only a cluster has; which node this is needs no telling where there is one."""
+    """Variables whose values only a cluster has, except the node's name, which has no use on one machine."""
     found = [variable for variable in container.get("env") or () if "valueFrom" in variable]
     return [variable["name"] for variable in found if variable["valueFrom"] != NODE_OF_THE_POD]

@@ -1,4 +1,4 @@
-"""The pods of one run on this machine: what the nodes of a cluster are to the operator."""
+"""Runs the pods of one run on this machine, as kubelets do on the nodes of a cluster."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -16,18 +16,18 @@ from ddpjob_operator.local.volumes import mounts_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folders:
-    """Where a run keeps what it makes, and where its programs start."""
+    """The directories of a run."""
 
     run: Path
-    """Logs and volumes; they stay."""
+    """Logs and volumes, which are kept after the run."""
     temporary: Path
-    """What pods see as /tmp; a short path, gone with the run."""
+    """The pods' /tmp. The path is short, and the directory is deleted at the end of the run."""
     working: Path
-    """Where programs start."""
+    """Working directory of programs."""
 
 
 class Kubelet:
-    """Starts pods, keeps their logs, stops them."""
+    """Starts and stops pods and stores their logs."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Kubelet:
         on_line: Callable[[LocalPod, str], None],
         on_end: Callable[[], None],
     ) -> None:
-        """Pods are followed in tasks of `followers`, which call `on_line` for each line and `on_end` for each end."""
+        """Create one without pods. Tasks of `followers` call `on_line` for each line of a pod and `on_end` when it ends."""
         self._machine = machine
         self._folders = folders
         self._config_maps = tuple(config_maps)
@@ -48,14 +48,14 @@ class Kubelet:
         self._on_line = on_line
         self._on_end = on_end
         self._pods: dict[str, LocalPod] = {}
-        self._told_what_is_ignored = False
+        self._reported_ignored_parts = False
 
     async def create(self, body: Body) -> None:
         """Start the pod.
 
         Raises:
-            ValueError: it contradicts itself in a way that an API server would refuse.
-            OSError: a folder, file or process cannot be made.
+            ValueError: the pod is invalid, and an API server would refuse it.
+            OSError: a directory, file or process cannot be created.
         """
         name, labels = body["metadata"]["name"], body["metadata"]["labels"]
         tmp_folder = self._folders.temporary / f"{labels[LABEL_ATTEMPT]}-{labels[LABEL_RANK]}"
@@ -67,29 +67,29 @@ class Kubelet:
         mounts = mounts_of(body, self._config_maps, self._folders.run / "volumes", tmp_folder)
         program = program_of(body, mounts, self._machine, termination_log, self._folders.working)
         program.folder.mkdir(parents=True, exist_ok=True)
-        if not self._told_what_is_ignored:
-            self._told_what_is_ignored = True
+        if not self._reported_ignored_parts:
+            self._reported_ignored_parts = True
             self._listener.on_ignored(ignored_parts(body, mounts))
         self._listener.on_pod(name, program.command)
         self._pods[name] = await LocalPod.start(body, program, log, termination_log)
         self._followers.create_task(self._pods[name].follow(self._on_line, self._on_end))
 
     def records(self) -> tuple[Pod, ...]:
-        """All pods but those that were deleted and have stopped, as decisions see them."""
+        """The records of all pods, except deleted pods that have stopped."""
         self._pods = {name: pod for name, pod in self._pods.items() if not pod.gone}
         return tuple(pod.record() for pod in self._pods.values())
 
     @property
     def all_ended(self) -> bool:
-        """Whether no process of any pod is left."""
+        """Whether all processes of all pods have ended."""
         return all(pod.ended for pod in self._pods.values())
 
     def delete(self, name: str, grace_seconds: int | None) -> None:
-        """Stop the pod; None is its own grace."""
+        """Delete the pod. A grace of None is the pod's own grace period."""
         self._pods[name].delete(grace_seconds)
 
     def lower_deadline(self, name: str) -> None:
-        """Stop the pod and keep it, as failed."""
+        """Stop the pod and keep its record and its log."""
         self._pods[name].lower_deadline()
 
     def tail(self, name: str, num_bytes: int) -> str:
@@ -97,12 +97,12 @@ class Kubelet:
         return self._pods[name].tail(num_bytes)
 
     def stop_all(self) -> None:
-        """Ask every program that was not asked yet to save its work and end, each within its own grace."""
+        """Stop all pods, each with its own grace period, unless it is being deleted already."""
         for pod in self._pods.values():
             if not pod.deleted:
                 pod.delete(None)
 
     def kill_all(self) -> None:
-        """End every process at once."""
+        """Kill all processes of all pods."""
         for pod in self._pods.values():
             pod.kill()

@@ -1,4 +1,4 @@
-"""What a run tells whoever watches it."""
+"""The interface through which a run reports to its caller."""
 
 from typing import Protocol
 
@@ -6,16 +6,16 @@ from ddpjob_operator.api.status import DDPJobStatus
 
 
 class Listener(Protocol):
-    """Who watches a run."""
+    """Receives the events of a run."""
 
     def on_ignored(self, parts: tuple[str, ...]) -> None:
-        """Once, at the first pod: what of it this machine ignores."""
+        """The first pod starts, and a local run ignores these parts of it."""
 
     def on_pod(self, name: str, command: tuple[str, ...]) -> None:
         """A pod starts."""
 
     def on_line(self, rank: int, text: str) -> None:
-        """The pod of this node rank printed a line. It is untrusted text."""
+        """The pod of this node rank printed a line, which is untrusted text."""
 
     def on_status(self, status: DDPJobStatus) -> None:
         """The job's status has changed."""

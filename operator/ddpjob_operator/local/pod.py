@@ -1,6 +1,7 @@
-"""One pod as a process: what kubelet and container runtime are on a cluster.
+"""Runs one pod as a process, as kubelet and container runtime do on a cluster.
 
-It starts the program below a reaper, keeps its log, and shows the pod's status as the API would.
+The program is started as a child of a reaper. Its output is stored as the pod's log, and the pod's status has the form
+that it has in the API.
 """
 
 import asyncio
@@ -23,17 +24,17 @@ from ddpjob_operator.core.times import rfc3339
 from ddpjob_operator.local import reaper
 from ddpjob_operator.local.program import Program
 
-#: Grace of a pod that names none, as on a cluster.
+#: Grace period of a pod that does not set one: the default of Kubernetes.
 DEFAULT_GRACE_SECONDS = 30
-#: What a kubelet keeps of a termination message, and of the log where there is no message.
+#: Sizes to which a kubelet truncates a termination message, and a log that replaces it.
 TERMINATION_MESSAGE_BYTES = 4096
 FALLBACK_LOG_BYTES = 2048
-#: A line longer than this is cut in pieces: what programs print must not fill our memory.
+#: Longer lines are split, so that the output of programs cannot use up the memory.
 MAX_LINE_BYTES = 16 * 1024
 
 
 class LocalPod:
-    """One pod and its process. It runs from `start` on; `follow` has to be awaited in a task."""
+    """One pod and its process. `start` starts it, and a task has to await `follow`."""
 
     def __init__(self, body: Body, process: Process, log: Path, termination_log: Path) -> None:
         self._body = body
@@ -51,7 +52,7 @@ class LocalPod:
 
     @classmethod
     async def start(cls, body: Body, program: Program, log: Path, termination_log: Path) -> "LocalPod":
-        """Start the pod's program. A program that cannot be started is a pod that ends with code 128."""
+        """Start the pod's program. If the program cannot be started, the pod ends with exit code 128."""
         termination_log.touch()  # noqa: ASYNC240 - a local file: microseconds
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -59,17 +60,17 @@ class LocalPod:
             *program.command,
             env=program.environ,
             cwd=program.folder,
-            stdin=PIPE,  # its end, also that of this very process, is the end of everything in the pod
+            stdin=PIPE,  # closing it, as the end of this process does, kills all processes of the pod
             stdout=PIPE,
             stderr=STDOUT,
-            start_new_session=True,  # Ctrl-C and kills of our process group are not for it
+            start_new_session=True,  # so that Ctrl-C and signals to our process group do not reach it
         )
         metadata = {**body["metadata"], "uid": str(uuid.uuid4())}
         spec = {**body["spec"], "nodeName": os.uname().nodename}
         return cls({**body, "metadata": metadata, "spec": spec}, process, log, termination_log)
 
     async def follow(self, on_line: Callable[["LocalPod", str], None], on_end: Callable[[], None]) -> None:
-        """Keep the log and hand on its lines, to the program's end."""
+        """Store the log and pass its lines to `on_line` until the program ends."""
         assert self._process.stdout is not None, "started with a pipe"
         with self._log.open("ab", buffering=0) as log:
             async for line in _lines(self._process.stdout, log.write):
@@ -80,46 +81,46 @@ class LocalPod:
         self._exit = {
             "exitCode": code,
             "reason": "Completed" if code == 0 else "Error",
-            "message": self._last_words(code),
+            "message": self._termination_message(code),
             "finishedAt": rfc3339(self._ended_seen),
         }
         on_end()
 
     @property
     def ended(self) -> bool:
-        """Whether none of its processes is left."""
+        """Whether all its processes have ended."""
         return self._exit is not None
 
     @property
     def deleted(self) -> bool:
-        """Whether its end was asked for."""
+        """Whether its deletion was requested."""
         return self._deletion_deadline is not None
 
     @property
     def gone(self) -> bool:
-        """Whether a cluster would not show it any more: deleted, and stopped."""
+        """Whether the API would not list it any more: it was deleted and has stopped."""
         return self.ended and self.deleted
 
     def delete(self, grace_seconds: int | None) -> None:
-        """Ask the program to end; kill it after the grace (None: the pod's own)."""
+        """Stop the program and kill it after the grace period (None: the pod's own)."""
         grace = self._own_grace if grace_seconds is None else grace_seconds
         self._deletion_deadline = min(self._deletion_deadline or float("inf"), time.time() + grace)
         self._stop(grace)
 
     def lower_deadline(self) -> None:
-        """End the program with the pod's own grace; the pod stays, as failed."""
+        """Stop the program with the pod's own grace period. The pod is kept and has failed."""
         self._deadline_exceeded = True
         self._stop(self._own_grace)
 
     def kill(self) -> None:
-        """End every process of the pod at once."""
+        """Kill all processes of the pod."""
         assert self._process.stdin is not None, "started with a pipe"
         self._process.stdin.close()
 
     def _stop(self, grace_seconds: float) -> None:
         if self.ended:
             return
-        with suppress(ProcessLookupError):  # it is ending right now
+        with suppress(ProcessLookupError):  # it has just ended
             self._process.send_signal(signal.SIGTERM)
         asyncio.get_running_loop().call_later(grace_seconds, self.kill)
 
@@ -131,13 +132,13 @@ class LocalPod:
         """The end of the log."""
         return _tail(self._log, num_bytes) if self._log.exists() else ""
 
-    def _last_words(self, exit_code: int) -> str:
+    def _termination_message(self, exit_code: int) -> str:
         """The termination message, by the rules of FallbackToLogsOnError."""
         message = _tail(self._termination_log, TERMINATION_MESSAGE_BYTES)
         return message if message or exit_code == 0 else self.tail(FALLBACK_LOG_BYTES)
 
     def record(self) -> Pod:
-        """The pod as decisions see it, through the same eyes as a cluster's."""
+        """The record of the pod, parsed by the same code as a pod of a cluster."""
         state = {"terminated": self._exit} if self._exit else {"running": {}}
         phase = "Running" if self._exit is None else "Failed" if self._exit["exitCode"] else "Succeeded"
         status: dict[str, Any] = {
@@ -157,7 +158,7 @@ class LocalPod:
 
 
 async def _lines(stream: asyncio.StreamReader, keep: Callable[[bytes], object]) -> AsyncIterator[str]:
-    """Lines of a stream as text, without their ends; `keep` gets every byte as it comes."""
+    """Lines of a stream as text, without line ends. `keep` gets all bytes as they arrive."""
     rest = b""
     while chunk := await stream.read(64 * 1024):
         keep(chunk)

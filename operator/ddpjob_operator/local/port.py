@@ -1,4 +1,4 @@
-"""A TCP port for rank 0 that nobody else gets, although rank 0 opens it only seconds later."""
+"""Reserves a TCP port for rank 0, which starts to listen on it seconds later."""
 
 import socket
 from collections.abc import Iterator
@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def reserved_port() -> Iterator[int]:
-    """A free port of the loopback interface, held for as long as the context lasts.
+    """A free port of the loopback interface, which is reserved inside the context.
 
-    A socket that is bound with SO_REUSEADDR and does not listen keeps the port from being chosen for anybody else (bind
-    to port 0, the local end of a connection), yet lets whoever sets SO_REUSEADDR too, as torch's store does, listen on
-    it: Linux sees a conflict only with a listening socket.
+    The port is bound by a socket that has SO_REUSEADDR and does not listen. Linux then does not choose the port for
+    other sockets (bind to port 0, the local end of a connection), but a socket that also sets SO_REUSEADDR, as torch's
+    store does, can listen on it, because only listening sockets conflict.
     """
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""What a pod's main container runs, said in this machine's terms. Pure."""
+"""Translates the command and the environment of a pod's main container for this machine. Pure."""
 
 import os
 import re
@@ -12,25 +12,25 @@ from ddpjob_operator.api.names import contract
 from ddpjob_operator.core.model import Body
 from ddpjob_operator.local.volumes import TMP_DIR, Mount, localized
 
-#: Variables of the user's shell that a pod would not see and that would mislead a program about its process group.
+#: Variables of the user's shell that would give a program a wrong process group. A pod does not have them.
 _FOREIGN = re.compile(r"(SLURM|PET|TORCHELASTIC|DDPJOB|OMPI|PMI|PMIX)_.*|GROUP_(RANK|WORLD_SIZE)|ROLE_.*")
-#: A variable in a command, an argument or a later variable, as in a pod; `$$(NAME)` stands for itself.
+#: A reference to a variable in a command, an argument or a later variable, as in a pod. `$$(NAME)` is not expanded.
 _REFERENCE = re.compile(r"\$(\$|\(([-._a-zA-Z][-._a-zA-Z0-9]*)\))")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What this machine gives to one run."""
+    """The resources of this machine for one run."""
 
     python: Path
-    """Interpreter for `python`; the folder it lies in comes first on the PATH."""
+    """Interpreter for `python`. Its directory is the first one of PATH."""
     environ: Mapping[str, str]
-    """Environment that the run was started in."""
+    """Environment of the command that started the run."""
     num_cpus: int
     master_port: int
-    """Port of 127.0.0.1 on which rank 0 may listen."""
+    """Port of 127.0.0.1 on which rank 0 listens."""
     gpus: tuple[str, ...]
-    """GPUs for the job, as CUDA_VISIBLE_DEVICES names them; those of node rank 0 first."""
+    """GPUs of the job, as in CUDA_VISIBLE_DEVICES, those of node rank 0 first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,24 +50,24 @@ def program_of(pod: Body, mounts: Iterable[Mount], machine: Machine, termination
     """
     mounts = tuple(mounts)
     main = pod["spec"]["containers"][0]
-    asked_for: dict[str, str] = {}
+    own: dict[str, str] = {}
     for variable in main.get("env") or ():
         if "valueFrom" not in variable:
-            asked_for[variable["name"]] = localized(expanded(variable.get("value", ""), asked_for), mounts)
+            own[variable["name"]] = localized(expanded(variable.get("value", ""), own), mounts)
     arguments = [*main["command"], *(main.get("args") or ())]
-    # A pod's /tmp is empty at first, so a command that names something in it means this machine's, where scripts may lie.
-    meant = tuple(mount for mount in mounts if mount.path != TMP_DIR)
+    # A pod's /tmp is empty at first, so a path below /tmp in a command refers to this machine's /tmp, for example to a script.
+    command_mounts = tuple(mount for mount in mounts if mount.path != TMP_DIR)
     working_dir = main.get("workingDir", "")
     local_dir = localized(working_dir, mounts)
-    command = [localized(expanded(argument, asked_for), meant) for argument in arguments]
+    command = [localized(expanded(argument, own), command_mounts) for argument in arguments]
     if command[0] in ("python", "python3"):
         command[0] = str(machine.python)
     return Program(
         command=tuple(command),
         environ={
             **_inherited(machine),
-            **_threads(machine, asked_for),
-            **asked_for,
+            **_threads(machine, own),
+            **own,
             **_rendezvous(machine.master_port),
             **_gpus(pod, machine),
             contract.DDPJOB_TERMINATION_LOG: str(termination_log),
@@ -77,7 +77,7 @@ def program_of(pod: Body, mounts: Iterable[Mount], machine: Machine, termination
 
 
 def expanded(text: str, variables: Mapping[str, str]) -> str:
-    """`text` with each `$(NAME)` replaced by its value, as a kubelet does; unknown names stay."""
+    """`text` with each `$(NAME)` replaced by its value, as a kubelet does. Unknown names are not replaced."""
 
     def value(match: re.Match[str]) -> str:
         return "$" if match[1] == "$" else variables.get(match[2], match[0])
@@ -86,7 +86,7 @@ def expanded(text: str, variables: Mapping[str, str]) -> str:
 
 
 def _inherited(machine: Machine) -> dict[str, str]:
-    """The environment of the user's shell, less what a launcher around it may have left there."""
+    """The environment of the user's shell without variables of a launcher that may have started the shell."""
     own = {
         name: value
         for name, value in machine.environ.items()
@@ -96,14 +96,14 @@ def _inherited(machine: Machine) -> dict[str, str]:
     return {**own, "PATH": path}
 
 
-def _threads(machine: Machine, asked_for: Mapping[str, str]) -> dict[str, str]:
-    """All ranks share this machine's cores: threads beyond them only get in each other's way."""
-    world_size = int(asked_for[contract.WORLD_SIZE])
+def _threads(machine: Machine, own: Mapping[str, str]) -> dict[str, str]:
+    """All ranks share the cores of this machine, and more threads than cores would be slower."""
+    world_size = int(own[contract.WORLD_SIZE])
     return {"OMP_NUM_THREADS": str(max(1, machine.num_cpus // world_size))}
 
 
 def _rendezvous(port: int) -> dict[str, str]:
-    """All ranks meet on the loopback interface, which needs neither a name service nor an open firewall."""
+    """All ranks use the loopback interface, which needs neither DNS nor an open firewall."""
     return {
         contract.MASTER_ADDR: "127.0.0.1",
         contract.PET_MASTER_ADDR: "127.0.0.1",
@@ -115,7 +115,7 @@ def _rendezvous(port: int) -> dict[str, str]:
 
 
 def _gpus(pod: Body, machine: Machine) -> dict[str, str]:
-    """The pod's share of the GPUs; a pod that asks for none sees none, as in a cluster."""
+    """The GPUs of the pod. A pod that requests no GPUs sees none, as on a cluster."""
     per_pod = len(machine.gpus) // int(_value(pod, contract.NNODES))
     first = int(pod["metadata"]["labels"][names.LABEL_RANK]) * per_pod
     return {"CUDA_VISIBLE_DEVICES": ",".join(machine.gpus[first : first + per_pod])}

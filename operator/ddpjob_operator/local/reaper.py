@@ -1,15 +1,15 @@
-"""The parent of one pod's processes: what a container is on a cluster, without one. Standard library only.
+"""The parent of one pod's processes, in place of a container. It uses the standard library only.
 
-Runs a program, passes SIGTERM on to it, and leaves no descendant behind: neither when the program ends (as in a
-container, whose processes end with its main process), nor when whoever started the reaper goes away, even by SIGKILL.
-A parent-death signal alone cannot do that, since it reaches children but no grandchildren. So the reaper
+The reaper runs a program, forwards SIGTERM to it, and leaves no descendant running: neither when the program ends (the
+processes of a container also end with its main process), nor when the process that started the reaper ends, even by
+SIGKILL. A parent-death signal is not enough, because it reaches children and not grandchildren. Therefore the reaper
 
-- reads its standard input, on which nothing ever comes: its end means that the starter has gone or wants an end;
-- is a child subreaper (prctl(2)): a descendant whose parent has died becomes its child, whatever session it is in, and
-  when it has no child left, it has no descendant left;
-- lives in a session of its own, where signals to the starter's terminal or process group do not reach it.
+- reads its standard input, to which nothing is written: the end of the input means that its parent ended or closed it;
+- is a child subreaper (prctl(2)): a descendant whose parent ends becomes its child, in whatever session it is. When the
+  reaper has no child left, it has no descendant left;
+- has its own session, so that signals to the terminal or process group of its parent do not reach it.
 
-`python reaper.py <program> <arguments>`; it exits with the program's exit code, or 128 + n if it died by signal n.
+Usage: `python reaper.py <program> <arguments>`. The exit code is that of the program, or 128 + n if signal n killed it.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-#: Exit code where the program cannot be started; containerd's.
+#: Exit code if the program cannot be started, as with containerd.
 CANNOT_START = 128
 
 # linux/prctl.h
@@ -32,7 +32,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def main(command: Sequence[str]) -> int:
-    """Run `command` to its end, or until standard input ends; then kill what is left of its descendants."""
+    """Run `command` until it ends or standard input ends, then kill all descendants that are left."""
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     if prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
@@ -42,7 +42,7 @@ def main(command: Sequence[str]) -> int:
             command,
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # a program may signal its own process group
-            preexec_fn=_die_with(os.getpid(), prctl),  # safe: there is a single thread
+            preexec_fn=_die_with(os.getpid(), prctl),  # safe, because this process has one thread
         )
     except OSError as error:
         print(f"cannot start {command[0]!r}: {error.strerror}", file=sys.stderr)
@@ -54,14 +54,16 @@ def main(command: Sequence[str]) -> int:
             return 128 + signal.SIGKILL
         for signal_number in os.read(wakeup, 4096):
             if signal_number == signal.SIGTERM:
-                os.kill(program.pid, signal.SIGTERM)  # not Popen.send_signal, which may take the exit status
+                os.kill(
+                    program.pid, signal.SIGTERM
+                )  # Popen.send_signal would poll, and could take the exit status from _reap
         if (code := _reap(program.pid)) is not None:
             _kill_descendants()
             return code
 
 
 def _wake_up_on(*signals: signal.Signals) -> int:
-    """A file descriptor that gives one byte, its number, for each of these signals received."""
+    """A file descriptor that yields the number of each of these signals, one byte for each one received."""
     reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writing)
     for signal_number in signals:
@@ -70,22 +72,22 @@ def _wake_up_on(*signals: signal.Signals) -> int:
 
 
 def _do_nothing(signal_number: int, frame: FrameType | None) -> None:
-    """A handler, so that the signal wakes `select`; the exec of a child resets it to the default action."""
+    """Handle the signal, so that it wakes `select`. A child resets handlers to the default action at exec."""
 
 
 def _die_with(parent: int, prctl: Callable[..., int]) -> Callable[[], None]:
-    """For the child between fork and exec: be killed if the reaper itself is killed."""
+    """A function for the child between fork and exec, so that the child is killed if the reaper is killed."""
 
     def set_up_child() -> None:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it died before prctl
+        if os.getppid() != parent:  # the reaper ended before prctl
             os._exit(128 + signal.SIGKILL)
 
     return set_up_child
 
 
 def _reap(program_pid: int) -> int | None:
-    """Take the status of every process that has ended, adopted ones included; the program's exit code if it has."""
+    """Reap all children that have ended, and give the program's exit code if it is one of them."""
     code = None
     while True:
         try:
@@ -100,10 +102,10 @@ def _reap(program_pid: int) -> int | None:
 
 
 def _kill_descendants() -> None:
-    """Kill until no child is left; a child that dies makes its own children ours."""
+    """Kill children until none is left. When a child ends, its own children become children of the reaper."""
     while True:
         for pid in _children(os.getpid()):
-            with suppress(PermissionError):  # a set-uid program of another user; all that remains is to wait for it
+            with suppress(PermissionError):  # a setuid program of another user, which can only be waited for
                 os.kill(pid, signal.SIGKILL)
         try:
             os.waitpid(-1, 0)
@@ -112,7 +114,7 @@ def _kill_descendants() -> None:
 
 
 def _children(parent: int) -> list[int]:
-    """Direct children, from /proc: `/proc/<pid>/task/<tid>/children` is an option of the kernel, `stat` is not."""
+    """Direct children. /proc/<pid>/stat is always there; /proc/<pid>/task/<tid>/children is a kernel option."""
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal() and _parent(entry) == parent]
 
 
@@ -121,7 +123,9 @@ def _parent(process: Path) -> int | None:
         stat = (process / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:  # it has ended
         return None
-    return int(stat.rpartition(")")[2].split()[1])  # after "(name)", which may hold anything: state, then parent
+    return int(
+        stat.rpartition(")")[2].split()[1]
+    )  # after "(name)", which may contain any character, come state and parent
 
 
 if __name__ == "__main__":

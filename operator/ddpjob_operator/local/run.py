@@ -1,7 +1,7 @@
-"""A DDPJob on this machine: the same decisions and the same pods as on a cluster, each pod a process.
+"""Runs a DDPJob on this machine with the same decisions and the same pods as on a cluster; each pod is a process.
 
-What stands here is what stands around `plan` on a cluster: the job and its Service as objects, the doing of what `plan`
-asks for, and the waiting for something to happen. There is no decision of its own but when the run is over.
+This module is the loop around `plan`: it holds the job and its Service as objects, carries out the actions and lookups
+of a plan, and waits for the next change. The only decision of its own is when the run is over.
 """
 
 import asyncio
@@ -43,17 +43,17 @@ from ddpjob_operator.local.pod import LocalPod
 from ddpjob_operator.local.port import reserved_port
 from ddpjob_operator.local.program import Machine
 
-#: What status shows as the image of a job that names none: this machine's own Python.
+#: The image in the status of a job without an image: the Python of this machine.
 LOCAL_IMAGE = "local"
-#: As much of a log as the operator reads to find the cause of a failure.
+#: The operator reads as much of a log to find the cause of a failure.
 LOG_TAIL_BYTES = 64 * 1024
-#: Look again after this long at the latest, although every change wakes the loop; and never sooner than a breath.
+#: The loop plans at least this often, although every change wakes it, and it waits at least BREATH_SECONDS.
 AUDIT_SECONDS = 30.0
 BREATH_SECONDS = 0.02
 
 
 class LocalRun:
-    """One run of one job. It keeps logs and volumes in `folder`, and its programs start in the current one."""
+    """One run of one job. Logs and volumes are stored in `folder`. Programs start in the current directory."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class LocalRun:
         """Check that this machine can run the job.
 
         Raises:
-            ValueError: if it cannot; the text says what to change.
+            ValueError: this machine cannot run the job; the text says what to change.
         """
         self._gpus = gpus_for(spec, os.environ)
         self._config_maps = tuple(config_maps)
@@ -86,26 +86,26 @@ class LocalRun:
         self._service: dict[str, Any] | None = None
         self._logs: dict[str, str] = {}
         self._progress: tuple[int, Progress] | None = None
-        self._heard_at = time.monotonic()  # when rank 0 began, or said something new, last
+        self._last_news_at = time.monotonic()  # when rank 0 started, or last reported new progress
         self._num_interruptions = 0
         self._changed = asyncio.Event()
 
     @property
     def status(self) -> DDPJobStatus:
-        """What a cluster would show."""
+        """The status of the job, as on a cluster."""
         return self._job.status
 
     def interrupt(self) -> None:
-        """End the run: at the first call every program has its grace to save its work, at the second none."""
+        """End the run. The first call stops all programs with their grace periods, the second one kills them."""
         self._num_interruptions += 1
         self._changed.set()
 
     async def run(self) -> None:
-        """Run the job to its end, or to an interruption; no process is left then.
+        """Run the job until it ends or is interrupted. No process is left afterwards.
 
         Raises:
-            ValueError: a pod cannot be made on this machine, for example for a mistake in the template's volumes.
-            OSError: a folder, file or process cannot be made.
+            ValueError: a pod cannot run on this machine, for example because of a mistake in the template's volumes.
+            OSError: a directory, file or process cannot be created.
         """
         with reserved_port() as port, TemporaryDirectory(prefix="ddpjob-", ignore_cleanup_errors=True) as temporary:
             machine = Machine(
@@ -123,7 +123,7 @@ class LocalRun:
                 )
                 try:
                     await self._drive(kubelet)
-                except (ValueError, OSError) as error:  # raised below, as it is and not in a group
+                except (ValueError, OSError) as error:  # raised below, so that it is not wrapped in an exception group
                     mistake = error
                 finally:
                     kubelet.kill_all()
@@ -147,7 +147,7 @@ class LocalRun:
                 for action in decision.actions:
                     if not self._num_interruptions:
                         await self._carry_out(action, kubelet)
-                self._answer(decision.lookups, kubelet)
+                self._look_up(decision.lookups, kubelet)
                 wake_at = decision.wake_at
             await self._something_happens(wake_at)
 
@@ -164,7 +164,7 @@ class LocalRun:
             service=service_of(self._service) if self._service else None,
             logs=self._logs,
             progress=progress if attempt == self.status.attempt else None,
-            silent_seconds=time.monotonic() - self._heard_at,
+            silent_seconds=time.monotonic() - self._last_news_at,
         )
 
     def _store(self, status: DDPJobStatus) -> None:
@@ -174,11 +174,11 @@ class LocalRun:
             self._changed.set()
 
     async def _carry_out(self, action: Action, kubelet: Kubelet) -> None:
-        self._changed.set()  # look at what it leads to
+        self._changed.set()  # plan again with the result
         match action:
             case CreatePod():
                 await kubelet.create(action.body)
-                self._heard_at = time.monotonic()
+                self._last_news_at = time.monotonic()
             case DeletePod():
                 kubelet.delete(action.name, action.grace_seconds)
             case DeletePods():
@@ -191,25 +191,25 @@ class LocalRun:
                 metadata = {**action.body["metadata"], "uid": str(uuid.uuid4()), "resourceVersion": "1"}
                 self._service = {**action.body, "metadata": metadata}
             case PatchService():
-                assert self._service is not None, "a Service that was seen is there"
+                assert self._service is not None, "plan has observed the Service"
                 self._service = _merged(self._service, action.patch)
             case DeleteJob():
                 self._job = replace(self._job, deleting=True)
 
-    def _answer(self, questions: Iterable[Lookup], kubelet: Kubelet) -> None:
-        """The tails of logs; a node is never gone, since the only one is this machine."""
-        for question in questions:
-            if isinstance(question, ReadLog):
-                self._logs[question.uid] = kubelet.tail(question.pod, LOG_TAIL_BYTES)
+    def _look_up(self, lookups: Iterable[Lookup], kubelet: Kubelet) -> None:
+        """Read the tails of logs. Lookups of nodes need no answer, because the only node is this machine."""
+        for lookup in lookups:
+            if isinstance(lookup, ReadLog):
+                self._logs[lookup.uid] = kubelet.tail(lookup.pod, LOG_TAIL_BYTES)
                 self._changed.set()
 
     def _on_line(self, pod: LocalPod, text: str) -> None:
-        """A pod printed a line, which may be rank 0's progress."""
+        """Handle a line that a pod printed; it may be the progress of rank 0."""
         self._listener.on_line(pod.rank, text)
         if pod.rank == 0 and contract.PROGRESS_PREFIX in text and (progress := latest_progress(text)):
-            said = self._progress and (self._progress[0], self._progress[1].step, self._progress[1].phase)
-            if said != (pod.attempt, progress.step, progress.phase):
-                self._heard_at = time.monotonic()
+            known = self._progress and (self._progress[0], self._progress[1].step, self._progress[1].phase)
+            if known != (pod.attempt, progress.step, progress.phase):
+                self._last_news_at = time.monotonic()
             self._progress = (pod.attempt, progress)
             self._changed.set()
 

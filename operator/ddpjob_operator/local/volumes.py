@@ -1,7 +1,7 @@
-"""Where a pod's mounts lie on this machine.
+"""Maps the mounts of a pod to directories of this machine.
 
-A process sees the machine's own file system, so a mount is honoured by naming another folder: wherever the pod's
-command or variables name a path below a mount, the path of the local folder stands instead.
+A process uses the file system of this machine. Therefore paths below a mount, in the pod's command, variables and
+working directory, are replaced by paths below the local directory of that mount.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from ddpjob_operator.core.model import Body
 
-TMP_DIR = "/tmp"  # noqa: S108 - where the pod mounts its own
+TMP_DIR = "/tmp"  # noqa: S108 - a mount of the pod
 SHM_DIR = "/dev/shm"  # noqa: S108 - shared memory, not a temporary file
 
 
@@ -19,11 +19,11 @@ class Mount:
     """One mount of a pod's main container."""
 
     path: str
-    """Where the pod sees it."""
+    """The mount path in the pod."""
     folder: Path
-    """Where it lies on this machine."""
+    """The directory of this machine that replaces it."""
     instead_of: str = ""
-    """What this machine does not have and `folder`, empty at first, stands for; nothing where it is the real thing."""
+    """The volume that this machine does not have and that an empty `folder` replaces; empty for volumes that it has."""
 
 
 def mounts_of(pod: Body, config_maps: Iterable[Body], volumes_folder: Path, tmp_folder: Path) -> tuple[Mount, ...]:
@@ -32,11 +32,11 @@ def mounts_of(pod: Body, config_maps: Iterable[Body], volumes_folder: Path, tmp_
     Args:
         pod: Its body.
         config_maps: The ConfigMaps that came with the job.
-        volumes_folder: Where folders are made, and filled from ConfigMaps, for volumes that this machine lacks.
-        tmp_folder: What the pod sees as /tmp; a short path, since sockets are made there.
+        volumes_folder: Where directories are created for volumes of the pod, and filled from ConfigMaps.
+        tmp_folder: The pod's /tmp. Its path is short, because paths of sockets have a limited length.
 
     Raises:
-        ValueError: a mount names no volume of the pod, or a path leads out of its volume.
+        ValueError: a mount refers to a volume that the pod does not have, or a path is outside of its volume.
     """
     main = pod["spec"]["containers"][0]
     volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes") or ()}
@@ -52,20 +52,22 @@ def mounts_of(pod: Body, config_maps: Iterable[Body], volumes_folder: Path, tmp_
 
 def _volume(mount: Body, volumes: Mapping[str, Body]) -> Body:
     if mount["name"] not in volumes:
-        raise ValueError(f"mount {mount['mountPath']} names volume {mount['name']!r}; add it to template.spec.volumes")
+        raise ValueError(
+            f"mount {mount['mountPath']} refers to volume {mount['name']!r}, which the pod does not have; add it to template.spec.volumes"
+        )
     return volumes[mount["name"]]
 
 
 def _mount(mount: Body, volume: Body, data_of: Mapping[str, Body], volumes_folder: Path, pod_name: str) -> Mount:
     path, sub_path = mount["mountPath"].rstrip("/"), mount.get("subPath", "")
     if _leads_out(PurePosixPath(sub_path)):
-        raise ValueError(f"mount {path}: subPath {sub_path!r} leads out of the volume; name a folder inside")
+        raise ValueError(f"mount {path}: subPath {sub_path!r} is outside of the volume; set it to a directory inside")
     kind = next((key for key in volume if key != "name"), "emptyDir")
     source = volume.get(kind, {})
     if kind == "hostPath" and _usable(source):
         return Mount(path=path, folder=Path(source["path"]) / sub_path)
 
-    private = kind == "emptyDir"  # every other volume is the same for all pods
+    private = kind == "emptyDir"  # all pods share every other volume
     folder = volumes_folder / pod_name / volume["name"] if private else volumes_folder / volume["name"]
     folder.mkdir(parents=True, exist_ok=True)
     known = private
@@ -76,7 +78,7 @@ def _mount(mount: Body, volume: Body, data_of: Mapping[str, Body], volumes_folde
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
             target.chmod(source.get("defaultMode", 0o644))
-    part = folder / sub_path  # a file of a ConfigMap, or a folder, which a kubelet makes
+    part = folder / sub_path  # a file of a ConfigMap, or a directory, which a kubelet would create
     if not part.exists():
         part.mkdir(parents=True)
     return Mount(path=path, folder=part, instead_of="" if known else f"{kind} {_name(source)}".strip())
@@ -90,16 +92,16 @@ def _usable(host_path: Body) -> bool:
 
 
 def _files(source: Body, data: Body) -> list[tuple[PurePosixPath, str]]:
-    """File names and texts of a ConfigMap volume: all of its keys, or those that `items` picks.
+    """File names and texts of a ConfigMap volume: all keys, or those in `items`.
 
     Raises:
-        ValueError: for a name that leads out of the volume, which a cluster refuses, too.
+        ValueError: a file name is outside of the volume, which a cluster refuses as well.
     """
     items = source.get("items") or [{"key": key, "path": key} for key in data]
     files = [(PurePosixPath(item["path"]), data[item["key"]]) for item in items if item["key"] in data]
     for file_name, _ in files:
         if _leads_out(file_name):
-            raise ValueError(f"ConfigMap {source['name']}: file name {str(file_name)!r} leads out of the volume")
+            raise ValueError(f"ConfigMap {source['name']}: file name {str(file_name)!r} is outside of the volume")
     return files
 
 
@@ -114,7 +116,7 @@ def _name(source: Body) -> str:
 
 
 def localized(text: str, mounts: Iterable[Mount]) -> str:
-    """`text` itself, or the local path where it is a path at or below a mount (the deepest, if mounts nest)."""
+    """`text`, or the local path if `text` is a mount path or a path below one. The longest mount path applies."""
     for mount in sorted(mounts, key=lambda mount: -len(mount.path)):
         if text == mount.path or text.startswith(mount.path + "/"):
             return str(mount.folder) + text[len(mount.path) :]

@@ -29,4 +29,4 @@ def test_resnet18_says_which_gpus_are_missing(tmp_path: Path) -> None:
     with LocalCommand(EXAMPLES / "resnet18-cifar10.yaml", tmp_path) as command:
         outcome = command.outcome(60)
     assert outcome.exit_code == 2
-    assert "2 x 4 = 8, but this machine offers" in outcome.output
+    assert "2 x 4 = 8, but this machine has" in outcome.output

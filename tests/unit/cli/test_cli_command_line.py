@@ -26,7 +26,7 @@ def test_a_suspended_job_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(job))
     assert main(["run", "--local", str(file)]) == 2
-    assert "spec.suspend is true, so nothing would run" in capsys.readouterr().err
+    assert "spec.suspend is true, so no pod would run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [[], ["run"], ["fly"]])

@@ -47,9 +47,9 @@ def test_the_frame_of_the_job_is_checked(tmp_path: Path, changed: dict[str, obje
     [
         ({"nodes": "two"}, "spec.nodes is 'two'; it should be a valid integer"),
         ({"nodes": 0}, "spec.nodes is 0; it should be greater than or equal to 1"),
-        ({"node": 2}, "spec.node is no known field; expected one of: nodes, gpusPerNode"),
-        ({"restart": {"max": 1}}, "spec.restart.max is no known field; expected one of: maxRestarts"),
-        ({"env": [{"valu": "1", "name": "A"}]}, "spec.env.0.valu is no known field; expected one of: name, value"),
+        ({"node": 2}, "spec.node is not a known field; expected one of: nodes, gpusPerNode"),
+        ({"restart": {"max": 1}}, "spec.restart.max is not a known field; expected one of: maxRestarts"),
+        ({"env": [{"valu": "1", "name": "A"}]}, "spec.env.0.valu is not a known field; expected one of: name, value"),
         ({"env": [{"value": "1"}]}, "spec.env.0.name is missing"),
         ({"env": [{"name": "RANK", "value": "1"}]}, "spec.env[0]: the operator sets this variable"),
         ({"trainer": {"recipe": "digits"}}, "set exactly one of trainer"),
@@ -91,9 +91,9 @@ def test_what_is_no_manifest_is_told(tmp_path: Path) -> None:
     assert "cannot be read (No such file or directory)" in error(tmp_path / "absent.yaml")
     assert "cannot be read (Is a directory)" in error(tmp_path)
     (tmp_path / "a.yaml").write_text("a: [1")
-    assert "is no valid YAML" in error(tmp_path / "a.yaml")
+    assert "is not valid YAML" in error(tmp_path / "a.yaml")
     (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00")
-    assert "is no text in UTF-8" in error(tmp_path / "b.yaml")
+    assert "is not UTF-8 text" in error(tmp_path / "b.yaml")
     assert "found 'text'; expected an object" in error(written(tmp_path, "text"))
     assert "found 2 objects of kind DDPJob" in error(written(tmp_path, GOOD, GOOD))
     assert "found 0 objects of kind DDPJob (nothing)" in error(written(tmp_path))

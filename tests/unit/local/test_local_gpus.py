@@ -19,7 +19,7 @@ def test_it_takes_as_many_as_it_needs_of_those_it_may_see() -> None:
 
 
 def test_too_few_are_refused_in_words() -> None:
-    with pytest.raises(ValueError, match="2 x 2 = 4, but this machine offers 3 GPUs: lower"):
+    with pytest.raises(ValueError, match="2 x 2 = 4, but this machine has 3 GPUs: lower"):
         gpus_for(spec(nodes=2, gpusPerNode=2), {"CUDA_VISIBLE_DEVICES": "0,1,2"})
 
 
@@ -36,5 +36,5 @@ def test_without_a_choice_the_drivers_tool_lists_them(
     tool.write_text(f"#!/bin/sh\nprintf '0\\n1\\n'\nexit {exit_code}\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    with pytest.raises(ValueError, match=f"this machine offers {offered} GPUs"):
+    with pytest.raises(ValueError, match=f"this machine has {offered} GPUs"):
         gpus_for(spec(gpusPerNode=3), {})

@@ -116,7 +116,7 @@ def meet(worker: Worker, limits: Limits, same: Mapping[str, str]) -> Rendezvous:
 
 @contextmanager
 def join(met: Rendezvous) -> Iterator[Gang]:
-    """Connect to the other ranks; on a clean way out, part from them.
+    """Connect to the other ranks; on a clean way out, leave together.
 
     After an exception the group is left as it is: tearing it down would wait for ranks that may be gone.
     """
@@ -139,10 +139,10 @@ def join(met: Rendezvous) -> Iterator[Gang]:
     assert isinstance(control, dist.ProcessGroup)  # all ranks are in it
     gang = Gang(rank=worker.rank, world_size=worker.world_size, device=device, control=control)
     yield gang
-    part(gang, timeout)
+    leave(gang, timeout)
 
 
-def part(gang: Gang, timeout: timedelta) -> None:
+def leave(gang: Gang, timeout: timedelta) -> None:
     """Leave the group, together: nobody goes while another still reads from it."""
     gang.barrier(timeout)
     dist.destroy_process_group()

@@ -1,32 +1,33 @@
-"""How long ranks may stand still. Importable without torch."""
+"""How long a rank may make no progress. Importable without torch."""
 
 from dataclasses import dataclass
 from datetime import timedelta
 
 from ddpjob_ranks.contract import SLOW_PHASE_FACTOR, SLOW_PHASES
 
-#: Collectives wait this much longer than any standstill may last, so that the watchdog's verdict comes first.
-AFTER_THE_VERDICT_SECONDS = 120
+#: Collectives time out so much later than the watchdog ends the run. They count the time in which all ranks were paused
+#: (a suspended machine), and the watchdog does not: so this is the longest pause that a run survives.
+LONGEST_PAUSE_SECONDS = 24 * 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The longest standstill before the first step is done, and the longest after it."""
+    """The longest time without progress before the first step is done, and after it."""
 
     first_step_seconds: float
     step_seconds: float
 
     def of(self, phase: str, *, past_first_step: bool) -> float:
-        """Seconds that a rank may stand still in a phase."""
+        """Seconds that a rank may make no progress in a phase."""
         seconds = self.step_seconds * (SLOW_PHASE_FACTOR if phase in SLOW_PHASES else 1)
         return seconds if past_first_step else max(seconds, self.first_step_seconds)
 
     @property
     def longest_seconds(self) -> float:
-        """After which the watchdog has spoken, whatever the phase."""
+        """The longest of them, in any phase."""
         return max(self.first_step_seconds, SLOW_PHASE_FACTOR * self.step_seconds)
 
     @property
     def collectives(self) -> timedelta:
-        """For collectives, and for what the store is asked once the ranks have met."""
-        return timedelta(seconds=self.longest_seconds + AFTER_THE_VERDICT_SECONDS)
+        """The timeout of collectives, and of waits in the store once the ranks have met."""
+        return timedelta(seconds=self.longest_seconds + LONGEST_PAUSE_SECONDS)

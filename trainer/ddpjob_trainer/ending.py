@@ -76,7 +76,7 @@ def fail(error: BaseException, worker: Worker, watchdog: Watchdog, training: Tra
         traceback.print_exception(error)
     if echo:
         code = contract.EXIT_PEER_LOST
-        if lost := watchdog.name_lost_peer():
+        if lost := watchdog.find_lost_rank():
             text = f"rank {worker.rank}{contract.TERMINATION_ECHO_SUFFIX}\n{lost}"
         print(f"rank {worker.rank}: lost a peer; {lost or 'the cause is on another rank'}", file=sys.stderr)
     elif isinstance(error, KeyboardInterrupt):
@@ -84,7 +84,7 @@ def fail(error: BaseException, worker: Worker, watchdog: Watchdog, training: Tra
     elif distributed.is_out_of_memory(error):
         code = contract.EXIT_OUT_OF_MEMORY
     if not echo:
-        watchdog.say_farewell("".join(traceback.format_exception_only(error)).strip())
+        watchdog.report_failure("".join(traceback.format_exception_only(error)).strip())
     termination.write(text, echo=echo)
     if training is not None and not isinstance(error, Fenced):
         training.writer.linger()

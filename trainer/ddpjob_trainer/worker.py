@@ -48,7 +48,7 @@ def run(config: TrainerConfig, worker: Worker, *, imported_from: float | None = 
             training = set_up(config, worker, gang, report, timeline)
             complete = training.run()
             ending.tell(training, complete=complete)
-            timeline.enter(Phase.PART)
+            timeline.enter(Phase.LEAVE)
         # All ranks have parted. srun and others send SIGTERM as soon as one rank has left, which is no request any more.
         faulthandler.unregister(signal.SIGTERM)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -73,7 +73,7 @@ CHECKS: dict[str, ModuleType] = {
     "new_group": dist,
     "check_group": checks,
     "check_data": sameness,
-    "part": distributed,
+    "leave": distributed,
 }
 FAULTS: dict[str, Callable[[], object]] = {
     "drift": lambda: None,  # see step_of_a_drifting_rank

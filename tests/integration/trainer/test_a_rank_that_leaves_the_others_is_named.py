@@ -15,7 +15,7 @@ def test_a_rank_that_exits_is_named_by_those_that_lose_it(tmp_path):
     with two_ranks(tmp_path, fault="exit", faulty_rank=1) as run:
         assert run.wait() == [contract.EXIT_PEER_LOST, 0]
     assert run.message(0).startswith("rank 0 lost a peer\nrank 1 (host ")
-    assert ") does not answer (stopped, blocked or gone), last seen in " in run.message(0)
+    assert ") does not respond (stopped, blocked or gone), last seen in " in run.message(0)
 
 
 def test_the_exception_of_a_rank_is_told_by_those_that_lose_it(tmp_path):

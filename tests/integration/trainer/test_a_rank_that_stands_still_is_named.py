@@ -16,7 +16,7 @@ def test_a_rank_in_an_endless_loop_is_named_and_all_show_what_they_did(tmp_path)
         assert f" is late: in data {STEP_7}; rank 0 waits in backward or all-reduce {STEP_7}" in run.message(rank)
     assert "in loop_for_ever\n" in run.text(1)
     assert "torch.autograd.backward(loss)\n" in run.text(0)
-    assert (run.text(0) + run.text(1)).count("ddpjob verdict: ") == 1
+    assert (run.text(0) + run.text(1)).count("ddpjob watchdog: ") == 1
     records = [pickle.loads((tmp_path / f"flight-recorder-gloo-{rank}").read_bytes()) for rank in range(2)]  # noqa: S301
     assert len(records[0]["entries"]) > len(records[1]["entries"]) > 0
 
@@ -39,23 +39,23 @@ def test_a_rank_that_stops_while_the_groups_are_made_is_named(tmp_path):
 
 @pytest.mark.parametrize("faulty", [0, 1])
 def test_a_rank_that_stops_when_all_is_done_is_named(tmp_path, faulty):
-    with two_ranks(tmp_path, "epochs=1", fault="stop", faulty_rank=faulty, check="part") as run:
+    with two_ranks(tmp_path, "epochs=1", fault="stop", faulty_rank=faulty, check="leave") as run:
         other = 1 - faulty
         assert run.exit_code(other) == contract.EXIT_HUNG
     assert f"rank {faulty} (host " in run.message(other)
-    assert ") does not answer" in run.message(other)
-    assert f"rank {other} waits in parting after 23 steps" in run.message(other)
+    assert ") does not respond" in run.message(other)
+    assert f"rank {other} waits in shutdown after 23 steps" in run.message(other)
 
 
 def test_a_stopped_rank_is_named_by_the_others(tmp_path):
     with two_ranks(tmp_path, fault="stop", faulty_rank=1) as run:
         assert run.exit_code(0) == contract.EXIT_HUNG
     assert run.message(0).startswith("rank 0\nrank 1 (host ")
-    assert ") does not answer (stopped, blocked or gone), last seen in " in run.message(0)
+    assert ") does not respond (stopped, blocked or gone), last seen in " in run.message(0)
     assert run.message(0).endswith(f"; rank 0 waits in backward or all-reduce {STEP_7}")
 
 
 def test_a_stopped_rank_0_is_named_although_it_keeps_the_store(tmp_path):
     with two_ranks(tmp_path, fault="stop", faulty_rank=0) as run:
         assert run.exit_code(1) == contract.EXIT_HUNG
-    assert run.message(1).startswith("rank 1\nrank 0 (host 127.0.0.1) does not answer")
+    assert run.message(1).startswith("rank 1\nrank 0 (host 127.0.0.1) does not respond")

@@ -183,7 +183,7 @@ def leave(background: CheckpointWriter, error: Exception, monkeypatch: pytest.Mo
         raise SystemExit
 
     monkeypatch.setattr(ending.os, "_exit", exits)
-    watchdog = SimpleNamespace(name_lost_peer=lambda: "rank 1 is gone", say_farewell=lambda _: None)
+    watchdog = SimpleNamespace(find_lost_rank=lambda: "rank 1 is gone", report_failure=lambda _: None)
     with pytest.raises(SystemExit):
         ending.fail(error, resolve({}), watchdog, SimpleNamespace(writer=background))
 

@@ -1,1 +1,1 @@
-"""What ranks do and how long: marks and spans, the verdict on a standstill, where the time went, the evidence of a run."""
+"""What ranks do and how long: marks and spans, the watchdog, where the time went, the evidence of a run."""

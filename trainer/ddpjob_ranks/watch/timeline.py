@@ -46,8 +46,8 @@ class Phase(StrEnum):
     BACKWARD = "backward"
     """With the all-reduce of gradients, which runs beside it and is waited for at its end."""
     OPTIMIZER = "optimizer"
-    PART = "part"
-    """Waiting for the others to be done."""
+    LEAVE = "leave"
+    """Leaving the process group, once all ranks are done."""
     END = "end"
 
 

@@ -1,12 +1,13 @@
-"""A training that stands still ends with a verdict: which rank is late, and where.
+"""Ends a run that makes no progress, with a diagnosis: which rank is late, and where.
 
-Each rank's main thread moves a mark (`timeline`). When it has not moved for longer than its phase allows, the rank asks
-all others, through the store that the ranks met in. One of those that ask is the judge. If no rank at all gets on, its
-verdict goes to all; each writes it and its Python stacks, and exits with EXIT_HUNG.
+Each rank's main thread moves a mark (`timeline`). A rank whose mark has not moved for longer than its phase allows calls
+a round (`board`), in which all ranks report their status. If no rank at all makes progress, the round ends with a
+diagnosis; each rank writes it with its Python stacks and exits with EXIT_HUNG.
 
-Two threads on each rank, and connections of their own to the store, whose server is a thread without Python: so they
-work while main threads hang in collectives or in endless loops. A rank that cannot run Python (stopped, or held by code
-that keeps the interpreter's lock) does not answer, which is its verdict.
+Two threads on each rank. The monitor decides what to do about this rank's own mark (`idleness`); it never waits for the
+store. The listener takes part in rounds, and does. The store's server is a thread without Python, so both work while
+main threads hang in collectives or in endless loops. A rank that cannot run Python (stopped, or held by code that keeps
+the interpreter's lock) does not answer, which is its diagnosis.
 """
 
 import contextlib
@@ -16,8 +17,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
-from datetime import timedelta
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import NoReturn, Self
@@ -25,27 +25,23 @@ from typing import NoReturn, Self
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d  # torch.distributed's own, which it exports untyped
-from torch._C._distributed_c10d import PrefixStore, Store
+from torch._C._distributed_c10d import Store
 from torch.distributed import distributed_c10d
 
 from ddpjob_ranks import contract, termination
 from ddpjob_ranks.launch.identity import Worker
 from ddpjob_ranks.limits import Limits
-from ddpjob_ranks.watch import verdict
+from ddpjob_ranks.watch.board import GO_ON, Board
+from ddpjob_ranks.watch.diagnosis import RankStatus, diagnose, unresponsive
+from ddpjob_ranks.watch.idleness import Action, Idleness, Timing
 from ddpjob_ranks.watch.timeline import Phase, Timeline
-from ddpjob_ranks.watch.verdict import Place
 
-#: Longest time for a rank to answer. Its threads answer within milliseconds where they can run.
-ANSWER_SECONDS = 5.0
-#: The same for a rank that lost a peer: the restart waits for it.
-LAST_WORDS_SECONDS = 0.5
-POLL_SECONDS = 0.02
-#: Time between two notes of this rank's place in the store, which say where a rank that is gone was last.
-NOTE_SECONDS = 2.0
-#: Of a farewell, and how many are told, as the verdict has to fit into a termination message with them.
-FAREWELL_CHARACTERS = 200
-MAX_FAREWELLS = 2
-FOR_EVER = timedelta(days=7)
+#: Longest wait for answers once a rank has lost another one: the restart waits for it.
+LOSS_SECONDS = 0.5
+#: Of the ranks that ended by a cause of their own, so many are named.
+MAX_FAILURES = 2
+THREAD_NAME = "watchdog"
+FLIGHT_RECORDER = "flight-recorder-{backend}-{rank}"
 
 
 class Watchdog:
@@ -54,217 +50,185 @@ class Watchdog:
     def __init__(self, limits: Limits, timeline: Timeline) -> None:
         self._limits = limits
         self._timeline = timeline
+        self._timing = Timing.of(limits)
         self._closed = threading.Event()
         self._ending = threading.Event()
-        self._spokesman = False
-        self._round = 0
-        self._asked: dict[int, float] = {}
-        self._last: Store | None = None  # until the ranks have met
+        self._publishing = threading.Lock()
+        self._round = 0  # the listener's
+        self._idleness = Idleness.starting(timeline.mark.since, time.monotonic())  # the monitor's
+        self._board: Board | None = None  # until the ranks have met
 
     def watch(self, store: Store, worker: Worker) -> None:
         """Begin. `store` is the one that the ranks met in; it need not have made a process group of them yet."""
-        self._rank, self._world_size = worker.rank, worker.world_size
-        # One for each thread: a store serves one caller at a time, and the listener waits in its own.
-        connections = (PrefixStore("watchdog", store.clone()) for _ in range(4))
-        self._notes, self._ear, self._judge_store, self._last = connections
-        self._note()
-        self._listener = self._start(self._listen)
-        self._start(self._watch)
+        self._rank = worker.rank
+        self._idleness = Idleness.starting(self._timeline.mark.since, time.monotonic())
+        self._board, listening = (Board(store, rank=worker.rank, world_size=worker.world_size) for _ in range(2))
+        self._publish(self._board)
+        self._listener = _start(self._listen, listening)
+        _start(self._monitor, self._board)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, error: object, *_: object) -> None:
-        if error is not None:
+        if error is not None or self._board is None:
             return  # the process is about to end, and until then it answers
         self._timeline.enter(Phase.END)
         self._closed.set()
+        with contextlib.suppress(RuntimeError):  # rank 0 may be gone already, and the store with it
+            self._publish(self._board)
+            self._board.close(self._round)
+            self._listener.join(self._timing.answer_seconds)
+
+    def report_failure(self, cause: str) -> None:
+        """Publish why this rank ends, before the others find out that it has ended."""
         with contextlib.suppress(RuntimeError):
-            self._note()
-            self._notes.set(f"call/{self._rank}/{self._round}", "end")
-            self._listener.join(ANSWER_SECONDS)
+            if self._board is not None:
+                self._board.publish_failure(cause)
 
-    def say_farewell(self, words: str) -> None:
-        """Tell the others why this rank ends, before they find out that it has."""
-        with contextlib.suppress(RuntimeError):
-            if self._last is not None:
-                self._last.set(f"gone/{self._rank}", words[:FAREWELL_CHARACTERS])
+    def find_lost_rank(self) -> str:
+        """Which rank is gone, for a rank that lost a connection; empty if that cannot be found out within a second.
 
-    def name_lost_peer(self) -> str:
-        """Who is gone, for a rank that lost a connection; empty if that cannot be found out in half a second.
-
-        Does not return while a verdict is being carried out, as that ends the process.
+        Does not return while the watchdog ends the process.
         """
         if self._ending.is_set():
-            time.sleep(3 * ANSWER_SECONDS)
+            time.sleep(self._timing.silence_seconds)
+        if (board := self._board) is None:
+            return ""
         found: list[str] = []
-        thread = self._start(lambda: found.append(self._lost_peer()))
-        thread.join(2 * LAST_WORDS_SECONDS)
+        _start(lambda: found.append(self._lost_rank(board))).join(2 * LOSS_SECONDS)
         return found[0] if found else ""
 
     # The monitor thread.
 
-    def _watch(self) -> None:
-        answer_seconds = self._answer_seconds
-        while not self._closed.wait(min(NOTE_SECONDS, answer_seconds / 2)):
-            with contextlib.suppress(RuntimeError):  # the store is gone, and a collective will say so
-                self._note()
-            place = self._place()
-            if place.idle_seconds < place.limit_seconds or self._ending.is_set():
-                self._asked.clear()
-            elif self._round not in self._asked:
-                self._asked = {self._round: time.monotonic()}
-                self._start(self._judge)
-            elif time.monotonic() - self._asked[self._round] > 3 * answer_seconds:
-                self._end(
-                    f"rank 0 (host {os.environ.get(contract.MASTER_ADDR)}) does not answer, which keeps the store that"
-                    f" ranks meet in; rank {self._rank} waits {place}"
-                )
+    def _monitor(self, board: Board) -> None:
+        while not self._closed.wait(self._timing.tick_seconds) and not self._ending.is_set():
+            action = self._look()
+            with contextlib.suppress(RuntimeError):  # the store is gone: no round ends any more, which `act` notices
+                self._publish(board)
+                if action is Action.ASK:
+                    board.call(self._round)
+            if action is Action.END:
+                self._end_without_store()
 
-    # A thread for one question.
+    def _look(self) -> Action:
+        mark = self._timeline.mark
+        limit = self._limits.of(mark.phase, past_first_step=self._timeline.past_first_step)
+        idleness = self._idleness.at(mark.since, time.monotonic(), self._timing)
+        self._idleness, action = idleness.act(limit_seconds=limit, round_number=self._round, timing=self._timing)
+        return action
 
-    def _judge(self) -> None:
-        store, number = self._judge_store, self._round
-        with contextlib.suppress(RuntimeError):
-            if not self._ask(store, number):
-                return  # another rank asks, and the listener hears it
-            answers = self._answers(store, number, self._answer_seconds)
-            words = verdict.of(answers, self._places(store, "seen")) or ""
-            for rank, farewell in self._farewells(store).items() if words else ():
-                words = f"rank {rank} ended: {farewell}; {words}"
-            self._spokesman = bool(words)
-            store.set(f"verdict/{number}", words)
-
-    def _ask(self, store: Store, number: int) -> bool:
-        """Ask all ranks for their places, unless another rank does; whether this one does."""
-        me = str(self._rank)
-        if store.compare_set(f"judge/{number}", "", me).decode() != me:
-            return False
-        for rank in range(self._world_size):
-            store.set(f"call/{rank}/{number}", "answer")
-        return True
+    def _end_without_store(self) -> None:
+        self._end(
+            f"rank 0 (host {os.environ.get(contract.MASTER_ADDR)}) does not respond, which holds the store that all ranks"
+            f" use; rank {self._rank} waits {self._status()}"
+        )
 
     # The listener thread.
 
-    def _listen(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the store is gone
-            while self._heard(f"call/{self._rank}/{self._round}", FOR_EVER) != "end":
-                self._give_answer()
+    def _listen(self, board: Board) -> None:
+        with contextlib.suppress(RuntimeError):  # the store is gone: then no round ends, which the monitor finds out
+            while not self._closed.is_set() and board.wait_for_call(self._round):
+                self._take_part(board, self._round)
                 self._round += 1
 
-    def _give_answer(self) -> None:
-        """Say where this rank is, and end with the others if that makes a verdict."""
-        self._ear.set(f"answer/{self._round}/{self._rank}", self._place().to_json())
-        with contextlib.suppress(RuntimeError):  # the judge stands still itself, and the next question finds that out
-            if words := self._heard(f"verdict/{self._round}", timedelta(seconds=2 * self._answer_seconds)):
-                self._end(words, self._ear)
+    def _take_part(self, board: Board, number: int) -> None:
+        """Answer, decide if this rank coordinates the round, and end with the others if that is the decision."""
+        board.answer(number, self._status())
+        coordinates = board.coordinates(number)
+        if coordinates:
+            board.decide(number, self._diagnosis(board, number) or GO_ON)
+        decision = board.decision(number, self._timing.decision_seconds)
+        if decision != GO_ON:
+            self._end(decision, announced_here=coordinates, leave=lambda: self._leave(board, number))
 
-    def _heard(self, key: str, timeout: timedelta) -> str:
-        self._ear.wait([key], timeout)
-        return str(self._ear.get(key), "utf-8")
+    def _diagnosis(self, board: Board, number: int) -> str | None:
+        answers = board.answers(number, self._timing.answer_seconds, self._timing)
+        diagnosis = diagnose(answers, board.last_known())
+        return None if diagnosis is None else "; ".join([*_causes(board.failures()), diagnosis])
 
-    def _end(self, words: str, store: Store | None = None) -> NoReturn:
-        """Write the verdict and the stacks and end the process; with a store, together with those that answered."""
+    # The end.
+
+    def _end(self, message: str, *, announced_here: bool = True, leave: Callable[[], None] | None = None) -> NoReturn:
+        """Write the diagnosis and the stacks and end the process; `leave` waits for the other ranks first."""
         self._ending.set()
-        last_resort = threading.Timer(3 * self._answer_seconds, os._exit, (contract.EXIT_HUNG,))
-        last_resort.daemon = True
-        last_resort.start()  # nobody may read what is written below, which may be why all stand still
+        last_resort = threading.Timer(self._timing.silence_seconds, os._exit, (contract.EXIT_HUNG,))
+        last_resort.daemon, last_resort.name = True, THREAD_NAME
+        last_resort.start()  # what reads stderr may have stopped, which may be why all ranks hang
         try:
-            termination.write(f"rank {self._rank}\n{words}", echo=False)
-            told = f"ddpjob verdict: {words}\n" if self._spokesman or store is None else ""
-            sys.stderr.write(f"{told}ddpjob hang: rank {self._rank}, {self._place()}\n{_stacks()}")
+            termination.write(f"rank {self._rank}\n{message}", echo=False)
+            announcement = f"ddpjob watchdog: {message}\n" if announced_here else ""
+            sys.stderr.write(f"{announcement}ddpjob stacks: rank {self._rank}, {self._status()}\n{_stacks()}")
             sys.stderr.flush()
             self._dump_flight_recorder()
-            if store is not None:
-                self._leave_together(store, self._round, self._answer_seconds)
+            if leave is not None:
+                leave()
         finally:
             os._exit(contract.EXIT_HUNG)
 
-    def _leave_together(self, store: Store, number: int, seconds: float) -> None:
-        """Wait for those that answered: who leaves first breaks their connections, and rank 0 takes the store away."""
-        store.set(f"done/{self._rank}", "")
-        answered = [rank for rank in range(self._world_size) if store.check([f"answer/{number}/{rank}"])]
-        _poll(lambda: store.check([f"done/{rank}" for rank in answered]), seconds)
+    def _leave(self, board: Board, number: int) -> None:
+        board.leave_together(number, self._timing.answer_seconds, self._timing)
 
     def _dump_flight_recorder(self) -> None:
-        """What torch recorded of the last collectives, for its fr_trace (that of NCCL has run on no GPU yet)."""
+        """What torch recorded of the last collectives, for torchfrtrace (that of NCCL has run on no GPU yet)."""
         if folder := os.environ.get(contract.DDPJOB_EVENTS_DIR):
             dumps = {"gloo": c10d._dump_fr_trace(backend="gloo")}
             if torch.cuda.is_available():
                 dumps["nccl"] = c10d._dump_nccl_trace()  # type: ignore[attr-defined] # not in its stubs
             for backend, dump in dumps.items():
-                (Path(folder) / f"flight-recorder-{backend}-{self._rank}").write_bytes(dump)
+                (Path(folder) / FLIGHT_RECORDER.format(backend=backend, rank=self._rank)).write_bytes(dump)
 
     # After a lost connection.
 
-    def _lost_peer(self) -> str:
-        store, number = self._last, self._round
-        if store is None:
-            return ""
+    def _lost_rank(self, board: Board) -> str:
+        number = self._round
         try:
-            store.set(f"gone/{self._rank}", "")
-            asking = self._ask(store, number)
-            answers = self._answers(
-                store, number, LAST_WORDS_SECONDS, until=lambda: store.check(["lost"]) or bool(self._farewells(store))
+            board.publish_failure("")
+            board.call(number)
+            answers = board.answers(
+                number, LOSS_SECONDS, self._timing, until=lambda: board.loss_is_known() or any(board.failures().values())
             )
-            words: str = store.compare_set("lost", "", self._words_of_loss(store, answers)).decode()
-            if asking:
-                store.set(f"verdict/{number}", "")
-            self._leave_together(store, number, LAST_WORDS_SECONDS / 2)
+            failures = board.failures()
+            silent = [s for s in board.last_known().values() if s.rank not in answers and s.rank not in failures]
+            found = "; ".join(_causes(failures)) or (
+                unresponsive(silent) if silent else "all ranks respond, so a network connection between them failed"
+            )
+            message = board.agree_on_loss(found)
+            board.decide(number, GO_ON)  # its coordinator may be gone
+            board.leave_together(number, LOSS_SECONDS / 2, self._timing)
         except RuntimeError:
-            return "rank 0 is gone and took the store along that ranks meet in; if it lost a peer, it says which"
-        return words
+            return "rank 0 is gone, and with it the store that all ranks use; if it lost another rank, it reports which"
+        return message
 
-    def _words_of_loss(self, store: Store, answers: Mapping[int, Place]) -> str:
-        if farewells := self._farewells(store):
-            return "; ".join(f"rank {rank} ended: {words}" for rank, words in farewells.items())
-        seen = self._places(store, "seen").values()
-        silent = [p for p in seen if p.rank not in answers and not store.check([f"gone/{p.rank}"])]
-        return verdict.does_not_answer(silent) if silent else "all ranks answer, so the network between them broke"
+    # This rank.
 
-    # What the ranks tell each other.
+    def _publish(self, board: Board) -> None:
+        with self._publishing:  # the status of the end is the last one
+            board.publish(self._status())
 
-    def _place(self) -> Place:
+    def _status(self) -> RankStatus:
         mark = self._timeline.mark
-        return Place(
+        return RankStatus(
             rank=self._rank,
             host=socket.gethostname(),
             step=mark.step,
             phase=mark.phase,
-            idle_seconds=time.monotonic() - mark.since,
+            idle_seconds=self._idleness.at(mark.since, time.monotonic(), self._timing).idle.seconds,
             limit_seconds=self._limits.of(mark.phase, past_first_step=self._timeline.past_first_step),
             num_collectives=sum(map(_num_collectives, _groups(default=True))),
             num_control_collectives=sum(map(_num_collectives, _groups(default=False))),
         )
 
-    def _note(self) -> None:
-        self._notes.set(f"seen/{self._rank}", self._place().to_json())
 
-    def _answers(self, store: Store, number: int, seconds: float, until: Callable[[], bool] = bool) -> dict[int, Place]:
-        """The places of those that answer in time, by rank. `until` may end the wait sooner; by default it does not."""
-        keys = [f"answer/{number}/{rank}" for rank in range(self._world_size)]
-        _poll(lambda: store.check(keys) or until(), seconds)
-        return self._places(store, f"answer/{number}")
+def _start(target: Callable[..., object], *arguments: object) -> threading.Thread:
+    thread = threading.Thread(target=target, args=arguments, name=THREAD_NAME, daemon=True)
+    thread.start()
+    return thread
 
-    def _places(self, store: Store, folder: str) -> dict[int, Place]:
-        """What ranks wrote there, by rank."""
-        keys = {rank: f"{folder}/{rank}" for rank in range(self._world_size)}
-        return {rank: Place.from_json(store.get(key)) for rank, key in keys.items() if store.check([key])}
 
-    def _farewells(self, store: Store) -> dict[int, str]:
-        """What ranks said that ended of a cause of their own; of many, the first few."""
-        gone = {rank: f"gone/{rank}" for rank in range(self._world_size) if store.check([f"gone/{rank}"])}
-        said = ((rank, words) for rank, key in gone.items() if (words := store.get(key).decode()))
-        return dict(islice(said, MAX_FAREWELLS))
-
-    @property
-    def _answer_seconds(self) -> float:
-        return min(ANSWER_SECONDS, self._limits.step_seconds)
-
-    def _start(self, target: Callable[[], object]) -> threading.Thread:
-        thread = threading.Thread(target=target, name="watchdog", daemon=True)
-        thread.start()
-        return thread
+def _causes(failures: dict[int, str]) -> list[str]:
+    """The first few ranks that ended by a cause of their own, each with it."""
+    return list(islice((f"rank {rank} ended: {cause}" for rank, cause in failures.items() if cause), MAX_FAILURES))
 
 
 def _groups(*, default: bool) -> list[dist.ProcessGroup]:
@@ -273,18 +237,11 @@ def _groups(*, default: bool) -> list[dist.ProcessGroup]:
 
 
 def _num_collectives(group: dist.ProcessGroup) -> int:
-    """Collectives of the group that this rank has begun; 0 where the backend does not count."""
+    """Collectives of the group that this rank has started; 0 where the backend does not count."""
     try:
         return int(group._get_sequence_number_for_group())  # type: ignore[attr-defined]
     except RuntimeError:
         return 0
-
-
-def _poll(true: Callable[[], bool], seconds: float) -> None:
-    """Until it is true, or for so long."""
-    deadline = time.monotonic() + seconds
-    while not true() and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
 
 
 def _stacks() -> str:
@@ -294,5 +251,5 @@ def _stacks() -> str:
     return "".join(
         f"thread {thread.name}\n{''.join(traceback.format_stack(frames[thread.ident]))}"
         for thread in threads
-        if thread.ident in frames and thread.name != "watchdog"
+        if thread.ident in frames and thread.name != THREAD_NAME
     )

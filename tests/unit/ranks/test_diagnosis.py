@@ -1,0 +1,149 @@
+import pytest
+
+from ddpjob_ranks import contract
+from ddpjob_ranks.limits import Limits
+from ddpjob_ranks.watch.diagnosis import RankStatus, diagnose
+from ddpjob_ranks.watch.timeline import Phase
+
+LIMIT = (
+    "the limit in this phase is 300 s: if the ranks were working, raise firstStepTimeoutSeconds (until the first step is"
+    " done) or stepTimeoutSeconds"
+)
+
+
+def status(rank: int, phase: Phase = Phase.BACKWARD, **changes) -> RankStatus:
+    """A rank without progress for too long, in the step after 41."""
+    usual = {"host": f"host-{rank}", "step": 41, "idle_seconds": 301.0, "limit_seconds": 300.0, "num_collectives": 90}
+    return RankStatus(rank=rank, phase=phase, **{**usual, **changes})
+
+
+def diagnosis_of(*answers: RankStatus, silent: tuple[RankStatus, ...] = ()) -> str | None:
+    by_rank = {answer.rank: answer for answer in answers}
+    return diagnose(by_rank, {**by_rank, **{lost.rank: lost for lost in silent}})
+
+
+def test_the_rank_behind_is_late():
+    found = diagnosis_of(status(0), status(1), status(2, Phase.DATA, num_collectives=89), status(3))
+    assert found == (
+        "rank 2 (host host-2) is late: in data after 41 steps; ranks 0, 1, 3 wait in backward or all-reduce after 41 steps"
+    )
+
+
+def test_of_two_in_the_same_phase_the_one_with_fewer_collectives_is_late():
+    found = diagnosis_of(status(0, num_collectives=91), status(1))
+    assert found is not None
+    assert found.startswith("rank 1 (host host-1) is late: ")
+
+
+def test_of_two_in_one_evaluation_the_one_with_fewer_collectives_of_the_control_group_is_late():
+    found = diagnosis_of(
+        status(0, Phase.EVALUATE, num_control_collectives=44), status(1, Phase.EVALUATE, num_control_collectives=43)
+    )
+    assert found is not None
+    assert found.startswith("rank 1 (host host-1) is late: in evaluate after 41 steps")
+
+
+def test_a_rank_that_skipped_one_has_agreed_more_often():
+    ahead = status(1, step=42, num_collectives=89, num_control_collectives=44)
+    found = diagnosis_of(status(0, num_control_collectives=43), ahead)
+    assert found is not None
+    assert found.startswith("rank 1 (host host-1) skipped a collective: ")
+
+
+def test_a_rank_ahead_with_fewer_collectives_skipped_one():
+    found = diagnosis_of(status(0), status(1, Phase.AGREE, step=43, num_collectives=89), status(2))
+    assert found is not None
+    assert found.startswith("rank 1 (host host-1) skipped a collective: in the agreement between steps after 43 steps")
+    assert found.endswith("with 89 collectives started instead of 90; ranks 0, 2 wait in backward or all-reduce after 41 steps")
+
+
+def test_one_rank_with_a_collective_of_its_own_is_late_not_all_others_ahead():
+    found = diagnosis_of(status(0, Phase.LOG, num_collectives=91), status(1), status(2))
+    assert found is not None
+    assert found.startswith("rank 0 (host host-0) is late: in log after 41 steps")
+
+
+@pytest.mark.parametrize("phase", [Phase.LOG, Phase.CHECKPOINT, Phase.EVALUATE])
+@pytest.mark.parametrize("next_phase", [Phase.AGREE, Phase.DATA, Phase.BACKWARD])
+def test_what_follows_a_step_comes_before_the_next_step(phase, next_phase):
+    found = diagnosis_of(
+        status(0, next_phase, num_collectives=91), status(1, phase), status(2, next_phase, num_collectives=91)
+    )
+    assert found is not None
+    assert found.startswith(f"rank 1 (host host-1) is late: in {phase} after 41 steps")
+
+
+def test_of_many_ranks_some_are_named_and_the_rest_counted():
+    found = diagnosis_of(*map(status, range(50)), silent=tuple(map(status, range(50, 256))))
+    assert found == (
+        "ranks 50, 51, 52, 53 and 202 more (host host-50, host-51, host-52, host-53 and 202 more) do not respond (stopped,"
+        " blocked or gone), last seen in backward or all-reduce after 41 steps;"
+        " ranks 0, 1, 2, 3 and 46 more wait in backward or all-reduce after 41 steps"
+    )
+
+
+@pytest.mark.parametrize("num_silent", [0, 1, 128, 255])
+def test_a_diagnosis_fits_into_the_message_with_its_culprit(num_silent):
+    host = "a-long-training-name-worker-node-of-some-pool"
+    ranks = [status(rank, list(Phase)[rank % 14], step=10**6 + rank, host=f"{host}-{rank:03}") for rank in range(256)]
+    found = diagnosis_of(*ranks[num_silent:], silent=tuple(ranks[:num_silent]))
+    assert found is not None
+    assert len(f"rank 255\n{found}") <= contract.TERMINATION_MESSAGE_MAX_BYTES
+
+
+def test_a_rank_that_does_not_respond_is_named_wherever_it_was_last():
+    found = diagnosis_of(status(0), silent=(status(1, step=43, idle_seconds=0.0),))
+    assert found == (
+        "rank 1 (host host-1) does not respond (stopped, blocked or gone), last seen in backward or all-reduce after 43 steps;"
+        " rank 0 waits in backward or all-reduce after 41 steps"
+    )
+
+
+def test_a_rank_that_came_to_the_end_and_left_is_not_missed():
+    found = diagnosis_of(status(0), status(1, Phase.DATA), silent=(status(2, Phase.END),))
+    assert found is not None
+    assert found.startswith("rank 1 (host host-1) is late: ")
+
+
+def test_where_no_rank_is_behind_the_network_is_suspected():
+    found = diagnosis_of(status(0), status(1))
+    assert found is not None
+    assert found == (
+        "no rank is late: all wait in backward or all-reduce after 41 steps, with 90 collectives started; check their"
+        f" stacks in the logs, and the network between host-0, host-1; {LIMIT}"
+    )
+
+
+def test_ranks_that_reach_rank_0_but_not_each_other_are_pointed_to_the_network():
+    assert diagnosis_of(status(0, Phase.CONNECT, step=0), status(1, Phase.CONNECT, step=0)) == (
+        "no rank is late: all wait in connect after 0 steps; all of them reach rank 0, but they do not reach each other: check"
+        " network policies and firewalls between host-0, host-1, and GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME"
+    )
+
+
+def test_a_rank_alone_makes_no_progress():
+    assert diagnosis_of(status(0, Phase.DATA)) == (
+        f"rank 0 (host host-0) makes no progress: in data after 41 steps for 301 s; {LIMIT}"
+    )
+
+
+@pytest.mark.parametrize("phase", [Phase.CHECKPOINT, Phase.EVALUATE])
+def test_there_is_no_diagnosis_while_one_rank_is_within_its_limit(phase):
+    assert diagnosis_of(status(0, phase, limit_seconds=900.0), status(1)) is None
+
+
+def test_a_status_travels_as_json():
+    assert RankStatus.from_json(status(3, Phase.LOG).to_json()) == status(3, Phase.LOG)
+
+
+@pytest.mark.parametrize(("first", "other", "longest"), [(600, 300, 900), (3600, 300, 3600), (1, 2, 6)])
+def test_collectives_outlast_every_wait_that_is_allowed(first, other, longest):
+    limits = Limits(first_step_seconds=first, step_seconds=other)
+    assert limits.longest_seconds == longest
+    assert all(limits.of(phase, past_first_step=False) <= longest for phase in Phase)
+    assert limits.collectives.total_seconds() > longest
+
+
+@pytest.mark.parametrize(("phase", "seconds"), [(Phase.EVALUATE, 900), (Phase.CHECKPOINT, 900), (Phase.DATA, 300)])
+def test_evaluations_and_checkpoints_may_take_longer(phase, seconds):
+    assert Limits(first_step_seconds=600, step_seconds=300).of(phase, past_first_step=True) == seconds

@@ -1,0 +1,148 @@
+"""Watchdogs of several ranks in one process, over one store; the end of a process is noted instead of carried out."""
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+import torch.distributed as dist
+
+from ddpjob_ranks.limits import Limits
+from ddpjob_ranks.watch import board
+from ddpjob_ranks.watch.timeline import Phase, Timeline
+from ddpjob_ranks.watch.watchdog import FLIGHT_RECORDER, Watchdog
+from workers import worker
+
+LIMITS = Limits(first_step_seconds=0.5, step_seconds=0.5)
+DEADLINE_SECONDS = 60.0
+pytestmark = pytest.mark.filterwarnings("ignore:Exception in thread watchdog")  # SystemExit, see `Rank`
+
+
+class Rank(Watchdog):
+    """A rank with its watchdog. Its `end` is the message that the process would end with."""
+
+    def __init__(self, rank: int, world_size: int, store: dist.Store) -> None:
+        self.timeline = Timeline()
+        super().__init__(LIMITS, self.timeline)
+        self.end = ""
+        self.watch(store, worker(rank, world_size))
+
+    def _end(self, message: str, **_: object) -> NoReturn:
+        self.end = message
+        self._ending.set()
+        raise SystemExit
+
+
+def ranks(world_size: int) -> list[Rank]:
+    store = dist.HashStore()
+    return [Rank(rank, world_size, store) for rank in range(world_size)]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def moving(rank: Rank, *, until: Callable[[], bool]) -> None:
+    """The rank makes progress until the condition holds."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not until():
+        assert time.monotonic() < deadline
+        rank.timeline.moved()
+        time.sleep(0.05)
+
+
+def test_ranks_that_all_wait_end_with_the_same_diagnosis():
+    one, other = ranks(2)
+    one.timeline.enter(Phase.DATA)
+    other.timeline.enter(Phase.BACKWARD)
+    wait_until(lambda: bool(one.end and other.end))
+    assert one.end == other.end
+    assert one.end.startswith("rank 0 (host ")
+    assert " is late: in data after 0 steps; rank 1 waits in backward" in one.end
+
+
+def test_while_one_rank_makes_progress_the_others_wait_however_long(monkeypatch):
+    monkeypatch.setattr(board, "LISTEN", timedelta(seconds=0.2))  # as if days had passed
+    working, waiting = ranks(2)
+    waiting.timeline.enter(Phase.BACKWARD)
+    moving(working, until=lambda: waiting._round >= 3)
+    assert (working.end, waiting.end) == ("", "")
+    working.timeline.enter(Phase.DATA)
+    wait_until(lambda: bool(working.end and waiting.end))
+
+
+def test_a_round_without_a_decision_is_followed_by_another_one(monkeypatch):
+    """Its coordinator was stopped after it had offered itself."""
+    coordinates = board.Board.coordinates
+    monkeypatch.setattr(board.Board, "coordinates", lambda self, number: number > 0 and coordinates(self, number))
+    (rank,) = ranks(1)
+    rank.timeline.enter(Phase.DATA)
+    wait_until(lambda: bool(rank.end))
+    assert " makes no progress: in data after 0 steps for " in rank.end
+    assert rank._round == 1
+
+
+def test_a_store_that_does_not_respond_ends_the_ranks_that_wait(monkeypatch):
+    monkeypatch.setenv("MASTER_ADDR", "host-0")
+    monkeypatch.setattr(board.Board, "answer", lambda *_: threading.Event().wait())  # as of a server that is stopped
+    (rank,) = ranks(1)
+    rank.timeline.enter(Phase.BACKWARD)
+    wait_until(lambda: bool(rank.end))
+    assert rank.end.startswith("rank 0 (host host-0) does not respond, which holds the store that all ranks use; rank 0 ")
+
+
+def test_a_rank_that_left_in_order_is_not_missed():
+    left, waiting = ranks(2)
+    with left:
+        waiting.timeline.enter(Phase.BACKWARD)
+    wait_until(lambda: bool(waiting.end))
+    assert waiting.end.startswith("rank 1 (host ")
+    assert " makes no progress: in backward" in waiting.end
+    assert not left._listener.is_alive()
+
+
+def test_a_rank_that_lost_another_one_learns_its_cause():
+    failing, losing, unaware = ranks(3)
+    failing.report_failure("OSError: the disk of rank 0 failed")
+    assert losing.find_lost_rank() == "rank 0 ended: OSError: the disk of rank 0 failed"
+    wait_until(lambda: unaware._round == 1)
+    assert unaware.end == ""
+
+
+def test_a_rank_that_lost_a_silent_one_names_it():
+    store = dist.HashStore()
+    silent = Rank(0, 2, store)
+    silent._take_part = lambda *_: threading.Event().wait()
+    assert Rank(1, 2, store).find_lost_rank().startswith("rank 0 (host ")
+
+
+def test_all_that_lost_the_same_rank_say_the_same(monkeypatch):
+    monkeypatch.setattr("ddpjob_ranks.watch.watchdog.LOSS_SECONDS", 4.0)  # threads of a busy machine
+    everyone = ranks(4)
+    everyone[2].report_failure("OSError: the disk of rank 2 failed")
+    found: list[str] = []
+    threads = [threading.Thread(target=lambda rank=rank: found.append(rank.find_lost_rank())) for rank in everyone[:2]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == 2 * ["rank 2 ended: OSError: the disk of rank 2 failed"]
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")  # an exception in a thread is reported as a warning
+def test_before_the_ranks_have_met_no_rank_can_be_asked():
+    watchdog = Watchdog(LIMITS, Timeline())
+    watchdog.report_failure("the disk failed")
+    assert watchdog.find_lost_rank() == ""
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_the_readme_names_the_files_of_the_flight_recorder(backend):
+    readme = Path(__file__).parents[3] / "trainer/README.md"
+    assert f"`{FLIGHT_RECORDER.format(backend=backend, rank='<rank>')}`" in readme.read_text(encoding="utf-8")

@@ -54,7 +54,9 @@ def test_a_rank_ahead_with_fewer_collectives_skipped_one():
     found = diagnosis_of(status(0), status(1, Phase.AGREE, step=43, num_collectives=89), status(2))
     assert found is not None
     assert found.startswith("rank 1 (host host-1) skipped a collective: in the agreement between steps after 43 steps")
-    assert found.endswith("with 89 collectives started instead of 90; ranks 0, 2 wait in backward or all-reduce after 41 steps")
+    assert found.endswith(
+        "with 89 collectives started instead of 90; ranks 0, 2 wait in backward or all-reduce after 41 steps"
+    )
 
 
 def test_one_rank_with_a_collective_of_its_own_is_late_not_all_others_ahead():

@@ -94,7 +94,9 @@ def test_a_store_that_does_not_respond_ends_the_ranks_that_wait(monkeypatch):
     (rank,) = ranks(1)
     rank.timeline.enter(Phase.BACKWARD)
     wait_until(lambda: bool(rank.end))
-    assert rank.end.startswith("rank 0 (host host-0) does not respond, which holds the store that all ranks use; rank 0 ")
+    assert rank.end.startswith(
+        "rank 0 (host host-0) does not respond, which holds the store that all ranks use; rank 0 "
+    )
 
 
 def test_a_rank_that_left_in_order_is_not_missed():
@@ -135,7 +137,9 @@ def test_all_that_lost_the_same_rank_say_the_same(monkeypatch):
     assert found == 2 * ["rank 2 ended: OSError: the disk of rank 2 failed"]
 
 
-@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")  # an exception in a thread is reported as a warning
+@pytest.mark.filterwarnings(
+    "error::pytest.PytestUnhandledThreadExceptionWarning"
+)  # an exception in a thread is reported as a warning
 def test_before_the_ranks_have_met_no_rank_can_be_asked():
     watchdog = Watchdog(LIMITS, Timeline())
     watchdog.report_failure("the disk failed")

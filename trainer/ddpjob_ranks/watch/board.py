@@ -75,7 +75,9 @@ class Board:
         me = str(self._rank)
         return bool(self._store.compare_set(f"coordinator/{number}", "", me).decode() == me)
 
-    def answers(self, number: int, seconds: float, timing: Timing, until: Callable[[], bool] = bool) -> dict[int, RankStatus]:
+    def answers(
+        self, number: int, seconds: float, timing: Timing, until: Callable[[], bool] = bool
+    ) -> dict[int, RankStatus]:
         """The status of each rank that answers in time. `until` may end the wait earlier; by default it does not."""
         keys = [f"answer/{number}/{rank}" for rank in self._ranks]
         poll(lambda: self._store.check(keys) or until(), seconds, timing)

@@ -84,7 +84,9 @@ def diagnose(answers: Mapping[int, RankStatus], last_known: Mapping[int, RankSta
     ranks = sorted(answers.values(), key=lambda status: status.progress)
     if len(ranks) == 1:
         return f"{_name(ranks)} makes no progress: {ranks[0]} for {ranks[0].idle_seconds:.0f} s; {_limit(ranks[0])}"
-    skipped = [a for a in ranks if any(b.position < a.position and b.num_collectives > a.num_collectives for b in ranks)]
+    skipped = [
+        a for a in ranks if any(b.position < a.position and b.num_collectives > a.num_collectives for b in ranks)
+    ]
     if 0 < len(skipped) <= len(ranks) // 2:
         most = max(status.num_collectives for status in ranks)
         return (

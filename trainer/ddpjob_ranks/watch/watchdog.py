@@ -186,7 +186,10 @@ class Watchdog:
             board.publish_failure("")
             board.call(number)
             answers = board.answers(
-                number, LOSS_SECONDS, self._timing, until=lambda: board.loss_is_known() or any(board.failures().values())
+                number,
+                LOSS_SECONDS,
+                self._timing,
+                until=lambda: board.loss_is_known() or any(board.failures().values()),
             )
             failures = board.failures()
             silent = [s for s in board.last_known().values() if s.rank not in answers and s.rank not in failures]

@@ -48,7 +48,8 @@ class Board:
 
     def call(self, number: int) -> None:
         """Start a round, if nobody has started it yet. All ranks are called at once or none is."""
-        self._store.multi_set([f"call/{rank}/{number}" for rank in self._ranks], [CALL for _ in self._ranks])
+        keys = [f"call/{rank}/{number}" for rank in self._ranks]
+        self._store.multi_set(keys, [CALL for _ in keys])  # type: ignore[attr-defined]  # not in torch's stubs
 
     def close(self, number: int) -> None:
         """End this rank's own `wait_for_call`."""

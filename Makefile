@@ -76,7 +76,7 @@ test-cluster: cluster-programs ## Run the tests on real kube-apiservers
 
 .PHONY: nightly
 nightly: cluster-programs ## Run what only guards rare cases, as CONTRIBUTING lists it
-	@$(BIN)/pytest $(PARALLEL) -m nightly tests/integration
+	@$(BIN)/pytest $(PARALLEL) -m nightly tests/integration tests/bench
 	@$(BIN)/python -m simulation.soak --schedules 20000
 
 # --- Development ------------------------------------------------------------------------------------------------------

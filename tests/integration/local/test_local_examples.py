@@ -11,7 +11,10 @@ def test_digits_reaches_97_percent(tmp_path: Path) -> None:
         outcome = command.outcome(240)
     assert outcome.exit_code == 0
     accuracies = [float(text) for text in re.findall(r"accuracy ([\d.]+) %", outcome.output)]
-    assert accuracies[-1] >= 97  # on any processor: see test_number_of_ranks.py
+    # 98.6 to 99.7 % over 12 seeds (trainer/README.md). Another processor changes less than another seed does: it changes
+    # the last bits of sums, not the weights that training starts from nor the order of samples.
+    assert accuracies[-1] >= 97
+    assert outcome.output.count("  cpu  ") == 2, "one row for each rank"
     progress = outcome.status["progress"]
     assert progress["step"] == progress["totalSteps"]
     assert (progress["phase"], outcome.status["ready"]) == ("done", "2/2")

@@ -8,6 +8,7 @@ HOME = NAMESPACE
 IN_A_WATCHED_NAMESPACE = {
     ("ddpjob.dev", "ddpjobs", ("delete", "get", "list", "watch")),
     ("ddpjob.dev", "ddpjobs/status", ("patch",)),
+    ("ddpjob.dev", "ddpjobs/finalizers", ("update",)),
     ("", "pods", ("create", "delete", "deletecollection", "get", "list", "patch", "watch")),
     ("", "pods/log", ("get",)),
     ("", "services", ("create", "get", "list", "patch", "watch")),

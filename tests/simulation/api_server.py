@@ -229,7 +229,8 @@ def owner_uid(body: Body) -> str:
 def carries(body: Body, labels: str) -> bool:
     """Whether an object has these labels."""
     has = body["metadata"].get("labels") or {}
-    return all(has.get(name) == value for name, _, value in (term.partition("=") for term in labels.split(",") if term))
+    terms = (term.partition("=") for term in labels.split(",") if term)
+    return all(has.get(name) == value if equals else name in has for name, equals, value in terms)
 
 
 def _own_grace(body: Body) -> int:

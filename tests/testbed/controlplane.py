@@ -297,7 +297,7 @@ class ControlPlane:
             f"--service-account-signing-key-file={self.keys / 'service-account.key'}",
             f"--service-account-key-file={self.keys / 'service-account.crt'}",
             "--authorization-mode=Node,RBAC",
-            "--enable-admission-plugins=NodeRestriction",
+            "--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement",
             f"--feature-gates={','.join(gates)}",
             f"--runtime-config={'scheduling.k8s.io/v1alpha2=true' if gates else ''}",
             *self._auditing(),

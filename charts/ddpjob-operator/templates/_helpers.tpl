@@ -64,6 +64,10 @@ annotations:
 - apiGroups: [ddpjob.dev]
   resources: [ddpjobs/status]
   verbs: [patch]
+# For blockOwnerDeletion on pods and Services, where the admission plugin OwnerReferencesPermissionEnforcement asks for it.
+- apiGroups: [ddpjob.dev]
+  resources: [ddpjobs/finalizers]
+  verbs: [update]
 # deletecollection is for suspension, ttlSecondsAfterFinished and the pods of a deleted job; a restart deletes its pods one by one.
 - apiGroups: [""]
   resources: [pods]

@@ -15,13 +15,13 @@ API_VERSION: Final = f"{GROUP}/{VERSION}"
 KIND: Final = "DDPJob"
 PLURAL: Final = "ddpjobs"
 
-#: Value of MANAGED_BY on everything that the operator creates; its watches select by it.
+#: Value of MANAGED_BY on everything that the operator creates, for people; the operator itself does not rely on it.
 MANAGER: Final = "ddpjob-operator"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 
 #: Name of the job, for selectors of `kubectl`.
 LABEL_JOB: Final = "ddpjob.dev/job"
-#: uid of the job object, which differs from that of an earlier job of the same name.
+#: uid of the job object, which differs from that of an earlier job of the same name. The operator's watches select by it.
 LABEL_JOB_UID: Final = "ddpjob.dev/job-uid"
 #: Number of the attempt that a pod belongs to, from 1.
 LABEL_ATTEMPT: Final = "ddpjob.dev/attempt"

@@ -100,7 +100,14 @@ async def test_a_stranger_of_the_same_name_is_named_and_left_alone(bench: Bench,
 
 async def test_a_pod_of_a_deleted_job_of_this_name_is_a_stranger_too(bench: Bench, client: Client) -> None:
     body: Any = bench.pod(0).body
-    owners = [{**body["metadata"]["ownerReferences"][0], "apiVersion": "test/v1", "uid": "former"}]
+    owners = [
+        {
+            **body["metadata"]["ownerReferences"][0],
+            "apiVersion": "test/v1",
+            "uid": "former",
+            "blockOwnerDeletion": False,
+        }
+    ]
     former = {**body, "metadata": {**body["metadata"], "ownerReferences": owners}}
     await client.create(PODS, bench.namespace.name, former)
     await bench.run(bench.pod(0), bench.pod(1))

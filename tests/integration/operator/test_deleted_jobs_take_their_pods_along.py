@@ -2,7 +2,7 @@
 
 import re
 
-from ddpjob_operator.kube.transport.resources import DDPJOBS
+from ddpjob_operator.kube.transport.resources import DDPJOBS, PODS
 from operator_cluster import Namespace, OperatorProcess, eventually
 
 
@@ -47,3 +47,28 @@ async def test_pods_stay_where_the_job_is_deleted_without_them(
     assert {"j-1-0", "j-1-1"} <= set(pods)
     assert not any("deletionTimestamp" in pod["metadata"] for pod in pods.values())
     assert num_collections_deleted(operator_process) == before
+
+
+async def test_a_foreground_deletion_waits_for_the_pods(
+    namespace: Namespace,
+    operator_process: OperatorProcess,  # noqa: ARG001 it creates the pods
+) -> None:
+    await namespace.apply("j", nodes=1)
+    await namespace.apply("k", nodes=1)
+    await namespace.reaches("j", "Running")
+    await namespace.reaches("k", "Running")
+    hold = {"metadata": {"finalizers": ["test/hold"]}}
+    await namespace.client.merge_patch(PODS, namespace.name, "j-1-0", hold)
+    for name in ("j", "k"):
+        uid = (await namespace.job(name))["metadata"]["uid"]
+        await namespace.client.delete(DDPJOBS, namespace.name, name, uid=uid, propagation="Foreground")
+
+    async def is_gone(name: str) -> bool:
+        return await namespace.find(DDPJOBS, name) is None
+
+    await eventually(
+        "k to go", lambda: is_gone("k")
+    )  # Its deletion came later: the garbage collector has seen that of j.
+    assert "deletionTimestamp" in (await namespace.job("j"))["metadata"]
+    await namespace.client.merge_patch(PODS, namespace.name, "j-1-0", {"metadata": {"finalizers": None}})
+    await eventually("j to go after its pod", lambda: is_gone("j"))

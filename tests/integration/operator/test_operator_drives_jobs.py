@@ -88,6 +88,16 @@ async def test_a_deleted_pod_restarts_the_gang_and_does_not_count(namespace: Nam
     assert status["failure"]["reason"] == "PodDeleted"
 
 
+async def test_a_policy_that_rewrites_managed_by_changes_nothing(namespace: Namespace) -> None:
+    await namespace.apply("j", nodes=2)
+    await namespace.reaches("j", "Running")
+    relabelled = {"metadata": {"labels": {"app.kubernetes.io/managed-by": "policy"}}}
+    for rank in range(2):
+        await namespace.client.merge_patch(PODS, namespace.name, f"j-1-{rank}", relabelled)
+        await namespace.ends(f"j-1-{rank}", 0)
+    await namespace.reaches("j", "Succeeded", attempt=1)
+
+
 async def test_suspend_stops_all_pods_and_resume_starts_a_new_attempt(namespace: Namespace) -> None:
     await namespace.apply("j", nodes=2)
     await namespace.reaches("j", "Running")

@@ -35,6 +35,7 @@ def owner_reference(job: Job) -> dict[str, Any]:
         "name": job.name,
         "uid": job.uid,
         "controller": True,
+        "blockOwnerDeletion": True,  # `kubectl delete --cascade=foreground` waits for it.
     }
 
 

@@ -28,11 +28,11 @@ EVENTS = Resource(prefix="/api/v1", plural="events")
 LEASES = Resource(prefix="/apis/coordination.k8s.io/v1", plural="leases")
 DDPJOBS = Resource(prefix=f"/apis/{names.API_VERSION}", plural=names.PLURAL)
 
-#: Selects what the operator has created.
-MANAGED = f"{names.MANAGED_BY}={names.MANAGER}"
+#: Selects what the operator has created: the label is ours alone, while policies rewrite `app.kubernetes.io/managed-by`.
+MANAGED = names.LABEL_JOB_UID
 
 
 def of_job(uid: str, attempt: int | None = None) -> str:
     """Label selector of everything that the operator has created for one job, or for one attempt of it."""
-    job = f"{MANAGED},{names.LABEL_JOB_UID}={uid}"
+    job = f"{names.LABEL_JOB_UID}={uid}"
     return job if attempt is None else f"{job},{names.LABEL_ATTEMPT}={attempt}"

@@ -82,9 +82,18 @@ class Gang:
         return buffer.numpy().tobytes()
 
     def broadcast_buffers(self, module: torch.nn.Module) -> None:
-        """Give every rank rank 0's buffers (BatchNorm statistics, which each rank gathers from its own samples)."""
-        for buffer in module.buffers():
-            dist.broadcast(buffer, src=0)
+        """Give every rank rank 0's buffers (BatchNorm statistics, which each rank gathers from its own samples).
+
+        All of them in one message: a ResNet-50 has 159, mostly of a few hundred bytes.
+        """
+        buffers = sorted(module.buffers(), key=lambda buffer: -buffer.element_size())  # so that all pieces are aligned
+        if not buffers:
+            return
+        packed = torch.cat([buffer.detach().reshape(-1).view(torch.uint8) for buffer in buffers])
+        dist.broadcast(packed, src=0)
+        pieces = torch.split(packed, [buffer.nbytes for buffer in buffers])
+        typed = [piece.view(buffer.dtype).view_as(buffer) for buffer, piece in zip(buffers, pieces, strict=True)]
+        torch._foreach_copy_(buffers, typed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

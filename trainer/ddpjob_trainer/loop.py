@@ -121,12 +121,13 @@ class Training:
         self.report.log(loss=mean_loss, data_seconds=seconds[Phase.DATA], compute_seconds=compute_seconds)
 
     def save(self) -> None:
-        """Have a checkpoint of this step written, if there is a folder for it. Training waits for the copy alone."""
+        """Have a checkpoint of this step written, if there is a folder for it. Training waits only for the copy."""
         self.timeline.enter(Phase.CHECKPOINT)
+        since = self.timeline.mark.since
         if not torch.stack(torch._foreach_norm(list(self.state.model.parameters()))).isfinite().all():
             raise self.diverged("weights are not finite")
         self.gang.broadcast_buffers(self.state.model)
-        self.writer.save(self.state)
+        self.writer.save(self.state, since=since)
 
     def diverged(self, what: str) -> DivergedError:
         """The same on all ranks, as losses are summed and weights equal."""

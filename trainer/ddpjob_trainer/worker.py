@@ -121,7 +121,7 @@ def set_up(
     _settle_buckets(replica, trial, numbers)
     state.optimizer.zero_grad()
     state.load_bytes(before)  # BatchNorm took note of the batches
-    checkpoints = folder.from_environment(os.environ, keep=config.keep_checkpoints, tell=report.say)
+    checkpoints = folder.from_environment(os.environ, keep=config.keep_checkpoints, report=report.say)
     resumed = _resume(state, checkpoints, gang, report, total_steps=total_steps)
     if state.step >= total_steps:
         report.say(

@@ -25,9 +25,12 @@ def test_a_job_deleted_and_applied_again_goes_on_and_ends_what_is_left_of_the_ol
         found = reapplied.load_newest()
         assert found is not None
         assert found[0].step >= 3, "it goes on where the old one was"
-        reapplied.save(found[0].step, found[1])
+        reapplied.save(found[0].step, lambda file: file.write(found[1]))
         assert old.wait()[0] == contract.EXIT_FENCED
-    assert "claimed by attempt 1 of job uid new; this is attempt 1 of job uid old, which is over" in old.message()
+    assert (
+        "claimed by attempt 1 of job uid new; this is attempt 1 of job uid old, which has been superseded"
+        in old.message()
+    )
     newest = reapplied.load_newest()
     assert newest is not None
     assert (newest[0].uid, newest[0].step) == ("new", found[0].step)

@@ -80,7 +80,7 @@ def test_what_a_finished_job_left(uninterrupted, folder_of_a_finished_job, tmp_p
     newest = max((tmp_path / "checkpoints").glob("*.pt"))
     newest.write_bytes(newest.read_bytes()[:-100])
     torn = finished(tmp_path / "torn", *KEYS, ranks=3, environ=job(tmp_path, uid="u2", attempt=2))
-    assert f"{newest.with_suffix('.json')} is not whole" in torn.text()
+    assert f"{newest.with_suffix('.json')} is damaged" in torn.text()
     assert 0 < len(torn.losses) < 60
     assert torn.weights == uninterrupted.weights
 

@@ -12,16 +12,20 @@ from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_trainer.checkpoints.claim import Claim, Fenced, Owner
 from ddpjob_trainer.checkpoints.folder import CheckpointFolder, from_environment
-from ddpjob_trainer.state import to_bytes
+from saved_states import to_bytes
 
 
 def folder(path: Path, *, uid: str = "u1", attempt: int = 1, keep: int = 3) -> CheckpointFolder:
     """The folder as an attempt opens it."""
     opened = CheckpointFolder(
-        claim=Claim(folder=path, owner=Owner(uid=uid, attempt=attempt)), keep=keep, tell=lambda _: None
+        claim=Claim(folder=path, owner=Owner(uid=uid, attempt=attempt)), keep=keep, report=lambda _: None
     )
     opened.open()
     return opened
+
+
+def save(checkpoints: CheckpointFolder, step: int, state: bytes) -> None:
+    checkpoints.save(step, lambda file: file.write(state))
 
 
 def newest(checkpoints: CheckpointFolder) -> tuple[int, bytes] | None:
@@ -48,15 +52,15 @@ def drop_key(path: Path) -> None:
 def test_the_newest_is_loaded(tmp_path):
     checkpoints = folder(tmp_path / "made" / "by-the-program")
     assert newest(checkpoints) is None
-    checkpoints.save(9, b"nine")
-    checkpoints.save(10, b"ten")
+    save(checkpoints, 9, b"nine")
+    save(checkpoints, 10, b"ten")
     assert newest(checkpoints) == (10, b"ten")
 
 
 def test_only_the_newest_are_kept(tmp_path):
     checkpoints = folder(tmp_path, keep=2)
     for step in range(1, 6):
-        checkpoints.save(step, b"state")
+        save(checkpoints, step, b"state")
     assert sorted(path.name for path in tmp_path.glob("step-*")) == [
         "step-0000000004-attempt-1-u1.json",
         "step-0000000004-attempt-1-u1.pt",
@@ -85,8 +89,8 @@ def test_only_the_newest_are_kept(tmp_path):
 )
 def test_a_damaged_one_gives_way_to_the_one_before(tmp_path, suffix, damage):
     checkpoints = folder(tmp_path)
-    checkpoints.save(1, b"a" * 1000)
-    checkpoints.save(2, b"b" * 1000)
+    save(checkpoints, 1, b"a" * 1000)
+    save(checkpoints, 2, b"b" * 1000)
     damage(tmp_path / f"step-0000000002-attempt-1-u1{suffix}")
     assert newest(folder(tmp_path, attempt=2)) == (1, b"a" * 1000)
     assert newest(folder(tmp_path, attempt=3)) == (1, b"a" * 1000), "and stays so"
@@ -95,7 +99,7 @@ def test_a_damaged_one_gives_way_to_the_one_before(tmp_path, suffix, damage):
 def test_damage_to_several_in_a_row_goes_back_to_the_last_whole_one(tmp_path):
     checkpoints = folder(tmp_path, keep=5)
     for step in range(1, 6):
-        checkpoints.save(step, b"%d" % step * 1000)
+        save(checkpoints, step, b"%d" % step * 1000)
     flip(tmp_path / "step-0000000005-attempt-1-u1.pt", 500)
     (tmp_path / "step-0000000004-attempt-1-u1.pt").unlink()
     (tmp_path / "step-0000000004-attempt-1-u1.json").unlink()
@@ -106,10 +110,10 @@ def test_damage_to_several_in_a_row_goes_back_to_the_last_whole_one(tmp_path):
 def test_one_flipped_bit_anywhere_in_a_real_state_is_noticed(tmp_path):
     state = to_bytes({"model": {"weight": torch.arange(100.0)}, "step": 2})
     checkpoints = folder(tmp_path)
-    checkpoints.save(1, b"before")
+    save(checkpoints, 1, b"before")
     path = tmp_path / "step-0000000002-attempt-1-u1.pt"
     for position in range(0, len(state), 97):
-        checkpoints.save(2, state)
+        save(checkpoints, 2, state)
         flip(path, position)
         assert newest(checkpoints) == (1, b"before"), f"byte {position} of {len(state)}"
 
@@ -117,16 +121,16 @@ def test_one_flipped_bit_anywhere_in_a_real_state_is_noticed(tmp_path):
 def test_a_damaged_one_counts_no_more_among_those_kept(tmp_path):
     checkpoints = folder(tmp_path, keep=2)
     for step in (1, 2):
-        checkpoints.save(step, b"state")
+        save(checkpoints, step, b"state")
     cut(tmp_path / "step-0000000002-attempt-1-u1.pt", 1)
     assert newest(checkpoints) == (1, b"state")
-    checkpoints.save(2, b"again")
+    save(checkpoints, 2, b"again")
     assert newest(checkpoints) == (2, b"again")
     assert (tmp_path / "step-0000000001-attempt-1-u1.json").exists()
 
 
 def test_what_a_crashed_writer_left_is_cleared(tmp_path):
-    folder(tmp_path).save(1, b"whole")
+    save(folder(tmp_path), 1, b"whole")
     (tmp_path / ".unfinished-7-step-0000000002-attempt-1-u1.pt").write_bytes(b"half")
     (tmp_path / "step-0000000002-attempt-1-u1.pt").write_bytes(b"its manifest was never written")
     assert newest(folder(tmp_path, attempt=2)) == (1, b"whole")
@@ -145,20 +149,20 @@ def test_a_lower_attempt_of_the_same_job_is_refused(tmp_path):
 
 @pytest.mark.parametrize(("uid", "attempt"), [("u1", 1), ("u1", 2), ("u2", 1)])
 def test_the_same_attempt_a_later_one_and_a_reapplied_job_go_on(tmp_path, uid, attempt):
-    folder(tmp_path, uid="u1", attempt=1).save(5, b"five")
+    save(folder(tmp_path, uid="u1", attempt=1), 5, b"five")
     checkpoints = folder(tmp_path, uid=uid, attempt=attempt)
     assert newest(checkpoints) == (5, b"five")
-    checkpoints.save(6, b"six")
+    save(checkpoints, 6, b"six")
     assert newest(checkpoints) == (6, b"six")
 
 
 @pytest.mark.parametrize(("uid", "attempt"), [("u1", 2), ("u2", 1)])
 def test_a_late_rank_cannot_commit(tmp_path, uid, attempt):
     late = folder(tmp_path, uid="u1", attempt=1)
-    late.save(5, b"five")
+    save(late, 5, b"five")
     current = folder(tmp_path, uid=uid, attempt=attempt)
     with pytest.raises(Fenced):
-        late.save(6, b"late")
+        save(late, 6, b"late")
     assert newest(current) == (5, b"five")
 
 
@@ -166,7 +170,7 @@ def test_a_claim_written_over_by_a_late_lower_attempt_is_taken_back(tmp_path):
     current = folder(tmp_path, attempt=2)
     late = Claim(folder=tmp_path, owner=Owner(uid="u1", attempt=1))
     late._write()  # both read the empty folder at once, and the lower attempt wrote last
-    current.save(5, b"five")
+    save(current, 5, b"five")
     with pytest.raises(Fenced):
         late.confirm()
 
@@ -190,23 +194,23 @@ def test_a_commit_in_a_race_neither_harms_nor_outlives_the_work_of_a_newer_attem
     def overtake() -> None:
         current = folder(tmp_path, uid=uid, attempt=attempt, keep=2)
         assert newest(current) == (5, b"five")
-        current.save(6, b"six")
-        current.save(7, b"seven")
+        save(current, 6, b"six")
+        save(current, 7, b"seven")
 
     owner = Owner(uid="u1", attempt=1)
     late = CheckpointFolder(claim=OvertakenClaim(folder=tmp_path, owner=owner, meanwhile=overtake), keep=2)
     late.open()
-    late.save(5, b"five")
-    late.save(9, b"late")
+    save(late, 5, b"five")
+    save(late, 9, b"late")
     newer = f"attempt-{attempt}-{uid}.json"
     assert {f"step-0000000006-{newer}", f"step-0000000007-{newer}", "step-0000000009-attempt-1-u1.json"} <= {
         path.name for path in tmp_path.iterdir()
     }
     with pytest.raises(Fenced):
-        late.save(10, b"later")
+        save(late, 10, b"later")
     following = folder(tmp_path, uid=uid, attempt=attempt + 1, keep=2)
     assert newest(following) == (7, b"seven"), "though 9 is more than 7"
-    following.save(8, b"eight")
+    save(following, 8, b"eight")
     assert sorted(path.name for path in tmp_path.glob("*.pt")) == [
         f"step-0000000007-attempt-{attempt}-{uid}.pt",
         f"step-0000000008-attempt-{attempt + 1}-{uid}.pt",
@@ -215,7 +219,7 @@ def test_a_commit_in_a_race_neither_harms_nor_outlives_the_work_of_a_newer_attem
 
 def test_a_checkpoint_that_a_late_rank_has_just_dropped_gives_way_to_the_one_it_was_dropped_for(tmp_path, monkeypatch):
     first = folder(tmp_path, attempt=1, keep=1)
-    first.save(5, b"five")
+    save(first, 5, b"five")
     late = CheckpointFolder(claim=UnfencedClaim(folder=tmp_path, owner=first.claim.owner), keep=1)
     current = folder(tmp_path, attempt=2, keep=1)
     read_text, reads = Path.read_text, []
@@ -223,7 +227,7 @@ def test_a_checkpoint_that_a_late_rank_has_just_dropped_gives_way_to_the_one_it_
     def overtaken(path: Path, **options: str) -> str:
         reads.append(path.name)
         if len(reads) == 1:  # of what was listed before
-            late.save(9, b"late")
+            save(late, 9, b"late")
         return read_text(path, **options)
 
     monkeypatch.setattr(Path, "read_text", overtaken)
@@ -233,9 +237,9 @@ def test_a_checkpoint_that_a_late_rank_has_just_dropped_gives_way_to_the_one_it_
 
 def test_a_race_overwrites_nothing(tmp_path):
     one, two = folder(tmp_path, attempt=1), folder(tmp_path, attempt=2)
-    two.save(5, b"from attempt 2")
+    save(two, 5, b"from attempt 2")
     late = CheckpointFolder(claim=UnfencedClaim(folder=tmp_path, owner=one.claim.owner), keep=3)
-    late.save(5, b"from attempt 1")
+    save(late, 5, b"from attempt 1")
     assert newest(two) == (5, b"from attempt 2")
 
 
@@ -247,12 +251,12 @@ class UnfencedClaim(Claim):
 
 
 def test_no_variable_means_no_folder(tmp_path):
-    assert from_environment({}, keep=1, tell=print) is None
-    assert from_environment({contract.DDPJOB_CHECKPOINT_DIR: ""}, keep=1, tell=print) is None
+    assert from_environment({}, keep=1, report=print) is None
+    assert from_environment({contract.DDPJOB_CHECKPOINT_DIR: ""}, keep=1, report=print) is None
     found = from_environment(
         {contract.DDPJOB_CHECKPOINT_DIR: str(tmp_path), contract.DDPJOB_UID: "u", contract.DDPJOB_ATTEMPT: "4"},
         keep=1,
-        tell=print,
+        report=print,
     )
     assert found is not None
     assert found.claim == Claim(folder=tmp_path, owner=Owner(uid="u", attempt=4))
@@ -269,22 +273,22 @@ def test_no_variable_means_no_folder(tmp_path):
 )
 def test_without_an_operator_too_a_later_start_goes_on_and_fences_the_one_before(tmp_path, started, restarted):
     there = {contract.DDPJOB_CHECKPOINT_DIR: str(tmp_path)}
-    late, current = (from_environment({**there, **job}, keep=1, tell=print) for job in (started, restarted))
+    late, current = (from_environment({**there, **job}, keep=1, report=print) for job in (started, restarted))
     assert late is not None
     assert current is not None
     late.open()
-    late.save(5, b"five")
+    save(late, 5, b"five")
     current.open()
     assert newest(current) == (5, b"five")
     with pytest.raises(Fenced):
-        late.save(9, b"late")
-    current.save(6, b"six")
+        save(late, 9, b"late")
+    save(current, 6, b"six")
     assert newest(current) == (6, b"six")
 
 
 def test_slurms_first_start_and_its_requeues_are_attempts_of_one_job(tmp_path):
     requeued = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "2", contract.DDPJOB_CHECKPOINT_DIR: str(tmp_path)}
-    found = from_environment(requeued, keep=1, tell=print)
+    found = from_environment(requeued, keep=1, report=print)
     assert found is not None
     assert found.claim.owner == Owner(uid="7", attempt=3)
 
@@ -297,7 +301,7 @@ def test_files_of_another_program_are_left_alone(tmp_path):
 
 def test_a_checkpoint_that_cannot_be_read_now_is_not_given_up(tmp_path, monkeypatch):
     checkpoints = folder(tmp_path)
-    checkpoints.save(1, b"one")
+    save(checkpoints, 1, b"one")
 
     def fails(_path):
         raise OSError(5, "Input/output error")
@@ -311,10 +315,10 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_given_up(tmp_path, monkeypa
 
 def test_a_manifest_without_its_state_is_none_to_keep(tmp_path):
     checkpoints = folder(tmp_path, keep=1)
-    checkpoints.save(5, b"five")
+    save(checkpoints, 5, b"five")
     orphan = tmp_path / "step-0000000009-attempt-1-u1.json"
     orphan.write_text((tmp_path / "step-0000000005-attempt-1-u1.json").read_text())
-    checkpoints.save(6, b"six")
+    save(checkpoints, 6, b"six")
     assert newest(checkpoints) == (6, b"six")
 
 
@@ -340,20 +344,22 @@ def test_a_folder_whose_storage_fails_for_now_is_left_to_the_next_attempt(tmp_pa
 @pytest.mark.parametrize("below", [".", "deeper"])
 def test_a_file_in_the_place_of_the_folder_is_told(tmp_path, below):
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="it is a file, or below one; set DDPJOB_CHECKPOINT_DIR to a folder"):
+    with pytest.raises(
+        ConfigError, match="the path, or a part of it, is a file; set DDPJOB_CHECKPOINT_DIR to a folder"
+    ):
         folder(tmp_path / "file" / below)
 
 
 def test_names_that_only_look_like_ours_are_left_alone(tmp_path):
     checkpoints = folder(tmp_path)
-    checkpoints.save(9, b"nine")
+    save(checkpoints, 9, b"nine")
     (tmp_path / "step-abc-attempt-x-foo.json").write_text("{}")
     assert newest(checkpoints) == (9, b"nine")
 
 
 def test_a_disk_that_is_full_keeps_nothing_unfinished(tmp_path, monkeypatch):
     checkpoints = folder(tmp_path)
-    checkpoints.save(9, b"nine")
+    save(checkpoints, 9, b"nine")
     before = sorted(tmp_path.iterdir())
 
     def full(_: int) -> None:
@@ -361,9 +367,9 @@ def test_a_disk_that_is_full_keeps_nothing_unfinished(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(
-        OSError, match=r"attempt-1-u1.pt \(0.0 MB\) cannot be written: No space left on device; make room"
+        OSError, match=r"attempt-1-u1.pt cannot be written: No space left on device; free space on the volume"
     ):
-        checkpoints.save(10, b"ten")
+        save(checkpoints, 10, b"ten")
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -376,4 +382,37 @@ def test_a_rank_whose_file_is_cleared_away_while_it_writes_knows_why(tmp_path, m
         folder(tmp_path, attempt=2)
 
     with pytest.raises(Fenced, match="is claimed by attempt 2"):
-        late.save(9, b"nine")
+        save(late, 9, b"nine")
+
+
+def test_each_file_and_its_name_are_on_the_disk_before_the_next_operation(tmp_path, monkeypatch):
+    operations: list[tuple[str, str]] = []
+
+    def recorded(name: str) -> None:
+        original = getattr(os, name)
+
+        def operation(target: int | Path, *others: object) -> object:
+            path = Path(f"/proc/self/fd/{target}").readlink() if isinstance(target, int) else Path(target)
+            operations.append((name, path.name.replace(f".unfinished-{os.getpid()}-", "new ")))
+            return original(target, *others)
+
+        monkeypatch.setattr(os, name, operation)
+
+    for name in ("fsync", "replace", "unlink"):
+        recorded(name)
+    checkpoints = folder(tmp_path / "made" / "here", keep=1)
+    assert operations[:2] == [("fsync", tmp_path.name), ("fsync", "made")], "a folder before what is written into it"
+    save(checkpoints, 1, b"one")
+    operations.clear()
+    save(checkpoints, 2, b"two")
+    new, old = "step-0000000002-attempt-1-u1", "step-0000000001-attempt-1-u1"
+    assert operations == [
+        ("fsync", f"new {new}.pt"),
+        ("replace", f"new {new}.pt"),
+        ("fsync", "here"),
+        ("fsync", f"new {new}.json"),
+        ("replace", f"new {new}.json"),
+        ("fsync", "here"),
+        ("unlink", f"{old}.json"),
+        ("unlink", f"{old}.pt"),
+    ]

@@ -11,7 +11,8 @@ from ddpjob_trainer import worker
 from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.optim import make_optimizer
 from ddpjob_trainer.report import Reporter
-from ddpjob_trainer.state import TrainingState, to_bytes
+from ddpjob_trainer.state import TrainingState
+from saved_states import to_bytes
 
 
 def state(*, width: int = 4, num_samples: int = 100, **changes: object) -> TrainingState:

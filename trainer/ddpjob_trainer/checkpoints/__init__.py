@@ -1,1 +1,1 @@
-"""From a state to a file that is whole, and back: copy, writer, folder with its manifests, and the claim that fences it."""
+"""Saving and loading checkpoints: host copy, writer, folder with manifests, and the claim that fences the folder."""

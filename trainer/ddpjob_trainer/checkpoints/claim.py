@@ -1,7 +1,7 @@
-"""The fence of a checkpoint folder: one attempt of one job owns it, and a late rank of an older one cannot commit.
+"""The fence of a checkpoint folder: one attempt of one job owns it, and a late rank of an older attempt cannot commit.
 
 The claim is a small file that rank 0 writes at its start and reads again before each commit. A newer attempt of the same
-job takes it; so does a job of another uid, which is the same job deleted and applied again.
+job takes it over; so does a job with another uid, which is the same job deleted and applied again.
 """
 
 import json
@@ -13,8 +13,8 @@ from ddpjob_ranks import contract
 from ddpjob_trainer.checkpoints.files import write_atomically
 
 
-class Fenced(Exception):  # noqa: N818 - a verdict, not a malfunction
-    """The folder belongs to a newer attempt, or to a newer job of the same name. This process has to end."""
+class Fenced(Exception):  # noqa: N818 - a decision, not a malfunction
+    """The folder belongs to a newer attempt, or to a newer job of the same name. This process must end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,21 +32,21 @@ class Owner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """The owner's hold on a folder."""
+    """The claim of one owner on a folder."""
 
     folder: Path
     owner: Owner
 
     @property
     def path(self) -> Path:
-        """The claim's file."""
+        """The file of the claim."""
         return self.folder / "claim.json"
 
     def check(self) -> None:
-        """Whether this attempt may take the folder, which it leaves to whom it belongs.
+        """Check that this attempt may take the folder, without taking it.
 
         Raises:
-            Fenced: a later attempt of the same job has it.
+            Fenced: a later attempt of the same job owns it.
         """
         found = self._read()
         if found is not None and found.uid == self.owner.uid and found.attempt > self.owner.attempt:
@@ -56,18 +56,18 @@ class Claim:
         """Take the folder at the start of an attempt.
 
         Raises:
-            Fenced: a later attempt of the same job has it.
+            Fenced: a later attempt of the same job owns it.
         """
         self.check()
         self._write()
 
     def confirm(self) -> None:
-        """Make sure, before a commit, that the folder is still ours.
+        """Check before a commit that the folder still belongs to this owner.
 
-        A lower attempt of the same job may have written its claim at the same moment as we wrote ours; it loses.
+        A lower attempt of the same job may have written its claim at the same moment as this one did; it loses.
 
         Raises:
-            Fenced: a later attempt, or another job, has it.
+            Fenced: a later attempt, or another job, owns it.
         """
         found = self._read()
         if found == self.owner:
@@ -82,16 +82,16 @@ class Claim:
             return Owner(uid=str(content["uid"]), attempt=int(content["attempt"]))
         except FileNotFoundError:
             return None
-        except (ValueError, TypeError, KeyError):  # no claim that anybody could have written: storage damage
+        except (ValueError, TypeError, KeyError):  # the storage damaged it, as no writer leaves such a claim
             return None
 
     def _write(self) -> None:
-        content = json.dumps({"uid": self.owner.uid, "attempt": self.owner.attempt})
-        write_atomically(self.path, content.encode(), unique=f"{self.owner.tag}-{os.getpid()}")
+        content = json.dumps({"uid": self.owner.uid, "attempt": self.owner.attempt}).encode()
+        write_atomically(self.path, lambda file: file.write(content), unique=f"{self.owner.tag}-{os.getpid()}")
 
     def _refusal(self, found: Owner) -> str:
         return (
             f"checkpoint folder {self.folder} is claimed by attempt {found.attempt} of job uid {found.uid}; this is"
-            f" attempt {self.owner.attempt} of job uid {self.owner.uid}, which is over: it writes nothing any more."
-            f" Where both were meant to run, give each a {contract.DDPJOB_CHECKPOINT_DIR} of its own"
+            f" attempt {self.owner.attempt} of job uid {self.owner.uid}, which has been superseded and writes nothing more."
+            f" If both are meant to run, give each its own {contract.DDPJOB_CHECKPOINT_DIR}"
         )

@@ -1,35 +1,81 @@
-"""Files that are there whole or not at all, also after a crash of the machine."""
+"""Files that exist either complete or not at all, even after a crash of the machine."""
 
+import hashlib
 import os
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
-#: How names of unfinished files begin.
+#: Prefix of the names of unfinished files.
 TEMPORARY_PREFIX = ".unfinished-"
 
 
-def write_atomically(path: Path, content: bytes, *, unique: str) -> None:
-    """Write a temporary file beside `path`, bring it to the disk, and rename it.
+class ChecksummedFile:
+    """A binary file that is being written, and the size and SHA-256 of its content so far.
+
+    Pieces are hashed and written without a copy. For a piece of many MB neither step holds the GIL, so other threads
+    run Python meanwhile.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._hash = hashlib.sha256()
+        self.num_bytes = 0
+
+    def write(self, piece: bytes | memoryview) -> int:
+        """Append a piece."""
+        self._hash.update(piece)
+        self.num_bytes += len(piece)
+        return self._file.write(piece)
+
+    def flush(self) -> None:
+        """Hand what is buffered to the kernel; torch.save calls this at its end."""
+        self._file.flush()
+
+    @property
+    def sha256(self) -> str:
+        """The digest of all pieces, in hexadecimal."""
+        return self._hash.hexdigest()
+
+
+def write_atomically(path: Path, write: Callable[[ChecksummedFile], object], *, unique: str) -> ChecksummedFile:
+    """Write a temporary file in the folder of `path`, flush it to the disk, and rename it.
 
     Args:
         path: The file's name; a file of that name is replaced.
-        content: The whole content.
-        unique: Tells this writer's temporary file from that of any other writer.
+        write: Writes the whole content.
+        unique: Distinguishes this writer's temporary file from that of any other writer.
+
+    Returns:
+        The file, closed, for its size and checksum.
     """
     temporary = path.with_name(f"{TEMPORARY_PREFIX}{unique}-{path.name}")
     try:
-        with temporary.open("wb") as file:
-            file.write(content)
+        with temporary.open("wb") as opened:
+            file = ChecksummedFile(opened)
+            write(file)
             file.flush()
-            os.fsync(file.fileno())
+            os.fsync(opened.fileno())
         temporary.replace(path)
-    except OSError:  # on a full disk what is unfinished would take the room of what is to come
+    except OSError:  # on a full disk an unfinished file would take the space that the next one needs
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+    return file
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder and its missing parents, each name on the disk before anything is written below it."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in reversed(missing):
+        with suppress(PermissionError):  # a folder may be created in one that cannot be read
+            sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring names in a folder (renames, removals) to the disk."""
+    """Flush names in a folder (creations, renames, removals) to the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

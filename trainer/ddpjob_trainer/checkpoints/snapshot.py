@@ -1,56 +1,121 @@
-"""A copy of training state in host memory, which training cannot change any more."""
+"""A copy of the training state in host memory, which later steps cannot change."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
 
-#: Where a tensor stands in a nested state: the keys and positions that lead to it.
-Place = tuple[object, ...]
+#: Each group of tensors starts at a multiple of this, which any type allows.
+ALIGNMENT_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What decides where a tensor is stored in the copy."""
+
+    part: str
+    dtype: torch.dtype
+    shape: torch.Size
+    stride: tuple[int, ...]
 
 
 class HostCopy:
-    """Room for one copy of a nested state of dictionaries, lists and tensors; the next copy uses the same memory.
+    """Memory for one copy of a state: a dictionary of parts with nested dictionaries, lists and tensors.
 
-    Tensors of a GPU go to pinned memory in the order of the device's own work: the host does not wait for them, and
-    steps that follow cannot change what is copied. (Written for CUDA, run on CPUs only.)
+    All tensors are copied into one flat buffer, which the next copy uses again. For a GPU it is pinned: the copy then runs
+    in the order of the device's own work, the host does not wait for it, and later steps cannot change what is copied.
+    (Written for CUDA; it has run on CPUs only.)
+
+    Tensors of one part and type share a storage, which torch.save writes as a single piece.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._buffers: dict[Place, torch.Tensor] = {}
+        self._pinned = device.type == "cuda"
         self._began, self._ended = _event(device), _event(device)
+        self._sources: list[_Source] = []
+        self._slots: list[torch.Tensor] = []
 
     @torch.no_grad()
-    def take(self, state: Any) -> Any:
-        """The same state with tensors on the host. Those of a GPU hold their values once `wait` has returned."""
+    def take(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The same state with all tensors in host memory. Those of a GPU are complete after `wait` has returned."""
         if self._began is not None:
             self._began.record()
-        copied = self._copied(state, ())
+        tensors = {part: list(_tensors(value)) for part, value in state.items()}
+        sources = [_Source(part, t.dtype, t.shape, t.stride()) for part, found in tensors.items() for t in found]
+        if sources != self._sources:
+            self._sources, self._slots = sources, _allocate(sources, pinned=self._pinned)
+        if self._slots:
+            torch._foreach_copy_(self._slots, [t for found in tensors.values() for t in found], non_blocking=True)
         if self._ended is not None:
             self._ended.record()
-        return copied
+        slots = iter(self._slots)
+        return {part: _replaced(value, slots) for part, value in state.items()}
 
     def wait(self) -> float:
-        """Until the copy is complete. Returns the seconds that the device spent on it; 0 for a copy made by the host."""
+        """Wait until the copy is complete. Returns the seconds of device time that it took; 0 for a copy by the host."""
         if self._began is None or self._ended is None:
             return 0.0
         self._ended.synchronize()
         milliseconds: float = self._began.elapsed_time(self._ended)
         return milliseconds / 1e3
 
-    def _copied(self, value: Any, place: Place) -> Any:
-        if isinstance(value, torch.Tensor):
-            return self._buffer(value, place).copy_(value, non_blocking=True)
-        if isinstance(value, dict):
-            return {key: self._copied(item, (*place, key)) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return type(value)(self._copied(item, (*place, index)) for index, item in enumerate(value))
-        return value
 
-    def _buffer(self, value: torch.Tensor, place: Place) -> torch.Tensor:
-        buffer = self._buffers.get(place)
-        if buffer is None or (buffer.shape, buffer.dtype) != (value.shape, value.dtype):
-            buffer = self._buffers[place] = torch.empty_like(value, device="cpu", pin_memory=value.is_cuda)
-        return buffer
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in a nested value, in the order in which `_replaced` visits them."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _replaced(value: Any, tensors: Iterator[torch.Tensor]) -> Any:
+    """The nested value with its tensors replaced, one by one."""
+    if isinstance(value, torch.Tensor):
+        return next(tensors)
+    if isinstance(value, dict):
+        return {key: _replaced(item, tensors) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_replaced(item, tensors) for item in value)
+    return value
+
+
+def _allocate(sources: list[_Source], *, pinned: bool) -> list[torch.Tensor]:
+    """A tensor for each source, all in one buffer.
+
+    Each part and type has a storage of its own within the buffer: whoever loads a checkpoint and keeps only the model then
+    keeps only the model's memory.
+    """
+    groups: dict[tuple[str, torch.dtype], list[int]] = {}
+    for index, source in enumerate(sources):
+        groups.setdefault((source.part, source.dtype), []).append(index)
+    counts = [sum(sources[index].shape.numel() for index in members) for members in groups.values()]
+    sizes = [
+        -(-count * dtype.itemsize // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        for (_, dtype), count in zip(groups, counts, strict=True)
+    ]
+    memory = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=pinned).numpy().data
+    slots: dict[int, torch.Tensor] = {}
+    for ((_, dtype), members), count, offset in zip(groups.items(), counts, accumulate(sizes, initial=0), strict=False):
+        shared = (
+            torch.frombuffer(memory, dtype=dtype, count=count, offset=offset) if count else torch.empty(0, dtype=dtype)
+        )
+        position = 0
+        for index in members:
+            slots[index] = _like(sources[index], shared, position)
+            position += sources[index].shape.numel()
+    return [slots[index] for index in range(len(sources))]
+
+
+def _like(source: _Source, shared: torch.Tensor, position: int) -> torch.Tensor:
+    """The elements of `shared` from the position on, with the shape and memory format of the source."""
+    strides = torch.empty_like(torch.empty_strided(source.shape, source.stride, device="meta")).stride()
+    return shared.as_strided(source.shape, strides, position)
 
 
 def _event(device: torch.device) -> torch.cuda.Event | None:

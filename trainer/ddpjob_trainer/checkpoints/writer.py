@@ -1,7 +1,8 @@
-"""Checkpoints written behind the back of training: a copy of the state at the step boundary, the rest on a thread."""
+"""Checkpoints written while training goes on: a copy of the state at the step boundary, the rest on a thread."""
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,19 +11,21 @@ from ddpjob_ranks import contract
 from ddpjob_trainer.checkpoints.folder import CheckpointFolder
 from ddpjob_trainer.checkpoints.snapshot import HostCopy
 from ddpjob_trainer.report import Reporter
-from ddpjob_trainer.state import TrainingState, to_bytes
+from ddpjob_trainer.state import TrainingState
 
-#: Longest wait for one checkpoint to reach the disk; the watchdog lets this phase stand still for 900 s by default.
+#: Longest wait for one checkpoint to reach the disk; the watchdog allows 900 s in this phase by default.
 WRITE_TIMEOUT_SECONDS = 600.0
-#: The same on the way out of a failure: with the other last words it has to fit into the grace of the launcher
+#: The same when the rank ends after a failure: with the rest of its exit this must fit into the launcher's grace period
 #: (`ddpjob_ranks.launch.launcher`).
 LINGER_SECONDS = 3.0
 
 
 class CheckpointWriter:
-    """Saves one checkpoint at a time; without a folder (on every rank but 0, or where none is kept) it does nothing.
+    """Saves one checkpoint at a time; without a folder (on every rank but 0, or if no checkpoints are kept) it does nothing.
 
-    What goes wrong on the thread (Fenced, OSError) is raised to training at its next step boundary, or at the end.
+    The thread writes from the copy in pieces of many MB, which are neither copied again nor hashed or written with the
+    GIL held: `python -m ddpjob_measure overhead` shows how long the training thread is kept from running.
+    Errors on the thread (Fenced, OSError) are raised to training at its next step boundary, or at the end.
     """
 
     def __init__(self, folder: CheckpointFolder | None, report: Reporter, device: torch.device) -> None:
@@ -33,28 +36,30 @@ class CheckpointWriter:
         self._in_flight: Future[None] | None = None
         self._newest_step: int | None = None
 
-    def save(self, state: TrainingState) -> None:
-        """Copy the state, once the save before it is through, and go on. A second save of one step does nothing."""
+    def save(self, state: TrainingState, *, since: float) -> None:
+        """Wait for the previous save, copy the state, and leave the rest to the thread. Saves a step only once.
+
+        `since` is when training stopped for this checkpoint, on the monotonic clock: the reported stall begins there.
+        """
         if self._folder is None or state.step == self._newest_step:
             return
         with self._report.phase(contract.PHASE_CHECKPOINT):
-            started = time.monotonic()
             self.wait()
             content = self._copy.take(state.content())
-            stalled_seconds = time.monotonic() - started
         self._newest_step = state.step
+        stalled_seconds = time.monotonic() - since
         self._in_flight = self._thread.submit(self._write, self._folder, state.step, content, stalled_seconds)
 
     def check(self) -> None:
-        """Raise what the thread met, if it met anything; to be called at each step boundary."""
+        """Raise an error of the thread, if there is one; to be called at each step boundary."""
         if self._in_flight is not None and self._in_flight.done():
             self._in_flight.result()
 
     def wait(self) -> None:
-        """Until the last save is on the disk.
+        """Wait until the last save is on the disk.
 
         Raises:
-            TimeoutError: the storage has not taken it in WRITE_TIMEOUT_SECONDS.
+            TimeoutError: the storage has not accepted it within WRITE_TIMEOUT_SECONDS.
             Fenced, OSError: it was not committed.
         """
         if self._folder is None or self._in_flight is None:
@@ -62,28 +67,28 @@ class CheckpointWriter:
         if not wait([self._in_flight], timeout=WRITE_TIMEOUT_SECONDS).done:
             raise TimeoutError(
                 f"checkpoint of step {self._newest_step}: not on the disk after {WRITE_TIMEOUT_SECONDS:.0f} s;"
-                f" see whether the storage behind {self._folder.path} still takes data"
+                f" check whether the storage of {self._folder.path} still accepts data"
             )
         self._in_flight.result()
 
     def linger(self) -> None:
-        """On the way out of a failure: let a save that is under way still reach the disk, if that takes seconds only."""
+        """After a failure: let a save in progress reach the disk, if that takes only seconds."""
         if self._in_flight is None or self._in_flight.done():
             return
         name = f"checkpoint of step {self._newest_step}"
         self._report.say(
-            f"{name}: still being written; this rank ends when it is on the disk, at most {LINGER_SECONDS:g} s"
+            f"{name}: still being written; waiting up to {LINGER_SECONDS:g} s for it before this rank ends"
         )
         if not wait([self._in_flight], timeout=LINGER_SECONDS).done:
-            self._report.say(f"{name}: not on the disk in time, given up")
+            self._report.say(f"{name}: not on the disk in time, abandoned")
         elif error := self._in_flight.exception():
             self._report.say(f"{name}: not written: {error}")
 
     def _write(self, folder: CheckpointFolder, step: int, content: dict[str, Any], stalled_seconds: float) -> None:
-        """On the thread: from the copy to the commit, then the word of it."""
+        """On the thread: write and commit the copy, then report it."""
         started = time.monotonic()
         stalled_seconds = max(stalled_seconds, self._copy.wait())
-        folder.save(step, to_bytes(content))
+        folder.save(step, partial(torch.save, content))
         written_seconds = time.monotonic() - started
         self._report.saved(step)
         self._report.say(

@@ -1,0 +1,79 @@
+import pytest
+import torch
+
+from ddpjob_trainer.checkpoints import snapshot
+from ddpjob_trainer.checkpoints.snapshot import HostCopy
+from ddpjob_trainer.state import from_bytes
+from saved_states import to_bytes
+
+CPU = torch.device("cpu")
+
+
+def state() -> dict[str, object]:
+    return {
+        "step": 3,
+        "model": {
+            "weight": torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last),
+            "halves": torch.rand(7).bfloat16(),
+            "bias": torch.rand(5),
+            "count": torch.tensor(9),
+            "nothing": torch.empty(0),
+        },
+        "optimizer": {"state": {0: {"momentum": torch.rand(3, 5).t()}}, "groups": [{"lr": 0.1}, (torch.rand(2), None)]},
+    }
+
+
+def tensors(value: object) -> list[torch.Tensor]:
+    return list(snapshot._tensors(value))
+
+
+def test_it_holds_the_same_values_and_layouts_and_later_changes_do_not_reach_it():
+    original = state()
+    copy = HostCopy(CPU).take(original)
+    expected = [tensor.clone() for tensor in tensors(original)]
+    for tensor in tensors(original):
+        tensor.add_(1)
+    for found, before in zip(tensors(copy), expected, strict=True):
+        assert torch.equal(found, before)
+        assert (found.dtype, found.stride()) == (before.dtype, before.stride())
+    assert (copy["step"], copy["optimizer"]["groups"][0], copy["optimizer"]["groups"][1][1]) == (3, {"lr": 0.1}, None)
+
+
+def test_the_next_copy_uses_the_same_memory_unless_the_state_has_other_tensors():
+    copy, first = HostCopy(CPU), state()
+    before = [tensor.data_ptr() for tensor in tensors(copy.take(first))]
+    assert [tensor.data_ptr() for tensor in tensors(copy.take(state()))] == before
+    first["more"] = torch.arange(3)
+    assert torch.equal(copy.take(first)["more"], torch.arange(3))
+
+
+def test_for_a_gpu_all_tensors_lie_in_one_pinned_buffer(monkeypatch):
+    allocations = []
+
+    def empty(*arguments, pin_memory=False, **options):
+        if pin_memory:
+            allocations.append(arguments)
+        return original(*arguments, **options)
+
+    original = torch.empty
+    monkeypatch.setattr(torch, "empty", empty)
+    monkeypatch.setattr(snapshot, "_event", lambda _: None)
+    copy = HostCopy(torch.device("cuda"))
+    copied = tensors(copy.take(state()))
+    assert len(allocations) == 1
+    addresses = [tensor.data_ptr() for tensor in copied if tensor.numel()]
+    assert max(addresses) - min(addresses) < allocations[0][0]
+    copy.take(state())
+    assert len(allocations) == 1
+
+
+def test_a_part_that_is_loaded_and_kept_does_not_keep_the_memory_of_the_others():
+    original = {"model": {"weight": torch.rand(1000)}, "optimizer": {"momentum": torch.rand(1000)}}
+    model = from_bytes(to_bytes(HostCopy(CPU).take(original)))["model"]
+    assert torch.equal(model["weight"], original["model"]["weight"])
+    assert model["weight"].untyped_storage().nbytes() == 4000
+
+
+@pytest.mark.parametrize("empty", [{}, {"step": 1}, {"model": {"nothing": torch.empty(0)}}])
+def test_a_state_without_data_is_copied_too(empty):
+    assert HostCopy(CPU).take(empty).keys() == empty.keys()

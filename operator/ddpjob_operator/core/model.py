@@ -140,6 +140,8 @@ class Rejection:
     message: str
     by_failure: bool = False
     """The server itself failed (500, for example a broken webhook), which says nothing about this object."""
+    is_terminating: bool = False
+    """An object of the same name is being deleted, so the creation only has to wait for that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +174,7 @@ class Observed:
     @property
     def is_refused(self) -> bool:
         """Whether the API server refuses something on purpose: a quota, a policy, a field that it does not know."""
-        return any(not rejection.by_failure for rejection in self.rejections.values())
+        return any(not (why.by_failure or why.is_terminating) for why in self.rejections.values())
 
 
 class Manifest(Protocol):

@@ -185,7 +185,7 @@ async def test_a_job_that_is_applied_again_starts_as_soon_as_its_namesake_s_pods
     await namespace.apply("j")
 
     async def in_the_way() -> bool:
-        return "not to this job: it is being deleted" in (await namespace.status("j")).get("message", "")
+        return "of DDPJob j (uid" in (await namespace.status("j")).get("message", "")
 
     await eventually("the pod in the way to be named", in_the_way)
     await namespace.reaches("j", "Running")

@@ -197,6 +197,26 @@ def test_a_gang_that_admission_refuses_for_longer_than_it_may_start_fails() -> N
     assert "denied by policy" in (status.message or "")
 
 
+def test_a_job_that_is_applied_again_waits_for_its_namesake_s_pods_however_long_they_take() -> None:
+    """After a node loss the pods of a deleted job can outlive it; the job applied again failed with PodRejected."""
+    leaving = Rejection("waiting until pod job-1-0 of another job is deleted", is_terminating=True)
+    seen = observed(job(nodes=2, deadlines={"startSeconds": 30}), rejections={"job-1-0": leaving})
+    seen = with_status(seen, plan(seen, NOW).status)
+
+    status = plan(seen, NOW + 10**6).status
+    assert (status.phase, status.reason, status.message) == (Phase.PENDING, Reason.STOPPING, leaving.message)
+
+
+def test_what_the_api_server_refuses_for_good_is_reported_before_what_only_takes_time() -> None:
+    leaving = Rejection("waiting until pod job-1-0 of another job is deleted", is_terminating=True)
+    refused = {"job-1-0": leaving, "job-1-1": Rejection("denied by policy")}
+    seen = observed(job(nodes=2, deadlines={"startSeconds": 30}), rejections=refused)
+    seen = with_status(seen, plan(seen, NOW).status)
+
+    assert plan(seen, NOW + 29).status.reason == Reason.POD_REJECTED
+    assert plan(seen, NOW + 30).status.phase == Phase.FAILED
+
+
 def test_a_gang_waits_for_a_webhook_that_is_down_for_as_long_as_it_is() -> None:
     down = {"job-1-0": Rejection("Internal error occurred: failed calling webhook", by_failure=True)}
     seen = observed(job(deadlines={"startSeconds": 30}), rejections=down)

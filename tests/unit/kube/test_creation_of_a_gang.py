@@ -15,7 +15,13 @@ from ddpjob_operator.kube.engine.actuator import MAX_PARALLEL, Actuator
 from ddpjob_operator.kube.engine.expectations import Expectations
 from ddpjob_operator.kube.engine.rejections import Rejections
 from ddpjob_operator.kube.keys import key_of
-from ddpjob_operator.kube.transport.errors import ApiError, RejectedError, ThrottledError, UnavailableError
+from ddpjob_operator.kube.transport.errors import (
+    ApiError,
+    ConflictError,
+    RejectedError,
+    ThrottledError,
+    UnavailableError,
+)
 
 NODES = 1000
 QUOTA = RejectedError("create pods", "exceeded quota: team", status=403)
@@ -146,3 +152,37 @@ async def test_pods_are_rendered_when_they_are_sent_and_not_by_the_plan(monkeypa
     bench = Bench(Server(room=0))
     await bench.create()
     assert len(rendered) <= MAX_PARALLEL
+
+
+class Namesake:
+    """Has a pod of another job under the name that is to be created."""
+
+    def __init__(self, **metadata: Any) -> None:
+        owner = {"kind": "DDPJob", "name": "job", "uid": "old-uid"}
+        self.pod = {"metadata": {"ownerReferences": [owner], **metadata}, "spec": {"nodeName": "gpu-3"}}
+
+    async def create(self, *_: Any) -> Body:
+        raise ConflictError("create pods", 'pods "job-1-0" already exists', status=409)
+
+    async def get(self, *_: Any) -> Body:
+        return self.pod
+
+
+@pytest.mark.parametrize(
+    ("metadata", "is_terminating", "words"),
+    [
+        (
+            {"deletionTimestamp": "2027-01-01T00:00:00Z"},
+            True,
+            "waiting until pod job-1-0 of DDPJob job (uid old-uid) is deleted on node gpu-3; if that node is off, taint it",
+        ),
+        ({}, False, "job-1-0 exists and belongs to DDPJob job (uid old-uid), not to this job"),
+    ],
+)
+async def test_a_pod_of_the_same_name_that_is_being_deleted_is_waited_for(metadata, is_terminating, words) -> None:
+    bench = Bench(Namesake(**metadata))
+    await bench.actuator.run(JOB, pods()[:1])
+
+    (rejection,) = bench.rejections.of(KEY).values()
+    assert rejection.is_terminating is is_terminating
+    assert words in rejection.message

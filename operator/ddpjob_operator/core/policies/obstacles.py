@@ -25,10 +25,10 @@ _QUOTA = re.compile(r"exceeded quota: ([^,\s]+), requested: (\S+), used: (\S+), 
 def explain(observed: Observed, gang: Gang) -> tuple[Reason, str]:
     """What the gang waits for, the most telling obstacle first."""
     existing = {pod.name for pod in gang.current.values()}
-    refused = [(why.by_failure, name, why.message) for name, why in observed.rejections.items() if name not in existing]
+    refused = {name: why for name, why in observed.rejections.items() if name not in existing}
     if refused:
-        _, name, message = min(refused)
-        return _refused(gang, name, message)
+        name, why = min(refused.items(), key=lambda item: (item[1].is_terminating, item[1].by_failure, item[0]))
+        return (Reason.STOPPING, printable(why.message)) if why.is_terminating else _refused(gang, name, why.message)
     if gang.missing:
         return Reason.CREATING, f"{len(gang.missing)} of {gang.num_nodes} pods do not exist yet"
     starting = gang.starting

@@ -12,6 +12,7 @@ from itertools import groupby
 
 from ddpjob_operator.core.model import (
     Action,
+    Body,
     CreatePod,
     CreateService,
     DeleteJob,
@@ -190,9 +191,10 @@ class Actuator:
             return None
         self._expectations.failed(key, action)
         whose = ", ".join(f"{owner['kind']} {owner['name']} (uid {owner['uid']})" for owner in owners) or "nobody"
+        if "deletionTimestamp" in body["metadata"]:
+            return Rejection(_wait_for_deletion(body, action.name, whose), is_terminating=True)
         found = f"{action.name} exists and belongs to {whose}, not to this job"
-        going = "deletionTimestamp" in body["metadata"]
-        return Rejection(f"{found}: {'it is being deleted' if going else 'delete it, or rename this job'}")
+        return Rejection(f"{found}: delete it, or rename this job")
 
     async def _delete_pod(self, key: Key, action: DeletePod) -> None:
         self._expectations.sent(key, action)
@@ -240,3 +242,14 @@ class Actuator:
             await self._client.delete(DDPJOBS, namespace, action.name, uid=action.uid, propagation="Background")
         except (NotFoundError, ConflictError):
             return
+
+
+def _wait_for_deletion(body: Body, name: str, whose: str) -> str:
+    """What to wait for, and what to do where a node that is off never confirms the deletion."""
+    node = body.get("spec", {}).get("nodeName")
+    if node is None:
+        return f"waiting until {name} of {whose} is deleted"
+    return (
+        f"waiting until pod {name} of {whose} is deleted on node {node}; if that node is off, taint it with"
+        " node.kubernetes.io/out-of-service"
+    )

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from chart_cluster import CRD
-from chart_render import CHART, REPOSITORY, readme_commands
+from chart_render import CHART, readme_commands
 from testbed.helm import HelmError
 
 JOB = {
@@ -107,12 +107,3 @@ def test_a_second_release_watches_other_namespaces(cluster):
     cluster.install(second, {"watch": {"namespaces": [second]}, "crds": {"enabled": False}}, release="second")
     cluster.uninstall(first)
     assert cluster.exists("role", "second-ddpjob-operator", "-n", second)
-
-
-def test_the_plain_manifests_install_and_leave_the_crd(cluster):
-    crd, operator = REPOSITORY / "manifests" / "crd", REPOSITORY / "manifests" / "operator"
-    cluster.kubectl("apply", "--server-side", "-f", str(crd), "-f", str(operator))
-    cluster.kubectl("rollout", "status", "deployment/ddpjob-operator", "-n", "ddpjob-system", "--timeout=60s")
-    uid = create_job(cluster, "default")
-    cluster.kubectl("delete", "-f", str(operator), "--wait", "--timeout=60s")
-    assert cluster.kubectl.json("get", "ddpjob", "precious", "-n", "default")["metadata"]["uid"] == uid

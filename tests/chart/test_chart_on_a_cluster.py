@@ -4,9 +4,11 @@ import json
 
 import pytest
 
+import documents
 import testbed
 from chart_cluster import CRD
-from chart_render import CHART, REPOSITORY, find, installed, of_test, operator_pod, readme_commands, render
+from chart_render import REPOSITORY, find, installed, of_test, operator_pod, render
+from ddpjob_operator.api.names import API_VERSION, KIND
 
 EVERYTHING = "all,serviceaccounts,configmaps,secrets,roles,rolebindings,clusterroles,clusterrolebindings,customresourcedefinitions"
 
@@ -33,29 +35,16 @@ def test_install_test_and_uninstall_in_a_restricted_namespace(cluster):
     testbed.wait_for("all but the CRD to be gone", lambda: left() == only_the_crd, seconds=30)
 
 
-def test_the_commands_of_the_readme(cluster):
-    install, test = readme_commands("helm install ddpjob-operator") + readme_commands("helm test")
-    assert install[3] == str(CHART.relative_to(REPOSITORY))
-    try:
-        cluster.helm(
-            "install", install[2], CHART, *install[4:], values={"commonAnnotations": {"testbed/exit-code": "0"}}
-        )
-        assert "Phase:          Succeeded" in cluster.helm(*test[1:])
-    finally:
-        cluster.helm("uninstall", install[2], "--namespace", "ddpjob-system", "--wait", "--ignore-not-found")
-        cluster.kubectl("delete", "namespace", "ddpjob-system", "--wait", "--timeout=60s")
-
-
-def test_the_plain_manifests_install_the_operator_without_helm(cluster):
+def test_the_plain_manifests_install_the_operator_and_leave_the_jobs(cluster):
     folder = REPOSITORY / "manifests/operator"
-    files = ("-f", str(REPOSITORY / "manifests/crd"), "-f", str(folder))
+    job = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "kept"}, "spec": {"command": ["true"]}}
     try:
-        cluster.kubectl("apply", *files)
-        cluster.kubectl("rollout", "status", "deployment", "-n", "ddpjob-system", "--timeout=60s")
+        documents.run(folder / "README.md", "api-server", documents.cluster_variables(cluster.control_plane.kubeconfig))
         assert cluster.may(operator_of("ddpjob-system"), "create", "pods", "default")
+        cluster.kubectl("create", "-n", "default", "-f", "-", stdin=json.dumps(job))
     finally:
         cluster.kubectl("delete", "-f", str(folder), "--ignore-not-found", "--wait", "--timeout=60s")
-    assert cluster.exists("crd", CRD)
+    assert cluster.exists("ddpjob", "kept", "-n", "default")
 
 
 def test_a_failed_test_is_reported_and_leaves_nothing(cluster):

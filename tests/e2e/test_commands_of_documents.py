@@ -1,0 +1,28 @@
+"""The commands of the READMEs that need a cluster run as they are written there."""
+
+import re
+
+import pytest
+
+import documents
+
+CHART = documents.REPOSITORY / "charts/ddpjob-operator"
+
+
+@pytest.mark.usefixtures("operator")
+def test_the_readme_installs_the_operator_and_trains(cluster) -> None:
+    variables = {**documents.cluster_variables(cluster.kubeconfig), "PREFIX": "localhost/ddpjob"}
+    try:
+        output = documents.run(documents.REPOSITORY / "README.md", "cluster", variables)
+    finally:
+        cluster.kubectl("delete", "ddpjob", "digits", "--ignore-not-found")
+
+    accuracies = [float(text) for text in re.findall(r"accuracy ([\d.]+) %", output)]
+    assert accuracies[-1] >= 97
+
+
+@pytest.mark.usefixtures("operator")
+def test_the_readme_of_the_chart_installs_and_tests_it(cluster) -> None:
+    variables = documents.cluster_variables(cluster.kubeconfig)
+
+    assert "Succeeded" in documents.run(CHART / "README.md", "cluster", variables)

@@ -1,0 +1,90 @@
+"""The program that runs the commands of documents, and that each command block of the documents says where it runs."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import documents
+
+
+def document(folder: Path, *blocks: str) -> Path:
+    file = folder / "README.md"
+    file.write_text("# Title\n\n" + "\n".join(blocks))
+    return file
+
+
+def block(mark: str, commands: str, language: str = "sh") -> str:
+    return f"{mark}\n```{language}\n{commands}\n```\n"
+
+
+#: Markdown links to files of the repository, and tests named in a table, as `unit/core/test_plan.py::test_name`.
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
+TEST = re.compile(r"`((?:\w+/)+test_\w+\.py)(?:::(\w+))?`")
+
+
+def files_of_the_repository() -> list[Path]:
+    root = documents.REPOSITORY
+    return [file for file in root.rglob("*.md") if not file.relative_to(root).parts[0].startswith(".")]
+
+
+def test_links_and_names_of_tests_lead_somewhere() -> None:
+    broken = []
+    for file in files_of_the_repository():
+        text = file.read_text(encoding="utf-8")
+        broken += [f"{file}: {link}" for link in LINK.findall(text) if not (file.parent / link).exists()]
+        for path, name in TEST.findall(text):
+            module = documents.REPOSITORY / "tests" / path
+            if not module.exists() or (name and f"def {name}(" not in module.read_text(encoding="utf-8")):
+                broken.append(f"{file}: {path}::{name}")
+
+    assert broken == []
+
+
+def test_each_block_of_the_repository_is_marked() -> None:
+    files = files_of_the_repository()
+
+    assert documents.REPOSITORY / "README.md" in files
+    for file in files:
+        documents.blocks(file)
+
+
+@pytest.mark.parametrize(
+    "mark", ["", "text", "<!-- run: shell -->\n", "<!-- run: skip: -->", "<!-- run: elsewhere -->"]
+)
+def test_a_block_without_a_mark_is_an_error(tmp_path: Path, mark: str) -> None:
+    file = document(tmp_path, block("<!-- run: shell -->", "true"), block(mark, "true"))
+
+    with pytest.raises(documents.DocumentError, match=r"README\.md:.*no mark"):
+        documents.blocks(file)
+
+
+def test_blocks_of_an_environment_run_in_one_shell_in_the_checkout(tmp_path: Path) -> None:
+    file = document(
+        tmp_path,
+        block("<!-- run: shell -->", "NAME=World"),
+        block("<!-- run: skip: it never ends -->", "sleep infinity"),
+        block("<!-- run: cluster -->", "exit 1"),
+        block("<!-- run: shell -->", "echo Hello $NAME $FROM\nls pyproject.toml"),
+        block("<!-- run: shell -->", "$ echo typed\nexit 1", language="console"),
+    )
+
+    lines = documents.run(file, "shell", {"FROM": "here"}).splitlines()
+
+    assert [line for line in lines if not line.startswith("+")] == ["Hello World here", "pyproject.toml", "typed"]
+
+
+@pytest.mark.parametrize("commands", ["false\ntrue", "false | true", "echo $UNSET"])
+def test_a_command_that_fails_is_an_error_that_names_its_block(tmp_path: Path, commands: str) -> None:
+    file = document(tmp_path, block("<!-- run: shell -->", "true"), block("<!-- run: shell -->", commands))
+
+    with pytest.raises(documents.DocumentError, match=r"README\.md:10 failed"):
+        documents.run(file, "shell")
+
+
+def test_blocks_that_do_not_end_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "TIMEOUT_SECONDS", 0.2)
+    file = document(tmp_path, block("<!-- run: shell -->", "sleep 60"))
+
+    with pytest.raises(documents.DocumentError, match=r"took longer than 0\.2 s"):
+        documents.run(file, "shell")

@@ -18,9 +18,9 @@ def block(mark: str, commands: str, language: str = "sh") -> str:
     return f"{mark}\n```{language}\n{commands}\n```\n"
 
 
-#: Markdown links to files of the repository, and tests named in a table, as `unit/core/test_plan.py::test_name`.
+#: Markdown links to files of the repository, and tests named as `unit/core/test_plan.py::test_name`.
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
-TEST = re.compile(r"`((?:\w+/)+test_\w+\.py)(?:::(\w+))?`")
+TEST = re.compile(r"`((?:\w+/)+test_\w+\.py)::(\w+)`")
 
 
 def files_of_the_repository() -> list[Path]:
@@ -35,7 +35,7 @@ def test_links_and_names_of_tests_lead_somewhere() -> None:
         broken += [f"{file}: {link}" for link in LINK.findall(text) if not (file.parent / link).exists()]
         for path, name in TEST.findall(text):
             module = documents.REPOSITORY / "tests" / path
-            if not module.exists() or (name and f"def {name}(" not in module.read_text(encoding="utf-8")):
+            if not module.exists() or f"def {name}(" not in module.read_text(encoding="utf-8"):
                 broken.append(f"{file}: {path}::{name}")
 
     assert broken == []

@@ -18,4 +18,4 @@ EXPECTATIONS_OVERDUE = Counter(
     "ddpjob_expectations_overdue_total", "Times that an own write did not show in the watch in time."
 )
 LOG_READS = Counter("ddpjob_log_reads_total", "Reads of pod logs.", ["purpose", "result"])
-EVENTS_TOLD = Counter("ddpjob_events_total", "Events about jobs: written, failed, dropped, over budget.", ["result"])
+EVENT_WRITES = Counter("ddpjob_events_total", "Events about jobs: written, failed, dropped, over budget.", ["result"])

@@ -7,6 +7,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +87,8 @@ async def test_a_standby_follows_everything_and_writes_nothing(namespace: Namesp
         return metric(standby, 'ddpjob_jobs{phase="New"}') == 1
 
     await eventually("the standby to know the job", knows_the_job)
-    await asyncio.sleep(2)  # Time to do wrong.
+    # A worker would have taken the job from the queue before the next request for metrics was answered.
+    assert metric(standby, "ddpjob_queue_depth") == 1
     assert {verb for verb, _ in requests_of(standby)} <= {"get", "list", "watch"}
     assert (await namespace.job("j"))["metadata"]["resourceVersion"] == created["metadata"]["resourceVersion"]
     assert not await namespace.pods()
@@ -223,8 +226,8 @@ async def test_a_leader_that_was_frozen_goes_on_if_nobody_has_replaced_it(namesp
 
 
 async def test_an_operator_at_rest_renews_its_lease_and_asks_nothing_else(namespace: Namespace, start: Start) -> None:
-    leader = start("first", lease_seconds=18)
-    standby = start("second", lease_seconds=18)
+    leader = start("first")
+    standby = start("second")
     await namespace.apply("j")
     await namespace.reaches("j", "Running")
     await namespace.ends("j-1-0", 0)
@@ -235,10 +238,25 @@ async def test_an_operator_at_rest_renews_its_lease_and_asks_nothing_else(namesp
 
     await eventually("the job's last Event", last_event)
     before = requests_of(leader) + requests_of(standby)
-    await asyncio.sleep(13)  # Two renewals' time, to ask for anything else.
+    renewals = await next_renewals(namespace, 3)
     asked = requests_of(leader) + requests_of(standby) - before
     assert set(asked) == {("patch", "leases")}
-    assert 1 <= asked["patch", "leases"] <= 3
+    apart = [(later - earlier).total_seconds() for earlier, later in pairwise(renewals)]
+    assert all(seconds >= LEASE_SECONDS / 3 for seconds in apart), apart
+
+
+async def next_renewals(namespace: Namespace, number: int) -> list[datetime]:
+    """Wait for so many renewals of the Lease; gives the times of them."""
+    seen = [(await lease(namespace))["renewTime"]]
+
+    async def enough() -> bool:
+        renewed = (await lease(namespace))["renewTime"]
+        if renewed != seen[-1]:
+            seen.append(renewed)
+        return len(seen) > number
+
+    await eventually(f"{number} renewals", enough, seconds=10 * LEASE_SECONDS)
+    return [datetime.fromisoformat(renewed) for renewed in seen[1:]]
 
 
 async def test_a_deleted_lease_is_made_again(namespace: Namespace, start: Start) -> None:

@@ -21,7 +21,7 @@ from ddpjob_operator.core.events import Notice, events_between
 from ddpjob_operator.core.model import Body, Job
 from ddpjob_operator.core.times import rfc3339
 from ddpjob_operator.kube.keys import Key, key_of
-from ddpjob_operator.kube.metrics import EVENTS_TOLD
+from ddpjob_operator.kube.metrics import EVENT_WRITES
 from ddpjob_operator.kube.transport.client import Client
 from ddpjob_operator.kube.transport.errors import ApiError, ConflictError, NotFoundError, ThrottledError
 from ddpjob_operator.kube.transport.resources import EVENTS
@@ -112,17 +112,17 @@ class EventRecorder:
                 async with asyncio.timeout(WRITE_SECONDS):
                     await self._write(series)
             except (ApiError, TimeoutError) as error:
-                EVENTS_TOLD.labels("failed").inc()
+                EVENT_WRITES.labels("failed").inc()
                 logger.info("an Event is dropped: %s", error or "no answer in time")
                 await asyncio.sleep(error.retry_after_seconds if isinstance(error, ThrottledError) else PAUSE_SECONDS)
             else:
-                EVENTS_TOLD.labels("written").inc()
+                EVENT_WRITES.labels("written").inc()
 
     def _record(self, job: Job, notice: Notice, *, free: bool) -> None:
         now = time.time()
         account = self._account_of(job)
         if not account.pay(time.monotonic()) and not free:
-            EVENTS_TOLD.labels("over budget").inc()
+            EVENT_WRITES.labels("over budget").inc()
             return
         series = account.series.get(notice)
         if series is None:
@@ -135,7 +135,7 @@ class EventRecorder:
         try:
             self._waiting.put_nowait(series)
         except asyncio.QueueFull:
-            EVENTS_TOLD.labels("dropped").inc()
+            EVENT_WRITES.labels("dropped").inc()
 
     def _account_of(self, job: Job) -> _Account:
         key = key_of(job)

@@ -1,4 +1,4 @@
-# One room for every command; `make` alone lists them. Each target sets up what it needs and says what it does.
+# All commands of the project; `make` lists them. Each target installs what it needs.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -12,7 +12,7 @@ export PYTHONPATH := operator:trainer:tests
 
 NODES ?= 2
 CLUSTER ?= default
-# Test files run side by side in so many processes; the tests of one file share what they start.
+# Number of processes that test files run in; the tests of one file share what they start.
 WORKERS ?= $(shell nproc | awk '{print $$1 < 4 ? $$1 : 4}')
 PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile
 # Further arguments of the programs below; their --help lists them.
@@ -22,7 +22,7 @@ SOAK ?=
 
 .PHONY: help
 help: ## Show this list
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 # --- Set-up -----------------------------------------------------------------------------------------------------------
 
@@ -32,7 +32,7 @@ $(BIN)/python:
 	@echo "ddpjob: making a virtual environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
-# $(1): the lock. Installing what is there already takes seconds, so each lock has one stamp and no further logic.
+# $(1): the lock. Installing packages that are installed already takes seconds, so each lock has only one stamp.
 define install
 	@echo "ddpjob: installing $(1) (the first time torch takes minutes)"
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement $(1)
@@ -53,7 +53,7 @@ setup: $(VENV)/dev.stamp ## Install the project and its development tools into .
 # --- The two commands of the README -----------------------------------------------------------------------------------
 
 .PHONY: demo
-demo: $(VENV)/demo.stamp ## Train a network with two DDP ranks on this machine, driven as on a cluster
+demo: $(VENV)/demo.stamp ## Train a network with two DDP ranks on this machine, with the decisions of the operator
 	@$(BIN)/ddpjob run --local manifests/examples/digits.yaml
 
 .PHONY: test
@@ -63,7 +63,7 @@ test: test-unit test-processes test-cluster ## Run the tests that need no root a
 test-unit: $(VENV)/dev.stamp
 	@$(BIN)/pytest --quiet $(PARALLEL) tests/unit tests/property
 
-# Files begin in this order, the longest first: with two processes the last one to end decides.
+# The longest files start first, because the last one to end determines the time.
 .PHONY: test-processes
 test-processes: $(VENV)/dev.stamp ## Run the simulation, real trainings and `ddpjob run --local`; no Kubernetes
 	@$(BIN)/pytest $(PARALLEL) --no-loadscope-reorder -m 'not nightly' \
@@ -75,7 +75,7 @@ test-cluster: cluster-programs ## Run the tests on real kube-apiservers
 		tests/integration/api tests/pains $(wildcard tests/integration/test_testbed_*.py)
 
 .PHONY: nightly
-nightly: cluster-programs ## Run what only guards rare cases, as CONTRIBUTING lists it
+nightly: cluster-programs ## Run the slow tests of rare cases, which CONTRIBUTING lists
 	@$(BIN)/pytest $(PARALLEL) -m nightly tests/integration tests/bench
 	@$(BIN)/python -m simulation.soak --schedules 20000
 
@@ -90,12 +90,12 @@ check: $(VENV)/dev.stamp ## Format, lint, types, layers and unit tests
 	@$(MAKE) --no-print-directory test-unit
 
 .PHONY: format
-format: $(VENV)/dev.stamp ## Format the code and mend what the linter can
+format: $(VENV)/dev.stamp ## Format the code and fix what the linter can fix
 	@$(BIN)/ruff check --quiet --fix-only .
 	@$(BIN)/ruff format --quiet .
 
 .PHONY: generate
-generate: $(VENV)/dev.stamp ## Write the CRD, the plain manifests and the README's field table from their sources
+generate: $(VENV)/dev.stamp ## Generate the CRD, the plain manifests and the tables of the READMEs
 	@$(BIN)/python -m ddpjob_operator.api.crd > manifests/crd/ddpjob.yaml
 	@cp manifests/crd/ddpjob.yaml charts/ddpjob-operator/files/crd/ddpjob.yaml
 	@$(BIN)/python -m ddpjob_operator.reference.fields README.md
@@ -107,7 +107,7 @@ LOCK := $(VENV)/uv/bin/uv pip compile pyproject.toml --universal --python-versio
 IMAGE := --excludes requirements/images-exclude.txt --constraint requirements/dev.lock
 
 .PHONY: lock
-lock: | $(BIN)/python ## Write requirements/*.lock from pyproject.toml; versions that still fit are kept
+lock: | $(BIN)/python ## Update requirements/*.lock from pyproject.toml; versions that still fit are kept
 	@test -x $(VENV)/uv/bin/uv || { $(PYTHON) -m venv $(VENV)/uv && $(VENV)/uv/bin/pip install --quiet uv; }
 	@$(LOCK) --all-extras --group dev --output-file requirements/dev.lock
 	@$(LOCK) --extra operator $(IMAGE) --output-file requirements/operator.lock
@@ -121,7 +121,7 @@ cluster-programs: $(VENV)/dev.stamp ## Build the programs of a control plane (th
 	@$(BIN)/python -m testbed build
 
 .PHONY: node-programs
-node-programs: cluster-programs ## Build the programs of real nodes, too
+node-programs: cluster-programs ## Build also the programs of real nodes
 	@$(BIN)/python -m testbed build --nodes
 
 .PHONY: image
@@ -133,12 +133,12 @@ cluster-up: $(VENV)/dev.stamp ## Bring up a real cluster on this machine: make c
 	@$(BIN)/python -m testbed up --name $(CLUSTER) --nodes $(NODES)
 
 .PHONY: cluster-down
-cluster-down: $(VENV)/dev.stamp ## Take that cluster down and clean up behind it
+cluster-down: $(VENV)/dev.stamp ## Stop that cluster and remove everything that it made
 	@$(BIN)/python -m testbed down --name $(CLUSTER)
 
 .PHONY: need-root
 need-root:
-	@test "$$(id -u)" = 0 || test -n "$${E2E_KUBECONFIG:-}" || { echo "this runs containerd and the kubelet, and needs root (make e2e alone: or name another cluster in E2E_KUBECONFIG)" >&2; exit 1; }
+	@test "$$(id -u)" = 0 || test -n "$${E2E_KUBECONFIG:-}" || { echo "this target runs containerd and the kubelet and needs root; only make e2e can use another cluster: set E2E_KUBECONFIG" >&2; exit 1; }
 
 .PHONY: e2e
 e2e: need-root $(VENV)/dev.stamp ## Run the end-to-end tests on two real nodes with the real images (as root)
@@ -152,7 +152,7 @@ slurm: $(VENV)/dev.stamp ## Run the trainer under a real Slurm of two nodes (as 
 	@$(BIN)/pytest tests/slurm
 
 .PHONY: demo-cluster
-demo-cluster: need-root $(VENV)/dev.stamp ## The whole path on a real cluster: images, helm install, kubectl apply, logs, result
+demo-cluster: need-root $(VENV)/dev.stamp ## Run the README's cluster commands on a real two-node cluster of this machine (as root)
 	@$(BIN)/python tests/e2e/demo_cluster.py
 
 # --- Proof ------------------------------------------------------------------------------------------------------------
@@ -162,11 +162,11 @@ bench-operator: $(VENV)/dev.stamp ## Time the operator against a real control pl
 	@$(BIN)/python -m bench.operators $(BENCH)
 
 .PHONY: bench-trainer
-bench-trainer: $(VENV)/dev.stamp ## Time the trainer beside the plain DDP script: make bench-trainer BENCH='--ranks 2' (other commands: README of trainer/)
+bench-trainer: $(VENV)/dev.stamp ## Time the trainer and the plain DDP script: make bench-trainer BENCH='--ranks 2' (more: trainer/README.md)
 	@$(BIN)/python -m ddpjob_measure bench $(BENCH)
 
 .PHONY: faults
-faults: $(VENV)/dev.stamp ## Meet every fault of the API server, and kill the operator 100 times
+faults: $(VENV)/dev.stamp ## Test all faults of the API server, and an operator that is killed 100 times
 	@$(BIN)/pytest tests/integration/operator/faults
 
 .PHONY: soak
@@ -174,5 +174,5 @@ soak: $(VENV)/dev.stamp ## Run 100,000 random schedules of the simulation; the s
 	@$(BIN)/python -m simulation.soak $(SOAK)
 
 .PHONY: chaos
-chaos: need-root $(VENV)/dev.stamp ## Meet a job in every phase with every fault, on two real nodes (an hour; as root): make chaos CHAOS='--faults pod-evicted'
+chaos: need-root $(VENV)/dev.stamp ## Cause every fault in every phase of a job, on two real nodes (an hour; as root): make chaos CHAOS='--faults pod-evicted'
 	@$(BIN)/python -m chaos $(CHAOS)

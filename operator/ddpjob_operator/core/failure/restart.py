@@ -8,6 +8,7 @@ from typing import Any
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.api.spec import DDPJobSpec, RestartAction
 from ddpjob_operator.api.status import DDPJobStatus, Failure, Progress, Restarts
+from ddpjob_operator.core.backoff import doubled
 from ddpjob_operator.core.failure.classes import KINDS, Kind
 from ddpjob_operator.core.model import Job
 from ddpjob_operator.core.times import duration, epoch_seconds, rfc3339
@@ -142,7 +143,7 @@ def _delay_seconds(job: Job, attempt: int, in_a_row: int) -> float:
     """None before the first restart; then doubling, 20 % more or less so that jobs that fail together come apart."""
     if in_a_row <= 1:
         return 0.0
-    delay: float = min(FIRST_DELAY_SECONDS * 2.0 ** min(in_a_row - 2, 10), LAST_DELAY_SECONDS)
+    delay = doubled(FIRST_DELAY_SECONDS, in_a_row - 2, LAST_DELAY_SECONDS)
     return delay * (0.8 + 0.4 * jitter(job, attempt))
 
 

@@ -5,6 +5,7 @@ the times differ from job to job and attempt to attempt, so one of them finds al
 """
 
 from ddpjob_operator.api.names import Phase, Reason
+from ddpjob_operator.core.backoff import doubled
 from ddpjob_operator.core.decision import Advice, StartNextAttempt
 from ddpjob_operator.core.failure.restart import jitter
 from ddpjob_operator.core.situation import Situation
@@ -53,6 +54,6 @@ def _hold_seconds(situation: Situation) -> float | None:
     observed = situation.observed
     unschedulable = any(pod.node is None and pod.waiting for pod in situation.gang.current.values())
     if unschedulable or observed.is_refused:
-        return min(HOLD_SECONDS * 2.0 ** min(situation.status.give_backs, 10), MAX_HOLD_SECONDS)
+        return doubled(HOLD_SECONDS, situation.status.give_backs, MAX_HOLD_SECONDS)
     # A server that fails most likely fails for other jobs as well, and soon recovers: released nodes would help nobody.
     return MAX_HOLD_SECONDS if observed.rejections else None

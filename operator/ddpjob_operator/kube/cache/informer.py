@@ -12,6 +12,7 @@ import time
 from contextlib import aclosing
 from typing import Any
 
+from ddpjob_operator.core.backoff import doubled
 from ddpjob_operator.kube.cache.cache import Cache
 from ddpjob_operator.kube.transport.client import Client, Event
 from ddpjob_operator.kube.transport.errors import ApiError, GoneError
@@ -32,7 +33,7 @@ class Informer:
         self._cache = cache
         self._namespace = namespace
         self._version = ""
-        self._backoff_seconds = FIRST_BACKOFF_SECONDS
+        self._num_failures = 0
         self.synced = asyncio.Event()
         self._fresh_at = time.monotonic()
         self._alive_at = time.monotonic()
@@ -65,9 +66,10 @@ class Informer:
                 self._version = ""
             except ApiError as error:
                 logger.warning("%s: trying again: %s", self.name, error)
-            if time.monotonic() - started_at < self._backoff_seconds or not self._version:
-                await asyncio.sleep(random.uniform(0.5, 1.0) * self._backoff_seconds)  # noqa: S311 jitter is no secret
-                self._backoff_seconds = min(2 * self._backoff_seconds, LAST_BACKOFF_SECONDS)
+            delay = doubled(FIRST_BACKOFF_SECONDS, self._num_failures, LAST_BACKOFF_SECONDS)
+            if time.monotonic() - started_at < delay or not self._version:
+                await asyncio.sleep(random.uniform(0.5, 1.0) * delay)  # noqa: S311 jitter is no secret
+                self._num_failures += 1
 
     async def _list(self) -> None:
         self._version, _ = await self._cache.refresh(self._client, self._namespace)
@@ -79,7 +81,7 @@ class Informer:
         async with aclosing(self._client.watch(cache.resource, self._namespace, cache.labels, self._version)) as events:
             async for event in events:
                 self._alive_at = self._fresh_at = time.monotonic()
-                self._backoff_seconds = FIRST_BACKOFF_SECONDS
+                self._num_failures = 0
                 self._take(event)
                 self._version = event.body["metadata"]["resourceVersion"]
 

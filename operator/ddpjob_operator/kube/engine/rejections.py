@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from ddpjob_operator.core.backoff import doubled
 from ddpjob_operator.core.model import Action, CreatePod, CreateService, Rejection
 from ddpjob_operator.kube.keys import Key
 
@@ -34,7 +35,7 @@ class Rejections:
         refused = self._refused.setdefault(key, _Refused())
         refused.rejections |= rejections
         refused.in_a_row = 1 if some_created else refused.in_a_row + 1
-        delay = min(FIRST_RETRY_SECONDS * 2.0 ** min(refused.in_a_row - 1, 30), LAST_RETRY_SECONDS)
+        delay = doubled(FIRST_RETRY_SECONDS, refused.in_a_row - 1, LAST_RETRY_SECONDS)
         refused.retry_at = time.monotonic() + delay
 
     def seconds_to_retry(self, key: Key) -> float:

@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import random
 
+from ddpjob_operator.core.backoff import doubled
 from ddpjob_operator.kube.keys import Key
 
 FIRST_RETRY_SECONDS = 0.1
@@ -59,8 +60,9 @@ class WorkQueue:
 
     def retry(self, key: Key, at_least_seconds: float = 0.0) -> float:
         """The pass failed: come again, later each time. Gives the delay."""
-        failures = self._failures[key] = self._failures.get(key, 0) + 1
-        delay = min(FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, 30), LAST_RETRY_SECONDS)
+        num_before = self._failures.get(key, 0)
+        self._failures[key] = num_before + 1
+        delay = doubled(FIRST_RETRY_SECONDS, num_before, LAST_RETRY_SECONDS)
         delay = max(delay * random.uniform(0.75, 1.25), at_least_seconds)  # noqa: S311 jitter is no secret
         self.add_after(key, delay)
         return delay

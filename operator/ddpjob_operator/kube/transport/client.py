@@ -1,15 +1,15 @@
 """Typed verbs over the official client's transport, with plain dictionaries as bodies.
 
 The official package brings configuration, TLS, credentials and the connection pool; its models are left out, since they
-cost three times the request itself. Every request has a deadline, every failure is an `ApiError`. Nothing is retried
-here: who asks knows whether trying again is right.
+cost three times as much as the request itself. Every request has a deadline and every failure is an `ApiError`. Writes are
+never retried here: the caller knows whether another try is right.
 """
 
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 from urllib.parse import urlencode
 
@@ -27,8 +27,8 @@ USER_AGENT = "ddpjob-operator"
 
 REQUEST_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
-#: Pauses before a read is sent again that the server answered with 5xx. A pass needs several reads: where a third of all
-#: requests fails, ten passes in a row would, and each waits twice as long as the one before (found by the faults tests).
+#: Pauses before a read is sent again that the server answered with 5xx. A reconcile needs several reads: where a third of
+#: all requests fails, ten reconciles in a row would, each after twice the delay (found by the faults tests).
 READ_PAUSES_SECONDS = (0.1, 0.3)
 #: The audit lists everything every few minutes; a page of pods is about 8 MB.
 PAGE_SIZE = 1000
@@ -36,6 +36,8 @@ PAGE_SIZE = 1000
 WATCH_SECONDS = 300
 #: The API server sends a bookmark about once a minute, so a stream silent for longer than this is dead.
 WATCH_SILENCE_SECONDS = 100.0
+
+_METHODS = {"create": "POST", "patch": "PATCH", "delete": "DELETE", "deletecollection": "DELETE"}
 
 Params = Mapping[str, str | int | bool | None]
 
@@ -46,6 +48,33 @@ class Event:
 
     type: str
     body: Body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    """One request, as it is sent and as errors and metrics name it."""
+
+    verb: str
+    """The Kubernetes verb, which metrics and errors name and the method follows from."""
+    resource: Resource
+    path: str
+    params: Params = field(default_factory=dict)
+    body: Body | None = None
+    content_type: str = JSON
+    accept: str = JSON
+    limits: aiohttp.ClientTimeout = field(default_factory=lambda: _limits(REQUEST_SECONDS))
+
+    @property
+    def method(self) -> str:
+        """The HTTP method."""
+        return _METHODS.get(self.verb, "GET")
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.path}"
+
+
+def _limits(total_seconds: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=total_seconds, sock_connect=CONNECT_SECONDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +89,7 @@ class Client:
     """Requests to one API server."""
 
     def __init__(self, configuration: Configuration, may_write: Callable[[], bool] = lambda: True) -> None:
-        """Needs a running event loop. `may_write` is asked right before each request that is not a GET."""
+        """Needs a running event loop. `may_write` is called right before each request that is not a GET."""
         self._api = ApiClient(configuration)
         self._server = configuration.host
         self._may_write = may_write
@@ -73,13 +102,12 @@ class Client:
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Body:
         """One object, as it is now."""
-        return await self._json("get", "GET", resource, resource.path(namespace, name))
+        return await self._json(_Request(verb="get", resource=resource, path=resource.path(namespace, name)))
 
     async def create(self, resource: Resource, namespace: str | None, body: Body) -> Body:
         """Create an object; the server refuses fields that it does not know. Gives it as created."""
-        return await self._json(
-            "create", "POST", resource, resource.path(namespace), params={"fieldValidation": "Strict"}, body=body
-        )
+        path, params = resource.path(namespace), {"fieldValidation": "Strict"}
+        return await self._json(_Request(verb="create", resource=resource, path=path, params=params, body=body))
 
     async def delete(
         self,
@@ -97,21 +125,23 @@ class Client:
             options["gracePeriodSeconds"] = grace_seconds
         if propagation is not None:
             options["propagationPolicy"] = propagation
-        await self._json("delete", "DELETE", resource, resource.path(namespace, name), body=options)
+        path = resource.path(namespace, name)
+        await self._json(_Request(verb="delete", resource=resource, path=path, body=options))
 
     async def delete_collection(self, resource: Resource, namespace: str, labels: str) -> None:
         """Delete all objects of these labels in a namespace, each with its own grace."""
         assert labels, "without a selector it would be everybody's objects"
-        await self._read(
-            "deletecollection", "DELETE", resource, resource.path(namespace), params={"labelSelector": labels}
-        )
+        path, params = resource.path(namespace), {"labelSelector": labels}
+        await self._read(_Request(verb="deletecollection", resource=resource, path=path, params=params))
 
     async def merge_patch(
         self, resource: Resource, namespace: str, name: str, patch: Body, *, subresource: str | None = None
     ) -> Body:
         """Change the fields that `patch` names. Its metadata may carry uid and resourceVersion as preconditions."""
         path = resource.path(namespace, name, subresource)
-        return await self._json("patch", "PATCH", resource, path, body=patch, content_type=MERGE_PATCH)
+        return await self._json(
+            _Request(verb="patch", resource=resource, path=path, body=patch, content_type=MERGE_PATCH)
+        )
 
     async def pod_log(
         self,
@@ -128,21 +158,27 @@ class Client:
         `limit_bytes` cuts the end of those lines off, so choose it larger than they can be. The text may be an error of
         the node although the request succeeded.
         """
-        params: Params = {"container": container, "tailLines": tail_lines, "limitBytes": limit_bytes}
         body = await self._read(
-            "log", "GET", PODS, PODS.path(namespace, pod, "log"), params=params, timeout_seconds=timeout_seconds
+            _Request(
+                verb="log",
+                resource=PODS,
+                path=PODS.path(namespace, pod, "log"),
+                params={"container": container, "tailLines": tail_lines, "limitBytes": limit_bytes},
+                accept="*/*",
+                limits=_limits(timeout_seconds),
+            )
         )
         return body.decode(errors="replace")
 
     async def serves(self, resource: Resource) -> bool:
         """Whether the API server knows this kind of objects."""
-        known = await self._json("get", "GET", resource, resource.prefix)
+        known = await self._json(_Request(verb="get", resource=resource, path=resource.prefix))
         return any(entry.get("name") == resource.plural for entry in known.get("resources", ()))
 
     async def pages(
         self, resource: Resource, namespace: str | None, labels: str = "", *, fields: str = ""
     ) -> AsyncIterator[Page]:
-        """List in pages, from the server's latest state. GoneError: the list took too long, begin anew."""
+        """List in pages, from the server's latest state. GoneError: the list took too long, start again."""
         token: str | None = None
         while True:
             params: Params = {
@@ -151,7 +187,8 @@ class Client:
                 "limit": PAGE_SIZE,
                 "continue": token,
             }
-            body = await self._json("list", "GET", resource, resource.path(namespace), params=params)
+            path = resource.path(namespace)
+            body = await self._json(_Request(verb="list", resource=resource, path=path, params=params))
             metadata = body["metadata"]
             yield Page(items=body.get("items") or [], resource_version=metadata["resourceVersion"])
             token = metadata.get("continue")
@@ -174,36 +211,26 @@ class Client:
             "allowWatchBookmarks": True,
             "timeoutSeconds": WATCH_SECONDS,
         }
-        timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=WATCH_SILENCE_SECONDS)
-        request = f"watch {resource.plural}"
-        async with self._response("watch", "GET", resource, resource.path(namespace), params, timeout) as response:
+        limits = aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=WATCH_SILENCE_SECONDS)
+        path = resource.path(namespace)
+        request = _Request(verb="watch", resource=resource, path=path, params=params, limits=limits)
+        async with self._response(request) as response:
             async for line in _lines(response):
                 try:
                     event = json.loads(line)
                 except ValueError as error:
-                    raise UnavailableError(request, f"a line is not JSON: {line[:200]!r}") from error
+                    raise UnavailableError(str(request), f"a line is not JSON: {line[:200]!r}") from error
                 if event["type"] == "ERROR":
                     status = event["object"]
-                    raise error_of(request, status.get("code") or 500, json.dumps(status).encode(), None)
+                    raise error_of(str(request), status.get("code") or 500, json.dumps(status).encode(), None)
                 yield Event(type=event["type"], body=event["object"])
 
-    async def _json(
-        self,
-        verb: str,
-        method: str,
-        resource: Resource,
-        path: str,
-        *,
-        params: Params | None = None,
-        body: Body | None = None,
-        content_type: str = JSON,
-    ) -> dict[str, Any]:
-        pauses = iter(READ_PAUSES_SECONDS if method == "GET" else ())
+    async def _json(self, request: _Request) -> dict[str, Any]:
+        """The answer as JSON; a read that the server answers with 5xx is sent again."""
+        pauses = iter(READ_PAUSES_SECONDS if request.method == "GET" else ())
         while True:
             try:
-                content = await self._read(
-                    verb, method, resource, path, params=params, body=body, content_type=content_type
-                )
+                content = await self._read(request)
                 break
             except UnavailableError as error:
                 pause = next(pauses, None)
@@ -213,55 +240,36 @@ class Client:
         try:
             answer: dict[str, Any] = json.loads(content)
         except ValueError as error:
-            raise UnavailableError(f"{verb} {path}", f"the answer is not JSON: {content[:200]!r}") from error
+            raise UnavailableError(str(request), f"the answer is not JSON: {content[:200]!r}") from error
         return answer
 
-    async def _read(
-        self,
-        verb: str,
-        method: str,
-        resource: Resource,
-        path: str,
-        *,
-        params: Params | None = None,
-        body: Body | None = None,
-        content_type: str = JSON,
-        timeout_seconds: float = REQUEST_SECONDS,
-    ) -> bytes:
-        timeout = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=CONNECT_SECONDS)
-        async with self._response(verb, method, resource, path, params, timeout, body, content_type) as response:
+    async def _read(self, request: _Request) -> bytes:
+        async with self._response(request) as response:
             return await response.read()
 
     @asynccontextmanager
-    async def _response(
-        self,
-        verb: str,
-        method: str,
-        resource: Resource,
-        path: str,
-        params: Params | None,
-        limits: aiohttp.ClientTimeout,
-        body: Body | None = None,
-        content_type: str = JSON,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _response(self, request: _Request) -> AsyncIterator[aiohttp.ClientResponse]:
         """The answer to a request, once it is known to be good; released at the end, whatever happens."""
-        if method != "GET" and not self._may_write():
-            raise UnavailableError(f"{verb} {path}", "not sent, since this process does not hold the Lease")
-        url = f"{self._server}{path}{_query(params)}"
-        headers = {"User-Agent": USER_AGENT, "Accept": "*/*" if verb == "log" else JSON, "Content-Type": content_type}
+        if request.method != "GET" and not self._may_write():
+            raise UnavailableError(str(request), "not sent, since this process does not hold the Lease")
+        url = f"{self._server}{request.path}{_query(request.params)}"
+        headers = {"User-Agent": USER_AGENT, "Accept": request.accept, "Content-Type": request.content_type}
+        verb, plural = request.verb, request.resource.plural
         response: aiohttp.ClientResponse | None = None
         try:
-            answer = await self._api.call_api(method, url, headers, body=body, _request_timeout=limits)
+            answer = await self._api.call_api(
+                request.method, url, headers, body=request.body, _request_timeout=request.limits
+            )
             response = answer.response
-            API_REQUESTS.labels(verb, resource.plural, response.status).inc()
+            API_REQUESTS.labels(verb, plural, response.status).inc()
             if response.status >= 400:
                 content = await response.read()
-                raise error_of(f"{verb} {path}", response.status, content, response.headers.get("Retry-After"))
+                raise error_of(str(request), response.status, content, response.headers.get("Retry-After"))
             yield response
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             if response is None:
-                API_REQUESTS.labels(verb, resource.plural, "none").inc()
-            raise UnavailableError(f"{verb} {path}", str(error) or type(error).__name__) from error
+                API_REQUESTS.labels(verb, plural, "none").inc()
+            raise UnavailableError(str(request), str(error) or type(error).__name__) from error
         finally:
             if response is not None:
                 response.close()
@@ -276,8 +284,8 @@ async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
             yield line
 
 
-def _query(params: Params | None) -> str:
-    given = {name: _text(value) for name, value in (params or {}).items() if value is not None}
+def _query(params: Params) -> str:
+    given = {name: _text(value) for name, value in params.items() if value is not None}
     return f"?{urlencode(given)}" if given else ""
 
 

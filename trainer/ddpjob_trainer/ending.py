@@ -16,7 +16,7 @@ from ddpjob_trainer.checkpoints.claim import Fenced
 from ddpjob_trainer.loop import Training
 
 
-def tell(training: Training, *, complete: bool) -> None:
+def report_end(training: Training, *, complete: bool) -> None:
     """Where the time went, what came out, and the evidence file. All ranks take part."""
     gang, report, config = training.gang, training.report, training.config
     ranks = gang.all_gather(limiter.spent(training.timeline, gang.device))

@@ -1,9 +1,12 @@
-"""One rank from its start to its end: meet the others, set up, train, and leave with the right last words."""
+"""One rank from its start to its end: meet the other ranks, set up, train, and exit with the right code and message."""
 
+import copy
 import faulthandler
 import os
 import signal
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,12 +24,13 @@ from ddpjob_trainer import ending, evaluate, numerics, parallel, recipes, samene
 from ddpjob_trainer.checkpoints import folder
 from ddpjob_trainer.checkpoints.writer import CheckpointWriter
 from ddpjob_trainer.config import TrainerConfig
-from ddpjob_trainer.data import Batch, Feed, FeedAhead
+from ddpjob_trainer.data import Batch, DataSet, Feed, FeedAhead
 from ddpjob_trainer.loop import Training
 from ddpjob_trainer.numerics import Numerics
+from ddpjob_trainer.recipes import Recipe
 from ddpjob_trainer.report import Reporter
 from ddpjob_trainer.sampling import Sampling, check_shares
-from ddpjob_trainer.state import TrainingState, to_bytes
+from ddpjob_trainer.state import TrainingState
 
 
 def run(config: TrainerConfig, worker: Worker, *, imported_from: float | None = None) -> NoReturn:
@@ -47,18 +51,18 @@ def run(config: TrainerConfig, worker: Worker, *, imported_from: float | None = 
         with watchdog, distributed.join(met) as gang, Reporter(enabled=worker.rank == 0) as report:
             training = set_up(config, worker, gang, report, timeline)
             complete = training.run()
-            ending.tell(training, complete=complete)
+            ending.report_end(training, complete=complete)
             timeline.enter(Phase.LEAVE)
-        # All ranks have parted. srun and others send SIGTERM as soon as one rank has left, which is no request any more.
+        # All ranks have left the group. srun and others send SIGTERM as soon as one rank has exited: not a request to stop.
         faulthandler.unregister(signal.SIGTERM)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         ending.leave(contract.EXIT_SUCCESS if complete else ending.stopped(training))
-    except BaseException as error:  # noqa: BLE001 - whatever it is, it ends the process, with last words
+    except BaseException as error:  # noqa: BLE001 - any exception ends the process, with a termination message
         ending.fail(error, worker, watchdog, training)
 
 
 def meet(worker: Worker, config: TrainerConfig) -> Rendezvous:
-    """Wait for the other ranks, which must be the same program and configuration."""
+    """Wait for the other ranks, which must run the same program with the same configuration."""
     numerics.fix_nccl(config)
     return distributed.meet(worker, config.limits, sameness.of_program(config))
 
@@ -69,71 +73,29 @@ def set_up(
     """Everything up to the first step: data, model, DDP, and the newest checkpoint if there is one."""
     timeline = timeline or Timeline()
     timeline.enter(Phase.SETUP)
-    checks.check_group(gang)  # here rather than where the group is made: the watchdog is watching by now
+    checks.check_group(gang)  # here rather than where the group is created: the watchdog is active by now
     config = config.for_world_size(gang.world_size)
     report.say("config " + config.model_dump_json(by_alias=True))
-    _tell_topology(worker, gang, report)
+    _report_topology(worker, gang, report)
     recipe = recipes.find(config.recipe)
-    numbers = numerics.choose(config, gang, heavy=recipe.heavy)
-    numbers.set_switches()
-    report.say(f"profile {numbers}")
-    torch.set_num_threads(min(torch.get_num_threads(), recipe.max_threads))
-    timeline.enter(Phase.LOAD)
-    data = recipe.load(Path(os.environ.get(contract.DDPJOB_DATA_DIR) or contract.DATA_DIR)).to(gang.device)
-    sameness.check_data(gang, data)
-    timeline.enter(Phase.SETUP)
-    sampling = Sampling(
-        num_samples=len(data.train),
-        global_batch_size=config.global_batch_size,
-        seed=config.seed,
-        device=data.train.device,
-    )
-    feed = Feed(
-        split=data.train,
-        sampling=sampling,
-        rank=gang.rank,
-        world_size=gang.world_size,
-        label_smoothing=recipe.label_smoothing,
-    )
-    total_steps = config.epochs * sampling.steps_per_epoch
-    torch.manual_seed(config.seed)
-    model = recipe.model(data.num_classes)
-    recipe.initialise(model, data)
-    model = numbers.place(parallel.synchronise_batch_norm(model, config, gang.device))
-    check_shares(model, sampling, world_size=gang.world_size)
-    state = TrainingState(
-        model=model,
-        optimizer=recipe.optimizer(model, config),
-        config=config,
-        num_samples=len(data.train),
-        world_size=gang.world_size,
-    )
-    replica = parallel.replicate(model, config, gang)
-    before = to_bytes(state.content())  # rank 0's weights, which DDP has given to all
-    timeline.enter(Phase.COMPILE)
-    trial = feed.batch(0)
-    if numbers.compile:
-        batches = [trial, feed.batch(sampling.steps_per_epoch - 1)]
-        held_out = evaluate.shapes(data.test, gang)
-        told = numerics.compile_model(replica, batches, held_out, recipe.predict, numbers, gang, moved=timeline.moved)
-        report.say(told)
-    timeline.enter(Phase.SETUP)
-    _settle_buckets(replica, trial, numbers)
-    state.optimizer.zero_grad()
-    state.load_bytes(before)  # BatchNorm took note of the batches
+    numbers = _choose_numerics(config, recipe, gang, report)
+    data = _load_data(recipe, gang, timeline)
+    feed = _feed(config, recipe, data, gang)
+    total_steps = config.epochs * feed.sampling.steps_per_epoch
+    state, replica = _build_model(config, recipe, numbers, data, feed.sampling, gang)
+    with _undone(state):
+        trial = feed.batch(0)
+        if numbers.compile:
+            _compile(replica, recipe, numbers, trial, feed, data, gang, report, timeline)
+        _settle_buckets(replica, trial, numbers)
     checkpoints = folder.from_environment(os.environ, keep=config.keep_checkpoints, report=report.say)
     resumed = _resume(state, checkpoints, gang, report, total_steps=total_steps)
-    if state.step >= total_steps:
-        report.say(
-            f"nothing to train: the checkpoint is of step {state.step} of {total_steps};"
-            " rename the job or remove its checkpoint folder to start afresh"
-        )
     stop = StopAgreement(gang, StopRequest())  # until here there is nothing to save, and SIGTERM ends the process
-    gang.barrier()  # from the first progress line on, every rank honours it
+    gang.barrier()  # from the first progress line on, every rank honours SIGTERM
     report.begin(
         step=state.step,
         total_steps=total_steps,
-        steps_per_epoch=sampling.steps_per_epoch,
+        steps_per_epoch=feed.sampling.steps_per_epoch,
         checkpoint_step=state.step if resumed else None,
     )
     timeline.begin_training(step=state.step)
@@ -154,11 +116,93 @@ def set_up(
     )
 
 
-def _settle_buckets(replica: DistributedDataParallel, batch: Batch, numbers: Numerics) -> None:
-    """One backward pass thrown away.
+def _choose_numerics(config: TrainerConfig, recipe: Recipe, gang: Gang, report: Reporter) -> Numerics:
+    """The profile's meaning on these devices, with the process's switches and threads set accordingly."""
+    numbers = numerics.choose(config, gang, heavy=recipe.heavy)
+    numbers.set_switches()
+    torch.set_num_threads(min(torch.get_num_threads(), recipe.max_threads))
+    report.say(f"profile {numbers}")
+    return numbers
 
-    DDP plans its buckets anew after the first one, and another plan sums gradients in another order. With the new plan
-    from step 0 on, a resumed run has the same bits as one that was never interrupted.
+
+def _load_data(recipe: Recipe, gang: Gang, timeline: Timeline) -> DataSet:
+    """The data set, which must be the same on all ranks."""
+    timeline.enter(Phase.LOAD)
+    data = recipe.load(Path(os.environ.get(contract.DDPJOB_DATA_DIR) or contract.DATA_DIR)).to(gang.device)
+    sameness.check_data(gang, data)
+    timeline.enter(Phase.SETUP)
+    return data
+
+
+def _feed(config: TrainerConfig, recipe: Recipe, data: DataSet, gang: Gang) -> Feed:
+    """This rank's part of each step."""
+    sampling = Sampling(
+        num_samples=len(data.train),
+        global_batch_size=config.global_batch_size,
+        seed=config.seed,
+        device=data.train.device,
+    )
+    return Feed(
+        split=data.train,
+        sampling=sampling,
+        rank=gang.rank,
+        world_size=gang.world_size,
+        label_smoothing=recipe.label_smoothing,
+    )
+
+
+def _build_model(
+    config: TrainerConfig, recipe: Recipe, numbers: Numerics, data: DataSet, sampling: Sampling, gang: Gang
+) -> tuple[TrainingState, DistributedDataParallel]:
+    """Model and optimizer as at step 0, and the model in DDP, which gives all ranks the weights of rank 0."""
+    torch.manual_seed(config.seed)
+    model = recipe.model(data.num_classes)
+    recipe.initialise(model, data)
+    model = numbers.place(parallel.synchronise_batch_norm(model, config, gang.device))
+    check_shares(model, sampling, world_size=gang.world_size)
+    state = TrainingState(
+        model=model,
+        optimizer=recipe.optimizer(model, config),
+        config=config,
+        num_samples=len(data.train),
+        world_size=gang.world_size,
+    )
+    return state, parallel.replicate(model, config, gang)
+
+
+@contextmanager
+def _undone(state: TrainingState) -> Iterator[None]:
+    """Undo what passes over trial batches change: statistics of BatchNorm, gradients, generators."""
+    before = copy.deepcopy(state.content())
+    yield
+    state.optimizer.zero_grad()
+    state.load(before)
+
+
+def _compile(
+    replica: DistributedDataParallel,
+    recipe: Recipe,
+    numbers: Numerics,
+    trial: Batch,
+    feed: Feed,
+    data: DataSet,
+    gang: Gang,
+    report: Reporter,
+    timeline: Timeline,
+) -> None:
+    """Compile the model for all shapes of batches to come."""
+    timeline.enter(Phase.COMPILE)
+    batches = [trial, feed.batch(feed.sampling.steps_per_epoch - 1)]
+    held_out = evaluate.shapes(data.test, gang)
+    report.say(numerics.compile_model(replica, batches, held_out, recipe.predict, numbers, gang, moved=timeline.moved))
+    timeline.enter(Phase.SETUP)
+
+
+def _settle_buckets(replica: DistributedDataParallel, batch: Batch, numbers: Numerics) -> None:
+    """One backward pass whose gradients are discarded.
+
+    DDP plans its buckets again after the first backward pass, and another plan sums gradients in another order. With the
+    final plan from step 0 on, a resumed run has the same bits as one that was never interrupted.
     """
     with numbers.autocast():
         loss = batch.loss(replica(batch.images_BCHW))
@@ -173,11 +217,11 @@ def _resume(
     *,
     total_steps: int,
 ) -> bool:
-    """Rank 0 reads the newest checkpoint and gives it to all. Returns whether there was one."""
+    """Load the newest checkpoint, read by rank 0, on all ranks. Returns whether there was one."""
     if checkpoints is None:
         report.say(f"no checkpoints: {contract.DDPJOB_CHECKPOINT_DIR} is not set, so a restart begins at step 0")
     else:
-        # Whether it fits and is not done yet comes before the claim, which ends a run that may be under way there.
+        # Whether it fits and has steps left is checked before the folder is claimed, which ends a run that still uses it.
         if gang.rank == 0:
             checkpoints.claim.check()
         manifest, saved_by = _load_newest(state, checkpoints, gang)
@@ -188,8 +232,13 @@ def _resume(
             saved_by = saved_since_by or saved_by
         if saved_by:
             report.say(f"resumed from step {state.step} in {checkpoints.path}, {saved_by}")
+            if state.step >= total_steps:
+                report.say(
+                    f"nothing to train: the checkpoint is of step {state.step} of {total_steps};"
+                    " rename the job or remove its checkpoint folder to start from step 0"
+                )
             return True
-        report.say(f"no whole checkpoint in {checkpoints.path}: starting at step 0")
+        report.say(f"no complete checkpoint in {checkpoints.path}: starting at step 0")
     _warm_start(state, gang, report)
     return False
 
@@ -197,7 +246,7 @@ def _resume(
 def _load_newest(
     state: TrainingState, checkpoints: folder.CheckpointFolder, gang: Gang, known: folder.Manifest | None = None
 ) -> tuple[folder.Manifest | None, str]:
-    """Take over the newest checkpoint, unless it is the one that is known; its manifest on rank 0, and who saved it."""
+    """Load the newest checkpoint, unless it is the one that is known. Returns its manifest on rank 0, and who saved it."""
     newest = checkpoints.load_newest(known) if gang.rank == 0 else None
     payload = gang.broadcast_bytes(None if newest is None else newest[1])
     saved_by = "" if payload is None else state.load_bytes(payload)
@@ -205,7 +254,7 @@ def _load_newest(
 
 
 def _warm_start(state: TrainingState, gang: Gang, report: Reporter) -> None:
-    """Weights of `initialCheckpoint`, if it is set, on all ranks; everything else as at step 0."""
+    """Load the weights of `initialCheckpoint`, if it is set, on all ranks; everything else stays as at step 0."""
     path = Path(state.config.initial_checkpoint)
     if not state.config.initial_checkpoint:
         return
@@ -221,7 +270,7 @@ def _warm_start(state: TrainingState, gang: Gang, report: Reporter) -> None:
     report.say(f"initial weights from {path}")
 
 
-def _tell_topology(worker: Worker, gang: Gang, report: Reporter) -> None:
+def _report_topology(worker: Worker, gang: Gang, report: Reporter) -> None:
     device = torch.cuda.get_device_name(gang.device) if gang.device.type == "cuda" else "cpu"
     rows = gang.all_gather((worker.rank, socket.gethostname(), worker.local_rank, str(gang.device), device))
     report.say(f"launcher {worker.launcher}, world size {worker.world_size}, torch {torch.__version__}")

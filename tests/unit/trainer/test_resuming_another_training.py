@@ -123,3 +123,14 @@ def test_initial_weights_that_storage_does_not_give_for_now_end_the_attempt_alon
     gang = Gang(rank=0, world_size=1, device=torch.device("cpu"), control=None)
     with pytest.raises(ConfigError if final else OSError, match=os.strerror(number)):
         worker._warm_start(state(initialCheckpoint="/shared/a.pt"), gang, Reporter(enabled=False))
+
+
+def test_what_set_up_tries_leaves_no_trace_in_the_state():
+    tried, untouched = state(), state()
+    generator = torch.get_rng_state()
+    with worker._undone(tried):
+        tried.model(torch.rand(3, 2)).sum().backward()
+    assert torch.equal(torch.get_rng_state(), generator)
+    for found, expected in zip(tried.model.state_dict().values(), untouched.model.state_dict().values(), strict=True):
+        assert torch.equal(found, expected)
+    assert all(parameter.grad is None for parameter in tried.model.parameters())

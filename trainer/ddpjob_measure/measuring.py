@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +18,23 @@ from ddpjob_ranks import contract, distributed
 from ddpjob_ranks.distributed import Gang
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch import identity
-from ddpjob_ranks.watch.step_timer import StepTimer
-from ddpjob_ranks.watch.timeline import Phase
 from ddpjob_trainer import recipes, worker
 from ddpjob_trainer.config import TrainerConfig, parse_config
+from ddpjob_trainer.data import Batch
+from ddpjob_trainer.loop import Batches, is_due
 from ddpjob_trainer.numerics import garbage_collector_at_rest
 from ddpjob_trainer.parallel import replicate
 from ddpjob_trainer.report import Reporter
-from ddpjob_trainer.sampling import share
+from ddpjob_trainer.sampling import Sampling, share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A training whose steps can be taken one by one."""
+    """A training whose steps can be taken one by one. `take_step` calls its second argument where the step begins."""
 
     replica: nn.Module
     optimizer: torch.optim.Optimizer
-    take_step: Callable[[int], object]
+    take_step: Callable[[int, Callable[[], None]], object]
     global_batch_size: int
 
 
@@ -54,7 +54,12 @@ def _measure(task: Task, place: identity.Worker, gang: Gang) -> Figures:
     measured = PROGRAMS[task.program](task, place, gang)
     extra: Mapping[str, Any] = {}
     if task.program == "buckets":
-        extra = buckets.observe(measured.replica, measured.take_step, gang, num_steps=task.warmup_steps + task.steps)
+        extra = buckets.observe(
+            measured.replica,
+            lambda step: measured.take_step(step, untimed),
+            gang,
+            num_steps=task.warmup_steps + task.steps,
+        )
     resting = garbage_collector_at_rest() if task.program != "plain" else nullcontext()  # as the trainer's loop has it
     with resting:
         seconds_by_window, parts_by_window = _time_windows(task, measured, gang)
@@ -82,15 +87,14 @@ def _time_windows(task: Task, measured: Measured, gang: Gang) -> tuple[list[floa
     clock = StepClock(gang.device, measured.replica, measured.optimizer)
     steps = iter(range(task.warmup_steps + task.windows * task.steps))
     for _ in range(task.warmup_steps):
-        measured.take_step(next(steps))
+        measured.take_step(next(steps), untimed)
     seconds_by_window, parts_by_window = [], []
     for _ in range(task.windows):
         clock.take()
         gang.barrier()
         started = time.perf_counter()
         for _ in range(task.steps):
-            clock.begin_step()
-            measured.take_step(next(steps))
+            measured.take_step(next(steps), clock.begin_step)
         parts_by_window.append(mean_parts(clock.take()))  # waits for the device
         gang.barrier()
         seconds_by_window.append((time.perf_counter() - started) / task.steps)
@@ -98,8 +102,28 @@ def _time_windows(task: Task, measured: Measured, gang: Gang) -> tuple[list[floa
     return seconds_by_window, parts_by_window
 
 
+def untimed() -> None:
+    """The beginning of a step that no clock times."""
+
+
+@dataclass(slots=True)
+class _Begun:
+    """The trainer's batches; asking for one is where a step begins, so the agreement before it is the last step's."""
+
+    batches: Batches
+    begin: Callable[[], None] = untimed
+
+    @property
+    def sampling(self) -> Sampling:
+        return self.batches.sampling
+
+    def batch(self, step: int) -> Batch:
+        self.begin()
+        return self.batches.batch(step)
+
+
 def _trainer(task: Task, place: identity.Worker, gang: Gang) -> Measured:
-    """The trainer itself, set up as it sets itself up, without checkpoints."""
+    """The trainer itself: its own set-up and loop, without checkpoints and evaluations."""
     config = parse_config(task.config)
     os.environ.pop(contract.DDPJOB_CHECKPOINT_DIR, None)
     training = worker.set_up(config, place, gang, Reporter(enabled=False))
@@ -110,17 +134,13 @@ def _trainer(task: Task, place: identity.Worker, gang: Gang) -> Measured:
             " samples; measure with a smaller batch or more data"
         )
 
-    def take_step(step: int) -> None:
-        """A step as in `Training.train`, with its log where one is due."""
-        logged = (step + 1) % config.log_every_steps == 0
-        timer = StepTimer(gang.device, exact=logged, timeline=training.timeline)
-        loss = training.take_step(step % num_full_steps, timer)  # the epoch's last step is a small one
-        training.timeline.step_done(step + 1, num_samples=config.global_batch_size)
-        training.report.step_done(step + 1, num_samples=config.global_batch_size)
-        if logged:
-            training.log(loss, timer)
-        timer.enter(Phase.AGREE)
-        training.stop.reached()  # last, so that it counts as the host's
+    feed = _Begun(training.feed)
+    training = replace(training, feed=feed)
+
+    def take_step(step: int, begin: Callable[[], None]) -> None:
+        feed.begin = begin
+        logged = is_due(step + 1, config.log_every_steps)
+        training.advance(step % num_full_steps, logged=logged)  # the last step of an epoch is a small one
 
     return Measured(
         replica=training.replica,
@@ -143,18 +163,23 @@ def _plain(task: Task, _: identity.Worker, gang: Gang) -> Measured:
         num_workers=task.options["num_workers"],
     )
     batch_size = config.global_batch_size // gang.world_size * gang.world_size
+
+    def take_step(_: int, begin: Callable[[], None]) -> None:
+        begin()
+        plain.take_step()
+
     return Measured(
         replica=plain.replica,
         optimizer=plain.optimizer,
-        take_step=lambda _: plain.take_step(),
+        take_step=take_step,
         global_batch_size=batch_size,
     )
 
 
 def _wrapped(task: Task, _: identity.Worker, gang: Gang) -> Measured:
-    """The recipe's network on one batch again and again, wrapped as `options.wrapper` says.
+    """The recipe's network on one batch, repeatedly, in the wrapper that `options.wrapper` names.
 
-    DataParallel is one process that drives all GPUs it sees, and the bare network where it sees none.
+    DataParallel is one process that uses all GPUs it sees, or just the network if it sees none.
     """
     config = parse_config(task.config)
     torch.manual_seed(config.seed)
@@ -168,7 +193,8 @@ def _wrapped(task: Task, _: identity.Worker, gang: Gang) -> Measured:
     part = share(config.global_batch_size, rank=gang.rank, world_size=gang.world_size)
     images, labels = next(iter(data.train.batches(part, config.global_batch_size)))
 
-    def take_step(_: int) -> None:
+    def take_step(_: int, begin: Callable[[], None]) -> None:
+        begin()
         optimizer.zero_grad()
         torch.autograd.backward(nn.functional.cross_entropy(model(images), labels))
         optimizer.step()

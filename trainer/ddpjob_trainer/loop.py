@@ -1,8 +1,9 @@
-"""The training loop, whole and on one screen."""
+"""The training loop."""
 
 import gc
 import math
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import nn
@@ -16,28 +17,40 @@ from ddpjob_trainer import optim, replicas
 from ddpjob_trainer.checkpoints.folder import CheckpointFolder
 from ddpjob_trainer.checkpoints.writer import CheckpointWriter
 from ddpjob_trainer.config import TrainerConfig
-from ddpjob_trainer.data import DataSet, Feed, FeedAhead
+from ddpjob_trainer.data import Batch, DataSet
 from ddpjob_trainer.evaluate import count_correct
 from ddpjob_trainer.numerics import Numerics, garbage_collector_at_rest
 from ddpjob_trainer.recipes import Recipe
 from ddpjob_trainer.report import Reporter
+from ddpjob_trainer.sampling import Sampling
 from ddpjob_trainer.state import TrainingState
 
 
 class DivergedError(RuntimeError):
-    """Loss or weights are no finite numbers any more, and further steps cannot make them so."""
+    """Loss or weights are no longer finite, and further steps cannot change that."""
+
+
+class Batches(Protocol):
+    """This rank's part of each step."""
+
+    @property
+    def sampling(self) -> Sampling:
+        """Which samples make up a step."""
+
+    def batch(self, step: int) -> Batch:
+        """The rank's samples of the step, augmented."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """Everything that one rank needs to train. `replica` is the model wrapped in DDP; `state.model` is the same, bare."""
+    """Everything that one rank needs to train. `replica` is the model in DDP; `state.model` is the same model without."""
 
     config: TrainerConfig
     gang: Gang
     data: DataSet
     recipe: Recipe
     numerics: Numerics
-    feed: Feed | FeedAhead
+    feed: Batches
     state: TrainingState
     replica: nn.Module
     checkpoints: CheckpointFolder | None
@@ -47,7 +60,7 @@ class Training:
     timeline: Timeline = field(default_factory=Timeline)
 
     def run(self) -> bool:
-        """Train to the end and evaluate; False if all ranks agreed to stop before it. The last checkpoint is on disk."""
+        """Train to the end and evaluate; False if all ranks agreed to stop earlier. The last checkpoint is on the disk."""
         with garbage_collector_at_rest():
             complete = self.train() and self.evaluate()
         if not complete:
@@ -58,37 +71,41 @@ class Training:
         return complete
 
     def train(self) -> bool:
-        """All steps from the state's on; False if all ranks agreed to stop before the last one."""
-        config, state, report = self.config, self.state, self.report
+        """All steps that are left; False if all ranks agreed to stop before the last one."""
+        config, state = self.config, self.state
         steps_per_epoch = self.feed.sampling.steps_per_epoch
         total_steps = config.epochs * steps_per_epoch
         for step in range(state.step, total_steps):
-            logged = (step + 1) % config.log_every_steps == 0 or step + 1 == total_steps
-            timer = StepTimer(self.gang.device, exact=logged, timeline=self.timeline)
-            timer.enter(Phase.AGREE)
-            self.writer.check()
-            if self.stop.reached():
+            if not self.advance(step, logged=is_due(step + 1, config.log_every_steps) or step + 1 == total_steps):
                 return False
-            loss = self.take_step(step, timer)
-
-            state.step, num_samples = step + 1, len(self.feed.sampling.global_batch(step))
-            self.timeline.step_done(state.step, num_samples=num_samples)
-            report.step_done(state.step, num_samples=num_samples)
-            if logged:
-                self.log(loss, timer)
             if is_due(state.step, config.verify_replicas_every_steps):
                 replicas.verify(state.model, self.gang, step=state.step)
             end_of_epoch = state.step % steps_per_epoch == 0
             if end_of_epoch and self.gang.device.type == "cuda":
-                torch.cuda.synchronize(self.gang.device)  # or steps still queued would count as saving or evaluation
+                torch.cuda.synchronize(self.gang.device)  # else steps still queued would count as saving or evaluation
             if end_of_epoch or is_due(state.step, config.checkpoint_every_steps):
                 self.save()
             if end_of_epoch and state.step < total_steps:
                 self.evaluate()
         return True
 
+    def advance(self, step: int, *, logged: bool) -> bool:
+        """Agree on going on, take the step, count it, and log it if asked to; False if all ranks agreed to stop."""
+        timer = StepTimer(self.gang.device, exact=logged, timeline=self.timeline)
+        timer.enter(Phase.AGREE)
+        self.writer.check()
+        if self.stop.reached():
+            return False
+        loss = self.take_step(step, timer)
+        self.state.step, num_samples = step + 1, len(self.feed.sampling.global_batch(step))
+        self.timeline.step_done(self.state.step, num_samples=num_samples)
+        self.report.step_done(self.state.step, num_samples=num_samples)
+        if logged:
+            self.log(loss, timer)
+        return True
+
     def take_step(self, step: int, timer: StepTimer) -> torch.Tensor:
-        """One optimizer step; gives this rank's loss before it, on the device."""
+        """One optimizer step; returns this rank's loss before it, on the device."""
         timer.enter(Phase.DATA)
         batch = self.feed.batch(step)
         timer.enter(Phase.FORWARD)
@@ -110,7 +127,7 @@ class Training:
         return loss.detach()
 
     def log(self, loss: torch.Tensor, timer: StepTimer) -> None:
-        """Rank 0's log line. The mean of the ranks' losses is the mean over the step's samples (see Batch)."""
+        """Print rank 0's log line. The mean of the ranks' losses is the mean over the step's samples (see Batch)."""
         mean_loss = (self.gang.sum_(loss) / self.gang.world_size).item()
         if not math.isfinite(mean_loss):
             raise self.diverged(f"the loss is {mean_loss}")
@@ -130,18 +147,18 @@ class Training:
         self.writer.save(self.state, since=since)
 
     def diverged(self, what: str) -> DivergedError:
-        """The same on all ranks, as losses are summed and weights equal."""
+        """The error to raise: the same on all ranks, as losses are summed and weights are equal."""
         return DivergedError(
             f"training has diverged: {what} after step {self.state.step} (learningRate {self.config.learning_rate:g});"
-            " nothing of it is saved: set a lower learningRate or a longer warmupEpochs; what was saved before is whole"
+            " nothing of it is saved: set a lower learningRate or a longer warmupEpochs; earlier checkpoints are intact"
         )
 
     def evaluate(self) -> bool:
-        """Tell the accuracy on the held-out split; False if all ranks agreed to stop within."""
+        """Report the accuracy on the held-out split; False if all ranks agreed to stop meanwhile."""
         self.timeline.enter(Phase.EVALUATE)
         self.gang.broadcast_buffers(self.state.model)
         with self.report.phase(contract.PHASE_EVALUATE), self.numerics.autocast():
-            gc.collect()  # at a point where all ranks are, see garbage_collector_at_rest
+            gc.collect()  # where all ranks are at the same point, see garbage_collector_at_rest
             correct = count_correct(
                 self.state.model, self.data.test, self.recipe.predict, self.gang, stop_reached=self.asked_to_stop
             )
@@ -151,11 +168,11 @@ class Training:
         return True
 
     def asked_to_stop(self) -> bool:
-        """Asked within an evaluation, which thus shows that it gets on."""
+        """Ask within an evaluation, which also marks its progress for the watchdog."""
         self.timeline.moved()
         return self.stop.reached()
 
 
 def is_due(step: int, every_steps: int) -> bool:
-    """Whether something that happens every so many steps (0: never) happens after this one."""
+    """Whether something that happens every `every_steps` steps (0: never) happens after this one."""
     return every_steps > 0 and step % every_steps == 0

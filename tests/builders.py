@@ -26,7 +26,6 @@ def job(status: DDPJobStatus | None = None, **spec: Any) -> Job:
         uid="job-uid",
         resource_version="1",
         generation=1,
-        created=NOW - 100,
         deleting=False,
         spec=DDPJobSpec.model_validate({**program, **spec}),
         status=status or DDPJobStatus(),

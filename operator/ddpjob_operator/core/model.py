@@ -23,7 +23,6 @@ class Job:
     uid: str
     resource_version: str
     generation: int
-    created: float
     deleting: bool
     spec: DDPJobSpec | None
     """None where the stored spec does not parse; `spec_error` says why."""
@@ -89,7 +88,9 @@ class Pod:
     disruption: str
     """Reason and message of the DisruptionTarget condition; empty without one."""
     deletion_deadline: float | None
-    """deletionTimestamp, which includes the grace; None while nobody has deleted it."""
+    """When the grace of its deletion has passed, by this process's clock; None while nobody has deleted it."""
+    deletion_timestamp: float | None = None
+    """The same by the API server's clock (metadata.deletionTimestamp); never to be compared with this process's clock."""
     deletion_requested: float | None = None
     """When somebody asked for its deletion, by the API server's clock."""
     deleted_while_current: float | None = None

@@ -79,7 +79,6 @@ class LocalRun:
             uid=str(uuid.uuid4()),
             resource_version="1",
             generation=1,
-            created=time.time(),
             deleting=False,
             spec=spec,
         )

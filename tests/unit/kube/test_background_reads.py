@@ -19,9 +19,7 @@ from ddpjob_operator.kube.lookups.progress_reader import ProgressReader
 from ddpjob_operator.kube.transport.client import Page
 from ddpjob_operator.kube.transport.errors import ApiError, NotFoundError, RejectedError, UnavailableError
 
-JOB = Job(
-    namespace="ns", name="j", uid="j1", resource_version="1", generation=1, created=0.0, deleting=False, spec=None
-)
+JOB = Job(namespace="ns", name="j", uid="j1", resource_version="1", generation=1, deleting=False, spec=None)
 KEY = ("ns", "j")
 ENDED = DDPJobStatus(
     attempt=2,

@@ -9,9 +9,7 @@ from ddpjob_operator.kube.engine import expectations as module
 from ddpjob_operator.kube.engine.expectations import Expectations
 
 KEY = ("ns", "j")
-JOB = Job(
-    namespace="ns", name="j", uid="j1", resource_version="1", generation=1, created=0.0, deleting=False, spec=None
-)
+JOB = Job(namespace="ns", name="j", uid="j1", resource_version="1", generation=1, deleting=False, spec=None)
 NOTHING: Any = None  # nobody renders these pods
 CREATE_0, CREATE_1 = (CreatePod(name=name, manifest=NOTHING) for name in ("j-1-0", "j-1-1"))
 CREATE_SERVICE = CreateService(name="j-master", body={})

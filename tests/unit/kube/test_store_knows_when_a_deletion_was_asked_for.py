@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from ddpjob_operator.api import names
+from ddpjob_operator.core.failure.cause import has_ended
 from ddpjob_operator.core.model import Pod
+from ddpjob_operator.core.times import epoch_seconds
 from ddpjob_operator.kube.cache import store
-from ddpjob_operator.kube.cache.store import Store
+from ddpjob_operator.kube.cache.store import CLOCK_MARGIN_SECONDS, Store
 
 ENDED = "2026-11-21T20:58:08Z"
 
@@ -76,13 +78,14 @@ def job(attempt: int) -> dict[str, Any]:
 
 
 def test_when_somebody_began_to_delete_a_pod_of_the_attempt_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter((100.0, 200.0))
-    monkeypatch.setattr(store.time, "time", lambda: next(times))
+    clock = [100.0]
+    monkeypatch.setattr(store.time, "time", lambda: clock[0])
     known = Store(lambda _, **__: None, lambda *_: None)
     known.jobs.put(job(1))
     known.pods.put(pod(1, ended=None))
     assert next(iter(known.pods.records())).deleted_while_current is None
     known.pods.put(pod(2, ended=None, deletion="2026-11-21T20:58:17Z", grace=10))
+    clock[0] = 200.0
     known.jobs.put(job(2))
     known.pods.put(pod(3, ended=None, deletion="2026-11-21T20:58:17Z", grace=5))
     assert next(iter(known.pods.records())).deleted_while_current == 100.0
@@ -95,3 +98,44 @@ def test_of_a_job_that_has_gone_on_or_is_not_known_it_is_not(attempt: int | None
         known.jobs.put(job(attempt))
     known.pods.put(pod(1, deletion="2026-11-21T20:58:09Z"))
     assert next(iter(known.pods.records())).deleted_while_current is None
+
+
+API_SERVER = epoch_seconds("2026-11-21T20:58:07Z")
+MARKED = pod(1, ended=None, deletion="2026-11-21T20:58:17Z", grace=10)
+
+
+@pytest.mark.parametrize("ahead", [-3600.0, -40.0, 0.0, 40.0])
+def test_a_deleted_pod_has_its_whole_grace_by_this_process_s_clock(
+    monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    """With a clock 40 s ahead of the API server's an attempt ended while a drained rank still saved."""
+    clock = [API_SERVER + ahead]
+    monkeypatch.setattr(store.time, "time", lambda: clock[0])
+    known = Store(lambda _, **__: None, lambda *_: None)
+    known.pods.put(MARKED)
+    clock[0] += 5
+    known.pods.put({**MARKED, "metadata": {**MARKED["metadata"], "resourceVersion": "2"}})
+
+    (record,) = known.pods.records()
+    assert record.deletion_deadline == API_SERVER + ahead + 10
+    assert not has_ended(record, API_SERVER + ahead + 10)
+    assert has_ended(record, API_SERVER + ahead + 11)
+
+
+def test_a_shorter_grace_counts_from_when_it_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [API_SERVER]
+    monkeypatch.setattr(store.time, "time", lambda: clock[0])
+    known = Store(lambda _, **__: None, lambda *_: None)
+    known.pods.put(MARKED)
+    clock[0] += 5
+    known.pods.put(pod(2, ended=None, deletion="2026-11-21T20:58:13Z", grace=1))
+
+    assert next(iter(known.pods.records())).deletion_deadline == API_SERVER + 6
+
+
+def test_a_process_that_starts_late_does_not_wait_for_the_whole_grace_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store.time, "time", lambda: API_SERVER + 3600)
+    known = Store(lambda _, **__: None, lambda *_: None)
+    known.pods.put(pod(1, ended=None, deletion="2026-11-21T20:58:17Z", grace=600))
+
+    assert next(iter(known.pods.records())).deletion_deadline == API_SERVER + 10 + CLOCK_MARGIN_SECONDS

@@ -19,6 +19,10 @@ from ddpjob_operator.kube.transport.resources import DDPJOBS, MANAGED, PODS, SER
 
 logger = logging.getLogger(__name__)
 
+#: How far this process's clock may be ahead of the API server's. A pod keeps its whole grace within it, counted from when
+#: its deletion was first seen; so a process that has just started waits for so long at most beyond a deletionTimestamp.
+CLOCK_MARGIN_SECONDS = 60.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownJob:
@@ -168,13 +172,19 @@ def _service(body: Body, old: Service | None) -> Service:  # noqa: ARG001 a cach
 
 
 def _timed_pod(body: Body, old: Pod | None) -> Pod:
-    """The record of a pod, which keeps when its main container's end was first seen, and its deletion first asked for."""
+    """The record of a pod, with the times at which this process first saw its main container's end and its deletion."""
     pod = pod_of(body)
     if pod.exit is not None:
         seen = old.ended_seen if old is not None and old.ended_seen is not None else time.time()
         pod = replace(pod, ended_seen=seen)
-    if pod.deletion_deadline is not None and old is not None:
-        is_first = old.deletion_deadline is None
-        asked_at = pod.deletion_requested or pod.deletion_deadline if is_first else old.deletion_requested
+    timestamp = pod.deletion_timestamp
+    if timestamp is None:
+        return pod
+    if old is not None:
+        asked_at = old.deletion_requested if old.deletion_timestamp else pod.deletion_requested or timestamp
         pod = replace(pod, deletion_requested=asked_at)
-    return pod
+    if old is not None and old.deletion_timestamp == timestamp:
+        return replace(pod, deletion_deadline=old.deletion_deadline)
+    grace_seconds = body["metadata"].get("deletionGracePeriodSeconds") or 0
+    own_deadline = min(time.time() + grace_seconds, timestamp + CLOCK_MARGIN_SECONDS)
+    return replace(pod, deletion_deadline=own_deadline)

@@ -1,7 +1,7 @@
-"""The pod of one rank: rendered from the job, then overlaid with the user's template.
+"""Renders the pod of one rank from the job, and merges the user's template into it.
 
-All pods of an attempt are equal but for the rank label and the rank variables, since schedulers group pods by shape.
-No init container and no foreign image: what the gang needs to start is in the environment.
+All pods of an attempt differ only in the rank label and the rank variables, because schedulers group equal pods. There is
+no init container and no other image: everything that the ranks need to start is in the environment.
 """
 
 import hashlib
@@ -18,15 +18,15 @@ from ddpjob_operator.core.render.overlay import overlaid, overlaid_list
 from ddpjob_operator.core.render.service import common_labels, master_address, owner_reference
 from ddpjob_operator.core.security import HOME_DIR, TMP_DIR, container_security, has_own_home, pod_security
 
-#: Limit of /dev/shm for each process: data loader workers and NCCL share memory there. It is memory of the container
-#: only once it is written.
+#: Limit of /dev/shm for each process. Data loader workers and NCCL share memory there. It counts as memory of the
+#: container when it is written.
 SHM_BYTES_PER_PROCESS = 2**30
-#: How long a pod stays on a node that does not answer (Kubernetes' own default is 300): a gang waits for its slowest.
+#: How long a pod stays on a node that does not respond. The default of Kubernetes is 300 s, in which all ranks wait.
 LOST_NODE_TOLERATION_SECONDS = 30
 
-#: A variable's source, of the name of the pod's node.
+#: Source of a variable whose value is the name of the pod's node.
 NODE_OF_THE_POD = {"fieldRef": {"fieldPath": "spec.nodeName"}}
-#: Resources that CUDA shows as GPUs, MIG slices among them.
+#: Prefix of resources that are GPUs for CUDA, including MIG slices.
 CUDA_RESOURCES = "nvidia.com/"
 
 
@@ -36,13 +36,13 @@ def pod_name(job_name: str, attempt: int, rank: int) -> str:
 
 
 def spec_hash(spec: DDPJobSpec) -> str:
-    """What two specs share exactly if their pods are interchangeable."""
+    """A hash that is equal for two specs if and only if pods are rendered equally from them."""
     text = json.dumps(spec.shape(), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def default_image(observed: Observed) -> str:
-    """The image of a job that names none: the one it began with, which a newer operator does not change."""
+    """The image of a job that sets none: the one of its first pods, which a newer operator does not change."""
     status = observed.job.status
     # An operator of another release may have created pods a moment ago, before it could write the status.
     images = (pod.image for pod in observed.pods if pod.attempt == status.attempt and pod.image)
@@ -51,14 +51,14 @@ def default_image(observed: Observed) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodManifest:
-    """What the pod of one node rank is rendered from."""
+    """The data from which the pod of one node rank is rendered."""
 
     job: Job
     spec: DDPJobSpec
     image: str
     rank: int
     avoided: tuple[str, ...] = ()
-    """Nodes that the pod should keep away from."""
+    """Nodes that the pod avoids if there are others."""
 
     def render(self) -> Body:
         """The pod as JSON (0.1 to 0.2 ms)."""
@@ -68,7 +68,7 @@ class PodManifest:
         if self.avoided:
             body["spec"]["affinity"] = _away_from(self.avoided)
         body = overlaid(body, template)
-        # The identity of the pod is never the user's to change.
+        # The template cannot change the identity of the pod.
         name = pod_name(job.name, job.status.attempt, self.rank)
         body["metadata"] |= {"name": name, "namespace": job.namespace, "ownerReferences": [owner_reference(job)]}
         body["metadata"]["labels"] |= _labels(job, self.rank)
@@ -76,7 +76,7 @@ class PodManifest:
 
 
 def create_pod(job: Job, spec: DDPJobSpec, image: str, rank: int, avoided: Sequence[str] = ()) -> CreatePod:
-    """The action that creates the pod of this node rank in the job's current attempt, elsewhere than on these nodes."""
+    """The action that creates the pod of this node rank in the job's current attempt, preferably not on these nodes."""
     manifest = PodManifest(job=job, spec=spec, image=image, rank=rank, avoided=tuple(avoided))
     return CreatePod(name=pod_name(job.name, job.status.attempt, rank), manifest=manifest)
 
@@ -99,7 +99,7 @@ def _body(job: Job, spec: DDPJobSpec, image: str, rank: int) -> dict[str, Any]:
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            # The program is then not PID 1, whose default is to ignore SIGTERM, and orphans are reaped.
+            # So that the program is not PID 1, which ignores SIGTERM by default, and orphans are reaped.
             "shareProcessNamespace": True,
             "securityContext": pod_security(spec),
             "tolerations": [
@@ -159,8 +159,8 @@ def _command(spec: DDPJobSpec) -> list[str]:
     if spec.command is not None:
         return spec.command
     assert spec.trainer is not None, "the spec holds exactly one of trainer and command"
-    # The API server writes defaults into a stored spec, and the image of a job that an older release began stays that
-    # release's: its trainer would refuse the keys that have come since.
+    # The API server adds defaults to a stored spec, but a job that an older release started keeps the image of that
+    # release, whose trainer would refuse newer keys.
     config = spec.trainer.model_dump(by_alias=True, mode="json", exclude_unset=True, exclude_defaults=True)
     if spec.checkpoint and spec.checkpoint.every_steps:
         config["checkpointEverySteps"] = spec.checkpoint.every_steps
@@ -168,7 +168,7 @@ def _command(spec: DDPJobSpec) -> list[str]:
 
 
 def _environment(job: Job, spec: DDPJobSpec, rank: int) -> dict[str, str]:
-    """The process group's facts, for plain programs and for torchrun alike, and what a read-only root needs."""
+    """The variables of the process group for plain programs and for torchrun, and writable directories."""
     address, port = master_address(job.namespace, job.name), str(spec.master_port)
     processes, nodes = str(spec.processes), str(spec.nodes)
     environment = {
@@ -194,7 +194,7 @@ def _environment(job: Job, spec: DDPJobSpec, rank: int) -> dict[str, str]:
     }
     if has_own_home(spec):
         environment |= {contract.HOME: HOME_DIR, contract.USER: "ddpjob"}
-    if spec.processes == 1:  # with more, only a launcher knows which process is which
+    if spec.processes == 1:  # with more, only the launcher can number the processes
         environment |= {contract.LOCAL_RANK: "0", contract.LOCAL_WORLD_SIZE: "1"}
     if spec.checkpoint:
         environment[contract.DDPJOB_CHECKPOINT_DIR] = f"{contract.CHECKPOINT_DIR}/{job.namespace}/{job.name}"

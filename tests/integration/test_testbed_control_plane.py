@@ -101,6 +101,11 @@ def test_a_pod_on_a_kwok_node_does_what_its_annotations_say(
     assert (terminated["exitCode"], terminated["reason"], terminated["message"]) == (3, "Error", "ValueError: no")
     assert "waiting" in state(kubectl, namespace, "waits")
 
+    kubectl("patch", "pod/runs", "-n", namespace, "--patch", '{"spec": {"activeDeadlineSeconds": 1}}')
+    kubectl("wait", "--for=jsonpath={.status.reason}=DeadlineExceeded", "pod/runs", "-n", namespace, "--timeout=20s")
+    stopped = state(kubectl, namespace, "runs")
+    assert (stopped["phase"], stopped["terminated"]["exitCode"]) == ("Failed", 143)
+
 
 def test_a_kwok_node_gives_signs_of_life(control_plane: testbed.ControlPlane, kwok_nodes: list[str]) -> None:
     def holders() -> dict[str, str]:

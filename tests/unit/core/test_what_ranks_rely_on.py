@@ -1,0 +1,87 @@
+"""What a program may rely on in its pod and in the master Service, whatever else is configured."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from builders import NOW, job, observed, program
+from ddpjob_operator.api import names
+from ddpjob_operator.core.model import CreatePod, CreateService, Job
+from ddpjob_operator.core.plan import plan
+from ddpjob_operator.core.render.pods import pod_name
+from ddpjob_operator.core.render.service import service_name
+
+IMAGE = "users/train:1"
+
+
+def service(of: Job) -> dict[str, Any]:
+    made = plan(observed(of, service=None), NOW).actions[0]
+    assert isinstance(made, CreateService)
+    return dict(made.body)
+
+
+def pods(of: Job) -> list[dict[str, Any]]:
+    actions = plan(observed(of, trainer_image=IMAGE), NOW).actions
+    return [dict(action.body) for action in actions if isinstance(action, CreatePod)]
+
+
+def environment(body: dict[str, Any]) -> dict[str, str]:
+    main = body["spec"]["containers"][0]
+    return {variable["name"]: variable["value"] for variable in main["env"] if "value" in variable}
+
+
+def test_rank_0_has_a_name_before_it_is_ready() -> None:
+    of = program(nodes=3, masterPort=29600)
+    spec = service(of)["spec"]
+
+    assert (spec["clusterIP"], spec["publishNotReadyAddresses"]) == ("None", True)
+    assert spec["ports"][0]["port"] == 29600
+    for body in pods(of):
+        found = environment(body)
+        assert (found["MASTER_ADDR"], found["MASTER_PORT"]) == ("job-master.default.svc", "29600")
+
+
+def test_jobs_on_the_network_of_the_host_can_use_different_ports() -> None:
+    template = {"spec": {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}}
+
+    for body in pods(program(nodes=2, masterPort=29777, template=template)):
+        assert body["spec"]["hostNetwork"]
+        assert environment(body)["PET_MASTER_PORT"] == "29777"
+
+
+@pytest.mark.parametrize("of", [program(nodes=2, image=IMAGE), job(nodes=2)], ids=["own program", "trainer"])
+def test_a_pod_has_one_container_that_is_never_restarted_in_place(of: Job) -> None:
+    for body in pods(of):
+        (container,) = body["spec"]["containers"]
+        assert container["image"] == IMAGE
+        assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
+        assert "initContainers" not in body["spec"]
+        assert body["spec"]["restartPolicy"] == "Never"
+
+
+@pytest.mark.parametrize("processes", [1, 8])
+def test_shared_memory_grows_with_the_number_of_processes(processes: int) -> None:
+    (body,) = pods(job(command=["torchrun", "t.py"], processesPerNode=processes))
+    (name,) = (m["name"] for m in body["spec"]["containers"][0]["volumeMounts"] if m["mountPath"] == "/dev/shm")
+    (volume,) = (volume["emptyDir"] for volume in body["spec"]["volumes"] if volume["name"] == name)
+
+    assert (volume["medium"], int(volume["sizeLimit"])) == ("Memory", processes * 2**30)
+
+
+@pytest.mark.parametrize("attempt", [1, 7])
+def test_rank_0_is_pod_0_and_one_selector_finds_it_in_every_attempt(attempt: int) -> None:
+    first = program(nodes=3)
+    made = pods(replace(first, status=first.status.model_copy(update={"attempt": attempt})))
+    selector = {names.LABEL_JOB: "job", names.LABEL_RANK: "0"}
+
+    selected = [body["metadata"]["name"] for body in made if selector.items() <= body["metadata"]["labels"].items()]
+    assert [environment(body)["RANK"] for body in made] == ["0", "1", "2"]
+    assert selected == [f"job-{attempt}-0"]
+
+
+def test_names_of_pods_and_service_fit_the_limit_for_the_longest_name_of_a_job() -> None:
+    longest = "j" * names.MAX_JOB_NAME_LENGTH
+
+    assert len(pod_name(longest, 99_999, names.MAX_NODES - 1)) <= 63
+    assert len(service_name(longest)) <= 63

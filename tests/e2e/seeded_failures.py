@@ -48,6 +48,16 @@ if dist.get_rank() == 0:
     dist.all_reduce(torch.ones(1), group=impatient)
 time.sleep(3600)
 """
+#: The working directory of the trainer image is writable for user 65532, and /etc is not.
+WRITES_TO_A_DIRECTORY_OF_ROOT = """
+import os, time
+from pathlib import Path
+
+Path("snapshot.pt").touch()
+if os.environ["RANK"] == "1":
+    Path("/etc/snapshot.pt").touch()
+time.sleep(3600)
+"""
 #: A pod leaves a silent node after 5 s and gets 5 s to end.
 IMPATIENT = {
     "terminationGracePeriodSeconds": 5,
@@ -191,6 +201,16 @@ FAILURES = (
         rank=0,
         words=["exit code 1 ", "ValueError: label 12 is out of range for 10 classes"],
         within_seconds=180,
+        leads_to="Failed",
+    ),
+    SeededFailure(
+        name="denied-write",
+        program=WRITES_TO_A_DIRECTORY_OF_ROOT,
+        spec={"restart": NO_RESTART},
+        reason="ProgramError",
+        rank=1,
+        words=[r"Permission denied: '/etc/snapshot.pt' \(hint: the container runs as uid 65532 with a writable root"],
+        within_seconds=60,
         leads_to="Failed",
     ),
     SeededFailure(

@@ -7,3 +7,7 @@ class ConfigError(ValueError):
 
 class PeersMissingError(RuntimeError):
     """Other ranks did not appear in time."""
+
+
+class ShortageError(RuntimeError):
+    """A volume is full, or the like: an administrator can fix it while the job waits, and a later attempt can succeed."""

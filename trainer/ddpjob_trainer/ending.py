@@ -7,7 +7,7 @@ import traceback
 from typing import NoReturn
 
 from ddpjob_ranks import contract, distributed, termination
-from ddpjob_ranks.errors import ConfigError
+from ddpjob_ranks.errors import ConfigError, ShortageError
 from ddpjob_ranks.launch.identity import Worker
 from ddpjob_ranks.watch import evidence, limiter
 from ddpjob_ranks.watch.watchdog import Watchdog
@@ -68,8 +68,11 @@ def fail(error: BaseException, worker: Worker, watchdog: Watchdog, training: Tra
     """
     echo = distributed.is_peer_loss(error)
     code, text = contract.EXIT_PROGRAM_ERROR, termination.of_exception(error, rank=worker.rank, echo=echo)
-    if isinstance(error, ConfigError | Fenced):
-        code = contract.EXIT_BAD_CONFIG if isinstance(error, ConfigError) else contract.EXIT_FENCED
+    if isinstance(error, ConfigError | Fenced | ShortageError):
+        if isinstance(error, ConfigError):
+            code = contract.EXIT_BAD_CONFIG
+        elif isinstance(error, Fenced):
+            code = contract.EXIT_FENCED
         text = f"rank {worker.rank}\n{error}"
         print(error, file=sys.stderr)
     else:

@@ -123,6 +123,15 @@ def test_the_trainers_codes_mean_something_for_the_trainer_alone(code, of_traine
         assert plan(broken(of, ended(of, 0, code=code, message="rank 0\nno")), NOW).status.failure.reason == reason
 
 
+def test_a_shortage_that_the_trainer_finds_before_training_is_restarted_and_counted() -> None:
+    of = job(nodes=1)
+    message = "rank 0\npreflight: rank 0 (pod job-1-0 on node n): /checkpoints has 0 MiB free for checkpoints"
+    status = plan(broken(of, ended(of, 0, code=contract.EXIT_PROGRAM_ERROR, message=message)), NOW).status
+
+    assert (status.attempt, status.restarts.counted) == (2, 1)
+    assert "/checkpoints has 0 MiB free" in (status.message or "")
+
+
 def test_a_signal_is_named() -> None:
     of = program(nodes=1, restart={"maxRestarts": 0})
     status = plan(broken(of, ended(of, 0, code=137)), NOW).status

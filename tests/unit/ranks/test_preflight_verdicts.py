@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch._C._distributed_c10d import HashStore
 
+from ddpjob_ranks.errors import ShortageError
 from ddpjob_ranks.launch import preflight
 from ddpjob_ranks.launch.preflight import Facts, RefusedError, judge, place
 from workers import worker
@@ -47,10 +48,6 @@ def test_ranks_that_agree_may_train():
             "epochs differs: rank 1 (host h1) has 5, rank 0 has 3; start every rank with the same configuration",
         ),
         (
-            [{}, {"problems": ["/checkpoints has 3 MiB free"]}],
-            "rank 1 (host h1): /checkpoints has 3 MiB free",
-        ),
-        (
             [{"gpu": "GPU-1"}, {"gpu": "GPU-2"}, {"gpu": "GPU-1"}],
             "rank 0 (host h0), rank 2 (host h2) share the GPU GPU-1; start one process per GPU",
         ),
@@ -76,6 +73,8 @@ def check_all(monkeypatch, everyone, workers):
             outcomes[index] = "trains"
         except RefusedError as error:
             outcomes[index] = str(error)
+        except ShortageError as error:
+            outcomes[index] = f"shortage: {error}"
 
     threads = [threading.Thread(target=run, args=item) for item in enumerate(workers)]
     for thread in threads:
@@ -102,6 +101,15 @@ def test_a_rank_that_dies_before_the_verdict_does_not_take_it_away(monkeypatch):
         preflight.check(store, worker(0, 2), THREE_EPOCHS, torch.device("cpu"))
 
 
+def test_a_full_volume_is_a_shortage_and_no_mistake_of_the_configuration(monkeypatch):
+    """It once ended a job for good (exit code 2) after hours of training with complete checkpoints."""
+    workers, full = [worker(rank, 2) for rank in range(2)], {"shortages": ["/checkpoints has 3 MiB free"]}
+    outcomes = check_all(monkeypatch, gang_of(full, {}), workers)
+    assert outcomes == ["shortage: preflight: rank 0 (host h0): /checkpoints has 3 MiB free"] * 2
+    mistaken = check_all(monkeypatch, gang_of(full, {"same": {"code": "bbb"}}), workers)
+    assert all("code differs" in outcome for outcome in mistaken)
+
+
 def test_two_processes_of_one_rank_are_told(monkeypatch):
     verdicts = check_all(monkeypatch, gang_of({}, {}, {}), [worker(0, 3), worker(1, 3), worker(1, 3)])
     assert verdicts == ["preflight: rank 1 is there twice, once on host h1; give each its own RANK"] * 3
@@ -114,7 +122,7 @@ def test_what_a_rank_says_of_itself(monkeypatch, tmp_path):
     assert facts.same["torch"] == torch.__version__
     assert facts.same["numpy"] == importlib.metadata.version("numpy")
     assert facts.same["epochs"] == "3"
-    assert facts.problems == [f"{tmp_path}/not/yet/made has 1 MiB free for checkpoints; make room there"]
+    assert facts.shortages == [f"{tmp_path}/not/yet/made has 1 MiB free for checkpoints; free some space there"]
 
 
 def test_a_checkpoint_folder_on_some_ranks_only_is_told(monkeypatch, tmp_path):

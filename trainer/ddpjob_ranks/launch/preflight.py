@@ -22,7 +22,7 @@ import torch
 from torch._C._distributed_c10d import Store
 
 from ddpjob_ranks import contract
-from ddpjob_ranks.errors import ConfigError, PeersMissingError
+from ddpjob_ranks.errors import ConfigError, PeersMissingError, ShortageError
 from ddpjob_ranks.launch.identity import Worker
 from ddpjob_ranks.launch.meeting import gathering, wait_until
 
@@ -66,7 +66,7 @@ class Facts:
         place: Pod, node or host, in words.
         gpu: Unique id of its GPU, empty on a CPU.
         same: What must be the same on all ranks, by name.
-        problems: What keeps this rank from training.
+        shortages: What keeps this rank from training until an administrator has fixed it.
         remarks: What does not, and should be known.
     """
 
@@ -74,7 +74,7 @@ class Facts:
     place: str
     same: Mapping[str, str]
     gpu: str = ""
-    problems: Sequence[str] = ()
+    shortages: Sequence[str] = ()
     remarks: Sequence[str] = ()
 
 
@@ -83,13 +83,13 @@ def check(store: Store, worker: Worker, same: Mapping[str, str], device: torch.d
 
     Raises:
         RefusedError: they are not; the text says who differs in what, and what to do.
+        ShortageError: they will be once somebody has done what the text says.
         PeersMissingError: some did not come in time.
     """
     facts = facts_of(worker, same, device)
     if store.add(f"{_key(worker.rank)}/number", 1) > 1:
-        store.set(
-            VERDICT, f"preflight: rank {worker.rank} is there twice, once on {facts.place}; give each its own RANK"
-        )
+        twice = f"preflight: rank {worker.rank} is there twice, once on {facts.place}; give each its own RANK"
+        store.set(VERDICT, json.dumps([twice, ""]))
     store.set(_key(worker.rank), json.dumps(asdict(facts)))
     if worker.rank == 0:
         _await_ranks(store, worker)
@@ -97,21 +97,27 @@ def check(store: Store, worker: Worker, same: Mapping[str, str], device: torch.d
             everyone = [Facts(**json.loads(store.get(_key(rank)))) for rank in range(worker.world_size)]
             for remark in _remarks(everyone):
                 print(f"preflight: {remark}", flush=True)
-            store.set(VERDICT, judge(everyone))
+            store.set(VERDICT, json.dumps([judge(everyone), shortages_of(everyone)]))
     else:
         _wait(lambda: None if store.check([VERDICT]) else "rank 0 waits for other ranks", worker.rank, gathering())
-    if verdict := store.get(VERDICT).decode():
+    refused, short = json.loads(store.get(VERDICT))
+    if refused or short:
         store.add(READ, 1)
         if worker.rank == 0:
             with suppress(PeersMissingError):  # one that has died meanwhile is not the cause
                 _wait(lambda: None if store.add(READ, 0) >= worker.world_size else "others to read it", 0, PARTING)
-        raise RefusedError(verdict)
+        raise RefusedError(refused) if refused else ShortageError(short)
+
+
+def shortages_of(everyone: Sequence[Facts]) -> str:
+    """What keeps these ranks from training until somebody has fixed it, a line each; empty where nothing does."""
+    lines = [f"rank {facts.rank} ({facts.place}): {shortage}" for facts in everyone for shortage in facts.shortages]
+    return "\n".join(f"preflight: {line}" for line in lines[:MAX_LINES])
 
 
 def judge(everyone: Sequence[Facts]) -> str:
     """What keeps these ranks from training together, at most a few lines; empty where nothing does."""
-    lines = [f"rank {facts.rank} ({facts.place}): {problem}" for facts in everyone for problem in facts.problems]
-    lines += [line for name in everyone[0].same if (line := _disagreement(name, everyone))]
+    lines = [line for name in everyone[0].same if (line := _disagreement(name, everyone))]
     shared = Counter(facts.gpu for facts in everyone if facts.gpu)
     lines += [
         f"{_ranks([facts for facts in everyone if facts.gpu == gpu])} share the GPU {gpu}; start one process per GPU"
@@ -124,7 +130,7 @@ def judge(everyone: Sequence[Facts]) -> str:
 def facts_of(worker: Worker, same: Mapping[str, str], device: torch.device) -> Facts:
     """What this rank has to say of itself."""
     gpu, nccl = "", "none"
-    problems: list[str] = []
+    shortages: list[str] = []
     remarks: list[str] = []
     if device.type == "cuda":
         gpu = str(torch.cuda.get_device_properties(device).uuid)
@@ -135,8 +141,8 @@ def facts_of(worker: Worker, same: Mapping[str, str], device: torch.device) -> F
         remarks.append(f"{SHM} has {_mib(shm)} free; NCCL and loaders may need more (docker run --shm-size)")
     folder = os.environ.get(contract.DDPJOB_CHECKPOINT_DIR, "")
     if worker.rank == 0 and folder and (space := _free(folder)) < LITTLE_SPACE_BYTES:
-        told = f"{folder} has {_mib(space)} free for checkpoints; make room there"
-        (problems if space < NO_SPACE_BYTES else remarks).append(told)
+        found = f"{folder} has {_mib(space)} free for checkpoints; free some space there"
+        (shortages if space < NO_SPACE_BYTES else remarks).append(found)
     job = [os.environ.get(name, "") for name in (contract.DDPJOB_UID, contract.DDPJOB_ATTEMPT, "SLURM_JOB_ID")]
     return Facts(
         rank=worker.rank,
@@ -152,7 +158,7 @@ def facts_of(worker: Worker, same: Mapping[str, str], device: torch.device) -> F
             **{library: _version(library) for library in LIBRARIES},
             "CUDA and NCCL": nccl,
         },
-        problems=problems,
+        shortages=shortages,
         remarks=remarks,
     )
 

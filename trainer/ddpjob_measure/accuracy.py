@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
-from typing import get_args
 
 import torch
 
@@ -18,7 +17,8 @@ from ddpjob_measure.series import Series
 from ddpjob_measure.surroundings import surroundings
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
-from ddpjob_trainer import config, recipes
+from ddpjob_recipes import BUILT_IN
+from ddpjob_trainer import recipes
 
 #: One training at most.
 DEADLINE_SECONDS = 24 * 3600.0
@@ -60,7 +60,7 @@ class Outcome:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("--recipe", choices=get_args(config.Recipe), default="digits")
+    parser.add_argument("--recipe", choices=BUILT_IN, default="digits")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="one training each (default: 0 1 2)")
     parser.add_argument(
         "--ranks", type=positive, default=max(1, torch.cuda.device_count()), help="default: the GPUs, or 1"

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import get_args
 
 import torch
 
@@ -15,6 +14,7 @@ from ddpjob_measure.series import Series
 from ddpjob_measure.surroundings import surroundings
 from ddpjob_measure.task import Figures, Task
 from ddpjob_ranks.errors import ConfigError
+from ddpjob_recipes import BUILT_IN
 from ddpjob_trainer import config, recipes
 
 #: The recipes that the plain script can train, since their images come from a folder and are of CIFAR-10's size.
@@ -43,13 +43,13 @@ class Contender:
     """One row: a program on a recipe in a profile."""
 
     name: str
-    recipe: config.Recipe
+    recipe: str
     task: Task
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("--recipes", nargs="+", choices=get_args(config.Recipe), default=["digits", "resnet18-cifar10"])
+    parser.add_argument("--recipes", nargs="+", choices=BUILT_IN, default=["digits", "resnet18-cifar10"])
     parser.add_argument("--ranks", nargs="+", type=positive, default=[1, 2], help="numbers of processes (default: 1 2)")
     parser.add_argument("--profiles", nargs="+", default=["fast", "exact"], help="profiles of the trainer")
     parser.add_argument("--batch", type=positive, help="global batch (default: 64 on CPUs, the recipe's own on GPUs)")
@@ -93,7 +93,8 @@ def run(given: argparse.Namespace) -> int:
 
 def num_samples(task: Task) -> int:
     """Of all its steps."""
-    return (task.warmup_steps + task.windows * task.steps + 1) * config.parse_config(task.config).global_batch_size
+    batch_size = recipes.resolve(config.parse_config(task.config)).global_batch_size
+    return (task.warmup_steps + task.windows * task.steps + 1) * batch_size
 
 
 def contenders(given: argparse.Namespace) -> Iterator[Contender]:

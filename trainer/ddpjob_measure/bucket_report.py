@@ -1,18 +1,18 @@
 """`buckets`: DDP's bucket plan for a recipe, and how much of the all-reduce hides behind backward."""
 
 import argparse
-from typing import Any, get_args
+from typing import Any
 
 from ddpjob_measure import images, processes, record
 from ddpjob_measure.options import positive
 from ddpjob_measure.surroundings import headline, surroundings
 from ddpjob_measure.task import Figures, Task
-from ddpjob_trainer import config
+from ddpjob_recipes import BUILT_IN
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("--recipe", choices=get_args(config.Recipe), default="resnet18-cifar10")
+    parser.add_argument("--recipe", choices=BUILT_IN, default="resnet18-cifar10")
     parser.add_argument("--ranks", type=positive, default=2, help="number of processes (default: 2)")
     parser.add_argument("--batch", type=positive, default=32, help="global batch (default: 32)")
     parser.add_argument("--steps", type=positive, default=6, help="observed steps (default: 6)")

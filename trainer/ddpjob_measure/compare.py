@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 
 import torch
 
@@ -11,7 +11,7 @@ from ddpjob_measure.options import positive
 from ddpjob_measure.surroundings import headline, surroundings
 from ddpjob_measure.task import Figures, Task
 from ddpjob_ranks.errors import ConfigError
-from ddpjob_trainer import config
+from ddpjob_recipes import BUILT_IN
 
 SUBJECTS = ("data-parallel", "ddp-options", "sync-batch-norm")
 #: Of DDP: keys of the trainer's configuration, and what the trainer leaves as it is or sets for good (`parallel`).
@@ -30,9 +30,7 @@ DDP_OPTIONS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, bool]]] = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     parser.add_argument("subject", choices=SUBJECTS)
-    parser.add_argument(
-        "--recipe", choices=get_args(config.Recipe), help="default: digits; resnet18-cifar10 for DDP's options"
-    )
+    parser.add_argument("--recipe", choices=BUILT_IN, help="default: digits; resnet18-cifar10 for DDP's options")
     parser.add_argument(
         "--ranks", type=positive, default=torch.cuda.device_count() or 2, help="default: the GPUs, or 2"
     )

@@ -19,10 +19,10 @@ from ddpjob_ranks.distributed import Gang
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch import identity
 from ddpjob_trainer import recipes, worker
-from ddpjob_trainer.config import TrainerConfig, parse_config
+from ddpjob_trainer.config import ResolvedConfig, parse_config
 from ddpjob_trainer.data import Batch
 from ddpjob_trainer.loop import Batches, is_due
-from ddpjob_trainer.numerics import garbage_collector_at_rest
+from ddpjob_trainer.numerics import garbage_collector_paused
 from ddpjob_trainer.parallel import replicate
 from ddpjob_trainer.report import Reporter
 from ddpjob_trainer.sampling import Sampling, share
@@ -60,7 +60,7 @@ def _measure(task: Task, place: identity.Worker, gang: Gang) -> Figures:
             gang,
             num_steps=task.warmup_steps + task.steps,
         )
-    resting = garbage_collector_at_rest() if task.program != "plain" else nullcontext()  # as the trainer's loop has it
+    resting = garbage_collector_paused() if task.program != "plain" else nullcontext()  # as the trainer's loop has it
     with resting:
         seconds_by_window, parts_by_window = _time_windows(task, measured, gang)
     parts_by_rank = gang.all_gather(parts_by_window)
@@ -124,9 +124,9 @@ class _Begun:
 
 def _trainer(task: Task, place: identity.Worker, gang: Gang) -> Measured:
     """The trainer itself: its own set-up and loop, without checkpoints and evaluations."""
-    config = parse_config(task.config)
     os.environ.pop(contract.DDPJOB_CHECKPOINT_DIR, None)
-    training = worker.set_up(config, place, gang, Reporter(enabled=False))
+    training = worker.set_up(parse_config(task.config), place, gang, Reporter(enabled=False))
+    config = training.config
     num_full_steps = len(training.data.train) // config.global_batch_size
     if num_full_steps == 0:
         raise ConfigError(
@@ -154,7 +154,7 @@ def _plain(task: Task, _: identity.Worker, gang: Gang) -> Measured:
     """The plain DDP script on the network, the images and the batch size of the recipe."""
     from ddpjob_measure.plain_ddp import PlainTraining  # torchvision takes seconds to load
 
-    config = parse_config(task.config)
+    config = recipes.resolve(parse_config(task.config))
     plain = PlainTraining(
         _network(config),
         _data_dir() / "train",
@@ -181,9 +181,9 @@ def _wrapped(task: Task, _: identity.Worker, gang: Gang) -> Measured:
 
     DataParallel is one process that uses all GPUs it sees, or just the network if it sees none.
     """
-    config = parse_config(task.config)
+    config = recipes.resolve(parse_config(task.config))
     torch.manual_seed(config.seed)
-    data = recipes.find(config.recipe).load(_data_dir()).to(gang.device)
+    data = recipes.find(config.recipe).load(_data_dir(), config).to(gang.device)
     network = recipes.find(config.recipe).model(data.num_classes).to(gang.device)
     if task.options["wrapper"] == "data-parallel":
         model: nn.Module = nn.DataParallel(network)
@@ -202,7 +202,7 @@ def _wrapped(task: Task, _: identity.Worker, gang: Gang) -> Measured:
     return Measured(replica=model, optimizer=optimizer, take_step=take_step, global_batch_size=config.global_batch_size)
 
 
-def _network(config: TrainerConfig) -> nn.Module:
+def _network(config: ResolvedConfig) -> nn.Module:
     torch.manual_seed(config.seed)
     return recipes.find(config.recipe).model(10)
 

@@ -5,14 +5,13 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import get_args
 
 from ddpjob_measure import images, jobs, options, plot, processes, record
 from ddpjob_measure.options import positive
 from ddpjob_measure.series import Series
 from ddpjob_measure.surroundings import surroundings
 from ddpjob_measure.task import Figures, Task
-from ddpjob_trainer import config
+from ddpjob_recipes import BUILT_IN
 
 #: Gives the figures of a task on so many ranks.
 Runner = Callable[[Task, int], Figures]
@@ -30,7 +29,7 @@ class Point:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("--recipe", choices=get_args(config.Recipe), default="digits")
+    parser.add_argument("--recipe", choices=BUILT_IN, default="digits")
     parser.add_argument("--processes", nargs="+", type=positive, default=[1, 2, 3, 4, 6, 8], metavar="N")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--batch", type=positive, default=512, help="global batch of strong scaling (default: 512)")

@@ -1,6 +1,6 @@
 """Where encoded images come from: an image folder, or one packed file (see `pack`).
 
-A folder holds `train/<class>/<any>.jpg` and `test/<class>/<any>.jpg` (PNG too; `val` may stand for `test`). Classes are
+A folder holds `train/<class>/<any>.jpg` and `test/<class>/<any>.jpg` (or PNG; or `val` instead of `test`). Classes are
 numbered in the order of their names, samples ordered by class, then by file name. Nothing is decoded here.
 """
 
@@ -23,7 +23,7 @@ class EncodedImages(Protocol):
         """The class of each sample."""
 
     def name(self, sample: int) -> str:
-        """What to call the sample in a message."""
+        """How messages name the sample."""
 
     def read(self, sample: int) -> bytes:
         """The content of the sample's image file."""

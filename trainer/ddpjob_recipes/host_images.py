@@ -1,10 +1,10 @@
 # ruff: noqa: N802, N803, N806, N815 - tensors carry their shape in their name
-"""Images that do not fit on the device: decoded by the CPU when a step wants them, ahead of it (see `FeedAhead`).
+"""Images that do not fit on the device: the CPU decodes them for each step, ahead of it (see `FeedAhead`).
 
 Threads, not processes: Pillow decodes and resizes outside the GIL, and a thread needs no /dev/shm, no copy between
 processes, and gets no SIGTERM of its own. An image becomes its crop in one pass: JPEG is decoded at the smallest of its
-scales that is large enough (1/2, 1/4, 1/8), then cropped and resized at once, with antialiasing. Bytes travel to the
-device, from pinned memory, and are normalised there.
+scales that is large enough (1/2, 1/4, 1/8), then cropped and resized at once, with antialiasing. The bytes are copied to
+the device from pinned memory and are normalised there.
 """
 
 import math
@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from io import BytesIO
+from functools import partial
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ddpjob_ranks.cpus import cpus_of_this_rank
-from ddpjob_ranks.errors import ConfigError
+from ddpjob_recipes.decoding import Decoder
 from ddpjob_recipes.folder import EncodedImages
 from ddpjob_trainer import randomness
 from ddpjob_trainer.data import Labelled, Preparation, fingerprint_of, probed
@@ -39,7 +39,7 @@ CPU = torch.device("cpu")
 
 #: Left, upper, right and lower edge in pixels, as Pillow counts them.
 Box = tuple[float, float, float, float]
-#: The part of an image of that width and height to be seen, and whether mirrored.
+#: Which part of an image of that width and height to show, and whether mirrored.
 View = Callable[[int, int], tuple[Box, bool]]
 
 
@@ -50,6 +50,7 @@ class HostImages:
     encoded: EncodedImages
     normalisation: Preparation
     size: int
+    decoder: Decoder = field(default_factory=Decoder)
     target: torch.device = CPU
     threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(cpus_of_this_rank(os.environ), thread_name_prefix="decode")
@@ -69,50 +70,59 @@ class HostImages:
 
     def augmented(self, ids_B: torch.Tensor, *, seed: int, epoch: int) -> Labelled:
         """A random crop of each image, mirrored in half of the cases, by (seed, epoch, sample id)."""
-        return self._finish(self._start(ids_B.tolist(), random_views(ids_B, seed=seed, epoch=epoch)))
+        return self._finish(
+            self._start(self._decode_or_next_into, ids_B.tolist(), random_views(ids_B, seed=seed, epoch=epoch))
+        )
 
     def batches(self, part: slice, size: int) -> Iterator[Labelled]:
-        """The middle of each image, in order."""
+        """The middle of each image that can be decoded, in order."""
         pending: deque[_Pending] = deque()
         for start in range(part.start, part.stop, size):
             samples = list(range(start, min(start + size, part.stop)))
-            pending.append(self._start(samples, [central_view] * len(samples)))
+            pending.append(self._start(self._decode_into, samples, [central_view] * len(samples)))
             if len(pending) > BATCHES_AHEAD:
                 yield self._finish(pending.popleft())
-        while pending:
-            yield self._finish(pending.popleft())
+        yield from map(self._finish, pending)
 
     def fingerprint(self) -> str:
-        """Of all labels, and some images as they are stored: decoded ones differ in the last bit between processors."""
+        """Of all labels, and of some images as they are stored: decoded ones may differ between processors."""
         return fingerprint_of(self.encoded.labels, self.threads.map(self.encoded.read, probed(len(self))))
 
-    def _start(self, samples: list[int], views: list[View]) -> "_Pending":
+    def _start(self, decode: "_DecodeInto", samples: list[int], views: list[View]) -> "_Pending":
         """Have the samples decoded, into one buffer."""
         pinned = self.target.type == "cuda"
         images_BHWC = torch.empty((len(samples), self.size, self.size, 3), dtype=torch.uint8, pin_memory=pinned)
-        labels_B = torch.tensor([self.encoded.labels[sample] for sample in samples], pin_memory=pinned)
         rows = zip(samples, views, images_BHWC.numpy(), strict=True)
-        decoding = [self.threads.submit(self._decode_into, *row) for row in rows]
-        return _Pending(images_BHWC=images_BHWC, labels_B=labels_B, decoding=decoding)
+        return _Pending(images_BHWC=images_BHWC, decoding=[self.threads.submit(decode, *row) for row in rows])
 
     def _finish(self, pending: "_Pending") -> Labelled:
-        """Wait for the samples and hand them to the device."""
-        for future in pending.decoding:
-            future.result()
-        images_BCHW = pending.images_BHWC.permute(0, 3, 1, 2).to(self.target, non_blocking=True)
-        return self.normalisation.normalise(images_BCHW), pending.labels_B.to(self.target, non_blocking=True)
+        """Wait for the samples and hand those that were decoded to the device."""
+        images_BHWC, samples = pending.images_BHWC, [future.result() for future in pending.decoding]
+        found = [sample for sample in samples if sample is not None]
+        if len(found) < len(samples):
+            images_BHWC = images_BHWC[[sample is not None for sample in samples]]
+        labels = [self.encoded.labels[sample] for sample in found]
+        labels_B = torch.tensor(labels, dtype=torch.int64, pin_memory=self.target.type == "cuda")
+        images_BCHW = images_BHWC.permute(0, 3, 1, 2).to(self.target, non_blocking=True)
+        return self.normalisation.normalise(images_BCHW), labels_B.to(self.target, non_blocking=True)
 
-    def _decode_into(self, sample: int, view: View, pixels_HWC: NDArray[np.uint8]) -> None:
-        encoded = self.encoded.read(sample)  # an OSError of storage ends the attempt, not the job: it may be back later
-        try:
-            with Image.open(BytesIO(encoded)) as image:
-                box, mirrored = view(*image.size)
-                seen = _resized(image, box, self.size)
-        except (OSError, ValueError) as error:  # Pillow's errors of format are OSErrors
-            raise ConfigError(f"data: {self.encoded.name(sample)} cannot be decoded: {error}") from error
-        if mirrored:
-            seen = seen.transpose(Image.Transpose.FLIP_LEFT_RIGHT)  # numpy's way takes four times as long
-        pixels_HWC[:] = np.asarray(seen)
+    def _decode_into(self, sample: int, view: View, pixels_HWC: NDArray[np.uint8]) -> int | None:
+        """Show the sample in the buffer; returns it, or None if it cannot be decoded."""
+        image = self.decoder.decode(self.encoded, sample, partial(_seen, view=view, size=self.size))
+        if image is None:
+            return None
+        pixels_HWC[:] = np.asarray(image)
+        return sample
+
+    def _decode_or_next_into(self, sample: int, view: View, pixels_HWC: NDArray[np.uint8]) -> int:
+        """Show the sample, or the next one that can be decoded, in the buffer; returns which one."""
+        found, image = self.decoder.decode_or_next(self.encoded, sample, partial(_seen, view=view, size=self.size))
+        pixels_HWC[:] = np.asarray(image)
+        return found
+
+
+#: Decodes a sample, seen in this way, into the buffer; gives the sample that is there.
+_DecodeInto = Callable[[int, View, NDArray[np.uint8]], int | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +130,14 @@ class _Pending:
     """A batch whose images are being decoded into its buffer."""
 
     images_BHWC: torch.Tensor
-    labels_B: torch.Tensor
-    decoding: list[Future[None]]
+    decoding: list[Future[int | None]]
+
+
+def _seen(image: Image.Image, *, view: View, size: int) -> Image.Image:
+    """The view of the image as a square."""
+    box, mirrored = view(*image.size)
+    seen = _resized(image, box, size)
+    return seen.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if mirrored else seen  # numpy takes four times as long
 
 
 def _resized(image: Image.Image, box: Box, size: int) -> Image.Image:
@@ -151,7 +167,7 @@ def random_views(ids_B: torch.Tensor, *, seed: int, epoch: int) -> list[View]:
 
 
 def random_box(width: int, height: int, uniforms: list[float]) -> Box:
-    """A box of random area, shape and place: the first of the tries that lies within the image, else its middle.
+    """A box of random area, shape and position: the first of the tries that is within the image, else its middle.
 
     Args:
         width: Of the image, in pixels.

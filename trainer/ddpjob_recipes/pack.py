@@ -43,14 +43,15 @@ class PackedImages:
     """
 
     path: Path
+    split: str
     file: IO[bytes]
     labels: Sequence[int]
     #: Where each image begins in the file; one more than there are samples.
     offsets: NDArray[np.int64]
 
     def name(self, sample: int) -> str:
-        """The file and the place in it."""
-        return f"{self.path} (bytes {self.offsets[sample]} to {self.offsets[sample + 1]})"
+        """The file, and which image of it."""
+        return f"{self.path}: {self.split} image {sample} (bytes {self.offsets[sample]} to {self.offsets[sample + 1]})"
 
     def read(self, sample: int) -> bytes:
         """The image's own bytes.
@@ -97,12 +98,14 @@ def open_packed(path: Path) -> Splits:
         )
     num_train = header["train"]
 
-    def split(part: slice) -> PackedImages:
+    def images(split: str, part: slice) -> PackedImages:
         ends = offsets[part.start : part.stop + 1]
-        return PackedImages(path=path, file=file, labels=labels_N[part].tolist(), offsets=ends)
+        return PackedImages(path=path, split=split, file=file, labels=labels_N[part].tolist(), offsets=ends)
 
     return Splits(
-        train=split(slice(0, num_train)), test=split(slice(num_train, len(labels_N))), classes=header["classes"]
+        train=images("training", slice(0, num_train)),
+        test=images("held-out", slice(num_train, len(labels_N))),
+        classes=header["classes"],
     )
 
 

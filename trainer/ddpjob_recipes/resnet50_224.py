@@ -1,10 +1,11 @@
 # ruff: noqa: N806 - tensors carry their shape in their name
 """Recipes `resnet50-224` and `resnet50-224-synthetic`: ResNet-50 at 224 pixels, as for ImageNet.
 
-The first takes an image folder or packed file of any size from the disk; the second has random images on the device, to
-measure all but the data.
+The first reads an image folder or packed file of any size; the second has random images on the device, to measure
+everything but the data.
 """
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,9 +13,12 @@ import torch
 from torch import nn
 from torchvision.models import resnet50
 
+from ddpjob_recipes.decoding import Decoder
 from ddpjob_recipes.host_images import HostImages
 from ddpjob_recipes.pack import open_images
+from ddpjob_trainer.config import Defaults, ResolvedConfig
 from ddpjob_trainer.data import DataSet, Preparation, Split
+from ddpjob_trainer.losses import cross_entropy
 from ddpjob_trainer.recipes import Recipe
 
 SIZE = 224
@@ -23,10 +27,11 @@ IMAGENET = Preparation(mean=(123.675, 116.28, 103.53), std=(58.395, 57.12, 57.37
 SYNTHETIC_TRAIN, SYNTHETIC_TEST, SYNTHETIC_CLASSES = 2048, 256, 1000
 
 
-def load(path: Path) -> DataSet:
+def load(path: Path, config: ResolvedConfig) -> DataSet:
     """Both splits, decoded as they are used. Raises ConfigError where the path is not laid out as expected."""
     splits = open_images(path)
-    host_images = partial(HostImages, normalisation=IMAGENET, size=SIZE)
+    decoder = Decoder(max_unreadable=config.max_unreadable_images)
+    host_images = partial(HostImages, normalisation=IMAGENET, size=SIZE, decoder=decoder)
     return DataSet(
         train=host_images(encoded=splits.train),
         test=host_images(encoded=splits.test),
@@ -35,8 +40,8 @@ def load(path: Path) -> DataSet:
     )
 
 
-def load_synthetic(_: Path) -> DataSet:
-    """Random pixels and labels: the same ones each time."""
+def load_synthetic(_: Path, __: ResolvedConfig) -> DataSet:
+    """Random pixels and labels, the same each time."""
     generator = torch.Generator().manual_seed(0)
 
     def split(num_samples: int) -> Split:
@@ -53,7 +58,11 @@ def model(num_classes: int) -> nn.Module:
     return network
 
 
-RECIPES = {
-    "resnet50-224": Recipe(load=load, model=model, label_smoothing=0.1),
-    "resnet50-224-synthetic": Recipe(load=load_synthetic, model=model, label_smoothing=0.1),
-}
+#: Goyal et al. 2017 (arXiv 1706.02677), section 5.1.
+DEFAULTS = Defaults(
+    epochs=90, global_batch_size=256, learning_rate=0.1, warmup_epochs=5, weight_decay=1e-4, momentum=0.9
+)
+resnet50_224 = Recipe(defaults=DEFAULTS, load=load, model=model, losses=partial(cross_entropy, label_smoothing=0.1))
+resnet50_224_synthetic = replace(
+    resnet50_224, defaults=replace(DEFAULTS, epochs=10, warmup_epochs=0), load=load_synthetic
+)

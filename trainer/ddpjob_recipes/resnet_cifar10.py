@@ -10,6 +10,7 @@ from torch import nn
 from torchvision.models import resnet18, resnet50
 
 from ddpjob_recipes.decoded import load
+from ddpjob_trainer.config import Defaults
 from ddpjob_trainer.data import Preparation
 from ddpjob_trainer.recipes import Recipe
 
@@ -26,7 +27,9 @@ def model(resnet: Callable[..., nn.Module], num_classes: int) -> nn.Module:
     return network
 
 
-RECIPES = {
-    "resnet18-cifar10": Recipe(load=partial(load, preparation=CIFAR10), model=partial(model, resnet18)),
-    "resnet50-cifar10": Recipe(load=partial(load, preparation=CIFAR10), model=partial(model, resnet50)),
-}
+#: The usual learning rate of 0.1 for 128 samples.
+DEFAULTS = Defaults(
+    epochs=30, global_batch_size=512, learning_rate=0.4, warmup_epochs=3, weight_decay=5e-4, momentum=0.9
+)
+resnet18_cifar10 = Recipe(defaults=DEFAULTS, load=partial(load, preparation=CIFAR10), model=partial(model, resnet18))
+resnet50_cifar10 = Recipe(defaults=DEFAULTS, load=partial(load, preparation=CIFAR10), model=partial(model, resnet50))

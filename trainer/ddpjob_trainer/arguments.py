@@ -1,4 +1,4 @@
-"""The command line: where the configuration comes from, and how to find the other ranks where no launcher says it."""
+"""The command line: the configuration, and the address of the other ranks if no launcher gives it."""
 
 import argparse
 import json
@@ -12,6 +12,7 @@ import yaml
 
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
+from ddpjob_trainer import recipe_names
 from ddpjob_trainer.config import TrainerConfig, parse_config
 
 #: Short options of common DDP scripts, and the configuration key that each of them sets.
@@ -60,13 +61,15 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
         except yaml.YAMLError as error:
             raise ConfigError(f"--set {assignment}: is no YAML: {' '.join(str(error).split())}") from None
     values.update({key: value for _, _, key, _ in SHORT_OPTIONS if (value := getattr(given, key)) is not None})
-    return Arguments(config=parse_config(values), meeting=_meeting(given))
+    config = parse_config(values)
+    recipe_names.locate(config.recipe)
+    return Arguments(config=config, meeting=_meeting(given))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m ddpjob_trainer",
-        description="Train a built-in recipe with PyTorch DDP: alone, under torchrun, under srun or in a DDPJob.",
+        description="Train a recipe with PyTorch DDP: alone, under torchrun, under srun or in a DDPJob.",
         epilog="Keys are those of spec.trainer, for example: --set recipe=digits --set epochs=3",
         allow_abbrev=False,
     )

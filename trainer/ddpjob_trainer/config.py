@@ -1,12 +1,12 @@
 """The trainer's configuration: the one model behind config files, `--config-json` and a DDPJob's `spec.trainer`.
 
-Keys are camelCase and flat. Importable without torch. The JSON schema of the model goes into the CRD, so it stays
-structural: no `$ref`, no nullable union, no exclusive bound. Defaults that depend on the recipe are factories, which
-leaves them out of the schema and out of `model_dump(exclude_unset=True)`.
+Keys are camelCase and flat. Importable without torch. The JSON schema of `TrainerConfig` goes into the CRD. It knows no
+recipe: what a user leaves out is None until `resolve` takes it from the defaults that the recipe is defined with.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, Self, get_args
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
@@ -15,39 +15,24 @@ from pydantic_core import PydanticCustomError
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.limits import Limits
 
-Recipe = Literal[
-    "digits", "resnet18-cifar10", "resnet50-cifar10", "speedrun-cifar10", "resnet50-224", "resnet50-224-synthetic"
-]
-_FIELDS = ("epochs", "global_batch_size", "learning_rate", "warmup_epochs", "weight_decay", "momentum")
-
-#: Defaults by recipe. digits: measured over 12 seeds, see README. The CIFAR ResNets: the usual 0.1 for 128 samples.
-#: speedrun: published settings of airbench94_muon, see ddpjob_recipes.speedrun.
-#: resnet50-224: Goyal et al. 2017 (arXiv 1706.02677), section 5.1.
-RECIPE_DEFAULTS: Mapping[Recipe, Mapping[str, float]] = {
-    "digits": dict(zip(_FIELDS, (15, 64, 0.05, 1, 5e-4, 0.9), strict=True)),
-    "resnet18-cifar10": dict(zip(_FIELDS, (30, 512, 0.4, 3, 5e-4, 0.9), strict=True)),
-    "resnet50-cifar10": dict(zip(_FIELDS, (30, 512, 0.4, 3, 5e-4, 0.9), strict=True)),
-    "speedrun-cifar10": dict(zip(_FIELDS, (8, 2000, 0.24, 0, 4e-3, 0.6), strict=True)),
-    "resnet50-224": dict(zip(_FIELDS, (90, 256, 0.1, 5, 1e-4, 0.9), strict=True)),
-    "resnet50-224-synthetic": dict(zip(_FIELDS, (10, 256, 0.1, 0, 1e-4, 0.9), strict=True)),
-}
+_Epochs = Annotated[int, Field(ge=1, le=100_000)]
+_BatchSize = Annotated[int, Field(ge=1, le=1_000_000)]
+_LearningRate = Annotated[float, Field(ge=0, le=100)]
+_WarmupEpochs = Annotated[float, Field(ge=0, le=100_000)]
+_Share = Annotated[float, Field(ge=0, le=1)]
 
 
-def _by_recipe(field: str) -> Callable[[dict[str, Any]], Any]:
-    """A default factory: the recipe's own value of the field."""
-    return lambda validated: RECIPE_DEFAULTS[validated["recipe"]][field]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    """A recipe's own values of the fields that a user may leave out."""
 
-
-def _linear_learning_rate(validated: dict[str, Any]) -> float:
-    """The recipe's learning rate, as much larger as the batch is (Goyal et al. 2017, section 2.1)."""
-    defaults = RECIPE_DEFAULTS[validated["recipe"]]
-    return float(defaults["learning_rate"] * validated["global_batch_size"] / defaults["global_batch_size"])
-
-
-def _told(field: str, description: str) -> str:
-    """The description with the defaults of every recipe, since the schema cannot carry them."""
-    defaults = ", ".join(f"{defaults[field]:g} for {recipe}" for recipe, defaults in RECIPE_DEFAULTS.items())
-    return f"{description} Default: {defaults}."
+    epochs: int
+    global_batch_size: int
+    #: For `global_batch_size`; with another one the default is in proportion (Goyal et al. 2017, section 2.1).
+    learning_rate: float
+    warmup_epochs: float
+    weight_decay: float
+    momentum: float
 
 
 class TrainerConfig(BaseModel):
@@ -57,69 +42,63 @@ class TrainerConfig(BaseModel):
         alias_generator=to_camel, allow_inf_nan=False, extra="forbid", frozen=True, validate_default=True
     )
 
-    recipe: Recipe = Field(description="Model, data set and augmentation.")
-    epochs: int = Field(
-        default_factory=_by_recipe("epochs"),
-        ge=1,
-        le=100_000,
-        description=_told("epochs", "Passes over the training data."),
+    recipe: str = Field(
+        max_length=256,
+        pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*(:[A-Za-z_][A-Za-z0-9_]*)?$",
+        description="Model, data set and augmentation: the name of a built-in recipe, or module:object, which names"
+        " an object of a Python module in the image.",
     )
-    global_batch_size: int = Field(
-        default_factory=_by_recipe("global_batch_size"),
-        ge=1,
-        le=1_000_000,
-        description=_told(
-            "global_batch_size", "Samples in one optimizer step over all ranks together, whatever their number."
-        ),
+    epochs: _Epochs | None = Field(
+        default=None, description="Passes over the training data. The default is the recipe's."
+    )
+    global_batch_size: _BatchSize | None = Field(
+        default=None,
+        description="Samples in one optimizer step over all ranks together, whatever their number. The default"
+        " is the recipe's.",
     )
     per_process_batch_size: int = Field(
         default=0,
         ge=0,
         le=1_000_000,
-        description="Samples in one optimizer step of each rank, in place of globalBatchSize, which becomes this times"
-        " the number of ranks; 0: globalBatchSize holds.",
+        description="Samples in one optimizer step of each rank. It replaces globalBatchSize, which becomes this times"
+        " the number of ranks. 0 uses globalBatchSize.",
     )
-    learning_rate: float = Field(
-        default_factory=_linear_learning_rate,
-        ge=0,
-        le=100,
-        description=_told(
-            "learning_rate",
-            "Peak learning rate, reached at the end of the warm-up. Where it is not set it grows with the global batch"
-            " size, in proportion to the recipe's own.",
-        ),
+    learning_rate: _LearningRate | None = Field(
+        default=None,
+        description="Peak learning rate, reached at the end of the warm-up. The default is the recipe's, in"
+        " proportion to the global batch size.",
     )
-    warmup_epochs: float = Field(
-        default_factory=_by_recipe("warmup_epochs"),
-        ge=0,
-        le=100_000,
-        description=_told(
-            "warmup_epochs",
-            "Epochs of linear rise to the peak learning rate; a cosine to zero follows (speedrun: a line).",
-        ),
+    warmup_epochs: _WarmupEpochs | None = Field(
+        default=None,
+        description="Epochs of linear rise to the peak learning rate; the recipe's decay to zero follows. The default"
+        " is the recipe's.",
     )
-    weight_decay: float = Field(
-        default_factory=_by_recipe("weight_decay"),
-        ge=0,
-        le=1,
-        description=_told(
-            "weight_decay",
-            "L2 penalty on weights; biases and normalisation parameters have none (speedrun: on biases and head alone).",
-        ),
+    weight_decay: _Share | None = Field(
+        default=None,
+        description="L2 penalty on weights; most recipes exempt biases and normalisation parameters. The default"
+        " is the recipe's.",
     )
-    momentum: float = Field(
-        default_factory=_by_recipe("momentum"),
-        ge=0,
-        le=1,
-        description=_told("momentum", "Nesterov momentum of SGD; 0 is plain SGD (speedrun: of Muon)."),
-    )
+    momentum: _Share | None = Field(default=None, description="Momentum of the optimizer. The default is the recipe's.")
     seed: int = Field(
         default=0,
         ge=0,
         le=2**31 - 1,
-        description="Source of all randomness: weights, order of samples, augmentation.",
+        description="Source of all randomness: initial weights, order of samples, augmentation, dropout.",
     )
     log_every_steps: int = Field(default=10, ge=1, le=1_000_000, description="Steps between two log lines of rank 0.")
+    evaluation_batch_size: int = Field(
+        default=512,
+        ge=1,
+        le=1_000_000,
+        description="Held-out samples that a rank evaluates at once. It changes memory use and speed, not the result.",
+    )
+    max_unreadable_images: int = Field(
+        default=0,
+        ge=0,
+        le=1_000_000,
+        description="Images that a rank may skip because they cannot be decoded; its log names each. Training takes the"
+        " next image instead, evaluation leaves it out. The job fails if there are more.",
+    )
     checkpoint_every_steps: int = Field(
         default=0,
         ge=0,
@@ -184,7 +163,7 @@ class TrainerConfig(BaseModel):
 
     @model_validator(mode="after")
     def _one_batch_size(self) -> Self:
-        if self.per_process_batch_size and "global_batch_size" in self.model_fields_set:
+        if self.per_process_batch_size and self.global_batch_size is not None:
             raise PydanticCustomError(
                 "two_batch_sizes", "both globalBatchSize and perProcessBatchSize are set; set one of them"
             )
@@ -192,24 +171,39 @@ class TrainerConfig(BaseModel):
 
     @property
     def limits(self) -> Limits:
-        """How long ranks may stand still."""
+        """How long ranks may go without progress."""
         return Limits(first_step_seconds=self.first_step_timeout_seconds, step_seconds=self.step_timeout_seconds)
 
-    def for_world_size(self, world_size: int) -> "TrainerConfig":
-        """The same with the global batch size, and the learning rate that follows it, of that many ranks.
+    def resolve(self, defaults: Defaults, *, world_size: int) -> "ResolvedConfig":
+        """The configuration of a training on that many ranks, with the recipe's defaults for what is not set.
 
         Raises:
-            ConfigError: one of them is out of its bounds.
+            ConfigError: a value that follows from others is out of its bounds.
         """
-        if not self.per_process_batch_size:
-            return self
-        values = self.model_dump(by_alias=True, exclude_unset=True, exclude={"per_process_batch_size"})
+        batch_size = self.per_process_batch_size * world_size or self.global_batch_size or defaults.global_batch_size
+        values = {to_camel(field): value for field, value in asdict(defaults).items()}
+        values["learningRate"] = defaults.learning_rate * batch_size / defaults.global_batch_size
+        values |= self.model_dump(by_alias=True, exclude_none=True, exclude={"per_process_batch_size"})
+        values["globalBatchSize"] = batch_size
         try:
-            made = parse_config({**values, "globalBatchSize": self.per_process_batch_size * world_size})
+            resolved = _validated(ResolvedConfig, values)
         except ConfigError as error:
+            if not self.per_process_batch_size:
+                raise
             where = f"with perProcessBatchSize {self.per_process_batch_size} on {world_size} ranks"
             raise ConfigError(f"{error} ({where})") from None
-        return made.model_copy(update={"per_process_batch_size": self.per_process_batch_size})
+        return resolved.model_copy(update={"per_process_batch_size": self.per_process_batch_size})
+
+
+class ResolvedConfig(TrainerConfig):
+    """The same with every value set: what a training runs by, and what its checkpoints and evidence record."""
+
+    epochs: _Epochs
+    global_batch_size: _BatchSize
+    learning_rate: _LearningRate
+    warmup_epochs: _WarmupEpochs
+    weight_decay: _Share
+    momentum: _Share
 
 
 def parse_config(values: object) -> TrainerConfig:
@@ -220,8 +214,15 @@ def parse_config(values: object) -> TrainerConfig:
     """
     if not isinstance(values, Mapping):
         raise ConfigError(f"config: found {_shown(values)}; expected a mapping of keys such as recipe and epochs")
+    return _validated(TrainerConfig, values)
+
+
+_Config = TypeVar("_Config", bound=TrainerConfig)
+
+
+def _validated(model: type[_Config], values: Mapping[str, Any]) -> _Config:
     try:
-        return TrainerConfig.model_validate(values)
+        return model.model_validate(values)
     except ValidationError as error:
         raise ConfigError("\n".join(_lines(error))) from None
 
@@ -231,14 +232,12 @@ def _lines(error: ValidationError) -> list[str]:
     lines = []
     for item in error.errors(include_url=False):
         key = ".".join(str(part) for part in item["loc"])
-        if item["type"] == "default_factory_not_called":  # an echo of the recipe's own error
-            continue
         if item["type"] == "extra_forbidden":
             lines.append(f"config: unknown key {key}; expected one of: {keys}")
         elif not key:
             lines.append(f"config: {item['msg']}")
         elif item["type"] == "missing":
-            lines.append(f"config: {key} is missing; set it to one of: {', '.join(get_args(Recipe))}")
+            lines.append(f"config: {key} is missing; set it, for example to digits")
         else:
             lines.append(
                 f"config: {to_camel(key)} is {_shown(item['input'])}; {item['msg'].replace('Input should', 'it should')}"

@@ -2,7 +2,7 @@
 """Images on the device: a split of a data set, and what a rank feeds its model from it.
 
 Images stay uint8 on the device and are augmented and normalised there, in one vectorised pass over a batch. Splits that
-do not fit there answer the same questions from the host (`Images`). Nothing here waits for the device.
+do not fit there have the same interface on the host (`Images`). Nothing here waits for the device.
 Shapes: N samples of a split, B of a batch, C channels, H rows, W columns.
 """
 
@@ -19,7 +19,7 @@ import torch
 from ddpjob_trainer import randomness
 from ddpjob_trainer.sampling import Sampling, share
 
-#: Samples at least whose images go into a split's fingerprint, where it has as many.
+#: Least number of samples whose images go into a split's fingerprint, if it has as many.
 NUM_PROBED = 256
 
 #: Images as the network wants them (float32, normalised, BCHW) and their labels (int64, B), both on the device.
@@ -27,11 +27,11 @@ Labelled = tuple[torch.Tensor, torch.Tensor]
 
 
 class Images(Protocol):
-    """A split of labelled images, wherever they lie. Batches come on the device that trains."""
+    """A split of labelled images, wherever they are stored. Its batches are on the device that trains."""
 
     @property
     def device(self) -> torch.device:
-        """Where sample ids are to be given."""
+        """Where it expects sample ids."""
 
     def __len__(self) -> int:
         """Number of samples."""
@@ -43,10 +43,10 @@ class Images(Protocol):
         """These samples for training: each a function of (seed, epoch, sample id) and of nothing else."""
 
     def batches(self, part: slice, size: int) -> Iterator[Labelled]:
-        """The samples of the part in order, without randomness, up to `size` at a time."""
+        """The samples of the part in order, without randomness, up to `size` at a time; unreadable ones are left out."""
 
     def fingerprint(self) -> str:
-        """Number of samples, and a hash of what tells this split from others at little cost: labels, some images."""
+        """Number of samples, and a hash of what distinguishes this split at little cost: all labels, some images."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ class Views(NamedTuple):
 def _views_in_epoch(
     preparation: Preparation, num_samples: int, device: torch.device, *, seed: int, epoch: int
 ) -> Views:
-    """Of all samples at once, as hashing takes 76 small operations, which a GPU would wait for in each step."""
+    """Of all samples at once: hashing takes 76 small operations, which a GPU would wait for in each step."""
     return preparation.views(torch.arange(num_samples, device=device), seed=seed, epoch=epoch)
 
 
@@ -130,13 +130,15 @@ class Split:
     images_NCHW: torch.Tensor
     labels_N: torch.Tensor
     preparation: Preparation
+    #: Of the files that the images were decoded from; decoded pixels may differ in the last bit between processors.
+    stored_fingerprint: str = ""
 
     def __len__(self) -> int:
         return len(self.labels_N)
 
     @property
     def device(self) -> torch.device:
-        """Where the images lie."""
+        """Where the images are."""
         return self.labels_N.device
 
     def to(self, device: torch.device) -> "Split":
@@ -155,19 +157,21 @@ class Split:
             yield self.preparation.normalise(self.images_NCHW[batch]), self.labels_N[batch]
 
     def fingerprint(self) -> str:
-        """Of all labels, and the pixels of some images."""
+        """Of the files, or of all labels and the pixels of some images."""
+        if self.stored_fingerprint:
+            return self.stored_fingerprint
         images_NCHW = self.images_NCHW[:: probed(len(self)).step].cpu().numpy()
         shape = f"{tuple(self.images_NCHW.shape)}".encode()
         return fingerprint_of(self.labels_N.tolist(), [shape, *(image_CHW.tobytes() for image_CHW in images_NCHW)])
 
 
 def probed(num_samples: int) -> range:
-    """Samples whose images go into a fingerprint: all, or NUM_PROBED to twice as many, evenly spaced."""
+    """Samples whose images go into a fingerprint: all of them, or NUM_PROBED to twice as many, evenly spaced."""
     return range(0, num_samples, max(1, num_samples // NUM_PROBED))
 
 
 def fingerprint_of(labels: Sequence[int], images: Iterable[bytes]) -> str:
-    """Of a split with these labels, of whose images these are the probed ones."""
+    """The fingerprint of a split with these labels. `images` are those of the probed samples."""
     digest = hashlib.sha256()
     for part in (np.array(labels, dtype="<i8").tobytes(), *images):
         digest.update(len(part).to_bytes(8, "little") + part)
@@ -181,7 +185,7 @@ class DataSet:
     train: Images
     test: Images
     num_classes: int
-    #: Whether batches are made by the CPU, which then has to be ahead of the device.
+    #: Whether the CPU makes the batches, so that they are to be made ahead of the device.
     on_host: bool = False
 
     def to(self, device: torch.device) -> "DataSet":
@@ -196,31 +200,22 @@ class Batch:
     images_BCHW: torch.Tensor
     labels_B: torch.Tensor
     weights_B: torch.Tensor
-    label_smoothing: float = 0.0
-
-    def loss(self, logits_BK: torch.Tensor) -> torch.Tensor:
-        """This rank's loss, whose mean over ranks is the mean cross-entropy over the step's samples."""
-        losses_B = torch.nn.functional.cross_entropy(
-            logits_BK, self.labels_B, reduction="none", label_smoothing=self.label_smoothing
-        )
-        return (losses_B * self.weights_B).sum()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
-    """Gives one rank its part of each training step. A function of the step: no order of calls is assumed."""
+    """One rank's part of each training step: a function of the step, so batches may be asked for in any order."""
 
     split: Images
     sampling: Sampling
     rank: int
     world_size: int
-    label_smoothing: float = 0.0
 
     def batch(self, step: int) -> Batch:
         """The rank's samples of the step, augmented.
 
-        A step of fewer samples than ranks leaves some with none. They take one sample of weight 0, as they must join
-        the all-reduce all the same.
+        In a step of fewer samples than ranks some ranks have none. They take one sample of weight 0, since every rank
+        must join the all-reduce.
         """
         global_ids = self.sampling.global_batch(step)
         ids_B = global_ids[share(len(global_ids), rank=self.rank, world_size=self.world_size)]
@@ -232,7 +227,6 @@ class Feed:
             images_BCHW=images_BCHW,
             labels_B=labels_B,
             weights_B=torch.full((len(ids_B),), weight, device=images_BCHW.device),
-            label_smoothing=self.label_smoothing,
         )
 
 

@@ -13,13 +13,13 @@ from ddpjob_ranks.distributed import Gang
 from ddpjob_ranks.stop import StopAgreement
 from ddpjob_ranks.watch.step_timer import StepTimer
 from ddpjob_ranks.watch.timeline import Phase, Timeline
-from ddpjob_trainer import optim, replicas
+from ddpjob_trainer import optim, randomness, replicas
 from ddpjob_trainer.checkpoints.folder import CheckpointFolder
 from ddpjob_trainer.checkpoints.writer import CheckpointWriter
-from ddpjob_trainer.config import TrainerConfig
+from ddpjob_trainer.config import ResolvedConfig
 from ddpjob_trainer.data import Batch, DataSet
 from ddpjob_trainer.evaluate import count_correct
-from ddpjob_trainer.numerics import Numerics, garbage_collector_at_rest
+from ddpjob_trainer.numerics import Numerics, garbage_collector_paused
 from ddpjob_trainer.recipes import Recipe
 from ddpjob_trainer.report import Reporter
 from ddpjob_trainer.sampling import Sampling
@@ -45,7 +45,7 @@ class Batches(Protocol):
 class Training:
     """Everything that one rank needs to train. `replica` is the model in DDP; `state.model` is the same model without."""
 
-    config: TrainerConfig
+    config: ResolvedConfig
     gang: Gang
     data: DataSet
     recipe: Recipe
@@ -61,7 +61,7 @@ class Training:
 
     def run(self) -> bool:
         """Train to the end and evaluate; False if all ranks agreed to stop earlier. The last checkpoint is on the disk."""
-        with garbage_collector_at_rest():
+        with garbage_collector_paused():
             complete = self.train() and self.evaluate()
         if not complete:
             self.save()
@@ -113,9 +113,10 @@ class Training:
         steps_per_epoch, decay = self.feed.sampling.steps_per_epoch, self.recipe.decay
         rate = optim.learning_rate_at(step, self.config, steps_per_epoch=steps_per_epoch, decay=decay)
         optim.set_learning_rate(optimizer, rate)
+        self.seed_layers(step, randomness.TRAINING_LAYERS)
         optimizer.zero_grad()
         with self.numerics.autocast():
-            loss = batch.loss(self.replica(batch.images_BCHW))
+            loss = self.recipe.loss(self.replica, batch)
         timer.enter(Phase.BACKWARD)
         if self.gang.world_size > 1:
             timer.watch_gradients(loss)
@@ -157,15 +158,28 @@ class Training:
         """Report the accuracy on the held-out split; False if all ranks agreed to stop meanwhile."""
         self.timeline.enter(Phase.EVALUATE)
         self.gang.broadcast_buffers(self.state.model)
+        self.seed_layers(self.state.step, randomness.EVALUATION_LAYERS)
         with self.report.phase(contract.PHASE_EVALUATE), self.numerics.autocast():
-            gc.collect()  # where all ranks are at the same point, see garbage_collector_at_rest
-            correct = count_correct(
-                self.state.model, self.data.test, self.recipe.predict, self.gang, stop_reached=self.asked_to_stop
+            gc.collect()  # where all ranks are at the same point, see garbage_collector_paused
+            counts = count_correct(
+                self.state.model,
+                self.data.test,
+                self.recipe.predict,
+                self.gang,
+                batch_size=self.config.evaluation_batch_size,
+                stop_reached=self.asked_to_stop,
             )
-        if correct is None:
+        if counts is None:
             return False
-        self.report.evaluated(correct=correct, total=len(self.data.test), note=self.recipe.prediction)
+        correct, total = counts
+        self.report.evaluated(correct=correct, total=total, note=self.recipe.prediction)
         return True
+
+    def seed_layers(self, step: int, stream: int) -> None:
+        """Make what layers draw from torch's generators, as dropout does, a function of (seed, step, rank)."""
+        randomness.seed_generators(
+            self.gang.device, seed=self.config.seed, step=step, rank=self.gang.rank, stream=stream
+        )
 
     def asked_to_stop(self) -> bool:
         """Ask within an evaluation, which also marks its progress for the watchdog."""

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from ddpjob_trainer.config import TrainerConfig
+from ddpjob_trainer.config import ResolvedConfig
 
 
-def make_optimizer(model: nn.Module, config: TrainerConfig) -> torch.optim.SGD:
+def make_optimizer(model: nn.Module, config: ResolvedConfig) -> torch.optim.SGD:
     """SGD over all parameters; weight decay on matrices and filters only, not on biases and normalisation."""
     parameters = list(model.parameters())
     return torch.optim.SGD(
@@ -41,7 +41,7 @@ def linear(done: float) -> float:
 
 
 def learning_rate_at(
-    step: int, config: TrainerConfig, *, steps_per_epoch: int, decay: Callable[[float], float] = cosine
+    step: int, config: ResolvedConfig, *, steps_per_epoch: int, decay: Callable[[float], float] = cosine
 ) -> float:
     """Linear warm-up to the peak, then `decay` of the share of steps done, down to zero at the end.
 

@@ -1,4 +1,7 @@
-"""What must be the same on all ranks before they train together: sources, configuration, data."""
+"""What must be the same on all ranks before they train together: sources, configuration, data.
+
+The data must also be the same when a training is resumed, so their fingerprints are in the checkpoints.
+"""
 
 import hashlib
 import json
@@ -16,7 +19,7 @@ PACKAGES: Final = ("ddpjob_ranks", "ddpjob_trainer", "ddpjob_recipes")
 
 
 def of_program(config: TrainerConfig) -> Mapping[str, str]:
-    """Of the sources and of each key of the configuration, by name."""
+    """Fingerprint of the sources, and each value of the configuration, by name."""
     keys = {key: json.dumps(value) for key, value in config.model_dump(by_alias=True).items()}
     return {"code": code_fingerprint(Path(__file__).parents[1]), **keys}
 
@@ -29,10 +32,12 @@ def code_fingerprint(root: Path) -> str:
     return digest.hexdigest()[:12]
 
 
-def check_data(gang: Gang, data: DataSet) -> None:
-    """Whether all ranks have loaded the same data.
+def check_data(gang: Gang, data: DataSet) -> Mapping[str, str]:
+    """The fingerprints of both splits, which are the same on all ranks.
 
     Raises:
-        RefusedError: they have not.
+        RefusedError: the ranks have loaded different data.
     """
-    checks.check_same(gang, {"data": data.train.fingerprint(), "held-out data": data.test.fingerprint()})
+    fingerprints = {"data": data.train.fingerprint(), "held-out data": data.test.fingerprint()}
+    checks.check_same(gang, fingerprints)
+    return fingerprints

@@ -1,9 +1,10 @@
-"""The state of a training besides its configuration and data: model, optimizer, step, generators.
+"""The state of a training: model, optimizer and step, with what identifies the training that they belong to.
 
-The order of samples, augmentation and the learning rate have no state: they are functions of the step.
+The order of samples, augmentation, dropout and the learning rate have no state: they are functions of the step.
 """
 
 import io
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from pydantic.alias_generators import to_camel
 from torch import nn
 
 from ddpjob_ranks.errors import ConfigError
-from ddpjob_trainer.config import TrainerConfig
+from ddpjob_trainer.config import ResolvedConfig
 
 #: What must not change between a checkpoint and the run that resumes from it: with another value the step number would
 #: be a point of another training. World size, epochs, learning rate and profile may change.
@@ -19,21 +20,21 @@ FIXED = ("recipe", "global_batch_size", "seed", "momentum", "weight_decay")
 
 
 class TrainingState:
-    """Model and optimizer after `step` steps."""
+    """Model and optimizer after `step` steps. `data` are the fingerprints of the splits, by name."""
 
     def __init__(
         self,
         *,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        config: TrainerConfig,
-        num_samples: int,
+        config: ResolvedConfig,
+        data: Mapping[str, str],
         world_size: int = 1,
     ) -> None:
         self.model = model
         self.optimizer = optimizer
         self.config = config
-        self.num_samples = num_samples
+        self.data = data
         self.world_size = world_size
         self.parts: dict[str, nn.Module | torch.optim.Optimizer] = {"model": model, "optimizer": optimizer}
         self.step = 0
@@ -43,9 +44,8 @@ class TrainingState:
         return {
             "step": self.step,
             **{name: part.state_dict() for name, part in self.parts.items()},
-            "generators": _generators(),  # those of rank 0, for models that draw random numbers, as dropout does
             "config": self.config.model_dump(),
-            "num_samples": self.num_samples,
+            "data": dict(self.data),
             "world_size": self.world_size,
         }
 
@@ -59,14 +59,15 @@ class TrainingState:
         Raises:
             ConfigError: it is the state of another training.
         """
-        found = {**content["config"], "num_samples": content["num_samples"]}
-        expected = {**self.config.model_dump(), "num_samples": self.num_samples}
-        for key in (*FIXED, "num_samples"):
-            if found[key] != expected[key]:
+        found = {**content["config"], **content.get("data", {})}
+        expected = {**self.config.model_dump(), **self.data}
+        for key in (*FIXED, *self.data):
+            if (saved := found.get(key, "unknown")) != expected[key]:
                 named = to_camel(key) if key in FIXED else key
+                back = "set it back" if key in FIXED else "give the training that data again (DDPJOB_DATA_DIR)"
                 raise ConfigError(
-                    f"checkpoint at step {content['step']}: {named} was {found[key]!r} when it was saved and is"
-                    f" {expected[key]!r} now; set it back, or rename the job or remove its checkpoint folder to start from step 0"
+                    f"checkpoint at step {content['step']}: {named} was {saved!r} when it was saved and is"
+                    f" {expected[key]!r} now; {back}, or rename the job or remove its checkpoint folder to start from step 0"
                 )
         try:
             for name, part in self.parts.items():
@@ -77,7 +78,6 @@ class TrainingState:
                 " rename the job or remove its checkpoint folder to start from step 0"
             ) from error
         _lay_out_like_parameters(self.optimizer)
-        _set_generators(content["generators"])
         self.step = content["step"]
         return f"saved by {content['world_size']} ranks under profile {found['profile']}"
 
@@ -105,11 +105,6 @@ def from_bytes(payload: bytes) -> dict[str, Any]:
     return content
 
 
-def _generators() -> dict[str, torch.Tensor]:
-    cpu = {"cpu": torch.get_rng_state()}
-    return {**cpu, "cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else cpu
-
-
 def _lay_out_like_parameters(optimizer: torch.optim.Optimizer) -> None:
     """Give loaded optimizer state memory of its own, in the memory format of its parameter.
 
@@ -121,9 +116,3 @@ def _lay_out_like_parameters(optimizer: torch.optim.Optimizer) -> None:
             if isinstance(value, torch.Tensor):
                 alike = value.shape == parameter.shape
                 state[key] = torch.empty_like(parameter if alike else value, dtype=value.dtype).copy_(value)
-
-
-def _set_generators(states: dict[str, torch.Tensor]) -> None:
-    torch.set_rng_state(states["cpu"])
-    if "cuda" in states and torch.cuda.is_available():
-        torch.cuda.set_rng_state(states["cuda"])

@@ -5,7 +5,7 @@ import faulthandler
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
@@ -23,7 +23,7 @@ from ddpjob_ranks.watch.watchdog import Watchdog
 from ddpjob_trainer import ending, evaluate, numerics, parallel, recipes, sameness
 from ddpjob_trainer.checkpoints import folder
 from ddpjob_trainer.checkpoints.writer import CheckpointWriter
-from ddpjob_trainer.config import TrainerConfig
+from ddpjob_trainer.config import ResolvedConfig, TrainerConfig
 from ddpjob_trainer.data import Batch, DataSet, Feed, FeedAhead
 from ddpjob_trainer.loop import Training
 from ddpjob_trainer.numerics import Numerics
@@ -68,26 +68,27 @@ def meet(worker: Worker, config: TrainerConfig) -> Rendezvous:
 
 
 def set_up(
-    config: TrainerConfig, worker: Worker, gang: Gang, report: Reporter, timeline: Timeline | None = None
+    given: TrainerConfig, worker: Worker, gang: Gang, report: Reporter, timeline: Timeline | None = None
 ) -> Training:
     """Everything up to the first step: data, model, DDP, and the newest checkpoint if there is one."""
     timeline = timeline or Timeline()
     timeline.enter(Phase.SETUP)
     checks.check_group(gang)  # here rather than where the group is created: the watchdog is active by now
-    config = config.for_world_size(gang.world_size)
+    recipe = recipes.find(given.recipe)
+    config = given.resolve(recipe.defaults, world_size=gang.world_size)
     report.say("config " + config.model_dump_json(by_alias=True))
     _report_topology(worker, gang, report)
-    recipe = recipes.find(config.recipe)
     numbers = _choose_numerics(config, recipe, gang, report)
-    data = _load_data(recipe, gang, timeline)
-    feed = _feed(config, recipe, data, gang)
+    data, fingerprints = _load_data(config, recipe, gang, timeline)
+    feed = _feed(config, data, gang)
     total_steps = config.epochs * feed.sampling.steps_per_epoch
-    state, replica = _build_model(config, recipe, numbers, data, feed.sampling, gang)
+    state, replica = _build_model(config, recipe, numbers, data, fingerprints, feed.sampling, gang)
     with _undone(state):
         trial = feed.batch(0)
         if numbers.compile:
-            _compile(replica, recipe, numbers, trial, feed, data, gang, report, timeline)
-        _settle_buckets(replica, trial, numbers)
+            held_out = evaluate.shapes(data.test, gang, batch_size=config.evaluation_batch_size)
+            _compile(replica, recipe, numbers, trial, feed, held_out, gang, report, timeline)
+        _settle_buckets(replica, trial, recipe, numbers)
     checkpoints = folder.from_environment(os.environ, keep=config.keep_checkpoints, report=report.say)
     resumed = _resume(state, checkpoints, gang, report, total_steps=total_steps)
     stop = StopAgreement(gang, StopRequest())  # until here there is nothing to save, and SIGTERM ends the process
@@ -116,7 +117,7 @@ def set_up(
     )
 
 
-def _choose_numerics(config: TrainerConfig, recipe: Recipe, gang: Gang, report: Reporter) -> Numerics:
+def _choose_numerics(config: ResolvedConfig, recipe: Recipe, gang: Gang, report: Reporter) -> Numerics:
     """The profile's meaning on these devices, with the process's switches and threads set accordingly."""
     numbers = numerics.choose(config, gang, heavy=recipe.heavy)
     numbers.set_switches()
@@ -125,16 +126,18 @@ def _choose_numerics(config: TrainerConfig, recipe: Recipe, gang: Gang, report: 
     return numbers
 
 
-def _load_data(recipe: Recipe, gang: Gang, timeline: Timeline) -> DataSet:
-    """The data set, which must be the same on all ranks."""
+def _load_data(
+    config: ResolvedConfig, recipe: Recipe, gang: Gang, timeline: Timeline
+) -> tuple[DataSet, Mapping[str, str]]:
+    """The data set, which must be the same on all ranks, and its fingerprints."""
     timeline.enter(Phase.LOAD)
-    data = recipe.load(Path(os.environ.get(contract.DDPJOB_DATA_DIR) or contract.DATA_DIR)).to(gang.device)
-    sameness.check_data(gang, data)
+    data = recipe.load(Path(os.environ.get(contract.DDPJOB_DATA_DIR) or contract.DATA_DIR), config).to(gang.device)
+    fingerprints = sameness.check_data(gang, data)
     timeline.enter(Phase.SETUP)
-    return data
+    return data, fingerprints
 
 
-def _feed(config: TrainerConfig, recipe: Recipe, data: DataSet, gang: Gang) -> Feed:
+def _feed(config: ResolvedConfig, data: DataSet, gang: Gang) -> Feed:
     """This rank's part of each step."""
     sampling = Sampling(
         num_samples=len(data.train),
@@ -142,29 +145,29 @@ def _feed(config: TrainerConfig, recipe: Recipe, data: DataSet, gang: Gang) -> F
         seed=config.seed,
         device=data.train.device,
     )
-    return Feed(
-        split=data.train,
-        sampling=sampling,
-        rank=gang.rank,
-        world_size=gang.world_size,
-        label_smoothing=recipe.label_smoothing,
-    )
+    return Feed(split=data.train, sampling=sampling, rank=gang.rank, world_size=gang.world_size)
 
 
 def _build_model(
-    config: TrainerConfig, recipe: Recipe, numbers: Numerics, data: DataSet, sampling: Sampling, gang: Gang
+    config: ResolvedConfig,
+    recipe: Recipe,
+    numbers: Numerics,
+    data: DataSet,
+    fingerprints: Mapping[str, str],
+    sampling: Sampling,
+    gang: Gang,
 ) -> tuple[TrainingState, DistributedDataParallel]:
     """Model and optimizer as at step 0, and the model in DDP, which gives all ranks the weights of rank 0."""
     torch.manual_seed(config.seed)
     model = recipe.model(data.num_classes)
     recipe.initialise(model, data)
-    model = numbers.place(parallel.synchronise_batch_norm(model, config, gang.device))
+    model = numbers.to_device(parallel.synchronise_batch_norm(model, config, gang.device))
     check_shares(model, sampling, world_size=gang.world_size)
     state = TrainingState(
         model=model,
         optimizer=recipe.optimizer(model, config),
         config=config,
-        num_samples=len(data.train),
+        data=fingerprints,
         world_size=gang.world_size,
     )
     return state, parallel.replicate(model, config, gang)
@@ -172,7 +175,7 @@ def _build_model(
 
 @contextmanager
 def _undone(state: TrainingState) -> Iterator[None]:
-    """Undo what passes over trial batches change: statistics of BatchNorm, gradients, generators."""
+    """Undo what passes over trial batches change: statistics of BatchNorm, gradients."""
     before = copy.deepcopy(state.content())
     yield
     state.optimizer.zero_grad()
@@ -185,7 +188,7 @@ def _compile(
     numbers: Numerics,
     trial: Batch,
     feed: Feed,
-    data: DataSet,
+    held_out: list[torch.Tensor],
     gang: Gang,
     report: Reporter,
     timeline: Timeline,
@@ -193,19 +196,18 @@ def _compile(
     """Compile the model for all shapes of batches to come."""
     timeline.enter(Phase.COMPILE)
     batches = [trial, feed.batch(feed.sampling.steps_per_epoch - 1)]
-    held_out = evaluate.shapes(data.test, gang)
-    report.say(numerics.compile_model(replica, batches, held_out, recipe.predict, numbers, gang, moved=timeline.moved))
+    report.say(numerics.compile_model(replica, batches, held_out, recipe, numbers, gang, moved=timeline.moved))
     timeline.enter(Phase.SETUP)
 
 
-def _settle_buckets(replica: DistributedDataParallel, batch: Batch, numbers: Numerics) -> None:
+def _settle_buckets(replica: DistributedDataParallel, batch: Batch, recipe: Recipe, numbers: Numerics) -> None:
     """One backward pass whose gradients are discarded.
 
     DDP plans its buckets again after the first backward pass, and another plan sums gradients in another order. With the
     final plan from step 0 on, a resumed run has the same bits as one that was never interrupted.
     """
     with numbers.autocast():
-        loss = batch.loss(replica(batch.images_BCHW))
+        loss = recipe.loss(replica, batch)
     torch.autograd.backward(loss)
 
 

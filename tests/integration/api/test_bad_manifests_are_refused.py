@@ -84,7 +84,7 @@ BAD_SPECS: list[tuple[str, Change, str]] = [
     ("reserved label", {"template": {"metadata": {"labels": {"ddpjob.dev/rank": "7"}}}}, "choose another prefix"),
     ("unknown field", {"nodez": 2}, 'unknown field "spec.nodez"'),
     ("unknown field of the trainer", {"trainer": {"recipe": "digits", "lr": 1}}, 'unknown field "spec.trainer.lr"'),
-    ("unknown recipe", {"trainer": {"recipe": "gpt"}}, "supported values"),
+    ("no name of a recipe", {"trainer": {"recipe": "my recipe"}}, "should match"),
     ("no recipe", {"trainer": {"epochs": 1}}, "spec.trainer.recipe: Required value"),
     ("negative restarts", {"restart": {"maxRestarts": -1}}, "should be greater than or equal to 0"),
     ("rule without codes", {"restart": {"rules": [{"exitCodes": [], "action": "Fail"}]}}, "at least 1 items"),

@@ -51,3 +51,9 @@ def test_a_resumed_run_on_the_packed_file_has_the_bits_of_one_on_the_folder(fold
     assert resumed.losses == {2: whole.losses[2]}
     assert resumed.weights == whole.weights
     assert "of 2 held-out samples" in resumed.text()
+
+    other = folder / "train/cat/3.jpg"
+    other.write_bytes((folder / "train/dog/3.jpg").read_bytes())
+    refused = finished(tmp_path / "refused", *KEYS, environ=environ, expected=contract.EXIT_BAD_CONFIG)
+    assert "data was '8 samples, " in refused.message()
+    assert "give the training that data again (DDPJOB_DATA_DIR), or rename the job" in refused.message()

@@ -3,9 +3,15 @@ import torch
 from PIL import Image
 
 from ddpjob_ranks.errors import ConfigError
-from ddpjob_recipes.resnet_cifar10 import RECIPES
+from ddpjob_recipes import decoded
+from ddpjob_recipes.resnet_cifar10 import resnet18_cifar10, resnet50_cifar10
+from ddpjob_trainer import recipes
+from ddpjob_trainer.config import parse_config
 
-load = RECIPES["resnet18-cifar10"].load
+
+def load(folder, **values):
+    config = recipes.resolve(parse_config({"recipe": "resnet18-cifar10", **values}))
+    return resnet18_cifar10.load(folder, config)
 
 
 @pytest.fixture
@@ -47,10 +53,37 @@ def test_an_image_of_another_size_is_named(folder):
         load(folder)
 
 
-def test_an_image_that_is_none_is_named(folder):
+def test_an_image_that_cannot_be_decoded_is_named(folder):
     (folder / "train" / "cat" / "c.jpg").write_bytes(b"no image")
-    with pytest.raises(ConfigError, match=r"cat/c.jpg cannot be decoded"):
+    with pytest.raises(ConfigError, match=r"cat/c.jpg cannot be decoded: .*; replace or remove it, or set maxUnreadab"):
         load(folder)
+
+
+def test_images_that_cannot_be_decoded_are_skipped_if_the_user_allows_it(folder, capsys):
+    whole = load(folder)
+    (folder / "train" / "cat" / "aa.png").write_bytes(b"no image")
+    (folder / "test" / "cat" / "2.jpg").write_bytes(b"no image")
+    data = load(folder, maxUnreadableImages=2)
+    assert data.train.labels_N.tolist() == [0, 1, 1, 1], "each sample keeps its number"
+    assert torch.equal(data.train.images_NCHW[2], data.train.images_NCHW[3]), "the next one in its place"
+    assert torch.equal(data.train.images_NCHW[[0, 1, 3]], whole.train.images_NCHW)
+    assert torch.equal(data.test.images_NCHW, whole.test.images_NCHW), "evaluation leaves it out"
+    log = capsys.readouterr().err
+    assert "train/cat/aa.png cannot be decoded" in log
+    assert "test/cat/2.jpg cannot be decoded" in log
+    assert "skipped (2 of 2 allowed)" in log
+    with pytest.raises(ConfigError, match=r"cannot be decoded: .*; 1 others were skipped; replace or remove it"):
+        load(folder, maxUnreadableImages=1)
+
+
+def test_the_fingerprint_is_that_of_the_files_and_not_of_the_pixels(folder, monkeypatch):
+    """Processors and versions of libjpeg may decode the same file to pixels that differ in the last bit."""
+    before = load(folder).train.fingerprint()
+    plain = decoded.rgb
+    monkeypatch.setattr(decoded, "rgb", lambda image: plain(image) ^ 1)
+    assert load(folder).train.fingerprint() == before
+    write(folder / "train" / "cat" / "a.png", 9)
+    assert load(folder).train.fingerprint() != before
 
 
 def test_an_empty_folder_is_told(tmp_path):
@@ -58,9 +91,9 @@ def test_an_empty_folder_is_told(tmp_path):
         load(tmp_path)
 
 
-@pytest.mark.parametrize(("name", "channels"), [("resnet18-cifar10", 64), ("resnet50-cifar10", 256)])
-def test_the_stem_keeps_the_resolution_of_small_images_and_the_head_fits_the_classes(name, channels):
-    network = RECIPES[name].model(10)
+@pytest.mark.parametrize(("recipe", "channels"), [(resnet18_cifar10, 64), (resnet50_cifar10, 256)])
+def test_the_stem_keeps_the_resolution_of_small_images_and_the_head_fits_the_classes(recipe, channels):
+    network = recipe.model(10)
     stem = torch.nn.Sequential(network.conv1, network.bn1, network.relu, network.maxpool, network.layer1)
     assert stem(torch.zeros(1, 3, 32, 32)).shape == (1, channels, 32, 32)
     assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 10)

@@ -10,7 +10,7 @@ from torch import nn
 from ddpjob_measure.buckets import observe
 from ddpjob_ranks.distributed import Gang
 from ddpjob_ranks.errors import ConfigError
-from ddpjob_trainer import numerics
+from ddpjob_trainer import numerics, recipes
 from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.data import Batch
 from ddpjob_trainer.parallel import replicate
@@ -71,7 +71,7 @@ def test_a_compiled_model_is_cut_at_the_buckets_of_several_ranks_and_steps_compi
     assert summed == 2, "what ranks tell each other of failures, and no gradients"
     for_evaluation = 1
     assert len(model.graphs) == for_training + for_evaluation
-    torch.autograd.backward(batch.loss(replica(batch.images_BCHW)))
+    torch.autograd.backward(recipes.find("digits").loss(replica, batch))
     assert len(model.graphs) == for_training + for_evaluation
 
 

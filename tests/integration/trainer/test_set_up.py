@@ -14,7 +14,7 @@ ALONE = Worker(rank=0, world_size=1, local_rank=0, local_world_size=1, launcher=
 
 def test_one_batch_is_decoded_before_the_first_step(gang, monkeypatch):
     digits = recipes.find("digits")
-    from_host = replace(digits, load=lambda path: replace(digits.load(path), on_host=True))
+    from_host = replace(digits, load=lambda path, config: replace(digits.load(path, config), on_host=True))
     monkeypatch.setattr(recipes, "find", lambda _: from_host)
     monkeypatch.setattr(worker, "StopRequest", lambda: SimpleNamespace(received=False))  # takes no signal of pytest's
     decoded = []

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpjob_ranks.errors import ConfigError
+from ddpjob_recipes.digits import digits
 from ddpjob_trainer.data import Feed, Preparation, Split
 from ddpjob_trainer.sampling import Sampling, check_shares, share
 
@@ -86,7 +87,7 @@ def test_the_ranks_losses_average_to_the_mean_over_the_steps_samples(num_samples
     def logits(images: torch.Tensor) -> torch.Tensor:
         return images.double().flatten(1) @ weights
 
-    losses = [b.loss(logits(b.images_BCHW)) for b in (feed.batch(step) for feed in feeds)]
+    losses = [digits.loss(logits, feed.batch(step)) for feed in feeds]
     ids = feeds[0].sampling.global_batch(step)
     expected = torch.nn.functional.cross_entropy(
         logits(split.preparation.normalise(split.images_NCHW[ids])), split.labels_N[ids]

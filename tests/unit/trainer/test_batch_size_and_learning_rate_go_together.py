@@ -1,11 +1,15 @@
 import pytest
 
 from ddpjob_ranks.errors import ConfigError
-from ddpjob_trainer.config import parse_config
+from ddpjob_trainer.config import Defaults, ResolvedConfig, parse_config
+
+DEFAULTS = Defaults(
+    epochs=30, global_batch_size=512, learning_rate=0.4, warmup_epochs=3, weight_decay=5e-4, momentum=0.9
+)
 
 
-def config(**values):
-    return parse_config({"recipe": "resnet18-cifar10", **values})
+def config(*, ranks: int = 1, **values: float) -> ResolvedConfig:
+    return parse_config({"recipe": "resnet18-cifar10", **values}).resolve(DEFAULTS, world_size=ranks)
 
 
 def test_the_default_learning_rate_grows_in_proportion_to_the_global_batch():
@@ -16,12 +20,12 @@ def test_the_default_learning_rate_grows_in_proportion_to_the_global_batch():
 
 def test_a_learning_rate_that_is_set_stays():
     assert config(globalBatchSize=2048, learningRate=0.3).learning_rate == 0.3
-    assert config(perProcessBatchSize=64, learningRate=0.3).for_world_size(16).learning_rate == 0.3
+    assert config(perProcessBatchSize=64, learningRate=0.3, ranks=16).learning_rate == 0.3
 
 
 @pytest.mark.parametrize("world_size", [1, 3, 16])
 def test_a_batch_for_each_process_makes_the_global_batch_and_its_learning_rate(world_size):
-    made = config(perProcessBatchSize=64).for_world_size(world_size)
+    made = config(perProcessBatchSize=64, ranks=world_size)
     assert made.global_batch_size == 64 * world_size
     assert made.learning_rate == pytest.approx(0.1 * world_size / 2)
     assert made.recipe == "resnet18-cifar10"
@@ -34,11 +38,11 @@ def test_a_batch_for_each_process_that_is_too_large_for_so_many_ranks_is_refused
     with pytest.raises(
         ConfigError, match=rf"(?s)^config: {wrong};.* \(with perProcessBatchSize 64 on {ranks} ranks\)$"
     ):
-        config(perProcessBatchSize=64).for_world_size(ranks)
+        config(perProcessBatchSize=64, ranks=ranks)
 
 
 def test_without_it_the_number_of_ranks_changes_nothing():
-    assert config(globalBatchSize=96).for_world_size(7) == config(globalBatchSize=96)
+    assert config(globalBatchSize=96, ranks=7) == config(globalBatchSize=96)
 
 
 def test_two_batch_sizes_are_refused():

@@ -9,7 +9,8 @@ import torch
 from PIL import Image
 
 from ddpjob_ranks.errors import ConfigError
-from ddpjob_recipes.decoded import decode
+from ddpjob_recipes.decoded import rgb
+from ddpjob_recipes.decoding import Decoder
 from ddpjob_recipes.host_images import HostImages, central_box, random_box, random_views
 from ddpjob_trainer.data import Feed, FeedAhead, Preparation
 from ddpjob_trainer.sampling import Sampling
@@ -47,7 +48,7 @@ def images(num_samples: int = 12, file_format: str = "PNG") -> HostImages:
 
 def decode_first(split: HostImages) -> torch.Tensor:
     """As sets that fit on the device are."""
-    return decode(split.encoded, 0)
+    return Decoder().decode(split.encoded, 0, rgb)
 
 
 def feeds(world_size: int, num_samples: int = 12) -> list[Feed]:
@@ -130,12 +131,61 @@ def test_evaluation_has_each_image_once_in_order_and_the_same_each_time():
     assert torch.equal(torch.cat([pixels for pixels, _ in batches]), again)
 
 
+def damaged(*samples: int, max_unreadable: int) -> HostImages:
+    pictures = Pictures(6)
+    for sample in samples:
+        pictures.contents[sample] = pictures.contents[sample][:50]
+    decoder = Decoder(max_unreadable=max_unreadable)
+    return HostImages(encoded=pictures, normalisation=PIXELS, size=16, decoder=decoder)
+
+
 def test_a_damaged_image_is_named():
-    pictures = Pictures(4)
-    pictures.contents[2] = pictures.contents[2][:50]
-    split = HostImages(encoded=pictures, normalisation=PIXELS, size=16)
-    with pytest.raises(ConfigError, match="picture 2 cannot be decoded"):
-        split.augmented(torch.arange(4), seed=0, epoch=0)
+    with pytest.raises(
+        ConfigError, match=r"picture 2 cannot be decoded: .*; replace or remove it, or set maxUnreadable"
+    ):
+        damaged(2, max_unreadable=0).augmented(torch.arange(4), seed=0, epoch=0)
+
+
+def test_any_error_of_pillow_is_one_of_the_image():
+    """Pillow reports a damaged chunk of a PNG as a SyntaxError, and only when it decodes the pixels."""
+    pictures = Pictures(1)
+    content = bytearray(pictures.contents[0])
+    content[33:37] = bytes(4)  # length of the chunk after the header
+    pictures.contents[0] = bytes(content)
+    with pytest.raises(SyntaxError, match="broken PNG"), Image.open(io.BytesIO(content)) as picture:
+        picture.load()
+    with pytest.raises(ConfigError, match="picture 0 cannot be decoded: broken PNG"):
+        decode_first(HostImages(encoded=pictures, normalisation=PIXELS, size=16))
+
+
+def test_training_takes_the_next_image_in_the_place_of_a_damaged_one_and_names_it_once(capsys):
+    split, whole = damaged(2, 3, 5, max_unreadable=3), images(6)
+    shown = {0: 0, 1: 1, 2: 4, 4: 4, 5: 0}
+    for ids in (torch.tensor([1, 2, 5]), torch.tensor([2])):
+        seen, labels = split.augmented(ids, seed=1, epoch=0)
+        assert labels.tolist() == [whole.encoded.labels[shown[sample]] for sample in ids.tolist()]
+        assert seen.shape == (len(ids), 3, 16, 16)
+    sound = torch.tensor([0, 1, 4])
+    assert torch.equal(split.augmented(sound, seed=1, epoch=0)[0], whole.augmented(sound, seed=1, epoch=0)[0])
+    lines = capsys.readouterr().err.splitlines()
+    assert sorted(line.partition(" cannot")[0] for line in lines) == [f"data: picture {n}" for n in (2, 3, 5)]
+
+
+def test_evaluation_leaves_damaged_images_out():
+    split, whole = damaged(0, 1, 3, max_unreadable=3), images(6)
+    batches = list(split.batches(slice(0, 6), 2))
+    assert [labels.tolist() for _, labels in batches] == [[], [2], [1, 2]]
+    expected = torch.cat([pixels for pixels, _ in whole.batches(slice(0, 6), 2)])
+    assert torch.equal(torch.cat([pixels for pixels, _ in batches]), expected[[2, 4, 5]])
+
+
+def test_more_damaged_images_than_allowed_end_the_job():
+    with pytest.raises(
+        ConfigError, match=r"picture \d cannot be decoded: .*; 2 others were skipped; replace or remove"
+    ):
+        damaged(0, 1, 3, max_unreadable=2).augmented(torch.arange(6), seed=0, epoch=0)
+    with pytest.raises(ConfigError, match="none of 6 images can be decoded"):
+        damaged(*range(6), max_unreadable=9).augmented(torch.arange(2), seed=0, epoch=0)
 
 
 @pytest.mark.parametrize("decoded", [lambda split: split.augmented(torch.arange(4), seed=0, epoch=0), decode_first])

@@ -1,6 +1,7 @@
 import gc
 import os
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ import torch
 from ddpjob_ranks.distributed import Gang
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_recipes import digits
-from ddpjob_trainer import evaluate, numerics, optim, parallel
+from ddpjob_trainer import evaluate, numerics, optim, parallel, recipes
 from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.data import Batch, Feed
 from ddpjob_trainer.sampling import Sampling
@@ -110,7 +111,7 @@ def test_fast_allows_tf32():
 
 def test_the_garbage_collector_rests_in_training_and_works_afterwards():
     def failing_training() -> None:
-        with numerics.garbage_collector_at_rest():
+        with numerics.garbage_collector_paused():
             assert not gc.isenabled()
             assert gc.get_freeze_count() > 0
             raise LookupError
@@ -164,6 +165,9 @@ def predict(model: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:
     return model(images)
 
 
+RECIPE = replace(digits.digits, predict=predict)
+
+
 class Alone:
     """A gang of one rank."""
 
@@ -186,7 +190,7 @@ def test_a_model_is_compiled_for_the_shapes_to_come(batches):
     model = Compiled(noting)
     held_out, signs_of_life = [torch.rand(5, 3)], []
     told = trial(model, batches, held_out, moved=lambda: signs_of_life.append(len(calls)))
-    assert told == "model compiled for 3 shapes of batch"
+    assert told == "model compiled for 3 batch shapes"
     assert len(signs_of_life) == 3, "each shape may take minutes"
     assert model.training
     calls.clear()
@@ -201,13 +205,13 @@ def test_a_model_that_cannot_be_compiled_for_evaluation_trains_without(batches):
     model = Compiled(fails_in_evaluation)
     held_out = [torch.rand(5, 3)]
     told = trial(model, batches, held_out)
-    assert told.startswith("torch.compile failed, training goes on without it")
+    assert told.startswith("torch.compile failed, and training goes on without it")
     assert model.training
     with torch.no_grad():
         assert model.eval()(held_out[0]).shape == (5, 2)
 
 
-def test_evaluations_have_two_shapes_of_batch_at_most(monkeypatch):
+def test_evaluations_have_two_shapes_of_batch_at_most():
     class Images:
         def __len__(self) -> int:
             return 11
@@ -216,10 +220,9 @@ def test_evaluations_have_two_shapes_of_batch_at_most(monkeypatch):
             assert part.stop - part.start <= size
             return [(torch.zeros(part.stop - part.start, 3), None)]
 
-    monkeypatch.setattr(evaluate, "BATCH_SIZE", 4)
     alone, last_of_twelve = SimpleNamespace(rank=0, world_size=1), SimpleNamespace(rank=11, world_size=12)
-    assert [len(images) for images in evaluate.shapes(Images(), alone)] == [4, 3]
-    assert evaluate.shapes(Images(), last_of_twelve) == []
+    assert [len(images) for images in evaluate.shapes(Images(), alone, batch_size=4)] == [4, 3]
+    assert evaluate.shapes(Images(), last_of_twelve, batch_size=4) == []
 
 
 def test_a_model_that_sums_over_ranks_within_is_not_compiled():
@@ -229,7 +232,7 @@ def test_a_model_that_sums_over_ranks_within_is_not_compiled():
 def test_a_model_that_cannot_be_compiled_trains_without(batches):
     model = Compiled(broken)
     told = trial(model, batches, [])
-    assert told.startswith("torch.compile failed, training goes on without it; set compile to never")
+    assert told.startswith("torch.compile failed, and training goes on without it; set compile to never")
     assert "no compiler here" in told
     assert "\n" not in told
     assert model(batches[0].images_BCHW).shape == (4, 2)
@@ -248,7 +251,7 @@ def test_nccl_sums_in_one_order_where_bits_count(monkeypatch):
 
 def trial(model, batches, held_out, moved=lambda: None):
     gang = Alone()
-    told = numerics.compile_model(Replica(model), batches, held_out, predict, chosen(CPU), gang, moved)
+    told = numerics.compile_model(Replica(model), batches, held_out, RECIPE, chosen(CPU), gang, moved)
     assert gang.waits_for > timedelta(days=1), "another rank may compile for longer than collectives wait"
     return told
 
@@ -281,17 +284,17 @@ class Waits(torch.utils._python_dispatch.TorchDispatchMode):
 
 
 def test_a_step_reads_nothing_back_from_the_device():
-    data = digits.load(None)
+    config = recipes.resolve(parse_config({"recipe": "digits"}))
+    data = digits.load(None, config)
     plan = Sampling(num_samples=len(data.train), global_batch_size=64, seed=0, device=CPU)
     feed = Feed(split=data.train, sampling=plan, rank=0, world_size=1)
-    config = parse_config({"recipe": "digits"})
     model = digits.model(10)
     optimizer = optim.make_optimizer(model, config)
     with Waits() as waits:
         for step in range(2):
             batch = feed.batch(step)
             optim.set_learning_rate(optimizer, 0.1)
-            loss = batch.loss(model(batch.images_BCHW))
+            loss = digits.digits.loss(model, batch)
             loss.backward()
             optimizer.step()
     assert waits.seen == []

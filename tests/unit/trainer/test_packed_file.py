@@ -13,8 +13,11 @@ from ddpjob_ranks.errors import ConfigError
 from ddpjob_recipes import pack
 from ddpjob_recipes.decoded import load
 from ddpjob_recipes.folder import open_folder
+from ddpjob_trainer import recipes
+from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.data import Preparation
 
+CONFIG = recipes.resolve(parse_config({"recipe": "resnet18-cifar10"}))
 PREPARATION = Preparation(mean=(0.0,) * 3, std=(1.0,) * 3, max_shift=0, flip="never")
 
 
@@ -54,15 +57,17 @@ def test_a_file_that_becomes_shorter_is_an_error_of_the_storage(folder, tmp_path
     pack.write_packed(open_folder(folder), path)
     packed = pack.open_images(path)
     os.truncate(path, path.stat().st_size - 1)
-    with pytest.raises(OSError, match=r"where \d+ are expected; the file was replaced or cut off .*one\.pack \(bytes"):
+    with pytest.raises(
+        OSError, match=r"where \d+ are expected; the file was replaced or cut off .*one\.pack: held-out image 1 \(b"
+    ):
         packed.test.read(1)
 
 
 def test_decoded_images_are_the_same_from_either(folder):
-    plain = load(folder, preparation=PREPARATION)
+    plain = load(folder, CONFIG, preparation=PREPARATION)
     pack.write_packed(open_folder(folder), folder / pack.FILE_NAME)
     for path in (folder, folder / pack.FILE_NAME):
-        packed = load(path, preparation=PREPARATION)
+        packed = load(path, CONFIG, preparation=PREPARATION)
         assert torch.equal(packed.train.images_NCHW, plain.train.images_NCHW)
         assert torch.equal(packed.test.labels_N, plain.test.labels_N)
 

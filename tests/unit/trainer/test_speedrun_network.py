@@ -1,10 +1,11 @@
 import torch
 
-from ddpjob_recipes.speedrun import PREPARATION, RECIPES, Network, predict, whiten
+from ddpjob_recipes.speedrun import PREPARATION, Network, predict, speedrun_cifar10, whiten
+from ddpjob_trainer import recipes
 from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.data import DataSet, Split
 
-RECIPE = RECIPES["speedrun-cifar10"]
+RECIPE = speedrun_cifar10
 
 
 def pictures() -> DataSet:
@@ -58,7 +59,9 @@ def test_evaluation_sees_an_image_and_its_mirror_image_each_in_place_and_moved_t
 
 def test_weights_shrink_by_the_weight_decay_at_the_peak_whatever_the_rate_of_their_group():
     for rate in (0.24, 0.05):
-        config = parse_config({"recipe": "speedrun-cifar10", "learningRate": rate, "weightDecay": 0.004})
+        config = recipes.resolve(
+            parse_config({"recipe": "speedrun-cifar10", "learningRate": rate, "weightDecay": 0.004})
+        )
         groups = RECIPE.optimizer(Network(10), config).param_groups
         shrinkage = [rate * group["lr_scale"] * group["weight_decay"] for group in groups if not group["orthogonal"]]
         torch.testing.assert_close(torch.tensor(shrinkage), torch.tensor([0.004, 0.004]))
@@ -66,7 +69,9 @@ def test_weights_shrink_by_the_weight_decay_at_the_peak_whatever_the_rate_of_the
 
 def test_a_run_that_goes_on_with_another_rate_has_the_decay_of_that_rate():
     def optimizer(rate: float) -> torch.optim.Optimizer:
-        config = parse_config({"recipe": "speedrun-cifar10", "learningRate": rate, "weightDecay": 0.004})
+        config = recipes.resolve(
+            parse_config({"recipe": "speedrun-cifar10", "learningRate": rate, "weightDecay": 0.004})
+        )
         return RECIPE.optimizer(Network(10), config)
 
     resumed, fresh = optimizer(0.05), optimizer(0.05)

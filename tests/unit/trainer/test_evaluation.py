@@ -3,16 +3,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ddpjob_trainer import evaluate
 from ddpjob_trainer.data import Preparation, Split
 from ddpjob_trainer.evaluate import count_correct
 
 NUM_SAMPLES = 10
-
-
-@pytest.fixture(autouse=True)
-def small_batches(monkeypatch):
-    monkeypatch.setattr(evaluate, "BATCH_SIZE", 2)
 
 
 def split() -> Split:
@@ -23,7 +17,9 @@ def split() -> Split:
     )
 
 
-def count(*, rank: int, world_size: int, asked: list[int], stop_at: int | None = None) -> int | None:
+def count(
+    *, rank: int, world_size: int, asked: list[int], stop_at: int | None = None, batch_size: int = 2
+) -> tuple[int, int] | None:
     def stop_reached() -> bool:
         asked.append(1)
         return len(asked) == stop_at
@@ -33,7 +29,12 @@ def count(*, rank: int, world_size: int, asked: list[int], stop_at: int | None =
     )
     model = torch.nn.Identity()
     found = count_correct(
-        model, split(), lambda _, images: torch.eye(2)[images.flatten().long() % 2], gang, stop_reached
+        model,
+        split(),
+        lambda _, images: torch.eye(2)[images.flatten().long() % 2],
+        gang,
+        batch_size=batch_size,
+        stop_reached=stop_reached,
     )
     assert model.training, "it is given back as it was"
     return found
@@ -54,4 +55,11 @@ def test_it_ends_at_the_batch_where_all_agree_to_stop():
     asked: list[int] = []
     assert count(rank=0, world_size=1, asked=asked, stop_at=3) is None
     assert len(asked) == 3
-    assert count(rank=0, world_size=1, asked=[]) == 4
+    assert count(rank=0, world_size=1, asked=[]) == (4, NUM_SAMPLES)
+
+
+@pytest.mark.parametrize(("batch_size", "batches"), [(1, 10), (3, 4), (10, 1), (512, 1)])
+def test_the_batch_size_is_that_of_the_configuration(batch_size, batches):
+    asked: list[int] = []
+    assert count(rank=0, world_size=1, asked=asked, batch_size=batch_size) == (4, NUM_SAMPLES)
+    assert len(asked) == batches

@@ -1,0 +1,91 @@
+"""Recipes: found by name or by module and object, each with a network, an optimizer and defaults of its own."""
+
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+
+from ddpjob_ranks.errors import ConfigError
+from ddpjob_recipes import BUILT_IN
+from ddpjob_trainer import recipes
+from ddpjob_trainer.config import parse_config
+
+SMALL = {"digits": (1, 8), "resnet18-cifar10": (3, 32), "resnet50-cifar10": (3, 32), "speedrun-cifar10": (3, 32)}
+README = Path(__file__).parents[3] / "trainer/README.md"
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_built_in_recipe_gives_a_network_with_the_right_head(name):
+    recipe = recipes.find(name)
+    channels, size = SMALL.get(name, (3, 64))
+    with torch.no_grad():
+        network = recipe.model(7).eval()
+        assert recipe.predict(network, torch.rand(2, channels, size, size)).shape == (2, 7)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_what_is_not_given_comes_from_the_recipe(name):
+    config = recipes.resolve(parse_config({"recipe": name}))
+    defaults = asdict(recipes.find(name).defaults)
+    assert {field: getattr(config, field) for field in defaults} == defaults
+    given = recipes.resolve(parse_config({"recipe": name, "epochs": 7, "momentum": 0}))
+    assert (given.epochs, given.momentum, given.weight_decay) == (7, 0, defaults["weight_decay"])
+
+
+def test_the_readme_has_the_defaults_of_every_recipe():
+    rows = [
+        f"| `{name}` | " + " | ".join(f"{value:g}" for value in asdict(recipes.find(name).defaults).values()) + " |"
+        for name in BUILT_IN
+    ]
+    assert "\n".join(rows) in README.read_text(encoding="utf-8"), "expected:\n" + "\n".join(rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("digit", "recipe is 'digit'; expected one of digits, resnet18-cifar10, .* or module:object"),
+        ("nowhere.at_all:x", "there is no module nowhere in this image or environment; .* set PYTHONPATH"),
+        ("ddpjob_recipes.nowhere:x", "there is no module ddpjob_recipes.nowhere"),
+        ("ddpjob_recipes.digits:lost", "lost of module ddpjob_recipes.digits is NoneType; expected an object"),
+        ("ddpjob_recipes.digits:load", "load of module ddpjob_recipes.digits is function; expected an object"),
+    ],
+)
+def test_a_recipe_that_does_not_exist_is_refused(name, text):
+    with pytest.raises(ConfigError, match=text):
+        recipes.find(name)
+
+
+def test_a_module_that_a_recipe_imports_and_that_is_missing_is_no_mistake_of_the_name(tmp_path, monkeypatch):
+    (tmp_path / "recipe_of_a_user.py").write_text("import nowhere")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="No module named 'nowhere'"):
+        recipes.find("recipe_of_a_user:mine")
+
+
+def test_the_optimizer_of_every_recipe_has_each_trained_parameter_once():
+    for name in SMALL:
+        recipe = recipes.find(name)
+        network = recipe.model(10)
+        optimizer = recipe.optimizer(network, recipes.resolve(parse_config({"recipe": name})))
+        held = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
+        assert sorted(held) == sorted(id(p) for p in network.parameters() if p.requires_grad), name
+
+
+def test_the_digits_need_neither_torchvision_nor_pillow_nor_the_compiler():
+    program = """
+import sys, torch
+before = set(sys.modules)
+from ddpjob_trainer import recipes, numerics
+from ddpjob_trainer.config import parse_config
+from ddpjob_ranks.distributed import Gang
+recipe = recipes.find("digits")
+alone = Gang(rank=0, world_size=1, device=torch.device("cpu"), control=None)
+numerics.choose(parse_config({"recipe": "digits"}), alone, heavy=recipe.heavy).set_switches()
+print(sorted({"torchvision", "PIL", "sklearn", "torch._inductor"} & (set(sys.modules) - before)))
+"""
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(path for path in sys.path if path)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -9,7 +9,7 @@ import time
 from ddpjob_operator.app import run
 from ddpjob_operator.settings import Settings, settings_from
 
-#: The API server takes objects nested 10,000 deep; one that cannot be read here would end the process at each start.
+#: The API server accepts objects nested 10,000 deep; one that cannot be read here would end the process at each start.
 JSON_DEPTH = 20_000
 
 
@@ -38,7 +38,7 @@ def _set_up_logging(settings: Settings) -> None:
 
 
 def main() -> None:
-    """Run the operator until it is told to stop."""
+    """Run the operator until a signal stops it."""
     settings = settings_from(sys.argv[1:])
     sys.setrecursionlimit(JSON_DEPTH)
     _set_up_logging(settings)

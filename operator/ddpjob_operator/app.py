@@ -165,7 +165,7 @@ class _Operator:
         gc.freeze()
         gc.set_threshold(50_000, 20, 100)
         self._start("kopf", self._run_kopf())
-        await _in_time(self._kopf.wait_for_watch(), "kopf to ask the API server which resources it serves")
+        await _in_time(self._kopf.wait_for_watch(), "kopf to discover which resources the API server serves")
         self._start("audit", self._audit.run((self._store.jobs, self._store.pods, self._store.services)))
 
     async def _read_past_the_caches(self) -> None:

@@ -98,7 +98,7 @@ class KopfWatch:
     async def wait_for_watch(self) -> None:
         """Wait until kopf watches DDPJobs.
 
-        kopf asks once which resources there are. An API server that has just started may not serve custom resources at
+        kopf discovers resources once. An API server that has just started may not serve custom resources at
         that moment; kopf then watches nothing, without an error. Raises LookupError in that case.
         """
         await self._insights.ready_resources.wait()

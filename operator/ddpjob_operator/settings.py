@@ -1,4 +1,4 @@
-"""What the operator is told when it starts."""
+"""The operator's command line."""
 
 import argparse
 import os
@@ -18,7 +18,7 @@ def _this_process() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseName:
-    """Where the Lease is that operators take turns by."""
+    """Namespace and name of the Lease for leader election."""
 
     namespace: str
     name: str
@@ -29,17 +29,17 @@ class Settings:
     """The command line, read and checked."""
 
     namespaces: tuple[str, ...]
-    """Where to work; empty is the whole cluster."""
+    """The watched namespaces; empty is the whole cluster."""
     trainer_image: str
     health_port: int = 8080
     workers: int = 16
     progress_interval_seconds: float = 10.0
     audit_interval_seconds: float = 240.0
     lease: LeaseName | None = None
-    """None: this operator is the only one."""
+    """None: this operator is the only one, without leader election."""
     lease_seconds: int = 18
     identity: str = field(default_factory=_this_process)
-    """Who holds the Lease; no two processes that live at the same time may share it."""
+    """This process as holder of the Lease; no two processes that run at the same time may share it."""
     log_level: str = "INFO"
     log_format: Literal["plain", "json"] = "plain"
 
@@ -50,7 +50,7 @@ class Settings:
 
 
 def settings_from(arguments: Sequence[str]) -> Settings:
-    """Read the command line. Exits with a message on one that makes no sense."""
+    """Read the command line. Exits with a message if it is not valid."""
     parser = argparse.ArgumentParser(
         prog="ddpjob-operator",
         description="Runs DDPJobs. Reaches the API server by its service account, else by $KUBECONFIG or ~/.kube/config.",
@@ -61,55 +61,55 @@ def settings_from(arguments: Sequence[str]) -> Settings:
         action="append",
         default=[],
         metavar="NS",
-        help="work in this namespace only; may be given several times (default: the whole cluster)",
+        help="watch this namespace only; may be given several times (default: the whole cluster)",
     )
-    parser.add_argument(
-        "--trainer-image", required=True, metavar="IMAGE", help="image of jobs that name none of their own"
-    )
+    parser.add_argument("--trainer-image", required=True, metavar="IMAGE", help="image of jobs that do not name one")
     parser.add_argument(
         "--health-port", type=_whole(0, 65535), default=8080, metavar="PORT", help="/livez, /readyz and /metrics"
     )
-    parser.add_argument("--workers", type=_whole(1, 64), default=16, metavar="N", help="jobs handled at the same time")
+    parser.add_argument(
+        "--workers", type=_whole(1, 64), default=16, metavar="N", help="number of jobs reconciled at the same time"
+    )
     parser.add_argument(
         "--progress-interval-seconds",
         type=_seconds,
         default=10.0,
         metavar="S",
-        help="time between two reads of a running job's log; 0 reads none",
+        help="seconds between two reads of a running job's log; 0 disables them",
     )
     parser.add_argument(
         "--audit-interval-seconds",
         type=_seconds,
         default=240.0,
         metavar="S",
-        help="time between two comparisons of the caches with the API server",
+        help="seconds between two comparisons of the caches with the API server",
     )
     parser.add_argument(
         "--lease",
         type=_lease_name,
         metavar="NS/NAME",
-        help="the Lease by which operators take turns: one works, the others stand by (default: work without one)",
+        help="the Lease for leader election: its holder works, other operators stand by (default: no leader election)",
     )
     parser.add_argument(
         "--lease-seconds",
         type=_whole(3, 3600),
         default=18,
         metavar="S",
-        help="when the one that works has died, another begins after this long; it is renewed every third of it",
+        help="a standby takes over this long after the leader stops renewing the Lease, which it does every third of this time",
     )
     parser.add_argument(
         "--identity",
         type=_identity,
         default=_this_process(),
         metavar="ID",
-        help="who holds the Lease, for example the pod's name: who comes back with the same one takes it up again "
+        help="this process as holder of the Lease, for example the pod's name; a restarted process with the same one keeps it "
         "(default: host name and process id)",
     )
     parser.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     parser.add_argument("--log-format", default="plain", choices=("plain", "json"))
     given = parser.parse_args(arguments)
     if given.audit_interval_seconds == 0:
-        parser.error("argument --audit-interval-seconds: 0 would never stop; expected more than 0")
+        parser.error("argument --audit-interval-seconds: is 0, expected more than 0")
     return Settings(**{**vars(given), "namespaces": tuple(dict.fromkeys(given.namespaces))})
 
 
@@ -123,7 +123,7 @@ def _lease_name(text: str) -> LeaseName:
 def _identity(text: str) -> str:
     if not text or text.startswith("$("):
         raise argparse.ArgumentTypeError(
-            f"{text!r} names nobody: give the pod's name, and the variable that holds it in the pod's env"
+            f"{text!r} is not an identity: set the variable in the pod's env from metadata.name"
         )
     return text
 

@@ -1,8 +1,8 @@
 """The operator's own /livez, /readyz and /metrics.
 
-Alive means that a restart would help nothing: the event loop turns and no watch hangs. An API server that does not
-answer is no reason to restart, so a watch that keeps trying is alive. Ready means that the caches hold the cluster, be it
-to work or to stand by.
+Alive means that a restart would not help: the event loop runs and no watch hangs. An API server that does not answer is no
+reason to restart, so a watch that keeps trying is alive. Ready means that the caches are filled, on the leader and on
+standbys.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from ddpjob_operator.kube.engine.workqueue import WorkQueue
 
 #: Longer than a watch may be silent and an attempt may take.
 STUCK_SECONDS = 300.0
-#: Longer than two audits: a job that went unseen is owed no event once an audit has dropped it.
+#: Longer than two audits: after the deletion of a job was missed, no event is due once an audit has dropped the job.
 FEED_SILENT_SECONDS = 600.0
 TICK_SECONDS = 0.5
 
@@ -60,40 +60,40 @@ class Health:
         return runner
 
     async def measure_loop_lag(self) -> None:
-        """Note how late the event loop is, for ever."""
+        """Measure how late the event loop is, without end."""
         while True:
             started_at = time.monotonic()
             await asyncio.sleep(TICK_SECONDS)
             self.loop_lag_seconds = time.monotonic() - started_at - TICK_SECONDS
 
-    def troubles(self) -> list[str]:
-        """What only a restart can mend."""
+    def faults(self) -> list[str]:
+        """What only a restart can repair."""
         found = [
-            f"the watch of {informer.name} has not done anything for {informer.stuck_seconds:.0f} s"
+            f"the watch of {informer.name} has been inactive for {informer.stuck_seconds:.0f} s"
             for informer in self._informers
             if informer.stuck_seconds > STUCK_SECONDS
         ]
         silent_seconds = self._feed_silent_seconds()
         hears_others = all(informer.stale_seconds < STUCK_SECONDS / 2 for informer in self._informers)
-        if silent_seconds > FEED_SILENT_SECONDS and hears_others:  # else it is the API server that is silent
+        if silent_seconds > FEED_SILENT_SECONDS and hears_others:  # otherwise the API server is silent
             found.append(f"kopf has not delivered known changes of DDPJobs for {silent_seconds:.0f} s")
         return found
 
     def state(self) -> Iterator[Metric]:
         """Gauges of this moment."""
         yield GaugeMetricFamily(
-            "ddpjob_leader", "1 if this operator is the one that works, 0 if it stands by.", value=int(self._leads())
+            "ddpjob_leader", "1 if this operator is the leader, 0 if it is a standby.", value=int(self._leads())
         )
         phases = Counter(str(known.job.status.phase or "New") for known in self._store.jobs.records())
         jobs = GaugeMetricFamily("ddpjob_jobs", "DDPJobs by phase.", labels=["phase"])
         for phase, number in phases.items():
             jobs.add_metric([phase], number)
         yield jobs
-        yield GaugeMetricFamily("ddpjob_pods", "Pods of DDPJobs that are known.", value=len(self._store.pods))
+        yield GaugeMetricFamily("ddpjob_pods", "Pods of DDPJobs in the cache.", value=len(self._store.pods))
         yield GaugeMetricFamily("ddpjob_queue_depth", "Jobs that wait for a worker.", value=len(self._queue))
         yield GaugeMetricFamily("ddpjob_loop_lag_seconds", "How late the event loop is.", value=self.loop_lag_seconds)
         ages = GaugeMetricFamily(
-            "ddpjob_watch_age_seconds", "Time since a watch last said anything.", labels=["resource"]
+            "ddpjob_watch_age_seconds", "Time since a watch last received anything.", labels=["resource"]
         )
         oldest: dict[str, float] = {}
         for informer in self._informers:
@@ -103,8 +103,8 @@ class Health:
         yield ages
 
     async def _livez(self, _: web.Request) -> web.Response:
-        troubles = self.troubles()
-        return web.Response(status=500 if troubles else 200, text="\n".join(troubles or ["ok"]) + "\n")
+        faults = self.faults()
+        return web.Response(status=500 if faults else 200, text="\n".join(faults or ["ok"]) + "\n")
 
     async def _readyz(self, _: web.Request) -> web.Response:
         waiting = [informer.name for informer in self._informers if not informer.synced.is_set()]

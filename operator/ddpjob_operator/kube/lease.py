@@ -1,12 +1,12 @@
-"""Which of several operators works: the one that holds the Lease.
+"""Leader election: of several operators the one that holds the Lease works.
 
-All of them watch and keep their caches; only the holder writes. Nothing of the Lease is compared with a clock of ours: an
-elector notes when it saw the Lease change and counts from there on its own monotonic clock, so clocks may differ as they
-like. A holder that cannot renew stops writing well before anybody else may take the Lease. It goes on trying, and works on
-if nobody has: an API server that was away for a minute is no reason to begin anew. What it cannot stop is a write that is
-on its way at that moment; the engine's own rules make such a write harmless.
+All of them watch and keep their caches; only the holder writes. No time of the Lease is compared with a local clock: an
+elector notes when it saw the Lease change and counts from there on its own monotonic clock, so that clocks may differ. A
+holder that cannot renew stops writing well before another may take the Lease. It keeps trying, and continues if no other has
+taken it: an unavailable API server is no reason to restart. It cannot stop a write that is in flight at that moment; the rules
+of the engine make such a write harmless.
 
-A Lease is taken under a resourceVersion, so of several that try one succeeds, and the watch is for speed only.
+A Lease is acquired under a resourceVersion, so of several that try one succeeds, and the watch is for speed only.
 """
 
 import asyncio
@@ -24,65 +24,65 @@ from ddpjob_operator.kube.transport.resources import LEASES
 
 logger = logging.getLogger(__name__)
 
-#: What is asked of the API server at the end must not hold up the end.
+#: The release of the Lease must not delay the end of the process.
 RELEASE_SECONDS = 2.0
 
 
 class LeaseLostError(Exception):
-    """Another has taken the Lease, so what this process knows is no longer what to act on."""
+    """Another process has taken the Lease, so this one must not act any more."""
 
 
 class Leadership(Protocol):
-    """The right to work."""
+    """The right to write."""
 
     def held(self) -> bool:
         """Whether this process may write, at this moment."""
 
     async def follow(self) -> None:
-        """Watch for changes, for ever."""
+        """Watch for changes, without end."""
 
     async def try_acquire(self) -> bool:
-        """Take the right if nobody else has it, without waiting. Gives whether this process has it now."""
+        """Acquire the right if no other process has it, without waiting. Gives whether this process has it now."""
 
     async def acquire(self) -> None:
         """Wait until this process has it."""
 
     async def keep(self) -> None:
-        """Keep it for ever. Raises LeaseLostError when it is lost."""
+        """Keep it, without end. Raises LeaseLostError when it is lost."""
 
     async def release(self) -> None:
-        """Hand it to whoever waits. Needs `keep` to have ended; never raises ApiError."""
+        """Release it for a standby. Needs `keep` to have ended; never raises ApiError."""
 
 
 class NoLeaderElection:
-    """The right to work of the only operator, which needs no Lease."""
+    """The right to write of an operator that is the only one and needs no Lease."""
 
     def held(self) -> bool:
         """Always."""
         return True
 
     async def follow(self) -> None:
-        """There is nothing to watch; runs for ever."""
+        """There is nothing to watch; runs without end."""
         await asyncio.Event().wait()
 
     async def try_acquire(self) -> bool:
-        """It has it."""
+        """Always."""
         return True
 
     async def acquire(self) -> None:
-        """It has it."""
+        """Always."""
 
     async def keep(self) -> None:
-        """Nothing can take it away; runs for ever."""
+        """It cannot be lost; runs without end."""
         await asyncio.Event().wait()
 
     async def release(self) -> None:
-        """Nobody waits for it."""
+        """No other process waits for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Record:
-    """A Lease as it was seen."""
+    """A version of the Lease."""
 
     holder: str
     """Empty if it is free."""
@@ -94,13 +94,13 @@ class _Record:
 
 
 class Elector:
-    """The right to work of whoever holds a Lease."""
+    """The right to write of the process that holds a Lease."""
 
     def __init__(self, client: Client, namespace: str, name: str, identity: str, lease_seconds: int) -> None:
         """Nothing held yet.
 
-        `identity` must differ between processes that live at the same time. One that comes back with the same identity
-        takes up its own Lease at once. `client` must not be one that other requests can hold up.
+        `identity` must differ between processes that run at the same time; a process that restarts with the same identity
+        keeps its own Lease. Other requests must not be able to delay those of `client`.
         """
         self._client = client
         self._namespace = namespace
@@ -112,7 +112,7 @@ class Elector:
         self._retry_seconds = lease_seconds / 18
         #: Time for two tries to renew on an API server that hardly answers.
         self._deadline_seconds = lease_seconds * 5 / 6
-        self._seen: _Record | None = None  # None: it is not there, or nobody has looked.
+        self._seen: _Record | None = None  # None: it does not exist, or has not been read.
         self._seen_at = 0.0
         self._newest_version = 0
         self._changed = asyncio.Event()
@@ -123,7 +123,7 @@ class Elector:
         return time.monotonic() < self._valid_until
 
     async def follow(self) -> None:
-        """Watch the Lease for ever, so that a release, a loss or a deletion is known at once."""
+        """Watch the Lease without end, so that a release, a loss or a deletion is known at once."""
         while True:
             pause_seconds = self._retry_seconds
             try:
@@ -135,12 +135,12 @@ class Elector:
                         elif event.type != "BOOKMARK":
                             self._note(event.body)
             except ApiError as error:
-                logger.warning("the watch of %s goes on later: %s", self, error)
+                logger.warning("the watch of %s failed and is retried: %s", self, error)
                 pause_seconds = self._renew_seconds
             await asyncio.sleep(pause_seconds)
 
     async def try_acquire(self) -> bool:
-        """Take the Lease if it is free, has run out, or was this process's before it was restarted."""
+        """Acquire the Lease if it is free, has expired, or was this process's before it was restarted."""
         try:
             if self._seen is None:
                 await self._look()
@@ -148,10 +148,10 @@ class Elector:
                 return False
             await self._claim()
         except (ConflictError, NotFoundError):
-            self._seen = None  # Somebody was faster, or has deleted it: look again.
+            self._seen = None  # Another process was faster, or the Lease was deleted: read it again.
             return False
         except (ApiError, TimeoutError) as error:
-            logger.warning("%s cannot be taken: %s", self, _words(error))
+            logger.warning("%s cannot be acquired: %s", self, _text(error))
             return False
         logger.info("%s is held by this process, %s", self, self._identity)
         return self.held()
@@ -162,7 +162,7 @@ class Elector:
             await self._wait(max(self._seconds_to_expiry(), self._retry_seconds))
 
     async def keep(self) -> None:
-        """Renew for ever. Raises LeaseLostError when another holds the Lease, or has held it."""
+        """Renew without end. Raises LeaseLostError when another holds the Lease, or has held it."""
         renew_at = self._valid_until - self._deadline_seconds + self._renew_seconds
         while True:
             await self._wait(renew_at - time.monotonic())
@@ -176,15 +176,19 @@ class Elector:
                 await self._claim()
                 renew_at = time.monotonic() + self._renew_seconds
             except (ConflictError, NotFoundError):
-                self._seen = None  # Not the version that was known: see what it is, but not without a breath.
+                self._seen = None  # It has changed: read it again, after a pause.
                 renew_at = time.monotonic() + self._retry_seconds
             except (ApiError, TimeoutError) as error:
                 renew_at = time.monotonic() + self._retry_seconds
-                effect = "is not renewed yet" if self.held() else "could not be renewed in time, so nothing is written"
-                logger.warning("%s %s: %s", self, effect, _words(error))
+                effect = (
+                    "is not renewed yet"
+                    if self.held()
+                    else "could not be renewed in time, so this process writes nothing"
+                )
+                logger.warning("%s %s: %s", self, effect, _text(error))
 
     async def release(self) -> None:
-        """Write that nobody holds the Lease, if this process does, so that another takes it without waiting."""
+        """Clear the holder of the Lease, if it is this process, so that a standby acquires it without waiting."""
         if not self.held():
             return
         self._valid_until = 0.0
@@ -192,34 +196,34 @@ class Elector:
             async with asyncio.timeout(RELEASE_SECONDS):
                 await self._give_up()
         except (ApiError, TimeoutError) as error:
-            logger.warning("%s is left to run out: %s", self, _words(error))
+            logger.warning("%s could not be released and will expire: %s", self, _text(error))
         else:
-            logger.info("%s is free", self)
+            logger.info("%s is released", self)
 
     async def _give_up(self) -> None:
         while self._seen is not None and self._seen.holder == self._identity:
             patch = {"metadata": {"resourceVersion": str(self._seen.version)}, "spec": {"holderIdentity": None}}
             try:
                 self._note(await self._client.merge_patch(LEASES, self._namespace, self._name, patch))
-            except ConflictError:  # A renewal that was cancelled on its way has come through.
+            except ConflictError:  # A renewal that was cancelled in flight has arrived.
                 await self._look()
 
     def _check(self) -> None:
         if self._seen is not None and self._seen.holder != self._identity:
-            raise LeaseLostError(f"{self} is held by {self._seen.holder or 'nobody'}, not by {self._identity}")
+            raise LeaseLostError(f"{self} is held by {self._seen.holder or 'no process'}, not by {self._identity}")
 
     def _may_be_taken(self) -> bool:
         seen = self._seen
         return seen is None or seen.holder in ("", self._identity) or self._seconds_to_expiry() <= 0
 
     def _seconds_to_expiry(self) -> float:
-        """As far as this process has seen; it may wait longer than it must, never shorter."""
+        """Counted from when this process saw the last renewal, so never too short."""
         if self._seen is None or not self._seen.holder:
             return 0.0
         return self._seen_at + self._seen.seconds - time.monotonic()
 
     async def _look(self) -> None:
-        """Read the Lease past the watch."""
+        """Read the Lease instead of waiting for the watch."""
         try:
             async with asyncio.timeout(self._request_seconds):
                 self._note(await self._client.get(LEASES, self._namespace, self._name))
@@ -236,7 +240,9 @@ class Elector:
             else:
                 answer = await self._client.merge_patch(LEASES, self._namespace, self._name, body)
         self._note(answer)
-        if self._seen is not None and self._seen.holder == self._identity:  # Else the watch knows better by now.
+        if (
+            self._seen is not None and self._seen.holder == self._identity
+        ):  # Otherwise the watch has shown a newer holder.
             self._valid_until = started_at + self._deadline_seconds
 
     def _body(self, former: _Record | None) -> Body:
@@ -278,7 +284,7 @@ class Elector:
         self._changed.set()
 
     async def _wait(self, seconds: float) -> None:
-        """Until something has changed since the last wait, but no longer."""
+        """Wait until the Lease has changed since the last wait, at most so long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(max(seconds, 0.0)):
                 await self._changed.wait()
@@ -288,5 +294,5 @@ class Elector:
         return f"Lease {self._namespace}/{self._name}"
 
 
-def _words(error: ApiError | TimeoutError) -> str:
-    return str(error) or "no answer in time"
+def _text(error: ApiError | TimeoutError) -> str:
+    return str(error) or "the API server did not answer in time"

@@ -93,7 +93,7 @@ async def test_a_stranger_of_the_same_name_is_named_and_left_alone(bench: Bench,
     spec = {"clusterIP": "None", "ports": [{"port": 1}]}
     await client.create(SERVICES, bench.namespace.name, {**stranger, "spec": spec})
     await bench.run(bench.service(), bench.pod(0))
-    assert "belongs to nobody" in bench.words["j-master"]
+    assert "belongs to no owner" in bench.words["j-master"]
     assert await bench.namespace.pods() == {}  # Nothing after what was refused.
     assert bench.expectations.seconds_left(bench.key) is None
 

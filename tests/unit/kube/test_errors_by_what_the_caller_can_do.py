@@ -30,13 +30,13 @@ def test_kind_by_status(status: int, kind: type[errors.ApiError]) -> None:
 def test_the_words_are_those_of_the_status_object() -> None:
     body = json.dumps({"kind": "Status", "message": 'exceeded quota: "small"'}).encode()
     error = errors.error_of("create /x", 403, body, None)
-    assert error.words == 'exceeded quota: "small"'
+    assert error.message == 'exceeded quota: "small"'
     assert str(error) == 'create /x: exceeded quota: "small"'
 
 
 @pytest.mark.parametrize("body", [b"upstream is sad", b'["upstream is sad"]', b"\xff\xfe", b""])
 def test_any_body_gives_words(body: bytes) -> None:
-    assert errors.error_of("get /x", 502, body, None).words
+    assert errors.error_of("get /x", 502, body, None).message
 
 
 @pytest.mark.parametrize(("header", "seconds"), [("3", 3.0), (None, 1.0), ("-1", 0.1), ("soon", 1.0), ("9999", 60.0)])

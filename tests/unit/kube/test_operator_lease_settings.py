@@ -29,8 +29,8 @@ def test_outside_a_pod_a_process_is_its_host_and_its_number() -> None:
         ("--lease", "System/operator", "is not NAMESPACE/NAME"),
         ("--lease", "/operator", "is not NAMESPACE/NAME"),
         ("--lease-seconds", "2", "2 is not within 3 to 3600"),
-        ("--identity", "", "names nobody"),
-        ("--identity", "$(POD_NAME)", "names nobody"),
+        ("--identity", "", "is not an identity"),
+        ("--identity", "$(POD_NAME)", "is not an identity"),
     ],
 )
 def test_mistakes_are_named(argument: str, value: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:

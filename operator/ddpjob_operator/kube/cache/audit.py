@@ -1,7 +1,7 @@
-"""Compares every cache with the API server now and then.
+"""Compares every cache with the API server every few minutes.
 
-kopf emits no deletions for what vanished before it had to list again, and a watch may lose an event for reasons nobody
-has found yet. An audit makes such a loss a delay of minutes instead of a job that hangs for ever.
+kopf reports no deletion of an object that vanished before it had to list again, and a watch may lose an event for an unknown
+reason. With the audit such a loss delays a job by minutes; without it the job would hang.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ class Audit:
         self._interval_seconds = interval_seconds
 
     async def run(self, caches: Sequence[Cache[Any]]) -> None:
-        """Audit for ever."""
+        """Audit without end."""
         while True:
             await asyncio.sleep(self._interval_seconds * random.uniform(0.9, 1.1))  # noqa: S311 jitter is no secret
             for cache in caches:
                 try:
                     await self.compare(cache)
                 except ApiError as error:
-                    logger.warning("audit of %s put off: %s", cache.resource.plural, error)
+                    logger.warning("the audit of %s is postponed: %s", cache.resource.plural, error)
 
     async def compare(self, cache: Cache[Any]) -> int:
         """Repair one cache. Gives the number of differences; an event that is on its way counts as one."""

@@ -2,7 +2,7 @@
 
 Watches, lists and the answers to our own writes all end here. They may arrive late and out of order, so each is compared
 by resourceVersion, which Kubernetes guarantees to be comparable as a number for one kind of objects
-(https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions). A list also says what is no more: an
+(https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions). A list also shows what no longer exists: an
 informer that only follows events keeps what was deleted while it was not looking.
 """
 
@@ -109,7 +109,7 @@ class Cache(Generic[T]):
     ) -> tuple[str, int]:
         """Compare with the server's latest state and repair what differs.
 
-        `labels` narrows the list; `covers` then says of a record whether that list would hold it. Gives the version of
+        `labels` narrows the list; `covers` is then whether that list would contain a record. Gives the version of
         the state, to watch from, and the number of differences. Other sources may put and remove meanwhile.
         """
         graves: set[str] = set()  # What goes while we list must not come back from an earlier page.

@@ -1,7 +1,7 @@
-"""Keep a cache in step with the API server: list, then watch from there, for ever.
+"""Keeps a cache in step with the API server: list, then watch from that version on.
 
-Our own and slim, since what kopf or a full client keeps per object costs ten times the memory and CPU. A broken stream
-goes on from the last version seen; one that the server no longer has (410) begins with a new list, which also says what
+It keeps slim records, since the objects that kopf or a full client keeps cost ten times the memory and CPU. After a broken
+stream the watch continues from the last version; if the server no longer has that version (410), a new list also shows what
 was deleted meanwhile. A silent stream ends by the client's read time-out, since bookmarks come about once a minute.
 """
 
@@ -45,16 +45,16 @@ class Informer:
 
     @property
     def stale_seconds(self) -> float:
-        """Time since the server last said anything about these objects."""
+        """Time since the server last sent anything about these objects."""
         return time.monotonic() - self._fresh_at
 
     @property
     def stuck_seconds(self) -> float:
-        """Time since this informer last did anything, were it a failed attempt; large only if it hangs."""
+        """Time since this informer last did anything, failed attempts included; large only if it hangs."""
         return time.monotonic() - self._alive_at
 
     async def run(self) -> None:
-        """Follow for ever."""
+        """Follow without end."""
         while True:
             self._alive_at = started_at = time.monotonic()
             try:

@@ -31,14 +31,14 @@ class KnownJob:
     job: Job
     status: Mapping[str, Any]
     leaves_its_pods: bool = False
-    """Whether somebody deletes it in such a way that its children stay (`kubectl delete --cascade=orphan`)."""
+    """Whether it is being deleted so that its children stay (`kubectl delete --cascade=orphan`)."""
 
 
 class Changed(Protocol):
-    """Told of each job that needs another look; `first` where it begins, ends or was told to change, or a pod of it ended."""
+    """Called for each job to reconcile; `first` if it was created, edited or deleted, or if a pod of it ended."""
 
     def __call__(self, key: Key, *, first: bool) -> None:
-        """Look at this job."""
+        """Reconcile this job soon."""
 
 
 class Store:
@@ -47,8 +47,8 @@ class Store:
     def __init__(self, changed: Changed, vanished: Callable[[str, str], None]) -> None:
         """Empty.
 
-        `changed` is called for each job that needs another look, `vanished` with the namespace and the name
-        of a pod or Service that is gone, whose name may have been in another job's way.
+        `changed` is called for each job to reconcile, `vanished` with the namespace and the name of a pod or Service that
+        is gone, which may have occupied a name that another job needs.
         """
         self._changed = changed
         self._vanished = vanished
@@ -66,7 +66,7 @@ class Store:
         return self.jobs.get(*key)
 
     def pods_of(self, job: Job) -> Iterable[Pod]:
-        """Its pods, of all attempts. A pod of another namespace is never one, whatever its labels say."""
+        """Its pods, of all attempts. A pod of another namespace is never one, whatever its labels are."""
         return self._pods_by_job.get((job.namespace, job.uid), {}).values()
 
     def orphaned(self, key: Key) -> frozenset[str]:
@@ -74,7 +74,7 @@ class Store:
         return frozenset(self._orphaned.get(key, ()))
 
     def vanished_pods_of(self, job: Job) -> Iterable[Pod]:
-        """What was seen last of its pods that are gone, of the latest attempt that lost any."""
+        """The last records of its pods that are gone, of the latest attempt that lost any."""
         return self._vanished_pods.get((job.namespace, job.uid), {}).values()
 
     def service_of(self, job: Job) -> Service | None:
@@ -82,7 +82,7 @@ class Store:
         return self.services.get(job.namespace, service_name(job.name))
 
     def forget_orphaned(self, key: Key, uid: str) -> None:
-        """The pods of this job that is gone are on their way out."""
+        """The pods of this deleted job are being deleted."""
         self._orphans_of.pop((key[0], uid), None)
         left = self._orphaned.get(key, set())
         left.discard(uid)
@@ -132,7 +132,7 @@ class Store:
             self._vanished(namespace, old.name)
 
     def _keep_last_record(self, namespace: str, pod: Pod) -> None:
-        """A kubelet tells how a deleted pod ended and removes it within milliseconds; a pass may see neither."""
+        """A kubelet reports how a deleted pod ended and removes it within milliseconds; a reconcile may see neither."""
         if (namespace, pod.job_uid) not in self._keys:
             return
         kept = self._vanished_pods.setdefault((namespace, pod.job_uid), {})
@@ -160,7 +160,7 @@ def _known_job(body: Body, old: KnownJob | None) -> KnownJob:
     except (ValueError, KeyError, TypeError):
         if old is None:
             raise
-        # Taken for gone, its pods would be deleted.
+        # If it counted as deleted, its pods would be deleted, too.
         logger.exception("DDPJob %s/%s cannot be read as it is now", old.job.namespace, old.job.name)
         return old
     leaves = "orphan" in (body["metadata"].get("finalizers") or ()) or (old is not None and old.leaves_its_pods)

@@ -51,7 +51,7 @@ class _Outcomes:
     refused: dict[str, Rejection] = field(default_factory=dict)
     errors: list[ApiError] = field(default_factory=list)
     is_decided: bool = False
-    """Whether the server has refused one on purpose, or has asked to be left alone for a while."""
+    """Whether the server has refused one on purpose, or limits the rate of requests."""
 
     def add(self, action: Action, outcome: Rejection | ApiError | None) -> None:
         """Take in the outcome of one action; None is success."""
@@ -164,11 +164,13 @@ class Actuator:
             return await self._look_at_the_owner(key, job, resource, action)
         except RejectedError as error:
             self._expectations.failed(key, action)
-            return Rejection(error.words)
+            return Rejection(error.message)
         except UnavailableError as error:
             self._expectations.doubt(key, action)
-            if error.status == 500:  # A broken admission webhook: it may stay so, and the user should read why.
-                return Rejection(error.words, by_failure=True)
+            if (
+                error.status == 500
+            ):  # For example a broken admission webhook: it may stay broken, and the user should read why.
+                return Rejection(error.message, by_failure=True)
             raise
         except ApiError:
             self._expectations.failed(key, action)
@@ -183,14 +185,16 @@ class Actuator:
         """The name is taken: that is fine if it is by the same job, whoever created it."""
         try:
             body = await self._client.get(resource, job.namespace, action.name)
-        except NotFoundError as error:  # Not taken, but a conflict of another sort (a quota), or gone by now.
+        except NotFoundError as error:  # Another conflict than the name (a quota's), or the object is gone by now.
             self._expectations.failed(key, action)
-            raise ConflictError(f"create {resource.plural} {action.name}", "in conflict, try again") from error
+            raise ConflictError(
+                f"create {resource.plural} {action.name}", "the request conflicts with another one"
+            ) from error
         owners = body["metadata"].get("ownerReferences") or []
         if any(owner["uid"] == job.uid for owner in owners):
             return None
         self._expectations.failed(key, action)
-        whose = ", ".join(f"{owner['kind']} {owner['name']} (uid {owner['uid']})" for owner in owners) or "nobody"
+        whose = ", ".join(f"{owner['kind']} {owner['name']} (uid {owner['uid']})" for owner in owners) or "no owner"
         if "deletionTimestamp" in body["metadata"]:
             return Rejection(_wait_for_deletion(body, action.name, whose), is_terminating=True)
         found = f"{action.name} exists and belongs to {whose}, not to this job"
@@ -201,7 +205,7 @@ class Actuator:
         try:
             await self._client.delete(PODS, key[0], action.name, uid=action.uid, grace_seconds=action.grace_seconds)
         except (NotFoundError, ConflictError):
-            return  # Gone; the watch will say so.
+            return  # It is gone, which the watch will show.
         except ApiError:
             self._expectations.failed(key, action)
             raise
@@ -223,7 +227,7 @@ class Actuator:
         patch = {**action.patch, "metadata": metadata}
         try:
             answer = await self._client.merge_patch(SERVICES, namespace, action.name, patch)
-        except ConflictError:  # Somebody else changed it: decide again on what it is now.
+        except ConflictError:  # Another client has changed it: decide again on its new version.
             self._store.services.put_answer(await self._client.get(SERVICES, namespace, action.name))
             raise
         self._store.services.put_answer(answer)

@@ -1,11 +1,11 @@
-"""Tells what happens to a job as Kubernetes Events, which `kubectl describe ddpjob` lists.
+"""Records what happens to a job as Kubernetes Events, which `kubectl describe ddpjob` lists.
 
-Events are for people and never needed: recording one costs a pass nothing and cannot fail it, and what the API server does
-not take at once is dropped. core/v1 rather than events.k8s.io/v1, whose series is a thing to be written at its end;
-`kubectl describe` shows the count and both times of the former as "(x3 over 5m)".
+Events are for people, and no decision depends on them: recording one neither delays nor fails a reconcile, and an Event that
+the API server does not accept at once is dropped. They are core/v1 Events: a series of events.k8s.io/v1 must be written at its
+end, while `kubectl describe` shows the count and both times of core/v1 as "(x3 over 5m)".
 
-What happens again raises the count of the Event that tells of it. Whatever a job does, it has a budget, so that one that
-fails for ever does not fill the cluster's store.
+A repetition raises the count of its Event. Each job has a budget, so that one that fails again and again does not fill the
+cluster's store.
 """
 
 import asyncio
@@ -28,17 +28,17 @@ from ddpjob_operator.kube.transport.resources import EVENTS
 
 logger = logging.getLogger(__name__)
 
-#: Writes of Events that a job may cause at once, and the time after which it has earned one more. The last word on a job
-#: that has ended is free.
+#: Writes of Events that a job may cause at once, and the time after which one more is allowed. The Event of a
+#: job's end is free.
 BUDGET = 10
 SECONDS_FOR_ONE_MORE = 120.0
 #: Different Events of a job whose counts are remembered.
 MAX_SERIES = 20
 MAX_WAITING = 1000
 WRITE_SECONDS = 5.0
-#: An API server in trouble has better things to do.
+#: Pause after a failed write: the API server may be overloaded.
 PAUSE_SECONDS = 1.0
-#: As much as the API server's own recorder takes.
+#: The limit of Kubernetes' own recorder.
 MAX_MESSAGE_LENGTH = 1024
 
 
@@ -67,8 +67,8 @@ class _Account:
     counted_at: float
     series: OrderedDict[Notice, _Series] = field(default_factory=OrderedDict)
 
-    def pay(self, now: float) -> bool:
-        """Take one token, if there is one."""
+    def use_token(self, now: float) -> bool:
+        """Use one token, if there is one."""
         self.tokens = min(self.tokens + (now - self.counted_at) / SECONDS_FOR_ONE_MORE, float(BUDGET))
         self.counted_at = now
         if self.tokens < 1.0:
@@ -88,32 +88,36 @@ class EventRecorder:
         self._waiting = asyncio.Queue[_Series](MAX_WAITING)
 
     def record(self, job: Job, before: DDPJobStatus, after: DDPJobStatus) -> None:
-        """Tell what lies between two statuses of a job. Never waits, never raises."""
+        """Record what happened between two statuses of a job. Never waits, never raises."""
         try:
             notices = events_between(before, after)
-        except Exception:  # no Event is worth a pass
-            logger.exception("%s/%s: no Event can be told; this is a defect of the operator", job.namespace, job.name)
+        except Exception:  # no Event may fail a reconcile
+            logger.exception(
+                "%s/%s: the Events of a change cannot be made; this is a defect of the operator",
+                job.namespace,
+                job.name,
+            )
             return
-        last_words = after.finished and not before.finished
+        is_end = after.finished and not before.finished
         for notice in notices:
-            self._record(job, notice, free=last_words)
+            self._record(job, notice, free=is_end)
 
     def forget(self, key: Key) -> None:
         """The job is gone."""
         self._accounts.pop(key, None)
 
     async def run(self) -> None:
-        """Write what is recorded, for ever."""
+        """Write what is recorded, without end."""
         while True:
             series = await self._waiting.get()
             if series.written_count == series.count:
-                continue  # An earlier write has told of this one, too.
+                continue  # An earlier write has covered this one, too.
             try:
                 async with asyncio.timeout(WRITE_SECONDS):
                     await self._write(series)
             except (ApiError, TimeoutError) as error:
                 EVENT_WRITES.labels("failed").inc()
-                logger.info("an Event is dropped: %s", error or "no answer in time")
+                logger.info("dropped an Event: %s", error or "the API server did not answer in time")
                 await asyncio.sleep(error.retry_after_seconds if isinstance(error, ThrottledError) else PAUSE_SECONDS)
             else:
                 EVENT_WRITES.labels("written").inc()
@@ -121,7 +125,7 @@ class EventRecorder:
     def _record(self, job: Job, notice: Notice, *, free: bool) -> None:
         now = time.time()
         account = self._account_of(job)
-        if not account.pay(time.monotonic()) and not free:
+        if not account.use_token(time.monotonic()) and not free:
             EVENT_WRITES.labels("over budget").inc()
             return
         series = account.series.get(notice)

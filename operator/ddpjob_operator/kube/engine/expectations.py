@@ -1,8 +1,8 @@
 """Own writes that the watch has not shown yet.
 
-A pass that follows a write closely sees a cache from before it. So what was sent is remembered until it shows, and is
+A reconcile soon after a write sees a cache from before it. So what was sent is remembered until the watch shows it, and is
 not sent again. While a creation has not shown, nothing is created at all: a pod of an earlier attempt may still appear.
-What does not show in time may never have happened (the answer was lost), so its deadline asks for an uncached look.
+What does not show in time may not have happened (the answer was lost), so it is then looked up past the caches.
 """
 
 import time
@@ -31,7 +31,7 @@ class Expectations:
             self._creations.setdefault(key, {})[action.name] = deadline
 
     def failed(self, key: Key, action: CreatePod | CreateService | DeletePod) -> None:
-        """The server has said no, so there is nothing to wait for."""
+        """The server has refused it, so there is nothing to wait for."""
         if isinstance(action, DeletePod):
             self._deletions.get(key, {}).pop(action.uid, None)
         else:
@@ -42,7 +42,7 @@ class Expectations:
         self._creations.setdefault(key, {})[action.name] = time.monotonic()
 
     def settle(self, key: Key, seen: Observed) -> None:
-        """Strike out what shows."""
+        """Remove what the caches show."""
         present = {pod.name for pod in seen.pods}
         if seen.service is not None and seen.service.job_uid == seen.job.uid:  # not that of a job before it
             present.add(seen.service.name)

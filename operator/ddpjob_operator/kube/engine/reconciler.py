@@ -1,4 +1,4 @@
-"""A pass over one job: gather what is known, let `plan` decide, do it, write the status, plan the next look."""
+"""Reconciles one job: collect what is known, let `plan` decide, act, write the status, schedule the next reconcile."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconciler:
-    """Takes keys from the queue and brings each job one step on."""
+    """Takes keys from the queue and moves each job one step forward."""
 
     client: Client
     queue: WorkQueue
@@ -42,17 +42,17 @@ class Reconciler:
     trainer_image: str
 
     async def work(self) -> None:
-        """Handle one key after another, for ever. A pass that fails comes again, later each time."""
+        """Handle one key after another, without end. A failed reconcile is retried, later each time."""
         while True:
             key = await self.queue.get()
             try:
                 with RECONCILE_SECONDS.time():
-                    result = await self._pass_or_retry(key)
+                    result = await self._reconcile_or_retry(key)
                 RECONCILES.labels(result).inc()
             finally:
                 self.queue.done(key)
 
-    async def _pass_or_retry(self, key: Key) -> str:
+    async def _reconcile_or_retry(self, key: Key) -> str:
         try:
             await self.reconcile(key)
         except NotFoundError as error:
@@ -68,17 +68,17 @@ class Reconciler:
             return "throttled"
         except ApiError as error:
             delay = self.queue.retry(key)
-            logger.warning("%s/%s: trying again in %.1f s: %s", *key, delay, error)
+            logger.warning("%s/%s: reconcile failed, retrying in %.1f s: %s", *key, delay, error)
             return "failed"
         except Exception:  # one job must never stop the others, and none is ever lost
             delay = self.queue.retry(key)
-            logger.exception("%s/%s: this is a defect of the operator; trying again in %.1f s", *key, delay)
+            logger.exception("%s/%s: reconcile failed by a defect of the operator; retrying in %.1f s", *key, delay)
             return "defect"
         self.queue.forgive(key)
         return "done"
 
     async def reconcile(self, key: Key) -> None:
-        """One pass. Raises ApiError for what is worth another try."""
+        """Reconcile one job. Raises ApiError for what is worth another try."""
         await self._delete_orphans(key)
         if self.store.job(key) is None:
             self._forget(key)
@@ -97,7 +97,7 @@ class Reconciler:
         self.lookups.update(seen, planned.lookups)
         self.progress.follow(seen)
         if planned.write_ahead:
-            assert not planned.actions, "a plan that writes ahead acts in the next pass"
+            assert not planned.actions, "a plan that writes ahead acts in the next reconcile"
             await self.status_writer.write(known, planned.status)
             self.queue.add(key, first=True)
             return
@@ -127,7 +127,7 @@ class Reconciler:
         return actions
 
     def _look_again(self, key: Key, planned: Plan, now: float, pending_seconds: float | None) -> None:
-        """Nothing but time may change what these passes wait for."""
+        """Schedule a reconcile for the time at which something changes without an event."""
         delays = [
             pending_seconds,
             None if planned.wake_at is None else planned.wake_at - now,
@@ -163,7 +163,7 @@ class Reconciler:
         if left is None or left > 0:
             return False
         EXPECTATIONS_OVERDUE.inc()
-        logger.info("%s/%s: an own write does not show; looking it up", *key)
+        logger.info("%s/%s: the watch has not shown an own write in time; looking it up", *key)
         return True
 
     async def _look_up(self, key: Key, known: KnownJob) -> None:
@@ -185,7 +185,7 @@ class Reconciler:
             try:
                 await self.client.delete_collection(PODS, key[0], of_job(uid))
             except RejectedError as error:  # the garbage collector has them, and a new job of this name must not wait
-                logger.warning("%s/%s: pods of a job that is gone: %s", *key, error)
+                logger.warning("%s/%s: cannot delete the pods of a deleted job: %s", *key, error)
             self.store.forget_orphaned(key, uid)
 
     def _forget(self, key: Key) -> None:
@@ -196,9 +196,9 @@ class Reconciler:
 
 
 def _never_seen(seen: Observed) -> bool:
-    """Whether pods are missing that existed, says the status, and that this process has never seen.
+    """Whether pods are missing that existed by the status and that this process has never seen.
 
-    Its cache of pods may be behind the job that it read, and a pod taken for a deleted one would restart the gang.
+    Its cache of pods may be older than the job, and a pod that counts as deleted by mistake would restart the gang.
     """
     job = seen.job
     if job.spec is None or job.deleting or job.status.finished or not job.status.condition(ConditionType.CREATED):

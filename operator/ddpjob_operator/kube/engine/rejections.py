@@ -1,4 +1,4 @@
-"""What the API server refuses to create, in its own words, and when to ask again."""
+"""What the API server refuses to create, with its message, and when to retry."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -44,7 +44,7 @@ class Rejections:
         return max(refused.retry_at - time.monotonic(), 0.0) if refused else 0.0
 
     def keep_wanted(self, key: Key, actions: Iterable[Action]) -> None:
-        """Forget what nobody wants created any more: it exists by now, or the plan has changed."""
+        """Forget objects that are no longer to be created: they exist by now, or the plan has changed."""
         refused = self._refused.get(key)
         if refused is None:
             return
@@ -54,7 +54,7 @@ class Rejections:
             del self._refused[key]
 
     def name_is_free(self, namespace: str, name: str) -> list[Key]:
-        """What had this name is gone. Gives the jobs that were refused it and may ask again at once."""
+        """An object of this name is gone. Gives the jobs that needed the name and may retry at once."""
         waiting = [key for key, refused in self._refused.items() if key[0] == namespace and name in refused.rejections]
         for key in waiting:
             self._refused[key].retry_at = 0.0

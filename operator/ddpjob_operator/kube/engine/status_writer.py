@@ -2,7 +2,7 @@
 
 Details are written at most once a second, what merely ticks at most every ten seconds.
 
-The answer to a write goes into the store, so the next pass compares with what was written and not with a cache that is
+The answer to a write goes into the store, so the next reconcile compares with what was written and not with a cache that is
 late. That is also why an operator that restarts writes nothing.
 
 Every write is for the version that was seen. The uid would not do as a precondition: the API server ignores it on the
@@ -33,10 +33,10 @@ DETAILS_SECONDS = 1.0
 
 
 class StatusWriter:
-    """Makes one patch a pass at most."""
+    """Makes at most one patch per reconcile."""
 
     def __init__(self, client: Client, store: Store, events: EventRecorder) -> None:
-        """`events` is told of every status that was written."""
+        """`events` records every change of a status that was written."""
         self._client = client
         self._store = store
         self._events = events
@@ -47,7 +47,7 @@ class StatusWriter:
     async def write(self, known: KnownJob, wanted: DDPJobStatus, *, just_created: bool = False) -> float | None:
         """Make the job show the wanted status, if it still is the version that was seen.
 
-        `just_created`: pods were created since, so the next pass will know better; details can wait for it.
+        `just_created`: pods were created since, so the next reconcile will know more; details can wait for it.
         Gives the seconds until a pending tick may be written, None if nothing is pending.
         Raises ConflictError if it is not; NotFoundError if the job is gone; ApiError for what is worth another try.
         """

@@ -1,9 +1,9 @@
-"""The keys that need a pass, each at most once, and never two workers on one key.
+"""The keys to reconcile, each at most once, and never two workers on one key.
 
-What begins, ends or is told to change comes before what merely goes on: in a storm of new jobs all get their pods
-before anything is written about the first, and a gang that has lost a rank waits behind neither. A key that is added
+Jobs that were created, edited or deleted and gangs that lost a rank come before others: in a storm of new jobs all get their
+pods before anything is written about the first, and a gang that has lost a rank waits behind neither. A key that is added
 while a worker has it waits until that worker is done; a key added for later comes at its earliest time. What fails
-comes again after a delay that doubles. The queue holds no reasons: a pass looks at everything anew.
+is retried after a delay that doubles. The queue holds no reasons: a reconcile looks at everything again.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class WorkQueue:
         return len(self._dirty)
 
     def add(self, key: Key, *, first: bool = False) -> None:
-        """The key needs a pass now, before all that were not added as `first`."""
+        """Reconcile the key now, before all that were not added as `first`."""
         if key in self._dirty and (key in self._first or not first):
             return
         self._dirty.add(key)
@@ -46,7 +46,7 @@ class WorkQueue:
             self._put(key)
 
     def add_after(self, key: Key, seconds: float) -> None:
-        """The key needs a pass by then; an earlier one that is planned already will do."""
+        """Reconcile the key by then, unless it is planned earlier already."""
         if seconds <= 0:
             self.add(key)
             return
@@ -59,7 +59,7 @@ class WorkQueue:
             self._timers[key] = loop.call_at(at, self._add_due, key)
 
     def retry(self, key: Key, at_least_seconds: float = 0.0) -> float:
-        """The pass failed: come again, later each time. Gives the delay."""
+        """A reconcile failed: retry, later each time. Gives the delay."""
         num_before = self._failures.get(key, 0)
         self._failures[key] = num_before + 1
         delay = doubled(FIRST_RETRY_SECONDS, num_before, LAST_RETRY_SECONDS)
@@ -68,7 +68,7 @@ class WorkQueue:
         return delay
 
     def forgive(self, key: Key) -> None:
-        """The pass went well: the next failure is the first one again."""
+        """A reconcile succeeded: the next failure is the first one again."""
         self._failures.pop(key, None)
 
     def drop(self, key: Key) -> None:
@@ -81,7 +81,7 @@ class WorkQueue:
         """The next key, once there is one; `done` gives it back."""
         while True:
             _, _, key = await self._ready.get()
-            # Else it came earlier, having been moved to the front.
+            # Otherwise it was moved to the front and has been handled.
             if key in self._dirty and key not in self._processing:
                 self._dirty.discard(key)
                 self._first.discard(key)

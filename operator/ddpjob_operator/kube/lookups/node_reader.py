@@ -90,7 +90,7 @@ class NodeReader:
 
 
 def node_state(node: Body) -> NodeState:
-    """The state of a node by what the control plane, or an administrator, says of it.
+    """The state of a node as reported by the control plane or set by an administrator.
 
     A node is gone if its kubelet has stopped reporting (Ready is Unknown) or if an administrator has tainted it as out of
     service. With Ready=False the kubelet reports a fault, for example of the network or of the runtime: its containers may

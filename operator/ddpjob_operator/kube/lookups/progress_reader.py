@@ -39,7 +39,7 @@ _NODE_ERRORS = ("failed to try resolving symlinks", "unable to retrieve containe
 READ_SECONDS = 5.0
 MAX_PARALLEL = 8
 MAX_READS_PER_SECOND = 20.0
-#: The first line of a program that has just begun is worth an earlier look.
+#: The first read of a program comes earlier.
 FIRST_READ_SECONDS = 1.0
 
 
@@ -162,7 +162,7 @@ class ProgressReader:
             self._plan_read(key, target, self._interval_seconds)
 
     def _may_read_long(self, target: _Target) -> bool:
-        """Whether to look further back for a progress line. Otherwise this read says nothing, not even that it is silent."""
+        """Whether to look further back for a progress line. Without it this read shows nothing, not even silence."""
         if target.num_reads_to_long:
             target.num_reads_to_long -= 1
             return False
@@ -173,7 +173,7 @@ class ProgressReader:
         return True
 
     async def _tail(self, key: Key, target: _Target, lines: int, limit_bytes: int) -> tuple[str, bool]:
-        """The end of the log, and whether there is more of it than was asked for."""
+        """The end of the log, and whether the log holds more than was requested."""
         text = await self._client.pod_log(
             key[0],
             target.pod,

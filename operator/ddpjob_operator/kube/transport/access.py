@@ -1,4 +1,4 @@
-"""How to reach the API server and who we are there: in the cluster the service account, else the kubeconfig.
+"""How the operator reaches the API server: in a cluster by its service account, otherwise by a kubeconfig.
 
 One configuration serves our own client and kopf's session. The credential is put on each request by a middleware, so a
 token that the kubelet rotates is read again (kubernetes.aio does so once a minute) and no session is ever closed for it.
@@ -18,13 +18,13 @@ from kubernetes.aio.client.rest import RESTClientObject
 
 logger = logging.getLogger(__name__)
 
-#: Open connections: three watches or so for ever, the rest shared by requests.
+#: Open connections: about three for the watches, the rest shared by requests.
 MAX_CONNECTIONS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """The way to the API server."""
+    """Address and credentials of the API server."""
 
     configuration: Configuration
     loader: object | None
@@ -45,7 +45,7 @@ class Access:
         )
 
     async def keep_fresh(self) -> None:
-        """Renew what the kubeconfig's exec plugin hands out; runs for ever and has nothing to do for other logins."""
+        """Renew the token of the kubeconfig's exec plugin; runs without end, and does nothing for other logins."""
         if self.loader is not None:
             await config.refresh_token(self.loader, self.configuration)  # type: ignore[no-untyped-call]  # see below
         await asyncio.Event().wait()
@@ -69,7 +69,7 @@ async def load_access() -> Access:
             )
     except (config.ConfigException, OSError) as error:
         raise ValueError(
-            f"no access to a Kubernetes API server: {error}; run in a pod with a service account, or set KUBECONFIG"
+            f"cannot access a Kubernetes API server: {error}; run in a pod with a service account, or set KUBECONFIG"
         ) from error
     configuration.connection_pool_maxsize = MAX_CONNECTIONS
     configuration.client_session_kwargs = {
@@ -83,7 +83,7 @@ def is_proxied(server: str) -> bool:
     """Whether the environment names a proxy for this URL.
 
     aiohttp looks for one, and for a netrc file, in a thread of its own for every request, which was a sixth of the
-    operator's CPU time: it is told to only where there is one.
+    operator's CPU time, so it only does where there is one.
     """
     url = urlsplit(server)
     return url.scheme in getproxies() and not proxy_bypass(url.hostname or "")

@@ -32,7 +32,7 @@ CONNECT_SECONDS = 5.0
 READ_PAUSES_SECONDS = (0.1, 0.3)
 #: The audit lists everything every few minutes; a page of pods is about 8 MB.
 PAGE_SIZE = 1000
-#: The server ends a watch after this long; the client goes on from where it was.
+#: The server ends a watch after this long; the client continues from the last version.
 WATCH_SECONDS = 300
 #: The API server sends a bookmark about once a minute, so a stream silent for longer than this is dead.
 WATCH_SILENCE_SECONDS = 100.0
@@ -200,7 +200,7 @@ class Client:
     ) -> AsyncGenerator[Event, None]:
         """What changes after `resource_version`, bookmarks included, until the server ends the stream.
 
-        An empty version begins with an ADDED for each object that there is. `fields` selects by fields.
+        An empty version starts with an ADDED for each existing object. `fields` selects by fields.
         Raises GoneError for a version that is too old, UnavailableError for a stream that breaks or falls silent.
         """
         params: Params = {

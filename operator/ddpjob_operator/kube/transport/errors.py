@@ -5,17 +5,17 @@ from typing import Any
 
 
 class ApiError(Exception):
-    """A request failed. Its text says which request, and the server's words."""
+    """A request failed. Its text names the request and holds the server's message."""
 
-    def __init__(self, request: str, words: str, *, status: int = 0) -> None:
+    def __init__(self, request: str, message: str, *, status: int = 0) -> None:
         """`status` is the HTTP status; 0 where no answer came."""
-        super().__init__(f"{request}: {words}")
-        self.words = words
+        super().__init__(f"{request}: {message}")
+        self.message = message
         self.status = status
 
 
 class NotFoundError(ApiError):
-    """404: the object is not there."""
+    """404: the object does not exist."""
 
 
 class ConflictError(ApiError):
@@ -27,22 +27,22 @@ class GoneError(ApiError):
 
 
 class ThrottledError(ApiError):
-    """429: come back later, not before `retry_after_seconds`."""
+    """429: retry later, not before `retry_after_seconds`."""
 
-    def __init__(self, request: str, words: str, *, status: int = 0, retry_after_seconds: float = 1.0) -> None:
-        """`retry_after_seconds` is the server's wish."""
-        super().__init__(request, words, status=status)
+    def __init__(self, request: str, message: str, *, status: int = 0, retry_after_seconds: float = 1.0) -> None:
+        """`retry_after_seconds` comes from the server."""
+        super().__init__(request, message, status=status)
         self.retry_after_seconds = retry_after_seconds
 
 
 class RejectedError(ApiError):
-    """Any other 4xx: the request will not be granted as it is. The server's words say why."""
+    """Any other 4xx: the server will not accept the request as it is. Its message says why."""
 
 
 class UnavailableError(ApiError):
-    """5xx, no connection, no answer in time, or not let in yet (401). Whether the request took effect is unknown.
+    """5xx, no connection, no answer in time, or not authenticated yet (401). Whether the request took effect is unknown.
 
-    Also a write that was not sent, since this process must not write any more.
+    Also a write that was not sent, since this process may not write any more.
     """
 
 
@@ -56,22 +56,22 @@ _BY_STATUS: dict[int, type[ApiError]] = {
 
 
 def error_of(request: str, status: int, body: bytes, retry_after: str | None) -> ApiError:
-    """The error for an HTTP answer of status 400 or more, with the words of the Status object in its body."""
-    words = _words(body) or f"HTTP {status}"
+    """The error for an HTTP answer of status 400 or more, with the message of the Status object in its body."""
+    message = _message(body) or f"HTTP {status}"
     if status == 429:
-        return ThrottledError(request, words, status=status, retry_after_seconds=_seconds(retry_after))
+        return ThrottledError(request, message, status=status, retry_after_seconds=_seconds(retry_after))
     kind = _BY_STATUS.get(status, RejectedError if status < 500 else UnavailableError)
-    return kind(request, words, status=status)
+    return kind(request, message, status=status)
 
 
-def _words(body: bytes) -> str:
+def _message(body: bytes) -> str:
     text = body.decode(errors="replace").strip()
     try:
         status: Any = json.loads(text)
     except ValueError:
         return text[:1024]
-    message = status.get("message") if isinstance(status, dict) else None
-    return message if isinstance(message, str) else text[:1024]
+    found = status.get("message") if isinstance(status, dict) else None
+    return found if isinstance(found, str) else text[:1024]
 
 
 def _seconds(retry_after: str | None) -> float:

@@ -9,6 +9,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export PYTHONPATH := operator:trainer:tests
+# Where the test bed keeps programs, images and clusters. tests/conftest.py says the same.
+DDPJOB_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ddpjob
+export TESTBED_CACHE_DIR ?= $(DDPJOB_CACHE_DIR)
 
 NODES ?= 2
 CLUSTER ?= default
@@ -126,7 +129,7 @@ node-programs: cluster-programs ## Build also the programs of real nodes
 
 .PHONY: image
 image: $(VENV)/dev.stamp ## Build the operator and trainer images with buildah (as root; no registry is needed)
-	@$(BIN)/python -m testbed.images operator trainer
+	@$(BIN)/python -m ddpjob_images operator trainer
 
 .PHONY: cluster-up
 cluster-up: $(VENV)/dev.stamp ## Bring up a real cluster on this machine: make cluster-up NODES=2 (0: control plane only)

@@ -1,5 +1,6 @@
 """A real Kubernetes control plane for all tests of one run that need one."""
 
+import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,8 @@ import pytest
 import testbed
 
 REPOSITORY = Path(__file__).parent.parent
+CACHE = os.environ.get("DDPJOB_CACHE_DIR") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "ddpjob")
+os.environ.setdefault("TESTBED_CACHE_DIR", str(CACHE))
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import testbed
+from ddpjob_images import build
 from testbed import images
 
 REPOSITORY = Path(__file__).parents[2]
@@ -15,7 +16,7 @@ def load_images(cluster: testbed.Cluster) -> list[str]:
 
     Gives the arguments of helm that make a running operator take the new image, whose name is the same.
     """
-    operator, trainer = images.build("operator"), images.build("trainer")
+    operator, trainer = build("operator"), build("trainer")
     for image in (operator, trainer):
         images.load(image, cluster)
     return ["--set-string", f"podAnnotations.image-key={operator.key[:12]}"]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ddpjob_images import REPOSITORY, SOURCES, build, recipe
 from testbed import images
 from testbed.commands import CommandError
 
@@ -32,7 +33,7 @@ print("compiled")
 
 @pytest.fixture(scope="module", autouse=True)
 def built() -> dict[str, images.Image]:
-    return {target: images.build(target) for target in images.TARGETS}
+    return {target: build(target) for target in SOURCES}
 
 
 @pytest.mark.parametrize(
@@ -64,30 +65,29 @@ def test_the_operator_image_is_slim(built: dict[str, images.Image]) -> None:
 
 
 @pytest.fixture
-def changed_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def changed_code(tmp_path: Path) -> Path:
     """The project with one more line in a module that both images hold."""
-    repository = Path(__file__).parents[2]
     for name in ("operator", "trainer", "requirements", "charts"):
-        shutil.copytree(repository / name, tmp_path / name)
+        shutil.copytree(REPOSITORY / name, tmp_path / name)
     for name in ("Dockerfile", "pyproject.toml"):
-        shutil.copy(repository / name, tmp_path)
+        shutil.copy(REPOSITORY / name, tmp_path)
     with (tmp_path / "trainer/ddpjob_ranks/contract.py").open("a") as module:
         module.write(f"# {tmp_path}\n")
-    monkeypatch.setattr(images, "_PROJECT", tmp_path)
+    return tmp_path
 
 
-@pytest.mark.parametrize("target", images.TARGETS)
-@pytest.mark.usefixtures("changed_code")
-def test_a_change_of_code_keeps_the_layers_of_the_dependencies(built: dict[str, images.Image], target: str) -> None:
-    changed = images.build(target)
+@pytest.mark.parametrize("target", SOURCES)
+def test_a_change_of_code_keeps_the_layers_of_the_dependencies(
+    built: dict[str, images.Image], target: str, changed_code: Path
+) -> None:
+    changed = images.build(recipe(target, changed_code))
 
     new = {digest: size_bytes for digest, size_bytes in changed.blobs.items() if digest not in built[target].blobs}
     assert 0 < sum(new.values()) < 5e6
 
 
-@pytest.mark.usefixtures("changed_code")
-def test_an_unchanged_tree_is_not_built_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    image = images.build("operator")
+def test_an_unchanged_tree_is_not_built_again(monkeypatch: pytest.MonkeyPatch, changed_code: Path) -> None:
+    image = images.build(recipe("operator", changed_code))
     monkeypatch.setattr("testbed.commands.run", None)
 
-    assert images.build("operator") == image
+    assert images.build(recipe("operator", changed_code)) == image

@@ -36,7 +36,7 @@ sys.stdin.read()
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DDPJOB_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TESTBED_CACHE_DIR", str(tmp_path))
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ BUILD = "from testbed import tools; tools.build(['pause']); print(tools.path('pa
 
 
 def build(cache: Path) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(TESTS), "DDPJOB_CACHE_DIR": str(cache)}
+    environment = {**os.environ, "PYTHONPATH": str(TESTS), "TESTBED_CACHE_DIR": str(cache)}
     return subprocess.Popen([sys.executable, "-c", BUILD], env=environment, stdout=subprocess.PIPE, text=True)
 
 

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-#: One entry for each completed write of an object that a DDPJob is or owns.
-POLICY = {
-    "apiVersion": "audit.k8s.io/v1",
-    "kind": "Policy",
-    "omitStages": ["RequestReceived"],
-    "rules": [
-        {
-            "level": "Metadata",
-            "verbs": ["create", "update", "patch", "delete", "deletecollection"],
-            "resources": [
-                {"group": "", "resources": ["pods", "services", "events"]},
-                {"group": "ddpjob.dev", "resources": ["ddpjobs", "ddpjobs/status"]},
-                {"group": "coordination.k8s.io", "resources": ["leases"]},
-            ],
-        },
-        {"level": "None"},
-    ],
-}
+
+def policy(resources: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """The audit policy with one entry for each completed write of these resources, named by API group."""
+    return {
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived"],
+        "rules": [
+            {
+                "level": "Metadata",
+                "verbs": ["create", "update", "patch", "delete", "deletecollection"],
+                "resources": [{"group": group, "resources": list(names)} for group, names in resources.items()],
+            },
+            {"level": "None"},
+        ],
+    }
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -200,7 +200,7 @@ class Cluster:
                 )
         longest = self.control_plane.folder / _LONGEST_SOCKET
         if len(str(longest)) > 107:
-            raise InstanceError(f"{longest} is too long for a Unix socket (107): shorten DDPJOB_CACHE_DIR or the name")
+            raise InstanceError(f"{longest} is too long for a Unix socket (107): shorten TESTBED_CACHE_DIR or the name")
 
     def _launch(self) -> None:
         instance = self.control_plane.instance

@@ -54,7 +54,7 @@ class ControlPlane:
         node_monitor_grace_seconds: a node silent for so long becomes NotReady (Kubernetes' own default is 50).
         gang_scheduling: serve PodGroup (`scheduling.k8s.io/v1alpha2`) and schedule by it.
         node_names: real nodes that will join; each gets credentials.
-        audit: record writes to DDPJobs and what they own in `audit_log`.
+        audited: resources by API group, of which writes are recorded in `audit_log`.
 
     Attributes:
         kubeconfig: path of a self-contained kubeconfig of a cluster administrator.
@@ -70,7 +70,7 @@ class ControlPlane:
         node_monitor_grace_seconds: int = 50,
         gang_scheduling: bool = False,
         node_names: tuple[str, ...] = (),
-        audit: bool = False,
+        audited: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.name = name or f"test-{os.getpid()}-{next(_numbers)}"
         self.instance = Instance(self.name)
@@ -79,7 +79,7 @@ class ControlPlane:
         self._node_monitor_grace_seconds = node_monitor_grace_seconds
         self._gang_scheduling = gang_scheduling
         self._node_names = node_names
-        self._audits = audit
+        self._audited = audited
 
     @property
     def folder(self) -> Path:
@@ -305,10 +305,10 @@ class ControlPlane:
         )
 
     def _auditing(self) -> tuple[str, ...]:
-        if not self._audits:
+        if self._audited is None:
             return ()
         policy = self.folder / "audit-policy.json"
-        policy.write_text(json.dumps(audit.POLICY))
+        policy.write_text(json.dumps(audit.policy(self._audited)))
         return (f"--audit-policy-file={policy}", f"--audit-log-path={self.audit_log}")
 
     def _controlling(self, user: str, port: int) -> tuple[str, ...]:

@@ -1,15 +1,12 @@
-"""The project's images where there is no container registry: `python -m testbed.images operator trainer`.
+"""A project's images where there is no container registry.
 
-buildah builds the Dockerfile's targets on a base that debootstrap makes of Debian packages, and skopeo copies them into
+buildah builds targets of a Dockerfile on a base that debootstrap makes of Debian packages, and skopeo copies them into
 the cache as an OCI layout does, uncompressed. Layers are blobs named by digest there, and `load` hands a node only those
 that it lacks, as hard links: a change of code costs two thin layers on the whole way. Needs root, and Debian or its like.
-
-The images get the names that the chart asks for when its values name no others, so that `helm install` finds them.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import concurrent.futures
 import contextlib
@@ -23,43 +20,15 @@ import sys
 import tarfile
 import tempfile
 import time
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
-
-import yaml
 
 from testbed import commands, paths, tools
 from testbed.cluster import Cluster
 from testbed.errors import TestbedError
 from testbed.locks import exclusive
 from testbed.node import Node
-
-_PROJECT = Path(__file__).resolve().parents[2]
-
-#: What the Dockerfile copies into each target. The builder is given nothing else, so one left out fails the build.
-_SOURCES: Mapping[str, tuple[str, ...]] = {
-    "operator": (
-        "operator/ddpjob_operator",
-        "requirements/operator.lock",
-        "trainer/ddpjob_ranks/__init__.py",
-        "trainer/ddpjob_ranks/contract.py",
-        "trainer/ddpjob_ranks/errors.py",
-        "trainer/ddpjob_ranks/limits.py",
-        "trainer/ddpjob_trainer/__init__.py",
-        "trainer/ddpjob_trainer/config.py",
-    ),
-    "trainer": (
-        "requirements/trainer.lock",
-        "trainer/ddpjob_ranks",
-        "trainer/ddpjob_trainer",
-        "trainer/ddpjob_recipes",
-        "trainer/ddpjob_measure",
-    ),
-}
-
-TARGETS = tuple(_SOURCES)
 
 _BASE_SUITE = "bookworm"
 _BASE_PACKAGES = "python3,python3-venv,ca-certificates"
@@ -89,6 +58,32 @@ class ImageError(TestbedError):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What an image is made of.
+
+    Attributes:
+        target: of the project's Dockerfile; the image's name in the cache.
+        name: its full name with tag.
+        project: the folder with the Dockerfile.
+        sources: files and folders of the project that the target copies. The builder is given nothing else, so one that
+            is left out fails the build.
+    """
+
+    target: str
+    name: str
+    project: Path
+    sources: tuple[str, ...]
+
+    def files(self) -> dict[str, bytes]:
+        """Content by path, of all that the image is made of."""
+        found = [self.project / "Dockerfile"]
+        for source in (self.project / name for name in self.sources):
+            found += [source] if source.is_file() else source.rglob("*")
+        wanted = [file for file in found if file.is_file() and "__pycache__" not in file.parts]
+        return {str(file.relative_to(self.project)): file.read_bytes() for file in sorted(wanted)}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
     """An image in the cache.
 
@@ -110,27 +105,25 @@ class Image:
         return all(_blob(digest).exists() for digest in self.blobs)
 
 
-def build(target: str) -> Image:
-    """The image of a target of the Dockerfile, built where the cache does not hold it.
+def build(recipe: Recipe) -> Image:
+    """The image of a recipe, built where the cache does not hold it.
 
     Raises:
-        ImageError: not root, or no such target.
+        ImageError: not root.
         CommandError: a step of the build failed.
     """
-    if target not in _SOURCES:
-        raise ImageError(f"the Dockerfile has no target {target!r}; it has {', '.join(TARGETS)}")
     if os.geteuid() != 0:
         raise ImageError("building images here needs root; where a registry is, docker build --target ... needs none")
     with exclusive(_lock()):
-        files = _source_files(target)
+        files = recipe.files()
         key = _key(files)
-        image = _stored(target)
+        image = _stored(recipe.target)
         if image is None or image.key != key:
             _install_missing_programs()
             with _workshop() as workshop:
                 _make_base(workshop)
-                _build(workshop, target, files)
-                image = _store(workshop, target, key)
+                _build(workshop, recipe.target, files)
+                image = _store(workshop, recipe, key)
                 _discard_unused(workshop)
         return image
 
@@ -144,7 +137,7 @@ def load(image: Image, cluster: Cluster) -> None:
     """
     with exclusive(_lock()), concurrent.futures.ThreadPoolExecutor() as pool:
         if not image.whole:
-            raise ImageError(f"{image.name} was built anew from changed sources meanwhile: build and load again")
+            raise ImageError(f"{image.name} has been built again from changed sources: build and load again")
         for outcome in [pool.submit(_load, image, node) for node in cluster.nodes]:
             outcome.result()
 
@@ -178,20 +171,16 @@ def _blob(digest: str) -> Path:
 # --- What is in the cache --------------------------------------------------------------------------------------------
 
 
-def _source_files(target: str) -> dict[str, bytes]:
-    """Content by path, of all that the target is made of."""
-    found = [_PROJECT / "Dockerfile"]
-    for source in (_PROJECT / name for name in _SOURCES[target]):
-        found += [source] if source.is_file() else source.rglob("*")
-    wanted = [file for file in found if file.is_file() and "__pycache__" not in file.parts]
-    return {str(file.relative_to(_PROJECT)): file.read_bytes() for file in sorted(wanted)}
-
-
 def _key(files: Mapping[str, bytes]) -> str:
     digest = hashlib.sha256(_base_name().encode())
     for path, content in files.items():
         digest.update(f"\0{path}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()
+
+
+def _targets() -> list[str]:
+    """Of all images in the cache."""
+    return [file.stem for file in _folder().glob("*.json")]
 
 
 def _stored(target: str) -> Image | None:
@@ -201,13 +190,6 @@ def _stored(target: str) -> Image | None:
     except FileNotFoundError:
         return None
     return image if image.whole else None
-
-
-def _name(target: str) -> str:
-    """The name that the chart asks for; its appVersion is the project's version."""
-    version = tomllib.loads((_PROJECT / "pyproject.toml").read_text())["project"]["version"]
-    values = yaml.safe_load((_PROJECT / "charts/ddpjob-operator/values.yaml").read_text())
-    return f"{values['imagePrefix']}/{target}:{version}"
 
 
 # --- Building --------------------------------------------------------------------------------------------------------
@@ -244,11 +226,11 @@ def _buildah(workshop: Path) -> tuple[str, ...]:
 
 def _base_name() -> str:
     recipe = hashlib.sha256(f"{_BASE_SUITE} {_BASE_PACKAGES}".encode()).hexdigest()[:12]
-    return f"localhost/ddpjob-base:{_BASE_SUITE}-{recipe}"
+    return f"localhost/testbed-base:{_BASE_SUITE}-{recipe}"
 
 
 def _built_name(target: str) -> str:
-    return f"localhost/ddpjob-{target}:built"
+    return f"localhost/testbed-{target}:built"
 
 
 def _make_base(workshop: Path) -> None:
@@ -294,7 +276,7 @@ def _pip_files(workshop: Path) -> list[tuple[Path, Path]]:
     return [(config, Path("/etc/pip.conf")), *((file.resolve(), file) for file in certificates)]
 
 
-def _store(workshop: Path, target: str, key: str) -> Image:
+def _store(workshop: Path, recipe: Recipe, key: str) -> Image:
     """Copy a built image from the builder's storage into the cache; layers that are there already cost nothing."""
     root, state = _storage(workshop)
     layout = workshop / "layout"
@@ -302,20 +284,20 @@ def _store(workshop: Path, target: str, key: str) -> Image:
     copy = [*commands.CONTAINED, "skopeo", "copy"]
     copy += ["--insecure-policy"]  # there is no signature on what was built here just now
     copy += ["--dest-oci-accept-uncompressed-layers", f"--dest-shared-blob-dir={_folder() / 'blobs'}"]
-    commands.run(*copy, f"containers-storage:[overlay@{root}+{state}]{_built_name(target)}", f"oci:{layout}")
+    commands.run(*copy, f"containers-storage:[overlay@{root}+{state}]{_built_name(recipe.target)}", f"oci:{layout}")
     (manifest,) = json.loads((layout / "index.json").read_text())["manifests"]
     listed = json.loads(_blob(manifest["digest"]).read_text())
     blobs = {part["digest"]: part["size"] for part in (*listed["layers"], listed["config"], manifest)}
-    image = Image(name=_name(target), key=key, manifest=manifest, blobs=blobs)
+    image = Image(name=recipe.name, key=key, manifest=manifest, blobs=blobs)
     (workshop / "image.json").write_text(json.dumps(dataclasses.asdict(image)))
-    (workshop / "image.json").rename(_folder() / f"{target}.json")
+    (workshop / "image.json").rename(_folder() / f"{recipe.target}.json")
     return image
 
 
 def _discard_unused(workshop: Path) -> None:
     """Remove the layers of images that were replaced, from the builder's storage and from the cache."""
     commands.run(*_buildah(workshop), "rmi", "--prune")
-    used = {digest for image in map(_stored, TARGETS) if image for digest in image.blobs}
+    used = {digest for image in map(_stored, _targets()) if image for digest in image.blobs}
     for blob in (_folder() / "blobs").glob("*/*"):
         if f"{blob.parent.name}:{blob.name}" not in used:
             blob.unlink()
@@ -366,27 +348,3 @@ def _index(image: Image) -> Iterator[IO[bytes]]:
                 tar.addfile(entry, io.BytesIO(content))
         archive.seek(0)
         yield archive
-
-
-def main() -> int:
-    """Build images and print name, size and seconds; the exit code is 1 where that failed."""
-    parser = argparse.ArgumentParser(prog="python -m testbed.images", description="Build the project's images.")
-    parser.add_argument("target", nargs="+", choices=TARGETS)
-    parser.add_argument("--load", metavar="CLUSTER", help="put them into the nodes of this running cluster as well")
-    arguments = parser.parse_args()
-    try:
-        for target in arguments.target:
-            began = time.monotonic()
-            image = build(target)
-            if arguments.load:
-                load(image, Cluster.attach(arguments.load))
-            size = sum(image.blobs.values()) / 1e6
-            print(f"{image.name}  {size:.0f} MB  {time.monotonic() - began:.1f} s", flush=True)
-    except TestbedError as error:
-        print(f"testbed: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

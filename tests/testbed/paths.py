@@ -7,10 +7,10 @@ from pathlib import Path
 
 
 def cache() -> Path:
-    """The cache folder: `$DDPJOB_CACHE_DIR`, else `$XDG_CACHE_HOME/ddpjob`, else `~/.cache/ddpjob`."""
-    if named := os.environ.get("DDPJOB_CACHE_DIR"):
+    """The cache folder: `$TESTBED_CACHE_DIR`, else `$XDG_CACHE_HOME/testbed`, else `~/.cache/testbed`."""
+    if named := os.environ.get("TESTBED_CACHE_DIR"):
         return Path(named).resolve()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").resolve() / "ddpjob"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").resolve() / "testbed"
 
 
 def clusters() -> Path:

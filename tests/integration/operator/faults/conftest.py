@@ -9,12 +9,18 @@ import testbed
 from testbed.faultproxy import FaultProxy
 
 MANIFESTS = Path(__file__).parents[4] / "manifests"
+#: A DDPJob, what it owns, and the operator's Lease.
+AUDITED = {
+    "": ("pods", "services", "events"),
+    "ddpjob.dev": ("ddpjobs", "ddpjobs/status"),
+    "coordination.k8s.io": ("leases",),
+}
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[testbed.ControlPlane]:
     """Not the one of all other tests: they would not survive what is done to this one."""
-    with testbed.ControlPlane(audit=True) as control_plane:
+    with testbed.ControlPlane(audited=AUDITED) as control_plane:
         control_plane.kubectl("apply", "--server-side", "-f", str(MANIFESTS / "crd"))
         control_plane.kubectl("wait", "--for=condition=Established", "crd/ddpjobs.ddpjob.dev", "--timeout=30s")
         control_plane.add_kwok_nodes(2)

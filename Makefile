@@ -75,7 +75,7 @@ test-processes: $(VENV)/dev.stamp ## Run the simulation, real trainings and `ddp
 .PHONY: test-cluster
 test-cluster: cluster-programs ## Run the tests on real kube-apiservers
 	@$(BIN)/pytest $(PARALLEL) --no-loadscope-reorder -m 'not nightly' tests/integration/operator tests/bench tests/chart \
-		tests/integration/api $(wildcard tests/integration/test_testbed_*.py)
+		tests/integration/api $(wildcard tests/integration/test_*.py)
 
 .PHONY: nightly
 nightly: cluster-programs ## Run the slow tests of rare cases, which CONTRIBUTING lists

@@ -60,6 +60,19 @@ def test_a_pod_has_one_container_that_is_never_restarted_in_place(of: Job) -> No
         assert body["spec"]["restartPolicy"] == "Never"
 
 
+def test_every_attempt_finds_the_same_checkpoints_also_after_delete_and_apply() -> None:
+    first = job(checkpoint={"volume": {"persistentVolumeClaim": {"claimName": "c"}}})
+    second = replace(first, status=first.status.model_copy(update={"attempt": 2}))
+    applied_again = replace(first, uid="another-uid")
+
+    for of in (first, second, applied_again):
+        (body,) = pods(of)
+        (volume,) = (v["name"] for v in body["spec"]["volumes"] if "persistentVolumeClaim" in v)
+        mounts = {mount["name"]: mount["mountPath"] for mount in body["spec"]["containers"][0]["volumeMounts"]}
+        assert mounts[volume] == "/checkpoints"
+        assert environment(body)["DDPJOB_CHECKPOINT_DIR"] == "/checkpoints/default/job"
+
+
 @pytest.mark.parametrize("processes", [1, 8])
 def test_shared_memory_grows_with_the_number_of_processes(processes: int) -> None:
     (body,) = pods(job(command=["torchrun", "t.py"], processesPerNode=processes))

@@ -1,4 +1,4 @@
-"""What is made from something else is as fresh as that: the chart's CRD, and the plain manifests."""
+"""Generated files are up to date: the chart's CRD, and the plain manifests."""
 
 import os
 import subprocess

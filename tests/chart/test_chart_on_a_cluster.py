@@ -19,7 +19,7 @@ def operator_of(namespace):
 
 def test_install_test_and_uninstall_in_a_restricted_namespace(cluster):
     namespace = cluster.namespace()
-    # The make-believe node ends the pod of `helm test` for this; the operator's pod does not get it.
+    # This annotation makes the KWOK node end the pod of `helm test`; the operator's pod does not have it.
     cluster.install(namespace, {"commonAnnotations": {"testbed/exit-code": "0"}}, "--wait")
     assert "Phase:          Succeeded" in cluster.helm("test", "ddpjob-operator", "--namespace", namespace)
     assert not cluster.exists("pod,serviceaccount,role,configmap", "ddpjob-operator-test", "-n", namespace)

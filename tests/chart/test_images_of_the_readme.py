@@ -7,7 +7,7 @@ import shlex
 import documents
 from chart_render import REPOSITORY, operator_arguments, operator_pod
 
-#: Stands in for docker, and writes down how it was called.
+#: A docker that only records its arguments.
 DOCKER = '#!/bin/sh\necho "$@" >> "$CALLS"\n'
 
 

@@ -14,7 +14,7 @@ import testbed
 from helm_release import install, load_images
 from job_on_cluster import JobOnCluster, fresh_namespace
 
-#: Each test that keeps checkpoints claims a volume, which nobody can claim again.
+#: Each test that keeps checkpoints claims a volume, which cannot be claimed again.
 NUM_MORE_VOLUMES = 4
 
 AnyCluster = testbed.Cluster | testbed.ExternalCluster

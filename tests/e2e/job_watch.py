@@ -14,7 +14,7 @@ from testbed import tools
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One line about a job. Columns without a value are blank, so only those at its ends can be told apart."""
+    """One line about a job. Columns without a value are blank, so only the columns at both ends can be identified."""
 
     line: str
 

@@ -1,6 +1,6 @@
 """Failures caused on purpose, each with what `kubectl get` and `kubectl describe` must say of it.
 
-A table: how the job is applied, what is then done to it, and how it must be told. Programs that can do without torch,
+A table: how the job is applied, what is then done to it, and how its status must report it. Programs that can do without torch,
 which two cores need seconds to import for each rank.
 """
 
@@ -77,7 +77,7 @@ NO_RESTART = {"maxRestarts": 0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeededFailure:
-    """A failure to cause, and how it must be told."""
+    """A failure to cause, and how the status must report it."""
 
     name: str
     """Name of the job."""
@@ -92,17 +92,17 @@ class SeededFailure:
     within_seconds: float
     """From the fault, or from `kubectl apply` where there is none, to the reason in the column."""
     leads_to: str = ""
-    """The state that the job must then reach before it is described; empty if it goes on waiting."""
+    """The state that the job must then reach before it is described; empty if it keeps waiting."""
     program: str = BUSY
     pod_spec: dict[str, Any] | None = None
     spec: dict[str, Any]
-    """Of the job, beside its program."""
+    """The job's spec, without its program."""
     before: Callable[[JobOnCluster], None] | None = None
-    """What is done to the namespace before the job is applied."""
+    """A change of the namespace before the job is applied."""
     fault: Callable[[AnyCluster, JobOnCluster], None] | None = None
-    """What is done to the job once it runs."""
+    """The fault, injected when the job runs."""
     needs_machine: bool = False
-    """Whether the fault is done from outside the cluster."""
+    """Whether the fault is injected from outside the cluster."""
 
     def apply(self, job: JobOnCluster) -> None:
         """Apply the job."""
@@ -170,9 +170,9 @@ def _allow_one_pod(job: JobOnCluster) -> None:
     )
 
 
-#: Told one by one, side by side.
+#: All are caused at the same time; each is one test.
 FAILURES = (
-    SeededFailure(  # rank 0 ends of it, too, and often first: it lost its peer
+    SeededFailure(  # rank 0 also fails, and often first, because it loses its peer
         name="exception",
         program=RAISES,
         spec={"restart": NO_RESTART},

@@ -1,4 +1,4 @@
-"""What is kept of failed attempts, what goes with the job, and edits that take effect on a running job at once."""
+"""What is kept of failed attempts, what is deleted with the job, and edits that take effect on a running job at once."""
 
 import json
 import os

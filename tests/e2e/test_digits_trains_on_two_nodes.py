@@ -34,8 +34,8 @@ def test_the_digits_example_trains_to_97_percent(job) -> None:
     ]
     status = job.wait_end(seconds=180)
     log = job.kubectl("logs", "-n", job.namespace, "--tail=-1", "-l", "ddpjob.dev/job=digits,ddpjob.dev/rank=0")
-    told_of = "--field-selector=involvedObject.kind=DDPJob,involvedObject.name=digits"
-    events = job.kubectl.json("get", "events", "-n", job.namespace, told_of)["items"]
+    of_the_job = "--field-selector=involvedObject.kind=DDPJob,involvedObject.name=digits"
+    events = job.kubectl.json("get", "events", "-n", job.namespace, of_the_job)["items"]
 
     assert len({pod["spec"]["nodeName"] for pod in pods}) == 2
     assert [e["RANK"] for e in environments] == ["0", "1"]
@@ -88,9 +88,11 @@ def test_the_own_script_example_runs_under_torchrun(job) -> None:
 
 
 def test_the_resnet_example_is_taken(job) -> None:
-    told = job.kubectl("apply", "-n", job.namespace, "--dry-run=server", "-f", str(EXAMPLES / "resnet18-cifar10.yaml"))
+    output = job.kubectl(
+        "apply", "-n", job.namespace, "--dry-run=server", "-f", str(EXAMPLES / "resnet18-cifar10.yaml")
+    )
 
-    assert "created (server dry run)" in told
+    assert "created (server dry run)" in output
 
 
 UNKNOWN_UID = """

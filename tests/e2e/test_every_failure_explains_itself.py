@@ -1,7 +1,7 @@
-"""`kubectl get ddpjob` and `kubectl describe ddpjob` alone name the cause of a failure: rank, pod, node and words.
+"""`kubectl get ddpjob` and `kubectl describe ddpjob` alone name the cause of a failure: rank, pod, node and message.
 
-All failures are caused side by side, but for the one that takes a node from everybody. What a user then sees stands in
-one file per failure in the folder that E2E_TRANSCRIPTS names.
+All failures are caused at the same time, except the one that takes a node away. What a user sees is written to one file
+per failure in the directory that E2E_TRANSCRIPTS names.
 """
 
 import concurrent.futures
@@ -20,12 +20,12 @@ from job_on_cluster import JobOnCluster, fresh_namespace
 from job_watch import JobWatch, Row
 from seeded_failures import FAILURES, NODE_LOSS, SeededFailure
 
-#: More at once and two cores are busy with nothing but the start of containers.
+#: With more at once, two cores are busy with the start of containers alone.
 SIDE_BY_SIDE = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class Shown:
     """What a user saw of a failure."""
 
     rows: list[Row]
@@ -41,7 +41,7 @@ class Told:
         return self.rows[-1].reason
 
 
-def play(failure: SeededFailure, cluster, watch: JobWatch, transcripts: Path) -> Told:
+def play(failure: SeededFailure, cluster, watch: JobWatch, transcripts: Path) -> Shown:
     """Cause the failure and look on as a user does."""
     with fresh_namespace(cluster.kubectl) as namespace:
         job = JobOnCluster(cluster.kubectl, namespace)
@@ -63,12 +63,12 @@ def play(failure: SeededFailure, cluster, watch: JobWatch, transcripts: Path) ->
             description = with_event(job, failure.reason)
             if failure.logged:
                 wait_for_log(job, failure)
-            told = Told(rows=watch.rows(namespace, job.name), description=description, seconds=seconds)
+            shown = Shown(rows=watch.rows(namespace, job.name), description=description, seconds=seconds)
         except testbed.DeadlineError as error:
             rows = [row.line for row in watch.rows(namespace, job.name)]
             raise AssertionError("\n".join([str(error), *rows, describe(job), job.story()])) from error
-        write(transcripts / f"{failure.name}.txt", watch.header, told, at_first if failure.leads_to else "")
-        return told
+        write(transcripts / f"{failure.name}.txt", watch.header, shown, at_first if failure.leads_to else "")
+        return shown
 
 
 def describe(job: JobOnCluster) -> str:
@@ -94,11 +94,11 @@ def wait_for_log(job: JobOnCluster, failure: SeededFailure) -> None:
     )
 
 
-def write(file: Path, header: str, told: Told, at_first: str) -> None:
+def write(file: Path, header: str, shown: Shown, at_first: str) -> None:
     parts = [
-        f"The reason stood in the column {told.seconds:.1f} s after the fault.",
-        "\n".join(["$ kubectl get ddpjob --all-namespaces --watch", header, *(row.line for row in told.rows)]),
-        f"$ kubectl describe ddpjob {file.stem}    # at the end\n{told.description}",
+        f"The reason was in the column {shown.seconds:.1f} s after the fault.",
+        "\n".join(["$ kubectl get ddpjob --all-namespaces --watch", header, *(row.line for row in shown.rows)]),
+        f"$ kubectl describe ddpjob {file.stem}    # at the end\n{shown.description}",
     ]
     if at_first:
         parts.append(f"$ kubectl describe ddpjob {file.stem}    # when the reason first showed\n{at_first}")
@@ -114,8 +114,8 @@ def transcripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def told(cluster, operator: None, transcripts: Path) -> Iterator[Mapping[str, Future[Told]]]:  # noqa: ARG001
-    """What was told of each failure that can be caused here, by its name."""
+def outcomes(cluster, operator: None, transcripts: Path) -> Iterator[Mapping[str, Future[Shown]]]:  # noqa: ARG001
+    """What kubectl showed of each failure that can be caused here, by its name."""
     mine = isinstance(cluster, testbed.Cluster)
     possible = [failure for failure in FAILURES if mine or not failure.needs_machine]
     with JobWatch(cluster.kubeconfig, transcripts / "get-watch.txt") as watch:
@@ -132,10 +132,10 @@ def told(cluster, operator: None, transcripts: Path) -> Iterator[Mapping[str, Fu
 
 
 @pytest.mark.parametrize("failure", [*FAILURES, NODE_LOSS], ids=lambda failure: failure.name)
-def test_get_and_describe_name_the_cause(failure: SeededFailure, told: Mapping[str, Future[Told]]) -> None:
-    if failure.name not in told:
+def test_get_and_describe_name_the_cause(failure: SeededFailure, outcomes: Mapping[str, Future[Shown]]) -> None:
+    if failure.name not in outcomes:
         pytest.skip("E2E_KUBECONFIG names a cluster whose nodes cannot be broken from here")
-    shown = told[failure.name].result()
+    shown = outcomes[failure.name].result()
 
     print(shown.description)
     said = " ".join(shown.description.partition("\nStatus:\n")[2].split())

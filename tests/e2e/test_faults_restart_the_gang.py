@@ -1,4 +1,4 @@
-"""Faults injected from the host: the gang restarts as one and goes on from its checkpoint."""
+"""Faults injected from the host: the whole gang restarts and resumes from its checkpoint."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The images alone, without a cluster: what is in them, that any user can run them, and what a change of code costs."""
+"""The images without a cluster: their content, that any user can run them, and what a change of code rebuilds."""
 
 import shutil
 from pathlib import Path
@@ -10,7 +10,7 @@ from testbed import images
 from testbed.commands import CommandError
 
 #: In no passwd file, and owner of nothing.
-STRANGER = "12345:12345"
+UNKNOWN_USER = "12345:12345"
 
 #: Our own modules, as the image's Python finds them: their files that have no bytecode, or that the user could change.
 AT_FAULT = """
@@ -21,7 +21,7 @@ uncompiled = [file for file in files if not os.path.exists(importlib.util.cache_
 print(*uncompiled, *[file for file in pathlib.Path("/opt").rglob("*") if not file.is_symlink() and os.access(file, os.W_OK)])
 """
 
-#: What torch.compile needs on a GPU beside Python packages.
+#: What torch.compile needs on a GPU in addition to Python packages.
 COMPILE_AS_TRITON_DOES = """
 import subprocess, sysconfig
 source = "#include <Python.h>\\nint main(void) { return Py_REFCNT(Py_None) == 0; }"
@@ -46,21 +46,21 @@ def built() -> dict[str, images.Image]:
         ("trainer", ["python", "-c", COMPILE_AS_TRITON_DOES], "compiled"),
     ],
 )
-def test_a_stranger_runs_it(target: str, command: list[str], expected: str) -> None:
-    assert expected in images.run(target, *command, user=STRANGER)
+def test_a_user_that_the_image_does_not_know_runs_it(target: str, command: list[str], expected: str) -> None:
+    assert expected in images.run(target, *command, user=UNKNOWN_USER)
 
 
 @pytest.mark.parametrize(("target", "package"), [("operator", "ddpjob_operator"), ("trainer", "ddpjob_trainer")])
 def test_our_code_is_compiled_and_cannot_be_changed(target: str, package: str) -> None:
-    assert images.run(target, "python", "-c", AT_FAULT, package, user=STRANGER) == ""
+    assert images.run(target, "python", "-c", AT_FAULT, package, user=UNKNOWN_USER) == ""
 
 
 def test_the_operator_image_is_slim(built: dict[str, images.Image]) -> None:
     with pytest.raises(CommandError, match="No module named 'torch'"):
-        images.run("operator", "python", "-c", "import torch", user=STRANGER)
+        images.run("operator", "python", "-c", "import torch", user=UNKNOWN_USER)
 
     (base, base_bytes), *_ = built["trainer"].blobs.items()
-    assert base in built["operator"].blobs, "both stand on one base"
+    assert base in built["operator"].blobs, "both have the same base"
     assert sum(built["operator"].blobs.values()) - base_bytes < 250e6
 
 

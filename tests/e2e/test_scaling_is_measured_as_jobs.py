@@ -1,4 +1,4 @@
-"""`python -m ddpjob_measure scale` on a cluster: each point of its table is a job of its own."""
+"""`python -m ddpjob_measure scale` on a cluster: each row of its table is a separate job."""
 
 import json
 import subprocess

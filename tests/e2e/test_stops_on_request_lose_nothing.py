@@ -1,4 +1,4 @@
-"""Suspended, preempted or drained: the job saves its work within the grace and goes on from the very step it stopped at."""
+"""Suspended, preempted or drained: the job saves within its grace period and resumes at the step where it stopped."""
 
 import contextlib
 import re
@@ -38,7 +38,7 @@ def followed(job, file: Path) -> Iterator[None]:
 
 def stopped_at(log: Path) -> int:
     said = re.search(r"stopped on request after step (\d+); the checkpoint of it is complete", log.read_text())
-    assert said, f"rank 0 did not save when it was told to stop; its last words: {log.read_text()[-500:]}"
+    assert said, f"rank 0 did not save when it was asked to stop; its log ends with: {log.read_text()[-500:]}"
     return int(said[1])
 
 
@@ -57,7 +57,7 @@ def training(job):
     """A job of two nodes in the middle of its work, with checkpoints that survive it."""
 
     def apply(name: str, **spec) -> None:
-        # A save of its own at step 1000000 only: what is found at the resume was saved on request, or at an epoch's end.
+        # No periodic save before step 1000000: the checkpoint to resume from was saved on request, or at the end of an epoch.
         checkpoint = {**job.claim_volume(), "everySteps": 1_000_000}
         job.apply(name, nodes=2, trainer=LONG, checkpoint=checkpoint, **spec)
         job.wait_step(40)

@@ -19,6 +19,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError, PeersMissingError
+from ddpjob_ranks.launch import open_files
 from ddpjob_ranks.launch.identity import Worker
 
 #: Without an operator: longest wait for the other ranks to appear.
@@ -47,6 +48,7 @@ def open_store(worker: Worker) -> Store:
     """
     if worker.world_size == 1:  # needs no port, so that any number can run side by side
         return HashStore()
+    open_files.allow(worker.world_size)
     _wait_for_name(worker)
     # torchrun's agent serves one store to all the times that it starts its ranks (--max-restarts).
     these = (contract.DDPJOB_UID, contract.DDPJOB_ATTEMPT, "TORCHELASTIC_RESTART_COUNT")

@@ -63,6 +63,12 @@ class Gang:
         dist.all_reduce(values)
         return values
 
+    def begin_max(self, values: torch.Tensor) -> dist.Work:
+        """Begin to replace `values` (on the CPU) by the largest of all ranks, in place; `wait` for the result."""
+        work = dist.all_reduce(values, dist.ReduceOp.MAX, group=self.control, async_op=True)
+        assert work is not None
+        return work
+
     def all_gather(self, value: object) -> list[Any]:
         """The picklable `value` of every rank, by rank."""
         values: list[Any] = [None] * self.world_size

@@ -1,23 +1,40 @@
-"""Stopping on request: any rank's SIGTERM makes all ranks stop after the same step.
+"""Stopping on request: a SIGTERM of any rank makes all ranks stop after the same step.
 
-The flag of each step travels while the next one is computed, so agreeing costs no wait of its own and no GPU
-synchronisation; a request is honoured one step after it was made.
+Ranks ask each other between steps whether any of them was asked to stop. A question is an all-reduce that travels while
+training continues, and its answer is taken when the next one is asked, so it costs no wait and no GPU synchronisation.
+
+gloo's all-reduce is a ring of 2(n-1) hops: 25 ms on 256 ranks with 50 us a hop, which is longer than short steps take.
+So ranks ask in every k-th call only, with k large enough for an answer to be there when it is taken. All ranks have the
+same k, because each computes it from the same numbers: how long a question took when they agreed on that at the start,
+and the time between two calls, which travels with each question. Since they call equally often, they ask the same
+questions and get the same answers. A request is honoured after at most 2 k calls.
 """
 
 import faulthandler
+import math
 import signal
+import time
+from collections.abc import Callable
 from types import FrameType
+from typing import Final
 
 import torch
 import torch.distributed as dist
 
 from ddpjob_ranks.distributed import Gang
 
+#: Questions at the start that are timed; the fastest counts. The one before them waits for the last rank to come.
+NUM_TIMED: Final = 3
+#: An answer is expected this much later than it took at the start, when ranks had nothing else to do.
+MARGIN: Final = 2.0
+#: Bounds the steps until a request is honoured, also where steps suddenly take much longer than before.
+MAX_INTERVAL: Final = 16
+
 
 class StopRequest:
     """Becomes true when this process receives SIGTERM, which also dumps the stacks of all threads to stderr.
 
-    The dump is written by the signal itself, so it comes even when the main thread hangs in a collective.
+    The signal handler itself writes the dump, so it comes even when the main thread hangs in a collective.
     """
 
     def __init__(self) -> None:
@@ -32,34 +49,79 @@ class StopRequest:
 
 
 class StopAgreement:
-    """Asks all ranks, between any two steps and within an evaluation, whether any was told to stop."""
+    """Whether all ranks stop now because any of them was asked to.
 
-    def __init__(self, gang: Gang, request: StopRequest) -> None:
+    Args:
+        question_seconds: How long a question takes, the same on all ranks. By default they measure it.
+        clock: Seconds.
+    """
+
+    def __init__(
+        self,
+        gang: Gang,
+        request: StopRequest,
+        *,
+        question_seconds: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._gang = gang
         self._request = request
+        self._clock = clock
+        self._question_seconds = _measured(gang) if question_seconds is None else question_seconds
         self._in_flight: tuple[dist.Work, torch.Tensor] | None = None
+        self._asked_at = -math.inf
+        self._num_calls = 0  # since then
+        self._interval = 1
         self._agreed = False
 
-    def reached(self) -> bool:
-        """Whether to stop now: the same answer on every rank, and once yes, always yes.
+    def reached(self, *, ask_now: bool = False) -> bool:
+        """Whether to stop now: the same answer on every rank, and once it is yes, always yes.
 
-        To be called by all of them at the same points: each step boundary, each batch of an evaluation.
+        All ranks call it at the same points: each step boundary, each batch of an evaluation. `ask_now` asks in this
+        call, for places where calls may be further apart than steps.
         """
-        self._take_answer()
-        if not self._agreed:
-            flag = torch.tensor([self._request.received], dtype=torch.int32)
-            work = dist.all_reduce(flag, dist.ReduceOp.MAX, group=self._gang.control, async_op=True)
-            assert work is not None
-            self._in_flight = (work, flag)
+        self._num_calls += 1
+        if not self._agreed and (ask_now or self._num_calls >= self._interval):
+            self._take_answer()
+            if not self._agreed:
+                self._ask()
         return self._agreed
 
     def finish(self) -> None:
-        """Wait for the question still on its way; training is over and its answer does not matter."""
+        """Wait for the question that is still on its way; training is over and its answer does not matter."""
         self._take_answer()
+
+    def _ask(self) -> None:
+        now = self._clock()
+        seconds_per_call = (now - self._asked_at) / self._num_calls
+        question = torch.tensor([float(self._request.received), seconds_per_call], dtype=torch.float64)
+        self._in_flight = (self._gang.begin_max(question), question)
+        self._asked_at, self._num_calls = now, 0
 
     def _take_answer(self) -> None:
         if self._in_flight is not None:
-            work, flag = self._in_flight
+            work, answer = self._in_flight
+            began = self._clock()
             work.wait()
+            self._asked_at += self._clock() - began  # a step is no longer for it
             self._in_flight = None
-            self._agreed = bool(flag.item())
+            requested, seconds_per_call = answer.tolist()
+            self._agreed = bool(requested)
+            self._interval = interval(self._question_seconds, seconds_per_call)
+
+
+def interval(question_seconds: float, seconds_per_call: float) -> int:
+    """In which call after a question to ask the next one, so that its answer is there by then."""
+    return min(MAX_INTERVAL, max(1, math.ceil(MARGIN * question_seconds / max(seconds_per_call, 1e-9))))
+
+
+def _measured(gang: Gang) -> float:
+    """How long a question takes, in seconds, the same number on all ranks."""
+    seconds = torch.full((2,), math.inf, dtype=torch.float64)
+    for number in range(1 + NUM_TIMED):
+        began = time.monotonic()
+        gang.begin_max(torch.zeros(2, dtype=torch.float64)).wait()
+        if number > 0:
+            seconds.clamp_(max=time.monotonic() - began)
+    gang.begin_max(seconds).wait()
+    return float(seconds[0])

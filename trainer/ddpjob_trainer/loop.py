@@ -184,7 +184,7 @@ class Training:
     def asked_to_stop(self) -> bool:
         """Ask within an evaluation, which also marks its progress for the watchdog."""
         self.timeline.moved()
-        return self.stop.reached()
+        return self.stop.reached(ask_now=True)
 
 
 def is_due(step: int, every_steps: int) -> bool:

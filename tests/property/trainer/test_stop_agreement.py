@@ -1,0 +1,140 @@
+"""Ranks agree on where to stop: ranks with clocks of their own, in one process, over an all-reduce with delays."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddpjob_ranks import stop
+from ddpjob_ranks.stop import StopAgreement
+
+#: gloo over TCP within one data centre.
+HOP_SECONDS = 50e-6
+NUM_STEPS = 1000
+
+
+@dataclass
+class Request:
+    received: bool = False
+
+
+@dataclass(kw_only=True)
+class World:
+    """All ranks, and the questions that they have asked each other over a ring."""
+
+    world_size: int
+    hop_seconds: float = HOP_SECONDS
+    clocks: list[float] = field(init=False)
+    questions: list[list[tuple[float, torch.Tensor]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.clocks = [0.0] * self.world_size
+        self.requests = [Request() for _ in range(self.world_size)]
+        self.ranks = [
+            StopAgreement(
+                Member(self, rank),
+                self.requests[rank],
+                question_seconds=self.question_seconds,
+                clock=lambda rank=rank: self.clocks[rank],
+            )
+            for rank in range(self.world_size)
+        ]
+
+    @property
+    def question_seconds(self) -> float:
+        return 2 * (self.world_size - 1) * self.hop_seconds
+
+    def call(self, *, ask_now: bool = False) -> list[bool]:
+        """What each rank finds at one point of the program."""
+        return [rank.reached(ask_now=ask_now) for rank in self.ranks]
+
+    def step(self, seconds: Sequence[float]) -> None:
+        """Each rank computes for so long, and waits for the slowest one in the all-reduce of gradients."""
+        slowest = max(clock + took for clock, took in zip(self.clocks, seconds, strict=True))
+        self.clocks = [slowest] * self.world_size
+
+
+@dataclass
+class Member:
+    """One rank's side of the group."""
+
+    world: World
+    rank: int
+    num_asked: int = 0
+
+    def begin_max(self, values: torch.Tensor) -> "Answer":
+        if self.num_asked == len(self.world.questions):
+            self.world.questions.append([])
+        question = self.world.questions[self.num_asked]
+        question.append((self.world.clocks[self.rank], values.clone()))
+        self.num_asked += 1
+        return Answer(self, question, values)
+
+
+@dataclass
+class Answer:
+    member: Member
+    question: list[tuple[float, torch.Tensor]]
+    values: torch.Tensor
+
+    def wait(self) -> None:
+        world, rank = self.member.world, self.member.rank
+        assert len(self.question) == world.world_size, "a rank waits for an answer that others have not asked for"
+        self.values.copy_(torch.stack([values for _, values in self.question]).amax(dim=0))
+        arrives = max(asked for asked, _ in self.question) + world.question_seconds
+        world.clocks[rank] = max(world.clocks[rank], arrives)
+
+
+durations = st.floats(1e-4, 0.5)
+
+
+@settings(deadline=None)
+@given(data=st.data(), world_size=st.integers(1, 6), hop_seconds=st.sampled_from([1e-6, 1e-4, 1e-2]))
+def test_all_ranks_stop_in_the_same_call_soon_after_any_request(data, world_size, hop_seconds):
+    world = World(world_size=world_size, hop_seconds=hop_seconds)
+    asked = data.draw(st.dictionaries(st.integers(0, world_size - 1), st.integers(0, 80), max_size=3))
+    first = min(asked.values(), default=None)
+    for number in range(80 + 2 * stop.MAX_INTERVAL + 1):
+        for rank, at in asked.items():
+            world.requests[rank].received |= at == number
+        found = world.call(ask_now=data.draw(st.booleans()) if number % 7 == 0 else False)
+        assert len(set(found)) == 1, "all ranks find the same"
+        if found[0]:
+            assert first is not None
+            assert number >= first
+            break
+        assert first is None or number < first + 2 * stop.MAX_INTERVAL
+        world.step([data.draw(durations) for _ in range(world_size)] if number % 11 == 0 else [0.01] * world_size)
+    assert all(world.call()) or first is None, "once it is yes, it is always yes"
+
+
+def seconds_lost_per_step(world_size: int, *, step_seconds: float, num_steps: int = NUM_STEPS) -> float:
+    """How much longer than its computation a step takes, with the ring's delays."""
+    world = World(world_size=world_size)
+    for _ in range(num_steps):
+        world.call()
+        world.step([step_seconds] * world_size)
+    return max(world.clocks) / num_steps - step_seconds
+
+
+@pytest.mark.parametrize("world_size", [2, 64, 256, 1024])
+def test_the_agreement_costs_no_time_whatever_the_number_of_ranks(monkeypatch, world_size):
+    """Simulated, with steps of 10 ms: the delays of the ring stay behind the computation."""
+    cost = seconds_lost_per_step(world_size, step_seconds=0.01)
+    monkeypatch.setattr(stop, "MAX_INTERVAL", 1)
+    cost_of_each_step = seconds_lost_per_step(world_size, step_seconds=0.01)
+    print(f"{world_size} ranks: {cost * 1e3:.2f} ms a step; {cost_of_each_step * 1e3:.2f} ms if asked in each step")
+    ring_seconds = 2 * (world_size - 1) * HOP_SECONDS
+    assert cost * NUM_STEPS <= 2 * ring_seconds, "only the first two are waited for: no answer had a step's time in it"
+    assert (cost_of_each_step > 0.001) == (ring_seconds > 0.01)
+
+
+@pytest.mark.parametrize(
+    ("question_seconds", "seconds_per_call", "calls"),
+    [(0.0002, 0.01, 1), (0.025, 0.1, 1), (0.025, 0.01, 5), (0.1, 0.001, stop.MAX_INTERVAL), (0.0, 0.0, 1), (0.1, 0.0, 16)],
+)
+def test_ranks_ask_as_seldom_as_an_answer_takes(question_seconds, seconds_per_call, calls):
+    assert stop.interval(question_seconds, seconds_per_call) == calls

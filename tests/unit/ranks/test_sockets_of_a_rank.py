@@ -5,6 +5,7 @@ import resource
 import subprocess
 import sys
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from torch.distributed import TCPStore
@@ -16,6 +17,7 @@ from ddpjob_ranks.watch.watchdog import Watchdog
 from workers import worker
 
 SOFT_LIMIT = 128
+OPEN_FILES = Path("/proc/self/fd")
 RANK_0 = f"""
 import resource
 import sys
@@ -56,10 +58,10 @@ def test_rank_0_serves_more_connections_than_the_soft_limit_of_open_files():
 
 def test_the_watchdog_holds_two_connections_to_the_store():
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(OPEN_FILES.iterdir()))
     with Watchdog(Limits(first_step_seconds=600, step_seconds=300), Timeline()) as watchdog:
         watchdog.watch(store, worker(rank=0, world_size=2))
-        num_ends = len(os.listdir("/proc/self/fd")) - before
+        num_ends = len(list(OPEN_FILES.iterdir())) - before
     assert num_ends == 2 * 2, "both ends of each are in this process"
 
 

@@ -17,6 +17,7 @@ from ddpjob_operator.core.model import (
     DeleteJob,
     DeletePod,
     DeletePods,
+    Deletion,
     LowerPodDeadline,
     Observed,
     PatchService,
@@ -119,7 +120,7 @@ def _without(seen: Observed, uids: set[str], grace_seconds: int | None, now: flo
         if pod.uid not in uids:
             pods.append(pod)
         elif pod.node is not None and not pod.all_ended and grace:
-            pods.append(replace(pod, deletion_deadline=now + grace))
+            pods.append(replace(pod, deletion=Deletion(deadline=now + grace)))
     return tuple(pods)
 
 

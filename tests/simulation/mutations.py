@@ -75,7 +75,7 @@ def _ends_of_pods_there(situation: Any) -> Any:
 
 
 def _stopped_when_overdue(seen: Any, pod: Any, *_: Any) -> bool:
-    return pod.deletion_deadline is not None or pod.all_ended or pod.node in seen.nodes_gone
+    return pod.deletion is not None or pod.all_ended or pod.node in seen.nodes_gone
 
 
 def _stopped_with_its_program(seen: Any, pod: Any, *more: Any) -> bool:

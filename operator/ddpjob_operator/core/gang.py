@@ -54,7 +54,7 @@ class Gang:
     @property
     def first_success(self) -> float | None:
         """When the first program succeeded, in seconds since the epoch; None while none has."""
-        ends = (pod.exit.finished or pod.ended_seen for pod in self.current.values() if pod.exit and pod.succeeded)
+        ends = (pod.exit.finished or pod.exit.seen for pod in self.current.values() if pod.exit and pod.succeeded)
         return min((end for end in ends if end is not None), default=None)
 
     @property

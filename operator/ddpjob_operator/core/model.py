@@ -42,6 +42,26 @@ class Exit:
     """The termination message."""
     finished: float | None = None
     """When it ended, by the node's clock."""
+    seen: float | None = None
+    """When this process first saw it, by this process's clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deletion:
+    """That somebody asked for a pod's deletion: its containers stop within the grace, then the object goes.
+
+    Clocks differ by seconds. `deadline` and `seen_while_current` are by this process's clock, like every `now`. The other two
+    are by the API server's clock and are compared with the node's (`Exit.finished`) only, in whole seconds.
+    """
+
+    deadline: float
+    """When the grace has passed."""
+    seen_while_current: float | None = None
+    """When this process first saw the deletion; None if the job was in a later attempt by then, or if it is not known."""
+    timestamp: float | None = None
+    """metadata.deletionTimestamp: the end of the grace."""
+    requested: float | None = None
+    """When it was asked for; None if that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,14 +107,8 @@ class Pod:
     """Why the main container waits or the pod has no node."""
     disruption: str
     """Reason and message of the DisruptionTarget condition; empty without one."""
-    deletion_deadline: float | None
-    """When the grace of its deletion has passed, by this process's clock; None while nobody has deleted it."""
-    deletion_timestamp: float | None = None
-    """The same by the API server's clock (metadata.deletionTimestamp); never to be compared with this process's clock."""
-    deletion_requested: float | None = None
-    """When somebody asked for its deletion, by the API server's clock."""
-    deleted_while_current: float | None = None
-    """When this process first saw that somebody deletes the pod; None if its job had gone on by then, or is not known."""
+    deletion: Deletion | None = None
+    """None while nobody has asked for its deletion."""
     placed: float | None = None
     """When the scheduler found a node for it."""
     active_deadline_seconds: int | None = None
@@ -103,23 +117,26 @@ class Pod:
     """Of the main container."""
     grace_seconds: int = 30
     """Its own grace after SIGTERM."""
-    ended_seen: float | None = None
-    """When this process first saw the main container's end."""
     security: Security | None = None
     """None where the pod does not decide it: a process of this machine."""
 
     @property
     def succeeded(self) -> bool:
         """Whether the program succeeded by itself: one that is asked to stop may exit with 0 although its work is not done."""
-        told_to_stop = (self.deletion_deadline is not None or self.disruption) and not self.ended_before_deletion
-        return self.exit is not None and self.exit.code == 0 and not told_to_stop and not self.reason
+        was_stopped = (self.deletion is not None or self.disruption) and not self.ended_before_deletion
+        return self.exit is not None and self.exit.code == 0 and not was_stopped and not self.reason
 
     @property
     def ended_before_deletion(self) -> bool:
         """Whether the program had ended before anybody asked for the pod's deletion, in whole seconds."""
-        if self.exit is None or self.exit.finished is None or self.deletion_requested is None:
+        requested = self.deletion.requested if self.deletion else None
+        if self.exit is None or self.exit.finished is None or requested is None:
             return False
-        return self.exit.finished < self.deletion_requested
+        return self.exit.finished < requested
+
+    def is_past_grace(self, now: float, by_seconds: float) -> bool:
+        """Whether the grace of its deletion passed this long ago."""
+        return self.deletion is not None and self.deletion.deadline + by_seconds <= now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

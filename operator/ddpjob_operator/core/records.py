@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from ddpjob_operator.api import names
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import DDPJobStatus
-from ddpjob_operator.core.model import Body, Exit, Job, Pod, Security, Service, Waiting
+from ddpjob_operator.core.model import Body, Deletion, Exit, Job, Pod, Security, Service, Waiting
 from ddpjob_operator.core.times import epoch_seconds
 from ddpjob_operator.core.untrusted import printable, tail
 
@@ -111,9 +111,7 @@ def pod_of(body: Body) -> Pod:
         all_ended=phase in ("Succeeded", "Failed") or _none_can_run(spec, status),
         waiting=_waiting(spec, status, conditions),
         disruption=_disruption(conditions),
-        deletion_deadline=_time(metadata.get("deletionTimestamp")),
-        deletion_timestamp=_time(metadata.get("deletionTimestamp")),
-        deletion_requested=_deletion_requested(metadata),
+        deletion=_deletion(metadata),
         active_deadline_seconds=spec.get("activeDeadlineSeconds"),
         placed=_placed(conditions),
         image=_named(spec.get("containers"), names.MAIN_CONTAINER).get("image", ""),
@@ -177,10 +175,13 @@ def _placed(conditions: Body) -> float | None:
     return _time(conditions["PodScheduled"].get("lastTransitionTime")) if _is_true(conditions, "PodScheduled") else None
 
 
-def _deletion_requested(metadata: Body) -> float | None:
-    """None, too, without a grace: so a kubelet removes a pod that has stopped, long after it was asked to (seen on 1.36)."""
-    deadline, grace = _time(metadata.get("deletionTimestamp")), metadata.get("deletionGracePeriodSeconds")
-    return deadline - grace if deadline is not None and grace else None
+def _deletion(metadata: Body) -> Deletion | None:
+    """The deletion as the API server reports it; who keeps the record may know better when its grace has passed here."""
+    timestamp, grace = _time(metadata.get("deletionTimestamp")), metadata.get("deletionGracePeriodSeconds")
+    if timestamp is None:
+        return None
+    # Without a grace, a kubelet removes a pod that has stopped, long after it was asked to (seen on 1.36).
+    return Deletion(deadline=timestamp, timestamp=timestamp, requested=timestamp - grace if grace else None)
 
 
 def _exit(state: Body) -> Exit | None:

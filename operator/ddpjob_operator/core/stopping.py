@@ -37,10 +37,9 @@ def stop(observed: Observed, pods: Iterable[Pod], grace_seconds: int | None, now
     """What stops these pods; ended ones stay as evidence, with their logs. None is each pod's own grace."""
     actions: list[Action] = []
     for pod in pods:
-        if pod.deletion_deadline is not None:
-            if (
-                _is_lost(observed, pod, now) and pod.node is not None
-            ):  # its object would stay for ever, and count in quotas
+        if pod.deletion is not None:
+            # The object of a lost pod would stay for ever, and count in quotas.
+            if _is_lost(observed, pod, now) and pod.node is not None:
                 actions.append(DeletePod(name=pod.name, uid=pod.uid, grace_seconds=0))
         elif has_stopped(observed, pod, now):
             continue
@@ -56,7 +55,7 @@ def stop(observed: Observed, pods: Iterable[Pod], grace_seconds: int | None, now
 def stop_in_order(observed: Observed, pods: Sequence[Pod], now: float) -> tuple[Action, ...]:
     """What stops these pods with their own grace, in one request where that would not take evidence along."""
     attempts = {pod.attempt for pod in pods}
-    alive = all(pod.exit is None and pod.deletion_deadline is None and not pod.all_ended for pod in pods)
+    alive = all(pod.exit is None and pod.deletion is None and not pod.all_ended for pod in pods)
     if alive and len(attempts) == 1 and len(pods) == sum(pod.attempt in attempts for pod in observed.pods) > 1:
         return (DeletePods(attempt=attempts.pop()),)
     return stop(observed, pods, None, now)
@@ -71,7 +70,7 @@ def stop_and_keep(observed: Observed, pods: Iterable[Pod], since: float, now: fl
     for pod in pods:
         has_log = pod.node is not None  # without a node no kubelet would end it, and there is nothing to keep
         is_late = _too_late_to_keep(pod, since, now)
-        if pod.deletion_deadline is not None or has_stopped(observed, pod, now) or is_late or not has_log:
+        if pod.deletion is not None or has_stopped(observed, pod, now) or is_late or not has_log:
             actions += stop(observed, [pod], None, now)
         elif pod.active_deadline_seconds != 1:
             actions.append(LowerPodDeadline(name=pod.name, uid=pod.uid))
@@ -85,10 +84,7 @@ def keeps_until(pods: Iterable[Pod], since: float) -> float | None:
 
 def too_long(pods: Iterable[Pod], now: float) -> Pod | None:
     """A pod that has outlived its grace for so long that people should know."""
-    late = (
-        pod for pod in pods if pod.deletion_deadline is not None and pod.deletion_deadline + TOO_LONG_SECONDS <= now
-    )
-    return next(late, None)
+    return next((pod for pod in pods if pod.is_past_grace(now, TOO_LONG_SECONDS)), None)
 
 
 def node_lookups(status: DDPJobStatus, pods: Iterable[Pod], now: float) -> tuple[ReadNode, ...]:
@@ -103,7 +99,7 @@ def node_lookups(status: DDPJobStatus, pods: Iterable[Pod], now: float) -> tuple
 
 def next_overdue(pods: Collection[Pod], now: float) -> float | None:
     """When the next of these pods will have outlived its grace, or have done so for too long."""
-    deadlines = [pod.deletion_deadline for pod in pods if pod.deletion_deadline is not None]
+    deadlines = [pod.deletion.deadline for pod in pods if pod.deletion is not None]
     times = [deadline + late for deadline in deadlines for late in (OVERDUE_SECONDS, TOO_LONG_SECONDS)]
     times += (
         _ended_at(p, now) + p.grace_seconds + KEPT_SECONDS for p in pods if p.exit is not None and not p.all_ended
@@ -116,14 +112,13 @@ def _is_lost(observed: Observed, pod: Pod, now: float) -> bool:
 
     A node that is not Ready for a moment still lets its pods save their work.
     """
-    if pod.deletion_deadline is None:
+    if pod.deletion is None:
         return False
     return pod.node is None or (pod.node in observed.nodes_gone and _is_overdue(pod, now))
 
 
 def _is_overdue(pod: Pod, now: float) -> bool:
-    deadline = pod.deletion_deadline
-    return deadline is not None and not pod.all_ended and deadline + OVERDUE_SECONDS <= now
+    return not pod.all_ended and pod.is_past_grace(now, OVERDUE_SECONDS)
 
 
 def _is_unexplained(status: DDPJobStatus, pod: Pod) -> bool:
@@ -136,8 +131,7 @@ def _is_unexplained(status: DDPJobStatus, pod: Pod) -> bool:
 
 def _ended_at(pod: Pod, now: float) -> float:
     """When its program ended, as far as is known."""
-    times = (pod.exit.finished if pod.exit else None, pod.ended_seen)
-    return next((time for time in times if time is not None), now)
+    return (pod.exit.finished or pod.exit.seen or now) if pod.exit else now
 
 
 def _too_late_to_keep(pod: Pod, since: float, now: float) -> bool:

@@ -42,7 +42,7 @@ class LocalPod:
         self._log = log
         self._termination_log = termination_log
         self._exit: dict[str, Any] | None = None
-        self._ended_seen: float | None = None
+        self._ended_at: float | None = None
         self._deletion_deadline: float | None = None
         self._deadline_exceeded = False
         self.name: str = body["metadata"]["name"]
@@ -77,12 +77,12 @@ class LocalPod:
                 on_line(self, line)
         code = await self._process.wait()
         code = code if code >= 0 else 128 - code  # the reaper itself was killed
-        self._ended_seen = time.time()
+        self._ended_at = time.time()
         self._exit = {
             "exitCode": code,
             "reason": "Completed" if code == 0 else "Error",
             "message": self._termination_message(code),
-            "finishedAt": rfc3339(self._ended_seen),
+            "finishedAt": rfc3339(self._ended_at),
         }
         on_end()
 
@@ -154,7 +154,7 @@ class LocalPod:
         # The process runs as the user who started the command, whatever the pod's securityContext says.
         spec = {key: value for key, value in self._body["spec"].items() if key != "securityContext"}
         pod = pod_of({**self._body, "metadata": metadata, "spec": spec, "status": status})
-        return replace(pod, ended_seen=self._ended_seen)
+        return replace(pod, exit=replace(pod.exit, seen=self._ended_at)) if pod.exit else pod
 
 
 async def _lines(stream: asyncio.StreamReader, keep: Callable[[bytes], object]) -> AsyncIterator[str]:

@@ -136,7 +136,7 @@ async def test_when_the_program_ended_is_kept_over_later_changes(client: Client,
         assert last is not None
         assert last.exit is not None
         assert (last.exit.code, last.exit.message) == (3, "boom")
-        assert last.ended_seen == first.ended_seen is not None
+        assert last.exit.seen == first.exit.seen is not None
 
 
 async def test_a_deletion_missed_before_a_relist_is_made_up_for(client: Client, namespace: Namespace) -> None:

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from builders import NOW, broken, deleted, ended, job, pod, program, running, with_status
+from builders import NOW, broken, changed, deleted, ended, job, pod, program, running, with_status
 from ddpjob_operator.api.names import Phase, Reason, contract
 from ddpjob_operator.api.status import Progress
 from ddpjob_operator.core.failure.messages import sentence
@@ -119,7 +119,7 @@ def test_a_rank_0_that_has_ended_does_not_hang() -> None:
 
 def test_a_kubelet_that_never_does_it_makes_no_passes_without_end() -> None:
     seen = hung()
-    stuck = replace(seen, pods=tuple(replace(p, deletion_deadline=NOW + 90) for p in seen.pods))
+    stuck = replace(seen, pods=tuple(changed(p, deletion_deadline=NOW + 90) for p in seen.pods))
 
     made = plan(stuck, NOW + 4000)
     assert (made.wake_at, made.status.reason) == (None, Reason.TERMINATING_TOO_LONG)

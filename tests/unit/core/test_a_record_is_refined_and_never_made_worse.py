@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from builders import ECHO, NOW, TRACEBACK, broken, ended, job, observed, pod, program, running, with_status
+from builders import ECHO, NOW, TRACEBACK, broken, changed, ended, job, observed, pod, program, running, with_status
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.plan import plan
 
@@ -15,7 +15,7 @@ def after(seen, now=NOW):
 
 
 def finished_at(of_pod, at, requested=None):
-    return replace(of_pod, exit=replace(of_pod.exit, finished=at), deletion_requested=requested)
+    return changed(of_pod, exit=replace(of_pod.exit, finished=at), deletion_requested=requested)
 
 
 def test_an_echo_of_a_dying_node_becomes_its_loss_and_does_not_count() -> None:
@@ -133,7 +133,7 @@ def test_a_rank_that_was_taken_away_is_the_cause_of_those_that_stopped_with_it()
     leaving = pod(of, 1, deletion_deadline=NOW + 8, deletion_requested=NOW - 2)
     saved = ended(of, 0, code=75, message="checkpointStep=33", ended_seen=NOW)
     gone = finished_at(ended(of, 1, code=75, deletion_deadline=NOW + 8, ended_seen=NOW), NOW, NOW - 2)
-    gone = replace(gone, deleted_while_current=NOW - 2)
+    gone = changed(gone, deletion_seen=NOW - 2)
     both = plan(broken(of, saved, gone), NOW).status
     assert (both.failure.reason, both.failure.rank, both.failure.checkpoint_step) == (Reason.POD_DELETED, 1, 33)
 
@@ -148,7 +148,7 @@ def test_our_deletion_is_ours_although_the_api_servers_clock_is_behind() -> None
     """Found by simulation: a clock two seconds off made survivors that we deleted the cause."""
     of = program(nodes=2)
     seen = after(broken(of, ended(of, 0, code=1, message=ECHO)))
-    ours = replace(ended(of, 1, code=1, message=SIGTERM_WORDS, deletion_deadline=NOW - 1), deleted_while_current=NOW)
+    ours = ended(of, 1, code=1, message=SIGTERM_WORDS, deletion_deadline=NOW - 1, deletion_seen=NOW)
 
     status = plan(replace(seen, pods=(seen.pods[0], finished_at(ours, NOW - 2, NOW - 2))), NOW + 1).status
     assert (status.failure.rank, status.restarts.counted) == (0, 1)

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from builders import NOW, ended, job, pod, running, with_status
+from builders import NOW, changed, ended, job, pod, running, with_status
 from ddpjob_operator.api.names import Phase, Reason
 from ddpjob_operator.core.plan import plan
 
@@ -47,7 +47,7 @@ def test_a_rank_that_had_ended_well_stays_so_when_its_pod_is_tidied_away() -> No
     tidied = replace(seen, pods=seen.pods[:1], vanished=(done,))
     assert plan(tidied, NOW).status.attempt == 1
 
-    drained = replace(
+    drained = changed(
         done, deletion_deadline=NOW, deletion_requested=NOW, exit=replace(done.exit, finished=NOW - 60), disruption="x"
     )
     both = replace(seen, pods=(ended(seen.job, 0),), vanished=(drained,), logs={"pod-uid-1-0": ""})

@@ -4,7 +4,16 @@ from typing import Any
 
 import pytest
 
-from ddpjob_operator.core.model import CreatePod, CreateService, DeletePod, Job, LowerPodDeadline, Observed, Pod
+from ddpjob_operator.core.model import (
+    CreatePod,
+    CreateService,
+    DeletePod,
+    Deletion,
+    Job,
+    LowerPodDeadline,
+    Observed,
+    Pod,
+)
 from ddpjob_operator.kube.engine import expectations as module
 from ddpjob_operator.kube.engine.expectations import Expectations
 
@@ -19,7 +28,10 @@ LOWER = LowerPodDeadline(name="j-1-0", uid="p0")
 
 def pod(name: str, uid: str = "p0", deletion_deadline: float | None = None) -> Pod:
     fields: dict[str, Any] = dict.fromkeys(Pod.__dataclass_fields__)
-    return Pod(**fields | {"name": name, "uid": uid, "deletion_deadline": deletion_deadline})
+    return Pod(
+        **fields
+        | {"name": name, "uid": uid, "deletion": Deletion(deadline=deletion_deadline) if deletion_deadline else None}
+    )
 
 
 def seen(*pods: Pod) -> Observed:

@@ -83,12 +83,12 @@ def test_when_somebody_began_to_delete_a_pod_of_the_attempt_is_kept(monkeypatch:
     known = Store(lambda _, **__: None, lambda *_: None)
     known.jobs.put(job(1))
     known.pods.put(pod(1, ended=None))
-    assert next(iter(known.pods.records())).deleted_while_current is None
+    assert next(iter(known.pods.records())).deletion is None
     known.pods.put(pod(2, ended=None, deletion="2026-11-21T20:58:17Z", grace=10))
     clock[0] = 200.0
     known.jobs.put(job(2))
     known.pods.put(pod(3, ended=None, deletion="2026-11-21T20:58:17Z", grace=5))
-    assert next(iter(known.pods.records())).deleted_while_current == 100.0
+    assert next(iter(known.pods.records())).deletion.seen_while_current == 100.0
 
 
 @pytest.mark.parametrize("attempt", [None, 2])
@@ -97,7 +97,7 @@ def test_of_a_job_that_has_gone_on_or_is_not_known_it_is_not(attempt: int | None
     if attempt is not None:
         known.jobs.put(job(attempt))
     known.pods.put(pod(1, deletion="2026-11-21T20:58:09Z"))
-    assert next(iter(known.pods.records())).deleted_while_current is None
+    assert next(iter(known.pods.records())).deletion.seen_while_current is None
 
 
 API_SERVER = epoch_seconds("2026-11-21T20:58:07Z")
@@ -117,7 +117,7 @@ def test_a_deleted_pod_has_its_whole_grace_by_this_process_s_clock(
     known.pods.put({**MARKED, "metadata": {**MARKED["metadata"], "resourceVersion": "2"}})
 
     (record,) = known.pods.records()
-    assert record.deletion_deadline == API_SERVER + ahead + 10
+    assert record.deletion.deadline == API_SERVER + ahead + 10
     assert not has_ended(record, API_SERVER + ahead + 10)
     assert has_ended(record, API_SERVER + ahead + 11)
 
@@ -130,7 +130,7 @@ def test_a_shorter_grace_counts_from_when_it_was_seen(monkeypatch: pytest.Monkey
     clock[0] += 5
     known.pods.put(pod(2, ended=None, deletion="2026-11-21T20:58:13Z", grace=1))
 
-    assert next(iter(known.pods.records())).deletion_deadline == API_SERVER + 6
+    assert next(iter(known.pods.records())).deletion.deadline == API_SERVER + 6
 
 
 def test_a_process_that_starts_late_does_not_wait_for_the_whole_grace_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,4 +138,4 @@ def test_a_process_that_starts_late_does_not_wait_for_the_whole_grace_again(monk
     known = Store(lambda _, **__: None, lambda *_: None)
     known.pods.put(pod(1, ended=None, deletion="2026-11-21T20:58:17Z", grace=600))
 
-    assert next(iter(known.pods.records())).deletion_deadline == API_SERVER + 10 + CLOCK_MARGIN_SECONDS
+    assert next(iter(known.pods.records())).deletion.deadline == API_SERVER + 10 + CLOCK_MARGIN_SECONDS

@@ -62,7 +62,7 @@ def has_ended(pod: Pod, now: float) -> bool:
     """
     if pod.succeeded:
         return False
-    overdue = pod.deletion_deadline is not None and pod.deletion_deadline < now
+    overdue = pod.deletion is not None and pod.deletion.deadline < now
     return pod.exit is not None or pod.phase == "Failed" or overdue
 
 
@@ -82,7 +82,7 @@ def end_of(observed: Observed, pod: Pod, now: float) -> End:
         signal=signal_number,
         pod=pod.name,
         node=pod.node,
-        seen=pod.ended_seen or now,
+        seen=(pod.exit.seen if pod.exit else None) or now,
     )
 
 
@@ -135,7 +135,7 @@ def wanted_logs(observed: Observed, pods: Iterable[Pod]) -> tuple[ReadLog, ...]:
     spec = observed.job.spec
     assert spec is not None, "only a job with a valid spec has pods that end"
     silent = [pod for pod in pods if pod.exit and pod.exit.code and not _explains_itself(spec, pod)]
-    silent.sort(key=lambda pod: (pod.ended_seen or math.inf, pod.rank))
+    silent.sort(key=lambda pod: ((pod.exit.seen if pod.exit else None) or math.inf, pod.rank))
     return tuple(ReadLog(pod=p.name, uid=p.uid) for p in silent[:MAX_LOGS_READ] if p.uid not in observed.logs)
 
 

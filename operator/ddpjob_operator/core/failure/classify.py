@@ -46,7 +46,7 @@ def reason_of(observed: Observed, pod: Pod, log: str) -> Reason:
         return Reason.NODE_LOST
     if taken := _taken_away(observed, pod):
         return taken
-    if pod.deletion_deadline is not None and not pod.ended_before_deletion:
+    if pod.deletion is not None and not pod.ended_before_deletion:
         return Reason.POD_DELETED
     stopped = pod.exit is not None and pod.exit.code == contract.EXIT_CHECKPOINTED
     if stopped and newly_saved_step(observed, pod.attempt) is not None:

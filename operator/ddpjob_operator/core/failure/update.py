@@ -111,8 +111,9 @@ def _is_evidence(observed: Observed, pod: Pod, failure: Failure, now: float) -> 
     if not failures.has_ended(pod, now):
         return False
     ended_by_cluster = bool(pod.disruption) or (pod.exit is None and pod.node in observed.nodes_gone)
-    not_by_us = pod.deletion_deadline is None or pod.ended_before_deletion or pod.name == failure.pod
+    not_by_us = pod.deletion is None or pod.ended_before_deletion or pod.name == failure.pod
     # We delete only after the record. By our own clock, since the API server's may be seconds off it; and where another
     # operator's record may still be on its way to us, by the whole second that its time is cut to.
-    seen_before = pod.deleted_while_current is not None and pod.deleted_while_current < epoch_seconds(failure.time)
+    seen = pod.deletion.seen_while_current if pod.deletion else None
+    seen_before = seen is not None and seen < epoch_seconds(failure.time)
     return ended_by_cluster or not_by_us or seen_before

@@ -16,7 +16,8 @@ def all_ranks_succeeded(situation: Situation) -> Advice:
     log = situation.observed.logs.get(first.uid)
     if log is None:
         return Advice(decision=AwaitEvidence(), lookups=(ReadLog(pod=first.name, uid=first.uid),))
-    message = f"all {situation.gang.num_nodes} ranks ended with exit code 0"
+    num_nodes = situation.gang.num_nodes
+    message = f"all {num_nodes} ranks ended with exit code 0" if num_nodes > 1 else "the rank ended with exit code 0"
     return Advice(
         decision=Finish(succeeded=True, reason=Reason.SUCCEEDED, message=message, progress=latest_progress(log))
     )

@@ -53,7 +53,7 @@ def explain(observed: Observed, gang: Gang) -> tuple[Reason, str]:
 
 def deletion_message(pods: Iterable[Pod]) -> str | None:
     """The message while the first of these pods that is being deleted has not ended; None while none is deleted."""
-    going = next((pod for pod in pods if pod.deletion_deadline is not None and pod.exit is None), None)
+    going = next((pod for pod in pods if pod.deletion is not None and pod.exit is None), None)
     if going is None:
         return None
     why = f": {printable(going.disruption)}" if going.disruption else ""

@@ -50,7 +50,7 @@ def outdated_evidence(situation: Situation) -> list[DeletePod]:
     return [
         DeletePod(name=pod.name, uid=pod.uid, grace_seconds=SURVIVOR_GRACE_SECONDS)
         for pod in situation.gang.old
-        if pod.attempt < oldest_kept and pod.all_ended and pod.deletion_deadline is None
+        if pod.attempt < oldest_kept and pod.all_ended and pod.deletion is None
     ]
 
 
@@ -76,5 +76,5 @@ def _stop_in_order(situation: Situation) -> tuple[Action, ...]:
 def _release_lost(situation: Situation) -> tuple[Action, ...]:
     """Remove the objects of pods that count as stopped since their node is lost."""
     observed, now = situation.observed, situation.now
-    lost = (pod for pod in situation.gang.old if pod.deletion_deadline is not None and has_stopped(observed, pod, now))
+    lost = (pod for pod in situation.gang.old if pod.deletion is not None and has_stopped(observed, pod, now))
     return stop(observed, lost, None, now)

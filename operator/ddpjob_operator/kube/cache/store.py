@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from ddpjob_operator.core.model import Body, Job, Pod, Service
+from ddpjob_operator.core.model import Body, Deletion, Job, Pod, Service
 from ddpjob_operator.core.records import job_of, pod_of, service_of
 from ddpjob_operator.core.render.service import service_name
 from ddpjob_operator.kube.cache.cache import Cache
@@ -96,7 +96,7 @@ class Store:
             gone = new is None or new.job.uid != old.job.uid
             if gone:
                 self._vanished_pods.pop((namespace, old.job.uid), None)
-            if gone and not old.leaves_its_pods and any(p.deletion_deadline is None for p in self.pods_of(old.job)):
+            if gone and not old.leaves_its_pods and any(p.deletion is None for p in self.pods_of(old.job)):
                 self._orphaned.setdefault((namespace, old.job.name), set()).add(old.job.uid)
                 self._orphans_of[namespace, old.job.uid] = (namespace, old.job.name)
         if new is not None:
@@ -104,16 +104,34 @@ class Store:
             self._changed(key, first=old is None or old.job.generation != new.job.generation)
 
     def _pod(self, body: Body, old: Pod | None) -> Pod:
-        """The record of a pod, which keeps when it was first seen to be deleted, if it was of its job's attempt then."""
-        pod = _timed_pod(body, old)
-        if pod.deletion_deadline is None:
+        """The record of a pod, which keeps when this process first saw its main container's end and its deletion."""
+        pod = pod_of(body)
+        if pod.exit is not None:
+            known = old.exit.seen if old is not None and old.exit is not None else None
+            pod = replace(pod, exit=replace(pod.exit, seen=known or time.time()))
+        if pod.deletion is None:
             return pod
-        if old is not None and old.deletion_deadline is not None:
-            return replace(pod, deleted_while_current=old.deleted_while_current)
-        key = self._keys.get((body["metadata"]["namespace"], pod.job_uid))
+        return replace(pod, deletion=self._deletion(body["metadata"], pod, pod.deletion, old))
+
+    def _deletion(self, metadata: Body, pod: Pod, deletion: Deletion, old: Pod | None) -> Deletion:
+        known = old.deletion if old is not None else None
+        if known is not None:
+            if known.timestamp == deletion.timestamp:
+                return known
+            seen, requested = known.seen_while_current, known.requested
+        else:
+            seen = time.time() if self._is_current(metadata["namespace"], pod) else None
+            requested = deletion.requested if old is None else deletion.requested or deletion.timestamp
+        assert deletion.timestamp is not None, "the API server has set it"
+        grace_seconds = metadata.get("deletionGracePeriodSeconds") or 0
+        deadline = min(time.time() + grace_seconds, deletion.timestamp + CLOCK_MARGIN_SECONDS)
+        return replace(deletion, deadline=deadline, seen_while_current=seen, requested=requested)
+
+    def _is_current(self, namespace: str, pod: Pod) -> bool:
+        """Whether the pod's job is in the pod's attempt."""
+        key = self._keys.get((namespace, pod.job_uid))
         known = self.jobs.get(*key) if key is not None else None
-        current = known is not None and known.job.status.attempt == pod.attempt
-        return replace(pod, deleted_while_current=time.time() if current else None)
+        return known is not None and known.job.status.attempt == pod.attempt
 
     def _on_pod(self, namespace: str, old: Pod | None, new: Pod | None) -> None:
         if old is not None:
@@ -169,22 +187,3 @@ def _known_job(body: Body, old: KnownJob | None) -> KnownJob:
 
 def _service(body: Body, old: Service | None) -> Service:  # noqa: ARG001 a cache gives every parser the old record
     return service_of(body)
-
-
-def _timed_pod(body: Body, old: Pod | None) -> Pod:
-    """The record of a pod, with the times at which this process first saw its main container's end and its deletion."""
-    pod = pod_of(body)
-    if pod.exit is not None:
-        seen = old.ended_seen if old is not None and old.ended_seen is not None else time.time()
-        pod = replace(pod, ended_seen=seen)
-    timestamp = pod.deletion_timestamp
-    if timestamp is None:
-        return pod
-    if old is not None:
-        asked_at = old.deletion_requested if old.deletion_timestamp else pod.deletion_requested or timestamp
-        pod = replace(pod, deletion_requested=asked_at)
-    if old is not None and old.deletion_timestamp == timestamp:
-        return replace(pod, deletion_deadline=old.deletion_deadline)
-    grace_seconds = body["metadata"].get("deletionGracePeriodSeconds") or 0
-    own_deadline = min(time.time() + grace_seconds, timestamp + CLOCK_MARGIN_SECONDS)
-    return replace(pod, deletion_deadline=own_deadline)

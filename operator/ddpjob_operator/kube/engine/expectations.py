@@ -46,7 +46,7 @@ class Expectations:
         present = {pod.name for pod in seen.pods}
         if seen.service is not None and seen.service.job_uid == seen.job.uid:  # not that of a job before it
             present.add(seen.service.name)
-        alive = {pod.uid for pod in seen.pods if pod.deletion_deadline is None}
+        alive = {pod.uid for pod in seen.pods if pod.deletion is None}
         _keep(self._creations, key, lambda name: name not in present)
         _keep(self._deletions, key, lambda uid: uid in alive)
 

@@ -60,7 +60,6 @@ RUN python -m ensurepip --default-pip \
 COPY trainer/ddpjob_ranks /opt/ddpjob/ddpjob_ranks
 COPY trainer/ddpjob_trainer /opt/ddpjob/ddpjob_trainer
 COPY trainer/ddpjob_recipes /opt/ddpjob/ddpjob_recipes
-COPY trainer/ddpjob_measure /opt/ddpjob/ddpjob_measure
 RUN chmod -R a+rX /opt/ddpjob \
     && python -m compileall -q --invalidation-mode unchecked-hash /opt/ddpjob
 USER 65532:65532

@@ -166,7 +166,7 @@ bench-operator: $(VENV)/dev.stamp ## Time the operator against a real control pl
 
 .PHONY: bench-trainer
 bench-trainer: $(VENV)/dev.stamp ## Time the trainer and the plain DDP script: make bench-trainer BENCH='--ranks 2' (more: trainer/README.md)
-	@$(BIN)/python -m ddpjob_measure bench $(BENCH)
+	@$(BIN)/python -m ddpjob_measure bench --results tests/bench/results $(BENCH)
 
 .PHONY: faults
 faults: $(VENV)/dev.stamp ## Test all faults of the API server, and an operator that is killed 100 times

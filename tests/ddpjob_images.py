@@ -34,7 +34,6 @@ SOURCES: dict[str, tuple[str, ...]] = {
         "trainer/ddpjob_ranks",
         "trainer/ddpjob_trainer",
         "trainer/ddpjob_recipes",
-        "trainer/ddpjob_measure",
     ),
 }
 

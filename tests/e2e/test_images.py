@@ -42,6 +42,7 @@ def built() -> dict[str, images.Image]:
         ("operator", ["python", "-m", "ddpjob_operator", "--help"], "--trainer-image"),
         ("trainer", ["python", "-m", "ddpjob_trainer", "--help"], "--config-json"),
         ("trainer", ["torchrun", "--help"], "--nproc-per-node"),
+        ("trainer", ["python", "-c", "from importlib import util; print(util.find_spec('ddpjob_measure'))"], "None"),
         ("trainer", ["python", "-c", "import torch, torchvision, sklearn; print(torch.ones(2).sum().item())"], "2.0"),
         ("trainer", ["python", "-c", COMPILE_AS_TRITON_DOES], "compiled"),
     ],

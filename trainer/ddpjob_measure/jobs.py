@@ -1,4 +1,7 @@
-"""Measured ranks as DDPJobs on a cluster, driven by kubectl."""
+"""Measured ranks as DDPJobs on a cluster, driven by kubectl.
+
+The trainer image does not contain this package, so its modules travel in a ConfigMap next to each job.
+"""
 
 import argparse
 import copy
@@ -15,6 +18,8 @@ from ddpjob_measure.task import Figures, MeasureError, Task
 from ddpjob_ranks.errors import ConfigError
 
 POLL_SECONDS = 2.0
+#: Where pods find this package, by way of PYTHONPATH.
+CODE_FOLDER = "/ddpjob-measure"
 KUBECTL_SECONDS = 60.0
 
 
@@ -37,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Where jobs are applied, and what they are made of."""
+    """Where jobs are applied, and from which template."""
 
     kubeconfig: Path
     namespace: str
@@ -54,7 +59,7 @@ class Cluster:
             ConfigError: the template is missing or is no DDPJob.
         """
         if given.template is None:
-            raise ConfigError("--kubeconfig needs --template, a file with one DDPJob to take image and resources from")
+            raise ConfigError("--kubeconfig needs --template, a file with one DDPJob that gives image and resources")
         template = yaml.safe_load(given.template.read_text(encoding="utf-8"))
         if not isinstance(template, dict) or template.get("kind") != "DDPJob":
             raise ConfigError(f"--template {given.template}: expected one document of kind DDPJob")
@@ -71,12 +76,13 @@ class Cluster:
         """Apply a job for the task, wait for its end, read the figures from rank 0's log, delete the job.
 
         Raises:
-            MeasureError: the job failed, or its time is up.
+            MeasureError: the job failed, or did not end in time.
         """
         job = manifest(self.template, task, world_size=world_size, processes_per_node=self.processes_per_node)
         name = job["metadata"]["name"]
         self._kubectl("delete", "ddpjob", name, "--ignore-not-found")
-        self._kubectl("apply", "-f", "-", text=json.dumps(job))
+        items = {"apiVersion": "v1", "kind": "List", "items": [code(name), job]}
+        self._kubectl("apply", "-f", "-", text=json.dumps(items))
         try:
             status = self._end_of(name)
             log = self._kubectl("logs", f"{name}-{status.get('attempt', 1)}-0")
@@ -84,7 +90,7 @@ class Cluster:
                 raise MeasureError(f"job {name}: {status.get('reason')}: {status.get('message')}\n{log[-2000:]}")
             return Figures.from_output(log)
         finally:
-            self._kubectl("delete", "ddpjob", name, "--wait=false")
+            self._kubectl("delete", f"configmap/{name}", f"ddpjob/{name}", "--wait=false")
 
     def _end_of(self, name: str) -> dict[str, Any]:
         deadline = time.monotonic() + self.job_seconds
@@ -105,7 +111,7 @@ class Cluster:
 
 
 def manifest(template: dict[str, Any], task: Task, *, world_size: int, processes_per_node: int) -> dict[str, Any]:
-    """The DDPJob that runs the task on `world_size` ranks, with everything else as in the template.
+    """The DDPJob that runs the task on `world_size` ranks with the modules in `code`, otherwise as in the template.
 
     Raises:
         ConfigError: the ranks do not fill nodes evenly.
@@ -124,6 +130,26 @@ def manifest(template: dict[str, Any], task: Task, *, world_size: int, processes
     spec["processesPerNode"] = per_node
     if "gpusPerNode" in spec:
         spec["gpusPerNode"] = per_node
-    launcher = ["python"] if per_node == 1 else ["torchrun"]  # more ranks than one need a launcher
+    launcher = ["python"] if per_node == 1 else ["torchrun"]  # several ranks need a launcher
     spec["command"] = [*launcher, "-m", "ddpjob_measure.rank", "--task", task.to_json()]
+    _mount_code(spec, config_map=job["metadata"]["name"])
     return job
+
+
+def code(name: str) -> dict[str, Any]:
+    """A ConfigMap with the modules of this package."""
+    modules = {path.name: path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("*.py"))}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": modules}
+
+
+def _mount_code(spec: dict[str, Any], *, config_map: str) -> None:
+    spec["env"] = [*spec.get("env", []), {"name": "PYTHONPATH", "value": CODE_FOLDER}]
+    pod = spec.setdefault("template", {}).setdefault("spec", {})
+    pod["volumes"] = [*pod.get("volumes", []), {"name": "ddpjob-measure", "configMap": {"name": config_map}}]
+    containers = pod.setdefault("containers", [])
+    trainer = next((container for container in containers if container["name"] == "trainer"), None)
+    if trainer is None:
+        trainer = {"name": "trainer"}
+        containers.append(trainer)
+    mount = {"name": "ddpjob-measure", "mountPath": f"{CODE_FOLDER}/ddpjob_measure", "readOnly": True}
+    trainer["volumeMounts"] = [*trainer.get("volumeMounts", []), mount]

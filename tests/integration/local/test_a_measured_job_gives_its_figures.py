@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from ddpjob_measure.jobs import manifest
+from ddpjob_measure.jobs import code, manifest
 from ddpjob_measure.task import PREFIX, Figures, Task
 from local_command import LocalCommand
 
@@ -14,7 +14,7 @@ TEMPLATE = {"apiVersion": "ddpjob.dev/v1alpha1", "kind": "DDPJob", "metadata": {
 def test_two_nodes_of_one_rank_each_measure_together(tmp_path: Path) -> None:
     task = Task(program="trainer", config={"recipe": "digits", "globalBatchSize": 64}, steps=2, windows=2)
     job = manifest(TEMPLATE, task, world_size=2, processes_per_node=1)
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump_all([code(job["metadata"]["name"]), job]))
 
     with LocalCommand(tmp_path / "job.yaml", tmp_path) as command:
         outcome = command.outcome(240)

@@ -53,6 +53,17 @@ def test_the_manifest_is_a_valid_job_of_that_many_ranks(tmp_path, world_size, pe
     assert job["metadata"]["name"] == f"scale-{world_size}"
 
 
+def test_the_code_is_mounted_next_to_what_the_template_has():
+    pod = {"containers": [{"name": "log"}, {"name": "trainer", "volumeMounts": [{"name": "data"}]}], "volumes": [1]}
+    template = {**TEMPLATE, "spec": {"template": {"spec": pod}, "env": [{"name": "A", "value": "b"}]}}
+    spec = manifest(template, TASK, world_size=1, processes_per_node=1)["spec"]
+    assert spec["env"] == [{"name": "A", "value": "b"}, {"name": "PYTHONPATH", "value": "/ddpjob-measure"}]
+    log, trainer = spec["template"]["spec"]["containers"]
+    assert log == {"name": "log"}
+    assert [mount["name"] for mount in trainer["volumeMounts"]] == ["data", "ddpjob-measure"]
+    assert spec["template"]["spec"]["volumes"] == [1, {"name": "ddpjob-measure", "configMap": {"name": "scale-1"}}]
+
+
 def test_ranks_that_leave_a_node_half_empty_are_refused():
     with pytest.raises(ConfigError, match="6 ranks do not fill nodes of 4; set --processes-per-node to a divisor"):
         manifest(TEMPLATE, TASK, world_size=6, processes_per_node=4)
@@ -66,8 +77,11 @@ def test_the_figures_come_from_the_log_of_rank_0_and_the_job_goes(cluster, tmp_p
     assert replace(cluster, job_seconds=60).run(TASK, 2) == expected
     calls = (tmp_path / "calls").read_text().splitlines()
     assert any("--namespace team logs scale-2-2-0" in call for call in calls)
-    assert calls[-1].endswith("delete ddpjob scale-2 --wait=false")
-    assert json.loads((tmp_path / "applied").read_text())["spec"]["nodes"] == 2
+    assert calls[-1].endswith("delete configmap/scale-2 ddpjob/scale-2 --wait=false")
+    code, job = json.loads((tmp_path / "applied").read_text())["items"]
+    assert job["spec"]["nodes"] == 2
+    assert code["metadata"]["name"] == "scale-2"
+    assert "rank.py" in code["data"]
 
 
 def test_a_job_that_fails_tells_its_reason_and_its_log(cluster, tmp_path):
@@ -83,4 +97,4 @@ def test_a_job_without_an_end_is_given_up_with_its_status(cluster, tmp_path):
 
     with pytest.raises(MeasureError, match="job scale-1 has not ended within 0 s"):
         cluster.run(TASK, 1)
-    assert "delete ddpjob scale-1 --wait=false" in (tmp_path / "calls").read_text()
+    assert "delete configmap/scale-1 ddpjob/scale-1 --wait=false" in (tmp_path / "calls").read_text()

@@ -23,7 +23,7 @@ def test_a_record_takes_no_others_place(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_told_before_anything_is_measured(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"--results .*/file/below: cannot be made: Not a directory"):
+    with pytest.raises(ConfigError, match=r"--results .*/file/below: cannot be created: Not a directory"):
         record_path(given(tmp_path / "file/below"))
 
 

@@ -1,19 +1,31 @@
-"""Overhead: what watching a training costs, in marks, spans and timed steps, beside the time of a step.
+"""Overhead: what watching a training costs, and for how long a checkpoint keeps it from running.
 
-CPU time of the main thread, not elapsed time: on a shared machine the latter measures the neighbours. On a GPU the device
-works on while the host does this, so there it costs less than the line says.
+Watching: CPU time of the main thread, not elapsed time, which on a shared machine would measure the neighbours. On a GPU
+the device works on meanwhile, so there it costs less than the line says.
+
+A checkpoint: the copy of the state, and the time for which the main thread waits for the GIL while the file is written:
+elapsed time without CPU time and without time on the run queue (proc_pid_schedstat(5)), which again leaves out the
+neighbours.
 """
 
 import argparse
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 
 import torch
 
 from ddpjob_ranks.watch.step_timer import StepTimer
 from ddpjob_ranks.watch.timeline import STEP_PHASES, Phase, Timeline
+from ddpjob_trainer.checkpoints.claim import Claim, Owner
+from ddpjob_trainer.checkpoints.folder import CheckpointFolder
+from ddpjob_trainer.checkpoints.writer import CheckpointWriter
+from ddpjob_trainer.config import parse_config
+from ddpjob_trainer.optim import make_optimizer
+from ddpjob_trainer.report import Reporter
+from ddpjob_trainer.state import TrainingState
 
 CPU = torch.device("cpu")
 #: Every so many steps one is timed and a span written, as logEverySteps does by default.
@@ -21,23 +33,32 @@ LOG_EVERY_STEPS = 10
 NUM_STEPS = 2_000
 NUM_BACKWARD_PASSES = 2_000
 REPEATS = 7
+#: Parameters of the state that is saved, about those of a ResNet-50: with momentum, 2 x 160 tensors and 205 MB.
+NUM_TENSORS, TENSOR_SIZE = 160, 160_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Its options."""
-    parser.add_argument("--step-ms", type=float, default=10.0, help="a step of how many milliseconds to compare with")
+    parser.add_argument("--step-ms", type=float, default=10.0, help="milliseconds of a step to compare with")
+    parser.add_argument("--folder", type=Path, help="where checkpoints are written (default: a temporary folder)")
 
 
 def run(given: argparse.Namespace) -> int:
-    """Print one line; returns 0."""
-    marks = marks_seconds()
+    """Print two lines; returns 0."""
     hook = max(0.0, backward_seconds(watched=True) - backward_seconds(watched=False))
-    seconds = marks + hook / LOG_EVERY_STEPS
-    print(
-        f"marks and spans {marks * 1e6:.1f} us a step, a hook {hook * 1e6:.1f} us every {LOG_EVERY_STEPS}th step: {seconds * 1e6:.1f} us, {seconds / given.step_ms * 1e5:.2f} % of a step of"
-        f" {given.step_ms:g} ms"
-    )
+    print(watching(marks_seconds(), hook, given.step_ms))
+    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+        print(saving(Path(folder)))
     return 0
+
+
+def watching(marks_seconds: float, hook_seconds: float, step_ms: float) -> str:
+    """The first line, of seconds in each step and in each timed step."""
+    seconds = marks_seconds + hook_seconds / LOG_EVERY_STEPS
+    return (
+        f"marks and spans {marks_seconds * 1e6:.1f} us a step, a hook {hook_seconds * 1e6:.1f} us every"
+        f" {LOG_EVERY_STEPS}th step: {seconds * 1e6:.1f} us, {seconds / step_ms * 1e5:.2f} % of a step of {step_ms:g} ms"
+    )
 
 
 def marks_seconds() -> float:
@@ -73,6 +94,59 @@ def backward_seconds(*, watched: bool) -> float:
             timer.enter(Phase.OPTIMIZER)
 
     return _median_seconds(passes) / NUM_BACKWARD_PASSES
+
+
+def saving(folder: Path) -> str:
+    """The second line: medians over some checkpoints of one state."""
+    torch.set_num_threads(1)
+    state = _state()
+    checkpoints = CheckpointFolder(claim=Claim(folder=folder, owner=Owner(uid="overhead", attempt=1)), keep=1)
+    checkpoints.open()
+    report = Reporter(enabled=False)
+    report.begin(step=0, total_steps=REPEATS, steps_per_epoch=REPEATS, checkpoint_step=None)
+    writer = CheckpointWriter(checkpoints, report, CPU)
+    found = []
+    for step in range(REPEATS):
+        state.step = step
+        began = time.perf_counter()
+        writer.save(state, since=time.monotonic())
+        copied, (waited, written) = time.perf_counter() - began, _seconds_without_the_gil(writer)
+        found.append((copied, waited, written))
+    copied, waited, written = (median(column) for column in zip(*found, strict=True))
+    megabytes = sum(path.stat().st_size for path in folder.glob("*.pt")) / 1e6
+    return (
+        f"a checkpoint of {megabytes:.0f} MB: training waits {copied * 1e3:.0f} ms for the copy and"
+        f" {waited * 1e3:.0f} ms for the GIL while it is written, in {written:.2f} s"
+    )
+
+
+def _state() -> TrainingState:
+    """After one step of many parameters, so that they have momenta."""
+    config = parse_config({"recipe": "digits"})
+    model = torch.nn.Module()
+    for index in range(NUM_TENSORS):
+        parameter = torch.nn.Parameter(torch.rand(TENSOR_SIZE))
+        parameter.grad = torch.zeros_like(parameter)
+        model.register_parameter(f"parameter_{index}", parameter)
+    state = TrainingState(model=model, optimizer=make_optimizer(model, config), config=config, num_samples=1)
+    state.optimizer.step()
+    return state
+
+
+def _seconds_without_the_gil(writer: CheckpointWriter) -> tuple[float, float]:
+    """Until the checkpoint is written: seconds for which this thread slept though it never asks to, and all seconds."""
+    wall, running, queueing = time.perf_counter(), *_scheduled()
+    while writer.busy:
+        pass
+    wall_end, running_end, queueing_end = time.perf_counter(), *_scheduled()
+    elapsed = wall_end - wall
+    return max(0.0, elapsed - (running_end - running) - (queueing_end - queueing)), elapsed
+
+
+def _scheduled() -> tuple[float, float]:
+    """Seconds of this thread on a CPU, and on the run queue of one."""
+    running, queueing, _ = Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()
+    return int(running) / 1e9, int(queueing) / 1e9
 
 
 def _median_seconds(work: Callable[[], None]) -> float:

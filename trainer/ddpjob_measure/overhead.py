@@ -19,6 +19,7 @@ import torch
 
 from ddpjob_ranks.watch.step_timer import StepTimer
 from ddpjob_ranks.watch.timeline import STEP_PHASES, Phase, Timeline
+from ddpjob_trainer import recipes
 from ddpjob_trainer.checkpoints.claim import Claim, Owner
 from ddpjob_trainer.checkpoints.folder import CheckpointFolder
 from ddpjob_trainer.checkpoints.writer import CheckpointWriter
@@ -122,13 +123,13 @@ def saving(folder: Path) -> str:
 
 def _state() -> TrainingState:
     """After one step of many parameters, so that they have momenta."""
-    config = parse_config({"recipe": "digits"})
+    config = recipes.resolve(parse_config({"recipe": "digits"}))
     model = torch.nn.Module()
     for index in range(NUM_TENSORS):
         parameter = torch.nn.Parameter(torch.rand(TENSOR_SIZE))
         parameter.grad = torch.zeros_like(parameter)
         model.register_parameter(f"parameter_{index}", parameter)
-    state = TrainingState(model=model, optimizer=make_optimizer(model, config), config=config, num_samples=1)
+    state = TrainingState(model=model, optimizer=make_optimizer(model, config), config=config, data={})
     state.optimizer.step()
     return state
 

@@ -64,14 +64,13 @@ def test_a_compiled_model_is_cut_at_the_buckets_of_several_ranks_and_steps_compi
     batch = Batch(images_BCHW=torch.ones(2, 512), labels_B=torch.zeros(2).long(), weights_B=torch.ones(2))
     numbers = numerics.choose(config, gang, heavy=False)
     begun = gang.control._get_sequence_number_for_group()  # type: ignore[attr-defined]
-    numerics.compile_model(
-        replica, [batch], [torch.ones(3, 512)], lambda net, images: net(images), numbers, gang, moved=lambda: None
-    )
+    recipe = recipes.find("digits")
+    numerics.compile_model(replica, [batch], [torch.ones(3, 512)], recipe, numbers, gang, moved=lambda: None)
     summed = gang.control._get_sequence_number_for_group() - begun  # type: ignore[attr-defined]
     assert summed == 2, "what ranks tell each other of failures, and no gradients"
     for_evaluation = 1
     assert len(model.graphs) == for_training + for_evaluation
-    torch.autograd.backward(recipes.find("digits").loss(replica, batch))
+    torch.autograd.backward(recipe.loss(replica, batch))
     assert len(model.graphs) == for_training + for_evaluation
 
 

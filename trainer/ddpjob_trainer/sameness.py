@@ -20,7 +20,8 @@ PACKAGES: Final = ("ddpjob_ranks", "ddpjob_trainer", "ddpjob_recipes")
 
 def of_program(config: TrainerConfig) -> Mapping[str, str]:
     """Fingerprint of the sources, and each value of the configuration, by name."""
-    keys = {key: json.dumps(value) for key, value in config.model_dump(by_alias=True).items()}
+    given = config.model_dump(by_alias=True)
+    keys = {key: "the recipe's default" if value is None else json.dumps(value) for key, value in given.items()}
     return {"code": code_fingerprint(Path(__file__).parents[1]), **keys}
 
 

@@ -24,7 +24,7 @@ def refused(folder, *keys, own):
 def test_another_configuration_on_one_rank(tmp_path):
     messages = refused(tmp_path, own={1: (("epochs=2",), {"NODE_NAME": "gpu7", "DDPJOB_NAME": "a"})})
     told = (
-        f"preflight: epochs differs: rank 1 (pod {socket.gethostname()} on node gpu7) has 2, rank 0 has 15;"
+        f"preflight: epochs differs: rank 1 (pod {socket.gethostname()} on node gpu7) has 2, rank 0 has the recipe's default;"
         " start every rank with the same configuration"
     )
     assert messages == [f"rank {rank}\n{told}" for rank in range(2)]

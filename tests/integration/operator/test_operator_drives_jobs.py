@@ -65,7 +65,7 @@ async def test_one_failed_rank_restarts_the_whole_gang(namespace: Namespace) -> 
     assert await selected_attempt(namespace, "j") == "2"
 
 
-async def test_too_many_failures_fail_the_job_and_leave_nothing_running(namespace: Namespace) -> None:
+async def test_too_many_failures_fail_the_job_which_keeps_its_stopped_survivor(namespace: Namespace) -> None:
     await namespace.apply("j", nodes=2, restart={"maxRestarts": 1})
     for attempt in (1, 2):
         await namespace.reaches("j", "Running", attempt)
@@ -74,9 +74,10 @@ async def test_too_many_failures_fail_the_job_and_leave_nothing_running(namespac
     assert status["completionTime"]
 
     async def only_evidence() -> bool:
-        return set(await namespace.pods()) == {"j-1-0", "j-2-0"}
+        phases = {name: pod["status"]["phase"] for name, pod in (await namespace.pods()).items()}
+        return phases == dict.fromkeys(("j-1-0", "j-2-0", "j-2-1"), "Failed")
 
-    await eventually("the survivor to go", only_evidence)
+    await eventually("the survivor of the last attempt to be stopped, and its pod to be kept", only_evidence)
 
 
 async def test_a_deleted_pod_restarts_the_gang_and_does_not_count(namespace: Namespace) -> None:

@@ -1,4 +1,4 @@
-"""`python -m ddpjob_trainer`: a rank, or the launcher of a pod's ranks, as the environment says."""
+"""`python -m ddpjob_trainer`: a rank, or the launcher of a pod's ranks, depending on the environment."""
 
 import os
 import sys
@@ -10,8 +10,8 @@ from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch import identity, launcher
 from ddpjob_trainer.arguments import parse_arguments
 
-#: `debug: true`: torch, DDP and NCCL tell what they set up and what takes their time. Read when torch loads.
-#: Not DETAIL, with which torch 2.15 ends by a segmentation fault where DDP is made on gloo.
+#: `debug: true`: torch, DDP and NCCL log what they set up and what takes their time. Read when torch loads.
+#: Not DETAIL, with which torch 2.15 ends with a segmentation fault when DDP is created on gloo.
 DEBUG_VARIABLES = {"TORCH_DISTRIBUTED_DEBUG": "INFO", "TORCH_CPP_LOG_LEVEL": "INFO", "NCCL_DEBUG": "INFO"}
 
 
@@ -21,7 +21,7 @@ def main(arguments: Sequence[str]) -> int:
         given = parse_arguments(arguments)
         os.environ.update(given.meeting)
         place = identity.resolve(os.environ)
-        identity.attempt(os.environ)  # or what is wrong with it would come out with the first file that is named by it
+        identity.attempt(os.environ)  # checked here, not when the first file is named after it
     except ConfigError as error:
         print(error, file=sys.stderr)
         termination.write(str(error), echo=False)

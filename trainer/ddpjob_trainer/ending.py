@@ -1,4 +1,4 @@
-"""How a rank leaves: what the run came to, what it left behind, and last words with the right exit code."""
+"""How a rank ends: the report of the run, the evidence file, and the termination message with the right exit code."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ from ddpjob_trainer.loop import Training
 
 
 def report_end(training: Training, *, complete: bool) -> None:
-    """Where the time went, what came out, and the evidence file. All ranks take part."""
+    """Report where the time went and the result, and write the evidence file. All ranks take part."""
     gang, report, config = training.gang, training.report, training.config
     ranks = gang.all_gather(limiter.spent(training.timeline, gang.device))
     hardware = gang.all_gather(evidence.hardware(gang.device))
@@ -60,11 +60,11 @@ def stopped(training: Training) -> int:
 
 
 def fail(error: BaseException, worker: Worker, watchdog: Watchdog, training: Training | None = None) -> NoReturn:
-    """Say what happened and end without the usual teardown, which would wait for ranks that may be gone.
+    """Report the error and exit without the usual teardown, which would wait for ranks that may be gone.
 
-    Only a checkpoint that is being written is waited for, since the next attempt begins with it.
+    Only a checkpoint in progress is waited for, since the next attempt resumes from it.
 
-    The message is written before this process's connections close: no other rank can fail of it earlier.
+    The message is written before this process's connections close, so no other rank can fail because of them earlier.
     """
     echo = distributed.is_peer_loss(error)
     code, text = contract.EXIT_PROGRAM_ERROR, termination.of_exception(error, rank=worker.rank, echo=echo)
@@ -95,7 +95,7 @@ def fail(error: BaseException, worker: Worker, watchdog: Watchdog, training: Tra
 
 
 def leave(code: int) -> NoReturn:
-    """End at once: the interpreter's way out would finish what threads have begun, such as decoding images ahead."""
+    """Exit at once: the interpreter's own exit would wait for threads, such as the one that decodes images ahead."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -1,4 +1,4 @@
-"""What global rank 0 tells: log lines for people, progress lines for the operator. Other ranks are silent."""
+"""The output of global rank 0: log lines for people, progress lines for the operator. Other ranks print nothing."""
 
 import sys
 import threading
@@ -12,16 +12,16 @@ from typing import Self, TextIO
 from ddpjob_ranks import contract
 from ddpjob_trainer.progress import Progress
 
-#: Below PROGRESS_INTERVAL_SECONDS by enough for a busy machine.
+#: Far enough below PROGRESS_INTERVAL_SECONDS for a busy machine.
 HEARTBEAT_SECONDS = 0.8 * contract.PROGRESS_INTERVAL_SECONDS
-#: Steps and phases may be much faster than anybody reads; the heartbeat tells what a line left out.
+#: Steps and phases may be faster than anybody reads; the heartbeat reports what was skipped.
 MIN_SECONDS_BETWEEN_LINES = 1.0
 
 
 class Reporter:
-    """Prints for the rank it is enabled on. Use it as a context manager: it has a thread that shows signs of life.
+    """Prints on the rank where it is enabled. Use it as a context manager: it has a heartbeat thread.
 
-    The thread repeats the last known progress and so proves that the process lives, not that training moves on.
+    The thread repeats the latest progress, which shows that the process is alive, not that training makes progress.
     """
 
     def __init__(self, *, enabled: bool, out: TextIO | None = None, heartbeat_seconds: float = HEARTBEAT_SECONDS):
@@ -35,7 +35,7 @@ class Reporter:
         self._printed_at = 0.0
         self._born = time.monotonic()
         self.accuracies: dict[int, float] = {}
-        """Told so far, by step."""
+        """Reported so far, by step."""
 
     def __enter__(self) -> Self:
         return self

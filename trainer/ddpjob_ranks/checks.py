@@ -20,7 +20,7 @@ def check_same(gang: Gang, same: Mapping[str, str]) -> None:
     Raises:
         preflight.RefusedError: they did not.
     """
-    mine = preflight.Facts(rank=gang.rank, place=preflight.place(os.environ), same=same)
+    mine = preflight.Facts(rank=gang.rank, location=preflight.location(os.environ), same=same)
     if verdict := preflight.judge(gang.all_gather(mine)):
         raise preflight.RefusedError(verdict)
 
@@ -36,11 +36,11 @@ def check_group(gang: Gang) -> None:
     wrong = (gang.sum_(parts) != 1.0).nonzero().flatten().tolist()
     if wrong:
         raise RuntimeError(
-            f"preflight: rank {gang.rank} ({preflight.place(os.environ)}): an all-reduce gave a wrong sum for the parts of ranks"
+            f"preflight: rank {gang.rank} ({preflight.location(os.environ)}): an all-reduce gave a wrong sum for the parts of ranks"
             f" {wrong}: {parts.tolist()}; expected 1 for each. Check network and GPUs there (NCCL_DEBUG=INFO)"
         )
     gang.barrier()
-    clocks = gang.all_gather((time.time(), preflight.place(os.environ)))
+    clocks = gang.all_gather((time.time(), preflight.location(os.environ)))
     (first, where_first), (last, where_last) = min(clocks), max(clocks)
     if gang.rank == 0 and last - first > CLOCK_SPREAD_SECONDS:
         print(

@@ -1,6 +1,6 @@
 """What a training pod and the operator agree on: variables, exit codes, progress line, termination message.
 
-Everything that crosses the border between the two stands here once, with one sentence each. Standard library only: the
+Everything that the two share is defined here once, with one sentence each. Standard library only: the
 operator imports this module and must not pay for torch. It holds names and limits, no behaviour.
 """
 
@@ -97,12 +97,12 @@ EXIT_CODES: Final[Mapping[int, str]] = MappingProxyType(
     {
         EXIT_SUCCESS: "training is complete",
         EXIT_PROGRAM_ERROR: "the program raised an exception",
-        EXIT_BAD_CONFIG: "the configuration, the environment or the data is wrong; another attempt would fail the same",
+        EXIT_BAD_CONFIG: "the configuration, the environment or the data is wrong; another attempt would fail in the same way",
         EXIT_PEER_LOST: "a collective failed because another rank went away; the cause is on that rank",
-        EXIT_HUNG: "no rank got on for longer than stepTimeoutSeconds; the message names the rank that is late",
+        EXIT_HUNG: "no rank made progress for longer than stepTimeoutSeconds; the message names the rank that is late",
         EXIT_OUT_OF_MEMORY: "memory of the GPU or of the host ran out",
-        EXIT_CHECKPOINTED: "stopped on request with a checkpoint saved; the next attempt goes on from it",
-        EXIT_FENCED: "a newer attempt owns the checkpoint folder; this one has no business any more",
+        EXIT_CHECKPOINTED: "stopped on request with a checkpoint saved; the next attempt continues from it",
+        EXIT_FENCED: "a newer attempt owns the checkpoint folder; this one is superseded",
         EXIT_TERMINATED: "stopped on request with nothing saved",
     }
 )
@@ -156,7 +156,7 @@ SLOW_PHASE_FACTOR: Final = 3
 
 # --- Termination message ---------------------------------------------------------------------------------------------
 
-#: The file that kubelet mounts for a container's last words (terminationMessagePath). Open and write it only: it is a
+#: The file that kubelet mounts for a container's termination message (terminationMessagePath). Open and write it only: it is a
 #: mount of its own, which can be neither replaced nor removed.
 TERMINATION_LOG_PATH: Final = "/dev/termination-log"
 #: Longest termination message, in bytes of UTF-8; kubelet keeps the last 4096 of the file.

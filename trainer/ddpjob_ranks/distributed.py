@@ -38,7 +38,7 @@ OUT_OF_MEMORY = re.compile(
     r"can't allocate memory|(Cuda failure|CUDA error).*out of memory|CUBLAS_STATUS_ALLOC_FAILED", re.DOTALL
 )
 
-#: What NCCL tells of this rank's own GPU, tensors, shared memory or call.
+#: What NCCL reports about this rank's own GPU, tensors, shared memory or call.
 OWN_FAULT = re.compile(
     r"Cuda failure|requires CUDA tensors|shared memory segment|No space left on device|ncclInvalid(Usage|Argument)"
     r"|Duplicate GPU detected"
@@ -55,7 +55,7 @@ class Gang:
     control: dist.ProcessGroup
 
     def barrier(self, timeout: timedelta | None = None) -> None:
-        """Wait until every rank is here (half an hour, unless told); an error names those that are not."""
+        """Wait until every rank is here (half an hour by default); an error names those that are not."""
         dist.monitored_barrier(group=self.control, timeout=timeout, wait_all_ranks=True)
 
     def sum_(self, values: torch.Tensor) -> torch.Tensor:
@@ -223,9 +223,9 @@ def _device(worker: Worker) -> torch.device:
     # One of several slices or shares of a GPU (MIG, time slicing) may be all that CUDA shows, and one process needs one.
     if num_gpus < min(given, worker.local_world_size) and "CUDA_VISIBLE_DEVICES" not in os.environ:
         raise RuntimeError(
-            f"{preflight.place(os.environ)} was given {given} GPUs for {worker.local_world_size} processes, and torch"
+            f"{preflight.location(os.environ)} was given {given} GPUs for {worker.local_world_size} processes, and torch"
             f" {torch.__version__} (CUDA {torch.version.cuda}) sees {num_gpus}: a GPU there may be broken, or the driver too"
-            " old for this torch; nvidia-smi on that node tells"
+            " old for this torch; run nvidia-smi on that node"
         )
     if not num_gpus:
         return torch.device("cpu")

@@ -2,7 +2,7 @@
 
 
 class ConfigError(ValueError):
-    """What the user gave (keys, variables or data) is wrong. The text names it; another attempt would fail the same."""
+    """What the user gave (keys, variables or data) is wrong. The text names it; another attempt would fail in the same way."""
 
 
 class PeersMissingError(RuntimeError):

@@ -1,7 +1,7 @@
-"""The termination message: a process's last words for the operator, at most 1 KB of plain text.
+"""The termination message: why a process ended, for the operator, at most 1 KB of plain text.
 
-A node's ranks share one file. The first cause stays: a later message replaces none, and a rank that only lost its peer
-writes nothing over what the peer left.
+A node's ranks share one file. The first cause stays: a later message does not replace it, and a rank that only lost its
+peer does not overwrite what the peer wrote.
 """
 
 import fcntl
@@ -13,10 +13,10 @@ from ddpjob_ranks import contract
 
 
 def write(text: str, *, echo: bool) -> None:
-    """Leave `text`, cut at its head to the size limit, unless a message of more weight is there.
+    """Write `text`, cut at its head to the size limit, unless a more important message is there.
 
     Args:
-        text: What ended this process. Its last line is the most telling one.
+        text: What ended this process. Its last line says most.
         echo: Whether the cause is on another rank; then any message already there stays.
 
     Does nothing where the file is absent, as outside a cluster.

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     if given.config.debug:
         os.environ.update(DEBUG_VARIABLES)
     if isinstance(place, identity.Node):
-        with launcher.place_to_meet(os.environ) as environ:
+        with launcher.with_free_port(os.environ) as environ:
             node = identity.resolve(environ)
             assert isinstance(node, identity.Node)  # only the port is new
             return launcher.run(node, [sys.executable, "-m", "ddpjob_trainer", *given.for_ranks()], environ)

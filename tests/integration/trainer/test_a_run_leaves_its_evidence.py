@@ -41,4 +41,4 @@ def test_two_ranks_leave_their_spans_and_one_evidence_file(tmp_path):
     assert len(evidence["checkpoint_stalls_seconds"]) >= 2
     assert sum(evidence["time_shares"].values()) == pytest.approx(1)
     assert "time after the first step: data " in run.text()
-    assert "most would help: " in run.text()
+    assert "biggest win: " in run.text()

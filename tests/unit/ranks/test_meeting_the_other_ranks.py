@@ -99,13 +99,13 @@ def test_a_straggler_of_an_older_attempt_is_not_taken_for_one_of_the_ranks(port,
 
 
 def test_a_rank_0_that_never_answers(port, capfd):
-    with pytest.raises(PeersMissingError, match=f"rank 0 does not answer at 127.0.0.1:{port}"):
+    with pytest.raises(PeersMissingError, match=f"rank 0 does not respond at 127.0.0.1:{port}"):
         open_store(worker(1, 2, master_port=port))
     assert "rank 1: waiting for" in capfd.readouterr().err
 
 
 def test_a_stranger_that_listens_in_the_place_of_rank_0(port, capfd):
-    told = f"what listens at 127.0.0.1:{port} does not answer as the store of rank 0"
+    told = f"what listens at 127.0.0.1:{port} does not respond as the store of rank 0"
     with socket.create_server(("127.0.0.1", port)), pytest.raises(PeersMissingError, match=told):
         open_store(worker(1, 2, master_port=port))
     assert f"rank 1: waiting for 0 s of 0:00:00.300000: {told}" in capfd.readouterr().err
@@ -115,6 +115,6 @@ def test_ranks_that_do_not_come_are_named(port, capfd):
     rank_0 = worker(0, 4, master_port=port)
     store = open_store(rank_0)
     store.set(preflight._key(2), "{}")
-    with pytest.raises(PeersMissingError, match=r"2 of 4 ranks have not come: 1, 3$"):
+    with pytest.raises(PeersMissingError, match=r"2 of 4 ranks have not started: 1, 3$"):
         preflight.check(store, rank_0, {}, preflight.torch.device("cpu"))
-    assert "2 of 4 ranks have not come: 1, 3" in capfd.readouterr().err
+    assert "2 of 4 ranks have not started: 1, 3" in capfd.readouterr().err

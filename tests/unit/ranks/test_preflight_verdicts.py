@@ -11,7 +11,7 @@ from torch._C._distributed_c10d import HashStore
 
 from ddpjob_ranks.errors import ShortageError
 from ddpjob_ranks.launch import preflight
-from ddpjob_ranks.launch.preflight import Facts, RefusedError, judge, place
+from ddpjob_ranks.launch.preflight import Facts, RefusedError, judge, location
 from workers import worker
 
 THREE_EPOCHS = {"epochs": "3"}
@@ -21,9 +21,9 @@ def gang_of(*ranks):
     """Facts of ranks that agree, each with the changes given for it."""
     same = {"code": "aaa", "torch": "2.15", "epochs": "3"}
     return [
-        Facts(rank=rank, place=f"host h{rank}", same={**same, **changes.get("same", {})})
+        Facts(rank=rank, location=f"host h{rank}", same={**same, **changes.get("same", {})})
         if set(changes) <= {"same"}
-        else Facts(rank=rank, place=f"host h{rank}", same=same, **changes)
+        else Facts(rank=rank, location=f"host h{rank}", same=same, **changes)
         for rank, changes in enumerate(ranks)
     ]
 
@@ -112,7 +112,7 @@ def test_a_full_volume_is_a_shortage_and_no_mistake_of_the_configuration(monkeyp
 
 def test_two_processes_of_one_rank_are_told(monkeypatch):
     verdicts = check_all(monkeypatch, gang_of({}, {}, {}), [worker(0, 3), worker(1, 3), worker(1, 3)])
-    assert verdicts == ["preflight: rank 1 is there twice, once on host h1; give each its own RANK"] * 3
+    assert verdicts == ["preflight: rank 1 has been started twice, once on host h1; give each its own RANK"] * 3
 
 
 def test_what_a_rank_says_of_itself(monkeypatch, tmp_path):
@@ -155,7 +155,7 @@ def test_a_library_that_only_some_ranks_have_is_told(monkeypatch):
 
 def test_the_place_is_what_its_administrator_calls_it(monkeypatch):
     monkeypatch.setattr(preflight.socket, "gethostname", lambda: "digits-1-0")
-    assert place({}) == "host digits-1-0"
-    assert place({"DDPJOB_NAME": "digits"}) == "pod digits-1-0"
-    assert place({"DDPJOB_NAME": "digits", "NODE_NAME": "gpu7"}) == "pod digits-1-0 on node gpu7"
-    assert place({"SLURMD_NODENAME": "gpu7"}) == "node gpu7"
+    assert location({}) == "host digits-1-0"
+    assert location({"DDPJOB_NAME": "digits"}) == "pod digits-1-0"
+    assert location({"DDPJOB_NAME": "digits", "NODE_NAME": "gpu7"}) == "pod digits-1-0 on node gpu7"
+    assert location({"SLURMD_NODENAME": "gpu7"}) == "node gpu7"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ddpjob_ranks import contract
-from ddpjob_ranks.launch.launcher import place_to_meet
+from ddpjob_ranks.launch.launcher import with_free_port
 from testbed import wait_for
 
 LAUNCHER = """
@@ -203,7 +203,7 @@ time.sleep(600)
 
 
 def test_ranks_that_were_given_no_place_meet_at_a_free_port_of_their_own():
-    with place_to_meet({"NPROC_PER_NODE": "2"}) as one, place_to_meet({"NPROC_PER_NODE": "2"}) as other:
+    with with_free_port({"NPROC_PER_NODE": "2"}) as one, with_free_port({"NPROC_PER_NODE": "2"}) as other:
         assert one[contract.MASTER_PORT] != other[contract.MASTER_PORT]
         with socket.create_server(("", int(one[contract.MASTER_PORT]))):
             pass  # rank 0 can open it
@@ -212,7 +212,7 @@ def test_ranks_that_were_given_no_place_meet_at_a_free_port_of_their_own():
 @pytest.mark.parametrize("name", [contract.MASTER_ADDR, contract.MASTER_PORT])
 def test_a_place_that_was_given_is_kept(name):
     given = {"NPROC_PER_NODE": "2", name: "7"}
-    with place_to_meet(given) as environ:
+    with with_free_port(given) as environ:
         assert environ == given
 
 

@@ -60,7 +60,7 @@ def resolve(environ: Mapping[str, str]) -> Worker | Node:
         ConfigError: a variable is missing, is no integer, or contradicts another.
     """
     if contract.LOCAL_RANK in environ:
-        return _told_worker(environ)
+        return _worker_of_variables(environ)
     num_processes = _integer(environ, contract.NPROC_PER_NODE, default=1)
     if num_processes > 1:
         _check_starts_processes(environ, num_processes)
@@ -68,7 +68,7 @@ def resolve(environ: Mapping[str, str]) -> Worker | Node:
     if SLURM_STEP in environ:
         return _checked(_slurm_worker(environ))
     if contract.WORLD_SIZE in environ or contract.RANK in environ:
-        return _told_worker(environ)
+        return _worker_of_variables(environ)
     _check_meant_to_be_alone(environ)
     return Worker(
         launcher="alone",
@@ -91,7 +91,7 @@ def attempt(environ: Mapping[str, str]) -> int:
     return _integer(environ, contract.DDPJOB_ATTEMPT, default=starts)
 
 
-def _told_worker(environ: Mapping[str, str]) -> Worker:
+def _worker_of_variables(environ: Mapping[str, str]) -> Worker:
     """A process whose RANK and WORLD_SIZE were set for it."""
     launcher = "torchrun" if TORCHRUN in environ else "environment"
     _check_restarts_of_torchrun(environ)
@@ -154,7 +154,7 @@ def _check_starts_processes(environ: Mapping[str, str], num_processes: int) -> N
 
 
 def _check_meant_to_be_alone(environ: Mapping[str, str]) -> None:
-    """Refuse what would train alone, in silence, although several processes were meant."""
+    """Refuse what would train alone without a message, although several processes were meant."""
     num_tasks = _integer(environ, "SLURM_NTASKS", default=1)
     if "SLURM_JOB_ID" in environ and num_tasks > 1:
         raise ConfigError(

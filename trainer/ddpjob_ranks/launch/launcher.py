@@ -49,8 +49,8 @@ def run(node: Node, command: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 @contextmanager
-def place_to_meet(environ: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
-    """The variables, with a free port for ranks that all run here and were given none: runs go side by side.
+def with_free_port(environ: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
+    """The variables, with a free port for ranks that all run here and were given none, so that runs do not collide.
 
     The port is held by a socket that is bound and does not listen, so that nobody else is given it before rank 0, which
     sets SO_REUSEADDR too, opens it.

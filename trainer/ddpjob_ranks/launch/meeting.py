@@ -1,6 +1,6 @@
-"""How ranks find each other: the store on rank 0, waited for in words.
+"""How ranks find each other: the store on rank 0, with messages about each wait.
 
-Everything torch would wait for in silence (a name that does not resolve yet, a port that nobody opened, ranks that have
+Everything that torch would wait for without a message (a name that does not resolve yet, a port that nobody opened, ranks that have
 not come) is waited for here, with a line every few seconds and a deadline.
 """
 
@@ -93,7 +93,7 @@ def _wait_for_answer(worker: Worker, connecting: Future[TCPStore]) -> None:
     def probe() -> str | None:
         if connecting.done():
             return None
-        return f"what listens at {worker.master_addr}:{worker.master_port} does not answer as the store of rank 0"
+        return f"what listens at {worker.master_addr}:{worker.master_port} does not respond as the store of rank 0"
 
     try:
         wait_until(probe, rank=worker.rank, limit=gathering())
@@ -112,14 +112,14 @@ def wait_until(probe: Callable[[], str | None], *, rank: int, limit: timedelta) 
     Raises:
         TimeoutError: it gave something else throughout; the text is the last of it.
     """
-    start = told = time.monotonic()
+    start = reported = time.monotonic()
     pause = 0.01
     while reason := probe():
         now = time.monotonic()
         if now - start >= limit.total_seconds():
             raise TimeoutError(f"waited {limit.total_seconds():g} s: {reason}")
-        if now - told >= TELL_SECONDS:
-            told = now
+        if now - reported >= TELL_SECONDS:
+            reported = now
             print(f"rank {rank}: waiting for {now - start:.0f} s of {limit}: {reason}", file=sys.stderr, flush=True)
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
@@ -169,13 +169,13 @@ def _wait_for_open_port(worker: Worker) -> None:
         try:
             socket.create_connection(address, timeout=CONNECT_SECONDS).close()
         except OSError as error:
-            return f"rank 0 does not answer at {address[0]}:{address[1]} ({error.strerror or error})"
+            return f"rank 0 does not respond at {address[0]}:{address[1]} ({error.strerror or error})"
         return None
 
     try:
         wait_until(probe, rank=worker.rank, limit=limit)
     except TimeoutError as error:
-        told = f"rank {worker.rank} on {socket.gethostname()}: {error}"
+        message = f"rank {worker.rank} on {socket.gethostname()}: {error}"
         if worker.rank == 0:
-            raise ConfigError(f"{told}; {contract.MASTER_ADDR} must be an address of the host of rank 0") from None
-        raise PeersMissingError(told) from None
+            raise ConfigError(f"{message}; {contract.MASTER_ADDR} must be an address of the host of rank 0") from None
+        raise PeersMissingError(message) from None

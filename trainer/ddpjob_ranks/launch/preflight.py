@@ -63,7 +63,7 @@ class Facts:
     """What one rank knows of itself.
 
     Attributes:
-        place: Pod, node or host, in words.
+        location: Pod, node or host, as messages name it.
         gpu: Unique id of its GPU, empty on a CPU.
         same: What must be the same on all ranks, by name.
         shortages: What keeps this rank from training until an administrator has fixed it.
@@ -71,7 +71,7 @@ class Facts:
     """
 
     rank: int
-    place: str
+    location: str
     same: Mapping[str, str]
     gpu: str = ""
     shortages: Sequence[str] = ()
@@ -88,7 +88,9 @@ def check(store: Store, worker: Worker, same: Mapping[str, str], device: torch.d
     """
     facts = facts_of(worker, same, device)
     if store.add(f"{_key(worker.rank)}/number", 1) > 1:
-        twice = f"preflight: rank {worker.rank} is there twice, once on {facts.place}; give each its own RANK"
+        twice = (
+            f"preflight: rank {worker.rank} has been started twice, once on {facts.location}; give each its own RANK"
+        )
         store.set(VERDICT, json.dumps([twice, ""]))
     store.set(_key(worker.rank), json.dumps(asdict(facts)))
     if worker.rank == 0:
@@ -111,7 +113,7 @@ def check(store: Store, worker: Worker, same: Mapping[str, str], device: torch.d
 
 def shortages_of(everyone: Sequence[Facts]) -> str:
     """What keeps these ranks from training until somebody has fixed it, a line each; empty where nothing does."""
-    lines = [f"rank {facts.rank} ({facts.place}): {shortage}" for facts in everyone for shortage in facts.shortages]
+    lines = [f"rank {facts.rank} ({facts.location}): {shortage}" for facts in everyone for shortage in facts.shortages]
     return "\n".join(f"preflight: {line}" for line in lines[:MAX_LINES])
 
 
@@ -146,7 +148,7 @@ def facts_of(worker: Worker, same: Mapping[str, str], device: torch.device) -> F
     job = [os.environ.get(name, "") for name in (contract.DDPJOB_UID, contract.DDPJOB_ATTEMPT, "SLURM_JOB_ID")]
     return Facts(
         rank=worker.rank,
-        place=place(os.environ),
+        location=location(os.environ),
         gpu=gpu,
         same={
             "job": " ".join(filter(None, job)) or "none",
@@ -170,8 +172,8 @@ def _version(library: str) -> str:
         return "none"
 
 
-def place(environ: Mapping[str, str]) -> str:
-    """Where this process runs, in words: its pod and node, Slurm's node, or the host."""
+def location(environ: Mapping[str, str]) -> str:
+    """Where this process runs, as messages name it: its pod and node, Slurm's node, or the host."""
     host = socket.gethostname()
     if contract.DDPJOB_NAME in environ:
         return f"pod {host}" + (f" on node {node}" if (node := environ.get(contract.NODE_NAME)) else "")
@@ -185,7 +187,7 @@ def _await_ranks(store: Store, worker: Worker) -> None:
         if store.check(list(keys.values())) or store.check([VERDICT]):
             return None
         missing = [str(rank) for rank, key in keys.items() if not store.check([key])]
-        return f"{len(missing)} of {worker.world_size} ranks have not come: {', '.join(missing[:16])}"
+        return f"{len(missing)} of {worker.world_size} ranks have not started: {', '.join(missing[:16])}"
 
     _wait(probe, 0, gathering())
 
@@ -194,7 +196,7 @@ def _wait(probe: Callable[[], str | None], rank: int, limit: timedelta) -> None:
     try:
         wait_until(probe, rank=rank, limit=limit)
     except TimeoutError as error:
-        raise PeersMissingError(f"rank {rank} ({place(os.environ)}): {error}") from None
+        raise PeersMissingError(f"rank {rank} ({location(os.environ)}): {error}") from None
 
 
 def _disagreement(name: str, everyone: Sequence[Facts]) -> str | None:
@@ -210,12 +212,12 @@ def _disagreement(name: str, everyone: Sequence[Facts]) -> str | None:
 
 
 def _ranks(some: Sequence[Facts]) -> str:
-    named = ", ".join(f"rank {facts.rank} ({facts.place})" for facts in some[:MAX_RANKS])
+    named = ", ".join(f"rank {facts.rank} ({facts.location})" for facts in some[:MAX_RANKS])
     return named + (f" and {len(some) - MAX_RANKS} more" if len(some) > MAX_RANKS else "")
 
 
 def _remarks(everyone: Sequence[Facts]) -> list[str]:
-    return [f"rank {facts.rank} ({facts.place}): {remark}" for facts in everyone for remark in facts.remarks]
+    return [f"rank {facts.rank} ({facts.location}): {remark}" for facts in everyone for remark in facts.remarks]
 
 
 def _free(folder: str) -> int:

@@ -68,6 +68,6 @@ def write(timeline: Timeline, environ: Mapping[str, str], **facts: Any) -> Path 
     path = Path(folder) / f"attempt-{number}-evidence.json"
     try:
         path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    except OSError:  # told of when the spans could not be written either; the training is not to fail of it
+    except OSError:  # reported when the spans could not be written either; it does not end the training
         return None
     return path

@@ -104,12 +104,12 @@ def advice(parts: Mapping[Part, float], *, slowest_rank: int) -> str:
         gain, words = sum(parts[part] for part in PARALLEL) / 2, "twice as many ranks; nothing else limits it"
     elif part is Part.WAITING:
         words += f": rank {slowest_rank} is the slowest"
-    return f"most would help: {words}; that takes up to {100 * gain:.0f} % off the time"
+    return f"biggest win: {words} (up to {100 * gain:.0f} % faster)"
 
 
 def report(ranks: Sequence[Mapping[str, float]]) -> str:
     """For people: a line of shares, and one of advice."""
     parts = shares(ranks)
     slowest = min(range(len(ranks)), key=lambda rank: ranks[rank]["exposed"])
-    told = ", ".join(f"{part} {100 * share:.1f} %" for part, share in parts.items())
-    return f"time after the first step: {told}\n{advice(parts, slowest_rank=slowest)}"
+    listed = ", ".join(f"{part} {100 * share:.1f} %" for part, share in parts.items())
+    return f"time after the first step: {listed}\n{advice(parts, slowest_rank=slowest)}"

@@ -39,14 +39,14 @@ class Muon(torch.optim.Optimizer):
             torch._foreach_add_(parameters, updates, alpha=-group["lr"])
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the momenta alone: rates, decays and the like are as this optimizer was made, which may be anew."""
+        """Load only the momenta: learning rates and weight decays stay as this optimizer was created with them."""
         settings = [{name: value for name, value in group.items() if name != "params"} for group in self.param_groups]
         super().load_state_dict(state_dict)
         for group, own in zip(self.param_groups, settings, strict=True):
             group.update(own)
 
     def _nesterov(self, parameters: list[torch.Tensor], group: dict[str, Any]) -> list[torch.Tensor]:
-        """The gradients, with momentum; takes note of them in the buffers."""
+        """The gradients with momentum; adds them to the momentum buffers."""
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         if group["weight_decay"]:
             gradients = list(torch._foreach_add(gradients, parameters, alpha=group["weight_decay"]))

@@ -1,5 +1,5 @@
 # ruff: noqa: N806 - arrays carry their shape in their name
-"""One packed file in place of an image folder: `python -m ddpjob_recipes.pack FOLDER FILE`.
+"""One packed file instead of an image folder: `python -m ddpjob_recipes.pack FOLDER FILE`.
 
 A folder of a million files is slow to list, and to read over a network. One file is opened once; the page cache holds what
 the ranks of a node read of it, once for all of them. It holds the images as they are, byte for byte:

@@ -25,7 +25,7 @@ def make_optimizer(model: nn.Module, config: ResolvedConfig) -> torch.optim.SGD:
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """Use this learning rate from the next step on; a group may have `lr_scale`, its own multiple of it."""
+    """Set the learning rate of the next step; a group may have `lr_scale`, a factor of its own."""
     for group in optimizer.param_groups:
         group["lr"] = learning_rate * group.get("lr_scale", 1.0)
 
@@ -45,7 +45,7 @@ def learning_rate_at(
 ) -> float:
     """Linear warm-up to the peak, then `decay` of the share of steps done, down to zero at the end.
 
-    A function of the step alone: there is no schedule object, hence nothing of it to save or to forget.
+    It is a function of the step alone, so there is no schedule object whose state would have to be saved.
     """
     total_steps = config.epochs * steps_per_epoch
     warmup_steps = min(config.warmup_epochs * steps_per_epoch, total_steps)

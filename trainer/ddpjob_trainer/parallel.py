@@ -17,7 +17,7 @@ def synchronise_batch_norm(model: nn.Module, config: TrainerConfig, device: torc
     """The model with BatchNorm over the samples of all ranks, if the configuration asks for it.
 
     Raises:
-        ConfigError: this device cannot: PyTorch has SyncBatchNorm for GPUs alone.
+        ConfigError: the device is a CPU; PyTorch has SyncBatchNorm for GPUs only.
     """
     if not config.sync_batch_norm:
         return model
@@ -35,7 +35,7 @@ DDP_OPTIONS: Final[Mapping[str, bool]] = {"gradient_as_bucket_view": True, "forw
 
 
 def replicate(model: nn.Module, config: TrainerConfig, gang: Gang, **changes: bool) -> DistributedDataParallel:
-    """The model, equal on all ranks from here on, with gradients averaged over them in buckets during backward.
+    """The model in DDP: equal on all ranks from here on, with gradients averaged in buckets during the backward pass.
 
     `changes` of DDP_OPTIONS are for comparisons.
     """

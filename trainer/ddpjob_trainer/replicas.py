@@ -9,11 +9,11 @@ from ddpjob_ranks.distributed import Gang
 
 
 class ReplicasDifferError(RuntimeError):
-    """Parameters of two ranks differ, which DDP promises never happens."""
+    """The parameters of two ranks differ, which DDP should make impossible."""
 
 
 def digest(tensor: torch.Tensor) -> str:
-    """SHA-256 of a tensor's values in their order, whatever the memory format."""
+    """SHA-256 of a tensor's values in their logical order, independent of the memory format."""
     return hashlib.sha256(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
 
 

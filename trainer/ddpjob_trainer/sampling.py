@@ -1,8 +1,8 @@
 # ruff: noqa: N806 - tensors carry their shape in their name
 """Which samples make up a step, and which of them a rank takes.
 
-Everything is a function of the step, so there is no epoch to set and none to forget. Each epoch holds each sample once,
-at any world size; its last step is as small as it must be, and nothing is cut off or repeated.
+Everything is a function of the step, so there is no `set_epoch` to forget. Each epoch has each sample once, at any world
+size. Its last step may be smaller; no sample is dropped or repeated.
 """
 
 from dataclasses import dataclass
@@ -24,12 +24,12 @@ class Sampling:
     num_samples: int
     global_batch_size: int
     seed: int
-    #: Where sample ids are wanted.
+    #: The device of the sample ids.
     device: torch.device
 
     @property
     def steps_per_epoch(self) -> int:
-        """The last of them may be smaller."""
+        """Number of steps in an epoch; the last one may have fewer samples."""
         return -(-self.num_samples // self.global_batch_size)
 
     def epoch_of(self, step: int) -> int:
@@ -62,9 +62,9 @@ def share(num_samples: int, *, rank: int, world_size: int) -> slice:
 def check_shares(model: nn.Module, sampling: Sampling, *, world_size: int) -> None:
     """Refuse a batch split that a model with BatchNorm cannot train on.
 
-    BatchNorm in training normalises over what its rank has: of one sample it has no variance (torch raises where the
-    feature map is 1x1, and trains on noise where it is not). SyncBatchNorm normalises over all ranks, but would count
-    the sample of weight 0 that a rank without a share takes.
+    In training BatchNorm normalises over the samples of its rank, and one sample has no variance (torch raises if the
+    feature map is 1x1, and otherwise trains on noise). SyncBatchNorm normalises over all ranks, but would include the
+    sample of weight 0 that a rank without a share takes.
 
     Raises:
         ConfigError: some step leaves a rank too few samples.
@@ -79,9 +79,9 @@ def check_shares(model: nn.Module, sampling: Sampling, *, world_size: int) -> No
         fitting = (n for n in range(1, num_samples + 1) if last_batch_size(num_samples, n) // world_size >= needed)
         nearest = min(fitting, key=lambda n: abs(n - size), default=None)
         raise ConfigError(
-            f"globalBatchSize {size}: the last step of an epoch of {num_samples} samples has {last}, which leaves a rank of"
-            f" {world_size} with {last // world_size}; the model's {'SyncBatchNorm' if synchronised else 'BatchNorm'} needs"
-            f" {needed} or more on each rank: {f'set globalBatchSize to {nearest}, or ' if nearest else ''}take fewer ranks"
+            f"globalBatchSize {size}: the last step of an epoch of {num_samples} samples has {last}, which gives one of"
+            f" {world_size} ranks {last // world_size}; the model's {'SyncBatchNorm' if synchronised else 'BatchNorm'} needs"
+            f" {needed} or more on each rank: {f'set globalBatchSize to {nearest}, or ' if nearest else ''}use fewer ranks"
             + ("" if synchronised else ", or, on GPUs, set syncBatchNorm to true")
         )
 

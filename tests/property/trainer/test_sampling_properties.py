@@ -120,14 +120,14 @@ def test_512_samples_over_3_ranks():
     ("num_samples", "batch", "world_size", "norm", "told"),
     [
         (100, 32, 2, torch.nn.BatchNorm2d, None),  # 4 in the last step: 2 for each
-        (100, 32, 3, torch.nn.BatchNorm2d, "has 4, which leaves a rank of 3 with 1; the model's BatchNorm needs 2"),
-        (100, 32, 5, torch.nn.BatchNorm2d, "leaves a rank of 5 with 0"),
-        (97, 32, 1, torch.nn.BatchNorm2d, "has 1, which leaves a rank of 1 with 1"),
+        (100, 32, 3, torch.nn.BatchNorm2d, "has 4, which gives one of 3 ranks 1; the model's BatchNorm needs 2"),
+        (100, 32, 5, torch.nn.BatchNorm2d, "gives one of 5 ranks 0"),
+        (97, 32, 1, torch.nn.BatchNorm2d, "has 1, which gives one of 1 ranks 1"),
         (96, 32, 16, torch.nn.BatchNorm1d, None),
-        (96, 32, 17, torch.nn.BatchNorm1d, "has 32, which leaves a rank of 17 with 1"),
+        (96, 32, 17, torch.nn.BatchNorm1d, "has 32, which gives one of 17 ranks 1"),
         (20, 32, 11, torch.nn.BatchNorm2d, "has 20"),
         (100, 32, 4, torch.nn.SyncBatchNorm, None),
-        (100, 32, 5, torch.nn.SyncBatchNorm, "leaves a rank of 5 with 0; the model's SyncBatchNorm needs 1"),
+        (100, 32, 5, torch.nn.SyncBatchNorm, "gives one of 5 ranks 0; the model's SyncBatchNorm needs 1"),
         (97, 32, 17, torch.nn.Identity, None),
     ],
 )

@@ -176,10 +176,17 @@ class Namesake:
             True,
             "waiting until pod job-1-0 of DDPJob job (uid old-uid) is deleted on node gpu-3; if that node is off, taint it",
         ),
-        ({}, False, "job-1-0 exists and belongs to DDPJob job (uid old-uid), not to this job"),
+        ({}, True, "waiting until pod job-1-0 of DDPJob job (uid old-uid) is deleted on node gpu-3"),
+        (
+            {"ownerReferences": [{"kind": "DDPJob", "name": "other", "uid": "old-uid"}]},
+            False,
+            "job-1-0 exists and belongs to DDPJob other (uid old-uid), not to this job",
+        ),
     ],
 )
-async def test_a_pod_of_the_same_name_that_is_being_deleted_is_waited_for(metadata, is_terminating, words) -> None:
+async def test_a_pod_of_the_same_name_is_waited_for_if_it_is_being_deleted_or_is_an_earlier_job_s(
+    metadata, is_terminating, words
+) -> None:
     bench = Bench(Namesake(**metadata))
     await bench.actuator.run(JOB, pods()[:1])
 

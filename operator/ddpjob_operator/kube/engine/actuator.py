@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from ddpjob_operator.api import names
 from ddpjob_operator.core.model import (
     Action,
     Body,
@@ -195,7 +196,9 @@ class Actuator:
             return None
         self._expectations.failed(key, action)
         whose = ", ".join(f"{owner['kind']} {owner['name']} (uid {owner['uid']})" for owner in owners) or "no owner"
-        if "deletionTimestamp" in body["metadata"]:
+        # What an earlier job of this name owned goes by garbage collection, which may not have reached it yet.
+        is_left_over = any((owner["kind"], owner["name"]) == (names.KIND, job.name) for owner in owners)
+        if is_left_over or "deletionTimestamp" in body["metadata"]:
             return Rejection(_wait_for_deletion(body, action.name, whose), is_terminating=True)
         found = f"{action.name} exists and belongs to {whose}, not to this job"
         return Rejection(f"{found}: delete it, or rename this job")

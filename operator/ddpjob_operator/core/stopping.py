@@ -110,7 +110,7 @@ def next_overdue(pods: Collection[Pod], now: float) -> float | None:
 def _is_lost(observed: Observed, pod: Pod, now: float) -> bool:
     """Whether a deleted pod has no node to run on, or has outlived its grace on one that is gone.
 
-    A node that is not Ready for a moment still lets its pods save their work.
+    The pods of a node that is unreachable for a moment keep their grace to save their work.
     """
     if pod.deletion is None:
         return False

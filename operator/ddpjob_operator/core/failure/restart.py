@@ -14,7 +14,7 @@ from ddpjob_operator.core.model import Job
 from ddpjob_operator.core.times import duration, epoch_seconds, rfc3339
 
 #: Uncounted restarts without progress are bounded, too: a job on a broken cluster must end. The window is longer than
-#: restart.windowSeconds by default, in which the back-off allows only about 20 restarts.
+#: restart.windowSeconds by default, in which the back-off allows fewer than 20 restarts.
 MAX_INFRASTRUCTURE_RESTARTS = 100
 INFRASTRUCTURE_WINDOW_SECONDS = 86400.0
 

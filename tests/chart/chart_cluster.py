@@ -64,7 +64,10 @@ class Cluster:
 
     def wait_for_crd(self) -> None:
         """Until DDPJobs can be created."""
-        self.kubectl("wait", "--for=condition=Established", "crd", CRD, "--timeout=30s")
+        established = "--output=jsonpath={.status.conditions[?(@.type=='Established')].status}"
+        testbed.wait_for(  # `kubectl wait` fails on a CRD so new that it has no conditions yet
+            "the CRD to be established", lambda: self.kubectl("get", "crd", CRD, established) == "True", seconds=30
+        )
 
     def may(self, user: str, verb: str, resource: str, namespace: str | None = None) -> bool:
         """Whether the user has the right, by the API server's own authorizer; `pods/log` is a subresource."""

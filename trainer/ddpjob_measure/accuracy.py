@@ -26,8 +26,8 @@ DEADLINE_SECONDS = 24 * 3600.0
 ROUNDING = 1e-9
 NOTES = (
     (
-        "Training: from the first step on; reading the data, set-up and compilation before it are left out, and evaluations"
-        " too. Whole: from the start of the process, with all of them."
+        "Training: from the first step on; without reading the data, set-up, compilation and evaluations. Whole: from the"
+        " start of the process, with all of them."
     ),
 )
 
@@ -70,7 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--train-images", type=positive, default=50_000, help="of the archive (default: all)")
     parser.add_argument("--test-images", type=positive, default=10_000, help="of the archive (default: all)")
-    parser.add_argument("--target", type=float, metavar="PERCENT", help="tell the training time to this accuracy, too")
+    parser.add_argument(
+        "--target", type=float, metavar="PERCENT", help="also report the training time to this accuracy"
+    )
     options.add_record(parser, "accuracy")
 
 
@@ -78,13 +80,13 @@ def run(given: argparse.Namespace) -> int:
     """Train, print the table, write it, its JSON and the curves, of all trainings that did not fail.
 
     Raises:
-        ConfigError: there are no images that can be told apart, or `--set` takes what has an option of its own.
+        ConfigError: there are no labelled images, or `--set` names a key that has an option of its own.
     """
     for key in ("recipe", "seed"):
         if taken := [assignment for assignment in given.set if assignment.startswith(f"{key}=")]:
             raise ConfigError(f"--set {taken[0]}: use --{key if key == 'recipe' else 'seeds'}")
     if given.recipe == images.SYNTHETIC:
-        raise ConfigError(f"{given.recipe}: random pixels have nothing to learn; take another recipe")
+        raise ConfigError(f"{given.recipe}: random pixels have nothing to learn; choose another recipe")
     plot.check_available()
     path, facts, series = options.record_path(given), surroundings(), Series()
     facts |= {"recipe": given.recipe, "ranks": given.ranks, "set": " ".join(given.set) or "nothing"}

@@ -19,7 +19,7 @@ from ddpjob_trainer import config, recipes
 
 #: The recipes that the plain script can train, since their images come from a folder and are of CIFAR-10's size.
 WITH_YARDSTICK = ("resnet18-cifar10", "resnet50-cifar10")
-#: CIFAR-10 has no more. An epoch is to last for the whole of a measured run: at its end the plain script starts workers.
+#: CIFAR-10 has no more. An epoch should outlast a measured run: at its end the plain script starts workers.
 MAX_IMAGES = 50_000
 NOTES = (
     (

@@ -19,7 +19,7 @@ ARCHIVE = "cifar10-jpeg.tar.xz"
 NUM_CLASSES, SIZE = 10, 32
 #: Recipes that bring their own, and one whose images are larger than those that are at hand here.
 DIGITS, SYNTHETIC, LARGE = "digits", "resnet50-224-synthetic", "resnet50-224"
-#: Held-out images where nobody asks how well they are told apart.
+#: Held-out images where accuracy does not matter.
 FEW = 20
 
 
@@ -63,10 +63,10 @@ def photographs(recipes: Collection[str], *, num_train: int, num_test: int) -> I
             f"no images: name a folder of them in {contract.DDPJOB_DATA_DIR}, or in {TEST_DATA} one that holds {ARCHIVE}"
         )
     num_by_split = {"train": _per_class(num_train), "test": _per_class(num_test)}
-    told = {split: num * NUM_CLASSES for split, num in num_by_split.items()}
+    num_images = {split: num * NUM_CLASSES for split, num in num_by_split.items()}
     with tempfile.TemporaryDirectory() as folder:
         _unpack(archive, Path(folder), num_by_split)
-        what = f"CIFAR-10 (JPEG copy), {told['train']} training images, {told['test']} held out"
+        what = f"CIFAR-10 (JPEG copy), {num_images['train']} training images, {num_images['test']} held out"
         yield {contract.DDPJOB_DATA_DIR: folder}, what
 
 

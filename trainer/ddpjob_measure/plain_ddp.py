@@ -1,4 +1,4 @@
-"""The yardstick: DDP as tutorials write it, on the same network, images and batch as the recipe it stands beside.
+"""The baseline: DDP as tutorials write it, on the same network, images and batch as the recipe it is compared with.
 
 torchvision's transforms on PIL images in DataLoader workers, pinned memory, DistributedSampler, float32, SGD, the loss
 read after each step. Images wait decoded in memory, as those of torchvision's CIFAR10 do. Nothing here is tuned, and

@@ -11,7 +11,7 @@ from ddpjob_ranks import contract
 
 #: Longest time for one measured run, start of the processes included.
 DEADLINE_SECONDS = 1800.0
-#: Variables that would make a run a part of another job, beside all of Slurm's.
+#: Variables that would make a run a part of another job, in addition to all of Slurm's.
 OF_ANOTHER_RUN = {
     *(contract.DDPJOB_CHECKPOINT_DIR, contract.DDPJOB_UID, contract.DDPJOB_ATTEMPT),
     *(contract.RANK, contract.LOCAL_RANK, contract.WORLD_SIZE, contract.MASTER_ADDR),
@@ -56,7 +56,9 @@ def output_of(
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired as error:
-        raise MeasureError(f"{what}: no end after {seconds:g} s; measure less, or a smaller batch") from error
+        raise MeasureError(
+            f"{what}: did not end within {seconds:g} s; measure fewer steps, or a smaller batch"
+        ) from error
     if done.returncode != 0:
         raise MeasureError(f"{what}: exit code {done.returncode}\n{done.stderr[-4000:]}")
     return done.stdout

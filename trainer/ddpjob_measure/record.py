@@ -1,4 +1,4 @@
-"""A table for people and the same as JSON beside it, with all that the figures depend on."""
+"""A table for people and the same figures as JSON, with the facts that they depend on."""
 
 import json
 from collections.abc import Sequence

@@ -24,7 +24,7 @@ class MeasureError(RuntimeError):
 class Task:
     """What each rank is to do: `windows` times `steps` timed steps after `warmup_steps` untimed ones.
 
-    `config` holds keys of the trainer's configuration (camelCase), `options` what a program needs beside it.
+    `config` holds keys of the trainer's configuration (camelCase), `options` what a program needs in addition.
     """
 
     program: Program

@@ -2,7 +2,7 @@
 
 Trains once without interruption and once killed by SIGKILL at random steps and resumed each time, then compares the loss
 of every step and the final weights, bit for bit. Prints a table; exits with 1 on any difference. Arguments it does not
-know are the trainer's (`--config`, `--set`). At the end it tells what the profile `exact` costs in speed.
+know are the trainer's (`--config`, `--set`). At the end it reports what the profile `exact` costs in speed.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from ddpjob_ranks import contract
 TRAINER = (sys.executable, "-m", "ddpjob_trainer")
 #: Longest time for one run.
 DEADLINE_SECONDS = 3600.0
-#: Kills come in this first part of the steps, so that a run has not ended before the word of the step has arrived.
+#: Kills come in this first part of the steps, so that a run has not ended before the line of the step has arrived.
 KILLED_PART = 0.8
 
 LOG_LINE = re.compile(r"epoch \d+ step (?P<step>\d+)/(?P<total>\d+) loss (?P<loss>\S+) .* (?P<rate>\S+) samples/s")
@@ -38,7 +38,7 @@ WEIGHTS_LINE = re.compile(r"weights sha256 (\w+)")
 class Run:
     """What one start of the trainer printed, up to its end.
 
-    `losses` are kept as printed, by number of steps done: nine significant digits tell any two float32 apart.
+    `losses` are kept as printed, by number of steps done: nine significant digits distinguish any two float32.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kill:
-    """SIGKILL for one process once a step has been told; `victim` picks it among the ranks and their launcher."""
+    """SIGKILL for one process once a step has been printed; `victim` selects it among the ranks and their launcher."""
 
     step: int
     victim: int
@@ -105,14 +105,14 @@ class Trainer:
                     run.end = _kill(process, kill)
             deadline.cancel()
         if (process.returncode == 0) != (kill is None) or (kill is not None and run.end == "complete"):
-            told = "\n".join(run.tail)
+            output = "\n".join(run.tail)
             wanted = f"to be killed at step {kill.step}" if kill else "to be complete"
-            raise MeasureError(f"{name} was {wanted}, but ended with exit code {process.returncode}:\n{told}")
+            raise MeasureError(f"{name} was {wanted}, but ended with exit code {process.returncode}:\n{output}")
         return run
 
 
 def _kill(process: subprocess.Popen[str], kill: Kill) -> str:
-    """Kill one of the ranks or their launcher, with which all of them die; gives what to tell."""
+    """Kill one of the ranks or their launcher, with which all of them die; returns a description."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii").split()
     victims = [*((f"rank {rank}", int(pid)) for rank, pid in enumerate(children)), ("all", process.pid)]
     who, pid = victims[kill.victim % len(victims)]
@@ -141,7 +141,7 @@ def verify(trainer: Trainer, *, num_kills: int, seed: int, profile: str) -> tupl
             runs.append(trainer.run(f"attempt {attempt}", f"profile={profile}", save, environ=environ, kill=kill))
     if all(min(run.losses, default=1) == 1 for run in runs[2:]):
         raise MeasureError(
-            "no attempt resumed, each began at step 1: nothing is shown; see whether checkpoints were saved and found, or"
+            "no attempt resumed, each began at step 1: nothing is shown; check whether checkpoints were saved and found, or"
             " take another --seed, if the kills came before the first checkpoint"
         )
     return runs, differences(reference, runs[1:])

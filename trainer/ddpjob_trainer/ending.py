@@ -48,7 +48,7 @@ def report_end(training: Training, *, complete: bool) -> None:
 
 
 def stopped(training: Training) -> int:
-    """The exit code of a run that was asked to stop, after all ranks have parted: so rank 0's checkpoint is there."""
+    """The exit code of a run that was asked to stop. All ranks have left the group, so rank 0's checkpoint is complete."""
     step = training.state.step
     if training.checkpoints is None:
         training.report.say(f"stopped on request after step {step}; nothing is saved")

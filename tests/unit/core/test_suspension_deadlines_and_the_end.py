@@ -79,7 +79,11 @@ def test_an_edit_of_a_finished_job_is_observed() -> None:
     edited = replace(failed, job=replace(failed.job, generation=2))
 
     status = plan(edited, NOW).status
-    assert status == failed.job.status.model_copy(update={"observed_generation": 2})
+    assert status.observed_generation == 2
+    assert {condition.observed_generation for condition in status.conditions} == {2}
+    assert status.model_copy(update={"observed_generation": 1, "conditions": failed.job.status.conditions}) == (
+        failed.job.status
+    )
 
 
 def test_a_finished_job_is_deleted_after_its_time_to_live() -> None:

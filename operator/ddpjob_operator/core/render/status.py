@@ -46,8 +46,13 @@ def status_after(situation: Situation, decision: Decision) -> DDPJobStatus:
 
 
 def still_finished(observed: Observed) -> DDPJobStatus:
-    """The status of a finished job: nothing changes but the generation of the spec that it is for."""
-    return observed.job.status.model_copy(update={"observed_generation": observed.job.generation})
+    """The status of a finished job: nothing changes but the generation of the spec that it is for.
+
+    `kubectl wait --for=condition=…` compares the generation of the condition, not that of the status.
+    """
+    generation = {"observed_generation": observed.job.generation}
+    conditions = [condition.model_copy(update=generation) for condition in observed.job.status.conditions]
+    return observed.job.status.model_copy(update={**generation, "conditions": conditions})
 
 
 def stalled(observed: Observed, reason: Reason, message: str, now: float) -> DDPJobStatus:

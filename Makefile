@@ -8,7 +8,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-export PYTHONPATH := operator:trainer:tests
+export PYTHONPATH := operator:trainer:tests:tests/tools:tests/system
 # Where the test bed keeps programs, images and clusters. tests/conftest.py says the same.
 DDPJOB_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ddpjob
 export TESTBED_CACHE_DIR ?= $(DDPJOB_CACHE_DIR)
@@ -64,22 +64,22 @@ test: test-unit test-processes test-cluster ## Run the tests that need no root a
 
 .PHONY: test-unit
 test-unit: $(VENV)/dev.stamp
-	@$(BIN)/pytest --quiet $(PARALLEL) tests/unit tests/property
+	@$(BIN)/pytest --quiet $(PARALLEL) tests/unit
 
 # The longest files start first, because the last one to end determines the time.
 .PHONY: test-processes
 test-processes: $(VENV)/dev.stamp ## Run the simulation, real trainings and `ddpjob run --local`; no Kubernetes
 	@$(BIN)/pytest $(PARALLEL) --no-loadscope-reorder -m 'not nightly' \
-		tests/simulation tests/integration/trainer tests/integration/local
+		tests/simulation tests/processes/trainer tests/processes/local
 
 .PHONY: test-cluster
 test-cluster: cluster-programs ## Run the tests on real kube-apiservers
-	@$(BIN)/pytest $(PARALLEL) --no-loadscope-reorder -m 'not nightly' tests/integration/operator tests/bench tests/chart \
-		tests/integration/api $(wildcard tests/integration/test_*.py)
+	@$(BIN)/pytest $(PARALLEL) --no-loadscope-reorder -m 'not nightly' tests/cluster/operator tests/tools/bench tests/cluster/chart \
+		tests/cluster/api $(filter-out %_nodes.py,$(wildcard tests/tools/testbed_tests/test_*.py))
 
 .PHONY: nightly
 nightly: cluster-programs ## Run the slow tests of rare cases, which CONTRIBUTING lists
-	@$(BIN)/pytest $(PARALLEL) -m nightly tests/integration tests/bench
+	@$(BIN)/pytest $(PARALLEL) -m nightly tests/processes tests/cluster tests/tools/bench
 	@$(BIN)/python -m simulation.soak --schedules 20000
 
 # --- Development ------------------------------------------------------------------------------------------------------
@@ -145,18 +145,18 @@ need-root:
 
 .PHONY: e2e
 e2e: need-root $(VENV)/dev.stamp ## Run the end-to-end tests on two real nodes with the real images (as root)
-	@test -n "$${E2E_KUBECONFIG:-}" || $(BIN)/pytest tests/nodes
-	@$(BIN)/pytest --timeout=600 tests/e2e
-	@test -n "$${E2E_KUBECONFIG:-}" || $(BIN)/pytest --timeout=600 tests/chaos
+	@test -n "$${E2E_KUBECONFIG:-}" || $(BIN)/pytest tests/tools/testbed_tests/test_testbed_nodes.py
+	@$(BIN)/pytest --timeout=600 tests/system/e2e
+	@test -n "$${E2E_KUBECONFIG:-}" || $(BIN)/pytest --timeout=600 tests/system/chaos
 
 .PHONY: slurm
 slurm: $(VENV)/dev.stamp ## Run the trainer under a real Slurm of two nodes (as root; installs Debian's slurmd and munge)
 	@test "$$(id -u)" = 0 || { echo "make slurm runs Slurm's daemons and needs root" >&2; exit 1; }
-	@$(BIN)/pytest tests/slurm
+	@$(BIN)/pytest tests/system/slurm
 
 .PHONY: demo-cluster
 demo-cluster: need-root $(VENV)/dev.stamp ## Run the README's cluster commands on a real two-node cluster of this machine (as root)
-	@$(BIN)/python tests/e2e/demo_cluster.py
+	@$(BIN)/python tests/system/e2e/demo_cluster.py
 
 # --- Proof ------------------------------------------------------------------------------------------------------------
 
@@ -166,11 +166,11 @@ bench-operator: $(VENV)/dev.stamp ## Time the operator against a real control pl
 
 .PHONY: bench-trainer
 bench-trainer: $(VENV)/dev.stamp ## Time the trainer and the plain DDP script: make bench-trainer BENCH='--ranks 2' (more: trainer/README.md)
-	@$(BIN)/python -m ddpjob_measure bench --results tests/bench/results $(BENCH)
+	@$(BIN)/python -m ddpjob_measure bench --results tests/tools/bench/results $(BENCH)
 
 .PHONY: faults
 faults: $(VENV)/dev.stamp ## Test all faults of the API server, and an operator that is killed 100 times
-	@$(BIN)/pytest tests/integration/operator/faults
+	@$(BIN)/pytest tests/cluster/operator/faults
 
 .PHONY: soak
 soak: $(VENV)/dev.stamp ## Run 100,000 random schedules of the simulation; the seed is printed: make soak SOAK='--seed 7'

@@ -28,7 +28,7 @@ TICK_SECONDS = 10.0
 _TICKS = ("progress", "ready", "time", "checkpoint_time")
 #: Least time to a write that changes nothing but details of how far the start has come, from the last write of the job or
 #: from the creation of its pods. A gang passes through them within a second, and each write costs the API server about as
-#: much as three pods (its profile in a storm, divided by their numbers: tests/bench/README.md).
+#: much as three pods (its profile in a storm, divided by their numbers: tests/tools/bench/README.md).
 DETAILS_SECONDS = 1.0
 
 

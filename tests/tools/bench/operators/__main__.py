@@ -1,7 +1,7 @@
 """Time an operator and print one table; the same as JSON goes beside it.
 
 Without options it brings up a control plane with make-believe nodes and this project's operator. To time another one, run
-it against a cluster whose nodes know the stages of `tests/testbed/kwok/stages.yaml`, and name its kubeconfig, a template of
+it against a cluster whose nodes know the stages of `tests/tools/testbed/kwok/stages.yaml`, and name its kubeconfig, a template of
 its jobs, their plural and the selector of their pods.
 """
 

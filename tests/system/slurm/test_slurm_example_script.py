@@ -5,7 +5,7 @@ import pytest
 from slurm_training import DIGITS, weights
 from testbed import wait_for
 
-SCRIPT = Path(__file__).parents[2] / "trainer/examples/slurm.sbatch"
+SCRIPT = Path(__file__).parents[3] / "trainer/examples/slurm.sbatch"
 
 
 @pytest.mark.parametrize(("chosen", "told"), [("", "launcher srun, "), ("torchrun", "launcher srun torchrun, ")])

@@ -1,4 +1,4 @@
-"""The launchers that need no root; Slurm's are in tests/slurm."""
+"""The launchers that need no root; Slurm's are in tests/system/slurm."""
 
 import os
 import re

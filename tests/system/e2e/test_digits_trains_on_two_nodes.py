@@ -8,7 +8,7 @@ import pytest
 
 import testbed
 
-EXAMPLES = Path(__file__).parents[2] / "manifests/examples"
+EXAMPLES = Path(__file__).parents[3] / "manifests/examples"
 
 
 def test_the_digits_example_trains_to_97_percent(job) -> None:

@@ -7,7 +7,7 @@ import testbed
 from ddpjob_images import build
 from testbed import images
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 RELEASE, SYSTEM_NAMESPACE = "ddpjob-operator", "ddpjob-system"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TINY = (
     *("--singles", "2", "--failures", "1", "--storm-jobs", "3", "--storm-pods", "2", "--idle-seconds", "1"),
     *("--many-jobs", "4", "--many-pods", "2", "--floor-pods", "5", "--failovers", "1"),
@@ -20,7 +20,7 @@ TINY = (
 @pytest.mark.timeout(600)
 def test_every_measure_gives_its_figures_and_the_record_says_on_what(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench.operators", "--name", "tiny", "--results", str(tmp_path), *TINY]
-    path = os.pathsep.join(str(ROOT / folder) for folder in ("operator", "trainer", "tests"))
+    path = os.pathsep.join(str(ROOT / folder) for folder in ("operator", "trainer", "tests", "tests/tools"))
     run = subprocess.run(
         command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=580, check=False
     )
@@ -53,7 +53,7 @@ def test_every_measure_gives_its_figures_and_the_record_says_on_what(tmp_path: P
 
 
 def test_a_measure_that_does_not_exist_is_refused_by_name() -> None:
-    path = os.pathsep.join(str(ROOT / folder) for folder in ("operator", "trainer", "tests"))
+    path = os.pathsep.join(str(ROOT / folder) for folder in ("operator", "trainer", "tests", "tests/tools"))
     command = [sys.executable, "-m", "bench.operators", "speed"]
     run = subprocess.run(
         command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=60, check=False

@@ -9,7 +9,7 @@ import yaml
 
 import testbed
 
-MANIFESTS = Path(__file__).parents[3] / "manifests"
+MANIFESTS = Path(__file__).parents[4] / "manifests"
 NAMESPACE = "ddpjob-system"
 NAME = "ddpjob-operator"
 #: What the Deployment's command line has, too.

@@ -17,7 +17,7 @@ from chaos.laboratory import Laboratory
 from chaos.matrix import CLUSTER_WIDE, Cell, Fault, Phase
 from chaos.record import Record
 
-RESULTS = Path(__file__).parents[1] / "bench" / "results"
+RESULTS = Path(__file__).parents[2] / "tools" / "bench" / "results"
 
 
 class Run:

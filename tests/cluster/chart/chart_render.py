@@ -12,7 +12,7 @@ import yaml
 
 from testbed.helm import Helm
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 CHART = REPOSITORY / "charts" / "ddpjob-operator"
 RELEASE = "ddpjob-operator"
 NAMESPACE = "ddpjob-system"

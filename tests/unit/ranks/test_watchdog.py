@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from ddpjob_ranks.limits import Limits
 from ddpjob_ranks.watch import board
+from ddpjob_ranks.watch.idleness import Timing
 from ddpjob_ranks.watch.timeline import Phase, Timeline
 from ddpjob_ranks.watch.watchdog import FLIGHT_RECORDER, Watchdog
 from workers import worker
@@ -102,11 +103,12 @@ def test_a_store_that_does_not_respond_ends_the_ranks_that_wait(monkeypatch):
 def test_a_rank_that_left_in_order_is_not_missed():
     left, waiting = ranks(2)
     with left:
-        waiting.timeline.enter(Phase.BACKWARD)
+        pass
+    assert not left._listener.is_alive()
+    waiting.timeline.enter(Phase.BACKWARD)
     wait_until(lambda: bool(waiting.end))
     assert waiting.end.startswith("rank 1 (host ")
     assert " makes no progress: in backward" in waiting.end
-    assert not left._listener.is_alive()
 
 
 def test_a_rank_that_lost_another_one_learns_its_cause():
@@ -118,10 +120,17 @@ def test_a_rank_that_lost_another_one_learns_its_cause():
 
 
 def test_a_rank_that_lost_a_silent_one_names_it():
-    store = dist.HashStore()
-    silent = Rank(0, 2, store)
+    silent, losing, _ = ranks(3)
     silent._take_part = lambda *_: threading.Event().wait()
-    assert Rank(1, 2, store).find_lost_rank().startswith("rank 0 (host ")
+    assert losing.find_lost_rank().startswith("rank 0 (host ")
+
+
+def test_a_rank_that_lost_another_one_does_not_leave_the_others_waiting_for_a_decision(monkeypatch):
+    monkeypatch.setattr(board.Board, "coordinates", lambda *_: False)
+    monkeypatch.setattr(Timing, "decision_seconds", 2 * DEADLINE_SECONDS)
+    _, losing, unaware = ranks(3)
+    losing.find_lost_rank()
+    wait_until(lambda: unaware._round == 1)
 
 
 def test_all_that_lost_the_same_rank_say_the_same(monkeypatch):

@@ -80,6 +80,8 @@ class Cluster:
 
     def on_change(self, plural: str, old: Body | None, new: Body | None, by: str) -> None:
         """React, each part after its own lag."""
+        if plural in (PODS, SERVICES) and old is None and new is not None:
+            self._collect_without_owner(new)
         if plural == PODS:
             self._pod_changed(old, new, by)
         elif plural == SERVICES:
@@ -97,11 +99,14 @@ class Cluster:
             uid = new["metadata"]["uid"]
             self._unscheduled.append(uid)
             self._later(self.random.choice((0.01, 0.1, 1.0)), self.look_for_places)
-            owner = owner_uid(new)
-            if owner and self.server.by_uid(JOBS, owner) is None:
-                self._later(2.0, self._collect, owner)
         elif by != "kubelet":
             self._later(self.random.choice((0.02, 0.3)), self._sync, new["metadata"]["uid"])
+
+    def _collect_without_owner(self, child: Body) -> None:
+        """The garbage collector: a child that was created after its owner had gone."""
+        owner = owner_uid(child)
+        if owner and self.server.by_uid(JOBS, owner) is None:
+            self._later(2.0, self._collect, owner)
 
     def _collect(self, owner: str) -> None:
         """The garbage collector: children of an owner that is gone."""

@@ -95,11 +95,16 @@ class Gang:
         buffers = sorted(module.buffers(), key=lambda buffer: -buffer.element_size())  # so that all pieces are aligned
         if not buffers:
             return
-        packed = torch.cat([buffer.detach().reshape(-1).view(torch.uint8) for buffer in buffers])
+        packed = torch.cat([as_bytes(buffer) for buffer in buffers])
         dist.broadcast(packed, src=0)
         pieces = torch.split(packed, [buffer.nbytes for buffer in buffers])
         typed = [piece.view(buffer.dtype).view_as(buffer) for buffer, piece in zip(buffers, pieces, strict=True)]
         torch._foreach_copy_(buffers, typed)
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The values in their logical order as a flat tensor of bytes, whatever the strides; a copy only where it must be."""
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ import hashlib
 import torch
 from torch import nn
 
-from ddpjob_ranks.distributed import Gang
+from ddpjob_ranks.distributed import Gang, as_bytes
 
 
 class ReplicasDifferError(RuntimeError):
@@ -14,7 +14,7 @@ class ReplicasDifferError(RuntimeError):
 
 def digest(tensor: torch.Tensor) -> str:
     """SHA-256 of a tensor's values in their logical order, independent of the memory format."""
-    return hashlib.sha256(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
+    return hashlib.sha256(as_bytes(tensor.cpu()).numpy().tobytes()).hexdigest()
 
 
 def model_digest(model: nn.Module) -> str:

@@ -59,7 +59,8 @@ class TrainingState:
         Raises:
             ConfigError: it is the state of another training.
         """
-        found = {**content["config"], **content.get("data", {})}
+        saved_data = content.get("data", self.data)  # a checkpoint of release 0.1 has no fingerprints of its data
+        found = {**content["config"], **saved_data}
         expected = {**self.config.model_dump(), **self.data}
         for key in (*FIXED, *self.data):
             if (saved := found.get(key, "unknown")) != expected[key]:

@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import resource
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -370,6 +371,20 @@ def test_a_disk_that_is_full_keeps_nothing_unfinished(tmp_path, monkeypatch):
         OSError, match=r"attempt-1-u1.pt cannot be written: No space left on device; free space on the volume"
     ):
         save(checkpoints, 10, b"ten")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_disk_that_gets_full_while_torch_writes_is_the_reported_cause(tmp_path):
+    """torch.save replaces the error by one of its own, which names neither the disk nor what to do."""
+    checkpoints = folder(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))  # Python ignores SIGXFSZ: a write beyond it raises
+    try:
+        with pytest.raises(OSError, match=r"cannot be written: File too large"):
+            checkpoints.save(10, lambda file: torch.save(torch.rand(1_000_000), file))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert sorted(tmp_path.iterdir()) == before
 
 

@@ -39,6 +39,14 @@ def test_it_holds_the_same_values_and_layouts_and_later_changes_do_not_reach_it(
     assert (copy["step"], copy["optimizer"]["groups"][0], copy["optimizer"]["groups"][1][1]) == (3, {"lr": 0.1}, None)
 
 
+def test_it_keeps_the_versions_of_a_models_modules():
+    """Without the versions, a model that checks them (torchvision's MNASNet, for one) could never load its checkpoint."""
+    model = torch.nn.BatchNorm1d(2).state_dict()
+    copy = HostCopy(CPU).take({"model": model})
+    assert copy["model"]._metadata == model._metadata
+    assert from_bytes(to_bytes(copy))["model"]._metadata[""]["version"] == 2
+
+
 def test_the_next_copy_uses_the_same_memory_unless_the_state_has_other_tensors():
     copy, first = HostCopy(CPU), state()
     before = [tensor.data_ptr() for tensor in tensors(copy.take(first))]

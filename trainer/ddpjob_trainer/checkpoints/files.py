@@ -22,12 +22,18 @@ class ChecksummedFile:
         self._file = file
         self._hash = hashlib.sha256()
         self.num_bytes = 0
+        self.error: OSError | None = None
+        """Why a piece could not be written; torch.save raises an error of its own instead."""
 
     def write(self, piece: bytes | memoryview) -> int:
         """Append a piece."""
         self._hash.update(piece)
         self.num_bytes += len(piece)
-        return self._file.write(piece)
+        try:
+            return self._file.write(piece)
+        except OSError as error:
+            self.error = error
+            raise
 
     def flush(self) -> None:
         """Hand what is buffered to the kernel; torch.save calls this at its end."""
@@ -49,8 +55,12 @@ def write_atomically(path: Path, write: Callable[[ChecksummedFile], object], *, 
 
     Returns:
         The file, closed, for its size and checksum.
+
+    Raises:
+        OSError: the file could not be written, whatever `write` made of that.
     """
     temporary = path.with_name(f"{TEMPORARY_PREFIX}{unique}-{path.name}")
+    file: ChecksummedFile | None = None
     try:
         with temporary.open("wb") as opened:
             file = ChecksummedFile(opened)
@@ -58,8 +68,10 @@ def write_atomically(path: Path, write: Callable[[ChecksummedFile], object], *, 
             file.flush()
             os.fsync(opened.fileno())
         temporary.replace(path)
-    except OSError:  # on a full disk an unfinished file would take the space that the next one needs
+    except BaseException as error:  # on a full disk an unfinished file would take the space that the next one needs
         temporary.unlink(missing_ok=True)
+        if file is not None and file.error is not None:
+            raise file.error from error
         raise
     sync_folder(path.parent)
     return file

@@ -144,7 +144,7 @@ class CheckpointFolder:
             raise
         except OSError as error:
             message = f"{name} cannot be written: {error.strerror}"
-            if error.errno == errno.ENOSPC:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 message += "; free space on the volume: it must hold one checkpoint more than keepCheckpoints"
             raise OSError(error.errno, message, str(self.path)) from error
 

@@ -1,6 +1,7 @@
 """A copy of the training state in host memory, which later steps cannot change."""
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -79,7 +80,9 @@ def _replaced(value: Any, tensors: Iterator[torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         return next(tensors)
     if isinstance(value, dict):
-        return {key: _replaced(item, tensors) for key, item in value.items()}
+        copied = copy(value)  # keeps the type and the attribute _metadata: the versions of a model's modules
+        copied.update({key: _replaced(item, tensors) for key, item in value.items()})
+        return copied
     if isinstance(value, (list, tuple)):
         return type(value)(_replaced(item, tensors) for item in value)
     return value

@@ -8,6 +8,8 @@ So ranks ask in every k-th call only, with k large enough for an answer to be th
 same k, because each computes it from the same numbers: how long a question took when they agreed on that at the start,
 and the time between two calls, which travels with each question. Since they call equally often, they ask the same
 questions and get the same answers. A request is honoured after at most 2 k calls.
+
+Only calls between steps decide k: batches of an evaluation may follow each other a thousand times faster than steps.
 """
 
 import faulthandler
@@ -68,7 +70,7 @@ class StopAgreement:
         self._request = request
         self._clock = clock
         self._question_seconds = _measured(gang) if question_seconds is None else question_seconds
-        self._in_flight: tuple[dist.Work, torch.Tensor] | None = None
+        self._in_flight: tuple[dist.Work, torch.Tensor, bool] | None = None
         self._asked_at = -math.inf
         self._num_calls = 0  # since then
         self._interval = 1
@@ -78,36 +80,37 @@ class StopAgreement:
         """Whether to stop now: the same answer on every rank, and once it is yes, always yes.
 
         All ranks call it at the same points: each step boundary, each batch of an evaluation. `ask_now` asks in this
-        call, for places where calls may be further apart than steps.
+        call, for places where calls are not steps; how far apart they are says nothing about steps.
         """
         self._num_calls += 1
         if not self._agreed and (ask_now or self._num_calls >= self._interval):
             self._take_answer()
             if not self._agreed:
-                self._ask()
+                self._ask(measures_steps=not ask_now)
         return self._agreed
 
     def finish(self) -> None:
         """Wait for the question that is still on its way; training is over and its answer does not matter."""
         self._take_answer()
 
-    def _ask(self) -> None:
+    def _ask(self, *, measures_steps: bool) -> None:
         now = self._clock()
         seconds_per_call = (now - self._asked_at) / self._num_calls
         question = torch.tensor([float(self._request.received), seconds_per_call], dtype=torch.float64)
-        self._in_flight = (self._gang.begin_max(question), question)
+        self._in_flight = (self._gang.begin_max(question), question, measures_steps)
         self._asked_at, self._num_calls = now, 0
 
     def _take_answer(self) -> None:
         if self._in_flight is not None:
-            work, answer = self._in_flight
+            work, answer, measures_steps = self._in_flight
             began = self._clock()
             work.wait()
             self._asked_at += self._clock() - began  # a step is no longer for it
             self._in_flight = None
             requested, seconds_per_call = answer.tolist()
             self._agreed = bool(requested)
-            self._interval = interval(self._question_seconds, seconds_per_call)
+            if measures_steps:
+                self._interval = interval(self._question_seconds, seconds_per_call)
 
 
 def interval(question_seconds: float, seconds_per_call: float) -> int:

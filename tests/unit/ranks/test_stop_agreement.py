@@ -148,6 +148,26 @@ def test_the_agreement_costs_no_time_whatever_the_number_of_ranks(monkeypatch, w
     assert (cost_of_each_step > 0.001) == (ring_seconds > 0.01)
 
 
+def test_fast_batches_of_an_evaluation_do_not_make_slow_steps_ask_less_often():
+    world = World(world_size=4, hop_seconds=0.005)
+
+    def calls_until_all_stop() -> int:
+        world.requests[2].received = True
+        for number in range(1, 100):
+            world.step([2.0] * 4)
+            if all(world.call()):
+                return number
+        raise AssertionError("nobody stops")
+
+    for _ in range(5):
+        world.step([2.0] * 4)
+        world.call()
+    for _ in range(50):
+        world.step([0.001] * 4)
+        world.call(ask_now=True)
+    assert calls_until_all_stop() <= 2
+
+
 @pytest.mark.parametrize(
     ("question_seconds", "seconds_per_call", "calls"),
     [

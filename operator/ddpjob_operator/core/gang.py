@@ -53,8 +53,8 @@ class Gang:
 
     @property
     def first_success(self) -> float | None:
-        """When the first program succeeded, in seconds since the epoch; None while none has."""
-        ends = (pod.exit.finished or pod.exit.seen for pod in self.current.values() if pod.exit and pod.succeeded)
+        """When this process saw the first program succeed, in seconds since the epoch; None while none has."""
+        ends = (pod.exit.seen or pod.exit.finished for pod in self.current.values() if pod.exit and pod.succeeded)
         return min((end for end in ends if end is not None), default=None)
 
     @property

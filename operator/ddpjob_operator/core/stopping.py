@@ -15,8 +15,9 @@ from ddpjob_operator.core.times import soonest
 #: Grace of a failed attempt's survivors. They block in a collective that can never end, so a longer grace only delays
 #: the restart; the kubelet gives two seconds at least, and an object is gone 2.7 s after the request.
 SURVIVOR_GRACE_SECONDS = 1
-#: How long after its grace a pod that is still there makes us ask for its node.
-OVERDUE_SECONDS = 1.0
+#: How long after its grace a pod that is still there makes the operator read its node. With a grace of 1 s the object is gone
+#: 2.7 to 4.1 s after the request, so every restart of a large gang would read all its nodes otherwise.
+OVERDUE_SECONDS = 5.0
 #: How long after its grace a pod that is still there, on a node not known to be lost, is told of.
 TOO_LONG_SECONDS = 60.0
 #: How long a kubelet may take beyond a pod's grace to end a pod whose deadline was lowered, before it is deleted.
@@ -43,12 +44,10 @@ def stop(observed: Observed, pods: Iterable[Pod], grace_seconds: int | None, now
                 actions.append(DeletePod(name=pod.name, uid=pod.uid, grace_seconds=0))
         elif has_stopped(observed, pod, now):
             continue
-        elif pod.exit is None:
+        elif pod.exit is None or _too_late_to_keep(pod, _ended_at(pod, now), now):
             actions.append(DeletePod(name=pod.name, uid=pod.uid, grace_seconds=grace_seconds))
         elif pod.active_deadline_seconds != 1:  # its program has ended, a sidecar lives on
             actions.append(LowerPodDeadline(name=pod.name, uid=pod.uid))
-        elif _too_late_to_keep(pod, _ended_at(pod, now), now):
-            actions.append(DeletePod(name=pod.name, uid=pod.uid, grace_seconds=grace_seconds))
     return tuple(actions)
 
 
@@ -118,7 +117,8 @@ def _is_lost(observed: Observed, pod: Pod, now: float) -> bool:
 
 
 def _is_overdue(pod: Pod, now: float) -> bool:
-    return not pod.all_ended and pod.is_past_grace(now, OVERDUE_SECONDS)
+    """Whether its object should be gone; also that of a pod whose containers have ended, which a kubelet removes."""
+    return pod.is_past_grace(now, OVERDUE_SECONDS)
 
 
 def _is_unexplained(status: DDPJobStatus, pod: Pod) -> bool:
@@ -130,8 +130,8 @@ def _is_unexplained(status: DDPJobStatus, pod: Pod) -> bool:
 
 
 def _ended_at(pod: Pod, now: float) -> float:
-    """When its program ended, as far as is known."""
-    return (pod.exit.finished or pod.exit.seen or now) if pod.exit else now
+    """When this process saw that the program had ended: the clock of a node may be minutes off."""
+    return (pod.exit.seen or pod.exit.finished or now) if pod.exit else now
 
 
 def _too_late_to_keep(pod: Pod, since: float, now: float) -> bool:

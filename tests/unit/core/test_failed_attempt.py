@@ -21,6 +21,7 @@ from ddpjob_operator.api.names import ConditionType, Phase, Reason
 from ddpjob_operator.api.status import DDPJobStatus, Progress, Restarts
 from ddpjob_operator.core.model import LowerPodDeadline, PatchService, ReadNode
 from ddpjob_operator.core.plan import plan
+from ddpjob_operator.core.stopping import OVERDUE_SECONDS
 from ddpjob_operator.core.times import rfc3339
 
 
@@ -83,7 +84,7 @@ def test_a_pod_that_is_only_being_deleted_still_saves_its_work() -> None:
     seen = broken(of, pod(of, 1, deletion_deadline=NOW + 20))
 
     made = plan(seen, NOW)
-    assert (made.status.attempt, made.wake_at) == (1, NOW + 21)
+    assert (made.status.attempt, made.wake_at) == (1, NOW + 20 + OVERDUE_SECONDS)
 
 
 def test_a_pod_that_outlives_its_grace_has_ended_the_attempt_and_its_node_is_asked_for() -> None:

@@ -1,0 +1,46 @@
+"""What stops pods: each way out ends in a deletion, and no clock but this process's decides when."""
+
+from dataclasses import replace
+
+from builders import NOW, changed, ended, job, observed, pod, program
+from ddpjob_operator.core.gang import gang_of
+from ddpjob_operator.core.model import DeletePod, LowerPodDeadline
+from ddpjob_operator.core.stopping import KEPT_SECONDS, OVERDUE_SECONDS, node_lookups, stop, stop_and_keep
+
+OF = job(nodes=1)
+WITH_SIDECAR = ended(OF, 0, all_ended=False, ended_seen=NOW)
+
+
+def test_a_sidecar_whose_pods_deadline_cannot_be_lowered_is_deleted_in_the_end() -> None:
+    lower, delete = (
+        (LowerPodDeadline(name="job-1-0", uid="pod-uid-1-0"),),
+        (DeletePod(name="job-1-0", uid="pod-uid-1-0", grace_seconds=1),),
+    )
+    seen, late = observed(OF, WITH_SIDECAR), NOW + WITH_SIDECAR.grace_seconds + KEPT_SECONDS
+
+    assert stop(seen, [WITH_SIDECAR], 1, NOW) == lower
+    assert stop(seen, [WITH_SIDECAR], 1, late) == delete
+    assert stop_and_keep(seen, [WITH_SIDECAR], NOW, late) == (replace(delete[0], grace_seconds=None),)
+
+
+def test_the_clock_of_a_node_does_not_decide_when_evidence_is_deleted_or_when_a_rank_succeeded() -> None:
+    assert WITH_SIDECAR.exit is not None, "it has ended"
+    behind = changed(WITH_SIDECAR, exit=replace(WITH_SIDECAR.exit, finished=NOW - 90))
+    seen = observed(program(nodes=1), behind)
+
+    assert stop(seen, [behind], 1, NOW) == (LowerPodDeadline(name="job-1-0", uid="pod-uid-1-0"),)
+    assert gang_of(seen, 1).first_success == NOW
+
+
+def test_the_object_of_an_ended_pod_on_a_lost_node_is_removed() -> None:
+    gone = ended(OF, 0, deletion_deadline=NOW - OVERDUE_SECONDS)
+    seen = observed(OF, gone, nodes_gone=frozenset({"node-0"}))
+
+    assert [lookup.name for lookup in node_lookups(OF.status, [gone], NOW)] == ["node-0"]
+    assert stop(seen, [gone], None, NOW) == (DeletePod(name="job-1-0", uid="pod-uid-1-0", grace_seconds=0),)
+
+
+def test_a_survivor_that_its_kubelet_is_about_to_remove_needs_no_lookup_of_its_node() -> None:
+    survivor = pod(OF, 0, deletion_deadline=NOW - 3)
+
+    assert node_lookups(OF.status, [survivor], NOW) == ()

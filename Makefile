@@ -98,12 +98,15 @@ format: $(VENV)/dev.stamp ## Format the code and fix what the linter can fix
 	@$(BIN)/ruff format --quiet .
 
 .PHONY: generate
-generate: $(VENV)/dev.stamp ## Generate the CRD, the plain manifests and the tables of the READMEs
+generate: $(VENV)/dev.stamp ## Generate the CRD, the plain manifests and the tables of the documents
 	@$(BIN)/python -m ddpjob_operator.api.crd > manifests/crd/ddpjob.yaml
 	@cp manifests/crd/ddpjob.yaml charts/ddpjob-operator/files/crd/ddpjob.yaml
-	@$(BIN)/python -m ddpjob_operator.reference.fields README.md
-	@$(BIN)/python -m ddpjob_operator.reference.failures operator/ddpjob_operator/README.md
+	@$(BIN)/python -m ddpjob_operator.reference
 	@HELM=$$($(BIN)/python -m testbed path helm) manifests/operator/render.sh > manifests/operator/operator.yaml
+
+.PHONY: docs
+docs: $(VENV)/dev.stamp ## Build the documentation as a site in build/site; a broken link is an error
+	@$(BIN)/zensical build --strict
 
 LOCK := $(VENV)/uv/bin/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-header --quiet

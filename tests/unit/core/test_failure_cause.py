@@ -1,5 +1,4 @@
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +21,6 @@ from ddpjob_operator.core.failure.classes import CLASSES
 from ddpjob_operator.core.failure.messages import sentence
 from ddpjob_operator.core.model import ReadLog, ReadNode
 from ddpjob_operator.core.plan import plan
-from ddpjob_operator.reference.failures import inserted
 
 START_ERROR = (
     "failed to create containerd task: runc create failed: unable to start container process:"
@@ -281,9 +279,3 @@ def test_every_reason_for_trouble_is_a_class() -> None:
     }
 
     assert {row.reason for row in CLASSES} == set(Reason) - harmless
-
-
-def test_the_readme_shows_the_classes_that_decide() -> None:
-    readme = (Path(__file__).parents[3] / "operator/ddpjob_operator/README.md").read_text()
-
-    assert inserted(readme) == readme, "run `make generate`"

@@ -33,12 +33,6 @@ def test_every_exit_code_is_in_the_table_once():
     assert sorted(codes) == sorted(contract.EXIT_CODES)
 
 
-def test_the_readme_has_the_table_of_exit_codes():
-    readme = (Path(__file__).parents[3] / "trainer/README.md").read_text(encoding="utf-8")
-    for code, words in contract.EXIT_CODES.items():
-        assert f"\n| {code} | {words} |\n" in readme
-
-
 def test_progress_fields_and_phases_are_listed():
     named = {
         value

@@ -1,17 +1,19 @@
-"""What must be the same on all ranks before they train together: sources, configuration, data.
+"""What must be the same on all ranks before they train together: sources, configuration, recipe, data.
 
-The data must also be the same when a training is resumed, so their fingerprints are in the checkpoints.
+The training data must also be the same when a training is resumed, so the fingerprints of the data are in the checkpoints.
 """
 
 import hashlib
+import importlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 from ddpjob_ranks import checks
 from ddpjob_ranks.distributed import Gang
-from ddpjob_trainer.config import TrainerConfig
+from ddpjob_trainer import recipe_names
+from ddpjob_trainer.config import ResolvedConfig, TrainerConfig
 from ddpjob_trainer.data import DataSet
 
 #: Packages that take part in training.
@@ -26,11 +28,37 @@ def of_program(config: TrainerConfig) -> Mapping[str, str]:
 
 
 def code_fingerprint(root: Path) -> str:
-    """Hash of the sources of all packages that train, 12 hexadecimal digits."""
+    """Hash of the sources of all packages that train."""
+    return _hash_of_sources(root, (path for package in PACKAGES for path in (root / package).rglob("*.py")))
+
+
+def recipe_fingerprint(name: str) -> str:
+    """Hash of the sources that define a recipe: of all modules of its package, or of its module if that is in no package."""
+    module = importlib.import_module(recipe_names.locate(name)[0])
+    if module.__file__ is None:
+        return "unknown"
+    file = Path(module.__file__)
+    return _hash_of_sources(file.parent, file.parent.rglob("*.py") if module.__package__ else [file])
+
+
+def _hash_of_sources(root: Path, paths: Iterable[Path]) -> str:
+    """12 hexadecimal digits for the names, relative to `root`, and the content of files."""
     digest = hashlib.sha256()
-    for path in sorted(path for package in PACKAGES for path in (root / package).rglob("*.py")):
+    for path in sorted(paths):
         digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:12]
+
+
+def check_recipe(gang: Gang, config: ResolvedConfig) -> None:
+    """Check that all ranks have the same recipe, and with its defaults the same settings.
+
+    `of_program` cannot compare them: ranks compare that before they load any recipe.
+
+    Raises:
+        RefusedError: they differ; the text names the ranks and the setting.
+    """
+    settings = {key: json.dumps(value) for key, value in config.model_dump(by_alias=True).items()}
+    checks.check_same(gang, {"recipe's code": recipe_fingerprint(config.recipe), **settings})
 
 
 def check_data(gang: Gang, data: DataSet) -> Mapping[str, str]:

@@ -76,6 +76,7 @@ def set_up(
     checks.check_group(gang)  # here rather than where the group is created: the watchdog is active by now
     recipe = recipes.find(given.recipe)
     config = given.resolve(recipe.defaults, world_size=gang.world_size)
+    sameness.check_recipe(gang, config)
     report.say("config " + config.model_dump_json(by_alias=True))
     _report_topology(worker, gang, report)
     numbers = _choose_numerics(config, recipe, gang, report)

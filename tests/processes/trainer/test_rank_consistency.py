@@ -1,5 +1,7 @@
+import os
 import shutil
 import socket
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,9 +15,14 @@ from forked_ranks import started
 SOURCES = Path(ddpjob_trainer.__file__).parents[1]
 
 
+def find_modules_at_python_path() -> None:
+    """Forked ranks have read PYTHONPATH before it was set for one of them."""
+    sys.path[:0] = os.environ.get("PYTHONPATH", "").split(":")
+
+
 def refused(folder, *keys, own):
     """The termination messages of two ranks of which each has keys and variables of its own, and which refuse to train."""
-    with started(folder, *keys, ranks=2, own=own) as run:
+    with started(folder, *keys, ranks=2, own=own, first=find_modules_at_python_path) as run:
         assert run.wait() == [contract.EXIT_BAD_CONFIG] * 2, run.text(0) + run.text(1)
     assert "Traceback" not in run.text(0) + run.text(1)
     return [run.message(0), run.message(1)]
@@ -45,6 +52,25 @@ def test_another_code_on_one_rank(tmp_path):
     messages = [run.message for run in runs]
     assert messages[0].startswith("rank 0\npreflight: code differs: rank 1 (host ")
     assert messages[0].endswith("; run the same image or checkout everywhere")
+
+
+def test_another_recipe_on_one_rank(tmp_path):
+    """Of the same name, but with another default and other code."""
+    for rank in range(2):
+        folder = tmp_path / f"modules{rank}"
+        folder.mkdir()
+        (folder / "mine.py").write_text(
+            "from dataclasses import replace\n"
+            "from ddpjob_recipes.digits import digits\n"
+            f"own = replace(digits, defaults=replace(digits.defaults, momentum=0.{rank}))\n"
+        )
+    own = {rank: ((), {"PYTHONPATH": str(tmp_path / f"modules{rank}")}) for rank in range(2)}
+    messages = refused(tmp_path, "recipe=mine:own", own=own)
+    lines = messages[0].splitlines()
+    assert lines[1].startswith("preflight: recipe's code differs: rank 1 (host ")
+    assert lines[1].endswith("; run the same image or checkout everywhere")
+    assert lines[2].startswith("preflight: momentum differs: rank 1 (host ")
+    assert "has 0.1, rank 0 has 0.0; " in lines[2]
 
 
 def test_other_held_out_data_on_one_rank(tmp_path):

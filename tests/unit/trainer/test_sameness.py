@@ -5,7 +5,7 @@ import torch
 from ddpjob_trainer import sameness
 from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.data import Preparation, Split
-from ddpjob_trainer.sameness import code_fingerprint
+from ddpjob_trainer.sameness import code_fingerprint, recipe_fingerprint
 
 
 def test_every_key_of_the_configuration_and_the_code_must_be_the_same():
@@ -27,6 +27,20 @@ def test_code_that_differs_by_a_byte_or_a_name_has_another_fingerprint(tmp_path)
     assert len(set(seen)) == 3
     (tmp_path / "ddpjob_recipes/cache.pyc").write_text("compiled")
     assert code_fingerprint(tmp_path) == seen[-1]
+
+
+def test_the_fingerprint_of_a_recipe_is_of_its_module_alone_or_of_the_package_that_the_module_is_in(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "alone_recipe.py").write_text("1")
+    (tmp_path / "recipe_package").mkdir()
+    for name in ("__init__", "vision", "layers"):
+        (tmp_path / f"recipe_package/{name}.py").write_text("1")
+    names = ("alone_recipe:a", "recipe_package.vision:b")
+    before = list(map(recipe_fingerprint, names))
+    (tmp_path / "recipe_package/layers.py").write_text("2")
+    assert [recipe_fingerprint(name) == found for name, found in zip(names, before, strict=True)] == [True, False]
+    (tmp_path / "alone_recipe.py").write_text("2")
+    assert recipe_fingerprint(names[0]) != before[0]
 
 
 def test_data_that_differ_in_a_label_a_pixel_or_their_number_have_another_fingerprint():

@@ -33,7 +33,7 @@ LIBRARIES: Final = ("torchvision", "numpy", "pillow")
 ADVICE: Final[Mapping[str, str]] = {
     "job": "they are of two jobs or attempts that meet at one address: give each job a MASTER_PORT of its own",
     "world size": "start every rank with the same WORLD_SIZE",
-    "code": "run the same image or checkout everywhere",
+    **dict.fromkeys(("code", "recipe's code"), "run the same image or checkout everywhere"),
     **dict.fromkeys(("Python", "torch", *LIBRARIES, "CUDA and NCCL"), "run the same image or environment everywhere"),
     "checkpoint folder": f"set {contract.DDPJOB_CHECKPOINT_DIR} on every rank, or on none",
     **dict.fromkeys(("data", "held-out data"), "give every rank the same files (DDPJOB_DATA_DIR)"),

@@ -4,6 +4,7 @@ The order of samples, augmentation, dropout and the learning rate have no state:
 """
 
 import io
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,6 +49,20 @@ class TrainingState:
             "data": dict(self.data),
             "world_size": self.world_size,
         }
+
+    def check_loadable(self) -> None:
+        """Check that `from_bytes` will read what `torch.save` makes of this state, without copying any tensor.
+
+        Raises:
+            ConfigError: it will not; the text names the first value that is of a type that torch does not load.
+        """
+        if found := _unloadable(_skeleton(self.content()), "state"):
+            name, kind = found
+            raise ConfigError(
+                f"recipe {self.config.recipe}: {name} is of type {kind.__module__}.{kind.__qualname__}, which could be saved"
+                " in a checkpoint but not loaded (torch.load with weights_only=True); use tensors, numbers, strings, lists,"
+                " tuples and dictionaries"
+            )
 
     def load_bytes(self, payload: bytes) -> str:
         """Load a saved state, by way of the CPU; see `load`."""
@@ -104,6 +119,32 @@ def from_bytes(payload: bytes) -> dict[str, Any]:
     """The content of a file of torch.save, its tensors on the CPU. No code in the file is run."""
     content: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
     return content
+
+
+def _skeleton(value: Any) -> Any:
+    """The nested value with an empty tensor in the place of each tensor."""
+    if isinstance(value, torch.Tensor):
+        return value.new_empty(0)
+    if type(value) in (dict, OrderedDict):
+        return {key: _skeleton(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_skeleton(item) for item in value)
+    return value
+
+
+def _unloadable(value: Any, name: str) -> tuple[str, type] | None:
+    """Name and type of the first value that torch does not load after saving it; None if there is none."""
+    file = io.BytesIO()
+    try:
+        torch.save(value, file)
+        from_bytes(file.getvalue())
+    except Exception:  # noqa: BLE001 - pickle and torch raise many types for values that they do not know
+        items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
+        for key, item in items:
+            if found := _unloadable(item, f"{name}[{key!r}]"):
+                return found
+        return name, type(value)
+    return None
 
 
 def _lay_out_like_parameters(optimizer: torch.optim.Optimizer) -> None:

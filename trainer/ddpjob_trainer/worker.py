@@ -84,6 +84,7 @@ def set_up(
     feed = _feed(config, data, gang)
     total_steps = config.epochs * feed.sampling.steps_per_epoch
     state, replica = _build_model(config, recipe, numbers, data, fingerprints, feed.sampling, gang)
+    state.check_loadable()
     with _undone(state):
         trial = feed.batch(0)
         if numbers.compile:
@@ -111,7 +112,9 @@ def set_up(
         state=state,
         replica=replica,
         checkpoints=checkpoints,
-        writer=CheckpointWriter(checkpoints if gang.rank == 0 else None, report, gang.device),
+        writer=CheckpointWriter(
+            checkpoints if gang.rank == 0 else None, report, gang.device, newest_step=state.step if resumed else None
+        ),
         report=report,
         stop=stop,
         timeline=timeline,

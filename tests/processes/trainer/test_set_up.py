@@ -3,10 +3,17 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
+import pytest
+
+from ddpjob_ranks import contract
+from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch.identity import Worker
-from ddpjob_trainer import recipes, worker
+from ddpjob_trainer import ending, recipes, worker
 from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.data import Feed
+from ddpjob_trainer.loop import Training
+from ddpjob_trainer.optim import make_optimizer
 from ddpjob_trainer.report import Reporter
 
 ALONE = Worker(rank=0, world_size=1, local_rank=0, local_world_size=1, launcher="test", master_addr="", master_port=0)
@@ -24,3 +31,36 @@ def test_one_batch_is_decoded_before_the_first_step(gang, monkeypatch):
     assert decoded == [0]
     training.feed.batch(0)
     assert set(training.feed._coming) == {1, 2}
+
+
+def test_a_state_that_could_not_be_loaded_again_is_refused_before_the_first_step(gang, monkeypatch):
+    def optimizer(model, config):
+        made = make_optimizer(model, config)
+        made.param_groups[0]["momentum"] = np.float64(0.9)
+        return made
+
+    odd = replace(recipes.find("digits"), optimizer=optimizer)
+    monkeypatch.setattr(recipes, "find", lambda _: odd)
+    with pytest.raises(ConfigError, match=r"\['momentum'\] is of type numpy\.float64"):
+        worker.set_up(parse_config({"recipe": "digits"}), ALONE, gang, Reporter(enabled=False))
+
+
+def test_a_complete_run_that_is_stopped_in_its_evaluation_has_nothing_to_save(gang, monkeypatch, tmp_path):
+    """It has not claimed the folder, which is another run's, so saving would end it as superseded."""
+    monkeypatch.setenv(contract.DDPJOB_CHECKPOINT_DIR, str(tmp_path))
+    termination = tmp_path / "termination"
+    termination.touch()
+    monkeypatch.setenv(contract.DDPJOB_TERMINATION_LOG, str(termination))
+
+    def started(*, stopped: bool) -> Training:
+        monkeypatch.setattr(worker, "StopRequest", lambda: SimpleNamespace(received=stopped))
+        config = parse_config({"recipe": "digits", "epochs": 1, "globalBatchSize": 1000, "evaluationBatchSize": 16})
+        return worker.set_up(config, ALONE, gang, Reporter(enabled=False))
+
+    assert started(stopped=False).run()
+    claimed = (tmp_path / "claim.json").read_text()
+    again = started(stopped=True)
+    assert not again.run()
+    assert ending.stopped(again) == contract.EXIT_CHECKPOINTED
+    assert (tmp_path / "claim.json").read_text() == claimed
+    assert termination.read_text() == f"{contract.TERMINATION_CHECKPOINT_PREFIX}2"

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from ddpjob_ranks import contract
+from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch.identity import resolve
 from ddpjob_trainer import ending, recipes
 from ddpjob_trainer.checkpoints import writer
@@ -163,6 +164,13 @@ def test_a_step_is_saved_once(storage, report):
     save(background, state)
     background.wait()
     assert not Storage.reached.is_set()
+
+
+def test_the_first_save_refuses_a_state_that_could_not_be_loaded(storage, report):
+    state = trained()
+    state.optimizer.state[state.model.weight]["steps"] = np.float64(1)
+    with pytest.raises(ConfigError, match=r"\['steps'\] is of type numpy\.float64"):
+        save(CheckpointWriter(storage, report, torch.device("cpu")), state)
 
 
 @pytest.mark.parametrize("surface", [CheckpointWriter.check, CheckpointWriter.wait])

@@ -1,7 +1,9 @@
 import errno
 import os
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 
@@ -72,6 +74,28 @@ def test_the_state_of_another_training_is_refused(changes, told):
     with pytest.raises(ConfigError, match=told) as caught:
         state(**changes).load_bytes(to_bytes(after_a_step(state()).content()))
     assert "remove its checkpoint folder" in str(caught.value)
+
+
+class Pair(NamedTuple):
+    first: int
+    second: int
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (np.float64(0.9), r"state\['optimizer'\]\['param_groups'\]\[0\]\['extra'\] is of type numpy\.float64"),
+        ([1, {"deep": Pair(1, 2)}], r"\['extra'\]\[1\]\['deep'\] is of type .*\.Pair"),
+        ({Pair(1, 2): 0}, r"\['extra'\] is of type builtins\.dict"),
+        (lambda: 0, r"\['extra'\] is of type builtins\.function"),
+    ],
+)
+def test_a_state_that_could_not_be_loaded_is_refused_by_the_name_and_type_of_the_value(value, told):
+    odd = state()
+    odd.check_loadable()
+    odd.optimizer.param_groups[0]["extra"] = value
+    with pytest.raises(ConfigError, match=told):
+        odd.check_loadable()
 
 
 def convolution(memory_format: torch.memory_format) -> TrainingState:

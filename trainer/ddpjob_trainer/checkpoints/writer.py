@@ -29,13 +29,21 @@ class CheckpointWriter:
     Errors on the thread (Fenced, OSError) are raised to training at its next step boundary, or at the end.
     """
 
-    def __init__(self, folder: CheckpointFolder | None, report: Reporter, device: torch.device) -> None:
+    def __init__(
+        self,
+        folder: CheckpointFolder | None,
+        report: Reporter,
+        device: torch.device,
+        *,
+        newest_step: int | None = None,
+    ) -> None:
+        """`newest_step` is that of the checkpoint which this run resumed from: it is not saved again."""
         self._folder = folder
         self._report = report
         self._copy = HostCopy(device)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint-writer")
         self._in_flight: Future[None] | None = None
-        self._newest_step: int | None = None
+        self._newest_step = newest_step
 
     def save(self, state: TrainingState, *, since: float) -> None:
         """Wait for the previous save, copy the state, and leave the rest to the thread. Saves a step only once.
@@ -45,6 +53,8 @@ class CheckpointWriter:
         if self._folder is None or state.step == self._newest_step:
             return
         with self._report.phase(contract.PHASE_CHECKPOINT):
+            if self._in_flight is None:  # the first save: most optimizers have no state before their first step
+                state.check_loadable()
             self.wait()
             content = self._copy.take(state.content())
         self._newest_step = state.step

@@ -139,7 +139,9 @@ def _unloadable(value: Any, name: str) -> tuple[str, type] | None:
         torch.save(value, file)
         from_bytes(file.getvalue())
     except Exception:  # noqa: BLE001 - pickle and torch raise many types for values that they do not know
-        items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
+        items = (
+            value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
+        )
         for key, item in items:
             if found := _unloadable(item, f"{name}[{key!r}]"):
                 return found

@@ -29,7 +29,9 @@ def test_code_that_differs_by_a_byte_or_a_name_has_another_fingerprint(tmp_path)
     assert code_fingerprint(tmp_path) == seen[-1]
 
 
-def test_the_fingerprint_of_a_recipe_is_of_its_module_alone_or_of_the_package_that_the_module_is_in(tmp_path, monkeypatch):
+def test_the_fingerprint_of_a_recipe_is_of_its_module_alone_or_of_the_package_that_the_module_is_in(
+    tmp_path, monkeypatch
+):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "alone_recipe.py").write_text("1")
     (tmp_path / "recipe_package").mkdir()

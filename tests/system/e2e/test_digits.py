@@ -62,12 +62,8 @@ def test_progress_reaches_the_status_while_the_job_runs(job) -> None:
     job.apply("watched", nodes=1, trainer={"recipe": "digits", "epochs": 60})
 
     job.wait_phase("Running", seconds=120)
-    steps = set()
-    for _ in range(2):
-        seen = max(steps, default=0)
-        steps.add(wait_for_progress_beyond(job, seen))
-
-    assert len(steps) == 2
+    first = wait_for_progress_beyond(job, 0)
+    wait_for_progress_beyond(job, first)
     job.kubectl("delete", "ddpjob", "watched", "-n", job.namespace)
 
 

@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,8 +10,31 @@ from ddpjob_ranks.cpus import available_cpus, cpus_of_this_rank
 SRUN = {"SLURM_STEP_ID": "0", "SLURM_NTASKS": "8", "SLURM_CPUS_ON_NODE": "64", "LOCAL_WORLD_SIZE": "4"}
 
 
-def test_there_is_a_cpu():
-    assert available_cpus() >= 1
+V2, V1 = "/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us"
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({V2: "max 100000"}, 8),
+        ({V2: "250000 100000"}, 2),
+        ({V2: "50000 100000"}, 1),
+        ({V2: "1600000 100000"}, 8),
+        ({V1: "300000"}, 3),
+        ({V1: "-1"}, 8),
+        ({}, 8),
+    ],
+)
+def test_the_cpu_limit_of_the_control_group_cuts_the_affinity(monkeypatch, files, expected):
+    def read_text(path, **_):
+        try:
+            return files[str(path)] + "\n"
+        except KeyError:
+            raise FileNotFoundError(path) from None
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(Path, "read_text", read_text)
+    assert available_cpus() == expected
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,22 @@ def test_a_loopback_master_is_reached_through_loopback(host):
     assert interface_towards(host, 29500) == "lo"
 
 
-def test_another_hosts_interface_is_one_of_ours():
-    found = interface_towards("192.0.2.1", 29500)  # a documentation address: routed, never answered
-    assert found is None or found in {name for _, name in socket.if_nameindex()}
+def test_another_host_is_reached_through_the_interface_that_has_the_source_address(monkeypatch):
+    addresses = {"lo": "127.0.0.1", "ib0": None, "eth0": "10.0.0.5", "eth1": "198.51.100.7"}
+
+    class Probe(socket.socket):
+        def connect(self, address):
+            assert address == ("192.0.2.1", 29500)
+
+        def getsockname(self):
+            return (addresses["eth1"], 40000)
+
+    monkeypatch.setattr(socket, "socket", Probe)
+    monkeypatch.setattr(socket, "if_nameindex", lambda: list(enumerate(addresses, 1)))
+    monkeypatch.setattr(
+        distributed, "_address_of", lambda _, name: addresses[name] and socket.inet_aton(addresses[name])
+    )
+    assert interface_towards("192.0.2.1", 29500) == "eth1"
 
 
 def test_an_unknown_host_has_none():

@@ -59,6 +59,7 @@ async def test_it_stops_writing_before_another_has_the_lease_which_goes_on_with_
     first, second = declare("first", proxy.kubeconfig), declare("second", cluster.kubeconfig)
     first.start()
     second.start()
+    writes = proxy.inject(Delay(0.0, 0.0), verbs=WRITES, target="/(pods|services|ddpjobs)")
     lives = Lives(namespace, cluster)
     async with lives.take_their_course():
         for number in range(2):
@@ -72,12 +73,12 @@ async def test_it_stops_writing_before_another_has_the_lease_which_goes_on_with_
 
         await eventually("the first to notice", writes_no_more, LEASE_SECONDS)
         assert await holder(namespace) == "first"
-        writes = proxy.inject(Delay(0.0, 0.0), verbs=WRITES, target="/(pods|services|ddpjobs)")
+        num_writes = writes.num_struck
         for kind in LIVES:
             await lives.begin(kind, 3)
         await lives.end_as_laid_down(SECONDS)
     assert await holder(namespace) == "second"
-    assert writes.num_struck == 0
+    assert writes.num_struck == num_writes > 0
     proxy.mend()
     assert first.process is not None
     assert await asyncio.to_thread(first.process.wait, 20) == 1  # It sees now that another has the Lease.
@@ -88,7 +89,7 @@ async def test_leaders_that_hand_over_while_the_next_one_sees_pods_late(
     namespace: Namespace, cluster: testbed.ControlPlane, proxy: FaultProxy, declare: Declare
 ) -> None:
     # The next leader knows of a job that all its pods exist, and has seen none of them.
-    proxy.inject(Delay(2.0, 2.0), verbs=("watch",), target="/pods")
+    late = proxy.inject(Delay(2.0, 2.0), verbs=("watch",), target="/pods")
     lives, kinds = Lives(namespace, cluster), itertools.cycle(LIVES)
     with (
         SupervisedOperator(declare("first", proxy.kubeconfig)) as first,
@@ -110,6 +111,7 @@ async def test_leaders_that_hand_over_while_the_next_one_sees_pods_late(
                 await eventually("the other to lead", another_leads)
             await lives.end_as_laid_down(SECONDS)
     assert len(first.exits) + len(second.exits) == NUM_HANDOVERS + 2
+    assert late.num_struck
 
 
 async def test_a_pod_that_it_creates_after_that_is_deleted_and_changes_nothing(

@@ -36,10 +36,11 @@ def _two_operators(cluster: testbed.ControlPlane, proxy: FaultProxy, tmp_path: P
 async def test_all_jobs_end_as_with_one_though_one_sees_late(
     late: str, namespace: Namespace, cluster: testbed.ControlPlane, proxy: FaultProxy
 ) -> None:
-    proxy.inject(Delay(0.0, 2.0), verbs=("watch",), target=late)
+    rule = proxy.inject(Delay(0.0, 2.0), verbs=("watch",), target=late)
     lives = Lives(namespace, cluster)
     async with lives.take_their_course():
         for number in range(2):
             for kind in LIVES:
                 await lives.begin(kind, number)
         await lives.end_as_laid_down(SECONDS, second_writer=True)
+    assert (rule.num_struck > 0) == (late != "nothing")

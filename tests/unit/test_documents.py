@@ -1,6 +1,9 @@
 """The program that runs the commands of documents, and that each command block of the documents says where it runs."""
 
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,6 +42,18 @@ def test_links_and_names_of_tests_lead_somewhere() -> None:
                 broken.append(f"{file}: {path}::{name}")
 
     assert broken == []
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    shutil.copytree(documents.REPOSITORY / "docs", tmp_path / "docs")
+    shutil.copy(documents.REPOSITORY / "mkdocs.yml", tmp_path)
+
+    site = subprocess.run(
+        [sys.executable, "-m", "zensical", "build", "--strict"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+
+    assert site.returncode == 0, site.stdout + site.stderr
+    assert (tmp_path / "build/site/index.html").exists()
 
 
 def test_each_block_of_the_repository_is_marked() -> None:

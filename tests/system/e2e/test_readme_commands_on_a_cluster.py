@@ -1,4 +1,4 @@
-"""The commands of the READMEs that need a cluster run as they are written there."""
+"""The commands of the documents that need a cluster run as they are written there."""
 
 import re
 
@@ -26,3 +26,14 @@ def test_the_readme_of_the_chart_installs_and_tests_it(cluster) -> None:
     variables = documents.cluster_variables(cluster.kubeconfig)
 
     assert "Succeeded" in documents.run(CHART / "README.md", "cluster", variables)
+
+
+@pytest.mark.usefixtures("operator")
+def test_the_tutorial_shows_a_restart(cluster) -> None:
+    variables = documents.cluster_variables(cluster.kubeconfig)
+    try:
+        output = documents.run(documents.REPOSITORY / "docs/tutorial/first-job.md", "cluster", variables)
+    finally:
+        cluster.kubectl("delete", "ddpjob", "digits", "--ignore-not-found")
+
+    assert "PodDeleted" in output

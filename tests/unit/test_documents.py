@@ -49,7 +49,11 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     shutil.copy(documents.REPOSITORY / "mkdocs.yml", tmp_path)
 
     site = subprocess.run(
-        [sys.executable, "-m", "zensical", "build", "--strict"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "zensical", "build", "--strict"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
 
     assert site.returncode == 0, site.stdout + site.stderr

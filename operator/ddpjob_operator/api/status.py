@@ -48,6 +48,10 @@ class Restarts(Resource):
         default=0,
         description="Consecutive failures without a healthy attempt between them. The back-off delay grows with them.",
     )
+    short_in_a_row: int = Field(
+        default=0,
+        description="Consecutive attempts that ended within 10 seconds of running. The back-off delay grows with them, too.",
+    )
     furthest_step: int = Field(default=0, description="Highest step that rank 0 of an earlier attempt reported.")
     furthest_checkpoint_step: int = Field(
         default=0, description="Step of the newest checkpoint that an earlier attempt reported."

@@ -76,7 +76,7 @@ def test_a_pod_that_vanished_after_all_existed_was_deleted_by_somebody() -> None
     made = plan(replace(seen, pods=seen.pods[:1]), NOW)
 
     assert (made.status.attempt, made.status.failure.reason) == (2, Reason.POD_DELETED)
-    assert made.status.restarts == Restarts(infrastructure=1, infrastructure_times=[rfc3339(NOW)], in_a_row=1)
+    assert made.status.restarts == Restarts(infrastructure=1, infrastructure_times=[rfc3339(NOW)], in_a_row=1, short_in_a_row=1)
 
 
 def test_a_pod_that_is_only_being_deleted_still_saves_its_work() -> None:
@@ -105,14 +105,14 @@ def test_a_lost_node_counts_as_stopped_and_is_named() -> None:
     made = plan(lost, NOW)
     assert created(made) == ["job-2-0", "job-2-1"]
     assert made.status.failure.reason == Reason.NODE_LOST
-    assert made.status.restarts == Restarts(infrastructure=1, infrastructure_times=[rfc3339(NOW)], in_a_row=1)
+    assert made.status.restarts == Restarts(infrastructure=1, infrastructure_times=[rfc3339(NOW)], in_a_row=1, short_in_a_row=1)
 
 
 def test_a_program_error_counts() -> None:
     of = program(nodes=1)
     status = plan(broken(of, ended(of, 0, code=1, message=TRACEBACK)), NOW).status
 
-    assert status.restarts == Restarts(counted=1, counted_times=[rfc3339(NOW)], in_a_row=1)
+    assert status.restarts == Restarts(counted=1, counted_times=[rfc3339(NOW)], in_a_row=1, short_in_a_row=1)
 
 
 def test_the_job_fails_when_the_restarts_are_used_up() -> None:
@@ -146,7 +146,7 @@ def test_restarts_before_the_window_do_not_count() -> None:
     ("action", "attempt", "restarts"),
     [
         ("Fail", 1, Restarts()),
-        ("Ignore", 2, Restarts(infrastructure=1, infrastructure_times=[rfc3339(NOW)], in_a_row=1)),
+        ("Ignore", 2, Restarts(infrastructure=1, infrastructure_times=[rfc3339(NOW)], in_a_row=1, short_in_a_row=1)),
     ],
 )
 def test_restart_rules_come_first(action, attempt, restarts) -> None:
@@ -161,7 +161,7 @@ def test_a_stop_with_a_checkpoint_does_not_count_and_gives_the_others_their_own_
     seen = broken(of, ended(of, 0, code=75, message="stopped checkpointStep=40"))
     made = plan(seen, NOW)
     assert (made.status.failure.reason, made.status.failure.checkpoint_step) == (Reason.STOPPED_WITH_CHECKPOINT, 40)
-    restarts = Restarts(infrastructure=1, infrastructure_times=[rfc3339(NOW)], furthest_checkpoint_step=40)
+    restarts = Restarts(infrastructure=1, infrastructure_times=[rfc3339(NOW)], short_in_a_row=1, furthest_checkpoint_step=40)
     assert made.status.restarts == restarts
 
     assert deleted(plan(with_status(seen, made.status), NOW)) == {"job-1-1": None}
@@ -203,7 +203,7 @@ def test_a_job_that_is_interrupted_for_months_goes_on(minutes_apart, status, num
     """A spot job that saved its work in each of a hundred attempts was ended at the next interruption."""
     times = [rfc3339(NOW - 60 * minutes_apart * n) for n in range(100, 0, -1)]
     worn = Restarts(infrastructure=100, infrastructure_times=times, furthest_step=4, furthest_checkpoint_step=2)
-    after = pod_deleted_again(worn, **status)
+    after = pod_deleted_again(worn, running_since=rfc3339(NOW - 20), **status)
 
     assert (after.attempt, after.restarts.infrastructure) == (2, 101)
     assert len(after.restarts.infrastructure_times) == num_remembered

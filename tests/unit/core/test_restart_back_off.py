@@ -85,6 +85,60 @@ def test_progress_that_the_status_does_not_show_yet_counts() -> None:
     assert failed_at(290, 200, EARLIER, progress=Progress(step=310)).in_a_row == 1
 
 
+def stops_in_a_row(ran_seconds: float, rule: bool, times: int) -> tuple[list[float], Restarts, str | None]:
+    """The delays and the counters after so many attempts that each ran this long and came one step further.
+
+    Each attempt saves a checkpoint and exits with code 75, or prints a step and exits with a code that a rule ignores.
+    """
+    ignored = {"restart": {"rules": [{"exitCodes": [9], "action": "Ignore"}]}} if rule else {}
+    of, now, delays = program(nodes=1, **ignored), NOW, []
+    for attempt in range(1, times + 1):
+        seen = running(of, now)
+        assert seen.job.status.attempt == attempt
+        now += ran_seconds
+        message = "" if rule else f"checkpointStep={attempt}"
+        last = ended(of, 0, attempt, code=9 if rule else 75, message=message, ended_seen=now)
+        seen = replace(seen, pods=(last,), progress=Progress(step=attempt) if rule else None, logs={last.uid: ""})
+        status = plan(seen, now).status
+        if status.finished:
+            return delays, status.restarts, status.reason
+        delays.append(epoch_seconds(status.retry_time) - now if status.retry_time else 0.0)
+        of, now = replace(of, status=status), now + delays[-1] + 1
+    return delays, of.status.restarts, None
+
+
+@pytest.mark.parametrize("rule", [False, True], ids=["exit code 75 with a checkpoint", "a rule that ignores the exit code"])
+def test_attempts_that_end_within_seconds_wait_and_are_bounded_although_each_makes_progress(rule) -> None:
+    delays, restarts, end = stops_in_a_row(2, rule, times=120)
+
+    assert delays[0] == 0, "one short attempt may be a preemption"
+    assert 7 <= delays[1] <= 13
+    assert min(delays[7:]) >= 0.8 * 300 - 1
+    assert (end, restarts.infrastructure) == (Reason.TOO_MANY_INFRASTRUCTURE_RESTARTS, 100)
+
+
+@pytest.mark.parametrize("rule", [False, True], ids=["exit code 75 with a checkpoint", "a rule that ignores the exit code"])
+def test_attempts_of_some_seconds_that_make_progress_neither_wait_nor_are_bounded(rule) -> None:
+    delays, restarts, end = stops_in_a_row(20, rule, times=120)
+
+    assert (set(delays), restarts.infrastructure, end) == ({0.0}, 120, None)
+
+
+def test_a_late_checkpoint_step_of_a_short_attempt_does_not_end_the_delay() -> None:
+    of = job(nodes=2)
+    seen = running(of)
+    seen = with_status(seen, seen.job.status.model_copy(update={"restarts": Restarts(short_in_a_row=3, in_a_row=1)}))
+    stopped = ended(of, 1, code=75)
+    seen = replace(seen, pods=(pod(of, 0), stopped))
+    seen = with_status(seen, plan(seen, NOW + 2).status)
+    retry_time = seen.job.status.retry_time
+    assert retry_time is not None
+
+    made = plan(replace(seen, pods=(ended(of, 0, code=75, message="checkpointStep=9"), stopped)), NOW + 3)
+    assert (created(made), made.status.retry_time, made.status.reason) == ([], retry_time, Reason.BACKING_OFF)
+    assert "4 attempts in a row ended within 10s" in (made.status.message or "")
+
+
 def test_a_stop_with_a_checkpoint_is_no_failure() -> None:
     of = job(nodes=1)
     seen = broken(of, ended(of, 0, code=75, message="checkpointStep=9"))

@@ -231,7 +231,7 @@ CLASSES = (
         reason=Reason.TOO_MANY_INFRASTRUCTURE_RESTARTS,
         kind=Kind.FINAL,
         recognised="100 restarts within a day that did not count, without progress between them",
-        says="…; the job was restarted 100 times within 1d0h for causes that do not count, and made no progress",
+        says="…; the job was restarted 100 times within 1d0h for causes that do not count, without progress in an attempt that ran for 10s",
     ),
 )
 

@@ -23,6 +23,9 @@ FIRST_DELAY_SECONDS = 10.0
 LAST_DELAY_SECONDS = 300.0
 #: An attempt that has run this long, or that made progress, was healthy: its failure is the first in a row again.
 HEALTHY_SECONDS = 300.0
+#: An attempt that ends sooner waits like a failure and counts in the bound above, whatever progress it reports. Otherwise a
+#: program that comes one step further each time would restart without any delay and without end.
+SHORT_SECONDS = 10.0
 
 _RULE_KINDS = {
     RestartAction.FAIL: Kind.FINAL,
@@ -61,11 +64,15 @@ def decide_restart(
         return RestartDecision(restarts=restarts, final=failure.reason, why=why)
 
     progressed = _made_progress(restarts, failure, progress)
-    in_a_row = _in_a_row(status, failure, progressed, now)
-    delay_seconds = _delay_seconds(job, status.attempt, in_a_row)
-    uncounted = [] if progressed else _since(restarts.infrastructure_times, now - INFRASTRUCTURE_WINDOW_SECONDS)
+    ran_seconds = now - epoch_seconds(status.running_since) if status.running_since else 0.0
+    in_a_row = _in_a_row(restarts, failure, healthy=progressed or ran_seconds >= HEALTHY_SECONDS)
+    short_in_a_row = restarts.short_in_a_row + 1 if ran_seconds < SHORT_SECONDS else 0
+    delay_seconds = _delay_seconds(job, status.attempt, max(in_a_row, short_in_a_row))
+    begins_again = progressed and not short_in_a_row
+    uncounted = [] if begins_again else _since(restarts.infrastructure_times, now - INFRASTRUCTURE_WINDOW_SECONDS)
     update: dict[str, Any] = {
         "in_a_row": in_a_row,
+        "short_in_a_row": short_in_a_row,
         "infrastructure_times": uncounted,
         **_furthest(restarts, failure, progress),
     }
@@ -127,12 +134,11 @@ def _furthest(restarts: Restarts, failure: Failure, progress: Progress | None) -
     }
 
 
-def _in_a_row(status: DDPJobStatus, failure: Failure, progressed: bool, now: float) -> int:
+def _in_a_row(restarts: Restarts, failure: Failure, *, healthy: bool) -> int:
     """Failures without a healthy attempt between them, this one included; a stop on request is none."""
     if failure.checkpoint_step is not None:
         return 0
-    ran_long = status.running_since is not None and now - epoch_seconds(status.running_since) >= HEALTHY_SECONDS
-    return 1 if ran_long or progressed else status.restarts.in_a_row + 1
+    return 1 if healthy else restarts.in_a_row + 1
 
 
 def _since(times: Sequence[str], start: float) -> list[str]:
@@ -150,7 +156,7 @@ def _delay_seconds(job: Job, attempt: int, in_a_row: int) -> float:
 def _too_many(num_recent: int) -> str:
     return (
         f"the job was restarted {num_recent} times within {duration(INFRASTRUCTURE_WINDOW_SECONDS)} for causes that do"
-        " not count, and made no progress"
+        f" not count, without progress in an attempt that ran for {duration(SHORT_SECONDS)}"
     )
 
 

@@ -49,10 +49,11 @@ def failure_update(observed: Observed, spec: DDPJobSpec, now: float) -> FailureU
     ]
     lookups = failures.wanted_logs(observed, over)
     better = _with_saved_step(observed, _with_better_cause(observed, failure, over, lookups, now))
+    stopped_late = better != failure and better.checkpoint_step is not None
     return FailureUpdate(
         failure=better,
         restarts=recount(spec, status.restarts, failure, better),
-        retries_at_once=better != failure and better.checkpoint_step is not None,
+        retries_at_once=stopped_late and status.restarts.short_in_a_row <= 1,
         lookups=lookups,
     )
 

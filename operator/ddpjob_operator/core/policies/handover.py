@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.decision import Advice, WaitToStart
 from ddpjob_operator.core.failure.messages import sentence
-from ddpjob_operator.core.failure.restart import LAST_DELAY_SECONDS
+from ddpjob_operator.core.failure.restart import LAST_DELAY_SECONDS, SHORT_SECONDS
 from ddpjob_operator.core.model import Pod
 from ddpjob_operator.core.situation import Situation
 from ddpjob_operator.core.stopping import keeps_until, may_still_run, next_overdue, node_lookups, too_long
-from ddpjob_operator.core.times import epoch_seconds, rfc3339, soonest
+from ddpjob_operator.core.times import duration, epoch_seconds, rfc3339, soonest
 
 
 def wait_for_earlier_attempts(situation: Situation) -> Advice:
@@ -43,7 +43,7 @@ def starts_at(situation: Situation) -> float:
 
 
 def _obstacle(situation: Situation, alive: Sequence[Pod], begins: float) -> tuple[str, str]:
-    failure, in_a_row = situation.failure, situation.update.restarts.in_a_row
+    failure, restarts = situation.failure, situation.update.restarts
     if stuck := too_long(alive, situation.now):
         return Reason.TERMINATING_TOO_LONG, (
             f"pod {stuck.name} should have stopped on node {stuck.node}, which is not known to be lost: restart the"
@@ -53,6 +53,9 @@ def _obstacle(situation: Situation, alive: Sequence[Pod], begins: float) -> tupl
         what = f"pod {alive[0].name}" if len(alive) == 1 else f"{len(alive)} old pods, {alive[0].name} first,"
         return failure.reason if failure else Reason.STOPPING, f"waiting for {what} to stop"
     at = rfc3339(begins)
-    if failure is not None and in_a_row > 1:
-        return Reason.BACKING_OFF, f"{in_a_row} failures in a row: the next attempt starts at {at}"
+    if failure is not None and restarts.in_a_row > 1:
+        return Reason.BACKING_OFF, f"{restarts.in_a_row} failures in a row: the next attempt starts at {at}"
+    if failure is not None and restarts.short_in_a_row > 1:
+        short = f"{restarts.short_in_a_row} attempts in a row ended within {duration(SHORT_SECONDS)} of running"
+        return Reason.BACKING_OFF, f"{short}: the next attempt starts at {at}"
     return Reason.UNSCHEDULABLE, f"the gang has released the nodes of a part of its pods: it tries again at {at}"

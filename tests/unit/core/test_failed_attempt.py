@@ -76,7 +76,9 @@ def test_a_pod_that_vanished_after_all_existed_was_deleted_by_somebody() -> None
     made = plan(replace(seen, pods=seen.pods[:1]), NOW)
 
     assert (made.status.attempt, made.status.failure.reason) == (2, Reason.POD_DELETED)
-    assert made.status.restarts == Restarts(infrastructure=1, infrastructure_times=[rfc3339(NOW)], in_a_row=1, short_in_a_row=1)
+    assert made.status.restarts == Restarts(
+        infrastructure=1, infrastructure_times=[rfc3339(NOW)], in_a_row=1, short_in_a_row=1
+    )
 
 
 def test_a_pod_that_is_only_being_deleted_still_saves_its_work() -> None:
@@ -105,7 +107,9 @@ def test_a_lost_node_counts_as_stopped_and_is_named() -> None:
     made = plan(lost, NOW)
     assert created(made) == ["job-2-0", "job-2-1"]
     assert made.status.failure.reason == Reason.NODE_LOST
-    assert made.status.restarts == Restarts(infrastructure=1, infrastructure_times=[rfc3339(NOW)], in_a_row=1, short_in_a_row=1)
+    assert made.status.restarts == Restarts(
+        infrastructure=1, infrastructure_times=[rfc3339(NOW)], in_a_row=1, short_in_a_row=1
+    )
 
 
 def test_a_program_error_counts() -> None:
@@ -161,7 +165,9 @@ def test_a_stop_with_a_checkpoint_does_not_count_and_gives_the_others_their_own_
     seen = broken(of, ended(of, 0, code=75, message="stopped checkpointStep=40"))
     made = plan(seen, NOW)
     assert (made.status.failure.reason, made.status.failure.checkpoint_step) == (Reason.STOPPED_WITH_CHECKPOINT, 40)
-    restarts = Restarts(infrastructure=1, infrastructure_times=[rfc3339(NOW)], short_in_a_row=1, furthest_checkpoint_step=40)
+    restarts = Restarts(
+        infrastructure=1, infrastructure_times=[rfc3339(NOW)], short_in_a_row=1, furthest_checkpoint_step=40
+    )
     assert made.status.restarts == restarts
 
     assert deleted(plan(with_status(seen, made.status), NOW)) == {"job-1-1": None}

@@ -107,7 +107,9 @@ def stops_in_a_row(ran_seconds: float, rule: bool, times: int) -> tuple[list[flo
     return delays, of.status.restarts, None
 
 
-@pytest.mark.parametrize("rule", [False, True], ids=["exit code 75 with a checkpoint", "a rule that ignores the exit code"])
+@pytest.mark.parametrize(
+    "rule", [False, True], ids=["exit code 75 with a checkpoint", "a rule that ignores the exit code"]
+)
 def test_attempts_that_end_within_seconds_wait_and_are_bounded_although_each_makes_progress(rule) -> None:
     delays, restarts, end = stops_in_a_row(2, rule, times=120)
 
@@ -117,7 +119,9 @@ def test_attempts_that_end_within_seconds_wait_and_are_bounded_although_each_mak
     assert (end, restarts.infrastructure) == (Reason.TOO_MANY_INFRASTRUCTURE_RESTARTS, 100)
 
 
-@pytest.mark.parametrize("rule", [False, True], ids=["exit code 75 with a checkpoint", "a rule that ignores the exit code"])
+@pytest.mark.parametrize(
+    "rule", [False, True], ids=["exit code 75 with a checkpoint", "a rule that ignores the exit code"]
+)
 def test_attempts_of_some_seconds_that_make_progress_neither_wait_nor_are_bounded(rule) -> None:
     delays, restarts, end = stops_in_a_row(20, rule, times=120)
 

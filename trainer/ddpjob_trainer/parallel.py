@@ -1,5 +1,6 @@
 """The model on all ranks: DistributedDataParallel as this trainer uses it."""
 
+import inspect
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -30,7 +31,8 @@ def synchronise_batch_norm(model: nn.Module, config: TrainerConfig, device: torc
     return converted
 
 
-#: `forward_sync_buffers` is a broadcast in each step of what evaluation and saving alone need; they see to it.
+#: `forward_sync_buffers` broadcasts rank 0's buffers in each forward pass. Without it each rank keeps its own, such as the
+#: statistics of BatchNorm, and gets rank 0's before each evaluation and each checkpoint (`Gang.broadcast_buffers`).
 DDP_OPTIONS: Final[Mapping[str, bool]] = {"gradient_as_bucket_view": True, "forward_sync_buffers": False}
 
 
@@ -40,6 +42,11 @@ def replicate(model: nn.Module, config: TrainerConfig, gang: Gang, **changes: bo
     `changes` of DDP_OPTIONS are for comparisons.
     """
     options: dict[str, Any] = {**DDP_OPTIONS, **changes}
+    if "forward_sync_buffers" not in inspect.signature(DistributedDataParallel).parameters:  # torch 2.11
+        options["broadcast_buffers"] = options.pop("forward_sync_buffers")
+    gang.broadcast_buffers(
+        model
+    )  # DDP's broadcast of the parameters leaves buffers out where broadcast_buffers is False
     replica = DistributedDataParallel(
         model,
         device_ids=[gang.device] if gang.device.type == "cuda" else None,

@@ -1,0 +1,29 @@
+"""DDP under each release of torch that is supported."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from ddpjob_trainer import parallel
+from ddpjob_trainer.config import parse_config
+
+
+def of_torch_2_11(_module, *, broadcast_buffers=True, **_):
+    return broadcast_buffers
+
+
+def of_torch_2_15(_module, *, forward_sync_buffers=None, **_):
+    return forward_sync_buffers
+
+
+@pytest.mark.parametrize("constructor", [of_torch_2_11, of_torch_2_15])
+@pytest.mark.parametrize("changes", [{}, {"forward_sync_buffers": True}])
+def test_buffers_are_broadcast_once_and_not_in_each_forward_pass(monkeypatch, constructor, changes):
+    monkeypatch.setattr(parallel, "DistributedDataParallel", constructor)
+    model, broadcast = nn.BatchNorm1d(2), []
+    gang = SimpleNamespace(device=torch.device("cpu"), broadcast_buffers=broadcast.append)
+    in_each_pass = parallel.replicate(model, parse_config({"recipe": "digits"}), gang, **changes)
+    assert in_each_pass is bool(changes)
+    assert broadcast == [model]

@@ -12,9 +12,11 @@ questions and get the same answers. A request is honoured after at most 2 k call
 Only calls between steps decide k: batches of an evaluation may follow each other a thousand times faster than steps.
 """
 
-import faulthandler
 import math
 import signal
+import socket
+import sys
+import threading
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -23,6 +25,7 @@ from typing import Final
 import torch
 import torch.distributed as dist
 
+from ddpjob_ranks import stacks
 from ddpjob_ranks.distributed import Gang
 
 #: Questions at the start that are timed; the fastest counts. The one before them waits for the last rank to come.
@@ -31,23 +34,42 @@ NUM_TIMED: Final = 3
 MARGIN: Final = 2.0
 #: Bounds the steps until a request is honoured, also where steps suddenly take much longer than before.
 MAX_INTERVAL: Final = 16
+#: Name of the thread that writes stacks, which does not appear among them.
+THREAD_NAME: Final = "stop request"
 
 
 class StopRequest:
-    """Becomes true when this process receives SIGTERM, which also dumps the stacks of all threads to stderr.
+    """Becomes true when this process receives SIGTERM, whose stacks of all threads it then writes to stderr.
 
-    The signal handler itself writes the dump, so it comes even when the main thread hangs in a collective.
+    A thread of its own writes them, so they come even while the main thread hangs in a collective, which releases the
+    interpreter's lock. While other code holds that lock, nothing is written. (`faulthandler.register` needs no lock,
+    but reads stacks that change meanwhile: it ended the process of test_stop_request.py by SIGSEGV in 5 of 5 runs.)
     """
 
     def __init__(self) -> None:
         self.received = False
         signal.signal(signal.SIGTERM, self._receive)
-        # Known risk: it reads the threads' stacks without a lock, so it may crash where one ends at that moment
-        # (python/cpython#116008). A dump by Python code, as the watchdog's, would need the interpreter's lock.
-        faulthandler.register(signal.SIGTERM, all_threads=True, chain=True)
+        reader, writer = socket.socketpair()
+        writer.setblocking(False)  # as set_wakeup_fd requires
+        self._writer = writer  # closed with this object
+        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        threading.Thread(target=_write_stacks, args=(reader,), name=THREAD_NAME, daemon=True).start()
+
+    def ignore(self) -> None:
+        """From now on SIGTERM has no effect on this process."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     def _receive(self, _number: int, _frame: FrameType | None) -> None:
         self.received = True
+
+
+def _write_stacks(signals: socket.socket) -> None:
+    """Write the stacks whenever a SIGTERM arrives: the interpreter sends each signal's number as a byte."""
+    while received := signals.recv(64):
+        if signal.SIGTERM in received:
+            sys.stderr.write(f"ddpjob stacks: SIGTERM received\n{stacks.of_all_threads(without=[THREAD_NAME])}")
+            sys.stderr.flush()
 
 
 class StopAgreement:
@@ -67,7 +89,7 @@ class StopAgreement:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._gang = gang
-        self._request = request
+        self.request = request
         self._clock = clock
         self._question_seconds = _measured(gang) if question_seconds is None else question_seconds
         self._in_flight: tuple[dist.Work, torch.Tensor, bool] | None = None
@@ -96,7 +118,7 @@ class StopAgreement:
     def _ask(self, *, measures_steps: bool) -> None:
         now = self._clock()
         seconds_per_call = (now - self._asked_at) / self._num_calls
-        question = torch.tensor([float(self._request.received), seconds_per_call], dtype=torch.float64)
+        question = torch.tensor([float(self.request.received), seconds_per_call], dtype=torch.float64)
         self._in_flight = (self._gang.begin_max(question), question, measures_steps)
         self._asked_at, self._num_calls = now, 0
 

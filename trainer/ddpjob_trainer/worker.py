@@ -3,7 +3,6 @@
 import copy
 import faulthandler
 import os
-import signal
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -54,8 +53,7 @@ def run(config: TrainerConfig, worker: Worker, *, imported_from: float | None = 
             ending.report_end(training, complete=complete)
             timeline.enter(Phase.LEAVE)
         # All ranks have left the group. srun and others send SIGTERM as soon as one rank has exited: not a request to stop.
-        faulthandler.unregister(signal.SIGTERM)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        training.stop.request.ignore()
         ending.leave(contract.EXIT_SUCCESS if complete else ending.stopped(training))
     except BaseException as error:  # noqa: BLE001 - any exception ends the process, with a termination message
         ending.fail(error, worker, watchdog, training)

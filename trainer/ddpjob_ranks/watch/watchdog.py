@@ -16,7 +16,6 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -28,7 +27,7 @@ from torch._C import _distributed_c10d as c10d  # torch.distributed's own, which
 from torch._C._distributed_c10d import Store
 from torch.distributed import distributed_c10d
 
-from ddpjob_ranks import contract, termination
+from ddpjob_ranks import contract, stacks, termination
 from ddpjob_ranks.launch.identity import Worker
 from ddpjob_ranks.limits import Limits
 from ddpjob_ranks.watch.board import GO_ON, Board
@@ -158,7 +157,8 @@ class Watchdog:
         try:
             termination.write(f"rank {self._rank}\n{message}", echo=False)
             announcement = f"ddpjob watchdog: {message}\n" if announced_here else ""
-            sys.stderr.write(f"{announcement}ddpjob stacks: rank {self._rank}, {self._status()}\n{_stacks()}")
+            sys.stderr.write(f"{announcement}ddpjob stacks: rank {self._rank}, {self._status()}\n")
+            sys.stderr.write(stacks.of_all_threads(without=[THREAD_NAME]))
             sys.stderr.flush()
             self._dump_flight_recorder()
             if leave is not None:
@@ -245,14 +245,3 @@ def _num_collectives(group: dist.ProcessGroup) -> int:
         return int(group._get_sequence_number_for_group())  # type: ignore[attr-defined]
     except RuntimeError:
         return 0
-
-
-def _stacks() -> str:
-    """The Python stacks of all threads but the watchdog's own, the main thread first."""
-    threads = sorted(threading.enumerate(), key=lambda thread: thread is not threading.main_thread())
-    frames = sys._current_frames()
-    return "".join(
-        f"thread {thread.name}\n{''.join(traceback.format_stack(frames[thread.ident]))}"
-        for thread in threads
-        if thread.ident in frames and thread.name != THREAD_NAME
-    )

@@ -17,6 +17,7 @@ from typing import Any
 
 from ddpjob_operator.api import names
 from ddpjob_operator.kopf_adapter import JobFeed, KopfWatch
+from ddpjob_operator.kube import metrics
 from ddpjob_operator.kube.cache.audit import Audit
 from ddpjob_operator.kube.cache.cache import Cache
 from ddpjob_operator.kube.cache.informer import Informer
@@ -32,11 +33,11 @@ from ddpjob_operator.kube.health import Health
 from ddpjob_operator.kube.lease import Elector, Leadership, NoLeaderElection
 from ddpjob_operator.kube.lookups.lookups import Lookups
 from ddpjob_operator.kube.lookups.progress_reader import ProgressReader
-from ddpjob_operator.kube.transport.access import Access, load_access
-from ddpjob_operator.kube.transport.client import Client
-from ddpjob_operator.kube.transport.errors import ApiError, NotFoundError
-from ddpjob_operator.kube.transport.resources import DDPJOBS
 from ddpjob_operator.settings import Settings
+from ddpjob_operator.transport.access import Access, load_access
+from ddpjob_operator.transport.client import Client
+from ddpjob_operator.transport.errors import ApiError, NotFoundError
+from ddpjob_operator.transport.resources import DDPJOBS
 
 logger = logging.getLogger(__name__)
 
@@ -56,9 +57,9 @@ async def run(settings: Settings) -> int:
         logger.error("%s", error)  # noqa: TRY400 a traceback would not say what is missing in the environment
         return 1
     # The Lease has connections of its own: a renewal must not wait behind a thousand pods.
-    async with Client(access.configuration) as lease_client:
+    async with Client(access.configuration, on_response=metrics.count_request) as lease_client:
         leadership = _leadership(settings, lease_client)
-        async with Client(access.configuration, may_write=leadership.held) as client:
+        async with Client(access.configuration, may_write=leadership.held, on_response=metrics.count_request) as client:
             operator = _Operator(settings, access, client, leadership, stop)
             health = await operator.health.serve(settings.health_port)
             try:

@@ -17,7 +17,7 @@ from kopf._cogs.structs.references import Insights  # Not exported, but the type
 from ddpjob_operator.api import names
 from ddpjob_operator.core.model import Body
 from ddpjob_operator.kube.cache.cache import Cache
-from ddpjob_operator.kube.transport.access import Access
+from ddpjob_operator.transport.access import Access
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """The operator's client, as one process has it: requests travel, fail, or lose their answers; watches lag and break.
 
-The same interface as `ddpjob_operator.kube.transport.client.Client`. A process that dies in a request may leave it on its way.
+The same interface as `ddpjob_operator.transport.client.Client`. A process that dies in a request may leave it on its way.
 """
 
 import asyncio
@@ -10,9 +10,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from random import Random
 from typing import Any, Protocol, TypeVar
 
-from ddpjob_operator.kube.transport.client import Event, Page
-from ddpjob_operator.kube.transport.errors import ApiError, ConflictError, ThrottledError, UnavailableError
-from ddpjob_operator.kube.transport.resources import Resource
+from ddpjob_operator.transport.client import Event, Page
+from ddpjob_operator.transport.errors import ApiError, ConflictError, ThrottledError, UnavailableError
+from ddpjob_operator.transport.resources import Resource
 from simulation.api_server import ApiServer, Body, Change, carries, owner_uid
 
 T = TypeVar("T")

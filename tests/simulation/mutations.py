@@ -26,7 +26,7 @@ from ddpjob_operator.kube.engine.reconciler import Reconciler
 from ddpjob_operator.kube.engine.status_writer import StatusWriter
 from ddpjob_operator.kube.engine.workqueue import WorkQueue
 from ddpjob_operator.kube.lookups import node_reader
-from ddpjob_operator.kube.transport.resources import DDPJOBS
+from ddpjob_operator.transport.resources import DDPJOBS
 from simulation.api_client import ModelClient
 
 _REAL_DECIDE_RESTART = restart.decide_restart

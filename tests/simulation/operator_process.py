@@ -20,9 +20,9 @@ from ddpjob_operator.kube.engine.status_writer import StatusWriter
 from ddpjob_operator.kube.engine.workqueue import WorkQueue
 from ddpjob_operator.kube.lookups.lookups import Lookups
 from ddpjob_operator.kube.lookups.progress_reader import ProgressReader
-from ddpjob_operator.kube.transport.client import Client
-from ddpjob_operator.kube.transport.errors import ApiError, GoneError
-from ddpjob_operator.kube.transport.resources import DDPJOBS
+from ddpjob_operator.transport.client import Client
+from ddpjob_operator.transport.errors import ApiError, GoneError
+from ddpjob_operator.transport.resources import DDPJOBS
 from simulation.api_client import FAULTS, ModelClient
 from simulation.api_server import JOBS, ApiServer, Change
 from simulation.virtual_time import RUNNING_PROCESS

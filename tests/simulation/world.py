@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
-from ddpjob_operator.kube.transport.errors import NotFoundError
+from ddpjob_operator.transport.errors import NotFoundError
 from simulation.api_server import JOBS, PODS, SERVICES, ApiServer, Body, owner_uid
 from simulation.invariants import Checker, Violation
 from simulation.nodes import Cluster, Node

@@ -1,10 +1,14 @@
 """The base class of all parts of a DDPJob: camelCase in the API, snake_case in Python, frozen, no unknown fields."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
 from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema
+
+#: A Kubernetes object as JSON.
+Body = Mapping[str, Any]
 
 
 class Rule(NamedTuple):

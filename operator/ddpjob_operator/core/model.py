@@ -5,13 +5,11 @@ Times are seconds since the epoch. Everything is frozen; nothing here decides.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
+from ddpjob_operator.api.resource import Body as Body
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import DDPJobStatus, Progress
-
-Body = Mapping[str, Any]
-"""A Kubernetes object as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,9 +18,9 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from ddpjob_operator.core.model import Body
-from ddpjob_operator.kube.transport.client import Client
-from ddpjob_operator.kube.transport.errors import ApiError, ConflictError, NotFoundError
-from ddpjob_operator.kube.transport.resources import LEASES
+from ddpjob_operator.transport.client import Client
+from ddpjob_operator.transport.errors import ApiError, ConflictError, NotFoundError
+from ddpjob_operator.transport.resources import LEASES
 
 logger = logging.getLogger(__name__)
 

@@ -19,3 +19,8 @@ EXPECTATIONS_OVERDUE = Counter(
 )
 LOG_READS = Counter("ddpjob_log_reads_total", "Reads of pod logs.", ["purpose", "result"])
 EVENT_WRITES = Counter("ddpjob_events_total", "Events about jobs: written, failed, dropped, over budget.", ["result"])
+
+
+def count_request(verb: str, resource: str, code: str) -> None:
+    """Count a request to the API server; `code` is the HTTP status, or `none` where no answer came."""
+    API_REQUESTS.labels(verb, resource, code).inc()

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 import testbed
-from ddpjob_operator.kube.transport.access import load_access
-from ddpjob_operator.kube.transport.client import Client
-from ddpjob_operator.kube.transport.resources import Resource
+from ddpjob_operator.transport.access import load_access
+from ddpjob_operator.transport.client import Client
+from ddpjob_operator.transport.resources import Resource
 from operator_cluster import Namespace, OperatorProcess, eventually
 
 SERVICE_ACCOUNTS = Resource(prefix="/api/v1", plural="serviceaccounts")

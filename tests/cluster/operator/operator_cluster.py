@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 import testbed
 from ddpjob_operator.api import names
-from ddpjob_operator.kube.transport.client import Client
-from ddpjob_operator.kube.transport.errors import NotFoundError
-from ddpjob_operator.kube.transport.resources import DDPJOBS, PODS, SERVICES, Resource
+from ddpjob_operator.transport.client import Client
+from ddpjob_operator.transport.errors import NotFoundError
+from ddpjob_operator.transport.resources import DDPJOBS, PODS, SERVICES, Resource
 
 ROOT = Path(__file__).parents[3]
 SECONDS = 30.0

@@ -22,9 +22,9 @@ from ddpjob_operator.kube.cache.store import Store
 from ddpjob_operator.kube.engine.actuator import Actuator
 from ddpjob_operator.kube.engine.expectations import Expectations
 from ddpjob_operator.kube.engine.rejections import Rejections
-from ddpjob_operator.kube.transport.client import Client
-from ddpjob_operator.kube.transport.errors import ConflictError, NotFoundError
-from ddpjob_operator.kube.transport.resources import PODS, SERVICES, Resource
+from ddpjob_operator.transport.client import Client
+from ddpjob_operator.transport.errors import ConflictError, NotFoundError
+from ddpjob_operator.transport.resources import PODS, SERVICES, Resource
 from operator_cluster import Namespace, eventually
 
 QUOTAS = Resource(prefix="/api/v1", plural="resourcequotas")

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 import testbed
-from ddpjob_operator.kube.transport import client as module
-from ddpjob_operator.kube.transport import errors
-from ddpjob_operator.kube.transport.client import Client
-from ddpjob_operator.kube.transport.resources import DDPJOBS, PODS, Resource
+from ddpjob_operator.transport import client as module
+from ddpjob_operator.transport import errors
+from ddpjob_operator.transport.client import Client
+from ddpjob_operator.transport.resources import DDPJOBS, PODS, Resource
 from operator_cluster import Namespace, eventually
 
 CONFIG_MAPS = Resource(prefix="/api/v1", plural="configmaps")

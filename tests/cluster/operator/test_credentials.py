@@ -10,10 +10,10 @@ import pytest
 from kubernetes.aio.config import incluster_config
 
 import testbed
-from ddpjob_operator.kube.transport.access import load_access
-from ddpjob_operator.kube.transport.client import Client
-from ddpjob_operator.kube.transport.errors import UnavailableError
-from ddpjob_operator.kube.transport.resources import PODS
+from ddpjob_operator.transport.access import load_access
+from ddpjob_operator.transport.client import Client
+from ddpjob_operator.transport.errors import UnavailableError
+from ddpjob_operator.transport.resources import PODS
 
 
 class Clock(datetime.datetime):

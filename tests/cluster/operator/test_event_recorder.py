@@ -14,8 +14,8 @@ from ddpjob_operator.core.model import Job
 from ddpjob_operator.core.records import job_of
 from ddpjob_operator.kube.engine import event_recorder as module
 from ddpjob_operator.kube.engine.event_recorder import BUDGET, EventRecorder
-from ddpjob_operator.kube.transport.client import Client
-from ddpjob_operator.kube.transport.resources import EVENTS
+from ddpjob_operator.transport.client import Client
+from ddpjob_operator.transport.resources import EVENTS
 from operator_cluster import Namespace, eventually
 
 SOME = DDPJobStatus()

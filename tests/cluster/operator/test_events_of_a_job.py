@@ -7,7 +7,7 @@ import pytest
 
 import testbed
 from ddpjob_operator.kube.engine.event_recorder import BUDGET
-from ddpjob_operator.kube.transport.resources import EVENTS
+from ddpjob_operator.transport.resources import EVENTS
 from operator_cluster import Namespace, OperatorProcess, eventually
 
 pytestmark = pytest.mark.usefixtures("operator_process")

@@ -10,9 +10,9 @@ from ddpjob_operator.core.model import Pod
 from ddpjob_operator.kube.cache.audit import Audit
 from ddpjob_operator.kube.cache.informer import Informer
 from ddpjob_operator.kube.cache.store import Store
-from ddpjob_operator.kube.transport.client import Client, Event
-from ddpjob_operator.kube.transport.errors import GoneError, UnavailableError
-from ddpjob_operator.kube.transport.resources import PODS, Resource
+from ddpjob_operator.transport.client import Client, Event
+from ddpjob_operator.transport.errors import GoneError, UnavailableError
+from ddpjob_operator.transport.resources import PODS, Resource
 from operator_cluster import Namespace, eventually
 
 

@@ -2,7 +2,7 @@
 
 import re
 
-from ddpjob_operator.kube.transport.resources import DDPJOBS, PODS
+from ddpjob_operator.transport.resources import DDPJOBS, PODS
 from operator_cluster import Namespace, OperatorProcess, eventually
 
 

@@ -8,10 +8,10 @@ from contextlib import AsyncExitStack
 import pytest
 
 from ddpjob_operator.kube.lease import Elector, LeaseLostError
-from ddpjob_operator.kube.transport.access import load_access
-from ddpjob_operator.kube.transport.client import Client
-from ddpjob_operator.kube.transport.errors import UnavailableError
-from ddpjob_operator.kube.transport.resources import LEASES
+from ddpjob_operator.transport.access import load_access
+from ddpjob_operator.transport.client import Client
+from ddpjob_operator.transport.errors import UnavailableError
+from ddpjob_operator.transport.resources import LEASES
 from operator_cluster import Namespace, eventually
 
 #: A request may take a quarter of it: on a busy machine tens of milliseconds become a second.

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import testbed
-from ddpjob_operator.kube.transport.resources import LEASES, PODS
+from ddpjob_operator.transport.resources import LEASES, PODS
 from operator_cluster import Namespace, OperatorProcess, eventually
 
 #: Short, since some tests wait for it to run out; long enough for a machine that is busy with other tests.

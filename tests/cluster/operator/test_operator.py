@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import testbed
-from ddpjob_operator.kube.transport.client import Client
-from ddpjob_operator.kube.transport.errors import ApiError
-from ddpjob_operator.kube.transport.resources import DDPJOBS, PODS, SERVICES, Resource
+from ddpjob_operator.transport.client import Client
+from ddpjob_operator.transport.errors import ApiError
+from ddpjob_operator.transport.resources import DDPJOBS, PODS, SERVICES, Resource
 from operator_cluster import Namespace, OperatorProcess, eventually
 
 pytestmark = pytest.mark.usefixtures("operator_process")

@@ -11,9 +11,9 @@ from ddpjob_operator.core.model import Body
 from ddpjob_operator.kube.cache.store import KnownJob, Store
 from ddpjob_operator.kube.engine.event_recorder import EventRecorder
 from ddpjob_operator.kube.engine.status_writer import StatusWriter
-from ddpjob_operator.kube.transport.client import Client
-from ddpjob_operator.kube.transport.errors import ConflictError, NotFoundError
-from ddpjob_operator.kube.transport.resources import Resource
+from ddpjob_operator.transport.client import Client
+from ddpjob_operator.transport.errors import ConflictError, NotFoundError
+from ddpjob_operator.transport.resources import Resource
 from operator_cluster import Namespace
 
 

@@ -6,7 +6,7 @@ import contextlib
 import pytest
 
 import testbed
-from ddpjob_operator.kube.transport.errors import ApiError
+from ddpjob_operator.transport.errors import ApiError
 from operator_cluster import Namespace, eventually
 
 pytestmark = pytest.mark.usefixtures("operator_process")

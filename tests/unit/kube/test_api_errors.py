@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ddpjob_operator.kube.transport import errors
+from ddpjob_operator.transport import errors
 
 
 @pytest.mark.parametrize(

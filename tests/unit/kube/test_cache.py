@@ -5,8 +5,8 @@ from typing import Any
 
 from ddpjob_operator.kopf_adapter import JobFeed
 from ddpjob_operator.kube.cache.cache import Cache
-from ddpjob_operator.kube.transport.client import Page
-from ddpjob_operator.kube.transport.resources import PODS
+from ddpjob_operator.transport.client import Page
+from ddpjob_operator.transport.resources import PODS
 
 
 def body(name: str, version: int, uid: str = "u1", *, label: str = "") -> dict[str, Any]:

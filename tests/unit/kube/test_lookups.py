@@ -16,8 +16,8 @@ from ddpjob_operator.kube.lookups import progress_reader as progress_module
 from ddpjob_operator.kube.lookups.lookups import Lookups
 from ddpjob_operator.kube.lookups.node_reader import NodeState
 from ddpjob_operator.kube.lookups.progress_reader import ProgressReader
-from ddpjob_operator.kube.transport.client import Page
-from ddpjob_operator.kube.transport.errors import ApiError, NotFoundError, RejectedError, UnavailableError
+from ddpjob_operator.transport.client import Page
+from ddpjob_operator.transport.errors import ApiError, NotFoundError, RejectedError, UnavailableError
 
 JOB = Job(namespace="ns", name="j", uid="j1", resource_version="1", generation=1, deleting=False, spec=None)
 KEY = ("ns", "j")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddpjob_operator.kube.transport.access import is_proxied
+from ddpjob_operator.transport.access import is_proxied
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from typing import Any
 
 from ddpjob_operator.kube.cache.cache import Cache
 from ddpjob_operator.kube.metrics import AUDIT_REPAIRS
-from ddpjob_operator.kube.transport.client import Client
-from ddpjob_operator.kube.transport.errors import ApiError
+from ddpjob_operator.transport.client import Client
+from ddpjob_operator.transport.errors import ApiError
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from ddpjob_operator.core.model import Body
-from ddpjob_operator.kube.transport.client import Client
-from ddpjob_operator.kube.transport.resources import Resource
+from ddpjob_operator.transport.client import Client
+from ddpjob_operator.transport.resources import Resource
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from ddpjob_operator.core.backoff import doubled
 from ddpjob_operator.kube.cache.cache import Cache
-from ddpjob_operator.kube.transport.client import Client, Event
-from ddpjob_operator.kube.transport.errors import ApiError, GoneError
+from ddpjob_operator.transport.client import Client, Event
+from ddpjob_operator.transport.errors import ApiError, GoneError
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from ddpjob_operator.core.records import job_of, pod_of, service_of
 from ddpjob_operator.core.render.service import service_name
 from ddpjob_operator.kube.cache.cache import Cache
 from ddpjob_operator.kube.keys import Key
-from ddpjob_operator.kube.transport.resources import DDPJOBS, MANAGED, PODS, SERVICES
+from ddpjob_operator.transport.resources import DDPJOBS, MANAGED, PODS, SERVICES
 
 logger = logging.getLogger(__name__)
 

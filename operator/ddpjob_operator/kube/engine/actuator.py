@@ -29,8 +29,8 @@ from ddpjob_operator.kube.engine.expectations import Expectations
 from ddpjob_operator.kube.engine.rejections import Rejections
 from ddpjob_operator.kube.keys import Key, key_of
 from ddpjob_operator.kube.metrics import PODS_CREATED
-from ddpjob_operator.kube.transport.client import Client
-from ddpjob_operator.kube.transport.errors import (
+from ddpjob_operator.transport.client import Client
+from ddpjob_operator.transport.errors import (
     ApiError,
     ConflictError,
     NotFoundError,
@@ -38,7 +38,7 @@ from ddpjob_operator.kube.transport.errors import (
     ThrottledError,
     UnavailableError,
 )
-from ddpjob_operator.kube.transport.resources import DDPJOBS, PODS, SERVICES, Resource, of_job
+from ddpjob_operator.transport.resources import DDPJOBS, PODS, SERVICES, Resource, of_job
 
 #: Requests in flight over all jobs; more than this only queues up in the API server.
 MAX_PARALLEL = 32

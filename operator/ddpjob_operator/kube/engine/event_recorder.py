@@ -22,9 +22,9 @@ from ddpjob_operator.core.model import Body, Job
 from ddpjob_operator.core.times import rfc3339
 from ddpjob_operator.kube.keys import Key, key_of
 from ddpjob_operator.kube.metrics import EVENT_WRITES
-from ddpjob_operator.kube.transport.client import Client
-from ddpjob_operator.kube.transport.errors import ApiError, ConflictError, NotFoundError, ThrottledError
-from ddpjob_operator.kube.transport.resources import EVENTS
+from ddpjob_operator.transport.client import Client
+from ddpjob_operator.transport.errors import ApiError, ConflictError, NotFoundError, ThrottledError
+from ddpjob_operator.transport.resources import EVENTS
 
 logger = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from ddpjob_operator.kube.lookups.lookups import Lookups
 from ddpjob_operator.kube.lookups.node_reader import NodeState
 from ddpjob_operator.kube.lookups.progress_reader import ProgressReader
 from ddpjob_operator.kube.metrics import EXPECTATIONS_OVERDUE, RECONCILE_SECONDS, RECONCILES
-from ddpjob_operator.kube.transport.client import Client
-from ddpjob_operator.kube.transport.errors import ApiError, ConflictError, NotFoundError, RejectedError, ThrottledError
-from ddpjob_operator.kube.transport.resources import PODS, of_job
+from ddpjob_operator.transport.client import Client
+from ddpjob_operator.transport.errors import ApiError, ConflictError, NotFoundError, RejectedError, ThrottledError
+from ddpjob_operator.transport.resources import PODS, of_job
 
 logger = logging.getLogger(__name__)
 

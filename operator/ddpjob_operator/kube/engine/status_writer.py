@@ -19,9 +19,9 @@ from ddpjob_operator.kube.cache.store import KnownJob, Store
 from ddpjob_operator.kube.engine.event_recorder import EventRecorder
 from ddpjob_operator.kube.keys import Key, key_of
 from ddpjob_operator.kube.metrics import STATUS_WRITES
-from ddpjob_operator.kube.transport.client import Client
-from ddpjob_operator.kube.transport.errors import ConflictError, UnavailableError
-from ddpjob_operator.kube.transport.resources import DDPJOBS
+from ddpjob_operator.transport.client import Client
+from ddpjob_operator.transport.errors import ConflictError, UnavailableError
+from ddpjob_operator.transport.resources import DDPJOBS
 
 #: Least time between two writes of a job that change nothing but these. Other writes take them along.
 TICK_SECONDS = 10.0

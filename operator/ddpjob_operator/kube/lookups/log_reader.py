@@ -8,8 +8,8 @@ from ddpjob_operator.core.model import ReadLog
 from ddpjob_operator.kube.keys import Key
 from ddpjob_operator.kube.lookups.keyed_tasks import KeyedTasks
 from ddpjob_operator.kube.metrics import LOG_READS
-from ddpjob_operator.kube.transport.client import Client
-from ddpjob_operator.kube.transport.errors import ApiError
+from ddpjob_operator.transport.client import Client
+from ddpjob_operator.transport.errors import ApiError
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from ddpjob_operator.kube.keys import Key, key_of
 from ddpjob_operator.kube.lookups.log_reader import LogReader
 from ddpjob_operator.kube.lookups.node_reader import NodeReader, NodeState
 from ddpjob_operator.kube.lookups.pod_warnings import PodWarnings
-from ddpjob_operator.kube.transport.client import Client
+from ddpjob_operator.transport.client import Client
 
 
 class Lookups:

@@ -8,9 +8,9 @@ from enum import Enum
 from ddpjob_operator.core.model import Body
 from ddpjob_operator.kube.keys import Key
 from ddpjob_operator.kube.lookups.keyed_tasks import KeyedTasks
-from ddpjob_operator.kube.transport.client import Client
-from ddpjob_operator.kube.transport.errors import ApiError, NotFoundError
-from ddpjob_operator.kube.transport.resources import NODES
+from ddpjob_operator.transport.client import Client
+from ddpjob_operator.transport.errors import ApiError, NotFoundError
+from ddpjob_operator.transport.resources import NODES
 
 logger = logging.getLogger(__name__)
 

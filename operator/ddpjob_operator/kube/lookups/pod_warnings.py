@@ -13,9 +13,9 @@ from ddpjob_operator.core.backoff import doubled
 from ddpjob_operator.core.model import ReadWarning
 from ddpjob_operator.kube.keys import Key
 from ddpjob_operator.kube.lookups.keyed_tasks import KeyedTasks
-from ddpjob_operator.kube.transport.client import Client
-from ddpjob_operator.kube.transport.errors import ApiError
-from ddpjob_operator.kube.transport.resources import EVENTS
+from ddpjob_operator.transport.client import Client
+from ddpjob_operator.transport.errors import ApiError
+from ddpjob_operator.transport.resources import EVENTS
 
 logger = logging.getLogger(__name__)
 

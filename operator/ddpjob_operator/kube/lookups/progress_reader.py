@@ -19,8 +19,8 @@ from ddpjob_operator.core.model import Observed
 from ddpjob_operator.core.progress import latest_progress
 from ddpjob_operator.kube.keys import Key, key_of
 from ddpjob_operator.kube.metrics import LOG_READS
-from ddpjob_operator.kube.transport.client import Client
-from ddpjob_operator.kube.transport.errors import ApiError
+from ddpjob_operator.transport.client import Client
+from ddpjob_operator.transport.errors import ApiError
 
 logger = logging.getLogger(__name__)
 

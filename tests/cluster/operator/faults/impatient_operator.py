@@ -3,7 +3,7 @@
 import kopf
 
 from ddpjob_operator import __main__, kopf_adapter
-from ddpjob_operator.kube.transport import client
+from ddpjob_operator.transport import client
 
 SILENCE_SECONDS = 2.0
 PAGE_SIZE = 2

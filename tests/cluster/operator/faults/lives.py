@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import testbed
-from ddpjob_operator.kube.transport.errors import ApiError, NotFoundError
+from ddpjob_operator.transport.errors import ApiError, NotFoundError
 from operator_cluster import Namespace, eventually
 from testbed import audit
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import testbed
-from ddpjob_operator.kube.transport.resources import LEASES
+from ddpjob_operator.transport.resources import LEASES
 from lives import LIVES, Lives
 from operator_cluster import Namespace, OperatorProcess, eventually
 from supervised_operator import SupervisedOperator

@@ -24,7 +24,7 @@ from bench.operators.jobs import JobKind
 from bench.operators.measures import Bench, Row, Sizes
 from bench.operators.process import DDPJobOperator, OperatorUnderTest
 from ddpjob_operator.api import names
-from ddpjob_operator.kube.transport.resources import MANAGED
+from ddpjob_operator.transport.resources import MANAGED
 
 RESULTS = Path(__file__).parents[1] / "results"
 #: A make-believe node takes 500 pods.

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import aiohttp
 
-from ddpjob_operator.kube.transport.access import load_access
+from ddpjob_operator.transport.access import load_access
 
 #: No request of a measurement may take longer.
 REQUEST_SECONDS = 60.0

@@ -16,14 +16,13 @@ from urllib.parse import urlencode
 import aiohttp
 from kubernetes.aio.client import ApiClient, Configuration
 
-from ddpjob_operator.core.model import Body
-from ddpjob_operator.kube.metrics import API_REQUESTS
-from ddpjob_operator.kube.transport.errors import UnavailableError, error_of
-from ddpjob_operator.kube.transport.resources import PODS, Resource
+from ddpjob_operator.api.resource import Body
+from ddpjob_operator.transport.errors import NotFoundError, UnavailableError, error_of
+from ddpjob_operator.transport.resources import PODS, Resource
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
-USER_AGENT = "ddpjob-operator"
+APPLY_PATCH = "application/apply-patch+yaml"
 
 REQUEST_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
@@ -36,6 +35,8 @@ PAGE_SIZE = 1000
 WATCH_SECONDS = 300
 #: The API server sends a bookmark about once a minute, so a stream silent for longer than this is dead.
 WATCH_SILENCE_SECONDS = 100.0
+#: A program may print any amount of text without a line feed.
+MAX_LOG_LINE_BYTES = 64 * 1024
 
 _METHODS = {"create": "POST", "patch": "PATCH", "delete": "DELETE", "deletecollection": "DELETE"}
 
@@ -88,11 +89,28 @@ class Page:
 class Client:
     """Requests to one API server."""
 
-    def __init__(self, configuration: Configuration, may_write: Callable[[], bool] = lambda: True) -> None:
-        """Needs a running event loop. `may_write` is called right before each request that is not a GET."""
+    def __init__(
+        self,
+        configuration: Configuration,
+        *,
+        may_write: Callable[[], bool] = lambda: True,
+        on_response: Callable[[str, str, str], None] = lambda verb, resource, code: None,  # noqa: ARG005
+        user_agent: str = "ddpjob-operator",
+    ) -> None:
+        """Requires a running event loop.
+
+        Args:
+            configuration: Address and credentials of the server.
+            may_write: Called right before each request that is not a GET.
+            on_response: Called after each request with its verb, resource and HTTP status, which is `none` where no
+                answer came.
+            user_agent: The name of this client in the server's audit log.
+        """
         self._api = ApiClient(configuration)
         self._server = configuration.host
         self._may_write = may_write
+        self._on_response = on_response
+        self._user_agent = user_agent
 
     async def __aenter__(self) -> Self:
         return self
@@ -104,10 +122,26 @@ class Client:
         """One object, as it is now."""
         return await self._json(_Request(verb="get", resource=resource, path=resource.path(namespace, name)))
 
-    async def create(self, resource: Resource, namespace: str | None, body: Body) -> Body:
+    async def create(self, resource: Resource, namespace: str | None, body: Body, *, dry_run: bool = False) -> Body:
         """Create an object; the server refuses fields that it does not know. Gives it as created."""
-        path, params = resource.path(namespace), {"fieldValidation": "Strict"}
+        path: str = resource.path(namespace)
+        params: Params = {"fieldValidation": "Strict", "dryRun": "All" if dry_run else None}
         return await self._json(_Request(verb="create", resource=resource, path=path, params=params, body=body))
+
+    async def apply(
+        self, resource: Resource, namespace: str, name: str, body: Body, *, manager: str, dry_run: bool = False
+    ) -> Body:
+        """Create or change an object by server-side apply, as the field manager `manager`, which takes over its fields."""
+        params: Params = {
+            "fieldManager": manager,
+            "fieldValidation": "Strict",
+            "force": True,
+            "dryRun": "All" if dry_run else None,
+        }
+        path = resource.path(namespace, name)
+        return await self._json(
+            _Request(verb="patch", resource=resource, path=path, params=params, body=body, content_type=APPLY_PATCH)
+        )
 
     async def delete(
         self,
@@ -170,10 +204,52 @@ class Client:
         )
         return body.decode(errors="replace")
 
+    async def pod_log_lines(
+        self,
+        namespace: str,
+        pod: str,
+        *,
+        container: str,
+        follow: bool,
+        tail_lines: int | None = None,
+        since_seconds: int | None = None,
+    ) -> AsyncGenerator[str, None]:
+        """The lines of a container's log, each with its time (`timestamps=true`), until the log ends.
+
+        A line longer than MAX_LOG_LINE_BYTES comes in parts. The stream may be silent for any time.
+        """
+        params: Params = {
+            "container": container,
+            "follow": follow,
+            "timestamps": True,
+            "tailLines": tail_lines,
+            "sinceSeconds": since_seconds,
+        }
+        request = _Request(
+            verb="log",
+            resource=PODS,
+            path=PODS.path(namespace, pod, "log"),
+            params=params,
+            accept="*/*",
+            limits=aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS),
+        )
+        async with self._response(request) as response:
+            async for line in _lines(response, limit=MAX_LOG_LINE_BYTES):
+                yield line.decode(errors="replace")
+
     async def serves(self, resource: Resource) -> bool:
         """Whether the API server knows this kind of objects."""
         known = await self._json(_Request(verb="get", resource=resource, path=resource.prefix))
         return any(entry.get("name") == resource.plural for entry in known.get("resources", ()))
+
+    async def group_versions(self, group: str) -> list[str]:
+        """The served versions of an API group; empty if the server does not know it."""
+        root = Resource(prefix=f"/apis/{group}", plural="")
+        try:
+            known = await self._json(_Request(verb="get", resource=root, path=root.prefix))
+        except NotFoundError:
+            return []
+        return [str(entry.get("version")) for entry in known.get("versions", ())]
 
     async def pages(
         self, resource: Resource, namespace: str | None, labels: str = "", *, fields: str = ""
@@ -253,7 +329,7 @@ class Client:
         if request.method != "GET" and not self._may_write():
             raise UnavailableError(str(request), "not sent, since this process does not hold the Lease")
         url = f"{self._server}{request.path}{_query(request.params)}"
-        headers = {"User-Agent": USER_AGENT, "Accept": request.accept, "Content-Type": request.content_type}
+        headers = {"User-Agent": self._user_agent, "Accept": request.accept, "Content-Type": request.content_type}
         verb, plural = request.verb, request.resource.plural
         response: aiohttp.ClientResponse | None = None
         try:
@@ -261,27 +337,36 @@ class Client:
                 request.method, url, headers, body=request.body, _request_timeout=request.limits
             )
             response = answer.response
-            API_REQUESTS.labels(verb, plural, response.status).inc()
+            self._on_response(verb, plural, str(response.status))
             if response.status >= 400:
                 content = await response.read()
                 raise error_of(str(request), response.status, content, response.headers.get("Retry-After"))
             yield response
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             if response is None:
-                API_REQUESTS.labels(verb, plural, "none").inc()
+                self._on_response(verb, plural, "none")
             raise UnavailableError(str(request), str(error) or type(error).__name__) from error
         finally:
             if response is not None:
                 response.close()
 
 
-async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """Lines of any length; aiohttp's own reader bounds them."""
+async def _lines(response: aiohttp.ClientResponse, limit: int | None = None) -> AsyncIterator[bytes]:
+    """Lines of any length, or those above `limit` in parts; aiohttp's own reader bounds them.
+
+    A rest without a line feed at the end of the stream counts as a line only where there is a limit: half an event of a
+    watch is of no use, the unfinished line of a log is.
+    """
     rest = b""
     async for chunk in response.content.iter_any():
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             yield line
+        if limit is not None and len(rest) >= limit:
+            yield rest
+            rest = b""
+    if limit is not None and rest:
+        yield rest
 
 
 def _query(params: Params) -> str:

@@ -22,6 +22,7 @@ class Resource:
 
 
 PODS = Resource(prefix="/api/v1", plural="pods")
+CONFIG_MAPS = Resource(prefix="/api/v1", plural="configmaps")
 SERVICES = Resource(prefix="/api/v1", plural="services")
 NODES = Resource(prefix="/api/v1", plural="nodes")
 EVENTS = Resource(prefix="/api/v1", plural="events")

@@ -1,4 +1,4 @@
-"""How the operator reaches the API server: in a cluster by its service account, otherwise by a kubeconfig.
+"""How the operator and the client reach the API server: in a cluster by a service account, otherwise by a kubeconfig.
 
 One configuration serves our own client and kopf's session. The credential is put on each request by a middleware, so a
 token that the kubelet rotates is read again (kubernetes.aio does so once a minute) and no session is ever closed for it.
@@ -8,6 +8,8 @@ import asyncio
 import logging
 import os
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -20,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 #: Open connections: about three for the watches, the rest shared by requests.
 MAX_CONNECTIONS = 64
+_SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +32,8 @@ class Access:
     configuration: Configuration
     loader: object | None
     """The kubeconfig loader, whose exec plugin renews its token; None in a cluster."""
+    namespace: str
+    """The namespace of the kubeconfig's context, or of the service account; `default` where none is set."""
 
     @property
     def server(self) -> str:
@@ -51,22 +56,30 @@ class Access:
         await asyncio.Event().wait()
 
 
-async def load_access() -> Access:
+async def load_access(*, kubeconfig: str | None = None, context: str | None = None) -> Access:
     """Find the API server.
 
-    Raises ValueError if neither a service account nor a kubeconfig can be used.
+    Args:
+        kubeconfig: Path of a kubeconfig, or several as in $KUBECONFIG, which is the default.
+        context: Context of the kubeconfig instead of its current one.
+
+    Raises:
+        ValueError: neither a service account nor a kubeconfig can be used.
     """
     configuration = Configuration()
-    loader = None
+    loader: Any = None
+    paths = kubeconfig or os.environ.get("KUBECONFIG")
     # kubernetes.aio.config has no annotations.
     try:
-        if os.environ.get("KUBERNETES_SERVICE_HOST") and not os.environ.get("KUBECONFIG"):
+        if os.environ.get("KUBERNETES_SERVICE_HOST") and not paths and not context:
             config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+            namespace = _service_account_namespace()
         else:
             # The package reads $KUBECONFIG once, when it is imported.
             loader = await config.load_kube_config(  # type: ignore[no-untyped-call]
-                os.environ.get("KUBECONFIG"), client_configuration=configuration
+                paths, context=context, client_configuration=configuration
             )
+            namespace = loader.current_context["context"].get("namespace")
     except (config.ConfigException, OSError) as error:
         raise ValueError(
             f"cannot access a Kubernetes API server: {error}; run in a pod with a service account, or set KUBECONFIG"
@@ -76,7 +89,13 @@ async def load_access() -> Access:
         "middlewares": (_Authenticate(configuration),),
         "trust_env": is_proxied(configuration.host),
     }
-    return Access(configuration=configuration, loader=loader)
+    return Access(configuration=configuration, loader=loader, namespace=namespace or "default")
+
+
+def _service_account_namespace() -> str | None:
+    return (
+        _SERVICE_ACCOUNT_NAMESPACE.read_text(encoding="utf-8").strip() if _SERVICE_ACCOUNT_NAMESPACE.exists() else None
+    )
 
 
 def is_proxied(server: str) -> bool:

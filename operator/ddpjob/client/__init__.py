@@ -1,0 +1,47 @@
+"""Submit, follow and manage DDPJobs from Python.
+
+`Client` is for scripts and notebooks, `AsyncClient` has the same methods as coroutines. Both use the kubeconfig as kubectl
+does, or the service account inside a cluster:
+
+    with Client(namespace="team-a") as client:
+        job = client.submit(train, nodes=2, gpus_per_node=4, args={"epochs": 3})
+        for line in client.logs(job.name, follow=True):
+            print(line.rank, line.text)
+        client.wait(job.name, until="succeeded", timeout=60)
+"""
+
+from ddpjob.client.asynchronous import ALL_NAMESPACES, AsyncClient
+from ddpjob.client.errors import (
+    ClientError,
+    ConflictError,
+    CredentialError,
+    ForbiddenError,
+    NotFoundError,
+    NotInstalledError,
+    RejectedError,
+    UnreachableError,
+    WaitTimeoutError,
+)
+from ddpjob.client.jobs import Goal, Job, JobEvent, Pod
+from ddpjob.client.logs import LogLine
+from ddpjob.client.synchronous import Client
+
+__all__ = [
+    "ALL_NAMESPACES",
+    "AsyncClient",
+    "Client",
+    "ClientError",
+    "ConflictError",
+    "CredentialError",
+    "ForbiddenError",
+    "Goal",
+    "Job",
+    "JobEvent",
+    "LogLine",
+    "NotFoundError",
+    "NotInstalledError",
+    "Pod",
+    "RejectedError",
+    "UnreachableError",
+    "WaitTimeoutError",
+]

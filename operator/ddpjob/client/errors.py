@@ -1,0 +1,112 @@
+"""What can go wrong for a user of the client, sorted by what the user can do about it.
+
+Each text names the object, says what the server answered, and ends with the next step.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ddpjob_operator.api import names
+from ddpjob_operator.core.untrusted import printable
+from ddpjob_operator.transport import errors as transport
+from ddpjob_operator.transport.resources import DDPJOBS, Resource
+
+_DENIED = re.compile(r"cannot (\w+) resource \"([\w/.-]+)\"")
+_NO_SUCH_PATH = ("page not found", "could not find the requested resource")
+
+
+class ClientError(Exception):
+    """The base class of all errors of the client."""
+
+
+class UnreachableError(ClientError):
+    """No API server can be reached: no usable kubeconfig, no connection, no answer, or an internal error of the server."""
+
+
+class CredentialError(ClientError):
+    """The server does not accept the credential, for example because a token has expired (401)."""
+
+
+class ForbiddenError(ClientError):
+    """The user may not do this (403)."""
+
+    def __init__(self, message: str, *, verb: str, resource: str, namespace: str | None) -> None:
+        """What was denied: the verb, the plural of the resource, and its namespace."""
+        super().__init__(message)
+        self.verb = verb
+        self.resource = resource
+        self.namespace = namespace
+
+
+class NotFoundError(ClientError):
+    """The job, or another object, does not exist."""
+
+
+class NotInstalledError(ClientError):
+    """The cluster does not serve the DDPJob type, or not the version that this client uses."""
+
+
+class RejectedError(ClientError):
+    """The server does not accept the object; its text names the fields."""
+
+
+class ConflictError(ClientError):
+    """An object of this name exists, or the object has changed in the meantime, or its state does not allow the action."""
+
+
+class WaitTimeoutError(ClientError, TimeoutError):
+    """The job did not reach the state in the given time."""
+
+
+@contextmanager
+def translated(verb: str, resource: Resource, namespace: str | None, name: str | None = None) -> Iterator[None]:
+    """Raise what a request raises as a ClientError."""
+    try:
+        yield
+    except transport.ApiError as error:
+        raise client_error(error, verb, resource, namespace, name) from error
+
+
+def client_error(
+    error: transport.ApiError, verb: str, resource: Resource, namespace: str | None, name: str | None
+) -> ClientError:
+    """The client's error for one of the transport."""
+    subject = _subject(resource, namespace, name)
+    message = printable(error.message)
+    if error.status == 401:
+        return CredentialError(
+            f"{subject}: the API server does not accept the credential ({message}); log in again, or choose another"
+            " user with --context or KUBECONFIG"
+        )
+    if error.status == 403 and (denied := _DENIED.search(message)):
+        verb, plural = denied.groups()
+        scope = f"in namespace {namespace}" if namespace else "in all namespaces"
+        check = f"kubectl auth can-i {verb} {plural} " + (f"-n {namespace}" if namespace else "-A")
+        return ForbiddenError(
+            f"{subject}: you may not {verb} {plural} {scope}; ask an administrator for this right (to check: {check})",
+            verb=verb,
+            resource=plural,
+            namespace=namespace,
+        )
+    if isinstance(error, transport.NotFoundError):
+        if resource == DDPJOBS and any(text in message for text in _NO_SUCH_PATH):
+            return NotInstalledError(
+                f"the API server does not know {names.KIND} in {names.API_VERSION}; install the operator's chart, or"
+                " choose another cluster with --context"
+            )
+        where = f"-n {namespace}" if namespace else "-A"
+        return NotFoundError(f"{subject} does not exist; to list those that do: ddpjob list {where}")
+    if isinstance(error, transport.ConflictError):
+        return ConflictError(f"{subject}: {message}")
+    if isinstance(error, transport.UnavailableError):
+        return UnreachableError(f"{subject}: the API server cannot be reached or fails: {message}")
+    if "unknown field" in message:
+        message += "; correct the name, or upgrade the cluster's CRD if the field is newer than it"
+    return RejectedError(f"{subject}: the API server refuses to {verb} it: {message}")
+
+
+def _subject(resource: Resource, namespace: str | None, name: str | None) -> str:
+    kind = names.KIND if resource == DDPJOBS else resource.plural
+    place = "/".join(part for part in (namespace, name) if part)
+    return f"{kind} {place}".rstrip()

@@ -1,0 +1,172 @@
+"""The client's view of a job: the API's own models of spec and status, next to the object as the server gave it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from ddpjob_operator.api.names import LABEL_ATTEMPT, LABEL_RANK, MAIN_CONTAINER, ConditionType, Phase
+from ddpjob_operator.api.resource import Body
+from ddpjob_operator.api.spec import DDPJobSpec
+from ddpjob_operator.api.status import DDPJobStatus
+from ddpjob_operator.core.records import job_of
+from ddpjob_operator.core.untrusted import printable
+
+
+class Goal(StrEnum):
+    """What `wait` waits for."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A DDPJob as the server holds it."""
+
+    namespace: str
+    name: str
+    uid: str
+    created: str
+    """metadata.creationTimestamp."""
+    generation: int
+    deleting: bool
+    spec: DDPJobSpec | None
+    """None where this release cannot read the spec; `spec_error` says why."""
+    spec_error: str
+    status: DDPJobStatus
+    body: Body
+    """The whole object as JSON."""
+
+    @property
+    def phase(self) -> str:
+        """The phase in the status; Pending before the operator has written one."""
+        return self.status.phase or Phase.PENDING
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the job has succeeded."""
+        return self.status.condition(ConditionType.SUCCEEDED)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the job has failed."""
+        return self.status.condition(ConditionType.FAILED)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the job has succeeded or failed."""
+        return self.status.finished
+
+    def reached(self, goal: Goal) -> bool | None:
+        """Whether the job has reached the goal; None while both are possible."""
+        if goal is Goal.FINISHED:
+            return True if self.finished else None
+        if goal is Goal.RUNNING:
+            return True if self.status.condition(ConditionType.RUNNING) else (False if self.finished else None)
+        if not self.finished:
+            return None
+        return self.succeeded if goal is Goal.SUCCEEDED else self.failed
+
+
+def read_job(body: Body) -> Job:
+    """The job of an API body."""
+    job = job_of(body)
+    return Job(
+        namespace=job.namespace,
+        name=job.name,
+        uid=job.uid,
+        created=body["metadata"].get("creationTimestamp", ""),
+        generation=job.generation,
+        deleting=job.deleting,
+        spec=job.spec,
+        spec_error=job.spec_error,
+        status=job.status,
+        body=body,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """One node rank of an attempt."""
+
+    name: str
+    attempt: int
+    rank: int
+    node: str | None
+    state: str
+    """Phase of the pod, or the reason for which its main container waits or ended, such as ImagePullBackOff."""
+    restarts: int
+    exit_code: int | None
+    message: str
+    """Termination message of the program, or the message of the pod."""
+    started: bool
+    """Whether the main container has started, so that there is a log."""
+    finished: bool
+    body: Body
+
+
+def read_pod(body: Body) -> Pod | None:
+    """The rank that a pod runs; None for a pod without the operator's labels."""
+    labels = body["metadata"].get("labels") or {}
+    try:
+        attempt, rank = int(labels[LABEL_ATTEMPT]), int(labels[LABEL_RANK])
+    except (KeyError, ValueError):
+        return None
+    status: Mapping[str, Any] = body.get("status") or {}
+    containers = status.get("containerStatuses") or ()
+    main: Mapping[str, Any] = next((c for c in containers if c.get("name") == MAIN_CONTAINER), {})
+    state: Mapping[str, Any] = main.get("state") or {}
+    ended = state.get("terminated")
+    waiting = state.get("waiting") or {}
+    phase = status.get("phase", "Pending")
+    reason = (ended or {}).get("reason") if phase == "Failed" else waiting.get("reason")
+    return Pod(
+        name=body["metadata"]["name"],
+        attempt=attempt,
+        rank=rank,
+        node=(body.get("spec") or {}).get("nodeName"),
+        state=printable(
+            "Terminating" if "deletionTimestamp" in body["metadata"] else reason or status.get("reason") or phase
+        ),
+        restarts=main.get("restartCount", 0),
+        exit_code=(ended or {}).get("exitCode"),
+        message=printable((ended or {}).get("message") or waiting.get("message") or status.get("message") or ""),
+        started="running" in state or ended is not None,
+        finished=phase in ("Succeeded", "Failed") or ended is not None,
+        body=body,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEvent:
+    """An Event of the API about a job or one of its pods."""
+
+    time: str
+    """When it last happened."""
+    type: str
+    """Normal or Warning."""
+    reason: str
+    object: str
+    """Kind and name of the object, for example Pod/resnet-1-0."""
+    message: str
+    count: int
+    body: Body
+
+
+def read_event(body: Body) -> JobEvent:
+    """The event of an API body, without control characters."""
+    about = body.get("involvedObject") or {}
+    series = body.get("series") or {}
+    time = series.get("lastObservedTime") or body.get("lastTimestamp") or body.get("eventTime")
+    return JobEvent(
+        time=time or body["metadata"].get("creationTimestamp", ""),
+        type=body.get("type", "Normal"),
+        reason=printable(body.get("reason", "")),
+        object=f"{about.get('kind')}/{about.get('name')}",
+        message=printable(body.get("message", "")),
+        count=series.get("count") or body.get("count") or 1,
+        body=body,
+    )

@@ -1,0 +1,250 @@
+"""The log of a whole job: the logs of its ranks as one stream, which goes on into the next attempts.
+
+A log that has ended is merged by the times that the kubelet wrote. While the log is followed, the lines of each rank are in
+order and those of different ranks come as they arrive.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
+from typing import Literal
+
+from ddpjob.client.errors import ConflictError, client_error
+from ddpjob.client.jobs import Pod, read_job, read_pod
+from ddpjob_operator.api.names import LABEL_ATTEMPT, LABEL_JOB_UID, MAIN_CONTAINER
+from ddpjob_operator.core.untrusted import visible
+from ddpjob_operator.transport.client import Client as Transport
+from ddpjob_operator.transport.errors import ApiError, GoneError, NotFoundError, UnavailableError
+from ddpjob_operator.transport.resources import DDPJOBS, PODS, Resource, of_job
+
+#: Each log is a connection of its own.
+MAX_PODS = 256
+#: Lines that wait for a reader before the streams are read no further.
+_QUEUED_LINES = 1000
+_RETRY_SECONDS = 1.0
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)$")
+
+Attempt = int | Literal["all"] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """One line that a rank printed, without control characters."""
+
+    attempt: int
+    rank: int
+    pod: str
+    node: str | None
+    time: str
+    """When the node received the line, as RFC 3339; empty where the node does not say."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which lines to read."""
+
+    ranks: Collection[int] | None = None
+    """None: all."""
+    attempt: Attempt = None
+    """None: the current one, and with `follow` those after it."""
+    tail_lines: int | None = None
+    """The last lines of each rank."""
+    since_seconds: int | None = None
+
+    def wants(self, pod: Pod, current: int, *, follow: bool) -> bool:
+        """Whether the log of this pod is read."""
+        if self.ranks is not None and pod.rank not in self.ranks:
+            return False
+        if self.attempt == "all":
+            return True
+        if self.attempt is None:
+            return pod.attempt >= current if follow else pod.attempt == current
+        return pod.attempt == self.attempt
+
+
+def read_line(pod: Pod, raw: str) -> LogLine:
+    """The line of a log that was read with times."""
+    time, _, text = raw.partition(" ")
+    if not _TIME.match(time):
+        time, text = "", raw
+    return LogLine(
+        attempt=pod.attempt, rank=pod.rank, pod=pod.name, node=pod.node, time=time, text=visible(text.rstrip("\n"))
+    )
+
+
+async def finished_log(
+    api: Transport,
+    namespace: str,
+    pods: Sequence[Pod],
+    selection: Selection,
+    note: Callable[[str], None],
+) -> AsyncGenerator[LogLine, None]:
+    """What these pods have printed so far, by attempt and then by time."""
+    for attempt in sorted({pod.attempt for pod in pods}):
+        of_attempt = [pod for pod in pods if pod.attempt == attempt]
+        async with AsyncExitStack() as stack:
+            streams = []
+            for pod in of_attempt:
+                stream = await stack.enter_async_context(
+                    aclosing(_pod_lines(api, namespace, pod, selection, note, follow=False))
+                )
+                streams.append(stream)
+            async for line in _merged(streams):
+                yield line
+
+
+async def _merged(streams: Sequence[AsyncGenerator[LogLine, None]]) -> AsyncIterator[LogLine]:
+    """The lines of all streams by time; a line without a time keeps its place after the one before it."""
+    heads: dict[int, tuple[str, LogLine]] = {}
+    first = await asyncio.gather(*(anext(stream, None) for stream in streams))
+    heads = {index: (line.time, line) for index, line in enumerate(first) if line is not None}
+    while heads:
+        index = min(heads, key=lambda index: (heads[index][0], heads[index][1].rank))
+        time, line = heads.pop(index)
+        yield line
+        following = await anext(streams[index], None)
+        if following is not None:
+            heads[index] = (following.time or time, following)
+
+
+async def _pod_lines(
+    api: Transport,
+    namespace: str,
+    pod: Pod,
+    selection: Selection,
+    note: Callable[[str], None],
+    *,
+    follow: bool,
+) -> AsyncGenerator[LogLine, None]:
+    """The log of one pod; where it cannot be read, `note` says why."""
+    lines = api.pod_log_lines(
+        namespace,
+        pod.name,
+        container=MAIN_CONTAINER,
+        follow=follow,
+        tail_lines=selection.tail_lines,
+        since_seconds=selection.since_seconds,
+    )
+    try:
+        async with aclosing(lines):
+            async for raw in lines:
+                yield read_line(pod, raw)
+    except NotFoundError:
+        note(f"rank {pod.rank}: the pod {pod.name} is gone, and its log with it")
+    except ApiError as error:
+        if error.status in (401, 403):
+            raise client_error(error, "get", PODS, namespace, pod.name) from error
+        note(f"rank {pod.rank}: the log of {pod.name} cannot be read: {visible(error.message)}")
+
+
+async def followed_log(
+    api: Transport, namespace: str, name: str, selection: Selection, note: Callable[[str], None]
+) -> AsyncGenerator[LogLine, None]:
+    """What all ranks print, until the job has finished or is deleted; later attempts are followed unless one is selected."""
+    follower = _Follower(api, namespace, name, selection, note)
+    task = asyncio.create_task(follower.run())
+    try:
+        while (line := await follower.lines.get()) is not None:
+            yield line
+        await task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+class _Follower:
+    """Reads the log of each pod as soon as it has one."""
+
+    def __init__(
+        self, api: Transport, namespace: str, name: str, selection: Selection, note: Callable[[str], None]
+    ) -> None:
+        self._api, self._namespace, self._name = api, namespace, name
+        self._selection, self._note = selection, note
+        self.lines: asyncio.Queue[LogLine | None] = asyncio.Queue(_QUEUED_LINES)
+        self._seen: set[str] = set()
+        self._attempt = 0
+
+    async def run(self) -> None:
+        """Put all lines into the queue, then None."""
+        try:
+            async with asyncio.TaskGroup() as streams:
+                await self._watch(streams)
+        except* ApiError as errors:
+            raise client_error(_first(errors), "watch", DDPJOBS, self._namespace, self._name) from None
+        finally:
+            await self.lines.put(None)
+
+    async def _watch(self, streams: asyncio.TaskGroup) -> None:
+        """Start streams until there can be no further pod.
+
+        Each turn reads the job and its pods and then waits for the next change of either; so nothing can be missed by a
+        watch that breaks.
+        """
+        while True:
+            job = read_job(await self._api.get(DDPJOBS, self._namespace, self._name))
+            pages = [page async for page in self._api.pages(PODS, self._namespace, of_job(job.uid))]
+            pods = [pod for page in pages for body in page.items if (pod := read_pod(body)) is not None]
+            self._say_what_changed(job.status.attempt, job.status.message or "")
+            current = job.status.attempt if self._selection.attempt is None else 0
+            wanted = [pod for pod in pods if self._selection.wants(pod, current, follow=True)]
+            for pod in wanted:
+                if pod.started and pod.name not in self._seen:
+                    if len(self._seen) >= MAX_PODS and pod.attempt == job.status.attempt and len(wanted) > MAX_PODS:
+                        raise ConflictError(f"{len(wanted)} pods match, and at most {MAX_PODS} logs are read at once")
+                    self._seen.add(pod.name)
+                    streams.create_task(self._stream(pod))
+            if job.finished or job.deleting or self._is_over(job.status.attempt):
+                return
+            await self._next_change(job.uid, pages[-1].resource_version)
+
+    def _is_over(self, attempt: int) -> bool:
+        return isinstance(self._selection.attempt, int) and attempt > self._selection.attempt
+
+    def _say_what_changed(self, attempt: int, message: str) -> None:
+        if self._attempt and attempt != self._attempt:
+            self._note(f"attempt {self._attempt} has ended, attempt {attempt} starts: {visible(message)}")
+        self._attempt = attempt
+
+    async def _stream(self, pod: Pod) -> None:
+        lines = _pod_lines(self._api, self._namespace, pod, self._selection, self._note, follow=True)
+        async with aclosing(lines):
+            async for line in lines:
+                await self.lines.put(line)
+
+    async def _next_change(self, uid: str, version: str) -> None:
+        """Return when something about the job or its pods may have changed."""
+        watches = [
+            asyncio.create_task(self._first_event(PODS, f"{LABEL_JOB_UID}={uid},{LABEL_ATTEMPT}", "", version)),
+            asyncio.create_task(self._first_event(DDPJOBS, "", f"metadata.name={self._name}", version)),
+        ]
+        try:
+            await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for watch in watches:
+                watch.cancel()
+            results = await asyncio.gather(*watches, return_exceptions=True)
+        for result in results:
+            if isinstance(result, GoneError):
+                continue
+            if isinstance(result, UnavailableError):
+                await asyncio.sleep(_RETRY_SECONDS)
+            elif isinstance(result, Exception):
+                raise result
+
+    async def _first_event(self, resource: Resource, labels: str, fields: str, version: str) -> None:
+        events = self._api.watch(resource, self._namespace, labels, version, fields=fields)
+        async with aclosing(events):
+            async for event in events:
+                if event.type != "BOOKMARK":
+                    return
+
+
+def _first(errors: BaseExceptionGroup[ApiError]) -> ApiError:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, ApiError)
+    return error

@@ -85,7 +85,7 @@ class _Operator:
         self._client = client
         self._leadership = leadership
         self._stop = stop
-        self._queue = WorkQueue()
+        self._queue = WorkQueue(settings.workers)
         self._rejections = Rejections()
         self._store = Store(self._queue.add, self._retry_creation)
         feed = JobFeed(self._store.jobs)

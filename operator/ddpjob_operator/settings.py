@@ -32,7 +32,7 @@ class Settings:
     """The watched namespaces; empty is the whole cluster."""
     trainer_image: str
     health_port: int = 8080
-    workers: int = 16
+    workers: int = 32
     progress_interval_seconds: float = 10.0
     audit_interval_seconds: float = 240.0
     lease: LeaseName | None = None
@@ -68,7 +68,11 @@ def settings_from(arguments: Sequence[str]) -> Settings:
         "--health-port", type=_whole(0, 65535), default=8080, metavar="PORT", help="/livez, /readyz and /metrics"
     )
     parser.add_argument(
-        "--workers", type=_whole(1, 64), default=16, metavar="N", help="number of jobs reconciled at the same time"
+        "--workers",
+        type=_whole(1, 64),
+        default=32,
+        metavar="N",
+        help="number of jobs reconciled at the same time; those of one namespace are half of them at most",
     )
     parser.add_argument(
         "--progress-interval-seconds",

@@ -28,7 +28,7 @@ from simulation.api_server import JOBS, ApiServer, Change
 from simulation.virtual_time import RUNNING_PROCESS
 
 AUDIT_SECONDS = 300.0
-NUM_WORKERS = 2
+NUM_WORKERS = 4  # of which the one namespace of the simulation gets two
 
 
 class OperatorProcess:
@@ -172,7 +172,7 @@ class OperatorProcess:
     async def _run(self) -> None:
         """The order of `app.py`: jobs first, then their pods, so that no job is seen beside an older list of pods."""
         client = cast("Client", self.client)
-        queue, rejections, expectations = WorkQueue(), Rejections(), Expectations()
+        queue, rejections, expectations = WorkQueue(NUM_WORKERS), Rejections(), Expectations()
 
         def ask_again(namespace: str, name: str) -> None:
             for key in rejections.name_is_free(namespace, name):

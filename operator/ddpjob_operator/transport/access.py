@@ -20,8 +20,9 @@ from kubernetes.aio.client.rest import RESTClientObject
 
 logger = logging.getLogger(__name__)
 
-#: Open connections: about three for the watches, the rest shared by requests.
-MAX_CONNECTIONS = 64
+#: Open connections. More than all that can be in flight together (64 actions, 32 workers, 44 reads and writes in the
+#: background, a few watches), so that no request waits for a connection behind those of another namespace, which hang.
+MAX_CONNECTIONS = 192
 _SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 

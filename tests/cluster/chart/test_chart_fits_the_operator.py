@@ -17,7 +17,7 @@ def test_the_operator_reads_the_defaults_as_they_are_meant():
         lease=LeaseName(namespace="ddpjob-system", name="ddpjob-operator"),
         identity="ddpjob-operator-0",
         health_port=8080,
-        workers=16,
+        workers=32,
         progress_interval_seconds=10,
         log_level="INFO",
         log_format="plain",

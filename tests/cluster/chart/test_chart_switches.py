@@ -45,7 +45,7 @@ def test_the_default_arguments():
         "--lease=ddpjob-system/ddpjob-operator",
         "--identity=ddpjob-operator-0",
         "--health-port=8080",
-        "--workers=16",
+        "--workers=32",
         "--log-level=INFO",
         "--log-format=plain",
         "--progress-interval-seconds=10",

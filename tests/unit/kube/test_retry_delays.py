@@ -9,7 +9,7 @@ KEY = ("ns", "job")
 
 
 async def test_a_pass_that_fails_all_the_time_comes_again() -> None:
-    queue = WorkQueue()
+    queue = WorkQueue(8)
     for _ in range(2000):
         delay_seconds = queue.retry(KEY)
 

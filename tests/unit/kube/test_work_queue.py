@@ -22,7 +22,7 @@ async def nothing_comes(queue: WorkQueue) -> bool:
 
 
 async def test_a_key_added_twice_comes_once() -> None:
-    queue = WorkQueue()
+    queue = WorkQueue(8)
     queue.add(A)
     queue.add(A)
     queue.add(B)
@@ -31,7 +31,7 @@ async def test_a_key_added_twice_comes_once() -> None:
 
 
 async def test_what_is_added_as_first_comes_first_and_once_however_often_it_was_added() -> None:
-    queue = WorkQueue()
+    queue = WorkQueue(8)
     queue.add(A)
     queue.add(B)
     queue.add(B, first=True)
@@ -44,7 +44,7 @@ async def test_what_is_added_as_first_comes_first_and_once_however_often_it_was_
 
 
 async def test_what_became_urgent_while_in_work_comes_first_when_it_is_done() -> None:
-    queue = WorkQueue()
+    queue = WorkQueue(8)
     queue.add(A)
     assert await take(queue) == A
     queue.add(B)
@@ -54,7 +54,7 @@ async def test_what_became_urgent_while_in_work_comes_first_when_it_is_done() ->
 
 
 async def test_urgency_ends_with_the_pass() -> None:
-    queue = WorkQueue()
+    queue = WorkQueue(8)
     queue.add(A, first=True)
     assert await take(queue) == A
     queue.done(A)
@@ -64,7 +64,7 @@ async def test_urgency_ends_with_the_pass() -> None:
 
 
 async def test_a_key_in_work_waits_until_it_is_done() -> None:
-    queue = WorkQueue()
+    queue = WorkQueue(8)
     queue.add(A)
     assert await take(queue) == A
     queue.add(A)
@@ -74,7 +74,7 @@ async def test_a_key_in_work_waits_until_it_is_done() -> None:
 
 
 async def test_done_alone_brings_nothing_back() -> None:
-    queue = WorkQueue()
+    queue = WorkQueue(8)
     queue.add(A)
     await take(queue)
     queue.done(A)
@@ -82,7 +82,7 @@ async def test_done_alone_brings_nothing_back() -> None:
 
 
 async def test_two_waiting_workers_never_get_the_same_key() -> None:
-    queue = WorkQueue()
+    queue = WorkQueue(8)
     workers = [asyncio.create_task(queue.get()) for _ in range(2)]
     await asyncio.sleep(0)
     queue.add(A)
@@ -94,7 +94,7 @@ async def test_two_waiting_workers_never_get_the_same_key() -> None:
 
 
 async def test_the_earlier_of_two_times_counts() -> None:
-    queue = WorkQueue()
+    queue = WorkQueue(8)
     queue.add_after(A, 30)
     queue.add_after(A, 0.02)
     queue.add_after(A, 60)
@@ -104,7 +104,7 @@ async def test_the_earlier_of_two_times_counts() -> None:
 
 
 async def test_a_worker_that_waits_for_a_far_time_wakes_for_a_near_one() -> None:
-    queue = WorkQueue()
+    queue = WorkQueue(8)
     queue.add_after(A, 30)
     worker = asyncio.create_task(queue.get())
     await asyncio.sleep(0.01)
@@ -113,14 +113,14 @@ async def test_a_worker_that_waits_for_a_far_time_wakes_for_a_near_one() -> None
 
 
 async def test_what_was_dropped_does_not_come() -> None:
-    queue = WorkQueue()
+    queue = WorkQueue(8)
     queue.add_after(A, 0.01)
     queue.drop(A)
     assert await nothing_comes(queue)
 
 
 async def test_retries_come_later_each_time_up_to_a_limit_and_are_forgiven() -> None:
-    queue = WorkQueue()
+    queue = WorkQueue(8)
     delays = [queue.retry(A) for _ in range(12)]
     assert delays[0] < 0.13
     assert delays[4] > 4 * delays[0]
@@ -130,4 +130,4 @@ async def test_retries_come_later_each_time_up_to_a_limit_and_are_forgiven() -> 
 
 
 async def test_a_retry_is_not_earlier_than_the_server_asks() -> None:
-    assert WorkQueue().retry(A, at_least_seconds=7.0) == pytest.approx(7.0)
+    assert WorkQueue(8).retry(A, at_least_seconds=7.0) == pytest.approx(7.0)

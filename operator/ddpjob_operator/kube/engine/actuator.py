@@ -2,7 +2,7 @@
 
 Names are deterministic and deletions carry a uid, so repeating an action is harmless. Neighbours of one kind run in
 parallel, kinds in the plan's order. A job has at most `MAX_PARALLEL` requests waiting for a turn, so that its thousands of
-creations do not hold up another job.
+creations do not hold up another job; and namespaces share the turns, so that one with slow webhooks holds up no other.
 """
 
 import asyncio
@@ -27,6 +27,7 @@ from ddpjob_operator.core.model import (
 from ddpjob_operator.kube.cache.store import Store
 from ddpjob_operator.kube.engine.expectations import Expectations
 from ddpjob_operator.kube.engine.rejections import Rejections
+from ddpjob_operator.kube.fair_share import FairSlots
 from ddpjob_operator.kube.keys import Key, key_of
 from ddpjob_operator.kube.metrics import PODS_CREATED
 from ddpjob_operator.transport.client import Client
@@ -40,7 +41,7 @@ from ddpjob_operator.transport.errors import (
 )
 from ddpjob_operator.transport.resources import DDPJOBS, PODS, SERVICES, Resource, of_job
 
-#: Requests in flight over all jobs; more than this only queues up in the API server.
+#: Requests in flight for the jobs of one namespace, while no other has any; more than this only queues up in the API server.
 MAX_PARALLEL = 32
 
 
@@ -84,7 +85,7 @@ class Actuator:
         self._store = store
         self._expectations = expectations
         self._rejections = rejections
-        self._slots = asyncio.Semaphore(MAX_PARALLEL)
+        self._slots = FairSlots(2 * MAX_PARALLEL)
 
     async def run(self, job: Job, actions: Sequence[Action]) -> None:
         """Run the actions in order.
@@ -124,7 +125,7 @@ class Actuator:
 
         async def work() -> None:
             for action in left:
-                async with self._slots:
+                async with self._slots.of(job.namespace):
                     if isinstance(action, CreatePod) and outcomes.forbid_more:
                         return
                     outcomes.add(action, await self._run_one(key, job, action))

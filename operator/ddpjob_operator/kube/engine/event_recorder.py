@@ -5,14 +5,14 @@ the API server does not accept at once is dropped. They are core/v1 Events: a se
 end, while `kubectl describe` shows the count and both times of core/v1 as "(x3 over 5m)".
 
 A repetition raises the count of its Event. Each job has a budget, so that one that fails again and again does not fill the
-cluster's store.
+cluster's store. Namespaces share the writers and the places to wait.
 """
 
 import asyncio
 import logging
 import time
 import uuid
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
 from ddpjob_operator.api import names
@@ -20,10 +20,18 @@ from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.events import Notice, events_between
 from ddpjob_operator.core.model import Body, Job
 from ddpjob_operator.core.times import rfc3339
+from ddpjob_operator.kube.engine.workqueue import WorkQueue
+from ddpjob_operator.kube.fair_share import Shares
 from ddpjob_operator.kube.keys import Key, key_of
 from ddpjob_operator.kube.metrics import EVENT_WRITES
 from ddpjob_operator.transport.client import Client
-from ddpjob_operator.transport.errors import ApiError, ConflictError, NotFoundError, ThrottledError
+from ddpjob_operator.transport.errors import (
+    ApiError,
+    ConflictError,
+    NotFoundError,
+    ThrottledError,
+    UnavailableError,
+)
 from ddpjob_operator.transport.resources import EVENTS
 
 logger = logging.getLogger(__name__)
@@ -34,9 +42,11 @@ BUDGET = 10
 SECONDS_FOR_ONE_MORE = 120.0
 #: Different Events of a job whose counts are remembered.
 MAX_SERIES = 20
-MAX_WAITING = 1000
+#: Events of all jobs that wait to be written; of one namespace a half at most.
+MAX_WAITING = 2000
+NUM_WRITERS = 4
 WRITE_SECONDS = 5.0
-#: Pause after a failed write: the API server may be overloaded.
+#: Pause of a writer after the API server has failed or not answered: it may be overloaded.
 PAUSE_SECONDS = 1.0
 #: The limit of Kubernetes' own recorder.
 MAX_MESSAGE_LENGTH = 1024
@@ -78,14 +88,16 @@ class _Account:
 
 
 class EventRecorder:
-    """Writes Events in the background, one after the other."""
+    """Writes Events in the background, those of one job one after the other."""
 
     def __init__(self, client: Client, identity: str) -> None:
         """`identity` is the operator's, shown as the reporting instance."""
         self._client = client
         self._identity = identity
         self._accounts: dict[Key, _Account] = {}
-        self._waiting = asyncio.Queue[_Series](MAX_WAITING)
+        self._waiting: dict[Key, deque[_Series]] = {}
+        self._places = Shares(MAX_WAITING)
+        self._queue = WorkQueue(NUM_WRITERS)
 
     def record(self, job: Job, before: DDPJobStatus, after: DDPJobStatus) -> None:
         """Record what happened between two statuses of a job. Never waits, never raises."""
@@ -108,19 +120,43 @@ class EventRecorder:
 
     async def run(self) -> None:
         """Write what is recorded, without end."""
+        async with asyncio.TaskGroup() as writers:
+            for number in range(NUM_WRITERS):
+                writers.create_task(self._work(), name=f"writer of Events {number}")
+
+    async def _work(self) -> None:
         while True:
-            series = await self._waiting.get()
-            if series.written_count == series.count:
-                continue  # An earlier write has covered this one, too.
+            key = await self._queue.get()
             try:
-                async with asyncio.timeout(WRITE_SECONDS):
-                    await self._write(series)
-            except (ApiError, TimeoutError) as error:
-                EVENT_WRITES.labels("failed").inc()
-                logger.info("dropped an Event: %s", error or "the API server did not answer in time")
-                await asyncio.sleep(error.retry_after_seconds if isinstance(error, ThrottledError) else PAUSE_SECONDS)
-            else:
-                EVENT_WRITES.labels("written").inc()
+                pause_seconds = await self._write_or_drop(self._next(key))
+                await asyncio.sleep(pause_seconds)
+            finally:
+                self._queue.done(key)
+
+    def _next(self, key: Key) -> _Series:
+        """The Event of the job that has waited longest; it gives up its place."""
+        waiting = self._waiting[key]
+        series = waiting.popleft()
+        self._places.give_back(key[0])
+        if waiting:
+            self._queue.add(key)
+        else:
+            del self._waiting[key]
+        return series
+
+    async def _write_or_drop(self, series: _Series) -> float:
+        """Write an Event, if the API server accepts it. Gives the seconds to wait before the next one."""
+        try:
+            async with asyncio.timeout(WRITE_SECONDS):
+                await self._write(series)
+        except (ApiError, TimeoutError) as error:
+            EVENT_WRITES.labels("failed").inc()
+            logger.info("dropped an Event: %s", error or "the API server did not answer in time")
+            if isinstance(error, ThrottledError):
+                return error.retry_after_seconds
+            return PAUSE_SECONDS if isinstance(error, UnavailableError | TimeoutError) else 0.0
+        EVENT_WRITES.labels("written").inc()
+        return 0.0
 
     def _record(self, job: Job, notice: Notice, *, free: bool) -> None:
         now = time.time()
@@ -136,10 +172,18 @@ class EventRecorder:
         account.series.move_to_end(notice)
         series.count += 1
         series.last_at = now
-        try:
-            self._waiting.put_nowait(series)
-        except asyncio.QueueFull:
+        self._enqueue(key_of(job), series)
+
+    def _enqueue(self, key: Key, series: _Series) -> None:
+        waiting = self._waiting.get(key, ())
+        if any(other is series for other in waiting):
+            return  # The write that it waits for covers this repetition, too.
+        if not self._places.may_take(key[0]):
             EVENT_WRITES.labels("dropped").inc()
+            return
+        self._places.take(key[0])
+        self._waiting.setdefault(key, deque()).append(series)
+        self._queue.add(key)
 
     def _account_of(self, job: Job) -> _Account:
         key = key_of(job)

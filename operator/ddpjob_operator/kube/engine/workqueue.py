@@ -4,13 +4,18 @@ Jobs that were created, edited or deleted and gangs that lost a rank come before
 pods before anything is written about the first, and a gang that has lost a rank waits behind neither. A key that is added
 while a worker has it waits until that worker is done; a key added for later comes at its earliest time. What fails
 is retried after a delay that doubles. The queue holds no reasons: a reconcile looks at everything again.
+
+Namespaces share the workers: a namespace whose webhooks hang keeps half of them busy at most.
 """
 
 import asyncio
+import heapq
 import itertools
 import random
+from collections import deque
 
 from ddpjob_operator.core.backoff import doubled
+from ddpjob_operator.kube.fair_share import Shares
 from ddpjob_operator.kube.keys import Key
 
 FIRST_RETRY_SECONDS = 0.1
@@ -22,8 +27,12 @@ FARTHEST_SECONDS = 3600.0
 class WorkQueue:
     """A keyed queue for one event loop."""
 
-    def __init__(self) -> None:
-        self._ready = asyncio.PriorityQueue[tuple[bool, int, Key]]()
+    def __init__(self, num_workers: int) -> None:
+        """`num_workers` is how many call `get`."""
+        self._shares = Shares(num_workers)
+        self._ready: dict[str, list[tuple[bool, int, Key]]] = {}
+        """By namespace, as heaps."""
+        self._idle = deque[asyncio.Future[None]]()
         self._numbers = itertools.count()
         self._dirty: set[Key] = set()
         self._first: set[Key] = set()
@@ -79,23 +88,61 @@ class WorkQueue:
 
     async def get(self) -> Key:
         """The next key, once there is one; `done` gives it back."""
-        while True:
-            _, _, key = await self._ready.get()
-            # Otherwise it was moved to the front and has been handled.
-            if key in self._dirty and key not in self._processing:
-                self._dirty.discard(key)
-                self._first.discard(key)
-                self._processing.add(key)
-                return key
+        while (key := self._next()) is None:
+            turn = asyncio.get_running_loop().create_future()
+            self._idle.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                self._wake()
+                raise
+        self._dirty.discard(key)
+        self._first.discard(key)
+        self._processing.add(key)
+        self._shares.take(key[0])
+        if self._ready:
+            self._wake()
+        return key
 
     def done(self, key: Key) -> None:
         """The worker has finished with the key."""
         self._processing.discard(key)
+        self._shares.give_back(key[0])
         if key in self._dirty:
             self._put(key)
+        elif self._ready:
+            self._wake()
+
+    def _next(self) -> Key | None:
+        """The most urgent key of a namespace that may have one more worker, of those that have the fewest."""
+        for namespace in list(self._ready):
+            heap = self._ready[namespace]
+            while heap and not self._is_waiting(heap[0][2]):
+                heapq.heappop(heap)  # it was moved to the front and has been handled
+            if not heap:
+                del self._ready[namespace]
+        candidates = filter(self._shares.may_take, self._ready)
+        best = min(candidates, key=self._precedence, default=None)
+        return None if best is None else heapq.heappop(self._ready[best])[2]
+
+    def _precedence(self, namespace: str) -> tuple[bool, int, int]:
+        is_later, number, _ = self._ready[namespace][0]
+        return (is_later, self._shares.held(namespace), number)
+
+    def _is_waiting(self, key: Key) -> bool:
+        return key in self._dirty and key not in self._processing
 
     def _put(self, key: Key) -> None:
-        self._ready.put_nowait((key not in self._first, next(self._numbers), key))
+        heapq.heappush(self._ready.setdefault(key[0], []), (key not in self._first, next(self._numbers), key))
+        self._wake()
+
+    def _wake(self) -> None:
+        """Let one worker look for a key."""
+        while self._idle:
+            turn = self._idle.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
 
     def _add_due(self, key: Key) -> None:
         del self._timers[key]

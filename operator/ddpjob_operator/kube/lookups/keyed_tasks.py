@@ -1,4 +1,4 @@
-"""Tasks in the background: at most one for each key, of which a bounded number make requests at the same time."""
+"""Tasks in the background: at most one for each key."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable
@@ -10,10 +10,8 @@ K = TypeVar("K", bound=Hashable)
 class KeyedTasks(Generic[K]):
     """Starts, finds and cancels tasks by key."""
 
-    def __init__(self, num_at_once: int) -> None:
-        """A task makes its requests while it holds one of `slots`."""
+    def __init__(self) -> None:
         self._tasks: dict[K, asyncio.Task[None]] = {}
-        self.slots = asyncio.Semaphore(num_at_once)
 
     def start(self, key: K, work: Callable[[], Coroutine[None, None, None]], name: str) -> None:
         """Start a task, unless the key has one that has not ended."""

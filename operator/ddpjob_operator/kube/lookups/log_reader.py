@@ -1,10 +1,12 @@
 """The ends of logs that explain a failure, each read once."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ddpjob_operator.api.names import MAIN_CONTAINER
 from ddpjob_operator.core.model import ReadLog
+from ddpjob_operator.kube.fair_share import FairSlots
 from ddpjob_operator.kube.keys import Key
 from ddpjob_operator.kube.lookups.keyed_tasks import KeyedTasks
 from ddpjob_operator.kube.metrics import LOG_READS
@@ -18,7 +20,10 @@ KEEP_BYTES = 64 * 1024
 LIMIT_BYTES = 1024 * 1024
 LINES = 1000
 READ_SECONDS = 5.0
-#: A broken image can fail hundreds of jobs at once; the connections are for the creation of pods first.
+#: A log that has not come by then, the wait for a turn included, counts as empty.
+DEADLINE_SECONDS = 10.0
+#: Reads at the same time for one namespace, while no other has any. A broken image can fail hundreds of jobs at once; the
+#: connections are for the creation of pods first.
 MAX_AT_ONCE = 8
 
 
@@ -30,7 +35,8 @@ class LogReader:
         self._client = client
         self._changed = changed
         self._logs: dict[Key, dict[str, str]] = {}
-        self._reads = KeyedTasks[tuple[Key, str]](MAX_AT_ONCE)
+        self._reads = KeyedTasks[tuple[Key, str]]()
+        self._slots = FairSlots(2 * MAX_AT_ONCE)
 
     def of(self, key: Key) -> Mapping[str, str]:
         """The logs of a job that were read."""
@@ -59,7 +65,7 @@ class LogReader:
     async def _read(self, key: Key, lookup: ReadLog) -> None:
         text = ""
         try:
-            async with self._reads.slots:
+            async with asyncio.timeout(DEADLINE_SECONDS), self._slots.of(key[0]):
                 text = await self._client.pod_log(
                     key[0],
                     lookup.pod,
@@ -71,6 +77,9 @@ class LogReader:
             LOG_READS.labels("cause", "ok").inc()
         except ApiError as error:
             logger.info("the log of pod %s/%s cannot be read: %s", key[0], lookup.pod, error)
+            LOG_READS.labels("cause", "failed").inc()
+        except TimeoutError:
+            logger.info("the log of pod %s/%s has not come within %.0f s", key[0], lookup.pod, DEADLINE_SECONDS)
             LOG_READS.labels("cause", "failed").inc()
         except Exception:  # whatever it is: without an answer the job would never end
             logger.exception("the log of pod %s/%s cannot be read", key[0], lookup.pod)

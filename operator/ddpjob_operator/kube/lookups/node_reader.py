@@ -37,7 +37,8 @@ class NodeReader:
         self._wanted_by: dict[str, set[Key]] = {}
         self._wanted: dict[Key, frozenset[str]] = {}
         self._states: dict[str, NodeState] = {}
-        self._polls = KeyedTasks[str](MAX_AT_ONCE)
+        self._polls = KeyedTasks[str]()
+        self._slots = asyncio.Semaphore(MAX_AT_ONCE)
 
     def in_state(self, key: Key, state: NodeState) -> frozenset[str]:
         """Those of the nodes that the job needs which are known to be in this state."""
@@ -78,7 +79,7 @@ class NodeReader:
     async def _read(self, node: str) -> NodeState | None:
         """The state of a node; None if it cannot be read, which leaves the known state as it is."""
         try:
-            async with self._polls.slots:
+            async with self._slots:
                 return node_state(await self._client.get(NODES, None, node))
         except NotFoundError:
             return NodeState.GONE

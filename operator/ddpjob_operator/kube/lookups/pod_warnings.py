@@ -36,7 +36,8 @@ class PodWarnings:
         self._changed = changed
         self._wanted: dict[Key, str] = {}
         self._found: dict[Key, str] = {}
-        self._readers = KeyedTasks[str](MAX_AT_ONCE)
+        self._readers = KeyedTasks[str]()
+        self._slots = asyncio.Semaphore(MAX_AT_ONCE)
 
     def of(self, key: Key) -> Mapping[str, str]:
         """The warning, by uid of the pod."""
@@ -74,7 +75,7 @@ class PodWarnings:
     async def _read(self, namespace: str, pods: Mapping[str, Key]) -> bool:
         """Take in the latest warning of each pod. Gives whether any of them is news."""
         try:
-            async with self._readers.slots:
+            async with self._slots:
                 latest = await self._latest(namespace, pods)
         except ApiError as error:
             logger.info("the Events of pods in %s cannot be read: %s", namespace, error)

@@ -17,6 +17,7 @@ from ddpjob_operator.api.names import MAIN_CONTAINER
 from ddpjob_operator.api.status import Progress
 from ddpjob_operator.core.model import Observed
 from ddpjob_operator.core.progress import latest_progress
+from ddpjob_operator.kube.fair_share import FairSlots
 from ddpjob_operator.kube.keys import Key, key_of
 from ddpjob_operator.kube.metrics import LOG_READS
 from ddpjob_operator.transport.client import Client
@@ -37,6 +38,7 @@ LONG_READ_PAUSE_SECONDS = 0.5
 #: The body of a log request can be an error of the node although it succeeded.
 _NODE_ERRORS = ("failed to try resolving symlinks", "unable to retrieve container logs", "failed to open log file")
 READ_SECONDS = 5.0
+#: Reads at the same time for one namespace, while no other has any.
 MAX_PARALLEL = 8
 MAX_READS_PER_SECOND = 20.0
 #: The first read of a program comes earlier.
@@ -69,7 +71,7 @@ class ProgressReader:
         self._timetable: list[tuple[float, int, Key, _Target]] = []
         self._numbers = itertools.count()
         self._wake = asyncio.Event()
-        self._slots = asyncio.Semaphore(MAX_PARALLEL)
+        self._slots = FairSlots(2 * MAX_PARALLEL)
         self._reads: set[asyncio.Task[None]] = set()
         self._next_long_read_at = 0.0
 
@@ -110,7 +112,6 @@ class ProgressReader:
             if self._timetable and self._timetable[0][0] <= now:
                 _, _, key, target = heapq.heappop(self._timetable)
                 if self._targets.get(key) is target:
-                    await self._slots.acquire()
                     task = asyncio.create_task(self._read(key, target), name=f"progress of {key[0]}/{key[1]}")
                     self._reads.add(task)
                     task.add_done_callback(self._reads.discard)
@@ -138,17 +139,9 @@ class ProgressReader:
 
     async def _read(self, key: Key, target: _Target) -> None:
         try:
-            text, is_cut = await self._tail(key, target, TAIL_LINES, LIMIT_BYTES)
-            progress = latest_progress(text)
-            is_enough = progress is not None or not is_cut
-            if not is_enough and (is_enough := self._may_read_long(target)):
-                text, is_cut = await self._tail(key, target, LONG_TAIL_LINES, LONG_LIMIT_BYTES)
-                progress = latest_progress(text)
-                target.num_reads_to_long = 0 if progress is not None else READS_BETWEEN_FRUITLESS_LONG_ONES
-            if progress is None and is_enough and (is_cut or text.startswith(_NODE_ERRORS)):
-                target.read_at = None  # This piece of log shows nothing of the program's progress.
-            elif is_enough:
-                self._take(key, target, progress)
+            async with self._slots.of(key[0]):
+                if self._targets.get(key) is target:
+                    await self._look(key, target)
         except ApiError as error:
             LOG_READS.labels("progress", "failed").inc()
             logger.debug("no progress of %s/%s: %s", *key, error)
@@ -156,10 +149,22 @@ class ProgressReader:
         except Exception:  # one unreadable line must not end the reading of this job
             logger.exception("no progress of %s/%s", *key)
             target.read_at = None
-        finally:
-            self._slots.release()
         if self._targets.get(key) is target:
             self._plan_read(key, target, self._interval_seconds)
+
+    async def _look(self, key: Key, target: _Target) -> None:
+        """Take in what the end of the log shows."""
+        text, is_cut = await self._tail(key, target, TAIL_LINES, LIMIT_BYTES)
+        progress = latest_progress(text)
+        is_enough = progress is not None or not is_cut
+        if not is_enough and (is_enough := self._may_read_long(target)):
+            text, is_cut = await self._tail(key, target, LONG_TAIL_LINES, LONG_LIMIT_BYTES)
+            progress = latest_progress(text)
+            target.num_reads_to_long = 0 if progress is not None else READS_BETWEEN_FRUITLESS_LONG_ONES
+        if progress is None and is_enough and (is_cut or text.startswith(_NODE_ERRORS)):
+            target.read_at = None  # This piece of log shows nothing of the program's progress.
+        elif is_enough:
+            self._take(key, target, progress)
 
     def _may_read_long(self, target: _Target) -> bool:
         """Whether to look further back for a progress line. Without it this read shows nothing, not even silence."""

@@ -73,6 +73,16 @@ def ended(of: Job, rank: int = 0, attempt: int = 1, code: int = 0, message: str 
     return pod(of, rank, attempt, **{**seen, **changes})
 
 
+def crashed(of: Job, rank: int = 0, attempt: int = 1, **changes: Any) -> Pod:
+    """A pod whose program raised a ValueError."""
+    return ended(of, rank, attempt, **{"code": 1, "message": TRACEBACK, **changes})
+
+
+def pending(of: Job, rank: int = 0, **changes: Any) -> Pod:
+    """A pod that has not started; it has no node unless `changes` name one."""
+    return pod(of, rank, **{"node": None, "running": False, "phase": "Pending", **changes})
+
+
 def service(of: Job, attempt: int = 1) -> Service:
     """The job's master Service, pointing at this attempt."""
     return Service(
@@ -96,11 +106,31 @@ def with_status(seen: Observed, status: DDPJobStatus) -> Observed:
     return replace(seen, job=replace(seen.job, status=status))
 
 
+def reconciled(seen: Observed, now: float = NOW) -> Observed:
+    """The same after the status of its plan was written."""
+    return with_status(seen, plan(seen, now).status)
+
+
+def updated(seen: Observed, **fields: Any) -> Observed:
+    """The same with other values of these fields of the status."""
+    return with_status(seen, seen.job.status.model_copy(update=fields))
+
+
+def edited(seen: Observed, **spec: Any) -> Observed:
+    """The same after a user changed these fields of the spec, which are in snake_case."""
+    assert seen.job.spec is not None, "builders make valid jobs"
+    return replace(seen, job=replace(seen.job, spec=seen.job.spec.model_copy(update=spec)))
+
+
+def in_attempt(of: Job, attempt: int) -> Job:
+    """The job in a later attempt."""
+    return replace(of, status=of.status.model_copy(update={"attempt": attempt}))
+
+
 def running(of: Job, now: float = NOW) -> Observed:
     """The job with all its pods running and its status written."""
     assert of.spec is not None, "builders make valid jobs"
-    seen = observed(of, *(pod(of, rank, of.status.attempt) for rank in range(of.spec.nodes)))
-    return with_status(seen, plan(seen, now).status)
+    return reconciled(observed(of, *(pod(of, rank, of.status.attempt) for rank in range(of.spec.nodes))), now)
 
 
 def created(made: Plan) -> list[str]:

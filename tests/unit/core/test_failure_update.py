@@ -1,154 +1,153 @@
-"""The first record of a failure is made in a hurry; what comes to light later may only make it better."""
+"""A failure is recorded at once; evidence that arrives later may only improve the record."""
 
 from dataclasses import replace
 
-from builders import ECHO, NOW, TRACEBACK, broken, changed, ended, job, observed, pod, program, running, with_status
+from builders import (
+    ECHO,
+    NOW,
+    TRACEBACK,
+    broken,
+    changed,
+    crashed,
+    ended,
+    job,
+    observed,
+    pod,
+    program,
+    reconciled,
+    running,
+)
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.plan import plan
 
-SIGTERM_WORDS = 'Traceback (most recent call last):\n  File "t.py", line 1\nSignalException: got signal: 15\n'
-
-
-def after(seen, now=NOW):
-    """The next attempt's status written."""
-    return with_status(seen, plan(seen, now).status)
+STOPPED_BY_SIGTERM = 'Traceback (most recent call last):\n  File "t.py", line 1\nSignalException: got signal: 15\n'
+PAIR = program(nodes=2)
+SINGLE = program(nodes=1)
+TRAINER = job(nodes=2)
 
 
 def finished_at(of_pod, at, requested=None):
     return changed(of_pod, exit=replace(of_pod.exit, finished=at), deletion_requested=requested)
 
 
-def test_an_echo_of_a_dying_node_becomes_its_loss_and_does_not_count() -> None:
-    of = program(nodes=2)
-    seen = after(broken(of, ended(of, 0, code=1, message=ECHO)))
+def after_an_echo():
+    """Rank 0 has lost its peer; the next attempt's status is written."""
+    seen = reconciled(broken(PAIR, crashed(PAIR, message=ECHO)))
     assert seen.job.status.restarts.counted == 1
+    return seen
 
-    lost = pod(of, 1, deletion_deadline=NOW - 5, deletion_requested=NOW - 6)
+
+def test_an_echo_of_a_dying_node_becomes_its_loss_and_is_not_counted() -> None:
+    seen = after_an_echo()
+    lost = pod(PAIR, 1, deletion_deadline=NOW - 5, deletion_requested=NOW - 6)
     status = plan(replace(seen, pods=(seen.pods[0], lost), nodes_gone=frozenset({"node-1"})), NOW).status
+
     assert (status.failure.reason, status.failure.rank) == (Reason.NODE_LOST, 1)
     assert (status.restarts.counted, status.restarts.infrastructure) == (0, 1)
 
 
-def test_how_a_program_answers_a_deletion_does_not_turn_it_into_its_own_error() -> None:
-    of = program(nodes=2)
-    seen = after(replace(running(of), pods=running(of).pods[:1]))
-    assert seen.job.status.failure.reason == Reason.POD_DELETED
-
-    deleted = ended(of, 1, code=1, message=SIGTERM_WORDS, deletion_deadline=NOW + 9)
+def test_how_a_program_answers_a_deletion_does_not_become_its_own_error() -> None:
+    seen = reconciled(replace(running(PAIR), pods=running(PAIR).pods[:1]))
+    deleted = crashed(PAIR, 1, message=STOPPED_BY_SIGTERM, deletion_deadline=NOW + 9)
     status = plan(replace(seen, pods=(seen.pods[0], finished_at(deleted, NOW, NOW - 1))), NOW).status
+
     assert (status.failure.reason, status.restarts.counted) == (Reason.POD_DELETED, 0)
 
 
-def test_a_stop_that_the_trainer_explains_by_its_stacks_stays_what_the_cluster_said() -> None:
-    """Found on real nodes: the log of stacks, taken for the last words, made a deleted pod a program error."""
-    of = job(nodes=2)
+def test_stacks_in_the_termination_message_do_not_make_a_deleted_pod_a_program_error() -> None:
+    """Found on real nodes: the stacks in the log were taken for an exception."""
     stacks = 'Current thread (most recent call first):\n  File "<frozen runpy>", line 198 in _run_module_as_main'
-    gone = ended(of, 1, code=75, message=stacks, deletion_deadline=NOW + 9)
-    seen = after(broken(of, finished_at(gone, NOW, NOW - 1)))
+    gone = ended(TRAINER, 1, code=75, message=stacks, deletion_deadline=NOW + 9)
+    seen = reconciled(broken(TRAINER, finished_at(gone, NOW, NOW - 1)))
     assert seen.job.status.failure.reason == Reason.POD_DELETED
 
-    saved = replace(seen, pods=(ended(of, 0, code=75, message="checkpointStep=40"), seen.pods[1]))
+    saved = replace(seen, pods=(ended(TRAINER, 0, code=75, message="checkpointStep=40"), seen.pods[1]))
     failure = plan(saved, NOW + 1).status.failure
     assert (failure.reason, failure.checkpoint_step) == (Reason.POD_DELETED, 40)
 
 
-def test_a_survivor_that_answers_our_deletion_is_no_cause() -> None:
-    of = program(nodes=2)
-    seen = after(broken(of, ended(of, 0, code=1, message=ECHO)))
-    for code, message in ((0, ""), (1, SIGTERM_WORDS), (75, "checkpointStep=9")):
-        ours = ended(of, 1, code=code, message=message, deletion_deadline=NOW + 1)
-        status = plan(replace(seen, pods=(seen.pods[0], finished_at(ours, NOW, NOW))), NOW + 1).status
+def test_a_survivor_that_the_operator_deletes_is_no_cause_however_it_ends() -> None:
+    seen = after_an_echo()
+    for code, message in ((0, ""), (1, STOPPED_BY_SIGTERM), (75, "checkpointStep=9")):
+        survivor = ended(PAIR, 1, code=code, message=message, deletion_deadline=NOW + 1)
+        status = plan(replace(seen, pods=(seen.pods[0], finished_at(survivor, NOW, NOW))), NOW + 1).status
         assert (status.failure, status.restarts) == (seen.job.status.failure, seen.job.status.restarts)
 
 
-def test_a_survivor_that_had_ended_before_is() -> None:
-    of = program(nodes=2)
-    seen = after(broken(of, ended(of, 0, code=1, message=ECHO)))
-    cause = finished_at(ended(of, 1, code=1, message=TRACEBACK, deletion_deadline=NOW + 1), NOW - 2, NOW)
+def test_a_survivor_that_had_ended_before_its_deletion_is_the_cause() -> None:
+    seen = after_an_echo()
+    cause = finished_at(crashed(PAIR, 1, deletion_deadline=NOW + 1), NOW - 2, NOW)
 
     assert plan(replace(seen, pods=(seen.pods[0], cause)), NOW + 1).status.failure.message == "ValueError: boom"
 
 
-def test_a_rank_0_that_saves_for_long_turns_an_error_into_a_stop() -> None:
-    of = job(nodes=2)
-    seen = after(broken(of, ended(of, 1, code=75, ended_seen=NOW - 9)))
+def test_a_deletion_by_the_operator_is_known_as_such_although_the_api_servers_clock_is_behind() -> None:
+    """Found by simulation: a clock two seconds off made survivors that the operator had deleted the cause."""
+    seen = after_an_echo()
+    survivor = crashed(PAIR, 1, message=STOPPED_BY_SIGTERM, deletion_deadline=NOW - 1, deletion_seen=NOW)
+
+    status = plan(replace(seen, pods=(seen.pods[0], finished_at(survivor, NOW - 2, NOW - 2))), NOW + 1).status
+    assert (status.failure.rank, status.restarts.counted) == (0, 1)
+
+
+def test_an_error_becomes_a_stop_with_a_checkpoint_once_rank_0_has_saved() -> None:
+    seen = reconciled(broken(TRAINER, ended(TRAINER, 1, code=75, ended_seen=NOW - 9)))
     assert seen.job.status.restarts.counted == 1
 
-    saved = replace(seen, pods=(ended(of, 0, code=75, message="checkpointStep=40"), seen.pods[1]))
+    saved = replace(seen, pods=(ended(TRAINER, 0, code=75, message="checkpointStep=40"), seen.pods[1]))
     status = plan(saved, NOW + 1).status
     assert (status.failure.reason, status.failure.checkpoint_step) == (Reason.STOPPED_WITH_CHECKPOINT, 40)
     assert (status.restarts.counted, status.restarts.infrastructure, status.restarts.in_a_row) == (0, 1, 0)
 
 
-def test_a_rank_that_ended_by_itself_on_a_node_that_then_goes_away_keeps_its_cause() -> None:
-    of = program(nodes=1)
-    seen = replace(broken(of, ended(of, 0, code=1, message=TRACEBACK)), nodes_gone=frozenset({"node-0"}))
-    first = after(seen)
-    assert first.job.status.failure.reason == Reason.PROGRAM_ERROR
+def test_a_rank_that_failed_by_itself_keeps_its_cause_although_its_node_is_lost_later() -> None:
+    seen = reconciled(replace(broken(SINGLE, crashed(SINGLE)), nodes_gone=frozenset({"node-0"})))
+    assert seen.job.status.failure.reason == Reason.PROGRAM_ERROR
 
-    assert plan(replace(first, nodes_gone=frozenset()), NOW + 1).status.restarts == first.job.status.restarts
+    assert plan(replace(seen, nodes_gone=frozenset()), NOW + 1).status.restarts == seen.job.status.restarts
 
 
-def test_a_restarted_operator_does_not_forget_what_a_log_said() -> None:
-    of = program(nodes=2)
-    seen = after(replace(broken(of, ended(of, 1, code=1, message="=====")), logs={"pod-uid-1-1": TRACEBACK}))
-    known = seen.job.status.failure
-    assert known.message == "ValueError: boom"
+def test_a_log_that_cannot_be_read_again_does_not_remove_what_it_said() -> None:
+    failed = crashed(PAIR, 1, message="=====")
+    seen = reconciled(replace(broken(PAIR, failed), logs={"pod-uid-1-1": TRACEBACK}))
+    assert seen.job.status.failure.message == "ValueError: boom"
 
     for logs in ({}, {"pod-uid-1-1": ""}):
-        assert plan(replace(seen, logs=logs), NOW + 1).status.failure == known
+        assert plan(replace(seen, logs=logs), NOW + 1).status.failure == seen.job.status.failure
 
 
-def test_a_log_may_come_until_the_new_gang_runs() -> None:
-    of = program(nodes=1)
-    seen = after(broken(of, ended(of, 0, code=1, message="=====")))
-    starting = pod(of, 0, 2, running=False)
-    whole = after(replace(seen, pods=(*seen.pods, starting)))
+def test_a_log_may_arrive_until_the_next_gang_runs_and_the_failure_is_kept_afterwards() -> None:
+    seen = reconciled(broken(SINGLE, crashed(SINGLE, message="=====")))
+    whole = reconciled(replace(seen, pods=(*seen.pods, pod(SINGLE, 0, 2, running=False))))
+    informed = reconciled(replace(whole, logs={"pod-uid-1-0": TRACEBACK}), NOW + 1)
+    runs = reconciled(observed(informed.job, pod(SINGLE, 0, 2)))
 
-    late = replace(whole, logs={"pod-uid-1-0": TRACEBACK})
-    assert plan(late, NOW + 1).status.failure.message == "ValueError: boom"
-
-
-def test_a_job_with_an_old_failure_forgets_nothing_once_it_runs() -> None:
-    of = program(nodes=1)
-    seen = after(broken(of, ended(of, 0, code=1, message=TRACEBACK)))
-    runs = after(observed(seen.job, pod(of, 0, 2)))
-
-    assert plan(runs, NOW + 1).status.failure.message == "ValueError: boom"
+    for job_at in (informed, runs):
+        assert plan(job_at, NOW + 1).status.failure.message == "ValueError: boom"
 
 
-def test_the_deletion_of_evidence_that_is_not_kept_is_not_somebody_else_s() -> None:
-    """Found by simulation: it evaded maxRestarts, since the record turned into one that does not count."""
+def test_the_deletion_of_outdated_evidence_does_not_change_its_cause() -> None:
+    """Found by simulation: it evaded maxRestarts, since the record turned into one that is not counted."""
     of = program(nodes=1, restart={"keepAttempts": 0})
-    seen = after(broken(of, ended(of, 0, code=1, message=TRACEBACK)))
-    ours = ended(of, 0, code=1, message=TRACEBACK, deletion_deadline=NOW + 1)
+    seen = reconciled(broken(of, crashed(of)))
+    outdated = finished_at(crashed(of, deletion_deadline=NOW + 1), NOW, NOW)
 
-    status = plan(replace(seen, pods=(finished_at(ours, NOW, NOW),)), NOW + 1).status
+    status = plan(replace(seen, pods=(outdated,)), NOW + 1).status
     assert (status.failure.reason, status.restarts.counted) == (Reason.PROGRAM_ERROR, 1)
 
 
-def test_a_rank_that_was_taken_away_is_the_cause_of_those_that_stopped_with_it() -> None:
-    """All ranks agree to stop when one is told to, and any of them may be seen to end first."""
-    of = job(nodes=2)
-    leaving = pod(of, 1, deletion_deadline=NOW + 8, deletion_requested=NOW - 2)
-    saved = ended(of, 0, code=75, message="checkpointStep=33", ended_seen=NOW)
-    gone = finished_at(ended(of, 1, code=75, deletion_deadline=NOW + 8, ended_seen=NOW), NOW, NOW - 2)
+def test_a_deleted_rank_is_the_cause_of_the_others_that_stopped_with_it() -> None:
+    """All ranks stop when one gets SIGTERM, and any of them may be seen to end first."""
+    leaving = pod(TRAINER, 1, deletion_deadline=NOW + 8, deletion_requested=NOW - 2)
+    saved = ended(TRAINER, 0, code=75, message="checkpointStep=33", ended_seen=NOW)
+    gone = finished_at(ended(TRAINER, 1, code=75, deletion_deadline=NOW + 8, ended_seen=NOW), NOW, NOW - 2)
     gone = changed(gone, deletion_seen=NOW - 2)
-    both = plan(broken(of, saved, gone), NOW).status
-    assert (both.failure.reason, both.failure.rank, both.failure.checkpoint_step) == (Reason.POD_DELETED, 1, 33)
-
-    first = after(broken(of, saved, leaving))
+    first = reconciled(broken(TRAINER, saved, leaving))
     assert first.job.status.failure.reason == Reason.STOPPED_WITH_CHECKPOINT
-    then = plan(replace(first, pods=(saved, gone)), NOW + 1).status
-    assert (then.failure.reason, then.failure.rank, then.failure.checkpoint_step) == (Reason.POD_DELETED, 1, 33)
-    assert then.restarts == first.job.status.restarts
 
-
-def test_our_deletion_is_ours_although_the_api_servers_clock_is_behind() -> None:
-    """Found by simulation: a clock two seconds off made survivors that we deleted the cause."""
-    of = program(nodes=2)
-    seen = after(broken(of, ended(of, 0, code=1, message=ECHO)))
-    ours = ended(of, 1, code=1, message=SIGTERM_WORDS, deletion_deadline=NOW - 1, deletion_seen=NOW)
-
-    status = plan(replace(seen, pods=(seen.pods[0], finished_at(ours, NOW - 2, NOW - 2))), NOW + 1).status
-    assert (status.failure.rank, status.restarts.counted) == (0, 1)
+    at_once = plan(broken(TRAINER, saved, gone), NOW).status
+    later = plan(replace(first, pods=(saved, gone)), NOW + 1).status
+    for status in (at_once, later):
+        assert (status.failure.reason, status.failure.rank) == (Reason.POD_DELETED, 1)
+        assert status.failure.checkpoint_step == 33
+    assert later.restarts == first.job.status.restarts

@@ -1,63 +1,129 @@
 from dataclasses import replace
 
-from builders import NOW, job, observed, pod, with_status
+import pytest
+
+from builders import NOW, job, observed, pending, pod, reconciled, running
 from ddpjob_operator.api.names import Phase, Reason
 from ddpjob_operator.core.failure.messages import sentence
-from ddpjob_operator.core.model import ReadWarning, Waiting
+from ddpjob_operator.core.model import ReadWarning, Rejection, Waiting
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.policies.obstacles import QUIET_START_SECONDS
 
 MOUNT = 'MountVolume.SetUp failed for volume "script": configmap "forgotten" not found'
+NO_IMAGE = Waiting(reason="ErrImagePull", message='image "a/b:1": not found')
 
 
 def starting(waiting=None, **spec):
+    """Rank 0 runs, and the containers of rank 1 have not started."""
     of = job(nodes=2, **spec)
-    held = {"running": False, "phase": "Pending", "waiting": waiting}
-    seen = observed(of, pod(of, 0), pod(of, 1, **held))
-    return with_status(seen, plan(seen, NOW).status)
+    return reconciled(observed(of, pod(of, 0), pending(of, 1, node="node-1", waiting=waiting)))
 
 
-def test_a_pod_whose_status_says_nothing_has_its_warnings_read() -> None:
+@pytest.mark.parametrize(
+    ("waiting", "node", "reason", "text"),
+    [
+        (("Unschedulable", "0/4 nodes have it"), None, Reason.UNSCHEDULABLE, "0/4 nodes have it"),
+        (
+            (
+                "Unschedulable",
+                "0/4 nodes are available: 4 Insufficient nvidia.com/gpu. preemption: 0/4 nodes are available.",
+            ),
+            None,
+            Reason.UNSCHEDULABLE,
+            "1 of 2 pods have no node: 0/4 nodes have nvidia.com/gpu: 8 free; pods with a node: 1",
+        ),
+        (("ErrImagePull", "not found"), "n", Reason.IMAGE_PULL, "not found"),
+        (
+            (
+                "ErrImagePull",
+                'failed to pull and unpack image "a.b/c:1": failed to resolve image: dial tcp: lookup a.b: no such host',
+            ),
+            "n",
+            Reason.IMAGE_PULL,
+            "1 of 2 pods wait: image a.b/c:1 cannot be pulled: lookup a.b: no such host",
+        ),
+        (("CreateContainerConfigError", "no Secret"), "n", Reason.CONTAINER_CONFIG, "no Secret"),
+    ],
+)
+def test_the_status_of_a_waiting_gang_says_what_it_waits_for(waiting, node, reason, text) -> None:
+    of = job(nodes=2, gpusPerNode=8)
+    held = pending(of, 1, waiting=Waiting(reason=waiting[0], message=waiting[1]), node=node)
+    status = plan(observed(of, pod(of, 0), held), NOW).status
+
+    assert (status.phase, status.reason) == (Phase.PENDING, reason)
+    assert text in status.message
+
+
+QUOTA = (
+    'pods "job-1-1" is forbidden: exceeded quota: team, requested: pods=1,requests.nvidia.com/gpu=8,'
+    " used: pods=1,requests.nvidia.com/gpu=8, limited: pods=1,requests.nvidia.com/gpu=8"
+)
+QUOTA_IN_NUMBERS = (
+    "1 of 2 pods exceed quota team: 1 of 1 pods used, 1 more wanted by each pod;"
+    " 8 of 8 requests.nvidia.com/gpu used, 8 more wanted by each pod"
+)
+
+
+@pytest.mark.parametrize(
+    ("refused", "reason", "message"),
+    [
+        ("denied by policy", Reason.POD_REJECTED, "the API server refuses job-1-1: denied by policy"),
+        (
+            QUOTA,
+            Reason.QUOTA_EXCEEDED,
+            QUOTA_IN_NUMBERS,
+        ),
+    ],
+)
+def test_a_refused_pod_is_reported_with_the_api_servers_message_and_a_quota_in_numbers(
+    refused, reason, message
+) -> None:
+    of = job(nodes=2)
+    status = plan(observed(of, pod(of, 0), rejections={"job-1-1": Rejection(refused)}), NOW).status
+
+    assert status.reason == reason
+    assert status.message.startswith(message)
+
+
+@pytest.mark.parametrize(("runs", "phase"), [(False, Phase.PENDING), (True, Phase.RUNNING)])
+def test_a_pod_that_is_being_deleted_is_reported(runs, phase) -> None:
+    of = job(nodes=2)
+    going = pod(of, 1, running=runs, deletion_deadline=NOW + 30, disruption="DeletionByTaintManager: node n is gone")
+    status = plan(observed(of, pod(of, 0), going), NOW).status
+
+    assert (status.phase, status.reason) == (phase, Reason.RUNNING if runs else Reason.STARTING)
+    assert status.message == (
+        "waiting for pod job-1-1, which is being deleted, to stop: DeletionByTaintManager: node n is gone"
+    )
+
+
+def test_the_warnings_of_a_pod_are_read_if_its_status_has_no_reason() -> None:
     seen = starting()
     assert (plan(seen, NOW + 1).lookups, plan(seen, NOW + 1).wake_at) == ((), NOW + QUIET_START_SECONDS)
     assert plan(seen, NOW + 10).lookups == (ReadWarning(pod="job-1-1", uid="pod-uid-1-1"),)
+    assert plan(starting(Waiting(reason="CreateContainerConfigError", message="")), NOW + 60).lookups == ()
 
-    status = plan(replace(seen, warnings={"pod-uid-1-1": MOUNT}), NOW + 11).status
+    warned = replace(seen, warnings={"pod-uid-1-1": MOUNT})
+    status = plan(warned, NOW + 11).status
     assert (status.phase, status.reason) == (Phase.PENDING, Reason.CONTAINER_CONFIG)
-    assert 'configmap "forgotten" not found' in (status.message or "")
+    assert 'configmap "forgotten" not found' in status.message
 
-
-def test_a_pod_whose_status_says_it_is_not_asked_about() -> None:
-    seen = starting(Waiting(reason="CreateContainerConfigError", message='secret "wandb" not found'))
-
-    assert plan(seen, NOW + 60).lookups == ()
-
-
-def test_nothing_is_asked_once_the_gang_runs() -> None:
-    seen = starting()
-    runs = replace(seen, pods=(seen.pods[0], pod(seen.job, 1)), warnings={"pod-uid-1-1": MOUNT})
-    made = plan(runs, NOW + 60)
-
+    made = plan(replace(warned, pods=running(seen.job).pods), NOW + 60)
     assert (made.lookups, made.status.phase) == ((), Phase.RUNNING)
 
 
-def test_the_deadline_names_the_obstacle_and_the_first_pod_that_met_it() -> None:
-    seen = starting(Waiting(reason="ErrImagePull", message='image "a/b:1": not found'), deadlines={"startSeconds": 30})
-    failure = plan(seen, NOW + 30).status.failure
-
-    assert (failure.reason, failure.rank, failure.pod, failure.node) == (Reason.IMAGE_PULL, 1, "job-1-1", "node-1")
-    assert sentence(failure) == (
+def test_the_start_deadline_names_the_obstacle_and_the_first_pod_that_met_it() -> None:
+    seen = starting(NO_IMAGE, deadlines={"startSeconds": 30})
+    first = plan(seen, NOW + 30).status
+    assert (first.failure.reason, first.failure.rank) == (Reason.IMAGE_PULL, 1)
+    assert (first.failure.pod, first.failure.node) == ("job-1-1", "node-1")
+    assert sentence(first.failure) == (
         "Rank 1 (pod job-1-1, node node-1) did not start in attempt 1: 1 of 2 pods wait: image a/b:1 cannot be pulled:"
         " not found; deadlines.startSeconds is 30s"
     )
 
-
-def test_a_deadline_met_twice_does_not_quote_the_first_time() -> None:
-    seen = starting(Waiting(reason="ErrImagePull", message='image "a/b:1": not found'), deadlines={"startSeconds": 30})
-    first = plan(seen, NOW + 30).status
-    again = observed(replace(seen.job, status=first), *(replace(p, attempt=2, name=p.name) for p in seen.pods))
-    again = with_status(again, plan(again, NOW + 31).status)
+    pods = (replace(p, attempt=2) for p in seen.pods)
+    again = reconciled(observed(replace(seen.job, status=first), *pods), NOW + 31)
     failure = plan(again, NOW + 61).status.failure
-
     assert failure.attempt == 2
-    assert "attempt 1" not in failure.message
+    assert "attempt 1" not in failure.message, "the message is not repeated within itself"

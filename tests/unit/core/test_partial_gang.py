@@ -1,110 +1,120 @@
 from dataclasses import replace
 
-from builders import ECHO, NOW, created, deleted, ended, job, observed, pod, program, with_status
+from builders import (
+    ECHO,
+    NOW,
+    crashed,
+    created,
+    deleted,
+    edited,
+    job,
+    observed,
+    pending,
+    pod,
+    program,
+    reconciled,
+    updated,
+)
 from ddpjob_operator.api.names import Phase, Reason
 from ddpjob_operator.core.model import Rejection, Waiting
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.policies.partial_gang import HOLD_SECONDS, MAX_HOLD_SECONDS, PAUSE_SECONDS
 from ddpjob_operator.core.times import epoch_seconds
 
-NO_PLACE = Waiting(reason="Unschedulable", message="0/2 nodes are available: 2 Insufficient nvidia.com/gpu.")
+NO_NODE = Waiting(reason="Unschedulable", message="0/2 nodes are available: 2 Insufficient nvidia.com/gpu.")
+QUEUED = job(nodes=2, deadlines={"queueSeconds": 100})
+#: The latest moment at which the nodes are released.
+RELEASED = NOW + 1.5 * HOLD_SECONDS
 
 
 def partly_placed(of=None):
+    """Rank 0 runs, and no node has room for rank 1."""
     of = of or job(nodes=2)
-    held = pod(of, 1, node=None, running=False, phase="Pending", waiting=NO_PLACE)
-    seen = observed(of, pod(of, 0), held)
-    return with_status(seen, plan(seen, NOW).status)
+    return reconciled(observed(of, pod(of, 0), pending(of, 1, waiting=NO_NODE)))
 
 
-def test_it_holds_them_for_a_while_and_says_so() -> None:
+def released(seen, at):
+    """The same after its nodes were released and its pods are gone."""
+    return replace(reconciled(seen, at), pods=())
+
+
+def test_the_gang_holds_its_nodes_for_a_while_and_reports_when_they_will_be_released() -> None:
     made = plan(partly_placed(), NOW + 1)
 
     assert made.status.attempt == 1
-    assert NOW + 0.5 * HOLD_SECONDS <= made.wake_at <= NOW + 1.5 * HOLD_SECONDS
-    assert "to be released" in (made.status.message or "")
+    assert NOW + 0.5 * HOLD_SECONDS <= made.wake_at <= RELEASED
+    assert "to be released" in made.status.message
 
 
-def test_then_they_go_to_others_without_counting() -> None:
-    seen = partly_placed()
-    ahead = plan(seen, NOW + 1.5 * HOLD_SECONDS).status
-    assert (ahead.attempt, ahead.phase, ahead.reason) == (2, Phase.PENDING, Reason.GANG_GIVEN_BACK)
-    assert (ahead.restarts.counted, ahead.restarts.infrastructure, ahead.failure) == (0, 0, None)
+def test_then_its_pods_are_deleted_which_is_not_counted() -> None:
+    seen = reconciled(partly_placed(), RELEASED)
+    status = seen.job.status
+    assert (status.attempt, status.phase, status.reason) == (2, Phase.PENDING, Reason.GANG_GIVEN_BACK)
+    assert (status.restarts.counted, status.restarts.infrastructure, status.failure) == (0, 0, None)
 
-    assert deleted(plan(with_status(seen, ahead), NOW + 46)) == {"job-1-0": 1, "job-1-1": 1}
+    assert deleted(plan(seen, NOW + 46)) == {"job-1-0": 1, "job-1-1": 1}
 
 
-def test_and_are_asked_for_again_a_little_later() -> None:
-    seen = partly_placed()
-    at = NOW + 1.5 * HOLD_SECONDS
-    seen = replace(with_status(seen, plan(seen, at).status), pods=())
-    pause = epoch_seconds(seen.job.status.retry_time) - at
+def test_the_pods_are_created_again_after_a_pause() -> None:
+    seen = released(partly_placed(), RELEASED)
+    pause = epoch_seconds(seen.job.status.retry_time) - RELEASED
     assert 0.5 * PAUSE_SECONDS - 1 <= pause <= 1.5 * PAUSE_SECONDS
 
-    assert created(plan(seen, at + pause - 1)) == []
-    assert created(plan(seen, at + pause)) == ["job-2-0", "job-2-1"]
+    assert created(plan(seen, RELEASED + pause - 1)) == []
+    assert created(plan(seen, RELEASED + pause)) == ["job-2-0", "job-2-1"]
 
 
-def test_it_holds_them_longer_each_time_and_anew_once_it_was_whole() -> None:
-    of = job(nodes=2)
-    seen = partly_placed(replace(of, status=of.status.model_copy(update={"give_backs": 2})))
+def test_the_nodes_are_held_longer_each_time_until_the_gang_was_complete() -> None:
+    seen = updated(partly_placed(), give_backs=2)
     assert plan(seen, NOW + 1).wake_at >= NOW + 0.5 * HOLD_SECONDS * 4
 
-    whole = replace(seen, pods=(pod(of, 0), pod(of, 1)))
-    assert plan(whole, NOW + 1).status.give_backs == 0
+    complete = replace(seen, pods=(pod(seen.job, 0), pod(seen.job, 1)))
+    assert plan(complete, NOW + 1).status.give_backs == 0
 
 
-def test_giving_back_does_not_begin_the_queue_anew() -> None:
-    seen = partly_placed(job(nodes=2, deadlines={"queueSeconds": 100}))
-    seen = replace(with_status(seen, plan(seen, NOW + 60).status), pods=())
-    seen = with_status(seen, plan(seen, NOW + 99).status)
+def test_the_queue_deadline_includes_the_time_before_nodes_were_released() -> None:
+    seen = reconciled(released(partly_placed(QUEUED), NOW + 60), NOW + 99)
 
     assert plan(seen, NOW + 100).status.reason == Reason.QUEUE_DEADLINE
 
 
-def test_a_gang_without_any_place_just_waits() -> None:
+def test_suspending_a_queued_job_resets_its_queue_deadline() -> None:
+    seen = released(partly_placed(QUEUED), NOW + 60)
+    made = plan(edited(reconciled(edited(seen, suspend=True), NOW + 61), suspend=False), NOW + 10_000)
+
+    assert created(made) == ["job-2-0", "job-2-1"]
+    assert made.status.phase == Phase.PENDING
+
+
+def test_a_gang_without_any_node_holds_none_and_waits() -> None:
     of = job(nodes=2)
-    held = [pod(of, n, node=None, running=False, phase="Pending", waiting=NO_PLACE) for n in range(2)]
-    seen = observed(of, *held)
-    seen = with_status(seen, plan(seen, NOW).status)
+    seen = reconciled(observed(of, *(pending(of, rank, waiting=NO_NODE) for rank in range(2))))
 
     made = plan(seen, NOW + 10**6)
     assert (made.status.attempt, made.wake_at) == (1, None)
 
 
-def test_an_api_server_that_fails_takes_no_places_until_it_has_failed_for_long() -> None:
-    """A minute of answers of 500 once cost a gang its places, and an attempt."""
+def test_a_failing_api_server_makes_a_gang_release_its_nodes_only_after_a_long_time() -> None:
+    """A minute of answers of 500 once cost a gang its nodes, and an attempt."""
     of = job(nodes=2)
     failing = {"job-1-1": Rejection("etcdserver: request timed out", by_failure=True)}
-    seen = observed(of, pod(of, 0), rejections=failing)
-    seen = with_status(seen, plan(seen, NOW).status)
-    assert plan(seen, NOW + 1.5 * HOLD_SECONDS).status.attempt == 1
+    seen = reconciled(observed(of, pod(of, 0), rejections=failing))
+    assert plan(seen, RELEASED).status.attempt == 1
     assert plan(seen, NOW + 1.5 * MAX_HOLD_SECONDS).status.reason == Reason.GANG_GIVEN_BACK
 
     refused = replace(seen, rejections={"job-1-1": Rejection("exceeded quota")})
-    assert plan(refused, NOW + 1.5 * HOLD_SECONDS).status.reason == Reason.GANG_GIVEN_BACK
+    assert plan(refused, RELEASED).status.reason == Reason.GANG_GIVEN_BACK
 
 
-def test_ranks_that_time_out_for_others_without_a_place_are_no_failure() -> None:
+def test_ranks_that_timed_out_waiting_for_a_pod_without_a_node_are_no_failure() -> None:
     of = program(nodes=2)
     seen = partly_placed(of)
-    made = plan(replace(seen, pods=(ended(of, 0, code=1, message=ECHO), seen.pods[1])), NOW + 5)
+    status = plan(replace(seen, pods=(crashed(of, message=ECHO), seen.pods[1])), NOW + 5).status
 
-    assert (made.status.reason, made.status.restarts.counted) == (Reason.GANG_GIVEN_BACK, 0)
-
-
-def test_a_job_that_is_suspended_in_the_queue_queues_anew() -> None:
-    seen = partly_placed(job(nodes=2, deadlines={"queueSeconds": 100}))
-    seen = replace(with_status(seen, plan(seen, NOW + 60).status), pods=())
-    suspended = replace(seen, job=replace(seen.job, spec=job(nodes=2, suspend=True).spec))
-    suspended = with_status(suspended, plan(suspended, NOW + 61).status)
-    resumed = replace(suspended, job=replace(suspended.job, spec=job(nodes=2, deadlines={"queueSeconds": 100}).spec))
-
-    assert created(plan(resumed, NOW + 10_000)) == ["job-2-0", "job-2-1"]
-    assert plan(resumed, NOW + 10_000).status.phase == Phase.PENDING
+    assert (status.reason, status.restarts.counted) == (Reason.GANG_GIVEN_BACK, 0)
 
 
-def test_a_gang_that_is_still_being_placed_keeps_its_places() -> None:
+def test_a_gang_that_is_still_being_placed_keeps_its_nodes() -> None:
     """Behind a long queue the scheduler places a gang one pod after the other, long after it was created."""
     seen = partly_placed()
     next_in_line = replace(seen, pods=(seen.pods[0], replace(seen.pods[1], waiting=None)))
@@ -112,10 +122,10 @@ def test_a_gang_that_is_still_being_placed_keeps_its_places() -> None:
     assert plan(next_in_line, NOW + 600).status.attempt == 1
 
 
-def test_a_gang_that_queued_for_long_keeps_its_first_places_as_long_as_any() -> None:
-    """It once gave its first place back at once, since the time in the queue was taken for time of holding."""
+def test_the_time_in_the_queue_does_not_count_as_time_of_holding_nodes() -> None:
+    """A gang that had queued for long once released its first node at once."""
     seen = partly_placed()
     placed_now = replace(seen, pods=(replace(seen.pods[0], placed=NOW + 3600), seen.pods[1]))
 
     assert plan(placed_now, NOW + 3600).status.attempt == 1
-    assert plan(placed_now, NOW + 3600 + 1.5 * HOLD_SECONDS).status.attempt == 2
+    assert plan(placed_now, RELEASED + 3600).status.attempt == 2

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from builders import NOW, TRACEBACK, broken, deleted, ended, pod, program, running, with_status
+from builders import NOW, broken, crashed, deleted, pod, program, reconciled, running
 from ddpjob_operator.api.names import Phase
 from ddpjob_operator.core.model import LowerPodDeadline, Observed, Pod
 from ddpjob_operator.core.plan import plan
@@ -15,13 +15,8 @@ RUNS = {"running": {"startedAt": "2026-11-21T10:00:00Z"}}
 DONE = {"terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": "2026-11-21T10:09:00Z"}}
 
 
-def written(seen: Observed) -> Observed:
-    return with_status(seen, plan(seen, NOW).status)
-
-
 def reported(seen: Observed, rank: int, *, injected: bool) -> Pod:
     """A pod whose program is done while its sidecar runs, as a kubelet reports it."""
-    assert seen.job.spec is not None, "builders make valid jobs"
     body = dict(create_pod(seen.job, seen.job.spec, "users/train:1", rank).body)
     own = [container["name"] for container in body["spec"]["containers"]]
     statuses = [{"name": name, "state": DONE if name == "trainer" else RUNS} for name in own]
@@ -44,7 +39,7 @@ def test_a_living_sidecar_keeps_no_job_alive_and_is_stopped_by_its_kubelet(injec
     template = {} if injected else {"spec": {"containers": [{"name": "log-shipper", "image": "l:1"}]}}
     seen = running(program(nodes=2, template=template))
     pods = tuple(reported(seen, rank, injected=injected) for rank in range(2))
-    seen = written(replace(seen, pods=pods, logs={p.uid: "" for p in pods}))
+    seen = reconciled(replace(seen, pods=pods, logs={p.uid: "" for p in pods}))
 
     assert seen.job.status.phase == Phase.SUCCEEDED
     assert plan(seen, NOW).actions == tuple(LowerPodDeadline(name=p.name, uid=p.uid) for p in pods)
@@ -52,6 +47,6 @@ def test_a_living_sidecar_keeps_no_job_alive_and_is_stopped_by_its_kubelet(injec
 
 def test_a_long_grace_period_of_the_survivors_does_not_delay_the_restart() -> None:
     of = program(nodes=2, template={"spec": {"terminationGracePeriodSeconds": 600}})
-    seen = written(broken(of, ended(of, 1, code=1, message=TRACEBACK), pod(of, 0, grace_seconds=600)))
+    seen = reconciled(broken(of, crashed(of, 1), pod(of, 0, grace_seconds=600)))
 
     assert deleted(plan(seen, NOW)) == {"job-1-0": 1}

@@ -4,30 +4,26 @@ from dataclasses import replace
 
 import pytest
 
-from builders import NOW, TRACEBACK, broken, ended, job, observed, pod, program, running, with_status
+from builders import NOW, broken, crashed, ended, job, observed, pending, pod, program, reconciled, running
 from ddpjob_operator.api.names import ConditionType, Phase, Reason
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.failure.messages import sentence
-from ddpjob_operator.core.model import Job, Observed, Rejection
+from ddpjob_operator.core.model import Job, Rejection
 from ddpjob_operator.core.plan import plan
 
 EXCLUSIVE = {ConditionType.RUNNING, ConditionType.RESTARTING, ConditionType.FAILED, ConditionType.SUCCEEDED}
 
 
-def written(seen: Observed) -> Observed:
-    return with_status(seen, plan(seen, NOW).status)
-
-
 def life(of: Job) -> dict[str, DDPJobStatus]:
     """The statuses of a job that waits, runs, restarts, runs again and fails, by moment."""
-    waiting = observed(of, *(pod(of, rank, node=None, running=False, phase="Pending") for rank in range(2)))
+    waiting = observed(of, pending(of, 0), pending(of, 1))
     refused = observed(of, pod(of, 0), rejections={"job-1-1": Rejection("exceeded quota: team, requested: pods=1")})
     up = running(of)
-    failed = ended(of, 1, code=1, message=TRACEBACK)
-    restarted = written(replace(up, pods=(up.pods[0], failed)))
+    failed = crashed(of, 1)
+    restarted = reconciled(replace(up, pods=(up.pods[0], failed)))
     second = restarted.job
-    again = written(observed(second, failed, *(pod(second, rank, 2) for rank in range(2))))
-    last = replace(again, pods=(*again.pods[:-1], ended(again.job, 1, 2, code=1, message=TRACEBACK)))
+    again = reconciled(observed(second, failed, *(pod(second, rank, 2) for rank in range(2))))
+    last = replace(again, pods=(*again.pods[:-1], crashed(again.job, 1, 2)))
     return {
         "creating": plan(observed(of, service=None), NOW).status,
         "waiting": plan(waiting, NOW).status,
@@ -65,18 +61,18 @@ def test_phase_reason_message_and_conditions_agree(moment: str, condition: Condi
 def test_a_job_without_checkpoints_says_what_a_restart_costs() -> None:
     warning = "without spec.checkpoint a restart begins at step 0"
 
-    assert warning in (running(job(nodes=2)).job.status.message or "")
-    assert warning not in (running(job(nodes=2, checkpoint={"volume": {"emptyDir": {}}})).job.status.message or "")
+    assert warning in running(job(nodes=2)).job.status.message
+    assert warning not in running(job(nodes=2, checkpoint={"volume": {"emptyDir": {}}})).job.status.message
 
 
 def test_a_pod_that_a_living_node_does_not_stop_is_reported_with_what_to_do() -> None:
     of = program(nodes=2)
-    seen = written(broken(of, pod(of, 1, deletion_deadline=NOW - 5)))
+    seen = reconciled(broken(of, pod(of, 1, deletion_deadline=NOW - 5)))
     status = plan(replace(seen, pods=seen.pods[1:]), NOW + 60).status
 
     assert status.reason == Reason.TERMINATING_TOO_LONG
-    assert "node-1" in (status.message or "")
-    assert "out-of-service" in (status.message or "")
+    assert "node-1" in status.message
+    assert "out-of-service" in status.message
 
 
 def test_a_port_in_use_is_the_failure_of_rank_0() -> None:
@@ -88,7 +84,6 @@ def test_a_port_in_use_is_the_failure_of_rank_0() -> None:
     taken = ended(of, 0, code=1, message=f'Traceback (most recent call last):\n  File "t.py", line 1\n{error}\n')
     failure = plan(broken(of, taken), NOW).status.failure
 
-    assert failure is not None
     assert failure.reason == Reason.PROGRAM_ERROR, "and not an echo of another rank"
     assert sentence(failure).startswith("Rank 0 (pod job-1-0, node node-0)")
     assert "port: 29500" in sentence(failure)

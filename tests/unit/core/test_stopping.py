@@ -1,34 +1,32 @@
-"""What stops pods: each way out ends in a deletion, and no clock but this process's decides when."""
+"""What stops pods: each way ends in a deletion, and only this process's clock decides when."""
 
 from dataclasses import replace
 
-from builders import NOW, changed, ended, job, observed, pod, program
+from builders import NOW, changed, edited, ended, job, observed, pod, program, reconciled, running
 from ddpjob_operator.core.gang import gang_of
-from ddpjob_operator.core.model import DeletePod, LowerPodDeadline
+from ddpjob_operator.core.model import DeletePod, LowerPodDeadline, ReadNode
+from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.stopping import KEPT_SECONDS, OVERDUE_SECONDS, node_lookups, stop, stop_and_keep
 
 OF = job(nodes=1)
 WITH_SIDECAR = ended(OF, 0, all_ended=False, ended_seen=NOW)
+LOWER = (LowerPodDeadline(name="job-1-0", uid="pod-uid-1-0"),)
 
 
-def test_a_sidecar_whose_pods_deadline_cannot_be_lowered_is_deleted_in_the_end() -> None:
-    lower, delete = (
-        (LowerPodDeadline(name="job-1-0", uid="pod-uid-1-0"),),
-        (DeletePod(name="job-1-0", uid="pod-uid-1-0", grace_seconds=1),),
-    )
+def test_a_pod_whose_deadline_cannot_be_lowered_is_deleted_in_the_end() -> None:
+    delete = DeletePod(name="job-1-0", uid="pod-uid-1-0", grace_seconds=1)
     seen, late = observed(OF, WITH_SIDECAR), NOW + WITH_SIDECAR.grace_seconds + KEPT_SECONDS
 
-    assert stop(seen, [WITH_SIDECAR], 1, NOW) == lower
-    assert stop(seen, [WITH_SIDECAR], 1, late) == delete
-    assert stop_and_keep(seen, [WITH_SIDECAR], NOW, late) == (replace(delete[0], grace_seconds=None),)
+    assert stop(seen, [WITH_SIDECAR], 1, NOW) == LOWER
+    assert stop(seen, [WITH_SIDECAR], 1, late) == (delete,)
+    assert stop_and_keep(seen, [WITH_SIDECAR], NOW, late) == (replace(delete, grace_seconds=None),)
 
 
 def test_the_clock_of_a_node_does_not_decide_when_evidence_is_deleted_or_when_a_rank_succeeded() -> None:
-    assert WITH_SIDECAR.exit is not None, "it has ended"
     behind = changed(WITH_SIDECAR, exit=replace(WITH_SIDECAR.exit, finished=NOW - 90))
     seen = observed(program(nodes=1), behind)
 
-    assert stop(seen, [behind], 1, NOW) == (LowerPodDeadline(name="job-1-0", uid="pod-uid-1-0"),)
+    assert stop(seen, [behind], 1, NOW) == LOWER
     assert gang_of(seen, 1).first_success == NOW
 
 
@@ -36,11 +34,20 @@ def test_the_object_of_an_ended_pod_on_a_lost_node_is_removed() -> None:
     gone = ended(OF, 0, deletion_deadline=NOW - OVERDUE_SECONDS)
     seen = observed(OF, gone, nodes_gone=frozenset({"node-0"}))
 
-    assert [lookup.name for lookup in node_lookups(OF.status, [gone], NOW)] == ["node-0"]
+    assert node_lookups(OF.status, [gone], NOW) == (ReadNode(name="node-0"),)
     assert stop(seen, [gone], None, NOW) == (DeletePod(name="job-1-0", uid="pod-uid-1-0", grace_seconds=0),)
 
 
 def test_a_survivor_that_its_kubelet_is_about_to_remove_needs_no_lookup_of_its_node() -> None:
-    survivor = pod(OF, 0, deletion_deadline=NOW - 3)
+    assert node_lookups(OF.status, [pod(OF, 0, deletion_deadline=NOW - 3)], NOW) == ()
 
-    assert node_lookups(OF.status, [survivor], NOW) == ()
+
+def test_the_node_of_an_evicted_pod_is_looked_up_only_while_the_failure_may_still_change() -> None:
+    evicted = ended(OF, 0, code=143, disruption="EvictionByEvictionAPI: Eviction API: evicting")
+    seen = replace(running(OF), pods=(evicted,))
+    restarting = reconciled(seen)
+    runs = replace(restarting, pods=(evicted, pod(OF, 0, 2)))
+    suspended = reconciled(edited(restarting, suspend=True))
+
+    lookups = [plan(moment, NOW).lookups for moment in (seen, restarting, runs, suspended)]
+    assert lookups == [(ReadNode(name="node-0"),), (ReadNode(name="node-0"),), (), ()]

@@ -1,8 +1,11 @@
 from dataclasses import replace
 
-from builders import NOW, TRACEBACK, ended, job, observed, pod, program, running, with_status
+from builders import NOW, crashed, edited, ended, job, observed, pending, pod, program, reconciled, running
 from ddpjob_operator.api.status import Progress
 from ddpjob_operator.core.plan import plan
+
+SINGLE = program(nodes=1)
+SAVED = Progress(step=10, checkpoint_step=10)
 
 
 def seconds(status):
@@ -10,73 +13,53 @@ def seconds(status):
     return (spent.queued_seconds, spent.starting_seconds, spent.training_seconds, spent.lost_seconds)
 
 
-def lived(of, *steps):
-    """The status after the job was seen at these moments with these pods, and what else there was to see."""
-    seen = observed(of)
-    for at, pods, more in steps:
-        seen = replace(seen, pods=pods, **more)
-        seen = with_status(seen, plan(seen, at).status)
+def status_after(of, *moments):
+    """The status after the job was observed at these times with these pods and, where given, this progress."""
+    seen = observed(of, logs={"pod-uid-1-0": ""})
+    for at, pod_, *progress in moments:
+        seen = replace(seen, pods=(pod_,) if pod_ else (), progress=progress[0] if progress else None)
+        seen = reconciled(seen, NOW + at)
     return seen.job.status
 
 
-def test_a_life_without_failures() -> None:
+def test_the_time_of_a_job_without_failures() -> None:
     of = job(nodes=1)
-    waiting = pod(of, 0, node=None, running=False, phase="Pending")
     placed = pod(of, 0, running=False, phase="Pending")
-    status = lived(
-        of,
-        (NOW, (), {}),
-        (NOW + 5, (waiting,), {}),
-        (NOW + 20, (placed,), {}),
-        (NOW + 30, (pod(of, 0),), {}),
-        (NOW + 200, (ended(of, 0),), {"logs": {"pod-uid-1-0": ""}}),
-    )
+    status = status_after(of, (0, None), (5, pending(of)), (20, placed), (30, pod(of)), (200, ended(of)))
 
     assert seconds(status) == (20, 10, 170, 0)
     assert status.time.goodput_percent == 85.0
 
 
-def test_a_failure_loses_what_was_trained_since_the_last_checkpoint_and_the_time_to_the_next_attempt() -> None:
-    of = program(nodes=1)
-    saved = {"progress": Progress(step=10, checkpoint_step=10)}
-    status = lived(
-        of,
-        (NOW, (pod(of, 0),), {}),
-        (NOW + 100, (pod(of, 0),), saved),
-        (NOW + 130, (ended(of, 0, code=1, message=TRACEBACK),), {"progress": None}),
-        (NOW + 137, (ended(of, 0, code=1, message=TRACEBACK),), {}),
-    )
+def test_a_failure_loses_the_training_since_the_last_checkpoint_and_the_time_to_the_next_attempt() -> None:
+    failed = crashed(SINGLE)
+    status = status_after(SINGLE, (0, pod(SINGLE)), (100, pod(SINGLE), SAVED), (130, failed), (137, failed))
 
     assert seconds(status) == (0, 0, 100, 37)
 
 
-def test_an_old_checkpoint_does_not_save_a_later_attempt() -> None:
-    of = program(nodes=1)
-    old = Progress(step=10, checkpoint_step=10)
-    status = lived(
-        of,
-        (NOW, (pod(of, 0),), {"progress": old}),
-        (NOW + 50, (ended(of, 0, code=1, message=TRACEBACK),), {"progress": None}),
-        (NOW + 50, (pod(of, 0, 2),), {}),
-        (NOW + 60, (pod(of, 0, 2),), {"progress": Progress(step=11, checkpoint_step=10)}),
-        (NOW + 90, (ended(of, 0, 2, code=1, message=TRACEBACK),), {}),
+def test_the_checkpoint_of_an_earlier_attempt_does_not_shorten_the_loss_of_a_later_one() -> None:
+    second = pod(SINGLE, 0, 2)
+    status = status_after(
+        SINGLE,
+        (0, pod(SINGLE), SAVED),
+        (50, crashed(SINGLE)),
+        (50, second),
+        (60, second, Progress(step=11, checkpoint_step=10)),
+        (90, crashed(SINGLE, 0, 2)),
     )
 
     assert status.time.lost_seconds == 50 + 40
 
 
-def test_suspension_is_nobodys_time() -> None:
-    seen = running(job(nodes=1), NOW)
-    suspended = replace(seen, job=replace(seen.job, spec=job(nodes=1, suspend=True).spec))
-    suspended = replace(with_status(suspended, plan(suspended, NOW + 50).status), pods=())
-    suspended = with_status(suspended, plan(suspended, NOW + 60).status)
-    resumed = replace(suspended, job=replace(suspended.job, spec=job(nodes=1).spec))
-    status = plan(resumed, NOW + 1000).status
+def test_the_time_of_a_suspension_counts_for_nothing() -> None:
+    seen = reconciled(edited(running(job(nodes=1), NOW), suspend=True), NOW + 50)
+    seen = reconciled(replace(seen, pods=()), NOW + 60)
 
-    assert seconds(status) == (0, 0, 50, 0)
+    assert seconds(plan(edited(seen, suspend=False), NOW + 1000).status) == (0, 0, 50, 0)
 
 
-def test_time_alone_writes_nothing() -> None:
+def test_a_status_does_not_change_with_the_time_alone() -> None:
     seen = running(job(nodes=1), NOW)
 
     assert plan(seen, NOW + 1000).status == seen.job.status

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from builders import NOW, job, observed, running, with_status
+from builders import NOW, job, observed, reconciled, running
 from ddpjob_operator.api.names import ConditionType, Phase, Reason
 from ddpjob_operator.core.model import Observed
 from ddpjob_operator.core.plan import plan
@@ -19,7 +19,7 @@ def test_a_job_that_never_ran_fails() -> None:
     assert (status.phase, status.reason, status.message) == (Phase.FAILED, Reason.INVALID_SPEC, ERROR)
 
 
-def test_a_job_that_runs_is_left_alone_and_a_condition_says_why() -> None:
+def test_a_running_job_is_left_alone_and_a_condition_says_why_until_the_spec_can_be_read_again() -> None:
     seen = running(job(nodes=2))
     made = plan(unreadable(seen), NOW)
 
@@ -29,20 +29,13 @@ def test_a_job_that_runs_is_left_alone_and_a_condition_says_why() -> None:
     assert ERROR in stalled.message
     assert made.status.model_copy(update={"conditions": []}) == seen.job.status.model_copy(update={"conditions": []})
 
+    readable = replace(reconciled(unreadable(seen)), job=replace(seen.job, status=made.status))
+    status = plan(readable, NOW + 60).status
+    assert (status.condition(ConditionType.STALLED), status.phase) == (False, Phase.RUNNING)
+
 
 def test_a_job_between_two_attempts_is_left_alone_too() -> None:
-    of = job(nodes=1)
-    seen = replace(running(of), pods=())
-    seen = with_status(seen, plan(seen, NOW).status)
+    seen = reconciled(replace(running(job(nodes=1)), pods=()))
 
     assert seen.job.status.attempt == 2
     assert plan(unreadable(seen), NOW).status.phase == Phase.RESTARTING
-
-
-def test_the_condition_goes_once_the_spec_can_be_read_again() -> None:
-    seen = running(job(nodes=2))
-    stalled = with_status(seen, plan(unreadable(seen), NOW).status)
-
-    status = plan(stalled, NOW + 60).status
-    assert not status.condition(ConditionType.STALLED)
-    assert status.phase == Phase.RUNNING

@@ -1,15 +1,19 @@
 """Stopping on request: a SIGTERM of any rank makes all ranks stop after the same step.
 
-Ranks ask each other between steps whether any of them was asked to stop. A question is an all-reduce that travels while
-training continues, and its answer is taken when the next one is asked, so it costs no wait and no GPU synchronisation.
+Ranks ask each other between steps whether any of them was asked to stop, by an all-reduce over the control group, which
+needs no GPU synchronisation. gloo's all-reduce is a ring of 2(n-1) hops: 25 ms on 256 ranks with 50 us a hop.
 
-gloo's all-reduce is a ring of 2(n-1) hops: 25 ms on 256 ranks with 50 us a hop, which is longer than short steps take.
-So ranks ask in every k-th call only, with k large enough for an answer to be there when it is taken. All ranks have the
-same k, because each computes it from the same numbers: how long a question took when they agreed on that at the start,
-and the time between two calls, which travels with each question. Since they call equally often, they ask the same
-questions and get the same answers. A request is honoured after at most 2 k calls.
+- Where a step takes at least WAIT_RATIO times as long as a question, ranks wait for the answer in the call that asks, so
+  a request is honoured after the step in which it arrives.
+- Where steps are shorter, the question travels while training continues, and its answer is taken when the next one is
+  asked. Ranks then ask in every k-th call only, with k large enough for the answer to be there by then. A request is
+  honoured after at most 2 k calls.
 
-Only calls between steps decide k: batches of an evaluation may follow each other a thousand times faster than steps.
+All ranks do the same, because each decides by the same numbers: how long a question took when they measured it at the
+start, and the time between two calls, which travels with each question. Since they call equally often, they ask the same
+questions and get the same answers.
+
+Only calls between steps decide: batches of an evaluation may follow each other a thousand times faster than steps.
 """
 
 import math
@@ -32,6 +36,8 @@ from ddpjob_ranks.distributed import Gang
 NUM_TIMED: Final = 3
 #: An answer is expected this much later than it took at the start, when ranks had nothing else to do.
 MARGIN: Final = 2.0
+#: The wait in each call then costs at most 1 % of a step.
+WAIT_RATIO: Final = 100.0
 #: Bounds the steps until a request is honoured, also where steps suddenly take much longer than before.
 MAX_INTERVAL: Final = 16
 #: Name of the thread that writes stacks, which does not appear among them.
@@ -96,6 +102,7 @@ class StopAgreement:
         self._asked_at = -math.inf
         self._num_calls = 0  # since then
         self._interval = 1
+        self._waits = True  # until the time of a step is known, which the second question brings
         self._agreed = False
 
     def reached(self, *, ask_now: bool = False) -> bool:
@@ -109,6 +116,8 @@ class StopAgreement:
             self._take_answer()
             if not self._agreed:
                 self._ask(measures_steps=not ask_now)
+                if self._waits and not ask_now:
+                    self._take_answer()
         return self._agreed
 
     def finish(self) -> None:
@@ -127,12 +136,13 @@ class StopAgreement:
             work, answer, measures_steps = self._in_flight
             began = self._clock()
             work.wait()
-            self._asked_at += self._clock() - began  # a step is no longer for it
+            self._asked_at += self._clock() - began  # the wait is not part of a step
             self._in_flight = None
             requested, seconds_per_call = answer.tolist()
             self._agreed = bool(requested)
             if measures_steps:
                 self._interval = interval(self._question_seconds, seconds_per_call)
+                self._waits = seconds_per_call >= WAIT_RATIO * self._question_seconds
 
 
 def interval(question_seconds: float, seconds_per_call: float) -> int:

@@ -1,6 +1,7 @@
 """Ranks agree on where to stop: ranks with clocks of their own, in one process, over an all-reduce with delays."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -43,8 +44,13 @@ class World:
     hop_seconds: float = HOP_SECONDS
     clocks: list[float] = field(init=False)
     questions: list[Question] = field(default_factory=list)
+    found: list[bool] = field(init=False)
+    callers: Iterator[int] = field(init=False)
+    ask_now: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        # While a rank waits, the others make their calls within it, each in four frames.
+        sys.setrecursionlimit(max(sys.getrecursionlimit(), 10 * self.world_size))
         self.clocks = [0.0] * self.world_size
         self.requests = [Request() for _ in range(self.world_size)]
         self.ranks = [
@@ -63,7 +69,19 @@ class World:
 
     def call(self, *, ask_now: bool = False) -> list[bool]:
         """What each rank finds at one point of the program."""
-        return [rank.reached(ask_now=ask_now) for rank in self.ranks]
+        self.found = [False] * self.world_size
+        self.callers = iter(range(self.world_size))
+        self.ask_now = ask_now
+        while self.next_rank_calls():
+            pass
+        return self.found
+
+    def next_rank_calls(self) -> bool:
+        """One more rank comes to this point of the program; False if all have."""
+        rank = next(self.callers, None)
+        if rank is not None:
+            self.found[rank] = self.ranks[rank].reached(ask_now=self.ask_now)
+        return rank is not None
 
     def step(self, seconds: Sequence[float]) -> None:
         """Each rank computes for so long. On a GPU, whose work is queued, it does not wait for the others."""
@@ -95,7 +113,8 @@ class Answer:
 
     def wait(self) -> None:
         world, rank = self.member.world, self.member.rank
-        assert self.question.num_asked == world.world_size, "a rank waits for an answer that others have not asked for"
+        while self.question.num_asked < world.world_size:
+            assert world.next_rank_calls(), "a rank waits for an answer that others have not asked for"
         self.values.copy_(self.question.values)
         world.clocks[rank] = max(world.clocks[rank], self.question.asked_last + world.question_seconds)
 
@@ -137,35 +156,31 @@ def seconds_lost_per_step(world_size: int, *, step_seconds: float, num_steps: in
 
 
 @pytest.mark.parametrize("world_size", [2, 64, 256, 1024])
-def test_the_agreement_costs_no_time_whatever_the_number_of_ranks(monkeypatch, world_size):
-    """Simulated, with steps of 10 ms: the delays of the ring stay behind the computation."""
+def test_the_agreement_costs_at_most_a_hundredth_of_a_step_whatever_the_number_of_ranks(monkeypatch, world_size):
+    """Simulated, with steps of 10 ms: where the ring's delays are longer, they stay behind the computation."""
     cost = seconds_lost_per_step(world_size, step_seconds=0.01)
     monkeypatch.setattr(stop, "MAX_INTERVAL", 1)
     cost_of_each_step = seconds_lost_per_step(world_size, step_seconds=0.01)
     print(f"{world_size} ranks: {cost * 1e3:.2f} ms a step; {cost_of_each_step * 1e3:.2f} ms if asked in each step")
     ring_seconds = 2 * (world_size - 1) * HOP_SECONDS
-    assert cost * NUM_STEPS <= 2 * ring_seconds, "only the first two are waited for: no answer had a step's time in it"
+    first_two = 2 * ring_seconds / NUM_STEPS  # are waited for, as the time of a step is not known yet
+    assert cost <= max(first_two, 0.01 / stop.WAIT_RATIO) + 1e-9
     assert (cost_of_each_step > 0.001) == (ring_seconds > 0.01)
 
 
-def test_fast_batches_of_an_evaluation_do_not_make_slow_steps_ask_less_often():
-    world = World(world_size=4, hop_seconds=0.005)
-
-    def calls_until_all_stop() -> int:
-        world.requests[2].received = True
-        for number in range(1, 100):
-            world.step([2.0] * 4)
-            if all(world.call()):
-                return number
-        raise AssertionError("nobody stops")
-
+@pytest.mark.parametrize(("question_seconds", "calls"), [(0.01, 1), (0.03, 2)])
+def test_a_request_is_honoured_after_the_step_it_arrives_in_where_steps_are_slow(question_seconds, calls):
+    world = World(world_size=4, hop_seconds=question_seconds / 6)
     for _ in range(5):
         world.step([2.0] * 4)
         world.call()
     for _ in range(50):
         world.step([0.001] * 4)
         world.call(ask_now=True)
-    assert calls_until_all_stop() <= 2
+    world.requests[2].received = True
+    for number in range(1, calls + 1):
+        world.step([2.0] * 4)
+        assert world.call() == [number == calls] * 4
 
 
 @pytest.mark.parametrize(

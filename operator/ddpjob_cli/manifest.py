@@ -1,5 +1,6 @@
 """Reads a DDPJob from a YAML file and reports each mistake in a message of its own."""
 
+import copy
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -27,17 +28,32 @@ class ManifestError(ValueError):
 class Manifest:
     """The content of a file."""
 
+    path: Path
     namespace: str
     name: str
     spec: DDPJobSpec
+    body: Body
+    """The DDPJob as JSON, with the settings and variables of the command line."""
+    given_namespace: str | None
+    """The namespace that the file names."""
     config_maps: tuple[Body, ...]
     """ConfigMaps of the file, which the job's volumes may refer to."""
     others: tuple[str, ...]
     """Kind and name of all other objects in the file."""
 
+    @property
+    def objects(self) -> tuple[Body, ...]:
+        """The objects to apply: ConfigMaps before the job that uses them."""
+        return (*self.config_maps, self.body)
 
-def read_manifest(path: Path) -> Manifest:
+
+def read_manifest(path: Path, *, settings: Iterable[str] = (), variables: Iterable[str] = ()) -> Manifest:
     """The one DDPJob of a file.
+
+    Args:
+        path: The file.
+        settings: Fields of the spec and their values, such as `trainer.epochs=3`; the values are YAML.
+        variables: Environment variables, such as `NCCL_DEBUG=INFO`.
 
     Raises:
         ManifestError: the file cannot be read, is not YAML, or contains a job that a cluster would refuse.
@@ -49,7 +65,11 @@ def read_manifest(path: Path) -> Manifest:
         raise ManifestError(f"{path}: found {len(jobs)} objects of kind {KIND} ({kinds}); expected exactly one")
     (job,) = jobs
     namespace, name = _identity(path, job)
+    job = {**job, "spec": _changed(job.get("spec") or {}, settings, variables)}
     return Manifest(
+        path=path,
+        body=job,
+        given_namespace=job["metadata"].get("namespace"),
         namespace=namespace,
         name=name,
         spec=_spec(path, job),
@@ -94,6 +114,32 @@ def _identity(path: Path, job: Body) -> tuple[str, str]:
             f"{path}: metadata.namespace is {_shown(namespace)}; expected lower-case letters, digits and -, at most 63"
         )
     return namespace, name
+
+
+def _changed(spec: Any, settings: Iterable[str], variables: Iterable[str]) -> Any:
+    """A copy of the spec with the settings and variables of the command line."""
+    changed = copy.deepcopy(spec)
+    for setting in settings:
+        path, equals, text = setting.partition("=")
+        if not (path and equals):
+            raise ManifestError(f"--set {setting}: expected FIELD=VALUE, such as trainer.epochs=3")
+        *parents, field = path.removeprefix("spec.").split(".")
+        place = changed
+        for parent in parents:
+            place = place.setdefault(parent, {}) if isinstance(place, dict) else None
+        if not isinstance(place, dict):
+            raise ManifestError(f"--set {setting}: a part of spec.{path} is not an object, so it has no fields")
+        try:
+            place[field] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ManifestError(f"--set {setting}: the value is not YAML: {' '.join(str(error).split())}") from None
+    for variable in variables:
+        name, equals, value = variable.partition("=")
+        if not (name and equals):
+            raise ManifestError(f"--env {variable}: expected NAME=VALUE, such as NCCL_DEBUG=INFO")
+        others = [entry for entry in changed.get("env") or [] if entry.get("name") != name]
+        changed["env"] = [*others, {"name": name, "value": value}]
+    return changed
 
 
 def _spec(path: Path, job: Body) -> DDPJobSpec:

@@ -9,35 +9,31 @@ from datetime import datetime
 from pathlib import Path
 
 from ddpjob_cli.display import Display
-from ddpjob_cli.manifest import Manifest, ManifestError, read_manifest
+from ddpjob_cli.failures import EXIT_FAILED, EXIT_SUCCEEDED
+from ddpjob_cli.manifest import Manifest, ManifestError
 from ddpjob_operator.api.names import ConditionType
 from ddpjob_operator.core.times import duration
 from ddpjob_operator.local.run import LocalRun
-
-EXIT_SUCCEEDED = 0
-EXIT_FAILED = 1
-EXIT_USAGE = 2
 
 #: The directory of all runs, in the current directory.
 RUNS = Path(".ddpjob/runs")
 
 
-def run_local(path: Path, *, verbose: bool) -> int:
-    """Run the job of the file on this machine.
+def run_local(manifest: Manifest, *, verbose: bool) -> int:
+    """Run a job on this machine.
 
     Returns:
         0 if it succeeded, 1 if it failed, 128 + n if it was interrupted by signal n.
 
     Raises:
-        ValueError: the file is invalid, or this machine cannot run the job; no process is left.
+        ValueError: this machine cannot run the job; no process is left.
         OSError: the operating system refuses something that the run needs; no process is left.
     """
-    manifest = read_manifest(path)
     if manifest.spec.suspend:
-        raise ManifestError(f"{path}: spec.suspend is true, so no pod would run; set it to false")
+        raise ManifestError(f"{manifest.path}: spec.suspend is true, so no pod would run; set it to false")
     if manifest.spec.trainer is not None and importlib.util.find_spec("torch") is None:
         raise ManifestError(
-            f"{path}: spec.trainer runs the built-in trainer, whose packages are not installed in {sys.prefix}:"
+            f"{manifest.path}: spec.trainer runs the built-in trainer, whose packages are not installed in {sys.prefix}:"
             " install ddpjob with the extra trainer (in a checkout: pip install '.[trainer]')"
         )
     with Display(processes_per_node=manifest.spec.processes, verbose=verbose) as display:

@@ -1,14 +1,14 @@
+import pkgutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+from ddpjob_cli import commands
 from ddpjob_cli.__main__ import main
-
-
-def test_without_local_it_names_the_clusters_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "job.yaml"]) == 2
-    assert "kubectl apply -f job.yaml" in capsys.readouterr().err
+from ddpjob_cli.application import COMMANDS
 
 
 def test_a_bad_file_is_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -31,6 +31,22 @@ def test_a_suspended_job_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize("arguments", [[], ["run"], ["fly"]])
 def test_wrong_use_is_exit_code_2(arguments: list[str]) -> None:
-    with pytest.raises(SystemExit) as raised:
-        main(arguments)
-    assert raised.value.code == 2
+    assert main(arguments) == 2
+
+
+def test_a_cluster_that_cannot_be_found_is_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--kubeconfig", str(tmp_path / "absent")]) == 3
+    assert "cannot access a Kubernetes API server" in capsys.readouterr().err
+
+
+def test_each_module_of_a_command_is_in_the_table() -> None:
+    modules = {module.name for module in pkgutil.iter_modules(commands.__path__)}
+    assert modules <= {name.replace("-", "_") for name in COMMANDS}
+
+
+def test_help_and_version_import_no_client() -> None:
+    """They are to appear at once; kubernetes, pydantic and PyYAML take most of a second to import."""
+    program = "import sys; from ddpjob_cli.__main__ import main; main(['--help']); main(['--version']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert not loaded & {"kubernetes", "aiohttp", "pydantic", "yaml", "celpy", "ddpjob_operator", "ddpjob.client"}

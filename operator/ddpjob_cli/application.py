@@ -1,0 +1,158 @@
+"""The table of commands, and the group that imports the module of a command only when that command runs.
+
+To add a command: write `commands/<name>.py` with a function `command` (typer's annotations; its docstring is the help), and a
+line in COMMANDS. A command that talks to a cluster gets the options for it (`options.py`) without declaring them.
+"""
+
+import importlib
+import importlib.util
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A command as `ddpjob --help` shows it."""
+
+    panel: str
+    help: str
+    cluster: bool = True
+    """Whether the command takes the options for a cluster."""
+
+    @staticmethod
+    def module(name: str) -> str:
+        """The module with the function `command`."""
+        return f"ddpjob_cli.commands.{name.replace('-', '_')}"
+
+
+_RUN, _LOOK, _CHANGE, _FILES = "Run", "Look", "Change", "Files and clusters"
+
+COMMANDS: dict[str, Entry] = {
+    "init": Entry(panel=_RUN, help="Write a commented ddpjob.yaml", cluster=False),
+    "run": Entry(panel=_RUN, help="Run a job and follow it to its end, on a cluster or on this machine"),
+    "wait": Entry(panel=_RUN, help="Wait until a job has succeeded, failed, finished or runs"),
+    "list": Entry(panel=_LOOK, help="List jobs"),
+    "status": Entry(panel=_LOOK, help="Show one job on one screen"),
+    "logs": Entry(panel=_LOOK, help="Show what the ranks print, merged"),
+    "events": Entry(panel=_LOOK, help="Show the events of a job and its pods"),
+    "explain": Entry(panel=_LOOK, help="Say why a job waits or failed, and what to do"),
+    "top": Entry(panel=_LOOK, help="Show live figures of each rank"),
+    "plot": Entry(panel=_LOOK, help="Draw the curves of a job"),
+    "report": Entry(panel=_LOOK, help="Write a report about a job to send to a colleague"),
+    "suspend": Entry(panel=_CHANGE, help="Stop the pods of a job, which may save their work"),
+    "resume": Entry(panel=_CHANGE, help="Start a suspended job again"),
+    "restart": Entry(panel=_CHANGE, help="Stop the pods of a job and start the next attempt"),
+    "delete": Entry(panel=_CHANGE, help="Delete a job, its pods and their logs"),
+    "exec": Entry(panel=_CHANGE, help="Run a command in the pod of a rank"),
+    "stacks": Entry(panel=_LOOK, help="Show where each rank is in its program"),
+    "validate": Entry(panel=_FILES, help="Check a file by the rules of the API, without a cluster", cluster=False),
+    "render": Entry(panel=_FILES, help="Show the objects that a file leads to, without a cluster", cluster=False),
+    "convert": Entry(panel=_FILES, help="Convert a PyTorchJob or TrainJob into a DDPJob", cluster=False),
+    "doctor": Entry(panel=_FILES, help="Check whether jobs can run on the cluster"),
+}
+
+
+class LazyGroup(TyperGroup):
+    """Shows its commands from the table and imports the module of the one that runs."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        """All commands whose module exists, in the order of the table."""
+        return [name for name in COMMANDS if _exists(name)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        """The command, imported."""
+        if cmd_name not in COMMANDS or not _exists(cmd_name):
+            return None
+        return load_command(cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command of the arguments; an unknown one suggests those of similar names."""
+        self.commands = {name: _Listed(name) for name in self.list_commands(ctx)}
+        return super().resolve_command(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """The help of the group, from the table alone."""
+        listed = _ListedGroup(
+            name=self.name,
+            help=self.help,
+            params=self.params,
+            commands={name: _Listed(name) for name in self.list_commands(ctx)},
+            context_settings=HELP_OPTIONS,
+        )
+        listed.format_help(ctx, formatter)
+
+
+class _ListedGroup(TyperGroup):
+    """What `--help` shows."""
+
+
+class _Listed(TyperCommand):
+    """A command as the list in `--help` shows it; its module is not imported."""
+
+    def __init__(self, name: str) -> None:
+        entry = COMMANDS[name]
+        super().__init__(name=name, help=entry.help, short_help=entry.help, rich_help_panel=entry.panel)
+
+
+def _exists(name: str) -> bool:
+    return importlib.util.find_spec(Entry.module(name)) is not None
+
+
+def load_command(name: str) -> Any:
+    """Import a command and add the options for a cluster."""
+    from ddpjob_cli.options import cluster_options
+
+    entry = COMMANDS[name]
+    module = importlib.import_module(Entry.module(name))
+    single = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    settings = {**HELP_OPTIONS, **getattr(module, "CONTEXT_SETTINGS", {})}
+    single.command(name=name, short_help=entry.help, context_settings=settings)(module.command)
+    command = typer.main.get_command(single)
+    if entry.cluster:
+        command.params.extend(cluster_options())
+    return command
+
+
+def application() -> Any:
+    """The group of all commands."""
+    app = typer.Typer(
+        cls=LazyGroup,
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings=HELP_OPTIONS,
+        help=HELP,
+    )
+    app.callback()(_root)
+    group = typer.main.get_command(app)
+    from ddpjob_cli.options import cluster_options
+
+    group.params.extend(cluster_options())
+    return group
+
+
+HELP = """Run distributed PyTorch training on Kubernetes, and see what it does.
+
+Exit codes: 0 succeeded, 1 the job failed, 2 wrong use or an invalid file, 3 the cluster cannot be reached or forbids it, 124 time-out, 130 Ctrl-C (which never stops a job of a cluster).
+"""
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        from importlib.metadata import version
+
+        typer.echo(f"ddpjob {version('ddpjob')}")
+        raise typer.Exit
+
+
+def _root(
+    version: bool = typer.Option(
+        False, "--version", help="Show the version and exit", is_eager=True, callback=_print_version
+    ),
+) -> None:
+    del version

@@ -1,0 +1,150 @@
+"""`ddpjob logs`."""
+
+import json
+import re
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddpjob_cli.failures import CommandError
+from ddpjob_cli.options import JobName, connect
+from ddpjob_cli.output import console, note
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from ddpjob.client import Job, LogLine
+
+
+class LogOutput(StrEnum):
+    """Formats of lines."""
+
+    RAW = "raw"
+    JSON = "json"
+
+
+def command(
+    job: JobName,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", "-f", help="Go on with new lines, into the next attempts, until the job has finished"),
+    ] = False,
+    rank: Annotated[str | None, typer.Option(help="Node ranks, such as 0,3-5", show_default=False)] = None,
+    attempt: Annotated[
+        str | None, typer.Option(help="Number of an attempt, or all; by default the current one", show_default=False)
+    ] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Only the rank that caused the last failure")] = False,
+    since: Annotated[
+        str | None, typer.Option(help="Only newer lines than this, such as 10m", show_default=False)
+    ] = None,
+    tail: Annotated[
+        int | None, typer.Option(help="Only the last lines of each rank", min=0, show_default=False)
+    ] = None,
+    grep: Annotated[
+        str | None, typer.Option(help="Only lines that this regular expression matches", show_default=False)
+    ] = None,
+    output: Annotated[
+        LogOutput | None,
+        typer.Option(
+            "--output", "-o", help="raw: without prefix; json: a JSON object for each line", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Show what the ranks of a job print, merged, each line with its rank.
+
+    [bold]Examples[/bold]
+
+      ddpjob logs resnet18 -f
+
+      ddpjob logs resnet18 --failed
+
+      ddpjob logs resnet18 --attempt all --rank 0,3-5 --grep loss
+    """
+    from ddpjob_cli.rendering import parse_ranks, parse_seconds
+
+    ranks = parse_ranks(rank)
+    number = _attempt(attempt)
+    seconds = parse_seconds(since, "--since")
+    pattern = _pattern(grep)
+    out = console()
+    with connect() as client:
+        if failed:
+            number, ranks = culprit(client.get(job))
+        lines = client.logs(
+            job,
+            follow=follow,
+            ranks=ranks,
+            attempt=number,  # type: ignore[arg-type]  # _attempt returns a number or "all"
+            tail_lines=tail,
+            since_seconds=None if seconds is None else max(1, int(seconds)),
+            on_note=note,
+        )
+        for line in lines:
+            if pattern is not None and not pattern.search(line.text):
+                continue
+            if output is LogOutput.RAW:
+                print(line.text, flush=follow)
+            elif output is LogOutput.JSON:
+                print(json_line(line), flush=follow)
+            else:
+                out.print(prefixed(line), soft_wrap=True)
+    sys.stdout.flush()
+
+
+def culprit(job: "Job") -> tuple[int, frozenset[int]]:
+    """Attempt and rank of the last failure.
+
+    Raises:
+        CommandError: the job has no failure, or no rank caused it.
+    """
+    failure = job.status.failure
+    if failure is None:
+        raise CommandError(f"DDPJob {job.namespace}/{job.name} has no failure; leave out --failed")
+    if failure.rank is None:
+        raise CommandError(
+            f"DDPJob {job.namespace}/{job.name}: no single rank caused the failure of attempt {failure.attempt}"
+            f" ({failure.reason}); to see all ranks: ddpjob logs {job.name} --attempt {failure.attempt} -n {job.namespace}"
+        )
+    return failure.attempt, frozenset({failure.rank})
+
+
+def prefixed(line: "LogLine") -> "Text":
+    """The line with its rank and node, in the colour of the rank."""
+    from rich.text import Text
+
+    from ddpjob_cli.rendering import rank_style
+
+    node = f" {line.node}" if line.node else ""
+    return Text.assemble((f"[r{line.rank:02d}{node}]", rank_style(line.rank)), " ", line.text)
+
+
+def json_line(line: "LogLine") -> str:
+    """The line as a JSON object."""
+    return json.dumps(
+        {
+            "time": line.time,
+            "attempt": line.attempt,
+            "rank": line.rank,
+            "pod": line.pod,
+            "node": line.node,
+            "text": line.text,
+        },
+        ensure_ascii=False,
+    )
+
+
+def _attempt(text: str | None) -> int | str | None:
+    if text is None or text == "all":
+        return text
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    raise CommandError(f"--attempt {text} is neither a number from 1 nor all")
+
+
+def _pattern(text: str | None) -> re.Pattern[str] | None:
+    try:
+        return None if text is None else re.compile(text)
+    except re.error as error:
+        raise CommandError(f"--grep {text} is not a regular expression: {error}") from None

@@ -1,0 +1,70 @@
+"""`ddpjob run`."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ddpjob_cli.failures import CommandError
+
+
+class DryRun(StrEnum):
+    """How to check a file without running it."""
+
+    CLIENT = "client"
+    SERVER = "server"
+
+
+def command(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="YAML file with one DDPJob and the ConfigMaps that it uses")
+    ],
+    local: Annotated[bool, typer.Option("--local", help="Run the job on this machine, each pod as a process")] = False,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return as soon as the cluster has the job")] = False,
+    dry_run: Annotated[
+        DryRun | None,
+        typer.Option(help="Print the objects instead; server: after the cluster has checked them", show_default=False),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="FIELD=VALUE", help="Set a field of the spec, such as trainer.epochs=3", show_default=False
+        ),
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", metavar="NAME=VALUE", help="Set an environment variable", show_default=False),
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Also show commands and progress lines")] = False,
+) -> None:
+    """Run the DDPJob of a file and follow it to its end.
+
+    On a cluster Ctrl-C ends only the following, never the job. With --local the job runs on this machine, each pod as a process
+    that starts in the current directory; its logs and volumes are kept in .ddpjob/runs.
+
+    [bold]Examples[/bold]
+
+      ddpjob run job.yaml
+
+      ddpjob run job.yaml --set nodes=4 --env NCCL_DEBUG=INFO --detach
+
+      ddpjob run job.yaml --dry-run=server
+
+      ddpjob run --local job.yaml
+    """
+    from ddpjob_cli.manifest import read_manifest
+
+    manifest = read_manifest(file, settings=set_ or (), variables=env or ())
+    if dry_run is DryRun.CLIENT or not local:
+        from ddpjob_cli.run_cluster import run_cluster, show
+
+        if dry_run is DryRun.CLIENT:
+            show(manifest.objects)
+            return
+        raise typer.Exit(run_cluster(manifest, detach=detach, dry_run=dry_run is not None, verbose=verbose))
+    if dry_run or detach:
+        raise CommandError("run: --dry-run=server and --detach need a cluster; leave out --local")
+    from ddpjob_cli.run_local import run_local
+
+    raise typer.Exit(run_local(manifest, verbose=verbose))

@@ -1,0 +1,146 @@
+"""`ddpjob status`."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddpjob_cli.options import JobName, OutputOption, connect
+from ddpjob_cli.output import console, is_live, print_objects
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import RenderableType
+
+    from ddpjob.client import Client, Job, JobEvent, Pod
+
+_MAX_ROWS = 64
+_EVENTS = 5
+
+
+def command(
+    job: JobName,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show each change until the job has finished")] = False,
+    output: OutputOption = None,
+) -> None:
+    """Show one job: its state and why, attempts, ranks, progress, conditions, last events, and the next command to try.
+
+    [bold]Examples[/bold]
+
+      ddpjob status resnet18
+
+      ddpjob status resnet18 -w
+
+      ddpjob status resnet18 -o json
+    """
+    with connect() as client:
+        jobs = _until_finished(client.watch(job)) if watch else iter((client.get(job),))
+        if output:
+            for seen in jobs:
+                print_objects([seen.body], output, single=True)
+        elif watch and is_live():
+            from rich.live import Live
+
+            with Live(console=console(), auto_refresh=False, vertical_overflow="visible") as live:
+                for seen in jobs:
+                    live.update(_current_screen(client, seen), refresh=True)
+        else:
+            for seen in jobs:
+                console().print(_current_screen(client, seen))
+
+
+def _until_finished(jobs: "Iterator[Job]") -> "Iterator[Job]":
+    for job in jobs:
+        yield job
+        if job.finished:
+            return
+
+
+def _current_screen(client: "Client", job: "Job") -> "RenderableType":
+    from ddpjob.client import ForbiddenError
+
+    pods = client.pods(job, attempt=job.status.attempt)
+    try:
+        events = client.events(job.name, namespace=job.namespace)
+    except ForbiddenError:  # the screen is of use without them
+        events = []
+    return screen(job, pods, events)
+
+
+def screen(job: "Job", pods: "list[Pod]", events: "list[JobEvent]") -> "RenderableType":
+    """Everything about a job, as one renderable. Pure."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from ddpjob_cli.rendering import (
+        age,
+        attempt_line,
+        event_lines,
+        facts,
+        goodput,
+        next_command,
+        phase_style,
+    )
+    from ddpjob_operator.core.untrusted import visible
+
+    status = job.status
+    facts_table = Table.grid(padding=(0, 2))
+    facts_table.add_column(style="bold", no_wrap=True)
+    facts_table.add_column(overflow="fold")
+    facts_table.add_row("Job", f"{job.namespace}/{job.name}")
+    phase = "Deleting" if job.deleting else job.phase
+    state = Text(phase, style=phase_style(phase))
+    facts_table.add_row("State", state + Text(f"  {visible(status.reason or '')}", style="dim"))
+    facts_table.add_row(
+        "Why", Text(visible(status.message or job.spec_error or "the operator has not acted on it yet"))
+    )
+    facts_table.add_row("Age", age(job.created))
+    restarts = status.restarts
+    facts_table.add_row(
+        "Attempt", f"{status.attempt}, restarts: {restarts.counted} counted, {restarts.infrastructure} by the cluster"
+    )
+    facts_table.add_row("Ready", status.ready or "-")
+    if status.progress:
+        facts_table.add_row("Progress", Text(" · ".join(facts(status.progress))))
+    if status.time:
+        facts_table.add_row("Goodput", goodput(status.time))
+    parts: list[RenderableType] = [facts_table, Text("\nAttempts", style="bold")]
+    parts += [Text(f"  {line}", overflow="fold") for line in attempt_line(job)]
+    if pods:
+        parts += [Text(""), rank_table(pods)]
+    if status.conditions:
+        parts.append(Text("\nConditions", style="bold"))
+        parts += [
+            Text(f"  {c.type:<11} {c.status:<6} {c.reason}: {visible(c.message)}", overflow="fold")
+            for c in status.conditions
+        ]
+    if events:
+        parts.append(Text("\nLast events", style="bold"))
+        parts += [Text(f"  {line}", overflow="fold") for line in event_lines(events[-_EVENTS:])]
+    parts.append(Text(f"\nNext: {next_command(job, pods)}", style="bold"))
+    return Group(*parts)
+
+
+def rank_table(pods: "list[Pod]") -> "RenderableType":
+    """The ranks of an attempt. Of many, those that do not run come first and the rest is counted."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from ddpjob_cli.rendering import NOTHING, rank_style
+
+    shown = pods
+    if len(pods) > _MAX_ROWS:
+        odd = [pod for pod in pods if pod.state != "Running"]
+        shown = sorted((odd + [pod for pod in pods if pod.state == "Running"])[:_MAX_ROWS], key=lambda pod: pod.rank)
+    caption = f"and {len(pods) - len(shown)} further ranks" if len(shown) < len(pods) else None
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", caption=caption)
+    for title in ("RANK", "POD", "NODE", "STATE", "RESTARTS", "EXIT", "MESSAGE"):
+        table.add_column(title, no_wrap=title != "MESSAGE", overflow="fold")
+    for pod in shown:
+        code = NOTHING if pod.exit_code is None else str(pod.exit_code)
+        table.add_row(
+            Text(str(pod.rank), style=rank_style(pod.rank)),
+            *(pod.name, pod.node or NOTHING, Text(pod.state), str(pod.restarts), code, Text(pod.message)),
+        )
+    return table

@@ -1,0 +1,41 @@
+"""What an error means for the command line: a message on standard error and an exit code."""
+
+import sys
+
+EXIT_SUCCEEDED = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_CLUSTER = 3
+EXIT_TIMEOUT = 124
+
+
+class CommandError(Exception):
+    """A command cannot go on. Its text names the object and the next step."""
+
+    def __init__(self, message: str, *, code: int = EXIT_USAGE) -> None:
+        """`code` is the exit code."""
+        super().__init__(message)
+        self.code = code
+
+
+def exit_code_of(error: Exception) -> int:
+    """Print the error; gives its exit code. Raises it again if it is a fault of this program."""
+    code = _code(error)
+    if code is None:
+        raise error
+    for line in str(error).splitlines() or [type(error).__name__]:
+        print(f"ddpjob: {line}", file=sys.stderr)
+    return code
+
+
+def _code(error: Exception) -> int | None:
+    if isinstance(error, CommandError):
+        return error.code
+    # An error of the client can only come from a client that was imported.
+    client = sys.modules.get("ddpjob.client")
+    if client is not None and isinstance(error, client.ClientError):
+        if isinstance(error, client.WaitTimeoutError):
+            return EXIT_TIMEOUT
+        cluster = (client.UnreachableError, client.CredentialError, client.ForbiddenError, client.NotInstalledError)
+        return EXIT_CLUSTER if isinstance(error, cluster) else EXIT_USAGE
+    return EXIT_USAGE if isinstance(error, (ValueError, OSError)) else None

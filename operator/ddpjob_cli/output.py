@@ -1,0 +1,62 @@
+"""Where commands print: results on standard output, notes on standard error, colour on terminals only."""
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ddpjob_cli.options import Output
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+#: Columns where the output is not a terminal: a table for other programs is not cut off.
+_WIDE = 1000
+
+
+def console(*, stderr: bool = False) -> "Console":
+    """A console for results, or for notes. Its text is never taken as markup, and not broken into lines where there is no terminal."""
+    from rich.console import Console
+
+    # https://no-color.org; rich itself handles FORCE_COLOR and similar variables.
+    plain = bool(os.environ.get("NO_COLOR"))
+    made = Console(stderr=stderr, highlight=False, markup=False, emoji=False, no_color=plain)
+    if not made.is_terminal:
+        made.width = _WIDE
+    return made
+
+
+def is_live() -> bool:
+    """Whether standard output is a terminal that can show a live view."""
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def note(text: str) -> None:
+    """Print a sentence about what the command does; not a result. It may contain text of programs."""
+    from ddpjob_operator.core.untrusted import visible
+
+    for line in text.splitlines():
+        print(f"ddpjob: {visible(line)}", file=sys.stderr, flush=True)
+
+
+def print_objects(bodies: Sequence[Mapping[str, Any]], output: Output, *, single: bool = False) -> None:
+    """Print objects of the API in the format of `kubectl get -o`; `single` prints one as itself, not as a List."""
+    if output is Output.NAME:
+        for body in bodies:
+            kind, _, group = str(body["kind"]).lower(), "", str(body["apiVersion"]).rpartition("/")[0]
+            print(f"{kind}{'.' + group if group else ''}/{body['metadata']['name']}")
+        return
+    shown: Any = bodies[0] if single else {"apiVersion": "v1", "kind": "List", "items": list(bodies)}
+    print_data(shown, output)
+
+
+def print_data(data: Any, output: Output) -> None:
+    """Print any JSON value as JSON or YAML."""
+    if output is Output.JSON:
+        print(json.dumps(data, indent=2, ensure_ascii=False))
+    else:
+        import yaml
+
+        print(yaml.safe_dump(data, sort_keys=False, width=110, allow_unicode=True), end="")

@@ -1,0 +1,213 @@
+"""Jobs as text for people: pure functions from the client's data to words, tables and lines."""
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from ddpjob_operator.api.names import Phase
+from ddpjob_operator.api.status import DDPJobStatus, Progress, TimeSpent
+from ddpjob_operator.core.times import duration, epoch_seconds
+from ddpjob_operator.core.untrusted import visible
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from ddpjob.client import Job, JobEvent, Pod
+
+PHASE_STYLES = {
+    Phase.PENDING: "yellow",
+    Phase.RUNNING: "cyan",
+    Phase.RESTARTING: "yellow",
+    Phase.SUSPENDED: "magenta",
+    Phase.SUCCEEDED: "green",
+    Phase.FAILED: "red",
+}
+#: The colour of a rank is the same in every command.
+RANK_STYLES = ("cyan", "magenta", "yellow", "green", "blue", "bright_red", "bright_cyan", "bright_magenta")
+NOTHING = "-"
+
+
+def phase_style(phase: str | None) -> str:
+    """The style of a phase; that of unknown ones is bold."""
+    return next((style for name, style in PHASE_STYLES.items() if name == phase), "bold")
+
+
+def rank_style(rank: int) -> str:
+    """The style of a rank."""
+    return RANK_STYLES[rank % len(RANK_STYLES)]
+
+
+def seconds_since(time_text: str | None, now: float | None = None) -> float | None:
+    """Seconds since a time of the API; None if there is none."""
+    if not time_text:
+        return None
+    try:
+        return (time.time() if now is None else now) - epoch_seconds(time_text)
+    except ValueError:
+        return None
+
+
+def age(time_text: str | None, now: float | None = None) -> str:
+    """The time since then, such as 3m20s."""
+    seconds = seconds_since(time_text, now)
+    return NOTHING if seconds is None else duration(seconds)
+
+
+def number(value: float | None) -> str:
+    """A number with three significant digits, such as 0.0948 or 12,300."""
+    if value is None:
+        return NOTHING
+    if abs(value) >= 1000:
+        return f"{float(f'{value:.3g}'):,.0f}"
+    return f"{value:.3g}"
+
+
+def steps(progress: Progress | None) -> str:
+    """The step and the number of steps, such as 120/400 (30%)."""
+    if progress is None:
+        return NOTHING
+    if not progress.total_steps:
+        return str(progress.step)
+    return f"{progress.step}/{progress.total_steps} ({100 * progress.step // progress.total_steps}%)"
+
+
+def facts(progress: Progress) -> list[str]:
+    """What is known of the training, for one line."""
+    found = [f"step {steps(progress)}"]
+    if progress.epoch is not None:
+        found.append(f"epoch {progress.epoch}")
+    if progress.loss is not None:
+        found.append(f"loss {number(progress.loss)}")
+    if progress.samples_per_second is not None:
+        found.append(f"{number(progress.samples_per_second)} samples/s")
+    if progress.eta is not None:
+        found.append(f"ETA {progress.eta}")
+    if progress.checkpoint_step is not None:
+        found.append(f"checkpoint at step {progress.checkpoint_step}")
+    return [visible(fact) for fact in found]
+
+
+def goodput(spent: TimeSpent) -> str:
+    """How the job spent its time, in one line."""
+    parts = (
+        ("training", spent.training_seconds),
+        ("queued", spent.queued_seconds),
+        ("starting", spent.starting_seconds),
+        ("lost", spent.lost_seconds),
+    )
+    percent = "" if spent.goodput_percent is None else f"{number(spent.goodput_percent)} % · "
+    return percent + ", ".join(
+        f"{name} {duration(seconds)}" for name, seconds in parts if seconds or name == "training"
+    )
+
+
+def job_row(job: "Job") -> "tuple[str | Text, ...]":
+    """Name, phase, reason, ready, attempt, step and ETA, for the table of `list`."""
+    from rich.text import Text
+
+    status = job.status
+    progress = status.progress
+    phase = "Deleting" if job.deleting else job.phase
+    return (
+        job.name,
+        Text(phase, style=phase_style(phase)),
+        visible(status.reason or NOTHING),
+        status.ready or NOTHING,
+        str(status.attempt),
+        steps(progress),
+        visible((progress.eta if progress and not job.finished else None) or NOTHING),
+    )
+
+
+def attempt_line(job: "Job") -> list[str]:
+    """Each known attempt in one line, oldest first: when it ended, and why."""
+    lines = []
+    for failure in job.status.attempts:
+        where = "" if failure.rank is None else f" rank {failure.rank}"
+        node = f" on {failure.node}" if failure.node else ""
+        code = "" if failure.exit_code is None else f", exit code {failure.exit_code}"
+        text = f": {failure.message}" if failure.message else ""
+        lines.append(f"{failure.attempt}  {failure.time}  {failure.reason}{where}{node}{code}{text}")
+    current = job.status
+    if not lines or job.status.attempts[-1].attempt != current.attempt:
+        start = current.attempt_start_time or NOTHING
+        lines.append(f"{current.attempt}  {start}  {job.phase}")
+    return [visible(line) for line in lines]
+
+
+def parse_ranks(text: str | None) -> frozenset[int] | None:
+    """The ranks of a list such as 0,3-5; None for all.
+
+    Raises:
+        ValueError: the text is no such list.
+    """
+    if not text:
+        return None
+    ranks: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise ValueError(f"--rank {text}: {part.strip()!r} is not a rank or a range; give ranks such as 0,3-5")
+        start, end = int(first), int(last or first)
+        if end < start or end - start >= 10000:
+            raise ValueError(
+                f"--rank {text}: the range {part.strip()!r} is empty or too long; give ranks such as 0,3-5"
+            )
+        ranks |= set(range(start, end + 1))
+    return frozenset(ranks)
+
+
+def parse_seconds(text: str | None, option: str) -> float | None:
+    """The seconds of 90, 90s, 15m, 2h, 1h30m or 3d; None where nothing is given.
+
+    Raises:
+        ValueError: the text is no such span.
+    """
+    if text is None:
+        return None
+    seconds, rest = 0.0, text.strip()
+    if rest.replace(".", "", 1).isdecimal():
+        return float(rest)
+    while rest:
+        digits = rest[: len(rest) - len(rest.lstrip("0123456789."))]
+        unit = rest[len(digits) : len(digits) + 1]
+        if not digits.replace(".", "", 1).isdecimal() or unit not in ("s", "m", "h", "d"):
+            raise ValueError(f"{option} {text} is not a span of time; give one such as 90s, 15m, 1h30m or 2d")
+        seconds += float(digits) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[unit]
+        rest = rest[len(digits) + 1 :]
+    if not text.strip():
+        raise ValueError(f"{option} is empty; give a span of time such as 90s, 15m, 1h30m or 2d")
+    return seconds
+
+
+def next_command(job: "Job", pods: "Sequence[Pod]" = ()) -> str:
+    """The command that most likely helps now."""
+    flag = f"-n {job.namespace}"
+    if job.failed:
+        return f"ddpjob logs {job.name} --failed {flag}"
+    if job.succeeded:
+        return f"ddpjob logs {job.name} --tail 20 {flag}"
+    if job.phase == Phase.SUSPENDED:
+        return f"ddpjob resume {job.name} {flag}"
+    if job.phase == Phase.RUNNING or any(pod.started for pod in pods):
+        return f"ddpjob logs {job.name} -f {flag}"
+    return f"ddpjob events {job.name} {flag}"
+
+
+def event_lines(events: "Iterable[JobEvent]", now: float | None = None) -> list[str]:
+    """Each event in one line."""
+    return [
+        f"{age(event.time, now):>7}  {event.type:<7}  {event.reason:<20}  {event.object}  {event.message}"
+        + (f" ({event.count} times)" if event.count > 1 else "")
+        for event in events
+    ]
+
+
+def outcome(job: "Job") -> str:
+    """The state of a job in one sentence."""
+    status: DDPJobStatus = job.status
+    took = ""
+    if status.start_time and status.completion_time:
+        took = f" after {duration(epoch_seconds(status.completion_time) - epoch_seconds(status.start_time))}"
+    why = f": {visible(status.message)}" if status.message else ""
+    return f"{job.namespace}/{job.name} {job.phase.lower() if job.finished else f'is {job.phase}'}{took}, attempt {status.attempt}{why}"

@@ -46,7 +46,9 @@ def test_each_module_of_a_command_is_in_the_table() -> None:
 
 def test_help_and_version_import_no_client() -> None:
     """They are to appear at once; kubernetes, pydantic and PyYAML take most of a second to import."""
-    program = "import sys; from ddpjob_cli.__main__ import main; main(['--help']); main(['--version']); print(*sys.modules)"
+    program = (
+        "import sys; from ddpjob_cli.__main__ import main; main(['--help']); main(['--version']); print(*sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.splitlines()[-1].split())
     assert not loaded & {"kubernetes", "aiohttp", "pydantic", "yaml", "celpy", "ddpjob_operator", "ddpjob.client"}

@@ -98,7 +98,9 @@ class _Operator:
         ]
         self._lookups = Lookups(client, self._queue.add)
         self._progress = ProgressReader(client, settings.progress_interval_seconds, self._queue.add)
-        self.health = Health(self._store, self._queue, self._informers, feed.silent_seconds, leadership.held)
+        self.health = Health(
+            self._store, self._informers, feed.silent_seconds, leadership.held, max_jobs=settings.job_gauges
+        )
         self._events = EventRecorder(client, settings.identity)
         expectations = Expectations()
         self._reconciler = Reconciler(

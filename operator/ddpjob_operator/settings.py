@@ -35,6 +35,8 @@ class Settings:
     workers: int = 32
     progress_interval_seconds: float = 10.0
     audit_interval_seconds: float = 240.0
+    job_gauges: int = 0
+    """Number of unfinished jobs that have metrics of their own."""
     lease: LeaseName | None = None
     """None: this operator is the only one, without leader election."""
     lease_seconds: int = 18
@@ -87,6 +89,13 @@ def settings_from(arguments: Sequence[str]) -> Settings:
         default=240.0,
         metavar="S",
         help="seconds between two comparisons of the caches with the API server",
+    )
+    parser.add_argument(
+        "--job-gauges",
+        type=_whole(0, 1000),
+        default=0,
+        metavar="N",
+        help="number of unfinished jobs with gauges of their own (step, loss, ETA, goodput), those that began last (default: 0)",
     )
     parser.add_argument(
         "--lease",

@@ -7,7 +7,6 @@ standbys.
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from aiohttp import web
@@ -17,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from ddpjob_operator.kube.cache.informer import Informer
 from ddpjob_operator.kube.cache.store import Store
-from ddpjob_operator.kube.engine.workqueue import WorkQueue
+from ddpjob_operator.kube.job_gauges import job_gauges
 
 #: Longer than a watch may be silent and an attempt may take.
 STUCK_SECONDS = 300.0
@@ -32,15 +31,18 @@ class Health:
     def __init__(
         self,
         store: Store,
-        queue: WorkQueue,
         informers: Sequence[Informer],
         feed_silent_seconds: Callable[[], float],
         leads: Callable[[], bool],
+        max_jobs: int = 0,
     ) -> None:
-        """`feed_silent_seconds` is for how long known changes of DDPJobs have been due; `leads`: whether this process works."""
+        """`feed_silent_seconds` is for how long known changes of DDPJobs have been due; `leads`: whether this process works.
+
+        `max_jobs` is the number of jobs that have gauges of their own.
+        """
+        self._max_jobs = max_jobs
         self._leads = leads
         self._store = store
-        self._queue = queue
         self._informers = informers
         self._feed_silent_seconds = feed_silent_seconds
         self._registry = CollectorRegistry()
@@ -84,13 +86,9 @@ class Health:
         yield GaugeMetricFamily(
             "ddpjob_leader", "1 if this operator is the leader, 0 if it is a standby.", value=int(self._leads())
         )
-        phases = Counter(str(known.job.status.phase or "New") for known in self._store.jobs.records())
-        jobs = GaugeMetricFamily("ddpjob_jobs", "DDPJobs by phase.", labels=["phase"])
-        for phase, number in phases.items():
-            jobs.add_metric([phase], number)
-        yield jobs
+        known_jobs = [known.job for known in self._store.jobs.records()]
+        yield from job_gauges(known_jobs, self._max_jobs, time.time())
         yield GaugeMetricFamily("ddpjob_pods", "Pods of DDPJobs in the cache.", value=len(self._store.pods))
-        yield GaugeMetricFamily("ddpjob_queue_depth", "Jobs that wait for a worker.", value=len(self._queue))
         yield GaugeMetricFamily("ddpjob_loop_lag_seconds", "How late the event loop is.", value=self.loop_lag_seconds)
         ages = GaugeMetricFamily(
             "ddpjob_watch_age_seconds", "Time since a watch last received anything.", labels=["resource"]

@@ -308,7 +308,7 @@ async def test_its_probes_and_metrics(namespace: Namespace, operator_process: Op
     for line in (
         'ddpjob_api_requests_total{code="201",resource="pods",verb="create"}',
         'ddpjob_jobs{phase="Running"}',
-        "ddpjob_queue_depth",
+        'workqueue_depth{controller="ddpjob",name="ddpjob"}',
         'ddpjob_watch_age_seconds{resource="pods"}',
         "process_resident_memory_bytes",
     ):

@@ -4,15 +4,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from ddpjob_operator.api.names import Phase
-from ddpjob_operator.api.status import DDPJobStatus, Progress
+from ddpjob_operator.api.status import Condition, DDPJobStatus, Progress
 from ddpjob_operator.core.model import Body
 from ddpjob_operator.kube.cache.store import KnownJob, Store
 from ddpjob_operator.kube.engine.event_recorder import EventRecorder
 from ddpjob_operator.kube.engine.status_writer import StatusWriter
 from ddpjob_operator.transport.client import Client
-from ddpjob_operator.transport.errors import ConflictError, NotFoundError
+from ddpjob_operator.transport.errors import ConflictError, NotFoundError, UnavailableError
 from ddpjob_operator.transport.resources import Resource
 from operator_cluster import Namespace
 
@@ -23,13 +24,17 @@ class Recording:
     def __init__(self, client: Client) -> None:
         self._client = client
         self.patches: list[Mapping[str, Any]] = []
+        self.loses_answers = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
 
     async def merge_patch(self, resource: Resource, namespace: str, name: str, patch: Body, **rest: Any) -> Body:
         self.patches.append(patch["status"])
-        return await self._client.merge_patch(resource, namespace, name, patch, **rest)
+        answer = await self._client.merge_patch(resource, namespace, name, patch, **rest)
+        if self.loses_answers:
+            raise UnavailableError("the connection ended")
+        return answer
 
 
 class Desk:
@@ -142,3 +147,24 @@ async def test_after_the_creation_of_pods_details_wait_and_what_happened_does_no
     assert await desk.namespace.status("j") == {}
     assert await desk.writer.write(desk.known, DDPJobStatus(attempt=2), just_created=True) is None
     assert (await desk.namespace.status("j"))["attempt"] == 2
+
+
+async def test_a_job_that_finished_is_measured_once_even_if_the_answer_is_lost(desk: Desk) -> None:
+    def finished() -> float:
+        labels = {"outcome": "failed", "reason": "ProgramError"}
+        return REGISTRY.get_sample_value("ddpjob_jobs_finished_total", labels) or 0.0
+
+    before, key = finished(), (desk.namespace.name, "j")
+    end = Condition(type="Failed", status="True", reason="ProgramError", last_transition_time="2027-01-15T08:00:00Z")
+    desk.client.loses_answers = True
+    with pytest.raises(UnavailableError):
+        await desk.write(reason="ProgramError", conditions=[end])
+    assert finished() == before
+    await desk.writer.settle(key)
+    await desk.writer.settle(key)
+    assert finished() == before + 1
+
+    desk.client.loses_answers = False
+    another_leader = StatusWriter(desk.client, desk.store, EventRecorder(desk.client, "test"))  # type: ignore[arg-type]  # as above
+    await another_leader.write(desk.known, desk.known.job.status.model_copy(update={"observed_generation": 1}))
+    assert finished() == before + 1

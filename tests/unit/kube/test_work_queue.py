@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from prometheus_client import REGISTRY
 
 from ddpjob_operator.kube.engine.workqueue import LAST_RETRY_SECONDS, WorkQueue
 
@@ -131,3 +132,33 @@ async def test_retries_come_later_each_time_up_to_a_limit_and_are_forgiven() -> 
 
 async def test_a_retry_is_not_earlier_than_the_server_asks() -> None:
     assert WorkQueue(8).retry(A, at_least_seconds=7.0) == pytest.approx(7.0)
+
+
+async def test_its_metrics_have_the_meaning_that_controller_runtime_gives_them() -> None:
+    def sample(name: str) -> float:
+        value = REGISTRY.get_sample_value(name, {"name": "ddpjob", "controller": "ddpjob"})
+        assert value is not None
+        return value
+
+    names = (
+        "workqueue_adds_total",
+        "workqueue_retries_total",
+        "workqueue_queue_duration_seconds_count",
+        "workqueue_work_duration_seconds_count",
+    )
+    queue = WorkQueue(8)
+    before = [sample(name) for name in names]
+    queue.add(A)
+    queue.add(A, first=True)
+    queue.add(B)
+    assert sample("workqueue_depth") == 2
+    await take(queue)
+    queue.add(A)
+    assert sample("workqueue_longest_running_processor_seconds") > 0
+    assert sample("workqueue_unfinished_work_seconds") > 0
+    queue.retry(A)
+    queue.done(A)
+    assert [sample(name) - then for name, then in zip(names, before, strict=True)] == [3, 1, 1, 1]
+    assert sample("workqueue_depth") == 2
+    assert sample("workqueue_longest_running_processor_seconds") == 0
+    queue.drop(A)

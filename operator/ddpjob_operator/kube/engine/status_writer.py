@@ -15,10 +15,12 @@ from typing import Any
 
 from ddpjob_operator.api.names import Phase
 from ddpjob_operator.api.status import DDPJobStatus
+from ddpjob_operator.core.measurements import measurements_between
+from ddpjob_operator.core.model import Job
 from ddpjob_operator.kube.cache.store import KnownJob, Store
 from ddpjob_operator.kube.engine.event_recorder import EventRecorder
 from ddpjob_operator.kube.keys import Key, key_of
-from ddpjob_operator.kube.metrics import STATUS_WRITES
+from ddpjob_operator.kube.metrics import STATUS_WRITES, record
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import ConflictError, UnavailableError
 from ddpjob_operator.transport.resources import DDPJOBS
@@ -42,7 +44,8 @@ class StatusWriter:
         self._events = events
         self._written_at: dict[Key, float] = {}
         self._ticked_at: dict[Key, float] = {}
-        self._in_doubt: set[Key] = set()
+        #: Jobs whose stored status is not known, each with the job and the status of a write that may have succeeded.
+        self._in_doubt: dict[Key, tuple[Job, DDPJobStatus] | None] = {}
 
     async def write(self, known: KnownJob, wanted: DDPJobStatus, *, just_created: bool = False) -> float | None:
         """Make the job show the wanted status, if it still is the version that was seen.
@@ -65,18 +68,18 @@ class StatusWriter:
         try:
             answer = await self._client.merge_patch(DDPJOBS, job.namespace, job.name, patch, subresource="status")
         except ConflictError:
-            self._in_doubt.add(key)
+            self._in_doubt[key] = None
             await self.settle(key)
             raise
         except UnavailableError:
-            self._in_doubt.add(key)
+            self._in_doubt[key] = (job, wanted)
             raise
         STATUS_WRITES.labels("tick" if tick else "change").inc()
         self._written_at[key] = time.monotonic()
         if tick:
             self._ticked_at[key] = time.monotonic()
         self._store.jobs.put_answer(answer)
-        self._events.record(job, job.status, wanted)
+        self._record(job, wanted)
         return None
 
     async def settle(self, key: Key) -> None:
@@ -86,14 +89,25 @@ class StatusWriter:
         """
         if key in self._in_doubt:
             self._store.jobs.put_answer(await self._client.get(DDPJOBS, *key))
-            self._in_doubt.discard(key)
+            tried, known = self._in_doubt.pop(key), self._store.job(key)
+            if (
+                tried is not None
+                and known is not None
+                and (known.job.uid, known.job.status) == (tried[0].uid, tried[1])
+            ):
+                self._record(*tried)  # The write succeeded although its answer was lost.
 
     def forget(self, key: Key) -> None:
         """The job is gone."""
-        self._in_doubt.discard(key)
+        self._in_doubt.pop(key, None)
         self._written_at.pop(key, None)
         self._ticked_at.pop(key, None)
         self._events.forget(key)
+
+    def _record(self, job: Job, written: DDPJobStatus) -> None:
+        """Record what happened between the status that was seen and the one that was written, once for each write."""
+        record(measurements_between(job.status, written))
+        self._events.record(job, job.status, written)
 
     def _seconds_to_wait(self, key: Key, old: DDPJobStatus, new: DDPJobStatus, tick: bool, just_created: bool) -> float:
         if tick:

@@ -15,6 +15,7 @@ import random
 from collections import deque
 
 from ddpjob_operator.core.backoff import doubled
+from ddpjob_operator.kube.engine.queue_metrics import QueueMetrics
 from ddpjob_operator.kube.fair_share import Shares
 from ddpjob_operator.kube.keys import Key
 
@@ -39,6 +40,7 @@ class WorkQueue:
         self._processing: set[Key] = set()
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._failures: dict[Key, int] = {}
+        self._metrics = QueueMetrics()
 
     def __len__(self) -> int:
         """Keys that wait for a worker now."""
@@ -48,6 +50,7 @@ class WorkQueue:
         """Reconcile the key now, before all that were not added as `first`."""
         if key in self._dirty and (key in self._first or not first):
             return
+        self._metrics.added(key)
         self._dirty.add(key)
         if first:
             self._first.add(key)
@@ -71,6 +74,7 @@ class WorkQueue:
         """A reconcile failed: retry, later each time. Gives the delay."""
         num_before = self._failures.get(key, 0)
         self._failures[key] = num_before + 1
+        self._metrics.retried()
         delay = doubled(FIRST_RETRY_SECONDS, num_before, LAST_RETRY_SECONDS)
         delay = max(delay * random.uniform(0.75, 1.25), at_least_seconds)  # noqa: S311 jitter is no secret
         self.add_after(key, delay)
@@ -100,6 +104,7 @@ class WorkQueue:
         self._first.discard(key)
         self._processing.add(key)
         self._shares.take(key[0])
+        self._metrics.taken(key)
         if self._ready:
             self._wake()
         return key
@@ -108,6 +113,7 @@ class WorkQueue:
         """The worker has finished with the key."""
         self._processing.discard(key)
         self._shares.give_back(key[0])
+        self._metrics.done(key)
         if key in self._dirty:
             self._put(key)
         elif self._ready:

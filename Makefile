@@ -74,7 +74,7 @@ test-processes: $(VENV)/dev.stamp ## Run the simulation, real trainings and `ddp
 
 .PHONY: test-cluster
 test-cluster: cluster-programs ## Run the tests on real kube-apiservers
-	@$(BIN)/pytest $(PARALLEL) --no-loadscope-reorder -m 'not nightly' tests/cluster/operator tests/tools/bench tests/cluster/chart \
+	@$(BIN)/pytest $(PARALLEL) --no-loadscope-reorder -m 'not nightly' tests/cluster/operator tests/cluster/client tests/tools/bench tests/cluster/chart \
 		tests/cluster/api $(filter-out %_nodes.py,$(wildcard tests/tools/testbed_tests/test_*.py))
 
 .PHONY: nightly

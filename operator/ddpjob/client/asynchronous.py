@@ -17,7 +17,7 @@ from ddpjob.client.errors import (
 )
 from ddpjob.client.functions import Function, function_manifests
 from ddpjob.client.jobs import Goal, Job, JobEvent, Pod, read_event, read_job, read_pod
-from ddpjob.client.logs import MAX_PODS, Attempt, LogLine, Selection, finished_log, followed_log
+from ddpjob.client.logs import MAX_PODS, Attempt, LogLine, Selection, finished_log, followed_log, too_many
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import ConditionType
 from ddpjob_operator.api.resource import Body
@@ -372,10 +372,7 @@ class AsyncClient:
             _note_missing(job, wanted, selection, on_note)
             started = [pod for pod in wanted if pod.started]
             if len(started) > MAX_PODS:
-                raise ConflictError(
-                    f"{names.KIND} {job.namespace}/{name}: {len(started)} pods match, and at most {MAX_PODS} logs are read"
-                    " at once; select ranks"
-                )
+                raise too_many(job.namespace, name, len(started))
             lines = finished_log(self.api, job.namespace, started, selection, on_note)
         async with aclosing(lines):
             async for line in lines:

@@ -72,8 +72,8 @@ class Job:
 
 
 def read_job(body: Body) -> Job:
-    """The job of an API body."""
-    job = job_of(body)
+    """The job of an API body; that of a dry run has no resourceVersion."""
+    job = job_of({**body, "metadata": {"resourceVersion": "", "uid": "", **body["metadata"]}})
     return Job(
         namespace=job.namespace,
         name=job.name,

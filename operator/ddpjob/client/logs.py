@@ -5,15 +5,17 @@ order and those of different ranks come as they arrive.
 """
 
 import asyncio
+import heapq
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from ddpjob.client.errors import ConflictError, client_error
-from ddpjob.client.jobs import Pod, read_job, read_pod
-from ddpjob_operator.api.names import LABEL_ATTEMPT, LABEL_JOB_UID, MAIN_CONTAINER
+from ddpjob.client.errors import ClientError, ConflictError, client_error
+from ddpjob.client.jobs import Job, Pod, read_job, read_pod
+from ddpjob_operator.api.names import MAIN_CONTAINER
+from ddpjob_operator.core.times import epoch_seconds
 from ddpjob_operator.core.untrusted import visible
 from ddpjob_operator.transport.client import Client as Transport
 from ddpjob_operator.transport.errors import ApiError, GoneError, NotFoundError, UnavailableError
@@ -24,7 +26,9 @@ MAX_PODS = 256
 #: Lines that wait for a reader before the streams are read no further.
 _QUEUED_LINES = 1000
 _RETRY_SECONDS = 1.0
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)$")
+#: A change is often one of several.
+_TURN_SECONDS = 0.2
+_TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\d)$")
 
 Attempt = int | Literal["all"] | None
 
@@ -98,16 +102,17 @@ async def finished_log(
 
 async def _merged(streams: Sequence[AsyncGenerator[LogLine, None]]) -> AsyncIterator[LogLine]:
     """The lines of all streams by time; a line without a time keeps its place after the one before it."""
-    heads: dict[int, tuple[str, LogLine]] = {}
     first = await asyncio.gather(*(anext(stream, None) for stream in streams))
-    heads = {index: (line.time, line) for index, line in enumerate(first) if line is not None}
+    heads = [(order(line.time), index, line) for index, line in enumerate(first) if line is not None]
+    heapq.heapify(heads)
     while heads:
-        index = min(heads, key=lambda index: (heads[index][0], heads[index][1].rank))
-        time, line = heads.pop(index)
+        key, index, line = heads[0]
         yield line
         following = await anext(streams[index], None)
-        if following is not None:
-            heads[index] = (following.time or time, following)
+        if following is None:
+            heapq.heappop(heads)
+        else:
+            heapq.heapreplace(heads, (order(following.time) if following.time else key, index, following))
 
 
 async def _pod_lines(
@@ -118,6 +123,7 @@ async def _pod_lines(
     note: Callable[[str], None],
     *,
     follow: bool,
+    since_time: str = "",
 ) -> AsyncGenerator[LogLine, None]:
     """The log of one pod; where it cannot be read, `note` says why."""
     lines = api.pod_log_lines(
@@ -127,6 +133,7 @@ async def _pod_lines(
         follow=follow,
         tail_lines=selection.tail_lines,
         since_seconds=selection.since_seconds,
+        since_time=since_time or None,
     )
     try:
         async with aclosing(lines):
@@ -164,7 +171,8 @@ class _Follower:
         self._api, self._namespace, self._name = api, namespace, name
         self._selection, self._note = selection, note
         self.lines: asyncio.Queue[LogLine | None] = asyncio.Queue(_QUEUED_LINES)
-        self._seen: set[str] = set()
+        self._ended: dict[str, asyncio.Event] = {}
+        """For each pod that is read: set as soon as it prints no more."""
         self._attempt = 0
 
     async def run(self) -> None:
@@ -174,51 +182,98 @@ class _Follower:
                 await self._watch(streams)
         except* ApiError as errors:
             raise client_error(_first(errors), "watch", DDPJOBS, self._namespace, self._name) from None
+        except* ClientError as errors:
+            raise _first(errors) from None
         finally:
             await self.lines.put(None)
 
     async def _watch(self, streams: asyncio.TaskGroup) -> None:
         """Start streams until there can be no further pod.
 
-        Each turn reads the job and its pods and then waits for the next change of either; so nothing can be missed by a
-        watch that breaks.
+        Each turn reads the job and its pods and then waits for the next change of either, so a watch that breaks loses
+        nothing.
         """
-        while True:
-            job = read_job(await self._api.get(DDPJOBS, self._namespace, self._name))
-            pages = [page async for page in self._api.pages(PODS, self._namespace, of_job(job.uid))]
-            pods = [pod for page in pages for body in page.items if (pod := read_pod(body)) is not None]
-            self._say_what_changed(job.status.attempt, job.status.message or "")
-            current = job.status.attempt if self._selection.attempt is None else 0
-            wanted = [pod for pod in pods if self._selection.wants(pod, current, follow=True)]
-            for pod in wanted:
-                if pod.started and pod.name not in self._seen:
-                    if len(self._seen) >= MAX_PODS and pod.attempt == job.status.attempt and len(wanted) > MAX_PODS:
-                        raise ConflictError(f"{len(wanted)} pods match, and at most {MAX_PODS} logs are read at once")
-                    self._seen.add(pod.name)
-                    streams.create_task(self._stream(pod))
-            if job.finished or job.deleting or self._is_over(job.status.attempt):
-                return
-            await self._next_change(job.uid, pages[-1].resource_version)
+        first = 0
+        try:
+            while True:
+                job = read_job(await self._api.get(DDPJOBS, self._namespace, self._name))
+                pages = [page async for page in self._api.pages(PODS, self._namespace, of_job(job.uid))]
+                pods = [pod for page in pages for body in page.items if (pod := read_pod(body)) is not None]
+                first = first or job.status.attempt
+                self._report_attempt(job.status.attempt, job.status.message or "")
+                wanted = [pod for pod in pods if self._selection.wants(pod, first, follow=True)]
+                self._start(wanted, streams)
+                if job.finished or job.deleting or self._is_over(job.status.attempt):
+                    return
+                await self._next_change(job, pages[-1].resource_version)
+        finally:
+            for ended in self._ended.values():
+                ended.set()
+
+    def _start(self, wanted: Sequence[Pod], streams: asyncio.TaskGroup) -> None:
+        """Read the pods that have a log by now, and end the streams of those that print no more."""
+        if sum(not pod.finished for pod in wanted) > MAX_PODS:
+            raise too_many(self._namespace, self._name, len(wanted))
+        for pod in wanted:
+            if pod.started and pod.name not in self._ended:
+                self._ended[pod.name] = asyncio.Event()
+                streams.create_task(self._stream(pod, self._ended[pod.name]))
+        may_print = {pod.name for pod in wanted if not pod.finished}
+        for name, ended in self._ended.items():
+            if name not in may_print:
+                ended.set()
 
     def _is_over(self, attempt: int) -> bool:
         return isinstance(self._selection.attempt, int) and attempt > self._selection.attempt
 
-    def _say_what_changed(self, attempt: int, message: str) -> None:
+    def _report_attempt(self, attempt: int, message: str) -> None:
         if self._attempt and attempt != self._attempt:
             self._note(f"attempt {self._attempt} has ended, attempt {attempt} starts: {visible(message)}")
         self._attempt = attempt
 
-    async def _stream(self, pod: Pod) -> None:
-        lines = _pod_lines(self._api, self._namespace, pod, self._selection, self._note, follow=True)
+    async def _stream(self, pod: Pod, ended: asyncio.Event) -> None:
+        """All lines of one pod. A stream may break, or not end with its pod, so the log is read again from its last line."""
+        place = _Place()
+        while not ended.is_set():
+            reading = asyncio.create_task(self._read(pod, place, self._selection, follow=True))
+            end = asyncio.create_task(ended.wait())
+            try:
+                await asyncio.wait((reading, end), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((reading,), timeout=_RETRY_SECONDS)
+            finally:
+                reading.cancel()
+                end.cancel()
+                results = await asyncio.gather(reading, end, return_exceptions=True)
+            if isinstance(results[0], Exception):
+                raise results[0]
+            if not ended.is_set():
+                await asyncio.sleep(_RETRY_SECONDS)
+        await self._read(pod, place, self._selection, follow=False)
+
+    async def _read(self, pod: Pod, place: "_Place", selection: Selection, *, follow: bool) -> None:
+        """Put those lines into the queue that were not read before."""
+        place.rewind()
+        lines = _pod_lines(
+            self._api,
+            self._namespace,
+            pod,
+            Selection() if place.time else selection,
+            _ignore if follow else self._note,
+            follow=follow,
+            since_time=place.time,
+        )
         async with aclosing(lines):
             async for line in lines:
-                await self.lines.put(line)
+                if not place.has_read(line):
+                    await self.lines.put(line)
+                    place.add(line)
 
-    async def _next_change(self, uid: str, version: str) -> None:
-        """Return when something about the job or its pods may have changed."""
+    async def _next_change(self, job: Job, version: str) -> None:
+        """Return when something about the job or its pods may have changed, at most a few times a second."""
+        selection = f"metadata.name={self._name}"
         watches = [
-            asyncio.create_task(self._first_event(PODS, f"{LABEL_JOB_UID}={uid},{LABEL_ATTEMPT}", "", version)),
-            asyncio.create_task(self._first_event(DDPJOBS, "", f"metadata.name={self._name}", version)),
+            asyncio.create_task(self._first_event(PODS, of_job(job.uid), "", version)),
+            asyncio.create_task(self._first_event(DDPJOBS, "", selection, job.body["metadata"]["resourceVersion"])),
         ]
         try:
             await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
@@ -226,12 +281,11 @@ class _Follower:
             for watch in watches:
                 watch.cancel()
             results = await asyncio.gather(*watches, return_exceptions=True)
+        await asyncio.sleep(_TURN_SECONDS)
         for result in results:
-            if isinstance(result, GoneError):
-                continue
             if isinstance(result, UnavailableError):
                 await asyncio.sleep(_RETRY_SECONDS)
-            elif isinstance(result, Exception):
+            elif isinstance(result, Exception) and not isinstance(result, GoneError):
                 raise result
 
     async def _first_event(self, resource: Resource, labels: str, fields: str, version: str) -> None:
@@ -242,9 +296,60 @@ class _Follower:
                     return
 
 
-def _first(errors: BaseExceptionGroup[ApiError]) -> ApiError:
+class _Place:
+    """How far a log has been read: the time of the last line, and how many lines have this time."""
+
+    def __init__(self) -> None:
+        self.time = ""
+        self._count = 0
+        self._to_skip = 0
+        self._is_catching_up = False
+
+    def rewind(self) -> None:
+        """The log is read again from the lines of the last time on."""
+        self._to_skip, self._is_catching_up = self._count, bool(self.time)
+
+    def has_read(self, line: LogLine) -> bool:
+        """Whether this line was read before the log was read again."""
+        if not self._is_catching_up:
+            return False
+        if not line.time or order(line.time) < order(self.time):
+            return True
+        if line.time == self.time and self._to_skip:
+            self._to_skip -= 1
+            return True
+        self._is_catching_up = False
+        return False
+
+    def add(self, line: LogLine) -> None:
+        """The line has been read."""
+        if line.time:
+            self._count = self._count + 1 if line.time == self.time else 1
+            self.time = line.time
+
+
+def too_many(namespace: str, name: str, count: int) -> ConflictError:
+    """The error for more logs than are read at once."""
+    return ConflictError(
+        f"DDPJob {namespace}/{name}: {count} pods match, and at most {MAX_PODS} logs are read at once; select ranks"
+    )
+
+
+def order(time: str) -> tuple[float, str]:
+    """A sort key of a line's time, which has up to nine digits of a second and the zone of its node."""
+    found = _TIME.match(time)
+    if not found:
+        return (0.0, "")
+    seconds, fraction, zone = found.groups()
+    return (epoch_seconds(seconds + zone), fraction or "")
+
+
+def _ignore(text: str) -> None:
+    """While the pod may print, its log is read again, so no error is final."""
+
+
+def _first(errors: BaseExceptionGroup[Exception]) -> Any:
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    assert isinstance(error, ApiError)
     return error

@@ -76,6 +76,7 @@ async def load_access(*, kubeconfig: str | None = None, context: str | None = No
             config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
             namespace = _service_account_namespace()
         else:
+            _check_kubeconfig(paths)
             # The package reads $KUBECONFIG once, when it is imported.
             loader = await config.load_kube_config(  # type: ignore[no-untyped-call]
                 paths, context=context, client_configuration=configuration
@@ -91,6 +92,13 @@ async def load_access(*, kubeconfig: str | None = None, context: str | None = No
         "trust_env": is_proxied(configuration.host),
     }
     return Access(configuration=configuration, loader=loader, namespace=namespace or "default")
+
+
+def _check_kubeconfig(paths: str | None) -> None:
+    """Raise OSError if none of the files exists; kubernetes.aio would report a missing key."""
+    files = [Path(path).expanduser() for path in (paths or "~/.kube/config").split(os.pathsep) if path]
+    if not any(file.exists() for file in files):
+        raise OSError(f"there is no kubeconfig at {', '.join(map(str, files)) or 'an empty path'}")
 
 
 def _service_account_namespace() -> str | None:

@@ -213,6 +213,7 @@ class Client:
         follow: bool,
         tail_lines: int | None = None,
         since_seconds: int | None = None,
+        since_time: str | None = None,
     ) -> AsyncGenerator[str, None]:
         """The lines of a container's log, each with its time (`timestamps=true`), until the log ends.
 
@@ -224,6 +225,7 @@ class Client:
             "timestamps": True,
             "tailLines": tail_lines,
             "sinceSeconds": since_seconds,
+            "sinceTime": since_time,
         }
         request = _Request(
             verb="log",

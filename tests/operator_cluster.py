@@ -17,7 +17,7 @@ from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import NotFoundError
 from ddpjob_operator.transport.resources import DDPJOBS, PODS, SERVICES, Resource
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[1]
 SECONDS = 30.0
 T = TypeVar("T")
 

@@ -1,0 +1,196 @@
+"""The public client against a real API server and the real operator process."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+import testbed
+from ddpjob.client import (
+    AsyncClient,
+    Client,
+    ConflictError,
+    CredentialError,
+    ForbiddenError,
+    Goal,
+    NotFoundError,
+    RejectedError,
+    UnreachableError,
+    WaitTimeoutError,
+)
+from ddpjob_operator.transport.resources import CONFIG_MAPS
+from operator_cluster import Namespace, OperatorProcess, eventually
+
+pytestmark = pytest.mark.usefixtures("operator_process")
+
+
+def train(epochs: int, rate: float = 0.1) -> None:
+    import os
+
+    print(epochs, rate, os.environ["RANK"])
+
+
+JOB = {"apiVersion": "ddpjob.dev/v1alpha1", "kind": "DDPJob", "spec": {"command": ["x"], "nodes": 2}}
+
+
+async def test_a_job_is_submitted_waited_for_and_deleted(sdk: AsyncClient, namespace: Namespace) -> None:
+    submitted = await sdk.submit(JOB, name="j")
+    assert (submitted.namespace, submitted.phase) == (namespace.name, "Pending")
+    assert (await sdk.wait("j", until="running", timeout=30)).status.ready == "2/2"
+    assert [(pod.rank, pod.state) for pod in await sdk.pods(submitted)] == [(0, "Running"), (1, "Running")]
+    for rank in range(2):
+        await namespace.ends(f"j-1-{rank}", 0)
+    done = await sdk.wait("j", timeout=30)
+    assert done.succeeded
+    assert [job.name for job in await sdk.list()] == ["j"]
+    await sdk.delete("j")
+    with pytest.raises(NotFoundError, match="j does not exist"):
+        await sdk.get("j")
+
+
+async def test_a_wait_for_success_ends_at_once_when_the_job_fails(sdk: AsyncClient, namespace: Namespace) -> None:
+    await sdk.submit({**JOB, "spec": {**JOB["spec"], "restart": {"maxRestarts": 0}}}, name="j")  # type: ignore[dict-item]
+    waiting = asyncio.create_task(sdk.wait("j", until="succeeded", timeout=60))
+    await sdk.wait("j", until="running", timeout=30)
+    await namespace.ends("j-1-1", 3, "ValueError: boom")
+    job = await waiting
+    assert (job.failed, job.reached(Goal.SUCCEEDED)) == (True, False)
+
+
+async def test_a_wait_is_bounded(sdk: AsyncClient) -> None:
+    await sdk.submit(JOB, name="j")
+    with pytest.raises(WaitTimeoutError, match=r"j is not succeeded after 0.1 s"):
+        await sdk.wait("j", until="succeeded", timeout=0.1)
+
+
+async def test_suspend_resume_and_restart(sdk: AsyncClient, namespace: Namespace) -> None:
+    await sdk.submit(JOB, name="j")
+    await sdk.wait("j", until="running", timeout=30)
+    await sdk.restart("j")
+    await namespace.reaches("j", "Running", attempt=2)
+    job = await sdk.suspend("j")
+
+    async def has_stopped() -> bool:
+        return not await sdk.pods(job) and (await sdk.get("j")).phase == "Suspended"
+
+    await eventually("the job to be suspended", has_stopped)
+    await sdk.resume("j")
+    await namespace.reaches("j", "Running", attempt=3)
+
+
+async def test_logs_are_merged_and_follow_into_the_next_attempt(
+    sdk: AsyncClient, namespace: Namespace, cluster: testbed.ControlPlane
+) -> None:
+    await sdk.submit(JOB, name="j")
+    await sdk.wait("j", until="running", timeout=30)
+    cluster.append_kwok_log(namespace.name, "j-1-0", "from zero\n\x1b[31mred\x1b[0m")
+    cluster.append_kwok_log(namespace.name, "j-1-1", "from one")
+    now = [line async for line in sdk.logs("j")]
+    assert [(line.rank, line.text) for line in now] == [(0, "from zero"), (0, "red"), (1, "from one")]
+    assert [line.text async for line in sdk.logs("j", ranks={1})] == ["from one"]
+
+    notes: list[str] = []
+    followed: list[tuple[int, int, str]] = []
+
+    async def follow() -> None:
+        async for line in sdk.logs("j", follow=True, on_note=notes.append):
+            followed.append((line.attempt, line.rank, line.text))  # noqa: PERF401  # a comprehension shows nothing until its end
+
+    following = asyncio.create_task(follow())
+
+    async def has(line: tuple[int, int, str]) -> bool:
+        assert not following.done() or following.result() is None
+        return line in followed
+
+    await eventually("the old lines", lambda: has((1, 1, "from one")))
+    cluster.append_kwok_log(namespace.name, "j-1-0", "later")
+    await eventually("a new line", lambda: has((1, 0, "later")))
+    await namespace.ends("j-1-1", 3, "ValueError: boom")
+    await namespace.reaches("j", "Running", attempt=2)
+    cluster.append_kwok_log(namespace.name, "j-2-0", "second attempt")
+    await eventually("a line of the next attempt", lambda: has((2, 0, "second attempt")))
+    for rank in range(2):
+        await namespace.ends(f"j-2-{rank}", 0)
+    await asyncio.wait_for(following, 30)
+    assert len(followed) == len(set(followed)), "no line is read twice"
+    assert any("attempt 1 has ended, attempt 2 starts" in note for note in notes)
+    gone: list[str] = []
+    kept = [line.text async for line in sdk.logs("j", attempt="all", on_note=gone.append)]
+    assert "second attempt" in kept
+
+
+async def test_events_of_the_job_and_its_pods(sdk: AsyncClient) -> None:
+    await sdk.submit(JOB, name="j")
+    await sdk.wait("j", until="running", timeout=30)
+
+    async def are_there() -> bool:
+        return {"Pod/j-1-0", "Pod/j-1-1"} <= {event.object for event in await sdk.events("j")}
+
+    await eventually("the scheduler's events", are_there)
+
+
+async def test_a_function_is_sent_as_a_script_that_the_job_owns(sdk: AsyncClient, namespace: Namespace) -> None:
+    job = await sdk.submit(train, name="f", nodes=2, args={"epochs": 3})
+    config_map = await namespace.find(CONFIG_MAPS, "f-function")
+    assert config_map is not None
+    assert config_map["metadata"]["ownerReferences"][0]["uid"] == job.uid
+    assert "def train(epochs" in config_map["data"]["main.py"]
+    pod = (await sdk.wait("f", until="running", timeout=30)) and (await namespace.pods())["f-1-0"]
+    assert pod["spec"]["containers"][0]["command"] == ["python", "-u", "/etc/ddpjob-function/main.py"]
+    assert "/etc/ddpjob-function" in [mount["mountPath"] for mount in pod["spec"]["containers"][0]["volumeMounts"]]
+
+
+async def test_what_the_server_refuses_and_names_that_exist(sdk: AsyncClient) -> None:
+    with pytest.raises(RejectedError, match=r'unknown field "spec.nods"'):
+        await sdk.submit({**JOB, "spec": {"command": ["x"], "nods": 2}}, name="j")
+    with pytest.raises(RejectedError, match="nodes"):
+        await sdk.submit({**JOB, "spec": {"command": ["x"], "nodes": 0}}, name="j")
+    await sdk.submit(JOB, name="j", dry_run=True)
+    await sdk.submit(JOB, name="j")
+    with pytest.raises(ConflictError, match="already exists"):
+        await sdk.submit(JOB, name="j")
+
+
+def kubeconfig_with(cluster: testbed.ControlPlane, folder: Path, token: str, **cluster_fields: str) -> str:
+    """A kubeconfig that logs in by a token."""
+    config = cluster.kubectl.json("config", "view", "--raw", "--flatten")
+    config["users"][0]["user"] = {"token": token}
+    config["clusters"][0]["cluster"].update(cluster_fields)
+    file = folder / "kubeconfig"
+    file.write_text(json.dumps(config))
+    return str(file)
+
+
+async def test_missing_rights_name_verb_resource_and_namespace(
+    cluster: testbed.ControlPlane, namespace: Namespace, tmp_path: Path
+) -> None:
+    token = cluster.kubectl("create", "token", "default", "-n", namespace.name).strip()
+    async with AsyncClient(kubeconfig=kubeconfig_with(cluster, tmp_path, token), namespace=namespace.name) as nobody:
+        with pytest.raises(ForbiddenError, match=f"you may not list ddpjobs in namespace {namespace.name}") as raised:
+            await nobody.list()
+    assert (raised.value.verb, raised.value.resource, raised.value.namespace) == ("list", "ddpjobs", namespace.name)
+
+
+async def test_an_expired_token(cluster: testbed.ControlPlane, tmp_path: Path) -> None:
+    async with AsyncClient(kubeconfig=kubeconfig_with(cluster, tmp_path, "expired")) as client:
+        with pytest.raises(CredentialError, match="does not accept the credential"):
+            await client.list()
+
+
+async def test_no_server_at_the_address(cluster: testbed.ControlPlane, tmp_path: Path) -> None:
+    kubeconfig = kubeconfig_with(cluster, tmp_path, "any", **{"proxy-url": "http://127.0.0.1:1"})
+    async with AsyncClient(kubeconfig=kubeconfig) as client:
+        with pytest.raises(UnreachableError, match="cannot be reached"):
+            await client.list()
+
+
+def test_the_synchronous_client_does_the_same(cluster: testbed.ControlPlane, operator_process: OperatorProcess) -> None:
+    del operator_process
+    cluster.kubectl("create", "namespace", "sync-client")
+    with Client(kubeconfig=str(cluster.kubeconfig), namespace="sync-client") as client:
+        client.submit(JOB, name="j")
+        client.wait("j", until="running", timeout=60)
+        cluster.append_kwok_log("sync-client", "j-1-0", "a line")
+        assert [line.text for line in client.logs("j")] == ["a line"]
+        client.delete("j")

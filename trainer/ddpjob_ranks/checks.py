@@ -3,15 +3,12 @@
 import os
 import time
 from collections.abc import Mapping
-from typing import Final
 
 import torch
 
 from ddpjob_ranks.distributed import Gang
 from ddpjob_ranks.launch import preflight
-
-#: Clocks that NTP keeps differ by milliseconds.
-CLOCK_SPREAD_SECONDS: Final = 2.0
+from ddpjob_ranks.watch.diagnosis import CLOCK_SPREAD_SECONDS
 
 
 def check_same(gang: Gang, same: Mapping[str, str]) -> None:

@@ -11,9 +11,13 @@ LIMIT = (
 )
 
 
+NOW = 1_800_000_000.0
+
+
 def status(rank: int, phase: Phase = Phase.BACKWARD, **changes) -> RankStatus:
     """A rank without progress for too long, in the step after 41."""
     usual = {"host": f"host-{rank}", "step": 41, "idle_seconds": 301.0, "limit_seconds": 300.0, "num_collectives": 90}
+    usual["reported_at_unix_seconds"] = NOW
     return RankStatus(rank=rank, phase=phase, **{**usual, **changes})
 
 
@@ -94,11 +98,30 @@ def test_a_diagnosis_fits_into_the_message_with_its_culprit(num_silent):
 
 
 def test_a_rank_that_does_not_respond_is_named_wherever_it_was_last():
-    found = diagnosis_of(status(0), silent=(status(1, step=43, idle_seconds=0.0),))
+    lost = status(1, step=43, idle_seconds=0.0, reported_at_unix_seconds=NOW - 300)
+    found = diagnosis_of(status(0), silent=(lost,))
     assert found == (
         "rank 1 (host host-1) does not respond (stopped, blocked or gone), last seen in backward or all-reduce after 43 steps;"
         " rank 0 waits in backward or all-reduce after 41 steps"
     )
+
+
+@pytest.mark.parametrize(
+    ("idle_seconds", "reported_seconds_ago", "overdue"),
+    [
+        (100, 200, True),
+        (100, 199, False),
+        (0, 5, False),
+        (299, -1, False),  # clocks differ by a little
+        (0, -3600, True),  # clocks that cannot be compared: it has not answered, which is all that is known
+    ],
+)
+def test_a_rank_that_does_not_respond_is_hung_once_its_own_limit_has_passed(
+    idle_seconds, reported_seconds_ago, overdue
+):
+    busy = status(1, idle_seconds=idle_seconds, reported_at_unix_seconds=NOW - reported_seconds_ago)
+    found = diagnosis_of(status(0), status(2), silent=(busy,))
+    assert (found is not None) == overdue
 
 
 def test_a_rank_that_came_to_the_end_and_left_is_not_missed():

@@ -89,6 +89,14 @@ def test_a_round_without_a_decision_is_followed_by_another_one(monkeypatch):
     assert rank._round == 1
 
 
+def test_a_decision_that_comes_too_late_is_the_decision_of_no_rank():
+    store = dist.HashStore()
+    coordinator, waiting = (board.Board(store, rank=rank, world_size=2) for rank in range(2))
+    assert waiting.decision(0, 0.01) == board.GO_ON
+    coordinator.decide(0, "rank 1 is late")
+    assert coordinator.decision(0, 0.01) == board.GO_ON
+
+
 def test_a_store_that_does_not_respond_ends_the_ranks_that_wait(monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "host-0")
     monkeypatch.setattr(board.Board, "answer", lambda *_: threading.Event().wait())  # as of a server that is stopped

@@ -8,7 +8,7 @@ others may then wait for as long as it is.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Final
 
@@ -45,6 +45,7 @@ class Board:
     def publish_failure(self, cause: str) -> None:
         """This rank is about to end: by the cause, or if that is empty because it lost another rank."""
         self._store.set(f"failure/{self._rank}", cause[:MAX_CAUSE_CHARACTERS])
+        self._store.append("failed", f"{self._rank} ")  # type: ignore[attr-defined]  # not in torch's stubs
 
     def call(self, number: int) -> None:
         """Start a round, if nobody has started it yet. All ranks are called at once or none is."""
@@ -90,20 +91,22 @@ class Board:
 
     def failures(self) -> dict[int, str]:
         """The cause of each rank that is about to end; empty for a rank that lost another one."""
-        failed = [rank for rank in self._ranks if self._store.check([f"failure/{rank}"])]
-        return {rank: self._store.get(f"failure/{rank}").decode() for rank in failed}
+        if not self._store.check(["failed"]):
+            return {}
+        failed = sorted({int(rank) for rank in self._store.get("failed").split()})
+        return dict(zip(failed, self._get([f"failure/{rank}" for rank in failed]), strict=True))
 
     def decide(self, number: int, decision: str) -> None:
         """End a round. The first decision is final."""
         self._store.compare_set(f"decision/{number}", "", decision)
 
     def decision(self, number: int, seconds: float) -> str:
-        """The decision of a round; that all go on if it does not come in time, because the coordinator has stopped."""
+        """The decision of a round, the same on all ranks. If the coordinator does not make one in time, all go on."""
         key = f"decision/{number}"
         try:
             self._store.wait([key], timedelta(seconds=seconds))
         except dist.DistStoreError:
-            return GO_ON
+            self.decide(number, GO_ON)
         return self._store.get(key).decode()
 
     def agree_on_loss(self, message: str) -> str:
@@ -121,8 +124,14 @@ class Board:
         poll(lambda: bool(self._store.check([f"leaving/{rank}" for rank in answered])), seconds, timing)
 
     def _statuses(self, folder: str) -> dict[int, RankStatus]:
-        written = [rank for rank in self._ranks if self._store.check([f"{folder}/{rank}"])]
-        return {rank: RankStatus.from_json(self._store.get(f"{folder}/{rank}")) for rank in written}
+        keys = {rank: f"{folder}/{rank}" for rank in self._ranks}
+        if not self._store.check(list(keys.values())):
+            keys = {rank: key for rank, key in keys.items() if self._store.check([key])}
+        return {rank: RankStatus.from_json(text) for rank, text in zip(keys, self._get(keys.values()), strict=True)}
+
+    def _get(self, keys: Iterable[str]) -> list[str]:
+        """The values of keys that exist, by one request."""
+        return [value.decode() for value in self._store.multi_get(list(keys))]
 
 
 def poll(condition: Callable[[], bool], seconds: float, timing: Timing) -> None:

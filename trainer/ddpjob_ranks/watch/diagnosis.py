@@ -3,7 +3,8 @@
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Self
+from statistics import median
+from typing import Final, Self
 
 from ddpjob_ranks.watch.timeline import ORDER, Phase
 
@@ -14,6 +15,9 @@ PHASE_NAMES = {
     Phase.LEAVE: "shutdown",
     Phase.END: "the end",
 }
+
+#: Clocks that NTP keeps differ by milliseconds.
+CLOCK_SPREAD_SECONDS: Final = 2.0
 
 #: A message names so many ranks, hosts or phases, since it has to fit into a termination message.
 MAX_NAMED = 4
@@ -32,6 +36,8 @@ class RankStatus:
     """Time without progress."""
     limit_seconds: float
     """Longest time without progress that is allowed in this phase."""
+    reported_at_unix_seconds: float
+    """When this was so, by the clock of the rank's host."""
     num_collectives: int
     """Collectives of the default group that it has started."""
     num_control_collectives: int = 0
@@ -73,6 +79,9 @@ def diagnose(answers: Mapping[int, RankStatus], last_known: Mapping[int, RankSta
         answers: The status of each rank that answered just now.
         last_known: The last status that each rank published. A rank that is in here only does not respond.
 
+    A rank that does not respond may be busy with code that holds the interpreter's lock. It counts as hung once it has
+    made no progress for longer than its own limit.
+
     A rank that is ahead of another has started at least as many collectives, as the program is the same. One that is
     ahead with fewer has skipped some, and the ranks behind it wait for it.
     """
@@ -80,6 +89,9 @@ def diagnose(answers: Mapping[int, RankStatus], last_known: Mapping[int, RankSta
         return None
     silent = [status for rank, status in last_known.items() if rank not in answers and status.phase is not Phase.END]
     if silent:
+        now = median(status.reported_at_unix_seconds for status in answers.values())
+        if not all(_is_overdue(status, now) for status in silent):
+            return None
         return f"{unresponsive(silent)}; {_waiting(answers.values())}"
     ranks = sorted(answers.values(), key=lambda status: status.progress)
     if len(ranks) == 1:
@@ -97,6 +109,12 @@ def diagnose(answers: Mapping[int, RankStatus], last_known: Mapping[int, RankSta
     if len(late) == len(ranks):
         return _nobody_is_late(ranks)
     return f"{_name(late)} {'is' if len(late) == 1 else 'are'} late: {late[0]}; {_waiting(_without(ranks, late))}"
+
+
+def _is_overdue(silent: RankStatus, now: float) -> bool:
+    """Whether a rank that does not respond has exceeded its own limit, as far as clocks can be compared."""
+    age_seconds = now - silent.reported_at_unix_seconds
+    return age_seconds < -CLOCK_SPREAD_SECONDS or silent.idle_seconds + age_seconds >= silent.limit_seconds
 
 
 def unresponsive(silent: Collection[RankStatus]) -> str:

@@ -218,6 +218,7 @@ class Watchdog:
             phase=mark.phase,
             idle_seconds=self._idleness.at(mark.since, time.monotonic(), self._timing).idle.seconds,
             limit_seconds=self._limits.of(mark.phase, past_first_step=self._timeline.past_first_step),
+            reported_at_unix_seconds=time.time(),
             num_collectives=sum(map(_num_collectives, _groups(default=True))),
             num_control_collectives=sum(map(_num_collectives, _groups(default=False))),
         )

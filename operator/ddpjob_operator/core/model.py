@@ -161,6 +161,32 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerExit:
+    """How torchrun reports that its first failing worker ended."""
+
+    code: int | None
+    signal: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEnd:
+    """What decisions need of the end of a log: a few hundred bytes instead of 64 KiB."""
+
+    exception: str = ""
+    """The last Python exception that a worker printed."""
+    worker: WorkerExit | None = None
+    """The first failing worker of torchrun's table."""
+    symptoms: str = ""
+    """What in the whole text says that another rank went away or that memory ran out, for programs without a traceback."""
+    last_line: str = ""
+    progress: Progress | None = None
+
+
+#: What an unreadable log shows.
+NO_LOG = LogEnd()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """All that is known of one job at one moment."""
 
@@ -176,8 +202,8 @@ class Observed:
     """Names of the looked-up nodes that do not exist, are unreachable (Ready is Unknown) or out of service."""
     nodes_cordoned: frozenset[str] = frozenset()
     """Names of the looked-up nodes that accept no new pods."""
-    logs: Mapping[str, str] = field(default_factory=dict)
-    """Tail of the log by uid of each pod whose log was looked up; empty text where it could not be read."""
+    logs: Mapping[str, LogEnd] = field(default_factory=dict)
+    """By uid of each pod whose log was looked up; NO_LOG where it could not be read."""
     warnings: Mapping[str, str] = field(default_factory=dict)
     """What a kubelet reports, by uid of each pod that was looked up."""
     progress: Progress | None = None

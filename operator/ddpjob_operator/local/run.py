@@ -18,6 +18,7 @@ from typing import Any
 from ddpjob_operator.api.names import contract
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import DDPJobStatus, Progress
+from ddpjob_operator.core.failure.log_parsing import end_of_log
 from ddpjob_operator.core.model import (
     Action,
     Body,
@@ -27,6 +28,7 @@ from ddpjob_operator.core.model import (
     DeletePod,
     DeletePods,
     Job,
+    LogEnd,
     Lookup,
     LowerPodDeadline,
     Observed,
@@ -83,7 +85,7 @@ class LocalRun:
             spec=spec,
         )
         self._service: dict[str, Any] | None = None
-        self._logs: dict[str, str] = {}
+        self._logs: dict[str, LogEnd] = {}
         self._progress: tuple[int, Progress] | None = None
         self._last_news_at = time.monotonic()  # when rank 0 started, or last reported new progress
         self._num_interruptions = 0
@@ -199,7 +201,7 @@ class LocalRun:
         """Read the tails of logs. Lookups of nodes need no answer, because the only node is this machine."""
         for lookup in lookups:
             if isinstance(lookup, ReadLog):
-                self._logs[lookup.uid] = kubelet.tail(lookup.pod, LOG_TAIL_BYTES)
+                self._logs[lookup.uid] = end_of_log(kubelet.tail(lookup.pod, LOG_TAIL_BYTES))
                 self._changed.set()
 
     def _on_line(self, pod: LocalPod, text: str) -> None:

@@ -3,7 +3,7 @@ from dataclasses import replace
 from builders import NOW, broken, crashed, ended, job, observed, pending, pod, program, with_status
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.events import events_between
-from ddpjob_operator.core.model import Waiting
+from ddpjob_operator.core.model import NO_LOG, Waiting
 from ddpjob_operator.core.plan import plan
 
 
@@ -21,7 +21,7 @@ def test_a_job_without_failures_has_an_event_for_its_start_and_one_for_its_end()
     of = job(nodes=2)
     some = observed(of, pod(of, 0), pod(of, 1, running=False))
     all_run = observed(of, pod(of, 0), pod(of, 1))
-    done = observed(of, ended(of, 0), ended(of, 1), logs={"pod-uid-1-0": ""})
+    done = observed(of, ended(of, 0), ended(of, 1), logs={"pod-uid-1-0": NO_LOG})
 
     assert events_of(observed(of), some, all_run, all_run, done, done) == [
         ("Normal", "Running"),

@@ -6,8 +6,9 @@ from builders import ECHO, NOW, TRACEBACK, broken, crashed, deleted, ended, job,
 from ddpjob_operator.api.names import Phase, Reason, contract
 from ddpjob_operator.core.failure.cause import ECHO_WAIT_SECONDS
 from ddpjob_operator.core.failure.classes import CLASSES
+from ddpjob_operator.core.failure.log_parsing import end_of_log
 from ddpjob_operator.core.failure.messages import sentence
-from ddpjob_operator.core.model import ReadLog, ReadNode
+from ddpjob_operator.core.model import NO_LOG, ReadLog, ReadNode
 from ddpjob_operator.core.plan import plan
 
 PAIR = program(nodes=2)
@@ -115,15 +116,18 @@ def test_the_log_of_an_end_without_a_message_is_read_before_the_job_fails() -> N
 
     made = plan(seen, NOW)
     assert (made.status.finished, made.lookups) == (False, (ReadLog(pod="job-1-0", uid="pod-uid-1-0"),))
-    assert plan(replace(seen, logs={"pod-uid-1-0": TRACEBACK}), NOW).status.failure.message == "ValueError: boom"
-    assert plan(replace(seen, logs={"pod-uid-1-0": ""}), NOW).status.phase == Phase.FAILED, "the log cannot be read"
+    assert (
+        plan(replace(seen, logs={"pod-uid-1-0": end_of_log(TRACEBACK)}), NOW).status.failure.message
+        == "ValueError: boom"
+    )
+    assert plan(replace(seen, logs={"pod-uid-1-0": NO_LOG}), NOW).status.phase == Phase.FAILED, "the log cannot be read"
 
 
 def test_a_restart_does_not_wait_for_a_log_which_completes_the_record_later() -> None:
     seen = reconciled(broken(PAIR, ended(PAIR, 1, code=1)))
     assert (seen.job.status.attempt, seen.job.status.failure.message) == (2, "")
 
-    status = plan(replace(seen, logs={"pod-uid-1-1": TRACEBACK}), NOW + 1).status
+    status = plan(replace(seen, logs={"pod-uid-1-1": end_of_log(TRACEBACK)}), NOW + 1).status
     assert [status.failure.message, status.attempts[-1].message] == 2 * ["ValueError: boom"]
 
 

@@ -18,6 +18,8 @@ from builders import (
     running,
 )
 from ddpjob_operator.api.names import Reason
+from ddpjob_operator.core.failure.log_parsing import end_of_log
+from ddpjob_operator.core.model import NO_LOG
 from ddpjob_operator.core.plan import plan
 
 STOPPED_BY_SIGTERM = 'Traceback (most recent call last):\n  File "t.py", line 1\nSignalException: got signal: 15\n'
@@ -109,17 +111,17 @@ def test_a_rank_that_failed_by_itself_keeps_its_cause_although_its_node_is_lost_
 
 def test_a_log_that_cannot_be_read_again_does_not_remove_what_it_said() -> None:
     failed = crashed(PAIR, 1, message="=====")
-    seen = reconciled(replace(broken(PAIR, failed), logs={"pod-uid-1-1": TRACEBACK}))
+    seen = reconciled(replace(broken(PAIR, failed), logs={"pod-uid-1-1": end_of_log(TRACEBACK)}))
     assert seen.job.status.failure.message == "ValueError: boom"
 
-    for logs in ({}, {"pod-uid-1-1": ""}):
+    for logs in ({}, {"pod-uid-1-1": NO_LOG}):
         assert plan(replace(seen, logs=logs), NOW + 1).status.failure == seen.job.status.failure
 
 
 def test_a_log_may_arrive_until_the_next_gang_runs_and_the_failure_is_kept_afterwards() -> None:
     seen = reconciled(broken(SINGLE, crashed(SINGLE, message="=====")))
     whole = reconciled(replace(seen, pods=(*seen.pods, pod(SINGLE, 0, 2, running=False))))
-    informed = reconciled(replace(whole, logs={"pod-uid-1-0": TRACEBACK}), NOW + 1)
+    informed = reconciled(replace(whole, logs={"pod-uid-1-0": end_of_log(TRACEBACK)}), NOW + 1)
     runs = reconciled(observed(informed.job, pod(SINGLE, 0, 2)))
 
     for job_at in (informed, runs):

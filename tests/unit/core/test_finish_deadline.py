@@ -4,6 +4,7 @@ import pytest
 
 from builders import NOW, changed, ended, job, pod, reconciled, running
 from ddpjob_operator.api.names import Phase, Reason
+from ddpjob_operator.core.model import NO_LOG
 from ddpjob_operator.core.plan import plan
 
 
@@ -41,7 +42,7 @@ def test_the_gang_is_restarted_at_the_deadline_and_the_late_rank_is_named() -> N
 def test_a_rank_that_was_stopped_and_exits_with_code_0_has_not_succeeded(stopped_by) -> None:
     """A program may answer SIGTERM with exit code 0; taken for success, an evicted job of one rank would be Succeeded."""
     of = job(nodes=1)
-    status = plan(replace(running(of), pods=(ended(of, 0, **stopped_by),), logs={"pod-uid-1-0": ""}), NOW).status
+    status = plan(replace(running(of), pods=(ended(of, 0, **stopped_by),), logs={"pod-uid-1-0": NO_LOG}), NOW).status
 
     assert (status.attempt, status.phase) == (2, Phase.RESTARTING)
 
@@ -54,5 +55,5 @@ def test_a_rank_that_succeeded_stays_so_when_its_pod_is_deleted() -> None:
     drained = changed(
         done, deletion_deadline=NOW, deletion_requested=NOW, exit=replace(done.exit, finished=NOW - 60), disruption="x"
     )
-    both = replace(seen, pods=(ended(seen.job, 0),), vanished=(drained,), logs={"pod-uid-1-0": ""})
+    both = replace(seen, pods=(ended(seen.job, 0),), vanished=(drained,), logs={"pod-uid-1-0": NO_LOG})
     assert plan(both, NOW).status.phase == Phase.SUCCEEDED

@@ -7,7 +7,7 @@ import pytest
 
 from builders import NOW, broken, crashed, deleted, ended, job, observed, pending, pod, program, reconciled, running
 from ddpjob_operator.api.names import Phase, Reason
-from ddpjob_operator.core.model import DeleteJob, LowerPodDeadline, Observed, ReadNode
+from ddpjob_operator.core.model import NO_LOG, DeleteJob, LowerPodDeadline, Observed, ReadNode
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.stopping import KEPT_SECONDS
 
@@ -108,7 +108,7 @@ def test_an_edit_changes_the_observed_generations_of_the_status_and_nothing_else
 
 def test_a_finished_job_is_deleted_after_its_time_to_live() -> None:
     of = job(nodes=1, ttlSecondsAfterFinished=60)
-    done = reconciled(replace(running(of), pods=(ended(of, 0),), logs={"pod-uid-1-0": ""}))
+    done = reconciled(replace(running(of), pods=(ended(of, 0),), logs={"pod-uid-1-0": NO_LOG}))
 
     early = plan(done, NOW + 59)
     assert (early.actions, early.wake_at) == ((), NOW + 60)
@@ -120,7 +120,7 @@ def test_no_node_of_the_evidence_of_a_finished_job_is_looked_up() -> None:
     of = job(nodes=2, restart={"rules": [{"exitCodes": [143], "action": "Fail"}]})
     evicted = ended(of, 0, code=143, disruption="EvictionByEvictionAPI: evicting")
     done = reconciled(broken(of, evicted, ended(of, 1, code=1, message="x")))
-    done = reconciled(replace(done, logs={evicted.uid: ""}))
+    done = reconciled(replace(done, logs={evicted.uid: NO_LOG}))
     assert done.job.status.finished
 
     assert plan(done, NOW).lookups == ()

@@ -2,7 +2,16 @@
 
 import pytest
 
-from ddpjob_operator.core.failure.log_parsing import WorkerExit, is_echo, last_exception, last_line, worker_exit
+from ddpjob_operator.core.failure.log_parsing import (
+    end_of_log,
+    is_echo,
+    is_out_of_memory,
+    is_timeout,
+    last_exception,
+    last_line,
+    worker_exit,
+)
+from ddpjob_operator.core.model import WorkerExit
 
 PLAIN = """\
 epoch 0 step 10
@@ -143,3 +152,21 @@ def test_a_log_without_a_table_that_makes_sense_tells_no_exit(text) -> None:
 
 def test_the_last_line_is_the_last_that_says_anything() -> None:
     assert last_line("first\nsh: train.py: not found\n\n  \n") == "sh: train.py: not found"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        RANK_0_ECHO,
+        "x\nNCCL WARN nccl internal\n" * 40,
+        "std::bad_alloc\nabort",
+        "server socket has failed to listen: connection closed by peer",
+        "collective operation timeout",
+        "nothing",
+    ],
+)
+def test_symptoms_say_of_a_log_what_its_whole_text_says(text) -> None:
+    symptoms = end_of_log("line before\n" + text).symptoms
+
+    for says in (is_echo, is_timeout, is_out_of_memory):
+        assert says(symptoms) == says(text)

@@ -19,6 +19,7 @@ from builders import (
 )
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.api.status import Progress, Restarts
+from ddpjob_operator.core.model import NO_LOG
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.times import epoch_seconds, rfc3339
 
@@ -107,7 +108,7 @@ def stops_in_a_row(ran_seconds: float, rule: bool, times: int) -> tuple[list[flo
         now += ran_seconds
         message = "" if rule else f"checkpointStep={attempt}"
         last = ended(of, 0, attempt, code=9 if rule else 75, message=message, ended_seen=now)
-        seen = replace(seen, pods=(last,), progress=Progress(step=attempt) if rule else None, logs={last.uid: ""})
+        seen = replace(seen, pods=(last,), progress=Progress(step=attempt) if rule else None, logs={last.uid: NO_LOG})
         status = plan(seen, now).status
         if status.finished:
             return delays, status.restarts, status.reason

@@ -6,7 +6,7 @@ import pytest
 
 from builders import NOW, broken, crashed, deleted, pod, program, reconciled, running
 from ddpjob_operator.api.names import Phase
-from ddpjob_operator.core.model import LowerPodDeadline, Observed, Pod
+from ddpjob_operator.core.model import NO_LOG, LowerPodDeadline, Observed, Pod
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.records import pod_of
 from ddpjob_operator.core.render.pods import create_pod
@@ -39,7 +39,7 @@ def test_a_living_sidecar_keeps_no_job_alive_and_is_stopped_by_its_kubelet(injec
     template = {} if injected else {"spec": {"containers": [{"name": "log-shipper", "image": "l:1"}]}}
     seen = running(program(nodes=2, template=template))
     pods = tuple(reported(seen, rank, injected=injected) for rank in range(2))
-    seen = reconciled(replace(seen, pods=pods, logs={p.uid: "" for p in pods}))
+    seen = reconciled(replace(seen, pods=pods, logs={p.uid: NO_LOG for p in pods}))
 
     assert seen.job.status.phase == Phase.SUCCEEDED
     assert plan(seen, NOW).actions == tuple(LowerPodDeadline(name=p.name, uid=p.uid) for p in pods)

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from builders import NOW, created, deleted, edited, ended, job, observed, pod, reconciled, running
 from ddpjob_operator.api.names import ConditionType, Phase, Reason
-from ddpjob_operator.core.model import DeletePods
+from ddpjob_operator.core.model import NO_LOG, DeletePods
 from ddpjob_operator.core.plan import plan
 
 
@@ -40,7 +40,7 @@ def test_resuming_starts_the_next_attempt() -> None:
 
 def test_a_job_whose_ranks_are_all_done_succeeds_even_if_it_is_suspended() -> None:
     of = job(nodes=1)
-    seen = edited(replace(running(of), pods=(ended(of, 0),), logs={"pod-uid-1-0": ""}), suspend=True)
+    seen = edited(replace(running(of), pods=(ended(of, 0),), logs={"pod-uid-1-0": NO_LOG}), suspend=True)
 
     assert plan(seen, NOW).status.phase == Phase.SUCCEEDED
 
@@ -48,7 +48,7 @@ def test_a_job_whose_ranks_are_all_done_succeeds_even_if_it_is_suspended() -> No
 def test_an_edit_of_the_shape_replaces_the_gang_which_is_not_counted() -> None:
     """Such edits need a suspension, which can be over before the operator reconciles."""
     of = job(nodes=3)
-    two_done = replace(running(of), pods=(ended(of, 0), ended(of, 1), pod(of, 2)), logs={"pod-uid-1-0": ""})
+    two_done = replace(running(of), pods=(ended(of, 0), ended(of, 1), pod(of, 2)), logs={"pod-uid-1-0": NO_LOG})
     for seen in (
         edited(running(job(nodes=1)), master_port=30000),
         edited(running(job(nodes=2)), nodes=3),

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 from builders import NOW, crashed, edited, ended, job, observed, pending, pod, program, reconciled, running
 from ddpjob_operator.api.status import Progress
+from ddpjob_operator.core.model import NO_LOG
 from ddpjob_operator.core.plan import plan
 
 SINGLE = program(nodes=1)
@@ -15,7 +16,7 @@ def seconds(status):
 
 def status_after(of, *moments):
     """The status after the job was observed at these times with these pods and, where given, this progress."""
-    seen = observed(of, logs={"pod-uid-1-0": ""})
+    seen = observed(of, logs={"pod-uid-1-0": NO_LOG})
     for at, pod_, *progress in moments:
         seen = replace(seen, pods=(pod_,) if pod_ else (), progress=progress[0] if progress else None)
         seen = reconciled(seen, NOW + at)

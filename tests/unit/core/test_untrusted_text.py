@@ -12,6 +12,7 @@ from builders import ended, job, observed, pod
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.failure.cause import end_of, wanted_logs
 from ddpjob_operator.core.failure.log_parsing import (
+    end_of_log,
     is_echo,
     is_out_of_memory,
     is_timeout,
@@ -72,7 +73,7 @@ def _failed(of, **exit_):
 
 def _failed_with_log(text):
     failed = ended(PROGRAM, 0, code=134)
-    return end_of(observed(PROGRAM, failed, logs={failed.uid: text}), failed, 0.0)
+    return end_of(observed(PROGRAM, failed, logs={failed.uid: end_of_log(text)}), failed, 0.0)
 
 
 def _words(reason):

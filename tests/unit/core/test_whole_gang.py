@@ -4,7 +4,8 @@ import pytest
 
 from builders import NOW, created, ended, job, observed, pod, reconciled, running
 from ddpjob_operator.api.names import ConditionType, Phase
-from ddpjob_operator.core.model import CreatePod, CreateService, PatchService, ReadLog
+from ddpjob_operator.core.failure.log_parsing import end_of_log
+from ddpjob_operator.core.model import NO_LOG, CreatePod, CreateService, PatchService, ReadLog
 from ddpjob_operator.core.plan import plan
 
 PAIR = job(nodes=2)
@@ -30,7 +31,7 @@ def test_only_missing_pods_are_created() -> None:
 def test_the_condition_created_is_true_once_all_pods_exist() -> None:
     some = plan(observed(PAIR, pod(PAIR, 0)), NOW).status
     both = plan(observed(PAIR, pod(PAIR, 0), pod(PAIR, 1)), NOW).status
-    done = plan(observed(PAIR, ended(PAIR, 0), ended(PAIR, 1), logs={"pod-uid-1-0": ""}), NOW).status
+    done = plan(observed(PAIR, ended(PAIR, 0), ended(PAIR, 1), logs={"pod-uid-1-0": NO_LOG}), NOW).status
 
     assert [bool(status.condition(ConditionType.CREATED)) for status in (some, both, done)] == [False, True, True]
     assert done.phase == Phase.SUCCEEDED, "all pods had ended before they were first observed"
@@ -81,7 +82,7 @@ def test_the_job_succeeds_when_all_ranks_have_and_the_last_progress_was_read() -
     made = plan(done, NOW)
     assert (made.status.finished, made.lookups) == (False, (ReadLog(pod="job-1-0", uid="pod-uid-1-0"),))
 
-    status = plan(replace(done, logs={"pod-uid-1-0": 'ddpjob-progress {"step": 42}\n'}), NOW).status
+    status = plan(replace(done, logs={"pod-uid-1-0": end_of_log('ddpjob-progress {"step": 42}\n')}), NOW).status
     assert (status.phase, status.progress.step) == (Phase.SUCCEEDED, 42)
 
 

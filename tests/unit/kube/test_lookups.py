@@ -9,7 +9,7 @@ import pytest
 
 from ddpjob_operator.api.names import ConditionType
 from ddpjob_operator.api.status import Condition, DDPJobStatus
-from ddpjob_operator.core.model import Job, Observed, Pod, ReadLog, ReadNode, ReadWarning
+from ddpjob_operator.core.model import NO_LOG, Job, LogEnd, Observed, Pod, ReadLog, ReadNode, ReadWarning
 from ddpjob_operator.kube.lookups import log_reader, node_reader
 from ddpjob_operator.kube.lookups import pod_warnings as pod_warnings_module
 from ddpjob_operator.kube.lookups import progress_reader as progress_module
@@ -88,18 +88,30 @@ def lookups_of(cluster: Cluster) -> tuple[Lookups, Keys]:
 
 
 async def test_a_log_is_read_once_and_kept_while_its_pod_is_there() -> None:
-    cluster = Cluster(log="x" * log_reader.KEEP_BYTES + "the end")
+    cluster = Cluster(log="x" * 200_000 + "\nthe end")
     lookups, keys = lookups_of(cluster)
     for _ in range(3):
         lookups.update(seen("p0"), [ReadLog(pod="p", uid="p0")])
     assert await keys.next() == KEY
     lookups.update(seen("p0"), [ReadLog(pod="p", uid="p0")])
-    text = lookups.logs(KEY)["p0"]
-    assert len(text) == log_reader.KEEP_BYTES
-    assert text.endswith("the end")
+    assert lookups.logs(KEY)["p0"] == LogEnd(last_line="the end")
     assert cluster.num_logs == 1
     lookups.update(seen("another"), [])
     assert lookups.logs(KEY) == {}
+
+
+async def test_what_the_logs_of_a_bounded_number_of_jobs_show_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_reader, "MAX_JOBS", 3)
+    cluster = Cluster(log="ValueError: boom")
+    lookups, keys = lookups_of(cluster)
+    for number in range(10):
+        of = replace(JOB, name=f"j{number}")
+        lookups.update(seen("p0", of=of), [ReadLog(pod="p", uid="p0")])
+        await keys.next()
+    assert [number for number in range(10) if lookups.logs(("ns", f"j{number}"))] == [7, 8, 9]
+
+    lookups.update(seen("p0", of=replace(JOB, name="j0")), [ReadLog(pod="p", uid="p0")])
+    assert await keys.next() == ("ns", "j0"), "who needs it again has it read again"
 
 
 @pytest.mark.parametrize("error", [NotFoundError("log", "no"), UnavailableError("log", "late")])
@@ -107,7 +119,7 @@ async def test_a_log_that_cannot_be_read_is_empty(error: ApiError) -> None:
     lookups, keys = lookups_of(Cluster(log=error))
     lookups.update(seen("p0"), [ReadLog(pod="p", uid="p0")])
     await keys.next()
-    assert lookups.logs(KEY) == {"p0": ""}
+    assert lookups.logs(KEY) == {"p0": NO_LOG}
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,15 @@
 
 from typing import Any
 
+import pytest
+
 from ddpjob_operator.api import names
 from ddpjob_operator.kube.cache.store import Store
 
 KEY = ("ns", "j")
+FINISHED = {
+    "conditions": [{"type": "Failed", "status": "True", "reason": "x", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
+}
 
 
 def job(version: int, *, uid: str = "job-1", finalizers: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -81,3 +86,29 @@ def test_pods_that_were_meant_to_outlive_their_job_are_left_alone() -> None:
     known.jobs.put(job(4))  # The garbage collector has set the pods free, and takes its mark away.
     known.jobs.remove("ns", "j", uid="job-1")
     assert not known.orphaned(KEY)
+
+
+@pytest.mark.parametrize(
+    ("status", "num_kept"),
+    [
+        ({"attempt": 1}, 1),
+        ({"attempt": 2}, 1),  # the failure of attempt 1 may still be explained better
+        ({"attempt": 2, "runningSince": "2026-01-01T00:00:00Z"}, 0),
+        ({"attempt": 3}, 0),
+        ({"attempt": 1, **FINISHED}, 0),
+    ],
+    ids=["current", "next attempt starts", "next attempt runs", "a later attempt", "finished"],
+)
+@pytest.mark.parametrize("is_gone_first", [True, False])
+def test_the_record_of_a_pod_that_is_gone_is_kept_while_a_decision_may_need_it(status, num_kept, is_gone_first) -> None:
+    known = store()
+    known.jobs.put(job(1))
+    known.pods.put(pod(2))
+    if is_gone_first:
+        known.pods.remove("ns", "j-1-0", uid="pod-1")
+    known.jobs.put({**job(3), "status": status})
+    known.pods.remove("ns", "j-1-0", uid="pod-1")
+
+    of = known.jobs.get(*KEY)
+    assert of is not None
+    assert len(list(known.vanished_pods_of(of.job))) == num_kept

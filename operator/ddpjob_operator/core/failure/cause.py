@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from ddpjob_operator.api.names import Reason, contract
 from ddpjob_operator.api.spec import DDPJobSpec
-from ddpjob_operator.api.status import Failure
+from ddpjob_operator.api.status import DDPJobStatus, Failure
 from ddpjob_operator.core.failure.classes import ECHOES, KINDS, Kind
 from ddpjob_operator.core.failure.classify import START_REASONS, newly_saved_step, reason_of
 from ddpjob_operator.core.failure.log_parsing import last_exception, worker_exit
 from ddpjob_operator.core.failure.messages import end_message
-from ddpjob_operator.core.model import Observed, Pod, ReadLog
+from ddpjob_operator.core.model import NO_LOG, Observed, Pod, ReadLog
 from ddpjob_operator.core.times import rfc3339
 
 #: How long an echo waits for a better cause: a container's end can show a second late in its pod's status.
@@ -68,9 +68,10 @@ def has_ended(pod: Pod, now: float) -> bool:
 
 def end_of(observed: Observed, pod: Pod, now: float) -> End:
     """The end of a pod for which `has_ended` holds, with its class."""
-    log = observed.logs.get(pod.uid, "")
+    log = observed.logs.get(pod.uid, NO_LOG)
     reason = reason_of(observed, pod, log)
-    worker = worker_exit(log or pod.exit.message) if pod.exit and pod.exit.code == 1 else None
+    torchrun = pod.exit if pod.exit and pod.exit.code == 1 else None
+    worker = torchrun and (worker_exit(torchrun.message) if log == NO_LOG else log.worker)
     exit_code, signal_number = (worker.code, worker.signal) if worker else _exit_of(pod)
     if worker and worker.signal and reason == Reason.PROGRAM_ERROR:
         reason = Reason.KILLED
@@ -139,16 +140,18 @@ def wanted_logs(observed: Observed, pods: Iterable[Pod]) -> tuple[ReadLog, ...]:
     return tuple(ReadLog(pod=p.name, uid=p.uid) for p in silent[:MAX_LOGS_READ] if p.uid not in observed.logs)
 
 
-def pods_with_logs_in_use(observed: Observed) -> frozenset[str]:
-    """The uids of the pods whose logs a decision may still read.
+def explains(status: DDPJobStatus, attempt: int) -> bool:
+    """Whether a decision may still need to know how pods of this attempt ended.
 
     Those of the current attempt, and until it runs those of the attempt before, whose failure may be explained better.
     """
-    status = observed.job.status
-    if status.finished:
-        return frozenset()
     oldest = status.attempt if status.running_since else status.attempt - 1
-    return frozenset(pod.uid for pod in observed.pods if pod.attempt >= oldest)
+    return attempt >= oldest and not status.finished
+
+
+def pods_with_logs_in_use(observed: Observed) -> frozenset[str]:
+    """The uids of the pods whose logs a decision may still read."""
+    return frozenset(pod.uid for pod in observed.pods if explains(observed.job.status, pod.attempt))
 
 
 def record(observed: Observed, end: End, attempt: int, now: float) -> Failure:

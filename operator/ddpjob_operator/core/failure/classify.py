@@ -6,7 +6,7 @@ import signal
 from ddpjob_operator.api.names import Reason, contract
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.failure.log_parsing import is_echo, is_out_of_memory, is_timeout, last_exception
-from ddpjob_operator.core.model import Observed, Pod
+from ddpjob_operator.core.model import LogEnd, Observed, Pod
 
 #: Reason of the DisruptionTarget condition of an eviction through the API, which is also what a drain does.
 EVICTION = "EvictionByEvictionAPI"
@@ -40,7 +40,7 @@ _TRAINERS_CODES = {
 _SAVED_STEP = re.compile(rf"(?:^|\s){re.escape(contract.TERMINATION_CHECKPOINT_PREFIX)}(\d{{1,15}})(?:\s|$)")
 
 
-def reason_of(observed: Observed, pod: Pod, log: str) -> Reason:
+def reason_of(observed: Observed, pod: Pod, log: LogEnd) -> Reason:
     """The class of an end, most certain evidence first."""
     if pod.exit is None and pod.node in observed.nodes_gone:
         return Reason.NODE_LOST
@@ -68,7 +68,7 @@ def _taken_away(observed: Observed, pod: Pod) -> Reason | None:
     return Reason.NODE_DRAINED if reason == Reason.EVICTED and pod.node in observed.nodes_cordoned else reason
 
 
-def _reason_of_exit(spec: DDPJobSpec | None, pod: Pod, log: str) -> Reason:
+def _reason_of_exit(spec: DDPJobSpec | None, pod: Pod, log: LogEnd) -> Reason:
     assert pod.exit is not None, "the caller passes a pod whose program has ended"
     trainer = spec is not None and spec.trainer is not None
     if pod.exit.reason == "OOMKilled":
@@ -77,9 +77,9 @@ def _reason_of_exit(spec: DDPJobSpec | None, pod: Pod, log: str) -> Reason:
         return Reason.BAD_COMMAND if _NO_SUCH_PROGRAM.search(pod.exit.message) else Reason.CONTAINER_CONFIG
     if trainer and pod.exit.code in _TRAINERS_CODES:
         return _TRAINERS_CODES[pod.exit.code]
-    exception = last_exception(pod.exit.message) or last_exception(log)
+    exception = last_exception(pod.exit.message) or log.exception
     if pod.exit.signal == signal.SIGABRT:  # NCCL's watchdog aborts, and C++ prints no traceback
-        exception = exception or pod.exit.message or log
+        exception = exception or pod.exit.message or log.symptoms
     if trainer and pod.exit.code == contract.EXIT_PEER_LOST:
         return Reason.COLLECTIVE_TIMEOUT if is_timeout(exception or pod.exit.message) else Reason.COLLECTIVE_ERROR
     if is_echo(exception):

@@ -6,8 +6,9 @@ untrusted text: each function takes time in proportion to its length, and each r
 """
 
 import re
-from dataclasses import dataclass
 
+from ddpjob_operator.core.model import LogEnd, WorkerExit
+from ddpjob_operator.core.progress import latest_progress
 from ddpjob_operator.core.untrusted import last_lines, printable, tail
 
 _TRACEBACK = "Traceback (most recent call last):"
@@ -49,12 +50,22 @@ _OUT_OF_MEMORY = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerExit:
-    """How torchrun reports that its first failing worker ended."""
+def end_of_log(text: str) -> LogEnd:
+    """What decisions need of the end of a log."""
+    return LogEnd(
+        exception=last_exception(text),
+        worker=worker_exit(text),
+        symptoms=_symptoms(tail(text)),
+        last_line=last_line(text),
+        progress=latest_progress(text),
+    )
 
-    code: int | None
-    signal: int | None
+
+def _symptoms(text: str) -> str:
+    """The first match of each pattern, so that what they find in these few words is what they find in the text."""
+    lower = text.lower()
+    searched = ((_OUT_OF_MEMORY, text), (_ECHO, lower), (_OWN_FAULT, lower), (_TIMEOUT, lower))
+    return "\n".join(match[0] for pattern, where in searched if (match := pattern.search(where)))
 
 
 def is_echo(text: str) -> bool:

@@ -8,7 +8,7 @@ from ddpjob_operator.api.status import Failure
 from ddpjob_operator.core.failure.classes import HOW
 from ddpjob_operator.core.failure.classify import EVICTION
 from ddpjob_operator.core.failure.log_parsing import last_exception, last_line
-from ddpjob_operator.core.model import Observed, Pod
+from ddpjob_operator.core.model import NO_LOG, Observed, Pod
 from ddpjob_operator.core.security import hint_for
 from ddpjob_operator.core.untrusted import printable
 
@@ -69,17 +69,17 @@ def _message_of_the_cluster(pod: Pod, reason: Reason) -> str:
 
 def _message_of_the_program(observed: Observed, pod: Pod) -> str:
     assert pod.exit is not None, "the caller passes a pod whose program has ended"
-    log, message = observed.logs.get(pod.uid, ""), pod.exit.message
-    if exception := last_exception(log) or last_exception(message):
+    log, message = observed.logs.get(pod.uid, NO_LOG), pod.exit.message
+    if exception := log.exception or last_exception(message):
         return exception
     if pod.exit.signal:  # what it printed before has nothing to do with the signal, unless the program aborted itself
-        return last_line(message or log) if pod.exit.signal == signal.SIGABRT else ""
+        return (last_line(message) or log.last_line) if pod.exit.signal == signal.SIGABRT else ""
     trainer = observed.job.spec is not None and observed.job.spec.trainer is not None
     if trainer:
         message = _TRAINERS_HEADER.sub("", message)  # the sentence names the rank
         # A traceback longer than the message lost its head; its last line is the exception.
         return last_line(message) if '\n  File "' in message else printable(message)
-    return last_line(log) or last_line(message)
+    return log.last_line or last_line(message)
 
 
 def _with_hint(observed: Observed, pod: Pod, message: str) -> str:

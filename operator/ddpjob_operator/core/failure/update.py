@@ -15,7 +15,7 @@ from ddpjob_operator.core.failure.cause import End
 from ddpjob_operator.core.failure.classes import ECHOES, KINDS, Kind
 from ddpjob_operator.core.failure.classify import newly_saved_step
 from ddpjob_operator.core.failure.restart import recount
-from ddpjob_operator.core.model import Observed, Pod, ReadLog
+from ddpjob_operator.core.model import NO_LOG, Observed, Pod, ReadLog
 from ddpjob_operator.core.times import epoch_seconds
 
 #: The operator itself ended these attempts, so how their pods end says nothing.
@@ -92,7 +92,7 @@ def _is_better(
         was_explained_elsewhere = failure.reason in ECHOES or failure.reason == Reason.STOPPED_WITH_CHECKPOINT
         explains_more = was_explained_elsewhere and not cause.is_echo and cause.reason != failure.reason
     log_is_unread = any(lookup.pod == cause.pod for lookup in lookups)
-    log_is_gone = same_pod and any(observed.logs.get(pod.uid) == "" for pod in over if pod.name == cause.pod)
+    log_is_gone = same_pod and any(observed.logs.get(pod.uid) == NO_LOG for pod in over if pod.name == cause.pod)
     return explains_more and not log_is_gone and (by_cluster or not log_is_unread)
 
 

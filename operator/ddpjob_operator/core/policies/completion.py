@@ -4,7 +4,6 @@ from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.decision import Advice, AwaitEvidence, Finish
 from ddpjob_operator.core.model import ReadLog
 from ddpjob_operator.core.policies.suspension import is_edited
-from ddpjob_operator.core.progress import latest_progress
 from ddpjob_operator.core.situation import Situation
 
 
@@ -18,6 +17,4 @@ def all_ranks_succeeded(situation: Situation) -> Advice:
         return Advice(decision=AwaitEvidence(), lookups=(ReadLog(pod=first.name, uid=first.uid),))
     num_nodes = situation.gang.num_nodes
     message = f"all {num_nodes} ranks ended with exit code 0" if num_nodes > 1 else "the rank ended with exit code 0"
-    return Advice(
-        decision=Finish(succeeded=True, reason=Reason.SUCCEEDED, message=message, progress=latest_progress(log))
-    )
+    return Advice(decision=Finish(succeeded=True, reason=Reason.SUCCEEDED, message=message, progress=log.progress))

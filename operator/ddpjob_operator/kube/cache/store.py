@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from ddpjob_operator.core.failure.cause import explains
 from ddpjob_operator.core.model import Body, Deletion, Job, Pod, Service
 from ddpjob_operator.core.records import job_of, pod_of, service_of
 from ddpjob_operator.core.render.service import service_name
@@ -74,7 +75,7 @@ class Store:
         return frozenset(self._orphaned.get(key, ()))
 
     def vanished_pods_of(self, job: Job) -> Iterable[Pod]:
-        """The last records of its pods that are gone, of the latest attempt that lost any."""
+        """The last records of its pods that are gone, as long as a decision may need them."""
         return self._vanished_pods.get((job.namespace, job.uid), {}).values()
 
     def service_of(self, job: Job) -> Service | None:
@@ -101,6 +102,7 @@ class Store:
                 self._orphans_of[namespace, old.job.uid] = (namespace, old.job.name)
         if new is not None:
             key = self._keys[namespace, new.job.uid] = (namespace, new.job.name)
+            self._drop_last_records(namespace, new.job)
             self._changed(key, first=old is None or old.job.generation != new.job.generation)
 
     def _pod(self, body: Body, old: Pod | None) -> Pod:
@@ -151,14 +153,16 @@ class Store:
 
     def _keep_last_record(self, namespace: str, pod: Pod) -> None:
         """A kubelet reports how a deleted pod ended and removes it within milliseconds; a reconcile may see neither."""
-        if (namespace, pod.job_uid) not in self._keys:
-            return
-        kept = self._vanished_pods.setdefault((namespace, pod.job_uid), {})
-        latest = max((other.attempt for other in kept.values()), default=pod.attempt)
-        if pod.attempt > latest:
-            kept.clear()
-        if pod.attempt >= latest:
-            kept[pod.name] = pod
+        key = self._keys.get((namespace, pod.job_uid))
+        known = self.jobs.get(*key) if key is not None else None
+        if known is not None and explains(known.job.status, pod.attempt):
+            self._vanished_pods.setdefault((namespace, pod.job_uid), {})[pod.name] = pod
+
+    def _drop_last_records(self, namespace: str, job: Job) -> None:
+        """Drop what explains nothing any more: a gang of a thousand ranks leaves as many records at each restart."""
+        kept = self._vanished_pods.pop((namespace, job.uid), {})
+        if kept := {name: pod for name, pod in kept.items() if explains(job.status, pod.attempt)}:
+            self._vanished_pods[namespace, job.uid] = kept
 
     def _on_service(self, namespace: str, old: Service | None, new: Service | None) -> None:
         self._touch(namespace, old, new, first=False)

@@ -1,11 +1,15 @@
-"""The ends of logs that explain a failure, each read once."""
+"""The ends of logs that explain a failure, each read once.
+
+What they show is kept, not their text, and of a bounded number of jobs: 64 KiB of a log are up to 260 KB of memory as text.
+"""
 
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ddpjob_operator.api.names import MAIN_CONTAINER
-from ddpjob_operator.core.model import ReadLog
+from ddpjob_operator.core.failure.log_parsing import end_of_log
+from ddpjob_operator.core.model import LogEnd, ReadLog
 from ddpjob_operator.kube.fair_share import FairSlots
 from ddpjob_operator.kube.keys import Key
 from ddpjob_operator.kube.lookups.keyed_tasks import KeyedTasks
@@ -15,8 +19,7 @@ from ddpjob_operator.transport.errors import ApiError
 
 logger = logging.getLogger(__name__)
 
-KEEP_BYTES = 64 * 1024
-#: What is read to keep the end of: limitBytes cuts the end, so it must hold all of the requested lines.
+#: Only the end of it is parsed; limitBytes cuts the end, so it must hold all of the requested lines.
 LIMIT_BYTES = 1024 * 1024
 LINES = 1000
 READ_SECONDS = 5.0
@@ -25,6 +28,9 @@ DEADLINE_SECONDS = 10.0
 #: Reads at the same time for one namespace, while no other has any. A broken image can fail hundreds of jobs at once; the
 #: connections are for the creation of pods first.
 MAX_AT_ONCE = 8
+#: Jobs whose logs are remembered; the log of one that has waited longer than all of these is read again if need be. A job
+#: needs those of two attempts at most, of eight ranks each, and one takes 4 KB at most.
+MAX_JOBS = 500
 
 
 class LogReader:
@@ -34,12 +40,12 @@ class LogReader:
         """`changed` is called with the key of a job when one of its logs was read."""
         self._client = client
         self._changed = changed
-        self._logs: dict[Key, dict[str, str]] = {}
+        self._logs: dict[Key, dict[str, LogEnd]] = {}
         self._reads = KeyedTasks[tuple[Key, str]]()
         self._slots = FairSlots(2 * MAX_AT_ONCE)
 
-    def of(self, key: Key) -> Mapping[str, str]:
-        """The logs of a job that were read."""
+    def of(self, key: Key) -> Mapping[str, LogEnd]:
+        """What the logs of a job show that were read."""
         return dict(self._logs.get(key, {}))
 
     def want(self, key: Key, lookups: Iterable[ReadLog], in_use: Collection[str]) -> None:
@@ -83,5 +89,7 @@ class LogReader:
             LOG_READS.labels("cause", "failed").inc()
         except Exception:  # whatever it is: without an answer the job would never end
             logger.exception("the log of pod %s/%s cannot be read", key[0], lookup.pod)
-        self._logs.setdefault(key, {})[lookup.uid] = text.encode()[-KEEP_BYTES:].decode(errors="replace")
+        self._logs.setdefault(key, {})[lookup.uid] = end_of_log(text)
+        while len(self._logs) > MAX_JOBS:
+            del self._logs[next(iter(self._logs))]
         self._changed(key)

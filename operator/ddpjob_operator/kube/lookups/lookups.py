@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
 from ddpjob_operator.core.failure.cause import pods_with_logs_in_use
-from ddpjob_operator.core.model import Lookup, Observed, ReadLog, ReadNode, ReadWarning
+from ddpjob_operator.core.model import LogEnd, Lookup, Observed, ReadLog, ReadNode, ReadWarning
 from ddpjob_operator.kube.keys import Key, key_of
 from ddpjob_operator.kube.lookups.log_reader import LogReader
 from ddpjob_operator.kube.lookups.node_reader import NodeReader, NodeState
@@ -24,8 +24,8 @@ class Lookups:
         self._nodes = NodeReader(client, changed)
         self._warnings = PodWarnings(client, changed)
 
-    def logs(self, key: Key) -> Mapping[str, str]:
-        """The logs of a job that were read, by uid of the pod."""
+    def logs(self, key: Key) -> Mapping[str, LogEnd]:
+        """What the logs of a job show that were read, by uid of the pod."""
         return self._logs.of(key)
 
     def nodes(self, key: Key, state: NodeState) -> frozenset[str]:

@@ -17,7 +17,7 @@ from ddpjob_operator.core.measurements import (
     restart_labels,
     waiting_gang,
 )
-from ddpjob_operator.core.model import Observed, Waiting
+from ddpjob_operator.core.model import NO_LOG, Observed, Waiting
 from ddpjob_operator.core.plan import plan
 
 
@@ -36,7 +36,7 @@ def test_a_job_that_succeeds() -> None:
     waits = observed(of, pod(of, 0, node=None, running=False), pod(of, 1, node=None, running=False))
     starts = observed(of, pod(of, 0), pod(of, 1, running=False))
     runs = observed(of, pod(of, 0), pod(of, 1))
-    done = observed(of, ended(of, 0), ended(of, 1), logs={"pod-uid-1-0": ""})
+    done = observed(of, ended(of, 0), ended(of, 1), logs={"pod-uid-1-0": NO_LOG})
 
     assert measured((0, waits), (60, starts), (70, runs), (370, done), (400, done)) == [
         (Quantity.QUEUE_SECONDS, 60, ()),

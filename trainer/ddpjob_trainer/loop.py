@@ -25,6 +25,11 @@ from ddpjob_trainer.report import Reporter
 from ddpjob_trainer.sampling import Sampling
 from ddpjob_trainer.state import TrainingState
 
+#: Steps between two runs of Python's cyclic garbage collector. Reference cycles that a recipe leaves in each step keep
+#: their tensors for so many steps. A run takes 0.03 ms with the built-in recipes, and 3 ms for each 100,000 objects that a
+#: recipe creates after the start and keeps (two busy cores of an Intel Xeon): at most 0.2 ms a step.
+COLLECT_EVERY_STEPS = 20
+
 
 class DivergedError(RuntimeError):
     """Loss or weights are no longer finite, and further steps cannot change that."""
@@ -78,6 +83,8 @@ class Training:
         for step in range(state.step, total_steps):
             if not self.advance(step, logged=is_due(step + 1, config.log_every_steps) or step + 1 == total_steps):
                 return False
+            if is_due(state.step, COLLECT_EVERY_STEPS):
+                gc.collect()  # on all ranks after the same step, see garbage_collector_paused
             if is_due(state.step, config.verify_replicas_every_steps):
                 replicas.verify(state.model, self.gang, step=state.step)
             end_of_epoch = state.step % steps_per_epoch == 0
@@ -160,7 +167,7 @@ class Training:
         self.gang.broadcast_buffers(self.state.model)
         self.seed_layers(self.state.step, randomness.EVALUATION_LAYERS)
         with self.report.phase(contract.PHASE_EVALUATE), self.numerics.autocast():
-            gc.collect()  # where all ranks are at the same point, see garbage_collector_paused
+            gc.collect()
             counts = count_correct(
                 self.state.model,
                 self.data.test,

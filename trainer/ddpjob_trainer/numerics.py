@@ -145,10 +145,10 @@ def compile_model(
 
 @contextmanager
 def garbage_collector_paused() -> Iterator[None]:
-    """Within this context Python's cyclic collector runs only when the loop calls it, at the evaluations.
+    """Within this context Python's cyclic collector runs only when the loop calls it, on all ranks after the same step.
 
-    By itself it would stop one rank at a random step while all others wait for it. Objects that exist at the beginning
-    live to the end, so `freeze` exempts them from all collections until then.
+    Otherwise it would interrupt one rank at a random step while all others wait for that rank. Objects that exist at the
+    beginning live to the end, so `freeze` exempts them from all collections until then.
     """
     gc.collect()
     gc.freeze()

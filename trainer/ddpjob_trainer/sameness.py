@@ -15,6 +15,7 @@ from ddpjob_ranks.distributed import Gang
 from ddpjob_trainer import recipe_names
 from ddpjob_trainer.config import ResolvedConfig, TrainerConfig
 from ddpjob_trainer.data import DataSet
+from ddpjob_trainer.state import HELD_OUT_DATA, TRAINING_DATA
 
 #: Packages that take part in training.
 PACKAGES: Final = ("ddpjob_ranks", "ddpjob_trainer", "ddpjob_recipes")
@@ -67,6 +68,6 @@ def check_data(gang: Gang, data: DataSet) -> Mapping[str, str]:
     Raises:
         RefusedError: the ranks have loaded different data.
     """
-    fingerprints = {"data": data.train.fingerprint(), "held-out data": data.test.fingerprint()}
+    fingerprints = {TRAINING_DATA: data.train.fingerprint(), HELD_OUT_DATA: data.test.fingerprint()}
     checks.check_same(gang, fingerprints)
     return fingerprints

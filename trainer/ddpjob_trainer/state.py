@@ -19,6 +19,9 @@ from ddpjob_trainer.config import ResolvedConfig
 #: be a point of another training. World size, epochs, learning rate and profile may change.
 FIXED = ("recipe", "global_batch_size", "seed", "momentum", "weight_decay")
 
+#: Names of the fingerprints of the two splits. A resume needs the same training data; other held-out data are reported.
+TRAINING_DATA, HELD_OUT_DATA = "data", "held-out data"
+
 
 class TrainingState:
     """Model and optimizer after `step` steps. `data` are the fingerprints of the splits, by name."""
@@ -69,7 +72,7 @@ class TrainingState:
         return self.load(from_bytes(payload))
 
     def load(self, content: dict[str, Any]) -> str:
-        """Load what `content` gave. Returns who saved it, for people.
+        """Load what `content` returned. Returns a description for the log: who saved it, and whether evaluations changed.
 
         Raises:
             ConfigError: it is the state of another training.
@@ -77,13 +80,14 @@ class TrainingState:
         saved_data = content.get("data", self.data)  # a checkpoint of release 0.1 has no fingerprints of its data
         found = {**content["config"], **saved_data}
         expected = {**self.config.model_dump(), **self.data}
-        for key in (*FIXED, *self.data):
-            if (saved := found.get(key, "unknown")) != expected[key]:
+        for key in (*FIXED, TRAINING_DATA):
+            saved, now = found.get(key, "unknown"), expected.get(key, "unknown")
+            if saved != now:
                 named = to_camel(key) if key in FIXED else key
                 back = "set it back" if key in FIXED else "give the training that data again (DDPJOB_DATA_DIR)"
                 raise ConfigError(
                     f"checkpoint at step {content['step']}: {named} was {saved!r} when it was saved and is"
-                    f" {expected[key]!r} now; {back}, or rename the job or remove its checkpoint folder to start from step 0"
+                    f" {now!r} now; {back}, or rename the job or remove its checkpoint folder to start from step 0"
                 )
         try:
             for name, part in self.parts.items():
@@ -95,7 +99,10 @@ class TrainingState:
             ) from error
         _lay_out_like_parameters(self.optimizer)
         self.step = content["step"]
-        return f"saved by {content['world_size']} ranks under profile {found['profile']}"
+        saved_by = f"saved by {content['world_size']} ranks under profile {found['profile']}"
+        if (before := saved_data.get(HELD_OUT_DATA)) != (held_out := self.data.get(HELD_OUT_DATA)):
+            saved_by += f"; the held-out data have changed from {before} to {held_out}, so accuracies are not comparable"
+        return saved_by
 
     def load_weights(self, payload: bytes, source: str) -> None:
         """Load only weights and buffers: of one of this trainer's checkpoints, or of a model's `state_dict`.

@@ -1,5 +1,6 @@
-"""What a rank does before its first step."""
+"""What one rank sets up, and how it trains, in the process of the test."""
 
+import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ from ddpjob_ranks.launch.identity import Worker
 from ddpjob_trainer import ending, recipes, worker
 from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.data import Feed
-from ddpjob_trainer.loop import Training
+from ddpjob_trainer.loop import COLLECT_EVERY_STEPS, Training
 from ddpjob_trainer.optim import make_optimizer
 from ddpjob_trainer.report import Reporter
 
@@ -64,3 +65,24 @@ def test_a_complete_run_that_is_stopped_in_its_evaluation_has_nothing_to_save(ga
     assert ending.stopped(again) == contract.EXIT_CHECKPOINTED
     assert (tmp_path / "claim.json").read_text() == claimed
     assert termination.read_text() == f"{contract.TERMINATION_CHECKPOINT_PREFIX}2"
+
+
+def test_reference_cycles_that_steps_leave_are_collected_before_the_evaluation(gang, monkeypatch):
+    class Cycle:
+        def __init__(self):
+            self.itself = self
+
+    monkeypatch.setattr(worker, "StopRequest", lambda: SimpleNamespace(received=False))
+    left, alive = [], []
+    take_step = Training.take_step
+
+    def leaving_a_cycle(training, step, timer):
+        left.append(weakref.ref(Cycle()))
+        alive.append(sum(cycle() is not None for cycle in left))
+        return take_step(training, step, timer)
+
+    monkeypatch.setattr(Training, "take_step", leaving_a_cycle)
+    config = parse_config({"recipe": "digits", "epochs": 1, "globalBatchSize": 20})
+    assert worker.set_up(config, ALONE, gang, Reporter(enabled=False)).run()
+    assert len(left) == 72
+    assert max(alive) <= COLLECT_EVERY_STEPS

@@ -9,7 +9,7 @@ import os
 import re
 import socket
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -26,6 +26,8 @@ from ddpjob_ranks.launch import meeting, preflight
 from ddpjob_ranks.launch.identity import Worker
 from ddpjob_ranks.limits import Limits
 
+#: How much is broadcast at once.
+PIECE_BYTES = 64 * 2**20
 SIOCGIFADDR = 0x8915  # linux/sockios.h
 #: An address for documentation (RFC 5737), which no network has: packets to it would take the default route.
 ELSEWHERE = "192.0.2.1"
@@ -75,16 +77,20 @@ class Gang:
         dist.all_gather_object(values, value, group=self.control)
         return values
 
-    def broadcast_bytes(self, payload: bytes | None) -> bytes | None:
-        """Rank 0's payload on every rank, over the CPU; None stays None."""
+    def broadcast_bytes(self, payload: bytearray | None, moved: Callable[[], None] = lambda: None) -> bytes | None:
+        """Rank 0's payload on every rank, over the CPU; None stays None. `moved` is called after each piece."""
         size = torch.tensor([-1 if payload is None else len(payload)])
         dist.broadcast(size, src=0, group=self.control)
         if size.item() < 0:
             return None
-        buffer = torch.empty(int(size.item()), dtype=torch.uint8)
-        if payload:
-            buffer = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
-        dist.broadcast(buffer, src=0, group=self.control)
+        buffer = (
+            torch.frombuffer(payload, dtype=torch.uint8)
+            if payload
+            else torch.empty(int(size.item()), dtype=torch.uint8)
+        )
+        for piece in torch.split(buffer, PIECE_BYTES):
+            dist.broadcast(piece, src=0, group=self.control)
+            moved()
         return buffer.numpy().tobytes()
 
     def broadcast_buffers(self, module: torch.nn.Module) -> None:

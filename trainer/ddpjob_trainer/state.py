@@ -101,7 +101,9 @@ class TrainingState:
         self.step = content["step"]
         saved_by = f"saved by {content['world_size']} ranks under profile {found['profile']}"
         if (before := saved_data.get(HELD_OUT_DATA)) != (held_out := self.data.get(HELD_OUT_DATA)):
-            saved_by += f"; the held-out data have changed from {before} to {held_out}, so accuracies are not comparable"
+            saved_by += (
+                f"; the held-out data have changed from {before} to {held_out}, so accuracies are not comparable"
+            )
         return saved_by
 
     def load_weights(self, payload: bytes, source: str) -> None:

@@ -4,7 +4,7 @@ import copy
 import faulthandler
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
@@ -21,6 +21,7 @@ from ddpjob_ranks.watch.timeline import Phase, Timeline, open_events, process_be
 from ddpjob_ranks.watch.watchdog import Watchdog
 from ddpjob_trainer import ending, evaluate, numerics, parallel, recipes, sameness
 from ddpjob_trainer.checkpoints import folder
+from ddpjob_trainer.checkpoints.files import read_and_hash
 from ddpjob_trainer.checkpoints.writer import CheckpointWriter
 from ddpjob_trainer.config import ResolvedConfig, TrainerConfig
 from ddpjob_trainer.data import Batch, DataSet, Feed, FeedAhead
@@ -90,7 +91,7 @@ def set_up(
             _compile(replica, recipe, numbers, trial, feed, held_out, gang, report, timeline)
         _settle_buckets(replica, trial, recipe, numbers)
     checkpoints = folder.from_environment(os.environ, keep=config.keep_checkpoints, report=report.say)
-    resumed = _resume(state, checkpoints, gang, report, total_steps=total_steps)
+    resumed = _resume(state, checkpoints, gang, report, total_steps=total_steps, moved=timeline.moved)
     stop = StopAgreement(gang, StopRequest())  # until here there is nothing to save, and SIGTERM ends the process
     gang.barrier()  # from the first progress line on, every rank honours SIGTERM
     report.begin(
@@ -220,19 +221,23 @@ def _resume(
     report: Reporter,
     *,
     total_steps: int,
+    moved: Callable[[], None],
 ) -> bool:
-    """Load the newest checkpoint, read by rank 0, on all ranks. Returns whether there was one."""
+    """Load the newest checkpoint, read by rank 0, on all ranks. Returns whether there was one.
+
+    `moved` is called while files are read and sent, which takes longer than the watchdog's limit for some of them.
+    """
     if checkpoints is None:
         report.say(f"no checkpoints: {contract.DDPJOB_CHECKPOINT_DIR} is not set, so a restart begins at step 0")
     else:
         # Whether it fits and has steps left is checked before the folder is claimed, which ends a run that still uses it.
         if gang.rank == 0:
             checkpoints.claim.check()
-        manifest, saved_by = _load_newest(state, checkpoints, gang)
+        manifest, saved_by = _load_newest(state, checkpoints, gang, moved)
         if state.step < total_steps:
             if gang.rank == 0:
                 checkpoints.open()
-            _, saved_since_by = _load_newest(state, checkpoints, gang, known=manifest)
+            _, saved_since_by = _load_newest(state, checkpoints, gang, moved, known=manifest)
             saved_by = saved_since_by or saved_by
         if saved_by:
             report.say(f"resumed from step {state.step} in {checkpoints.path}, {saved_by}")
@@ -243,21 +248,25 @@ def _resume(
                 )
             return True
         report.say(f"no complete checkpoint in {checkpoints.path}: starting at step 0")
-    _warm_start(state, gang, report)
+    _warm_start(state, gang, report, moved)
     return False
 
 
 def _load_newest(
-    state: TrainingState, checkpoints: folder.CheckpointFolder, gang: Gang, known: folder.Manifest | None = None
+    state: TrainingState,
+    checkpoints: folder.CheckpointFolder,
+    gang: Gang,
+    moved: Callable[[], None],
+    known: folder.Manifest | None = None,
 ) -> tuple[folder.Manifest | None, str]:
     """Load the newest checkpoint, unless it is the one that is known. Returns its manifest on rank 0, and who saved it."""
-    newest = checkpoints.load_newest(known) if gang.rank == 0 else None
-    payload = gang.broadcast_bytes(None if newest is None else newest[1])
+    newest = checkpoints.load_newest(known, moved=moved) if gang.rank == 0 else None
+    payload = gang.broadcast_bytes(None if newest is None else newest[1], moved)
     saved_by = "" if payload is None else state.load_bytes(payload)
     return known if newest is None else newest[0], saved_by
 
 
-def _warm_start(state: TrainingState, gang: Gang, report: Reporter) -> None:
+def _warm_start(state: TrainingState, gang: Gang, report: Reporter, moved: Callable[[], None]) -> None:
     """Load the weights of `initialCheckpoint`, if it is set, on all ranks; everything else stays as at step 0."""
     path = Path(state.config.initial_checkpoint)
     if not state.config.initial_checkpoint:
@@ -265,12 +274,12 @@ def _warm_start(state: TrainingState, gang: Gang, report: Reporter) -> None:
     payload = None
     if gang.rank == 0:
         try:
-            payload = path.read_bytes()
+            payload, _ = read_and_hash(path, moved)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
             raise ConfigError(f"initialCheckpoint {path}: cannot be read on rank 0: {error.strerror}") from error
-    payload = gang.broadcast_bytes(payload)
-    assert payload is not None
-    state.load_weights(payload, source=str(path))
+    weights = gang.broadcast_bytes(payload, moved)
+    assert weights is not None
+    state.load_weights(weights, source=str(path))
     report.say(f"initial weights from {path}")
 
 

@@ -6,11 +6,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
-from ddpjob_ranks import contract
+from ddpjob_ranks import contract, distributed
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch.identity import Worker
+from ddpjob_ranks.watch.timeline import Timeline
 from ddpjob_trainer import ending, recipes, worker
+from ddpjob_trainer.checkpoints import files
 from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.data import Feed
 from ddpjob_trainer.loop import COLLECT_EVERY_STEPS, Training
@@ -65,6 +68,30 @@ def test_a_complete_run_that_is_stopped_in_its_evaluation_has_nothing_to_save(ga
     assert ending.stopped(again) == contract.EXIT_CHECKPOINTED
     assert (tmp_path / "claim.json").read_text() == claimed
     assert termination.read_text() == f"{contract.TERMINATION_CHECKPOINT_PREFIX}2"
+
+
+def test_a_checkpoint_that_is_being_read_and_sent_is_progress_for_the_watchdog(gang, monkeypatch, tmp_path):
+    class CountingTimeline(Timeline):
+        num_moved = 0
+
+        def moved(self):
+            self.num_moved += 1
+            super().moved()
+
+    monkeypatch.setenv(contract.DDPJOB_CHECKPOINT_DIR, str(tmp_path))
+    monkeypatch.setattr(worker, "StopRequest", lambda: SimpleNamespace(received=False))
+    for module in (files, distributed):
+        monkeypatch.setattr(module, "PIECE_BYTES", 100_000)
+    config = parse_config({"recipe": "digits", "epochs": 1, "globalBatchSize": 1000})
+    trained = worker.set_up(config, ALONE, gang, Reporter(enabled=False))
+    assert trained.run()
+    timeline = CountingTimeline()
+    resumed = worker.set_up(config, ALONE, gang, Reporter(enabled=False), timeline)
+    num_pieces = -(-next(tmp_path.glob("*.pt")).stat().st_size // 100_000)
+    assert num_pieces > 10
+    assert timeline.num_moved >= 2 * num_pieces
+    for key, value in trained.state.model.state_dict().items():
+        assert torch.equal(resumed.state.model.state_dict()[key], value)
 
 
 def test_reference_cycles_that_steps_leave_are_collected_before_the_evaluation(gang, monkeypatch):

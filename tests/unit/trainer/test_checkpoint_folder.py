@@ -304,11 +304,11 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_given_up(tmp_path, monkeypa
     checkpoints = folder(tmp_path)
     save(checkpoints, 1, b"one")
 
-    def fails(_path):
+    def fails(*_):
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as broken:
-        broken.setattr(Path, "read_bytes", fails)
+        broken.setattr("ddpjob_trainer.checkpoints.folder.read_and_hash", fails)
         with pytest.raises(OSError, match="Input/output error"):
             checkpoints.load_newest()
     assert newest(checkpoints) == (1, b"one")

@@ -159,13 +159,13 @@ def test_a_file_without_these_weights_is_refused(payload):
     [(errno.ENOENT, True), (errno.EACCES, True), (errno.EISDIR, True), (errno.EIO, False), (errno.ESTALE, False)],
 )
 def test_initial_weights_that_storage_does_not_give_for_now_end_the_attempt_alone(monkeypatch, number, final):
-    def fails(_path):
+    def fails(*_, **__):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(Path, "read_bytes", fails)
+    monkeypatch.setattr(Path, "open", fails)
     gang = Gang(rank=0, world_size=1, device=torch.device("cpu"), control=None)
     with pytest.raises(ConfigError if final else OSError, match=os.strerror(number)):
-        worker._warm_start(state(initialCheckpoint="/shared/a.pt"), gang, Reporter(enabled=False))
+        worker._warm_start(state(initialCheckpoint="/shared/a.pt"), gang, Reporter(enabled=False), lambda: None)
 
 
 def test_what_set_up_tries_leaves_no_trace_in_the_state():

@@ -7,6 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+#: How much is read at once: at 10 MB/s this takes 7 s, and the watchdog's limit is minutes.
+PIECE_BYTES = 64 * 2**20
 #: Prefix of the names of unfinished files.
 TEMPORARY_PREFIX = ".unfinished-"
 
@@ -75,6 +77,23 @@ def write_atomically(path: Path, write: Callable[[ChecksummedFile], object], *, 
         raise
     sync_folder(path.parent)
     return file
+
+
+def read_and_hash(path: Path, moved: Callable[[], None]) -> tuple[bytearray, str]:
+    """The content of a file, and its SHA-256 in hexadecimal. `moved` is called after each piece: a file may take minutes.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with path.open("rb", buffering=0) as file:
+        content = bytearray(os.fstat(file.fileno()).st_size)
+        digest = hashlib.sha256()
+        done = 0
+        while num_bytes := file.readinto(memoryview(content)[done : done + PIECE_BYTES]):
+            digest.update(memoryview(content)[done : done + num_bytes])
+            done += num_bytes
+            moved()
+    return content[:done] if done < len(content) else content, digest.hexdigest()
 
 
 def make_folder(folder: Path) -> None:

@@ -8,7 +8,6 @@ the removal of older checkpoints. After a crash of the machine at any point a co
 """
 
 import errno
-import hashlib
 import json
 import os
 import re
@@ -22,7 +21,13 @@ from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch.identity import attempt
 from ddpjob_trainer.checkpoints.claim import Claim, Owner
-from ddpjob_trainer.checkpoints.files import TEMPORARY_PREFIX, ChecksummedFile, make_folder, write_atomically
+from ddpjob_trainer.checkpoints.files import (
+    TEMPORARY_PREFIX,
+    ChecksummedFile,
+    make_folder,
+    read_and_hash,
+    write_atomically,
+)
 
 #: The name of a manifest: step, attempt, uid.
 MANIFEST = re.compile(r"step-(\d+)-attempt-(\d+)-(.+)\.json")
@@ -108,9 +113,12 @@ class CheckpointFolder:
             manifest_path.unlink(missing_ok=True)  # first: without it the state is no checkpoint
             manifest_path.with_suffix(".pt").unlink(missing_ok=True)
 
-    def load_newest(self, known: Manifest | None = None) -> tuple[Manifest, bytes] | None:
+    def load_newest(
+        self, known: Manifest | None = None, *, moved: Callable[[], None] = lambda: None
+    ) -> tuple[Manifest, bytearray] | None:
         """The newest complete checkpoint; None if there is none, or none newer than the one that is known.
 
+        `moved` is called after each piece that has been read.
         A torn or corrupt one is reported, renamed to `<name>.json.corrupt`, and the one before it is taken.
 
         Raises:
@@ -122,15 +130,15 @@ class CheckpointFolder:
                 manifest = Manifest(**json.loads(manifest_path.read_text(encoding="utf-8")))
                 if manifest == known:
                     return None
-                state = state_path.read_bytes()
+                state, sha256 = read_and_hash(state_path, moved)
             except (FileNotFoundError, ValueError, TypeError) as error:
                 if not manifest_path.exists():  # a late rank of an older attempt has just replaced it by a newer one
-                    return self.load_newest(known)
+                    return self.load_newest(known, moved=moved)
                 self._set_aside(manifest_path, f"{type(error).__name__}: {error}")
                 continue
             if len(state) != manifest.num_bytes:
                 self._set_aside(manifest_path, f"{len(state)} bytes found, {manifest.num_bytes} expected")
-            elif hashlib.sha256(state).hexdigest() != manifest.sha256:
+            elif sha256 != manifest.sha256:
                 self._set_aside(manifest_path, "its SHA-256 differs from the manifest's")
             else:
                 return manifest, state

@@ -130,7 +130,8 @@ class Split:
     images_NCHW: torch.Tensor
     labels_N: torch.Tensor
     preparation: Preparation
-    #: Of the files that the images were decoded from; decoded pixels may differ in the last bit between processors.
+    #: The fingerprint of the files that the images were decoded from. To be set where images are decoded: pixels may differ
+    #: in the last bit between processors and versions of a decoder.
     stored_fingerprint: str = ""
 
     def __len__(self) -> int:

@@ -38,7 +38,8 @@ class Recipe:
     defaults: Defaults
     #: Both splits, from the data directory. May raise ConfigError.
     load: Callable[[Path, ResolvedConfig], DataSet]
-    #: The network for a number of classes, with random weights of the current torch seed.
+    #: The network for a number of classes, with random weights of the current torch seed. Evaluations and checkpoints use
+    #: rank 0's buffers: a network whose forward pass reads buffers in training must keep them equal on all ranks.
     model: Callable[[int], nn.Module]
     #: CPU threads beyond which this model gains nothing.
     max_threads: int = 256

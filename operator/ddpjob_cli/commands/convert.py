@@ -1,0 +1,38 @@
+"""`ddpjob convert`."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="YAML file with one PyTorchJob or TrainJob; - for standard input", show_default=False
+        ),
+    ],
+) -> None:
+    """Convert a Kubeflow PyTorchJob (v1) or TrainJob (v2) into a DDPJob, which is printed as YAML.
+
+    What has no equivalent is named in comments above it. A TrainJob needs the runtime that it refers to in the same file.
+
+    [bold]Examples[/bold]
+
+      ddpjob convert pytorchjob.yaml > ddpjob.yaml && ddpjob validate ddpjob.yaml
+
+      kubectl get trainjob fine-tune -o yaml | ddpjob convert -
+    """
+    import yaml
+
+    from ddpjob_cli.kubeflow import convert
+
+    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    try:
+        bodies = [body for body in yaml.safe_load_all(text) if isinstance(body, dict)]
+    except yaml.YAMLError as error:
+        raise ValueError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from None
+    bodies = [item for body in bodies for item in (body.get("items") if body.get("kind") == "List" else (body,))]
+    print(convert(bodies), end="")

@@ -1,0 +1,63 @@
+"""`ddpjob init`."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    file: Annotated[Path, typer.Argument(metavar="[FILE]", help="File to write; - for standard output")] = Path(
+        "ddpjob.yaml"
+    ),
+    name: Annotated[str | None, typer.Option(help="Name of the job", show_default="that of this directory")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Number of nodes", show_default=False)] = None,
+    gpus: Annotated[int | None, typer.Option(min=0, help="GPUs on each node; 0 for CPUs", show_default=False)] = None,
+    script: Annotated[str | None, typer.Option(help="Your own script in the image", show_default=False)] = None,
+    recipe: Annotated[str | None, typer.Option(help="A recipe of the built-in trainer", show_default=False)] = None,
+    image: Annotated[str | None, typer.Option(help="Image with the script", show_default=False)] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file")] = False,
+) -> None:
+    """Write a commented ddpjob.yaml. On a terminal, what is not given is asked for.
+
+    [bold]Examples[/bold]
+
+      ddpjob init --nodes 2 --gpus 4 --script train.py --image registry.example.com/ml/train:1
+
+      ddpjob init --gpus 0 --recipe digits
+    """
+    from ddpjob_cli.output import note
+    from ddpjob_cli.starter import Answers, default_name, starter_file
+
+    if script and recipe:
+        raise ValueError("--script and --recipe exclude each other: give one of them")
+    asks = sys.stdin.isatty()
+    if asks and not (script or recipe):
+        script = typer.prompt(
+            "Your script (empty: a recipe of the built-in trainer)", default="", show_default=False, err=True
+        )
+        if not script:
+            recipe = typer.prompt("Recipe", default="digits", err=True)
+    if asks and script and not image:
+        image = typer.prompt("Image that contains it", default="registry.example.com/ml/train:1", err=True)
+    if asks and nodes is None:
+        nodes = typer.prompt("Nodes", default=2, type=int, err=True)
+    if asks and gpus is None:
+        gpus = typer.prompt("GPUs on each node (0: CPUs)", default=0 if recipe == "digits" else 1, type=int, err=True)
+    answers = Answers(
+        name=name or default_name(Path.cwd().name),
+        nodes=nodes or 2,
+        gpus_per_node=gpus or 0,
+        script=script or "",
+        recipe=recipe or ("" if script else "digits"),
+        image=image or "",
+    )
+    text = starter_file(answers)
+    if str(file) == "-":
+        print(text, end="")
+        return
+    if file.exists() and not force:
+        raise ValueError(f"{file} exists; give another name, or --force to overwrite it")
+    file.write_text(text, encoding="utf-8")
+    note(f"wrote {file}; next: ddpjob validate {file}, then ddpjob run {file} --local or ddpjob run {file}")

@@ -1,0 +1,32 @@
+"""`ddpjob validate`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="YAML files", show_default=False)],
+) -> None:
+    """Check files by the rules of the API, types and CEL rules included, without a cluster.
+
+    Each file holds one DDPJob. What admission adds on a cluster (quota, pod security, policies) is not checked: for that,
+    use `ddpjob run FILE --dry-run=server`.
+
+    [bold]Example[/bold]
+
+      ddpjob validate manifests/examples/*.yaml
+    """
+    from ddpjob_cli.manifest import ManifestError, read_manifest
+
+    mistakes = []
+    for file in files:
+        try:
+            manifest = read_manifest(file)
+        except ManifestError as error:
+            mistakes.append(str(error))
+            continue
+        print(f"{file}: DDPJob {manifest.namespace}/{manifest.name} is valid")
+    if mistakes:
+        raise ManifestError("\n".join(mistakes))

@@ -1,0 +1,86 @@
+"""The commented job file that `ddpjob init` writes. Pure."""
+
+import re
+from dataclasses import dataclass
+
+from ddpjob_operator.api.names import API_VERSION, KIND, MAX_JOB_NAME_LENGTH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """What the user wants. Either `script` or `recipe` is set."""
+
+    name: str
+    nodes: int
+    gpus_per_node: int
+    script: str
+    recipe: str
+    image: str
+
+
+def default_name(directory: str) -> str:
+    """A valid name of a job, made from that of a directory."""
+    name = re.sub(r"[^a-z0-9]+", "-", directory.lower()).strip("-")[:MAX_JOB_NAME_LENGTH].strip("-")
+    return name if name[:1].isalpha() else f"job-{name}".rstrip("-")
+
+
+def starter_file(answers: Answers) -> str:
+    """The file, which passes `ddpjob validate`."""
+    return f"""\
+# A distributed PyTorch training. Next steps:
+#   ddpjob validate ddpjob.yaml          check it without a cluster
+#   ddpjob run ddpjob.yaml --local       run it on this machine, each pod as a process
+#   ddpjob run ddpjob.yaml               run it on the cluster and follow it
+apiVersion: {API_VERSION}
+kind: {KIND}
+metadata:
+  name: {answers.name}
+spec:
+  # Each node runs one pod. All pods start, restart and end together.
+  nodes: {answers.nodes}
+{_gpus(answers)}
+{_program(answers)}
+  # Resources of each pod. GPUs come from gpusPerNode.
+  resources:
+    requests: {{cpu: {_cpus(answers)}, memory: {_memory(answers)}Gi}}
+    limits: {{memory: {2 * _memory(answers)}Gi}}
+
+  # Without a checkpoint volume, training starts again at step 0 after a restart. All pods must be able to mount it.
+  # checkpoint:
+  #   volume: {{persistentVolumeClaim: {{claimName: checkpoints}}}}
+
+  # Training data, mounted read-only at /data.
+  # data:
+  #   volume: {{persistentVolumeClaim: {{claimName: data, readOnly: true}}}}
+
+  # Failures of the program count against maxRestarts; lost nodes, evictions and preemptions do not.
+  # restart: {{maxRestarts: 3, windowSeconds: 3600}}
+
+  # Fail if the nodes are not free within a day. Without it, the job waits.
+  # deadlines: {{queueSeconds: 86400}}
+"""
+
+
+def _gpus(answers: Answers) -> str:
+    if not answers.gpus_per_node:
+        return "  # gpusPerNode: 4     # without it, the job trains on CPUs, with one rank on each node\n"
+    return f"  # One rank for each GPU.\n  gpusPerNode: {answers.gpus_per_node}\n"
+
+
+def _program(answers: Answers) -> str:
+    if answers.recipe:
+        return f"  # The built-in trainer. Everything but the recipe has a default.\n  trainer:\n    recipe: {answers.recipe}\n    # epochs: 5\n"
+    launcher = "torchrun" if answers.gpus_per_node > 1 else "python"
+    return (
+        f"  image: {answers.image or 'registry.example.com/ml/train:1'}\n"
+        f"  # No shell: each argument is one element. torchrun needs no flags.\n"
+        f"  command: [{launcher}, {answers.script}]\n"
+    )
+
+
+def _cpus(answers: Answers) -> int:
+    return max(1, 4 * answers.gpus_per_node)
+
+
+def _memory(answers: Answers) -> int:
+    return max(1, 16 * answers.gpus_per_node)

@@ -1,0 +1,88 @@
+"""The commands that need files only: init, validate, render, convert."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ddpjob_cli.__main__ import main
+from ddpjob_cli.manifest import read_manifest
+from ddpjob_cli.starter import Answers, default_name, starter_file
+
+EXAMPLES = sorted((Path(__file__).parents[3] / "manifests/examples").glob("*.yaml"))
+ANSWERS = Answers(name="my-job", nodes=2, gpus_per_node=4, script="train.py", recipe="", image="")
+
+
+@pytest.mark.parametrize(
+    ("directory", "name"), [("My Project", "my-project"), ("3d_net", "job-3d-net"), ("ü", "job"), ("a" * 80, "a" * 52)]
+)
+def test_the_name_of_a_job_follows_from_that_of_a_directory(directory: str, name: str) -> None:
+    assert default_name(directory) == name
+
+
+@pytest.mark.parametrize("script", ["", "train.py"])
+@pytest.mark.parametrize("gpus", [0, 1, 8])
+def test_a_new_file_is_valid(tmp_path: Path, script: str, gpus: int) -> None:
+    file = tmp_path / "ddpjob.yaml"
+    recipe = "" if script else "digits"
+    answers = Answers(name="my-job", nodes=2, gpus_per_node=gpus, script=script, recipe=recipe, image="")
+    file.write_text(starter_file(answers))
+
+    spec = read_manifest(file).spec
+    assert (spec.nodes, spec.gpus_per_node, bool(spec.command)) == (2, gpus, bool(script))
+    commented = file.read_text().replace("  # checkpoint:", "  checkpoint:").replace("  #   volume:", "    volume:", 1)
+    file.write_text(commented)
+    assert read_manifest(file).spec.checkpoint is not None, "what is commented out is valid, too"
+
+
+def test_init_does_not_overwrite_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "ddpjob.yaml"
+    file.write_text("mine")
+
+    assert main(["init", str(file), "--recipe", "digits"]) == 2
+    assert (file.read_text(), "--force" in capsys.readouterr().err) == ("mine", True)
+    assert main(["init", str(file), "--recipe", "digits", "--force"]) == 0
+    assert main(["validate", str(file)]) == 0
+
+
+def test_validate_reports_every_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_text(starter_file(ANSWERS).replace("nodes: 2", "nodes: 0").replace("gpusPerNode", "gpus"))
+
+    assert main(["validate", *map(str, EXAMPLES), str(bad)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out.count("is valid") == len(EXAMPLES)
+    assert "bad.yaml: spec.nodes is 0" in printed.err
+    assert "spec.gpus is not a known field" in printed.err
+
+
+def test_render_shows_the_pods_that_the_operator_creates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "ddpjob.yaml"
+    file.write_text(starter_file(ANSWERS))
+
+    assert main(["render", str(file), "--pods", "--set", "nodes=3"]) == 0
+    items = yaml.safe_load(capsys.readouterr().out)["items"]
+    assert [item["metadata"]["name"] for item in items] == ["my-job-master", "my-job-1-0", "my-job-1-1", "my-job-1-2"]
+    assert main(["render", str(file), "--rank", "1"]) == 0
+    pod = yaml.safe_load(capsys.readouterr().out)
+    assert pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "4"
+    assert main(["render", str(file)]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["spec"]["restart"]["maxRestarts"] == 3, "defaults are shown"
+    assert main(["render", str(file), "--rank", "7"]) == 2
+    assert "node ranks 0 to 1" in capsys.readouterr().err
+
+
+def test_convert_prints_a_valid_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    theirs, ours = tmp_path / "pytorchjob.yaml", tmp_path / "ddpjob.yaml"
+    container = {"name": "pytorch", "image": "registry.example.com/a:1", "command": ["python", "train.py"]}
+    job = {
+        "kind": "PyTorchJob",
+        "metadata": {"name": "a"},
+        "spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": 2, "template": {"spec": {"containers": [container]}}}}},
+    }
+    theirs.write_text(yaml.safe_dump({"kind": "List", "items": [job]}))
+
+    assert main(["convert", str(theirs)]) == 0
+    ours.write_text(capsys.readouterr().out)
+    assert main(["validate", str(ours)]) == 0
+    assert main(["convert", str(tmp_path / "nowhere.yaml")]) == 2

@@ -1,0 +1,70 @@
+"""`ddpjob explain`."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from ddpjob_cli.options import JobName, Output, OutputOption, connect
+from ddpjob_cli.output import console, note, print_data
+
+if TYPE_CHECKING:
+    from ddpjob.client import Client, Job, JobEvent, LogLine
+
+_LOG_LINES = 15
+
+
+def command(job: JobName, output: OutputOption = None) -> None:
+    """Say why a job waits or failed, with the evidence, and what to do about it.
+
+    [bold]Example[/bold]
+
+      ddpjob explain resnet18
+    """
+    from rich.text import Text
+
+    from ddpjob_cli.explanation import explained
+
+    with connect() as client:
+        seen = client.get(job)
+        pods = client.pods(seen, attempt=seen.status.attempt)
+        sections = explained(seen, pods, _events(client, seen), _log_of_the_failure(client, seen))
+    if output is Output.NAME:
+        raise ValueError("-o name: an explanation has no name; use json or yaml")
+    if output:
+        print_data([asdict(section) for section in sections], output)
+        return
+    for section in sections:
+        console().print(Text(section.title, style="bold"))
+        for line in section.lines:
+            console().print(Text(f"  {line}", overflow="fold"))
+
+
+def _events(client: "Client", job: "Job") -> "list[JobEvent]":
+    from ddpjob.client import ForbiddenError
+
+    try:
+        return client.events(job.name, namespace=job.namespace)
+    except ForbiddenError as error:
+        note(str(error))
+        return []
+
+
+def _log_of_the_failure(client: "Client", job: "Job") -> "list[LogLine]":
+    """The last lines of the rank that caused the last failure, if its pod is still there."""
+    from ddpjob.client import ClientError
+
+    failure = job.status.failure
+    if failure is None or failure.rank is None or job.succeeded:
+        return []
+    try:
+        lines = client.logs(
+            job.name,
+            namespace=job.namespace,
+            ranks=[failure.rank],
+            attempt=failure.attempt,
+            tail_lines=_LOG_LINES,
+            on_note=note,
+        )
+        return list(lines)
+    except ClientError as error:
+        note(str(error))
+        return []

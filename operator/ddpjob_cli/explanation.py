@@ -1,0 +1,111 @@
+"""Why a job waits or failed, in sections of text. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ddpjob_operator.api.names import Reason
+from ddpjob_operator.core.failure.classes import KINDS
+from ddpjob_operator.core.untrusted import visible
+from ddpjob_operator.reference.advice import ADVICE
+
+if TYPE_CHECKING:
+    from ddpjob.client import Job, JobEvent, LogLine, Pod
+
+_MAX_PODS = 8
+_MAX_EVENTS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A title and lines of text below it."""
+
+    title: str
+    lines: tuple[str, ...]
+
+
+def explained(
+    job: "Job", pods: "Sequence[Pod]" = (), events: "Sequence[JobEvent]" = (), log: "Sequence[LogLine]" = ()
+) -> list[Section]:
+    """What happens, why, the evidence for it, and what to do.
+
+    Args:
+        job: The job.
+        pods: Pods of its current attempt.
+        events: Events of the job and its pods, oldest first.
+        log: The last lines of the rank that caused the last failure.
+    """
+    status = job.status
+    reason = _reason(job)
+    sections = [Section(title="What happens", lines=(_state(job),))]
+    if job.spec_error:
+        sections.append(Section(title="The spec cannot be read", lines=(job.spec_error,)))
+    if status.failure and not job.succeeded:
+        sections.append(Section(title="Last failure", lines=tuple(_failure(job))))
+    if log:
+        sections.append(Section(title=f"Last lines of {log[-1].pod}", lines=tuple(line.text for line in log)))
+    waiting = [pod for pod in pods if pod.state not in ("Running", "Succeeded")] if not job.finished else []
+    if waiting:
+        shown = [_pod(pod) for pod in waiting[:_MAX_PODS]]
+        more = [f"and {len(waiting) - _MAX_PODS} more"] if len(waiting) > _MAX_PODS else []
+        sections.append(Section(title="Pods that do not run", lines=(*shown, *more)))
+    warnings = [event for event in events if event.type == "Warning"][-_MAX_EVENTS:]
+    if warnings and not job.succeeded:
+        lines = tuple(f"{event.object}: {event.reason}: {event.message}" for event in warnings)
+        sections.append(Section(title="Warnings", lines=lines))
+    sections.append(Section(title="What to do", lines=tuple(_advice(job, reason))))
+    return [Section(title=section.title, lines=tuple(map(visible, section.lines))) for section in sections]
+
+
+def _reason(job: "Job") -> str:
+    """The reason that explains most: of a failed or restarting job that of the failure."""
+    status = job.status
+    current = status.reason or ""
+    if status.failure and (job.failed or current == Reason.BACKING_OFF) and current not in KINDS:
+        return status.failure.reason
+    return current
+
+
+def _state(job: "Job") -> str:
+    if not job.status.phase:
+        return (
+            f"{job.namespace}/{job.name} has no status: no operator has acted on it. Check that one runs and watches this"
+            " namespace: ddpjob doctor"
+        )
+    message = job.status.message or "no message"
+    return f"{job.namespace}/{job.name} is {job.phase} ({job.status.reason}), attempt {job.status.attempt}: {message}"
+
+
+def _failure(job: "Job") -> list[str]:
+    failure = job.status.failure
+    assert failure is not None, "the caller has checked it"
+    facts = (
+        ("class", failure.reason),
+        ("attempt", failure.attempt),
+        ("rank", failure.rank),
+        ("pod", failure.pod),
+        ("node", failure.node),
+        ("exit code", failure.exit_code),
+        ("signal", failure.signal),
+        ("message", failure.message or None),
+        ("time", failure.time),
+    )
+    lines = [f"{name}: {value}" for name, value in facts if value is not None]
+    if kind := KINDS.get(failure.reason):
+        lines.append(f"consequence: {kind.value}")
+    restarts = job.status.restarts
+    return [*lines, f"restarts so far: {restarts.counted} counted, {restarts.infrastructure} caused by the cluster"]
+
+
+def _pod(pod: "Pod") -> str:
+    where = f" on {pod.node}" if pod.node else ""
+    code = "" if pod.exit_code is None else f", exit code {pod.exit_code}"
+    return f"rank {pod.rank} ({pod.name}{where}): {pod.state}{code}{': ' + pod.message if pod.message else ''}"
+
+
+def _advice(job: "Job", reason: str) -> list[str]:
+    text = next((advice for known, advice in ADVICE.items() if known == reason), "")
+    lines = [text.replace("NAME", job.name).replace("`", "")] if text else []
+    if job.spec_error:
+        lines.append("Upgrade the operator or this command if they are older than the job, or correct the spec.")
+    return lines or [f"Look at the events and the operator's log: ddpjob events {job.name} -n {job.namespace}"]

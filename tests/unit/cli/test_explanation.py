@@ -1,0 +1,81 @@
+"""`ddpjob explain` names the cause, shows the evidence and says what to do."""
+
+from typing import Any
+
+import pytest
+
+from ddpjob.client.jobs import Job, read_event, read_job, read_pod
+from ddpjob.client.logs import LogLine
+from ddpjob_cli.explanation import explained
+from ddpjob_operator.api.names import Reason
+from ddpjob_operator.core.failure.classes import CLASSES
+from ddpjob_operator.reference.advice import ADVICE
+
+TIME = "2026-11-22T10:00:00Z"
+FAILURE = {"attempt": 2, "rank": 1, "pod": "net-2-1", "node": "gpu-3", "exitCode": 1, "time": TIME}
+
+
+def job(**status: Any) -> Job:
+    metadata = {"name": "net", "namespace": "team-a", "uid": "u", "resourceVersion": "1", "creationTimestamp": TIME}
+    return read_job({"metadata": metadata, "spec": {"nodes": 2, "trainer": {"recipe": "digits"}}, "status": status})
+
+
+def sections(*arguments: Any) -> dict[str, str]:
+    return {section.title: "\n".join(section.lines) for section in explained(*arguments)}
+
+
+def test_every_reason_has_advice() -> None:
+    assert set(ADVICE) == set(Reason)
+    assert {row.reason for row in CLASSES} <= set(ADVICE)
+
+
+def test_a_failed_job_is_explained_by_its_failure() -> None:
+    failure = {**FAILURE, "reason": "ProgramError", "message": "ValueError: label \x1b[31m12"}
+    failed = job(
+        phase="Failed",
+        reason="ProgramError",
+        message="no restarts are left",
+        attempt=2,
+        failure=failure,
+        conditions=[{"type": "Failed", "status": "True", "reason": "x", "message": "", "lastTransitionTime": TIME}],
+    )
+    line = LogLine(attempt=2, rank=1, pod="net-2-1", node="gpu-3", time=TIME, text="ValueError: label 12")
+    shown = sections(failed, [], [], [line])
+
+    assert shown["What happens"] == "team-a/net is Failed (ProgramError), attempt 2: no restarts are left"
+    assert "rank: 1\npod: net-2-1\nnode: gpu-3\nexit code: 1" in shown["Last failure"]
+    assert "\x1b" not in shown["Last failure"], "a message of a program is hostile input"
+    assert shown["Last lines of net-2-1"] == "ValueError: label 12"
+    assert shown["What to do"].endswith("ddpjob logs net --failed.")
+
+
+def test_a_waiting_job_is_explained_by_its_pods_and_warnings() -> None:
+    waiting = job(phase="Pending", reason="ImagePull", message="2 of 2 pods wait")
+    labels = {"ddpjob.dev/attempt": "1", "ddpjob.dev/rank": "0"}
+    container = {"name": "trainer", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}}
+    pod = read_pod({"metadata": {"name": "net-1-0", "labels": labels}, "status": {"containerStatuses": [container]}})
+    about = {"kind": "Pod", "name": "net-1-0"}
+    warning = {
+        "type": "Warning",
+        "reason": "Failed",
+        "message": "no such image",
+        "involvedObject": about,
+        "metadata": {},
+    }
+    shown = sections(waiting, [pod], [read_event(warning), read_event({**warning, "type": "Normal", "reason": "x"})])
+
+    assert shown["Pods that do not run"] == "rank 0 (net-1-0): ImagePullBackOff: not found"
+    assert shown["Warnings"] == "Pod/net-1-0: Failed: no such image"
+    assert "pull secret" in shown["What to do"]
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ({}, "ddpjob doctor"),
+        ({"phase": "Pending", "reason": "FromTheFuture"}, "ddpjob events net -n team-a"),
+        ({"phase": "Restarting", "reason": "BackingOff", "failure": {**FAILURE, "reason": "OutOfMemory"}}, "smaller batch"),
+    ],
+)  # fmt: skip
+def test_there_is_always_a_next_step(status: dict[str, Any], said: str) -> None:
+    assert said in "\n".join("\n".join(section.lines) for section in explained(job(**status)))

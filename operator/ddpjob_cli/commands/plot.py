@@ -1,0 +1,109 @@
+"""`ddpjob plot`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddpjob_cli.failures import CommandError
+from ddpjob_cli.options import JobName, complete_jobs, connect
+from ddpjob_cli.output import console, note
+
+if TYPE_CHECKING:
+    from ddpjob.client import Client
+    from ddpjob_cli.curves import Curves
+
+_HEIGHT = 18
+
+
+def command(
+    job: JobName,
+    metric: Annotated[
+        list[str] | None, typer.Option(help="loss, accuracy or throughput; all by default", show_default=False)
+    ] = None,
+    compare: Annotated[
+        str | None, typer.Option(help="Draw this job as well", autocompletion=complete_jobs, show_default=False)
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="Write x.csv or x.png instead of drawing here", show_default=False)
+    ] = None,
+) -> None:
+    """Draw the curves of a job, from the log of rank 0 in all attempts whose pods are still there. Restarts are marked.
+
+    [bold]Examples[/bold]
+
+      ddpjob plot resnet18
+
+      ddpjob plot resnet18 --metric loss --compare resnet18-large-batch
+
+      ddpjob plot resnet18 --save resnet18.csv
+    """
+    from ddpjob_cli.curves import TITLES, as_csv
+
+    if unknown := set(metric or ()) - TITLES.keys():
+        raise ValueError(f"--metric {min(unknown)} is not known; give one of {', '.join(TITLES)}")
+    with connect() as client:
+        jobs = {name: _curves(client, name) for name in (job, compare) if name}
+    metrics = [name for name in jobs[job].metrics if not metric or name in metric]
+    if not metrics:
+        raise CommandError(
+            f"{job}: the log of rank 0 has no values of {', '.join(metric or TITLES)} yet; a program prints them in lines"
+            ' such as ddpjob-progress {"step": 10, "loss": 0.3}'
+        )
+    if save is None:
+        for name in metrics:
+            _draw(name, jobs)
+    elif save.suffix == ".csv":
+        save.write_text(as_csv(jobs[job]), encoding="utf-8")
+    elif save.suffix == ".png":
+        _write_png(save, metrics, jobs)
+    else:
+        raise ValueError(f"--save {save}: give a name that ends with .csv or .png")
+    if save is not None:
+        note(f"wrote {save}")
+
+
+def _curves(client: "Client", name: str) -> "Curves":
+    from ddpjob_cli.curves import read_curves
+
+    return read_curves(client.logs(name, ranks=[0], attempt="all", on_note=note))
+
+
+def _draw(metric: str, jobs: "dict[str, Curves]") -> None:
+    import plotext
+    from rich.text import Text
+
+    from ddpjob_cli.curves import TITLES
+
+    out = console()
+    plotext.clear_figure()
+    plotext.theme("clear" if out.no_color or not out.is_terminal else "pro")
+    plotext.plotsize(min(out.width, 110), _HEIGHT)
+    plotext.title(TITLES[metric])
+    for name, curves in jobs.items():
+        points = curves.points[metric]
+        plotext.plot([p.step for p in points], [p.value for p in points], label=name if len(jobs) > 1 else None)
+        for step in curves.restarts:
+            plotext.vline(step, color="red")
+    plotext.xlabel("step" + (" (vertical lines: restarts)" if any(c.restarts for c in jobs.values()) else ""))
+    out.print(Text.from_ansi(plotext.build()))
+
+
+def _write_png(path: Path, metrics: list[str], jobs: "dict[str, Curves]") -> None:
+    from ddpjob_cli.curves import TITLES
+
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise CommandError("--save x.png needs matplotlib: pip install matplotlib; or save a .csv") from None
+    figure = Figure(figsize=(9, 3.2 * len(metrics)), layout="constrained")
+    for axes, metric in zip(figure.subplots(len(metrics), squeeze=False)[:, 0], metrics, strict=True):
+        for name, curves in jobs.items():
+            points = curves.points[metric]
+            axes.plot([p.step for p in points], [p.value for p in points], label=name)
+            for step in curves.restarts:
+                axes.axvline(step, color="tab:red", linestyle=":", linewidth=1)
+        axes.set(xlabel="step", ylabel=TITLES[metric])
+        axes.grid(alpha=0.3)
+        axes.legend()
+    figure.savefig(path)

@@ -1,0 +1,56 @@
+"""`ddpjob report`."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ddpjob_cli.options import JobName, connect
+from ddpjob_cli.output import note
+
+
+def command(
+    job: JobName,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write", show_default="JOB.html")
+    ] = None,
+) -> None:
+    """Write one HTML page about a job to send to a colleague: outcome, attempts, time, curves, ranks, events and manifest.
+
+    The page needs no other file and no network. Values of environment variables are left out of it.
+
+    [bold]Example[/bold]
+
+      ddpjob report resnet18 -o resnet18.html
+    """
+    from importlib.metadata import version
+
+    from ddpjob.client import ClientError
+    from ddpjob_cli.curves import read_curves
+    from ddpjob_cli.explanation import explained
+    from ddpjob_cli.report_page import page
+
+    with connect() as client:
+        seen = client.get(job)
+        pods = client.pods(seen)
+        try:
+            events = client.events(job)
+        except ClientError as error:
+            note(str(error))
+            events = []
+        curves = read_curves(client.logs(job, ranks=[0], attempt="all", on_note=note))
+    current = [pod for pod in pods if pod.attempt == seen.status.attempt]
+    images = sorted({pod.body["spec"]["containers"][0].get("image", "") for pod in pods})
+    text = page(
+        seen,
+        pods,
+        events,
+        curves,
+        explained(seen, current, events),
+        versions={"ddpjob command": version("ddpjob"), "image of the pods": ", ".join(images) or "no pods are left"},
+        created=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
+    )
+    file = output or Path(f"{seen.name}.html")
+    file.write_text(text, encoding="utf-8")
+    note(f"wrote {file}")

@@ -1,0 +1,240 @@
+"""The HTML page of `ddpjob report`: one file without scripts and without requests to anywhere. Pure.
+
+Everything on it may come from programs and from other people, so every text is escaped, and values of environment
+variables are left out.
+"""
+
+import copy
+import html
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+from ddpjob_cli.curves import TITLES, Curves, Point
+from ddpjob_cli.rendering import NOTHING, facts, goodput, number, outcome
+from ddpjob_operator.core.times import duration
+from ddpjob_operator.core.untrusted import visible
+
+if TYPE_CHECKING:
+    from ddpjob.client import Job, JobEvent, Pod
+    from ddpjob_cli.explanation import Section
+
+REDACTED: Final = "(left out)"
+_SECRET = re.compile(r"(?i)(token|secret|password|passwd|credential|api[-_]?key)")
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 220, 56, 30
+_TIME_COLOURS = (
+    ("training", "training_seconds", "var(--good)"),
+    ("starting", "starting_seconds", "var(--start)"),
+    ("queued", "queued_seconds", "var(--wait)"),
+    ("lost", "lost_seconds", "var(--bad)"),
+)
+
+_STYLE = """
+:root { color-scheme: light dark; --fg: #0f172a; --dim: #64748b; --bg: #ffffff; --card: #f8fafc; --line: #e2e8f0;
+  --good: #16a34a; --bad: #dc2626; --wait: #eab308; --start: #3b82f6; }
+@media (prefers-color-scheme: dark) { :root { --fg: #e2e8f0; --dim: #94a3b8; --bg: #0f172a; --card: #1e293b;
+  --line: #334155; --good: #22c55e; --bad: #f87171; --wait: #facc15; --start: #60a5fa; } }
+@media print { :root { color-scheme: light; --fg: #000; --dim: #444; --bg: #fff; --card: #fff; --line: #bbb; }
+  section { break-inside: avoid; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 60rem; background: var(--bg); color: var(--fg);
+  font: 15px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.05rem; margin: 2rem 0 .6rem; }
+.outcome { border-left: .4rem solid var(--state); padding: .4rem 0 .4rem .9rem; margin: 1rem 0; overflow-wrap: anywhere; }
+.dim { color: var(--dim); }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-size: .9rem; }
+th, td { text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--line); overflow-wrap: anywhere; }
+th { font-weight: 600; white-space: nowrap; }
+pre { background: var(--card); border: 1px solid var(--line); border-radius: .4rem; padding: .8rem; overflow-x: auto; font-size: .82rem; }
+.bar { display: flex; height: 1.4rem; border-radius: .4rem; overflow: hidden; background: var(--line); }
+.key { display: inline-block; width: .8rem; height: .8rem; border-radius: .2rem; margin: 0 .3rem 0 0; }
+.legend span { margin-right: 1.2rem; white-space: nowrap; }
+svg { width: 100%; height: auto; font: 12px system-ui, sans-serif; }
+svg text { fill: var(--dim); } svg .axis { stroke: var(--line); } svg .curve { stroke: var(--start); fill: none; stroke-width: 2; }
+svg .restart { stroke: var(--bad); stroke-dasharray: 3 4; }
+"""
+
+
+def page(
+    job: "Job",
+    pods: "Sequence[Pod]",
+    events: "Sequence[JobEvent]",
+    curves: Curves,
+    explanation: "Sequence[Section]",
+    *,
+    versions: Mapping[str, str],
+    created: str,
+) -> str:
+    """The whole page.
+
+    Args:
+        job: The job.
+        pods: Pods of all attempts that are still there.
+        events: Events of the job and its pods.
+        curves: From the log of rank 0.
+        explanation: What `ddpjob explain` says; its log lines and advice are shown for a job that has not succeeded.
+        versions: Name and version of what took part.
+        created: When the page was made.
+    """
+    title = f"{job.namespace}/{job.name}"
+    state = "good" if job.succeeded else "bad" if job.failed else "start"
+    sections = [
+        _section("Attempts", _attempts(job)),
+        _section("Where the time went", _time_spent(job)),
+        *(_section(f"{TITLES[name]}", _curve(curves.points[name], curves.restarts)) for name in curves.metrics),
+        *(() if job.succeeded else (_section(part.title, _pre("\n".join(part.lines))) for part in explanation[1:])),
+        _section(
+            "Ranks", _table(["attempt", "rank", "pod", "node", "state", "exit code", "message"], map(_rank, pods))
+        ),
+        _section("Events", _table(["time", "type", "reason", "object", "message"], map(_event, events))),
+        _section("Manifest", _pre(yaml.safe_dump(redacted(job.body), sort_keys=False, width=100))),
+        _section("Versions", _table(["component", "version"], versions.items())),
+    ]
+    progress = " · ".join(facts(job.status.progress)) if job.status.progress else "no progress was reported"
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{_text(title)}: {_text(job.phase)}</title>\n<style>{_STYLE}:root {{ --state: var(--{state}); }}</style>\n"
+        f'</head>\n<body>\n<h1>{_text(title)}</h1>\n<div class="outcome">{_text(outcome(job))}<br>'
+        f'<span class="dim">{_text(progress)}</span></div>\n'
+        + "\n".join(section for section in sections if section)
+        + f'\n<p class="dim">Made by ddpjob on {_text(created)}. Values of environment variables are left out.</p>\n'
+        "</body>\n</html>\n"
+    )
+
+
+def redacted(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The object without its status, without what servers and kubectl add, and without values that may be secret."""
+    kept = copy.deepcopy({key: body[key] for key in ("apiVersion", "kind", "metadata", "spec") if key in body})
+    metadata = kept.get("metadata", {})
+    for name in ("managedFields", "resourceVersion", "uid", "generation"):
+        metadata.pop(name, None)
+    metadata.get("annotations", {}).pop("kubectl.kubernetes.io/last-applied-configuration", None)
+    return dict(_without_secrets(kept))
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        is_variable = "name" in value and isinstance(value.get("value"), str)
+        return {
+            key: REDACTED
+            if (is_variable and key == "value") or (_SECRET.search(str(key)) and isinstance(inner, str))
+            else _without_secrets(inner)
+            for key, inner in value.items()
+        }
+    if isinstance(value, list):
+        return [_argument(value[:index], item) for index, item in enumerate(value)]
+    return value
+
+
+def _argument(before: Sequence[Any], item: Any) -> Any:
+    """An item of a list; the value of a flag such as --api-key is left out."""
+    if isinstance(item, str):
+        flag, equals, _ = item.partition("=")
+        if equals and _SECRET.search(flag):
+            return f"{flag}={REDACTED}"
+        if before and isinstance(before[-1], str) and before[-1].startswith("-") and "=" not in before[-1]:
+            return REDACTED if _SECRET.search(before[-1]) else item
+    return _without_secrets(item)
+
+
+def _attempts(job: "Job") -> str:
+    rows: list[Sequence[object]] = [
+        (
+            failure.attempt,
+            failure.time,
+            failure.reason,
+            NOTHING if failure.rank is None else failure.rank,
+            failure.node or NOTHING,
+            NOTHING if failure.exit_code is None else failure.exit_code,
+            failure.message,
+        )
+        for failure in job.status.attempts
+    ]
+    if not rows or rows[-1][0] != job.status.attempt:
+        end = job.status.completion_time or NOTHING
+        rows.append((job.status.attempt, end, job.phase, NOTHING, NOTHING, NOTHING, ""))
+    return _table(["attempt", "ended", "cause", "rank", "node", "exit code", "message"], rows)
+
+
+def _time_spent(job: "Job") -> str:
+    spent = job.status.time
+    if spent is None:
+        return ""
+    parts = [(name, getattr(spent, field), colour) for name, field, colour in _TIME_COLOURS]
+    whole = sum(seconds for _, seconds, _ in parts)
+    if not whole:
+        return ""
+    bar = "".join(
+        f'<div style="width:{100 * seconds / whole:.2f}%;background:{colour}" title="{name}"></div>'
+        for name, seconds, colour in parts
+    )
+    keys = "".join(
+        f'<span><i class="key" style="background:{colour}"></i>{name} {duration(seconds)}</span>'
+        for name, seconds, colour in parts
+    )
+    return f'<div class="bar">{bar}</div><p class="legend">{keys}</p><p class="dim">{_text(goodput(spent))}</p>'
+
+
+def _curve(points: Sequence[Point], restarts: Sequence[int]) -> str:
+    """One metric over steps as a picture."""
+    steps, values = [point.step for point in points], [point.value for point in points]
+    low, high, first, last = min(values), max(values), min(steps), max(steps)
+    width, height = _WIDTH - _LEFT - 10, _HEIGHT - _BOTTOM - 10
+
+    def x(step: float) -> float:
+        return _LEFT + width * (step - first) / ((last - first) or 1)
+
+    def y(value: float) -> float:
+        return 10 + height * (1 - (value - low) / ((high - low) or 1))
+
+    line = " ".join(f"{x(point.step):.1f},{y(point.value):.1f}" for point in points)
+    marks = "".join(
+        f'<line class="restart" x1="{x(step):.1f}" x2="{x(step):.1f}" y1="10" y2="{10 + height}"/>'
+        for step in restarts
+        if first <= step <= last
+    )
+    note = '<p class="dim">Dashed lines: restarts.</p>' if marks else ""
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="curve over steps">'
+        f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - 10}" y1="{10 + height}" y2="{10 + height}"/>'
+        f'<line class="axis" x1="{_LEFT}" x2="{_LEFT}" y1="10" y2="{10 + height}"/>{marks}'
+        f'<polyline class="curve" points="{line}"/>'
+        f'<text x="{_LEFT - 6}" y="20" text-anchor="end">{number(high)}</text>'
+        f'<text x="{_LEFT - 6}" y="{10 + height}" text-anchor="end">{number(low)}</text>'
+        f'<text x="{_LEFT}" y="{_HEIGHT - 8}">step {first:,}</text>'
+        f'<text x="{_WIDTH - 10}" y="{_HEIGHT - 8}" text-anchor="end">step {last:,}</text></svg>{note}'
+    )
+
+
+def _rank(pod: "Pod") -> Sequence[object]:
+    code = NOTHING if pod.exit_code is None else pod.exit_code
+    return (pod.attempt, pod.rank, pod.name, pod.node or NOTHING, pod.state, code, pod.message)
+
+
+def _event(event: "JobEvent") -> Sequence[object]:
+    times = f" ({event.count} times)" if event.count > 1 else ""
+    return (event.time, event.type, event.reason, event.object, event.message + times)
+
+
+def _section(title: str, content: str) -> str:
+    return f"<section><h2>{_text(title[:1].upper() + title[1:])}</h2>{content}</section>" if content else ""
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    body = "".join("<tr>" + "".join(f"<td>{_text(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+    if not body:
+        return '<p class="dim">None that the cluster still keeps.</p>'
+    head = "".join(f"<th>{_text(title)}</th>" for title in titles)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _pre(text: str) -> str:
+    return f"<pre>{_text(text)}</pre>"
+
+
+def _text(text: str) -> str:
+    return html.escape("\n".join(map(visible, text.split("\n"))))

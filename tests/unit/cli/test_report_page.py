@@ -1,0 +1,51 @@
+"""The report shows a job to a colleague and reveals no secrets; texts of programs cannot become a part of the page."""
+
+import re
+
+from ddpjob.client.jobs import read_job
+from ddpjob_cli.curves import Curves
+from ddpjob_cli.report_page import page, redacted
+from report_of_a_job import BODY, report
+
+
+def test_the_page_shows_the_whole_story() -> None:
+    text = report()
+
+    for shown in (
+        "team-a/net",
+        "no restarts are left",
+        "gpu-3",
+        "training 50m",
+        "lost 8m20s",
+        "Accuracy in %",
+        "net-2-1",
+    ):
+        assert shown in text, shown
+    assert text.count("<svg") == 2
+    assert text.count('class="restart"') == 2
+
+
+def test_texts_of_programs_are_no_part_of_the_page() -> None:
+    text = report()
+
+    assert "<script" not in text
+    assert "<b>" not in text
+    assert "\x1b" not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+
+
+def test_the_page_loads_nothing() -> None:
+    assert not re.search(r"https?://|@import|url\(|<link|<img|<iframe|\ssrc=", report())
+
+
+def test_secrets_are_left_out() -> None:
+    assert "hunter2" not in report()
+    spec = redacted(BODY)["spec"]
+    assert spec["command"] == ["python", "train.py", "--api-key", "(left out)", "--token=(left out)", "--lr", "0.1"]
+    assert spec["env"] == [{"name": "HF_TOKEN", "value": "(left out)"}]
+
+
+def test_a_job_without_a_status_has_a_report() -> None:
+    job = read_job({key: value for key, value in BODY.items() if key != "status"})
+
+    assert "team-a/net is Pending" in page(job, [], [], Curves(points={}), [], versions={}, created="now")

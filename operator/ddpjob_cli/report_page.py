@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from ddpjob_cli.curves import TITLES, Curves, Point
-from ddpjob_cli.rendering import NOTHING, facts, goodput, number, outcome
+from ddpjob_cli.rendering import NOTHING, facts, number, outcome
 from ddpjob_operator.core.times import duration
 from ddpjob_operator.core.untrusted import visible
 
@@ -46,8 +46,10 @@ h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.05rem; margin: 2rem 0 .6r
 .dim { color: var(--dim); }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; }
-th, td { text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--line); overflow-wrap: anywhere; }
-th { font-weight: 600; white-space: nowrap; }
+th, td { text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--line); }
+th { font-weight: 600; }
+th, td:not(:last-child) { white-space: nowrap; }
+td:last-child { min-width: 14rem; overflow-wrap: anywhere; }
 pre { background: var(--card); border: 1px solid var(--line); border-radius: .4rem; padding: .8rem; overflow-x: auto; font-size: .82rem; }
 .bar { display: flex; height: 1.4rem; border-radius: .4rem; overflow: hidden; background: var(--line); }
 .key { display: inline-block; width: .8rem; height: .8rem; border-radius: .2rem; margin: 0 .3rem 0 0; }
@@ -176,7 +178,10 @@ def _time_spent(job: "Job") -> str:
         f'<span><i class="key" style="background:{colour}"></i>{name} {duration(seconds)}</span>'
         for name, seconds, colour in parts
     )
-    return f'<div class="bar">{bar}</div><p class="legend">{keys}</p><p class="dim">{_text(goodput(spent))}</p>'
+    goodput = (
+        "" if spent.goodput_percent is None else f"Goodput: {number(spent.goodput_percent)} % of the time was training."
+    )
+    return f'<div class="bar">{bar}</div><p class="legend">{keys}</p><p class="dim">{goodput}</p>'
 
 
 def _curve(points: Sequence[Point], restarts: Sequence[int]) -> str:

@@ -10,14 +10,24 @@ from ddpjob_cli.report_page import page
 
 TIME = "2026-11-22T10:00:00Z"
 FAILURE = {
-    "attempt": 1, "rank": 1, "pod": "net-1-1", "node": "gpu-3", "exitCode": 1, "time": TIME,
-    "reason": "ProgramError", "message": "ValueError: <script>alert(1)</script> \x1b[31m is out of range",
+    "attempt": 1,
+    "rank": 1,
+    "pod": "net-1-1",
+    "node": "gpu-3",
+    "exitCode": 1,
+    "time": TIME,
+    "reason": "ProgramError",
+    "message": "ValueError: <script>alert(1)</script> \x1b[31m is out of range",
 }
 BODY: dict[str, Any] = {
     "apiVersion": "ddpjob.dev/v1alpha1",
     "kind": "DDPJob",
     "metadata": {
-        "name": "net", "namespace": "team-a", "uid": "u", "resourceVersion": "1", "creationTimestamp": TIME,
+        "name": "net",
+        "namespace": "team-a",
+        "uid": "u",
+        "resourceVersion": "1",
+        "creationTimestamp": TIME,
         "managedFields": [{"manager": "kubectl"}],
     },
     "spec": {
@@ -27,14 +37,23 @@ BODY: dict[str, Any] = {
         "template": {"metadata": {"annotations": {"registry-password": "hunter2"}}},
     },
     "status": {
-        "phase": "Failed", "reason": "ProgramError", "message": "no restarts are left", "attempt": 2,
-        "startTime": TIME, "completionTime": "2026-11-22T11:00:00Z", "failure": FAILURE,
+        "phase": "Failed",
+        "reason": "ProgramError",
+        "message": "no restarts are left",
+        "attempt": 2,
+        "startTime": TIME,
+        "completionTime": "2026-11-22T11:00:00Z",
+        "failure": FAILURE,
         "attempts": [FAILURE, {**FAILURE, "attempt": 2}],
         "conditions": [{"type": "Failed", "status": "True", "reason": "x", "message": "", "lastTransitionTime": TIME}],
         "progress": {"step": 345, "totalSteps": 400, "loss": 0.0948},
         "time": {
-            "queuedSeconds": 60, "startingSeconds": 40, "trainingSeconds": 3000, "lostSeconds": 500,
-            "goodputPercent": 83.3, "until": TIME,
+            "queuedSeconds": 60,
+            "startingSeconds": 40,
+            "trainingSeconds": 3000,
+            "lostSeconds": 500,
+            "goodputPercent": 83.3,
+            "until": TIME,
         },
     },
 }
@@ -50,8 +69,12 @@ def report() -> str:
     assert pod is not None
     event = read_event(
         {
-            "type": "Warning", "reason": "Failed", "message": "</pre><b>bold</b>", "lastTimestamp": TIME,
-            "metadata": {}, "involvedObject": {"kind": "Pod", "name": "net-2-1"},
+            "type": "Warning",
+            "reason": "Failed",
+            "message": "</pre><b>bold</b>",
+            "lastTimestamp": TIME,
+            "metadata": {},
+            "involvedObject": {"kind": "Pod", "name": "net-2-1"},
         }
     )
     points = [

@@ -34,5 +34,5 @@ def command(
         bodies = [body for body in yaml.safe_load_all(text) if isinstance(body, dict)]
     except yaml.YAMLError as error:
         raise ValueError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from None
-    bodies = [item for body in bodies for item in (body.get("items") if body.get("kind") == "List" else (body,))]
+    bodies = [item for body in bodies for item in (body.get("items") or () if body.get("kind") == "List" else (body,))]
     print(convert(bodies), end="")

@@ -16,5 +16,4 @@ def test_the_file_is_what_the_models_say(path: str) -> None:
 
 def test_the_schema_is_structural() -> None:
     text = crd.render()
-
     assert not [word for word in ("$ref", "anyOf", "allOf", "title:", "null") if word in text]

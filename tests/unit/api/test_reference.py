@@ -11,7 +11,6 @@ REPOSITORY = Path(__file__).parents[3]
 
 def test_the_tables_of_the_documents_are_up_to_date() -> None:
     texts = {path: (REPOSITORY / path).read_text(encoding="utf-8") for path in DOCUMENTS}
-
     assert {path: updated(text) for path, text in texts.items()} == texts, "run `make generate`"
     for table in TABLES:
         assert any(f"<!-- table: {table} (" in text for text in texts.values()), f"no document shows the table {table}"

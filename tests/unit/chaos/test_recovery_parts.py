@@ -28,7 +28,6 @@ MARKS = {
 
 def test_each_part_ends_with_the_last_rank() -> None:
     parts = recovery(story(stopped=102.0, created=103.0), MARKS, fault_at=FAULT_AT, resumed_at=None)
-
     assert parts == {
         "detect": 1.0,
         "stop": 1.0,
@@ -44,14 +43,12 @@ def test_each_part_ends_with_the_last_rank() -> None:
 
 def test_a_pod_that_never_stops_is_not_waited_for() -> None:
     parts = recovery(story(stopped=None, created=101.5), MARKS, fault_at=FAULT_AT, resumed_at=None)
-
     assert parts is not None
     assert (parts["detect"], parts["stop"], parts["create"]) == (1.0, 0.0, 1.0)
 
 
 def test_the_rest_between_suspension_and_resumption_does_not_count() -> None:
     parts = recovery(story(stopped=101.0, created=103.0), MARKS, fault_at=FAULT_AT, resumed_at=102.5)
-
     assert parts is not None
     assert parts["total"] == 9.0
 
@@ -66,5 +63,4 @@ def test_steps_done_beyond_the_checkpoint_are_lost() -> None:
 
 def test_an_attempt_that_did_no_step_gives_none_to_lose() -> None:
     waiting = {**MARKS, (3, 0): Marks.parse("python 120.0\n"), (4, 0): Marks.parse("python 130.0\nbegin 25 131.0\n")}
-
     assert steps_lost(waiting) == 31 - 23

@@ -38,35 +38,32 @@ def seen(*pods: Pod) -> Observed:
     return Observed(job=JOB, pods=pods)
 
 
-def test_nothing_is_created_while_a_creation_has_not_shown() -> None:
+@pytest.fixture
+def creating() -> Expectations:
+    """A creation was sent and has not shown."""
     expectations = Expectations()
     expectations.sent(KEY, CREATE_0)
-    assert expectations.open_actions(KEY, (CREATE_SERVICE, CREATE_1, DELETE, LOWER)) == (DELETE, LOWER)
+    return expectations
 
 
-def test_another_job_is_not_held_back() -> None:
-    expectations = Expectations()
-    expectations.sent(KEY, CREATE_0)
-    assert expectations.open_actions(("ns", "other"), (CREATE_1,)) == (CREATE_1,)
+def test_nothing_is_created_while_a_creation_has_not_shown(creating: Expectations) -> None:
+    assert creating.open_actions(KEY, (CREATE_SERVICE, CREATE_1, DELETE, LOWER)) == (DELETE, LOWER)
+    assert creating.open_actions(("ns", "other"), (CREATE_1,)) == (CREATE_1,), "another job is not held back"
 
 
-def test_a_creation_that_shows_is_settled() -> None:
-    expectations = Expectations()
-    expectations.sent(KEY, CREATE_0)
-    expectations.settle(KEY, seen(pod("j-1-0")))
-    assert expectations.open_actions(KEY, (CREATE_1,)) == (CREATE_1,)
-    assert expectations.seconds_left(KEY) is None
+def test_a_creation_that_shows_is_settled(creating: Expectations) -> None:
+    creating.settle(KEY, seen(pod("j-1-0")))
+    assert creating.open_actions(KEY, (CREATE_1,)) == (CREATE_1,)
+    assert creating.seconds_left(KEY) is None
 
 
-def test_a_refused_creation_is_not_expected() -> None:
-    expectations = Expectations()
-    expectations.sent(KEY, CREATE_0)
-    expectations.failed(KEY, CREATE_0)
-    assert expectations.open_actions(KEY, (CREATE_0,)) == (CREATE_0,)
+def test_a_refused_creation_is_not_expected(creating: Expectations) -> None:
+    creating.failed(KEY, CREATE_0)
+    assert creating.open_actions(KEY, (CREATE_0,)) == (CREATE_0,)
 
 
 @pytest.mark.parametrize("state", [(), (pod("j-1-0", deletion_deadline=9.0),), (pod("j-1-0", uid="p9"),)])
-def test_a_deletion_has_shown_once_the_pod_is_going_or_gone(state: tuple[Pod, ...]) -> None:
+def test_a_deletion_has_shown_once_the_pod_is_marked_or_gone(state: tuple[Pod, ...]) -> None:
     expectations = Expectations()
     expectations.sent(KEY, DELETE)
     expectations.settle(KEY, seen(pod("j-1-0")))
@@ -75,15 +72,9 @@ def test_a_deletion_has_shown_once_the_pod_is_going_or_gone(state: tuple[Pod, ..
     assert expectations.open_actions(KEY, (DELETE,)) == (DELETE,)
 
 
-def test_an_unanswered_creation_must_be_looked_up_at_once() -> None:
-    expectations = Expectations()
-    expectations.sent(KEY, CREATE_0)
-    left = expectations.seconds_left(KEY)
-    assert left is not None
-    assert 0 < left <= module.DEADLINE_SECONDS
-    expectations.doubt(KEY, CREATE_0)
-    left = expectations.seconds_left(KEY)
-    assert left is not None
-    assert left <= 0
-    expectations.forget(KEY)
-    assert expectations.open_actions(KEY, (CREATE_0,)) == (CREATE_0,)
+def test_an_unanswered_creation_must_be_looked_up_at_once(creating: Expectations) -> None:
+    assert 0 < creating.seconds_left(KEY) <= module.DEADLINE_SECONDS
+    creating.doubt(KEY, CREATE_0)
+    assert creating.seconds_left(KEY) <= 0
+    creating.forget(KEY)
+    assert creating.open_actions(KEY, (CREATE_0,)) == (CREATE_0,)

@@ -15,13 +15,7 @@ from ddpjob_operator.kube.engine.actuator import MAX_PARALLEL, Actuator
 from ddpjob_operator.kube.engine.expectations import Expectations
 from ddpjob_operator.kube.engine.rejections import Rejections
 from ddpjob_operator.kube.keys import key_of
-from ddpjob_operator.transport.errors import (
-    ApiError,
-    ConflictError,
-    RejectedError,
-    ThrottledError,
-    UnavailableError,
-)
+from ddpjob_operator.transport.errors import ApiError, ConflictError, RejectedError, ThrottledError, UnavailableError
 
 NODES = 1000
 QUOTA = RejectedError("create pods", "exceeded quota: team", status=403)

@@ -22,8 +22,7 @@ from ddpjob_operator.transport.errors import ApiError, NotFoundError, RejectedEr
 JOB = Job(namespace="ns", name="j", uid="j1", resource_version="1", generation=1, deleting=False, spec=None)
 KEY = ("ns", "j")
 ENDED = DDPJobStatus(
-    attempt=2,
-    conditions=[Condition(type=ConditionType.FAILED, status="True", reason="x", last_transition_time="")],
+    attempt=2, conditions=[Condition(type=ConditionType.FAILED, status="True", reason="x", last_transition_time="")]
 )
 LINE = 'ddpjob-progress {"step": %d}\n'
 READY: dict[str, Any] = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
@@ -40,7 +39,7 @@ def seen(*uids: str, of: Job = JOB) -> Observed:
 
 
 class Cluster:
-    """Answers at once, with what it is given; counts what it is asked."""
+    """Answers at once, with what it is given; counts the requests."""
 
     def __init__(self, log: str | ApiError = "", node: dict[str, Any] | ApiError | None = None) -> None:
         self.log, self.node = log, node
@@ -144,7 +143,7 @@ async def test_logs_are_kept_as_long_as_a_decision_may_read_them(status: DDPJobS
     assert lookups.logs(KEY).keys() == kept
 
 
-async def test_a_node_is_asked_for_until_nobody_wants_to_know(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_is_read_as_long_as_its_lookup_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_reader, "READ_AGAIN_SECONDS", 0.01)
     cluster = Cluster(node=READY)
     lookups, keys = lookups_of(cluster)
@@ -162,107 +161,116 @@ async def test_a_node_is_asked_for_until_nobody_wants_to_know(monkeypatch: pytes
     assert lookups.nodes(KEY, NodeState.GONE) == frozenset()
 
 
-@pytest.mark.parametrize("error", [RejectedError("get", "forbidden", status=403), UnavailableError("get", "late")])
-async def test_a_node_that_cannot_be_read_is_not_gone(error: ApiError, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "answer",
+    [
+        RejectedError("get", "forbidden", status=403),
+        UnavailableError("get", "late"),
+        {"status": {"conditions": [{}]}},  # not what a Node looks like
+    ],
+)
+async def test_a_node_that_cannot_be_read_is_not_gone_and_is_read_again(answer, monkeypatch) -> None:
     monkeypatch.setattr(node_reader, "READ_AGAIN_SECONDS", 0.01)
-    cluster = Cluster(node=error)
-    lookups, _ = lookups_of(cluster)
+    cluster = Cluster(node=answer)
+    lookups, keys = lookups_of(cluster)
     lookups.update(seen(), [ReadNode(name="n")])
     await happens(lambda: cluster.num_nodes >= 3)
     assert lookups.nodes(KEY, NodeState.GONE) == frozenset()
-    await lookups.stop()
-
-
-async def test_a_strange_answer_does_not_end_the_polling_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_reader, "READ_AGAIN_SECONDS", 0.01)
-    cluster = Cluster(node={"status": {"conditions": [{}]}})
-    lookups, keys = lookups_of(cluster)
-    lookups.update(seen(), [ReadNode(name="n")])
-    await happens(lambda: cluster.num_nodes >= 2)
     cluster.node = NotFoundError("get", "no")
     assert await keys.next() == KEY
     assert lookups.nodes(KEY, NodeState.GONE) == {"n"}
     await lookups.stop()
 
 
+class Reading:
+    """A progress reader with short intervals, and the keys of the jobs whose progress changed."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster, self.keys = cluster, Keys()
+        self.reader = ProgressReader(cluster, 0.01, self.keys.put_nowait)  # type: ignore[arg-type]  # as a Client does
+        self.latest, self.follow = self.reader.latest, self.reader.follow
+
+    def silence(self) -> float:
+        return self.reader.silent_seconds(KEY, "p0")
+
+    async def more_reads(self, number: int) -> None:
+        """Wait until the log was read so many times more."""
+        wanted = self.cluster.num_logs + number
+        await happens(lambda: self.cluster.num_logs >= wanted)
+
+
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+async def reading(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[[Cluster], Reading]]:
+    """Starts readers of a cluster, which end with the test."""
     monkeypatch.setattr(progress_module, "FIRST_READ_SECONDS", 0.01)
     monkeypatch.setattr(progress_module, "MAX_READS_PER_SECOND", 500.0)
     monkeypatch.setattr(progress_module, "LONG_READ_PAUSE_SECONDS", 0.0)
+    running: list[tuple[asyncio.Task[None], ProgressReader]] = []
+
+    def start(cluster: Cluster) -> Reading:
+        made = Reading(cluster)
+        running.append((asyncio.create_task(made.reader.run()), made.reader))
+        return made
+
+    yield start
+    for task, reader in running:
+        task.cancel()
+        await reader.stop()
 
 
-@pytest.mark.usefixtures("quick")
-async def test_progress_is_that_of_the_current_rank_0_and_comes_when_it_changes() -> None:
-    cluster, keys = Cluster(log=LINE % 1), Keys()
-    reader = ProgressReader(cluster, 0.01, keys.put_nowait)  # type: ignore[arg-type]  # it does what a Client does
-    running = asyncio.create_task(reader.run())
-    seen = Observed(job=JOB, pods=(rank0(),))
-    reader.follow(seen)
-    await keys.next()
-    latest = reader.latest(KEY, "p0")
-    assert latest is not None
-    assert latest.step == 1
-    assert reader.latest(KEY, "another") is None
-    num_logs = cluster.num_logs
-    await happens(lambda: cluster.num_logs >= num_logs + 3)
-    assert keys.empty()
+async def test_progress_is_that_of_the_current_rank_0_and_its_job_is_reconciled_when_it_changes(reading) -> None:
+    cluster = Cluster(log=LINE % 1)
+    read = reading(cluster)
+    read.follow(seen("p0"))
+    await read.keys.next()
+    assert read.latest(KEY, "p0").step == 1
+    assert read.latest(KEY, "another") is None
+    await read.more_reads(3)
+    assert read.keys.empty()
     cluster.log = LINE % 2
-    await keys.next()
-    reader.follow(replace(seen, pods=(rank0(running=False),)))
+    await read.keys.next()
+    read.follow(Observed(job=JOB, pods=(rank0(running=False),)))
     num_logs = cluster.num_logs
     await time_to_do_wrong()
     assert cluster.num_logs == num_logs
-    running.cancel()
 
 
-@pytest.mark.usefixtures("quick")
-async def test_few_logs_are_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_few_logs_are_read_at_a_time(reading, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress_module, "MAX_PARALLEL", 3)
-    cluster, keys = Cluster(), Keys()
+    cluster = Cluster()
     cluster.seconds = 0.02
-    reader = ProgressReader(cluster, 0.01, keys.put_nowait)  # type: ignore[arg-type]  # it does what a Client does
-    running = asyncio.create_task(reader.run())
+    read = reading(cluster)
     for number in range(30):
-        reader.follow(Observed(job=replace(JOB, name=f"j{number}"), pods=(rank0(f"p{number}"),)))
-    await happens(lambda: cluster.num_logs >= 30)
+        read.follow(seen(f"p{number}", of=replace(JOB, name=f"j{number}")))
+    await read.more_reads(30)
     assert cluster.most_at_once == 3
-    running.cancel()
-    await reader.stop()
 
 
-@pytest.mark.usefixtures("quick")
 async def test_an_interval_of_0_reads_nothing() -> None:
-    cluster, keys = Cluster(log=LINE % 1), Keys()
-    reader = ProgressReader(cluster, 0, keys.put_nowait)  # type: ignore[arg-type]  # it does what a Client does
+    cluster = Cluster(log=LINE % 1)
+    reader = ProgressReader(cluster, 0, Keys().put_nowait)  # type: ignore[arg-type]  # it does what a Client does
     running = asyncio.create_task(reader.run())
-    reader.follow(Observed(job=JOB, pods=(rank0(),)))
+    reader.follow(seen("p0"))
     await time_to_do_wrong()
     assert cluster.num_logs == 0
     running.cancel()
 
 
-@pytest.mark.usefixtures("quick")
-async def test_silence_is_a_log_that_can_be_read_and_says_nothing_new() -> None:
-    cluster, keys = Cluster(log=LINE % 1), Keys()
-    reader = ProgressReader(cluster, 0.01, keys.put_nowait)  # type: ignore[arg-type]  # it does what a Client does
-    running = asyncio.create_task(reader.run())
-    reader.follow(Observed(job=JOB, pods=(rank0(),)))
-    await happens(lambda: reader.silent_seconds(KEY, "p0") > 0.05)
-    assert reader.silent_seconds(KEY, "another") == 0
+async def test_silence_is_a_log_that_can_be_read_and_has_nothing_new(reading) -> None:
+    cluster = Cluster(log=LINE % 1)
+    read = reading(cluster)
+    read.follow(seen("p0"))
+    await happens(lambda: read.silence() > 0.05)
+    assert read.reader.silent_seconds(KEY, "another") == 0
 
     cluster.log = UnavailableError("log", "the node does not answer")
-    await happens(lambda: cluster.num_logs > 0)
-    num_logs = cluster.num_logs
-    await happens(lambda: cluster.num_logs > num_logs + 2)
-    before = reader.silent_seconds(KEY, "p0")
-    await happens(lambda: cluster.num_logs > num_logs + 6)
-    assert reader.silent_seconds(KEY, "p0") == before, "a log that cannot be read says nothing of the program"
+    await read.more_reads(3)
+    before = read.silence()
+    await read.more_reads(4)
+    assert read.silence() == before, "a log that cannot be read says nothing of the program"
 
     cluster.log = LINE % 2
-    await happens(lambda: reader.silent_seconds(KEY, "p0") < before)
-    running.cancel()
-    await reader.stop()
+    await happens(lambda: read.silence() < before)
 
 
 class Events(Cluster):
@@ -286,14 +294,9 @@ def warning(message: str, version: int, uid: str = "p0", reason: str = "FailedMo
     }
 
 
-@pytest.fixture
-def quick_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_warnings_of_a_pod_are_followed_while_it_is_looked_up(monkeypatch) -> None:
     monkeypatch.setattr(pod_warnings_module, "FIRST_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(pod_warnings_module, "LAST_PAUSE_SECONDS", 0.02)
-
-
-@pytest.mark.usefixtures("quick_warnings")
-async def test_warnings_of_a_pod_are_followed_while_it_is_looked_up() -> None:
     cluster = Events(
         warning("no volume", 9), warning("an older one", 8), warning("see the status", 10, reason="BackOff")
     )
@@ -336,56 +339,41 @@ class Lines(Cluster):
         return "".join(self.log.splitlines(keepends=True)[-tail_lines:])
 
 
-@pytest.mark.usefixtures("quick")
-async def test_few_long_reads_are_made_of_a_log_that_hides_its_progress() -> None:
-    cluster, keys = Lines(log=LINE % 1), Keys()
-    reader = ProgressReader(cluster, 0.01, keys.put_nowait)  # type: ignore[arg-type]  # it does what a Client does
-    running = asyncio.create_task(reader.run())
-    reader.follow(seen("p0"))
-    await keys.next()
+async def test_few_long_reads_are_made_of_a_log_that_hides_its_progress(reading) -> None:
+    cluster = Lines(log=LINE % 1)
+    read = reading(cluster)
+    read.follow(seen("p0"))
+    await read.keys.next()
     cluster.log = LINE % 2 + "other output\n" * 4000
-    before = cluster.num_logs
-    await happens(lambda: cluster.num_logs >= before + 40)
+    await read.more_reads(40)
     assert 1 <= cluster.num_long <= 5
-    running.cancel()
-    await reader.stop()
 
 
-@pytest.mark.usefixtures("quick")
-async def test_long_reads_of_all_jobs_share_one_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_reads_of_all_jobs_share_one_rate(reading, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress_module, "LONG_READ_PAUSE_SECONDS", 3600.0)
-    cluster, keys = Lines(log=LINE % 1 + "other output\n" * 100), Keys()
-    reader = ProgressReader(cluster, 0.01, keys.put_nowait)  # type: ignore[arg-type]  # it does what a Client does
-    running = asyncio.create_task(reader.run())
+    cluster = Lines(log=LINE % 1 + "other output\n" * 100)
+    read = reading(cluster)
     for number in range(20):
-        reader.follow(seen(f"p{number}", of=replace(JOB, name=f"j{number}")))
-    await happens(lambda: cluster.num_logs >= 40)
+        read.follow(seen(f"p{number}", of=replace(JOB, name=f"j{number}")))
+    await read.more_reads(40)
     assert cluster.num_long == 1
-    running.cancel()
-    await reader.stop()
 
 
 @pytest.mark.parametrize("text", ["other output\n" * 20, "failed to try resolving symlinks in path: no such file"])
-@pytest.mark.usefixtures("quick")
-async def test_a_piece_of_log_that_does_not_tell_is_no_silence(text: str) -> None:
-    cluster, keys = Lines(log=LINE % 1), Keys()
-    reader = ProgressReader(cluster, 0.01, keys.put_nowait)  # type: ignore[arg-type]  # it does what a Client does
-    running = asyncio.create_task(reader.run())
-    reader.follow(Observed(job=JOB, pods=(rank0(),)))
-    await keys.next()
+async def test_a_part_of_a_log_without_progress_is_no_silence(reading, text: str) -> None:
+    cluster = Lines(log=LINE % 1)
+    read = reading(cluster)
+    read.follow(seen("p0"))
+    await read.keys.next()
     cluster.log = text if text.startswith("failed") else LINE % 1 + text * 200
-    await happens(lambda: reader.silent_seconds(KEY, "p0") > 0 or cluster.num_logs > 3)
-    before, num_logs = reader.silent_seconds(KEY, "p0"), cluster.num_logs
-    await happens(lambda: cluster.num_logs > num_logs + 4)
-    assert reader.silent_seconds(KEY, "p0") == before
+    await happens(lambda: read.silence() > 0 or cluster.num_logs > 3)
+    before = read.silence()
+    await read.more_reads(5)
+    assert read.silence() == before
 
     cluster.log = LINE % 2 + "other output\n" * 100  # found in a longer piece
-    await keys.next()
-    latest = reader.latest(KEY, "p0")
-    assert latest is not None
-    assert latest.step == 2
-    running.cancel()
-    await reader.stop()
+    await read.keys.next()
+    assert read.latest(KEY, "p0").step == 2
 
 
 async def test_few_causes_and_nodes_are_read_at_a_time() -> None:

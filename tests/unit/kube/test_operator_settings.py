@@ -1,35 +1,54 @@
 """The command line of the operator."""
 
+import os
+import socket
+
 import pytest
 
-from ddpjob_operator.settings import Settings, settings_from
+from ddpjob_operator.settings import LeaseName, Settings, settings_from
+
+IMAGE = ("--trainer-image", "t")
 
 
 def test_the_image_alone_is_enough() -> None:
-    assert settings_from(["--trainer-image", "t:1"]) == Settings(namespaces=(), trainer_image="t:1")
-
-
-def test_no_namespace_is_the_whole_cluster() -> None:
-    assert settings_from(["--trainer-image", "t"]).scopes == (None,)
+    settings = settings_from(IMAGE)
+    assert settings == Settings(namespaces=(), trainer_image="t")
+    assert settings.scopes == (None,), "the whole cluster"
+    assert settings.lease is None, "there is no leader election"
+    assert settings.identity == f"{socket.gethostname()}_{os.getpid()}", "outside a pod: the host and the process"
 
 
 def test_a_namespace_given_twice_is_watched_once() -> None:
-    arguments = ["--trainer-image", "t", "--namespace", "a", "--namespace", "b", "--namespace", "a"]
+    arguments = [*IMAGE, "--namespace", "a", "--namespace", "b", "--namespace", "a"]
     assert settings_from(arguments).scopes == ("a", "b")
 
 
+def test_a_lease_is_named_with_its_namespace() -> None:
+    assert settings_from([*IMAGE, "--lease", "system/operator.a"]).lease == LeaseName(
+        namespace="system", name="operator.a"
+    )
+
+
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "message"),
     [
-        [],
-        ["--trainer-image", "t", "--workers", "0"],
-        ["--trainer-image", "t", "--health-port", "65536"],
-        ["--trainer-image", "t", "--progress-interval-seconds", "-1"],
-        ["--trainer-image", "t", "--progress-interval-seconds", "nan"],
-        ["--trainer-image", "t", "--audit-interval-seconds", "0"],
-        ["--trainer-image", "t", "--log-format", "xml"],
+        ([], "--trainer-image"),
+        ([*IMAGE, "--workers", "0"], "0"),
+        ([*IMAGE, "--health-port", "65536"], "65536"),
+        ([*IMAGE, "--progress-interval-seconds", "-1"], "-1"),
+        ([*IMAGE, "--progress-interval-seconds", "nan"], "nan"),
+        ([*IMAGE, "--audit-interval-seconds", "0"], "0"),
+        ([*IMAGE, "--log-format", "xml"], "xml"),
+        ([*IMAGE, "--lease", "operator"], "'operator' is not NAMESPACE/NAME, such as ddpjob-system/ddpjob-operator"),
+        ([*IMAGE, "--lease", "a/b/c"], "is not NAMESPACE/NAME"),
+        ([*IMAGE, "--lease", "System/operator"], "is not NAMESPACE/NAME"),
+        ([*IMAGE, "--lease", "/operator"], "is not NAMESPACE/NAME"),
+        ([*IMAGE, "--lease-seconds", "2"], "2 is not within 3 to 3600"),
+        ([*IMAGE, "--identity", ""], "is not an identity"),
+        ([*IMAGE, "--identity", "$(POD_NAME)"], "is not an identity"),
     ],
 )
-def test_nonsense_is_refused(arguments: list[str]) -> None:
+def test_a_wrong_value_is_refused_and_named(arguments: list[str], message: str, capsys) -> None:
     with pytest.raises(SystemExit):
         settings_from(arguments)
+    assert message in capsys.readouterr().err

@@ -1,6 +1,6 @@
-"""A kubelet asks for the deletion of a stopped pod again, without a grace, and the object then names that time.
+"""A kubelet requests the deletion of a stopped pod again, without a grace, and the object then names that time.
 
-Seen on Kubernetes 1.36: taken for the time of the first request, it made a rank that was told to stop one that had
+Seen on Kubernetes 1.36: taken for the time of the first request, it made a rank that was asked to stop one that had
 stopped by itself, and a deleted pod a StoppedWithCheckpoint.
 """
 
@@ -8,134 +8,97 @@ from typing import Any
 
 import pytest
 
-from ddpjob_operator.api import names
+from bodies import job_body, pod_body
 from ddpjob_operator.core.failure.cause import has_ended
 from ddpjob_operator.core.model import Pod
 from ddpjob_operator.core.times import epoch_seconds
 from ddpjob_operator.kube.cache import store
 from ddpjob_operator.kube.cache.store import CLOCK_MARGIN_SECONDS, Store
 
-ENDED = "2026-11-21T20:58:08Z"
+#: The API server's time of a deletion with a grace of 10 s.
+REQUESTED = epoch_seconds("2026-11-21T20:58:07Z")
 
 
-def pod(version: int, *, deletion: str | None = None, grace: int = 0, ended: str | None = ENDED) -> dict[str, Any]:
-    asked = {"deletionTimestamp": deletion, "deletionGracePeriodSeconds": grace} if deletion else {}
-    state = {"terminated": {"exitCode": 75, "finishedAt": ended}} if ended else {"running": {}}
-    return {
-        "metadata": {
-            "namespace": "ns",
-            "name": "j-1-0",
-            "uid": "pod-1",
-            "resourceVersion": str(version),
-            "labels": {names.LABEL_JOB_UID: "job-1", names.LABEL_ATTEMPT: "1", names.LABEL_RANK: "0"},
-            "ownerReferences": [{"kind": names.KIND, "uid": "job-1", "controller": True}],
-            **asked,
-        },
-        "spec": {"containers": [{"name": names.MAIN_CONTAINER}]},
-        "status": {"phase": "Running", "containerStatuses": [{"name": names.MAIN_CONTAINER, "state": state}]},
-    }
+def pod(version: int, deletion: str | None = None, grace: int = 0, *, ended: bool = False) -> dict[str, Any]:
+    """A pod to be deleted at this time of 2026-11-21, whose program ended at 20:58:08 or still runs."""
+    asked = {"deletionTimestamp": f"2026-11-21T{deletion}Z", "deletionGracePeriodSeconds": grace} if deletion else {}
+    exited = {"terminated": {"exitCode": 75, "finishedAt": "2026-11-21T20:58:08Z"}}
+    return pod_body(version, state=exited if ended else {"running": {}}, **asked)
 
 
-def last_record(*bodies: dict[str, Any]) -> Pod:
-    known = Store(lambda _, **__: None, lambda *_: None)
-    for body in bodies:
-        known.pods.put(body)
-    (record,) = known.pods.records()
-    return record
+MARKED = pod(1, "20:58:17", 10)
 
 
-def test_the_first_request_counts() -> None:
-    record = last_record(
-        pod(1, ended=None),
-        pod(2, ended=None, deletion="2026-11-21T20:58:17Z", grace=10),
-        pod(3, deletion="2026-11-21T20:58:17Z", grace=10),
-        pod(4, deletion="2026-11-21T20:58:09Z"),
-    )
+class Known(Store):
+    """What one process knows, by a clock that tests set."""
 
-    assert not record.ended_before_deletion
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, now: float = REQUESTED) -> None:
+        super().__init__(lambda _, **__: None, lambda *_: None)
+        self.now = now
+        monkeypatch.setattr(store.time, "time", lambda: self.now)
 
-
-def test_a_pod_that_is_tidied_away_after_its_end_had_ended_before() -> None:
-    assert last_record(pod(1), pod(2, deletion="2026-11-21T20:59:00Z")).ended_before_deletion
-
-
-def test_who_did_not_see_the_first_request_knows_of_none() -> None:
-    assert not last_record(pod(1, deletion="2026-11-21T20:58:09Z")).ended_before_deletion
+    def after(self, *bodies: dict[str, Any]) -> Pod:
+        """The record of the pod after these versions."""
+        for body in bodies:
+            self.pods.put(body)
+        (record,) = self.pods.records()
+        return record
 
 
-def job(attempt: int) -> dict[str, Any]:
-    return {
-        "metadata": {
-            "namespace": "ns",
-            "name": "j",
-            "uid": "job-1",
-            "resourceVersion": str(attempt),
-            "creationTimestamp": ENDED,
-        },
-        "spec": {"nodes": 1, "gpusPerNode": 0, "trainer": {"recipe": "digits"}},
-        "status": {"attempt": attempt},
-    }
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> Known:
+    return Known(monkeypatch)
 
 
-def test_when_somebody_began_to_delete_a_pod_of_the_attempt_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [100.0]
-    monkeypatch.setattr(store.time, "time", lambda: clock[0])
-    known = Store(lambda _, **__: None, lambda *_: None)
-    known.jobs.put(job(1))
-    known.pods.put(pod(1, ended=None))
-    assert next(iter(known.pods.records())).deletion is None
-    known.pods.put(pod(2, ended=None, deletion="2026-11-21T20:58:17Z", grace=10))
-    clock[0] = 200.0
-    known.jobs.put(job(2))
-    known.pods.put(pod(3, ended=None, deletion="2026-11-21T20:58:17Z", grace=5))
-    assert next(iter(known.pods.records())).deletion.seen_while_current == 100.0
+@pytest.mark.parametrize(
+    ("versions", "ended_before"),
+    [
+        ([pod(1), pod(2, "20:58:17", 10), pod(3, "20:58:17", 10, ended=True), pod(4, "20:58:09", ended=True)], False),
+        ([pod(1, ended=True), pod(2, "20:59:00", ended=True)], True),
+        ([pod(1, "20:58:09", ended=True)], False),  # whether there was an earlier request is not known
+    ],
+)
+def test_whether_a_pod_had_ended_before_its_deletion_is_told_by_the_first_request(
+    known, versions, ended_before
+) -> None:
+    assert known.after(*versions).ended_before_deletion is ended_before
 
 
-@pytest.mark.parametrize("attempt", [None, 2])
-def test_of_a_job_that_has_gone_on_or_is_not_known_it_is_not(attempt: int | None) -> None:
-    known = Store(lambda _, **__: None, lambda *_: None)
-    if attempt is not None:
-        known.jobs.put(job(attempt))
-    known.pods.put(pod(1, deletion="2026-11-21T20:58:09Z"))
-    assert next(iter(known.pods.records())).deletion.seen_while_current is None
+def test_the_time_at_which_a_deletion_was_first_seen_is_kept_after_the_attempt_is_over(known) -> None:
+    known.now = 100.0
+    known.jobs.put(job_body(1, attempt=1))
+    assert known.after(pod(1)).deletion is None
+    known.after(pod(2, "20:58:17", 10))
+    known.now = 200.0
+    known.jobs.put(job_body(2, attempt=2))
+    assert known.after(pod(3, "20:58:17", 5)).deletion.seen_while_current == 100.0
 
 
-API_SERVER = epoch_seconds("2026-11-21T20:58:07Z")
-MARKED = pod(1, ended=None, deletion="2026-11-21T20:58:17Z", grace=10)
+@pytest.mark.parametrize("jobs", [[], [job_body(2, attempt=2)]], ids=["the job is not known", "a later attempt"])
+def test_a_deletion_that_was_not_seen_during_the_attempt_has_no_such_time(known, jobs) -> None:
+    for body in jobs:
+        known.jobs.put(body)
+    assert known.after(pod(1, "20:58:09", ended=True)).deletion.seen_while_current is None
 
 
 @pytest.mark.parametrize("ahead", [-3600.0, -40.0, 0.0, 40.0])
-def test_a_deleted_pod_has_its_whole_grace_by_this_process_s_clock(
-    monkeypatch: pytest.MonkeyPatch, ahead: float
-) -> None:
+def test_a_deleted_pod_has_its_whole_grace_by_this_process_s_clock(monkeypatch, ahead: float) -> None:
     """With a clock 40 s ahead of the API server's an attempt ended while a drained rank still saved."""
-    clock = [API_SERVER + ahead]
-    monkeypatch.setattr(store.time, "time", lambda: clock[0])
-    known = Store(lambda _, **__: None, lambda *_: None)
-    known.pods.put(MARKED)
-    clock[0] += 5
-    known.pods.put({**MARKED, "metadata": {**MARKED["metadata"], "resourceVersion": "2"}})
-
-    (record,) = known.pods.records()
-    assert record.deletion.deadline == API_SERVER + ahead + 10
-    assert not has_ended(record, API_SERVER + ahead + 10)
-    assert has_ended(record, API_SERVER + ahead + 11)
+    known = Known(monkeypatch, REQUESTED + ahead)
+    known.after(MARKED)
+    known.now += 5
+    record = known.after(pod(2, "20:58:17", 10))
+    assert record.deletion.deadline == REQUESTED + ahead + 10
+    assert not has_ended(record, REQUESTED + ahead + 10)
+    assert has_ended(record, REQUESTED + ahead + 11)
 
 
-def test_a_shorter_grace_counts_from_when_it_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [API_SERVER]
-    monkeypatch.setattr(store.time, "time", lambda: clock[0])
-    known = Store(lambda _, **__: None, lambda *_: None)
-    known.pods.put(MARKED)
-    clock[0] += 5
-    known.pods.put(pod(2, ended=None, deletion="2026-11-21T20:58:13Z", grace=1))
-
-    assert next(iter(known.pods.records())).deletion.deadline == API_SERVER + 6
+def test_a_shorter_grace_counts_from_when_it_was_seen(known) -> None:
+    known.after(MARKED)
+    known.now += 5
+    assert known.after(pod(2, "20:58:13", 1)).deletion.deadline == REQUESTED + 6
 
 
-def test_a_process_that_starts_late_does_not_wait_for_the_whole_grace_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store.time, "time", lambda: API_SERVER + 3600)
-    known = Store(lambda _, **__: None, lambda *_: None)
-    known.pods.put(pod(1, ended=None, deletion="2026-11-21T20:58:17Z", grace=600))
-
-    assert next(iter(known.pods.records())).deletion.deadline == API_SERVER + 10 + CLOCK_MARGIN_SECONDS
+def test_a_process_that_starts_late_does_not_wait_for_the_whole_grace_again(monkeypatch) -> None:
+    record = Known(monkeypatch, REQUESTED + 3600).after(pod(1, "20:58:17", 600))
+    assert record.deletion.deadline == REQUESTED + 10 + CLOCK_MARGIN_SECONDS

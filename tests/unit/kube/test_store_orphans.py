@@ -1,89 +1,49 @@
-"""What the store remembers of a job that is gone while its pods are not."""
-
-from typing import Any
+"""What the store knows of pods whose job is gone."""
 
 import pytest
 
-from ddpjob_operator.api import names
+from bodies import job_body, pod_body
 from ddpjob_operator.kube.cache.store import Store
 
 KEY = ("ns", "j")
+FREED = job_body(3, finalizers=["orphan"])
 FINISHED = {
     "conditions": [{"type": "Failed", "status": "True", "reason": "x", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
 }
 
 
-def job(version: int, *, uid: str = "job-1", finalizers: tuple[str, ...] = ()) -> dict[str, Any]:
-    return {
-        "metadata": {
-            "namespace": "ns",
-            "name": "j",
-            "uid": uid,
-            "resourceVersion": str(version),
-            "creationTimestamp": "2026-01-01T00:00:00Z",
-            "finalizers": list(finalizers),
-        },
-        "spec": {"command": ["python", "train.py"]},
-    }
+@pytest.fixture
+def known() -> Store:
+    """A store that knows a job."""
+    store = Store(lambda _, **__: None, lambda *_: None)
+    store.jobs.put(job_body(1))
+    return store
 
 
-def pod(version: int, job_uid: str = "job-1") -> dict[str, Any]:
-    return {
-        "metadata": {
-            "namespace": "ns",
-            "name": "j-1-0",
-            "uid": "pod-1",
-            "resourceVersion": str(version),
-            "labels": {names.LABEL_JOB_UID: job_uid, names.LABEL_ATTEMPT: "1", names.LABEL_RANK: "0"},
-            "ownerReferences": [{"kind": names.KIND, "uid": job_uid, "controller": True}],
-        },
-        "spec": {"containers": [{"name": names.MAIN_CONTAINER}]},
-    }
-
-
-def store() -> Store:
-    return Store(lambda _, **__: None, lambda *_: None)
-
-
-def test_a_job_that_exists_has_no_orphans() -> None:
-    known = store()
-    known.jobs.put(job(1))
-    known.pods.put(pod(2))
-    known.jobs.put(job(3))
-    assert not known.orphaned(KEY)
-
-
-def test_pods_of_a_deleted_job_are_orphans_until_they_are_dealt_with() -> None:
-    known = store()
-    known.jobs.put(job(1))
-    known.pods.put(pod(2))
-    known.jobs.remove("ns", "j", uid="job-1")
-    assert known.orphaned(KEY) == {"job-1"}
+@pytest.mark.parametrize(
+    ("changes", "is_removed", "orphaned"),
+    [
+        ([job_body(3)], False, set()),
+        ([], True, {"job-1"}),
+        ([job_body(5, uid="job-2")], False, {"job-1"}),  # another job of its name has replaced it
+        # The user wanted the pods to outlive the job: the garbage collector frees them and removes its finalizer.
+        ([FREED, job_body(4)], True, set()),
+    ],
+)
+def test_pods_are_orphans_if_their_job_is_gone_and_should_have_taken_them_along(
+    known: Store, changes, is_removed, orphaned
+) -> None:
+    known.pods.put(pod_body(2))
+    for body in changes:
+        known.jobs.put(body)
+    if is_removed:
+        known.jobs.remove("ns", "j", uid="job-1")
+    assert set(known.orphaned(KEY)) == orphaned
     known.forget_orphaned(KEY, "job-1")
     assert not known.orphaned(KEY)
 
 
-def test_pods_of_a_job_that_another_of_its_name_replaced_are_orphans() -> None:
-    known = store()
-    known.jobs.put(job(1))
-    known.pods.put(pod(2))
-    known.jobs.put(job(5, uid="job-2"))
-    assert known.orphaned(KEY) == {"job-1"}
-
-
-def test_a_job_without_pods_leaves_none() -> None:
-    known = store()
-    known.jobs.put(job(1))
-    known.jobs.remove("ns", "j", uid="job-1")
-    assert not known.orphaned(KEY)
-
-
-def test_pods_that_were_meant_to_outlive_their_job_are_left_alone() -> None:
-    known = store()
-    known.jobs.put(job(1))
-    known.pods.put(pod(2))
-    known.jobs.put(job(3, finalizers=("orphan",)))
-    known.jobs.put(job(4))  # The garbage collector has set the pods free, and takes its mark away.
+def test_a_deleted_job_without_pods_leaves_no_orphans(known: Store) -> None:
     known.jobs.remove("ns", "j", uid="job-1")
     assert not known.orphaned(KEY)
 
@@ -100,15 +60,12 @@ def test_pods_that_were_meant_to_outlive_their_job_are_left_alone() -> None:
     ids=["current", "next attempt starts", "next attempt runs", "a later attempt", "finished"],
 )
 @pytest.mark.parametrize("is_gone_first", [True, False])
-def test_the_record_of_a_pod_that_is_gone_is_kept_while_a_decision_may_need_it(status, num_kept, is_gone_first) -> None:
-    known = store()
-    known.jobs.put(job(1))
-    known.pods.put(pod(2))
+def test_the_record_of_a_pod_that_is_gone_is_kept_while_a_decision_may_need_it(
+    known: Store, status, num_kept, is_gone_first
+) -> None:
+    known.pods.put(pod_body(2))
     if is_gone_first:
         known.pods.remove("ns", "j-1-0", uid="pod-1")
-    known.jobs.put({**job(3), "status": status})
+    known.jobs.put({**job_body(3), "status": status})
     known.pods.remove("ns", "j-1-0", uid="pod-1")
-
-    of = known.jobs.get(*KEY)
-    assert of is not None
-    assert len(list(known.vanished_pods_of(of.job))) == num_kept
+    assert len(list(known.vanished_pods_of(known.jobs.get(*KEY).job))) == num_kept

@@ -10,6 +10,11 @@ from ddpjob_operator.kube.engine.workqueue import LAST_RETRY_SECONDS, WorkQueue
 A, B = ("ns", "a"), ("ns", "b")
 
 
+@pytest.fixture
+async def queue() -> WorkQueue:
+    return WorkQueue(8)
+
+
 async def take(queue: WorkQueue, seconds: float = 1.0) -> tuple[str, str]:
     return await asyncio.wait_for(queue.get(), seconds)
 
@@ -22,8 +27,7 @@ async def nothing_comes(queue: WorkQueue) -> bool:
     return False
 
 
-async def test_a_key_added_twice_comes_once() -> None:
-    queue = WorkQueue(8)
+async def test_a_key_added_twice_comes_once(queue: WorkQueue) -> None:
     queue.add(A)
     queue.add(A)
     queue.add(B)
@@ -31,8 +35,7 @@ async def test_a_key_added_twice_comes_once() -> None:
     assert await nothing_comes(queue)
 
 
-async def test_what_is_added_as_first_comes_first_and_once_however_often_it_was_added() -> None:
-    queue = WorkQueue(8)
+async def test_what_is_added_as_first_comes_first_and_once_however_often_it_was_added(queue: WorkQueue) -> None:
     queue.add(A)
     queue.add(B)
     queue.add(B, first=True)
@@ -44,8 +47,7 @@ async def test_what_is_added_as_first_comes_first_and_once_however_often_it_was_
     assert await nothing_comes(queue)
 
 
-async def test_what_became_urgent_while_in_work_comes_first_when_it_is_done() -> None:
-    queue = WorkQueue(8)
+async def test_what_became_urgent_while_in_work_comes_first_when_it_is_done(queue: WorkQueue) -> None:
     queue.add(A)
     assert await take(queue) == A
     queue.add(B)
@@ -54,8 +56,7 @@ async def test_what_became_urgent_while_in_work_comes_first_when_it_is_done() ->
     assert [await take(queue), await take(queue)] == [A, B]
 
 
-async def test_urgency_ends_with_the_pass() -> None:
-    queue = WorkQueue(8)
+async def test_urgency_ends_with_the_reconcile(queue: WorkQueue) -> None:
     queue.add(A, first=True)
     assert await take(queue) == A
     queue.done(A)
@@ -64,26 +65,18 @@ async def test_urgency_ends_with_the_pass() -> None:
     assert [await take(queue), await take(queue)] == [B, A]
 
 
-async def test_a_key_in_work_waits_until_it_is_done() -> None:
-    queue = WorkQueue(8)
+async def test_a_key_in_work_waits_until_it_is_done(queue: WorkQueue) -> None:
     queue.add(A)
     assert await take(queue) == A
     queue.add(A)
     assert await nothing_comes(queue)
     queue.done(A)
     assert await take(queue) == A
-
-
-async def test_done_alone_brings_nothing_back() -> None:
-    queue = WorkQueue(8)
-    queue.add(A)
-    await take(queue)
     queue.done(A)
-    assert await nothing_comes(queue)
+    assert await nothing_comes(queue), "it was not added again"
 
 
-async def test_two_waiting_workers_never_get_the_same_key() -> None:
-    queue = WorkQueue(8)
+async def test_two_waiting_workers_never_get_the_same_key(queue: WorkQueue) -> None:
     workers = [asyncio.create_task(queue.get()) for _ in range(2)]
     await asyncio.sleep(0)
     queue.add(A)
@@ -94,8 +87,7 @@ async def test_two_waiting_workers_never_get_the_same_key() -> None:
         task.cancel()
 
 
-async def test_the_earlier_of_two_times_counts() -> None:
-    queue = WorkQueue(8)
+async def test_the_earlier_of_two_times_counts(queue: WorkQueue) -> None:
     queue.add_after(A, 30)
     queue.add_after(A, 0.02)
     queue.add_after(A, 60)
@@ -104,8 +96,7 @@ async def test_the_earlier_of_two_times_counts() -> None:
     assert await nothing_comes(queue)
 
 
-async def test_a_worker_that_waits_for_a_far_time_wakes_for_a_near_one() -> None:
-    queue = WorkQueue(8)
+async def test_a_worker_that_waits_for_a_far_time_wakes_for_a_near_one(queue: WorkQueue) -> None:
     queue.add_after(A, 30)
     worker = asyncio.create_task(queue.get())
     await asyncio.sleep(0.01)
@@ -113,15 +104,13 @@ async def test_a_worker_that_waits_for_a_far_time_wakes_for_a_near_one() -> None
     assert await asyncio.wait_for(worker, 1) == B
 
 
-async def test_what_was_dropped_does_not_come() -> None:
-    queue = WorkQueue(8)
+async def test_what_was_dropped_does_not_come(queue: WorkQueue) -> None:
     queue.add_after(A, 0.01)
     queue.drop(A)
     assert await nothing_comes(queue)
 
 
-async def test_retries_come_later_each_time_up_to_a_limit_and_are_forgiven() -> None:
-    queue = WorkQueue(8)
+async def test_retries_come_later_each_time_up_to_a_limit_and_are_forgiven(queue: WorkQueue) -> None:
     delays = [queue.retry(A) for _ in range(12)]
     assert delays[0] < 0.13
     assert delays[4] > 4 * delays[0]
@@ -130,11 +119,11 @@ async def test_retries_come_later_each_time_up_to_a_limit_and_are_forgiven() -> 
     assert queue.retry(A) < 0.13
 
 
-async def test_a_retry_is_not_earlier_than_the_server_asks() -> None:
-    assert WorkQueue(8).retry(A, at_least_seconds=7.0) == pytest.approx(7.0)
+async def test_a_retry_is_not_earlier_than_the_server_asks(queue: WorkQueue) -> None:
+    assert queue.retry(A, at_least_seconds=7.0) == pytest.approx(7.0)
 
 
-async def test_its_metrics_have_the_meaning_that_controller_runtime_gives_them() -> None:
+async def test_its_metrics_have_the_meaning_that_controller_runtime_gives_them(queue: WorkQueue) -> None:
     def sample(name: str) -> float:
         value = REGISTRY.get_sample_value(name, {"name": "ddpjob", "controller": "ddpjob"})
         assert value is not None
@@ -146,7 +135,6 @@ async def test_its_metrics_have_the_meaning_that_controller_runtime_gives_them()
         "workqueue_queue_duration_seconds_count",
         "workqueue_work_duration_seconds_count",
     )
-    queue = WorkQueue(8)
     before = [sample(name) for name in names]
     queue.add(A)
     queue.add(A, first=True)

@@ -21,10 +21,7 @@ def test_everything_that_a_process_cannot_honour_is_named_once() -> None:
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 60,
     }
-    mounts = (
-        Mount(path="/data", folder=Path("/here"), instead_of="nfs"),
-        Mount(path="/tmp", folder=Path("/tmp/x")),
-    )
+    mounts = (Mount(path="/data", folder=Path("/here"), instead_of="nfs"), Mount(path="/tmp", folder=Path("/tmp/x")))
     assert ignored_parts({"spec": spec}, mounts) == (
         "image",
         "securityContext",
@@ -40,5 +37,4 @@ def test_a_working_directory_of_the_image_is_ignored_and_one_below_a_mount_is_no
     working_dir: str, expected: tuple[str, ...]
 ) -> None:
     spec = {"containers": [{"name": "trainer", "command": ["x"], "workingDir": working_dir}]}
-
     assert ignored_parts({"spec": spec}, (Mount(path="/data", folder=Path("/here")),)) == expected

@@ -12,5 +12,4 @@ def test_the_record_of_a_process_names_no_user_since_the_pods_user_does_not_appl
     pod = LocalPod(
         {**body, "metadata": {**body["metadata"], "uid": "u"}}, Mock(), tmp_path / "log", tmp_path / "message"
     )
-
     assert pod.record().security is None

@@ -72,7 +72,6 @@ def test_a_working_directory_below_a_mount_is_localized_and_any_other_is_the_cur
     body = pod("python", "/script/train.py")
     if working_dir:
         body["spec"]["containers"][0]["workingDir"] = working_dir
-
     assert program(body).folder == Path(expected)
 
 
@@ -121,6 +120,5 @@ def test_a_script_in_this_machines_tmp_is_meant_and_tmpdir_is_the_pods_own() -> 
     machine = Machine(python=Path("/venv/bin/python"), environ={}, num_cpus=8, master_port=4711, gpus=())
     mounts = (Mount(path="/tmp", folder=Path("/tmp/own")),)
     body = pod("python", "/tmp/work/train.py", TMPDIR="/tmp")
-
     found = program_of(body, mounts, machine, Path("/run/termination"), Path("/here"))
     assert (found.command[1], found.environ["TMPDIR"]) == ("/tmp/work/train.py", "/tmp/own")

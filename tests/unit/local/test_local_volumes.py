@@ -103,8 +103,5 @@ def test_a_mount_without_its_volume_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_paths_below_a_mount_are_localized(text: str, expected: str) -> None:
-    mounts = (
-        Mount(path="/data", folder=Path("/disk/data")),
-        Mount(path="/data/deep", folder=Path("/elsewhere")),
-    )
+    mounts = (Mount(path="/data", folder=Path("/disk/data")), Mount(path="/data/deep", folder=Path("/elsewhere")))
     assert localized(text, mounts) == expected

@@ -11,7 +11,7 @@ from ddpjob_cli.manifest import read_manifest
 from ddpjob_measure.jobs import Cluster, manifest
 from ddpjob_measure.task import MeasureError, Task
 from ddpjob_ranks.errors import ConfigError
-from test_scaling_table import figures
+from figures import figures
 
 TASK = Task(program="trainer", config={"recipe": "digits", "globalBatchSize": 64})
 TEMPLATE = {
@@ -69,11 +69,10 @@ def test_ranks_that_leave_a_node_half_empty_are_refused():
         manifest(TEMPLATE, TASK, world_size=6, processes_per_node=4)
 
 
-def test_the_figures_come_from_the_log_of_rank_0_and_the_job_goes(cluster, tmp_path):
+def test_the_figures_come_from_the_log_of_rank_0_and_the_job_is_deleted(cluster, tmp_path):
     expected = figures(2, 100.0)
     (tmp_path / "status").write_text(json.dumps({"status": {"phase": "Succeeded", "attempt": 2}}))
     (tmp_path / "log").write_text(f"hello\n{expected.line()}\n")
-
     assert replace(cluster, job_seconds=60).run(TASK, 2) == expected
     calls = (tmp_path / "calls").read_text().splitlines()
     assert any("--namespace team logs scale-2-2-0" in call for call in calls)
@@ -84,17 +83,15 @@ def test_the_figures_come_from_the_log_of_rank_0_and_the_job_goes(cluster, tmp_p
     assert "rank.py" in code["data"]
 
 
-def test_a_job_that_fails_tells_its_reason_and_its_log(cluster, tmp_path):
+def test_the_error_of_a_failed_job_has_its_reason_and_its_log(cluster, tmp_path):
     (tmp_path / "status").write_text(json.dumps({"status": {"phase": "Failed", "reason": "R", "message": "M"}}))
     (tmp_path / "log").write_text("Traceback")
-
     with pytest.raises(MeasureError, match="job scale-1: R: M\nTraceback"):
         replace(cluster, job_seconds=60).run(TASK, 1)
 
 
-def test_a_job_without_an_end_is_given_up_with_its_status(cluster, tmp_path):
+def test_a_job_that_does_not_end_in_time_is_deleted(cluster, tmp_path):
     (tmp_path / "status").write_text(json.dumps({"status": {"phase": "Queued"}}))
-
     with pytest.raises(MeasureError, match="job scale-1 has not ended within 0 s"):
         cluster.run(TASK, 1)
     assert "delete configmap/scale-1 ddpjob/scale-1 --wait=false" in (tmp_path / "calls").read_text()

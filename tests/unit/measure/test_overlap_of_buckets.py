@@ -2,21 +2,12 @@ import pytest
 
 from ddpjob_measure.bucket_report import report
 from ddpjob_measure.buckets import _on_the_way, _Step, covered
-from ddpjob_measure.task import PARTS, Figures, Spread
-
-SECOND = Spread.of([1.0])
+from figures import figures
 
 
 @pytest.mark.parametrize(
     ("stretches", "length"),
-    [
-        ([], 0),
-        ([(0, 1)], 1),
-        ([(0, 1), (2, 3)], 2),
-        ([(0, 2), (1, 3)], 3),
-        ([(1, 2), (0, 5)], 5),
-        ([(2, 1)], 0),
-    ],
+    [([], 0), ([(0, 1)], 1), ([(0, 1), (2, 3)], 2), ([(0, 2), (1, 3)], 3), ([(1, 2), (0, 5)], 5), ([(2, 1)], 0)],
 )
 def test_overlapping_stretches_count_once(stretches, length):
     assert covered(stretches) == length
@@ -24,24 +15,14 @@ def test_overlapping_stretches_count_once(stretches, length):
 
 def test_what_is_on_its_way_before_the_last_bucket_is_ready_is_hidden():
     step = _Step(begin=10.0, ready=[11.0, 13.0], done={0: 12.0, 1: 14.5})
-
     assert _on_the_way(step) == (2.5, 1.0)  # 11 to 12 is hidden, 13 to 14.5 is not
 
 
 def test_the_report_shows_number_size_and_order():
     plan = [{"bytes": 2**20, "parameters": ["fc.bias", "fc.weight"]}, {"bytes": 2**19, "parameters": ["conv1.weight"]}]
-    figures = Figures(
-        world_size=2,
-        device="cpu",
-        global_batch_size=8,
-        images_per_second=SECOND,
-        step_seconds=SECOND,
-        part_seconds=dict.fromkeys(PARTS, SECOND),
-        peak_memory_bytes=0,
-        extra={"plan": plan, "on_the_way_seconds": 0.2, "hidden_seconds": 0.05, "alone_seconds": 0.1},
-    )
+    extra = {"plan": plan, "on_the_way_seconds": 0.2, "hidden_seconds": 0.05, "alone_seconds": 0.1}
 
-    text = report(figures, "digits")
+    text = report(figures(2, 8.0, extra=extra), "digits")
 
     assert "2 buckets, 1.5 MiB of gradients" in text
     assert "| 0 | 1.00 | 2 | fc.bias | fc.weight |\n| 1 | 0.50 | 1 | conv1.weight | conv1.weight |" in text

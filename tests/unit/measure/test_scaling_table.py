@@ -2,29 +2,16 @@ import json
 
 import pytest
 
-from ddpjob_measure import plot, scale
+from ddpjob_measure import scale
 from ddpjob_measure.__main__ import main
-from ddpjob_measure.task import PARTS, Figures, MeasureError, Spread, Task
+from ddpjob_measure.task import Figures, MeasureError, Task
+from figures import figures
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def figures(world_size, images_per_second, batch=64):
-    seconds = batch / images_per_second
-    return Figures(
-        world_size=world_size,
-        device="cpu",
-        global_batch_size=batch,
-        images_per_second=Spread.of([images_per_second, images_per_second * 0.9, images_per_second * 1.2]),
-        step_seconds=Spread.of([seconds]),
-        part_seconds={part: Spread.of([seconds / len(PARTS)]) for part in PARTS},
-        peak_memory_bytes=2**20,
-    )
-
-
 def test_figures_survive_the_way_through_the_output():
     sent = figures(2, 100.0)
-
     assert Figures.from_output(f"noise\n{sent.line()}\nmore noise") == sent
 
 
@@ -40,7 +27,6 @@ def test_a_task_of_an_unknown_program_is_refused():
 
 def test_twice_the_speed_on_two_processes_is_an_efficiency_of_one():
     one, two, three = figures(1, 100.0), figures(2, 200.0), figures(3, 150.0)
-
     assert [scale.efficiency(each, one) for each in (one, two, three)] == [1, 1, 0.5]
 
 
@@ -53,7 +39,6 @@ def test_strong_scaling_fixes_the_global_batch_and_weak_scaling_the_share(tmp_pa
 
     monkeypatch.setattr("ddpjob_measure.processes.run", run)
     assert main(["scale", "--batch", "512", "--share", "64", "--name", "s", "--results", str(tmp_path)]) == 0
-
     sizes = [1, 2, 3, 4, 6, 8]
     assert asked == [(size, 512) for size in sizes] + [(size, 64 * size) for size in sizes]
     record = json.loads((tmp_path / "s.json").read_text())
@@ -64,9 +49,3 @@ def test_strong_scaling_fixes_the_global_batch_and_weak_scaling_the_share(tmp_pa
     ]
     assert (tmp_path / "s.md").read_text().count("\n| weak |") == len(sizes)
     assert (tmp_path / "s.png").read_bytes().startswith(PNG)
-
-
-def test_the_plot_has_a_line_for_each_mode(tmp_path):
-    plot.draw(tmp_path / "plot.png", [("strong", figures(1, 100.0)), ("weak", figures(2, 150.0))])
-
-    assert (tmp_path / "plot.png").read_bytes().startswith(PNG)

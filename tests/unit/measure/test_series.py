@@ -5,15 +5,16 @@ import pytest
 import torch
 
 from ddpjob_measure.__main__ import main
-from ddpjob_measure.task import PARTS, Figures, MeasureError, Spread
+from ddpjob_measure.task import MeasureError
+from figures import figures
 
 BENCH = ("bench", "--recipes", "digits", "--profiles", "fast", "--ranks", "1", "2", "3")
 SCALE = ("scale", "--modes", "weak", "--processes", "1", "2", "3")
 
 
-@pytest.fixture
-def results(tmp_path):
-    return ["--results", str(tmp_path), "--name", "r"]
+@pytest.fixture(params=[BENCH, SCALE], ids=["bench", "scale"])
+def command(request, tmp_path):
+    return [*request.param, "--results", str(tmp_path), "--name", "r"]
 
 
 def measured_ranks(tmp_path):
@@ -32,44 +33,33 @@ def fails_on(monkeypatch):
             raise MeasureError(
                 f"trainer on {world_size} ranks: exit code 1\nTraceback ...\nRuntimeError: out of memory"
             )
-        return Figures(
-            world_size=world_size,
-            device="cuda",
-            global_batch_size=64,
-            images_per_second=Spread.of([100.0 * world_size]),
-            step_seconds=Spread.of([0.1]),
-            part_seconds={part: Spread.of([0.02]) for part in PARTS},
-            peak_memory_bytes=2**20,
-        )
+        return figures(world_size, 100.0 * world_size, device="cuda")
 
     monkeypatch.setattr("ddpjob_measure.processes.run", run)
     monkeypatch.setattr("ddpjob_measure.images.provided", lambda *_, **__: contextlib.nullcontext(({}, "none")))
     return failing
 
 
-@pytest.mark.parametrize("command", [BENCH, SCALE])
-def test_one_run_that_fails_leaves_the_others_in_the_record(command, results, tmp_path, fails_on):
+def test_one_run_that_fails_leaves_the_others_in_the_record(command, tmp_path, fails_on):
     fails_on.add(2)
-    assert main([*command, *results]) == 1
+    assert main(command) == 1
     ranks, page = measured_ranks(tmp_path)
     assert ranks == [1, 3]
     assert "trainer on 2 ranks: exit code 1 ... RuntimeError: out of memory" in page
 
 
-@pytest.mark.parametrize("command", [BENCH, SCALE])
-def test_more_ranks_than_gpus_are_left_out_and_noted(command, results, tmp_path, fails_on, monkeypatch):
+def test_more_ranks_than_gpus_are_left_out_and_noted(command, tmp_path, fails_on, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Some GPU")
     fails_on |= {2, 3}
-    assert main([*command, *results]) == 0
+    assert main(command) == 0
     ranks, page = measured_ranks(tmp_path)
     assert ranks == [1]
     assert "Left out: 2, 3 ranks, for which 1 GPUs are too few." in page
 
 
-@pytest.mark.parametrize("command", [BENCH, SCALE])
-def test_a_series_that_fails_altogether_writes_no_record(command, results, tmp_path, fails_on, capsys):
+def test_a_series_that_fails_altogether_writes_no_record(command, tmp_path, fails_on, capsys):
     fails_on |= {1, 2, 3}
-    assert main([*command, *results]) == 1
+    assert main(command) == 1
     assert "nothing was measured" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

@@ -46,37 +46,28 @@ def timed(training, monkeypatch, steps=3):
 @pytest.mark.parametrize("part", PARTS)
 def test_time_is_booked_where_it_was_spent(part, monkeypatch):
     mean = mean_parts(timed(Training(**{part: 2.0}), monkeypatch))
-
     assert mean == dict.fromkeys(PARTS, 0.0) | {part: 2.0}
 
 
-def test_the_parts_make_up_the_whole_time(monkeypatch):
+@pytest.mark.parametrize("is_trained", [True, False])
+def test_the_parts_add_up_to_the_whole_time(monkeypatch, is_trained):
     training = Training(data=1.0, forward_backward=2.0, exposed_communication=4.0, optimizer=8.0, host=16.0)
-
+    training.model.weight.requires_grad_(is_trained)
     assert [sum(step.values()) for step in timed(training, monkeypatch)] == [31, 31, 31]
-
-
-def test_a_weight_that_is_not_trained_is_no_last_gradient(monkeypatch):
-    training = Training(data=1.0)
-    training.model.weight.requires_grad_(False)
-
-    assert [sum(step.values()) for step in timed(training, monkeypatch)] == [1, 1, 1]
 
 
 def test_a_step_that_leaves_out_a_hook_is_refused(monkeypatch):
     training = Training()
     training.optimizer.step = lambda: None  # type: ignore[method-assign]
-
     with pytest.raises(RuntimeError, match="a step passed without update, updated: its model or optimizer"):
         timed(training, monkeypatch)
 
 
-def test_taken_off_it_marks_nothing():
+def test_a_closed_clock_marks_nothing():
     training = Training()
     step_clock = StepClock(torch.device("cpu"), training.model, training.optimizer)
     step_clock.close()
     step_clock.begin_step()
     training.step()
-
     with pytest.raises(RuntimeError, match="without forward, last_gradient, update, updated"):
         step_clock.take()

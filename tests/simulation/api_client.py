@@ -24,12 +24,12 @@ FAULTS = ("refused", "lost", "late", "slow", "error500", "throttled", "conflict"
 REQUEST_SECONDS = 30.0
 #: Seconds that a request is on its way, and again its answer.
 LATENCIES_SECONDS = (0.001, 0.001, 0.003, 0.01, 0.05)
-#: Seconds from a change to the watch event that tells of it.
+#: Seconds from a change to its watch event.
 LAGS_SECONDS = (0.001, 0.002, 0.005, 0.02, 0.2)
 
 
 class Link(Protocol):
-    """What a client is told of its process's luck."""
+    """Decides which requests of a client's process fail."""
 
     name: str
     random: Random
@@ -54,7 +54,7 @@ class Link(Protocol):
 
 
 class Stream:
-    """One open watch: what the server has told of, with the time at which it arrives."""
+    """One open watch: the events of the server, each with the time at which it arrives."""
 
     def __init__(self, server: ApiServer, plural: str, labels: str, version: int, link: Link) -> None:
         """Raises GoneError for a version that the server has forgotten."""
@@ -74,7 +74,7 @@ class Stream:
         server.listeners.append(self._take)
 
     def close(self) -> None:
-        """Hear nothing more."""
+        """Receive no more events."""
         self._server.listeners.remove(self._take)
 
     def freeze(self, seconds: float) -> None:
@@ -87,11 +87,11 @@ class Stream:
         self._wake()
 
     def lose_next_delete(self) -> None:
-        """The next deletion is never told."""
+        """The event of the next deletion is lost."""
         self._drops_next_delete = True
 
     def repeat(self, change: Change) -> None:
-        """Tell once more of an old change."""
+        """Send the event of an old change again."""
         self._arriving.append((max(self._loop.time(), self._last_arrival), change))
         self._wake()
 
@@ -140,7 +140,7 @@ class ModelClient:
         self._answered: dict[tuple[str, str, int | None], str] = {}
         """uid of each object by the request that created or marked it."""
         self.delivered: Callable[[Change], None] | None = None
-        """Is told of each change that has arrived."""
+        """Called with each change that has arrived."""
         self.streams: list[Stream] = []
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Body:  # noqa: ARG002 there is one

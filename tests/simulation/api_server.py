@@ -37,7 +37,7 @@ class Change:
 
 
 class Observer(Protocol):
-    """Is told of every change, and by whom it was made."""
+    """Is called for every change, with its author."""
 
     def on_change(self, plural: str, old: Body | None, new: Body | None, by: str) -> None:
         """`old` is None for a new object, `new` for one that is gone."""
@@ -171,7 +171,7 @@ class ApiServer:
         del self._objects[plural][old["metadata"]["name"]]
         self.version += 1
         last = {**old, "metadata": {**old["metadata"], "resourceVersion": str(self.version)}}
-        self._tell(Change(version=self.version, type="DELETED", plural=plural, body=last), old, None, by)
+        self._notify(Change(version=self.version, type="DELETED", plural=plural, body=last), old, None, by)
 
     def forget_history(self) -> None:
         """Compaction: whoever watches from an older version has to list again."""
@@ -183,10 +183,10 @@ class ApiServer:
         body = {**new, "metadata": {**new["metadata"], "resourceVersion": str(self.version)}}
         self._objects[plural][body["metadata"]["name"]] = body
         kind = "ADDED" if old is None else "MODIFIED"
-        self._tell(Change(version=self.version, type=kind, plural=plural, body=body), old, body, by)
+        self._notify(Change(version=self.version, type=kind, plural=plural, body=body), old, body, by)
         return body
 
-    def _tell(self, change: Change, old: Body | None, new: Body | None, by: str) -> None:
+    def _notify(self, change: Change, old: Body | None, new: Body | None, by: str) -> None:
         self.history.append(change)
         for listener in self.listeners:
             listener(change)

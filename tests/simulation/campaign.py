@@ -1,4 +1,4 @@
-"""Runs many schedules and tells what they were like."""
+"""Runs many schedules and counts what happened in them."""
 
 import os
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Checks each plan by itself: carried out to the letter, it asks for nothing more.
+"""Checks each plan by itself: once it is carried out, the next plan is empty.
 
 A plan's effects are applied to the very records it was made from, and it is asked again at the same moment: no action may
 come twice, and after a few rounds (write ahead, stop, create) there is nothing left to do and nothing new to say.

@@ -1,4 +1,4 @@
-"""Everything that can happen to a job from outside, one function each, by the name that schedules use.
+"""Everything that can happen to a job from outside, by the name that schedules use.
 
 Each takes the world and a number that chooses among what it can be done to; where there is nothing, nothing happens.
 """
@@ -39,7 +39,7 @@ def faults(world: World, pick: int) -> None:
 
 
 def second_operator(world: World, pick: int) -> None:
-    """A second operator starts beside the first, and soon its view is old or its requests are slow."""
+    """A second operator starts, and soon its view is old or its requests are slow."""
     seconds = FREEZES_SECONDS[pick // 4 % len(FREEZES_SECONDS)]
     world.start_operator(SECOND)
     match pick % 4:
@@ -58,13 +58,8 @@ def _freeze_jobs(world: World, seconds: float) -> None:
                 stream.freeze(seconds)
 
 
-def stop_second_operator(world: World, pick: int) -> None:  # noqa: ARG001
-    """It ends for good."""
-    world.stop_operator(SECOND)
-
-
 def freeze_watches(world: World, pick: int) -> None:
-    """What has changed is told late."""
+    """Watch events arrive late."""
     for process in world.operators.values():
         for number, stream in enumerate(process.client.streams):
             if pick % 4 in (3, number):
@@ -86,7 +81,7 @@ def forget_history(world: World, pick: int) -> None:
 
 
 def lose_delete(world: World, pick: int) -> None:
-    """A deletion is never told."""
+    """The watch event of a deletion is lost."""
     for process in world.operators.values():
         for number, stream in enumerate(process.client.streams):
             if pick % 4 in (3, number):
@@ -110,7 +105,7 @@ def repeat_events(world: World, pick: int) -> None:
 
 
 def _repeat_event(world: World, pick: int) -> None:
-    """Two old events of each stream come again; once an object is gone the server tells nothing more of it."""
+    """Two old events of each stream come again; the server sends no events of an object that is gone."""
     for process in world.operators.values():
         for stream in process.client.streams:
             alive = {body["metadata"]["uid"] for body in world.server.all(stream.plural)}
@@ -129,7 +124,7 @@ def jump_clock(world: World, pick: int) -> None:
 
 
 def lose_node(world: World, pick: int) -> None:
-    """A kubelet dies; what runs on the node runs on."""
+    """A kubelet dies; containers on the node keep running."""
     world.cluster.stop_kubelet(_one_of(list(world.cluster.nodes.values()), pick))
     world.counts["node lost"] += 1
 
@@ -158,14 +153,9 @@ def restart_kubelet(world: World, pick: int) -> None:
 
 
 def fill_nodes(world: World, pick: int) -> None:
-    """Others take the room on the nodes."""
+    """Pods of others fill the nodes."""
     for node in list(world.cluster.nodes.values())[: 1 + pick % 4]:
         node.places = 0
-
-
-def free_nodes(world: World, pick: int) -> None:  # noqa: ARG001
-    """And give it back."""
-    world.free_nodes()
 
 
 # --- Pods -------------------------------------------------------------------------------------------------------------
@@ -180,7 +170,7 @@ def delete_pod(world: World, pick: int) -> None:
 
 
 def force_delete_pod(world: World, pick: int) -> None:
-    """Somebody deletes a pod by force: the object goes, the containers live on for a moment."""
+    """Somebody deletes a pod by force: the object is removed at once, the containers run for another moment."""
     pods = _pods(world)
     if pods:
         metadata = _one_of(pods, pick)["metadata"]
@@ -220,16 +210,6 @@ def exit_rank(world: World, pick: int) -> None:
 # --- Users and policies -----------------------------------------------------------------------------------------------
 
 
-def suspend(world: World, pick: int) -> None:  # noqa: ARG001
-    """spec.suspend: true."""
-    world.patch_spec({"suspend": True})
-
-
-def resume(world: World, pick: int) -> None:  # noqa: ARG001
-    """spec.suspend: false."""
-    world.patch_spec({"suspend": False})
-
-
 def edit_shape(world: World, pick: int) -> None:
     """Another shape, which the API server takes only while the job is suspended."""
     job = world.job()
@@ -259,30 +239,20 @@ def edit_service(world: World, pick: int) -> None:
 
 
 def strangers_service(world: World, pick: int) -> None:  # noqa: ARG001
-    """The Service's name is somebody else's."""
+    """A Service of another owner has the Service's name."""
     delete_service(world, 0)
     body = {"metadata": {"name": f"{JOB}-master"}, "spec": {"selector": {"app": "other"}}}
     world.server.create(SERVICES, body, "user")
 
 
 def strangers_pod(world: World, pick: int) -> None:
-    """The name of a pod of the next attempt is somebody else's."""
+    """A pod of another owner has the name of a pod of the next attempt."""
     job = world.job()
     attempt = 1 + ((job.get("status") or {}).get("attempt", 1) if job else 0)
     name = f"{JOB}-{attempt}-{pick % world.schedule.nodes}"
     if world.server.find(PODS, name) is None:
         body: dict[str, Any] = {"metadata": {"name": name}, "spec": {"containers": [], "nodeName": "elsewhere"}}
         world.server.create(PODS, {**body, "status": {"phase": "Running"}}, "user")
-
-
-def remove_stranger(world: World, pick: int) -> None:  # noqa: ARG001
-    """Names of others are free again."""
-    world.remove_strangers()
-
-
-def delete_job(world: World, pick: int) -> None:  # noqa: ARG001
-    """With `kubectl delete`."""
-    world.delete_job()
 
 
 def recreate_job(world: World, pick: int) -> None:  # noqa: ARG001
@@ -303,36 +273,6 @@ def replace_job_while_deleting(world: World, pick: int) -> None:
         process.late_deletions = 2
     kill_rank(world, pick)
     world.later(3.0, replace_job, world, pick)
-
-
-def exceed_quota(world: World, pick: int) -> None:
-    """There may be only so many pods."""
-    world.server.pod_quota = pick % 4
-
-
-def raise_quota(world: World, pick: int) -> None:  # noqa: ARG001
-    """No limit any more."""
-    world.server.pod_quota = None
-
-
-def break_webhook(world: World, pick: int) -> None:  # noqa: ARG001
-    """An admission webhook answers nothing."""
-    world.server.webhook_is_broken = True
-
-
-def mend_webhook(world: World, pick: int) -> None:  # noqa: ARG001
-    """It answers again."""
-    world.server.webhook_is_broken = False
-
-
-def lose_image(world: World, pick: int) -> None:  # noqa: ARG001
-    """The registry does not have the image."""
-    world.cluster.image_is_missing = True
-
-
-def find_image(world: World, pick: int) -> None:  # noqa: ARG001
-    """It has it again."""
-    world.cluster.image_is_missing = False
 
 
 #: After these an operator's view may be old, or its requests late.
@@ -373,4 +313,24 @@ def _one_of(items: Sequence[T], pick: int) -> T:
     return items[pick % len(items)]
 
 
-_BY_NAME: dict[str, Disturbance] = {name: globals()[name] for name in DISTURBANCES}
+def _sets(part: str, attribute: str, value: Callable[[int], Any]) -> Disturbance:
+    """Set an attribute of the server or the cluster to a value that may depend on the pick."""
+    return lambda world, pick: setattr(getattr(world, part), attribute, value(pick))
+
+
+#: What needs no function of its own.
+_SHORT: dict[str, Disturbance] = {
+    "stop_second_operator": lambda world, _: world.stop_operator(SECOND),
+    "free_nodes": lambda world, _: world.free_nodes(),
+    "suspend": lambda world, _: world.patch_spec({"suspend": True}),
+    "resume": lambda world, _: world.patch_spec({"suspend": False}),
+    "remove_stranger": lambda world, _: world.remove_strangers(),
+    "delete_job": lambda world, _: world.delete_job(),
+    "exceed_quota": _sets("server", "pod_quota", lambda pick: pick % 4),
+    "raise_quota": _sets("server", "pod_quota", lambda _: None),
+    "break_webhook": _sets("server", "webhook_is_broken", lambda _: True),
+    "repair_webhook": _sets("server", "webhook_is_broken", lambda _: False),
+    "lose_image": _sets("cluster", "image_is_missing", lambda _: True),
+    "find_image": _sets("cluster", "image_is_missing", lambda _: False),
+}
+_BY_NAME: dict[str, Disturbance] = {name: _SHORT.get(name) or globals()[name] for name in DISTURBANCES}

@@ -23,7 +23,7 @@ from simulation.virtual_time import OperatorClocks
 NODE_NEWS_SECONDS = 70.0
 #: How long an operator may know nothing new after its watches were held up.
 VIEW_SECONDS = 320.0
-#: How soon an operator that is told of everything must have deleted a straggler.
+#: How soon an operator whose watches work must have deleted a straggler.
 STRAGGLER_SECONDS = 20.0
 #: Ends of an attempt that no failure has caused.
 _NO_FAILURE = frozenset({Reason.SUSPENDED, Reason.SPEC_CHANGED})
@@ -337,7 +337,7 @@ class Checker:
             self._must(newest.get(job_uid, 0) <= attempt, f"attempt {attempt} saves after {newest.get(job_uid)}")
             newest[job_uid] = attempt
 
-    def nothing_was_written_in_vain(self) -> None:
+    def no_write_changed_nothing(self) -> None:
         """No operator's patch of a status or a Service left everything as it was."""
         idle = [entry for entry in self._world.server.idle_patches if entry[0] != PODS and _is_operator(entry[2])]
         self._must(not idle, f"patches that changed nothing: {idle}")

@@ -1,6 +1,6 @@
 """Ways to break the engine, each of which the simulation must notice.
 
-A mutation replaces one small piece of the operator by one that a tired programmer might have written. They are applied at
+A mutation replaces one small piece of the operator by a plausible mistake. They are applied at
 run time, so nothing of the operator knows of them.
 """
 
@@ -183,11 +183,11 @@ _REPLACED: dict[str, tuple[tuple[Any, str, Any], ...]] = {
         (Expectations, "sent", _always(None)),
         (Expectations, "doubt", _always(None)),
     ),
-    "a stranger's pod is as good as ours": ((Actuator, "_look_at_the_owner", _ask_nobody),),
+    "a pod of another owner counts as one of the job": ((Actuator, "_look_at_the_owner", _ask_nobody),),
     "older versions overwrite newer ones": ((Cache, "put", _put_any_version(Cache.put)),),
-    "lists do not tell what is gone": ((Cache, "refresh", _list_without_removing),),
-    "nobody looks again later": ((Reconciler, "_look_again", _always(None)),),
-    "a failed pass does not come again": ((WorkQueue, "retry", _always(1.0)),),
+    "lists do not remove what is gone": ((Cache, "refresh", _list_without_removing),),
+    "no reconcile is scheduled for later": ((Reconciler, "_look_again", _always(None)),),
+    "a failed reconcile is not repeated": ((WorkQueue, "retry", _always(1.0)),),
 }
 
 _FOCUS = {

@@ -242,7 +242,7 @@ class Cluster:
 
     def _kill(self, sandbox: Sandbox) -> None:
         if not self.nodes[sandbox.node].kubelet_up:
-            sandbox.kill_timer = None  # the kubelet begins anew when it is back
+            sandbox.kill_timer = None  # the kubelet starts the grace period again when it is back
             return
         sandbox.sidecar_runs = False
         self.programs.end(sandbox.main, 137)

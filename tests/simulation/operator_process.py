@@ -72,7 +72,7 @@ class OperatorProcess:
         self.dies_with_answer_unread = False
         self.client = ModelClient(server, self, log_of)
 
-    # --- The client's luck ----------------------------------------------------------------------------------------
+    # --- The client's faults ----------------------------------------------------------------------------------------
 
     def next_fault(self, verb: str) -> str | None:
         """What happens to the next request."""
@@ -117,7 +117,7 @@ class OperatorProcess:
         self.repeated.append(request)
 
     def sees_well(self) -> bool:
-        """Whether it has been told of everything for a while, and can act."""
+        """Whether its watches have worked for a while, and it can act."""
         now = self._loop.time()
         settled = self.alive and self.started_at < now - 15 and self.cut_off_until < now - 15
         return (
@@ -170,7 +170,7 @@ class OperatorProcess:
         return self.alive or self._num_in_flight > 0 or self.last_effect_at >= moment
 
     async def _run(self) -> None:
-        """The order of `app.py`: jobs first, then their pods, so that no job is seen beside an older list of pods."""
+        """The order of `app.py`: jobs first, then their pods, so that no job is seen with an older list of pods."""
         client = cast("Client", self.client)
         queue, rejections, expectations = WorkQueue(NUM_WORKERS), Rejections(), Expectations()
 

@@ -145,7 +145,7 @@ async def _rest(world: World) -> None:
     if not world.schedule.fault_percent:
         checker.outdated_evidence_is_gone()
     checker.checkpoints_were_fenced()
-    checker.nothing_was_written_in_vain()
+    checker.no_write_changed_nothing()
     checker.nothing_was_asked_twice()
     before = world.num_write_calls()
     await world.sleep(REST_SECONDS)

@@ -45,7 +45,7 @@ DISTURBANCES = (
     "exceed_quota",
     "raise_quota",
     "break_webhook",
-    "mend_webhook",
+    "repair_webhook",
     "lose_image",
     "find_image",
     "fill_nodes",

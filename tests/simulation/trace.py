@@ -11,7 +11,7 @@ class _Clock(Protocol):
 
 
 class Trace:
-    """Keeps the lines only where somebody will read them."""
+    """Keeps the lines only if they will be printed."""
 
     def __init__(self, clock: _Clock) -> None:
         self._clock = clock

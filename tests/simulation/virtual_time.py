@@ -51,7 +51,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             raise StalledError("nothing is scheduled any more")
         self._num_rounds = 0 if timeout else self._num_rounds + 1
         if self._num_rounds > MAX_ROUNDS:
-            raise StalledError("the time stands still: somebody asks again and again without a pause")
+            raise StalledError("the virtual time does not advance: a task loops without a pause")
         self._seconds += timeout
         return []
 

@@ -1,102 +1,33 @@
-"""What the operator's integration tests share: the operator process, and a namespace to work in."""
+"""A namespace for each test of the operator on a real API server."""
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
-import urllib.error
-import urllib.request
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
-import testbed
 from ddpjob_operator.api import names
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import NotFoundError
 from ddpjob_operator.transport.resources import DDPJOBS, PODS, SERVICES, Resource
 
-ROOT = Path(__file__).parents[1]
 SECONDS = 30.0
+#: The garbage collector looks for new resource types every 30 s, so it may not know DDPJobs yet.
+GARBAGE_COLLECTOR_SECONDS = 100.0
+#: Of the Lease of operators under test: some tests wait until it expires; a request may take a quarter of it, and on a busy
+#: machine tens of milliseconds become a second.
+LEASE_SECONDS = 6
 T = TypeVar("T")
 
 
 async def eventually(what: str, probe: Callable[[], Awaitable[T]], seconds: float = SECONDS) -> T:
-    """Ask until the answer is true, and give it."""
+    """Probe until the answer is true, and give it."""
     end = asyncio.get_running_loop().time() + seconds
     while True:
         answer = await probe()
         if answer:
             return answer
         if asyncio.get_running_loop().time() > end:
-            raise AssertionError(f"waited {seconds} s for {what}, in vain; last seen: {answer!r}")
+            raise AssertionError(f"timed out after {seconds} s waiting for {what}; last answer: {answer!r}")
         await asyncio.sleep(0.03)
-
-
-class OperatorProcess:
-    """`python -m ddpjob_operator` against one API server, or a script that does the same with other constants."""
-
-    def __init__(
-        self, kubeconfig: Path, log: Path, *arguments: str, program: tuple[str, ...] = ("-m", "ddpjob_operator")
-    ) -> None:
-        (self.port,) = testbed.free_ports(1)
-        self.log = log
-        self._kubeconfig, self._arguments, self._program = kubeconfig, arguments, program
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start it and wait until it is ready."""
-        self.launch()
-        testbed.wait_for("the operator to be ready", self._is_ready_or_dead, seconds=60)
-
-    def launch(self) -> subprocess.Popen[bytes]:
-        """Start it and return at once."""
-        command = [
-            *(sys.executable, *self._program),
-            *("--trainer-image", "trainer:1", "--health-port", str(self.port)),
-            *("--progress-interval-seconds", "1", *self._arguments),
-        ]
-        environment = {
-            **os.environ,
-            "KUBECONFIG": str(self._kubeconfig),
-            "PYTHONPATH": f"{ROOT / 'operator'}{os.pathsep}{ROOT / 'trainer'}",
-        }
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-        return self.process
-
-    def kill(self) -> None:
-        """End it without a word."""
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> int:
-        """Ask it to end; gives its exit code."""
-        return self._end(signal.SIGTERM)
-
-    def get(self, path: str) -> str:
-        """Body of one of its own pages."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
-            return str(answer.read().decode())
-
-    def is_ready(self) -> bool:
-        """Whether it says that it is."""
-        try:
-            return self.get("/readyz") == "ok\n"
-        except (urllib.error.URLError, OSError):
-            return False
-
-    def _is_ready_or_dead(self) -> bool:
-        assert self.process is not None
-        code = self.process.poll()
-        if code is not None:
-            raise AssertionError(f"the operator ended with code {code}:\n{self.log.read_text()[-4000:]}")
-        return self.is_ready()
-
-    def _end(self, signal_number: signal.Signals) -> int:
-        assert self.process is not None
-        self.process.send_signal(signal_number)
-        return self.process.wait(timeout=10)
 
 
 class Namespace:
@@ -133,7 +64,7 @@ class Namespace:
         """Its status."""
         return dict((await self.job(name)).get("status", {}))
 
-    async def reaches(self, name: str, phase: str, attempt: int = 1) -> dict[str, Any]:
+    async def reaches(self, name: str, phase: str, attempt: int = 1, seconds: float = SECONDS) -> dict[str, Any]:
         """Wait for the job to be in this phase in this attempt; gives its status."""
 
         async def there() -> dict[str, Any] | None:
@@ -141,7 +72,7 @@ class Namespace:
             return status if (status.get("phase"), status.get("attempt")) == (phase, attempt) else None
 
         try:
-            return await eventually(f"{name} to be {phase} in attempt {attempt}", there)  # type: ignore[return-value]
+            return await eventually(f"{name} to be {phase} in attempt {attempt}", there, seconds)  # type: ignore[return-value]
         except AssertionError as error:
             raise AssertionError(f"{error}; status: {await self.status(name)}") from error
 
@@ -161,7 +92,7 @@ class Namespace:
             return None
 
     async def ends(self, pod: str, code: int, message: str = "") -> None:
-        """Have the make-believe node end a pod's program."""
+        """Have the KWOK node end a pod's program."""
         annotations = {"testbed/exit-code": str(code), "testbed/exit-message": message}
         await self.client.merge_patch(PODS, self.name, pod, {"metadata": {"annotations": annotations}})
 

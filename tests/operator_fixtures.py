@@ -1,7 +1,8 @@
-"""Fixtures of the tests with the real operator process: make-believe nodes, an operator for a module, a namespace for each test."""
+"""Fixtures of tests with the real operator: KWOK nodes, an operator for a module, and for each test a namespace and a Lease."""
 
 import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +10,8 @@ import testbed
 from ddpjob_operator.transport.access import load_access
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.resources import Resource
-from operator_cluster import Namespace, OperatorProcess, eventually
+from operator_cluster import LEASE_SECONDS, Namespace, eventually
+from operator_process import OperatorProcess
 
 SERVICE_ACCOUNTS = Resource(prefix="/api/v1", plural="serviceaccounts")
 NAMESPACES = Resource(prefix="/api/v1", plural="namespaces")
@@ -27,9 +29,9 @@ def cluster(ddpjob_crd: testbed.ControlPlane) -> testbed.ControlPlane:
 def operator_process(
     cluster: testbed.ControlPlane, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[OperatorProcess]:
-    """The operator, ready; only while a module asks for it, since it acts on every DDPJob of the cluster."""
+    """The operator, ready; only while a module uses it, since it acts on every DDPJob of the cluster."""
     log = tmp_path_factory.mktemp("operator") / "log"
-    process = OperatorProcess(cluster.kubeconfig, log)
+    process = OperatorProcess(cluster.kubeconfig, log, "--progress-interval-seconds", "1")
     process.start()
     yield process
     process.stop()
@@ -45,11 +47,32 @@ async def client(cluster: testbed.ControlPlane, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 async def namespace(client: Client) -> Namespace:
-    """A namespace of the test's own."""
+    """A new namespace for the test."""
     name = f"operator-{next(_numbers)}"
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
     await client.create(NAMESPACES, None, body)
     namespace = Namespace(client, name)
-    # Admission refuses pods before it is there.
+    # Admission refuses pods until it exists.
     await eventually("the default service account", lambda: namespace.find(SERVICE_ACCOUNTS, "default"))
     return namespace
+
+
+@pytest.fixture
+def leased_operator(
+    cluster: testbed.ControlPlane, namespace: Namespace, tmp_path: Path
+) -> Iterator[Callable[..., OperatorProcess]]:
+    """A function that makes operators for the test's namespace, which share a Lease there. They are not started."""
+    processes: list[OperatorProcess] = []
+
+    def make(
+        identity: str, *, lease_seconds: int = LEASE_SECONDS, kubeconfig: Path = cluster.kubeconfig
+    ) -> OperatorProcess:
+        arguments = ("--namespace", namespace.name, "--lease", f"{namespace.name}/operator")
+        arguments += ("--identity", identity, "--lease-seconds", str(lease_seconds))
+        processes.append(OperatorProcess(kubeconfig, tmp_path / f"{identity}.log", *arguments))
+        return processes[-1]
+
+    yield make
+    for process in processes:
+        if process.running:
+            process.kill()

@@ -20,7 +20,8 @@ from ddpjob.client import (
     WaitTimeoutError,
 )
 from ddpjob_operator.transport.resources import CONFIG_MAPS
-from operator_cluster import Namespace, OperatorProcess, eventually
+from operator_cluster import Namespace, eventually
+from operator_process import OperatorProcess
 
 pytestmark = pytest.mark.usefixtures("operator_process")
 

@@ -74,18 +74,13 @@ async def bench(client: Client, namespace: Namespace) -> Bench:
     return Bench(namespace, store, expectations, rejections, actuator, known.job)
 
 
-async def test_a_service_and_pods_are_created(bench: Bench) -> None:
-    await bench.run(bench.service(), bench.pod(0), bench.pod(1))
-    assert set(await bench.namespace.pods()) == {"j-1-0", "j-1-1"}
-    assert set(await bench.namespace.services()) == {"j-master"}
-    assert bench.expectations.open_actions(bench.key, (bench.pod(0),)) == ()
-
-
 async def test_what_exists_already_for_this_job_is_as_good(bench: Bench) -> None:
     await bench.run(bench.service(), bench.pod(0))
     await bench.run(bench.service(), bench.pod(0), bench.pod(1))
     assert bench.words == {}
     assert set(await bench.namespace.pods()) == {"j-1-0", "j-1-1"}
+    assert set(await bench.namespace.services()) == {"j-master"}
+    assert bench.expectations.open_actions(bench.key, (bench.pod(0),)) == ()
 
 
 async def test_a_stranger_of_the_same_name_is_named_and_left_alone(bench: Bench, client: Client) -> None:

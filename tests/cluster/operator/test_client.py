@@ -1,6 +1,5 @@
-"""The client's verbs and errors, as a real API server answers them."""
+"""What the client reads from a real API server. test_actuator.py, test_status_writer.py and test_informer.py use its writes and watches."""
 
-from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -29,42 +28,6 @@ def pod(name: str, **spec: Any) -> dict[str, Any]:
     }
 
 
-async def test_a_typo_in_a_pod_is_refused_by_its_name(client: Client, namespace: Namespace) -> None:
-    with pytest.raises(errors.RejectedError, match="restartPolicie"):
-        await client.create(PODS, namespace.name, pod("a", restartPolicie="Never"))
-
-
-async def test_a_name_that_is_taken_is_a_conflict(client: Client, namespace: Namespace) -> None:
-    await client.create(CONFIG_MAPS, namespace.name, config_map("a"))
-    with pytest.raises(errors.ConflictError, match="already exists"):
-        await client.create(CONFIG_MAPS, namespace.name, config_map("a"))
-
-
-async def test_a_deletion_is_for_one_uid_only(client: Client, namespace: Namespace) -> None:
-    created = await client.create(CONFIG_MAPS, namespace.name, config_map("a"))
-    with pytest.raises(errors.ConflictError):
-        await client.delete(CONFIG_MAPS, namespace.name, "a", uid="another")
-    await client.delete(CONFIG_MAPS, namespace.name, "a", uid=created["metadata"]["uid"])
-    with pytest.raises(errors.NotFoundError):
-        await client.get(CONFIG_MAPS, namespace.name, "a")
-
-
-async def test_a_status_is_written_only_to_the_version_that_was_seen(client: Client, namespace: Namespace) -> None:
-    old = await namespace.apply("a")
-    await namespace.edit("a", suspend=True)
-    patch = {"metadata": {"resourceVersion": old["metadata"]["resourceVersion"]}, "status": {"message": "x"}}
-    with pytest.raises(errors.ConflictError):
-        await client.merge_patch(DDPJOBS, namespace.name, "a", patch, subresource="status")
-
-
-async def test_a_pod_of_another_uid_is_not_patched(client: Client, namespace: Namespace) -> None:
-    await client.create(PODS, namespace.name, pod("a"))
-    patch = {"metadata": {"uid": "another"}, "spec": {"activeDeadlineSeconds": 1}}
-    with pytest.raises(errors.RejectedError) as caught:
-        await client.merge_patch(PODS, namespace.name, "a", patch)
-    assert caught.value.status == 422
-
-
 async def test_a_list_comes_in_pages_of_one_moment(
     client: Client, namespace: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,20 +37,6 @@ async def test_a_list_comes_in_pages_of_one_moment(
     pages = [page async for page in client.pages(CONFIG_MAPS, namespace.name, "app=x")]
     assert [item["metadata"]["name"] for page in pages for item in page.items] == ["c0", "c1", "c2", "c4"]
     assert len({page.resource_version for page in pages}) == 1
-
-
-async def test_a_watch_goes_on_from_a_version(client: Client, namespace: Namespace) -> None:
-    first = await client.create(CONFIG_MAPS, namespace.name, config_map("a", app="x"))
-    await client.create(CONFIG_MAPS, namespace.name, config_map("b", app="x"))
-    version = first["metadata"]["resourceVersion"]
-    async with aclosing(client.watch(CONFIG_MAPS, namespace.name, "app=x", version)) as events:
-        event = await anext(events)
-    assert (event.type, event.body["metadata"]["name"]) == ("ADDED", "b")
-
-
-async def test_a_version_that_is_too_old_is_gone(client: Client, namespace: Namespace) -> None:
-    with pytest.raises(errors.GoneError):  # The CRD is younger than that.
-        await anext(client.watch(DDPJOBS, namespace.name, "", "1"))
 
 
 async def test_a_silent_watch_ends(client: Client, namespace: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The elector of one process against a real Lease."""
+"""The elector of one process on a real Lease; test_lease_failover.py has whole operators."""
 
 import asyncio
 import time
@@ -7,22 +7,20 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from ddpjob_operator.kube.lease import Elector, LeaseLostError
+from ddpjob_operator.kube.lease import Elector
 from ddpjob_operator.transport.access import load_access
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import UnavailableError
 from ddpjob_operator.transport.resources import LEASES
-from operator_cluster import Namespace, eventually
+from operator_cluster import LEASE_SECONDS, Namespace, eventually
 
-#: A request may take a quarter of it: on a busy machine tens of milliseconds become a second.
-LEASE_SECONDS = 6
 NOWHERE = "https://127.0.0.1:1"
 Elect = Callable[[str], Awaitable[tuple[Elector, Client]]]
 
 
 @pytest.fixture
 async def elect(namespace: Namespace) -> AsyncIterator[Elect]:
-    """An elector of the test's Lease, which it follows, and the client that it alone uses."""
+    """A function that makes an elector that follows the test's Lease; gives it with its own client."""
     following: list[asyncio.Task[None]] = []
     async with AsyncExitStack() as clients:
 
@@ -54,88 +52,50 @@ async def test_the_holder_s_clock_is_not_believed(namespace: Namespace, elect: E
     assert time.monotonic() - started_at >= LEASE_SECONDS
 
 
-async def test_a_holder_that_renews_keeps_its_lease(elect: Elect) -> None:
+async def test_a_holder_renews_over_changes_by_others_and_a_standby_waits(namespace: Namespace, elect: Elect) -> None:
     holder, _ = await elect("holder")
-    other, _ = await elect("other")
+    standby, _ = await elect("standby")
     assert await holder.try_acquire()
-    keeping = asyncio.create_task(holder.keep())
-    waiting = asyncio.create_task(other.acquire())
-    done, _ = await asyncio.wait((keeping, waiting), timeout=1.5 * LEASE_SECONDS)
-    assert not done
+    keeping, waiting = asyncio.create_task(holder.keep()), asyncio.create_task(standby.acquire())
+    for number in range(12):
+        patch = {"metadata": {"annotations": {"note": str(number)}}}
+        await namespace.client.merge_patch(LEASES, namespace.name, "operator", patch)
+        await asyncio.wait((keeping, waiting), timeout=LEASE_SECONDS / 8, return_when=asyncio.FIRST_COMPLETED)
+    assert not keeping.done()
+    assert not waiting.done()
     assert holder.held()
-    assert not other.held()
+    assert not standby.held()
     keeping.cancel()
     waiting.cancel()
 
 
-async def test_a_holder_cut_off_stops_before_another_takes_over_and_ends_when_it_sees_it(elect: Elect) -> None:
-    holder, connection = await elect("holder")
-    other, _ = await elect("other")
-    assert await holder.try_acquire()
-    keeping = asyncio.create_task(holder.keep())
-    waiting = asyncio.create_task(other.acquire())
-    connection._server = NOWHERE  # for renewals; the watch that is open goes on
-
-    async def stopped() -> bool:
-        assert not (holder.held() and other.held())
-        return not holder.held()
-
-    await eventually("the holder to stop", stopped)
-    assert not waiting.done()
-    await asyncio.wait_for(waiting, 20)
-    with pytest.raises(LeaseLostError, match="operator is held by other, not by holder"):
-        await asyncio.wait_for(keeping, 20)
-
-
-async def test_a_holder_cut_off_that_nobody_replaces_goes_on(elect: Elect) -> None:
+async def test_an_outage_that_nobody_uses_costs_the_lease_only_while_it_lasts(elect: Elect) -> None:
     holder, connection = await elect("holder")
     assert await holder.try_acquire()
     keeping = asyncio.create_task(holder.keep())
     server, connection._server = connection._server, NOWHERE
+    await asyncio.wait((keeping,), timeout=LEASE_SECONDS / 2)
+    connection._server = server
+    await asyncio.wait((keeping,), timeout=LEASE_SECONDS)
+    assert holder.held(), "a short outage costs nothing"
+    connection._server = NOWHERE
 
-    async def stopped() -> bool:
+    async def has_stopped() -> bool:
         return not holder.held()
 
-    await eventually("the holder to stop", stopped)
+    await eventually("the holder to stop", has_stopped)
     await asyncio.wait((keeping,), timeout=LEASE_SECONDS)
     connection._server = server
 
     async def works_again() -> bool:
         return holder.held()
 
-    await eventually("the holder to go on", works_again)
+    await eventually("the holder to continue", works_again)
     assert not keeping.done()
     keeping.cancel()
 
 
-async def test_a_short_outage_costs_nothing(elect: Elect) -> None:
-    holder, connection = await elect("holder")
-    assert await holder.try_acquire()
-    server, connection._server = connection._server, NOWHERE
-    keeping = asyncio.create_task(holder.keep())
-    done, _ = await asyncio.wait((keeping,), timeout=LEASE_SECONDS / 2)
-    assert not done
-    connection._server = server
-    done, _ = await asyncio.wait((keeping,), timeout=LEASE_SECONDS)
-    assert not done
-    assert holder.held()
-    keeping.cancel()
-
-
-async def test_what_others_write_on_the_lease_is_no_loss(namespace: Namespace, elect: Elect) -> None:
-    holder, _ = await elect("holder")
-    assert await holder.try_acquire()
-    keeping = asyncio.create_task(holder.keep())
-    for number in range(12):
-        patch = {"metadata": {"annotations": {"note": str(number)}}}
-        await namespace.client.merge_patch(LEASES, namespace.name, "operator", patch)
-        await asyncio.wait((keeping,), timeout=LEASE_SECONDS / 10)
-    assert not keeping.done()
-    assert holder.held()
-    keeping.cancel()
-
-
-async def test_a_late_word_from_before_takes_nothing_away(namespace: Namespace, elect: Elect) -> None:
+async def test_an_older_version_of_the_lease_takes_nothing_away(namespace: Namespace, elect: Elect) -> None:
     spec = {"holderIdentity": "former", "leaseDurationSeconds": 1}
     former = await namespace.client.create(LEASES, namespace.name, {"metadata": {"name": "operator"}, "spec": spec})
     elector, _ = await elect("e")
@@ -144,24 +104,6 @@ async def test_a_late_word_from_before_takes_nothing_away(namespace: Namespace, 
     elector._note(former)
     assert elector.held()
     assert elector._seen is None
-
-
-async def test_a_lease_that_was_given_back_is_taken_at_once(elect: Elect) -> None:
-    holder, _ = await elect("holder")
-    other, _ = await elect("other")
-    assert await holder.try_acquire()
-    waiting = asyncio.create_task(other.acquire())
-
-    async def stands_by() -> bool:
-        return other._seen is not None and other._seen.holder == "holder"
-
-    await eventually("the other to have seen the holder", stands_by)
-    await holder.release()
-    released_at = time.monotonic()
-    assert not holder.held()
-    await asyncio.wait_for(waiting, 20)
-    print(f"release -> held by another: {time.monotonic() - released_at:.3f} s")
-    assert other.held()
 
 
 async def test_a_client_that_may_not_write_sends_nothing_but_reads(namespace: Namespace, client: Client) -> None:

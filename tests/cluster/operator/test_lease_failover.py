@@ -5,42 +5,31 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import aclosing
 from datetime import datetime
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import testbed
 from ddpjob_operator.transport.resources import LEASES, PODS
-from operator_cluster import Namespace, OperatorProcess, eventually
+from operator_cluster import LEASE_SECONDS, Namespace, eventually
+from operator_process import OperatorProcess
 
-#: Short, since some tests wait for it to run out; long enough for a machine that is busy with other tests.
-LEASE_SECONDS = 6
 Start = Callable[..., OperatorProcess]
 
 
 @pytest.fixture
-def start(cluster: testbed.ControlPlane, namespace: Namespace, tmp_path: Path) -> Iterator[Start]:
-    """Start an operator for the test's namespace; all of them share a Lease there."""
-    processes: list[OperatorProcess] = []
+def start(leased_operator: Start) -> Start:
+    """A function that starts an operator of the test's Lease and waits until it is ready."""
 
     def start_one(identity: str, lease_seconds: int = LEASE_SECONDS) -> OperatorProcess:
-        arguments = ("--namespace", namespace.name, "--lease", f"{namespace.name}/operator")
-        arguments += ("--identity", identity, "--lease-seconds", str(lease_seconds))
-        process = OperatorProcess(cluster.kubeconfig, tmp_path / f"{identity}.log", *arguments)
-        processes.append(process)
+        process = leased_operator(identity, lease_seconds=lease_seconds)
         process.start()
         return process
 
-    yield start_one
-    for process in processes:
-        if process.process is not None and process.process.poll() is None:
-            process.process.send_signal(signal.SIGCONT)
-            process.kill()
+    return start_one
 
 
 async def lease(namespace: Namespace) -> dict[str, Any]:
@@ -205,24 +194,6 @@ async def test_a_leader_that_was_frozen_wakes_up_and_writes_nothing(namespace: N
     assert await asyncio.to_thread(leader.process.wait, 20) == 1
     assert set(await namespace.pods()) == {f"{name}-1-0" for name in jobs}
     assert {name: (await namespace.job(name))["metadata"]["resourceVersion"] for name in jobs} == before
-
-
-async def test_a_leader_that_was_frozen_goes_on_if_nobody_has_replaced_it(namespace: Namespace, start: Start) -> None:
-    leader = start("first", lease_seconds=3)
-    await holder_is(namespace, "first")
-    assert leader.process is not None
-    leader.process.send_signal(signal.SIGSTOP)
-    frozen_at = time.monotonic()
-    await namespace.apply("j")
-
-    async def run_out() -> bool:
-        return time.monotonic() > frozen_at + 4
-
-    await eventually("the Lease to run out", run_out)
-    leader.process.send_signal(signal.SIGCONT)
-    await namespace.reaches("j", "Running")
-    assert leader.process.poll() is None
-    assert (await lease(namespace))["leaseTransitions"] == 0
 
 
 async def test_an_operator_at_rest_renews_its_lease_and_asks_nothing_else(namespace: Namespace, start: Start) -> None:

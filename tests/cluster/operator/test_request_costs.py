@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import testbed
-from operator_cluster import Namespace, OperatorProcess, eventually
+from operator_cluster import Namespace, eventually
+from operator_process import OperatorProcess
 
 REQUESTS = re.compile(r'^ddpjob_api_requests_total\{code="(\w+)",resource="(\w+)",verb="(\w+)"\} (\S+)$', re.MULTILINE)
 

@@ -125,6 +125,15 @@ class ControlPlane:
         """The kubeconfig of a component or node."""
         return self.folder / f"{user}.kubeconfig"
 
+    def kubeconfig_of_account(self, namespace: str, account: str) -> Path:
+        """A kubeconfig of a service account: with a token, as its pods have one."""
+        document = json.loads(self.kubeconfig.read_text())
+        document["users"][0]["user"] = {"token": self.kubectl("create", "token", account, "-n", namespace).strip()}
+        file = self.folder / f"account-{namespace}-{account}.kubeconfig"
+        file.touch(mode=0o600)
+        file.write_text(json.dumps(document))
+        return file
+
     def __enter__(self) -> Self:
         self.start()
         return self

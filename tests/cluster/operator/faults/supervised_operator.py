@@ -7,7 +7,7 @@ import types
 from typing import Self
 
 import testbed
-from operator_cluster import OperatorProcess
+from operator_process import OperatorProcess
 
 #: More starts than any test causes: a process that cannot live is not tried for ever.
 MOST_STARTS = 200

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import pytest
 
 import testbed
-from lives import LIVES, Lives
-from operator_cluster import Namespace, OperatorProcess
+from operator_cluster import Namespace
+from operator_process import OperatorProcess
+from scripted_jobs import SCRIPTS, ScriptedJobs
 from supervised_operator import SupervisedOperator
 from testbed.faultproxy import FaultProxy
 from testbed.faults import WRITES, Answer, CutStream, Delay, Fault, LoseAnswer, LoseRequest, StreamError
@@ -51,46 +52,48 @@ def operator(running_proxy: FaultProxy, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture
-def lives(namespace: Namespace, cluster: testbed.ControlPlane) -> Lives:
-    return Lives(namespace, cluster)
+def jobs(namespace: Namespace, cluster: testbed.ControlPlane) -> ScriptedJobs:
+    return ScriptedJobs(namespace, cluster)
 
 
-async def all_kinds_end_as_laid_down(lives: Lives) -> None:
-    async with lives.take_their_course():
+async def all_kinds_end_as_scripted(jobs: ScriptedJobs) -> None:
+    async with jobs.carry_out():
         for number in range(2):
-            for kind in LIVES:
-                await lives.begin(kind, number)
-        await lives.end_as_laid_down(SECONDS)
+            for kind in SCRIPTS:
+                await jobs.apply(kind, number)
+        await jobs.end_as_scripted(SECONDS)
 
 
 @pytest.mark.usefixtures("operator")
-async def test_without_a_fault(lives: Lives) -> None:
-    await all_kinds_end_as_laid_down(lives)
+async def test_without_a_fault(jobs: ScriptedJobs) -> None:
+    await all_kinds_end_as_scripted(jobs)
 
 
 async def test_a_watch_of_jobs_that_ends_in_an_error_ends_the_process_which_is_started_again(
-    lives: Lives, proxy: FaultProxy, operator: SupervisedOperator
+    jobs: ScriptedJobs, proxy: FaultProxy, operator: SupervisedOperator
 ) -> None:
     # Before those that may end it, too: kopf takes seconds to end the process.
     num_ended = len(operator.exits)
     proxy.inject(StreamError(500), verbs=("watch",), target="/ddpjobs", skip=5, times=1)
-    async with lives.take_their_course():
+    async with jobs.carry_out():
         for number in range(2):
-            for kind in LIVES:
-                await lives.begin(kind, number)
+            for kind in SCRIPTS:
+                await jobs.apply(kind, number)
             assert await asyncio.to_thread(operator.wait_for_end, num_ended + 1, 30)
-        await lives.end_as_laid_down(SECONDS)
+        await jobs.end_as_scripted(SECONDS)
     assert operator.exits[num_ended:] == [1]  # kopf's way with any error but 410.
 
 
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=() if kind in ALONE_ON_EACH_CHANGE else pytest.mark.nightly) for kind in FAULTS]
 )
-async def test_with_one_kind_of_fault(kind: str, lives: Lives, proxy: FaultProxy, operator: SupervisedOperator) -> None:
+async def test_with_one_kind_of_fault(
+    kind: str, jobs: ScriptedJobs, proxy: FaultProxy, operator: SupervisedOperator
+) -> None:
     injected = FAULTS[kind]
     num_ended = len(operator.exits)
     rule = proxy.inject(injected.fault, verbs=injected.verbs, probability=injected.probability)
-    await all_kinds_end_as_laid_down(lives)
+    await all_kinds_end_as_scripted(jobs)
     print(f"{kind}: struck {rule.num_struck} times")
     assert rule.num_struck > 2
     if kind != "500 in a watch":  # kopf ends the process on any error in a watch but 410.
@@ -98,24 +101,26 @@ async def test_with_one_kind_of_fault(kind: str, lives: Lives, proxy: FaultProxy
 
 
 @pytest.mark.usefixtures("operator")
-async def test_with_all_kinds_of_faults_at_once(lives: Lives, proxy: FaultProxy) -> None:
+async def test_with_all_kinds_of_faults_at_once(jobs: ScriptedJobs, proxy: FaultProxy) -> None:
     rules = {
         kind: proxy.inject(injected.fault, verbs=injected.verbs, probability=injected.probability / 5)
         for kind, injected in FAULTS.items()
     }
-    await all_kinds_end_as_laid_down(lives)
+    await all_kinds_end_as_scripted(jobs)
     print({kind: rule.num_struck for kind, rule in rules.items()})
     for group in (Answer, Delay, (LoseRequest, LoseAnswer), (CutStream, StreamError)):  # each strikes 20 times or more
         assert sum(rule.num_struck for rule in rules.values() if isinstance(rule.fault, group)) > 0, group
 
 
 @pytest.mark.usefixtures("operator")
-async def test_with_an_api_server_that_is_killed_in_the_middle(lives: Lives, cluster: testbed.ControlPlane) -> None:
+async def test_with_an_api_server_that_is_killed_in_the_middle(
+    jobs: ScriptedJobs, cluster: testbed.ControlPlane
+) -> None:
     api_server = cluster.components["kube-apiserver"]
-    async with lives.take_their_course():
+    async with jobs.carry_out():
         for number in range(3):
-            for kind in LIVES:
-                await lives.begin(kind, number)
+            for kind in SCRIPTS:
+                await jobs.apply(kind, number)
             api_server.kill()
             await asyncio.to_thread(api_server.start)
-        await lives.end_as_laid_down(SECONDS, audit_has_gaps=True)
+        await jobs.end_as_scripted(SECONDS, audit_has_gaps=True)

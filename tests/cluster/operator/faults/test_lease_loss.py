@@ -2,41 +2,23 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 import testbed
 from ddpjob_operator.transport.resources import LEASES
-from lives import LIVES, Lives
-from operator_cluster import Namespace, OperatorProcess, eventually
+from operator_cluster import LEASE_SECONDS, Namespace, eventually
+from operator_process import OperatorProcess
+from scripted_jobs import SCRIPTS, ScriptedJobs
 from supervised_operator import SupervisedOperator
 from testbed import audit
 from testbed.faultproxy import FaultProxy
 from testbed.faults import WRITES, Delay, LoseRequest, Silence
 
-LEASE_SECONDS = 6
 NUM_HANDOVERS = 10
 SECONDS = 120.0
-Declare = Callable[[str, Path], OperatorProcess]
-
-
-@pytest.fixture
-def declare(namespace: Namespace, tmp_path: Path) -> Iterator[Declare]:
-    """An operator, not started yet, that works only while it has the Lease."""
-    processes: list[OperatorProcess] = []
-
-    def declare_one(identity: str, kubeconfig: Path) -> OperatorProcess:
-        arguments = ["--lease", f"{namespace.name}/operator", "--lease-seconds", str(LEASE_SECONDS)]
-        arguments += ["--identity", identity, "--namespace", namespace.name]
-        processes.append(OperatorProcess(kubeconfig, tmp_path / f"{identity}.log", *arguments))
-        return processes[-1]
-
-    yield declare_one
-    for process in processes:
-        if process.process is not None and process.process.poll() is None:
-            process.kill()
+Operators = Callable[..., OperatorProcess]
 
 
 def cut_off_from_the_lease(proxy: FaultProxy) -> None:
@@ -54,19 +36,19 @@ async def uids_of_pods(namespace: Namespace) -> dict[str, str]:
 
 
 async def test_it_stops_writing_before_another_has_the_lease_which_goes_on_with_the_jobs(
-    namespace: Namespace, cluster: testbed.ControlPlane, proxy: FaultProxy, declare: Declare
+    namespace: Namespace, cluster: testbed.ControlPlane, proxy: FaultProxy, leased_operator: Operators
 ) -> None:
-    first, second = declare("first", proxy.kubeconfig), declare("second", cluster.kubeconfig)
+    first, second = leased_operator("first", kubeconfig=proxy.kubeconfig), leased_operator("second")
     first.start()
     second.start()
     writes = proxy.inject(Delay(0.0, 0.0), verbs=WRITES, target="/(pods|services|ddpjobs)")
-    lives = Lives(namespace, cluster)
-    async with lives.take_their_course():
+    jobs = ScriptedJobs(namespace, cluster)
+    async with jobs.carry_out():
         for number in range(2):
-            for kind in LIVES:
-                await lives.begin(kind, number)
+            for kind in SCRIPTS:
+                await jobs.apply(kind, number)
         cut_off_from_the_lease(proxy)
-        await lives.begin("recovers", 2)
+        await jobs.apply("recovers", 2)
 
         async def writes_no_more() -> bool:
             return "\nddpjob_leader 0.0\n" in first.get("/metrics")
@@ -74,9 +56,9 @@ async def test_it_stops_writing_before_another_has_the_lease_which_goes_on_with_
         await eventually("the first to notice", writes_no_more, LEASE_SECONDS)
         assert await holder(namespace) == "first"
         num_writes = writes.num_struck
-        for kind in LIVES:
-            await lives.begin(kind, 3)
-        await lives.end_as_laid_down(SECONDS)
+        for kind in SCRIPTS:
+            await jobs.apply(kind, 3)
+        await jobs.end_as_scripted(SECONDS)
     assert await holder(namespace) == "second"
     assert writes.num_struck == num_writes > 0
     proxy.mend()
@@ -86,39 +68,39 @@ async def test_it_stops_writing_before_another_has_the_lease_which_goes_on_with_
 
 @pytest.mark.timeout(400)
 async def test_leaders_that_hand_over_while_the_next_one_sees_pods_late(
-    namespace: Namespace, cluster: testbed.ControlPlane, proxy: FaultProxy, declare: Declare
+    namespace: Namespace, cluster: testbed.ControlPlane, proxy: FaultProxy, leased_operator: Operators
 ) -> None:
     # The next leader knows of a job that all its pods exist, and has seen none of them.
     late = proxy.inject(Delay(2.0, 2.0), verbs=("watch",), target="/pods")
-    lives, kinds = Lives(namespace, cluster), itertools.cycle(LIVES)
+    jobs, kinds = ScriptedJobs(namespace, cluster), itertools.cycle(SCRIPTS)
     with (
-        SupervisedOperator(declare("first", proxy.kubeconfig)) as first,
-        SupervisedOperator(declare("second", proxy.kubeconfig)) as second,
+        SupervisedOperator(leased_operator("first", kubeconfig=proxy.kubeconfig)) as first,
+        SupervisedOperator(leased_operator("second", kubeconfig=proxy.kubeconfig)) as second,
     ):
         leaders = {"first": first, "second": second}
-        async with lives.take_their_course():
+        async with jobs.carry_out():
             for number in range(NUM_HANDOVERS):
                 before = await holder(namespace)
                 (standby,) = [operator for identity, operator in leaders.items() if identity != before]
                 await asyncio.to_thread(standby.wait_until_ready)  # It led until a moment ago.
-                await lives.begin(kind := next(kinds), number)
-                await lives.is_created(f"{kind}-{number}")
+                await jobs.apply(kind := next(kinds), number)
+                await jobs.is_created(f"{kind}-{number}")
                 leaders[before].terminate()
 
                 async def another_leads(before: str = before) -> bool:
                     return await holder(namespace) in leaders.keys() - {before}
 
                 await eventually("the other to lead", another_leads)
-            await lives.end_as_laid_down(SECONDS)
+            await jobs.end_as_scripted(SECONDS)
     assert len(first.exits) + len(second.exits) == NUM_HANDOVERS + 2
     assert late.num_struck
 
 
 async def test_a_pod_that_it_creates_after_that_is_deleted_and_changes_nothing(
-    namespace: Namespace, cluster: testbed.ControlPlane, proxy: FaultProxy, declare: Declare
+    namespace: Namespace, cluster: testbed.ControlPlane, proxy: FaultProxy, leased_operator: Operators
 ) -> None:
-    declare("first", proxy.kubeconfig).start()
-    declare("second", cluster.kubeconfig).start()
+    leased_operator("first", kubeconfig=proxy.kubeconfig).start()
+    leased_operator("second").start()
     # Time for another to take the Lease, make the pods itself, lose a rank and delete the survivor.
     late = proxy.inject(Delay(20.0, 20.0), verbs=("create",), target="/pods")
     await namespace.apply("j", nodes=2)

@@ -1,4 +1,4 @@
-"""The operator is killed at random moments of all jobs' lives, most of them between two of its own writes."""
+"""The operator is killed at random moments of jobs, most of them between two of its own writes."""
 
 import asyncio
 import itertools
@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import testbed
-from lives import LIVES, Lives
-from operator_cluster import Namespace, OperatorProcess
+from operator_cluster import Namespace
+from operator_process import OperatorProcess
+from scripted_jobs import SCRIPTS, ScriptedJobs
 from supervised_operator import SupervisedOperator
 from testbed.faultproxy import FaultProxy
 from testbed.faults import WRITES, LoseAnswer, LoseRequest
@@ -54,16 +55,16 @@ class Killer:
 async def test_all_jobs_end_as_with_an_operator_that_lives(
     num_kills: int, namespace: Namespace, cluster: testbed.ControlPlane, proxy: FaultProxy, tmp_path: Path
 ) -> None:
-    lives = Lives(namespace, cluster)
-    kinds = itertools.cycle(LIVES)
+    jobs = ScriptedJobs(namespace, cluster)
+    kinds = itertools.cycle(SCRIPTS)
     with SupervisedOperator(OperatorProcess(proxy.kubeconfig, tmp_path / "log")) as operator:
         killer = Killer(operator, proxy)
-        async with lives.take_their_course():
+        async with jobs.carry_out():
             at_work = False
             for number in range(num_kills):
-                if (number % KILLS_PER_JOB == 0 or not at_work) and len(lives.names) < num_kills // KILLS_PER_JOB:
-                    await lives.begin(next(kinds), number)
+                if (number % KILLS_PER_JOB == 0 or not at_work) and len(jobs.names) < num_kills // KILLS_PER_JOB:
+                    await jobs.apply(next(kinds), number)
                 at_work = await asyncio.to_thread(killer.kill)
             print(f"killed {dict(killer.moments)}")
-            await lives.end_as_laid_down(seconds=120)
+            await jobs.end_as_scripted(seconds=120)
         assert operator.exits == [-9] * num_kills

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 import testbed
-from lives import LIVES, Lives
-from operator_cluster import Namespace, OperatorProcess
+from operator_cluster import Namespace
+from operator_process import OperatorProcess
+from scripted_jobs import SCRIPTS, ScriptedJobs
 from testbed.faultproxy import FaultProxy
 from testbed.faults import Delay
 
@@ -37,10 +38,10 @@ async def test_all_jobs_end_as_with_one_though_one_sees_late(
     late: str, namespace: Namespace, cluster: testbed.ControlPlane, proxy: FaultProxy
 ) -> None:
     rule = proxy.inject(Delay(0.0, 2.0), verbs=("watch",), target=late)
-    lives = Lives(namespace, cluster)
-    async with lives.take_their_course():
+    jobs = ScriptedJobs(namespace, cluster)
+    async with jobs.carry_out():
         for number in range(2):
-            for kind in LIVES:
-                await lives.begin(kind, number)
-        await lives.end_as_laid_down(SECONDS, second_writer=True)
+            for kind in SCRIPTS:
+                await jobs.apply(kind, number)
+        await jobs.end_as_scripted(SECONDS, second_writer=True)
     assert (rule.num_struck > 0) == (late != "nothing")

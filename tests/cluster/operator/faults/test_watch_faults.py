@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import testbed
-from lives import LIVES, Lives
-from operator_cluster import Namespace, OperatorProcess
+from operator_cluster import Namespace
+from operator_process import OperatorProcess
+from scripted_jobs import SCRIPTS, ScriptedJobs
 from supervised_operator import SupervisedOperator
 from testbed.faultproxy import FaultProxy
 from testbed.faults import Answer, Silence, StreamError
@@ -27,24 +28,24 @@ def operator(running_proxy: FaultProxy, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture
-async def lives(namespace: Namespace, cluster: testbed.ControlPlane) -> Lives:
-    lives = Lives(namespace, cluster)
-    for kind in LIVES:
-        await lives.begin(kind)
-    return lives
+async def jobs(namespace: Namespace, cluster: testbed.ControlPlane) -> ScriptedJobs:
+    jobs = ScriptedJobs(namespace, cluster)
+    for kind in SCRIPTS:
+        await jobs.apply(kind)
+    return jobs
 
 
 @pytest.mark.parametrize("resource", ["pods", "services", "ddpjobs"])
-async def test_a_silent_watch_is_given_up_and_begun_anew(resource: str, lives: Lives, proxy: FaultProxy) -> None:
+async def test_a_silent_watch_is_given_up_and_begun_anew(resource: str, jobs: ScriptedJobs, proxy: FaultProxy) -> None:
     rule = proxy.inject(Silence(), verbs=("watch",), target=f"/{resource}", times=5, probability=0.5)
-    async with lives.take_their_course():
-        await lives.end_as_laid_down(SECONDS)
+    async with jobs.carry_out():
+        await jobs.end_as_scripted(SECONDS)
     assert rule.num_struck
 
 
-async def test_a_list_whose_next_page_is_gone_is_begun_anew(lives: Lives, proxy: FaultProxy) -> None:
+async def test_a_list_whose_next_page_is_gone_is_begun_anew(jobs: ScriptedJobs, proxy: FaultProxy) -> None:
     proxy.inject(StreamError(410), verbs=("watch",), target="/(pods|services)", probability=0.3)  # So it must list.
     rule = proxy.inject(Answer(410), verbs=("read",), target="continue=", probability=0.3)
-    async with lives.take_their_course():
-        await lives.end_as_laid_down(SECONDS)
+    async with jobs.carry_out():
+        await jobs.end_as_scripted(SECONDS)
     assert rule.num_struck

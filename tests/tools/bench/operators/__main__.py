@@ -75,7 +75,7 @@ def operator_of(given: argparse.Namespace) -> Iterator[tuple[Path, OperatorUnder
     # Nodes that are only made believe must not be given up because the machine is busy.
     control_plane = testbed.ControlPlane(node_monitor_grace_seconds=600)
     with control_plane, tempfile.TemporaryDirectory() as folder:
-        kubeconfig = installation.install(control_plane, Path(folder))
+        kubeconfig = installation.install(control_plane)
         control_plane.add_kwok_nodes(NODES)
         arguments = (*installation.LEASE, *shlex.split(given.operator_arguments))
         with DDPJobOperator(kubeconfig, Path(folder) / "operator.log", *arguments) as operator:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import yaml
@@ -16,8 +15,8 @@ NAME = "ddpjob-operator"
 LEASE = ("--lease", f"{NAMESPACE}/{NAME}")
 
 
-def install(control_plane: testbed.ControlPlane, folder: Path) -> Path:
-    """Apply the CRD and the rights; gives a kubeconfig of the operator's ServiceAccount, written to `folder`.
+def install(control_plane: testbed.ControlPlane) -> Path:
+    """Apply the CRD and the rights; gives a kubeconfig of the operator's ServiceAccount.
 
     A token rather than the administrator's certificate: that is what a pod has, and the API server verifies a certificate
     anew for each request (7 % of its CPU time in a storm).
@@ -33,9 +32,4 @@ def install(control_plane: testbed.ControlPlane, folder: Path) -> Path:
     documents = yaml.safe_load_all((MANIFESTS / "operator" / "operator.yaml").read_text())
     rights = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
     kubectl.apply([document for document in documents if document and document["kind"] in rights])
-    kubeconfig = json.loads(control_plane.kubeconfig.read_text())
-    kubeconfig["users"][0]["user"] = {"token": kubectl("create", "token", NAME, "-n", NAMESPACE).strip()}
-    file = folder / "operator.kubeconfig"
-    file.touch(mode=0o600)
-    file.write_text(json.dumps(kubeconfig))
-    return file
+    return control_plane.kubeconfig_of_account(NAMESPACE, NAME)

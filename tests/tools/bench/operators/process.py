@@ -5,20 +5,14 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
-import urllib.error
 import urllib.request
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-import testbed
-
-START_SECONDS = 120.0
-STOP_SECONDS = 15.0
+from operator_process import OperatorProcess
 
 #: The counters of this operator, and those of every operator that is built on Go's client-go.
 _REQUESTS = re.compile(r"^(?:ddpjob_api_requests_total|rest_client_requests_total)\{(.*)\} (\S+)$", re.MULTILINE)
@@ -37,7 +31,7 @@ class Cost:
     requests: Counter[str] = field(default_factory=Counter)
     """Requests sent so far, by verb and resource, for example `create pods`."""
     num_errors: int = 0
-    """Passes that failed."""
+    """Reconciles that failed."""
 
 
 def cpu_seconds_of(pid: int) -> float:
@@ -84,63 +78,39 @@ class DDPJobOperator(OperatorUnderTest):
     """This project's operator, as a process of our own. It takes its code from PYTHONPATH."""
 
     def __init__(self, kubeconfig: Path, log: Path, *arguments: str) -> None:
-        (port,) = testbed.free_ports(1)
-        super().__init__(None, f"http://127.0.0.1:{port}/metrics")
-        self._ready_url = f"http://127.0.0.1:{port}/readyz"
-        self._command = [sys.executable, "-m", "ddpjob_operator", "--trainer-image", "trainer:1"]
-        self._command += ["--health-port", str(port), *arguments]
-        self._kubeconfig, self._log, self._arguments = kubeconfig, log, arguments
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = OperatorProcess(kubeconfig, log, *arguments)
+        super().__init__(None, f"http://127.0.0.1:{self._process.port}/metrics")
+        self._kubeconfig, self._arguments = kubeconfig, arguments
 
     def __enter__(self) -> Self:
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process is not None:
+        if self._process.running:
             self.stop()
 
     def another(self) -> DDPJobOperator:
-        """One more that is told the same; it is not started."""
-        return DDPJobOperator(self._kubeconfig, self._log, *self._arguments)
+        """One more with the same arguments; it is not started."""
+        return DDPJobOperator(self._kubeconfig, self._process.log, *self._arguments)
 
     def start(self) -> float:
         """Start it; gives the seconds until it is ready, its caches in step with the API server."""
         began = time.monotonic()
-        environment = {**os.environ, "KUBECONFIG": str(self._kubeconfig)}
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, env=environment, stdout=log, stderr=log)
-        self.pid = self._process.pid
-        testbed.wait_for("the operator to be ready", self._is_ready, seconds=START_SECONDS, every_seconds=0.02)
+        self._process.start()
+        assert self._process.process is not None, "started"
+        self.pid = self._process.process.pid
         return time.monotonic() - began
 
     def send(self, how: signal.Signals) -> None:
         """Send it a signal."""
-        assert self._process is not None, "started"
-        self._process.send_signal(how)
+        self._process.send(how)
 
     def stop(self) -> None:
         """End it, if it has not ended, and wait for that."""
-        process, self._process, self.pid = self._process, None, None
-        if process is None:
-            return
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise TimeoutError(f"the operator did not end within {STOP_SECONDS:.0f} s of SIGTERM") from None
+        self.pid = None
+        self._process.stop()
 
     def num_complaints(self) -> int:
         """Warnings and errors in its log."""
-        return len(re.findall(r"^\S+ \S+ (?:WARNING|ERROR) ", self._log.read_text(), re.MULTILINE))
-
-    def _is_ready(self) -> bool:
-        assert self._process is not None, "started"
-        if (code := self._process.poll()) is not None:
-            raise RuntimeError(f"the operator ended with code {code}:\n{self._log.read_text()[-4000:]}")
-        try:
-            return self._page(self._ready_url) == "ok\n"
-        except (urllib.error.URLError, OSError):
-            return False
+        return len(re.findall(r"^\S+ \S+ (?:WARNING|ERROR) ", self._process.log.read_text(), re.MULTILINE))

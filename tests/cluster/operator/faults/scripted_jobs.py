@@ -1,7 +1,7 @@
-"""Jobs whose lives are laid down beforehand, so that they end the same with every fault as without.
+"""Jobs whose pods end according to a script, so that their outcomes are the same with every fault as without.
 
-What happens to a pod depends on its attempt and rank alone, and happens only once its gang is whole; so which pods there
-will ever be is known, too. All here goes straight to the API server; only the operator meets faults.
+What happens to a pod depends on its attempt and rank alone, and happens only once its gang is complete; so all pods that
+will ever be created are known, too. Only the operator meets faults: this module uses the API server directly.
 """
 
 import asyncio
@@ -35,8 +35,8 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Life:
-    """What is asked for, what happens, by attempt and rank, and what must become of it."""
+class Script:
+    """A job's restart policy, how its pods end, by attempt and rank, and the outcome that it must have."""
 
     ends: Ends
     outcome: Outcome
@@ -45,22 +45,22 @@ class Life:
 
 _GOOD_END = {(1, 0): 0, (1, 1): 0}
 _GOOD_SECOND_END = {(2, 0): 0, (2, 1): 0}
-LIVES = {
-    "succeeds": Life(ends=_GOOD_END, outcome=Outcome(phase="Succeeded")),
-    "recovers": Life(
+SCRIPTS = {
+    "succeeds": Script(ends=_GOOD_END, outcome=Outcome(phase="Succeeded")),
+    "recovers": Script(
         ends={(1, 1): 1, **_GOOD_SECOND_END},
         outcome=Outcome(phase="Succeeded", attempt=2, counted=1, failures=((1, 1, 1),)),
     ),
-    "loses-a-pod": Life(
+    "loses-a-pod": Script(
         ends={(1, 0): DELETED, **_GOOD_SECOND_END},
         outcome=Outcome(phase="Succeeded", attempt=2, infrastructure=1, failures=((1, 0, None),)),
     ),
-    "must-not-restart": Life(
+    "must-not-restart": Script(
         ends={(1, 0): 2},
         outcome=Outcome(phase="Failed", failures=((1, 0, 2),)),
         restart={"rules": [{"exitCodes": [2], "action": "Fail"}]},
     ),
-    "fails-twice": Life(
+    "fails-twice": Script(
         ends={(1, 0): 1, (2, 1): 3},
         outcome=Outcome(phase="Failed", attempt=2, counted=1, failures=((1, 0, 1), (2, 1, 3))),
         restart={"maxRestarts": 1},
@@ -68,19 +68,19 @@ LIVES = {
 }
 
 
-class Lives:
-    """Jobs of these lives in one namespace; a name is a life's and a number: `recovers-3`."""
+class ScriptedJobs:
+    """Scripted jobs in one namespace. A name is that of the script and a number: `recovers-3`."""
 
     def __init__(self, namespace: Namespace, cluster: testbed.ControlPlane) -> None:
         self.namespace, self._cluster = namespace, cluster
         self.names: list[str] = []
-        self._befallen: set[str] = set()
+        self._done: set[str] = set()
 
-    async def begin(self, kind: str, number: int = 0) -> None:
-        """Apply a job of this life."""
+    async def apply(self, kind: str, number: int = 0) -> None:
+        """Apply a job with this script."""
         name = f"{kind}-{number}"
         spec = {"nodes": NUM_NODES}
-        if restart := LIVES[kind].restart:
+        if restart := SCRIPTS[kind].restart:
             spec |= {"restart": restart}
         await self.namespace.apply(name, **spec)
         self.names.append(name)
@@ -95,16 +95,16 @@ class Lives:
         await eventually(f"the pods of {name} to be known to exist", written)
 
     @contextlib.asynccontextmanager
-    async def take_their_course(self) -> AsyncIterator[None]:
-        """Meanwhile, make happen to the pods what is laid down."""
+    async def carry_out(self) -> AsyncIterator[None]:
+        """Meanwhile, end the pods as their scripts say."""
 
-        async def befall() -> None:
+        async def repeat() -> None:
             while True:
                 with contextlib.suppress(ApiError):  # The API server may be down.
-                    await self._befall()
+                    await self._carry_out()
                 await asyncio.sleep(0.1)
 
-        task = asyncio.create_task(befall())
+        task = asyncio.create_task(repeat())
         try:
             yield
         finally:
@@ -112,13 +112,13 @@ class Lives:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
-    async def end_as_laid_down(
+    async def end_as_scripted(
         self, seconds: float, *, audit_has_gaps: bool = False, second_writer: bool = False
     ) -> None:
-        """Wait for all jobs to end, and compare everything: outcomes, pods ever made, and what is left behind.
+        """Wait for all jobs to end, and compare outcomes, the pods that were ever created, and the pods that are left.
 
-        The audit log has gaps if the API server was killed: it may have stored an object and not have noted it. A second
-        writer with an old view may make a pod again that has gone; it must be deleted and change nothing.
+        The audit log has gaps if the API server was killed: it may have stored an object without an entry. A second
+        writer with stale caches may create a pod again that was deleted; that pod must be deleted and change nothing.
         """
 
         async def all_ended() -> bool:
@@ -129,37 +129,38 @@ class Lives:
         try:
             await eventually("all jobs to end", all_ended, seconds)
         except AssertionError as error:
-            raise AssertionError(f"{error}\n{await self._told()}") from error
+            raise AssertionError(f"{error}\n{await self._report()}") from error
         found = {name: _outcome(await self.namespace.status(name)) for name in self.names}
-        wrong = {name: outcome for name, outcome in found.items() if outcome != LIVES[_kind(name)].outcome}
+        wrong = {name: outcome for name, outcome in found.items() if outcome != SCRIPTS[_kind(name)].outcome}
         assert not wrong, f"these ended otherwise than without faults: {wrong}"
         created, expected = self._created(), self._expected()
         strange, twice, never = created.keys() - expected.keys(), created - expected, expected - created
-        assert not strange, f"nobody needed these: {strange}"
+        assert not strange, f"created, but no script needs them: {strange}"
         assert second_writer or not twice, f"created more often than once: {dict(twice)}"
         assert audit_has_gaps or not never, f"never created: {list(never)}"
         await self._nothing_runs_on()
+        await self._failed_jobs_keep_their_pods()
         await self._nothing_is_an_orphan()
 
-    async def _befall(self) -> None:
+    async def _carry_out(self) -> None:
         pods = await self.namespace.pods()
         running = {name for name, pod in pods.items() if _runs(pod)}
-        for name in running - self._befallen:
+        for name in running - self._done:
             job, attempt, rank = _parts(name)
             gang = {f"{job}-{attempt}-{other}" for other in range(NUM_NODES)}
-            ends = LIVES[_kind(job)].ends
-            if not gang <= running | self._befallen or (attempt, rank) not in ends:
+            ends = SCRIPTS[_kind(job)].ends
+            if not gang <= running | self._done or (attempt, rank) not in ends:
                 continue
             code = ends[attempt, rank]
             if code is not DELETED:
                 await self.namespace.ends(name, code)
-            # A pod that vanishes before Created is True is one that was never made, and is made again.
+            # A pod that is deleted before Created is True counts as one that was never created, and is created again.
             elif (await self.namespace.status(job)).get("phase") == "Running":
                 with contextlib.suppress(NotFoundError):
                     await self.namespace.delete_pod(name, grace_seconds=0)
             else:
                 continue
-            self._befallen.add(name)
+            self._done.add(name)
 
     def _created(self) -> Counter[tuple[str, str]]:
         """How often each pod and Service was created, by kind and name."""
@@ -172,7 +173,7 @@ class Lives:
     def _expected(self) -> Counter[tuple[str, str]]:
         expected = Counter(("services", f"{name}-master") for name in self.names)
         for name in self.names:
-            attempts = range(1, LIVES[_kind(name)].outcome.attempt + 1)
+            attempts = range(1, SCRIPTS[_kind(name)].outcome.attempt + 1)
             expected.update(("pods", f"{name}-{attempt}-{rank}") for attempt in attempts for rank in range(NUM_NODES))
         return expected
 
@@ -182,8 +183,16 @@ class Lives:
 
         await eventually("no pod of a job that has ended to run", still)
 
+    async def _failed_jobs_keep_their_pods(self) -> None:
+        """The pods of the last attempt of a failed job are evidence: the survivor is stopped and not deleted."""
+        pods = await self.namespace.pods()
+        for name in self.names:
+            outcome = SCRIPTS[_kind(name)].outcome
+            if outcome.phase == "Failed":
+                assert {f"{name}-{outcome.attempt}-{rank}" for rank in range(NUM_NODES)} <= pods.keys()
+
     async def _nothing_is_an_orphan(self) -> None:
-        """What has an owner goes with it; that is the cluster's own work, and not waited for."""
+        """Each object has an owner; that the garbage collector deletes it with the owner is not waited for."""
         uids = {(await self.namespace.job(name))["metadata"]["uid"] for name in self.names}
         for made in (await self.namespace.pods(), await self.namespace.services()):
             for name, body in made.items():
@@ -191,7 +200,7 @@ class Lives:
         for name in self.names:
             await self.namespace.delete_job(name)
 
-    async def _told(self) -> str:
+    async def _report(self) -> str:
         lines = []
         for name in self.names:
             status = await self.namespace.status(name)

@@ -103,6 +103,7 @@ generate: $(VENV)/dev.stamp ## Generate the CRD, the plain manifests and the tab
 	@cp manifests/crd/ddpjob.yaml charts/ddpjob-operator/files/crd/ddpjob.yaml
 	@$(BIN)/python -m ddpjob_operator.reference
 	@HELM=$$($(BIN)/python -m testbed path helm) manifests/operator/render.sh > manifests/operator/operator.yaml
+	@$(BIN)/python tests/cluster/chart/test_chart_renders.py
 
 .PHONY: docs
 docs: $(VENV)/dev.stamp ## Build the documentation as a site in build/site; a broken link is an error

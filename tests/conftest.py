@@ -25,11 +25,7 @@ def control_plane() -> Iterator[testbed.ControlPlane]:
 def ddpjob_crd(control_plane: testbed.ControlPlane) -> testbed.ControlPlane:
     """The control plane with the DDPJob type installed and served."""
     control_plane.kubectl("apply", "--server-side", "-f", str(REPOSITORY / "manifests/crd"))
-    testbed.wait_for(  # `kubectl wait` fails on a type so new that it has no conditions yet
-        "the API server to serve DDPJobs",
-        lambda: "ddpjobs" in control_plane.kubectl("api-resources", "--api-group=ddpjob.dev", "-o", "name"),
-        seconds=30,
-    )
+    control_plane.wait_served("ddpjobs.ddpjob.dev")
     return control_plane
 
 

@@ -63,11 +63,8 @@ class Cluster:
         self.wait_for_crd()
 
     def wait_for_crd(self) -> None:
-        """Until DDPJobs can be created."""
-        established = "--output=jsonpath={.status.conditions[?(@.type=='Established')].status}"
-        testbed.wait_for(  # `kubectl wait` fails on a CRD so new that it has no conditions yet
-            "the CRD to be established", lambda: self.kubectl("get", "crd", CRD, established) == "True", seconds=30
-        )
+        """Wait until DDPJobs can be created."""
+        self.control_plane.wait_served(CRD)
 
     def may(self, user: str, verb: str, resource: str, namespace: str | None = None) -> bool:
         """Whether the user has the right, by the API server's own authorizer; `pods/log` is a subresource."""

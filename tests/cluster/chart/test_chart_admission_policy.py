@@ -100,7 +100,7 @@ def requests(cluster):
     return requests
 
 
-def test_the_operator_keeps_to_its_own_objects(requests):
+def test_the_policy_limits_the_operator_to_its_own_objects(requests):
     ask, pod, service = requests, requests.pod, requests.service
     own = {names.LABEL_JOB_UID: ask.job_uid}
     foreign_owner = [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": ask.job_uid}]

@@ -26,7 +26,7 @@ def test_the_rendered_crd_differs_in_metadata_alone():
     assert rendered == plain
 
 
-def test_the_chart_speaks_of_the_type_that_the_operator_runs():
+def test_the_chart_names_the_type_that_the_operator_serves():
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     (crd,) = yaml.safe_load(chart["annotations"]["artifacthub.io/crds"])
     assert (crd["kind"], crd["version"]) == (names.KIND, names.VERSION)

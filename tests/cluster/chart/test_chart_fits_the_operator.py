@@ -10,7 +10,7 @@ from ddpjob_operator.settings import LeaseName, Settings, settings_from
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())["properties"]["operator"]["properties"]
 
 
-def test_the_operator_reads_the_defaults_as_they_are_meant():
+def test_the_operator_reads_the_default_arguments():
     assert settings_from(operator_arguments()) == Settings(
         namespaces=(),
         trainer_image="localhost/ddpjob/trainer:0.1.0",

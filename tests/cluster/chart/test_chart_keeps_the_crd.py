@@ -29,7 +29,7 @@ def owner(cluster):
     return annotations["meta.helm.sh/release-name"], annotations["meta.helm.sh/release-namespace"]
 
 
-def test_reinstalling_under_the_same_name_takes_the_crd_that_was_kept(cluster):
+def test_a_release_of_the_same_name_adopts_the_crd_that_was_kept(cluster):
     namespace = cluster.namespace()
     cluster.install(namespace)
     uid = create_job(cluster, namespace)
@@ -65,7 +65,7 @@ def test_another_release_is_refused_until_the_crd_is_relabelled(cluster):
     assert owner(cluster) == ("other", second)
 
 
-def test_a_crd_that_kubectl_applied_is_taken_over(cluster):
+def test_the_release_adopts_a_crd_that_kubectl_applied(cluster):
     namespace = cluster.namespace()
     cluster.install_crd()
     with pytest.raises(HelmError, match="exists and cannot be imported into the current release"):

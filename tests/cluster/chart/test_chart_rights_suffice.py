@@ -4,17 +4,13 @@ In the namespaced scope it also has the admission policy, which refuses nothing 
 """
 
 import json
-import os
 import re
-import subprocess
-import sys
-import urllib.error
-import urllib.request
 
 import pytest
 
 import testbed
-from chart_render import RELEASE, REPOSITORY, operator_arguments
+from chart_render import RELEASE, operator_arguments
+from operator_process import OperatorProcess
 
 JOB = {
     "apiVersion": "ddpjob.dev/v1alpha1",
@@ -30,45 +26,15 @@ def run_operator(cluster, tmp_path):
     processes = []
 
     def run(namespace, values):
-        token = cluster.kubectl("create", "token", RELEASE, "-n", namespace).strip()
-        config = json.loads(cluster.control_plane.kubeconfig.read_text())
-        config["users"][0]["user"] = {"token": token}
-        (tmp_path / "kubeconfig").write_text(json.dumps(config))
-        (port,) = testbed.free_ports(1)
-        log = tmp_path / "log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "ddpjob_operator",
-                    *operator_arguments(values, namespace),
-                    f"--health-port={port}",
-                ],
-                env={
-                    **os.environ,
-                    "KUBECONFIG": str(tmp_path / "kubeconfig"),
-                    "PYTHONPATH": f"{REPOSITORY / 'operator'}{os.pathsep}{REPOSITORY / 'trainer'}",
-                },
-                stdout=output,
-                stderr=output,
-            )
+        kubeconfig = cluster.control_plane.kubeconfig_of_account(namespace, RELEASE)
+        process = OperatorProcess(kubeconfig, tmp_path / "log", *operator_arguments(values, namespace))
         processes.append(process)
-
-        def ready():
-            assert process.poll() is None, log.read_text()
-            try:
-                return urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5).status == 200
-            except (urllib.error.URLError, OSError):
-                return False
-
-        testbed.wait_for("the operator to be ready", ready, seconds=60)
-        return log
+        process.start()
+        return process.log
 
     yield run
     for process in processes:
         process.kill()
-        process.wait()
 
 
 def refused_requests(cluster):

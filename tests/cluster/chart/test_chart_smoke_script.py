@@ -25,17 +25,14 @@ def start(cluster: Cluster, namespace: str, tmp_path):
     """Start the script as its pod would: its job, its service account's token; give the process."""
     rendered = of_test(render({}, namespace=namespace))
     cluster.kubectl.apply([item for item in rendered if identity(item)[0] in ("ServiceAccount", "Role", "RoleBinding")])
-    token = cluster.kubectl("create", "token", "ddpjob-operator-test", "-n", namespace).strip()
-    config = json.loads(cluster.control_plane.kubeconfig.read_text())
-    config["users"][0]["user"] = {"token": token}
-    (tmp_path / "kubeconfig").write_text(json.dumps(config))
+    kubeconfig = cluster.control_plane.kubeconfig_of_account(namespace, "ddpjob-operator-test")
     (tmp_path / "job.json").write_text(find(rendered, "ConfigMap")["data"]["job.json"])
     processes = []
 
     def start(*, deadline_seconds: float) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [sys.executable, SCRIPT, tmp_path / "job.json", "--deadline-seconds", str(deadline_seconds)],
-            env={"KUBECONFIG": str(tmp_path / "kubeconfig"), "PATH": "/usr/bin:/bin"},
+            env={"KUBECONFIG": str(kubeconfig), "PATH": "/usr/bin:/bin"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -75,7 +72,7 @@ def test_the_program_in_the_chart_is_the_one_tested_here():
     assert find(of_test(render()), "ConfigMap")["data"]["smoke_test.py"].strip() == SCRIPT.read_text().strip()
 
 
-def test_success_ends_with_0_and_the_job_is_gone(cluster, namespace, start):
+def test_a_job_that_succeeds_ends_the_script_with_0_and_is_deleted(cluster, namespace, start):
     process = start(deadline_seconds=60)
     report(cluster, namespace, "Succeeded", "all 2 ranks ended", condition="Succeeded")
     output, _ = process.communicate(timeout=60)
@@ -84,7 +81,7 @@ def test_success_ends_with_0_and_the_job_is_gone(cluster, namespace, start):
     assert not jobs(cluster, namespace)
 
 
-def test_failure_ends_with_1_and_the_jobs_status(cluster, namespace, start):
+def test_a_failed_job_ends_the_script_with_1_and_prints_its_status(cluster, namespace, start):
     process = start(deadline_seconds=60)
     report(cluster, namespace, "Failed", "rank 1: exit code 1", condition="Failed")
     output, _ = process.communicate(timeout=60)
@@ -93,7 +90,7 @@ def test_failure_ends_with_1_and_the_jobs_status(cluster, namespace, start):
     assert not jobs(cluster, namespace)
 
 
-def test_without_an_operator_it_says_so_at_the_deadline(cluster, namespace, start):
+def test_a_missing_operator_is_reported_at_the_deadline(cluster, namespace, start):
     process = start(deadline_seconds=2)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 1, output

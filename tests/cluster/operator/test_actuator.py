@@ -1,4 +1,4 @@
-"""Each action of a plan, and what becomes of it when the cluster is not as it was seen."""
+"""Each action of a plan, also where the cluster differs from what the plan observed."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -47,7 +47,7 @@ class Bench:
         return (self.job.namespace, self.job.name)
 
     @property
-    def words(self) -> dict[str, str]:
+    def messages(self) -> dict[str, str]:
         return {name: rejection.message for name, rejection in self.rejections.of(self.key).items()}
 
     def pod(self, rank: int) -> CreatePod:
@@ -74,26 +74,28 @@ async def bench(client: Client, namespace: Namespace) -> Bench:
     return Bench(namespace, store, expectations, rejections, actuator, known.job)
 
 
-async def test_what_exists_already_for_this_job_is_as_good(bench: Bench) -> None:
+async def test_objects_that_already_exist_for_this_job_count_as_created(bench: Bench) -> None:
     await bench.run(bench.service(), bench.pod(0))
     await bench.run(bench.service(), bench.pod(0), bench.pod(1))
-    assert bench.words == {}
+    assert bench.messages == {}
     assert set(await bench.namespace.pods()) == {"j-1-0", "j-1-1"}
     assert set(await bench.namespace.services()) == {"j-master"}
     assert bench.expectations.open_actions(bench.key, (bench.pod(0),)) == ()
 
 
-async def test_a_stranger_of_the_same_name_is_named_and_left_alone(bench: Bench, client: Client) -> None:
+async def test_a_service_of_the_same_name_without_an_owner_is_reported_and_left_alone(
+    bench: Bench, client: Client
+) -> None:
     stranger = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "j-master"}}
     spec = {"clusterIP": "None", "ports": [{"port": 1}]}
     await client.create(SERVICES, bench.namespace.name, {**stranger, "spec": spec})
     await bench.run(bench.service(), bench.pod(0))
-    assert "belongs to no owner" in bench.words["j-master"]
+    assert "belongs to no owner" in bench.messages["j-master"]
     assert await bench.namespace.pods() == {}  # Nothing after what was refused.
     assert bench.expectations.seconds_left(bench.key) is None
 
 
-async def test_a_pod_of_a_deleted_job_of_this_name_is_a_stranger_too(bench: Bench, client: Client) -> None:
+async def test_a_pod_of_an_earlier_job_of_the_same_name_is_left_alone(bench: Bench, client: Client) -> None:
     body: Any = bench.pod(0).body
     owners = [
         {
@@ -106,37 +108,37 @@ async def test_a_pod_of_a_deleted_job_of_this_name_is_a_stranger_too(bench: Benc
     former = {**body, "metadata": {**body["metadata"], "ownerReferences": owners}}
     await client.create(PODS, bench.namespace.name, former)
     await bench.run(bench.pod(0), bench.pod(1))
-    assert "uid former" in bench.words["j-1-0"]
+    assert "uid former" in bench.messages["j-1-0"]
     assert set(await bench.namespace.pods()) == {"j-1-0", "j-1-1"}
 
 
-async def test_a_typo_in_the_template_becomes_the_server_s_words(bench: Bench) -> None:
+async def test_a_typo_in_the_template_is_reported_with_the_server_s_message(bench: Bench) -> None:
     assert bench.job.spec is not None
     template = Template.model_validate({"spec": {"nodeSelektor": {"a": "b"}}})
     with_typo = bench.job.spec.model_copy(update={"template": template})
     await bench.run(create_pod(bench.job, with_typo, "trainer:1", 0))
-    assert "nodeSelektor" in bench.words["j-1-0"]
+    assert "nodeSelektor" in bench.messages["j-1-0"]
     assert bench.rejections.seconds_to_retry(bench.key) > 0
 
 
-async def test_a_quota_becomes_the_server_s_words_until_nobody_wants_the_pod(bench: Bench, client: Client) -> None:
+async def test_the_message_of_a_quota_is_kept_until_the_pod_is_no_longer_wanted(bench: Bench, client: Client) -> None:
     quota = {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "0"}}, "apiVersion": "v1", "kind": "ResourceQuota"}
     await client.create(QUOTAS, bench.namespace.name, quota)
 
-    async def refused() -> str:  # the API server's admission watches quotas, and hears of a new one in a while
+    async def refused() -> str:  # the API server's admission watches quotas and sees a new one after a moment
         await bench.run(DeletePods(attempt=None), bench.pod(0))
-        return bench.words.get("j-1-0", "")
+        return bench.messages.get("j-1-0", "")
 
     assert "exceeded quota" in await eventually("the quota to be in force", refused)
     bench.rejections.keep_wanted(bench.key, (bench.pod(0),))
-    assert bench.words
+    assert bench.messages
     bench.rejections.keep_wanted(bench.key, (bench.pod(1),))
-    assert bench.words == {}
+    assert bench.messages == {}
 
 
 @pytest.fixture
 async def broken_webhook(client: Client, namespace: Namespace) -> None:
-    """Pods of the namespace are to be asked about where nobody listens."""
+    """A webhook for pods of the namespace whose server does not listen."""
     webhook = {
         "name": "nobody.listens.test",
         "clientConfig": {"url": "https://127.0.0.1:1"},
@@ -151,16 +153,16 @@ async def broken_webhook(client: Client, namespace: Namespace) -> None:
 
 
 @pytest.mark.usefixtures("broken_webhook")
-async def test_a_webhook_that_nobody_answers_is_a_failure_and_no_refusal(bench: Bench) -> None:
-    async def failed() -> str:  # the API server hears of a new webhook in a while
+async def test_a_webhook_that_does_not_answer_counts_as_a_failure_and_not_as_a_rejection(bench: Bench) -> None:
+    async def failed() -> str:  # the API server sees a new webhook after a moment
         await bench.run(DeletePods(attempt=None), bench.pod(0))
-        return bench.words.get("j-1-0", "")
+        return bench.messages.get("j-1-0", "")
 
     assert "failed calling webhook" in await eventually("the webhook to be in force", failed)
     assert bench.rejections.of(bench.key)["j-1-0"].by_failure
 
 
-async def test_only_the_pod_that_was_seen_is_deleted(bench: Bench) -> None:
+async def test_only_the_pod_that_was_observed_is_deleted(bench: Bench) -> None:
     await bench.run(bench.pod(0))
     uid = (await bench.namespace.pods())["j-1-0"]["metadata"]["uid"]
     await bench.run(DeletePod(name="j-1-0", uid="another", grace_seconds=1))
@@ -170,7 +172,7 @@ async def test_only_the_pod_that_was_seen_is_deleted(bench: Bench) -> None:
     assert await bench.namespace.pods() == {}
 
 
-async def test_only_the_pod_that_was_seen_gets_a_deadline_and_twice_is_fine(bench: Bench) -> None:
+async def test_only_the_pod_that_was_observed_gets_a_deadline_and_twice_is_harmless(bench: Bench) -> None:
     await bench.run(bench.pod(0))
     uid = (await bench.namespace.pods())["j-1-0"]["metadata"]["uid"]
     await bench.run(LowerPodDeadline(name="j-1-0", uid="another"), LowerPodDeadline(name="gone", uid="x"))
@@ -180,7 +182,7 @@ async def test_only_the_pod_that_was_seen_gets_a_deadline_and_twice_is_fine(benc
     assert (await bench.namespace.pods())["j-1-0"]["spec"]["activeDeadlineSeconds"] == 1
 
 
-async def test_a_service_is_patched_only_as_it_was_seen(bench: Bench) -> None:
+async def test_a_service_is_patched_only_in_the_version_that_was_observed(bench: Bench) -> None:
     await bench.run(bench.service())
     old = (await bench.namespace.services())["j-master"]
     bench.store.services.put(old)
@@ -199,7 +201,7 @@ async def test_a_service_is_patched_only_as_it_was_seen(bench: Bench) -> None:
     assert service["spec"]["selector"]["ddpjob.dev/attempt"] == "2"
 
 
-async def test_only_the_job_that_was_seen_is_deleted(bench: Bench) -> None:
+async def test_only_the_job_that_was_observed_is_deleted(bench: Bench) -> None:
     await bench.run(DeleteJob(name="j", uid="another"))
     assert await bench.namespace.job("j")
     await bench.run(DeleteJob(name="j", uid=bench.job.uid))

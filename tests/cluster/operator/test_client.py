@@ -28,7 +28,7 @@ def pod(name: str, **spec: Any) -> dict[str, Any]:
     }
 
 
-async def test_a_list_comes_in_pages_of_one_moment(
+async def test_all_pages_of_a_list_have_one_version(
     client: Client, namespace: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PAGE_SIZE", 2)
@@ -61,13 +61,13 @@ async def test_the_end_of_a_log_is_read(client: Client, namespace: Namespace, cl
     assert (await eventually("the log", text)).split() == ["two", "three"]
 
 
-async def test_a_server_that_is_not_there_is_unavailable(client: Client) -> None:
+async def test_a_server_that_does_not_listen_is_unavailable(client: Client) -> None:
     client._server = "https://127.0.0.1:1"
     with pytest.raises(errors.UnavailableError):
         await client.get(CONFIG_MAPS, "default", "a")
 
 
-async def test_a_kind_is_served_or_not(client: Client) -> None:
+async def test_the_client_reports_whether_a_type_is_served(client: Client) -> None:
     assert await client.serves(DDPJOBS)
     assert not await client.serves(Resource(prefix="/api/v1", plural="ddpjobs"))
 

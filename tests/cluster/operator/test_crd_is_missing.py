@@ -30,7 +30,7 @@ def crd(cluster: testbed.ControlPlane) -> Iterator[str]:
     """The name of the CRD, which is installed again after the test."""
     yield "ddpjobs.ddpjob.dev"
     cluster.kubectl("apply", "--server-side", "-f", str(ROOT / "manifests" / "crd"))
-    cluster.kubectl("wait", "--for=condition=Established", "crd/ddpjobs.ddpjob.dev", "--timeout=30s")
+    cluster.wait_served("ddpjobs.ddpjob.dev")
 
 
 async def test_the_last_line_names_a_deleted_crd(

@@ -1,4 +1,4 @@
-"""The recorder of Events: what `kubectl describe ddpjob` shows, and how much a job may say."""
+"""The recorder of Events: what `kubectl describe ddpjob` shows, and how many Events a job may have."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,15 +26,15 @@ ENDED = DDPJobStatus(
 
 @pytest.fixture
 def notices(monkeypatch: pytest.MonkeyPatch) -> list[Notice]:
-    """What the next status is said to tell."""
-    told: list[Notice] = []
-    monkeypatch.setattr(module, "events_between", lambda _before, _after: tuple(told))
-    return told
+    """The Events that the next status leads to."""
+    notices: list[Notice] = []
+    monkeypatch.setattr(module, "events_between", lambda _before, _after: tuple(notices))
+    return notices
 
 
 @pytest.fixture
 async def recorder(client: Client) -> AsyncIterator[EventRecorder]:
-    """At work."""
+    """The recorder, running."""
     recorder = EventRecorder(client, "operator-0")
     working = asyncio.create_task(recorder.run())
     yield recorder
@@ -43,7 +43,7 @@ async def recorder(client: Client) -> AsyncIterator[EventRecorder]:
 
 @pytest.fixture
 async def job(namespace: Namespace) -> Job:
-    """On the API server."""
+    """A job on the API server."""
     return job_of(await namespace.apply("j"))
 
 
@@ -81,7 +81,7 @@ async def test_kubectl_describe_shows_what_happened(
     assert line[2].endswith("ddpjob-operator  Rank 1 ended with exit code 1")
 
 
-async def test_what_happens_again_later_raises_the_count(
+async def test_a_repeated_event_raises_the_count(
     namespace: Namespace, recorder: EventRecorder, job: Job, notices: list[Notice]
 ) -> None:
     notices.append(notice("again"))
@@ -93,7 +93,7 @@ async def test_what_happens_again_later_raises_the_count(
     assert second["firstTimestamp"] == first["firstTimestamp"]
 
 
-async def test_an_event_that_the_api_server_has_forgotten_is_told_anew(
+async def test_an_event_that_has_expired_is_created_again(
     namespace: Namespace, recorder: EventRecorder, job: Job, notices: list[Notice]
 ) -> None:
     notices.append(notice("again"))
@@ -106,7 +106,7 @@ async def test_an_event_that_the_api_server_has_forgotten_is_told_anew(
     assert second["metadata"]["uid"] != uid
 
 
-async def test_a_job_that_says_too_much_is_cut_short_but_for_its_last_words(
+async def test_events_over_the_budget_are_dropped_except_for_the_end_of_the_job(
     namespace: Namespace, recorder: EventRecorder, job: Job, notices: list[Notice]
 ) -> None:
     for number in range(3 * BUDGET):
@@ -138,7 +138,7 @@ async def test_another_job_of_the_same_name_has_a_budget_of_its_own(
     assert [event["message"] for event in found if event["involvedObject"]["uid"] == again.uid] == ["attempt 1 failed"]
 
 
-async def test_recording_neither_fails_nor_waits_when_the_api_server_does_not_answer(
+async def test_an_api_server_that_does_not_answer_neither_fails_nor_delays_recording(
     client: Client, namespace: Namespace, recorder: EventRecorder, job: Job, notices: list[Notice]
 ) -> None:
     before = num_failed()
@@ -164,7 +164,7 @@ async def some_written(namespace: Namespace) -> bool:
     return bool(await events(namespace))
 
 
-async def test_a_defect_in_the_words_harms_no_pass(
+async def test_a_defect_in_the_messages_does_not_fail_the_reconcile(
     recorder: EventRecorder, job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_before: DDPJobStatus, _after: DDPJobStatus) -> tuple[Notice, ...]:

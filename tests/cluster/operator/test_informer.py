@@ -34,7 +34,7 @@ def pod(name: str, job_uid: str = "j1", rank: int = 0) -> dict[str, Any]:
 
 
 class BrokenStreams:
-    """A client whose watches can be held closed and then fail as told; everything else is real."""
+    """A client whose watches can be made to fail; everything else is real."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -49,7 +49,7 @@ class BrokenStreams:
         self.failure = failure
         self._cut.set()
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         self.failure = None
         self._cut.clear()
 
@@ -101,7 +101,7 @@ async def goes(store: Store, namespace: Namespace, name: str) -> None:
     await eventually(f"{name} to go", gone)
 
 
-async def test_what_is_there_and_what_comes_and_goes(client: Client, namespace: Namespace) -> None:
+async def test_existing_new_and_deleted_pods_are_followed(client: Client, namespace: Namespace) -> None:
     await client.create(PODS, namespace.name, pod("before"))
     async with following(client, namespace) as (store, _):
         assert known(store, namespace, "before")
@@ -111,7 +111,7 @@ async def test_what_is_there_and_what_comes_and_goes(client: Client, namespace: 
         await goes(store, namespace, "after")
 
 
-async def test_a_stranger_s_pod_is_not_taken_in(client: Client, namespace: Namespace) -> None:
+async def test_a_pod_of_another_owner_is_not_cached(client: Client, namespace: Namespace) -> None:
     stranger = pod("stranger")
     stranger["metadata"]["ownerReferences"][0]["uid"] = "another"
     async with following(client, namespace) as (store, _):
@@ -121,7 +121,7 @@ async def test_a_stranger_s_pod_is_not_taken_in(client: Client, namespace: Names
         assert known(store, namespace, "stranger") is None
 
 
-async def test_when_the_program_ended_is_kept_over_later_changes(client: Client, namespace: Namespace) -> None:
+async def test_the_time_of_a_program_s_end_is_kept_over_later_changes(client: Client, namespace: Namespace) -> None:
     async with following(client, namespace) as (store, _):
         await client.create(PODS, namespace.name, pod("a"))
         await namespace.ends("a", 3, "boom")
@@ -139,7 +139,7 @@ async def test_when_the_program_ended_is_kept_over_later_changes(client: Client,
         assert last.exit.seen == first.exit.seen is not None
 
 
-async def test_a_deletion_missed_before_a_relist_is_made_up_for(client: Client, namespace: Namespace) -> None:
+async def test_a_new_list_shows_a_deletion_that_the_watch_missed(client: Client, namespace: Namespace) -> None:
     broken = BrokenStreams(client)
     for name in ("stays", "vanishes"):
         await client.create(PODS, namespace.name, pod(name))
@@ -152,12 +152,12 @@ async def test_a_deletion_missed_before_a_relist_is_made_up_for(client: Client, 
         await goes(store, namespace, "vanishes")
         assert known(store, namespace, "stays")
         assert known(store, namespace, "new")
-        broken.mend()
+        broken.restore()
         await client.create(PODS, namespace.name, pod("later"))
         await appears(store, namespace, "later")
 
 
-async def test_a_cut_watch_goes_on_without_a_list(client: Client, namespace: Namespace) -> None:
+async def test_a_watch_that_was_cut_continues_without_a_list(client: Client, namespace: Namespace) -> None:
     broken = BrokenStreams(client)
     async with following(broken, namespace) as (store, _):
         await client.create(PODS, namespace.name, pod("first"))
@@ -166,7 +166,7 @@ async def test_a_cut_watch_goes_on_without_a_list(client: Client, namespace: Nam
         await client.create(PODS, namespace.name, pod("meanwhile"))
         await namespace.delete_pod("first", grace_seconds=0)
         num_watches = broken.num_watches
-        broken.mend()
+        broken.restore()
         await goes(store, namespace, "first")
         assert known(store, namespace, "meanwhile")
         assert broken.num_watches > num_watches

@@ -35,7 +35,7 @@ async def elect(namespace: Namespace) -> AsyncIterator[Elect]:
             task.cancel()
 
 
-async def test_of_several_that_come_at_once_one_wins(elect: Elect) -> None:
+async def test_one_of_several_concurrent_electors_wins(elect: Elect) -> None:
     electors = [(await elect(f"e{number}"))[0] for number in range(5)]
     won = await asyncio.gather(*(elector.try_acquire() for elector in electors))
     assert sum(won) == 1
@@ -43,7 +43,7 @@ async def test_of_several_that_come_at_once_one_wins(elect: Elect) -> None:
 
 
 @pytest.mark.parametrize("renewed", ["2001-01-01T00:00:00.000000Z", "2099-01-01T00:00:00.000000Z"])
-async def test_the_holder_s_clock_is_not_believed(namespace: Namespace, elect: Elect, renewed: str) -> None:
+async def test_the_clock_of_the_holder_does_not_matter(namespace: Namespace, elect: Elect, renewed: str) -> None:
     spec = {"holderIdentity": "other", "leaseDurationSeconds": LEASE_SECONDS, "renewTime": renewed}
     await namespace.client.create(LEASES, namespace.name, {"metadata": {"name": "operator"}, "spec": spec})
     elector, _ = await elect("e")
@@ -69,7 +69,7 @@ async def test_a_holder_renews_over_changes_by_others_and_a_standby_waits(namesp
     waiting.cancel()
 
 
-async def test_an_outage_that_nobody_uses_costs_the_lease_only_while_it_lasts(elect: Elect) -> None:
+async def test_an_outage_without_another_candidate_suspends_the_lease_only_while_it_lasts(elect: Elect) -> None:
     holder, connection = await elect("holder")
     assert await holder.try_acquire()
     keeping = asyncio.create_task(holder.keep())
@@ -106,7 +106,7 @@ async def test_an_older_version_of_the_lease_takes_nothing_away(namespace: Names
     assert elector._seen is None
 
 
-async def test_a_client_that_may_not_write_sends_nothing_but_reads(namespace: Namespace, client: Client) -> None:
+async def test_a_client_that_may_not_write_sends_only_reads(namespace: Namespace, client: Client) -> None:
     allowed = False
     async with Client((await load_access()).configuration, may_write=lambda: allowed) as fenced:
         body = {"metadata": {"name": "operator"}, "spec": {"holderIdentity": "x"}}

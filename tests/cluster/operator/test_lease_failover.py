@@ -146,7 +146,7 @@ async def count_creations_of_pods(namespace: Namespace, created: list[str]) -> N
                     created.append(event.body["metadata"]["name"])
 
 
-async def test_a_restarted_leader_takes_up_its_own_lease(namespace: Namespace, start: Start) -> None:
+async def test_a_restarted_leader_continues_with_its_own_lease(namespace: Namespace, start: Start) -> None:
     start("first", lease_seconds=600).kill()
     assert (await lease(namespace))["holderIdentity"] == "first"
     started_at = time.monotonic()
@@ -169,7 +169,9 @@ async def test_a_leader_whose_lease_was_taken_ends_and_writes_nothing_more(names
     assert (await lease(namespace))["holderIdentity"] == "somebody"
 
 
-async def test_a_leader_that_was_frozen_wakes_up_and_writes_nothing(namespace: Namespace, start: Start) -> None:
+async def test_a_leader_that_was_stopped_by_a_signal_writes_nothing_when_it_continues(
+    namespace: Namespace, start: Start
+) -> None:
     """It wakes up with its hands full: all that happened meanwhile is there before it hears of the Lease."""
     leader = start("first", lease_seconds=3)
     jobs = [f"j{number}" for number in range(12)]
@@ -196,7 +198,7 @@ async def test_a_leader_that_was_frozen_wakes_up_and_writes_nothing(namespace: N
     assert {name: (await namespace.job(name))["metadata"]["resourceVersion"] for name in jobs} == before
 
 
-async def test_an_operator_at_rest_renews_its_lease_and_asks_nothing_else(namespace: Namespace, start: Start) -> None:
+async def test_an_idle_operator_sends_only_renewals_of_its_lease(namespace: Namespace, start: Start) -> None:
     leader = start("first")
     standby = start("second")
     await namespace.apply("j")
@@ -230,7 +232,7 @@ async def next_renewals(namespace: Namespace, number: int) -> list[datetime]:
     return [datetime.fromisoformat(renewed) for renewed in seen[1:]]
 
 
-async def test_a_deleted_lease_is_made_again(namespace: Namespace, start: Start) -> None:
+async def test_a_deleted_lease_is_created_again(namespace: Namespace, start: Start) -> None:
     start("first", lease_seconds=3)
     await holder_is(namespace, "first")
     old = await namespace.client.get(LEASES, namespace.name, "operator")
@@ -244,7 +246,7 @@ async def test_a_deleted_lease_is_made_again(namespace: Namespace, start: Start)
     await namespace.reaches("j", "Running")
 
 
-async def test_the_winner_of_the_lease_reads_everything_anew(namespace: Namespace, start: Start) -> None:
+async def test_a_new_leader_lists_everything_again(namespace: Namespace, start: Start) -> None:
     """So that it makes no pod of an attempt that its caches show and the former leader has ended."""
     leader = start("first", lease_seconds=600)
     standby = start("second", lease_seconds=600)

@@ -86,7 +86,7 @@ async def test_suspend_stops_all_pods_and_resume_starts_a_new_attempt(namespace:
     assert set(await namespace.pods()) == {"j-2-0", "j-2-1"}
 
 
-async def test_a_deleted_service_is_made_again(namespace: Namespace) -> None:
+async def test_a_deleted_service_is_created_again(namespace: Namespace) -> None:
     await namespace.apply("j")
     await namespace.reaches("j", "Running")
     old = uids(await namespace.services())["j-master"]
@@ -99,24 +99,24 @@ async def test_a_deleted_service_is_made_again(namespace: Namespace) -> None:
     assert set(await namespace.pods()) == {"j-1-0"}
 
 
-async def test_what_the_server_refuses_is_said_in_its_words_and_tried_again(
-    client: Client, namespace: Namespace
-) -> None:
+async def test_a_refusal_by_a_quota_is_reported_and_retried(client: Client, namespace: Namespace) -> None:
     quota = {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "1"}}, "apiVersion": "v1", "kind": "ResourceQuota"}
     created = await client.create(QUOTAS, namespace.name, quota)
     await namespace.apply("j", nodes=2)
 
     async def refused() -> bool:
         status = await namespace.status("j")
-        told = "1 of 2 pods exceed quota q: 1 of 1 pods used" in status.get("message", "")
-        return status.get("reason") == "QuotaExceeded" and told
+        expected = "1 of 2 pods exceed quota q: 1 of 1 pods used"
+        return status.get("reason") == "QuotaExceeded" and expected in status.get("message", "")
 
-    await eventually("the quota's words", refused)
+    await eventually("the quota's message", refused)
     await client.delete(QUOTAS, namespace.name, "q", uid=created["metadata"]["uid"])
     await namespace.reaches("j", "Running")
 
 
-async def test_a_job_that_is_applied_again_starts_as_soon_as_its_namesake_s_pods_are_gone(namespace: Namespace) -> None:
+async def test_a_job_that_is_applied_again_starts_once_the_pods_of_the_earlier_job_are_gone(
+    namespace: Namespace,
+) -> None:
     slow = {"metadata": {"annotations": {"testbed/stop-after": "3s"}}}
     await namespace.apply("j", template=slow)
     await namespace.reaches("j", "Running")
@@ -183,7 +183,7 @@ async def test_an_operator_that_starts_again_writes_nothing_to_jobs_in_which_not
     assert {uid: after.get(uid) for uid in before} == before
 
 
-async def test_an_operator_of_one_namespace_leaves_the_others_alone_and_stops_at_once(
+async def test_an_operator_of_one_namespace_ignores_the_others_and_stops_at_once(
     client: Client,
     namespace: Namespace,
     cluster: testbed.ControlPlane,
@@ -209,7 +209,7 @@ async def test_an_operator_of_one_namespace_leaves_the_others_alone_and_stops_at
     assert seconds < 4
 
 
-async def test_its_probes_and_metrics(namespace: Namespace, operator_process: OperatorProcess) -> None:
+async def test_probes_and_metrics(namespace: Namespace, operator_process: OperatorProcess) -> None:
     await namespace.apply("j")
     await namespace.reaches("j", "Running")
     assert operator_process.get("/livez") == "ok\n"

@@ -32,7 +32,7 @@ def writes(operator: OperatorProcess) -> Counter[str]:
     return counts
 
 
-async def test_a_good_life_is_one_service_its_pods_a_few_status_writes_and_two_events(
+async def test_a_job_without_trouble_costs_one_service_its_pods_a_few_status_writes_and_two_events(
     namespace: Namespace, operator: OperatorProcess
 ) -> None:
     await namespace.apply("j", nodes=3)

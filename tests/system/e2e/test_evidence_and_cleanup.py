@@ -32,7 +32,7 @@ def test_the_evidence_of_every_kept_attempt_can_be_read_until_the_job_goes(job) 
     wait_for_nothing_left(job)
 
 
-def test_a_running_job_obeys_its_edits_at_once(job, machine) -> None:
+def test_edits_take_effect_on_a_running_job_at_once(job, machine) -> None:
     job.apply(
         "edited", command=BUSY, restart={"maxRestarts": 0}, template={"spec": {"terminationGracePeriodSeconds": 5}}
     )

@@ -20,7 +20,7 @@ def test_the_batch_script_trains_on_two_nodes(slurm, variables, expected_weights
     assert weights(output.read_text()) == expected_weights
 
 
-def test_a_job_whose_time_is_nearly_up_saves_and_is_queued_again(slurm, variables, tmp_path):
+def test_a_job_that_nears_its_time_limit_saves_and_is_queued_again(slurm, variables, tmp_path):
     output, folder = tmp_path / "job.out", tmp_path / "checkpoints"
     long = ("--set", "recipe=digits", "-e", "1000")
     submitted = slurm.run(

@@ -18,7 +18,7 @@ TINY = (
 
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
-def test_every_measure_gives_its_figures_and_the_record_says_on_what(tmp_path: Path) -> None:
+def test_every_measure_gives_its_figures_and_the_record_names_the_machine(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench.operators", "--name", "tiny", "--results", str(tmp_path), *TINY]
     path = os.pathsep.join(str(ROOT / folder) for folder in ("operator", "trainer", "tests", "tests/tools"))
     run = subprocess.run(
@@ -33,7 +33,7 @@ def test_every_measure_gives_its_figures_and_the_record_says_on_what(tmp_path: P
     figures = {row["measure"]: row["value"] for row in record["rows"]}
     assert figures["3 jobs x 2 pods at once: pods"] > 0
     assert figures["4 jobs x 2 pods: failed passes"] == 0
-    assert figures["4 jobs x 2 pods: writes of an operator started anew"] == 0
+    assert figures["4 jobs x 2 pods: writes of a restarted operator"] == 0
     for what in (
         "a bare client's pods",
         "a job created",
@@ -52,7 +52,7 @@ def test_every_measure_gives_its_figures_and_the_record_says_on_what(tmp_path: P
         assert any(what in measure for measure in figures), f"no measure of {what}: {sorted(figures)}"
 
 
-def test_a_measure_that_does_not_exist_is_refused_by_name() -> None:
+def test_an_unknown_measure_is_refused_by_name() -> None:
     path = os.pathsep.join(str(ROOT / folder) for folder in ("operator", "trainer", "tests", "tests/tools"))
     command = [sys.executable, "-m", "bench.operators", "speed"]
     run = subprocess.run(

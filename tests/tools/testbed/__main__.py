@@ -40,7 +40,7 @@ def _runs(name: str, nodes: int) -> bool:
     if not instance.detached:
         return False
     if not ControlPlane(name).serves:
-        print(f"testbed: cluster {name} does not answer; starting it anew", flush=True)
+        print(f"testbed: cluster {name} does not answer; restarting it", flush=True)
         instance.remove()
         return False
     if (found := int(instance.description.get("nodes", "0"))) != nodes:

@@ -1,4 +1,4 @@
-"""A Kubernetes control plane without nodes: etcd, API server, controller manager, scheduler, and KWOK for make-believe nodes.
+"""A Kubernetes control plane without nodes: etcd, API server, controller manager, scheduler, and KWOK for simulated nodes.
 
 Real authorization, admission and ServiceAccount tokens; needs no root and listens at one address only, loopback unless told
 otherwise. Any number of them run side by side.
@@ -125,6 +125,14 @@ class ControlPlane:
         """The kubeconfig of a component or node."""
         return self.folder / f"{user}.kubeconfig"
 
+    def wait_served(self, resource: str) -> None:
+        """Wait until the API server serves a custom resource, for example `jobs.example.org`.
+
+        `kubectl wait` does not: it fails on a definition that is so new that it has no conditions.
+        """
+        served = ("api-resources", "--output=name")
+        wait_for(f"the API server to serve {resource}", lambda: resource in self.kubectl(*served).split(), seconds=30)
+
     def kubeconfig_of_account(self, namespace: str, account: str) -> Path:
         """A kubeconfig of a service account: with a token, as its pods have one."""
         document = json.loads(self.kubeconfig.read_text())
@@ -217,11 +225,11 @@ class ControlPlane:
         return self.components[name]
 
     def add_kwok_nodes(self, count: int, *, gpus: int = 0) -> list[str]:
-        """Add make-believe nodes with `gpus` of nvidia.com/gpu each, wait until they are Ready, and give their names."""
+        """Add KWOK nodes with `gpus` of nvidia.com/gpu each, wait until they are Ready, and give their names."""
         return kwok.add_nodes(self.kubectl, count, gpus=gpus)
 
     def append_kwok_log(self, namespace: str, pod: str, text: str) -> None:
-        """Add lines to the log of a make-believe pod."""
+        """Add lines to the log of a pod on a KWOK node."""
         kwok.append_log(self.kubectl, self.folder / "pod-logs", namespace, pod, text)
 
     def _launch(self) -> None:

@@ -100,7 +100,7 @@ class FaultProxy:
         self._rules.add(rule)
         return rule
 
-    def mend(self) -> None:
+    def clear(self) -> None:
         """No fault from now on."""
         self._rules.clear()
 

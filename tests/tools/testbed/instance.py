@@ -22,7 +22,7 @@ from testbed.journal import Journal, remove_folder
 from testbed.locks import exclusive
 from testbed.processes import ProcessId
 
-#: What the owner tells the guard when it has cleaned up itself.
+#: What the owner sends the guard when it has cleaned up itself.
 DONE = b"done"
 
 

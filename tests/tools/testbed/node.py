@@ -231,7 +231,7 @@ class Node:
     def launch_kubelet(self) -> None:
         """Start the kubelet and return before it is ready."""
         journal = self.control_plane.instance.journal
-        # Two places that a kubelet cannot be told to move.
+        # Two directories that no option of the kubelet moves.
         journal.record("symlinks", folder="/var/log/containers", into=str(self.folder))
         journal.record("files", pattern="/var/lib/kubelet/device-plugins/*")
         port, health_port = ports.free(2)

@@ -28,5 +28,5 @@ def wait_for(what: str, probe: Callable[[], T | None], *, seconds: float, every_
         if result := probe():
             return result
         if time.monotonic() >= end:
-            raise DeadlineError(f"waited {seconds:g} s for {what}, in vain")
+            raise DeadlineError(f"timed out after {seconds:g} s waiting for {what}")
         time.sleep(every_seconds)

@@ -21,7 +21,7 @@ def archive_of(tmp_path: Path, **files: object) -> Path:
     return archive
 
 
-def test_a_written_image_is_read_back_and_its_digest_follows_the_program(tmp_path: Path) -> None:
+def test_the_digest_of_a_written_image_depends_on_the_program(tmp_path: Path) -> None:
     program = tmp_path / "program"
     digests = set()
     for content in (b"one", b"two", b"two"):
@@ -42,7 +42,7 @@ def test_a_written_image_is_read_back_and_its_digest_follows_the_program(tmp_pat
         ({"index": {"manifests": [{"digest": "sha256:1"}]}}, "names its image '', expected HOST/NAME:TAG"),
     ],
 )
-def test_what_is_no_archive_of_one_named_image_is_refused(
+def test_an_archive_without_exactly_one_named_image_is_refused(
     tmp_path: Path, files: dict[str, object], complaint: str
 ) -> None:
     with pytest.raises(oci.ArchiveError, match=complaint):
@@ -54,7 +54,7 @@ def test_a_missing_archive_is_refused(tmp_path: Path) -> None:
         oci.read(tmp_path / "missing.tar")
 
 
-def test_a_foreign_cluster_says_what_cannot_be_done_to_it(tmp_path: Path) -> None:
+def test_an_external_cluster_names_what_it_does_not_support(tmp_path: Path) -> None:
     foreign = ExternalCluster(tmp_path / "kubeconfig")
     with pytest.raises(UnsupportedError, match="cannot be loaded"):
         foreign.load_image(tmp_path / "image.tar")

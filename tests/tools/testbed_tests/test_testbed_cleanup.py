@@ -78,7 +78,9 @@ def test_an_instance_ends_when_its_owner_is_killed(
     assert not any(component.alive for component in running)
 
 
-def test_what_owner_and_guard_left_is_removed_by_the_next_start(owner: tuple[subprocess.Popen[str], int]) -> None:
+def test_the_next_start_removes_an_instance_whose_owner_and_guard_were_killed(
+    owner: tuple[subprocess.Popen[str], int],
+) -> None:
     process, guard = owner
     instance = Instance("owned")
     running = components(instance)
@@ -96,7 +98,7 @@ def test_what_owner_and_guard_left_is_removed_by_the_next_start(owner: tuple[sub
         successor.remove()
 
 
-def test_a_living_owner_is_left_alone_by_the_next_start(owner: tuple[subprocess.Popen[str], int]) -> None:
+def test_the_next_start_leaves_an_instance_with_a_live_owner_alone(owner: tuple[subprocess.Popen[str], int]) -> None:
     assert owner
     running = components(Instance("owned"))
     Instance.create("neighbour").remove()
@@ -117,12 +119,12 @@ def test_a_detached_instance_outlives_its_owner() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "../up", "Capital", "x" * 42])
-def test_a_name_unfit_for_a_folder_is_refused(name: str) -> None:
+def test_an_invalid_name_of_an_instance_is_refused(name: str) -> None:
     with pytest.raises(InstanceError, match="expected up to 41"):
         Instance.create(name)
 
 
-def test_what_cannot_be_removed_is_said_and_keeps_nobody_from_starting(
+def test_an_instance_that_cannot_be_removed_is_reported_and_does_not_block_others(
     owner: tuple[subprocess.Popen[str], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     process, guard = owner

@@ -39,7 +39,7 @@ def test_a_process_that_only_has_the_same_id_is_left_alone() -> None:
     sleeper.wait()
 
 
-def test_what_cannot_be_undone_does_not_keep_the_rest(tmp_path: Path) -> None:
+def test_an_entry_that_cannot_be_undone_does_not_stop_the_others(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
     link = tmp_path / "links" / "link"
     link.parent.mkdir()
@@ -66,7 +66,7 @@ def test_only_what_belongs_to_the_cluster_is_removed(tmp_path: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["foreign", "net1-a"]
 
 
-def test_a_line_cut_short_by_a_kill_is_no_obstacle(tmp_path: Path) -> None:
+def test_an_incomplete_line_of_the_journal_is_ignored(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
     folder = tmp_path / "made"
     folder.mkdir()

@@ -26,7 +26,7 @@ def test_two_builds_at_once_build_once(tmp_path: Path) -> None:
     assert outputs[0].splitlines()[-1] == outputs[1].splitlines()[-1]
 
 
-def test_a_build_killed_half_way_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
+def test_a_build_that_is_killed_leaves_no_program(tmp_path: Path) -> None:
     process = build(tmp_path)
     wait_for("the compiler to start", lambda: list(tmp_path.glob("tools/*/.build-*")), seconds=60, every_seconds=0.001)
     os.kill(process.pid, signal.SIGKILL)
@@ -50,12 +50,12 @@ def test_a_change_to_a_source_makes_another_program(tmp_path: Path, monkeypatch:
     assert seen[0] != seen[1]
 
 
-def test_a_program_that_is_none_of_ours_is_refused_with_those_that_are() -> None:
+def test_an_unknown_program_is_refused_with_a_list_of_the_known_ones() -> None:
     with pytest.raises(BuildError, match=r"no program 'nonsense'; it has .*kubectl"):
         tools.path("nonsense")
 
 
-def test_a_go_that_is_too_old_is_not_taken(tmp_path: Path) -> None:
+def test_a_go_that_is_too_old_is_not_used(tmp_path: Path) -> None:
     old = tmp_path / "go"
     old.write_text("#!/bin/sh\necho go1.19.8\n")
     old.chmod(0o755)

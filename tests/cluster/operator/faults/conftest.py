@@ -22,7 +22,7 @@ def cluster() -> Iterator[testbed.ControlPlane]:
     """Not the one of all other tests: they would not survive what is done to this one."""
     with testbed.ControlPlane(audited=AUDITED) as control_plane:
         control_plane.kubectl("apply", "--server-side", "-f", str(MANIFESTS / "crd"))
-        control_plane.kubectl("wait", "--for=condition=Established", "crd/ddpjobs.ddpjob.dev", "--timeout=30s")
+        control_plane.wait_served("ddpjobs.ddpjob.dev")
         control_plane.add_kwok_nodes(2)
         yield control_plane
 
@@ -37,6 +37,6 @@ def running_proxy(cluster: testbed.ControlPlane) -> Iterator[FaultProxy]:
 @pytest.fixture
 def proxy(running_proxy: FaultProxy) -> Iterator[FaultProxy]:
     """The proxy, without a rule before and after."""
-    running_proxy.mend()
+    running_proxy.clear()
     yield running_proxy
-    running_proxy.mend()
+    running_proxy.clear()

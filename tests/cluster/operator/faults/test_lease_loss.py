@@ -22,7 +22,7 @@ Operators = Callable[..., OperatorProcess]
 
 
 def cut_off_from_the_lease(proxy: FaultProxy) -> None:
-    """Neither does a renewal get through, nor does the watch tell that another has the Lease."""
+    """No renewal reaches the API server, and the watch does not show that another has the Lease."""
     proxy.inject(LoseRequest(), target="/leases")
     proxy.inject(Silence(), verbs=("watch",), target="/leases")
 
@@ -35,7 +35,7 @@ async def uids_of_pods(namespace: Namespace) -> dict[str, str]:
     return {name: pod["metadata"]["uid"] for name, pod in (await namespace.pods()).items()}
 
 
-async def test_it_stops_writing_before_another_has_the_lease_which_goes_on_with_the_jobs(
+async def test_a_leader_without_renewals_stops_writing_before_the_next_one_continues_its_jobs(
     namespace: Namespace, cluster: testbed.ControlPlane, proxy: FaultProxy, leased_operator: Operators
 ) -> None:
     first, second = leased_operator("first", kubeconfig=proxy.kubeconfig), leased_operator("second")
@@ -61,7 +61,7 @@ async def test_it_stops_writing_before_another_has_the_lease_which_goes_on_with_
         await jobs.end_as_scripted(SECONDS)
     assert await holder(namespace) == "second"
     assert writes.num_struck == num_writes > 0
-    proxy.mend()
+    proxy.clear()
     assert first.process is not None
     assert await asyncio.to_thread(first.process.wait, 20) == 1  # It sees now that another has the Lease.
 
@@ -96,7 +96,7 @@ async def test_leaders_that_hand_over_while_the_next_one_sees_pods_late(
     assert late.num_struck
 
 
-async def test_a_pod_that_it_creates_after_that_is_deleted_and_changes_nothing(
+async def test_a_pod_that_a_former_leader_creates_late_is_deleted_and_changes_nothing(
     namespace: Namespace, cluster: testbed.ControlPlane, proxy: FaultProxy, leased_operator: Operators
 ) -> None:
     leased_operator("first", kubeconfig=proxy.kubeconfig).start()

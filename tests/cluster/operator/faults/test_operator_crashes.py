@@ -45,14 +45,14 @@ class Killer:
         if not self._operator.wait_for_end(num_ended + 1, IDLE_SECONDS):
             self._operator.kill()
         assert self._operator.wait_for_end(num_ended + 1, 10)
-        self._proxy.mend()
+        self._proxy.clear()
         self.moments[moment if rule.num_struck else "idle"] += 1
         return rule.num_struck > 0
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("num_kills", [30, pytest.param(100, marks=pytest.mark.nightly)])
-async def test_all_jobs_end_as_with_an_operator_that_lives(
+async def test_all_jobs_end_as_with_an_operator_that_is_never_killed(
     num_kills: int, namespace: Namespace, cluster: testbed.ControlPlane, proxy: FaultProxy, tmp_path: Path
 ) -> None:
     jobs = ScriptedJobs(namespace, cluster)

@@ -34,7 +34,7 @@ def _two_operators(cluster: testbed.ControlPlane, proxy: FaultProxy, tmp_path: P
     "late",
     ["pods", *(pytest.param(late, marks=pytest.mark.nightly) for late in ("nothing", "ddpjobs", "services", ""))],
 )
-async def test_all_jobs_end_as_with_one_though_one_sees_late(
+async def test_all_jobs_end_as_with_one_operator_although_one_sees_events_late(
     late: str, namespace: Namespace, cluster: testbed.ControlPlane, proxy: FaultProxy
 ) -> None:
     rule = proxy.inject(Delay(0.0, 2.0), verbs=("watch",), target=late)

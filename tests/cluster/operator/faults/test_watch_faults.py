@@ -36,14 +36,14 @@ async def jobs(namespace: Namespace, cluster: testbed.ControlPlane) -> ScriptedJ
 
 
 @pytest.mark.parametrize("resource", ["pods", "services", "ddpjobs"])
-async def test_a_silent_watch_is_given_up_and_begun_anew(resource: str, jobs: ScriptedJobs, proxy: FaultProxy) -> None:
+async def test_a_silent_watch_is_ended_and_started_again(resource: str, jobs: ScriptedJobs, proxy: FaultProxy) -> None:
     rule = proxy.inject(Silence(), verbs=("watch",), target=f"/{resource}", times=5, probability=0.5)
     async with jobs.carry_out():
         await jobs.end_as_scripted(SECONDS)
     assert rule.num_struck
 
 
-async def test_a_list_whose_next_page_is_gone_is_begun_anew(jobs: ScriptedJobs, proxy: FaultProxy) -> None:
+async def test_a_list_whose_next_page_has_expired_starts_again(jobs: ScriptedJobs, proxy: FaultProxy) -> None:
     proxy.inject(StreamError(410), verbs=("watch",), target="/(pods|services)", probability=0.3)  # So it must list.
     rule = proxy.inject(Answer(410), verbs=("read",), target="continue=", probability=0.3)
     async with jobs.carry_out():

@@ -1,6 +1,6 @@
-"""Time an operator and print one table; the same as JSON goes beside it.
+"""Time an operator and print one table; the same as JSON is written next to it.
 
-Without options it brings up a control plane with make-believe nodes and this project's operator. To time another one, run
+Without options it brings up a control plane with KWOK nodes and this project's operator. To time another one, run
 it against a cluster whose nodes know the stages of `tests/tools/testbed/kwok/stages.yaml`, and name its kubeconfig, a template of
 its jobs, their plural and the selector of their pods.
 """
@@ -27,7 +27,7 @@ from ddpjob_operator.api import names
 from ddpjob_operator.transport.resources import MANAGED
 
 RESULTS = Path(__file__).parents[1] / "results"
-#: A make-believe node takes 500 pods.
+#: A KWOK node takes 500 pods.
 NODES = 24
 
 MEASURES: Mapping[str, Callable[[Bench], Awaitable[None]]] = {
@@ -72,7 +72,7 @@ def operator_of(given: argparse.Namespace) -> Iterator[tuple[Path, OperatorUnder
     if given.kubeconfig is not None:
         yield given.kubeconfig, OperatorUnderTest(given.operator_pid, given.metrics_url), {}
         return
-    # Nodes that are only made believe must not be given up because the machine is busy.
+    # KWOK nodes must not be reported as lost because the machine is busy.
     control_plane = testbed.ControlPlane(node_monitor_grace_seconds=600)
     with control_plane, tempfile.TemporaryDirectory() as folder:
         kubeconfig = installation.install(control_plane)

@@ -19,15 +19,11 @@ def install(control_plane: testbed.ControlPlane) -> Path:
     """Apply the CRD and the rights; gives a kubeconfig of the operator's ServiceAccount.
 
     A token rather than the administrator's certificate: that is what a pod has, and the API server verifies a certificate
-    anew for each request (7 % of its CPU time in a storm).
+    again for each request (7 % of its CPU time in a storm).
     """
     kubectl = control_plane.kubectl
     kubectl("apply", "--server-side", "-f", str(MANIFESTS / "crd" / "ddpjob.yaml"))
-    testbed.wait_for(
-        "the API server to serve DDPJobs",
-        lambda: "ddpjobs.ddpjob.dev" in kubectl("api-resources", "--output=name"),
-        seconds=30,
-    )
+    control_plane.wait_served("ddpjobs.ddpjob.dev")
     kubectl("create", "namespace", NAMESPACE)
     documents = yaml.safe_load_all((MANIFESTS / "operator" / "operator.yaml").read_text())
     rights = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")

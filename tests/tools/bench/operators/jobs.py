@@ -14,7 +14,7 @@ import yaml
 
 from bench.operators.api import Api, Body
 
-#: A DDPJob. On make-believe nodes its pods end as soon as they are deleted: no grace is in any figure.
+#: A DDPJob. On KWOK nodes its pods end as soon as they are deleted: no grace is in any figure.
 DDPJOB = """
 apiVersion: ddpjob.dev/v1alpha1
 kind: DDPJob
@@ -92,7 +92,7 @@ class Jobs:
         await asyncio.gather(*(self.create(name, num_pods) for name in names))
 
     async def end_pod(self, pod: str, exit_code: int) -> None:
-        """Have the make-believe node end a pod's program."""
+        """Have the KWOK node end a pod's program."""
         annotations = {"testbed/exit-code": str(exit_code)}
         await self.api.merge_patch(f"{self.pods_path}/{pod}", {"metadata": {"annotations": annotations}})
 

@@ -76,7 +76,7 @@ class Bench:
     operator: OperatorUnderTest
     sizes: Sizes
     neighbours: Mapping[str, int] = field(default_factory=dict)
-    """Process ids of the control plane's programs, whose CPU time is told, too."""
+    """Process ids of the control plane's programs, whose CPU time is reported, too."""
     rows: list[Row] = field(default_factory=list)
 
     def row(self, measure: str, value: float, unit: str, aim: str = "", remark: str = "") -> None:
@@ -239,9 +239,9 @@ async def _finish(bench: Bench, jobs: Jobs, seen: Observer, names: Sequence[str]
     ending = asyncio.create_task(jobs.end_pods(list(chain(*(seen.living[name] for name in names))), 0))
     finished = seen.outcomes["Succeeded"] + len(names)
     await ending
-    told = time.monotonic()
+    ended_at = time.monotonic()
     at = await seen.until("the jobs to finish", lambda: seen.outcomes["Succeeded"] == finished, STORM_SECONDS)
-    remark = f"{at - told:.1f} s after the last pod was told to end"
+    remark = f"{at - ended_at:.1f} s after the end of the last pod was requested"
     bench.row(f"{len(names)} jobs' pods succeed: all jobs finished", at - began, "s", remark=remark)
 
 
@@ -266,7 +266,7 @@ def _whole_life(bench: Bench, before: Cost, num_jobs: int) -> None:
 
 
 async def many(bench: Bench) -> None:
-    """Very many jobs: made, run, met by an operator that starts anew, finished."""
+    """Very many jobs: created, run, observed by a restarted operator, finished."""
     jobs, names, num = bench.jobs("many"), job_names(0, bench.sizes.many_jobs), bench.sizes.many_pods
     total = len(names) * num
     what = f"{len(names)} jobs x {num} pods"
@@ -286,7 +286,7 @@ async def many(bench: Bench) -> None:
         bench.row(f"{what}: operator CPU per pod", 1000 * _difference(before, cost).cpu_seconds / total, "ms")
         num_errors = cost.num_errors
         if isinstance(bench.operator, DDPJobOperator):
-            await _start_anew(bench, bench.operator, seen, what)
+            await _restart(bench, bench.operator, seen, what)
         before = bench.operator.cost()
         await _finish(bench, jobs, seen, names)
         await asyncio.sleep(QUIET_SECONDS)
@@ -300,7 +300,7 @@ async def many(bench: Bench) -> None:
 
 
 async def failover(bench: Bench) -> None:
-    """A job is created at the moment at which the leader is told to end, or is killed; its pods are the standby's work."""
+    """A job is created at the moment at which the leader gets SIGTERM or SIGKILL; its pods are the standby's work."""
     leader = bench.operator
     if not isinstance(leader, DDPJobOperator):
         return
@@ -321,7 +321,7 @@ async def failover(bench: Bench) -> None:
             bench.row_of(f"the leader gets {how.name}, the standby makes a new job's pods", seconds, aim)
 
 
-async def _start_anew(bench: Bench, operator: DDPJobOperator, seen: Observer, what: str) -> None:
+async def _restart(bench: Bench, operator: DDPJobOperator, seen: Observer, what: str) -> None:
     operator.stop()
     changes = seen.num_job_changes
     ready_seconds = operator.start()
@@ -329,9 +329,9 @@ async def _start_anew(bench: Bench, operator: DDPJobOperator, seen: Observer, wh
     cost = operator.cost()
     writes = sum(n for what, n in cost.requests.items() if what.split()[0] not in READS and "leases" not in what)
     remark = f"{cost.cpu_seconds:.1f} CPU-seconds, {cost.memory_bytes / MIB:.0f} MiB"
-    bench.row(f"{what}: operator started anew, caches in step", ready_seconds, "s", "", remark)
+    bench.row(f"{what}: restarted operator, caches in step", ready_seconds, "s", "", remark)
     remark = f"{seen.num_job_changes - changes} changes of jobs seen; {_listed(cost.requests, 1)}"
-    bench.row(f"{what}: writes of an operator started anew", writes, "", "0", f"its Lease apart; {remark}")
+    bench.row(f"{what}: writes of a restarted operator", writes, "", "0", f"its Lease apart; {remark}")
 
 
 async def _settle(seen: Observer, name: str, num: int) -> None:

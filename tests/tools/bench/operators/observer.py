@@ -1,4 +1,4 @@
-"""What happens to jobs and pods, with the moment at which a watch told it. Nothing here polls."""
+"""What happens to jobs and pods, with the moment at which a watch showed it. Nothing here polls."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Observer:
                 raise RuntimeError(f"the {task.get_name()} has ended") from task.exception()
         if not self._came_true.done():
             raise TimeoutError(
-                f"waited {seconds:.0f} s for {what}, in vain; {self.num_created} pods seen, {self.num_living} living, "
+                f"timed out after {seconds:.0f} s waiting for {what}; {self.num_created} pods seen, {self.num_living} living, "
                 f"{self.num_running} running, {dict(self.outcomes)} of {len(self.jobs)} jobs"
             )
         return self._came_true.result()

@@ -1,4 +1,4 @@
-"""The table that is printed and the JSON beside it, with all that a figure depends on."""
+"""The table that is printed and the JSON next to it, with all that a figure depends on."""
 
 from __future__ import annotations
 

@@ -12,10 +12,10 @@ from testbed.waiting import wait_for
 #: The stages of nodes and pods; its first lines list the annotations that tests may set on pods.
 STAGES = Path(__file__).parent / "stages.yaml"
 
-#: Nodes with this label are KWOK's; real nodes beside them are not touched.
+#: Nodes with this label are KWOK's; other nodes are not touched.
 NODE_LABEL = "testbed/node=kwok"
 
-#: Where make-believe pods' addresses come from. Nothing answers there.
+#: The addresses of pods on KWOK nodes. Nothing answers there.
 POD_RANGE = "10.245.0.0/16"
 
 #: How KWOK learns which file holds a pod's log; all of its schema that is used here.
@@ -61,7 +61,7 @@ def _node(name: str, *, gpus: int) -> dict[str, Any]:
 
 
 def append_log(kubectl: Kubectl, folder: Path, namespace: str, pod: str, text: str) -> None:
-    """Add lines to a make-believe pod's log, which `kubectl logs` then shows for all its containers.
+    """Add lines to the log of a pod on a KWOK node, which `kubectl logs` then shows for all its containers.
 
     `folder` holds the log files. A pod that was never given a log has none: the API server answers 400.
     """

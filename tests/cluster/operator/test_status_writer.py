@@ -33,7 +33,7 @@ class Recording:
         self.patches.append(patch["status"])
         answer = await self._client.merge_patch(resource, namespace, name, patch, **rest)
         if self.loses_answers:
-            raise UnavailableError("the connection ended")
+            raise UnavailableError("patch ddpjobs", "the connection ended")
         return answer
 
 

@@ -65,7 +65,7 @@ class HostImages:
         return CPU
 
     def to(self, device: torch.device) -> "HostImages":
-        """The same for another device that trains."""
+        """This split for another device that trains."""
         return replace(self, target=device)
 
     def augmented(self, ids_B: torch.Tensor, *, seed: int, epoch: int) -> Labelled:
@@ -171,7 +171,7 @@ def random_box(width: int, height: int, uniforms: list[float]) -> Box:
 
     Args:
         width: Of the image, in pixels.
-        height: The same.
+        height: Of the image, in pixels.
         uniforms: Numbers in [0, 1), NUMBERS_PER_TRY for each of the tries.
     """
     for first in range(0, len(uniforms), NUMBERS_PER_TRY):

@@ -1,4 +1,4 @@
-"""The command line: the configuration, and the address of the other ranks if no launcher gives it."""
+"""The command line: the configuration, and the address at which ranks meet if no launcher sets it."""
 
 import argparse
 import json
@@ -17,31 +17,31 @@ from ddpjob_trainer.config import TrainerConfig, parse_config
 
 #: Short options of common DDP scripts, and the configuration key that each of them sets.
 SHORT_OPTIONS = (
-    ("-b", "--batch-size", "globalBatchSize", "samples in a step over all ranks together"),
+    ("-b", "--batch-size", "globalBatchSize", "samples in one optimizer step over all ranks"),
     ("-e", "--epochs", "epochs", "passes over the training data"),
-    ("-c", "--checkpoint", "initialCheckpoint", "file whose weights training begins with"),
+    ("-c", "--checkpoint", "initialCheckpoint", "file with the initial weights"),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """What the command line says.
+    """The parsed command line.
 
     Attributes:
         config: What to train.
-        meeting: Variables for `identity.resolve` that take precedence over the environment's.
+        meeting: Variables for `identity.resolve`, such as MASTER_ADDR. They replace those of the environment.
     """
 
     config: TrainerConfig
     meeting: Mapping[str, str]
 
     def for_ranks(self) -> list[str]:
-        """Arguments that give a rank the same configuration; the meeting reaches it by its environment."""
+        """The arguments for a rank, which gets `meeting` by its environment."""
         return ["--config-json", self.config.model_dump_json(by_alias=True, exclude_unset=True)]
 
 
 def parse_arguments(arguments: Sequence[str]) -> Arguments:
-    """The configuration from `--config`, `--config-json`, each `--set`, short options; later ones win, key by key.
+    """Parse the command line: `--config`, then `--config-json`, each `--set` and short options; for each key the last one wins.
 
     Raises:
         ConfigError: one line for each mistake.
@@ -59,7 +59,7 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
         try:
             values[key] = yaml.safe_load(text)
         except yaml.YAMLError as error:
-            raise ConfigError(f"--set {assignment}: is no YAML: {' '.join(str(error).split())}") from None
+            raise ConfigError(f"--set {assignment}: is not valid YAML: {' '.join(str(error).split())}") from None
     values.update({key: value for _, _, key, _ in SHORT_OPTIONS if (value := getattr(given, key)) is not None})
     config = parse_config(values)
     recipe_names.locate(config.recipe)
@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML or JSON file with the configuration")
     parser.add_argument("--config-json", metavar="JSON", help="the configuration as one JSON object")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set one key; repeatable")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set one key; can be repeated")
     for short, long, key, meaning in SHORT_OPTIONS:
         kind = str if key == "initialCheckpoint" else int
         parser.add_argument(short, long, dest=key, type=kind, metavar="VALUE", help=f"{meaning} ({key})")
@@ -83,10 +83,10 @@ def _parser() -> argparse.ArgumentParser:
         "--init-method",
         default="env://",
         metavar="URL",
-        help="where ranks meet: env:// (default; MASTER_ADDR and MASTER_PORT, or the launcher's) or tcp://HOST:PORT",
+        help="address at which ranks meet: env:// (the default: MASTER_ADDR and MASTER_PORT) or tcp://HOST:PORT",
     )
-    parser.add_argument("--rank", metavar="N", help="this process's rank, where no launcher sets RANK")
-    parser.add_argument("--world-size", metavar="N", help="number of processes, where no launcher sets WORLD_SIZE")
+    parser.add_argument("--rank", metavar="N", help="rank of this process, if no launcher sets RANK")
+    parser.add_argument("--world-size", metavar="N", help="number of processes, if no launcher sets WORLD_SIZE")
     return parser
 
 
@@ -116,7 +116,7 @@ def _from_json(text: str) -> dict[str, Any]:
     try:
         content = json.loads(text)
     except ValueError as error:
-        raise ConfigError(f"--config-json: is no JSON: {error}") from None
+        raise ConfigError(f"--config-json: is not valid JSON: {error}") from None
     return _mapping(content, "--config-json")
 
 

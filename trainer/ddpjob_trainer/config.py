@@ -1,7 +1,7 @@
 """The trainer's configuration: the one model behind config files, `--config-json` and a DDPJob's `spec.trainer`.
 
 Keys are camelCase and flat. Importable without torch. The JSON schema of `TrainerConfig` goes into the CRD. It knows no
-recipe: what a user leaves out is None until `resolve` takes it from the defaults that the recipe is defined with.
+recipe: a field that the user leaves out is None until `resolve` takes it from the recipe's defaults.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ _Share = Annotated[float, Field(ge=0, le=1)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
-    """A recipe's own values of the fields that a user may leave out."""
+    """A recipe's values of the fields that a user may leave out."""
 
     epochs: int
     global_batch_size: int
@@ -36,7 +36,7 @@ class Defaults:
 
 
 class TrainerConfig(BaseModel):
-    """What to train and how. Immutable; unknown keys are refused; every value is bounded."""
+    """The configuration of a training. It is immutable, refuses unknown keys and bounds every value."""
 
     model_config = ConfigDict(
         alias_generator=to_camel, allow_inf_nan=False, extra="forbid", frozen=True, validate_default=True
@@ -171,7 +171,7 @@ class TrainerConfig(BaseModel):
 
     @property
     def limits(self) -> Limits:
-        """How long ranks may go without progress."""
+        """How long ranks may make no progress."""
         return Limits(first_step_seconds=self.first_step_timeout_seconds, step_seconds=self.step_timeout_seconds)
 
     def resolve(self, defaults: Defaults, *, world_size: int) -> "ResolvedConfig":
@@ -196,7 +196,7 @@ class TrainerConfig(BaseModel):
 
 
 class ResolvedConfig(TrainerConfig):
-    """The same with every value set: what a training runs by, and what its checkpoints and evidence record."""
+    """The configuration with every value set, as a training uses it and its checkpoints and evidence record it."""
 
     epochs: _Epochs
     global_batch_size: _BatchSize

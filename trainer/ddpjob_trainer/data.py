@@ -31,13 +31,13 @@ class Images(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where it expects sample ids."""
+        """The device on which it expects sample ids."""
 
     def __len__(self) -> int:
         """Number of samples."""
 
     def to(self, device: torch.device) -> "Images":
-        """The same for the device that trains."""
+        """This split for the device that trains."""
 
     def augmented(self, ids_B: torch.Tensor, *, seed: int, epoch: int) -> Labelled:
         """These samples for training: each a function of (seed, epoch, sample id) and of nothing else."""
@@ -105,7 +105,7 @@ class Views(NamedTuple):
     mirrored: torch.Tensor
 
     def of(self, ids_B: torch.Tensor) -> "Views":
-        """Of these samples alone."""
+        """The views of these samples."""
         return Views(*(each[ids_B] for each in self))
 
 
@@ -113,7 +113,7 @@ class Views(NamedTuple):
 def _views_in_epoch(
     preparation: Preparation, num_samples: int, device: torch.device, *, seed: int, epoch: int
 ) -> Views:
-    """Of all samples at once: hashing takes 76 small operations, which a GPU would wait for in each step."""
+    """The views of all samples: hashing takes 76 small operations, which a GPU would wait for in each step."""
     return preparation.views(torch.arange(num_samples, device=device), seed=seed, epoch=epoch)
 
 
@@ -143,7 +143,7 @@ class Split:
         return self.labels_N.device
 
     def to(self, device: torch.device) -> "Split":
-        """The same on a device."""
+        """This split on a device."""
         return replace(self, images_NCHW=self.images_NCHW.to(device), labels_N=self.labels_N.to(device))
 
     def augmented(self, ids_B: torch.Tensor, *, seed: int, epoch: int) -> Labelled:
@@ -158,7 +158,7 @@ class Split:
             yield self.preparation.normalise(self.images_NCHW[batch]), self.labels_N[batch]
 
     def fingerprint(self) -> str:
-        """Of the files, or of all labels and the pixels of some images."""
+        """The fingerprint of the files, or of all labels and the pixels of some images."""
         if self.stored_fingerprint:
             return self.stored_fingerprint
         images_NCHW = self.images_NCHW[:: probed(len(self)).step].cpu().numpy()
@@ -190,7 +190,7 @@ class DataSet:
     on_host: bool = False
 
     def to(self, device: torch.device) -> "DataSet":
-        """The same for a device."""
+        """This data set for a device."""
         return replace(self, train=self.train.to(device), test=self.test.to(device))
 
 
@@ -232,7 +232,7 @@ class Feed:
 
 
 class FeedAhead:
-    """The same batches, made by a thread before they are asked for: at most `steps_ahead`, none after the last step.
+    """The batches of a feed, prepared by a thread: at most `steps_ahead` steps ahead, and none after the last step.
 
     What the thread enqueues on a GPU goes to the default stream, as the training's work does, so it runs before whatever
     uses the batch.
@@ -247,9 +247,9 @@ class FeedAhead:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="feed")
 
     def batch(self, step: int) -> Batch:
-        """The rank's samples of the step. Waits until they are decoded, and starts the steps that follow."""
+        """The rank's samples of the step. Waits until they are decoded, and starts decoding the steps that follow."""
         wanted = range(step, min(step + 1 + self._steps_ahead, self._num_steps))
-        for other in self._coming.keys() - set(wanted):  # training went to another place: its batches would stay
+        for other in self._coming.keys() - set(wanted):  # batches that are not wanted any more
             self._coming.pop(other).cancel()
         for each in wanted:
             if each not in self._coming:

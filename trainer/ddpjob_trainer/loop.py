@@ -48,7 +48,7 @@ class Batches(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """Everything that one rank needs to train. `replica` is the model in DDP; `state.model` is the same model without."""
+    """Everything that one rank needs to train. `replica` is the model in DDP; `state.model` is the model itself."""
 
     config: ResolvedConfig
     gang: Gang
@@ -65,7 +65,7 @@ class Training:
     timeline: Timeline = field(default_factory=Timeline)
 
     def run(self) -> bool:
-        """Train to the end and evaluate; False if all ranks agreed to stop earlier. The last checkpoint is on the disk."""
+        """Train to the end and evaluate; returns False if all ranks agreed to stop earlier. Then the last checkpoint is on the disk."""
         with garbage_collector_paused():
             complete = self.train() and self.evaluate()
         if not complete:
@@ -76,7 +76,7 @@ class Training:
         return complete
 
     def train(self) -> bool:
-        """All steps that are left; False if all ranks agreed to stop before the last one."""
+        """Take all remaining steps; returns False if all ranks agreed to stop before the last one."""
         config, state = self.config, self.state
         steps_per_epoch = self.feed.sampling.steps_per_epoch
         total_steps = config.epochs * steps_per_epoch
@@ -97,7 +97,7 @@ class Training:
         return True
 
     def advance(self, step: int, *, logged: bool) -> bool:
-        """Agree on going on, take the step, count it, and log it if asked to; False if all ranks agreed to stop."""
+        """Agree on continuing, take the step, count it, and log it if asked to; returns False if all ranks agreed to stop."""
         timer = StepTimer(self.gang.device, exact=logged, timeline=self.timeline)
         timer.enter(Phase.AGREE)
         self.writer.check()
@@ -146,7 +146,7 @@ class Training:
         self.report.log(loss=mean_loss, data_seconds=seconds[Phase.DATA], compute_seconds=compute_seconds)
 
     def save(self) -> None:
-        """Have a checkpoint of this step written, if there is a folder for it. Training waits only for the copy."""
+        """Save a checkpoint of this step, if there is a folder for it. Training waits only for the copy."""
         self.timeline.enter(Phase.CHECKPOINT)
         since = self.timeline.mark.since
         if not torch.stack(torch._foreach_norm(list(self.state.model.parameters()))).isfinite().all():
@@ -155,14 +155,14 @@ class Training:
         self.writer.save(self.state, since=since)
 
     def diverged(self, what: str) -> DivergedError:
-        """The error to raise: the same on all ranks, as losses are summed and weights are equal."""
+        """The error to raise. It is the same on all ranks, since losses are summed and weights are equal."""
         return DivergedError(
             f"training has diverged: {what} after step {self.state.step} (learningRate {self.config.learning_rate:g});"
-            " nothing of it is saved: set a lower learningRate or a longer warmupEpochs; earlier checkpoints are intact"
+            " this state is not saved: set a lower learningRate or a longer warmupEpochs; earlier checkpoints are intact"
         )
 
     def evaluate(self) -> bool:
-        """Report the accuracy on the held-out split; False if all ranks agreed to stop meanwhile."""
+        """Report the accuracy on the held-out split; returns False if all ranks agreed to stop before it was known."""
         self.timeline.enter(Phase.EVALUATE)
         self.gang.broadcast_buffers(self.state.model)
         self.seed_layers(self.state.step, randomness.EVALUATION_LAYERS)
@@ -189,7 +189,7 @@ class Training:
         )
 
     def asked_to_stop(self) -> bool:
-        """Ask within an evaluation, which also marks its progress for the watchdog."""
+        """Whether all ranks agreed to stop, asked at each batch of an evaluation. Marks progress for the watchdog."""
         self.timeline.moved()
         return self.stop.reached(ask_now=True)
 

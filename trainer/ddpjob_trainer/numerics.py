@@ -33,7 +33,7 @@ EXACT_NCCL = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple", "NCCL_COLLNET_ENABLE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numerics:
-    """The choices for one device and model."""
+    """How one model is computed on one device."""
 
     device: torch.device
     exact: bool
@@ -71,7 +71,7 @@ class Numerics:
 def choose(config: TrainerConfig, gang: Gang, *, heavy: bool) -> Numerics:
     """What the profile means on the ranks' devices, for a model that is `heavy` or not (see Recipe).
 
-    The same on all ranks, since only gradients of one type and memory format can be summed: bfloat16 if all have it.
+    The choice is the same on all ranks, since only gradients of one type and memory format can be summed: bfloat16 if all have it.
     """
     fast = config.profile == "fast" and heavy
     bfloat16 = fast and all(gang.all_gather(has_bfloat16(gang.device)))
@@ -140,7 +140,7 @@ def compile_model(
     if not failures:
         return f"model compiled for {len(batches) + len(held_out)} batch shapes"
     torch.compiler.set_stance("force_eager")
-    return f"torch.compile failed, and training goes on without it; set compile to never to skip the attempt ({failures[0]})"
+    return f"torch.compile failed, so training continues without it; set compile to never to skip the attempt ({failures[0]})"
 
 
 @contextmanager

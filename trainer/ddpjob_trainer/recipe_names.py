@@ -1,4 +1,4 @@
-"""Which object a recipe's name stands for. Importable without torch, so that a wrong name fails before torch loads."""
+"""Which object a recipe's name means. Importable without torch, so that a wrong name fails before torch loads."""
 
 import importlib
 

@@ -1,8 +1,8 @@
 # ruff: noqa: N803, N806 - tensors carry their shape in their name
 """What a recipe consists of, and how one is found by its name.
 
-The built-in recipes are in a package of their own, `ddpjob_recipes`, which imports this one and never the other way
-round. A recipe of a user's own is found in the same way, by `module:object`.
+The built-in recipes are in the package `ddpjob_recipes`, which imports this one, never the other way round. A user's
+recipe is found in the same way, by `module:object`.
 """
 
 import importlib
@@ -21,20 +21,20 @@ from ddpjob_trainer.losses import cross_entropy
 
 
 def keep_random_weights(_: nn.Module, __: DataSet) -> None:
-    """Leave the fresh network as it is."""
+    """Leave the new network as it is."""
 
 
 def predict(model: nn.Module, images_BCHW: torch.Tensor) -> torch.Tensor:
-    """The logits of one view of each image, as it is."""
+    """The logits of each image, without test-time augmentation."""
     logits_BK: torch.Tensor = model(images_BCHW)
     return logits_BK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """The parts that differ between recipes; the loop is the same for all."""
+    """What a recipe defines. The training loop is the same for all recipes."""
 
-    #: Values of what a user does not set.
+    #: The settings that a user does not set.
     defaults: Defaults
     #: Both splits, from the data directory. May raise ConfigError.
     load: Callable[[Path, ResolvedConfig], DataSet]
@@ -43,7 +43,7 @@ class Recipe:
     model: Callable[[int], nn.Module]
     #: CPU threads beyond which this model gains nothing.
     max_threads: int = 256
-    #: Sets what the fresh network takes from the training data, the same on all ranks.
+    #: Initialises the new network from the training data, with the same result on all ranks.
     initialise: Callable[[nn.Module, DataSet], None] = keep_random_weights
     optimizer: Callable[[nn.Module, ResolvedConfig], torch.optim.Optimizer] = optim.make_optimizer
     #: The learning rate after warm-up, as a share of its peak, by the share of steps done.
@@ -73,7 +73,7 @@ def find(name: str) -> Recipe:
         found = getattr(importlib.import_module(module), attribute, None)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # the module is there, and what it imports is not
+            raise  # the module exists, but not what it imports
         raise ConfigError(
             f"config: recipe is {name!r}, and there is no module {error.name} in this image or environment; install it"
             " there, or set PYTHONPATH to its directory"

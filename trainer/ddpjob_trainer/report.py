@@ -1,4 +1,4 @@
-"""The output of global rank 0: log lines for people, progress lines for the operator. Other ranks print nothing."""
+"""The output of rank 0: log lines for people, progress lines for the operator. The other ranks print nothing."""
 
 import sys
 import threading
@@ -12,16 +12,16 @@ from typing import Self, TextIO
 from ddpjob_ranks import contract
 from ddpjob_trainer.progress import Progress
 
-#: Far enough below PROGRESS_INTERVAL_SECONDS for a busy machine.
+#: The longest time between two progress lines. The margin below PROGRESS_INTERVAL_SECONDS is for a busy machine.
 HEARTBEAT_SECONDS = 0.8 * contract.PROGRESS_INTERVAL_SECONDS
-#: Steps and phases may be faster than anybody reads; the heartbeat reports what was skipped.
+#: A progress line that would follow earlier is skipped; the heartbeat prints the latest progress.
 MIN_SECONDS_BETWEEN_LINES = 1.0
 
 
 class Reporter:
-    """Prints on the rank where it is enabled. Use it as a context manager: it has a heartbeat thread.
+    """Prints if it is enabled, which it is on rank 0. It has a thread, so use it as a context manager.
 
-    The thread repeats the latest progress, which shows that the process is alive, not that training makes progress.
+    The thread repeats the latest progress line, which shows that the process is alive, not that training makes progress.
     """
 
     def __init__(self, *, enabled: bool, out: TextIO | None = None, heartbeat_seconds: float = HEARTBEAT_SECONDS):
@@ -33,9 +33,9 @@ class Reporter:
         self._thread: threading.Thread | None = None
         self._progress: Progress | None = None
         self._printed_at = 0.0
-        self._born = time.monotonic()
+        self._created_at = time.monotonic()
         self.accuracies: dict[int, float] = {}
-        """Reported so far, by step."""
+        """The accuracies reported so far, by step."""
 
     def __enter__(self) -> Self:
         return self
@@ -52,7 +52,7 @@ class Reporter:
                 self._write(text)
 
     def begin(self, *, step: int, total_steps: int, steps_per_epoch: int, checkpoint_step: int | None) -> None:
-        """The first progress line, and the heartbeat from here on."""
+        """Print the first progress line and start the heartbeat."""
         self._steps_per_epoch = steps_per_epoch
         self.first_step, self._began = step, time.monotonic()
         self._window_start, self._window_samples = self._began, 0
@@ -70,7 +70,7 @@ class Reporter:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Mark the time inside as another phase than training; it does not count in samples per second."""
+        """Report this phase inside the context, whose time does not count in samples per second."""
         before = self._current.phase
         started = time.monotonic()
         self._update(phase=name)
@@ -85,7 +85,7 @@ class Reporter:
         self._update(step=step, epoch=self._epoch(step, self._current.total_steps), phase=contract.PHASE_TRAIN)
 
     def log(self, *, loss: float, data_seconds: float, compute_seconds: float) -> None:
-        """The log line of the step just counted. Loss is the mean over the step's samples on all ranks."""
+        """Print the log line of the step counted last. `loss` is the mean over the step's samples on all ranks."""
         now = time.monotonic()
         current = self._current
         per_second = self._window_samples / max(1e-9, now - self._window_start)
@@ -101,7 +101,7 @@ class Reporter:
         self._print_progress_unless_recent()
 
     def evaluated(self, *, correct: int, total: int, note: str = "") -> None:
-        """The accuracy on the held-out split after the steps counted so far."""
+        """Report the accuracy on the held-out split after the steps counted so far."""
         step = self._current.step
         self.accuracies[step] = correct / total
         self.say(
@@ -109,15 +109,15 @@ class Reporter:
         )
 
     def saved(self, step: int) -> None:
-        """A checkpoint of this step is complete."""
+        """Report that the checkpoint of this step is complete."""
         self._update(checkpoint_step=step)
         self._print_progress_unless_recent()
 
     def end(self) -> None:
-        """The last progress line, and the total time since this object was made."""
+        """Print the last progress line, and the total time since this object was created."""
         self._update(phase=contract.PHASE_DONE, eta_seconds=0.0)
         self._print_progress()
-        self.say(f"total time {time.monotonic() - self._born:.1f} s")
+        self.say(f"total time {time.monotonic() - self._created_at:.1f} s")
 
     @property
     def _current(self) -> Progress:
@@ -125,7 +125,7 @@ class Reporter:
         return self._progress
 
     def _epoch(self, step: int, total_steps: int) -> int:
-        """The epoch in work; at the very end, the last one."""
+        """The epoch that the next step belongs to; after the last step, the last epoch."""
         return min(step, total_steps - 1) // self._steps_per_epoch
 
     def _update(self, **changes: float | str | None) -> None:

@@ -16,7 +16,7 @@ from ddpjob_ranks.errors import ConfigError
 from ddpjob_trainer.config import ResolvedConfig
 
 #: What must not change between a checkpoint and the run that resumes from it: with another value the step number would
-#: be a point of another training. World size, epochs, learning rate and profile may change.
+#: belong to another training. World size, epochs, learning rate and profile may change.
 FIXED = ("recipe", "global_batch_size", "seed", "momentum", "weight_decay")
 
 #: Names of the fingerprints of the two splits. A resume needs the same training data; other held-out data are reported.
@@ -24,7 +24,7 @@ TRAINING_DATA, HELD_OUT_DATA = "data", "held-out data"
 
 
 class TrainingState:
-    """Model and optimizer after `step` steps. `data` are the fingerprints of the splits, by name."""
+    """Model and optimizer after `step` steps. `data` has the fingerprints of the splits, by name."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class TrainingState:
         self.step = 0
 
     def content(self) -> dict[str, Any]:
-        """The whole state as it is saved in a checkpoint; its tensors are the live ones."""
+        """The whole state as a checkpoint holds it; the tensors are those of model and optimizer, not copies."""
         return {
             "step": self.step,
             **{name: part.state_dict() for name, part in self.parts.items()},
@@ -68,7 +68,7 @@ class TrainingState:
             )
 
     def load_bytes(self, payload: bytes) -> str:
-        """Load a saved state, by way of the CPU; see `load`."""
+        """Load a saved state; see `load`."""
         return self.load(from_bytes(payload))
 
     def load(self, content: dict[str, Any]) -> str:
@@ -107,7 +107,7 @@ class TrainingState:
         return saved_by
 
     def load_weights(self, payload: bytes, source: str) -> None:
-        """Load only weights and buffers: of one of this trainer's checkpoints, or of a model's `state_dict`.
+        """Load only weights and buffers, from a checkpoint of this trainer or the `state_dict` of a model.
 
         Raises:
             ConfigError: the payload, which was read from `source`, is neither, or is of another model.

@@ -19,7 +19,7 @@ from ddpjob_ranks.launch.identity import Worker
 from ddpjob_ranks.stop import StopAgreement, StopRequest
 from ddpjob_ranks.watch.timeline import Phase, Timeline, open_events, process_began
 from ddpjob_ranks.watch.watchdog import Watchdog
-from ddpjob_trainer import ending, evaluate, numerics, parallel, recipes, sameness
+from ddpjob_trainer import consistency, ending, evaluate, numerics, parallel, recipes
 from ddpjob_trainer.checkpoints import folder
 from ddpjob_trainer.checkpoints.files import read_and_hash
 from ddpjob_trainer.checkpoints.writer import CheckpointWriter
@@ -63,7 +63,7 @@ def run(config: TrainerConfig, worker: Worker, *, imported_from: float | None = 
 def meet(worker: Worker, config: TrainerConfig) -> Rendezvous:
     """Wait for the other ranks, which must run the same program with the same configuration."""
     numerics.fix_nccl(config)
-    return distributed.meet(worker, config.limits, sameness.of_program(config))
+    return distributed.meet(worker, config.limits, consistency.facts_of_program(config))
 
 
 def set_up(
@@ -75,7 +75,7 @@ def set_up(
     checks.check_group(gang)  # here rather than where the group is created: the watchdog is active by now
     recipe = recipes.find(given.recipe)
     config = given.resolve(recipe.defaults, world_size=gang.world_size)
-    sameness.check_recipe(gang, config)
+    consistency.check_recipe(gang, config)
     report.say("config " + config.model_dump_json(by_alias=True))
     _report_topology(worker, gang, report)
     numbers = _choose_numerics(config, recipe, gang, report)
@@ -84,7 +84,7 @@ def set_up(
     total_steps = config.epochs * feed.sampling.steps_per_epoch
     state, replica = _build_model(config, recipe, numbers, data, fingerprints, feed.sampling, gang)
     state.check_loadable()
-    with _undone(state):
+    with _restored_afterwards(state):
         trial = feed.batch(0)
         if numbers.compile:
             held_out = evaluate.shapes(data.test, gang, batch_size=config.evaluation_batch_size)
@@ -135,7 +135,7 @@ def _load_data(
     """The data set, which must be the same on all ranks, and its fingerprints."""
     timeline.enter(Phase.LOAD)
     data = recipe.load(Path(os.environ.get(contract.DDPJOB_DATA_DIR) or contract.DATA_DIR), config).to(gang.device)
-    fingerprints = sameness.check_data(gang, data)
+    fingerprints = consistency.check_data(gang, data)
     timeline.enter(Phase.SETUP)
     return data, fingerprints
 
@@ -177,8 +177,8 @@ def _build_model(
 
 
 @contextmanager
-def _undone(state: TrainingState) -> Iterator[None]:
-    """Undo what passes over trial batches change: statistics of BatchNorm, gradients."""
+def _restored_afterwards(state: TrainingState) -> Iterator[None]:
+    """Restore the state at the end of the context: trial batches change gradients and statistics of BatchNorm."""
     before = copy.deepcopy(state.content())
     yield
     state.optimizer.zero_grad()

@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ddpjob_ranks import checks, distributed
 from ddpjob_ranks.launch import identity, launcher
-from ddpjob_trainer import __main__, sameness
+from ddpjob_trainer import __main__, consistency
 from ddpjob_trainer.data import Feed
 
 BATCH = Feed.batch
@@ -72,7 +72,7 @@ def note_replica(module: torch.nn.Module, _: object) -> None:
 CHECKS: dict[str, ModuleType] = {
     "new_group": dist,
     "check_group": checks,
-    "check_data": sameness,
+    "check_data": consistency,
     "leave": distributed,
 }
 FAULTS: dict[str, Callable[[], object]] = {

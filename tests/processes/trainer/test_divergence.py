@@ -38,7 +38,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     keys = ("epochs=4", "learningRate=100", "logEverySteps=1000")
     with started(tmp_path / "bad", *keys, ranks=2, environ=environ, first=overflow_at_step_50) as run:
         assert run.wait() == 2 * [contract.EXIT_PROGRAM_ERROR]
-    assert "weights are not finite after step 69 (learningRate 100); nothing of it is saved" in run.message()
+    assert "weights are not finite after step 69 (learningRate 100); this state is not saved" in run.message()
     assert "set a lower learningRate" in run.message()
     assert saved(tmp_path) == before
     assert all(before.values())

@@ -239,7 +239,7 @@ def test_a_save_under_way_when_a_peer_dies_is_not_lost(storage_that_waits_for_a_
     save(background, trained())
     leave(background, RuntimeError("Connection closed by peer"), monkeypatch)
     assert saved(storage_that_waits_for_a_word)["step"] == 1
-    assert "checkpoint of step 1: still being written" in out.getvalue()
+    assert "checkpoint of step 1 is still being written" in out.getvalue()
 
 
 @pytest.mark.parametrize(("error", "waited"), [(RuntimeError("a bug"), True), (Fenced("over"), False)])
@@ -248,7 +248,7 @@ def test_a_save_that_does_not_end_keeps_nobody(storage, report, out, monkeypatch
     background = CheckpointWriter(storage, report, torch.device("cpu"))
     save(background, trained())
     leave(background, error, monkeypatch)
-    assert ("checkpoint of step 1: not on the disk in time, abandoned" in out.getvalue()) == waited
+    assert ("checkpoint of step 1 was not on the disk in time and is abandoned" in out.getvalue()) == waited
     Storage.open_to_data.set()
 
 
@@ -257,7 +257,7 @@ def test_a_save_that_fails_on_the_way_out_is_told_of(storage_that_waits_for_a_wo
     save(background, trained())
     Claim(folder=storage_that_waits_for_a_word.path, owner=Owner(uid="u1", attempt=2)).take()
     background.linger()
-    assert "checkpoint of step 1: not written: checkpoint folder" in out.getvalue()
+    assert "checkpoint of step 1 was not written: checkpoint folder" in out.getvalue()
 
 
 def test_a_rank_without_a_folder_writes_nothing(report, tmp_path, monkeypatch):

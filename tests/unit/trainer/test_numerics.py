@@ -209,7 +209,7 @@ def test_a_model_that_cannot_be_compiled_for_evaluation_trains_without(batches):
     model = Compiled(fails_in_evaluation)
     held_out = [torch.rand(5, 3)]
     told = trial(model, batches, held_out)
-    assert told.startswith("torch.compile failed, and training goes on without it")
+    assert told.startswith("torch.compile failed, so training continues without it")
     assert model.training
     with torch.no_grad():
         assert model.eval()(held_out[0]).shape == (5, 2)
@@ -236,7 +236,7 @@ def test_a_model_that_sums_over_ranks_within_is_not_compiled():
 def test_a_model_that_cannot_be_compiled_trains_without(batches):
     model = Compiled(broken)
     told = trial(model, batches, [])
-    assert told.startswith("torch.compile failed, and training goes on without it; set compile to never")
+    assert told.startswith("torch.compile failed, so training continues without it; set compile to never")
     assert "no compiler here" in told
     assert "\n" not in told
     assert model(batches[0].images_BCHW).shape == (4, 2)

@@ -170,7 +170,7 @@ def test_initial_weights_that_storage_does_not_give_for_now_end_the_attempt_alon
 
 def test_what_set_up_tries_leaves_no_trace_in_the_state():
     tried, untouched = state(), state()
-    with worker._undone(tried):
+    with worker._restored_afterwards(tried):
         tried.model(torch.rand(3, 2)).sum().backward()
     for found, expected in zip(tried.model.state_dict().values(), untouched.model.state_dict().values(), strict=True):
         assert torch.equal(found, expected)

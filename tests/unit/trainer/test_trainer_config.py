@@ -66,7 +66,7 @@ def test_sources_win_in_order(tmp_path):
     ("arguments", "told"),
     [
         (["--config", "/nowhere.yaml"], "--config /nowhere.yaml: cannot be read"),
-        (["--config-json", "{"], "--config-json: is no JSON"),
+        (["--config-json", "{"], "--config-json: is not valid JSON"),
         (["--config-json", "[]"], "--config-json: found list"),
         (["--set", "epochs"], "expected KEY=VALUE"),
     ],

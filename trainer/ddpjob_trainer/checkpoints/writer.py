@@ -1,4 +1,4 @@
-"""Checkpoints written while training goes on: a copy of the state at the step boundary, the rest on a thread."""
+"""Checkpoints written while training continues: the state is copied between two steps, and a thread writes the copy."""
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -15,7 +15,7 @@ from ddpjob_trainer.state import TrainingState
 
 #: Longest wait for one checkpoint to reach the disk; the watchdog allows 900 s in this phase by default.
 WRITE_TIMEOUT_SECONDS = 600.0
-#: The same when the rank ends after a failure: with the rest of its exit this must fit into the launcher's grace period
+#: Longest wait for a checkpoint after a failure: with the rest of the exit it must fit into the launcher's grace period
 #: (`ddpjob_ranks.launch.launcher`).
 LINGER_SECONDS = 3.0
 
@@ -67,7 +67,7 @@ class CheckpointWriter:
         return self._in_flight is not None and not self._in_flight.done()
 
     def check(self) -> None:
-        """Raise an error of the thread, if there is one; to be called at each step boundary."""
+        """Raise the thread's error, if there is one. To be called between steps."""
         if self._in_flight is not None and not self.busy:
             self._in_flight.result()
 
@@ -88,17 +88,17 @@ class CheckpointWriter:
         self._in_flight.result()
 
     def linger(self) -> None:
-        """After a failure: let a save in progress reach the disk, if that takes only seconds."""
+        """After a failure: wait up to LINGER_SECONDS for a save in progress."""
         if self._in_flight is None or not self.busy:
             return
         name = f"checkpoint of step {self._newest_step}"
         self._report.say(
-            f"{name}: still being written; waiting up to {LINGER_SECONDS:g} s for it before this rank ends"
+            f"{name} is still being written; waiting up to {LINGER_SECONDS:g} s for it before this rank ends"
         )
         if not wait([self._in_flight], timeout=LINGER_SECONDS).done:
-            self._report.say(f"{name}: not on the disk in time, abandoned")
+            self._report.say(f"{name} was not on the disk in time and is abandoned")
         elif error := self._in_flight.exception():
-            self._report.say(f"{name}: not written: {error}")
+            self._report.say(f"{name} was not written: {error}")
 
     def _write(self, folder: CheckpointFolder, step: int, content: dict[str, Any], stalled_seconds: float) -> None:
         """On the thread: write and commit the copy, then report it."""

@@ -21,7 +21,7 @@ from ddpjob_trainer.state import HELD_OUT_DATA, TRAINING_DATA
 PACKAGES: Final = ("ddpjob_ranks", "ddpjob_trainer", "ddpjob_recipes")
 
 
-def of_program(config: TrainerConfig) -> Mapping[str, str]:
+def facts_of_program(config: TrainerConfig) -> Mapping[str, str]:
     """Fingerprint of the sources, and each value of the configuration, by name."""
     given = config.model_dump(by_alias=True)
     keys = {key: "the recipe's default" if value is None else json.dumps(value) for key, value in given.items()}
@@ -53,7 +53,7 @@ def _hash_of_sources(root: Path, paths: Iterable[Path]) -> str:
 def check_recipe(gang: Gang, config: ResolvedConfig) -> None:
     """Check that all ranks have the same recipe, and with its defaults the same settings.
 
-    `of_program` cannot compare them: ranks compare that before they load any recipe.
+    `facts_of_program` cannot compare them: ranks compare that before they load any recipe.
 
     Raises:
         RefusedError: they differ; the text names the ranks and the setting.

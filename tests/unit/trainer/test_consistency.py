@@ -2,15 +2,15 @@ import dataclasses
 
 import torch
 
-from ddpjob_trainer import sameness
+from ddpjob_trainer import consistency
 from ddpjob_trainer.config import parse_config
+from ddpjob_trainer.consistency import code_fingerprint, recipe_fingerprint
 from ddpjob_trainer.data import Preparation, Split
-from ddpjob_trainer.sameness import code_fingerprint, recipe_fingerprint
 
 
 def test_every_key_of_the_configuration_and_the_code_must_be_the_same():
     config = parse_config({"recipe": "digits", "epochs": 3})
-    same = sameness.of_program(config)
+    same = consistency.facts_of_program(config)
     assert same["epochs"] == "3"
     assert set(same) == {"code", *config.model_dump(by_alias=True)}
 

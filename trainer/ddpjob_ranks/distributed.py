@@ -153,6 +153,9 @@ def join(met: Rendezvous) -> Iterator[Gang]:
     # The backend that torch makes of "nccl" by itself since 2.15 has the computation wait for each bucket of gradients
     # (nccl2/WorkNCCL.cpp, getFuture), so that no all-reduce would overlap with backward. Untested: no GPUs were at hand.
     os.environ.setdefault("TORCH_DIST_USE_NCCL2", "0")
+    # CleanUpOnly (ProcessGroupNCCL.hpp): after the loss of a rank torch aborts the communicator, and this process can
+    # report which rank that was. By default torch ends the process by SIGABRT. Untested like the line above.
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         store=met.store,

@@ -66,9 +66,10 @@ def fail(error: BaseException, worker: Worker, watchdog: Watchdog, training: Tra
 
     The message is written before this process's connections close, so no other rank can fail because of them earlier.
     """
-    echo = distributed.is_peer_loss(error)
+    own = isinstance(error, ConfigError | Fenced | ShortageError)
+    echo = not own and (watchdog.aborted_collectives or distributed.is_peer_loss(error))
     code, text = contract.EXIT_PROGRAM_ERROR, termination.of_exception(error, rank=worker.rank, echo=echo)
-    if isinstance(error, ConfigError | Fenced | ShortageError):
+    if own:
         if isinstance(error, ConfigError):
             code = contract.EXIT_BAD_CONFIG
         elif isinstance(error, Fenced):

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NoReturn
 
 import pytest
@@ -125,6 +126,18 @@ def test_a_rank_that_lost_another_one_learns_its_cause():
     assert losing.find_lost_rank() == "rank 0 ended: OSError: the disk of rank 0 failed"
     wait_until(lambda: unaware._round == 1)
     assert unaware.end == ""
+
+
+def test_the_failure_of_a_rank_aborts_the_collectives_of_the_others_on_gpus(monkeypatch):
+    aborted: list[Rank] = []
+    monkeypatch.setattr(
+        Rank, "_nccl_backends", lambda rank: [SimpleNamespace(abort=lambda: aborted.append(rank))], raising=False
+    )
+    failing, *others = ranks(3)
+    failing.report_failure("OSError: the disk of rank 0 failed")
+    wait_until(lambda: all(rank._round == 1 for rank in others))
+    assert sorted(rank._rank for rank in aborted) == [1, 2]
+    assert [rank.aborted_collectives for rank in (failing, *others)] == [False, True, True]
 
 
 def test_a_rank_that_lost_a_silent_one_names_it():

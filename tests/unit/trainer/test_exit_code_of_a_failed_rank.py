@@ -6,20 +6,26 @@ from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError, ShortageError
 from ddpjob_ranks.launch.identity import resolve
 from ddpjob_trainer import ending
+from ddpjob_trainer.loop import DivergedError
+
+GONE = "rank 1 ended: OSError: the disk of rank 1 failed"
 
 
 @pytest.mark.parametrize(
-    ("error", "code"),
+    ("error", "code", "text"),
     [
-        (ConfigError("config: epochs is 0"), contract.EXIT_BAD_CONFIG),
+        (ConfigError("config: epochs is 0"), contract.EXIT_BAD_CONFIG, "rank 0\nconfig: epochs is 0"),
         # Another attempt can succeed once somebody has freed space, so the operator counts it as a failed program.
-        (ShortageError("preflight: rank 0 (host h): /checkpoints has 0 MiB free"), contract.EXIT_PROGRAM_ERROR),
+        (ShortageError("preflight: 0 MiB free"), contract.EXIT_PROGRAM_ERROR, "rank 0\npreflight: 0 MiB free"),
+        # The sum that a GPU was aborted in has any value.
+        (DivergedError("the loss is nan"), contract.EXIT_PEER_LOST, f"rank 0 lost a peer\n{GONE}"),
     ],
 )
-def test_a_rank_that_cannot_train_says_why_in_its_own_words(error, code, monkeypatch, tmp_path) -> None:
+def test_a_rank_ends_with_the_cause_of_its_failure(error, code, text, monkeypatch, tmp_path) -> None:
     message = tmp_path / "termination"
     message.touch()
     monkeypatch.setenv(contract.DDPJOB_TERMINATION_LOG, str(message))
+    watchdog = SimpleNamespace(aborted_collectives=True, report_failure=lambda _: None, find_lost_rank=lambda: GONE)
     codes = []
 
     def exits(code: int) -> None:
@@ -28,7 +34,7 @@ def test_a_rank_that_cannot_train_says_why_in_its_own_words(error, code, monkeyp
 
     monkeypatch.setattr(ending.os, "_exit", exits)
     with pytest.raises(SystemExit):
-        ending.fail(error, resolve({}), SimpleNamespace(report_failure=lambda _: None))
+        ending.fail(error, resolve({}), watchdog)
 
     assert codes == [code]
-    assert message.read_text() == f"rank 0\n{error}"
+    assert message.read_text() == text

@@ -56,6 +56,8 @@ class Watchdog:
         self._round = 0  # the listener's
         self._idleness = Idleness.starting(timeline.mark.since, time.monotonic())  # the monitor's
         self._board: Board | None = None  # until the ranks have met
+        self.aborted_collectives = False
+        """Whether it aborted the collectives of this rank because another rank failed; any error after that is an echo."""
 
     def watch(self, store: Store, worker: Worker) -> None:
         """Begin. `store` is the one that the ranks met in; it need not have made a process group of them yet."""
@@ -80,10 +82,16 @@ class Watchdog:
             self._listener.join(self._timing.answer_seconds)
 
     def report_failure(self, cause: str) -> None:
-        """Publish why this rank ends, before the others find out that it has ended."""
+        """Publish why this rank ends, before the others find out that it has ended.
+
+        Main threads that wait for a GPU do not find out: NCCL's kernels wait for a rank on the same host without end. So
+        a round lets the watchdogs of the other ranks act.
+        """
         with contextlib.suppress(RuntimeError):
             if self._board is not None:
                 self._board.publish_failure(cause)
+                if self._nccl_backends():
+                    self._board.call(self._round)
 
     def find_lost_rank(self) -> str:
         """Which rank is gone, for a rank that lost a connection; empty if that cannot be found out within a second.
@@ -134,12 +142,30 @@ class Watchdog:
     def _take_part(self, board: Board, number: int) -> None:
         """Answer, decide if this rank coordinates the round, and end with the others if that is the decision."""
         board.answer(number, self._status())
+        self._abort_if_a_rank_failed(board)
         coordinates = board.coordinates(number)
         if coordinates:
             board.decide(number, self._diagnosis(board, number) or GO_ON)
         decision = board.decision(number, self._timing.decision_seconds)
         if decision != GO_ON:
             self._end(decision, announced_here=coordinates, leave=lambda: self._leave(board, number))
+
+    def _abort_if_a_rank_failed(self, board: Board) -> None:
+        """Abort this rank's collectives on GPUs, so that its main thread goes on and raises, if another rank failed."""
+        if (
+            not self.aborted_collectives
+            and (backends := self._nccl_backends())
+            and board.failures().keys() - {self._rank}
+        ):
+            self.aborted_collectives = True
+            for backend in backends:
+                with contextlib.suppress(RuntimeError):  # what failed here cannot be used any more either
+                    backend.abort()
+
+    def _nccl_backends(self) -> list[c10d.Backend]:
+        """What runs this rank's collectives on GPUs; empty on CPUs."""
+        groups = [group for group in _groups(default=True) if dist.get_backend(group) == "nccl"]
+        return [group._get_backend(torch.device("cuda")) for group in groups]
 
     def _diagnosis(self, board: Board, number: int) -> str | None:
         answers = board.answers(number, self._timing.answer_seconds, self._timing)

@@ -81,7 +81,7 @@ def settings_from(arguments: Sequence[str]) -> Settings:
         type=_seconds,
         default=10.0,
         metavar="S",
-        help="seconds between two reads of a running job's log; 0 disables them",
+        help="seconds between two reads of a running job's log, up to a minute once it has run for ten; 0 disables them",
     )
     parser.add_argument(
         "--audit-interval-seconds",

@@ -2,8 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from builders import NOW, created, ended, job, observed, pod, reconciled, running
+from builders import NOW, created, ended, job, observed, pod, program, reconciled, running
 from ddpjob_operator.api.names import ConditionType, Phase
+from ddpjob_operator.api.status import Progress
 from ddpjob_operator.core.failure.log_parsing import end_of_log
 from ddpjob_operator.core.model import NO_LOG, CreatePod, CreateService, PatchService, ReadLog
 from ddpjob_operator.core.plan import plan
@@ -84,6 +85,25 @@ def test_the_job_succeeds_when_all_ranks_have_and_the_last_progress_was_read() -
 
     status = plan(replace(done, logs={"pod-uid-1-0": end_of_log('ddpjob-progress {"step": 42}\n')}), NOW).status
     assert (status.phase, status.progress.step) == (Phase.SUCCEEDED, 42)
+
+
+@pytest.mark.parametrize(
+    ("of", "ran_seconds", "reads"),
+    [
+        (program(nodes=1), 9, False),
+        (program(nodes=1), 10, True),
+        (job(nodes=1), 9, True),  # the built-in trainer prints its progress, however short it is
+    ],
+)
+def test_the_log_of_a_program_that_ended_within_seconds_is_not_read(of, ran_seconds, reads) -> None:
+    first = ended(of, 0, placed=NOW - ran_seconds)
+    assert first.exit is not None
+    first = replace(first, exit=replace(first.exit, finished=NOW))
+
+    made = plan(observed(of, first), NOW)
+    assert (bool(made.lookups), made.status.finished) == (reads, not reads)
+    printed = replace(observed(of, first), progress=Progress(step=1))
+    assert plan(printed, NOW).lookups, "a program that prints progress has the last one read"
 
 
 def test_a_job_that_is_being_deleted_is_left_alone() -> None:

@@ -1,4 +1,4 @@
-"""Reads the progress of training from the log of each running job's rank 0, every few seconds.
+"""Reads the progress of training from the log of each running job's rank 0: every ten seconds, every minute once it is old.
 
 It needs nothing of the image but a printed line. Reads are spread by jitter, few at a time and of a bounded rate: a log
 costs the API server and the kubelet about a millisecond of CPU each, and nothing ever waits for one. The rate of long reads
@@ -9,7 +9,9 @@ import asyncio
 import heapq
 import itertools
 import logging
+import math
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,6 +19,7 @@ from ddpjob_operator.api.names import MAIN_CONTAINER
 from ddpjob_operator.api.status import Progress
 from ddpjob_operator.core.model import Observed
 from ddpjob_operator.core.progress import latest_progress
+from ddpjob_operator.core.times import epoch_seconds
 from ddpjob_operator.kube.fair_share import FairSlots
 from ddpjob_operator.kube.keys import Key, key_of
 from ddpjob_operator.kube.metrics import LOG_READS
@@ -41,14 +44,22 @@ READ_SECONDS = 5.0
 #: Reads at the same time for one namespace, while no other has any.
 MAX_PARALLEL = 8
 MAX_READS_PER_SECOND = 20.0
-#: The first read of a program comes earlier.
-FIRST_READ_SECONDS = 1.0
+#: The first read of a program comes earlier, but not so early that one that ends within seconds is read at all.
+FIRST_READ_SECONDS = 3.0
+#: Reads of a job that has run for ten minutes are this far apart.
+LAST_INTERVAL_SECONDS = 60.0
+#: Pauses are longer by a random factor, so that jobs that started together do not stay together.
+JITTER = (1.0, 1.2)
 
 
 @dataclass(slots=True)
 class _Target:
     pod: str
     uid: str
+    running_since: float | None = None
+    """When all ranks of the attempt ran, in seconds since the epoch; None while they do not."""
+    hang_seconds: float = math.inf
+    """How long the program may make no progress."""
     progress: Progress | None = None
     position: tuple[int, str | None] | None = None
     """Step and phase of the latest line: a change of either is progress."""
@@ -57,6 +68,16 @@ class _Target:
     silent_seconds: float = 0.0
     num_reads_to_long: int = 0
     """How many reads without a line have to pass before the next long read."""
+
+
+def pause_seconds(interval_seconds: float, ran_seconds: float, hang_seconds: float, silent_seconds: float) -> float:
+    """The time between two reads of a job: a tenth of how long it has run, from the interval up to a minute.
+
+    A hang must be noticed in time: what is seen is never older than a tenth of the limit, and a program that has printed
+    nothing new is read again when the limit passes. No pause is shorter than the interval.
+    """
+    longest = min(ran_seconds / 10, LAST_INTERVAL_SECONDS, hang_seconds / 10, hang_seconds - silent_seconds)
+    return max(interval_seconds, longest)
 
 
 class ProgressReader:
@@ -100,6 +121,9 @@ class ProgressReader:
         if target is None or target.uid != rank0.uid:
             target = self._targets[key] = _Target(rank0.name, rank0.uid)
             self._plan_read(key, target, min(FIRST_READ_SECONDS, self._interval_seconds))
+        running_since, spec = seen.job.status.running_since, seen.job.spec
+        target.running_since = epoch_seconds(running_since) if running_since else None
+        target.hang_seconds = spec.deadlines.hang_seconds if spec else math.inf
 
     def forget(self, key: Key) -> None:
         """Stop following; a read that is planned finds that there is nothing to read."""
@@ -133,7 +157,7 @@ class ProgressReader:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _plan_read(self, key: Key, target: _Target, seconds: float) -> None:
-        at = asyncio.get_running_loop().time() + seconds * random.uniform(0.8, 1.2)  # noqa: S311 jitter is no secret
+        at = asyncio.get_running_loop().time() + seconds * random.uniform(*JITTER)  # noqa: S311 jitter is no secret
         heapq.heappush(self._timetable, (at, next(self._numbers), key, target))
         self._wake.set()
 
@@ -150,7 +174,11 @@ class ProgressReader:
             logger.exception("no progress of %s/%s", *key)
             target.read_at = None
         if self._targets.get(key) is target:
-            self._plan_read(key, target, self._interval_seconds)
+            self._plan_read(key, target, self._pause_seconds(target))
+
+    def _pause_seconds(self, target: _Target) -> float:
+        ran_seconds = 0.0 if target.running_since is None else time.time() - target.running_since
+        return pause_seconds(self._interval_seconds, ran_seconds, target.hang_seconds, target.silent_seconds)
 
     async def _look(self, key: Key, target: _Target) -> None:
         """Take in what the end of the log shows."""

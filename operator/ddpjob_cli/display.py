@@ -1,7 +1,5 @@
-"""The output of a local run: the lines of all ranks, the progress of the training, and the final status."""
+"""The output of `ddpjob run`: the lines of all ranks, the progress of the training, and a summary at the end."""
 
-import os
-from collections.abc import Mapping
 from typing import Self
 
 import yaml
@@ -9,16 +7,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from ddpjob_operator.api.names import Phase, contract
+from ddpjob_cli.output import console
+from ddpjob_cli.rendering import facts, phase_style, rank_style, summary
+from ddpjob_cli.training_lines import TrainingLines
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.untrusted import visible
-
-RANK_COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
-PHASE_COLOURS: Mapping[str | None, str] = {
-    Phase.SUCCEEDED: "green",
-    Phase.FAILED: "red",
-    Phase.RESTARTING: "yellow",
-}
 
 
 class Display:
@@ -27,15 +20,15 @@ class Display:
     It is a context manager: the bar is shown inside the context.
     """
 
-    def __init__(self, *, processes_per_node: int, verbose: bool) -> None:
+    def __init__(self, *, processes_per_node: int, verbose: bool, notes_on_stderr: bool = False) -> None:
+        """With `notes_on_stderr` standard output holds the lines of the ranks alone, unless it is a terminal."""
         self._pod_title = "rank" if processes_per_node == 1 else "node"
         self._verbose = verbose
-        # https://no-color.org; rich itself handles FORCE_COLOR and similar variables.
-        self._console = Console(
-            highlight=False, soft_wrap=True, force_terminal=False if os.environ.get("NO_COLOR") else None
-        )
+        self._lines = TrainingLines(verbose=verbose)
+        self._console = console()
         fancy = self._console.is_terminal and not self._console.is_dumb_terminal
         self._bar = _Bar(self._console) if fancy else None
+        self._notes = console(stderr=True) if notes_on_stderr and not fancy else self._console
         self._shown = DDPJobStatus()
 
     def __enter__(self) -> Self:
@@ -50,7 +43,7 @@ class Display:
     def say(self, text: str, style: str = "bold") -> None:
         """Print a line of the command itself. The line may contain output of programs, so markup and control characters have no effect."""
         for line in text.splitlines():
-            self._console.print(Text(f"ddpjob: {visible(line)}", style=style))
+            self._notes.print(Text(f"ddpjob: {visible(line)}", style=style), soft_wrap=True)
 
     def on_ignored(self, parts: tuple[str, ...]) -> None:
         """Print the parts of the pods that a local run ignores."""
@@ -63,10 +56,10 @@ class Display:
 
     def on_line(self, rank: int, text: str) -> None:
         """A rank printed a line."""
-        if contract.PROGRESS_PREFIX in text and not self._verbose:
-            return
-        prefix = (f"[{self._pod_title} {rank}] ", RANK_COLOURS[rank % len(RANK_COLOURS)])
-        self._console.print(Text.assemble(prefix, visible(text)))
+        shown = self._lines.shown(rank, visible(text))
+        if shown is not None:
+            prefix = (f"[{self._pod_title} {rank}] ", rank_style(rank))
+            self._console.print(Text.assemble(prefix, shown), soft_wrap=True)
 
     def on_status(self, status: DDPJobStatus) -> None:
         """The status has changed: update the bar, and print a line for a new phase, reason or attempt."""
@@ -77,14 +70,19 @@ class Display:
             self._shown.reason,
             self._shown.attempt,
         ):
-            style = PHASE_COLOURS.get(status.phase, "bold")
+            style = phase_style(status.phase)
             self.say(f"attempt {status.attempt}: {status.phase}: {status.message or status.reason}", style=style)
         self._shown = status
 
     def show_status(self, status: DDPJobStatus) -> None:
         """Print the whole status in the format of `kubectl get -o yaml`."""
         text = yaml.safe_dump({"status": status.as_json()}, sort_keys=False, width=110, allow_unicode=True)
-        self._console.print(Text(text.rstrip()))
+        self._console.print(Text(text.rstrip()), soft_wrap=True)
+
+    def show_summary(self, status: DDPJobStatus) -> None:
+        """Print what the training reached and how the time was spent: at most five lines."""
+        for name, text in summary(status, self._lines.accuracy):
+            self.say(f"  {name:<9} {text}", style="")
 
 
 class _Bar:
@@ -114,22 +112,7 @@ class _Bar:
         self._progress.update(
             self._task,
             state=f"{status.phase or 'Pending'} · attempt {status.attempt} · {status.ready or '0'} ready",
-            facts=_facts(status),
+            facts=" · ".join(facts(status.progress)) if status.progress else "",
             total=progress.total_steps if progress else None,
             completed=progress.step if progress else 0,
         )
-
-
-def _facts(status: DDPJobStatus) -> str:
-    progress = status.progress
-    if progress is None:
-        return ""
-    total = f"/{progress.total_steps}" if progress.total_steps is not None else ""
-    facts = [f"step {progress.step}{total}"]
-    if progress.loss is not None:
-        facts.append(f"loss {progress.loss:g}")
-    if progress.samples_per_second is not None:
-        facts.append(f"{progress.samples_per_second:g} samples/s")
-    if progress.eta is not None:
-        facts.append(f"ETA {progress.eta}")
-    return " · ".join(facts)

@@ -21,16 +21,16 @@ def console(*, stderr: bool = False) -> "Console":
     from rich.console import Console
 
     # https://no-color.org; rich itself handles FORCE_COLOR and similar variables.
-    plain = bool(os.environ.get("NO_COLOR"))
-    made = Console(stderr=stderr, highlight=False, markup=False, emoji=False, no_color=plain)
-    if not made.is_terminal:
+    terminal = False if os.environ.get("NO_COLOR") else None
+    made = Console(stderr=stderr, highlight=False, markup=False, emoji=False, force_terminal=terminal)
+    if not (sys.stderr if stderr else sys.stdout).isatty():
         made.width = _WIDE
     return made
 
 
 def is_live() -> bool:
     """Whether standard output is a terminal that can show a live view."""
-    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
 
 
 def note(text: str) -> None:

@@ -119,7 +119,23 @@ def job_row(job: "Job") -> "tuple[str | Text, ...]":
     )
 
 
-def attempt_line(job: "Job") -> list[str]:
+def summary(status: DDPJobStatus, accuracy: str | None) -> list[tuple[str, str]]:
+    """What the training reached, and how the time was spent; one line for each thing that is known."""
+    lines = []
+    if status.progress:
+        known = status.progress.model_copy(update={"eta": None})
+        lines.append(("training", " · ".join(facts(known))))
+    if accuracy:
+        lines.append(("accuracy", accuracy))
+    if status.time:
+        lines.append(("goodput", goodput(status.time)))
+    restarts = status.restarts
+    if restarts.counted or restarts.infrastructure:
+        lines.append(("restarts", f"{restarts.counted} counted, {restarts.infrastructure} by the cluster"))
+    return lines
+
+
+def attempt_lines(job: "Job") -> list[str]:
     """Each known attempt in one line, oldest first: when it ended, and why."""
     lines = []
     for failure in job.status.attempts:

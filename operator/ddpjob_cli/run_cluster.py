@@ -1,20 +1,26 @@
 """`ddpjob run` on a cluster: applies the objects of the file, then follows the job."""
 
+import asyncio
+import functools
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 
-from ddpjob.client import Client, Job, NotFoundError
+from ddpjob.client import AsyncClient, Client, ClientError, Job, NotFoundError
 from ddpjob.client.jobs import read_job
-from ddpjob_cli.commands.logs import prefixed
+from ddpjob_cli.display import Display
 from ddpjob_cli.failures import EXIT_FAILED, EXIT_SUCCEEDED, CommandError
 from ddpjob_cli.manifest import Manifest
 from ddpjob_cli.options import CLUSTER, Output, connect
-from ddpjob_cli.output import console, note, print_data
-from ddpjob_cli.rendering import outcome
-from ddpjob_operator.api.names import KIND, contract
+from ddpjob_cli.output import note, print_data
+from ddpjob_cli.rendering import next_command, outcome, phase_style
+from ddpjob_operator.api.names import KIND
+
+#: After the end of the job the logs may take so long to arrive.
+SECONDS_FOR_THE_LAST_LINES = 15.0
 
 
-def run_cluster(manifest: Manifest, *, detach: bool, dry_run: bool, verbose: bool) -> int:
+def run_cluster(manifest: Manifest, *, detach: bool, dry_run: bool, verbose: bool, show_status: bool) -> int:
     """Apply the objects and follow the job; the result is the exit code."""
     if manifest.others:
         note(f"these objects of the file are not applied: {', '.join(manifest.others)}; to apply them: kubectl apply")
@@ -32,12 +38,21 @@ def run_cluster(manifest: Manifest, *, detach: bool, dry_run: bool, verbose: boo
         if detach:
             note(f"to follow it: ddpjob logs {where} -f; to see its state: ddpjob status {where}")
             return EXIT_SUCCEEDED
-        try:
-            finished = _follow(client, job, verbose=verbose)
-        except KeyboardInterrupt:
-            note(f"the job goes on; to follow it: ddpjob logs {where} -f; to delete it: ddpjob delete {where}")
-            raise
-    note(outcome(finished))
+        processes = manifest.spec.processes
+        with Display(processes_per_node=processes, verbose=verbose, notes_on_stderr=True) as display:
+            try:
+                finished = client.call(_follow(client.asynchronous, job, display))
+            except KeyboardInterrupt:
+                display.say(
+                    f"the job goes on; to follow it: ddpjob logs {where} -f; to delete it: ddpjob delete {where}"
+                )
+                raise
+    if show_status:
+        display.show_status(finished.status)
+    else:
+        display.show_summary(finished.status)
+        display.say(f"  {'next':<9} {next_command(finished)}", style="")
+    display.say(outcome(finished), f"bold {phase_style(finished.phase)}")
     return EXIT_SUCCEEDED if finished.succeeded else EXIT_FAILED
 
 
@@ -62,10 +77,27 @@ def _refuse_finished(client: Client, name: str, namespace: str) -> None:
         )
 
 
-def _follow(client: Client, job: Job, *, verbose: bool) -> Job:
-    """Print the lines of all ranks until the job has finished."""
-    out = console()
-    for line in client.logs(job.name, namespace=job.namespace, follow=True, on_note=note):
-        if verbose or contract.PROGRESS_PREFIX not in line.text:
-            out.print(prefixed(line), soft_wrap=True)
-    return client.wait(job.name, namespace=job.namespace)
+async def _follow(client: AsyncClient, job: Job, display: Display) -> Job:
+    """Show the lines of all ranks and the changes of the status until the job has finished."""
+
+    async def show_lines() -> None:
+        notes = functools.partial(display.say, style="dim")
+        lines = client.logs(job.name, namespace=job.namespace, follow=True, on_note=notes)
+        async with aclosing(lines):
+            async for line in lines:
+                display.on_line(line.rank, line.text)
+
+    printing = asyncio.create_task(show_lines())
+    try:
+        async with aclosing(client.watch(job.name, namespace=job.namespace)) as jobs:
+            async for seen in jobs:
+                display.on_status(seen.status)
+                if seen.finished:
+                    break
+        await asyncio.wait((printing,), timeout=SECONDS_FOR_THE_LAST_LINES)
+    finally:
+        printing.cancel()
+        results = await asyncio.gather(printing, return_exceptions=True)
+    if isinstance(results[0], ClientError):  # the outcome counts even where the log cannot be read
+        display.say(str(results[0]), "yellow")
+    return seen

@@ -12,6 +12,7 @@ from ddpjob_cli.display import Display
 from ddpjob_cli.failures import EXIT_FAILED, EXIT_SUCCEEDED
 from ddpjob_cli.manifest import Manifest, ManifestError
 from ddpjob_operator.api.names import ConditionType
+from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.times import duration
 from ddpjob_operator.local.run import LocalRun
 
@@ -19,8 +20,8 @@ from ddpjob_operator.local.run import LocalRun
 RUNS = Path(".ddpjob/runs")
 
 
-def run_local(manifest: Manifest, *, verbose: bool) -> int:
-    """Run a job on this machine.
+def run_local(manifest: Manifest, *, verbose: bool, show_status: bool) -> int:
+    """Run a job on this machine. At its end a summary is printed, or with `show_status` the whole status as YAML.
 
     Returns:
         0 if it succeeded, 1 if it failed, 128 + n if it was interrupted by signal n.
@@ -42,19 +43,32 @@ def run_local(manifest: Manifest, *, verbose: bool) -> int:
         folder = _new_folder(manifest.name)
         started = time.monotonic()
         run, received = asyncio.run(_to_the_end(manifest, folder, display))
-    display.show_status(run.status)
+    if show_status:
+        display.show_status(run.status)
     took = duration(time.monotonic() - started)
-    where = f"logs and files: {folder}"
     if received is not None:
-        display.say(
-            f"{manifest.name} was interrupted after {took}, and none of its processes is left; {where}", "bold yellow"
+        outcome, style, code = (
+            f"was interrupted after {took}, and none of its processes is left",
+            "yellow",
+            128 + received,
         )
-        return 128 + received
-    if run.status.condition(ConditionType.SUCCEEDED):
-        display.say(f"{manifest.name} succeeded after {took} in attempt {run.status.attempt}; {where}", "bold green")
-        return EXIT_SUCCEEDED
-    display.say(f"{manifest.name} failed after {took}: {run.status.message}; {where}", "bold red")
-    return EXIT_FAILED
+    elif run.status.condition(ConditionType.SUCCEEDED):
+        outcome, style, code = f"succeeded after {took} in attempt {run.status.attempt}", "green", EXIT_SUCCEEDED
+    else:
+        outcome, style, code = f"failed after {took}: {run.status.message}", "red", EXIT_FAILED
+    if not show_status:
+        display.show_summary(run.status)
+        display.say(f"  {'files':<9} {_where_to_look(run.status, folder)}", style="")
+    display.say(f"{manifest.name} {outcome}", f"bold {style}")
+    return code
+
+
+def _where_to_look(status: DDPJobStatus, folder: Path) -> str:
+    """The log of the rank that failed, or the directory of the run."""
+    log = folder / "logs" / f"{status.failure.pod}.log" if status.failure and status.failure.pod else None
+    shown = log if log is not None and log.exists() else folder
+    here = Path.cwd()
+    return str(shown.relative_to(here) if shown.is_relative_to(here) else shown)
 
 
 async def _to_the_end(manifest: Manifest, folder: Path, display: Display) -> tuple[LocalRun, signal.Signals | None]:

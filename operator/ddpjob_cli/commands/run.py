@@ -16,6 +16,12 @@ class DryRun(StrEnum):
     SERVER = "server"
 
 
+class YamlOutput(StrEnum):
+    """Formats of the status at the end."""
+
+    YAML = "yaml"
+
+
 def command(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="YAML file with one DDPJob and the ConfigMaps that it uses")
@@ -36,7 +42,10 @@ def command(
         list[str] | None,
         typer.Option("--env", metavar="NAME=VALUE", help="Set an environment variable", show_default=False),
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Also show commands and progress lines")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show every line of the ranks, and commands")] = False,
+    output: Annotated[
+        YamlOutput | None, typer.Option("--output", "-o", help="Print the whole status at the end", show_default=False)
+    ] = None,
 ) -> None:
     """Run the DDPJob of a file and follow it to its end.
 
@@ -62,9 +71,13 @@ def command(
         if dry_run is DryRun.CLIENT:
             show(manifest.objects)
             return
-        raise typer.Exit(run_cluster(manifest, detach=detach, dry_run=dry_run is not None, verbose=verbose))
+        raise typer.Exit(
+            run_cluster(
+                manifest, detach=detach, dry_run=dry_run is not None, verbose=verbose, show_status=output is not None
+            )
+        )
     if dry_run or detach:
         raise CommandError("run: --dry-run=server and --detach need a cluster; leave out --local")
     from ddpjob_cli.run_local import run_local
 
-    raise typer.Exit(run_local(manifest, verbose=verbose))
+    raise typer.Exit(run_local(manifest, verbose=verbose, show_status=output is not None))

@@ -75,7 +75,7 @@ def screen(job: "Job", pods: "list[Pod]", events: "list[JobEvent]") -> "Renderab
 
     from ddpjob_cli.rendering import (
         age,
-        attempt_line,
+        attempt_lines,
         event_lines,
         facts,
         goodput,
@@ -106,7 +106,7 @@ def screen(job: "Job", pods: "list[Pod]", events: "list[JobEvent]") -> "Renderab
     if status.time:
         facts_table.add_row("Goodput", goodput(status.time))
     parts: list[RenderableType] = [facts_table, Text("\nAttempts", style="bold")]
-    parts += [Text(f"  {line}", overflow="fold") for line in attempt_line(job)]
+    parts += [Text(f"  {line}", overflow="fold") for line in attempt_lines(job)]
     if pods:
         parts += [Text(""), rank_table(pods)]
     if status.conditions:

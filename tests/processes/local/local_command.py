@@ -48,7 +48,7 @@ class LocalCommand:
     def __init__(self, file: Path, folder: Path, arguments: tuple[str, ...] = ()) -> None:
         self.mark = uuid.uuid4().hex
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "ddpjob_cli", "run", "--local", str(file), *arguments],
+            [sys.executable, "-m", "ddpjob_cli", "run", "--local", "-o", "yaml", str(file), *arguments],
             cwd=folder,
             env={**os.environ, MARK: self.mark, "COLUMNS": "200"},
             stdin=subprocess.DEVNULL,

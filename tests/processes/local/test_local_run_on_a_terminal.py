@@ -69,7 +69,7 @@ def started(folder: Path, **environ: str) -> Terminal:
 def test_the_bar_follows_the_progress_of_the_status_while_the_job_runs(tmp_path: Path) -> None:
     terminal = started(tmp_path)
     try:
-        terminal.read_until("step 3/9 · loss 0.25 · 100 samples/s · ETA 1m15s")
+        terminal.read_until("step 3/9 (33%) · loss 0.25 · 100 samples/s · ETA 1m15s")
         assert terminal.process.poll() is None
         (tmp_path / "go").touch()
         terminal.read_until("")
@@ -78,6 +78,10 @@ def test_the_bar_follows_the_progress_of_the_status_while_the_job_runs(tmp_path:
         terminal.close()
     assert "hello from the program" in terminal.seen
     assert "ddpjob-progress" not in terminal.seen
+    assert "status:" not in terminal.seen, "the whole status is shown with -o yaml only"
+    summary = terminal.seen[terminal.seen.rindex("Succeeded:") :].splitlines()[1:]
+    assert "loss 0.25" in summary[0]
+    assert len(summary) <= 8
     assert terminal.seen.rstrip().endswith("\x1b[0m")  # the last line, the verdict, is in colour
 
 

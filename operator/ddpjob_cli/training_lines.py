@@ -1,0 +1,44 @@
+"""The lines that the trainer prints while it trains, in a form for people: fewer of them, and short numbers.
+
+What the ranks printed stays unchanged in the logs; this is about what a person sees go by. Lines of other programs pass.
+"""
+
+import re
+import time
+from collections.abc import Callable
+
+from ddpjob_cli.rendering import number
+from ddpjob_operator.api.names import contract
+
+#: A line about a step is shown at most this often for each rank.
+SECONDS_BETWEEN_STEPS = 3.0
+_STEP = re.compile(r"epoch \d+ step \d+(?:/\d+)? ")
+_LOSS = re.compile(r"(?<=\bloss )\d+\.\d{4,}(?:e[+-]?\d+)?")
+_ACCURACY = re.compile(r"\baccuracy ([\d.]+ ?%)")
+
+
+class TrainingLines:
+    """Decides for each line whether and how it is shown, and remembers the last accuracy."""
+
+    def __init__(self, *, verbose: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        """`verbose` shows every line as it is."""
+        self._verbose = verbose
+        self._clock = clock
+        self._shown_at: dict[int, float] = {}
+        self.accuracy: str | None = None
+
+    def shown(self, rank: int, line: str) -> str | None:
+        """The line to show, or None."""
+        if found := _ACCURACY.search(line):
+            self.accuracy = found.group(1)
+        if self._verbose:
+            return line
+        if contract.PROGRESS_PREFIX in line:
+            return None
+        if _STEP.match(line):
+            now = self._clock()
+            if now - self._shown_at.get(rank, float("-inf")) < SECONDS_BETWEEN_STEPS:
+                return None
+            self._shown_at[rank] = now
+            return _LOSS.sub(lambda found: number(float(found.group())), line)
+        return line

@@ -244,6 +244,12 @@ class Client:
         known = await self._json(_Request(verb="get", resource=resource, path=resource.prefix))
         return any(entry.get("name") == resource.plural for entry in known.get("resources", ()))
 
+    async def server_version(self) -> str:
+        """The server's version, such as v1.36.3."""
+        root = Resource(prefix="/version", plural="")
+        known = await self._json(_Request(verb="get", resource=root, path=root.prefix))
+        return str(known.get("gitVersion"))
+
     async def group_versions(self, group: str) -> list[str]:
         """The served versions of an API group; empty if the server does not know it."""
         root = Resource(prefix=f"/apis/{group}", plural="")

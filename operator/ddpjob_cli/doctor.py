@@ -1,0 +1,251 @@
+"""Whether jobs can run on a cluster: what is read of it, and what follows from that.
+
+`gather` reads, each part by itself, so that a missing right costs one finding and not the others. `findings` is pure.
+"""
+
+import re
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from ddpjob_operator.api import names
+from ddpjob_operator.core.untrusted import printable
+
+if TYPE_CHECKING:
+    from ddpjob_operator.transport.client import Client as Transport
+
+Body = Mapping[str, Any]
+T = TypeVar("T")
+
+#: What the commands and `kubectl apply` need in the namespace of the jobs: verb, group, resource.
+RIGHTS: Final = (
+    *((verb, names.GROUP, names.PLURAL) for verb in ("create", "get", "list", "watch", "patch", "delete")),
+    ("list", "", "pods"),
+    ("get", "", "pods/log"),
+    ("list", "", "events"),
+)
+#: API groups of gang schedulers and queues.
+SCHEDULERS: Final = {
+    "kueue.x-k8s.io": "Kueue",
+    "scheduling.volcano.sh": "Volcano",
+    "scheduling.x-k8s.io": "coscheduling (scheduler-plugins)",
+    "scheduling.k8s.io": "Kubernetes' own",
+}
+_OPERATOR = "app.kubernetes.io/name=ddpjob-operator"
+_CACHE = re.compile(r"^\s*cache\s+(\d+)\s*(\{[^}]*\})?", re.MULTILINE)
+_DENIAL = re.compile(r"denial\s+\d+\s+(\d+)")
+#: Ranks look up rank 0 before its pod has an address; a denial that is cached for longer than this delays them.
+_MAX_DENIAL_SECONDS = 5
+
+
+class State(StrEnum):
+    """What a finding means for jobs."""
+
+    OK = "ok"
+    NOTE = "note"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One line of the result."""
+
+    subject: str
+    state: State
+    text: str
+
+
+@dataclass(slots=True)
+class Facts:
+    """What was read; None for what the user may not read."""
+
+    namespace: str
+    version: str = ""
+    crd_versions: Sequence[str] = ()
+    groups: dict[str, Sequence[str]] = field(default_factory=dict)
+    rights: dict[tuple[str, str, str], bool] = field(default_factory=dict)
+    operator_pods: Sequence[Body] | None = None
+    nodes: Sequence[Body] | None = None
+    claims: Sequence[Body] | None = None
+    namespace_body: Body | None = None
+    corefile: str | None = None
+
+
+async def gather(api: "Transport", namespace: str) -> Facts:
+    """Read the cluster.
+
+    Raises:
+        ApiError: the server cannot be reached, or does not accept the credential.
+    """
+    from ddpjob_operator.transport.resources import CONFIG_MAPS, NODES, PODS, Resource
+
+    async def listed(resource: Resource, where: str | None, labels: str = "") -> list[Body]:
+        return [body async for page in api.pages(resource, where, labels) for body in page.items]
+
+    facts = Facts(namespace=namespace, version=await api.server_version())
+    facts.crd_versions = await api.group_versions(names.GROUP)
+    facts.groups = {group: await api.group_versions(group) for group in SCHEDULERS}
+    reviews = Resource(prefix="/apis/authorization.k8s.io/v1", plural="selfsubjectaccessreviews")
+    for verb, group, resource in RIGHTS:
+        plural, _, subresource = resource.partition("/")
+        attributes = {
+            "namespace": namespace,
+            "verb": verb,
+            "group": group,
+            "resource": plural,
+            "subresource": subresource,
+        }
+        spec = {"resourceAttributes": {key: value for key, value in attributes.items() if value}}
+        review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": spec}
+        answer = await api.create(reviews, None, review)
+        facts.rights[verb, group, resource] = bool(answer["status"].get("allowed"))
+    facts.operator_pods = await _if_allowed(listed(PODS, None, _OPERATOR))
+    facts.nodes = await _if_allowed(listed(NODES, None))
+    claims = Resource(prefix="/api/v1", plural="persistentvolumeclaims")
+    facts.claims = await _if_allowed(listed(claims, namespace))
+    namespaces = Resource(prefix="/api/v1", plural="namespaces")
+    facts.namespace_body = await _if_allowed(api.get(namespaces, None, namespace))
+    coredns = await _if_allowed(api.get(CONFIG_MAPS, "kube-system", "coredns"))
+    facts.corefile = None if coredns is None else (coredns.get("data") or {}).get("Corefile")
+    return facts
+
+
+async def _if_allowed(reading: Awaitable[T]) -> T | None:
+    """What is read; None if the user may not, or if it does not exist."""
+    from ddpjob_operator.transport.errors import NotFoundError, RejectedError
+
+    try:
+        return await reading
+    except (NotFoundError, RejectedError):
+        return None
+
+
+def findings(facts: Facts) -> list[Finding]:
+    """What the facts mean for jobs in the namespace."""
+    return [
+        Finding(subject="API server", state=State.OK, text=facts.version),
+        _crd(facts),
+        _operator(facts),
+        _rights(facts),
+        _gpus(facts),
+        _schedulers(facts),
+        _storage(facts),
+        _pod_security(facts),
+        _dns(facts),
+    ]
+
+
+def _crd(facts: Facts) -> Finding:
+    if not facts.crd_versions:
+        text = "the cluster does not serve DDPJobs; install the chart ddpjob-operator"
+        return Finding(subject="DDPJob type", state=State.PROBLEM, text=text)
+    if names.VERSION not in facts.crd_versions:
+        served = ", ".join(facts.crd_versions)
+        text = f"the cluster serves {served}, this command uses {names.VERSION}; use releases of the same age"
+        return Finding(subject="DDPJob type", state=State.PROBLEM, text=text)
+    return Finding(subject="DDPJob type", state=State.OK, text=f"{names.API_VERSION} is served")
+
+
+def _operator(facts: Facts) -> Finding:
+    if facts.operator_pods is None:
+        text = "not visible to you; a job that keeps no status for a minute has no operator"
+        return Finding(subject="operator", state=State.NOTE, text=text)
+    ready = [pod for pod in facts.operator_pods if _is_ready(pod)]
+    if not ready:
+        found = f"{len(facts.operator_pods)} pods, none ready" if facts.operator_pods else "no pod"
+        text = f"{found}; look at its Deployment: kubectl get deployment -A -l {_OPERATOR}"
+        return Finding(subject="operator", state=State.PROBLEM, text=text)
+    described = ", ".join(
+        f"{pod['metadata']['namespace']}/{pod['metadata']['name']} ({pod['spec']['containers'][0]['image']})"
+        for pod in ready
+    )
+    return Finding(subject="operator", state=State.OK, text=described)
+
+
+def _is_ready(pod: Body) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+
+
+def _rights(facts: Facts) -> Finding:
+    missing = [f"{verb} {resource}" for (verb, _, resource), allowed in facts.rights.items() if not allowed]
+    if missing:
+        text = (
+            f"in namespace {facts.namespace} you may not {', '.join(missing)}; ask an administrator for the role edit"
+        )
+        return Finding(subject="rights", state=State.PROBLEM, text=text)
+    return Finding(subject="rights", state=State.OK, text=f"all that the commands need in namespace {facts.namespace}")
+
+
+def _gpus(facts: Facts) -> Finding:
+    if facts.nodes is None:
+        return Finding(subject="GPUs", state=State.NOTE, text="you may not list nodes")
+    found: dict[str, list[int]] = {}
+    for node in facts.nodes:
+        for resource, amount in ((node.get("status") or {}).get("allocatable") or {}).items():
+            if resource.endswith("/gpu") or "/mig-" in resource:
+                found.setdefault(resource, []).append(int(amount))
+    if not found:
+        text = f"none of the {len(facts.nodes)} nodes shows GPUs; without a device plugin, jobs can train on CPUs only"
+        return Finding(subject="GPUs", state=State.NOTE, text=text)
+    described = "; ".join(
+        f"{resource}: {sum(amounts)} on {len(amounts)} nodes, at most {max(amounts)} on one"
+        for resource, amounts in sorted(found.items())
+    )
+    return Finding(subject="GPUs", state=State.OK, text=described)
+
+
+def _schedulers(facts: Facts) -> Finding:
+    present = [title for group, title in SCHEDULERS.items() if set(facts.groups.get(group, ())) - {"v1"}]
+    if not present:
+        text = "no gang scheduler or queue; a gang that fits only in part releases its nodes for a while"
+        return Finding(subject="scheduling", state=State.NOTE, text=text)
+    text = f"found {', '.join(present)}; ddpjob does not integrate with it yet"
+    return Finding(subject="scheduling", state=State.NOTE, text=text)
+
+
+def _storage(facts: Facts) -> Finding:
+    if facts.claims is None:
+        return Finding(subject="checkpoints", state=State.NOTE, text="you may not list PersistentVolumeClaims")
+    shared = [
+        claim["metadata"]["name"]
+        for claim in facts.claims
+        if "ReadWriteMany" in (claim["spec"].get("accessModes") or ())
+    ]
+    if not shared:
+        text = f"namespace {facts.namespace} has no claim with ReadWriteMany, which checkpoints of several nodes need"
+        return Finding(subject="checkpoints", state=State.NOTE, text=text)
+    return Finding(subject="checkpoints", state=State.OK, text=f"claims with ReadWriteMany: {', '.join(shared)}")
+
+
+def _pod_security(facts: Facts) -> Finding:
+    if facts.namespace_body is None:
+        text = f"namespace {facts.namespace} does not exist, or you may not read it"
+        return Finding(subject="pod security", state=State.NOTE, text=text)
+    labels = facts.namespace_body["metadata"].get("labels") or {}
+    level = labels.get("pod-security.kubernetes.io/enforce", "the cluster's default level")
+    text = f"namespace {facts.namespace} enforces {level}; securityProfile restricted complies with every level"
+    return Finding(subject="pod security", state=State.OK, text=text)
+
+
+def _dns(facts: Facts) -> Finding:
+    if facts.corefile is None:
+        return Finding(subject="DNS", state=State.NOTE, text="CoreDNS's configuration is not visible to you")
+    match = _CACHE.search(facts.corefile)
+    if match is None:
+        return Finding(subject="DNS", state=State.OK, text="CoreDNS caches no denials")
+    denial = _DENIAL.search(match[2] or "")
+    seconds = int(denial[1]) if denial else int(match[1])
+    if "disable denial" in (match[2] or "") or seconds <= _MAX_DENIAL_SECONDS:
+        return Finding(subject="DNS", state=State.OK, text="CoreDNS keeps denials for a few seconds at most")
+    text = (
+        f"CoreDNS caches failed lookups for up to {seconds} s, so the first connection of ranks may take as long; add"
+        " `disable denial cluster.local` to its cache"
+    )
+    return Finding(subject="DNS", state=State.NOTE, text=text)
+
+
+def text_of(finding: Finding) -> str:
+    """The finding without control characters: names and labels are other people's."""
+    return printable(finding.text)

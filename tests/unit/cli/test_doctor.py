@@ -1,0 +1,62 @@
+"""What `ddpjob doctor` concludes from what it has read."""
+
+from typing import Any
+
+import pytest
+
+from ddpjob_cli.doctor import RIGHTS, SCHEDULERS, Facts, State, findings, text_of
+
+GOOD: dict[str, Any] = {
+    "namespace": "team-a",
+    "version": "v1.36.3",
+    "crd_versions": ["v1alpha1"],
+    "groups": dict.fromkeys(SCHEDULERS, ()),
+    "rights": dict.fromkeys(RIGHTS, True),
+    "operator_pods": [
+        {
+            "metadata": {"namespace": "ddpjob-system", "name": "op"},
+            "spec": {"containers": [{"image": "op:1"}]},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+        }
+    ],
+    "nodes": [{"status": {"allocatable": {"cpu": "8", "nvidia.com/gpu": "8"}}}, {"status": {}}],
+    "claims": [{"metadata": {"name": "ckpt"}, "spec": {"accessModes": ["ReadWriteMany"]}}],
+    "namespace_body": {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}},
+    "corefile": ".:53 {\n  cache 30 {\n    disable denial cluster.local\n  }\n}",
+}
+
+
+def found(**changes: Any) -> dict[str, tuple[State, str]]:
+    return {finding.subject: (finding.state, text_of(finding)) for finding in findings(Facts(**{**GOOD, **changes}))}
+
+
+def test_a_good_cluster_has_no_problem() -> None:
+    assert {subject: state for subject, (state, _) in found().items() if state is not State.OK} == {
+        "scheduling": State.NOTE
+    }
+    assert found()["GPUs"][1] == "nvidia.com/gpu: 8 on 1 nodes, at most 8 on one"
+    assert found()["operator"][1] == "ddpjob-system/op (op:1)"
+
+
+@pytest.mark.parametrize(
+    ("changes", "subject", "state", "said"),
+    [
+        ({"crd_versions": []}, "DDPJob type", State.PROBLEM, "install the chart"),
+        ({"crd_versions": ["v9"]}, "DDPJob type", State.PROBLEM, "serves v9"),
+        ({"operator_pods": []}, "operator", State.PROBLEM, "no pod"),
+        ({"operator_pods": None}, "operator", State.NOTE, "not visible"),
+        ({"rights": {("create", "ddpjob.dev", "ddpjobs"): False}}, "rights", State.PROBLEM, "may not create ddpjobs"),
+        ({"nodes": None}, "GPUs", State.NOTE, "may not list nodes"),
+        ({"nodes": [{}]}, "GPUs", State.NOTE, "none of the 1 nodes"),
+        ({"groups": {"kueue.x-k8s.io": ["v1beta2"], "scheduling.k8s.io": ["v1"]}}, "scheduling", State.NOTE, "found Kueue;"),
+        ({"claims": []}, "checkpoints", State.NOTE, "no claim with ReadWriteMany"),
+        ({"namespace_body": None}, "pod security", State.NOTE, "does not exist"),
+        ({"corefile": "cache 30"}, "DNS", State.NOTE, "up to 30 s"),
+        ({"corefile": "cache 30 {\n success 9984 30\n denial 9984 5\n}"}, "DNS", State.OK, "few seconds"),
+        ({"version": "v1\x1b[31m"}, "API server", State.OK, "v1"),
+    ],
+)  # fmt: skip
+def test_each_finding_says_what_to_do(changes: dict[str, Any], subject: str, state: State, said: str) -> None:
+    assert found(**changes)[subject][0] is state
+    assert said in found(**changes)[subject][1]
+    assert "\x1b" not in found(**changes)[subject][1]

@@ -43,13 +43,11 @@ def test_each_part_ends_with_the_last_rank() -> None:
 
 def test_a_pod_that_never_stops_is_not_waited_for() -> None:
     parts = recovery(story(stopped=None, created=101.5), MARKS, fault_at=FAULT_AT, resumed_at=None)
-    assert parts is not None
     assert (parts["detect"], parts["stop"], parts["create"]) == (1.0, 0.0, 1.0)
 
 
 def test_the_rest_between_suspension_and_resumption_does_not_count() -> None:
     parts = recovery(story(stopped=101.0, created=103.0), MARKS, fault_at=FAULT_AT, resumed_at=102.5)
-    assert parts is not None
     assert parts["total"] == 9.0
 
 

@@ -129,7 +129,6 @@ def test_series_that_exist_from_the_start() -> None:
 def test_a_waiting_gang_has_a_reason_of_the_closed_set(reason: str, label: str) -> None:
     status = DDPJobStatus(phase=Phase.PENDING, reason=reason, queued_since="2027-01-15T08:00:00Z")
     gang = waiting_gang(status)
-    assert gang is not None
     assert (gang.reason, gang.since) == (label, NOW)
     assert gang.reason in WAITING_REASONS
 
@@ -141,7 +140,6 @@ def test_a_gang_that_restarts_waits_since_its_failure() -> None:
     seen = observed(of, pod(of, 0, 2, node=None, running=False, waiting=held))
     gang = waiting_gang(plan(with_status(seen, failed), NOW + 160).status)
 
-    assert gang is not None
     assert (gang.reason, gang.since) == ("Unschedulable", NOW + 100)
 
 

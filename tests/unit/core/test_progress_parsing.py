@@ -8,7 +8,6 @@ GOOD = 'ddpjob-progress {"step": 12, "totalSteps": 40, "epoch": 1, "loss": 0.123
 def test_the_last_line_counts() -> None:
     progress = latest_progress(f'ddpjob-progress {{"step": 1}}\nnoise\n{GOOD}\nmore noise\n')
 
-    assert progress is not None
     assert (progress.step, progress.total_steps, progress.loss, progress.eta) == (12, 40, 0.1235, "3m20s")
 
 
@@ -45,7 +44,6 @@ def test_what_does_not_fit_is_no_progress(line) -> None:
 def test_a_cut_line_does_not_hide_the_one_before() -> None:
     progress = latest_progress(GOOD + '\nddpjob-progress {"step": 99, "lo')
 
-    assert progress is not None
     assert progress.step == 12
 
 

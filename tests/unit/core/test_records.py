@@ -40,7 +40,6 @@ def test_the_main_containers_end_shows_before_the_phase() -> None:
     ended = container({"terminated": {"exitCode": 137, "reason": "Error", "message": "bye\n"}})
     record = pod_of(pod({"phase": "Running", "containerStatuses": [ended]}, nodeName="n"))
 
-    assert record.exit is not None
     assert (record.exit.code, record.exit.signal, record.exit.message, record.all_ended) == (137, 9, "bye", True)
 
 
@@ -56,7 +55,6 @@ def test_a_failed_init_container_is_how_its_pod_ended() -> None:
     failed = container({"terminated": {"exitCode": 3, "message": "no data"}}, "fetch")
     record = pod_of(pod({"phase": "Failed", "initContainerStatuses": [failed]}, nodeName="n"))
 
-    assert record.exit is not None
     assert (record.exit.code, record.exit.message) == (3, "no data")
 
 

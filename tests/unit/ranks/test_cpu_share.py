@@ -54,7 +54,7 @@ def test_the_ranks_of_a_node_share_its_cpus_unless_srun_has_shared_them_out(monk
     assert cpus_of_this_rank(environ) == expected
 
 
-def test_threads_and_compilers_are_as_many(monkeypatch):
+def test_torch_has_as_many_threads_and_compilers(monkeypatch):
     asked = []
     monkeypatch.setattr(distributed, "cpus_of_this_rank", lambda _: 2)
     monkeypatch.setattr(torch, "set_num_threads", asked.append)

@@ -7,7 +7,7 @@ from workers import worker
 
 
 @pytest.fixture(autouse=True)
-def nothing_said_of_gpus(monkeypatch):
+def no_gpu_variables(monkeypatch):
     for name in ("DDPJOB_GPUS_PER_NODE", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
 
@@ -23,30 +23,22 @@ def device_of(monkeypatch, *, local_rank, num_gpus):
     return str(device)
 
 
-def test_ranks_that_see_all_gpus_take_one_each(monkeypatch):
-    assert [device_of(monkeypatch, local_rank=rank, num_gpus=4) for rank in range(4)] == [
-        "cuda:0",
-        "cuda:1",
-        "cuda:2",
-        "cuda:3",
-    ]
+@pytest.mark.parametrize(
+    ("num_gpus", "devices"),
+    [(4, ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]), (1, 4 * ["cuda:0"]), (0, 4 * ["cpu"])],
+    ids=["each rank sees all GPUs", "each rank sees its own GPU", "no GPUs"],
+)
+def test_each_rank_of_a_node_has_its_device(monkeypatch, num_gpus, devices):
+    assert [device_of(monkeypatch, local_rank=rank, num_gpus=num_gpus) for rank in range(4)] == devices
 
 
-def test_a_rank_that_is_shown_its_own_gpu_alone_takes_it(monkeypatch):
-    assert {device_of(monkeypatch, local_rank=rank, num_gpus=1) for rank in range(4)} == {"cuda:0"}
-
-
-def test_a_rank_without_a_gpu_is_told(monkeypatch):
+def test_more_ranks_than_gpus_are_refused(monkeypatch):
     with pytest.raises(ConfigError, match="local rank 3 has no GPU, this node shows 2"):
         device_of(monkeypatch, local_rank=3, num_gpus=2)
 
 
-def test_without_gpus_ranks_train_on_the_cpu(monkeypatch):
-    assert device_of(monkeypatch, local_rank=1, num_gpus=0) == "cpu"
-
-
 @pytest.mark.parametrize("num_gpus", [0, 1, 3])
-def test_a_node_that_does_not_show_the_gpus_of_the_pod_is_no_place_to_train_on(monkeypatch, num_gpus):
+def test_a_node_that_shows_fewer_gpus_than_the_pod_was_given_is_refused(monkeypatch, num_gpus):
     monkeypatch.setenv("DDPJOB_GPUS_PER_NODE", "4")
     monkeypatch.setenv("DDPJOB_NAME", "job")
     monkeypatch.setenv("NODE_NAME", "node-7")

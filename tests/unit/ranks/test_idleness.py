@@ -1,4 +1,4 @@
-"""Tables of looks at a mark, at given times: what the monitor of one rank does."""
+"""What the monitor of one rank does after looking at the mark of its progress at given times."""
 
 import pytest
 
@@ -26,20 +26,17 @@ def actions(*looks: tuple[float, int], since: float = 0.0) -> list[Action]:
     return found
 
 
-def test_the_time_since_the_mark_moved_is_counted():
-    assert seconds((1, 0), (2, 0), (3.5, 0)) == 3.5
-
-
-def test_a_mark_that_moves_starts_again_at_that_moment():
-    assert seconds((1, 0), (2, 0), (3, 2.25)) == 0.75
-
-
-def test_a_pause_counts_as_one_gap():
-    assert seconds((1, 0), (101, 0), (102, 0)) == 1 + TIMING.longest_gap_seconds + 1
-
-
-def test_a_pause_after_the_mark_has_moved_counts_as_one_gap():
-    assert seconds((1, 0), (101, 1.5)) == TIMING.longest_gap_seconds
+@pytest.mark.parametrize(
+    ("looks", "expected"),
+    [
+        ([(1, 0), (2, 0), (3.5, 0)], 3.5),
+        ([(1, 0), (2, 0), (3, 2.25)], 0.75),  # a mark that moves starts again at that moment
+        ([(1, 0), (101, 0), (102, 0)], 1 + TIMING.longest_gap_seconds + 1),  # a pause counts as one gap
+        ([(1, 0), (101, 1.5)], TIMING.longest_gap_seconds),  # also after the mark has moved
+    ],
+)
+def test_the_time_since_the_mark_moved_is_counted_without_pauses_of_the_machine(looks, expected):
+    assert seconds(*looks) == expected
 
 
 def test_a_rank_that_makes_progress_asks_nobody():

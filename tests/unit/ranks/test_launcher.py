@@ -59,7 +59,7 @@ def pids_in(folder: Path, count: int) -> list[int]:
     return [int(path.name) for path in folder.iterdir()]
 
 
-def test_all_succeed():
+def test_the_exit_code_is_0_if_all_ranks_succeed():
     assert exit_code("pass", ranks=3) == 0
 
 
@@ -72,10 +72,7 @@ open(f"{tmp_path}/" + os.environ["RANK"], "w").write(json.dumps([os.environ[name
     pod = {"RANK": "2", "WORLD_SIZE": "4", "NODE_RANK": "1", "MASTER_ADDR": "m", "MASTER_PORT": "1", "OWN": "x"}
     assert exit_code(script, **pod) == 0
     found = {path.name: json.loads(path.read_text()) for path in tmp_path.iterdir()}
-    assert found == {
-        "2": ["2", "4", "0", "2", "m", "1", "1", "x"],
-        "3": ["3", "4", "1", "2", "m", "1", "1", "x"],
-    }
+    assert found == {"2": ["2", "4", "0", "2", "m", "1", "1", "x"], "3": ["3", "4", "1", "2", "m", "1", "1", "x"]}
 
 
 def test_the_first_failure_is_the_exit_code_and_ends_the_others():
@@ -113,7 +110,7 @@ def test_a_lost_peer_is_the_exit_code_when_the_cause_is_on_another_node():
     assert exit_code(f"import os; os._exit({contract.EXIT_PEER_LOST})") == contract.EXIT_PEER_LOST
 
 
-def test_a_killed_rank_shows_as_128_plus_the_signal_and_is_told(tmp_path):
+def test_a_killed_rank_has_exit_code_128_plus_the_signal_and_a_message(tmp_path):
     message = tmp_path / "termination-log"
     message.touch()
     script = "import os, time; os.environ['RANK'] == '1' and os.kill(os.getpid(), 9); time.sleep(600)"
@@ -121,17 +118,17 @@ def test_a_killed_rank_shows_as_128_plus_the_signal_and_is_told(tmp_path):
     assert message.read_text() == "rank 1\nkilled by SIGKILL"
 
 
-def test_a_workers_message_stays(tmp_path):
+def test_the_message_of_a_rank_is_not_overwritten(tmp_path):
     message = tmp_path / "termination-log"
     message.touch()
     script = """
 import os, time
 if os.environ["RANK"] == "1": time.sleep(600)
-open(os.environ["DDPJOB_TERMINATION_LOG"], "w").write("own words")
+open(os.environ["DDPJOB_TERMINATION_LOG"], "w").write("own message")
 os.kill(os.getpid(), 9)
 """
     assert exit_code(script, DDPJOB_TERMINATION_LOG=str(message)) == 137
-    assert message.read_text() == "own words"
+    assert message.read_text() == "own message"
 
 
 def test_ranks_that_end_with_a_checkpoint_are_waited_for():
@@ -202,7 +199,7 @@ time.sleep(600)
         process.wait()
 
 
-def test_ranks_that_were_given_no_place_meet_at_a_free_port_of_their_own():
+def test_without_an_address_ranks_meet_at_a_free_port():
     with with_free_port({"NPROC_PER_NODE": "2"}) as one, with_free_port({"NPROC_PER_NODE": "2"}) as other:
         assert one[contract.MASTER_PORT] != other[contract.MASTER_PORT]
         with socket.create_server(("", int(one[contract.MASTER_PORT]))):
@@ -210,13 +207,13 @@ def test_ranks_that_were_given_no_place_meet_at_a_free_port_of_their_own():
 
 
 @pytest.mark.parametrize("name", [contract.MASTER_ADDR, contract.MASTER_PORT])
-def test_a_place_that_was_given_is_kept(name):
+def test_an_address_that_was_given_is_kept(name):
     given = {"NPROC_PER_NODE": "2", name: "7"}
     with with_free_port(given) as environ:
         assert environ == given
 
 
-def test_a_signal_that_comes_too_late_does_not_take_the_exit_codes_place(tmp_path):
+def test_a_late_signal_does_not_change_the_exit_code(tmp_path):
     script = f"""
 import os, signal
 received = []

@@ -35,7 +35,7 @@ def test_another_host_is_reached_through_the_interface_that_has_the_source_addre
     assert interface_towards("192.0.2.1", 29500) == "eth1"
 
 
-def test_an_unknown_host_has_none():
+def test_an_unknown_host_has_no_interface():
     assert interface_towards("no-such-host.invalid", 29500) is None
 
 
@@ -65,12 +65,12 @@ def test_rank_0_shows_other_hosts_no_loopback(monkeypatch, world_size, to_elsewh
         (ValueError("Connection closed by peer"), False),
     ],
 )
-def test_only_the_echo_of_anothers_end_counts_as_one(error, is_echo):
+def test_only_the_consequence_of_another_ranks_end_is_a_peer_loss(error, is_echo):
     assert is_peer_loss(error) is is_echo
 
 
 @pytest.mark.parametrize(
-    "words",
+    "message",
     [
         "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
         "NCCL error: unhandled cuda error\nCuda failure 2 'out of memory'",
@@ -78,6 +78,6 @@ def test_only_the_echo_of_anothers_end_counts_as_one(error, is_echo):
         "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes",
     ],
 )
-def test_memory_that_ran_out_is_known_by_its_words(words):
-    assert is_out_of_memory(RuntimeError(words))
-    assert not is_peer_loss(RuntimeError(words))
+def test_memory_that_ran_out_is_known_by_its_message(message):
+    assert is_out_of_memory(RuntimeError(message))
+    assert not is_peer_loss(RuntimeError(message))

@@ -1,7 +1,7 @@
 import pytest
 
 from ddpjob_ranks.errors import ConfigError
-from ddpjob_ranks.launch.identity import Node, Worker, attempt, first_slurm_host, resolve
+from ddpjob_ranks.launch.identity import attempt, first_slurm_host, resolve
 from workers import worker
 
 OPERATOR = {
@@ -36,72 +36,68 @@ BATCH_SCRIPT = {
 }
 
 
-def test_alone():
-    assert resolve({}) == worker(launcher="alone")
+SERVICE = "job-master.default.svc"
+LAUNCHED_BY_SRUN = {"local_rank": 1, "local_world_size": 3, "master_addr": "gpu07", "master_port": 20007}
+OF_FOUR = {"world_size": 8, "local_rank": 1, "local_world_size": 4, "master_addr": SERVICE}
+ONE_IN_A_POD = {"NPROC_PER_NODE": "1", "WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+UNDER_TORCHRUN = {"RANK": "5", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "none"}
+TORCHRUN_STEP = {**SLURM, "SLURM_NTASKS": "3", "SLURM_STEP_TASKS_PER_NODE": "1(x3)", "SLURM_LOCALID": "0"}
+ONE_TASK = {
+    "SLURM_NTASKS": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "1",
+    "SLURM_PROCID": "0",
+    "SLURM_NODEID": "0",
+    "SLURM_LOCALID": "0",
+}
 
 
-def test_one_process_per_pod_of_the_operator():
-    one = {
-        **OPERATOR,
-        "NPROC_PER_NODE": "1",
-        "WORLD_SIZE": "2",
-        "RANK": "1",
-        "LOCAL_RANK": "0",
-        "LOCAL_WORLD_SIZE": "1",
-    }
-    assert resolve(one) == worker(rank=1, world_size=2, master_addr="job-master.default.svc")
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, worker(launcher="alone")),
+        ({**BATCH_SCRIPT, "SLURM_NTASKS": "1"}, worker(launcher="alone")),
+        ({**OPERATOR, **ONE_IN_A_POD}, worker(rank=1, world_size=2, master_addr=SERVICE)),
+        ({**OPERATOR, **UNDER_TORCHRUN}, worker(launcher="torchrun", rank=5, **OF_FOUR)),
+        (SLURM, worker(launcher="srun", rank=5, world_size=7, **LAUNCHED_BY_SRUN)),
+        ({**TORCHRUN_STEP, **OPERATOR, **UNDER_TORCHRUN}, worker(launcher="srun torchrun", rank=5, **OF_FOUR)),
+    ],
+    ids=[
+        "no launcher",
+        "a Slurm job of one task",
+        "a pod of one process",
+        "torchrun in a pod",
+        "srun",
+        "torchrun by srun",
+    ],
+)
+def test_each_launcher_gives_a_process_its_rank(environ, expected):
+    assert resolve(environ) == expected
 
 
-def test_a_pod_of_several_processes_starts_its_ranks_from_its_own():
-    node = resolve(OPERATOR)
-    assert isinstance(node, Node)
-    assert [(w.rank, w.local_rank, w.local_world_size, w.world_size) for w in node.workers] == [
-        (4, 0, 4, 8),
-        (5, 1, 4, 8),
-        (6, 2, 4, 8),
-        (7, 3, 4, 8),
+@pytest.mark.parametrize(
+    ("environ", "ranks", "world_size", "master"),
+    [
+        (OPERATOR, [4, 5, 6, 7], 8, SERVICE),
+        ({"NPROC_PER_NODE": "2"}, [0, 1], 2, "127.0.0.1"),
+        ({**BATCH_SCRIPT, "NPROC_PER_NODE": "2"}, [0, 1], 2, "127.0.0.1"),
+        ({**SLURM, **ONE_TASK, "NPROC_PER_NODE": "2"}, [0, 1], 2, "127.0.0.1"),
+    ],
+    ids=["a pod of several processes", "by hand", "in a batch script", "in a step of one task"],
+)
+def test_the_own_launcher_starts_the_ranks_of_its_node(environ, ranks, world_size, master):
+    workers = resolve(environ).workers
+    assert [(w.rank, w.local_rank, w.local_world_size) for w in workers] == [
+        (rank, local_rank, len(ranks)) for local_rank, rank in enumerate(ranks)
     ]
-    assert {w.master_addr for w in node.workers} == {"job-master.default.svc"}
-
-
-def test_several_processes_by_hand_on_one_machine():
-    node = resolve({"NPROC_PER_NODE": "2"})
-    assert isinstance(node, Node)
-    assert [(w.rank, w.world_size, w.master_addr) for w in node.workers] == [(0, 2, "127.0.0.1"), (1, 2, "127.0.0.1")]
-
-
-def test_what_the_launcher_hands_on_makes_the_same_worker():
-    node = resolve(OPERATOR)
-    assert isinstance(node, Node)
-    for started in node.workers:
-        found = resolve({**OPERATOR, **started.environment()})
-        assert isinstance(found, Worker)
+    assert {(w.world_size, w.master_addr) for w in workers} == {(world_size, master)}
+    for started in workers:
+        found = resolve({**environ, **started.environment()})
         assert found.environment() == started.environment()
 
 
-def test_torchrun_in_a_pod_of_several_processes():
-    torchrun = {**OPERATOR, "RANK": "5", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "none"}
-    found = resolve(torchrun)
-    assert found == worker(
-        launcher="torchrun",
-        rank=5,
-        world_size=8,
-        local_rank=1,
-        local_world_size=4,
-        master_addr="job-master.default.svc",
-    )
-
-
-def test_srun():
-    assert resolve(SLURM) == worker(
-        launcher="srun",
-        rank=5,
-        world_size=7,
-        local_rank=1,
-        local_world_size=3,
-        master_addr="gpu07",
-        master_port=20007,
-    )
+def test_one_process_in_a_step_of_one_task_is_that_task():
+    step = {**SLURM, **ONE_TASK}
+    assert resolve({**step, "NPROC_PER_NODE": "1"}) == resolve(step)
 
 
 @pytest.mark.parametrize(
@@ -111,58 +107,24 @@ def test_srun():
         ({"SLURM_STEP_NODELIST": "", "SLURM_JOB_NODELIST": "gpu[03,05]"}, "gpu03"),
         ({"SLURM_STEP_NODELIST": "", "SLURM_LAUNCH_NODE_IPADDR": "10.1.1.1"}, "10.1.1.1"),
         ({"SLURM_STEP_NODELIST": "", "SLURM_SRUN_COMM_HOST": "10.1.1.2"}, "10.1.1.2"),
-        # Called on a login node, srun tells that one's address: rank 0 runs elsewhere.
+        # Called on a login node, srun reports that node's address: rank 0 runs elsewhere.
         ({"SLURM_LAUNCH_NODE_IPADDR": "10.1.1.1", "SLURM_SRUN_COMM_HOST": "10.1.1.1"}, "gpu07"),
         ({"MASTER_ADDR": "chosen"}, "chosen"),
     ],
 )
 def test_the_master_of_a_slurm_step(changes, master):
-    found = resolve({**SLURM, **changes})
-    assert isinstance(found, Worker)
-    assert found.master_addr == master
+    assert resolve({**SLURM, **changes}).master_addr == master
 
 
 def test_the_port_of_a_slurm_step_follows_from_job_and_step():
     def port(**changes):
-        found = resolve({**SLURM, **changes})
-        assert isinstance(found, Worker)
-        return found.master_port
+        return resolve({**SLURM, **changes}).master_port
 
     ports = [port(), port(SLURM_JOB_ID="30008"), port(SLURM_STEP_ID="1"), port(SLURM_JOB_ID="40006")]
     assert len(set(ports)) == 4
     assert all(20_000 <= found < 30_000 for found in ports)
     assert port(SLURM_PROCID="0", SLURM_NODEID="0", SLURM_LOCALID="0") == port(), "all tasks find the same"
     assert port(MASTER_PORT="1234") == 1234
-
-
-def test_torchrun_under_srun():
-    step = {**SLURM, "SLURM_NTASKS": "3", "SLURM_STEP_TASKS_PER_NODE": "1(x3)", "SLURM_LOCALID": "0"}
-    found = resolve({**step, **OPERATOR, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "1"})
-    assert isinstance(found, Worker)
-    assert found.launcher == "srun torchrun"
-    assert found.rank == 4
-
-
-def test_the_own_launcher_in_a_batch_script():
-    node = resolve({**BATCH_SCRIPT, "NPROC_PER_NODE": "2"})
-    assert isinstance(node, Node)
-    assert [worker.rank for worker in node.workers] == [0, 1]
-
-
-def test_the_own_launcher_in_a_step_of_one_task():
-    shell = {**SLURM, "SLURM_NTASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_PROCID": "0", "SLURM_NODEID": "0"}
-    shell["SLURM_LOCALID"] = "0"
-    node = resolve({**shell, "NPROC_PER_NODE": "2"})
-    assert isinstance(node, Node)
-    assert [worker.rank for worker in node.workers] == [0, 1]
-    started = resolve({**shell, "NPROC_PER_NODE": "2", **node.workers[1].environment()})
-    assert isinstance(started, Worker)
-    assert (started.rank, started.world_size) == (1, 2)
-    assert resolve({**shell, "NPROC_PER_NODE": "1"}) == resolve(shell)
-
-
-def test_a_job_of_one_task_without_srun_trains_alone():
-    assert resolve({**BATCH_SCRIPT, "SLURM_NTASKS": "1"}) == worker(launcher="alone")
 
 
 @pytest.mark.parametrize(
@@ -182,7 +144,7 @@ def test_first_host_of_a_slurm_list(nodelist, first):
 
 
 @pytest.mark.parametrize(
-    ("environ", "told"),
+    ("environ", "message"),
     [
         ({"WORLD_SIZE": "2", "MASTER_ADDR": "a"}, "RANK is not set"),
         ({"WORLD_SIZE": "two", "RANK": "0", "MASTER_ADDR": "a"}, "WORLD_SIZE is 'two'"),
@@ -209,8 +171,8 @@ def test_first_host_of_a_slurm_list(nodelist, first):
         ({**SLURM, "SLURM_STEP_NODELIST": ""}, "MASTER_ADDR is not set"),
     ],
 )
-def test_a_contradiction_is_told(environ, told):
-    with pytest.raises(ConfigError, match=told):
+def test_a_contradiction_is_refused_and_named(environ, message):
+    with pytest.raises(ConfigError, match=message):
         resolve(environ)
 
 
@@ -223,6 +185,6 @@ def test_attempts_are_counted_by_the_operator_or_by_slurm(environ, number):
 
 
 @pytest.mark.parametrize("name", ["DDPJOB_ATTEMPT", "SLURM_RESTART_COUNT"])
-def test_an_attempt_that_is_no_number_is_told(name):
+def test_an_attempt_that_is_no_number_is_refused(name):
     with pytest.raises(ConfigError, match=f"{name} is 'abc'; expected an integer"):
         attempt({name: "abc"})

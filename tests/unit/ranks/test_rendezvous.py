@@ -1,6 +1,8 @@
 import socket
 import threading
 from datetime import timedelta
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -11,10 +13,10 @@ from workers import worker
 
 
 @pytest.fixture(autouse=True)
-def little_patience(monkeypatch):
+def short_timeouts(monkeypatch):
     for name in ("NAME", "PORT", "GATHERING"):
         monkeypatch.setattr(meeting, name, timedelta(seconds=0.3))
-    monkeypatch.setattr(meeting, "TELL_SECONDS", 0.05)
+    monkeypatch.setattr(meeting, "TELL_SECONDS", 0.0)
     monkeypatch.setattr(meeting, "LONGEST_PAUSE_SECONDS", 0.05)
     monkeypatch.setattr(meeting, "CONNECT_SECONDS", 0.1)
     monkeypatch.delenv("DDPJOB_UID", raising=False)
@@ -22,7 +24,7 @@ def little_patience(monkeypatch):
 
 @pytest.fixture
 def port():
-    """A TCP port that nobody listens on, and nobody else gets meanwhile."""
+    """A TCP port that is reserved and that nothing listens on."""
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("127.0.0.1", 0))
@@ -36,17 +38,21 @@ def test_one_process_alone_needs_no_port_and_no_name():
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_master_whose_name_nobody_knows(rank, capfd):
+def test_a_master_whose_name_is_unknown(rank, capfd, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(meeting.socket, "getaddrinfo", Mock(side_effect=socket.gaierror(-2, "Name not known")))
+    passes = SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda seconds: clock.append(clock.pop() + seconds))
+    monkeypatch.setattr(meeting, "time", passes)
     with pytest.raises(ConfigError) as refused:
         open_store(worker(rank, 2, master_addr="rank-0.invalid"))
     assert str(refused.value).startswith(
         f"rank {rank} on {socket.gethostname()}: waited 0.3 s: the name rank-0.invalid"
     )
     assert "set MASTER_ADDR to" in str(refused.value)
-    assert f"rank {rank}: waiting for" in capfd.readouterr().err, "the wait is told, not only its end"
+    assert f"rank {rank}: waiting for" in capfd.readouterr().err, "the wait is reported, not only its end"
 
 
-def test_in_a_ddpjob_a_name_may_take_as_long_as_its_pod(monkeypatch, port):
+def test_in_a_ddpjob_a_name_may_be_unknown_until_its_pod_has_started(monkeypatch, port):
     monkeypatch.setenv("DDPJOB_UID", "1")
     answers = iter([socket.gaierror(-2, "Name or service not known")] * 20)
     known = socket.getaddrinfo
@@ -85,7 +91,7 @@ def test_a_port_that_becomes_free_in_time(port, monkeypatch):
     assert not store.check(["key"])
 
 
-def test_a_straggler_of_an_older_attempt_is_not_taken_for_one_of_the_ranks(port, monkeypatch):
+def test_a_rank_of_an_older_attempt_does_not_count_as_one_of_this_attempt(port, monkeypatch):
     monkeypatch.setenv("DDPJOB_UID", "u1")
     stores = []
     for rank, attempt in ((0, "2"), (1, "1"), (1, "2")):
@@ -104,14 +110,14 @@ def test_a_rank_0_that_never_answers(port, capfd):
     assert "rank 1: waiting for" in capfd.readouterr().err
 
 
-def test_a_stranger_that_listens_in_the_place_of_rank_0(port, capfd):
-    told = f"what listens at 127.0.0.1:{port} does not respond as the store of rank 0"
-    with socket.create_server(("127.0.0.1", port)), pytest.raises(PeersMissingError, match=told):
+def test_another_program_that_listens_at_the_address_of_rank_0(port, capfd):
+    message = f"what listens at 127.0.0.1:{port} does not respond as the store of rank 0"
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(PeersMissingError, match=message):
         open_store(worker(1, 2, master_port=port))
-    assert f"rank 1: waiting for 0 s of 0:00:00.300000: {told}" in capfd.readouterr().err
+    assert f"rank 1: waiting for 0 s of 0:00:00.300000: {message}" in capfd.readouterr().err
 
 
-def test_ranks_that_do_not_come_are_named(port, capfd):
+def test_ranks_that_have_not_started_are_named(port, capfd):
     rank_0 = worker(0, 4, master_port=port)
     store = open_store(rank_0)
     store.set(preflight._key(2), "{}")

@@ -36,24 +36,19 @@ def test_it_fits_and_keeps_the_end(message, text):
     assert left.decode().endswith("the end")
 
 
-def test_the_first_cause_stays(message):
+def test_the_first_cause_replaces_an_echo_and_is_not_replaced(message):
+    termination.write(of(RuntimeError("closed"), echo=True), echo=True)
+    assert termination.is_echo(message.read_text())
     termination.write(of(ValueError("first"), rank=0), echo=False)
+    assert not termination.is_echo(message.read_text())
     termination.write(of(ValueError("second"), rank=1), echo=False)
     termination.write(of(RuntimeError("closed"), rank=2, echo=True), echo=True)
     assert message.read_text().splitlines()[-1] == "ValueError: first"
 
 
-def test_a_cause_replaces_an_echo(message):
-    termination.write(of(RuntimeError("closed"), echo=True), echo=True)
-    assert termination.is_echo(message.read_text())
-    termination.write(of(ValueError("cause")), echo=False)
-    assert not termination.is_echo(message.read_text())
-    assert message.read_text().endswith("ValueError: cause")
-
-
-def test_an_absent_file_is_not_made(message):
+def test_an_absent_file_is_not_created(message):
     message.unlink()
-    termination.write("last words", echo=False)
+    termination.write("rank 0 failed", echo=False)
     assert not message.exists()
 
 

@@ -35,7 +35,7 @@ def stepped(timeline: Timeline, clock: list[float], step: int, *, timer: StepTim
     timeline.step_done(step, num_samples=64)
 
 
-def test_spans_tell_the_run_and_steps_are_one_span_an_interval(clock):
+def test_phases_are_spans_and_steps_are_one_span_an_interval(clock):
     file = io.StringIO()
     timeline = Timeline(file, rank=3)
     clock[0] += 5
@@ -167,12 +167,11 @@ def test_shares_of_a_real_timeline_sum_to_one(clock):
 def test_no_folder_no_events_and_an_attempt_has_its_own_file(tmp_path):
     assert open_events({}, rank=0) is None
     file = open_events({"DDPJOB_EVENTS_DIR": str(tmp_path / "new"), "DDPJOB_ATTEMPT": "3"}, rank=2)
-    assert file is not None
     with file:
         assert file.name == str(tmp_path / "new/attempt-3-rank-2.jsonl")
 
 
-def test_a_folder_that_cannot_be_written_is_told_and_stops_nothing(tmp_path, capsys):
+def test_a_folder_that_cannot_be_written_is_reported_and_stops_nothing(tmp_path, capsys):
     blocked = tmp_path / "file"
     blocked.touch()
     environ = {"DDPJOB_EVENTS_DIR": str(blocked / "folder")}

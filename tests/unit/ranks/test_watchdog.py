@@ -109,7 +109,7 @@ def test_a_store_that_does_not_respond_ends_the_ranks_that_wait(monkeypatch):
     )
 
 
-def test_a_rank_that_left_in_order_is_not_missed():
+def test_a_rank_that_left_in_order_is_not_waited_for():
     left, waiting = ranks(2)
     with left:
         pass
@@ -154,7 +154,7 @@ def test_a_rank_that_lost_another_one_does_not_leave_the_others_waiting_for_a_de
     wait_until(lambda: unaware._round == 1)
 
 
-def test_all_that_lost_the_same_rank_say_the_same(monkeypatch):
+def test_all_that_lost_the_same_rank_report_the_same_cause(monkeypatch):
     monkeypatch.setattr("ddpjob_ranks.watch.watchdog.LOSS_SECONDS", 4.0)  # threads of a busy machine
     everyone = ranks(4)
     everyone[2].report_failure("OSError: the disk of rank 2 failed")

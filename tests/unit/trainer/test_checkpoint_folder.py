@@ -259,7 +259,6 @@ def test_no_variable_means_no_folder(tmp_path):
         keep=1,
         report=print,
     )
-    assert found is not None
     assert found.claim == Claim(folder=tmp_path, owner=Owner(uid="u", attempt=4))
 
 
@@ -275,8 +274,6 @@ def test_no_variable_means_no_folder(tmp_path):
 def test_without_an_operator_too_a_later_start_goes_on_and_fences_the_one_before(tmp_path, started, restarted):
     there = {contract.DDPJOB_CHECKPOINT_DIR: str(tmp_path)}
     late, current = (from_environment({**there, **job}, keep=1, report=print) for job in (started, restarted))
-    assert late is not None
-    assert current is not None
     late.open()
     save(late, 5, b"five")
     current.open()
@@ -290,7 +287,6 @@ def test_without_an_operator_too_a_later_start_goes_on_and_fences_the_one_before
 def test_slurms_first_start_and_its_requeues_are_attempts_of_one_job(tmp_path):
     requeued = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "2", contract.DDPJOB_CHECKPOINT_DIR: str(tmp_path)}
     found = from_environment(requeued, keep=1, report=print)
-    assert found is not None
     assert found.claim.owner == Owner(uid="7", attempt=3)
 
 

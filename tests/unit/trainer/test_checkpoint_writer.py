@@ -79,7 +79,6 @@ def save(background: CheckpointWriter, state: TrainingState) -> None:
 
 def saved(folder: CheckpointFolder) -> dict:
     found = folder.load_newest()
-    assert found is not None
     return from_bytes(found[1])
 
 

@@ -18,7 +18,7 @@ def augmented_by(preparation: Preparation, *, seed: int = 7, epoch: int = 3, ids
     return preparation.augment(IMAGES[ids], preparation.views(ids, seed=seed, epoch=epoch))
 
 
-def test_it_is_a_mirrored_crop_of_the_padded_image():
+def test_an_augmented_image_is_a_mirrored_crop_of_the_padded_image():
     augmented = augmented_by(PREPARATION)
     for sample in range(40):
         image = PREPARATION.normalise(IMAGES[sample : sample + 1])[0]

@@ -5,6 +5,7 @@ import resource
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -50,7 +51,7 @@ def drop_key(path: Path) -> None:
     path.write_text(json.dumps(content))
 
 
-def test_the_newest_is_loaded(tmp_path):
+def test_the_newest_checkpoint_is_loaded(tmp_path):
     checkpoints = folder(tmp_path / "made" / "by-the-program")
     assert newest(checkpoints) is None
     save(checkpoints, 9, b"nine")
@@ -58,7 +59,7 @@ def test_the_newest_is_loaded(tmp_path):
     assert newest(checkpoints) == (10, b"ten")
 
 
-def test_only_the_newest_are_kept(tmp_path):
+def test_only_the_newest_checkpoints_are_kept(tmp_path):
     checkpoints = folder(tmp_path, keep=2)
     for step in range(1, 6):
         save(checkpoints, step, b"state")
@@ -88,7 +89,7 @@ def test_only_the_newest_are_kept(tmp_path):
         (".json", lambda path: path.unlink()),
     ],
 )
-def test_a_damaged_one_gives_way_to_the_one_before(tmp_path, suffix, damage):
+def test_a_damaged_checkpoint_is_replaced_by_the_one_before(tmp_path, suffix, damage):
     checkpoints = folder(tmp_path)
     save(checkpoints, 1, b"a" * 1000)
     save(checkpoints, 2, b"b" * 1000)
@@ -119,7 +120,7 @@ def test_one_flipped_bit_anywhere_in_a_real_state_is_noticed(tmp_path):
         assert newest(checkpoints) == (1, b"before"), f"byte {position} of {len(state)}"
 
 
-def test_a_damaged_one_counts_no_more_among_those_kept(tmp_path):
+def test_a_damaged_checkpoint_does_not_count_among_those_kept(tmp_path):
     checkpoints = folder(tmp_path, keep=2)
     for step in (1, 2):
         save(checkpoints, step, b"state")
@@ -130,7 +131,7 @@ def test_a_damaged_one_counts_no_more_among_those_kept(tmp_path):
     assert (tmp_path / "step-0000000001-attempt-1-u1.json").exists()
 
 
-def test_what_a_crashed_writer_left_is_cleared(tmp_path):
+def test_files_of_a_crashed_writer_are_removed(tmp_path):
     save(folder(tmp_path), 1, b"whole")
     (tmp_path / ".unfinished-7-step-0000000002-attempt-1-u1.pt").write_bytes(b"half")
     (tmp_path / "step-0000000002-attempt-1-u1.pt").write_bytes(b"its manifest was never written")
@@ -149,7 +150,7 @@ def test_a_lower_attempt_of_the_same_job_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(("uid", "attempt"), [("u1", 1), ("u1", 2), ("u2", 1)])
-def test_the_same_attempt_a_later_one_and_a_reapplied_job_go_on(tmp_path, uid, attempt):
+def test_the_same_attempt_a_later_one_and_a_reapplied_job_resume(tmp_path, uid, attempt):
     save(folder(tmp_path, uid="u1", attempt=1), 5, b"five")
     checkpoints = folder(tmp_path, uid=uid, attempt=attempt)
     assert newest(checkpoints) == (5, b"five")
@@ -191,7 +192,7 @@ class OvertakenClaim(Claim):
 
 
 @pytest.mark.parametrize(("uid", "attempt"), [("u1", 2), ("u2", 1)])
-def test_a_commit_in_a_race_neither_harms_nor_outlives_the_work_of_a_newer_attempt_or_job(tmp_path, uid, attempt):
+def test_a_commit_in_a_race_neither_changes_nor_replaces_checkpoints_of_a_newer_attempt_or_job(tmp_path, uid, attempt):
     def overtake() -> None:
         current = folder(tmp_path, uid=uid, attempt=attempt, keep=2)
         assert newest(current) == (5, b"five")
@@ -218,7 +219,9 @@ def test_a_commit_in_a_race_neither_harms_nor_outlives_the_work_of_a_newer_attem
     ]
 
 
-def test_a_checkpoint_that_a_late_rank_has_just_dropped_gives_way_to_the_one_it_was_dropped_for(tmp_path, monkeypatch):
+def test_a_checkpoint_that_a_late_rank_has_just_dropped_is_replaced_by_the_one_that_it_made_room_for(
+    tmp_path, monkeypatch
+):
     first = folder(tmp_path, attempt=1, keep=1)
     save(first, 5, b"five")
     late = CheckpointFolder(claim=UnfencedClaim(folder=tmp_path, owner=first.claim.owner), keep=1)
@@ -251,15 +254,18 @@ class UnfencedClaim(Claim):
         pass
 
 
-def test_no_variable_means_no_folder(tmp_path):
-    assert from_environment({}, keep=1, report=print) is None
-    assert from_environment({contract.DDPJOB_CHECKPOINT_DIR: ""}, keep=1, report=print) is None
-    found = from_environment(
-        {contract.DDPJOB_CHECKPOINT_DIR: str(tmp_path), contract.DDPJOB_UID: "u", contract.DDPJOB_ATTEMPT: "4"},
-        keep=1,
-        report=print,
-    )
-    assert found.claim == Claim(folder=tmp_path, owner=Owner(uid="u", attempt=4))
+@pytest.mark.parametrize(
+    ("environ", "owner"),
+    [
+        ({contract.DDPJOB_UID: "u", contract.DDPJOB_ATTEMPT: "4"}, Owner(uid="u", attempt=4)),
+        ({"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "2"}, Owner(uid="7", attempt=3)),
+    ],
+)
+def test_the_folder_and_its_owner_are_in_the_environment(tmp_path, environ, owner):
+    found = from_environment({contract.DDPJOB_CHECKPOINT_DIR: str(tmp_path), **environ}, keep=1, report=print)
+    assert found.claim == Claim(folder=tmp_path, owner=owner)
+    for folder_ in ({}, {contract.DDPJOB_CHECKPOINT_DIR: ""}):
+        assert from_environment({**environ, **folder_}, keep=1, report=print) is None
 
 
 @pytest.mark.parametrize(
@@ -271,7 +277,7 @@ def test_no_variable_means_no_folder(tmp_path):
     ],
     ids=["queued again by Slurm", "submitted again to Slurm", "started again by hand"],
 )
-def test_without_an_operator_too_a_later_start_goes_on_and_fences_the_one_before(tmp_path, started, restarted):
+def test_without_an_operator_too_a_later_start_resumes_and_fences_the_one_before(tmp_path, started, restarted):
     there = {contract.DDPJOB_CHECKPOINT_DIR: str(tmp_path)}
     late, current = (from_environment({**there, **job}, keep=1, report=print) for job in (started, restarted))
     late.open()
@@ -284,19 +290,17 @@ def test_without_an_operator_too_a_later_start_goes_on_and_fences_the_one_before
     assert newest(current) == (6, b"six")
 
 
-def test_slurms_first_start_and_its_requeues_are_attempts_of_one_job(tmp_path):
-    requeued = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "2", contract.DDPJOB_CHECKPOINT_DIR: str(tmp_path)}
-    found = from_environment(requeued, keep=1, report=print)
-    assert found.claim.owner == Owner(uid="7", attempt=3)
-
-
 def test_files_of_another_program_are_left_alone(tmp_path):
-    (tmp_path / "step-1000.pt").write_bytes(b"somebody's own")
-    folder(tmp_path)
-    assert (tmp_path / "step-1000.pt").exists()
+    others = [tmp_path / "step-1000.pt", tmp_path / "step-abc-attempt-x-foo.json"]
+    for file in others:
+        file.write_text("{}")
+    checkpoints = folder(tmp_path)
+    save(checkpoints, 9, b"nine")
+    assert newest(checkpoints) == (9, b"nine")
+    assert all(file.exists() for file in others)
 
 
-def test_a_checkpoint_that_cannot_be_read_now_is_not_given_up(tmp_path, monkeypatch):
+def test_a_checkpoint_that_cannot_be_read_now_is_not_marked_as_damaged(tmp_path, monkeypatch):
     checkpoints = folder(tmp_path)
     save(checkpoints, 1, b"one")
 
@@ -310,7 +314,7 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_given_up(tmp_path, monkeypa
     assert newest(checkpoints) == (1, b"one")
 
 
-def test_a_manifest_without_its_state_is_none_to_keep(tmp_path):
+def test_a_manifest_without_its_state_does_not_count_among_those_kept(tmp_path):
     checkpoints = folder(tmp_path, keep=1)
     save(checkpoints, 5, b"five")
     orphan = tmp_path / "step-0000000009-attempt-1-u1.json"
@@ -319,27 +323,23 @@ def test_a_manifest_without_its_state_is_none_to_keep(tmp_path):
     assert newest(checkpoints) == (6, b"six")
 
 
-def test_a_folder_that_may_not_be_written_is_refused_with_the_fix(tmp_path, monkeypatch):
-    def refuses(*_arguments, **_options):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "mkdir", refuses)
-    with pytest.raises(ConfigError, match=r"checkpoint folder .* cannot write it .*fsGroup"):
-        folder(tmp_path / "made")
-
-
-@pytest.mark.parametrize("number", [errno.EROFS, errno.EIO, errno.ESTALE])
-def test_a_folder_whose_storage_fails_for_now_is_left_to_the_next_attempt(tmp_path, monkeypatch, number):
-    def fails(*_arguments, **_options):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(Path, "mkdir", fails)
-    with pytest.raises(OSError, match=os.strerror(number)):
+@pytest.mark.parametrize(
+    ("number", "error", "message"),
+    [
+        (errno.EACCES, ConfigError, r"checkpoint folder .* cannot write it .*fsGroup"),
+        *((number, OSError, os.strerror(number)) for number in (errno.EROFS, errno.EIO, errno.ESTALE)),
+    ],
+)
+def test_a_folder_that_may_not_be_written_is_refused_and_other_errors_are_left_to_the_next_attempt(
+    tmp_path, monkeypatch, number, error, message
+):
+    monkeypatch.setattr(Path, "mkdir", Mock(side_effect=OSError(number, os.strerror(number))))
+    with pytest.raises(error, match=message):
         folder(tmp_path / "made")
 
 
 @pytest.mark.parametrize("below", [".", "deeper"])
-def test_a_file_in_the_place_of_the_folder_is_told(tmp_path, below):
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path, below):
     (tmp_path / "file").touch()
     with pytest.raises(
         ConfigError, match="the path, or a part of it, is a file; set DDPJOB_CHECKPOINT_DIR to a folder"
@@ -347,22 +347,12 @@ def test_a_file_in_the_place_of_the_folder_is_told(tmp_path, below):
         folder(tmp_path / "file" / below)
 
 
-def test_names_that_only_look_like_ours_are_left_alone(tmp_path):
-    checkpoints = folder(tmp_path)
-    save(checkpoints, 9, b"nine")
-    (tmp_path / "step-abc-attempt-x-foo.json").write_text("{}")
-    assert newest(checkpoints) == (9, b"nine")
-
-
-def test_a_disk_that_is_full_keeps_nothing_unfinished(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_no_unfinished_file(tmp_path, monkeypatch):
     checkpoints = folder(tmp_path)
     save(checkpoints, 9, b"nine")
     before = sorted(tmp_path.iterdir())
 
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
     with pytest.raises(
         OSError, match=r"attempt-1-u1.pt cannot be written: No space left on device; free space on the volume"
     ):
@@ -370,7 +360,7 @@ def test_a_disk_that_is_full_keeps_nothing_unfinished(tmp_path, monkeypatch):
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_a_disk_that_gets_full_while_torch_writes_is_the_reported_cause(tmp_path):
+def test_a_disk_that_becomes_full_while_torch_writes_is_the_reported_cause(tmp_path):
     """torch.save replaces the error by one of its own, which names neither the disk nor what to do."""
     checkpoints = folder(tmp_path)
     before = sorted(tmp_path.iterdir())
@@ -384,7 +374,7 @@ def test_a_disk_that_gets_full_while_torch_writes_is_the_reported_cause(tmp_path
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_a_rank_whose_file_is_cleared_away_while_it_writes_knows_why(tmp_path, monkeypatch):
+def test_a_rank_whose_file_is_removed_while_it_writes_reports_the_newer_attempt(tmp_path, monkeypatch):
     late = folder(tmp_path, attempt=1)
     monkeypatch.setattr(os, "fsync", lambda _: newer_opens())
 

@@ -57,6 +57,11 @@ def report(out) -> Reporter:
     return reporter
 
 
+@pytest.fixture
+def background(storage, report) -> CheckpointWriter:
+    return CheckpointWriter(storage, report, torch.device("cpu"))
+
+
 def trained(model: torch.nn.Module | None = None) -> TrainingState:
     """After one step."""
     config = recipes.resolve(parse_config({"recipe": "digits"}))
@@ -82,9 +87,8 @@ def saved(folder: CheckpointFolder) -> dict:
     return from_bytes(found[1])
 
 
-def test_steps_taken_during_a_save_do_not_reach_the_checkpoint(storage, report):
+def test_steps_taken_during_a_save_do_not_reach_the_checkpoint(storage, background):
     state, expected = trained(), trained().content()
-    background = CheckpointWriter(storage, report, torch.device("cpu"))
     save(background, state)
     take_step(state)
     Storage.open_to_data.set()
@@ -97,8 +101,7 @@ def test_steps_taken_during_a_save_do_not_reach_the_checkpoint(storage, report):
     assert torch.equal(*momenta)
 
 
-def test_a_checkpoint_is_reported_after_its_commit_with_the_whole_stall_of_training(storage, report, out):
-    background = CheckpointWriter(storage, report, torch.device("cpu"))
+def test_a_checkpoint_is_reported_after_its_commit_with_the_whole_stall_of_training(report, out, background):
     background.save(trained(), since=time.monotonic() - 5)  # with what the loop did before the copy
     assert Storage.reached.wait(DEADLINE_SECONDS)
     report.end()
@@ -114,7 +117,7 @@ def test_a_checkpoint_is_reported_after_its_commit_with_the_whole_stall_of_train
     assert '"checkpointStep": 1' in out.getvalue().splitlines()[-2]
 
 
-def test_a_state_of_many_tensors_is_written_in_few_pieces_straight_from_the_copy(storage, report, monkeypatch):
+def test_a_state_of_many_tensors_is_written_in_few_pieces_straight_from_the_copy(storage, monkeypatch, background):
     """The GIL is held between pieces, not while one is hashed or written: so few and large ones, and no copy of them."""
     addresses: list[int] = []
 
@@ -125,7 +128,6 @@ def test_a_state_of_many_tensors_is_written_in_few_pieces_straight_from_the_copy
     original = ChecksummedFile.write
     monkeypatch.setattr(ChecksummedFile, "write", write)
     Storage.open_to_data.set()
-    background = CheckpointWriter(storage, report, torch.device("cpu"))
     state = trained(torch.nn.Sequential(*[torch.nn.Linear(2, 2) for _ in range(50)]))
     save(background, state)
     background.wait()
@@ -136,8 +138,7 @@ def test_a_state_of_many_tensors_is_written_in_few_pieces_straight_from_the_copy
     assert saved(storage)["step"] == 1
 
 
-def test_one_save_is_in_flight_at_most_and_none_is_lost(storage, report):
-    background = CheckpointWriter(storage, report, torch.device("cpu"))
+def test_one_save_is_in_flight_at_most_and_none_is_lost(storage, background):
     state = trained()
     save(background, state)
     assert Storage.reached.wait(DEADLINE_SECONDS)
@@ -153,9 +154,8 @@ def test_one_save_is_in_flight_at_most_and_none_is_lost(storage, report):
     assert len(list(storage.path.glob("step-*.json"))) == 2
 
 
-def test_a_step_is_saved_once(storage, report):
+def test_a_step_is_saved_once(background):
     Storage.open_to_data.set()
-    background = CheckpointWriter(storage, report, torch.device("cpu"))
     state = trained()
     save(background, state)
     background.wait()
@@ -165,20 +165,19 @@ def test_a_step_is_saved_once(storage, report):
     assert not Storage.reached.is_set()
 
 
-def test_the_first_save_refuses_a_state_that_could_not_be_loaded(storage, report):
+def test_the_first_save_refuses_a_state_that_could_not_be_loaded(background):
     state = trained()
     state.optimizer.state[state.model.weight]["steps"] = np.float64(1)
     with pytest.raises(ConfigError, match=r"\['steps'\] is of type numpy\.float64"):
-        save(CheckpointWriter(storage, report, torch.device("cpu")), state)
+        save(background, state)
 
 
 @pytest.mark.parametrize("surface", [CheckpointWriter.check, CheckpointWriter.wait])
-def test_an_error_of_the_thread_is_raised_to_training(storage, report, surface, monkeypatch):
+def test_an_error_of_the_thread_is_raised_to_training(surface, monkeypatch, background):
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(CheckpointFolder, "save", full)
-    background = CheckpointWriter(storage, report, torch.device("cpu"))
     background.check()  # nothing is under way
     save(background, trained())
     background.check()  # nothing is known yet
@@ -188,8 +187,7 @@ def test_an_error_of_the_thread_is_raised_to_training(storage, report, surface, 
         surface(background)
 
 
-def test_a_fenced_save_is_raised_to_training(storage, report):
-    background = CheckpointWriter(storage, report, torch.device("cpu"))
+def test_a_fenced_save_is_raised_to_training(storage, background):
     save(background, trained())
     Claim(folder=storage.path, owner=Owner(uid="u1", attempt=2)).take()
     Storage.open_to_data.set()
@@ -198,9 +196,8 @@ def test_a_fenced_save_is_raised_to_training(storage, report):
     assert storage.load_newest() is None
 
 
-def test_storage_that_never_answers_is_told_of(storage, report, monkeypatch):
+def test_storage_that_does_not_respond_is_reported(storage, monkeypatch, background):
     monkeypatch.setattr(writer, "WRITE_TIMEOUT_SECONDS", 0.05)
-    background = CheckpointWriter(storage, report, torch.device("cpu"))
     save(background, trained())
     with pytest.raises(TimeoutError, match=f"checkpoint of step 1: not on the disk .* {storage.path}"):
         background.wait()
@@ -208,7 +205,7 @@ def test_storage_that_never_answers_is_told_of(storage, report, monkeypatch):
 
 
 def leave(background: CheckpointWriter, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As rank 0 whose training met an error while a save is under way."""
+    """End as rank 0 whose training failed during a save."""
 
     def exits(_code: int) -> None:
         raise SystemExit
@@ -220,8 +217,8 @@ def leave(background: CheckpointWriter, error: Exception, monkeypatch: pytest.Mo
 
 
 @pytest.fixture
-def storage_that_waits_for_a_word(storage, report, monkeypatch) -> Storage:
-    """It takes data from the moment that somebody is told that it is waited for."""
+def patient_storage(storage, report, monkeypatch) -> Storage:
+    """It accepts data once the wait for it was reported."""
     say = report.say
 
     def open_too(text: str) -> None:
@@ -233,28 +230,25 @@ def storage_that_waits_for_a_word(storage, report, monkeypatch) -> Storage:
     return storage
 
 
-def test_a_save_under_way_when_a_peer_dies_is_not_lost(storage_that_waits_for_a_word, report, out, monkeypatch):
-    background = CheckpointWriter(storage_that_waits_for_a_word, report, torch.device("cpu"))
+def test_a_save_that_is_in_progress_when_a_peer_dies_is_completed(patient_storage, out, monkeypatch, background):
     save(background, trained())
     leave(background, RuntimeError("Connection closed by peer"), monkeypatch)
-    assert saved(storage_that_waits_for_a_word)["step"] == 1
+    assert saved(patient_storage)["step"] == 1
     assert "checkpoint of step 1 is still being written" in out.getvalue()
 
 
 @pytest.mark.parametrize(("error", "waited"), [(RuntimeError("a bug"), True), (Fenced("over"), False)])
-def test_a_save_that_does_not_end_keeps_nobody(storage, report, out, monkeypatch, error, waited):
+def test_a_save_that_does_not_end_is_abandoned(out, monkeypatch, error, waited, background):
     monkeypatch.setattr(writer, "LINGER_SECONDS", 0.05)
-    background = CheckpointWriter(storage, report, torch.device("cpu"))
     save(background, trained())
     leave(background, error, monkeypatch)
     assert ("checkpoint of step 1 was not on the disk in time and is abandoned" in out.getvalue()) == waited
     Storage.open_to_data.set()
 
 
-def test_a_save_that_fails_on_the_way_out_is_told_of(storage_that_waits_for_a_word, report, out):
-    background = CheckpointWriter(storage_that_waits_for_a_word, report, torch.device("cpu"))
+def test_a_save_that_fails_while_the_rank_ends_is_reported(patient_storage, out, background):
     save(background, trained())
-    Claim(folder=storage_that_waits_for_a_word.path, owner=Owner(uid="u1", attempt=2)).take()
+    Claim(folder=patient_storage.path, owner=Owner(uid="u1", attempt=2)).take()
     background.linger()
     assert "checkpoint of step 1 was not written: checkpoint folder" in out.getvalue()
 

@@ -36,7 +36,7 @@ def count(
         batch_size=batch_size,
         stop_reached=stop_reached,
     )
-    assert model.training, "it is given back as it was"
+    assert model.training, "the model is in training mode again"
     return found
 
 

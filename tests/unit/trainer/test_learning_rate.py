@@ -15,7 +15,7 @@ def rates(**changes):
     return [learning_rate_at(step, config, steps_per_epoch=5) for step in range(config.epochs * 5)]
 
 
-def test_it_rises_in_a_line_to_the_peak_then_falls_to_nothing():
+def test_the_rate_rises_linearly_to_the_peak_then_falls_to_zero():
     all_rates = rates()
     warm_up, decay = all_rates[:10], all_rates[10:]
     assert warm_up == pytest.approx([(step + 1) / 11 for step in range(10)])
@@ -25,7 +25,7 @@ def test_it_rises_in_a_line_to_the_peak_then_falls_to_nothing():
     assert 0 < decay[-1] < 0.01
 
 
-def test_without_warm_up_it_starts_at_the_peak():
+def test_without_warm_up_the_rate_starts_at_the_peak():
     assert rates(warmupEpochs=0)[0] == 1.0
 
 

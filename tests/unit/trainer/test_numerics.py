@@ -20,13 +20,10 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
 
 class OneRank(Gang):
-    """What it is told is all there is to know."""
+    """What it is message is all there is to know."""
 
     def all_gather(self, value: object) -> list[object]:
         return [value]
-
-    def barrier(self, timeout: timedelta) -> None:
-        self.waits_for = timeout
 
 
 class OneOfTwo(OneRank):
@@ -49,36 +46,28 @@ def bfloat16(monkeypatch):
     monkeypatch.setattr(numerics, "has_bfloat16", lambda _: True)
 
 
-def test_fast_takes_what_a_gpu_has_and_exact_nothing_of_it():
-    fast, exact = chosen(GPU), chosen(GPU, profile="exact")
-    assert (fast.bfloat16, fast.channels_last, fast.compile, fast.exact) == (True, True, True, False)
-    assert (exact.bfloat16, exact.channels_last, exact.compile, exact.exact) == (False, False, False, True)
-
-
-def test_a_tiny_network_is_computed_in_float32_everywhere():
-    assert "float32" in str(chosen(GPU, heavy=False))
-    assert not chosen(GPU, heavy=False).compile
+@pytest.mark.parametrize(
+    ("device", "settings", "expected"),
+    [
+        (GPU, {}, ["bfloat16", "channels_last", "compile"]),
+        (GPU, {"profile": "exact"}, ["exact"]),
+        (GPU, {"compile": "never"}, ["bfloat16", "channels_last"]),
+        (GPU, {"syncBatchNorm": True}, ["bfloat16", "channels_last"]),  # sums over ranks within the model
+        (GPU, {"heavy": False}, []),  # a tiny network
+        (CPU, {}, ["bfloat16", "channels_last"]),  # compilation takes longer than it saves
+        (CPU, {"kind": OneOfTwo}, []),  # the other rank lacks bfloat16
+    ],
+)
+def test_the_profile_and_the_hardware_decide_the_numerics(device, settings, expected):
+    found = chosen(device, **settings)
+    assert [name for name in ("bfloat16", "channels_last", "compile", "exact") if getattr(found, name)] == expected
+    assert ("float32" in str(found)) == ("bfloat16" not in expected)
 
 
 def test_without_the_hardware_nothing_is_computed_in_bfloat16(monkeypatch):
     monkeypatch.setattr(numerics, "has_bfloat16", lambda device: device == GPU)
     assert chosen(GPU).bfloat16
-    assert not chosen(CPU).bfloat16
-    assert not chosen(CPU).channels_last
-
-
-def test_what_one_rank_lacks_none_uses():
-    together = chosen(CPU, kind=OneOfTwo)
-    assert (together.bfloat16, together.channels_last) == (False, False)
-    assert chosen(CPU).bfloat16
-
-
-def test_a_cpu_is_not_worth_a_compiler():
-    assert not chosen(CPU).compile
-
-
-def test_compile_can_be_switched_off():
-    assert not chosen(GPU, compile="never").compile
+    assert (chosen(CPU).bfloat16, chosen(CPU).channels_last) == (False, False)
 
 
 @pytest.fixture
@@ -109,7 +98,7 @@ def test_fast_allows_tf32():
     assert torch.backends.cuda.matmul.allow_tf32
 
 
-def test_the_garbage_collector_rests_in_training_and_works_afterwards():
+def test_the_garbage_collector_is_paused_in_training_and_works_afterwards():
     def failing_training() -> None:
         with numerics.garbage_collector_paused():
             assert not gc.isenabled()
@@ -122,7 +111,7 @@ def test_the_garbage_collector_rests_in_training_and_works_afterwards():
     assert gc.get_freeze_count() == 0
 
 
-def test_sync_batch_norm_on_a_cpu_is_refused_in_words():
+def test_sync_batch_norm_on_a_cpu_is_refused():
     config = parse_config({"recipe": "resnet18-cifar10", "syncBatchNorm": True})
     with pytest.raises(ConfigError, match="syncBatchNorm is true but the ranks train on CPUs"):
         parallel.synchronise_batch_norm(torch.nn.BatchNorm2d(2), config, CPU)
@@ -173,10 +162,9 @@ RECIPE = replace(digits.digits, predict=predict)
 
 
 class Alone:
-    """A gang of one rank."""
+    """A gang of one rank without tensors."""
 
-    rank = 0
-    world_size = 1
+    rank, world_size = 0, 1
 
     def all_gather(self, value: object) -> list[object]:
         return [value]
@@ -192,10 +180,10 @@ def test_a_model_is_compiled_for_the_shapes_to_come(batches):
         return lambda *values: calls.append("compiled") or graph(*values)
 
     model = Compiled(noting)
-    held_out, signs_of_life = [torch.rand(5, 3)], []
-    told = trial(model, batches, held_out, moved=lambda: signs_of_life.append(len(calls)))
-    assert told == "model compiled for 3 batch shapes"
-    assert len(signs_of_life) == 3, "each shape may take minutes"
+    held_out, progress = [torch.rand(5, 3)], []
+    message = trial(model, batches, held_out, moved=lambda: progress.append(len(calls)))
+    assert message == "model compiled for 3 batch shapes"
+    assert len(progress) == 3, "each shape may take minutes"
     assert model.training
     calls.clear()
     model(batches[1].images_BCHW)
@@ -208,8 +196,8 @@ def test_a_model_that_cannot_be_compiled_for_evaluation_trains_without(batches):
 
     model = Compiled(fails_in_evaluation)
     held_out = [torch.rand(5, 3)]
-    told = trial(model, batches, held_out)
-    assert told.startswith("torch.compile failed, so training continues without it")
+    message = trial(model, batches, held_out)
+    assert message.startswith("torch.compile failed, so training continues without it")
     assert model.training
     with torch.no_grad():
         assert model.eval()(held_out[0]).shape == (5, 2)
@@ -229,16 +217,12 @@ def test_evaluations_have_two_shapes_of_batch_at_most():
     assert evaluate.shapes(Images(), last_of_twelve, batch_size=4) == []
 
 
-def test_a_model_that_sums_over_ranks_within_is_not_compiled():
-    assert not chosen(GPU, syncBatchNorm=True).compile
-
-
 def test_a_model_that_cannot_be_compiled_trains_without(batches):
     model = Compiled(broken)
-    told = trial(model, batches, [])
-    assert told.startswith("torch.compile failed, so training continues without it; set compile to never")
-    assert "no compiler here" in told
-    assert "\n" not in told
+    message = trial(model, batches, [])
+    assert message.startswith("torch.compile failed, so training continues without it; set compile to never")
+    assert "no compiler here" in message
+    assert "\n" not in message
     assert model(batches[0].images_BCHW).shape == (4, 2)
 
 
@@ -255,9 +239,9 @@ def test_nccl_sums_in_one_order_where_bits_count(monkeypatch):
 
 def trial(model, batches, held_out, moved=lambda: None):
     gang = Alone()
-    told = numerics.compile_model(Replica(model), batches, held_out, RECIPE, chosen(CPU), gang, moved)
+    message = numerics.compile_model(Replica(model), batches, held_out, RECIPE, chosen(CPU), gang, moved)
     assert gang.waits_for > timedelta(days=1), "another rank may compile for longer than collectives wait"
-    return told
+    return message
 
 
 @pytest.fixture

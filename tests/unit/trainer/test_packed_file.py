@@ -98,7 +98,7 @@ def test_another_file_is_refused(tmp_path, content):
         pack.open_images(tmp_path / "other")
 
 
-def test_a_failure_while_packing_leaves_nothing(folder, tmp_path):
+def test_a_failure_while_packing_leaves_no_file(folder, tmp_path):
     splits = open_folder(folder)
     splits.test.paths[1].unlink()
     with pytest.raises(FileNotFoundError):
@@ -106,6 +106,6 @@ def test_a_failure_while_packing_leaves_nothing(folder, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["images"]
 
 
-def test_what_is_wrong_with_a_folder_is_told(tmp_path, capsys):
+def test_a_folder_without_classes_is_refused(tmp_path, capsys):
     assert pack.main([str(tmp_path), str(tmp_path / "one.pack")]) == 2
     assert "found no class folders" in capsys.readouterr().err

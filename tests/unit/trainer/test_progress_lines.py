@@ -18,7 +18,7 @@ def progress_of(out: io.StringIO) -> list[dict[str, object]]:
     return [parsed(line) for line in out.getvalue().splitlines() if line.startswith(contract.PROGRESS_PREFIX)]
 
 
-def begun(**settings) -> tuple[Reporter, io.StringIO]:
+def reporting(**settings) -> tuple[Reporter, io.StringIO]:
     out = io.StringIO()
     reporter = Reporter(enabled=True, out=out, **settings)
     reporter.begin(step=0, total_steps=20, steps_per_epoch=5, checkpoint_step=None)
@@ -44,7 +44,7 @@ def test_a_full_line_has_every_field():
 
 
 @pytest.mark.parametrize("loss", [None, float("nan"), float("inf")])
-def test_what_json_cannot_say_is_left_out(loss):
+def test_a_loss_that_json_cannot_represent_is_left_out(loss):
     line = Progress(step=0, total_steps=1, epoch=0, phase=contract.PHASE_START, loss=loss).line()
     assert contract.PROGRESS_LOSS not in parsed(line)
 
@@ -64,8 +64,8 @@ def test_the_longest_line_fits():
     assert len(line.encode()) <= contract.PROGRESS_MAX_BYTES
 
 
-def test_the_first_line_is_step_0_and_the_last_says_done():
-    reporter, out = begun()
+def test_the_first_line_is_step_0_and_the_last_has_the_phase_done():
+    reporter, out = reporting()
     with reporter:
         for step in range(1, 21):
             reporter.step_done(step, num_samples=8)
@@ -78,8 +78,8 @@ def test_the_first_line_is_step_0_and_the_last_says_done():
     assert "total time" in out.getvalue().splitlines()[-1]
 
 
-def test_a_long_phase_is_full_of_signs_of_life():
-    reporter, out = begun(heartbeat_seconds=0.05)
+def test_a_long_phase_has_heartbeats():
+    reporter, out = reporting(heartbeat_seconds=0.05)
     with reporter, reporter.phase(contract.PHASE_EVALUATE):
         wait_for(
             "three heartbeats",
@@ -94,7 +94,7 @@ def test_heartbeats_come_more_often_than_the_contract_asks():
 
 
 def test_the_heartbeat_ends_with_the_reporter():
-    reporter, _ = begun(heartbeat_seconds=0.05)
+    reporter, _ = reporting(heartbeat_seconds=0.05)
     with reporter:
         heartbeat = reporter._thread
         assert heartbeat is not None
@@ -102,7 +102,7 @@ def test_the_heartbeat_ends_with_the_reporter():
     assert not heartbeat.is_alive()
 
 
-def test_other_ranks_are_silent():
+def test_other_ranks_print_nothing():
     out = io.StringIO()
     with Reporter(enabled=False, out=out) as reporter:
         reporter.begin(step=0, total_steps=2, steps_per_epoch=1, checkpoint_step=None)

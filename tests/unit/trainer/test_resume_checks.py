@@ -66,7 +66,7 @@ def test_other_held_out_data_are_reported_and_do_not_refuse_the_resume():
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"recipe": "resnet18-cifar10"}, "recipe was 'digits' when it was saved and is 'resnet18-cifar10' now"),
         ({"globalBatchSize": 32}, "globalBatchSize was 64"),
@@ -78,8 +78,8 @@ def test_other_held_out_data_are_reported_and_do_not_refuse_the_resume():
         ({"width": 5}, "does not fit recipe digits"),
     ],
 )
-def test_the_state_of_another_training_is_refused(changes, told):
-    with pytest.raises(ConfigError, match=told) as caught:
+def test_the_state_of_another_training_is_refused(changes, message):
+    with pytest.raises(ConfigError, match=message) as caught:
         state(**changes).load_bytes(to_bytes(after_a_step(state()).content()))
     assert "remove its checkpoint folder" in str(caught.value)
 
@@ -90,7 +90,7 @@ class Pair(NamedTuple):
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         (np.float64(0.9), r"state\['optimizer'\]\['param_groups'\]\[0\]\['extra'\] is of type numpy\.float64"),
         ([1, {"deep": Pair(1, 2)}], r"\['extra'\]\[1\]\['deep'\] is of type .*\.Pair"),
@@ -98,11 +98,11 @@ class Pair(NamedTuple):
         (lambda: 0, r"\['extra'\] is of type builtins\.function"),
     ],
 )
-def test_a_state_that_could_not_be_loaded_is_refused_by_the_name_and_type_of_the_value(value, told):
+def test_a_state_that_could_not_be_loaded_is_refused_by_the_name_and_type_of_the_value(value, message):
     odd = state()
     odd.check_loadable()
     odd.optimizer.param_groups[0]["extra"] = value
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         odd.check_loadable()
 
 

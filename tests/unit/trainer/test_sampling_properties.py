@@ -74,12 +74,7 @@ def test_the_ranks_losses_average_to_the_mean_over_the_steps_samples(num_samples
         preparation=Preparation(mean=(0.0,), std=(250.0,), max_shift=0, flip="never"),
     )
     feeds = [
-        Feed(
-            split=split,
-            sampling=sampling(num_samples, batch),
-            rank=rank,
-            world_size=world_size,
-        )
+        Feed(split=split, sampling=sampling(num_samples, batch), rank=rank, world_size=world_size)
         for rank in range(world_size)
     ]
     weights = torch.tensor([[1.0, -2.0, 0.5]], dtype=torch.float64)
@@ -117,7 +112,7 @@ def test_512_samples_over_3_ranks():
 
 
 @pytest.mark.parametrize(
-    ("num_samples", "batch", "world_size", "norm", "told"),
+    ("num_samples", "batch", "world_size", "norm", "message"),
     [
         (100, 32, 2, torch.nn.BatchNorm2d, None),  # 4 in the last step: 2 for each
         (100, 32, 3, torch.nn.BatchNorm2d, "has 4, which gives one of 3 ranks 1; the model's BatchNorm needs 2"),
@@ -131,12 +126,12 @@ def test_512_samples_over_3_ranks():
         (97, 32, 17, torch.nn.Identity, None),
     ],
 )
-def test_shares_too_small_for_batch_norm_are_refused(num_samples, batch, world_size, norm, told):
+def test_shares_too_small_for_batch_norm_are_refused(num_samples, batch, world_size, norm, message):
     model, plan = torch.nn.Sequential(torch.nn.Linear(2, 4), norm(4)), sampling(num_samples, batch)
-    if told is None:
+    if message is None:
         check_shares(model, plan, world_size=world_size)
         return
-    with pytest.raises(ConfigError, match=told) as caught:
+    with pytest.raises(ConfigError, match=message) as caught:
         check_shares(model, plan, world_size=world_size)
     advised = re.search(r"set globalBatchSize to (\d+)", str(caught.value))
     assert bool(advised) is (num_samples >= 2 * world_size)

@@ -67,7 +67,7 @@ def test_weights_shrink_by_the_weight_decay_at_the_peak_whatever_the_rate_of_the
         torch.testing.assert_close(torch.tensor(shrinkage), torch.tensor([0.004, 0.004]))
 
 
-def test_a_run_that_goes_on_with_another_rate_has_the_decay_of_that_rate():
+def test_a_run_that_resumes_with_another_rate_has_the_decay_of_that_rate():
     def optimizer(rate: float) -> torch.optim.Optimizer:
         config = recipes.resolve(
             parse_config({"recipe": "speedrun-cifar10", "learningRate": rate, "weightDecay": 0.004})

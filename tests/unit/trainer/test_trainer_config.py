@@ -18,7 +18,7 @@ def test_only_what_was_given_is_dumped():
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "parts"),
     [
         ({}, ["recipe is missing", "digits"]),
         ({"recipe": "my recipe"}, ["recipe is 'my recipe'", "match pattern"]),
@@ -30,12 +30,12 @@ def test_only_what_was_given_is_dumped():
         (["recipe"], ["found ['recipe']", "mapping"]),
     ],
 )
-def test_a_mistake_is_told_in_one_line(values, told):
+def test_a_mistake_is_reported_in_one_line(values, parts):
     with pytest.raises(ConfigError) as caught:
         parse_config(values)
     lines = str(caught.value).splitlines()
     assert len(lines) == 1
-    assert all(part in lines[0] for part in told), lines[0]
+    assert all(part in lines[0] for part in parts), lines[0]
 
 
 def test_every_mistake_has_its_line():
@@ -63,7 +63,7 @@ def test_sources_win_in_order(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "parts"),
     [
         (["--config", "/nowhere.yaml"], "--config /nowhere.yaml: cannot be read"),
         (["--config-json", "{"], "--config-json: is not valid JSON"),
@@ -71,8 +71,8 @@ def test_sources_win_in_order(tmp_path):
         (["--set", "epochs"], "expected KEY=VALUE"),
     ],
 )
-def test_a_bad_source_is_named(arguments, told):
-    with pytest.raises(ConfigError, match=told):
+def test_a_bad_source_is_named(arguments, parts):
+    with pytest.raises(ConfigError, match=parts):
         parse_arguments(arguments)
 
 

@@ -211,7 +211,9 @@ def leave(background: CheckpointWriter, error: Exception, monkeypatch: pytest.Mo
         raise SystemExit
 
     monkeypatch.setattr(ending.os, "_exit", exits)
-    watchdog = SimpleNamespace(find_lost_rank=lambda: "rank 1 is gone", report_failure=lambda _: None)
+    watchdog = SimpleNamespace(
+        find_lost_rank=lambda: "rank 1 is gone", report_failure=lambda _: None, aborted_collectives=False
+    )
     with pytest.raises(SystemExit):
         ending.fail(error, resolve({}), watchdog, SimpleNamespace(writer=background))
 

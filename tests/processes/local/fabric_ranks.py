@@ -6,10 +6,7 @@ import sys
 from lightning_fabric import Fabric
 
 fabric = Fabric(
-    accelerator="cpu",
-    devices=int(os.environ["NPROC_PER_NODE"]),
-    num_nodes=int(os.environ["NNODES"]),
-    strategy="ddp",
+    accelerator="cpu", devices=int(os.environ["NPROC_PER_NODE"]), num_nodes=int(os.environ["NNODES"]), strategy="ddp"
 )
 fabric.launch()
 ranks = fabric.all_gather(fabric.global_rank).tolist()

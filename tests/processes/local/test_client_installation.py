@@ -53,7 +53,6 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"]])
 def test_help_is_shown(installed: Run, arguments: list[str]) -> None:
     done = installed("ddpjob", *arguments)
-
     assert (done.returncode, done.stderr) == (0, "")
     assert "run" in done.stdout
 
@@ -78,7 +77,6 @@ def test_a_contradictory_job_is_refused_by_the_rules_of_the_crd(installed: Run, 
 
 def test_the_built_in_trainer_names_the_extra_that_it_needs(installed: Run, tmp_path: Path) -> None:
     done = installed("ddpjob", "run", "--local", EXAMPLES / "digits.yaml", cwd=tmp_path)
-
     assert done.returncode == 2
     assert "install ddpjob with the extra trainer (in a checkout: pip install '.[trainer]')" in done.stderr
 

@@ -91,7 +91,7 @@ def test_the_end_of_the_reader_leaves_nothing(tmp_path: Path) -> None:
         wait_for("every process of the run to end", lambda: not command.processes(), seconds=2)
 
 
-def test_a_killed_reaper_takes_its_program_with_it(tmp_path: Path) -> None:
+def test_the_program_of_a_killed_reaper_is_killed(tmp_path: Path) -> None:
     spec = {"command": ["sleep", "600"], "restart": {"maxRestarts": 0}}
     with LocalCommand(write_job(tmp_path, spec), tmp_path) as command:
         wait_for("the program to run", command.programs, seconds=30)
@@ -102,7 +102,7 @@ def test_a_killed_reaper_takes_its_program_with_it(tmp_path: Path) -> None:
     assert outcome.status["failure"]["signal"] == signal.SIGKILL
 
 
-def test_the_end_of_a_program_is_the_end_of_what_it_started(tmp_path: Path) -> None:
+def test_processes_that_a_program_started_end_with_it(tmp_path: Path) -> None:
     start_and_end = "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)"
     spec = {"command": ["python", "-c", start_and_end]}
     with LocalCommand(write_job(tmp_path, spec), tmp_path) as command:

@@ -26,7 +26,7 @@ else:
 """
 
 
-def test_two_runs_of_one_job_in_one_folder_do_not_clash(tmp_path: Path) -> None:
+def test_two_runs_of_one_job_in_one_folder_do_not_interfere(tmp_path: Path) -> None:
     (tmp_path / "meet.py").write_text(MEET)
     file = write_job(tmp_path, {"nodes": 2, "command": ["python", "meet.py"], "restart": {"maxRestarts": 0}})
     with LocalCommand(file, tmp_path) as first, LocalCommand(file, tmp_path) as second:

@@ -19,14 +19,14 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     return run_job(folder, {"nodes": 2, "command": ["python", "show.py"], "checkpoint": checkpoint})
 
 
-def test_exit_code_is_0_and_the_status_is_the_clusters(outcome: Outcome) -> None:
+def test_the_exit_code_is_0_and_the_status_is_that_of_a_cluster(outcome: Outcome) -> None:
     assert outcome.exit_code == 0
     assert outcome.status["phase"] == "Succeeded"
     assert outcome.status["ready"] == "2/2"
     assert outcome.status["attempt"] == 1
 
 
-def test_progress_reaches_the_status_and_is_not_printed_raw(outcome: Outcome) -> None:
+def test_progress_lines_are_in_the_status_and_not_in_the_output(outcome: Outcome) -> None:
     assert outcome.status["progress"] == {"step": 7, "totalSteps": 9, "loss": 0.5}
     assert "ddpjob-progress" not in outcome.output
 
@@ -70,7 +70,7 @@ def test_the_checkpoint_volume_is_a_folder_of_the_run(outcome: Outcome) -> None:
     assert folder.parent.parent.is_dir()
 
 
-def test_it_says_what_it_ignores(outcome: Outcome) -> None:
+def test_ignored_parts_of_the_job_are_reported(outcome: Outcome) -> None:
     (line,) = (line for line in outcome.output.splitlines() if "ignores" in line)
     for part in ("image", "securityContext", "tolerations", "persistentVolumeClaim ckpt at /checkpoints"):
         assert part in line

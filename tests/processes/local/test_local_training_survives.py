@@ -33,7 +33,7 @@ def rank_process(command: LocalCommand, rank: int) -> int:
     return pid
 
 
-def test_a_killed_rank_costs_a_restart_and_not_one_bit_of_the_result(tmp_path: Path) -> None:
+def test_a_killed_rank_causes_a_restart_and_the_result_has_the_same_bits(tmp_path: Path) -> None:
     training = {"nodes": 2, "trainer": {"recipe": "digits", "epochs": 3}}
     undisturbed = run_job(tmp_path, training, timeout_seconds=180)
 

@@ -11,7 +11,7 @@ from local_command import LocalCommand
 TEMPLATE = {"apiVersion": "ddpjob.dev/v1alpha1", "kind": "DDPJob", "metadata": {"name": "scale"}, "spec": {}}
 
 
-def test_two_nodes_of_one_rank_each_measure_together(tmp_path: Path) -> None:
+def test_two_nodes_of_one_rank_each_are_measured(tmp_path: Path) -> None:
     task = Task(program="trainer", config={"recipe": "digits", "globalBatchSize": 64}, steps=2, windows=2)
     job = manifest(TEMPLATE, task, world_size=2, processes_per_node=1)
     (tmp_path / "job.yaml").write_text(yaml.safe_dump_all([code(job["metadata"]["name"]), job]))

@@ -84,13 +84,12 @@ def test_buckets_have_the_size_that_was_asked_for(gang: Gang) -> None:
     assert len(plan(gang, bucketCapMb=1)) == NUM_LAYERS
 
 
-def test_the_last_layers_leave_first(gang: Gang) -> None:
+def test_gradients_of_the_last_layers_are_reduced_first(gang: Gang) -> None:
     order = [name for bucket in plan(gang, bucketCapMb=1) for name in bucket["parameters"]]  # type: ignore[attr-defined]
-
     assert [name.partition(".")[0] for name in order] == ["3", "3", "2", "2", "1", "1", "0", "0"]
 
 
-def test_a_hook_of_its_own_leaves_no_place_for_the_observers(gang: Gang) -> None:
+def test_a_communication_hook_excludes_the_observers(gang: Gang) -> None:
     with pytest.raises(ConfigError, match="DDP has a communication hook; set gradientCompression to none"):
         plan(gang, gradientCompression="bf16")
 
@@ -99,7 +98,6 @@ def test_gradients_in_bfloat16_change_losses_by_rounding(tmp_path) -> None:
     keys = ("epochs=1", "logEverySteps=1")
     plain = finished(tmp_path / "plain", *keys, ranks=2)
     compressed = finished(tmp_path / "bf16", *keys, "gradientCompression=bf16", ranks=2)
-
     assert compressed.weights != plain.weights
     # bfloat16 rounds gradients by up to 0.4 %, which dwarfs what processors differ by; losses are 1e-4 apart in the end.
     assert list(compressed.losses.values()) == pytest.approx(list(plain.losses.values()), rel=0.02)

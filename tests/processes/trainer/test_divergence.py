@@ -44,7 +44,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     assert all(before.values())
 
 
-def test_a_loss_that_is_not_finite_ends_it_at_its_log_line(tmp_path):
+def test_a_loss_that_is_not_finite_ends_the_training_at_its_log_line(tmp_path):
     # From 2.3 to 5e4, 4e13 and NaN in 4 steps: too few for a rounding difference between processors to matter.
     keys = ("epochs=6", "globalBatchSize=100", "learningRate=100", "warmupEpochs=0", "logEverySteps=1")
     with started(tmp_path, *keys, ranks=2) as run:

@@ -33,7 +33,6 @@ def test_ranks_draw_different_masks_and_a_resumed_run_draws_the_same_ones(tmp_pa
     for step in range(16):
         assert len({masks(whole, rank)[step] for rank in range(RANKS)}) == RANKS
     assert len(set(masks(whole, 0))) == 16
-
     for path in checkpoints.glob("step-*"):
         if int(path.name.split("-")[1]) > 9:
             path.unlink()

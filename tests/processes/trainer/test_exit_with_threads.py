@@ -10,7 +10,7 @@ def decode_for_ever() -> None:
     ThreadPoolExecutor(1).submit(threading.Event().wait)
 
 
-def test_a_training_that_is_done_waits_for_no_thread(tmp_path):
+def test_a_finished_training_ends_although_threads_still_run(tmp_path):
     with started(tmp_path, "epochs=1", ranks=1, first=decode_for_ever) as run:
         run.wait_for("total time ")
         run.processes[0].join(20)

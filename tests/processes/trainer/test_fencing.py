@@ -15,7 +15,7 @@ def job(folder, uid: str) -> dict[str, str]:
     }
 
 
-def test_a_job_deleted_and_applied_again_goes_on_and_ends_what_is_left_of_the_old_one(tmp_path):
+def test_a_job_that_is_deleted_and_applied_again_resumes_and_fences_the_old_one(tmp_path):
     with started(tmp_path / "old", *KEYS, "epochs=10000", ranks=2, environ=job(tmp_path, "old")) as old:
         old.wait_for("checkpoint of step 3: ")
         reapplied = CheckpointFolder(

@@ -8,7 +8,7 @@ from standstill import two_ranks
 STEP_7 = "after 7 steps"
 
 
-def test_a_rank_in_an_endless_loop_is_named_and_all_show_what_they_did(tmp_path):
+def test_a_rank_in_an_endless_loop_is_named_and_all_ranks_print_their_stacks(tmp_path):
     with two_ranks(tmp_path, fault="loop", faulty_rank=1) as run:
         assert run.wait() == [contract.EXIT_HUNG, contract.EXIT_HUNG]
     for rank in range(2):
@@ -29,7 +29,7 @@ def test_a_rank_that_hangs_before_a_collective_of_the_set_up_is_named(tmp_path, 
     assert f" is late: in {phase} after 0 steps; rank 0 waits in {phase} after 0 steps" in run.message(0)
 
 
-def test_a_rank_that_stops_while_the_groups_are_made_is_named(tmp_path):
+def test_a_rank_that_stops_while_process_groups_are_created_is_named(tmp_path):
     keys = ("firstStepTimeoutSeconds=10",)
     with two_ranks(tmp_path, *keys, fault="stop", faulty_rank=1, check="new_group") as run:
         assert run.exit_code(0) == contract.EXIT_HUNG
@@ -38,7 +38,7 @@ def test_a_rank_that_stops_while_the_groups_are_made_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("faulty", [0, 1])
-def test_a_rank_that_stops_when_all_is_done_is_named(tmp_path, faulty):
+def test_a_rank_that_stops_after_the_last_step_is_named(tmp_path, faulty):
     with two_ranks(tmp_path, "epochs=1", fault="stop", faulty_rank=faulty, check="leave") as run:
         other = 1 - faulty
         assert run.exit_code(other) == contract.EXIT_HUNG
@@ -55,7 +55,7 @@ def test_a_stopped_rank_is_named_by_the_others(tmp_path):
     assert run.message(0).endswith(f"; rank 0 waits in backward or all-reduce {STEP_7}")
 
 
-def test_a_stopped_rank_0_is_named_although_it_keeps_the_store(tmp_path):
+def test_a_stopped_rank_0_is_named_although_it_serves_the_store(tmp_path):
     with two_ranks(tmp_path, fault="stop", faulty_rank=0) as run:
         assert run.exit_code(1) == contract.EXIT_HUNG
     assert run.message(1).startswith("rank 1\nrank 0 (host 127.0.0.1) does not respond")

@@ -86,7 +86,7 @@ def test_the_fingerprint_is_that_of_the_files_and_not_of_the_pixels(folder, monk
     assert load(folder).train.fingerprint() != before
 
 
-def test_an_empty_folder_is_told(tmp_path):
+def test_an_empty_folder_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="no class folders"):
         load(tmp_path)
 

@@ -60,7 +60,7 @@ def test_torchrun(tmp_path, expected):
     assert run.weights == expected
 
 
-def test_torchrun_that_starts_its_ranks_again(tmp_path, expected):
+def test_torchrun_that_restarts_its_ranks(tmp_path, expected):
     fault = {"FAULT": "raise", "FAULTY_RANK": "1", "FAULT_STEP": "3"}
     job = {contract.DDPJOB_CHECKPOINT_DIR: str(tmp_path / "checkpoints")}
     command = (*TORCHRUN, "--nproc-per-node=2", "--max-restarts=1", FAULTY_RANK)
@@ -96,7 +96,7 @@ def test_tasks_of_two_nodes_with_the_variables_of_srun(tmp_path, expected):
     assert run.weights == expected
 
 
-def test_one_process_however_it_is_started(tmp_path):
+def test_one_process_trains_alike_however_it_is_started(tmp_path):
     alone = finished(tmp_path, *KEYS, ranks=0)
     assert "launcher alone, world size 1" in alone.text
     by_torchrun = finished(tmp_path, *KEYS, ranks=0, command=(*TORCHRUN, "--nproc-per-node=1", "-m", "ddpjob_trainer"))

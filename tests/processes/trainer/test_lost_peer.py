@@ -11,14 +11,14 @@ def test_a_rank_that_skips_a_collective_is_named_although_it_is_ahead(tmp_path):
         assert message.endswith("; rank 0 waits in backward or all-reduce after 7 steps")
 
 
-def test_a_rank_that_exits_is_named_by_those_that_lose_it(tmp_path):
+def test_a_rank_that_exits_is_named_by_the_others(tmp_path):
     with two_ranks(tmp_path, fault="exit", faulty_rank=1) as run:
         assert run.wait() == [contract.EXIT_PEER_LOST, 0]
     assert run.message(0).startswith("rank 0 lost a peer\nrank 1 (host ")
     assert ") does not respond (stopped, blocked or gone), last seen in " in run.message(0)
 
 
-def test_the_exception_of_a_rank_is_told_by_those_that_lose_it(tmp_path):
+def test_the_exception_of_a_rank_is_reported_by_the_others(tmp_path):
     with two_ranks(tmp_path, fault="raise", faulty_rank=1) as run:
         assert run.wait() == [contract.EXIT_PEER_LOST, contract.EXIT_PROGRAM_ERROR]
     assert run.message(0) == "rank 0 lost a peer\nrank 1 ended: LookupError: the disk of sample 7 is on fire"

@@ -31,7 +31,6 @@ def output_of(*arguments: str) -> str:
 
 def test_bench_splits_the_step_of_two_ranks_and_records_on_what(tmp_path: Path) -> None:
     output = output_of(*BENCH, "--results", str(tmp_path), "--name", "tiny")
-
     assert output.endswith((tmp_path / "tiny.md").read_text() + "\n")
     record = json.loads((tmp_path / "tiny.json").read_text())
     (row,) = record["rows"]
@@ -56,7 +55,6 @@ def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 def test_the_bucket_plan_of_the_digits_holds_their_eight_parameters_backwards(printed: Callable[..., str]) -> None:
     output = printed("buckets", "--recipe", "digits", "--steps", "2")
-
     assert "digits: 1 buckets, 0.6 MiB of gradients" in output
     assert "| 0 | 0.58 | 8 | 8.bias | 0.bias |" in output
     assert "on their way for" in output
@@ -65,7 +63,6 @@ def test_the_bucket_plan_of_the_digits_holds_their_eight_parameters_backwards(pr
 def test_accuracy_over_seeds_has_a_curve(printed: Callable[..., str], tmp_path: Path) -> None:
     keys = ("--set", "epochs=2", "--set", "globalBatchSize=512")
     printed("accuracy", "--seeds", "0", "1", *keys, "--results", str(tmp_path), "--name", "tiny")
-
     record = json.loads((tmp_path / "tiny.json").read_text())
     assert [row["seed"] for row in record["rows"]] == [0, 1]
     assert len({row["weights_sha256"] for row in record["rows"]}) == 2
@@ -79,7 +76,6 @@ def test_options_of_ddp_are_compared(printed: Callable[..., str]) -> None:
     lines = printed(
         "compare", "ddp-options", "--recipe", "digits", "--ranks", "2", "--steps", "1", "--windows", "1"
     ).splitlines()
-
     assert [line.split(" | ")[0] for line in lines if line.startswith("| ")][2:] == [
         f"| {name}" for name in DDP_OPTIONS
     ]
@@ -98,5 +94,4 @@ def test_the_plain_script_trains_over_several_epochs(tmp_path: Path, gang: Gang)
         before = plain.running_loss
         plain.take_step()
         losses.append(plain.running_loss - before)
-
     assert sum(losses[-5:]) < sum(losses[:5])

@@ -21,13 +21,12 @@ def output_of(*command: str) -> str:
     return done.stdout
 
 
-def test_it_runs_alone_without_any_launcher():
+def test_the_minimal_script_runs_without_a_launcher():
     assert "1 ranks found y = 3.00x + 1.00" in output_of(sys.executable, str(SCRIPT))
 
 
-def test_the_example_manifest_holds_this_very_script():
+def test_the_example_manifest_contains_the_minimal_script():
     config_map = next(yaml.safe_load_all((REPOSITORY / "manifests/examples/own-script.yaml").read_text()))
-
     assert config_map["data"]["train.py"] == SCRIPT.read_text()
 
 

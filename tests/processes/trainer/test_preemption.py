@@ -66,7 +66,7 @@ def preempted(folder: Path, attempt: int, point: str, rank: int, after: int) -> 
 
 
 @pytest.mark.timeout(120 + 30 * NUM_MOMENTS)
-def test_training_goes_on_where_it_stopped(tmp_path):
+def test_a_preempted_training_resumes_where_it_stopped(tmp_path):
     losses: dict[int, float] = {}
     slowest = 0.0
     for attempt, (point, rank, after) in enumerate(moments(), start=1):

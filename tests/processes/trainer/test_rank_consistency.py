@@ -28,7 +28,7 @@ def refused(folder, *keys, own):
     return [run.message(0), run.message(1)]
 
 
-def test_another_configuration_on_one_rank(tmp_path):
+def test_another_configuration_on_one_rank_is_refused(tmp_path):
     messages = refused(tmp_path, own={1: (("epochs=2",), {"NODE_NAME": "gpu7", "DDPJOB_NAME": "a"})})
     told = (
         f"preflight: epochs differs: rank 1 (pod {socket.gethostname()} on node gpu7) has 2, rank 0 has the recipe's default;"
@@ -37,7 +37,7 @@ def test_another_configuration_on_one_rank(tmp_path):
     assert messages == [f"rank {rank}\n{told}" for rank in range(2)]
 
 
-def test_another_code_on_one_rank(tmp_path):
+def test_another_code_on_one_rank_is_refused(tmp_path):
     for package in SOURCES.glob("ddpjob_*"):
         shutil.copytree(package, tmp_path / "code" / package.name, ignore=shutil.ignore_patterns("__pycache__"))
     with (tmp_path / "code/ddpjob_recipes/digits.py").open("a") as module:
@@ -54,7 +54,7 @@ def test_another_code_on_one_rank(tmp_path):
     assert messages[0].endswith("; run the same image or checkout everywhere")
 
 
-def test_another_recipe_on_one_rank(tmp_path):
+def test_another_recipe_on_one_rank_is_refused(tmp_path):
     """Of the same name, but with another default and other code."""
     for rank in range(2):
         folder = tmp_path / f"modules{rank}"
@@ -73,7 +73,7 @@ def test_another_recipe_on_one_rank(tmp_path):
     assert "has 0.1, rank 0 has 0.0; " in lines[2]
 
 
-def test_other_held_out_data_on_one_rank(tmp_path):
+def test_other_held_out_data_on_one_rank_are_refused(tmp_path):
     for rank, grey in enumerate([10, 11]):
         for name in ("train/a", "train/b", "test/a", "test/b"):
             (tmp_path / f"data{rank}" / name).mkdir(parents=True)

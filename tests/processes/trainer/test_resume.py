@@ -36,7 +36,7 @@ def uninterrupted(folder_of_a_finished_job: Path) -> ForkedRun:
     return finished(folder_of_a_finished_job, *KEYS, ranks=3, environ=job(folder_of_a_finished_job))
 
 
-def test_a_killed_rank_costs_no_bit(uninterrupted, tmp_path):
+def test_a_training_with_a_killed_rank_ends_with_the_same_bits(uninterrupted, tmp_path):
     with started(tmp_path, *KEYS, ranks=3, environ=job(tmp_path)) as run:
         run.wait_for("step 33/60")
         os.kill(run.rank_pids()[0], signal.SIGKILL)
@@ -65,18 +65,18 @@ def test_one_ranks_sigterm_stops_all_with_a_checkpoint_and_nothing_is_lost(unint
     assert resumed.weights == uninterrupted.weights
 
 
-def test_what_a_finished_job_left(uninterrupted, folder_of_a_finished_job, tmp_path):
-    """One folder, and everything that may meet it."""
+def test_who_may_continue_the_checkpoints_of_a_finished_training(uninterrupted, folder_of_a_finished_job, tmp_path):
+    """A job of the same name, a late rank of an older attempt, and another training."""
     shutil.copytree(folder_of_a_finished_job / "checkpoints", tmp_path / "checkpoints")
 
     claim = (tmp_path / "checkpoints/claim.json").read_bytes()
-    # Applied again, the job evaluates and is done, and takes the folder from nobody.
+    # Applied again, the job evaluates and ends, and does not claim the folder.
     again = finished(tmp_path / "again", *KEYS, ranks=1, environ=job(tmp_path, uid="u2"))
     assert again.losses == {}
     assert (again.weights, again.accuracy) == (uninterrupted.weights, uninterrupted.accuracy)
     assert (tmp_path / "checkpoints/claim.json").read_bytes() == claim
 
-    # A torn newest checkpoint gives way to the one before it.
+    # A cut newest checkpoint is replaced by the one before it.
     newest = max((tmp_path / "checkpoints").glob("*.pt"))
     newest.write_bytes(newest.read_bytes()[:-100])
     torn = finished(tmp_path / "torn", *KEYS, ranks=3, environ=job(tmp_path, uid="u2", attempt=2))
@@ -89,7 +89,7 @@ def test_what_a_finished_job_left(uninterrupted, folder_of_a_finished_job, tmp_p
         assert late.wait() == [contract.EXIT_FENCED]
     assert "claimed by attempt 2 of job uid u2" in late.message()
 
-    # Another training is refused in words, and takes the folder from nobody.
+    # Another training is refused, and does not claim the folder.
     claim = (tmp_path / "checkpoints/claim.json").read_bytes()
     with forked_ranks.started(tmp_path / "other", *KEYS, "seed=5", ranks=1, environ=job(tmp_path, uid="u3")) as other:
         assert other.wait() == [contract.EXIT_BAD_CONFIG]
@@ -97,7 +97,7 @@ def test_what_a_finished_job_left(uninterrupted, folder_of_a_finished_job, tmp_p
     assert (tmp_path / "checkpoints/claim.json").read_bytes() == claim
 
 
-def test_sigterm_without_a_checkpoint_folder(tmp_path):
+def test_sigterm_without_a_checkpoint_folder_ends_the_training(tmp_path):
     with forked_ranks.started(tmp_path, *KEYS, ranks=1) as run:
         run.wait_for("no checkpoints: DDPJOB_CHECKPOINT_DIR is not set")
         run.wait_for("step 5/60")

@@ -11,7 +11,7 @@ def spans_of(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_two_ranks_leave_their_spans_and_one_evidence_file(tmp_path):
+def test_two_ranks_write_their_spans_and_one_evidence_file(tmp_path):
     folder = tmp_path / "events"
     environ = {contract.DDPJOB_EVENTS_DIR: str(folder), contract.DDPJOB_CHECKPOINT_DIR: str(tmp_path / "checkpoints")}
     run = finished(tmp_path, "epochs=2", ranks=2, environ=environ)

@@ -41,7 +41,7 @@ def test_a_right_trainer_passes():
         ("differs", r"weights sha256: \w+ uninterrupted, \w+ resumed"),
     ],
 )
-def test_a_difference_ends_with_1_and_is_named(fault, told, monkeypatch, capsys):
+def test_a_difference_has_exit_code_1_and_is_named(fault, told, monkeypatch, capsys):
     monkeypatch.setenv("FAULT", fault)
     monkeypatch.setattr(verify_resume, "TRAINER", FAKE.command)
     assert main(["--kills=1", "--no-speed", "--seed=3"]) == 1
@@ -50,13 +50,13 @@ def test_a_difference_ends_with_1_and_is_named(fault, told, monkeypatch, capsys)
     assert re.search(told, printed)
 
 
-def test_a_trainer_that_cannot_resume_is_told_of_with_its_words(monkeypatch):
+def test_a_trainer_that_cannot_resume_is_reported_with_its_message(monkeypatch):
     monkeypatch.setenv("FAULT", "raises")
     with pytest.raises(MeasureError, match=r"(?s)attempt 2 was to be complete, but ended with exit code 1:.*cannot"):
         verify(FAKE, num_kills=1, seed=0, profile="exact")
 
 
-def test_a_trainer_that_never_resumes_shows_nothing(monkeypatch):
+def test_a_trainer_that_never_resumes_proves_nothing(monkeypatch):
     monkeypatch.setenv("FAULT", "begins anew")
     with pytest.raises(MeasureError, match="no attempt resumed, each began at step 1"):
         verify(FAKE, num_kills=2, seed=0, profile="exact")

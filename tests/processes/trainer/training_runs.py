@@ -125,11 +125,7 @@ def started(
         **(environ or {}),
     }
     process = subprocess.Popen(
-        [*command, *with_recipe(*keys)],
-        env=variables,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+        [*command, *with_recipe(*keys)], env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     run = Run(process=process, message_path=message_path)
     run.follow()

@@ -17,7 +17,6 @@ def test_a_gang_that_has_no_node_at_its_queue_deadline_fails() -> None:
     of = job(nodes=1, deadlines={"queueSeconds": 30})
     seen = reconciled(observed(of, pending(of)))
     assert plan(seen, NOW).wake_at == NOW + 30
-
     status = plan(seen, NOW + 30).status
     assert (status.phase, status.reason) == (Phase.FAILED, Reason.QUEUE_DEADLINE)
     assert "queueSeconds" in status.message
@@ -28,7 +27,6 @@ def test_a_gang_that_has_not_started_at_its_start_deadline_is_restarted_and_coun
     seen = reconciled(observed(of, pending(of, node="node-0")))
     made = plan(seen, NOW + 30)
     assert (made.status.attempt, made.status.restarts.counted, made.write_ahead) == (2, 1, True)
-
     later = plan(reconciled(seen, NOW + 30), NOW + 31).status
     assert "None" not in later.message, "no rank has failed"
 
@@ -36,7 +34,6 @@ def test_a_gang_that_has_not_started_at_its_start_deadline_is_restarted_and_coun
 def test_active_time_adds_up_over_attempts_and_leaves_out_suspension() -> None:
     seen = reconciled(edited(running(job(nodes=1, deadlines={"activeSeconds": 100}), NOW), suspend=True), NOW + 70)
     assert seen.job.status.active_seconds_before == 70
-
     resumed = reconciled(edited(replace(seen, pods=(pod(seen.job, 0, 2),)), suspend=False), NOW + 1000)
     assert plan(resumed, NOW + 1029).status.phase == Phase.RUNNING
     status = plan(resumed, NOW + 1030).status
@@ -66,7 +63,6 @@ def test_a_deadline_ends_what_is_refused_and_not_what_can_only_be_waited_for(of,
     before = plan(seen, NOW + (seconds - 1 if seconds else 10**6)).status
     assert (before.phase, before.reason) == (Phase.PENDING, reasons[0])
     assert any(rejection.message in before.message for rejection in rejections.values())
-
     if seconds:
         after = plan(seen, NOW + seconds).status
         assert (after.phase, after.reason) == (Phase.FAILED, reasons[1])

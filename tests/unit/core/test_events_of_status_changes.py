@@ -22,7 +22,6 @@ def test_a_job_without_failures_has_an_event_for_its_start_and_one_for_its_end()
     some = observed(of, pod(of, 0), pod(of, 1, running=False))
     all_run = observed(of, pod(of, 0), pod(of, 1))
     done = observed(of, ended(of, 0), ended(of, 1), logs={"pod-uid-1-0": NO_LOG})
-
     assert events_of(observed(of), some, all_run, all_run, done, done) == [
         ("Normal", "Running"),
         ("Normal", "Succeeded"),
@@ -39,7 +38,6 @@ def test_each_failure_and_each_start_has_one_event() -> None:
         observed(of, pod(of, 0, 2)),
     )
     assert events_of(*moments) == [running, failure, running]
-
     of = program(nodes=1, restart={"maxRestarts": 0})
     assert events_of(observed(of, pod(of, 0)), broken(of, crashed(of)), broken(of, crashed(of))) == [running, failure]
 
@@ -49,5 +47,4 @@ def test_an_obstacle_has_one_event_although_its_numbers_change() -> None:
     held = Waiting(reason="Unschedulable", message="0/2 nodes are available")
     waiting = observed(of, pending(of, waiting=held))
     other = observed(of, pending(of, waiting=replace(held, message="0/3 nodes are available")))
-
     assert events_of(waiting, waiting, other) == [("Warning", "Unschedulable")]

@@ -55,7 +55,6 @@ def test_the_status_is_written_first_then_survivors_are_stopped_then_the_next_ga
 def test_the_kubelet_stops_the_sidecar_of_a_failed_pod_so_that_pod_and_log_are_kept() -> None:
     seen = reconciled(broken(SINGLE, crashed(SINGLE, all_ended=False)))
     assert plan(seen, NOW).actions == (LowerPodDeadline(name="job-1-0", uid="pod-uid-1-0"),)
-
     seen = reconciled(broken(SINGLE, crashed(SINGLE, all_ended=False, active_deadline_seconds=1)))
     assert plan(seen, NOW).wake_at == NOW - 10 + 60
     assert deleted(plan(seen, NOW + 50)) == {"job-1-0": 1}, "the kubelet did not stop it in time"
@@ -64,14 +63,12 @@ def test_the_kubelet_stops_the_sidecar_of_a_failed_pod_so_that_pod_and_log_are_k
 def test_a_pod_that_disappears_from_a_running_gang_was_deleted_by_somebody_and_is_not_counted() -> None:
     seen = running(PAIR)
     status = plan(replace(seen, pods=seen.pods[:1]), NOW).status
-
     assert (status.attempt, status.failure.reason, status.restarts) == (2, Reason.POD_DELETED, UNCOUNTED)
 
 
 def test_a_pod_that_is_being_deleted_ends_the_attempt_once_its_grace_is_over() -> None:
     made = plan(broken(PAIR, pod(PAIR, 1, deletion_deadline=NOW + 20)), NOW)
     assert (made.status.attempt, made.wake_at) == (1, NOW + 20 + OVERDUE_SECONDS)
-
     made = plan(broken(PAIR, pod(PAIR, 1, deletion_deadline=NOW - 5)), NOW)
     assert (made.status.attempt, made.lookups) == (2, (ReadNode(name="node-1"),))
 
@@ -79,7 +76,6 @@ def test_a_pod_that_is_being_deleted_ends_the_attempt_once_its_grace_is_over() -
 def test_a_lost_node_counts_as_stopped_and_is_looked_up_until_the_next_gang_is_whole() -> None:
     seen = reconciled(broken(PAIR, pod(PAIR, 1, deletion_deadline=NOW - 5)))
     made = plan(replace(seen, pods=seen.pods[1:], nodes_gone=frozenset({"node-1"})), NOW)
-
     assert created(made) == ["job-2-0", "job-2-1"]
     assert (made.status.failure.reason, made.status.restarts) == (Reason.NODE_LOST, UNCOUNTED)
     assert ReadNode(name="node-1") in made.lookups
@@ -92,7 +88,6 @@ def test_a_program_error_is_counted() -> None:
 def test_the_job_fails_when_the_restarts_are_used_up() -> None:
     of = program(nodes=2, restart={"maxRestarts": 0})
     status = plan(broken(of, crashed(of, 1)), NOW).status
-
     assert (status.phase, status.reason, status.attempt) == (Phase.FAILED, Reason.PROGRAM_ERROR, 1)
     assert status.message == (
         "Rank 1 (pod job-1-1, node node-1) ended with exit code 1 in attempt 1: ValueError: boom;"
@@ -105,7 +100,6 @@ def test_only_restarts_within_the_window_are_counted(seconds_ago, attempt, phase
     of = program(nodes=1, restart={"maxRestarts": 1, "windowSeconds": 600})
     earlier = Restarts(counted=1, counted_times=[rfc3339(NOW - seconds_ago)])
     status = plan(updated(broken(of, crashed(of)), restarts=earlier), NOW).status
-
     assert (status.attempt, status.phase) == (attempt, phase)
 
 
@@ -113,13 +107,11 @@ def test_only_restarts_within_the_window_are_counted(seconds_ago, attempt, phase
 def test_a_restart_rule_decides_before_anything_else(action, attempt, restarts) -> None:
     of = program(nodes=1, restart={"rules": [{"exitCodes": [9], "action": action}]})
     status = plan(broken(of, crashed(of, code=9)), NOW).status
-
     assert (status.attempt, status.restarts) == (attempt, restarts)
 
 
 def test_a_stop_with_a_checkpoint_is_not_counted_and_the_other_ranks_have_their_own_grace() -> None:
     seen = reconciled(broken(TRAINER, ended(TRAINER, 0, code=75, message="stopped checkpointStep=40")))
-
     for now in (NOW, NOW + 1):
         failure = plan(seen, now).status.failure
         assert (failure.reason, failure.checkpoint_step) == (Reason.STOPPED_WITH_CHECKPOINT, 40)
@@ -132,7 +124,6 @@ def test_a_stop_without_a_newer_checkpoint_is_counted() -> None:
     of = job(nodes=1)
     first = reconciled(broken(of, ended(of, 0, code=75, message="stopped checkpointStep=40"))).job
     again = observed(first, ended(of, 0, 2, code=75, message="stopped checkpointStep=40"))
-
     assert plan(again, NOW).status.restarts.counted == 1
 
 
@@ -140,7 +131,6 @@ def test_a_stop_of_another_rank_waits_for_the_step_that_rank_0_saved() -> None:
     of = job(nodes=2, restart={"maxRestarts": 0})
     early = ended(of, 1, code=75, ended_seen=NOW)
     assert not plan(broken(of, early), NOW).status.finished
-
     both = broken(of, early, ended(of, 0, code=75, message="checkpointStep=40"))
     assert plan(both, NOW).status.failure.reason == Reason.STOPPED_WITH_CHECKPOINT
 
@@ -154,7 +144,6 @@ def pod_deleted_again(restarts: Restarts, **status: Any) -> DDPJobStatus:
 def test_uncounted_restarts_without_progress_are_bounded_too() -> None:
     worn = Restarts(infrastructure=100, infrastructure_times=[rfc3339(NOW - 600 * n) for n in range(100, 0, -1)])
     status = pod_deleted_again(worn)
-
     assert (status.phase, status.reason) == (Phase.FAILED, Reason.TOO_MANY_INFRASTRUCTURE_RESTARTS)
     assert "100 times within 1d0h" in status.message
 
@@ -172,7 +161,6 @@ def test_a_job_may_be_interrupted_for_months(minutes_apart, status, num_remember
     times = [rfc3339(NOW - 60 * minutes_apart * n) for n in range(100, 0, -1)]
     worn = Restarts(infrastructure=100, infrastructure_times=times, furthest_step=4, furthest_checkpoint_step=2)
     after = pod_deleted_again(worn, running_since=rfc3339(NOW - 20), **status)
-
     assert (after.attempt, after.restarts.infrastructure) == (2, 101)
     assert len(after.restarts.infrastructure_times) == num_remembered
 
@@ -180,7 +168,6 @@ def test_a_job_may_be_interrupted_for_months(minutes_apart, status, num_remember
 def test_a_bad_configuration_is_not_tried_again() -> None:
     of = job(nodes=1)
     status = plan(broken(of, ended(of, 0, code=2, message="config: data folder /data is empty")), NOW).status
-
     assert (status.phase, status.reason) == (Phase.FAILED, Reason.BAD_CONFIG)
     assert "/data is empty" in status.message
 
@@ -199,7 +186,6 @@ def test_pods_of_earlier_attempts_are_deleted_unless_they_are_kept_as_evidence(
     of = in_attempt(program(nodes=1, restart={"keepAttempts": keep_attempts}), attempt)
     pods = [ended(of, 0, of_attempt, code=1) if code else pod(of, 0, of_attempt) for code, of_attempt in old]
     made = plan(observed(of, *pods, pod(of, 0, attempt)), NOW)
-
     assert deleted(made) == expected
     assert len(made.actions) == len(expected)
 
@@ -211,7 +197,6 @@ def test_a_pod_of_a_later_attempt_belongs_to_another_operator_and_is_left_alone(
 def test_evidence_that_is_not_kept_is_deleted_before_the_new_pods_are_created() -> None:
     of = in_attempt(program(nodes=1, restart={"keepAttempts": 0}), 2)
     actions = plan(observed(of, ended(of, 0, 1, code=1)), NOW).actions
-
     assert [type(action).__name__ for action in actions] == ["DeletePod", "CreatePod"]
 
 
@@ -221,7 +206,6 @@ def test_a_pod_left_on_a_lost_node_does_not_change_the_status_of_the_new_gang() 
     seen = reconciled(observed(of, pod(of, 1, 1, deletion_deadline=NOW - 60), pod(of, 0, 2), pod(of, 1, 2)))
     status = seen.job.status
     assert status.phase == Phase.RUNNING
-
     made = plan(seen, NOW + 5)
     assert (made.status, made.actions, made.lookups) == (status, (), ())
     made = plan(replace(seen, nodes_gone=frozenset({"node-1"})), NOW + 5)
@@ -233,7 +217,6 @@ def test_two_lost_nodes_are_both_looked_up_while_either_delays_the_new_gang() ->
     of = program(nodes=3)
     seen = reconciled(broken(of, *(pod(of, rank, deletion_deadline=NOW - 5) for rank in (1, 2))))
     one_known = replace(seen, nodes_gone=frozenset({"node-1"}))
-
     assert set(plan(one_known, NOW).lookups) == {ReadNode(name="node-1"), ReadNode(name="node-2")}
 
 
@@ -241,14 +224,12 @@ def test_a_replaced_gang_has_its_own_grace_and_the_message_names_no_older_failur
     status = plan(broken(SINGLE, crashed(SINGLE)), NOW).status
     third = replace(SINGLE, status=status.model_copy(update={"attempt": 3}))  # attempt 2 was replaced, not failed
     made = plan(observed(third, pod(SINGLE, 0, 2)), NOW)
-
     assert deleted(made) == {"job-2-0": None}
     assert "boom" not in made.status.message
 
 
 def test_a_deleted_pod_that_never_had_a_node_has_stopped() -> None:
     second = in_attempt(SINGLE, 2)
-
     held = pod(second, 0, 1, node=None, running=False, deletion_deadline=NOW - 5)
     assert created(plan(observed(second, held), NOW)) == ["job-2-0"]
 
@@ -257,7 +238,6 @@ def test_a_pod_with_time_left_to_save_is_not_taken_for_lost() -> None:
     """A node that was not Ready for a moment once cost its pods the rest of their grace."""
     leaving = pod(PAIR, 1, deletion_deadline=NOW + 599, disruption="DeletionByTaintManager: not ready")
     made = plan(reconciled(replace(broken(PAIR, crashed(PAIR), leaving), nodes_gone=frozenset({"node-1"}))), NOW)
-
     assert (created(made), deleted(made)) == ([], {})
 
 

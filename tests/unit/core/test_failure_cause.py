@@ -32,14 +32,12 @@ EVICTED = {"code": 143, "disruption": "EvictionByEvictionAPI: Eviction API: evic
 
 def test_the_failure_names_rank_pod_node_code_and_exception() -> None:
     failure = plan(broken(PAIR, crashed(PAIR, 1, code=3)), NOW).status.failure
-
     assert (failure.rank, failure.pod, failure.node) == (1, "job-1-1", "node-1")
     assert (failure.exit_code, failure.reason, failure.message) == (3, Reason.PROGRAM_ERROR, "ValueError: boom")
 
 
 def test_an_echo_is_the_cause_only_if_no_other_rank_explains_it_in_time() -> None:
     seen = broken(PAIR, crashed(PAIR, message=ECHO, ended_seen=NOW))
-
     made = plan(seen, NOW)
     assert (made.status.attempt, made.wake_at) == (1, NOW + ECHO_WAIT_SECONDS)
     assert plan(seen, NOW + 2).status.failure.reason == Reason.COLLECTIVE_ERROR
@@ -50,7 +48,6 @@ def test_a_program_error_is_the_cause_of_echoes_and_time_outs_that_came_before_i
     waited = crashed(of, 0, message=TIMED_OUT, ended_seen=NOW - 5)
     lost = crashed(of, 1, message=ECHO, ended_seen=NOW - 4)
     cause = crashed(of, 2, ended_seen=NOW)
-
     for echoes in ([waited, lost], [waited], [lost]):
         failure = plan(broken(of, *echoes, cause), NOW).status.failure
         assert (failure.rank, failure.reason) == (2, Reason.PROGRAM_ERROR)
@@ -82,7 +79,6 @@ def test_a_program_error_is_the_cause_of_echoes_and_time_outs_that_came_before_i
 )
 def test_every_end_has_its_class(pod_changes, reason) -> None:
     status = plan(broken(SINGLE, ended(SINGLE, 0, **pod_changes)), NOW).status
-
     assert status.failure.reason == reason
     if reason == Reason.POD_DISRUPTED:
         assert status.restarts.counted == 0
@@ -105,7 +101,6 @@ def test_a_shortage_that_the_trainer_finds_before_training_is_restarted_and_coun
     of = job(nodes=1)
     message = "rank 0\npreflight: rank 0 (pod job-1-0 on node n): /checkpoints has 0 MiB free for checkpoints"
     status = plan(broken(of, ended(of, 0, code=contract.EXIT_PROGRAM_ERROR, message=message)), NOW).status
-
     assert (status.attempt, status.restarts.counted) == (2, 1)
     assert "/checkpoints has 0 MiB free" in status.message
 
@@ -113,7 +108,6 @@ def test_a_shortage_that_the_trainer_finds_before_training_is_restarted_and_coun
 def test_the_log_of_an_end_without_a_message_is_read_before_the_job_fails() -> None:
     of = WITHOUT_RESTARTS
     seen = broken(of, ended(of, 0, code=1))
-
     made = plan(seen, NOW)
     assert (made.status.finished, made.lookups) == (False, (ReadLog(pod="job-1-0", uid="pod-uid-1-0"),))
     assert (
@@ -126,7 +120,6 @@ def test_the_log_of_an_end_without_a_message_is_read_before_the_job_fails() -> N
 def test_a_restart_does_not_wait_for_a_log_which_completes_the_record_later() -> None:
     seen = reconciled(broken(PAIR, ended(PAIR, 1, code=1)))
     assert (seen.job.status.attempt, seen.job.status.failure.message) == (2, "")
-
     status = plan(replace(seen, logs={"pod-uid-1-1": end_of_log(TRACEBACK)}), NOW + 1).status
     assert [status.failure.message, status.attempts[-1].message] == 2 * ["ValueError: boom"]
 
@@ -141,14 +134,12 @@ def test_a_restart_does_not_wait_for_a_log_which_completes_the_record_later() ->
 )
 def test_the_message_that_the_trainer_wrote_is_reported_without_its_rank(message, expected) -> None:
     of = job(nodes=1)
-
     assert plan(broken(of, crashed(of, message=message)), NOW).status.failure.message == expected
 
 
 def test_a_survivor_that_the_operator_deletes_was_not_deleted_by_somebody_else() -> None:
     seen = reconciled(broken(PAIR, crashed(PAIR, message=ECHO, ended_seen=NOW - 5)))
     survivor = crashed(PAIR, 1, message=ECHO, deletion_deadline=NOW + 1)
-
     status = plan(replace(seen, pods=(seen.pods[0], survivor)), NOW + 1).status
     assert (status.failure.reason, status.restarts.counted) == (Reason.COLLECTIVE_ERROR, 1)
 
@@ -156,13 +147,11 @@ def test_a_survivor_that_the_operator_deletes_was_not_deleted_by_somebody_else()
 def test_an_eviction_from_a_cordoned_node_is_a_drain() -> None:
     seen = replace(broken(SINGLE, ended(SINGLE, 0, **EVICTED)), nodes_cordoned=frozenset({"node-0"}))
     failure = plan(seen, NOW).status.failure
-
     assert (failure.reason, failure.message) == (Reason.NODE_DRAINED, "node node-0 is being drained")
 
 
 def test_the_node_of_an_evicted_pod_is_looked_up_while_the_pod_still_saves() -> None:
     leaving = pod(SINGLE, 0, deletion_deadline=NOW + 30, disruption=EVICTED["disruption"])
-
     assert plan(broken(SINGLE, leaving), NOW).lookups == (ReadNode(name="node-0"),)
 
 
@@ -173,7 +162,6 @@ def test_a_preemption_that_made_all_ranks_save_and_stop_is_the_cause_and_the_sav
     seen = reconciled(broken(of, evicted))
     assert (seen.job.status.failure.reason, seen.job.status.failure.node) == (Reason.PREEMPTED, "node-1")
     assert deleted(plan(seen, NOW)) == {"job-1-0": None}, "rank 0 has time to save as well"
-
     saved = replace(seen, pods=(ended(of, 0, code=75, message="checkpointStep=52"), evicted))
     failure = plan(saved, NOW + 1).status.failure
     assert (failure.reason, failure.checkpoint_step) == (Reason.PREEMPTED, 52)
@@ -184,7 +172,6 @@ def test_a_pod_that_disappeared_between_two_reconciles_is_judged_by_its_last_sta
     last = ended(PAIR, 1, code=143, disruption="PreemptionByScheduler: preempting", deletion_deadline=NOW + 9)
     seen = running(PAIR)
     failure = plan(replace(seen, pods=seen.pods[:1], vanished=(last,)), NOW).status.failure
-
     assert (failure.reason, failure.node, failure.exit_code) == (Reason.PREEMPTED, "node-1", 143)
 
 
@@ -205,7 +192,6 @@ def test_a_pod_that_disappeared_between_two_reconciles_is_judged_by_its_last_sta
 def test_the_sentence_says_what_happened_to_the_rank(pod_changes, text) -> None:
     failed = ended(WITHOUT_RESTARTS, 0, **pod_changes)
     failure = plan(broken(WITHOUT_RESTARTS, failed), NOW).status.failure
-
     assert text in sentence(failure)
     assert failure.signal == failed.exit.signal
 
@@ -215,5 +201,4 @@ def test_every_reason_for_trouble_is_a_class() -> None:
         *(Reason.CREATING, Reason.STARTING, Reason.STOPPING, Reason.BACKING_OFF, Reason.RUNNING, Reason.FINISHING),
         *(Reason.SUSPENDED, Reason.SUCCEEDED, Reason.SPEC_CHANGED),
     }
-
     assert {row.reason for row in CLASSES} == set(Reason) - harmless

@@ -43,7 +43,6 @@ def test_an_echo_of_a_dying_node_becomes_its_loss_and_is_not_counted() -> None:
     seen = after_an_echo()
     lost = pod(PAIR, 1, deletion_deadline=NOW - 5, deletion_requested=NOW - 6)
     status = plan(replace(seen, pods=(seen.pods[0], lost), nodes_gone=frozenset({"node-1"})), NOW).status
-
     assert (status.failure.reason, status.failure.rank) == (Reason.NODE_LOST, 1)
     assert (status.restarts.counted, status.restarts.infrastructure) == (0, 1)
 
@@ -52,7 +51,6 @@ def test_how_a_program_answers_a_deletion_does_not_become_its_own_error() -> Non
     seen = reconciled(replace(running(PAIR), pods=running(PAIR).pods[:1]))
     deleted = crashed(PAIR, 1, message=STOPPED_BY_SIGTERM, deletion_deadline=NOW + 9)
     status = plan(replace(seen, pods=(seen.pods[0], finished_at(deleted, NOW, NOW - 1))), NOW).status
-
     assert (status.failure.reason, status.restarts.counted) == (Reason.POD_DELETED, 0)
 
 
@@ -62,7 +60,6 @@ def test_stacks_in_the_termination_message_do_not_make_a_deleted_pod_a_program_e
     gone = ended(TRAINER, 1, code=75, message=stacks, deletion_deadline=NOW + 9)
     seen = reconciled(broken(TRAINER, finished_at(gone, NOW, NOW - 1)))
     assert seen.job.status.failure.reason == Reason.POD_DELETED
-
     saved = replace(seen, pods=(ended(TRAINER, 0, code=75, message="checkpointStep=40"), seen.pods[1]))
     failure = plan(saved, NOW + 1).status.failure
     assert (failure.reason, failure.checkpoint_step) == (Reason.POD_DELETED, 40)
@@ -79,7 +76,6 @@ def test_a_survivor_that_the_operator_deletes_is_no_cause_however_it_ends() -> N
 def test_a_survivor_that_had_ended_before_its_deletion_is_the_cause() -> None:
     seen = after_an_echo()
     cause = finished_at(crashed(PAIR, 1, deletion_deadline=NOW + 1), NOW - 2, NOW)
-
     assert plan(replace(seen, pods=(seen.pods[0], cause)), NOW + 1).status.failure.message == "ValueError: boom"
 
 
@@ -87,7 +83,6 @@ def test_a_deletion_by_the_operator_is_known_as_such_although_the_api_servers_cl
     """Found by simulation: a clock two seconds off made survivors that the operator had deleted the cause."""
     seen = after_an_echo()
     survivor = crashed(PAIR, 1, message=STOPPED_BY_SIGTERM, deletion_deadline=NOW - 1, deletion_seen=NOW)
-
     status = plan(replace(seen, pods=(seen.pods[0], finished_at(survivor, NOW - 2, NOW - 2))), NOW + 1).status
     assert (status.failure.rank, status.restarts.counted) == (0, 1)
 
@@ -95,7 +90,6 @@ def test_a_deletion_by_the_operator_is_known_as_such_although_the_api_servers_cl
 def test_an_error_becomes_a_stop_with_a_checkpoint_once_rank_0_has_saved() -> None:
     seen = reconciled(broken(TRAINER, ended(TRAINER, 1, code=75, ended_seen=NOW - 9)))
     assert seen.job.status.restarts.counted == 1
-
     saved = replace(seen, pods=(ended(TRAINER, 0, code=75, message="checkpointStep=40"), seen.pods[1]))
     status = plan(saved, NOW + 1).status
     assert (status.failure.reason, status.failure.checkpoint_step) == (Reason.STOPPED_WITH_CHECKPOINT, 40)
@@ -105,7 +99,6 @@ def test_an_error_becomes_a_stop_with_a_checkpoint_once_rank_0_has_saved() -> No
 def test_a_rank_that_failed_by_itself_keeps_its_cause_although_its_node_is_lost_later() -> None:
     seen = reconciled(replace(broken(SINGLE, crashed(SINGLE)), nodes_gone=frozenset({"node-0"})))
     assert seen.job.status.failure.reason == Reason.PROGRAM_ERROR
-
     assert plan(replace(seen, nodes_gone=frozenset()), NOW + 1).status.restarts == seen.job.status.restarts
 
 
@@ -113,7 +106,6 @@ def test_a_log_that_cannot_be_read_again_does_not_remove_what_it_said() -> None:
     failed = crashed(PAIR, 1, message="=====")
     seen = reconciled(replace(broken(PAIR, failed), logs={"pod-uid-1-1": end_of_log(TRACEBACK)}))
     assert seen.job.status.failure.message == "ValueError: boom"
-
     for logs in ({}, {"pod-uid-1-1": NO_LOG}):
         assert plan(replace(seen, logs=logs), NOW + 1).status.failure == seen.job.status.failure
 
@@ -123,7 +115,6 @@ def test_a_log_may_arrive_until_the_next_gang_runs_and_the_failure_is_kept_after
     whole = reconciled(replace(seen, pods=(*seen.pods, pod(SINGLE, 0, 2, running=False))))
     informed = reconciled(replace(whole, logs={"pod-uid-1-0": end_of_log(TRACEBACK)}), NOW + 1)
     runs = reconciled(observed(informed.job, pod(SINGLE, 0, 2)))
-
     for job_at in (informed, runs):
         assert plan(job_at, NOW + 1).status.failure.message == "ValueError: boom"
 
@@ -133,7 +124,6 @@ def test_the_deletion_of_outdated_evidence_does_not_change_its_cause() -> None:
     of = program(nodes=1, restart={"keepAttempts": 0})
     seen = reconciled(broken(of, crashed(of)))
     outdated = finished_at(crashed(of, deletion_deadline=NOW + 1), NOW, NOW)
-
     status = plan(replace(seen, pods=(outdated,)), NOW + 1).status
     assert (status.failure.reason, status.restarts.counted) == (Reason.PROGRAM_ERROR, 1)
 
@@ -146,7 +136,6 @@ def test_a_deleted_rank_is_the_cause_of_the_others_that_stopped_with_it() -> Non
     gone = changed(gone, deletion_seen=NOW - 2)
     first = reconciled(broken(TRAINER, saved, leaving))
     assert first.job.status.failure.reason == Reason.STOPPED_WITH_CHECKPOINT
-
     at_once = plan(broken(TRAINER, saved, gone), NOW).status
     later = plan(replace(first, pods=(saved, gone)), NOW + 1).status
     for status in (at_once, later):

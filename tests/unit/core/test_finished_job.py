@@ -55,7 +55,6 @@ def failed(request) -> Observed:
 
 def test_running_pods_are_stopped_by_a_lower_deadline_which_keeps_their_logs(failed) -> None:
     survivors = tuple(LowerPodDeadline(name=p.name, uid=p.uid) for p in failed.pods if p.running)
-
     assert survivors
     assert plan(failed, NOW).actions == survivors
 
@@ -65,7 +64,6 @@ def test_a_pod_is_deleted_only_if_its_kubelet_has_not_stopped_it_in_time(failed)
         failed, pods=tuple(replace(p, active_deadline_seconds=1) if p.running else p for p in failed.pods)
     )
     too_late = NOW + GRACE_SECONDS + KEPT_SECONDS
-
     assert (plan(lowered, NOW).actions, plan(lowered, NOW).wake_at) == ((), too_late)
     assert plan(lowered, too_late - 1).actions == ()
     assert set(deleted(plan(lowered, too_late))) == {p.name for p in failed.pods if p.running}
@@ -76,7 +74,6 @@ def test_once_all_pods_have_stopped_nothing_is_left_to_do(failed) -> None:
         ended(failed.job, p.rank, p.attempt, code=143, reason="DeadlineExceeded", phase="Failed") if p.running else p
         for p in failed.pods
     )
-
     made = plan(replace(failed, pods=stopped), NOW + 1)
     assert (made.status, made.actions, made.wake_at) == (failed.job.status, (), None)
 
@@ -84,7 +81,6 @@ def test_once_all_pods_have_stopped_nothing_is_left_to_do(failed) -> None:
 def test_a_pod_that_never_ran_has_no_log_and_is_deleted() -> None:
     of = job(nodes=1, deadlines={"queueSeconds": 30})
     seen = reconciled(reconciled(observed(of, pending(of)), NOW - 30))
-
     assert seen.job.status.reason == Reason.QUEUE_DEADLINE
     assert set(deleted(plan(seen, NOW))) == {"job-1-0"}
 
@@ -92,7 +88,6 @@ def test_a_pod_that_never_ran_has_no_log_and_is_deleted() -> None:
 def test_the_end_is_final() -> None:
     of = job(nodes=1, restart={"maxRestarts": 0})
     failed = reconciled(broken(of, crashed(of)))
-
     for pods in ((), (pod(of, 0),), (ended(of, 0),)):
         assert plan(replace(failed, pods=pods), NOW + 1000).status == failed.job.status
 
@@ -101,7 +96,6 @@ def test_an_edit_changes_the_observed_generations_of_the_status_and_nothing_else
     of = job(nodes=1, restart={"maxRestarts": 0})
     failed = reconciled(broken(of, crashed(of)))
     before, after = failed.job.status, plan(replace(failed, job=replace(failed.job, generation=2)), NOW).status
-
     assert {after.observed_generation, *(condition.observed_generation for condition in after.conditions)} == {2}
     assert after.model_copy(update={"observed_generation": 1, "conditions": before.conditions}) == before
 
@@ -109,7 +103,6 @@ def test_an_edit_changes_the_observed_generations_of_the_status_and_nothing_else
 def test_a_finished_job_is_deleted_after_its_time_to_live() -> None:
     of = job(nodes=1, ttlSecondsAfterFinished=60)
     done = reconciled(replace(running(of), pods=(ended(of, 0),), logs={"pod-uid-1-0": NO_LOG}))
-
     early = plan(done, NOW + 59)
     assert (early.actions, early.wake_at) == ((), NOW + 60)
     assert plan(done, NOW + 60).actions == (DeleteJob(name="job", uid="job-uid"),)
@@ -122,7 +115,6 @@ def test_no_node_of_the_evidence_of_a_finished_job_is_looked_up() -> None:
     done = reconciled(broken(of, evicted, ended(of, 1, code=1, message="x")))
     done = reconciled(replace(done, logs={evicted.uid: NO_LOG}))
     assert done.job.status.finished
-
     assert plan(done, NOW).lookups == ()
     overdue = replace(done, pods=(pod(of, 1, deletion_deadline=NOW - 5),))
     assert plan(overdue, NOW).lookups == (ReadNode(name="node-1"),)

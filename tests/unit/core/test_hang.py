@@ -28,7 +28,6 @@ def with_lowered_deadlines(seen: Observed) -> Observed:
 
 def test_no_new_step_for_too_long_is_a_hang_which_is_counted() -> None:
     status = plan(silent(60, Progress(step=12, phase="train")), NOW).status
-
     assert (status.attempt, status.failure.reason, status.restarts.counted) == (2, Reason.HUNG, 1)
     assert sentence(status.failure) == (
         "Rank 0 (pod job-1-0, node node-0) made no progress in attempt 1: it printed nothing after step 12 (train) for 1m0s"
@@ -40,14 +39,12 @@ def test_a_hang_that_the_trainer_found_is_reported_with_its_diagnosis() -> None:
     of = job(nodes=2)
     diagnosis = "rank 1 (host b) is late: in data after 41 steps; rank 0 waits in backward or all-reduce after 41 steps"
     status = plan(broken(of, ended(of, 0, code=contract.EXIT_HUNG, message=f"rank 0\n{diagnosis}")), NOW).status
-
     assert (status.failure.reason, status.restarts.counted) == (Reason.HUNG, 1)
     assert sentence(status.failure) == (f"Rank 0 (pod job-1-0, node node-0) made no progress in attempt 1: {diagnosis}")
 
 
 def test_the_next_reconcile_is_due_when_the_limit_is_reached() -> None:
     made = plan(silent(50, STEP_12), NOW)
-
     assert (made.status.attempt, made.wake_at) == (1, NOW + 10)
 
 
@@ -73,13 +70,11 @@ def test_a_rank_that_waits_for_others_to_start_does_not_hang() -> None:
 
 def test_a_rank_0_that_has_ended_does_not_hang() -> None:
     seen = silent(10**6, STEP_12)
-
     assert plan(replace(seen, pods=(ended(seen.job, 0), pod(seen.job, 1))), NOW).status.attempt == 1
 
 
 def test_a_program_without_progress_lines_never_hangs_and_the_status_says_so() -> None:
     status = plan(silent(10**6, None, program(nodes=2)), NOW).status
-
     assert status.phase == Phase.RUNNING
     assert "cannot detect a hang" in status.message
 
@@ -88,18 +83,13 @@ def test_a_program_without_progress_lines_never_hangs_and_the_status_says_so() -
 def test_the_pods_are_stopped_by_a_lower_deadline_which_keeps_pods_and_logs(max_restarts) -> None:
     seen = hung(restart={"maxRestarts": max_restarts})
     status = seen.job.status
-    assert (status.phase, status.failure.reason) == (
-        Phase.RESTARTING if max_restarts else Phase.FAILED,
-        Reason.HUNG,
-    )
-
+    assert (status.phase, status.failure.reason) == (Phase.RESTARTING if max_restarts else Phase.FAILED, Reason.HUNG)
     assert plan(seen, NOW).actions == tuple(LowerPodDeadline(name=f"job-1-{n}", uid=f"pod-uid-1-{n}") for n in range(2))
 
 
 @pytest.mark.parametrize("max_restarts", [6, 0])
 def test_pods_that_their_kubelets_do_not_stop_in_time_are_deleted(max_restarts) -> None:
     seen = with_lowered_deadlines(hung(restart={"maxRestarts": max_restarts}))
-
     made = plan(seen, NOW + 59)
     assert (made.actions, made.wake_at) == ((), NOW + 60)
     assert deleted(plan(seen, NOW + 60)) == {"job-1-0": None, "job-1-1": None}
@@ -108,13 +98,11 @@ def test_pods_that_their_kubelets_do_not_stop_in_time_are_deleted(max_restarts) 
 def test_how_the_stopped_pods_end_does_not_change_the_record() -> None:
     seen = hung()
     killed = (ended(seen.job, rank, code=137, reason="DeadlineExceeded", phase="Failed") for rank in range(2))
-
     assert plan(replace(seen, pods=tuple(killed)), NOW + 40).status.failure == seen.job.status.failure
 
 
 def test_pods_that_never_stop_are_reported_and_cause_no_further_reconciles() -> None:
     seen = hung()
     stuck = replace(seen, pods=tuple(changed(p, deletion_deadline=NOW + 90) for p in seen.pods))
-
     made = plan(stuck, NOW + 4000)
     assert (made.wake_at, made.status.reason) == (None, Reason.TERMINATING_TOO_LONG)

@@ -77,7 +77,7 @@ Root Cause (first observed failure):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "exception"),
     [
         (PLAIN, "KeyError: 'x'"),
         (PLAIN + "cleaning up\n", "KeyError: 'x'"),
@@ -92,32 +92,19 @@ Root Cause (first observed failure):
         ("Traceback (most recent call last):\n  File", ""),
     ],
 )
-def test_the_exception_is_the_workers_and_never_torchruns_own(text, words) -> None:
-    assert last_exception(text) == words
+def test_the_exception_is_the_workers_and_never_torchruns_own(text, exception) -> None:
+    assert last_exception(text) == exception
 
 
-def test_interleaved_tracebacks_of_two_ranks_are_told_apart() -> None:
+def test_interleaved_tracebacks_of_two_ranks_are_separated() -> None:
     first, second = RANK_1.splitlines(), RANK_0_ECHO.splitlines()
     mixed = [line for pair in zip(first, second, strict=False) for line in pair] + second[len(first) :]
-
     assert last_exception("\n".join(mixed)) == "ValueError: boom of rank 1"
 
 
-def test_a_lone_echo_is_told_as_it_is_and_known_as_one() -> None:
+def test_an_echo_alone_is_the_exception_and_is_recognised() -> None:
     words = last_exception(RANK_0_ECHO)
-
     assert "Connection closed by peer" in words
-    assert is_echo(words)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "RuntimeError: NCCL operation timed out",
-        "[E] [rank 1] nccl hit async error on rank 1: remote process exited or there was a network error",
-    ],
-)
-def test_what_the_newer_nccl_backend_says_of_a_lost_rank_is_an_echo(words) -> None:
     assert is_echo(words)
 
 
@@ -128,29 +115,35 @@ SHARED_MEMORY = (
 
 
 @pytest.mark.parametrize(
-    "words", ["ValueError: boom", "KeyError: 'x'", "ConnectionError: no such dataset", SHARED_MEMORY, ""]
+    ("error", "expected"),
+    [
+        # What the newer NCCL backend reports of a lost rank.
+        ("RuntimeError: NCCL operation timed out", True),
+        ("[E] [rank 1] nccl hit async error on rank 1: remote process exited or there was a network error", True),
+        ("ValueError: boom", False),
+        ("KeyError: 'x'", False),
+        ("ConnectionError: no such dataset", False),
+        (SHARED_MEMORY, False),
+        ("", False),
+    ],
 )
-def test_a_programs_own_error_is_no_echo(words) -> None:
-    assert not is_echo(words)
+def test_only_the_loss_of_another_rank_is_an_echo(error, expected) -> None:
+    assert is_echo(error) == expected
 
 
 @pytest.mark.parametrize(
-    ("code", "expected"),
-    [
-        ("7", WorkerExit(code=7, signal=None)),
-        ("-9", WorkerExit(code=137, signal=9)),
-    ],
+    ("code", "expected"), [("7", WorkerExit(code=7, signal=None)), ("-9", WorkerExit(code=137, signal=9))]
 )
-def test_torchruns_table_tells_the_workers_exit(code, expected) -> None:
+def test_the_exit_of_the_worker_is_read_from_torchruns_table(code, expected) -> None:
     assert worker_exit(TORCHRUN.format(code=code)) == expected
 
 
 @pytest.mark.parametrize("text", [PLAIN, TORCHRUN.format(code="9" * 5000)])
-def test_a_log_without_a_table_that_makes_sense_tells_no_exit(text) -> None:
+def test_a_log_without_a_readable_table_has_no_exit(text) -> None:
     assert worker_exit(text) is None
 
 
-def test_the_last_line_is_the_last_that_says_anything() -> None:
+def test_the_last_line_is_the_last_that_is_not_blank() -> None:
     assert last_line("first\nsh: train.py: not found\n\n  \n") == "sh: train.py: not found"
 
 
@@ -167,6 +160,5 @@ def test_the_last_line_is_the_last_that_says_anything() -> None:
 )
 def test_symptoms_say_of_a_log_what_its_whole_text_says(text) -> None:
     symptoms = end_of_log("line before\n" + text).symptoms
-
     for says in (is_echo, is_timeout, is_out_of_memory):
         assert says(symptoms) == says(text)

@@ -37,7 +37,6 @@ def test_a_job_that_succeeds() -> None:
     starts = observed(of, pod(of, 0), pod(of, 1, running=False))
     runs = observed(of, pod(of, 0), pod(of, 1))
     done = observed(of, ended(of, 0), ended(of, 1), logs={"pod-uid-1-0": NO_LOG})
-
     assert measured((0, waits), (60, starts), (70, runs), (370, done), (400, done)) == [
         (Quantity.QUEUE_SECONDS, 60, ()),
         (Quantity.START_SECONDS, 10, ()),
@@ -52,7 +51,6 @@ def test_a_restart_costs_the_training_since_the_checkpoint_and_the_wait_for_the_
     failed = broken(of, ended(of, 0, code=1, message=TRACEBACK))
     stops = observed(of, ended(of, 0, code=1, message=TRACEBACK))
     again = observed(of, pod(of, 0, 2))
-
     assert measured((0, observed(of, pod(of, 0))), (100, failed), (101, stops), (130, again)) == [
         (Quantity.QUEUE_SECONDS, 0, ()),
         (Quantity.START_SECONDS, 0, ()),
@@ -69,7 +67,6 @@ def test_an_infrastructure_failure_is_a_restart_that_does_not_count() -> None:
     of = program(nodes=1)
     preempted = broken(of, pod(of, 0, disruption="PreemptionByScheduler: preempted", deletion_deadline=NOW + 30))
     gone = replace(preempted, pods=(), vanished=preempted.pods)
-
     found = measured((0, observed(of, pod(of, 0))), (100, gone))
     assert (Quantity.RESTARTS, 1, ("Preempted", "false")) in found
 
@@ -77,7 +74,6 @@ def test_an_infrastructure_failure_is_a_restart_that_does_not_count() -> None:
 def test_a_job_that_failed_is_counted_once() -> None:
     of = program(nodes=1, restart={"maxRestarts": 0})
     failed = broken(of, ended(of, 0, code=1, message=TRACEBACK))
-
     found = measured((0, observed(of, pod(of, 0))), (100, failed), (200, failed))
     assert [m for m in found if m[0] == Quantity.FINISHED] == [(Quantity.FINISHED, 1, ("failed", "ProgramError"))]
     assert [m for m in found if m[0] == Quantity.LOST_SECONDS] == [(Quantity.LOST_SECONDS, 100, ("ProgramError",))]
@@ -88,7 +84,6 @@ def test_an_operator_that_starts_again_counts_nothing_of_a_finished_job() -> Non
     failed = broken(of, ended(of, 0, code=1, message=TRACEBACK))
     stored = plan(failed, NOW).status
     later = plan(with_status(failed, stored), NOW + 1000).status
-
     assert stored.finished
     assert measurements_between(stored, later) == ()
 
@@ -108,7 +103,6 @@ def test_every_value_of_a_label_comes_from_a_closed_set() -> None:
             "reason": "Novel",
         }
     )
-
     assert {m.labels for m in measurements_between(before, after) if m.quantity != Quantity.RUN_SECONDS} == {
         (OTHER, "true"),
         ("failed", OTHER),
@@ -139,7 +133,6 @@ def test_a_gang_that_restarts_waits_since_its_failure() -> None:
     failed = plan(broken(of, ended(of, 0, code=1, message=TRACEBACK)), NOW + 100).status
     seen = observed(of, pod(of, 0, 2, node=None, running=False, waiting=held))
     gang = waiting_gang(plan(with_status(seen, failed), NOW + 160).status)
-
     assert (gang.reason, gang.since) == ("Unschedulable", NOW + 100)
 
 

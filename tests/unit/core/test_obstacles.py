@@ -49,7 +49,6 @@ def test_the_status_of_a_waiting_gang_says_what_it_waits_for(waiting, node, reas
     of = job(nodes=2, gpusPerNode=8)
     held = pending(of, 1, waiting=Waiting(reason=waiting[0], message=waiting[1]), node=node)
     status = plan(observed(of, pod(of, 0), held), NOW).status
-
     assert (status.phase, status.reason) == (Phase.PENDING, reason)
     assert text in status.message
 
@@ -68,11 +67,7 @@ QUOTA_IN_NUMBERS = (
     ("refused", "reason", "message"),
     [
         ("denied by policy", Reason.POD_REJECTED, "the API server refuses job-1-1: denied by policy"),
-        (
-            QUOTA,
-            Reason.QUOTA_EXCEEDED,
-            QUOTA_IN_NUMBERS,
-        ),
+        (QUOTA, Reason.QUOTA_EXCEEDED, QUOTA_IN_NUMBERS),
     ],
 )
 def test_a_refused_pod_is_reported_with_the_api_servers_message_and_a_quota_in_numbers(
@@ -80,7 +75,6 @@ def test_a_refused_pod_is_reported_with_the_api_servers_message_and_a_quota_in_n
 ) -> None:
     of = job(nodes=2)
     status = plan(observed(of, pod(of, 0), rejections={"job-1-1": Rejection(refused)}), NOW).status
-
     assert status.reason == reason
     assert status.message.startswith(message)
 
@@ -90,7 +84,6 @@ def test_a_pod_that_is_being_deleted_is_reported(runs, phase) -> None:
     of = job(nodes=2)
     going = pod(of, 1, running=runs, deletion_deadline=NOW + 30, disruption="DeletionByTaintManager: node n is gone")
     status = plan(observed(of, pod(of, 0), going), NOW).status
-
     assert (status.phase, status.reason) == (phase, Reason.RUNNING if runs else Reason.STARTING)
     assert status.message == (
         "waiting for pod job-1-1, which is being deleted, to stop: DeletionByTaintManager: node n is gone"
@@ -121,7 +114,6 @@ def test_the_start_deadline_names_the_obstacle_and_the_first_pod_that_met_it() -
         "Rank 1 (pod job-1-1, node node-1) did not start in attempt 1: 1 of 2 pods wait: image a/b:1 cannot be pulled:"
         " not found; deadlines.startSeconds is 30s"
     )
-
     pods = (replace(p, attempt=2) for p in seen.pods)
     again = reconciled(observed(replace(seen.job, status=first), *pods), NOW + 31)
     failure = plan(again, NOW + 61).status.failure

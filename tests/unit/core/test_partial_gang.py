@@ -40,7 +40,6 @@ def released(seen, at):
 
 def test_the_gang_holds_its_nodes_for_a_while_and_reports_when_they_will_be_released() -> None:
     made = plan(partly_placed(), NOW + 1)
-
     assert made.status.attempt == 1
     assert NOW + 0.5 * HOLD_SECONDS <= made.wake_at <= RELEASED
     assert "to be released" in made.status.message
@@ -51,7 +50,6 @@ def test_then_its_pods_are_deleted_which_is_not_counted() -> None:
     status = seen.job.status
     assert (status.attempt, status.phase, status.reason) == (2, Phase.PENDING, Reason.GANG_GIVEN_BACK)
     assert (status.restarts.counted, status.restarts.infrastructure, status.failure) == (0, 0, None)
-
     assert deleted(plan(seen, NOW + 46)) == {"job-1-0": 1, "job-1-1": 1}
 
 
@@ -59,7 +57,6 @@ def test_the_pods_are_created_again_after_a_pause() -> None:
     seen = released(partly_placed(), RELEASED)
     pause = epoch_seconds(seen.job.status.retry_time) - RELEASED
     assert 0.5 * PAUSE_SECONDS - 1 <= pause <= 1.5 * PAUSE_SECONDS
-
     assert created(plan(seen, RELEASED + pause - 1)) == []
     assert created(plan(seen, RELEASED + pause)) == ["job-2-0", "job-2-1"]
 
@@ -67,21 +64,18 @@ def test_the_pods_are_created_again_after_a_pause() -> None:
 def test_the_nodes_are_held_longer_each_time_until_the_gang_was_complete() -> None:
     seen = updated(partly_placed(), give_backs=2)
     assert plan(seen, NOW + 1).wake_at >= NOW + 0.5 * HOLD_SECONDS * 4
-
     complete = replace(seen, pods=(pod(seen.job, 0), pod(seen.job, 1)))
     assert plan(complete, NOW + 1).status.give_backs == 0
 
 
 def test_the_queue_deadline_includes_the_time_before_nodes_were_released() -> None:
     seen = reconciled(released(partly_placed(QUEUED), NOW + 60), NOW + 99)
-
     assert plan(seen, NOW + 100).status.reason == Reason.QUEUE_DEADLINE
 
 
 def test_suspending_a_queued_job_resets_its_queue_deadline() -> None:
     seen = released(partly_placed(QUEUED), NOW + 60)
     made = plan(edited(reconciled(edited(seen, suspend=True), NOW + 61), suspend=False), NOW + 10_000)
-
     assert created(made) == ["job-2-0", "job-2-1"]
     assert made.status.phase == Phase.PENDING
 
@@ -89,7 +83,6 @@ def test_suspending_a_queued_job_resets_its_queue_deadline() -> None:
 def test_a_gang_without_any_node_holds_none_and_waits() -> None:
     of = job(nodes=2)
     seen = reconciled(observed(of, *(pending(of, rank, waiting=NO_NODE) for rank in range(2))))
-
     made = plan(seen, NOW + 10**6)
     assert (made.status.attempt, made.wake_at) == (1, None)
 
@@ -101,7 +94,6 @@ def test_a_failing_api_server_makes_a_gang_release_its_nodes_only_after_a_long_t
     seen = reconciled(observed(of, pod(of, 0), rejections=failing))
     assert plan(seen, RELEASED).status.attempt == 1
     assert plan(seen, NOW + 1.5 * MAX_HOLD_SECONDS).status.reason == Reason.GANG_GIVEN_BACK
-
     refused = replace(seen, rejections={"job-1-1": Rejection("exceeded quota")})
     assert plan(refused, RELEASED).status.reason == Reason.GANG_GIVEN_BACK
 
@@ -110,7 +102,6 @@ def test_ranks_that_timed_out_waiting_for_a_pod_without_a_node_are_no_failure() 
     of = program(nodes=2)
     seen = partly_placed(of)
     status = plan(replace(seen, pods=(crashed(of, message=ECHO), seen.pods[1])), NOW + 5).status
-
     assert (status.reason, status.restarts.counted) == (Reason.GANG_GIVEN_BACK, 0)
 
 
@@ -118,7 +109,6 @@ def test_a_gang_that_is_still_being_placed_keeps_its_nodes() -> None:
     """Behind a long queue the scheduler places a gang one pod after the other, long after it was created."""
     seen = partly_placed()
     next_in_line = replace(seen, pods=(seen.pods[0], replace(seen.pods[1], waiting=None)))
-
     assert plan(next_in_line, NOW + 600).status.attempt == 1
 
 
@@ -126,6 +116,5 @@ def test_the_time_in_the_queue_does_not_count_as_time_of_holding_nodes() -> None
     """A gang that had queued for long once released its first node at once."""
     seen = partly_placed()
     placed_now = replace(seen, pods=(replace(seen.pods[0], placed=NOW + 3600), seen.pods[1]))
-
     assert plan(placed_now, NOW + 3600).status.attempt == 1
     assert plan(placed_now, RELEASED + 3600).status.attempt == 2

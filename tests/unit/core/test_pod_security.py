@@ -38,7 +38,6 @@ def test_the_built_in_trainer_keeps_its_read_only_root(profile) -> None:
 
 def test_baseline_leaves_user_home_and_capabilities_to_the_image() -> None:
     of = program(securityProfile="baseline")
-
     assert body(of)["spec"]["securityContext"] == {
         "fsGroup": 65532,
         "fsGroupChangePolicy": "OnRootMismatch",
@@ -91,7 +90,6 @@ def test_the_profile_is_part_of_the_shape() -> None:
 )
 def test_what_a_pod_may_do_is_read_from_the_pod_itself(of, expected) -> None:
     made = body(of)
-
     assert pod_of({**made, "metadata": {**made["metadata"], "uid": "u"}}).security == expected
 
 
@@ -141,14 +139,7 @@ HOME = "/tmp and /home/ddpjob"
             HOME,
             ", or set readOnlyRootFilesystem to false in spec.template",
         ),
-        (
-            program(),
-            UID_65532,
-            EROFS,
-            ON_A_MOUNT,
-            HOME,
-            "",
-        ),
+        (program(), UID_65532, EROFS, ON_A_MOUNT, HOME, ""),
     ],
 )
 def test_a_program_that_may_not_write_is_explained(of, security, error, user_and_root, places, options) -> None:
@@ -158,7 +149,6 @@ def test_a_program_that_may_not_write_is_explained(of, security, error, user_and
         else ("use an absolute path there, or set workingDir in spec.template")
     )
     hint = f"the container runs as {user_and_root}. This user can write to {places}: {usual}{options}"
-
     assert failure(of, security, error).message == f"{error} (hint: {hint})"
 
 
@@ -190,7 +180,6 @@ def test_other_failures_have_no_hint(security, error) -> None:
 
 def test_the_hint_is_part_of_the_sentence_that_users_read() -> None:
     said = sentence(failure(program(), UID_65532, DENIED))
-
     assert said.startswith(
         f"Rank 0 (pod job-1-0, node node-0) ended with exit code 1 in attempt 1: {DENIED} (hint: the"
     )

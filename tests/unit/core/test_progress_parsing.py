@@ -7,7 +7,6 @@ GOOD = 'ddpjob-progress {"step": 12, "totalSteps": 40, "epoch": 1, "loss": 0.123
 
 def test_the_last_line_counts() -> None:
     progress = latest_progress(f'ddpjob-progress {{"step": 1}}\nnoise\n{GOOD}\nmore noise\n')
-
     assert (progress.step, progress.total_steps, progress.loss, progress.eta) == (12, 40, 0.1235, "3m20s")
 
 
@@ -37,16 +36,15 @@ def test_a_launchers_prefix_is_allowed(prefix) -> None:
         "ddpjob-progress " + '{"step":' * 900 + "1" + "}" * 900,
     ],
 )
-def test_what_does_not_fit_is_no_progress(line) -> None:
+def test_a_line_that_is_not_of_the_contract_is_ignored(line) -> None:
     assert latest_progress(line) is None
 
 
 def test_a_cut_line_does_not_hide_the_one_before() -> None:
     progress = latest_progress(GOOD + '\nddpjob-progress {"step": 99, "lo')
-
     assert progress.step == 12
 
 
 def test_a_line_behind_a_progress_bar_is_read() -> None:
-    """A bar ends in no newline, and the runtime glues what comes next to it."""
+    """A bar does not end in a newline, so the next line is appended to it."""
     assert latest_progress(' 50%|#####     | 5/10ddpjob-progress {"step": 5}\n').step == 5

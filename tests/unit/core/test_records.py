@@ -39,7 +39,6 @@ def test_a_pod_that_is_not_ours_is_refused(body) -> None:
 def test_the_main_containers_end_shows_before_the_phase() -> None:
     ended = container({"terminated": {"exitCode": 137, "reason": "Error", "message": "bye\n"}})
     record = pod_of(pod({"phase": "Running", "containerStatuses": [ended]}, nodeName="n"))
-
     assert (record.exit.code, record.exit.signal, record.exit.message, record.all_ended) == (137, 9, "bye", True)
 
 
@@ -47,14 +46,12 @@ def test_a_living_sidecar_keeps_the_pod_from_having_ended() -> None:
     statuses = [container({"terminated": {"exitCode": 1}}), container({"running": {}}, "sidecar")]
     body = pod({"phase": "Running", "containerStatuses": statuses}, nodeName="n")
     body["spec"]["containers"].append({"name": "sidecar"})
-
     assert not pod_of(body).all_ended
 
 
 def test_a_failed_init_container_is_how_its_pod_ended() -> None:
     failed = container({"terminated": {"exitCode": 3, "message": "no data"}}, "fetch")
     record = pod_of(pod({"phase": "Failed", "initContainerStatuses": [failed]}, nodeName="n"))
-
     assert (record.exit.code, record.exit.message) == (3, "no data")
 
 
@@ -74,13 +71,11 @@ def with_init(state, main, phase="Running", **init):
 def test_a_native_sidecar_that_crashes_is_not_the_end_of_a_pod_whose_program_runs(state) -> None:
     """Istio's proxy, GCS FUSE and Vault's agent run as such sidecars, and the kubelet restarts them."""
     record = with_init(state, MAIN_RUNS, restartPolicy="Always")
-
     assert (record.running, record.exit, record.all_ended, record.waiting) == (True, None, False, None)
 
 
 def test_a_native_sidecar_that_keeps_the_program_from_starting_is_what_the_pod_waits_for() -> None:
     record = with_init(BACKING_OFF, MAIN_WAITS, phase="Pending", restartPolicy="Always")
-
     assert (record.exit, record.waiting.reason) == (None, "CrashLoopBackOff")
 
 
@@ -97,7 +92,6 @@ def test_a_failed_init_container_ends_its_pod_before_the_phase_says_so() -> None
 @pytest.mark.parametrize(("state", "all_ended"), [({"running": {}}, False), (CRASHED, True), (BACKING_OFF, True)])
 def test_a_native_sidecar_is_not_restarted_after_the_program(state, all_ended) -> None:
     record = with_init(state, container({"terminated": {"exitCode": 0}}), restartPolicy="Always")
-
     assert (record.exit.code, record.all_ended) == (0, all_ended)
 
 
@@ -119,15 +113,13 @@ def test_the_status_of_a_newer_operator_keeps_its_end() -> None:
         "lastTransitionTime": "2026-01-01T00:00:00Z",
     }
     record = job_of(job(attempt=3, phase="Odd", reason="OfTheFuture", conditions=[failed], unknown=1))
-
     assert (record.status.attempt, record.status.finished) == (3, True)
     assert record.status.condition(ConditionType.FAILED)
 
 
-def test_a_spec_that_does_not_parse_is_told_in_words() -> None:
+def test_a_spec_that_cannot_be_read_has_an_error() -> None:
     body = job()
     body["spec"]["nodes"] = "many"
-
     record = job_of(body)
     assert record.spec is None
     assert record.spec_error.startswith("spec.nodes: ")
@@ -138,23 +130,20 @@ def test_one_field_that_a_newer_operator_writes_otherwise_loses_no_other() -> No
     strange = {**done, "type": "Celebrating"}
     given = {"attempt": 7, "conditions": [strange, done], "restarts": {"counted": "many"}}
     read = job_of(job(**given)).status
-
     assert (read.attempt, read.finished, read.restarts.counted) == (7, True, 0)
 
 
-def test_a_field_that_a_newer_release_put_into_a_stored_spec_is_passed_over() -> None:
+def test_a_field_that_a_newer_release_put_into_a_stored_spec_is_ignored() -> None:
     read = job_of({**job(), "spec": {"command": ["train"], "faster": True}})
-
     assert (read.spec_error, read.spec.command) == ("", ["train"])
 
 
-def test_what_a_user_lays_over_the_pod_is_read_whole_even_beside_a_newer_release_s_field() -> None:
-    """Undeclared fields of the template were once dropped without a word: volumes, nodeSelector, priorityClassName."""
+def test_the_template_of_a_user_is_read_whole_although_the_spec_has_a_newer_release_s_field() -> None:
+    """Undeclared fields of the template were once dropped without a message: volumes, nodeSelector, priorityClassName."""
     container = {"name": "trainer", "lifecycle": {"preStop": {"sleep": {"seconds": 1}}}}
     overlay = {"nodeSelector": {"gpu": "a"}, "volumes": [{"name": "x", "emptyDir": {}}], "containers": [container]}
     spec = {"command": ["train"], "template": {"spec": overlay}, "deadlines": {"newer": 1}, "faster": True}
     read = job_of({**job(), "spec": spec})
-
     assert read.spec_error == ""
     body = create_pod(read, read.spec, "image", 0).body["spec"]
     assert body["nodeSelector"] == {"gpu": "a"}
@@ -165,20 +154,18 @@ def test_what_a_user_lays_over_the_pod_is_read_whole_even_beside_a_newer_release
 def test_a_newer_release_s_field_does_not_make_a_job_look_edited() -> None:
     old = {"command": ["train"], "template": {"spec": {"nodeSelector": {"gpu": "a"}}}}
     newer = {**old, "faster": True}
-
     assert spec_hash(job_of({**job(), "spec": newer}).spec) == spec_hash(job_of({**job(), "spec": old}).spec)
 
 
-def test_a_mistake_beside_a_newer_release_s_field_is_told() -> None:
+def test_a_mistake_is_reported_although_the_spec_has_a_newer_release_s_field() -> None:
     assert "spec.nodes" in job_of({**job(), "spec": {"command": ["train"], "nodes": 0, "faster": True}}).spec_error
 
 
-def test_a_spec_that_is_nested_too_deeply_is_told() -> None:
-    """One such manifest once made every pass over its job fail, with nothing in its status."""
+def test_a_spec_that_is_nested_too_deeply_has_an_error() -> None:
+    """One such manifest once made every reconcile of its job fail, with nothing in its status."""
     deep: dict[str, object] = {}
     for _ in range(400):
         deep = {"x": deep}
     read = job_of({**job(), "spec": {"command": ["train"], "data": {"volume": deep}}})
-
     assert read.spec is None
     assert read.spec_error

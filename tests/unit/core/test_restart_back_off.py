@@ -3,20 +3,7 @@ from typing import Any
 
 import pytest
 
-from builders import (
-    NOW,
-    broken,
-    crashed,
-    created,
-    ended,
-    in_attempt,
-    job,
-    pod,
-    program,
-    reconciled,
-    running,
-    updated,
-)
+from builders import NOW, broken, crashed, created, ended, in_attempt, job, pod, program, reconciled, running, updated
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.api.status import Progress, Restarts
 from ddpjob_operator.core.model import NO_LOG
@@ -48,7 +35,6 @@ def test_further_restarts_wait_twice_as_long_each_time(in_a_row, about) -> None:
 def test_pods_are_created_at_the_time_that_the_status_names() -> None:
     seen = failed_again(1)
     at = NOW + delay(seen)
-
     waiting = plan(seen, at - 1)
     assert (created(waiting), waiting.wake_at, waiting.status.reason) == ([], at, Reason.BACKING_OFF)
     assert rfc3339(at) in waiting.status.message
@@ -58,7 +44,6 @@ def test_pods_are_created_at_the_time_that_the_status_names() -> None:
 
 def test_an_attempt_that_ran_for_long_resets_the_back_off() -> None:
     seen = failed_again(5, ran_seconds=301)
-
     assert (delay(seen), seen.job.status.restarts.in_a_row) == (0, 1)
 
 
@@ -85,7 +70,6 @@ EARLIER = Restarts(in_a_row=3, furthest_step=300, furthest_checkpoint_step=200)
 )
 def test_an_attempt_that_made_progress_was_healthy_however_short_it_was(step, checkpoint_step, in_a_row) -> None:
     restarts = failed_at(step, checkpoint_step, EARLIER)
-
     assert restarts.in_a_row == in_a_row
     assert restarts.furthest_step == max(step, 300)
     assert restarts.furthest_checkpoint_step == max(checkpoint_step or 0, 200)
@@ -125,7 +109,6 @@ either_rule = pytest.mark.parametrize(
 @either_rule
 def test_attempts_that_end_within_seconds_wait_and_are_bounded_although_each_makes_progress(rule) -> None:
     delays, restarts, end = stops_in_a_row(2, rule, times=120)
-
     assert delays[0] == 0, "one short attempt may be a preemption"
     assert 7 <= delays[1] <= 13
     assert min(delays[7:]) >= 0.8 * 300 - 1
@@ -135,7 +118,6 @@ def test_attempts_that_end_within_seconds_wait_and_are_bounded_although_each_mak
 @either_rule
 def test_attempts_of_some_seconds_that_make_progress_neither_wait_nor_are_bounded(rule) -> None:
     delays, restarts, end = stops_in_a_row(20, rule, times=120)
-
     assert (set(delays), restarts.infrastructure, end) == ({0.0}, 120, None)
 
 
@@ -151,7 +133,6 @@ def test_a_late_checkpoint_step_of_a_short_attempt_does_not_end_the_delay() -> N
     seen, saved = stopped_before_rank_0_had_saved(Restarts(short_in_a_row=3, in_a_row=1), NOW + 2)
     retry_time = seen.job.status.retry_time
     assert retry_time is not None
-
     made = plan(saved, NOW + 3)
     assert (created(made), made.status.retry_time, made.status.reason) == ([], retry_time, Reason.BACKING_OFF)
     assert "4 attempts in a row ended within 10s" in made.status.message
@@ -160,7 +141,6 @@ def test_a_late_checkpoint_step_of_a_short_attempt_does_not_end_the_delay() -> N
 def test_a_late_checkpoint_step_ends_the_delay() -> None:
     seen, saved = stopped_before_rank_0_had_saved(Restarts(in_a_row=3), NOW)
     assert delay(seen) > 10
-
     made = plan(saved, NOW + 1)
     assert created(made) == ["job-2-0", "job-2-1"]
     assert (made.status.reason, made.status.restarts.in_a_row) == (Reason.CREATING, 0)
@@ -170,7 +150,6 @@ def test_a_late_checkpoint_step_ends_the_delay() -> None:
 def test_a_stop_with_a_checkpoint_is_no_failure() -> None:
     of = job(nodes=1)
     status = plan(broken(of, ended(of, 0, code=75, message="checkpointStep=9")), NOW).status
-
     assert (status.restarts.in_a_row, status.retry_time) == (0, None)
 
 
@@ -189,7 +168,6 @@ def test_a_node_that_caused_two_failures_is_avoided_and_named() -> None:
     nodes, message = avoided(failed_again(0))
     assert nodes == ["node-0"]
     assert "avoids node-0" in message
-
     (action,) = (action for action in plan(failed_again(0), NOW).actions if action.name == "job-2-0")
     assert "affinity" not in action.body["spec"], "it caused one failure"
 
@@ -198,5 +176,4 @@ def test_a_deleted_pod_is_not_the_fault_of_its_node() -> None:
     seen = running(program(nodes=1))
     seen = reconciled(replace(seen, pods=(), vanished=seen.pods))
     assert (seen.job.status.failure.reason, seen.job.status.failure.node) == (Reason.POD_DELETED, "node-0")
-
     assert avoided(seen)[0] == []

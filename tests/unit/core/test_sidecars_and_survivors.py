@@ -40,7 +40,6 @@ def test_a_living_sidecar_keeps_no_job_alive_and_is_stopped_by_its_kubelet(injec
     seen = running(program(nodes=2, template=template))
     pods = tuple(reported(seen, rank, injected=injected) for rank in range(2))
     seen = reconciled(replace(seen, pods=pods, logs={p.uid: NO_LOG for p in pods}))
-
     assert seen.job.status.phase == Phase.SUCCEEDED
     assert plan(seen, NOW).actions == tuple(LowerPodDeadline(name=p.name, uid=p.uid) for p in pods)
 
@@ -48,5 +47,4 @@ def test_a_living_sidecar_keeps_no_job_alive_and_is_stopped_by_its_kubelet(injec
 def test_a_long_grace_period_of_the_survivors_does_not_delay_the_restart() -> None:
     of = program(nodes=2, template={"spec": {"terminationGracePeriodSeconds": 600}})
     seen = reconciled(broken(of, crashed(of, 1), pod(of, 0, grace_seconds=600)))
-
     assert deleted(plan(seen, NOW)) == {"job-1-0": 1}

@@ -50,7 +50,6 @@ def life(of: Job) -> dict[str, DDPJobStatus]:
 def test_phase_reason_message_and_conditions_agree(moment: str, condition: ConditionType | None) -> None:
     status = life(program(nodes=2, restart={"maxRestarts": 1}))[moment]
     true = {found.type for found in status.conditions if found.status == "True"}
-
     assert status.phase in set(Phase)
     assert status.reason in set(Reason)
     assert status.message
@@ -60,7 +59,6 @@ def test_phase_reason_message_and_conditions_agree(moment: str, condition: Condi
 
 def test_a_job_without_checkpoints_says_what_a_restart_costs() -> None:
     warning = "without spec.checkpoint a restart begins at step 0"
-
     assert warning in running(job(nodes=2)).job.status.message
     assert warning not in running(job(nodes=2, checkpoint={"volume": {"emptyDir": {}}})).job.status.message
 
@@ -69,7 +67,6 @@ def test_a_pod_that_a_living_node_does_not_stop_is_reported_with_what_to_do() ->
     of = program(nodes=2)
     seen = reconciled(broken(of, pod(of, 1, deletion_deadline=NOW - 5)))
     status = plan(replace(seen, pods=seen.pods[1:]), NOW + 60).status
-
     assert status.reason == Reason.TERMINATING_TOO_LONG
     assert "node-1" in status.message
     assert "out-of-service" in status.message
@@ -83,7 +80,6 @@ def test_a_port_in_use_is_the_failure_of_rank_0() -> None:
     of = program(nodes=2)
     taken = ended(of, 0, code=1, message=f'Traceback (most recent call last):\n  File "t.py", line 1\n{error}\n')
     failure = plan(broken(of, taken), NOW).status.failure
-
     assert failure.reason == Reason.PROGRAM_ERROR, "and not an echo of another rank"
     assert sentence(failure).startswith("Rank 0 (pod job-1-0, node node-0)")
     assert "port: 29500" in sentence(failure)

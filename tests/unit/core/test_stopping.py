@@ -16,7 +16,6 @@ LOWER = (LowerPodDeadline(name="job-1-0", uid="pod-uid-1-0"),)
 def test_a_pod_whose_deadline_cannot_be_lowered_is_deleted_in_the_end() -> None:
     delete = DeletePod(name="job-1-0", uid="pod-uid-1-0", grace_seconds=1)
     seen, late = observed(OF, WITH_SIDECAR), NOW + WITH_SIDECAR.grace_seconds + KEPT_SECONDS
-
     assert stop(seen, [WITH_SIDECAR], 1, NOW) == LOWER
     assert stop(seen, [WITH_SIDECAR], 1, late) == (delete,)
     assert stop_and_keep(seen, [WITH_SIDECAR], NOW, late) == (replace(delete, grace_seconds=None),)
@@ -25,7 +24,6 @@ def test_a_pod_whose_deadline_cannot_be_lowered_is_deleted_in_the_end() -> None:
 def test_the_clock_of_a_node_does_not_decide_when_evidence_is_deleted_or_when_a_rank_succeeded() -> None:
     behind = changed(WITH_SIDECAR, exit=replace(WITH_SIDECAR.exit, finished=NOW - 90))
     seen = observed(program(nodes=1), behind)
-
     assert stop(seen, [behind], 1, NOW) == LOWER
     assert gang_of(seen, 1).first_success == NOW
 
@@ -33,7 +31,6 @@ def test_the_clock_of_a_node_does_not_decide_when_evidence_is_deleted_or_when_a_
 def test_the_object_of_an_ended_pod_on_a_lost_node_is_removed() -> None:
     gone = ended(OF, 0, deletion_deadline=NOW - OVERDUE_SECONDS)
     seen = observed(OF, gone, nodes_gone=frozenset({"node-0"}))
-
     assert node_lookups(OF.status, [gone], NOW) == (ReadNode(name="node-0"),)
     assert stop(seen, [gone], None, NOW) == (DeletePod(name="job-1-0", uid="pod-uid-1-0", grace_seconds=0),)
 
@@ -48,6 +45,5 @@ def test_the_node_of_an_evicted_pod_is_looked_up_only_while_the_failure_may_stil
     restarting = reconciled(seen)
     runs = replace(restarting, pods=(evicted, pod(OF, 0, 2)))
     suspended = reconciled(edited(restarting, suspend=True))
-
     lookups = [plan(moment, NOW).lookups for moment in (seen, restarting, runs, suspended)]
     assert lookups == [(ReadNode(name="node-0"),), (ReadNode(name="node-0"),), (), ()]

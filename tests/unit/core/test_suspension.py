@@ -8,7 +8,6 @@ from ddpjob_operator.core.plan import plan
 
 def test_a_job_that_is_suspended_when_it_is_created_creates_nothing() -> None:
     made = plan(observed(job(suspend=True), service=None), NOW)
-
     assert (made.actions, made.status.phase, made.status.attempt) == ((), Phase.SUSPENDED, 1)
 
 
@@ -16,7 +15,6 @@ def test_suspending_writes_the_next_attempt_then_stops_the_pods_with_their_own_g
     seen = edited(running(job(nodes=2)), suspend=True)
     ahead = plan(seen, NOW)
     assert (ahead.write_ahead, ahead.status.attempt, ahead.status.phase) == (True, 2, Phase.SUSPENDED)
-
     made = plan(reconciled(seen), NOW)
     assert (made.actions, made.status.restarts.counted) == ((DeletePods(attempt=1),), 0)
 
@@ -24,7 +22,6 @@ def test_suspending_writes_the_next_attempt_then_stops_the_pods_with_their_own_g
 def test_suspending_keeps_failed_pods_as_evidence() -> None:
     seen = reconciled(edited(running(job(nodes=3)), suspend=True))
     some = replace(seen, pods=(ended(seen.job, 0, code=1), *seen.pods[1:]))
-
     assert deleted(plan(some, NOW)) == {"job-1-1": None, "job-1-2": None}
 
 
@@ -32,7 +29,6 @@ def test_resuming_starts_the_next_attempt() -> None:
     seen = reconciled(edited(running(job(nodes=2)), suspend=True))
     stopped = reconciled(replace(seen, pods=()))
     assert stopped.job.status.condition(ConditionType.SUSPENDED)
-
     made = plan(edited(stopped, suspend=False), NOW)
     assert created(made) == ["job-2-0", "job-2-1"]
     assert not made.status.condition(ConditionType.SUSPENDED)
@@ -41,7 +37,6 @@ def test_resuming_starts_the_next_attempt() -> None:
 def test_a_job_whose_ranks_are_all_done_succeeds_even_if_it_is_suspended() -> None:
     of = job(nodes=1)
     seen = edited(replace(running(of), pods=(ended(of, 0),), logs={"pod-uid-1-0": NO_LOG}), suspend=True)
-
     assert plan(seen, NOW).status.phase == Phase.SUCCEEDED
 
 
@@ -61,6 +56,5 @@ def test_an_edit_of_the_shape_replaces_the_gang_which_is_not_counted() -> None:
 def test_the_message_of_a_suspended_job_does_not_change_while_its_pods_stop() -> None:
     seen = reconciled(edited(running(job(nodes=1)), suspend=True))
     overdue = replace(seen, pods=(pod(seen.job, 0, 1, deletion_deadline=NOW - 9),), nodes_gone=frozenset({"node-0"}))
-
     assert plan(overdue, NOW).lookups
     assert plan(overdue, NOW).status.message == "spec.suspend is true"

@@ -27,7 +27,6 @@ def test_the_time_of_a_job_without_failures() -> None:
     of = job(nodes=1)
     placed = pod(of, 0, running=False, phase="Pending")
     status = status_after(of, (0, None), (5, pending(of)), (20, placed), (30, pod(of)), (200, ended(of)))
-
     assert seconds(status) == (20, 10, 170, 0)
     assert status.time.goodput_percent == 85.0
 
@@ -35,7 +34,6 @@ def test_the_time_of_a_job_without_failures() -> None:
 def test_a_failure_loses_the_training_since_the_last_checkpoint_and_the_time_to_the_next_attempt() -> None:
     failed = crashed(SINGLE)
     status = status_after(SINGLE, (0, pod(SINGLE)), (100, pod(SINGLE), SAVED), (130, failed), (137, failed))
-
     assert seconds(status) == (0, 0, 100, 37)
 
 
@@ -49,18 +47,15 @@ def test_the_checkpoint_of_an_earlier_attempt_does_not_shorten_the_loss_of_a_lat
         (60, second, Progress(step=11, checkpoint_step=10)),
         (90, crashed(SINGLE, 0, 2)),
     )
-
     assert status.time.lost_seconds == 50 + 40
 
 
 def test_the_time_of_a_suspension_counts_for_nothing() -> None:
     seen = reconciled(edited(running(job(nodes=1), NOW), suspend=True), NOW + 50)
     seen = reconciled(replace(seen, pods=()), NOW + 60)
-
     assert seconds(plan(edited(seen, suspend=False), NOW + 1000).status) == (0, 0, 50, 0)
 
 
 def test_a_status_does_not_change_with_the_time_alone() -> None:
     seen = running(job(nodes=1), NOW)
-
     assert plan(seen, NOW + 1000).status == seen.job.status

@@ -15,7 +15,6 @@ def unreadable(seen: Observed) -> Observed:
 
 def test_a_job_that_never_ran_fails() -> None:
     status = plan(unreadable(observed(job(), service=None)), NOW).status
-
     assert (status.phase, status.reason, status.message) == (Phase.FAILED, Reason.INVALID_SPEC, ERROR)
 
 
@@ -36,6 +35,5 @@ def test_a_running_job_is_left_alone_and_a_condition_says_why_until_the_spec_can
 
 def test_a_job_between_two_attempts_is_left_alone_too() -> None:
     seen = reconciled(replace(running(job(nodes=1)), pods=()))
-
     assert seen.job.status.attempt == 2
     assert plan(unreadable(seen), NOW).status.phase == Phase.RESTARTING

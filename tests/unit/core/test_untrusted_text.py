@@ -197,6 +197,5 @@ def test_no_text_costs_more_than_in_proportion_to_its_length(name: str) -> None:
 @pytest.mark.parametrize("piece", PIECES.values())
 def test_what_goes_into_a_status_is_short_and_printable(name, piece) -> None:
     shown = PARSERS[name](_hostile("Traceback (most recent call last):\n  File\nE: {}", piece, 2**20))
-
     assert len(shown) <= 1024
     assert shown.isprintable()

@@ -34,7 +34,6 @@ def environment(body: dict[str, Any]) -> dict[str, str]:
 def test_rank_0_has_a_name_before_it_is_ready() -> None:
     of = program(nodes=3, masterPort=29600)
     spec = service(of)["spec"]
-
     assert (spec["clusterIP"], spec["publishNotReadyAddresses"]) == ("None", True)
     assert spec["ports"][0]["port"] == 29600
     for body in pods(of):
@@ -44,7 +43,6 @@ def test_rank_0_has_a_name_before_it_is_ready() -> None:
 
 def test_jobs_on_the_network_of_the_host_can_use_different_ports() -> None:
     template = {"spec": {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}}
-
     for body in pods(program(nodes=2, masterPort=29777, template=template)):
         assert body["spec"]["hostNetwork"]
         assert environment(body)["PET_MASTER_PORT"] == "29777"
@@ -64,7 +62,6 @@ def test_every_attempt_finds_the_same_checkpoints_also_after_delete_and_apply() 
     first = job(checkpoint={"volume": {"persistentVolumeClaim": {"claimName": "c"}}})
     second = replace(first, status=first.status.model_copy(update={"attempt": 2}))
     applied_again = replace(first, uid="another-uid")
-
     for of in (first, second, applied_again):
         (body,) = pods(of)
         (volume,) = (v["name"] for v in body["spec"]["volumes"] if "persistentVolumeClaim" in v)
@@ -78,7 +75,6 @@ def test_shared_memory_grows_with_the_number_of_processes(processes: int) -> Non
     (body,) = pods(job(command=["torchrun", "t.py"], processesPerNode=processes))
     (name,) = (m["name"] for m in body["spec"]["containers"][0]["volumeMounts"] if m["mountPath"] == "/dev/shm")
     (volume,) = (volume["emptyDir"] for volume in body["spec"]["volumes"] if volume["name"] == name)
-
     assert (volume["medium"], int(volume["sizeLimit"])) == ("Memory", processes * 2**30)
 
 
@@ -87,7 +83,6 @@ def test_rank_0_is_pod_0_and_one_selector_finds_it_in_every_attempt(attempt: int
     first = program(nodes=3)
     made = pods(replace(first, status=first.status.model_copy(update={"attempt": attempt})))
     selector = {names.LABEL_JOB: "job", names.LABEL_RANK: "0"}
-
     selected = [body["metadata"]["name"] for body in made if selector.items() <= body["metadata"]["labels"].items()]
     assert [environment(body)["RANK"] for body in made] == ["0", "1", "2"]
     assert selected == [f"job-{attempt}-0"]
@@ -95,6 +90,5 @@ def test_rank_0_is_pod_0_and_one_selector_finds_it_in_every_attempt(attempt: int
 
 def test_names_of_pods_and_service_fit_the_limit_for_the_longest_name_of_a_job() -> None:
     longest = "j" * names.MAX_JOB_NAME_LENGTH
-
     assert len(pod_name(longest, 99_999, names.MAX_NODES - 1)) <= 63
     assert len(service_name(longest)) <= 63

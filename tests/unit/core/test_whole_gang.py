@@ -18,14 +18,12 @@ def image_of(action: CreatePod) -> str:
 
 def test_the_service_is_created_before_the_pods_and_nothing_is_written_before_them() -> None:
     made = plan(observed(PAIR, service=None), NOW)
-
     assert [type(action) for action in made.actions] == [CreateService, CreatePod, CreatePod]
     assert (made.write_ahead, created(made)) == (False, ["job-1-0", "job-1-1"])
 
 
 def test_only_missing_pods_are_created() -> None:
     of = job(nodes=3)
-
     assert created(plan(observed(of, pod(of, 1)), NOW)) == ["job-1-0", "job-1-2"]
 
 
@@ -33,7 +31,6 @@ def test_the_condition_created_is_true_once_all_pods_exist() -> None:
     some = plan(observed(PAIR, pod(PAIR, 0)), NOW).status
     both = plan(observed(PAIR, pod(PAIR, 0), pod(PAIR, 1)), NOW).status
     done = plan(observed(PAIR, ended(PAIR, 0), ended(PAIR, 1), logs={"pod-uid-1-0": NO_LOG}), NOW).status
-
     assert [bool(status.condition(ConditionType.CREATED)) for status in (some, both, done)] == [False, True, True]
     assert done.phase == Phase.SUCCEEDED, "all pods had ended before they were first observed"
 
@@ -41,7 +38,6 @@ def test_the_condition_created_is_true_once_all_pods_exist() -> None:
 def test_a_job_runs_once_every_rank_runs() -> None:
     one = plan(observed(PAIR, pod(PAIR, 0), pod(PAIR, 1, running=False)), NOW).status
     both = plan(observed(PAIR, pod(PAIR, 0), pod(PAIR, 1)), NOW).status
-
     assert [(status.phase, status.ready) for status in (one, both)] == [(Phase.PENDING, "1/2"), (Phase.RUNNING, "2/2")]
 
 
@@ -61,7 +57,6 @@ def test_the_default_image_of_the_first_attempt_stays_that_of_the_job() -> None:
 @pytest.mark.parametrize("seen", [running(PAIR), running(job(nodes=1, command=["train"]))])
 def test_the_plan_of_the_state_that_a_plan_asked_for_is_empty(seen) -> None:
     made = plan(seen, NOW + 60)
-
     assert (made.status, made.actions, made.lookups) == (seen.job.status, (), ())
 
 
@@ -71,7 +66,6 @@ def test_a_changed_service_is_repaired_but_never_set_back_to_an_older_attempt() 
     (action,) = plan(changed, NOW).actions
     assert isinstance(action, PatchService)
     assert action.patch["spec"]["selector"]["app"] is None
-
     newer = replace(seen, service=replace(seen.service, selector={"ddpjob.dev/attempt": "2"}))
     assert plan(newer, NOW).actions == ()
 
@@ -108,6 +102,5 @@ def test_the_log_of_a_program_that_ended_within_seconds_is_not_read(of, ran_seco
 
 def test_a_job_that_is_being_deleted_is_left_alone() -> None:
     seen = observed(replace(job(), deleting=True))
-
     made = plan(seen, NOW)
     assert (made.actions, made.status) == ((), seen.job.status)

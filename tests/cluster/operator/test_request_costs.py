@@ -46,5 +46,5 @@ async def test_a_job_without_trouble_costs_one_service_its_pods_a_few_status_wri
 
     await eventually("the Events of the start and of the end", both_events)
     counts = writes(operator)
-    assert counts.pop("patch ddpjobs") <= 6
+    assert counts.pop("patch ddpjobs") <= 4
     assert counts == {"create services": 1, "create pods": 3, "create events": 2}

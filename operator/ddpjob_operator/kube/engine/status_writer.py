@@ -1,6 +1,7 @@
 """Writes a job's status: only what changed and only when it changed.
 
-Details are written at most once a second, what merely ticks at most every ten seconds.
+Details are written at most once a second, what merely ticks at most every ten seconds, and how many pods of a gang that
+starts without trouble run already at most every twenty.
 
 The answer to a write goes into the store, so the next reconcile compares with what was written and not with a cache that is
 late. That is also why an operator that restarts writes nothing.
@@ -13,7 +14,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ddpjob_operator.api.names import Phase
+from ddpjob_operator.api.names import Phase, Reason
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.measurements import measurements_between
 from ddpjob_operator.core.model import Job
@@ -32,6 +33,11 @@ _TICKS = ("progress", "ready", "time", "checkpoint_time")
 #: from the creation of its pods. A gang passes through them within a second, and each write costs the API server about as
 #: much as three pods (its profile in a storm, divided by their numbers: tests/tools/bench/README.md).
 DETAILS_SECONDS = 1.0
+#: Least time to a write that changes nothing but the number of pods that exist, have a node or run, from the last write of
+#: the job. A gang that starts within this time costs four writes from its creation to its end: created, scheduled, running,
+#: succeeded.
+START_SECONDS = 20.0
+_GOOD_STARTS = (Reason.CREATING, Reason.STARTING)
 
 
 class StatusWriter:
@@ -112,10 +118,11 @@ class StatusWriter:
     def _seconds_to_wait(self, key: Key, old: DDPJobStatus, new: DDPJobStatus, tick: bool, just_created: bool) -> float:
         if tick:
             return self._ticked_at.get(key, 0.0) + TICK_SECONDS - time.monotonic()
-        if _without_details(old) == _without_details(new):
-            since = time.monotonic() if just_created else self._written_at.get(key, 0.0)
-            return since + DETAILS_SECONDS - time.monotonic()
-        return 0.0
+        if _without(_DETAILS, old) != _without(_DETAILS, new):
+            return 0.0
+        since = time.monotonic() if just_created else self._written_at.get(key, 0.0)
+        only_counts = new.reason in _GOOD_STARTS and _without(_COUNTS, old) == _without(_COUNTS, new)
+        return since + (START_SECONDS if only_counts else DETAILS_SECONDS) - time.monotonic()
 
 
 def merge_patch_between(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,16 +142,19 @@ def _only_ticks(old: DDPJobStatus, new: DDPJobStatus) -> bool:
     return new.model_copy(update={field: getattr(old, field) for field in _TICKS}) == old
 
 
-def _without_details(status: DDPJobStatus) -> DDPJobStatus:
-    """What is left is worth a write of its own: attempts, failures, phases, conditions that turn."""
+def _without(fields: Mapping[str, Any], status: DDPJobStatus) -> DDPJobStatus:
+    """The status without these fields, and without the reasons and messages of conditions, which repeat the status' own.
+
+    Without details, what is left is worth a write of its own: attempts, failures, phases, conditions that turn.
+    """
     conditions = [condition.model_copy(update={"reason": "", "message": ""}) for condition in status.conditions]
-    return status.model_copy(update={**_NO_DETAILS, "phase": status.phase or Phase.PENDING, "conditions": conditions})
+    return status.model_copy(update={**fields, "phase": status.phase or Phase.PENDING, "conditions": conditions})
 
 
-_NO_DETAILS = {
-    **dict.fromkeys(_TICKS),
+_COUNTS = {**dict.fromkeys(_TICKS), "message": None}
+_DETAILS = {
+    **_COUNTS,
     "reason": None,
-    "message": None,
     "image": None,
     "observed_generation": 0,
     "start_time": None,

@@ -1,0 +1,93 @@
+"""How many status writes a job costs that meets no trouble, however fast its gang starts. Progress lines come on top."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from builders import NOW, ended, job, observed, pod
+from ddpjob_operator.api.names import ConditionType, Phase
+from ddpjob_operator.api.status import DDPJobStatus
+from ddpjob_operator.core.model import NO_LOG, Body, CreatePod, Pod
+from ddpjob_operator.core.plan import plan
+from ddpjob_operator.kube.cache.store import KnownJob
+from ddpjob_operator.kube.engine import status_writer
+from ddpjob_operator.kube.engine.status_writer import StatusWriter
+
+JOB = job(nodes=4)
+
+
+class Life:
+    """A job, what the operator writes of it, and the time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.job, self.now, self.pods = JOB, NOW, tuple[Pod, ...]()
+        self.written = list[tuple[float, DDPJobStatus]]()
+        self.due: float | None = None
+        monkeypatch.setattr(status_writer, "time", SimpleNamespace(monotonic=lambda: self.now))
+        client: Any = SimpleNamespace(merge_patch=self._merge_patch)
+        store: Any = SimpleNamespace(jobs=SimpleNamespace(put_answer=lambda _: None))
+        self.writer = StatusWriter(client, store, SimpleNamespace(record=lambda *_: None))  # type: ignore[arg-type]  # they do what is called
+
+    async def _merge_patch(self, *_: Any, **__: Any) -> Body:
+        return {}
+
+    async def sees(self, seconds: float, *pods: Pod) -> None:
+        """Pods as they are so long after the job's creation, after everything that was due before."""
+        while self.due is not None and self.due < NOW + seconds:
+            self.now = self.due
+            await self._reconcile()
+        self.now, self.pods = NOW + seconds, pods
+        await self._reconcile()
+
+    async def _reconcile(self) -> None:
+        seen = observed(self.job, *self.pods, logs={p.uid: NO_LOG for p in self.pods})
+        made = plan(seen, self.now)
+        creates = any(isinstance(action, CreatePod) for action in made.actions)
+        known = KnownJob(job=self.job, status={})
+        wait_seconds = await self.writer.write(known, made.status, just_created=creates)
+        self.due = None if wait_seconds is None else self.now + wait_seconds
+        if wait_seconds is None and made.status != self.job.status:
+            self.job = replace(self.job, status=made.status)
+            self.written.append((self.now - NOW, made.status))
+
+
+def pending(rank: int) -> Pod:
+    return pod(JOB, rank, phase="Pending", running=False, node=None)
+
+
+def placed(rank: int) -> Pod:
+    return pod(JOB, rank, phase="Pending", running=False)
+
+
+STARTS = {
+    "pods run within a second": (0.1, 0.2, 0.5),
+    "in two seconds": (0.3, 0.8, 2.0),
+    "in five seconds": (0.5, 2.5, 5.0),
+    "images are pulled for a while": (0.3, 0.5, 19.0),
+    "a storm of jobs": (8.0, 14.0, 22.0),
+}
+
+
+@pytest.mark.parametrize(("created", "scheduled", "running"), STARTS.values(), ids=STARTS.keys())
+async def test_a_good_life_has_four_status_writes_at_most(
+    created: float, scheduled: float, running: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life, ranks = Life(monkeypatch), range(4)
+    await life.sees(0)
+    for rank in ranks:  # one after the other, as the watch shows them
+        await life.sees(created * (rank + 1) / 4, *map(pending, range(rank + 1)))
+    for rank in ranks:
+        at = created + (scheduled - created) * (rank + 1) / 4
+        await life.sees(at, *map(placed, range(rank + 1)), *map(pending, range(rank + 1, 4)))
+    for rank in ranks:
+        at = scheduled + (running - scheduled) * (rank + 1) / 4
+        await life.sees(at, *(pod(JOB, r) for r in range(rank + 1)), *map(placed, range(rank + 1, 4)))
+    for rank in ranks:
+        done = [ended(JOB, r, ended_seen=NOW + 40) for r in range(rank + 1)]
+        await life.sees(40 + rank / 10, *done, *(pod(JOB, r) for r in range(rank + 1, 4)))
+
+    last = life.written[-1][1]
+    assert (last.phase, last.condition(ConditionType.CREATED)) == (Phase.SUCCEEDED, True)
+    assert len(life.written) <= 4

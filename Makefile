@@ -98,10 +98,10 @@ format: $(VENV)/dev.stamp ## Format the code and fix what the linter can fix
 	@$(BIN)/ruff format --quiet .
 
 .PHONY: generate
-generate: $(VENV)/dev.stamp ## Generate the CRD, the plain manifests and the tables of the documents
+generate: $(VENV)/dev.stamp ## Generate the CRD, the plain manifests and the generated parts of the documents
 	@$(BIN)/python -m ddpjob_operator.api.crd > manifests/crd/ddpjob.yaml
 	@cp manifests/crd/ddpjob.yaml charts/ddpjob-operator/files/crd/ddpjob.yaml
-	@$(BIN)/python -m ddpjob_operator.reference
+	@$(BIN)/python -m ddpjob_cli.reference
 	@HELM=$$($(BIN)/python -m testbed path helm) manifests/operator/render.sh > manifests/operator/operator.yaml
 	@$(BIN)/python tests/cluster/chart/test_chart_renders.py
 

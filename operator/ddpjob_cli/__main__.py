@@ -10,8 +10,8 @@ EXIT_INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the result is the exit code."""
-    if hasattr(signal, "SIGPIPE"):  # not on Windows
+    """Run the command line, or these arguments instead; the result is the exit code."""
+    if arguments is None and hasattr(signal, "SIGPIPE"):  # not on Windows
         # `ddpjob logs ... | head` ends without an error message.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     # Imported late: a Ctrl-C during the imports ends without a traceback too.

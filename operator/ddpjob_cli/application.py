@@ -118,6 +118,9 @@ def load_command(name: str) -> Any:
 
 def application() -> Any:
     """The group of all commands."""
+    from ddpjob_cli.options import CLUSTER, cluster_options
+
+    CLUSTER.reset()
     app = typer.Typer(
         cls=LazyGroup,
         no_args_is_help=True,
@@ -128,8 +131,6 @@ def application() -> Any:
     )
     app.callback()(_root)
     group = typer.main.get_command(app)
-    from ddpjob_cli.options import cluster_options
-
     group.params.extend(cluster_options())
     return group
 

@@ -22,6 +22,10 @@ class Cluster:
     context: str | None = None
     kubeconfig: str | None = None
 
+    def reset(self) -> None:
+        """Forget the options of an earlier invocation in this process."""
+        self.namespace, self.all_namespaces, self.context, self.kubeconfig = None, False, None, None
+
 
 #: The options of this invocation, which the callbacks below fill before the command runs.
 CLUSTER = Cluster()

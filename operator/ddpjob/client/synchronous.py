@@ -13,6 +13,8 @@ from ddpjob_operator.api.resource import Body
 
 T = TypeVar("T")
 
+_SECONDS_TO_CANCEL = 5.0
+
 
 class Client:
     """The DDPJobs of one cluster. It is a context manager, which holds the connections.
@@ -62,11 +64,20 @@ class Client:
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine of `asynchronous` to its end; an exception such as KeyboardInterrupt cancels it."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        ended = threading.Event()
+
+        async def run() -> T:
+            try:
+                return await coroutine
+            finally:
+                ended.set()
+
+        future = asyncio.run_coroutine_threadsafe(run(), self._loop)
         try:
             return future.result()
         except BaseException:
-            future.cancel()
+            if future.cancel():  # it has to close its connections before the loop may stop
+                ended.wait(_SECONDS_TO_CANCEL)
             raise
 
     def iterate(self, generator: AsyncGenerator[T, None]) -> Iterator[T]:

@@ -1,0 +1,53 @@
+"""Options and figures in the form that people read and write."""
+
+import pytest
+
+from ddpjob_cli.rendering import number, parse_ranks, parse_seconds
+from ddpjob_cli.training_lines import TrainingLines
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0947641954, "0.0948"), (2.25, "2.25"), (12345.6, "12,300"), (98.0, "98"), (None, "-")]
+)
+def test_numbers_have_three_digits(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(("text", "ranks"), [(None, None), ("0", {0}), ("0,3-5", {0, 3, 4, 5}), ("7, 2", {2, 7})])
+def test_lists_of_ranks(text: str | None, ranks: set[int] | None) -> None:
+    assert parse_ranks(text) == ranks
+
+
+@pytest.mark.parametrize("text", ["a", "1-", "5-3", "0,,1", "0-99999"])
+def test_a_list_of_ranks_that_makes_no_sense(text: str) -> None:
+    with pytest.raises(ValueError, match="give ranks such as 0,3-5"):
+        parse_ranks(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [(None, None), ("90", 90), ("90s", 90), ("1h30m", 5400), ("2d", 172800), ("0.5s", 0.5)]
+)
+def test_spans_of_time(text: str | None, seconds: float | None) -> None:
+    assert parse_seconds(text, "--since") == seconds
+
+
+@pytest.mark.parametrize("text", ["", "m", "5x", "1h2", "1.2.3s", "-5s"])
+def test_a_span_of_time_that_makes_no_sense(text: str) -> None:
+    with pytest.raises(ValueError, match="--since"):
+        parse_seconds(text, "--since")
+
+
+def test_steps_are_shown_every_few_seconds_and_the_accuracy_is_kept() -> None:
+    now = 0.0
+    lines = TrainingLines(verbose=False, clock=lambda: now)
+    step = "epoch 0 step 10/345 loss 0.0947641954 data 0.4 ms"
+    assert lines.shown(0, step) == "epoch 0 step 10/345 loss 0.0948 data 0.4 ms"
+    assert lines.shown(0, step) is None
+    assert lines.shown(1, step) is not None, "each rank has its own time"
+    now = 3.0
+    assert lines.shown(0, step) is not None
+    assert lines.shown(0, "after 23 steps: accuracy 50.97 % (183 of 359)") is not None
+    assert lines.accuracy == "50.97 %"
+    assert lines.shown(0, "my own loss 0.123456789") == "my own loss 0.123456789"
+    assert lines.shown(0, 'ddpjob-progress {"step": 1}') is None
+    assert TrainingLines(verbose=True).shown(0, step) == step

@@ -27,6 +27,9 @@ BAD_COMMAND = {
     "message": "failed to create containerd task: runc create failed: unable to start container process:"
     ' exec: "trian": executable file not found in $PATH',
 }
+KILLED_UNDER_TORCHRUN = (
+    "Root Cause (first observed failure):\n[0]:\n  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 30744)\n"
+)
 EVICTED = {"code": 143, "disruption": "EvictionByEvictionAPI: Eviction API: evicting"}
 
 
@@ -75,6 +78,7 @@ def test_a_program_error_is_the_cause_of_echoes_and_time_outs_that_came_before_i
         ({"code": 1, "message": raising("RuntimeError: Connection closed by peer")}, Reason.COLLECTIVE_ERROR),
         ({"code": 134, "message": "Watchdog caught collective operation timeout: WorkNCCL"}, Reason.COLLECTIVE_TIMEOUT),
         ({"code": 134, "message": "free(): invalid pointer"}, Reason.KILLED),
+        ({"code": 1, "message": KILLED_UNDER_TORCHRUN}, Reason.KILLED),
     ],
 )
 def test_every_end_has_its_class(pod_changes, reason) -> None:

@@ -10,6 +10,7 @@ from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.failure.messages import sentence
 from ddpjob_operator.core.model import Job, Rejection
 from ddpjob_operator.core.plan import plan
+from ddpjob_operator.core.times import rfc3339
 
 EXCLUSIVE = {ConditionType.RUNNING, ConditionType.RESTARTING, ConditionType.FAILED, ConditionType.SUCCEEDED}
 
@@ -55,6 +56,17 @@ def test_phase_reason_message_and_conditions_agree(moment: str, condition: Condi
     assert status.message
     assert status.observed_generation == 1
     assert true & EXCLUSIVE == ({condition} if condition else set())
+
+
+def test_a_condition_keeps_its_transition_time_until_its_status_changes() -> None:
+    seen = running(program(nodes=2), NOW)
+
+    def times(moment, now: float) -> dict[str, str]:
+        return {c.type: c.last_transition_time for c in plan(moment, now).status.conditions}
+
+    same, failed = times(seen, NOW + 60), times(replace(seen, pods=(seen.pods[0], crashed(seen.job, 1))), NOW + 60)
+    assert same == {c.type: c.last_transition_time for c in seen.job.status.conditions}
+    assert failed[ConditionType.RUNNING] == failed[ConditionType.RESTARTING] == rfc3339(NOW + 60)
 
 
 def test_a_job_without_checkpoints_says_what_a_restart_costs() -> None:

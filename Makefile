@@ -81,6 +81,21 @@ test-cluster: cluster-programs ## Run the tests on real kube-apiservers
 nightly: cluster-programs ## Run the slow tests of rare cases, which CONTRIBUTING lists
 	@$(BIN)/pytest $(PARALLEL) -m nightly tests/processes tests/cluster tests/tools/bench
 	@$(BIN)/python -m simulation.soak --schedules 20000
+	@$(MAKE) --no-print-directory test-oldest-torch
+
+# Versions of the oldest torch that pyproject.toml allows; all other packages have their newest version.
+OLDEST_TORCH := torch==2.11.0 torchvision==0.26.0
+$(VENV)/oldest-torch/stamp: Makefile | $(BIN)/python
+	@echo "ddpjob: installing $(OLDEST_TORCH) in $(@D) (7 GB)"
+	@$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/pip install --quiet --disable-pip-version-check $(OLDEST_TORCH) cel-python hypothesis kubernetes matplotlib \
+		numpy pillow pydantic pytest pytest-asyncio pytest-timeout pytest-xdist pyyaml scikit-learn
+	@touch $@
+
+.PHONY: test-oldest-torch
+test-oldest-torch: $(VENV)/oldest-torch/stamp ## Test the trainer with the oldest torch that it supports
+	@$(<D)/bin/pytest -p no:cacheprovider tests/unit/trainer \
+		$(patsubst %,tests/processes/trainer/test_%.py,ddp_options dropout lost_peer number_of_ranks preemption resume set_up)
 
 # --- Development ------------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from operator_cluster import Namespace, eventually
 
 
 def pod(name: str, job_uid: str = "j1", rank: int = 0) -> dict[str, Any]:
-    """A pod as the operator makes them; its owner does not exist, and is not collected before the test ends."""
+    """A pod as the operator creates it. Its owner does not exist; the type of the owner keeps the garbage collector away."""
     labels = {
         names.MANAGED_BY: names.MANAGER,
         names.LABEL_JOB_UID: job_uid,

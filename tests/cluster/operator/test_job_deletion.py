@@ -1,4 +1,4 @@
-"""Pods of a deleted job go by one request of the operator's, not one by one by the garbage collector."""
+"""The operator deletes the pods of a deleted job with one request; the garbage collector would delete one after the other."""
 
 import re
 

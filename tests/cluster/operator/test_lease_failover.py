@@ -1,4 +1,4 @@
-"""Several real operators, one Lease: one works, and another takes over."""
+"""Several real operators with one Lease: one works, and another takes over when it ends."""
 
 import asyncio
 import re
@@ -59,7 +59,7 @@ def metric(process: OperatorProcess, line: str) -> float:
 
 
 def requests_of(process: OperatorProcess) -> Counter[tuple[str, str]]:
-    """How often it has asked the API server for what (verb, resource), kopf's one watch apart."""
+    """The operator's requests by verb and resource, without kopf's watch."""
     pattern = r'^ddpjob_api_requests_total\{.*resource="(\w+)",verb="(\w+)"\} (\S+)$'
     asked = Counter[tuple[str, str]]()
     for resource, verb, number in re.findall(pattern, process.get("/metrics"), re.MULTILINE):
@@ -172,7 +172,7 @@ async def test_a_leader_whose_lease_was_taken_ends_and_writes_nothing_more(names
 async def test_a_leader_that_was_stopped_by_a_signal_writes_nothing_when_it_continues(
     namespace: Namespace, start: Start
 ) -> None:
-    """It wakes up with its hands full: all that happened meanwhile is there before it hears of the Lease."""
+    """When it continues, it gets all events of the meantime before it learns that the Lease has another holder."""
     leader = start("first", lease_seconds=3)
     jobs = [f"j{number}" for number in range(12)]
     for name in jobs:
@@ -247,7 +247,7 @@ async def test_a_deleted_lease_is_created_again(namespace: Namespace, start: Sta
 
 
 async def test_a_new_leader_lists_everything_again(namespace: Namespace, start: Start) -> None:
-    """So that it makes no pod of an attempt that its caches show and the former leader has ended."""
+    """So that it creates no pod of an attempt that its caches show and that the former leader has ended."""
     leader = start("first", lease_seconds=600)
     standby = start("second", lease_seconds=600)
     lists = [

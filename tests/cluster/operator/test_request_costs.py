@@ -1,4 +1,4 @@
-"""What a job that meets no trouble costs the API server, from its creation to its end."""
+"""The number of writes that a job without trouble costs the API server, from its creation to its end."""
 
 import re
 from collections import Counter
@@ -16,7 +16,7 @@ REQUESTS = re.compile(r'^ddpjob_api_requests_total\{code="(\w+)",resource="(\w+)
 
 @pytest.fixture
 def operator(cluster: testbed.ControlPlane, namespace: Namespace, tmp_path: Path) -> Iterator[OperatorProcess]:
-    """An operator for the test's namespace alone, so that nobody else's jobs are counted."""
+    """An operator for the test's namespace alone, so that other jobs are not counted."""
     process = OperatorProcess(cluster.kubeconfig, tmp_path / "log", "--namespace", namespace.name)
     process.start()
     yield process
@@ -24,7 +24,7 @@ def operator(cluster: testbed.ControlPlane, namespace: Namespace, tmp_path: Path
 
 
 def writes(operator: OperatorProcess) -> Counter[str]:
-    """Requests that change something, refused ones included, by verb and resource."""
+    """Requests that write, including refused ones, by verb and resource."""
     counts: Counter[str] = Counter()
     for _, resource, verb, value in REQUESTS.findall(operator.get("/metrics")):
         if verb not in ("get", "list", "watch", "log"):

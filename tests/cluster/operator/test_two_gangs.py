@@ -1,4 +1,4 @@
-"""Two gangs that each hold a part of what both need: without a gang scheduler they would wait for each other forever."""
+"""Two gangs that each hold a part of the GPUs that both need: without a release they would wait for each other forever."""
 
 import asyncio
 import contextlib

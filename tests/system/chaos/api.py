@@ -60,9 +60,9 @@ class Api:
 
 
 class Watch(threading.Thread):
-    """Tells `changed(body, deleted, arrival)` of every change of the objects at a path, in seconds since the epoch.
+    """Calls `changed(body, deleted, arrival)` for every change of the objects at a path; arrival is in seconds since the epoch.
 
-    Goes on through restarts of the API server; what was deleted meanwhile is told when it is back.
+    It continues after restarts of the API server; deletions that happened meanwhile are then reported.
     """
 
     def __init__(self, api: Api, path: str, changed: Callable[[Body, bool, float], None]) -> None:
@@ -82,7 +82,7 @@ class Watch(threading.Thread):
                 self._over.wait(RETRY_SECONDS)
 
     def stop(self) -> None:
-        """Tell nothing any more; the thread ends with the process."""
+        """Report no further change; the thread ends with the process."""
         self._over.set()
 
     def _relist(self) -> str:

@@ -1,4 +1,4 @@
-"""One cell of the matrix: bring a job to its phase, bring the fault about, and judge what comes of it."""
+"""One cell of the matrix: bring a job to its phase, inject the fault, and compare the outcome with the expected one."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ MEMORY_LIMIT = "1536Mi"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What came of a cell."""
+    """The outcome of a cell."""
 
     fault: str
     phase: str
     right: bool
     wrong: str = ""
-    """In words, what is not as it has to be."""
+    """What differs from the expected outcome; empty if nothing does."""
     status: str = ""
     attempts: int = 0
     counted: int = 0
@@ -58,15 +58,15 @@ class Result:
     seconds: float = 0.0
     """The whole cell."""
     seen: list[str] = field(default_factory=list)
-    """What the status said, in order."""
+    """Phases and reasons of the status, in order."""
 
     def as_json(self) -> dict[str, Any]:
-        """As it stands in a record."""
+        """As it is stored in a record."""
         return asdict(self)
 
 
 def run(laboratory: Laboratory, cell: Cell) -> Result:
-    """Run a cell to its end and clean up behind it; whatever goes wrong is in the result."""
+    """Run a cell to its end and clean up after it; whatever goes wrong is in the result."""
     began = time.time()
     target = Target(laboratory=laboratory, job=cell.name)
     injection = INJECTIONS[cell.fault]
@@ -79,7 +79,7 @@ def run(laboratory: Laboratory, cell: Cell) -> Result:
         injection.inject(target)
         if cell.phase == Phase.PENDING:
             _open_gate(target)
-        injection.mend(target)
+        injection.repair(target)
         testbed.wait_for(f"{cell.name} to end", lambda: target.story.finished, seconds=END_SECONDS, every_seconds=0.1)
         _wait_nothing_runs(target)
     except (TestbedError, AssertionError, OSError) as error:

@@ -1,4 +1,4 @@
-"""How each fault is brought about from outside the job, and how the cluster is mended after it."""
+"""How each fault is caused from outside the job, and how the cluster is repaired after it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RECOVERY_SECONDS = 150
 
 @dataclass(slots=True)
 class Target:
-    """A job in the phase in which the fault is to come; and what is found out on the way."""
+    """A job in the phase in which the fault is injected, and what is measured on the way."""
 
     laboratory: Laboratory
     job: str
@@ -70,7 +70,7 @@ class Target:
 
 
 def _nothing(_: Target) -> None:
-    """Nothing is to be mended."""
+    """Nothing needs a repair."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +78,15 @@ class Injection:
     """A fault in practice.
 
     Attributes:
-        inject: brings it about; returns at once or when it is over.
-        mend: called next; waits for what must have happened and takes the fault back.
+        inject: causes it; returns at once or when it is over.
+        repair: called next; waits for the expected effect and ends the fault.
         hold_seconds: how long rank 0 stays in the phase, so that the fault's effect still meets it there.
-        spec: what the job's spec says beside the usual.
+        spec: fields of the job's spec in addition to the usual ones.
         pod_spec: the same for its pods.
     """
 
     inject: Callable[[Target], None]
-    mend: Callable[[Target], None] = _nothing
+    repair: Callable[[Target], None] = _nothing
     hold_seconds: float = 4
     spec: Mapping[str, Any] = field(default_factory=dict)
     pod_spec: Mapping[str, Any] = field(default_factory=dict)
@@ -251,12 +251,12 @@ INJECTIONS: Mapping[Fault, Injection] = {
     Fault.FORCE_DELETE: Injection(inject=lambda target: _delete(target, "--grace-period=0", "--force")),
     Fault.EVICT: Injection(inject=_evict),
     Fault.SERVICE: Injection(inject=_delete_service),
-    Fault.SUSPEND: Injection(inject=_suspend, mend=_resume),
+    Fault.SUSPEND: Injection(inject=_suspend, repair=_resume),
     Fault.EDIT: Injection(inject=_edit),
-    Fault.KUBELET: Injection(inject=_lose_node, mend=_find_node, hold_seconds=60, pod_spec=_IMPATIENT),
-    Fault.DRAIN: Injection(inject=_drain, mend=_end_drain),
-    Fault.OPERATOR: Injection(inject=_kill_operators, mend=_wait_takeover),
-    Fault.LEADER: Injection(inject=_kill_leader, mend=_wait_takeover),
+    Fault.KUBELET: Injection(inject=_lose_node, repair=_find_node, hold_seconds=60, pod_spec=_IMPATIENT),
+    Fault.DRAIN: Injection(inject=_drain, repair=_end_drain),
+    Fault.OPERATOR: Injection(inject=_kill_operators, repair=_wait_takeover),
+    Fault.LEADER: Injection(inject=_kill_leader, repair=_wait_takeover),
     Fault.API_SERVER: Injection(inject=_restart_api_server, hold_seconds=6),
-    Fault.DNS: Injection(inject=_stop_dns, mend=_start_dns, hold_seconds=6),
+    Fault.DNS: Injection(inject=_stop_dns, repair=_start_dns, hold_seconds=6),
 }

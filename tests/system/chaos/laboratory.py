@@ -30,12 +30,12 @@ _LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM_NAMESPACE}/leases"
 
 
 class Laboratory:
-    """A context manager: everything up on entry, nothing left after it.
+    """A context manager: starts everything on entry and leaves nothing behind.
 
     Attributes:
         cluster: the cluster, whose components may be killed.
         api: its API.
-        stories: what was seen of each job, by name.
+        stories: what the watches showed of each job, by name.
     """
 
     def __init__(self, *, replicas: int = 1) -> None:
@@ -163,7 +163,7 @@ class Laboratory:
         """Start what is down, take back what was ordered, and wait until all of it works.
 
         Raises:
-            DeadlineError, ComponentError: it does not; no further cell would tell anything.
+            DeadlineError, ComponentError: the repair fails, so that no further cell would show anything.
         """
         components = self.cluster.control_plane.components
         for component in components.values():

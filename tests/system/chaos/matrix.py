@@ -1,4 +1,4 @@
-"""The matrix: which fault meets a job in which phase, and what has to come of it. One table, no behaviour.
+"""The matrix: which fault meets a job in which phase, and the outcome that it must have. One table, no behaviour.
 
 A job is two ranks on two nodes that train for `TOTAL_STEPS` steps and save at every `CHECKPOINT_EVERY_STEPS`th. All jobs
 must succeed in the end; the cells differ in how many attempts that takes, what counts, and what work is lost.
@@ -23,7 +23,7 @@ CHECKPOINT_STEP = 40
 
 
 class Phase(StrEnum):
-    """Where the job stands when the fault comes."""
+    """The phase of the job when the fault is injected."""
 
     PENDING = "pending"  # both pods exist and have no node
     RENDEZVOUS = "rendezvous"  # rank 1 looks for rank 0, which has not come yet
@@ -62,7 +62,7 @@ CLUSTER_WIDE = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What has to come of a cell, beside success and that nothing of the job runs after it."""
+    """The outcome that a cell must have, in addition to success and that nothing of the job runs after it."""
 
     attempts: int = 1
     counted: int = 0
@@ -75,7 +75,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One fault: what comes of it in every phase, but for exceptions. Any one of several outcomes is right."""
+    """One fault: its outcome in every phase, except for exceptions. Any one of several outcomes is right."""
 
     usual: tuple[Outcome, ...]
     exceptions: Mapping[Phase, tuple[Outcome, ...]] = field(default_factory=dict)
@@ -94,7 +94,7 @@ def _infrastructure(reason: str) -> tuple[Outcome, ...]:
 
 
 def _saved(reason: str) -> tuple[Outcome, ...]:
-    """SIGTERM reached the program in time: it saved, and the next attempt goes on where it stood."""
+    """SIGTERM reached the program in time: it saved, and the next attempt continues where it stopped."""
     return (Outcome(attempts=2, infrastructure=1, reason=reason),)
 
 

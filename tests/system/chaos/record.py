@@ -38,7 +38,7 @@ class Record:
         self.save()
 
     def save(self) -> None:
-        """Write the JSON file and the tables beside it."""
+        """Write the JSON file and the tables next to it."""
         order = {cell.name: number for number, cell in enumerate(CELLS)}
         self.cells = dict(sorted(self.cells.items(), key=lambda item: order[item[0]]))
         self.file.parent.mkdir(parents=True, exist_ok=True)

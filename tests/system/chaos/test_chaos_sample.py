@@ -14,6 +14,8 @@ SAMPLE = (
     Cell(Fault.DELETE, Phase.STEADY),
     Cell(Fault.EVICT, Phase.PENDING),
     Cell(Fault.STOP, Phase.FIRST_STEP),
+    Cell(Fault.SUSPEND, Phase.STEADY),
+    Cell(Fault.DRAIN, Phase.STEADY),
     Cell(Fault.OPERATOR, Phase.FINISHING),
 )
 

@@ -1,7 +1,7 @@
 """A cluster of two real nodes with the real images and the operator installed by helm, once for the whole run.
 
 `E2E_KUBECONFIG` names another cluster to use instead, which has the images under the chart's names already; tests that
-break nodes or reach for processes on the machine are skipped there.
+break nodes or signal processes of the machine are skipped there.
 """
 
 import os
@@ -40,7 +40,7 @@ def operator(cluster: AnyCluster) -> None:
 
 @pytest.fixture
 def namespace(cluster: AnyCluster, operator: None) -> Iterator[str]:  # noqa: ARG001 the operator is there before
-    """A namespace of the test's own."""
+    """A new namespace for the test."""
     with fresh_namespace(cluster.kubectl) as name:
         yield name
 
@@ -55,7 +55,7 @@ def machine(cluster: AnyCluster) -> testbed.Cluster:
 
 @pytest.fixture
 def job(cluster: AnyCluster, namespace: str) -> Iterator[JobOnCluster]:
-    """A job to apply; when the test fails, what the cluster knows of it is printed."""
+    """A job to apply; its status, pods, Events and logs are printed after the test."""
     job = JobOnCluster(cluster.kubectl, namespace)
     yield job
-    print(job.story())
+    print(job.report())

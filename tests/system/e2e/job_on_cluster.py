@@ -95,7 +95,7 @@ class JobOnCluster:
 
     @property
     def status(self) -> dict[str, Any]:
-        """The job's status now."""
+        """The job's current status."""
         body: Mapping[str, Any] = self.kubectl.json("get", "ddpjob", self.name, "-n", self.namespace)
         return dict(body.get("status") or {})
 
@@ -148,8 +148,14 @@ class JobOnCluster:
             every_seconds=0.25,
         )
 
-    def story(self) -> str:
-        """All that the cluster knows of the job, for a failed test's report."""
+    def wait_gone(self) -> None:
+        """Wait until no pod and no Service of the deleted job is left."""
+        asked = ("get", "pods,services", "-n", self.namespace, "-l", f"ddpjob.dev/job={self.name}", "-o", "name")
+        testbed.wait_for("pods and Service to be gone", lambda: not self.kubectl(*asked), seconds=60, every_seconds=0.5)
+        self.name = ""
+
+    def report(self) -> str:
+        """Status, pods, Events and logs of the job, for a failed test's report."""
         if not self.name:
             return "no job was applied"
         try:

@@ -1,4 +1,4 @@
-"""`kubectl get ddpjob --watch` in the background: the rows that somebody who watches jobs sees, as they come."""
+"""`kubectl get ddpjob --watch` in the background: the rows that a user who watches jobs sees."""
 
 from __future__ import annotations
 

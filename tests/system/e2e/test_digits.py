@@ -58,13 +58,14 @@ def accuracy(log: str) -> float:
     return float(re.findall(r"accuracy ([\d.]+) %", log)[-1])
 
 
-def test_progress_reaches_the_status_while_the_job_runs(job) -> None:
+def test_a_running_job_shows_its_progress_and_can_be_deleted(job) -> None:
     job.apply("watched", nodes=1, trainer={"recipe": "digits", "epochs": 60})
 
     job.wait_phase("Running", seconds=120)
     first = wait_for_progress_beyond(job, 0)
     wait_for_progress_beyond(job, first)
-    job.kubectl("delete", "ddpjob", "watched", "-n", job.namespace)
+    job.kubectl("delete", "ddpjob", "watched", "-n", job.namespace, "--wait=false")
+    job.wait_gone()
 
 
 def wait_for_progress_beyond(job, step: int) -> int:
@@ -83,7 +84,7 @@ def test_the_own_script_example_runs_under_torchrun(job) -> None:
     assert "4 ranks found y = 3.00x + 1.00" in job.log()
 
 
-def test_the_resnet_example_is_taken(job) -> None:
+def test_the_resnet_example_is_accepted(job) -> None:
     output = job.kubectl(
         "apply", "-n", job.namespace, "--dry-run=server", "-f", str(EXAMPLES / "resnet18-cifar10.yaml")
     )
@@ -109,7 +110,7 @@ print("user", getpass.getuser(), "uid", os.getuid(), "torch", torch.ones(2).sum(
 @pytest.mark.parametrize(
     ("command", "processes"), [(["python", "/script/train.py"], 1), (["torchrun", "/script/train.py"], 2)]
 )
-def test_a_user_that_the_image_does_not_know_can_work(job, command, processes) -> None:
+def test_a_program_runs_as_a_user_that_the_image_does_not_know(job, command, processes) -> None:
     stranger = {"securityContext": {"runAsUser": 12345, "runAsGroup": 12345}}
     job.apply_script("stranger", UNKNOWN_UID, command=command, processesPerNode=processes, pod_spec=stranger)
 

@@ -42,7 +42,7 @@ class Shown:
 
 
 def play(failure: SeededFailure, cluster, watch: JobWatch, transcripts: Path) -> Shown:
-    """Cause the failure and look on as a user does."""
+    """Cause the failure and watch it as a user does."""
     with fresh_namespace(cluster.kubectl) as namespace:
         job = JobOnCluster(cluster.kubectl, namespace)
         began = time.monotonic()
@@ -66,7 +66,7 @@ def play(failure: SeededFailure, cluster, watch: JobWatch, transcripts: Path) ->
             shown = Shown(rows=watch.rows(namespace, job.name), description=description, seconds=seconds)
         except testbed.DeadlineError as error:
             rows = [row.line for row in watch.rows(namespace, job.name)]
-            raise AssertionError("\n".join([str(error), *rows, describe(job), job.story()])) from error
+            raise AssertionError("\n".join([str(error), *rows, describe(job), job.report()])) from error
         write(transcripts / f"{failure.name}.txt", watch.header, shown, at_first if failure.leads_to else "")
         return shown
 

@@ -13,7 +13,7 @@ from testbed.slurm import Slurm
 
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[Slurm]:
-    """Two nodes, slurm-1 and slurm-2, with 8 CPUs and 2 make-believe GPUs each."""
+    """Two nodes, slurm-1 and slurm-2, with 8 CPUs and 2 pretended GPUs each."""
     if os.geteuid() != 0:
         pytest.skip("Slurm's daemons need root")
     with Slurm() as slurm:

@@ -8,15 +8,15 @@ from testbed import wait_for
 SCRIPT = Path(__file__).parents[3] / "trainer/examples/slurm.sbatch"
 
 
-@pytest.mark.parametrize(("chosen", "told"), [("", "launcher srun, "), ("torchrun", "launcher srun torchrun, ")])
-def test_the_batch_script_trains_on_two_nodes(slurm, variables, expected_weights, tmp_path, chosen, told):
+@pytest.mark.parametrize(("chosen", "expected"), [("", "launcher srun, "), ("torchrun", "launcher srun torchrun, ")])
+def test_the_batch_script_trains_on_two_nodes(slurm, variables, expected_weights, tmp_path, chosen, expected):
     output = tmp_path / "job.out"
     done = slurm.run(
         *("sbatch", "--wait", "--ntasks-per-node=1", f"--output={output}", SCRIPT, *DIGITS),
         environment={**variables, **({"LAUNCHER": chosen} if chosen else {})},
     )
     assert done.returncode == 0, done.stdout + output.read_text()
-    assert f"{told}world size 2" in output.read_text()
+    assert f"{expected}world size 2" in output.read_text()
     assert weights(output.read_text()) == expected_weights
 
 

@@ -59,7 +59,7 @@ class Instance:
 
     @property
     def detached(self) -> bool:
-        """Whether it is there, was started wholly, and has no owner any more."""
+        """Whether it exists, was started completely, and has no owner any more."""
         return self.folder.exists() and not (self.folder / "owner").exists()
 
     @property
@@ -83,7 +83,7 @@ class Instance:
         with exclusive(_lock()):
             for stale in [other for other in instances() if not other.alive]:
                 print(f"testbed: cleaning up after {stale.name}, whose owner is gone", flush=True)
-                # What cannot be removed is said, and keeps nobody from starting something else.
+                # An instance that cannot be removed is reported and does not prevent another start.
                 try:
                     stale._remove()
                 except InstanceError as error:
@@ -135,7 +135,7 @@ class Instance:
         except (OSError, ExceptionGroup) as error:
             failures = error.exceptions if isinstance(error, ExceptionGroup) else [error]
             causes = "; ".join(str(failure) for failure in failures)
-            raise InstanceError(f"cluster {self.name} is not removed wholly, try again: {causes}") from error
+            raise InstanceError(f"cluster {self.name} was not removed completely; remove it again: {causes}") from error
 
 
 def instances() -> list[Instance]:

@@ -29,7 +29,7 @@ class Journal:
 
     def record(self, kind: str, **facts: str) -> None:
         """Write down that something of `kind` is about to be made."""
-        assert kind in _UNDO, f"nobody knows how to undo {kind!r}"
+        assert kind in _UNDO, f"there is no way to undo {kind!r}"
         with self.file.open("a") as journal:
             journal.write(json.dumps({"kind": kind, **facts}) + "\n")
 

@@ -1,4 +1,4 @@
-"""A lock between processes, released by the kernel whatever happens to its holder."""
+"""A lock between processes, which the kernel releases when its holder ends."""
 
 from __future__ import annotations
 

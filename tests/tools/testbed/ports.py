@@ -11,7 +11,7 @@ _RANGE = range(20000, 29900)
 
 
 def free(count: int) -> list[int]:
-    """`count` different ports that nobody listens on, at any address of this machine."""
+    """`count` different ports that no process listens on, at any address of this machine."""
     found: list[int] = []
     # Not for secrecy: instances that start together must not walk through the same ports.
     for port in random.sample(_RANGE, len(_RANGE)):

@@ -1,6 +1,6 @@
 """Long-running programs of a cluster: started with a log file, registered before they run, found dead with their last words.
 
-A process id alone names nobody for long: the kernel gives it out again. Together with its start time it names one process for
+A process id alone does not identify a process for long, because the kernel assigns it again. Together with its start time it names one process for
 as long as the machine is up.
 """
 

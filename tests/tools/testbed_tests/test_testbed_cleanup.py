@@ -1,4 +1,4 @@
-"""Whatever the owner of a cluster dies of, nothing of the cluster stays."""
+"""However the owner of a cluster ends, nothing of the cluster is left."""
 
 import os
 import signal
@@ -134,9 +134,9 @@ def test_an_instance_that_cannot_be_removed_is_reported_and_does_not_block_other
     process.wait()
     # Writing to a folder fails, as root too.
     instance.journal.record("sysctl", path=str(instance.folder), before="0")
-    with pytest.raises(InstanceError, match=r"owned is not removed wholly, try again: .*Is a directory"):
+    with pytest.raises(InstanceError, match=r"owned was not removed completely; remove it again: .*Is a directory"):
         instance.remove()
     Instance.create("successor").remove()
-    assert "owned is not removed wholly" in capsys.readouterr().out
+    assert "owned was not removed completely" in capsys.readouterr().out
 
     instance.journal.file.unlink()

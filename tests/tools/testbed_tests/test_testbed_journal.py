@@ -1,4 +1,4 @@
-"""The journal undoes what was made, whatever state it is found in."""
+"""The journal undoes everything that was made, in whatever state it is."""
 
 import subprocess
 from pathlib import Path

@@ -170,7 +170,7 @@ def test_pods_find_each_other_by_name_within_a_node_and_across(cluster: testbed.
 
 
 def test_no_pod_reaches_a_host_outside_the_machine(cluster: testbed.Cluster) -> None:
-    """A network namespace stands for the world: the machine reaches it, and it knows the way back to the pods."""
+    """A network namespace plays an outside host: the machine reaches it, and it has a route back to the pods."""
     program = str(tools.path("probe"))
     with subprocess.Popen(["unshare", "--net", "sleep", "120"]) as beyond:
         try:

@@ -1,4 +1,4 @@
-"""A control plane whose API server may be killed and records all writes, and a fault proxy in front of it."""
+"""A control plane whose API server may be killed and audits all writes, and a fault proxy in front of it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ AUDITED = {
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[testbed.ControlPlane]:
-    """Not the one of all other tests: they would not survive what is done to this one."""
+    """A control plane for these tests alone: others would fail when its API server is killed."""
     with testbed.ControlPlane(audited=AUDITED) as control_plane:
         control_plane.kubectl("apply", "--server-side", "-f", str(MANIFESTS / "crd"))
         control_plane.wait_served("ddpjobs.ddpjob.dev")
@@ -29,14 +29,14 @@ def cluster() -> Iterator[testbed.ControlPlane]:
 
 @pytest.fixture(scope="session")
 def running_proxy(cluster: testbed.ControlPlane) -> Iterator[FaultProxy]:
-    """The proxy, with whatever rules."""
+    """The proxy, with the rules of earlier tests."""
     with FaultProxy(cluster, seed=1) as proxy:
         yield proxy
 
 
 @pytest.fixture
 def proxy(running_proxy: FaultProxy) -> Iterator[FaultProxy]:
-    """The proxy, without a rule before and after."""
+    """The proxy, without rules before and after the test."""
     running_proxy.clear()
     yield running_proxy
     running_proxy.clear()

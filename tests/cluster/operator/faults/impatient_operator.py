@@ -1,4 +1,4 @@
-"""The operator as it is, but for the time that it gives a silent watch, and with lists in small pages."""
+"""The operator with a short time limit for silent watches and with lists in small pages."""
 
 import kopf
 

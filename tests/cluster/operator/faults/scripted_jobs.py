@@ -17,7 +17,7 @@ from operator_cluster import Namespace, eventually
 from testbed import audit
 
 NUM_NODES = 2
-#: What happens to a pod: its program ends with this code, or somebody deletes it.
+#: The end of a pod: its program ends with this exit code, or the pod is deleted.
 DELETED = None
 Ends = Mapping[tuple[int, int], int | None]
 

@@ -1,4 +1,4 @@
-"""The operator process as a Deployment keeps it: whenever it ends, it is started again."""
+"""The operator process under a supervisor that restarts it whenever it ends, as a Deployment does."""
 
 import signal
 import subprocess
@@ -9,7 +9,7 @@ from typing import Self
 import testbed
 from operator_process import OperatorProcess
 
-#: More starts than any test causes: a process that cannot live is not tried for ever.
+#: More starts than any test causes, so that a process that always fails is not restarted without end.
 MOST_STARTS = 200
 
 
@@ -42,12 +42,12 @@ class SupervisedOperator:
             self._thread.join(timeout=0.2)
 
     def kill(self) -> None:
-        """End the process that runs now without a word."""
+        """Send SIGKILL to the process that runs now."""
         assert self._process is not None, "it was never started"
         self._process.kill()
 
     def terminate(self) -> None:
-        """Ask the process that runs now to end."""
+        """Send SIGTERM to the process that runs now."""
         assert self._process is not None, "it was never started"
         self._process.terminate()
 

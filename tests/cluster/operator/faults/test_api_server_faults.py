@@ -1,4 +1,4 @@
-"""With each kind of fault between it and the API server, the operator brings all jobs to the end they have without."""
+"""With each kind of fault between the operator and the API server, all jobs end as they do without faults."""
 
 import asyncio
 from collections.abc import Iterator

@@ -17,15 +17,15 @@ from testbed.faultproxy import FaultProxy
 from testbed.faults import WRITES, LoseAnswer, LoseRequest
 
 SEED = 20
-#: Jobs are created one after the other, and at once where the last kill found nothing to do: there are always young and
-#: old ones.
+#: Jobs are created one after the other, and at once if the operator was idle at the last kill, so that there are always
+#: jobs in early and in late phases.
 KILLS_PER_JOB = 5
-#: An operator without work is killed after so long.
+#: An operator without work is killed after this time.
 IDLE_SECONDS = 1.0
 
 
 class Killer:
-    """Ends the operator again and again."""
+    """Kills the operator again and again."""
 
     def __init__(self, operator: SupervisedOperator, proxy: FaultProxy) -> None:
         self._operator, self._proxy = operator, proxy
@@ -33,7 +33,7 @@ class Killer:
         self.moments: Counter[str] = Counter()
 
     def kill(self) -> bool:
-        """Once, at a moment of its life that chance chooses. Gives whether it was at work then."""
+        """Kill it once, at a random moment. Gives whether it was at work then."""
         num_ended = len(self._operator.exits)
         fault, moment = self._chance.choice([(LoseRequest, "before a write"), (LoseAnswer, "after a write")])
         verbs, skip = WRITES, self._chance.randrange(5)

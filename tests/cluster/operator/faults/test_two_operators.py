@@ -1,4 +1,4 @@
-"""Two operators that both write, as nobody should have them: it costs requests and perhaps a straggler, and ends as with one."""
+"""Two operators that both write, without a Lease: jobs end as with one, at the cost of requests and perhaps a straggler."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ SECONDS = 120.0
 
 @pytest.fixture
 def _two_operators(cluster: testbed.ControlPlane, proxy: FaultProxy, tmp_path: Path) -> Iterator[None]:
-    """Without a Lease, one straight and one through the proxy."""
+    """Two operators without a Lease: one uses the API server directly, one the proxy."""
     operators = [
         OperatorProcess(kubeconfig, tmp_path / f"{number}.log")
         for number, kubeconfig in enumerate((cluster.kubeconfig, proxy.kubeconfig))

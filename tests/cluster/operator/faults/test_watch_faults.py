@@ -1,6 +1,6 @@
-"""Watches that die without a word, and lists in pages of which one comes too late.
+"""Watches that fall silent, and lists whose next page has expired.
 
-With an operator that waits for seconds where the real one waits for a minute and more; else it is the real one.
+The operator is the real one, except that it waits for seconds where the real one waits for minutes.
 """
 
 from collections.abc import Iterator

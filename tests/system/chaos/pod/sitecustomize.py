@@ -1,7 +1,7 @@
 """Slow motion of one phase of the built-in trainer, loaded by Python itself where this folder is on PYTHONPATH.
 
 The trainer stays as it is in its image. In the first attempt rank 0 takes its time in the phase under test, as it would on
-slow storage or beside a slow rank, so that a fault can be aimed at it. Every attempt leaves marks with times, from which
+slow storage or with a slow rank, so that a fault can be aimed at it. Every attempt leaves marks with times, from which
 the recovery is timed. SIGUSR1 ends the rank with exit code 1, SIGUSR2 makes it use memory until it is killed.
 
 Standard library only: every Python process of the container runs this first.
@@ -160,7 +160,7 @@ def obey_signals() -> None:
 
     def obey() -> None:
         if signal.sigwait({signal.SIGUSR1, signal.SIGUSR2}) == signal.SIGUSR1:
-            sys.stderr.write("RuntimeError: told to fail\n")
+            sys.stderr.write("RuntimeError: failing on request\n")
             sys.stderr.flush()
             os._exit(1)
         eaten = []

@@ -46,7 +46,7 @@ class Observer:
         self.num_running = 0
         self.num_created = 0
         self.jobs: dict[str, str] = {}
-        """How each job stands: Succeeded, Failed or nothing."""
+        """The outcome of each job: Succeeded, Failed or empty."""
         self.outcomes: Counter[str] = Counter()
         self.num_job_changes = 0
 
@@ -143,7 +143,7 @@ def job_name_of(pod_name: str) -> str:
 
 
 def outcome_of(status: Any) -> str:
-    """Succeeded, Failed, or nothing for a job that goes on."""
+    """Succeeded, Failed, or empty for a job that has not ended."""
     words = {c["type"] for c in status.get("conditions") or () if c.get("status") == "True"}
     words |= {status.get("phase"), status.get("terminalState"), (status.get("state") or None)} - {None}
     return "Succeeded" if words & SUCCEEDED else "Failed" if words & FAILED else ""

@@ -130,7 +130,7 @@ class ApiServer:
         if not is_status and metadata.get("uid", old["metadata"]["uid"]) != old["metadata"]["uid"]:
             raise RejectedError(request, "metadata.uid: field is immutable", status=422)
         parts = ("status",) if is_status else ("spec",)
-        changed = {part: _merged(old.get(part) or {}, patch[part]) for part in parts if part in patch}
+        changed = {part: merged(old.get(part) or {}, patch[part]) for part in parts if part in patch}
         new = {**old, **changed}
         if plural == JOBS and is_status:
             self._check_attempt(request, old, new)
@@ -237,14 +237,14 @@ def _own_grace(body: Body) -> int:
     return int(body["spec"].get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS))
 
 
-def _merged(old: Any, patch: Any) -> Any:
-    """RFC 7386."""
+def merged(old: Any, patch: Any) -> Any:
+    """The object after a merge patch, by the algorithm of RFC 7386, section 2."""
     if not isinstance(patch, Mapping):
         return patch
-    merged = dict(old) if isinstance(old, Mapping) else {}
+    result = dict(old) if isinstance(old, Mapping) else {}
     for key, value in patch.items():
         if value is None:
-            merged.pop(key, None)
+            result.pop(key, None)
         else:
-            merged[key] = _merged(merged.get(key), value)
-    return merged
+            result[key] = merged(result.get(key), value)
+    return result

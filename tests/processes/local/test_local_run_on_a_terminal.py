@@ -86,7 +86,7 @@ def test_the_bar_follows_the_progress_of_the_status_while_the_job_runs(tmp_path:
 
 
 @pytest.mark.parametrize("environ", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
-def test_lines_are_plain_where_that_is_asked_for(tmp_path: Path, environ: dict[str, str]) -> None:
+def test_lines_are_plain_where_no_color_is_wanted(tmp_path: Path, environ: dict[str, str]) -> None:
     (tmp_path / "go").touch()
     terminal = started(tmp_path, **environ)
     try:

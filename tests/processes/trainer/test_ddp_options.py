@@ -79,7 +79,7 @@ def test_a_compiled_model_is_cut_at_the_buckets_of_several_ranks_and_steps_compi
     assert len(model.graphs) == for_training + for_evaluation
 
 
-def test_buckets_have_the_size_that_was_asked_for(gang: Gang) -> None:
+def test_buckets_have_the_configured_size(gang: Gang) -> None:
     assert len(plan(gang, bucketCapMb=100)) == 1
     assert len(plan(gang, bucketCapMb=1)) == NUM_LAYERS
 

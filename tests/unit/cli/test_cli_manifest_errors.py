@@ -87,7 +87,7 @@ def test_a_value_of_the_trainer_is_checked(tmp_path: Path) -> None:
     assert "spec.trainer.recipe is 'my recipe'; String should match pattern" in text
 
 
-def test_what_is_no_manifest_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_manifest_is_refused(tmp_path: Path) -> None:
     assert "cannot be read (No such file or directory)" in error(tmp_path / "absent.yaml")
     assert "cannot be read (Is a directory)" in error(tmp_path)
     (tmp_path / "a.yaml").write_text("a: [1")

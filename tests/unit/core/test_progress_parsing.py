@@ -40,7 +40,7 @@ def test_a_line_that_is_not_of_the_contract_is_ignored(line) -> None:
     assert latest_progress(line) is None
 
 
-def test_a_cut_line_does_not_hide_the_one_before() -> None:
+def test_the_line_before_a_cut_line_counts() -> None:
     progress = latest_progress(GOOD + '\nddpjob-progress {"step": 99, "lo')
     assert progress.step == 12
 

@@ -45,7 +45,7 @@ def test_an_older_version_changes_nothing_and_versions_compare_as_numbers() -> N
     assert pods.put(body("a", 10))
 
 
-def test_a_record_is_made_with_its_former_one_but_not_with_a_namesake_s() -> None:
+def test_a_record_is_parsed_with_the_one_before_it_but_not_with_that_of_another_object() -> None:
     pods, _ = cache()
     pods.put(body("a", 1))
     pods.put(body("a", 2))
@@ -54,7 +54,7 @@ def test_a_record_is_made_with_its_former_one_but_not_with_a_namesake_s() -> Non
     assert pods.get("ns", "a") == "u2@3 after None"
 
 
-def test_the_end_of_a_former_namesake_removes_nothing() -> None:
+def test_the_deletion_of_an_earlier_object_of_the_same_name_removes_nothing() -> None:
     pods, _ = cache()
     pods.put(body("a", 3, "u2"))
     assert not pods.remove("ns", "a", uid="u1")
@@ -70,7 +70,7 @@ def test_an_object_that_stops_being_ours_is_dropped() -> None:
     assert changes[-1] == ("u1@1 after None", None)
 
 
-def test_the_answer_to_a_write_does_not_bring_back_what_is_gone() -> None:
+def test_the_answer_to_a_write_does_not_restore_a_deleted_object() -> None:
     pods, _ = cache()
     pods.put_answer(body("a", 5))
     assert pods.get("ns", "a") is None
@@ -97,7 +97,7 @@ async def refresh(pods: Cache[str], lister: Lister, **narrow: Any) -> tuple[str,
     return await pods.refresh(lister, None, **narrow)  # type: ignore[arg-type]  # pages is all it uses
 
 
-async def test_what_a_list_lacks_is_gone() -> None:
+async def test_an_object_that_a_list_lacks_is_removed() -> None:
     pods, changes = cache()
     pods.put(body("a", 1))
     pods.put(body("b", 2, "u2"))
@@ -107,14 +107,14 @@ async def test_what_a_list_lacks_is_gone() -> None:
     assert changes[-1] == ("u1@1 after None", None)
 
 
-async def test_what_came_after_the_list_stays() -> None:
+async def test_an_object_that_was_created_after_the_list_is_kept() -> None:
     pods, _ = cache()
     lister = Lister([], [], 5, between=lambda: pods.put(body("new", 6)))
     await refresh(pods, lister)
     assert pods.get("ns", "new") is not None
 
 
-async def test_what_went_while_listing_is_not_brought_back() -> None:
+async def test_an_object_that_was_deleted_during_a_list_is_not_restored() -> None:
     pods, _ = cache()
     pods.put(body("a", 1))
     lister = Lister([], [body("a", 1)], 5, between=lambda: pods.remove("ns", "a", uid="u1"))
@@ -122,7 +122,7 @@ async def test_what_went_while_listing_is_not_brought_back() -> None:
     assert pods.get("ns", "a") is None
 
 
-async def test_a_narrow_list_says_nothing_of_what_it_does_not_cover() -> None:
+async def test_a_narrow_list_removes_nothing_that_it_does_not_cover() -> None:
     pods, _ = cache()
     pods.put(body("a", 1, "u1"))
     pods.put(body("b", 2, "u2"))
@@ -152,7 +152,7 @@ def test_kopf_s_deletions_reach_the_cache() -> None:
     assert jobs.get("ns", "a") is None
 
 
-def test_a_version_with_nothing_new_in_it_wakes_nobody() -> None:
+def test_a_version_with_nothing_new_in_it_causes_no_reconcile() -> None:
     changes = Changes()
     slim = Cache[str](PODS, "", lambda body, _: str(body["metadata"]["labels"]["job"]), changes.note)
     for version, label in ((1, "a"), (2, "a"), (3, "b")):

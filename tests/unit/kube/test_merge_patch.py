@@ -8,19 +8,7 @@ from hypothesis import strategies as st
 
 from ddpjob_operator.api.status import DDPJobStatus, Progress
 from ddpjob_operator.kube.engine.status_writer import merge_patch_between
-
-
-def patched(target: Any, patch: Any) -> Any:
-    """The algorithm of RFC 7386, section 2."""
-    if not isinstance(patch, dict):
-        return patch
-    result = dict(target) if isinstance(target, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            result.pop(key, None)
-        else:
-            result[key] = patched(result.get(key), value)
-    return result
+from simulation.api_server import merged
 
 
 @pytest.mark.parametrize(
@@ -50,7 +38,7 @@ _objects = st.dictionaries(st.sampled_from("ab"), _leaves | _inner, max_size=2)
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # a busy machine is no failure
 @given(old=_objects, new=_objects)
 def test_applied_to_the_old_it_gives_the_new(old: dict[str, Any], new: dict[str, Any]) -> None:
-    assert patched(old, merge_patch_between(old, new)) == new
+    assert merged(old, merge_patch_between(old, new)) == new
 
 
 def test_a_field_that_became_none_is_removed() -> None:

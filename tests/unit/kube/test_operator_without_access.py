@@ -8,7 +8,7 @@ from ddpjob_operator.app import run
 from ddpjob_operator.settings import Settings
 
 
-async def test_it_ends_and_says_what_to_do(
+async def test_the_operator_ends_and_its_message_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))

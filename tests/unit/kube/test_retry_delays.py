@@ -8,7 +8,7 @@ from ddpjob_operator.kube.engine.workqueue import LAST_RETRY_SECONDS, WorkQueue
 KEY = ("ns", "job")
 
 
-async def test_a_pass_that_fails_all_the_time_comes_again() -> None:
+async def test_a_reconcile_that_always_fails_is_repeated_at_a_bounded_interval() -> None:
     queue = WorkQueue(8)
     for _ in range(2000):
         delay_seconds = queue.retry(KEY)
@@ -16,7 +16,7 @@ async def test_a_pass_that_fails_all_the_time_comes_again() -> None:
     assert 0.7 * LAST_RETRY_SECONDS <= delay_seconds <= 1.3 * LAST_RETRY_SECONDS
 
 
-def test_a_pod_that_is_refused_all_the_time_is_asked_for_again() -> None:
+def test_a_pod_that_is_always_refused_is_created_again_at_a_bounded_interval() -> None:
     rejections = Rejections()
     for _ in range(2000):
         rejections.record(KEY, {"pod": Rejection("exceeded quota")}, some_created=False)

@@ -58,9 +58,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Known:
         ([pod(1, "20:58:09", ended=True)], False),  # whether there was an earlier request is not known
     ],
 )
-def test_whether_a_pod_had_ended_before_its_deletion_is_told_by_the_first_request(
-    known, versions, ended_before
-) -> None:
+def test_a_pod_ended_before_its_deletion_if_it_had_ended_at_the_first_request(known, versions, ended_before) -> None:
     assert known.after(*versions).ended_before_deletion is ended_before
 
 

@@ -47,7 +47,7 @@ async def test_what_is_added_as_first_comes_first_and_once_however_often_it_was_
     assert await nothing_comes(queue)
 
 
-async def test_what_became_urgent_while_in_work_comes_first_when_it_is_done(queue: WorkQueue) -> None:
+async def test_a_key_that_became_urgent_while_in_work_comes_first_when_it_is_done(queue: WorkQueue) -> None:
     queue.add(A)
     assert await take(queue) == A
     queue.add(B)
@@ -104,7 +104,7 @@ async def test_a_worker_that_waits_for_a_far_time_wakes_for_a_near_one(queue: Wo
     assert await asyncio.wait_for(worker, 1) == B
 
 
-async def test_what_was_dropped_does_not_come(queue: WorkQueue) -> None:
+async def test_a_dropped_key_is_not_returned(queue: WorkQueue) -> None:
     queue.add_after(A, 0.01)
     queue.drop(A)
     assert await nothing_comes(queue)

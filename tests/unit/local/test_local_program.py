@@ -44,7 +44,7 @@ def test_python_is_the_interpreter_that_runs_us(name: str) -> None:
     assert program(pod(name, "x.py", args=("--fast",))).command == ("/venv/bin/python", "x.py", "--fast")
 
 
-def test_torchrun_is_found_beside_it() -> None:
+def test_torchrun_is_found_next_to_the_interpreter() -> None:
     found = program(pod("torchrun", "x.py"))
     assert found.command[0] == "torchrun"
     assert found.environ["PATH"] == "/venv/bin:/usr/bin"

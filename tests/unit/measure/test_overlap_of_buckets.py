@@ -13,7 +13,7 @@ def test_overlapping_stretches_count_once(stretches, length):
     assert covered(stretches) == length
 
 
-def test_what_is_on_its_way_before_the_last_bucket_is_ready_is_hidden():
+def test_transfers_before_the_last_bucket_is_ready_are_hidden():
     step = _Step(begin=10.0, ready=[11.0, 13.0], done={0: 12.0, 1: 14.5})
     assert _on_the_way(step) == (2.5, 1.0)  # 11 to 12 is hidden, 13 to 14.5 is not
 

@@ -39,11 +39,11 @@ def test_the_time_since_the_mark_moved_is_counted_without_pauses_of_the_machine(
     assert seconds(*looks) == expected
 
 
-def test_a_rank_that_makes_progress_asks_nobody():
+def test_a_rank_that_makes_progress_starts_no_round():
     assert actions(*((now, 0) for now in range(1, 10))) == 9 * [Action.NONE]
 
 
-def test_each_round_is_asked_for_once():
+def test_each_round_is_started_once():
     found = actions(*((now, 0) for now in range(1, 13)), (13, 1), (14, 1))
     assert found[8:] == [Action.NONE, Action.ASK, Action.NONE, Action.NONE, Action.ASK, Action.NONE]
 

@@ -30,7 +30,7 @@ def test_an_augmented_image_is_a_mirrored_crop_of_the_padded_image():
         assert torch.equal(augmented[sample], expected)
 
 
-def test_an_image_does_not_depend_on_its_company():
+def test_an_image_does_not_depend_on_the_other_images_of_its_batch():
     whole = augmented_by(PREPARATION)
     some = torch.tensor([250, 3, 77])
     assert torch.equal(augmented_by(PREPARATION, ids=some), whole[some])

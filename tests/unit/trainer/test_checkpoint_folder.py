@@ -98,7 +98,7 @@ def test_a_damaged_checkpoint_is_replaced_by_the_one_before(tmp_path, suffix, da
     assert newest(folder(tmp_path, attempt=3)) == (1, b"a" * 1000), "and stays so"
 
 
-def test_damage_to_several_in_a_row_goes_back_to_the_last_whole_one(tmp_path):
+def test_of_several_damaged_checkpoints_the_last_undamaged_one_is_loaded(tmp_path):
     checkpoints = folder(tmp_path, keep=5)
     for step in range(1, 6):
         save(checkpoints, step, b"%d" % step * 1000)

@@ -62,12 +62,12 @@ def test_where_ranks_meet(options, environ):
 @pytest.mark.parametrize(
     "url", ["tcp://10.0.0.1", "tcp://:4000", "tcp://a:b", "tcp://a:70000", "file:///tmp/x", "tcp://a:1/?rank=0", "a:1"]
 )
-def test_a_with_free_port_that_is_none(url):
+def test_an_address_that_is_not_one_is_refused(url):
     with pytest.raises(ConfigError, match=r"expected env:// or tcp://HOST:PORT"):
         parse_arguments([*DIGITS, "--init-method", url])
 
 
-def test_a_with_free_port_alone_does_not_make_a_rank():
+def test_an_address_alone_does_not_make_a_rank():
     with pytest.raises(ConfigError, match="--rank and --world-size"):
         resolve(parse_arguments([*DIGITS, "--init-method", "tcp://10.0.0.1:4000"]).meeting)
 

@@ -105,7 +105,7 @@ def test_a_jpeg_at_a_smaller_scale_shows_the_same():
     assert (seen[0] - expected.permute(2, 0, 1)).abs().max() <= 3
 
 
-def test_boxes_lie_in_the_image_and_have_the_areas_and_shapes_that_were_asked_for():
+def test_boxes_lie_in_the_image_and_have_the_configured_areas_and_shapes():
     numbers = torch.rand(2000, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64).tolist()
     shares = []
     for uniforms in numbers:
@@ -199,7 +199,7 @@ def test_storage_that_fails_for_now_is_no_mistake_of_the_data(decoded, monkeypat
 
 
 @pytest.mark.parametrize("steps", [range(8), [0, 3, 4, 5, 2, 0]], ids=["in order", "resumed and going back"])
-def test_batches_made_ahead_are_the_same(steps):
+def test_batches_prepared_ahead_are_the_same(steps):
     (plain,) = feeds(1)
     ahead = FeedAhead(plain, num_steps=100, steps_ahead=3)
     for step in steps:
@@ -207,7 +207,7 @@ def test_batches_made_ahead_are_the_same(steps):
         assert torch.equal(ahead.batch(step).labels_B, plain.batch(step).labels_B)
 
 
-def test_batches_are_made_before_they_are_asked_for():
+def test_batches_are_prepared_ahead_of_their_step():
     (plain,) = feeds(1)
     ahead = FeedAhead(plain, num_steps=100, steps_ahead=2)
     ahead.batch(0)
@@ -226,7 +226,7 @@ def test_no_batches_are_kept_of_another_place_or_made_beyond_the_last_step(steps
     assert set(ahead._coming) == kept
 
 
-def test_an_error_made_ahead_comes_with_its_own_step():
+def test_an_error_of_a_batch_prepared_ahead_is_raised_at_its_step():
     pictures = Pictures(12)
     plan = Sampling(num_samples=12, global_batch_size=4, seed=3, device=CPU)
     bad = int(plan.global_batch(1)[0])

@@ -58,7 +58,7 @@ def test_order_changes_with_the_epoch_and_the_seed(num_samples, batch, seed):
 
 @settings(deadline=None)
 @given(num_samples=sizes, batch=sizes, steps=st.lists(st.integers(0, 1000), min_size=1, max_size=10))
-def test_a_step_does_not_depend_on_the_steps_asked_for_before(num_samples, batch, steps):
+def test_a_step_does_not_depend_on_the_steps_before_it(num_samples, batch, steps):
     used = sampling(num_samples, batch)
     for step in steps:
         assert torch.equal(used.global_batch(step), sampling(num_samples, batch).global_batch(step))

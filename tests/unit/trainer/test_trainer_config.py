@@ -102,6 +102,6 @@ def subprocess_environment() -> dict[str, str]:
     return {"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path)}
 
 
-def test_the_watchdog_speaks_before_the_operator_would():
+def test_the_watchdog_ends_a_hang_before_the_operator_would():
     config = parse_config({"recipe": "digits"})
     assert max(config.first_step_timeout_seconds, config.step_timeout_seconds) < Deadlines().hang_seconds

@@ -7,7 +7,6 @@ from contextlib import aclosing
 from typing import Any, Final, Self
 
 from ddpjob.client.errors import (
-    ClientError,
     ConflictError,
     NotFoundError,
     NotInstalledError,
@@ -18,6 +17,7 @@ from ddpjob.client.errors import (
 from ddpjob.client.functions import Function, function_manifests
 from ddpjob.client.jobs import Goal, Job, JobEvent, Pod, read_event, read_job, read_pod
 from ddpjob.client.logs import MAX_PODS, Attempt, LogLine, Selection, finished_log, followed_log, too_many
+from ddpjob.client.outage import Outage
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import ConditionType
 from ddpjob_operator.api.resource import Body
@@ -32,7 +32,6 @@ ALL_NAMESPACES: Final = "*"
 
 #: Name of this client as field manager and in audit logs.
 MANAGER = "ddpjob-client"
-_RETRY_SECONDS = 1.0
 _SECONDS_TO_SUSPEND = 600.0
 
 # In the client's class `list` is a method.
@@ -267,36 +266,50 @@ class AsyncClient:
     # --- Following ----------------------------------------------------------------------------------------------------
 
     async def watch(self, name: str, *, namespace: str | None = None) -> AsyncGenerator[Job, None]:
-        """The job as it is now, and again after each change, until it is deleted. Broken connections are repeated.
+        """The job as it is now, and again after each change, until it is deleted.
+
+        Once the job has been read, an API server that cannot be reached is tried again for five minutes.
 
         Raises:
+            UnreachableError: the API server cannot be reached.
             NotFoundError: there is no such job, or it has been deleted.
         """
         where = namespace or self.namespace
         uid = ""
+        outage = Outage()
         while True:
-            job = await self.get(name, namespace=where)
-            if uid and job.uid != uid:
-                raise NotFoundError(
-                    f"{names.KIND} {where}/{name} was deleted, and another one of this name was created"
-                )
-            uid = job.uid
-            yield job
             try:
-                with translated("watch", DDPJOBS, where, name):
-                    version = job.body["metadata"]["resourceVersion"]
-                    events = self.api.watch(DDPJOBS, where, "", version, fields=f"metadata.name={name}")
-                    async with aclosing(events):
-                        async for event in events:
-                            if event.type == "DELETED":
-                                raise NotFoundError(f"{names.KIND} {where}/{name} was deleted")
-                            if event.type != "BOOKMARK":
-                                yield read_job(event.body)
-            except UnreachableError:
-                await asyncio.sleep(_RETRY_SECONDS)
-            except ClientError as error:
-                if not isinstance(error.__cause__, GoneError):
+                job = await self.get(name, namespace=where)
+                if uid and job.uid != uid:
+                    raise NotFoundError(
+                        f"{names.KIND} {where}/{name} was deleted, and another one of this name was created"
+                    )
+                uid = job.uid
+                outage.is_over()
+                yield job
+                async with aclosing(self._changes(job)) as changes:
+                    async for changed in changes:
+                        yield changed
+            except UnreachableError as error:
+                if not uid:
                     raise
+                await outage.pause(error)
+
+    async def _changes(self, job: Job) -> AsyncGenerator[Job, None]:
+        """What becomes of a job, until the server ends the watch."""
+        where, name = job.namespace, job.name
+        version = job.body["metadata"]["resourceVersion"]
+        with translated("watch", DDPJOBS, where, name):
+            events = self.api.watch(DDPJOBS, where, "", version, fields=f"metadata.name={name}")
+            try:
+                async with aclosing(events):
+                    async for event in events:
+                        if event.type == "DELETED":
+                            raise NotFoundError(f"{names.KIND} {where}/{name} was deleted")
+                        if event.type != "BOOKMARK":
+                            yield read_job(event.body)
+            except GoneError:  # the job is read again
+                return
 
     async def wait(
         self,

@@ -99,7 +99,7 @@ def client_error(
         return NotFoundError(f"{subject} does not exist; to list those that do: ddpjob list {where}")
     if isinstance(error, transport.ConflictError):
         return ConflictError(f"{subject}: {message}")
-    if isinstance(error, transport.UnavailableError):
+    if isinstance(error, (transport.UnavailableError, transport.ThrottledError)):
         return UnreachableError(f"{subject}: the API server cannot be reached or fails: {message}")
     if "unknown field" in message:
         message += "; correct the name, or upgrade the cluster's CRD if the field is newer than it"

@@ -58,7 +58,7 @@ def function_manifests(
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
         "metadata": {"name": job_name},
-        "spec": {"command": ["python", "-u", f"{_FOLDER}/{_FILE}"], "template": template, **spec},
+        "spec": {"command": [*_launcher(spec), f"{_FOLDER}/{_FILE}"], "template": template, **spec},
     }
     config_map = {
         "apiVersion": "v1",
@@ -68,6 +68,12 @@ def function_manifests(
         "data": {_FILE: script},
     }
     return job, config_map
+
+
+def _launcher(spec: Mapping[str, Any]) -> list[str]:
+    """What runs the script in each pod: torchrun where a pod has several ranks, which the operator's variables configure."""
+    processes = spec.get("processesPerNode") or spec.get("gpusPerNode") or 1
+    return ["torchrun"] if processes > 1 else ["python", "-u"]
 
 
 def function_script(function: Function, *, args: Mapping[str, Any], imports: Collection[str]) -> str:

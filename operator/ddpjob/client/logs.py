@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from ddpjob.client.errors import ClientError, ConflictError, client_error
 from ddpjob.client.jobs import Job, Pod, read_job, read_pod
+from ddpjob.client.outage import RETRY_SECONDS, Outage
 from ddpjob_operator.api.names import MAIN_CONTAINER
 from ddpjob_operator.core.times import epoch_seconds
 from ddpjob_operator.core.untrusted import visible
@@ -25,7 +26,6 @@ from ddpjob_operator.transport.resources import DDPJOBS, PODS, Resource, of_job
 MAX_PODS = 256
 #: Lines that wait for a reader before the streams are read no further.
 _QUEUED_LINES = 1000
-_RETRY_SECONDS = 1.0
 #: A change is often one of several.
 _TURN_SECONDS = 0.2
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\d)$")
@@ -194,21 +194,34 @@ class _Follower:
         nothing.
         """
         first = 0
+        outage = Outage()
         try:
             while True:
-                job = read_job(await self._api.get(DDPJOBS, self._namespace, self._name))
-                pages = [page async for page in self._api.pages(PODS, self._namespace, of_job(job.uid))]
-                pods = [pod for page in pages for body in page.items if (pod := read_pod(body)) is not None]
+                try:
+                    job, pods, version = await self._state()
+                except UnavailableError as error:
+                    if not first:
+                        raise
+                    await outage.pause(error)
+                    continue
+                outage.is_over()
                 first = first or job.status.attempt
                 self._report_attempt(job.status.attempt, job.status.message or "")
                 wanted = [pod for pod in pods if self._selection.wants(pod, first, follow=True)]
                 self._start(wanted, streams)
                 if job.finished or job.deleting or self._is_over(job.status.attempt):
                     return
-                await self._next_change(job, pages[-1].resource_version)
+                await self._next_change(job, version)
         finally:
             for ended in self._ended.values():
                 ended.set()
+
+    async def _state(self) -> tuple[Job, list[Pod], str]:
+        """The job, its pods, and the version to watch pods from."""
+        job = read_job(await self._api.get(DDPJOBS, self._namespace, self._name))
+        pages = [page async for page in self._api.pages(PODS, self._namespace, of_job(job.uid))]
+        pods = [pod for page in pages for body in page.items if (pod := read_pod(body)) is not None]
+        return job, pods, pages[-1].resource_version
 
     def _start(self, wanted: Sequence[Pod], streams: asyncio.TaskGroup) -> None:
         """Read the pods that have a log by now, and end the streams of those that print no more."""
@@ -239,7 +252,7 @@ class _Follower:
             end = asyncio.create_task(ended.wait())
             try:
                 await asyncio.wait((reading, end), return_when=asyncio.FIRST_COMPLETED)
-                await asyncio.wait((reading,), timeout=_RETRY_SECONDS)
+                await asyncio.wait((reading,), timeout=RETRY_SECONDS)
             finally:
                 reading.cancel()
                 end.cancel()
@@ -247,7 +260,7 @@ class _Follower:
             if isinstance(results[0], Exception):
                 raise results[0]
             if not ended.is_set():
-                await asyncio.sleep(_RETRY_SECONDS)
+                await asyncio.sleep(RETRY_SECONDS)
         await self._read(pod, place, self._selection, follow=False)
 
     async def _read(self, pod: Pod, place: "_Place", selection: Selection, *, follow: bool) -> None:
@@ -284,7 +297,7 @@ class _Follower:
         await asyncio.sleep(_TURN_SECONDS)
         for result in results:
             if isinstance(result, UnavailableError):
-                await asyncio.sleep(_RETRY_SECONDS)
+                await asyncio.sleep(RETRY_SECONDS)
             elif isinstance(result, Exception) and not isinstance(result, GoneError):
                 raise result
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
+import yaml
 from kubernetes.aio import config
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
@@ -76,7 +77,9 @@ async def load_access(*, kubeconfig: str | None = None, context: str | None = No
             config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
             namespace = _service_account_namespace()
         else:
-            _check_kubeconfig(paths)
+            files = _kubeconfigs(paths)
+            if len(files) > 1 and context is None:
+                context = _current_context(files)
             # The package reads $KUBECONFIG once, when it is imported.
             loader = await config.load_kube_config(  # type: ignore[no-untyped-call]
                 paths, context=context, client_configuration=configuration
@@ -94,11 +97,22 @@ async def load_access(*, kubeconfig: str | None = None, context: str | None = No
     return Access(configuration=configuration, loader=loader, namespace=namespace or "default")
 
 
-def _check_kubeconfig(paths: str | None) -> None:
-    """Raise OSError if none of the files exists; kubernetes.aio would report a missing key."""
+def _kubeconfigs(paths: str | None) -> list[Path]:
+    """The files that exist; OSError if none does, where kubernetes.aio would report a missing key."""
     files = [Path(path).expanduser() for path in (paths or "~/.kube/config").split(os.pathsep) if path]
-    if not any(file.exists() for file in files):
+    existing = [file for file in files if file.exists()]
+    if not existing:
         raise OSError(f"there is no kubeconfig at {', '.join(map(str, files)) or 'an empty path'}")
+    return existing
+
+
+def _current_context(files: list[Path]) -> str | None:
+    """The current context of several kubeconfigs: the first one counts, as for kubectl; kubernetes.aio takes the last."""
+    for file in files:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        if isinstance(content, dict) and content.get("current-context"):
+            return str(content["current-context"])
+    return None
 
 
 def _service_account_namespace() -> str | None:

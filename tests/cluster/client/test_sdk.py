@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ from ddpjob.client import (
 from ddpjob_operator.transport.resources import CONFIG_MAPS
 from operator_cluster import Namespace, eventually
 from operator_process import OperatorProcess
+from testbed.faultproxy import FaultProxy
+from testbed.faults import Answer, CutStream
 
 pytestmark = pytest.mark.usefixtures("operator_process")
 
@@ -195,3 +198,24 @@ def test_the_synchronous_client_does_the_same(cluster: testbed.ControlPlane, ope
         cluster.append_kwok_log("sync-client", "j-1-0", "a line")
         assert [line.text for line in client.logs("j")] == ["a line"]
         client.delete("j")
+
+
+async def test_following_outlives_an_api_server_that_is_away(
+    cluster: testbed.ControlPlane, sdk: AsyncClient, namespace: Namespace
+) -> None:
+    await sdk.submit(JOB, name="j")
+    with FaultProxy(cluster) as proxy:
+        cut = proxy.inject(CutStream(), verbs=("watch",), target="/ddpjobs", times=1)
+        away = proxy.inject(Answer(503), verbs=("read",), target="/ddpjobs/j", skip=1, times=4)
+        async with (
+            AsyncClient(kubeconfig=str(proxy.kubeconfig), namespace=namespace.name) as client,
+            aclosing(client.watch("j")) as jobs,
+        ):
+            await anext(jobs)
+            await namespace.reaches("j", "Running")
+            for rank in range(2):
+                await namespace.ends(f"j-1-{rank}", 0)
+            async for job in jobs:
+                if job.finished:
+                    break
+    assert (job.succeeded, cut.num_struck, away.num_struck) == (True, 1, 4)

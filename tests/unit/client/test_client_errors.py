@@ -25,6 +25,7 @@ def answer(status: int, message: str) -> ApiError:
         (answer(422, "spec.nodes: invalid"), DDPJOBS, errors.RejectedError, "spec.nodes: invalid"),
         (answer(400, 'unknown field "spec.x"'), DDPJOBS, errors.RejectedError, "upgrade the cluster's CRD"),
         (answer(503, "no endpoints"), DDPJOBS, errors.UnreachableError, "cannot be reached or fails: no endpoints"),
+        (answer(429, "too many requests"), DDPJOBS, errors.UnreachableError, "fails: too many requests"),
         (answer(422, "\x1b[2Jcleared"), DDPJOBS, errors.RejectedError, "it: cleared"),
     ],
 )

@@ -84,3 +84,17 @@ def test_the_job_mounts_the_script_and_runs_it() -> None:
     assert volume["configMap"]["name"] == config_map["metadata"]["name"] == f"{name}-function"
     assert job["spec"]["command"][-1] == "/etc/ddpjob-function/main.py"
     assert (job["spec"]["nodes"], list(config_map["data"])) == (2, ["main.py"])
+
+
+@pytest.mark.parametrize(
+    ("spec", "launcher"),
+    [
+        ({}, ["python", "-u"]),
+        ({"gpusPerNode": 1}, ["python", "-u"]),
+        ({"gpusPerNode": 4}, ["torchrun"]),
+        ({"gpusPerNode": 4, "processesPerNode": 1}, ["python", "-u"]),
+    ],
+)
+def test_torchrun_starts_several_ranks_of_a_pod(spec: dict[str, Any], launcher: list[str]) -> None:
+    job, _ = function_manifests(train, name="f", spec=spec, args={"epochs": 1}, imports=())
+    assert job["spec"]["command"][:-1] == launcher

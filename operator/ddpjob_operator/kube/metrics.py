@@ -11,6 +11,8 @@ from ddpjob_operator.core.measurements import Measurement, Quantity, finish_labe
 
 API_REQUESTS = Counter("ddpjob_api_requests_total", "Requests to the API server.", ["verb", "resource", "code"])
 RECONCILES = Counter("ddpjob_reconciles_total", "Reconciles of a job.", ["result"])
+for _result in ("done", "conflict", "throttled", "failed", "defect"):  # An alert is about the first defect.
+    RECONCILES.labels(_result)
 RECONCILE_SECONDS = Histogram(
     "ddpjob_reconcile_seconds",
     "Duration of a reconcile.",

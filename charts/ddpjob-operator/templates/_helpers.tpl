@@ -48,6 +48,9 @@ annotations:
 {{- /* An image reference. Call with a dict: root, name (operator or trainer), image (its values). */}}
 {{- define "ddpjob-operator.image" -}}
 {{- $repository := .image.repository | default (printf "%s/%s" .root.Values.imagePrefix .name) }}
+{{- with .root.Values.global.imageRegistry }}
+{{- $repository = regexReplaceAll "^[^/]+" $repository . }}
+{{- end }}
 {{- if .image.digest }}
 {{- printf "%s@%s" $repository .image.digest }}
 {{- else }}
@@ -109,4 +112,24 @@ spec:
     requests:
       cpu: 250m
       memory: 512Mi
+{{- end }}
+
+{{- /* One scraped endpoint of a PodMonitor or ServiceMonitor. Call with the values of the monitor. */}}
+{{- define "ddpjob-operator.endpoint" -}}
+- port: health
+  path: /metrics
+  {{- with .interval }}
+  interval: {{ . }}
+  {{- end }}
+  {{- with .scrapeTimeout }}
+  scrapeTimeout: {{ . }}
+  {{- end }}
+  {{- with .relabelings }}
+  relabelings:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .metricRelabelings }}
+  metricRelabelings:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
 {{- end }}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from prometheus_client import Counter, Histogram
 
-from ddpjob_operator.core.measurements import Measurement, Quantity, finish_labels, restart_labels
+from ddpjob_operator.core.measurements import FAILED, SUCCEEDED, Measurement, Quantity, finish_labels, restart_labels
 
 API_REQUESTS = Counter("ddpjob_api_requests_total", "Requests to the API server.", ["verb", "resource", "code"])
 RECONCILES = Counter("ddpjob_reconciles_total", "Reconciles of a job.", ["result"])
@@ -83,6 +83,9 @@ for _labels in restart_labels():
     _JOB_COUNTERS[Quantity.LOST_SECONDS].labels(_labels[0])
 for _labels in finish_labels():
     _JOB_COUNTERS[Quantity.FINISHED].labels(*_labels)
+for _outcome in (SUCCEEDED, FAILED):
+    _JOB_HISTOGRAMS[Quantity.RUN_SECONDS].labels(_outcome)
+    _JOB_HISTOGRAMS[Quantity.GOODPUT].labels(_outcome)
 
 
 def record(measurements: Iterable[Measurement]) -> None:

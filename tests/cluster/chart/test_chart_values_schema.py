@@ -92,7 +92,18 @@ def test_unknown_keys_are_refused_at_every_level(path):
         ("operator.workers", 1.5),
         ("operator.progressIntervalSeconds", -1),
         ("operator.progressIntervalSeconds", "10s"),
-        ("metrics.podMonitor", "true"),
+        ("metrics.podMonitor", True),
+        ("metrics.podMonitor.enabled", "true"),
+        ("metrics.serviceMonitor.interval", "30"),
+        ("metrics.serviceMonitor.relabelings", ["drop"]),
+        ("metrics.prometheusRule.runbookUrl", ""),
+        ("metrics.dashboard.labels", {"a": 1}),
+        ("metrics.jobGauges", 1001),
+        ("global.imageRegistry", "registry.example.com/path"),
+        ("extraEnv", [{"value": "a"}]),
+        ("extraArgs", ["workers"]),
+        ("podLabels", {"a": 1}),
+        ("topologySpreadConstraints", [{"maxSkew": 1}]),
         ("resources.limits", "1Gi"),
         ("podAnnotations", {"a": True}),
         ("nodeSelector", {"a": 1}),
@@ -127,7 +138,7 @@ def test_the_schema_knows_exactly_the_keys_of_the_values_file():
 
     of_file = {path for path, _ in leaves(DEFAULTS)}
     of_file = {next((open_ for open_ in OPEN if path.startswith(f"{open_}.")), path) for path in of_file}
-    assert set(known(schema)) == of_file | {"global"}
+    assert set(known(schema)) == of_file
 
 
 def test_the_readme_lists_every_value_with_its_default():

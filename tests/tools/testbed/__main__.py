@@ -18,7 +18,7 @@ DEFAULT_NAME = "testbed"
 
 def build(arguments: argparse.Namespace) -> None:
     """Build the programs into the cache."""
-    tools.build(tools.CONTROL_PLANE | tools.NODES if arguments.nodes else tools.CONTROL_PLANE)
+    tools.build([*tools.CONTROL_PLANE, *tools.MONITORING, *(tools.NODES if arguments.nodes else ())])
 
 
 def up(arguments: argparse.Namespace) -> None:

@@ -66,6 +66,12 @@ CONTROL_PLANE = {
     "helm": Tool(module="helm", package="helm.sh/helm/v4/cmd/helm"),
 }
 
+#: What checks the metrics of a program, without the discovery of services in clouds.
+MONITORING = {
+    name: Tool(module="prometheus", package=f"github.com/prometheus/prometheus/cmd/{name}", tags="remove_all_sd")
+    for name in ("prometheus", "promtool")
+}
+
 #: What real nodes need beyond that.
 NODES = {
     "kubelet": _kubernetes("kubelet"),
@@ -78,7 +84,7 @@ NODES = {
     "probe": Tool(module="probe", package="."),
 }
 
-_ALL = CONTROL_PLANE | NODES
+_ALL = CONTROL_PLANE | MONITORING | NODES
 
 
 def path(name: str) -> Path:
@@ -129,6 +135,7 @@ _PINNED = {
     "etcd": "go.etcd.io/etcd/server/v3",
     "kwok": "sigs.k8s.io/kwok",
     "helm": "helm.sh/helm/v4",
+    "prometheus": "github.com/prometheus/prometheus",
     "containerd": "github.com/containerd/containerd/v2",
     "coredns": "github.com/coredns/coredns",
 }

@@ -1,0 +1,139 @@
+"""The chart's alerts and dashboard: promtool tests the alerts, and a Prometheus server that scrapes the operator both."""
+
+import json
+import math
+import re
+import subprocess
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import testbed
+from operator_cluster import Namespace, OperatorProcess, eventually
+from testbed import tools
+
+HERE = Path(__file__).parent
+REPOSITORY = HERE.parents[2]
+FILES = REPOSITORY / "charts" / "ddpjob-operator" / "files"
+ALERTS = [rule for group in yaml.safe_load((FILES / "alerts.yaml").read_text())["groups"] for rule in group["rules"]]
+PANELS = [panel for panel in json.loads((FILES / "dashboard.json").read_text())["panels"] if panel["type"] != "row"]
+#: What Grafana puts in place of its variables.
+VARIABLES = {"$__rate_interval": "20s", "$__range": "5m", "$job": ".*"}
+
+
+def test_each_alert_has_a_unit_test_and_a_section_of_the_runbook() -> None:
+    cases = yaml.safe_load((HERE / "alerts_test.yaml").read_text())["tests"]
+    checks = [check for case in cases for check in case["alert_rule_test"]]
+    firing = {check["alertname"] for check in checks if check.get("exp_alerts")}
+    silent = {check["alertname"] for check in checks if not check.get("exp_alerts")}
+    sections = re.findall(r"^## (\w+)$", (REPOSITORY / "docs" / "how-to" / "alerts.md").read_text(), re.MULTILINE)
+    assert [alert["alert"] for alert in ALERTS] == sections
+    assert set(sections) == firing == silent
+    for alert in ALERTS:
+        assert alert["annotations"]["runbook_url"] == f"docs/how-to/alerts.md#{alert['alert'].lower()}"
+
+
+def test_promtool_accepts_and_tests_the_alerts() -> None:
+    for command in (["check", "rules", FILES / "alerts.yaml"], ["test", "rules", HERE / "alerts_test.yaml"]):
+        done = subprocess.run([tools.path("promtool"), *command], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+class Prometheus:
+    """A Prometheus server that scrapes one operator every second and evaluates the chart's alerts."""
+
+    def __init__(self, folder: Path, operator: OperatorProcess) -> None:
+        configuration = {
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "rule_files": [str(FILES / "alerts.yaml")],
+            "scrape_configs": [
+                {"job_name": "ddpjob-operator", "static_configs": [{"targets": [f"127.0.0.1:{operator.port}"]}]}
+            ],
+        }
+        (folder / "prometheus.yml").write_text(yaml.safe_dump(configuration))
+        self._log = folder / "log"
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [
+                    tools.path("prometheus"),
+                    f"--config.file={folder / 'prometheus.yml'}",
+                    f"--storage.tsdb.path={folder / 'data'}",
+                    "--web.listen-address=127.0.0.1:0",
+                ],
+                stdout=log,
+                stderr=log,
+            )
+        self.address = ""
+
+    def wait(self) -> None:
+        """Wait until it listens, at the port that the kernel chose."""
+
+        def listens() -> bool:
+            assert self.process.poll() is None, self._log.read_text()[-4000:]
+            found = re.search(r'msg="Listening on" .*?address=(127\.0\.0\.1:\d+)', self._log.read_text())
+            self.address = found[1] if found else ""
+            return bool(found)
+
+        testbed.wait_for("Prometheus to listen", listens, seconds=60)
+
+    def ask(self, path: str, **parameters: str) -> Any:
+        """The data that its API answers."""
+        url = f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return json.load(answer)["data"]
+
+    def query(self, expression: str) -> dict[tuple[str, ...], float]:
+        """The values of an expression by the values of its labels, without those that are no number."""
+        for variable, value in VARIABLES.items():
+            expression = expression.replace(variable, value)
+        result = self.ask("query", query=expression)["result"]
+        values = {tuple(sorted(item["metric"].values())): float(item["value"][1]) for item in result}
+        return {labels: value for labels, value in values.items() if not math.isnan(value)}
+
+
+@pytest.fixture
+def prometheus(tmp_path: Path, operator_process: OperatorProcess) -> Iterator[Prometheus]:
+    """A server that has scraped the operator."""
+    server = Prometheus(tmp_path, operator_process)
+    try:
+        server.wait()
+        testbed.wait_for("a scrape", lambda: server.query("ddpjob_leader == 1"), seconds=60)
+        yield server
+    finally:
+        server.process.kill()
+        server.process.wait()
+
+
+async def test_every_query_of_the_dashboard_has_data(namespace: Namespace, prometheus: Prometheus) -> None:
+    await namespace.apply("succeeds")
+    await namespace.apply("fails", restart={"maxRestarts": 0})
+    await namespace.apply("restarts")
+    await namespace.apply("waits", resources={"requests": {"cpu": "1000"}})
+    for name in ("succeeds", "fails", "restarts"):
+        await namespace.reaches(name, "Running")
+    await namespace.ends("succeeds-1-0", 0)
+    await namespace.ends("fails-1-0", 1)
+    await namespace.ends("restarts-1-0", 1)
+    await namespace.reaches("succeeds", "Succeeded")
+    await namespace.reaches("fails", "Failed")
+    await namespace.reaches("restarts", "Running", attempt=2)
+
+    queries = {target["expr"]: panel["title"] for panel in PANELS for target in panel["targets"]}
+
+    async def all_have_data() -> bool:
+        missing[:] = [title for query, title in queries.items() if not prometheus.query(query)]
+        return not missing
+
+    missing: list[str] = []
+    await eventually("all panels to have data", all_have_data)
+    finished = prometheus.query("sum by (outcome, reason) (ddpjob_jobs_finished_total) > 0")
+    assert finished.keys() >= {("Succeeded", "succeeded"), ("ProgramError", "failed")}
+    assert ("ProgramError", "true") in prometheus.query("sum by (reason, counted) (ddpjob_job_restarts_total) > 0")
+
+    rules = [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
+    assert {rule["name"]: rule["health"] for rule in rules} == {alert["alert"]: "ok" for alert in ALERTS}

@@ -13,8 +13,8 @@ from ddpjob_operator.settings import Settings, settings_from
 JSON_DEPTH = 20_000
 
 
-class _JsonFormatter(logging.Formatter):
-    """One JSON object a line."""
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line; a message about a job has its fields: namespace, name, and where known attempt and reason."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -23,6 +23,7 @@ class _JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        line |= vars(record).get("job", {})
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False)
@@ -31,7 +32,7 @@ class _JsonFormatter(logging.Formatter):
 def _set_up_logging(settings: Settings) -> None:
     handler = logging.StreamHandler(sys.stderr)
     if settings.log_format == "json":
-        handler.setFormatter(_JsonFormatter())
+        handler.setFormatter(JsonFormatter())
     else:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
     logging.basicConfig(level=settings.log_level, handlers=[handler])

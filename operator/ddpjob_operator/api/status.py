@@ -136,6 +136,9 @@ class DDPJobStatus(Resource):
     )
     attempt: int = Field(default=1, description="Number of the current attempt, counted from 1.")
     ready: str | None = Field(default=None, description="Running pods of the current attempt, for example 3/4.")
+    ready_replicas: int | None = Field(
+        default=None, description="The first number of ready, as an integer; the second one is spec.nodes."
+    )
     restarts: Restarts = Field(default=Restarts(), description="Restarts of the job so far.")
     progress: Progress | None = Field(default=None, description="Progress of the training.")
     failure: Failure | None = Field(default=None, description="The most recent failure.")

@@ -1,9 +1,13 @@
 """Each value does what README.md says of it, and nothing else."""
 
+import json
+
 import pytest
+import yaml
 
 from chart_render import (
     CHART,
+    RELEASE,
     find,
     helm,
     identity,
@@ -36,18 +40,35 @@ def test_names_of_digits_are_rendered_as_strings():
     assert find(objects, "Role", "456")["metadata"]["namespace"] == "123"
 
 
-def test_the_pod_monitor_needs_its_api():
-    values = {"metrics": {"podMonitor": True}}
-    with pytest.raises(
-        HelmError, match=r"does not serve monitoring\.coreos\.com/v1 PodMonitor: install the Prometheus operator"
-    ):
-        render(values)
+def test_alerts_and_dashboard_are_rendered_without_a_cluster_as_they_are_tested():
+    values = {"metrics": {"prometheusRule": {"enabled": True}, "dashboard": {"enabled": True}}}
+    objects = render(values)
+    assert find(objects, "PrometheusRule")["spec"] == yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
+    dashboard = find(objects, "ConfigMap", f"{RELEASE}-dashboard")["data"]["ddpjob.json"]
+    assert json.loads(dashboard) == json.loads((CHART / "files" / "dashboard.json").read_text())
 
-    objects = render(values, "--api-versions", "monitoring.coreos.com/v1/PodMonitor")
-    spec = find(objects, "PodMonitor")["spec"]
-    pod = find(objects, "Deployment")["spec"]["template"]
-    assert spec["podMetricsEndpoints"] == [{"port": "health", "path": "/metrics"}]
-    assert spec["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+
+def test_the_runbook_of_alerts_may_be_elsewhere():
+    values = {"metrics": {"prometheusRule": {"enabled": True, "runbookUrl": "https://docs.example.com/alerts/"}}}
+    (group,) = find(render(values), "PrometheusRule")["spec"]["groups"]
+    assert {rule["annotations"]["runbook_url"] for rule in group["rules"]} == {
+        f"https://docs.example.com/alerts/#{rule['alert'].lower()}" for rule in group["rules"]
+    }
+
+
+def test_monitors_select_the_operators_pods_and_port():
+    objects = render({"metrics": {"podMonitor": {"enabled": True}, "serviceMonitor": {"enabled": True}}})
+    pod, service = find(objects, "Deployment")["spec"]["template"], find(objects, "Service")
+    ports = {port["name"]: port["containerPort"] for port in pod["spec"]["containers"][0]["ports"]}
+    assert find(objects, "PodMonitor")["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert (
+        find(objects, "ServiceMonitor")["spec"]["selector"]["matchLabels"].items()
+        <= service["metadata"]["labels"].items()
+    )
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    (endpoint,) = find(objects, "PodMonitor")["spec"]["podMetricsEndpoints"]
+    assert endpoint["port"] in ports
+    assert [(port["name"], port["targetPort"]) for port in service["spec"]["ports"]] == [("health", "health")]
 
 
 @pytest.mark.parametrize("version", ["1.30.0", "1.36.3", "1.33.1-gke.2"])

@@ -70,7 +70,7 @@ def finished(observed: Observed, end: Finish, now: float, status: DDPJobStatus |
         "completion_time": rfc3339(now),
         "active_seconds_before": round(active_seconds(status, now)),
         "scheduled_time": None,
-        "ready": status.ready if end.succeeded else f"0/{spec.nodes}" if spec else None,
+        **({} if end.succeeded else _ready(0, spec.nodes if spec else None)),
     }
     truths = {
         ConditionType.RUNNING: False,
@@ -147,7 +147,7 @@ def _next_attempt(situation: Situation, decision: StartNextAttempt) -> DDPJobSta
     changes: dict[str, Any] = {
         **(_remembered(status, failure) if failure else {}),
         "attempt": status.attempt + 1,
-        "ready": None,
+        **_ready(0, None),
         "attempt_start_time": None,
         "scheduled_time": None,
         "running_since": None,
@@ -205,8 +205,14 @@ def _with_clocks(situation: Situation) -> DDPJobStatus:
         changes["running_since"] = rfc3339(clocks.running)
     if changes:  # what the job was doing until now, before the clocks say otherwise
         status = with_time_accounted(status, situation.now).model_copy(update=changes)
-    ready = {"ready": f"{gang.num_up}/{gang.num_nodes}"}
-    return _with_progress(situation, status).model_copy(update=ready)
+    return _with_progress(situation, status).model_copy(update=_ready(gang.num_up, gang.num_nodes))
+
+
+def _ready(num_up: int, num_nodes: int | None) -> dict[str, Any]:
+    """The fields that say how many pods run; absent while it is not known of how many."""
+    if num_nodes is None:
+        return {"ready": None, "ready_replicas": None}
+    return {"ready": f"{num_up}/{num_nodes}", "ready_replicas": num_up}
 
 
 def _with_progress(situation: Situation, status: DDPJobStatus) -> DDPJobStatus:

@@ -14,7 +14,7 @@ from ddpjob_operator.kube.engine.expectations import Expectations
 from ddpjob_operator.kube.engine.rejections import Rejections
 from ddpjob_operator.kube.engine.status_writer import StatusWriter
 from ddpjob_operator.kube.engine.workqueue import WorkQueue
-from ddpjob_operator.kube.keys import Key
+from ddpjob_operator.kube.keys import Key, about
 from ddpjob_operator.kube.lookups.lookups import Lookups
 from ddpjob_operator.kube.lookups.node_reader import NodeState
 from ddpjob_operator.kube.lookups.progress_reader import ProgressReader
@@ -57,22 +57,23 @@ class Reconciler:
             await self.reconcile(key)
         except NotFoundError as error:
             self.queue.retry(key)  # Something is gone that the caches still show.
-            logger.info("%s/%s: %s", *key, error)
+            logger.info("%s/%s: %s", *key, error, extra=about(key))
             return "conflict"
         except ConflictError as error:
             self.queue.retry(key)
-            logger.info("%s/%s: %s", *key, error)
+            logger.info("%s/%s: %s", *key, error, extra=about(key))
             return "conflict"
         except ThrottledError as error:
             self.queue.retry(key, error.retry_after_seconds)
             return "throttled"
         except ApiError as error:
             delay = self.queue.retry(key)
-            logger.warning("%s/%s: reconcile failed, retrying in %.1f s: %s", *key, delay, error)
+            logger.warning("%s/%s: reconcile failed, retrying in %.1f s: %s", *key, delay, error, extra=about(key))
             return "failed"
         except Exception:  # one job must never stop the others, and none is ever lost
             delay = self.queue.retry(key)
-            logger.exception("%s/%s: reconcile failed by a defect of the operator; retrying in %.1f s", *key, delay)
+            message = "%s/%s: reconcile failed by a defect of the operator; retrying in %.1f s"
+            logger.exception(message, *key, delay, extra=about(key))
             return "defect"
         self.queue.forgive(key)
         return "done"
@@ -163,7 +164,7 @@ class Reconciler:
         if left is None or left > 0:
             return False
         EXPECTATIONS_OVERDUE.inc()
-        logger.info("%s/%s: the watch has not shown an own write in time; looking it up", *key)
+        logger.info("%s/%s: the watch has not shown an own write in time; looking it up", *key, extra=about(key))
         return True
 
     async def _look_up(self, key: Key, known: KnownJob) -> None:
@@ -185,7 +186,7 @@ class Reconciler:
             try:
                 await self.client.delete_collection(PODS, key[0], of_job(uid))
             except RejectedError as error:  # the garbage collector has them, and a new job of this name must not wait
-                logger.warning("%s/%s: cannot delete the pods of a deleted job: %s", *key, error)
+                logger.warning("%s/%s: cannot delete the pods of a deleted job: %s", *key, error, extra=about(key))
             self.store.forget_orphaned(key, uid)
 
     def _forget(self, key: Key) -> None:

@@ -10,6 +10,7 @@ Every write is for the version that was seen. The uid would not do as a precondi
 status of custom resources (seen on 1.36), and a job that was deleted and applied again must not inherit a status.
 """
 
+import logging
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -20,15 +21,17 @@ from ddpjob_operator.core.measurements import measurements_between
 from ddpjob_operator.core.model import Job
 from ddpjob_operator.kube.cache.store import KnownJob, Store
 from ddpjob_operator.kube.engine.event_recorder import EventRecorder
-from ddpjob_operator.kube.keys import Key, key_of
+from ddpjob_operator.kube.keys import Key, about, key_of
 from ddpjob_operator.kube.metrics import STATUS_WRITES, record
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import ConflictError, UnavailableError
 from ddpjob_operator.transport.resources import DDPJOBS
 
+logger = logging.getLogger(__name__)
+
 #: Least time between two writes of a job that change nothing but these. Other writes take them along.
 TICK_SECONDS = 10.0
-_TICKS = ("progress", "ready", "time", "checkpoint_time")
+_TICKS = ("progress", "ready", "ready_replicas", "time", "checkpoint_time")
 #: Least time to a write that changes nothing but details of how far the start has come, from the last write of the job or
 #: from the creation of its pods. A gang passes through them within a second, and each write costs the API server about as
 #: much as three pods (its profile in a storm, divided by their numbers: tests/tools/bench/README.md).
@@ -113,6 +116,14 @@ class StatusWriter:
     def _record(self, job: Job, written: DDPJobStatus) -> None:
         """Record what happened between the status that was seen and the one that was written, once for each write."""
         record(measurements_between(job.status, written))
+        if (job.status.phase, job.status.reason, job.status.attempt) != (
+            written.phase,
+            written.reason,
+            written.attempt,
+        ):
+            key = key_of(job)
+            fields = about(key, attempt=written.attempt, reason=written.reason)
+            logger.info("%s/%s: %s: %s", *key, written.phase, written.message, extra=fields)
         self._events.record(job, job.status, written)
 
     def _seconds_to_wait(self, key: Key, old: DDPJobStatus, new: DDPJobStatus, tick: bool, just_created: bool) -> float:

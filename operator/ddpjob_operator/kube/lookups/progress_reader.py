@@ -21,7 +21,7 @@ from ddpjob_operator.core.model import Observed
 from ddpjob_operator.core.progress import latest_progress
 from ddpjob_operator.core.times import epoch_seconds
 from ddpjob_operator.kube.fair_share import FairSlots
-from ddpjob_operator.kube.keys import Key, key_of
+from ddpjob_operator.kube.keys import Key, about, key_of
 from ddpjob_operator.kube.metrics import LOG_READS
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import ApiError
@@ -171,7 +171,7 @@ class ProgressReader:
             logger.debug("no progress of %s/%s: %s", *key, error)
             target.read_at = None
         except Exception:  # one unreadable line must not end the reading of this job
-            logger.exception("no progress of %s/%s", *key)
+            logger.exception("no progress of %s/%s", *key, extra=about(key))
             target.read_at = None
         if self._targets.get(key) is target:
             self._plan_read(key, target, self._pause_seconds(target))

@@ -17,6 +17,7 @@ class JsonFormatter(logging.Formatter):
     """One JSON object a line; a message about a job has its fields: namespace, name, and where known attempt and reason."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """The line of a message."""
         line = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{record.msecs:03.0f}Z",
             "level": record.levelname,

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import subprocess
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -72,7 +73,7 @@ class Prometheus:
         self.address = ""
 
     def wait(self) -> None:
-        """Wait until it listens, at the port that the kernel chose."""
+        """Wait until it listens, at the port that the kernel chose, and answers queries."""
 
         def listens() -> bool:
             assert self.process.poll() is None, self._log.read_text()[-4000:]
@@ -80,7 +81,14 @@ class Prometheus:
             self.address = found[1] if found else ""
             return bool(found)
 
+        def is_ready() -> bool:
+            try:
+                return bool(self.ask("status/buildinfo"))
+            except urllib.error.HTTPError:  # 503 until it has opened its storage
+                return False
+
         testbed.wait_for("Prometheus to listen", listens, seconds=60)
+        testbed.wait_for("Prometheus to be ready", is_ready, seconds=60)
 
     def ask(self, path: str, **parameters: str) -> Any:
         """The data that its API answers."""

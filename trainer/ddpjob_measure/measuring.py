@@ -45,7 +45,7 @@ def run(task: Task, place: identity.Worker) -> Figures:
         ConfigError: the task cannot be measured here.
     """
     config = parse_config(task.config)
-    with distributed.join(worker.meet(place, config)) as gang:
+    with distributed.join(worker.rendezvous(place, config)) as gang:
         torch.set_num_threads(min(torch.get_num_threads(), recipes.find(config.recipe).max_threads))
         return _measure(task, place, gang)
 

@@ -1,4 +1,4 @@
-"""What ranks check once they are a group: sums, clocks, and whatever else they have to have in common."""
+"""What ranks check once the process group exists: sums, clocks, and facts that must be the same on all ranks."""
 
 import os
 import time
@@ -12,21 +12,21 @@ from ddpjob_ranks.watch.diagnosis import CLOCK_SPREAD_SECONDS
 
 
 def check_same(gang: Gang, same: Mapping[str, str]) -> None:
-    """Whether all ranks found the same.
+    """Check that all ranks found the same.
 
     Raises:
         preflight.RefusedError: they did not.
     """
     mine = preflight.Facts(rank=gang.rank, location=preflight.location(os.environ), same=same)
-    if verdict := preflight.judge(gang.all_gather(mine)):
-        raise preflight.RefusedError(verdict)
+    if text := preflight.disagreements_of(gang.all_gather(mine)):
+        raise preflight.RefusedError(text)
 
 
 def check_group(gang: Gang) -> None:
-    """Whether the ranks' sums are right, and their clocks near each other.
+    """Check that sums over the ranks are right, and warn if their clocks differ.
 
     Raises:
-        RuntimeError: a sum over all ranks is wrong; the text names whose part.
+        RuntimeError: a sum over all ranks is wrong; the text names the ranks whose part is missing.
     """
     parts = torch.zeros(gang.world_size, device=gang.device)
     parts[gang.rank] = 1.0
@@ -34,13 +34,13 @@ def check_group(gang: Gang) -> None:
     if wrong:
         raise RuntimeError(
             f"preflight: rank {gang.rank} ({preflight.location(os.environ)}): an all-reduce gave a wrong sum for the parts of ranks"
-            f" {wrong}: {parts.tolist()}; expected 1 for each. Check network and GPUs there (NCCL_DEBUG=INFO)"
+            f" {wrong}: {parts.tolist()}; expected 1 for each. Check the network and the GPUs of these ranks (NCCL_DEBUG=INFO shows more)."
         )
     gang.barrier()
     clocks = gang.all_gather((time.time(), preflight.location(os.environ)))
     (first, where_first), (last, where_last) = min(clocks), max(clocks)
     if gang.rank == 0 and last - first > CLOCK_SPREAD_SECONDS:
         print(
-            f"preflight: the clock of {where_last} is {last - first:.1f} s ahead of {where_first}'s; use NTP",
+            f"preflight: the clock of {where_last} is {last - first:.1f} s ahead of the clock of {where_first}; synchronize them with NTP",
             flush=True,
         )

@@ -150,7 +150,7 @@ PHASE_EVALUATE: Final = "evaluate"
 PHASE_CHECKPOINT: Final = "checkpoint"
 PHASE_DONE: Final = "done"
 PHASES: Final = (PHASE_START, PHASE_TRAIN, PHASE_EVALUATE, PHASE_CHECKPOINT, PHASE_DONE)
-#: These print nothing new for longer than steps do, and may stand still for so many times as long.
+#: These print nothing new for longer than steps do, and may take this many times as long.
 SLOW_PHASES: Final = frozenset({PHASE_EVALUATE, PHASE_CHECKPOINT})
 SLOW_PHASE_FACTOR: Final = 3
 
@@ -163,5 +163,5 @@ TERMINATION_LOG_PATH: Final = "/dev/termination-log"
 TERMINATION_MESSAGE_MAX_BYTES: Final = 1024
 #: Rank 0 that exits with EXIT_CHECKPOINTED writes this and the step of its checkpoint: "checkpointStep=1200".
 TERMINATION_CHECKPOINT_PREFIX: Final = "checkpointStep="
-#: The first line of a failed rank's message is "rank 3"; with this behind it the cause is on another rank.
+#: The first line of a failed rank's message is "rank 3"; with this suffix, the cause is on another rank.
 TERMINATION_ECHO_SUFFIX: Final = " lost a peer"

@@ -1,4 +1,4 @@
-"""How many CPUs there are for a process."""
+"""How many CPUs a process may use."""
 
 import os
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The process group: devices, rendezvous, and what ranks tell each other outside of training.
+"""The process group: devices, rendezvous, and what ranks exchange outside of training.
 
 Two groups: the default one moves gradients (nccl on GPUs, gloo on CPUs); the control group is always gloo, so that a
 flag or a file can travel without a GPU synchronisation.
@@ -22,8 +22,9 @@ from torch._C._distributed_c10d import Store  # torch.distributed's own, which i
 from ddpjob_ranks import contract
 from ddpjob_ranks.cpus import cpus_of_this_rank
 from ddpjob_ranks.errors import ConfigError, PeersMissingError
-from ddpjob_ranks.launch import meeting, preflight
+from ddpjob_ranks.launch import preflight
 from ddpjob_ranks.launch.identity import Worker
+from ddpjob_ranks.launch.rendezvous import open_store
 from ddpjob_ranks.limits import Limits
 
 #: How much is broadcast at once.
@@ -49,7 +50,7 @@ OWN_FAULT = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
-    """This rank among the others, once all have met."""
+    """This rank and its process groups, which connect it to all other ranks."""
 
     rank: int
     world_size: int
@@ -115,7 +116,7 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendezvous:
-    """All ranks are there and fit together. `store` is the one that they share."""
+    """The result of a rendezvous: all ranks have started and agree. `store` is the one that they share."""
 
     worker: Worker
     limits: Limits
@@ -123,42 +124,42 @@ class Rendezvous:
     store: Store
 
 
-def meet(worker: Worker, limits: Limits, same: Mapping[str, str]) -> Rendezvous:
-    """Wait for the other ranks and compare notes with them: `same` must be the same on all, by name.
+def rendezvous(worker: Worker, limits: Limits, same: Mapping[str, str]) -> Rendezvous:
+    """Wait for the other ranks and compare facts with them: `same` must be the same on all ranks, by name.
 
     Raises:
-        ConfigError: there is no GPU for this local rank, or `meeting` or `preflight` refuse.
-        RuntimeError: the node does not show the GPUs that its pod was given.
-        PeersMissingError: others did not come in time.
+        ConfigError: there is no GPU for this local rank, or `open_store` or `preflight` refuse.
+        RuntimeError: CUDA does not show the GPUs that the pod was given.
+        PeersMissingError: other ranks did not start in time.
     """
     device = _device(worker)
     os.environ.update(worker.environment())
     _set_num_threads()
-    store = meeting.open_store(worker)
+    store = open_store(worker)
     preflight.check(store, worker, same, device)
     store.set_timeout(limits.collectives)
     return Rendezvous(worker=worker, limits=limits, device=device, store=store)
 
 
 @contextmanager
-def join(met: Rendezvous) -> Iterator[Gang]:
-    """Connect to the other ranks; on a clean way out, leave together.
+def join(found: Rendezvous) -> Iterator[Gang]:
+    """Connect to the other ranks. At the end of the block, leave the group together, unless it raised an exception.
 
-    After an exception the group is left as it is: tearing it down would wait for ranks that may be gone.
+    After an exception the group is not torn down, because that would wait for ranks that may have ended.
     """
-    worker, device, timeout = met.worker, met.device, met.limits.collectives
+    worker, device, timeout = found.worker, found.device, found.limits.collectives
     # gloo would bind to what the host's own name resolves to, which is loopback or nothing on some hosts.
     if interface := _interface(worker):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     # The backend that torch makes of "nccl" by itself since 2.15 has the computation wait for each bucket of gradients
-    # (nccl2/WorkNCCL.cpp, getFuture), so that no all-reduce would overlap with backward. Untested: no GPUs were at hand.
+    # (nccl2/WorkNCCL.cpp, getFuture), so that no all-reduce would overlap with backward. Not tested on GPUs.
     os.environ.setdefault("TORCH_DIST_USE_NCCL2", "0")
     # CleanUpOnly (ProcessGroupNCCL.hpp): after the loss of a rank torch aborts the communicator, and this process can
-    # report which rank that was. By default torch ends the process by SIGABRT. Untested like the line above.
+    # report which rank that was. By default torch ends the process by SIGABRT. Not tested on GPUs.
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
-        store=met.store,
+        store=found.store,
         rank=worker.rank,
         world_size=worker.world_size,
         timeout=timeout,
@@ -172,7 +173,7 @@ def join(met: Rendezvous) -> Iterator[Gang]:
 
 
 def leave(gang: Gang, timeout: timedelta) -> None:
-    """Leave the group, together: nobody goes while another still reads from it."""
+    """Leave the group together: no rank leaves while another one still reads from it."""
     gang.barrier(timeout)
     dist.destroy_process_group()
 
@@ -238,8 +239,8 @@ def _device(worker: Worker) -> torch.device:
     if num_gpus < min(given, worker.local_world_size) and "CUDA_VISIBLE_DEVICES" not in os.environ:
         raise RuntimeError(
             f"{preflight.location(os.environ)} was given {given} GPUs for {worker.local_world_size} processes, and torch"
-            f" {torch.__version__} (CUDA {torch.version.cuda}) sees {num_gpus}: a GPU there may be broken, or the driver too"
-            " old for this torch; run nvidia-smi on that node"
+            f" {torch.__version__} (CUDA {torch.version.cuda}) sees {num_gpus}: a GPU of that node may be broken, or its"
+            " driver may be too old for this torch; run nvidia-smi on that node"
         )
     if not num_gpus:
         return torch.device("cpu")
@@ -248,8 +249,8 @@ def _device(worker: Worker) -> torch.device:
     index = 0 if num_gpus == 1 else worker.local_rank
     if index >= num_gpus:
         raise ConfigError(
-            f"rank {worker.rank}: local rank {worker.local_rank} has no GPU, this node shows"
-            f" {num_gpus}; start one process per GPU (processesPerNode = gpusPerNode)"
+            f"rank {worker.rank}: local rank {worker.local_rank} has no GPU, because CUDA shows"
+            f" {num_gpus} on this node; start one process per GPU (processesPerNode = gpusPerNode)"
         )
     device = torch.device("cuda", index)
     torch.cuda.set_device(device)

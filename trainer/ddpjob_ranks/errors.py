@@ -1,12 +1,12 @@
-"""What ends a rank by no fault of the program. Importable without torch."""
+"""The errors that end a rank although its program is right. Importable without torch."""
 
 
 class ConfigError(ValueError):
-    """What the user gave (keys, variables or data) is wrong. The text names it; another attempt would fail in the same way."""
+    """A key, variable or data of the user is wrong. The text names it; another attempt would fail in the same way."""
 
 
 class PeersMissingError(RuntimeError):
-    """Other ranks did not appear in time."""
+    """Other ranks did not start in time."""
 
 
 class ShortageError(RuntimeError):

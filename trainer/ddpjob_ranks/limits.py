@@ -18,7 +18,7 @@ class Limits:
     step_seconds: float
 
     def of(self, phase: str, *, past_first_step: bool) -> float:
-        """Seconds that a rank may make no progress in a phase."""
+        """How many seconds a rank may make no progress in a phase."""
         seconds = self.step_seconds * (SLOW_PHASE_FACTOR if phase in SLOW_PHASES else 1)
         return seconds if past_first_step else max(seconds, self.first_step_seconds)
 
@@ -29,5 +29,5 @@ class Limits:
 
     @property
     def collectives(self) -> timedelta:
-        """The timeout of collectives, and of waits in the store once the ranks have met."""
+        """The timeout of collectives, and of waits in the store after the rendezvous."""
         return timedelta(seconds=self.longest_seconds + LONGEST_PAUSE_SECONDS)

@@ -19,7 +19,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run to the end; returns the exit code (contract.EXIT_CODES)."""
     try:
         given = parse_arguments(arguments)
-        os.environ.update(given.meeting)
+        os.environ.update(given.rendezvous)
         place = identity.resolve(os.environ)
         identity.attempt(os.environ)  # checked here, not when the first file is named after it
     except ConfigError as error:

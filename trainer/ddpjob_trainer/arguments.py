@@ -1,4 +1,4 @@
-"""The command line: the configuration, and the address at which ranks meet if no launcher sets it."""
+"""The command line: the configuration, and the address of the rendezvous if no launcher sets it."""
 
 import argparse
 import json
@@ -29,14 +29,14 @@ class Arguments:
 
     Attributes:
         config: What to train.
-        meeting: Variables for `identity.resolve`, such as MASTER_ADDR. They replace those of the environment.
+        rendezvous: Variables for `identity.resolve`, such as MASTER_ADDR. They replace those of the environment.
     """
 
     config: TrainerConfig
-    meeting: Mapping[str, str]
+    rendezvous: Mapping[str, str]
 
     def for_ranks(self) -> list[str]:
-        """The arguments for a rank, which gets `meeting` by its environment."""
+        """The arguments for a rank, which gets `rendezvous` by its environment."""
         return ["--config-json", self.config.model_dump_json(by_alias=True, exclude_unset=True)]
 
 
@@ -63,7 +63,7 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
     values.update({key: value for _, _, key, _ in SHORT_OPTIONS if (value := getattr(given, key)) is not None})
     config = parse_config(values)
     recipe_names.locate(config.recipe)
-    return Arguments(config=config, meeting=_meeting(given))
+    return Arguments(config=config, rendezvous=_rendezvous(given))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -83,15 +83,15 @@ def _parser() -> argparse.ArgumentParser:
         "--init-method",
         default="env://",
         metavar="URL",
-        help="address at which ranks meet: env:// (the default: MASTER_ADDR and MASTER_PORT) or tcp://HOST:PORT",
+        help="address of the rendezvous: env:// (the default: MASTER_ADDR and MASTER_PORT) or tcp://HOST:PORT",
     )
     parser.add_argument("--rank", metavar="N", help="rank of this process, if no launcher sets RANK")
     parser.add_argument("--world-size", metavar="N", help="number of processes, if no launcher sets WORLD_SIZE")
     return parser
 
 
-def _meeting(given: argparse.Namespace) -> dict[str, str]:
-    meeting = {contract.RANK: given.rank, contract.WORLD_SIZE: given.world_size}
+def _rendezvous(given: argparse.Namespace) -> dict[str, str]:
+    rendezvous = {contract.RANK: given.rank, contract.WORLD_SIZE: given.world_size}
     if given.init_method != "env://":
         try:
             url = urlsplit(given.init_method)
@@ -100,8 +100,8 @@ def _meeting(given: argparse.Namespace) -> dict[str, str]:
             host, port = None, None
         if not (host and port) or given.init_method != f"tcp://{url.netloc}":
             raise ConfigError(f"--init-method {given.init_method}: expected env:// or tcp://HOST:PORT")
-        meeting |= {contract.MASTER_ADDR: host, contract.MASTER_PORT: str(port)}
-    return {name: value for name, value in meeting.items() if value is not None}
+        rendezvous |= {contract.MASTER_ADDR: host, contract.MASTER_PORT: str(port)}
+    return {name: value for name, value in rendezvous.items() if value is not None}
 
 
 def _from_file(path: Path) -> dict[str, Any]:

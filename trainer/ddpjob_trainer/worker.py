@@ -1,4 +1,4 @@
-"""One rank from its start to its end: meet the other ranks, set up, train, and exit with the right code and message."""
+"""One rank from its start to its end: find the other ranks, set up, train, and exit with the right code and message."""
 
 import copy
 import faulthandler
@@ -45,10 +45,10 @@ def run(config: TrainerConfig, worker: Worker, *, imported_from: float | None = 
     training = None
     try:
         timeline.enter(Phase.RENDEZVOUS)
-        met = meet(worker, config)
+        found = rendezvous(worker, config)
         timeline.enter(Phase.CONNECT)
-        watchdog.watch(met.store, worker)
-        with watchdog, distributed.join(met) as gang, Reporter(enabled=worker.rank == 0) as report:
+        watchdog.watch(found.store, worker)
+        with watchdog, distributed.join(found) as gang, Reporter(enabled=worker.rank == 0) as report:
             training = set_up(config, worker, gang, report, timeline)
             complete = training.run()
             ending.report_end(training, complete=complete)
@@ -60,10 +60,10 @@ def run(config: TrainerConfig, worker: Worker, *, imported_from: float | None = 
         ending.fail(error, worker, watchdog, training)
 
 
-def meet(worker: Worker, config: TrainerConfig) -> Rendezvous:
+def rendezvous(worker: Worker, config: TrainerConfig) -> Rendezvous:
     """Wait for the other ranks, which must run the same program with the same configuration."""
     numerics.fix_nccl(config)
-    return distributed.meet(worker, config.limits, consistency.facts_of_program(config))
+    return distributed.rendezvous(worker, config.limits, consistency.facts_of_program(config))
 
 
 def set_up(

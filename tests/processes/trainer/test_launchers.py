@@ -71,8 +71,10 @@ def test_torchrun_that_restarts_its_ranks(tmp_path, expected):
 
 
 def test_tcp_initialisation(tmp_path, expected):
-    meeting = ("--init-method", f"tcp://127.0.0.1:{free_ports(1)[0]}", "--world-size", "2")
-    rank_0, rank_1 = (started(tmp_path, *KEYS, ranks=0, command=(*TRAINER, *meeting, "--rank", rank)) for rank in "01")
+    rendezvous = ("--init-method", f"tcp://127.0.0.1:{free_ports(1)[0]}", "--world-size", "2")
+    rank_0, rank_1 = (
+        started(tmp_path, *KEYS, ranks=0, command=(*TRAINER, *rendezvous, "--rank", rank)) for rank in "01"
+    )
     with rank_0 as run, rank_1 as other:
         assert (run.wait(), other.wait()) == (0, 0), run.text + other.text
     assert "launcher environment, world size 2" in run.text

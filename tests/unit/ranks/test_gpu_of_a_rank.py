@@ -33,7 +33,7 @@ def test_each_rank_of_a_node_has_its_device(monkeypatch, num_gpus, devices):
 
 
 def test_more_ranks_than_gpus_are_refused(monkeypatch):
-    with pytest.raises(ConfigError, match="local rank 3 has no GPU, this node shows 2"):
+    with pytest.raises(ConfigError, match="local rank 3 has no GPU, because CUDA shows 2 on this node"):
         device_of(monkeypatch, local_rank=3, num_gpus=2)
 
 

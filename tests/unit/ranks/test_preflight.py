@@ -11,7 +11,7 @@ from torch._C._distributed_c10d import HashStore
 
 from ddpjob_ranks.errors import ShortageError
 from ddpjob_ranks.launch import preflight
-from ddpjob_ranks.launch.preflight import Facts, RefusedError, judge, location
+from ddpjob_ranks.launch.preflight import Facts, RefusedError, disagreements_of, location
 from workers import worker
 
 THREE_EPOCHS = {"epochs": "3"}
@@ -29,7 +29,7 @@ def gang_of(*ranks):
 
 
 def test_ranks_that_agree_may_train():
-    assert judge(gang_of({}, {}, {})) == ""
+    assert disagreements_of(gang_of({}, {}, {})) == ""
 
 
 @pytest.mark.parametrize(
@@ -54,11 +54,11 @@ def test_ranks_that_agree_may_train():
     ],
 )
 def test_what_prevents_training_is_reported_in_one_line(ranks, message):
-    assert judge(gang_of(*ranks)) == f"preflight: {message}"
+    assert disagreements_of(gang_of(*ranks)) == f"preflight: {message}"
 
 
 def test_many_that_differ_are_counted():
-    text = judge(gang_of(*[{}] * 7, *[{"same": {"code": "bbb"}}] * 6))
+    text = disagreements_of(gang_of(*[{}] * 7, *[{"same": {"code": "bbb"}}] * 6))
     assert "rank 7 (host h7), rank 8 (host h8), rank 9 (host h9), rank 10 (host h10) and 2 more" in text
 
 
@@ -95,7 +95,7 @@ def test_every_rank_gets_the_same_result(monkeypatch):
 def test_the_others_get_the_result_although_a_rank_dies_before_it(monkeypatch):
     everyone, store = gang_of({}, {"same": {"code": "bbb"}}), HashStore()
     monkeypatch.setattr(preflight, "facts_of", lambda worker, *_: everyone[worker.rank])
-    monkeypatch.setattr(preflight, "PARTING", timedelta(seconds=0.05))
+    monkeypatch.setattr(preflight, "READ_TIMEOUT", timedelta(seconds=0.05))
     store.set(preflight._key(1), json.dumps(dataclasses.asdict(everyone[1])))
     with pytest.raises(RefusedError, match="code differs"):
         preflight.check(store, worker(0, 2), THREE_EPOCHS, torch.device("cpu"))
@@ -112,7 +112,9 @@ def test_a_full_volume_is_a_shortage_and_no_mistake_of_the_configuration(monkeyp
 
 def test_two_processes_of_one_rank_are_refused(monkeypatch):
     results = check_all(monkeypatch, gang_of({}, {}, {}), [worker(0, 3), worker(1, 3), worker(1, 3)])
-    assert results == ["preflight: rank 1 has been started twice, once on host h1; give each its own RANK"] * 3
+    assert (
+        results == ["preflight: two processes have rank 1, one of them on host h1; give each process its own RANK"] * 3
+    )
 
 
 def test_the_facts_of_a_rank(monkeypatch, tmp_path):
@@ -122,7 +124,9 @@ def test_the_facts_of_a_rank(monkeypatch, tmp_path):
     assert facts.same["torch"] == torch.__version__
     assert facts.same["numpy"] == importlib.metadata.version("numpy")
     assert facts.same["epochs"] == "3"
-    assert facts.shortages == [f"{tmp_path}/not/yet/made has 1 MiB free for checkpoints; free some space there"]
+    assert facts.shortages == [
+        f"{tmp_path}/not/yet/made has 1 MiB free for checkpoints; delete files there or use a larger volume"
+    ]
 
 
 def test_a_checkpoint_folder_on_some_ranks_only_is_refused(monkeypatch, tmp_path):
@@ -133,7 +137,7 @@ def test_a_checkpoint_folder_on_some_ranks_only_is_refused(monkeypatch, tmp_path
     assert re.fullmatch(
         r"preflight: checkpoint folder differs: rank 1 \(.*\) has none, rank 0 has one;"
         " set DDPJOB_CHECKPOINT_DIR on every rank, or on none",
-        judge([with_folder, without]),
+        disagreements_of([with_folder, without]),
     )
 
 
@@ -146,7 +150,9 @@ def test_a_library_that_only_some_ranks_have_is_refused(monkeypatch):
     both = [preflight.facts_of(worker(0, 2), THREE_EPOCHS, torch.device("cpu"))]
     monkeypatch.setattr(importlib.metadata, "version", version)
     both.append(dataclasses.replace(preflight.facts_of(worker(1, 2), THREE_EPOCHS, torch.device("cpu")), rank=1))
-    assert re.search("pillow differs: rank 1 .* has none.*run the same image or environment everywhere", judge(both))
+    assert re.search(
+        "pillow differs: rank 1 .* has none.*run the same image or environment everywhere", disagreements_of(both)
+    )
 
 
 def test_a_location_is_named_as_its_administrator_does(monkeypatch):

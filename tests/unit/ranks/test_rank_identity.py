@@ -158,10 +158,13 @@ def test_first_host_of_a_slurm_list(nodelist, first):
         ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "a", "MASTER_PORT": "70000"}, "MASTER_PORT is 70000"),
         ({"MASTER_ADDR": "a"}, "neither RANK nor WORLD_SIZE"),
         ({**SLURM, "SLURM_NODEID": "3"}, "SLURM_NODEID is 3"),
-        ({**SLURM, "SLURM_NTASKS": "8"}, "SLURM_NTASKS is 8, but the nodes have .* tasks, 7 together"),
+        ({**SLURM, "SLURM_NTASKS": "8"}, "SLURM_NTASKS is 8, but the nodes have .* tasks, 7 in total"),
         ({**SLURM, "SLURM_GPUS_ON_NODE": "2"}, "3 tasks on 2 GPUs.*--ntasks-per-node=2 or --gres=gpu:3"),
         ({**SLURM, "NPROC_PER_NODE": "4"}, "NPROC_PER_NODE is 4, but srun starts 7 tasks.*unset NPROC_PER_NODE"),
-        ({**SLURM, "LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "1"}, "3 torchrun on this node.*--ntasks-per-node=1"),
+        (
+            {**SLURM, "LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "1"},
+            "3 torchrun processes on this node.*--ntasks-per-node=1",
+        ),
         (
             {**OPERATOR, "LOCAL_RANK": "0", "TORCHELASTIC_MAX_RESTARTS": "3", "GROUP_WORLD_SIZE": "2"},
             "--max-restarts is 3 on 2 nodes",

@@ -7,18 +7,18 @@ from unittest.mock import Mock
 import pytest
 
 from ddpjob_ranks.errors import ConfigError
-from ddpjob_ranks.launch import meeting, preflight
-from ddpjob_ranks.launch.meeting import PeersMissingError, open_store
+from ddpjob_ranks.launch import preflight, rendezvous
+from ddpjob_ranks.launch.rendezvous import PeersMissingError, open_store
 from workers import worker
 
 
 @pytest.fixture(autouse=True)
 def short_timeouts(monkeypatch):
-    for name in ("NAME", "PORT", "GATHERING"):
-        monkeypatch.setattr(meeting, name, timedelta(seconds=0.3))
-    monkeypatch.setattr(meeting, "TELL_SECONDS", 0.0)
-    monkeypatch.setattr(meeting, "LONGEST_PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr(meeting, "CONNECT_SECONDS", 0.1)
+    for name in ("NAME_TIMEOUT", "PORT_TIMEOUT", "RENDEZVOUS_TIMEOUT"):
+        monkeypatch.setattr(rendezvous, name, timedelta(seconds=0.3))
+    monkeypatch.setattr(rendezvous, "REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(rendezvous, "LONGEST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(rendezvous, "CONNECT_SECONDS", 0.1)
     monkeypatch.delenv("DDPJOB_UID", raising=False)
 
 
@@ -40,16 +40,16 @@ def test_one_process_alone_needs_no_port_and_no_name():
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_master_whose_name_is_unknown(rank, capfd, monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr(meeting.socket, "getaddrinfo", Mock(side_effect=socket.gaierror(-2, "Name not known")))
+    monkeypatch.setattr(rendezvous.socket, "getaddrinfo", Mock(side_effect=socket.gaierror(-2, "Name not known")))
     passes = SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda seconds: clock.append(clock.pop() + seconds))
-    monkeypatch.setattr(meeting, "time", passes)
+    monkeypatch.setattr(rendezvous, "time", passes)
     with pytest.raises(ConfigError) as refused:
         open_store(worker(rank, 2, master_addr="rank-0.invalid"))
     assert str(refused.value).startswith(
-        f"rank {rank} on {socket.gethostname()}: waited 0.3 s: the name rank-0.invalid"
+        f"rank {rank} on {socket.gethostname()}: timed out after 0.3 s: the name rank-0.invalid"
     )
-    assert "set MASTER_ADDR to" in str(refused.value)
-    assert f"rank {rank}: waiting for" in capfd.readouterr().err, "the wait is reported, not only its end"
+    assert "Set MASTER_ADDR to" in str(refused.value)
+    assert f"rank {rank} has waited " in capfd.readouterr().err, "the wait is reported, not only its end"
 
 
 def test_in_a_ddpjob_a_name_may_be_unknown_until_its_pod_has_started(monkeypatch, port):
@@ -63,7 +63,7 @@ def test_in_a_ddpjob_a_name_may_be_unknown_until_its_pod_has_started(monkeypatch
         return known(*arguments, **keywords)
 
     monkeypatch.setattr(
-        meeting.socket, "getaddrinfo", getaddrinfo
+        rendezvous.socket, "getaddrinfo", getaddrinfo
     )  # 20 tries take longer than a name may take otherwise
     store = open_store(worker(0, 2, master_port=port))
     assert not store.check(["key"])
@@ -82,7 +82,7 @@ def test_a_port_that_another_program_holds(port):
 
 
 def test_a_port_that_becomes_free_in_time(port, monkeypatch):
-    monkeypatch.setattr(meeting, "PORT", timedelta(seconds=30))
+    monkeypatch.setattr(rendezvous, "PORT_TIMEOUT", timedelta(seconds=30))
     server = socket.create_server(("", port))
     release = threading.Timer(0.2, server.close)
     release.start()
@@ -107,14 +107,14 @@ def test_a_rank_of_an_older_attempt_does_not_count_as_one_of_this_attempt(port, 
 def test_a_rank_0_that_never_answers(port, capfd):
     with pytest.raises(PeersMissingError, match=f"rank 0 does not respond at 127.0.0.1:{port}"):
         open_store(worker(1, 2, master_port=port))
-    assert "rank 1: waiting for" in capfd.readouterr().err
+    assert "rank 1 has waited " in capfd.readouterr().err
 
 
 def test_another_program_that_listens_at_the_address_of_rank_0(port, capfd):
-    message = f"what listens at 127.0.0.1:{port} does not respond as the store of rank 0"
+    message = f"the process that listens at 127.0.0.1:{port} does not respond like rank 0"
     with socket.create_server(("127.0.0.1", port)), pytest.raises(PeersMissingError, match=message):
         open_store(worker(1, 2, master_port=port))
-    assert f"rank 1: waiting for 0 s of 0:00:00.300000: {message}" in capfd.readouterr().err
+    assert f"rank 1 has waited 0 s (limit 0:00:00.300000): {message}" in capfd.readouterr().err
 
 
 def test_ranks_that_have_not_started_are_named(port, capfd):

@@ -21,12 +21,12 @@ OPEN_FILES = Path("/proc/self/fd")
 RANK_0 = f"""
 import resource
 import sys
-from ddpjob_ranks.launch import meeting
+from ddpjob_ranks.launch import rendezvous
 from workers import worker
 
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, ({SOFT_LIMIT}, hard))
-store = meeting.open_store(worker(rank=0, world_size=200, master_port=int(sys.argv[1])))
+store = rendezvous.open_store(worker(rank=0, world_size=200, master_port=int(sys.argv[1])))
 print("open", flush=True)
 sys.stdin.read()
 """

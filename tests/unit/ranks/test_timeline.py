@@ -177,7 +177,7 @@ def test_a_folder_that_cannot_be_written_is_reported_and_stops_nothing(tmp_path,
     environ = {"DDPJOB_EVENTS_DIR": str(blocked / "folder")}
     assert open_events(environ, rank=0) is None
     assert evidence.write(Timeline(), environ) is None
-    assert "cannot be written (Not a directory): no more spans" in capsys.readouterr().err
+    assert "cannot be written (Not a directory); no more spans are recorded" in capsys.readouterr().err
 
 
 def test_a_disk_that_is_full_ends_the_spans_and_nothing_else(capsys):

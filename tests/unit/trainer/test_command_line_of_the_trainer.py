@@ -55,7 +55,7 @@ def test_every_choice_can_be_written_without_quotes(key, choice):
     ],
 )
 def test_where_ranks_meet(options, environ):
-    found = resolve({**environ, **parse_arguments([*DIGITS, *options]).meeting})
+    found = resolve({**environ, **parse_arguments([*DIGITS, *options]).rendezvous})
     assert (found.rank, found.world_size, found.master_addr, found.master_port) == (1, 2, "10.0.0.1", 4000)
 
 
@@ -69,7 +69,7 @@ def test_an_address_that_is_not_one_is_refused(url):
 
 def test_an_address_alone_does_not_make_a_rank():
     with pytest.raises(ConfigError, match="--rank and --world-size"):
-        resolve(parse_arguments([*DIGITS, "--init-method", "tcp://10.0.0.1:4000"]).meeting)
+        resolve(parse_arguments([*DIGITS, "--init-method", "tcp://10.0.0.1:4000"]).rendezvous)
 
 
 def test_ranks_get_the_configuration_of_their_launcher():
@@ -77,4 +77,4 @@ def test_ranks_get_the_configuration_of_their_launcher():
     again = parse_arguments(given.for_ranks())
     assert again.config == given.config
     assert again.config.model_fields_set == given.config.model_fields_set
-    assert not again.meeting, "each has its rank from its environment"
+    assert not again.rendezvous, "each has its rank from its environment"

@@ -1,1 +1,1 @@
-"""How ranks come to be: who a process is, its children, the meeting of all ranks and their comparing of notes."""
+"""How ranks start: which rank a process is, the processes of a node, the rendezvous, and the checks before training."""

@@ -1,7 +1,6 @@
-"""Who this process is, whatever started it.
+"""Which rank this process is, whatever started it.
 
-One function reads the variables of every launcher: the operator, torchrun, `srun python`, or none. It decides nothing
-but that; `launcher` starts processes and `distributed` joins them.
+One function reads the variables of every launcher: the operator, torchrun, `srun python`, or none. It starts nothing: `launcher` starts processes and `distributed` joins them.
 """
 
 import re
@@ -45,7 +44,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A pod that has to start its ranks itself."""
+    """A process that has to start the ranks of its node."""
 
     workers: tuple[Worker, ...]
 
@@ -69,7 +68,7 @@ def resolve(environ: Mapping[str, str]) -> Worker | Node:
         return _checked(_slurm_worker(environ))
     if contract.WORLD_SIZE in environ or contract.RANK in environ:
         return _worker_of_variables(environ)
-    _check_meant_to_be_alone(environ)
+    _check_one_process_is_intended(environ)
     return Worker(
         launcher="alone",
         rank=0,
@@ -85,7 +84,7 @@ def attempt(environ: Mapping[str, str]) -> int:
     """Which attempt at the job this process belongs to, from 1: the operator's number, or the starts of a Slurm job.
 
     Raises:
-        ConfigError: what should say so is no integer.
+        ConfigError: the variable that holds it is not an integer.
     """
     starts = 1 + _integer(environ, "SLURM_RESTART_COUNT", default=0)
     return _integer(environ, contract.DDPJOB_ATTEMPT, default=starts)
@@ -99,7 +98,7 @@ def _worker_of_variables(environ: Mapping[str, str]) -> Worker:
         launcher = "srun torchrun"
         if (num_tasks := _slurm_tasks_on_this_node(environ)) > 1:
             raise ConfigError(
-                f"Slurm: srun starts {num_tasks} torchrun on this node; it takes one, which starts the node's processes:"
+                f"Slurm: srun starts {num_tasks} torchrun processes on this node, but one starts all processes of a node; use"
                 f" srun --ntasks-per-node=1 torchrun --nproc-per-node={num_tasks} ..."
             )
     return _checked(
@@ -138,8 +137,8 @@ def _check_restarts_of_torchrun(environ: Mapping[str, str]) -> None:
     num_nodes = _integer(environ, "GROUP_WORLD_SIZE", default=1)
     if restarts and num_nodes > 1:
         raise ConfigError(
-            f"torchrun: --max-restarts is {restarts} on {num_nodes} nodes, whose agents need not agree on which restart it"
-            " is; leave it out and start the whole job again (a DDPJob does so by itself, Slurm with --requeue)"
+            f"torchrun: --max-restarts is {restarts} on {num_nodes} nodes, but each node's agent counts its own restarts;"
+            " remove --max-restarts and restart the whole job instead (a DDPJob does so itself, Slurm with --requeue)"
         )
 
 
@@ -148,23 +147,23 @@ def _check_starts_processes(environ: Mapping[str, str], num_processes: int) -> N
     num_tasks = _integer(environ, "SLURM_NTASKS", default=1)
     if SLURM_STEP in environ and num_tasks > 1:
         raise ConfigError(
-            f"Slurm: {contract.NPROC_PER_NODE} is {num_processes}, but srun starts {num_tasks} tasks, each of them one"
-            f" process; unset {contract.NPROC_PER_NODE}, or start one task, which starts {num_processes}: srun --ntasks=1"
+            f"Slurm: {contract.NPROC_PER_NODE} is {num_processes}, but srun starts {num_tasks} tasks, each of which is one"
+            f" process; unset {contract.NPROC_PER_NODE}, or start one task that starts {num_processes} processes: srun --ntasks=1"
         )
 
 
-def _check_meant_to_be_alone(environ: Mapping[str, str]) -> None:
-    """Refuse what would train alone without a message, although several processes were meant."""
+def _check_one_process_is_intended(environ: Mapping[str, str]) -> None:
+    """Refuse to train with one process where the environment says that several were intended."""
     num_tasks = _integer(environ, "SLURM_NTASKS", default=1)
     if "SLURM_JOB_ID" in environ and num_tasks > 1:
         raise ConfigError(
-            f"Slurm: the job has {num_tasks} tasks, but srun did not start this process; start it by"
-            " `srun --kill-on-bad-exit=1 python -m ddpjob_trainer ...`, or ask for --ntasks=1 to train alone"
+            f"Slurm: the job has {num_tasks} tasks, but srun did not start this process; start it with"
+            " `srun --kill-on-bad-exit=1 python -m ddpjob_trainer ...`, or request --ntasks=1 to train with one process"
         )
     if address := environ.get(contract.MASTER_ADDR):
         raise ConfigError(
             f"environment: {contract.MASTER_ADDR} is {address}, but neither {contract.RANK} nor {contract.WORLD_SIZE} is"
-            f" set; set both (or --rank and --world-size), or unset {contract.MASTER_ADDR} to train alone"
+            f" set; set both (or --rank and --world-size), or unset {contract.MASTER_ADDR} to train with one process"
         )
 
 
@@ -205,8 +204,8 @@ def _slurm_tasks_on_this_node(environ: Mapping[str, str]) -> int:
         raise ConfigError(f"Slurm: SLURM_NODEID is {node}, but SLURM_TASKS_PER_NODE ({text!r}) has no such node")
     if sum(counts) != num_tasks:
         raise ConfigError(
-            f"Slurm: SLURM_NTASKS is {num_tasks}, but the nodes have {text} tasks, {sum(counts)} together; give srun"
-            " --nodes and --ntasks-per-node whose product is --ntasks, or leave --ntasks out"
+            f"Slurm: SLURM_NTASKS is {num_tasks}, but the nodes have {text} tasks, {sum(counts)} in total; call srun"
+            " with --nodes and --ntasks-per-node whose product is --ntasks, or without --ntasks"
         )
     num_gpus = _integer(environ, "SLURM_GPUS_ON_NODE", default=counts[node])
     if counts[node] > num_gpus and environ.get("CUDA_VISIBLE_DEVICES") != "":

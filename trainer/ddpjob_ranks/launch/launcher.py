@@ -1,4 +1,4 @@
-"""The small launcher: starts a pod's ranks, passes signals on and the first failure's exit code through.
+"""The small launcher: starts the ranks of a pod, forwards signals, and exits with the code of the first failure.
 
 It restarts nothing, since the gang is restarted as a whole, by the operator. It works as PID 1 (reaps what it inherits),
 and its children die with it even when it is killed by SIGKILL. It never loads torch.
@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from ddpjob_ranks import contract, termination
 from ddpjob_ranks.launch.identity import Node, Worker
 
-#: Ranks that outlive a failed one get this long to end after SIGTERM. Blocked in a collective they never see it.
+#: Surviving ranks get this long to end after SIGTERM. A rank that is blocked in a collective does not handle it.
 SURVIVOR_GRACE_SECONDS = 5.0
-#: After EXIT_CHECKPOINTED of one rank the others are on the way out by themselves.
+#: After EXIT_CHECKPOINTED of one rank the others end by themselves within this time.
 ORDERLY_GRACE_SECONDS = 60.0
 #: A rank that lost its peer ends within milliseconds of it: wait this long for the failure that caused it.
 CAUSE_WAIT_SECONDS = 1.5
@@ -43,7 +43,7 @@ def run(node: Node, command: Sequence[str], environ: Mapping[str, str]) -> int:
     try:
         return _Ranks(node, command, environ, old_mask).wait()
     finally:
-        for number in FORWARDED:  # one that comes now comes too late, and must not take the exit code's place
+        for number in FORWARDED:  # a signal that arrives now must not replace the exit code
             signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
 
@@ -65,7 +65,7 @@ def with_free_port(environ: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
 
 
 class _Ranks:
-    """The running processes of one node and what is known of their end."""
+    """The running processes of one node, and how the ones that have ended did so."""
 
     def __init__(
         self, node: Node, command: Sequence[str], environ: Mapping[str, str], signal_mask: set[signal.Signals | int]
@@ -98,7 +98,7 @@ class _Ranks:
         return self.exit_code
 
     def _reap(self) -> None:
-        """Take the exit status of every process that has ended, children of others' (PID 1) included."""
+        """Read the exit status of every process that has ended, as PID 1 also of those that other processes left."""
         while self.running:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:

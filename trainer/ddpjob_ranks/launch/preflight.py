@@ -1,7 +1,7 @@
 """Before training: are all ranks the same program on the same data, each on a device of its own?
 
-Ranks compare notes over the store, before any process group, so that a mistake ends in one sentence and not in a
-collective that never returns. What is merely unwise is remarked on by rank 0 and stops nobody.
+Ranks compare what they know over the store, before any process group exists, so that a mistake ends in one sentence and
+not in a collective that never returns. Rank 0 prints remarks about what is only unwise; they stop no rank.
 """
 
 import importlib.metadata
@@ -24,14 +24,13 @@ from torch._C._distributed_c10d import Store
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError, PeersMissingError, ShortageError
 from ddpjob_ranks.launch.identity import Worker
-from ddpjob_ranks.launch.meeting import gathering, wait_until
+from ddpjob_ranks.launch.rendezvous import rendezvous_timeout, wait_until
 
 #: What computes or decodes, besides torch.
 LIBRARIES: Final = ("torchvision", "numpy", "pillow")
-#: What to do where ranks disagree, by what they disagree on: facts of a rank, or of its program as it names them. Any
-#: other name is taken for a key of the configuration.
+#: What to do where ranks disagree, by the name of the fact they disagree on. Any other name is a key of the configuration.
 ADVICE: Final[Mapping[str, str]] = {
-    "job": "they are of two jobs or attempts that meet at one address: give each job a MASTER_PORT of its own",
+    "job": "these ranks belong to different jobs or attempts that use the same address; give each job its own MASTER_PORT",
     "world size": "start every rank with the same WORLD_SIZE",
     **dict.fromkeys(("code", "recipe's code"), "run the same image or checkout everywhere"),
     **dict.fromkeys(("Python", "torch", *LIBRARIES, "CUDA and NCCL"), "run the same image or environment everywhere"),
@@ -44,30 +43,30 @@ MAX_RANKS: Final = 4
 SHM: Final = "/dev/shm"  # noqa: S108 - read only for its size
 #: Docker's default is 64 MiB, which NCCL's buffers between the processes of a node can exhaust.
 SMALL_SHM_BYTES: Final = 128 * 2**20
-#: Below this no checkpoint of the smallest recipes fits beside the one before it.
+#: Below this no checkpoint of the smallest recipes fits next to the previous one.
 NO_SPACE_BYTES: Final = 16 * 2**20
 LITTLE_SPACE_BYTES: Final = 2**30
 
-#: Rank 0 serves the store; it stays until the others have read why they must go.
-PARTING = timedelta(seconds=10)
-VERDICT: Final = "ddpjob/preflight/verdict"
+#: Rank 0, which serves the store, waits this long for the other ranks to read why they must exit.
+READ_TIMEOUT = timedelta(seconds=10)
+DECISION: Final = "ddpjob/preflight/decision"
 READ: Final = "ddpjob/preflight/read"
 
 
 class RefusedError(ConfigError):
-    """The ranks cannot train together. All of them know, and say the same."""
+    """The ranks cannot train together. Each rank raises this error with the same text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What one rank knows of itself.
+    """What one rank knows about itself.
 
     Attributes:
         location: Pod, node or host, as messages name it.
         gpu: Unique id of its GPU, empty on a CPU.
         same: What must be the same on all ranks, by name.
-        shortages: What keeps this rank from training until an administrator has fixed it.
-        remarks: What does not, and should be known.
+        shortages: Problems that an administrator must fix before this rank can train.
+        remarks: Problems that do not keep this rank from training.
     """
 
     rank: int
@@ -82,32 +81,42 @@ def check(store: Store, worker: Worker, same: Mapping[str, str], device: torch.d
     """Wait until all ranks are here and are fit to train together. `same` is what the program adds to Facts.same.
 
     Raises:
-        RefusedError: they are not; the text says who differs in what, and what to do.
+        RefusedError: they are not; the text says which ranks differ in what, and what to do.
         ShortageError: they will be once somebody has done what the text says.
-        PeersMissingError: some did not come in time.
+        PeersMissingError: some ranks did not start in time.
     """
     facts = facts_of(worker, same, device)
     if store.add(f"{_key(worker.rank)}/number", 1) > 1:
-        twice = (
-            f"preflight: rank {worker.rank} has been started twice, once on {facts.location}; give each its own RANK"
-        )
-        store.set(VERDICT, json.dumps([twice, ""]))
+        twice = f"preflight: two processes have rank {worker.rank}, one of them on {facts.location}; give each process its own RANK"
+        store.set(DECISION, json.dumps([twice, ""]))
     store.set(_key(worker.rank), json.dumps(asdict(facts)))
     if worker.rank == 0:
         _await_ranks(store, worker)
-        if not store.check([VERDICT]):
+        if not store.check([DECISION]):
             everyone = [Facts(**json.loads(store.get(_key(rank)))) for rank in range(worker.world_size)]
             for remark in _remarks(everyone):
                 print(f"preflight: {remark}", flush=True)
-            store.set(VERDICT, json.dumps([judge(everyone), shortages_of(everyone)]))
+            store.set(DECISION, json.dumps([disagreements_of(everyone), shortages_of(everyone)]))
     else:
-        _wait(lambda: None if store.check([VERDICT]) else "rank 0 waits for other ranks", worker.rank, gathering())
-    refused, short = json.loads(store.get(VERDICT))
+        _wait(
+            lambda: None if store.check([DECISION]) else "rank 0 is waiting for other ranks",
+            worker.rank,
+            rendezvous_timeout(),
+        )
+    refused, short = json.loads(store.get(DECISION))
     if refused or short:
         store.add(READ, 1)
         if worker.rank == 0:
-            with suppress(PeersMissingError):  # one that has died meanwhile is not the cause
-                _wait(lambda: None if store.add(READ, 0) >= worker.world_size else "others to read it", 0, PARTING)
+            with suppress(PeersMissingError):  # a rank that has ended meanwhile is not the cause
+                _wait(
+                    lambda: (
+                        None
+                        if store.add(READ, 0) >= worker.world_size
+                        else "other ranks have not read why they must exit"
+                    ),
+                    0,
+                    READ_TIMEOUT,
+                )
         raise RefusedError(refused) if refused else ShortageError(short)
 
 
@@ -117,7 +126,7 @@ def shortages_of(everyone: Sequence[Facts]) -> str:
     return "\n".join(f"preflight: {line}" for line in lines[:MAX_LINES])
 
 
-def judge(everyone: Sequence[Facts]) -> str:
+def disagreements_of(everyone: Sequence[Facts]) -> str:
     """What keeps these ranks from training together, at most a few lines; empty where nothing does."""
     lines = [line for name in everyone[0].same if (line := _disagreement(name, everyone))]
     shared = Counter(facts.gpu for facts in everyone if facts.gpu)
@@ -130,7 +139,7 @@ def judge(everyone: Sequence[Facts]) -> str:
 
 
 def facts_of(worker: Worker, same: Mapping[str, str], device: torch.device) -> Facts:
-    """What this rank has to say of itself."""
+    """The facts of this rank."""
     gpu, nccl = "", "none"
     shortages: list[str] = []
     remarks: list[str] = []
@@ -138,12 +147,12 @@ def facts_of(worker: Worker, same: Mapping[str, str], device: torch.device) -> F
         gpu = str(torch.cuda.get_device_properties(device).uuid)
         nccl = f"{torch.version.cuda} and {'.'.join(map(str, torch.cuda.nccl.version()))}"  # type: ignore[no-untyped-call]
         if worker.local_rank == 0 and (idle := torch.cuda.device_count() - worker.local_world_size) > 0:
-            remarks.append(f"{idle} of {torch.cuda.device_count()} GPUs stay idle; start one process for each")
+            remarks.append(f"{idle} of {torch.cuda.device_count()} GPUs are not used; start one process per GPU")
     if worker.local_rank == 0 and worker.local_world_size > 1 and (shm := _free(SHM)) < SMALL_SHM_BYTES:
-        remarks.append(f"{SHM} has {_mib(shm)} free; NCCL and loaders may need more (docker run --shm-size)")
+        remarks.append(f"{SHM} has {_mib(shm)} free; NCCL and data loaders may need more (see docker run --shm-size)")
     folder = os.environ.get(contract.DDPJOB_CHECKPOINT_DIR, "")
     if worker.rank == 0 and folder and (space := _free(folder)) < LITTLE_SPACE_BYTES:
-        found = f"{folder} has {_mib(space)} free for checkpoints; free some space there"
+        found = f"{folder} has {_mib(space)} free for checkpoints; delete files there or use a larger volume"
         (shortages if space < NO_SPACE_BYTES else remarks).append(found)
     job = [os.environ.get(name, "") for name in (contract.DDPJOB_UID, contract.DDPJOB_ATTEMPT, "SLURM_JOB_ID")]
     return Facts(
@@ -184,12 +193,12 @@ def _await_ranks(store: Store, worker: Worker) -> None:
     keys = {rank: _key(rank) for rank in range(worker.world_size)}
 
     def probe() -> str | None:
-        if store.check(list(keys.values())) or store.check([VERDICT]):
+        if store.check(list(keys.values())) or store.check([DECISION]):
             return None
         missing = [str(rank) for rank, key in keys.items() if not store.check([key])]
         return f"{len(missing)} of {worker.world_size} ranks have not started: {', '.join(missing[:16])}"
 
-    _wait(probe, 0, gathering())
+    _wait(probe, 0, rendezvous_timeout())
 
 
 def _wait(probe: Callable[[], str | None], rank: int, limit: timedelta) -> None:
@@ -200,7 +209,7 @@ def _wait(probe: Callable[[], str | None], rank: int, limit: timedelta) -> None:
 
 
 def _disagreement(name: str, everyone: Sequence[Facts]) -> str | None:
-    """Who differs from most in one point; from rank 0 where it stands one to one."""
+    """Which ranks differ in one fact from most ranks, or from rank 0 where each value occurs once."""
     values = [facts.same.get(name, "none") for facts in everyone]
     usual, count = Counter(values).most_common(1)[0]
     odd = [facts for facts, value in zip(everyone, values, strict=True) if value != usual]

@@ -18,7 +18,7 @@ from ddpjob_ranks.watch.timeline import Timeline
 
 
 def versions() -> dict[str, str | None]:
-    """Of everything whose change could change a result."""
+    """The versions of everything that can change a result."""
     cuda = torch.cuda.is_available()
     return {
         "python": platform.python_version(),
@@ -31,7 +31,7 @@ def versions() -> dict[str, str | None]:
 
 
 def hardware(device: torch.device) -> dict[str, object]:
-    """Of this rank."""
+    """The hardware of this rank."""
     models = [line for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if "model name" in line]
     gpu = torch.cuda.get_device_properties(device) if device.type == "cuda" else None
     return {

@@ -56,7 +56,7 @@ class Stopwatch:
     seconds: float = 0.0
 
     def at(self, now: float, timing: Timing) -> Self:
-        """Looked at again."""
+        """The stopwatch after another look."""
         return replace(self, read_at=now, seconds=self.seconds + min(now - self.read_at, timing.longest_gap_seconds))
 
 
@@ -88,11 +88,11 @@ class Idleness:
 
     @classmethod
     def starting(cls, since: float, now: float) -> Self:
-        """Before the first look."""
+        """The state before the first look."""
         return cls(since=since, idle=Stopwatch(read_at=now))
 
     def at(self, since: float, now: float, timing: Timing) -> Self:
-        """Looked at again, with the mark as it is now."""
+        """The state after another look, with the mark as it is now."""
         before = self.idle if since == self.since else Stopwatch(read_at=since)
         return replace(self, since=since, idle=before.at(now, timing))
 

@@ -37,19 +37,19 @@ class Change:
     """What would make a part smaller. `removes` is the fraction of the part that it takes away, at best."""
 
     removes: float
-    words: str
+    message: str
 
 
 #: A change that needs no further hardware, by part. Half: the thing happens half as often for the same samples.
 CHANGES: Mapping[Part, Change] = {
-    Part.DATA: Change(removes=1.0, words="prepare batches ahead, or more cheaply (packed files, smaller images)"),
-    Part.COMMUNICATION: Change(removes=0.5, words="set gradientCompression to bf16, or double globalBatchSize"),
-    Part.WAITING: Change(removes=1.0, words="make the ranks equally fast"),
-    Part.OPTIMIZER: Change(removes=0.5, words="double globalBatchSize: half as many updates"),
-    Part.CHECKPOINT: Change(removes=0.5, words="save half as often (checkpointEverySteps), or to a faster volume"),
-    Part.HOST: Change(removes=0.5, words="double globalBatchSize or raise logEverySteps: less to do between steps"),
+    Part.DATA: Change(removes=1.0, message="prepare batches ahead, or more cheaply (packed files, smaller images)"),
+    Part.COMMUNICATION: Change(removes=0.5, message="set gradientCompression to bf16, or double globalBatchSize"),
+    Part.WAITING: Change(removes=1.0, message="make the ranks equally fast"),
+    Part.OPTIMIZER: Change(removes=0.5, message="double globalBatchSize: half as many updates"),
+    Part.CHECKPOINT: Change(removes=0.5, message="save half as often (checkpointEverySteps), or to a faster volume"),
+    Part.HOST: Change(removes=0.5, message="double globalBatchSize or raise logEverySteps: less to do between steps"),
 }
-#: Twice as many ranks halve these. Told where no other change gains as much as MIN_GAIN.
+#: Twice as many ranks halve these parts. This is the advice where no other change gains as much as MIN_GAIN.
 PARALLEL = (Part.DATA, Part.COMPUTE, Part.EVALUATION)
 MIN_GAIN = 0.05
 
@@ -87,7 +87,7 @@ def shares(ranks: Sequence[Mapping[str, float]]) -> dict[Part, float]:
         Part.EVALUATION: average[Phase.EVALUATE],
         Part.HOST: average[Phase.LOG] + average["rest"] + agreement,
     }
-    # While one rank saves, the others wait for it in their next backward pass: that is the checkpoint's doing.
+    # While one rank saves, the others wait for it in their next backward pass: the checkpoint causes that wait.
     for part in (Part.WAITING, Part.COMPUTE):
         moved = min(parts[part], max(rank[Phase.CHECKPOINT] for rank in ranks) - parts[Part.CHECKPOINT])
         parts[part] -= moved
@@ -99,16 +99,16 @@ def shares(ranks: Sequence[Mapping[str, float]]) -> dict[Part, float]:
 def advice(parts: Mapping[Part, float], *, slowest_rank: int) -> str:
     """The change that would take most off the loop's time, with how much at best: its part's share times `removes`."""
     part = max(CHANGES, key=lambda part: CHANGES[part].removes * parts[part])
-    gain, words = CHANGES[part].removes * parts[part], CHANGES[part].words
+    gain, message = CHANGES[part].removes * parts[part], CHANGES[part].message
     if gain < MIN_GAIN:
-        gain, words = sum(parts[part] for part in PARALLEL) / 2, "twice as many ranks; nothing else limits it"
+        gain, message = sum(parts[part] for part in PARALLEL) / 2, "twice as many ranks; nothing else limits it"
     elif part is Part.WAITING:
-        words += f": rank {slowest_rank} is the slowest"
-    return f"biggest win: {words} (up to {100 * gain:.0f} % faster)"
+        message += f": rank {slowest_rank} is the slowest"
+    return f"biggest win: {message} (up to {100 * gain:.0f} % faster)"
 
 
 def report(ranks: Sequence[Mapping[str, float]]) -> str:
-    """For people: a line of shares, and one of advice."""
+    """The text for people: a line of shares and a line of advice."""
     parts = shares(ranks)
     slowest = min(range(len(ranks)), key=lambda rank: ranks[rank]["exposed"])
     listed = ", ".join(f"{part} {100 * share:.1f} %" for part, share in parts.items())

@@ -22,7 +22,7 @@ from ddpjob_ranks.launch.identity import attempt
 class Phase(StrEnum):
     """What a rank does, in the order in which it does so after the same number of steps.
 
-    A step counts as done where its log begins, so what follows a step stands before what the next one begins with.
+    A step counts as done where its log begins, so the phases that follow a step are listed before those that begin the next one.
     """
 
     START = "start"
@@ -44,7 +44,7 @@ class Phase(StrEnum):
     DATA = "data"
     FORWARD = "forward"
     BACKWARD = "backward"
-    """With the all-reduce of gradients, which runs beside it and is waited for at its end."""
+    """With the all-reduce of gradients, which runs at the same time and is waited for at its end."""
     OPTIMIZER = "optimizer"
     LEAVE = "leave"
     """Leaving the process group, once all ranks are done."""
@@ -164,7 +164,7 @@ class Timeline:
             self._events.write(json.dumps(span) + "\n")
             self._events.flush()
         except OSError as error:
-            _tell_no_spans(self._events.name, error)
+            _report_no_spans(self._events.name, error)
             self._events = None
 
 
@@ -182,13 +182,16 @@ def open_events(environ: Mapping[str, str], *, rank: int) -> IO[str] | None:
         Path(folder).mkdir(parents=True, exist_ok=True)
         return (Path(folder) / f"attempt-{attempt(environ)}-rank-{rank}.jsonl").open("a", encoding="utf-8")
     except OSError as error:
-        _tell_no_spans(folder, error)
+        _report_no_spans(folder, error)
         return None
 
 
-def _tell_no_spans(path: str, error: OSError) -> None:
-    """Training goes on without what only describes it."""
-    print(f"{contract.DDPJOB_EVENTS_DIR}: {path} cannot be written ({error.strerror}): no more spans", file=sys.stderr)
+def _report_no_spans(path: str, error: OSError) -> None:
+    """Report that no spans are recorded; training continues."""
+    print(
+        f"{contract.DDPJOB_EVENTS_DIR}: {path} cannot be written ({error.strerror}); no more spans are recorded",
+        file=sys.stderr,
+    )
 
 
 def process_began() -> float:

@@ -35,7 +35,7 @@ from ddpjob_ranks.watch.diagnosis import RankStatus, diagnose, unresponsive
 from ddpjob_ranks.watch.idleness import Action, Idleness, Timing
 from ddpjob_ranks.watch.timeline import Phase, Timeline
 
-#: Longest wait for answers once a rank has lost another one: the restart waits for it.
+#: Longest wait for answers once a rank has lost another one, which delays the restart.
 LOSS_SECONDS = 0.5
 #: Of the ranks that ended by a cause of their own, so many are named.
 MAX_FAILURES = 2
@@ -44,7 +44,7 @@ FLIGHT_RECORDER = "flight-recorder-{backend}-{rank}"
 
 
 class Watchdog:
-    """Watches from `watch` on, which all ranks call once they have met, to a clean way out of its `with` block."""
+    """Watches this rank from `watch`, which all ranks call after the rendezvous, to the end of its `with` block."""
 
     def __init__(self, limits: Limits, timeline: Timeline) -> None:
         self._limits = limits
@@ -55,12 +55,12 @@ class Watchdog:
         self._publishing = threading.Lock()
         self._round = 0  # the listener's
         self._idleness = Idleness.starting(timeline.mark.since, time.monotonic())  # the monitor's
-        self._board: Board | None = None  # until the ranks have met
+        self._board: Board | None = None  # until the rendezvous
         self.aborted_collectives = False
         """Whether it aborted the collectives of this rank because another rank failed; any error after that is an echo."""
 
     def watch(self, store: Store, worker: Worker) -> None:
-        """Begin. `store` is the one that the ranks met in; it need not have made a process group of them yet."""
+        """Begin. `store` is that of the rendezvous; no process group is needed yet."""
         self._rank = worker.rank
         self._idleness = Idleness.starting(self._timeline.mark.since, time.monotonic())
         self._board, listening = (Board(store, rank=worker.rank, world_size=worker.world_size) for _ in range(2))
@@ -73,10 +73,10 @@ class Watchdog:
 
     def __exit__(self, error: object, *_: object) -> None:
         if error is not None or self._board is None:
-            return  # the process is about to end, and until then it answers
+            return  # the process is about to end, and answers until then
         self._timeline.enter(Phase.END)
         self._closed.set()
-        with contextlib.suppress(RuntimeError):  # rank 0 may be gone already, and the store with it
+        with contextlib.suppress(RuntimeError):  # rank 0 may have ended already, and the store with it
             self._publish(self._board)
             self._board.close(self._round)
             self._listener.join(self._timing.answer_seconds)

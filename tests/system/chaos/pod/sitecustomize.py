@@ -131,7 +131,7 @@ def watch_end(module: Any) -> None:
 
 
 WATCHED: dict[str, Callable[[Any], None]] = {
-    "ddpjob_ranks.launch.meeting": watch_rendezvous,
+    "ddpjob_ranks.launch.rendezvous": watch_rendezvous,
     "ddpjob_trainer.worker": watch_set_up,
     "ddpjob_trainer.report": watch_beginning,
     "ddpjob_trainer.optim": watch_first_step,

@@ -1,7 +1,7 @@
 """How ranks find each other: the store on rank 0, with messages about each wait.
 
 Everything that torch would wait for without a message (a name that does not resolve yet, a port that nobody opened, ranks that have
-not come) is waited for here, with a line every few seconds and a deadline.
+not started) is waited for here, with a line every few seconds and a deadline.
 """
 
 import os
@@ -22,17 +22,17 @@ from ddpjob_ranks.errors import ConfigError, PeersMissingError
 from ddpjob_ranks.launch import open_files
 from ddpjob_ranks.launch.identity import Worker
 
-#: Without an operator: longest wait for the other ranks to appear.
-GATHERING = timedelta(minutes=10)
-#: In a DDPJob ranks may start days apart, since each waits for a place of its own; the job's deadlines bound that.
-GATHERING_IN_A_JOB = timedelta(days=7)
-#: A name that DNS does not know by then is wrong. In a DDPJob it appears with rank 0's pod, whenever that comes.
-NAME = timedelta(minutes=1)
-#: A run that ended a moment ago may hold the port for a little longer.
-PORT = timedelta(seconds=20)
+#: Longest wait for the other ranks to start, without an operator.
+RENDEZVOUS_TIMEOUT = timedelta(minutes=10)
+#: In a DDPJob ranks may start days apart, since each pod waits for a node; the deadlines of the job bound that.
+RENDEZVOUS_TIMEOUT_IN_A_JOB = timedelta(days=7)
+#: A name that does not resolve by then is wrong. In a DDPJob it resolves once the pod of rank 0 runs.
+NAME_TIMEOUT = timedelta(minutes=1)
+#: A run that has just ended may use the port for a little longer.
+PORT_TIMEOUT = timedelta(seconds=20)
 
-#: Between two lines about one wait.
-TELL_SECONDS = 5.0
+#: Time between two lines about the same wait.
+REPORT_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 0.5
 CONNECT_SECONDS = 3.0
 
@@ -46,13 +46,13 @@ def open_store(worker: Worker) -> Store:
         ConfigError: the master's name does not resolve, or its port is taken on rank 0.
         PeersMissingError: nobody opened the port in time.
     """
-    if worker.world_size == 1:  # needs no port, so that any number can run side by side
+    if worker.world_size == 1:  # needs no port, so that any number of runs can share a host
         return HashStore()
     open_files.allow(worker.world_size)
     _wait_for_name(worker)
     # torchrun's agent serves one store to all the times that it starts its ranks (--max-restarts).
     these = (contract.DDPJOB_UID, contract.DDPJOB_ATTEMPT, "TORCHELASTIC_RESTART_COUNT")
-    return PrefixStore("/".join(os.environ.get(name, "") for name in these), _open_store(worker, gathering()))
+    return PrefixStore("/".join(os.environ.get(name, "") for name in these), _open_store(worker, rendezvous_timeout()))
 
 
 def _open_store(worker: Worker, deadline: timedelta) -> Store:
@@ -72,10 +72,12 @@ def _open_store(worker: Worker, deadline: timedelta) -> Store:
 
 
 def _connect(worker: Worker, deadline: timedelta, connecting: Future[TCPStore]) -> None:
-    """On a thread, as torch waits for ever for the answer of whatever took the connection, and says nothing."""
+    """Connect, on a thread: torch waits without limit and without a message for an answer of whatever listens there."""
     try:
         store = TCPStore(
-            "127.0.0.1" if worker.rank == 0 else worker.master_addr,  # whether others reach it is seen later, in words
+            "127.0.0.1"
+            if worker.rank == 0
+            else worker.master_addr,  # _wait_for_open_port checks whether others reach it
             worker.master_port,
             worker.world_size,
             is_master=worker.rank == 0,
@@ -93,34 +95,34 @@ def _wait_for_answer(worker: Worker, connecting: Future[TCPStore]) -> None:
     def probe() -> str | None:
         if connecting.done():
             return None
-        return f"what listens at {worker.master_addr}:{worker.master_port} does not respond as the store of rank 0"
+        return f"the process that listens at {worker.master_addr}:{worker.master_port} does not respond like rank 0"
 
     try:
-        wait_until(probe, rank=worker.rank, limit=gathering())
+        wait_until(probe, rank=worker.rank, limit=rendezvous_timeout())
     except TimeoutError as error:
         raise PeersMissingError(f"rank {worker.rank} on {socket.gethostname()}: {error}") from None
 
 
-def gathering() -> timedelta:
-    """Longest wait for all ranks to appear."""
-    return GATHERING_IN_A_JOB if contract.DDPJOB_UID in os.environ else GATHERING
+def rendezvous_timeout() -> timedelta:
+    """Longest wait for all ranks to start."""
+    return RENDEZVOUS_TIMEOUT_IN_A_JOB if contract.DDPJOB_UID in os.environ else RENDEZVOUS_TIMEOUT
 
 
 def wait_until(probe: Callable[[], str | None], *, rank: int, limit: timedelta) -> None:
-    """Call `probe` until it gives None; what it gives before that is what is waited for, told every few seconds.
+    """Call `probe` until it returns None. Until then it returns the reason for the wait, which is printed every few seconds.
 
     Raises:
-        TimeoutError: it gave something else throughout; the text is the last of it.
+        TimeoutError: it returned a reason for the whole time; the text has the last one.
     """
     start = reported = time.monotonic()
     pause = 0.01
     while reason := probe():
         now = time.monotonic()
         if now - start >= limit.total_seconds():
-            raise TimeoutError(f"waited {limit.total_seconds():g} s: {reason}")
-        if now - reported >= TELL_SECONDS:
+            raise TimeoutError(f"timed out after {limit.total_seconds():g} s: {reason}")
+        if now - reported >= REPORT_SECONDS:
             reported = now
-            print(f"rank {rank}: waiting for {now - start:.0f} s of {limit}: {reason}", file=sys.stderr, flush=True)
+            print(f"rank {rank} has waited {now - start:.0f} s (limit {limit}): {reason}", file=sys.stderr, flush=True)
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
@@ -135,11 +137,11 @@ def _wait_for_name(worker: Worker) -> None:
 
     in_a_job = contract.DDPJOB_UID in os.environ
     try:
-        wait_until(probe, rank=worker.rank, limit=GATHERING_IN_A_JOB if in_a_job else NAME)
+        wait_until(probe, rank=worker.rank, limit=RENDEZVOUS_TIMEOUT_IN_A_JOB if in_a_job else NAME_TIMEOUT)
     except TimeoutError as error:
         raise ConfigError(
-            f"rank {worker.rank} on {socket.gethostname()}: {error}; set {contract.MASTER_ADDR} to the address of rank"
-            " 0's host or to a name that every host resolves"
+            f"rank {worker.rank} on {socket.gethostname()}: {error}. Set {contract.MASTER_ADDR} to the address of the"
+            " host of rank 0 or to a name that every host resolves."
         ) from None
 
 
@@ -152,18 +154,18 @@ def _wait_for_free_port(worker: Worker) -> None:
         return None
 
     try:
-        wait_until(probe, rank=0, limit=PORT)
+        wait_until(probe, rank=0, limit=PORT_TIMEOUT)
     except TimeoutError as error:
         raise ConfigError(
-            f"rank 0 on {socket.gethostname()}: {error}; end what holds it (`ss -tlnp` names it) or set"
-            f" {contract.MASTER_PORT} to a free port, the same for all ranks"
+            f"rank 0 on {socket.gethostname()}: {error}. Stop the process that uses the port (`ss -tlnp` lists it), or set"
+            f" {contract.MASTER_PORT} to a free port, the same on all ranks."
         ) from None
 
 
 def _wait_for_open_port(worker: Worker) -> None:
     address = (worker.master_addr, worker.master_port)
     in_a_job = contract.DDPJOB_UID in os.environ
-    limit = PORT if worker.rank == 0 and not in_a_job else gathering()
+    limit = PORT_TIMEOUT if worker.rank == 0 and not in_a_job else rendezvous_timeout()
 
     def probe() -> str | None:
         try:
@@ -177,5 +179,5 @@ def _wait_for_open_port(worker: Worker) -> None:
     except TimeoutError as error:
         message = f"rank {worker.rank} on {socket.gethostname()}: {error}"
         if worker.rank == 0:
-            raise ConfigError(f"{message}; {contract.MASTER_ADDR} must be an address of the host of rank 0") from None
+            raise ConfigError(f"{message}. {contract.MASTER_ADDR} must be an address of the host of rank 0.") from None
         raise PeersMissingError(message) from None

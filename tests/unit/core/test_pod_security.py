@@ -65,37 +65,31 @@ def test_the_profile_is_part_of_the_shape() -> None:
     assert spec_hash(job(securityProfile="baseline").spec) != spec_hash(job().spec)
 
 
+UID_65532 = Security(uid=65532, read_only_root=False)
+READ_ONLY = Security(uid=65532, read_only_root=True)
+IMAGE_USER = Security(uid=None, read_only_root=False)
+ROOT = {"containers": [{"name": "trainer", "securityContext": {"runAsUser": 0}}]}
+USER_1000 = {
+    "securityContext": {"runAsUser": 1000},
+    "containers": [{"name": "trainer", "securityContext": {"readOnlyRootFilesystem": True}}],
+}
+
+
 @pytest.mark.parametrize(
     ("of", "expected"),
     [
-        (job(), Security(uid=65532, read_only_root=True)),
-        (program(), Security(uid=65532, read_only_root=False)),
-        (program(securityProfile="baseline"), Security(uid=None, read_only_root=False)),
-        (
-            program(
-                template={
-                    "spec": {
-                        "securityContext": {"runAsUser": 1000},
-                        "containers": [{"name": "trainer", "securityContext": {"readOnlyRootFilesystem": True}}],
-                    }
-                }
-            ),
-            Security(uid=1000, read_only_root=True),
-        ),
-        (
-            program(template={"spec": {"containers": [{"name": "trainer", "securityContext": {"runAsUser": 0}}]}}),
-            Security(uid=0, read_only_root=False),
-        ),
+        (job(), READ_ONLY),
+        (program(), UID_65532),
+        (program(securityProfile="baseline"), IMAGE_USER),
+        (program(template={"spec": USER_1000}), Security(uid=1000, read_only_root=True)),
+        (program(template={"spec": ROOT}), Security(uid=0, read_only_root=False)),
     ],
 )
-def test_what_a_pod_may_do_is_read_from_the_pod_itself(of, expected) -> None:
+def test_the_rights_of_a_pod_are_read_from_the_pod_itself(of, expected) -> None:
     made = body(of)
     assert pod_of({**made, "metadata": {**made["metadata"], "uid": "u"}}).security == expected
 
 
-UID_65532 = Security(uid=65532, read_only_root=False)
-READ_ONLY = Security(uid=65532, read_only_root=True)
-IMAGE_USER = Security(uid=None, read_only_root=False)
 DENIED = "PermissionError: [Errno 13] Permission denied: 'snapshot.pt'"
 EROFS = "OSError: [Errno 30] Read-only file system: 'snapshot.pt'"
 
@@ -106,49 +100,32 @@ def failure(of, security, error):
     return plan(seen, NOW).status.failure
 
 
-OTHER_USER = "set spec.securityProfile to baseline to run as the image's own user"
-ON_A_MOUNT = "uid 65532 with a writable root file system, so the path is on a volume that is mounted read-only, such as spec.data"
+WRITABLE = "uid 65532 with a writable root file system"
+ON_A_MOUNT = f"{WRITABLE}, so the path is on a volume that is mounted read-only, such as spec.data"
 HOME = "/tmp and /home/ddpjob"
+OTHER_USER = "set spec.securityProfile to baseline to run as the image's own user"
+WRITABLE_ROOT = "set readOnlyRootFilesystem to false in spec.template"
+IN_A_VOLUME = f"{HOME}, and to /checkpoints if that volume permits it"
+IMAGE_S_OWN = "the image's own user with a writable root file system"
+BASELINE = program(securityProfile="baseline")
 
 
 @pytest.mark.parametrize(
-    ("of", "security", "error", "user_and_root", "places", "options"),
+    ("of", "security", "error", "user_and_root", "folders", "option"),
     [
-        (program(), UID_65532, DENIED, "uid 65532 with a writable root file system", HOME, f", or {OTHER_USER}"),
-        (
-            program(checkpoint=CHECKPOINT),
-            UID_65532,
-            DENIED,
-            "uid 65532 with a writable root file system",
-            f"{HOME}, and to /checkpoints if that volume permits it",
-            f", or {OTHER_USER}",
-        ),
-        (
-            program(securityProfile="baseline"),
-            IMAGE_USER,
-            DENIED,
-            "the image's own user with a writable root file system",
-            "/tmp",
-            ", or set runAsUser in spec.template",
-        ),
-        (
-            program(),
-            READ_ONLY,
-            EROFS,
-            "uid 65532 with a read-only root file system",
-            HOME,
-            ", or set readOnlyRootFilesystem to false in spec.template",
-        ),
-        (program(), UID_65532, EROFS, ON_A_MOUNT, HOME, ""),
+        (program(), UID_65532, DENIED, WRITABLE, HOME, OTHER_USER),
+        (program(checkpoint=CHECKPOINT), UID_65532, DENIED, WRITABLE, IN_A_VOLUME, OTHER_USER),
+        (BASELINE, IMAGE_USER, DENIED, IMAGE_S_OWN, "/tmp", "set runAsUser in spec.template"),
+        (program(), READ_ONLY, EROFS, "uid 65532 with a read-only root file system", HOME, WRITABLE_ROOT),
+        (program(), UID_65532, EROFS, ON_A_MOUNT, HOME, None),
     ],
 )
-def test_a_program_that_may_not_write_is_explained(of, security, error, user_and_root, places, options) -> None:
-    usual = (
-        "use an absolute path there, set workingDir in spec.template"
-        if options
-        else ("use an absolute path there, or set workingDir in spec.template")
-    )
-    hint = f"the container runs as {user_and_root}. This user can write to {places}: {usual}{options}"
+def test_an_error_of_a_path_that_cannot_be_written_is_explained(
+    of, security, error, user_and_root, folders, option
+) -> None:
+    usual = ["use an absolute path there", "set workingDir in spec.template", *([f"or {option}"] if option else [])]
+    advice = ", ".join(usual) if option else ", or ".join(usual)
+    hint = f"the container runs as {user_and_root}. This user can write to {folders}: {advice}"
     assert failure(of, security, error).message == f"{error} (hint: {hint})"
 
 
@@ -162,7 +139,7 @@ def test_a_program_that_may_not_write_is_explained(of, security, error, user_and
         "sh: 1: cannot create log.txt: Read-only file system",
     ],
 )
-def test_it_is_recognised_in_what_torch_and_other_programs_say(error) -> None:
+def test_such_errors_of_torch_and_other_programs_are_recognised(error) -> None:
     assert "(hint: the container runs as uid 65532" in failure(program(), UID_65532, error).message
 
 
@@ -171,7 +148,7 @@ def test_it_is_recognised_in_what_torch_and_other_programs_say(error) -> None:
     [
         (UID_65532, "ValueError: boom"),
         (UID_65532, "PermissionError: [Errno 13] Permission denied"),  # no path: a port below 1024, for example
-        (None, DENIED),  # a process of this machine, whose rights the pod does not say
+        (None, DENIED),  # a process of this machine, whose rights the pod does not determine
     ],
 )
 def test_other_failures_have_no_hint(security, error) -> None:
@@ -179,7 +156,6 @@ def test_other_failures_have_no_hint(security, error) -> None:
 
 
 def test_the_hint_is_part_of_the_sentence_that_users_read() -> None:
-    said = sentence(failure(program(), UID_65532, DENIED))
-    assert said.startswith(
+    assert sentence(failure(program(), UID_65532, DENIED)).startswith(
         f"Rank 0 (pod job-1-0, node node-0) ended with exit code 1 in attempt 1: {DENIED} (hint: the"
     )

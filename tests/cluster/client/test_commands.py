@@ -16,7 +16,8 @@ import yaml
 import testbed
 from ddpjob_cli.__main__ import main
 from ddpjob_operator.transport.resources import DDPJOBS
-from operator_cluster import ROOT, Namespace, eventually
+from operator_cluster import Namespace, eventually
+from operator_process import ROOT
 
 pytestmark = pytest.mark.usefixtures("operator_process")
 

@@ -157,6 +157,8 @@ def join(found: Rendezvous) -> Iterator[Gang]:
     # CleanUpOnly (ProcessGroupNCCL.hpp): after the loss of a rank torch aborts the communicator, and this process can
     # report which rank that was. By default torch ends the process by SIGABRT. Not tested on GPUs.
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")
+    # An event at the start of each collective, by which the watchdog knows which GPU is late.
+    os.environ.setdefault("TORCH_NCCL_ENABLE_TIMING", "1")
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         store=found.store,

@@ -17,6 +17,7 @@ Only calls between steps decide: batches of an evaluation may follow each other 
 """
 
 import math
+import os
 import signal
 import socket
 import sys
@@ -59,6 +60,7 @@ class StopRequest:
         writer.setblocking(False)  # as set_wakeup_fd requires
         self._writer = writer  # closed with this object
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        os.register_at_fork(after_in_child=_stop_reporting_signals)
         threading.Thread(target=_write_stacks, args=(reader,), name=THREAD_NAME, daemon=True).start()
 
     def ignore(self) -> None:
@@ -68,6 +70,11 @@ class StopRequest:
 
     def _receive(self, _number: int, _frame: FrameType | None) -> None:
         self.received = True
+
+
+def _stop_reporting_signals() -> None:
+    """In a forked child, which has the parent's socket, but not its thread."""
+    signal.set_wakeup_fd(-1)
 
 
 def _write_stacks(signals: socket.socket) -> None:

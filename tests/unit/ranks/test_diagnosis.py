@@ -55,10 +55,27 @@ def test_the_rank_behind_is_late():
             [status(0, Phase.LOG, num_collectives=91), status(1), status(2)],
             "rank 0 (host host-0) is late: in log after 41 steps",
         ),
+        # A late host is named with its phase, although its GPU waits for it.
+        (
+            [status(0, num_started_by_gpu=90), status(1, Phase.DATA, num_started_by_gpu=89)],
+            "rank 1 (host host-1) is late: in data after 41 steps; ",
+        ),
     ],
 )
 def test_the_numbers_of_collectives_show_which_rank_is_late(answers, expected):
     assert diagnosis_of(*answers).startswith(expected)
+
+
+def test_where_all_hosts_wait_for_their_gpus_the_gpu_that_has_started_fewer_collectives_is_late():
+    found = diagnosis_of(
+        status(0, Phase.LOG, num_started_by_gpu=90),
+        status(1, Phase.LOG, num_started_by_gpu=89),
+        status(2, Phase.BACKWARD, num_started_by_gpu=90),
+    )
+    assert found == (
+        "rank 1 (host host-1) is late: its GPU has started 89 collectives instead of 90;"
+        " ranks 0, 1 wait in log after 41 steps; rank 2 waits in backward or all-reduce after 41 steps"
+    )
 
 
 def test_a_rank_ahead_with_fewer_collectives_skipped_one():

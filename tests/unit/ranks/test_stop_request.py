@@ -30,6 +30,10 @@ print("ready", flush=True)
 for thread in threads:
     thread.join()
 assert request.received
+child = os.fork()
+if child == 0:
+    os._exit(signal.set_wakeup_fd(-1) != -1)
+assert os.waitpid(child, 0)[1] == 0, "a signal of the child would wake the thread of this process"
 request.ignore()
 os.kill(os.getpid(), signal.SIGTERM)
 """

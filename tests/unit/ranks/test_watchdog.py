@@ -1,5 +1,6 @@
 """Watchdogs of several ranks in one process, over one store; the end of a process is noted instead of carried out."""
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -10,12 +11,13 @@ from typing import NoReturn
 
 import pytest
 import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
 
 from ddpjob_ranks.limits import Limits
 from ddpjob_ranks.watch import board
 from ddpjob_ranks.watch.idleness import Timing
 from ddpjob_ranks.watch.timeline import Phase, Timeline
-from ddpjob_ranks.watch.watchdog import FLIGHT_RECORDER, Watchdog
+from ddpjob_ranks.watch.watchdog import FLIGHT_RECORDER, Watchdog, num_started
 from workers import worker
 
 LIMITS = Limits(first_step_seconds=0.5, step_seconds=0.5)
@@ -138,6 +140,16 @@ def test_the_failure_of_a_rank_aborts_the_collectives_of_the_others_on_gpus(monk
     wait_until(lambda: all(rank._round == 1 for rank in others))
     assert sorted(rank._rank for rank in aborted) == [1, 2]
     assert [rank.aborted_collectives for rank in (failing, *others)] == [False, True, True]
+
+
+@pytest.mark.parametrize(("last_started", "last_completed", "started"), [(3, 2, 3), (-1, 2, 2), (-1, -1, 0)])
+def test_the_flight_recorder_says_how_many_collectives_a_gpu_has_started(last_started, last_completed, started):
+    status = {"last_started_collective": str(last_started), "last_completed_collective": str(last_completed)}
+    assert num_started(json.dumps({"pg_status": {"0": status}}).encode()) == started
+
+
+def test_the_flight_recorder_of_this_torch_can_be_read():
+    assert num_started(c10d._dump_nccl_trace_json(includeCollectives=False)) == 0
 
 
 def test_a_rank_that_lost_a_silent_one_names_it():

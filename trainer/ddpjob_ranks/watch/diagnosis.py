@@ -42,6 +42,8 @@ class RankStatus:
     """Collectives of the default group that it has started."""
     num_control_collectives: int = 0
     """The same of the control group, where evaluation, loading and compiling wait."""
+    num_started_by_gpu: int = 0
+    """Collectives of the default group that its GPU has started, after the host queued them; 0 if that is unknown."""
 
     @property
     def position(self) -> tuple[int, int]:
@@ -106,6 +108,10 @@ def diagnose(answers: Mapping[int, RankStatus], last_known: Mapping[int, RankSta
             f" {skipped[0].num_collectives} collectives started instead of {most}; {_waiting(_without(ranks, skipped))}"
         )
     late = [status for status in ranks if status.progress == ranks[0].progress]
+    fewest = min(status.num_started_by_gpu for status in ranks)
+    stuck = [status for status in ranks if status.num_started_by_gpu == fewest]
+    if len(stuck) < len(ranks) and (len(late) == len(ranks) or _without(late, stuck)):
+        return _gpu_is_late(ranks, stuck)
     if len(late) == len(ranks):
         return _nobody_is_late(ranks)
     return f"{_name(late)} {'is' if len(late) == 1 else 'are'} late: {late[0]}; {_waiting(_without(ranks, late))}"
@@ -122,6 +128,14 @@ def unresponsive(silent: Collection[RankStatus]) -> str:
     seen = _some(dict.fromkeys(str(status) for status in silent))
     verb = "does" if len(silent) == 1 else "do"
     return f"{_name(silent)} {verb} not respond (stopped, blocked or gone), last seen {seen}"
+
+
+def _gpu_is_late(ranks: Collection[RankStatus], stuck: Collection[RankStatus]) -> str:
+    """All hosts wait for their GPUs, some of which have not come to a collective that others wait in."""
+    most = max(status.num_started_by_gpu for status in ranks)
+    verb, whose = ("is", "its GPU has") if len(stuck) == 1 else ("are", "their GPUs have")
+    fewest = next(iter(stuck)).num_started_by_gpu
+    return f"{_name(stuck)} {verb} late: {whose} started {fewest} collectives instead of {most}; {_waiting(ranks)}"
 
 
 def _nobody_is_late(ranks: Collection[RankStatus]) -> str:

@@ -11,6 +11,7 @@ the interpreter's lock) does not answer, which is its diagnosis.
 """
 
 import contextlib
+import json
 import os
 import socket
 import sys
@@ -167,6 +168,11 @@ class Watchdog:
         groups = [group for group in _groups(default=True) if dist.get_backend(group) == "nccl"]
         return [group._get_backend(torch.device("cuda")) for group in groups]
 
+    def _num_started_by_gpu(self) -> int:
+        if not self._nccl_backends():
+            return 0
+        return num_started(c10d._dump_nccl_trace_json(includeCollectives=False))  # type: ignore[attr-defined] # not in its stubs
+
     def _diagnosis(self, board: Board, number: int) -> str | None:
         answers = board.answers(number, self._timing.answer_seconds, self._timing)
         diagnosis = diagnose(answers, board.last_known())
@@ -198,7 +204,7 @@ class Watchdog:
     def _dump_flight_recorder(self) -> None:
         """What torch recorded of the last collectives, for torchfrtrace (that of NCCL has run on no GPU yet)."""
         if folder := os.environ.get(contract.DDPJOB_EVENTS_DIR):
-            dumps = {"gloo": c10d._dump_fr_trace(backend="gloo")}
+            dumps = {"gloo": c10d._dump_fr_trace()}
             if torch.cuda.is_available():
                 dumps["nccl"] = c10d._dump_nccl_trace()  # type: ignore[attr-defined] # not in its stubs
             for backend, dump in dumps.items():
@@ -247,6 +253,7 @@ class Watchdog:
             reported_at_unix_seconds=time.time(),
             num_collectives=sum(map(_num_collectives, _groups(default=True))),
             num_control_collectives=sum(map(_num_collectives, _groups(default=False))),
+            num_started_by_gpu=self._num_started_by_gpu(),
         )
 
 
@@ -254,6 +261,16 @@ def _start(target: Callable[..., object], *arguments: object) -> threading.Threa
     thread = threading.Thread(target=target, args=arguments, name=THREAD_NAME, daemon=True)
     thread.start()
     return thread
+
+
+def num_started(trace: bytes) -> int:
+    """Collectives that a device has started, by the JSON of torch's flight recorder.
+
+    The recorder has the start of a collective only with TORCH_NCCL_ENABLE_TIMING, else -1. Its end is always there.
+    """
+    groups = json.loads(trace)["pg_status"].values()
+    started = (max(int(g["last_started_collective"]), int(g["last_completed_collective"]), 0) for g in groups)
+    return sum(started)
 
 
 def _causes(failures: dict[int, str]) -> list[str]:

@@ -136,6 +136,7 @@ async def test_its_metrics_have_the_meaning_that_controller_runtime_gives_them(q
         "workqueue_work_duration_seconds_count",
     )
     before = [sample(name) for name in names]
+    WorkQueue(1, "events").add(B)  # has metrics of its own
     queue.add(A)
     queue.add(A, first=True)
     queue.add(B)

@@ -97,7 +97,7 @@ class EventRecorder:
         self._accounts: dict[Key, _Account] = {}
         self._waiting: dict[Key, deque[_Series]] = {}
         self._places = Shares(MAX_WAITING)
-        self._queue = WorkQueue(NUM_WRITERS)
+        self._queue = WorkQueue(NUM_WRITERS, "events")
 
     def record(self, job: Job, before: DDPJobStatus, after: DDPJobStatus) -> None:
         """Record what happened between two statuses of a job. Never waits, never raises."""

@@ -28,8 +28,8 @@ FARTHEST_SECONDS = 3600.0
 class WorkQueue:
     """A keyed queue for one event loop."""
 
-    def __init__(self, num_workers: int) -> None:
-        """`num_workers` is how many call `get`."""
+    def __init__(self, num_workers: int, name: str = "ddpjob") -> None:
+        """`num_workers` is how many call `get`; `name` is the label of the queue's metrics."""
         self._shares = Shares(num_workers)
         self._ready: dict[str, list[tuple[bool, int, Key]]] = {}
         """By namespace, as heaps."""
@@ -40,7 +40,7 @@ class WorkQueue:
         self._processing: set[Key] = set()
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._failures: dict[Key, int] = {}
-        self._metrics = QueueMetrics()
+        self._metrics = QueueMetrics(name)
 
     def __len__(self) -> int:
         """Keys that wait for a worker now."""

@@ -55,11 +55,15 @@ async def test_a_leader_without_renewals_stops_writing_before_the_next_one_conti
 
         await eventually("the first to notice", writes_no_more, LEASE_SECONDS)
         assert await holder(namespace) == "first"
-        num_writes = writes.num_struck
+
+        async def second_leads() -> bool:
+            return await holder(namespace) == "second"
+
+        await eventually("the second to hold the Lease", second_leads)
+        num_writes = writes.num_struck  # Writes that were in flight when the first stopped have arrived by now.
         for kind in SCRIPTS:
             await jobs.apply(kind, 3)
         await jobs.end_as_scripted(SECONDS)
-    assert await holder(namespace) == "second"
     assert writes.num_struck == num_writes > 0
     proxy.clear()
     assert first.process is not None

@@ -45,7 +45,8 @@ async def test_a_silent_watch_is_ended_and_started_again(resource: str, jobs: Sc
 
 async def test_a_list_whose_next_page_has_expired_starts_again(jobs: ScriptedJobs, proxy: FaultProxy) -> None:
     proxy.inject(StreamError(410), verbs=("watch",), target="/(pods|services)", probability=0.3)  # So it must list.
-    rule = proxy.inject(Answer(410), verbs=("read",), target="continue=", probability=0.3)
+    # Ten times at most: with many pages hardly any list would be complete.
+    rule = proxy.inject(Answer(410), verbs=("read",), target="continue=", probability=0.3, times=10)
     async with jobs.carry_out():
         await jobs.end_as_scripted(SECONDS)
     assert rule.num_struck

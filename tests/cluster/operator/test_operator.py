@@ -117,7 +117,7 @@ async def test_a_refusal_by_a_quota_is_reported_and_retried(client: Client, name
 async def test_a_job_that_is_applied_again_starts_once_the_pods_of_the_earlier_job_are_gone(
     namespace: Namespace,
 ) -> None:
-    slow = {"metadata": {"annotations": {"testbed/stop-after": "3s"}}}
+    slow = {"metadata": {"annotations": {"testbed/stop-after": "10s"}}}
     await namespace.apply("j", template=slow)
     await namespace.reaches("j", "Running")
     await namespace.delete_job("j")

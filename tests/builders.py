@@ -6,6 +6,7 @@ from typing import Any
 
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import DDPJobStatus
+from ddpjob_operator.core.failure.log_parsing import end_of_log
 from ddpjob_operator.core.model import CreatePod, DeletePod, Deletion, Exit, Job, Observed, Plan, Pod, Service
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.render.pods import pod_name, spec_hash
@@ -33,7 +34,7 @@ def job(status: DDPJobStatus | None = None, **spec: Any) -> Job:
 
 
 def pod(of: Job, rank: int = 0, attempt: int = 1, **changes: Any) -> Pod:
-    """A running pod of the job; `changes` are fields of Pod, or of its deletion: deletion_deadline, deletion_requested."""
+    """A running pod of the job; `changes` are fields of Pod, or of its deletion (see `changed`)."""
     assert of.spec is not None, "builders make valid jobs"
     running = Pod(
         name=pod_name(of.name, attempt, rank),
@@ -56,8 +57,13 @@ def pod(of: Job, rank: int = 0, attempt: int = 1, **changes: Any) -> Pod:
 
 
 def changed(of_pod: Pod, **changes: Any) -> Pod:
-    """The pod with these fields; `deletion_deadline`, `deletion_requested` and `deletion_seen` are those of its deletion."""
-    names = {"deletion_deadline": "deadline", "deletion_requested": "requested", "deletion_seen": "seen_while_current"}
+    """The pod with these fields; those that begin with `deletion_` are fields of its deletion."""
+    names = {
+        "deletion_deadline": "deadline",
+        "deletion_requested": "requested",
+        "deletion_seen": "seen_while_current",
+        "deletion_after_exit": "after_exit",
+    }
     of_deletion = {names[key]: changes.pop(key) for key in names if key in changes}
     if of_deletion:
         changes["deletion"] = replace(of_pod.deletion or Deletion(deadline=NOW), **of_deletion)
@@ -68,7 +74,14 @@ def ended(of: Job, rank: int = 0, attempt: int = 1, code: int = 0, message: str 
     """A pod whose program ended with this code."""
     reason = changes.pop("exit_reason", "Completed" if code == 0 else "Error")
     seen_at = changes.pop("ended_seen", NOW - 10)
-    exit_ = Exit(code=code, signal=code - 128 if code > 128 else None, reason=reason, message=message, seen=seen_at)
+    exit_ = Exit(
+        code=code,
+        signal=code - 128 if code > 128 else None,
+        reason=reason,
+        message=message,
+        shows=end_of_log(message),
+        seen=seen_at,
+    )
     seen = {"running": False, "all_ended": True, "exit": exit_}
     return pod(of, rank, attempt, **{**seen, **changes})
 

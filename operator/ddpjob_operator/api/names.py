@@ -105,6 +105,7 @@ class Reason(StrEnum):
     UNSCHEDULABLE = "Unschedulable"  # The scheduler finds no node for a pod.
     QUOTA_EXCEEDED = "QuotaExceeded"  # A ResourceQuota of the namespace is used up.
     POD_REJECTED = "PodRejected"  # The API server refuses a pod, by admission or for a mistake in the template.
+    REMOVAL_REJECTED = "RemovalRejected"  # The API server refuses to delete or to stop what a finished job has left.
     IMAGE_PULL = "ImagePull"  # An image cannot be pulled.
     CONTAINER_CONFIG = "ContainerConfig"  # A container cannot be created, for example because a Secret is missing.
     STARTING = "Starting"  # All pods have nodes, and not all run yet.
@@ -125,6 +126,7 @@ class Reason(StrEnum):
     COLLECTIVE_TIMEOUT = "CollectiveTimeout"  # A collective timed out and no other cause is known.
     COLLECTIVE_ERROR = "CollectiveError"  # Ranks lost their connections to each other and no other cause is known.
     HUNG = "Hung"  # Training made no progress for too long.
+    POD_DEADLINE = "PodDeadline"  # The kubelet ended a pod whose activeDeadlineSeconds had passed.
     START_DEADLINE = "StartDeadline"  # Not all pods ran within deadlines.startSeconds.
     FINISH_DEADLINE = "FinishDeadline"  # Not all ranks ended within deadlines.finishSeconds.
     POD_DELETED = "PodDeleted"  # Somebody other than the operator deleted a pod.

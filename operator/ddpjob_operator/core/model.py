@@ -11,6 +11,9 @@ from ddpjob_operator.api.resource import Body as Body
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import DDPJobStatus, Progress
 
+#: How far two of the clocks of the API server, of a node and of this process are assumed to differ at most.
+CLOCK_MARGIN_SECONDS = 60.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -29,6 +32,32 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerExit:
+    """How torchrun reports that its first failing worker ended."""
+
+    code: int | None
+    signal: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEnd:
+    """What decisions need of the end of a log, or of a termination message, which often is one: a few hundred bytes."""
+
+    exception: str = ""
+    """The last Python exception that a worker printed."""
+    worker: WorkerExit | None = None
+    """The first failing worker of torchrun's table."""
+    symptoms: str = ""
+    """What in the whole text says that another rank went away or that memory ran out, for programs without a traceback."""
+    last_line: str = ""
+    progress: Progress | None = None
+
+
+#: What an unreadable log shows.
+NO_LOG = LogEnd()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
     """How a container ended."""
 
@@ -38,6 +67,8 @@ class Exit:
     """The kubelet's reason, such as Error, OOMKilled, ContainerStatusUnknown."""
     message: str
     """The termination message."""
+    shows: LogEnd = NO_LOG
+    """What the termination message shows. It is parsed once, when this record is made: a gang has thousands."""
     finished: float | None = None
     """When it ended, by the node's clock."""
     seen: float | None = None
@@ -46,20 +77,30 @@ class Exit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deletion:
-    """That somebody asked for a pod's deletion: its containers stop within the grace, then the object goes.
+    """The fact that the deletion of a pod was requested: its containers stop within the grace, then the object goes.
 
-    Clocks differ by seconds. `deadline` and `seen_while_current` are by this process's clock, like every `now`. The other two
-    are by the API server's clock and are compared with the node's (`Exit.finished`) only, in whole seconds.
+    Three clocks are involved, which differ by seconds: this process's (like every `now`), the API server's and the node's.
+    So whether a program had ended before the deletion is decided by the order in which this process saw both. A process that
+    saw both at once, because it started later, compares the node's clock with the API server's, with a margin.
     """
 
     deadline: float
-    """When the grace has passed."""
+    """When the grace has passed, by this process's clock."""
+    after_exit: bool = False
+    """Whether this process saw the main container's end in a version of the pod from before its deletion."""
     seen_while_current: float | None = None
-    """When this process first saw the deletion; None if the job was in a later attempt by then, or if it is not known."""
+    """When this process first saw the deletion, by its own clock; None if the job was in a later attempt by then, or if it is
+    not known."""
     timestamp: float | None = None
-    """metadata.deletionTimestamp: the end of the grace."""
+    """metadata.deletionTimestamp: the end of the grace, by the API server's clock."""
     requested: float | None = None
-    """When it was asked for; None if that is not known."""
+    """When the deletion was first requested, by the API server's clock; None if that is not known."""
+
+    def follows(self, exit_: Exit) -> bool:
+        """Whether the program had ended in this way before the deletion was requested, so that it was not stopped by it."""
+        if self.after_exit or self.requested is None or exit_.finished is None:
+            return self.after_exit
+        return exit_.finished + CLOCK_MARGIN_SECONDS < self.requested
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +147,7 @@ class Pod:
     disruption: str
     """Reason and message of the DisruptionTarget condition; empty without one."""
     deletion: Deletion | None = None
-    """None while nobody has asked for its deletion."""
+    """None while nobody has requested its deletion."""
     placed: float | None = None
     """When the scheduler found a node for it."""
     active_deadline_seconds: int | None = None
@@ -120,17 +161,14 @@ class Pod:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the program succeeded by itself: one that is asked to stop may exit with 0 although its work is not done."""
+        """Whether the program succeeded by itself: one that gets SIGTERM may exit with 0 although its work is not done."""
         was_stopped = (self.deletion is not None or self.disruption) and not self.ended_before_deletion
         return self.exit is not None and self.exit.code == 0 and not was_stopped and not self.reason
 
     @property
     def ended_before_deletion(self) -> bool:
-        """Whether the program had ended before anybody asked for the pod's deletion, in whole seconds."""
-        requested = self.deletion.requested if self.deletion else None
-        if self.exit is None or self.exit.finished is None or requested is None:
-            return False
-        return self.exit.finished < requested
+        """Whether the program had ended before anybody requested the pod's deletion."""
+        return self.deletion is not None and self.exit is not None and self.deletion.follows(self.exit)
 
     def is_past_grace(self, now: float, by_seconds: float) -> bool:
         """Whether the grace of its deletion passed this long ago."""
@@ -151,39 +189,15 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Why the API server did not create an object."""
+    """Why the API server did not carry out a request."""
 
     message: str
+    request: str = "create pod"
+    """What was requested, to be read before the name of the object."""
     by_failure: bool = False
     """The server itself failed (500, for example a broken webhook), which says nothing about this object."""
     is_terminating: bool = False
     """An object of the same name is being deleted, so the creation only has to wait for that."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerExit:
-    """How torchrun reports that its first failing worker ended."""
-
-    code: int | None
-    signal: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogEnd:
-    """What decisions need of the end of a log: a few hundred bytes instead of 64 KiB."""
-
-    exception: str = ""
-    """The last Python exception that a worker printed."""
-    worker: WorkerExit | None = None
-    """The first failing worker of torchrun's table."""
-    symptoms: str = ""
-    """What in the whole text says that another rank went away or that memory ran out, for programs without a traceback."""
-    last_line: str = ""
-    progress: Progress | None = None
-
-
-#: What an unreadable log shows.
-NO_LOG = LogEnd()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +225,9 @@ class Observed:
     silent_seconds: float = 0.0
     """How long rank 0's log has been readable and has shown neither a new step nor a new phase."""
     rejections: Mapping[str, Rejection] = field(default_factory=dict)
-    """By name of each object whose creation the API server refused last."""
+    """By name of each pod or Service that the API server refused to create or to update last."""
+    refused_removals: Mapping[str, Rejection] = field(default_factory=dict)
+    """By name of each object that the API server refused to delete or to stop last."""
 
     @property
     def is_refused(self) -> bool:
@@ -311,7 +327,11 @@ class ReadWarning:
     uid: str
 
 
-Action = CreatePod | CreateService | PatchService | DeletePod | DeletePods | LowerPodDeadline | DeleteJob
+SetUp = CreatePod | CreateService | PatchService
+"""What a gang needs. Each depends on those before it."""
+Removal = DeletePod | DeletePods | LowerPodDeadline | DeleteJob
+"""What stops or deletes something. Nothing depends on it: what waits for the end of a pod looks at the pod."""
+Action = SetUp | Removal
 Lookup = ReadLog | ReadNode | ReadWarning
 
 

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from ddpjob_operator.api import names
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import DDPJobStatus
+from ddpjob_operator.core.failure.log_parsing import end_of_log
 from ddpjob_operator.core.model import Body, Deletion, Exit, Job, Pod, Security, Service, Waiting
 from ddpjob_operator.core.times import epoch_seconds
 from ddpjob_operator.core.untrusted import printable, tail
@@ -82,8 +83,8 @@ def _status(body: Body) -> DDPJobStatus:
         return _status(readable) if len(readable) < len(body) else DDPJobStatus()
 
 
-def pod_of(body: Body) -> Pod:
-    """The record of a pod that a DDPJob owns.
+def pod_of(body: Body, known: Pod | None = None) -> Pod:
+    """The record of a pod that a DDPJob owns. `known` is that of an earlier version of it, which saves parsing again.
 
     Raises:
         ValueError: if the pod lacks a label of ours or is not owned by the job it names.
@@ -107,7 +108,7 @@ def pod_of(body: Body) -> Pod:
         reason=status.get("reason", ""),
         message=status.get("message", ""),
         running="running" in state,
-        exit=_exit(state) or _failed_init(spec, status),
+        exit=_exit(state, known.exit if known else None) or _failed_init(spec, status),
         all_ended=phase in ("Succeeded", "Failed") or _none_can_run(spec, status),
         waiting=_waiting(spec, status, conditions),
         disruption=_disruption(conditions),
@@ -176,26 +177,28 @@ def _placed(conditions: Body) -> float | None:
 
 
 def _deletion(metadata: Body) -> Deletion | None:
-    """The deletion as the API server reports it; who keeps the record may know better when its grace has passed here."""
+    """The deletion as this version of the pod shows it. Only who saw earlier versions knows the first request."""
     timestamp, grace = _time(metadata.get("deletionTimestamp")), metadata.get("deletionGracePeriodSeconds")
     if timestamp is None:
         return None
-    # Without a grace, a kubelet removes a pod that has stopped, long after it was asked to (seen on 1.36).
+    # A grace of 0 may be the kubelet's second request, long after the first one (seen on 1.36).
     return Deletion(deadline=timestamp, timestamp=timestamp, requested=timestamp - grace if grace else None)
 
 
-def _exit(state: Body) -> Exit | None:
+def _exit(state: Body, known: Exit | None = None) -> Exit | None:
     """How the container of this state ended. Runtimes report death by signal n as exit code 128 + n."""
     terminated = state.get("terminated")
     if terminated is None:
         return None
     code = terminated["exitCode"]
     signal = terminated.get("signal") or (code - 128 if 128 < code < 128 + 65 else None)
+    message = tail(terminated.get("message", "")).strip()
     return Exit(
         code=code,
         signal=signal,
         reason=terminated.get("reason", ""),
-        message=tail(terminated.get("message", "")).strip(),
+        message=message,
+        shows=known.shows if known is not None and known.message == message else end_of_log(message),
         finished=_time(terminated.get("finishedAt")),
     )
 

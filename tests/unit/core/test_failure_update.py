@@ -75,7 +75,8 @@ def test_a_survivor_that_the_operator_deletes_is_no_cause_however_it_ends() -> N
 
 def test_a_survivor_that_had_ended_before_its_deletion_is_the_cause() -> None:
     seen = after_an_echo()
-    cause = finished_at(crashed(PAIR, 1, deletion_deadline=NOW + 1), NOW - 2, NOW)
+    cause = crashed(PAIR, 1, deletion_deadline=NOW + 1, deletion_after_exit=True)
+
     assert plan(replace(seen, pods=(seen.pods[0], cause)), NOW + 1).status.failure.message == "ValueError: boom"
 
 
@@ -142,3 +143,11 @@ def test_a_deleted_rank_is_the_cause_of_the_others_that_stopped_with_it() -> Non
         assert (status.failure.reason, status.failure.rank) == (Reason.POD_DELETED, 1)
         assert status.failure.checkpoint_step == 33
     assert later.restarts == first.job.status.restarts
+
+
+def test_a_survivor_that_the_operator_deleted_is_no_cause_although_the_clock_of_its_node_is_behind() -> None:
+    seen = after_an_echo()
+    ours = crashed(PAIR, 1, message=STOPPED_BY_SIGTERM, deletion_deadline=NOW + 1, deletion_seen=NOW)
+
+    status = plan(replace(seen, pods=(seen.pods[0], finished_at(ours, NOW - 5, NOW))), NOW + 1).status
+    assert (status.failure.rank, status.restarts.counted) == (0, 1)

@@ -48,8 +48,7 @@ def test_a_rank_that_succeeded_stays_so_when_its_pod_is_deleted() -> None:
     seen = one_of_two_done()
     done = seen.pods[1]
     assert plan(replace(seen, pods=seen.pods[:1], vanished=(done,)), NOW).status.attempt == 1
-    drained = changed(
-        done, deletion_deadline=NOW, deletion_requested=NOW, exit=replace(done.exit, finished=NOW - 60), disruption="x"
-    )
+
+    drained = changed(done, deletion_deadline=NOW, deletion_after_exit=True, disruption="x")
     both = replace(seen, pods=(ended(seen.job, 0),), vanished=(drained,), logs={"pod-uid-1-0": NO_LOG})
     assert plan(both, NOW).status.phase == Phase.SUCCEEDED

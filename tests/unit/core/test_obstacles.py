@@ -66,8 +66,12 @@ QUOTA_IN_NUMBERS = (
 @pytest.mark.parametrize(
     ("refused", "reason", "message"),
     [
-        ("denied by policy", Reason.POD_REJECTED, "the API server refuses job-1-1: denied by policy"),
-        (QUOTA, Reason.QUOTA_EXCEEDED, QUOTA_IN_NUMBERS),
+        ("denied by policy", Reason.POD_REJECTED, "the API server refuses to create pod job-1-1: denied by policy"),
+        (
+            QUOTA,
+            Reason.QUOTA_EXCEEDED,
+            QUOTA_IN_NUMBERS,
+        ),
     ],
 )
 def test_a_refused_pod_is_reported_with_the_api_servers_message_and_a_quota_in_numbers(

@@ -174,7 +174,7 @@ class Namesake:
         (
             {"ownerReferences": [{"kind": "DDPJob", "name": "other", "uid": "old-uid"}]},
             False,
-            "job-1-0 exists and belongs to DDPJob other (uid old-uid), not to this job",
+            "it exists and belongs to DDPJob other (uid old-uid), not to this job",
         ),
     ],
 )

@@ -1,7 +1,8 @@
-"""A kubelet requests the deletion of a stopped pod again, without a grace, and the object then names that time.
+"""Whether a program ended before its pod was deleted, and until when a deleted pod may take.
 
-Seen on Kubernetes 1.36: taken for the time of the first request, it made a rank that was asked to stop one that had
-stopped by itself, and a deleted pod a StoppedWithCheckpoint.
+The clocks of nodes, of the API server and of this process differ by seconds. A kubelet also requests the deletion of a stopped
+pod again, without a grace, and the object then names that time (seen on Kubernetes 1.36): taken for the time of the first
+request, it made a deleted pod one that had stopped by itself, and its end a StoppedWithCheckpoint.
 """
 
 from typing import Any
@@ -10,19 +11,19 @@ import pytest
 
 from bodies import job_body, pod_body
 from ddpjob_operator.core.failure.cause import has_ended
-from ddpjob_operator.core.model import Pod
+from ddpjob_operator.core.model import CLOCK_MARGIN_SECONDS, Pod
 from ddpjob_operator.core.times import epoch_seconds
 from ddpjob_operator.kube.cache import store
-from ddpjob_operator.kube.cache.store import CLOCK_MARGIN_SECONDS, Store
+from ddpjob_operator.kube.cache.store import Store
 
 #: The API server's time of a deletion with a grace of 10 s.
 REQUESTED = epoch_seconds("2026-11-21T20:58:07Z")
 
 
-def pod(version: int, deletion: str | None = None, grace: int = 0, *, ended: bool = False) -> dict[str, Any]:
-    """A pod to be deleted at this time of 2026-11-21, whose program ended at 20:58:08 or still runs."""
+def pod(version: int, deletion: str | None = None, grace: int = 0, *, ended: str | None = None) -> dict[str, Any]:
+    """A pod to be deleted at this time of 2026-11-21, whose program exited with 0 at `ended` or still runs."""
     asked = {"deletionTimestamp": f"2026-11-21T{deletion}Z", "deletionGracePeriodSeconds": grace} if deletion else {}
-    exited = {"terminated": {"exitCode": 75, "finishedAt": "2026-11-21T20:58:08Z"}}
+    exited = {"terminated": {"exitCode": 0, "finishedAt": f"2026-11-21T{ended}Z"}}
     return pod_body(version, state=exited if ended else {"running": {}}, **asked)
 
 
@@ -50,16 +51,28 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Known:
     return Known(monkeypatch)
 
 
+def stopped(ended: str) -> list[dict[str, Any]]:
+    """A pod that runs, whose deletion is requested at 20:58:07, and whose program then exits at this time of its node."""
+    return [pod(1), pod(2, "20:58:17", 10), pod(3, "20:58:17", 10, ended=ended), pod(4, "20:58:09", ended=ended)]
+
+
 @pytest.mark.parametrize(
     ("versions", "ended_before"),
     [
-        ([pod(1), pod(2, "20:58:17", 10), pod(3, "20:58:17", 10, ended=True), pod(4, "20:58:09", ended=True)], False),
-        ([pod(1, ended=True), pod(2, "20:59:00", ended=True)], True),
-        ([pod(1, "20:58:09", ended=True)], False),  # whether there was an earlier request is not known
+        (stopped("20:58:08"), False),
+        (stopped("20:58:06"), False),  # the clock of its node is behind
+        (stopped("20:57:30"), False),
+        ([pod(1, ended="20:58:08"), pod(2, "20:59:00", ended="20:58:08")], True),
+        ([pod(1, ended="20:59:30"), pod(2, "20:58:17", 10, ended="20:59:30")], True),  # the clock of its node is ahead
+        # A process that started later believes the clocks if they are far apart, and knows the request only by a grace.
+        ([pod(1, "20:58:17", 10, ended="20:57:06")], True),
+        ([pod(1, "20:58:17", 10, ended="20:57:07")], False),
+        ([pod(1, "20:58:09", ended="20:56:00")], False),
     ],
 )
-def test_a_pod_ended_before_its_deletion_if_it_had_ended_at_the_first_request(known, versions, ended_before) -> None:
-    assert known.after(*versions).ended_before_deletion is ended_before
+def test_a_program_ended_before_its_deletion_if_its_end_was_seen_before(known, versions, ended_before) -> None:
+    record = known.after(*versions)
+    assert (record.ended_before_deletion, record.succeeded) == (ended_before, ended_before)
 
 
 def test_the_time_at_which_a_deletion_was_first_seen_is_kept_after_the_attempt_is_over(known) -> None:
@@ -76,7 +89,7 @@ def test_the_time_at_which_a_deletion_was_first_seen_is_kept_after_the_attempt_i
 def test_a_deletion_that_was_not_seen_during_the_attempt_has_no_such_time(known, jobs) -> None:
     for body in jobs:
         known.jobs.put(body)
-    assert known.after(pod(1, "20:58:09", ended=True)).deletion.seen_while_current is None
+    assert known.after(pod(1, "20:58:09", ended="20:58:08")).deletion.seen_while_current is None
 
 
 @pytest.mark.parametrize("ahead", [-3600.0, -40.0, 0.0, 40.0])

@@ -15,7 +15,6 @@ from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import DDPJobStatus, Failure
 from ddpjob_operator.core.failure.classes import ECHOES, KINDS, Kind
 from ddpjob_operator.core.failure.classify import START_REASONS, newly_saved_step, reason_of
-from ddpjob_operator.core.failure.log_parsing import last_exception, worker_exit
 from ddpjob_operator.core.failure.messages import end_message
 from ddpjob_operator.core.model import NO_LOG, Observed, Pod, ReadLog
 from ddpjob_operator.core.times import rfc3339
@@ -71,7 +70,7 @@ def end_of(observed: Observed, pod: Pod, now: float) -> End:
     log = observed.logs.get(pod.uid, NO_LOG)
     reason = reason_of(observed, pod, log)
     torchrun = pod.exit if pod.exit and pod.exit.code == 1 else None
-    worker = torchrun and (worker_exit(torchrun.message) if log == NO_LOG else log.worker)
+    worker = torchrun and (torchrun.shows if log == NO_LOG else log).worker
     exit_code, signal_number = (worker.code, worker.signal) if worker else _exit_of(pod)
     if worker and worker.signal and reason == Reason.PROGRAM_ERROR:
         reason = Reason.KILLED
@@ -186,4 +185,4 @@ def _explains_itself(spec: DDPJobSpec, pod: Pod) -> bool:
         return True
     if pod.exit.signal:
         return pod.exit.signal != signal.SIGABRT or bool(pod.exit.message)
-    return bool(pod.exit.message) if spec.trainer else bool(last_exception(pod.exit.message))
+    return bool(pod.exit.message) if spec.trainer else bool(pod.exit.shows.exception)

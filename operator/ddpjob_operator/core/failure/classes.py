@@ -129,6 +129,14 @@ CLASSES = (
         how="was ended",
     ),
     FailureClass(
+        reason=Reason.POD_DEADLINE,
+        kind=Kind.COUNTED,
+        recognised="the kubelet's DeadlineExceeded for activeDeadlineSeconds of spec.template, and the program answered SIGTERM"
+        " with exit code 0 or was killed",
+        says="was ended …: it ran longer than activeDeadlineSeconds of its pod (3600)",
+        how="was ended",
+    ),
+    FailureClass(
         reason=Reason.POD_DELETED,
         kind=Kind.UNCOUNTED,
         recognised="a pod is deleted, or gone, and not by the operator",
@@ -194,8 +202,15 @@ CLASSES = (
     FailureClass(
         reason=Reason.POD_REJECTED,
         kind=Kind.WAITS,
-        recognised="the API server refuses a pod for another reason; after deadlines.startSeconds a job that never ran fails",
-        says='the API server refuses resnet-1-0: strict decoding error: unknown field "spec.nodeSelektor"',
+        recognised="the API server refuses a pod, or the Service, for another reason; after deadlines.startSeconds a job that never ran fails",
+        says='the API server refuses to create pod resnet-1-0: strict decoding error: unknown field "spec.nodeSelektor"',
+    ),
+    FailureClass(
+        reason=Reason.REMOVAL_REJECTED,
+        kind=Kind.WAITS,
+        recognised="the API server refuses to delete or to stop what a finished job has left; it is the reason of the condition"
+        " Stalled",
+        says="the API server refuses to delete DDPJob resnet: admission webhook denied the request",
     ),
     FailureClass(
         reason=Reason.GANG_GIVEN_BACK,

@@ -5,8 +5,8 @@ import signal
 
 from ddpjob_operator.api.names import Reason, contract
 from ddpjob_operator.api.spec import DDPJobSpec
-from ddpjob_operator.core.failure.log_parsing import is_echo, is_out_of_memory, is_timeout, last_exception
-from ddpjob_operator.core.model import LogEnd, Observed, Pod
+from ddpjob_operator.core.failure.log_parsing import is_echo, is_out_of_memory, is_timeout
+from ddpjob_operator.core.model import Exit, LogEnd, Observed, Pod
 
 #: Reason of the DisruptionTarget condition of an eviction through the API, which is also what a drain does.
 EVICTION = "EvictionByEvictionAPI"
@@ -28,6 +28,10 @@ _DISRUPTIONS = {
 #: The container runtime's reasons for a program that it could not start.
 START_REASONS = frozenset({"StartError", "ContainerCannotRun", "RunContainerError"})
 _NO_SUCH_PROGRAM = re.compile(r"executable file not found|no such file or directory|permission denied|is a directory")
+
+#: The kubelet's reason for a pod whose activeDeadlineSeconds has passed, and the signals by which it ends the program.
+DEADLINE_EXCEEDED = "DeadlineExceeded"
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGKILL)
 
 #: Exit codes of the trainer that say it all. Another program may mean anything by them.
 _TRAINERS_CODES = {
@@ -73,20 +77,33 @@ def _reason_of_exit(spec: DDPJobSpec | None, pod: Pod, log: LogEnd) -> Reason:
     trainer = spec is not None and spec.trainer is not None
     if pod.exit.reason == "OOMKilled":
         return Reason.OUT_OF_MEMORY
+    if _ended_by_its_deadline(pod, pod.exit):
+        return Reason.POD_DEADLINE
     if pod.exit.reason in START_REASONS:
         return Reason.BAD_COMMAND if _NO_SUCH_PROGRAM.search(pod.exit.message) else Reason.CONTAINER_CONFIG
     if trainer and pod.exit.code in _TRAINERS_CODES:
         return _TRAINERS_CODES[pod.exit.code]
-    exception = last_exception(pod.exit.message) or log.exception
+    exception = pod.exit.shows.exception or log.exception
     if pod.exit.signal == signal.SIGABRT:  # NCCL's watchdog aborts, and C++ prints no traceback
-        exception = exception or pod.exit.message or log.symptoms
+        exception = exception or pod.exit.shows.symptoms or log.symptoms
     if trainer and pod.exit.code == contract.EXIT_PEER_LOST:
-        return Reason.COLLECTIVE_TIMEOUT if is_timeout(exception or pod.exit.message) else Reason.COLLECTIVE_ERROR
+        return (
+            Reason.COLLECTIVE_TIMEOUT if is_timeout(exception or pod.exit.shows.symptoms) else Reason.COLLECTIVE_ERROR
+        )
     if is_echo(exception):
         return Reason.COLLECTIVE_TIMEOUT if is_timeout(exception) else Reason.COLLECTIVE_ERROR
     if is_out_of_memory(exception):
         return Reason.OUT_OF_MEMORY
     return Reason.KILLED if pod.exit.signal else Reason.PROGRAM_ERROR
+
+
+def _ended_by_its_deadline(pod: Pod, exit_: Exit) -> bool:
+    """Whether the kubelet ended the program since activeDeadlineSeconds of its pod had passed.
+
+    A program that had failed by itself while a sidecar ran on keeps its class when the operator sets that deadline to 1.
+    """
+    stopped = exit_.code == 0 or (exit_.signal in _STOP_SIGNALS and pod.active_deadline_seconds != 1)
+    return pod.reason == DEADLINE_EXCEEDED and stopped
 
 
 def newly_saved_step(observed: Observed, attempt: int) -> int | None:

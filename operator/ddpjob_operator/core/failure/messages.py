@@ -7,7 +7,6 @@ from ddpjob_operator.api.names import Reason, contract
 from ddpjob_operator.api.status import Failure
 from ddpjob_operator.core.failure.classes import HOW
 from ddpjob_operator.core.failure.classify import EVICTION
-from ddpjob_operator.core.failure.log_parsing import last_exception, last_line
 from ddpjob_operator.core.model import NO_LOG, Observed, Pod
 from ddpjob_operator.core.security import hint_for
 from ddpjob_operator.core.untrusted import printable
@@ -43,6 +42,8 @@ def end_message(observed: Observed, pod: Pod, reason: Reason) -> str:
             return _message_of_the_cluster(pod, reason)
         case Reason.STOPPED_WITH_CHECKPOINT:
             return ""
+        case Reason.POD_DEADLINE:
+            return f"it ran longer than activeDeadlineSeconds of its pod ({pod.active_deadline_seconds})"
     assert pod.exit is not None, "every other class is derived from an exit"
     if reason == Reason.OUT_OF_MEMORY and pod.exit.reason == "OOMKilled":
         return "it was OOMKilled: raise resources.limits.memory or use less"
@@ -70,16 +71,16 @@ def _message_of_the_cluster(pod: Pod, reason: Reason) -> str:
 def _message_of_the_program(observed: Observed, pod: Pod) -> str:
     assert pod.exit is not None, "the caller passes a pod whose program has ended"
     log, message = observed.logs.get(pod.uid, NO_LOG), pod.exit.message
-    if exception := log.exception or last_exception(message):
+    if exception := log.exception or pod.exit.shows.exception:
         return exception
     if pod.exit.signal:  # what it printed before has nothing to do with the signal, unless the program aborted itself
-        return (last_line(message) or log.last_line) if pod.exit.signal == signal.SIGABRT else ""
+        return (pod.exit.shows.last_line or log.last_line) if pod.exit.signal == signal.SIGABRT else ""
     trainer = observed.job.spec is not None and observed.job.spec.trainer is not None
     if trainer:
         message = _TRAINERS_HEADER.sub("", message)  # the sentence names the rank
         # A traceback longer than the message lost its head; its last line is the exception.
-        return last_line(message) if '\n  File "' in message else printable(message)
-    return log.last_line or last_line(message)
+        return pod.exit.shows.last_line if '\n  File "' in message else printable(message)
+    return log.last_line or pod.exit.shows.last_line
 
 
 def _with_hint(observed: Observed, pod: Pod, message: str) -> str:

@@ -13,7 +13,7 @@ from ddpjob_operator.api.status import DDPJobStatus, Failure, Restarts
 from ddpjob_operator.core.failure import cause as failures
 from ddpjob_operator.core.failure.cause import End
 from ddpjob_operator.core.failure.classes import ECHOES, KINDS, Kind
-from ddpjob_operator.core.failure.classify import newly_saved_step
+from ddpjob_operator.core.failure.classify import DEADLINE_EXCEEDED, newly_saved_step
 from ddpjob_operator.core.failure.restart import recount
 from ddpjob_operator.core.model import NO_LOG, Observed, Pod, ReadLog
 from ddpjob_operator.core.times import epoch_seconds
@@ -111,6 +111,8 @@ def _is_evidence(observed: Observed, pod: Pod, failure: Failure, now: float) -> 
     """Whether the pod's end is its own: survivors end by our deletion, unless they ended before or the cluster ended them."""
     if not failures.has_ended(pod, now):
         return False
+    if pod.reason == DEADLINE_EXCEEDED and pod.active_deadline_seconds == 1 and pod.exit and pod.exit.code == 0:
+        return False  # it had succeeded, and the operator ended its sidecars
     ended_by_cluster = bool(pod.disruption) or (pod.exit is None and pod.node in observed.nodes_gone)
     not_by_us = pod.deletion is None or pod.ended_before_deletion or pod.name == failure.pod
     # We delete only after the record. By our own clock, since the API server's may be seconds off it; and where another

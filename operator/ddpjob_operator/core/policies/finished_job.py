@@ -12,7 +12,7 @@ def clean_up(observed: Observed, now: float) -> Plan:
     ended_at = epoch_seconds(status.completion_time) if status.completion_time else now
     ttl = spec.ttl_seconds_after_finished if spec else None
     if ttl is not None and ended_at + ttl <= now:
-        return Plan(status=status, actions=_delete_job(observed))
+        return Plan(status=render.still_finished(observed, now), actions=_delete_job(observed))
     alive = [pod for pod in observed.pods if not pod.all_ended]
     wake_ups = [
         next_overdue(observed.pods, now),
@@ -20,7 +20,7 @@ def clean_up(observed: Observed, now: float) -> Plan:
         None if ttl is None else ended_at + ttl,
     ]
     return Plan(
-        status=render.still_finished(observed),
+        status=render.still_finished(observed, now),
         actions=stop_and_keep(observed, observed.pods, ended_at, now),
         lookups=node_lookups(observed.job.status, observed.pods, now),
         wake_at=soonest(wake_ups, now),

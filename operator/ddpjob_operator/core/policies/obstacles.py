@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.gang import Gang
-from ddpjob_operator.core.model import Observed, Pod, ReadWarning
+from ddpjob_operator.core.model import Observed, Pod, ReadWarning, Rejection
+from ddpjob_operator.core.refusals import refusal
 from ddpjob_operator.core.untrusted import printable, tail
 
 _IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
@@ -28,7 +29,7 @@ def explain(observed: Observed, gang: Gang) -> tuple[Reason, str]:
     refused = {name: why for name, why in observed.rejections.items() if name not in existing}
     if refused:
         name, why = min(refused.items(), key=lambda item: (item[1].is_terminating, item[1].by_failure, item[0]))
-        return (Reason.STOPPING, printable(why.message)) if why.is_terminating else _refused(gang, name, why.message)
+        return (Reason.STOPPING, printable(why.message)) if why.is_terminating else _refused(gang, name, why)
     if gang.missing:
         return Reason.CREATING, f"{len(gang.missing)} of {gang.num_nodes} pods do not exist yet"
     starting = gang.starting
@@ -68,12 +69,12 @@ def warning_lookup(gang: Gang, since: float | None, now: float) -> ReadWarning |
     return ReadWarning(pod=starting[0].name, uid=starting[0].uid)
 
 
-def _refused(gang: Gang, name: str, message: str) -> tuple[Reason, str]:
-    quota = _QUOTA.search(message := tail(message))
+def _refused(gang: Gang, name: str, why: Rejection) -> tuple[Reason, str]:
+    quota = _QUOTA.search(message := tail(why.message))
     if quota is None and "exceeded quota" in message:
         return Reason.QUOTA_EXCEEDED, printable(message)
     if quota is None:
-        return Reason.POD_REJECTED, f"the API server refuses {name}: {printable(message)}"
+        return Reason.POD_REJECTED, refusal(name, why)
     counts = [_counts(part) for part in quota.groups()[1:]]
     full = "; ".join(
         f"{used} of {limit} {what} used, {wanted} more wanted by each pod"

@@ -6,6 +6,7 @@ from ddpjob_operator.core.failure.messages import sentence
 from ddpjob_operator.core.failure.node_avoidance import avoided_nodes
 from ddpjob_operator.core.model import Lookup
 from ddpjob_operator.core.policies.obstacles import QUIET_START_SECONDS, deletion_message, explain, warning_lookup
+from ddpjob_operator.core.refusals import refusals
 from ddpjob_operator.core.situation import Situation
 from ddpjob_operator.core.stopping import next_overdue, node_lookups
 from ddpjob_operator.core.times import duration, soonest
@@ -72,6 +73,8 @@ def _while_running(situation: Situation) -> tuple[str, str]:
         )
     if deletion := deletion_message(gang.unfinished):
         return Reason.RUNNING, deletion
+    if refused := refusals(situation.observed.rejections):  # of the Service, which anybody may have changed
+        return Reason.RUNNING, refused
     message = f"all {gang.num_nodes} pods run" if gang.num_nodes > 1 else "the pod runs"
     if failure := situation.failure:
         message += f" in attempt {failure.attempt + 1}. Before: {sentence(failure)}"

@@ -19,6 +19,7 @@ from ddpjob_operator.core.decision import (
     WaitToStart,
 )
 from ddpjob_operator.core.model import Observed
+from ddpjob_operator.core.refusals import refusals
 from ddpjob_operator.core.render.pods import default_image
 from ddpjob_operator.core.render.time_accounting import active_seconds, with_time_accounted, with_work_lost
 from ddpjob_operator.core.situation import Situation
@@ -45,14 +46,17 @@ def status_after(situation: Situation, decision: Decision) -> DDPJobStatus:
             return _end(situation, decision)
 
 
-def still_finished(observed: Observed) -> DDPJobStatus:
-    """The status of a finished job: nothing changes but the generation of the spec that it is for.
+def still_finished(observed: Observed, now: float) -> DDPJobStatus:
+    """The status of a finished job: what changes are the generation of the spec that it is for, and what cannot be removed.
 
     `kubectl wait --for=condition=…` compares the generation of the condition, not that of the status.
     """
     generation = {"observed_generation": observed.job.generation}
     conditions = [condition.model_copy(update=generation) for condition in observed.job.status.conditions]
-    return observed.job.status.model_copy(update={**generation, "conditions": conditions})
+    status = observed.job.status.model_copy(update={**generation, "conditions": conditions})
+    refused = refusals(observed.refused_removals)
+    truths = {ConditionType.STALLED: bool(refused)}
+    return _with_conditions(observed, status, truths, reason=Reason.REMOVAL_REJECTED, message=refused, now=now)
 
 
 def stalled(observed: Observed, reason: Reason, message: str, now: float) -> DDPJobStatus:
@@ -105,7 +109,7 @@ def _whole_gang(situation: Situation, decision: KeepWhole) -> DDPJobStatus:
         situation.now,
         phase=Phase.RUNNING if decision.running else Phase.RESTARTING if restarting else Phase.PENDING,
         reason=decision.reason,
-        message=decision.message,
+        message=_with_refusals(situation, decision.message),
         truths=truths,
     )
 
@@ -119,7 +123,7 @@ def _waiting_to_start(situation: Situation, decision: WaitToStart) -> DDPJobStat
         situation.now,
         phase=Phase.RESTARTING if restarting else Phase.PENDING,
         reason=decision.reason,
-        message=decision.message,
+        message=_with_refusals(situation, decision.message),
         truths={ConditionType.SUSPENDED: False},
     )
 
@@ -133,7 +137,7 @@ def _suspended(situation: Situation, decision: StaySuspended) -> DDPJobStatus:
         situation.now,
         phase=Phase.SUSPENDED,
         reason=Reason.SUSPENDED,
-        message=decision.message,
+        message=_with_refusals(situation, decision.message),
         truths={ConditionType.SUSPENDED: True, ConditionType.RESTARTING: False, ConditionType.RUNNING: False},
     )
 
@@ -236,6 +240,12 @@ def _with_failure_update(situation: Situation, status: DDPJobStatus) -> DDPJobSt
     if update.retries_at_once:
         changes["retry_time"] = None
     return status.model_copy(update=changes)
+
+
+def _with_refusals(situation: Situation, message: str) -> str:
+    """The message of a job of which the API server refuses to delete or to stop something."""
+    refused = refusals(situation.observed.refused_removals)
+    return f"{message}; {refused}" if refused else message
 
 
 def _remembered(status: DDPJobStatus, failure: Failure) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ddpjob_operator.core.failure.cause import explains
-from ddpjob_operator.core.model import Body, Deletion, Job, Pod, Service
+from ddpjob_operator.core.model import CLOCK_MARGIN_SECONDS, Body, Deletion, Job, Pod, Service
 from ddpjob_operator.core.records import job_of, pod_of, service_of
 from ddpjob_operator.core.render.service import service_name
 from ddpjob_operator.kube.cache.cache import Cache
@@ -19,10 +19,6 @@ from ddpjob_operator.kube.keys import Key
 from ddpjob_operator.transport.resources import DDPJOBS, MANAGED, PODS, SERVICES
 
 logger = logging.getLogger(__name__)
-
-#: How far this process's clock may be ahead of the API server's. A pod keeps its whole grace within it, counted from when
-#: its deletion was first seen; so a process that has just started waits for so long at most beyond a deletionTimestamp.
-CLOCK_MARGIN_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +103,7 @@ class Store:
 
     def _pod(self, body: Body, old: Pod | None) -> Pod:
         """The record of a pod, which keeps when this process first saw its main container's end and its deletion."""
-        pod = pod_of(body)
+        pod = pod_of(body, old)
         if pod.exit is not None:
             known = old.exit.seen if old is not None and old.exit is not None else None
             pod = replace(pod, exit=replace(pod.exit, seen=known or time.time()))
@@ -116,18 +112,25 @@ class Store:
         return replace(pod, deletion=self._deletion(body["metadata"], pod, pod.deletion, old))
 
     def _deletion(self, metadata: Body, pod: Pod, deletion: Deletion, old: Pod | None) -> Deletion:
+        """The deletion with what earlier versions of the pod showed of it. A later request may shorten the grace.
+
+        The pod keeps its whole grace, counted from when this process saw the request. A process that has just started
+        waits at most CLOCK_MARGIN_SECONDS longer than the API server says.
+        """
         known = old.deletion if old is not None else None
-        if known is not None:
-            if known.timestamp == deletion.timestamp:
-                return known
-            seen, requested = known.seen_while_current, known.requested
-        else:
-            seen = time.time() if self._is_current(metadata["namespace"], pod) else None
-            requested = deletion.requested if old is None else deletion.requested or deletion.timestamp
+        if known is not None and known.timestamp == deletion.timestamp:
+            return known
         assert deletion.timestamp is not None, "the API server has set it"
         grace_seconds = metadata.get("deletionGracePeriodSeconds") or 0
         deadline = min(time.time() + grace_seconds, deletion.timestamp + CLOCK_MARGIN_SECONDS)
-        return replace(deletion, deadline=deadline, seen_while_current=seen, requested=requested)
+        if known is not None:
+            return replace(known, deadline=deadline, timestamp=deletion.timestamp)
+        return replace(
+            deletion,
+            deadline=deadline,
+            after_exit=old is not None and old.exit is not None,
+            seen_while_current=time.time() if self._is_current(metadata["namespace"], pod) else None,
+        )
 
     def _is_current(self, namespace: str, pod: Pod) -> bool:
         """Whether the pod's job is in the pod's attempt."""

@@ -6,7 +6,7 @@ creations do not hold up another job; and namespaces share the turns, so that on
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -23,10 +23,11 @@ from ddpjob_operator.core.model import (
     LowerPodDeadline,
     PatchService,
     Rejection,
+    SetUp,
 )
 from ddpjob_operator.kube.cache.store import Store
 from ddpjob_operator.kube.engine.expectations import Expectations
-from ddpjob_operator.kube.engine.rejections import Rejections
+from ddpjob_operator.kube.engine.rejections import Rejections, name_of
 from ddpjob_operator.kube.fair_share import FairSlots
 from ddpjob_operator.kube.keys import Key, key_of
 from ddpjob_operator.kube.metrics import PODS_CREATED
@@ -41,6 +42,16 @@ from ddpjob_operator.transport.errors import (
 )
 from ddpjob_operator.transport.resources import DDPJOBS, PODS, SERVICES, Resource, of_job
 
+#: What is requested, to be read before the name of the object.
+_REQUESTS: Mapping[type[Action], str] = {
+    CreatePod: "create pod",
+    CreateService: "create Service",
+    PatchService: "update Service",
+    DeletePod: "delete pod",
+    DeletePods: "delete the pods",
+    LowerPodDeadline: "set activeDeadlineSeconds of pod",
+    DeleteJob: "delete DDPJob",
+}
 #: Requests in flight for the jobs of one namespace, while no other has any; more than this only queues up in the API server.
 MAX_PARALLEL = 32
 
@@ -58,8 +69,7 @@ class _Outcomes:
     def add(self, action: Action, outcome: Rejection | ApiError | None) -> None:
         """Take in the outcome of one action; None is success."""
         if isinstance(outcome, Rejection):
-            assert isinstance(action, CreatePod | CreateService), "only a creation is refused"
-            self.refused[action.name] = outcome
+            self.refused[name_of(action)] = outcome
             self.is_decided |= not outcome.by_failure
         elif outcome is not None:
             self.errors.append(outcome)
@@ -90,22 +100,26 @@ class Actuator:
     async def run(self, job: Job, actions: Sequence[Action]) -> None:
         """Run the actions in order.
 
-        An object that the server refuses to create is recorded as a rejection; the actions after it are left for a later
-        reconcile. Raises ApiError for everything that is worth another try.
+        What the server refuses is recorded as a rejection. After a request that sets the gang up and was refused or has
+        failed, the others are left for a later reconcile; one that stops or deletes something holds up nothing. Raises
+        ApiError for everything that is worth another try.
         """
         key = key_of(job)
-        for _, group in groupby(actions, type):
+        errors: list[ApiError] = []
+        for kind, group in groupby(actions, type):
             outcomes = _Outcomes()
+            tried: list[Action] = []
             for batch in self._batches(key, list(group)):
+                tried += batch
                 await self._run_all(key, job, batch, outcomes)
                 if outcomes.errors or outcomes.refused:
                     break
-            if outcomes.refused:
-                self._rejections.record(key, outcomes.refused, some_created=outcomes.num_done > 0)
-            if outcomes.errors:
-                raise outcomes.errors[0]
-            if outcomes.refused:
-                return
+            self._rejections.record(key, tried, outcomes.refused, some_done=outcomes.num_done > 0)
+            errors += outcomes.errors
+            if issubclass(kind, SetUp) and (outcomes.errors or outcomes.refused):
+                break
+        if errors:
+            raise errors[0]
 
     def _batches(self, key: Key, actions: Sequence[Action]) -> Iterator[Sequence[Action]]:
         """All actions at once; where creations were refused last, one, and twice as many each time that goes well.
@@ -137,23 +151,33 @@ class Actuator:
     async def _run_one(self, key: Key, job: Job, action: Action) -> Rejection | ApiError | None:
         """What became of one action; None if it is done."""
         try:
-            match action:
-                case CreatePod():
-                    return await self._create(key, job, PODS, action)
-                case CreateService():
-                    return await self._create(key, job, SERVICES, action)
-                case DeletePod():
-                    await self._delete_pod(key, action)
-                case DeletePods():
-                    await self._delete_pods(key, job, action)
-                case PatchService():
-                    await self._patch_service(job.namespace, action)
-                case LowerPodDeadline():
-                    await self._lower_deadline(job.namespace, action)
-                case DeleteJob():
-                    await self._delete_job(job.namespace, action)
+            return await self._send(key, job, action)
+        except RejectedError as error:
+            return Rejection(error.message, request=_REQUESTS[type(action)])
+        except UnavailableError as error:
+            if error.status == 500 and isinstance(action, SetUp):
+                # For example a broken admission webhook: it may stay broken, and the user should read why.
+                return Rejection(error.message, request=_REQUESTS[type(action)], by_failure=True)
+            return error
         except ApiError as error:
             return error
+
+    async def _send(self, key: Key, job: Job, action: Action) -> Rejection | None:
+        match action:
+            case CreatePod():
+                return await self._create(key, job, PODS, action)
+            case CreateService():
+                return await self._create(key, job, SERVICES, action)
+            case DeletePod():
+                await self._delete_pod(key, action)
+            case DeletePods():
+                await self._delete_pods(key, job, action)
+            case PatchService():
+                await self._patch_service(job.namespace, action)
+            case LowerPodDeadline():
+                await self._lower_deadline(job.namespace, action)
+            case DeleteJob():
+                await self._delete_job(job.namespace, action)
         return None
 
     async def _create(
@@ -164,15 +188,8 @@ class Actuator:
             await self._client.create(resource, job.namespace, action.body)
         except ConflictError:
             return await self._look_at_the_owner(key, job, resource, action)
-        except RejectedError as error:
-            self._expectations.failed(key, action)
-            return Rejection(error.message)
-        except UnavailableError as error:
+        except UnavailableError:
             self._expectations.doubt(key, action)
-            if (
-                error.status == 500
-            ):  # For example a broken admission webhook: it may stay broken, and the user should read why.
-                return Rejection(error.message, by_failure=True)
             raise
         except ApiError:
             self._expectations.failed(key, action)
@@ -201,8 +218,8 @@ class Actuator:
         is_left_over = any((owner["kind"], owner["name"]) == (names.KIND, job.name) for owner in owners)
         if is_left_over or "deletionTimestamp" in body["metadata"]:
             return Rejection(_wait_for_deletion(body, action.name, whose), is_terminating=True)
-        found = f"{action.name} exists and belongs to {whose}, not to this job"
-        return Rejection(f"{found}: delete it, or rename this job")
+        found = f"it exists and belongs to {whose}, not to this job"
+        return Rejection(f"{found}: delete it, or rename this job", request=_REQUESTS[type(action)])
 
     async def _delete_pod(self, key: Key, action: DeletePod) -> None:
         self._expectations.sent(key, action)

@@ -3,10 +3,11 @@
 import asyncio
 import logging
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ddpjob_operator.api.names import ConditionType
-from ddpjob_operator.core.model import Action, CreatePod, CreateService, Observed, Plan
+from ddpjob_operator.core.model import CreatePod, Observed, Plan, Rejection
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.kube.cache.store import KnownJob, Store
 from ddpjob_operator.kube.engine.actuator import Actuator
@@ -40,6 +41,8 @@ class Reconciler:
     lookups: Lookups
     progress: ProgressReader
     trainer_image: str
+    _uids: dict[Key, str] = field(default_factory=dict)
+    """The uid of the job that all memories by key are about."""
 
     async def work(self) -> None:
         """Handle one key after another, without end. A failed reconcile is retried, later each time."""
@@ -55,11 +58,7 @@ class Reconciler:
     async def _reconcile_or_retry(self, key: Key) -> str:
         try:
             await self.reconcile(key)
-        except NotFoundError as error:
-            self.queue.retry(key)  # Something is gone that the caches still show.
-            logger.info("%s/%s: %s", *key, error, extra=about(key))
-            return "conflict"
-        except ConflictError as error:
+        except (NotFoundError, ConflictError) as error:  # the caches show something that is gone, or an earlier version
             self.queue.retry(key)
             logger.info("%s/%s: %s", *key, error, extra=about(key))
             return "conflict"
@@ -81,12 +80,15 @@ class Reconciler:
     async def reconcile(self, key: Key) -> None:
         """Reconcile one job. Raises ApiError for what is worth another try."""
         await self._delete_orphans(key)
-        if self.store.job(key) is None:
+        known = self.store.job(key)
+        if known is None or known.job.uid != self._uids.get(key, known.job.uid):
             self._forget(key)
+        if known is None:
             return
+        uid = self._uids[key] = known.job.uid
         await self.status_writer.settle(key)
         known = self.store.job(key)
-        if known is None:  # it went meanwhile, and its key has been added for that
+        if known is None or known.job.uid != uid:  # it went meanwhile, and its key has been added for that
             return
         seen = self._observe(key, known)
         self.expectations.settle(key, seen)
@@ -105,15 +107,15 @@ class Reconciler:
         await self._carry_out(key, known, planned, now)
 
     async def _carry_out(self, key: Key, known: KnownJob, planned: Plan, now: float) -> None:
-        self.rejections.keep_wanted(key, planned.actions)
         error: ApiError | None = None
-        refused = self.rejections.of(key)
-        actions = self._actions_of_now(key, planned)
+        shown = self._refusals(key)
+        self.rejections.keep_wanted(key, planned.actions)
+        actions = self.rejections.due(key, self.expectations.open_actions(key, planned.actions))
         try:
             await self.actuator.run(known.job, actions)
         except ApiError as caught:
             error = caught  # The status is true all the same, and the user should see it.
-        if self.rejections.of(key) != refused:
+        if self._refusals(key) != shown:
             self.queue.add(key)
         just_created = error is None and any(isinstance(action, CreatePod) for action in actions)
         pending_seconds = await self.status_writer.write(known, planned.status, just_created=just_created)
@@ -121,11 +123,8 @@ class Reconciler:
             raise error
         self._look_again(key, planned, now, pending_seconds)
 
-    def _actions_of_now(self, key: Key, planned: Plan) -> tuple[Action, ...]:
-        actions = self.expectations.open_actions(key, planned.actions)
-        if self.rejections.seconds_to_retry(key) > 0:
-            actions = tuple(action for action in actions if not isinstance(action, CreatePod | CreateService))
-        return actions
+    def _refusals(self, key: Key) -> tuple[Mapping[str, Rejection], ...]:
+        return dict(self.rejections.of(key)), dict(self.rejections.removals_of(key))
 
     def _look_again(self, key: Key, planned: Plan, now: float, pending_seconds: float | None) -> None:
         """Schedule a reconcile for the time at which something changes without an event."""
@@ -156,6 +155,7 @@ class Reconciler:
             progress=self.progress.latest(key, rank0),
             silent_seconds=self.progress.silent_seconds(key, rank0),
             rejections=self.rejections.of(key),
+            refused_removals=self.rejections.removals_of(key),
         )
 
     def _is_overdue(self, key: Key) -> bool:
@@ -190,7 +190,8 @@ class Reconciler:
             self.store.forget_orphaned(key, uid)
 
     def _forget(self, key: Key) -> None:
-        """The job is gone."""
+        """The job is gone, and maybe another one has its name: the two can come and go between two reconciles."""
+        self._uids.pop(key, None)
         for memory in (self.expectations, self.rejections, self.status_writer, self.lookups, self.progress):
             memory.forget(key)
         self.queue.drop(key)

@@ -1,0 +1,227 @@
+"""What a reconcile does with refused requests, and what it remembers of a job of the same name.
+
+The API server is a stand-in that stores what is created and refuses what a test names; the real one is in tests/cluster/operator.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from ddpjob_operator.api import names
+from ddpjob_operator.core.model import Body
+from ddpjob_operator.kube.cache.store import Store
+from ddpjob_operator.kube.engine.actuator import Actuator
+from ddpjob_operator.kube.engine.event_recorder import EventRecorder
+from ddpjob_operator.kube.engine.expectations import Expectations
+from ddpjob_operator.kube.engine.reconciler import Reconciler
+from ddpjob_operator.kube.engine.rejections import Rejections
+from ddpjob_operator.kube.engine.status_writer import StatusWriter
+from ddpjob_operator.kube.engine.workqueue import WorkQueue
+from ddpjob_operator.kube.lookups.lookups import Lookups
+from ddpjob_operator.kube.lookups.progress_reader import ProgressReader
+from ddpjob_operator.transport.client import Client
+from ddpjob_operator.transport.errors import NotFoundError, RejectedError
+from ddpjob_operator.transport.resources import DDPJOBS, PODS, Resource
+
+KEY = ("ns", "job")
+DENIED = "ValidatingAdmissionPolicy 'keep' denied request: ask the team"
+
+
+@dataclass
+class Server:
+    """Objects by plural and name. `refused` holds (verb, plural) of each kind of request that is refused."""
+
+    objects: dict[tuple[str, str], Any] = field(default_factory=dict)
+    refused: set[tuple[str, str]] = field(default_factory=set)
+    requests: list[tuple[str, str]] = field(default_factory=list)
+    version: int = 0
+
+    def ask(self, verb: str, resource: Resource, name: str) -> None:
+        self.requests.append((verb, f"{resource.plural}/{name}"))
+        if (verb, resource.plural) in self.refused:
+            raise RejectedError(f"{verb} {resource.plural} {name}", DENIED, status=403)
+
+    def put(self, resource: Resource, body: Any, **metadata: Any) -> Any:
+        self.version += 1
+        given = {"namespace": "ns", "resourceVersion": str(self.version), **metadata}
+        kept = {**body, "metadata": {**body["metadata"], **given}}
+        self.objects[resource.plural, kept["metadata"]["name"]] = kept
+        return kept
+
+    async def create(self, resource: Resource, _namespace: str, body: Body) -> Body:
+        name = body["metadata"]["name"]
+        self.ask("create", resource, name)
+        return cast("Body", self.put(resource, body, uid=f"uid-of-{name}"))
+
+    async def delete(self, resource: Resource, _namespace: str, name: str, **_: Any) -> None:
+        self.ask("delete", resource, name)
+        self.objects.pop((resource.plural, name), None)
+
+    async def merge_patch(self, resource: Resource, _namespace: str, name: str, patch: Any, **_: Any) -> Body:
+        self.ask("patch", resource, name)
+        old = self.objects[resource.plural, name]
+        parts = {part: {**old.get(part, {}), **patch[part]} for part in ("spec", "status") if part in patch}
+        return cast("Body", self.put(resource, {**old, **parts}))
+
+    async def get(self, resource: Resource, _namespace: str, name: str) -> Body:
+        if (resource.plural, name) not in self.objects:
+            raise NotFoundError(f"get {name}", "not found", status=404)
+        return cast("Body", self.objects[resource.plural, name])
+
+    async def pages(self, resource: Resource, *_: Any, **__: Any) -> Any:
+        @dataclass
+        class Page:
+            resource_version: str
+            items: list[Any]
+
+        yield Page(str(self.version), [body for (plural, _), body in self.objects.items() if plural == resource.plural])
+
+
+@dataclass
+class Operator:
+    """A reconciler with its caches."""
+
+    server: Server = field(default_factory=Server)
+    queue: WorkQueue = field(default_factory=lambda: WorkQueue(1))
+    rejections: Rejections = field(default_factory=Rejections)
+    expectations: Expectations = field(default_factory=Expectations)
+
+    def __post_init__(self) -> None:
+        client = cast("Client", self.server)
+        self.store = store = Store(lambda _, **__: None, lambda *_: None)
+        self.reconciler = Reconciler(
+            client=client,
+            queue=self.queue,
+            store=store,
+            expectations=self.expectations,
+            rejections=self.rejections,
+            actuator=Actuator(client, store, self.expectations, self.rejections),
+            status_writer=StatusWriter(client, store, EventRecorder(client, "test")),
+            lookups=Lookups(client, self.queue.add),
+            progress=ProgressReader(client, 3600.0, self.queue.add),
+            trainer_image="trainer:1",
+        )
+
+    def apply(self, uid: str = "job-uid", **status: Any) -> None:
+        spec = {"nodes": 1, "gpusPerNode": 0, "trainer": {"recipe": "digits"}, "restart": {"keepAttempts": 0}}
+        metadata = {"name": "job", "uid": uid, "generation": 1}
+        self.server.put(DDPJOBS, {"metadata": metadata, "spec": spec, "status": status})
+
+    async def reconcile(self, times: int = 1) -> None:
+        for _ in range(times):
+            for cache in (self.store.jobs, self.store.pods, self.store.services):
+                await cache.refresh(cast("Client", self.server), None)
+            await self.reconciler.reconcile(KEY)
+
+    def fail_pod(self, attempt: int) -> None:
+        pod = self.server.objects["pods", f"job-{attempt}-0"]
+        ended = {"terminated": {"exitCode": 1, "reason": "Error", "message": "ValueError: boom"}}
+        statuses = [{"name": names.MAIN_CONTAINER, "state": ended}]
+        self.server.put(PODS, {**pod, "status": {"phase": "Failed", "containerStatuses": statuses}})
+
+    @property
+    def status(self) -> Any:
+        return self.server.objects["ddpjobs", "job"]["status"]
+
+    @property
+    def pods(self) -> set[str]:
+        return {name for plural, name in self.server.objects if plural == "pods"}
+
+
+@pytest.fixture
+def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statuses are written at once, and what was refused may be tried again at once."""
+    monkeypatch.setattr("ddpjob_operator.kube.engine.status_writer.DETAILS_SECONDS", 0.0)
+    monkeypatch.setattr("ddpjob_operator.kube.engine.status_writer.START_SECONDS", 0.0)
+    monkeypatch.setattr("ddpjob_operator.kube.engine.rejections.FIRST_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("ddpjob_operator.core.failure.restart.FIRST_DELAY_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("no_delays")
+async def test_evidence_that_may_not_be_deleted_does_not_hold_up_the_next_attempt() -> None:
+    operator = Operator()
+    operator.apply()
+    await operator.reconcile(2)
+    assert operator.pods == {"job-1-0"}
+    operator.fail_pod(1)
+    operator.server.refused = {("delete", "pods")}
+    await operator.reconcile(3)
+
+    assert operator.pods == {"job-1-0", "job-2-0"}
+    assert f"the API server refuses to delete pod job-1-0: {DENIED}" in operator.status["message"]
+
+    operator.server.refused.clear()
+    await operator.reconcile(3)
+    assert operator.pods == {"job-2-0"}
+    assert "refuses" not in operator.status["message"]
+
+
+@pytest.mark.usefixtures("no_delays")
+async def test_a_service_that_may_not_be_updated_is_named_in_the_status() -> None:
+    operator = Operator()
+    operator.apply()
+    await operator.reconcile(2)
+    operator.fail_pod(1)
+    operator.server.refused = {("patch", "services")}
+    await operator.reconcile(3)
+
+    assert "job-2-0" not in operator.pods  # its ranks would not find rank 0
+    assert f"the API server refuses to update Service job-master: {DENIED}" in operator.status["message"]
+
+    operator.server.refused.clear()
+    await operator.reconcile(3)
+    assert "job-2-0" in operator.pods
+    assert "refuses" not in operator.status["message"]
+
+
+async def test_a_refused_deletion_is_retried_later_and_no_error_of_the_reconcile() -> None:
+    operator = Operator()
+    operator.apply()
+    await operator.reconcile(2)
+    operator.fail_pod(1)
+    operator.server.refused = {("delete", "pods")}
+    await operator.reconcile(5)
+
+    assert operator.server.requests.count(("delete", "pods/job-1-0")) <= 1
+    assert operator.rejections.seconds_to_retry(KEY) > 0
+
+
+@pytest.mark.usefixtures("no_delays")
+async def test_a_finished_job_whose_time_to_live_has_passed_reports_that_it_may_not_be_deleted() -> None:
+    operator = Operator()
+    operator.apply(phase="Succeeded", message="all ranks succeeded", completionTime="2026-01-01T00:00:00Z")
+    job = operator.server.objects["ddpjobs", "job"]
+    condition = {
+        "type": "Succeeded",
+        "status": "True",
+        "reason": "Succeeded",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    job["spec"]["ttlSecondsAfterFinished"] = 0
+    job["status"]["conditions"] = [condition]
+    operator.server.refused = {("delete", "ddpjobs")}
+    await operator.reconcile(2)
+
+    (stalled,) = (condition for condition in operator.status["conditions"] if condition["type"] == "Stalled")
+    assert stalled["message"] == f"the API server refuses to delete DDPJob job: {DENIED}"
+    assert operator.status["message"] == "all ranks succeeded"
+
+
+async def test_a_job_that_was_applied_again_inherits_nothing_from_the_job_of_the_same_name() -> None:
+    """Its DELETED and ADDED events came together, so that no reconcile saw the name without a job."""
+    operator = Operator()
+    operator.apply("first")
+    operator.server.refused = {("create", "pods")}
+    await operator.reconcile(2)
+    assert operator.rejections.seconds_to_retry(KEY) > 0
+    for _ in range(20):
+        operator.queue.retry(KEY)
+
+    operator.server.refused.clear()
+    del operator.server.objects["services", "job-master"]
+    operator.apply("second")
+    await operator.reconcile(2)
+    assert operator.pods == {"job-1-0"}
+    assert operator.rejections.seconds_to_retry(KEY) == 0
+    assert operator.queue.retry(KEY) < 1

@@ -56,7 +56,9 @@ def run_local(manifest: Manifest, *, verbose: bool, show_status: bool) -> int:
         outcome, style, code = f"succeeded after {took} in attempt {run.status.attempt}", "green", EXIT_SUCCEEDED
     else:
         outcome, style, code = f"failed after {took}: {run.status.message}", "red", EXIT_FAILED
-    if not show_status:
+    if show_status:
+        outcome += f"; logs and files: {folder}"
+    else:
         display.show_summary(run.status)
         display.say(f"  {'files':<9} {_where_to_look(run.status, folder)}", style="")
     display.say(f"{manifest.name} {outcome}", f"bold {style}")

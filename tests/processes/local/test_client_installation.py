@@ -81,6 +81,6 @@ def test_the_built_in_trainer_names_the_extra_that_it_needs(installed: Run, tmp_
     assert "install ddpjob with the extra trainer (in a checkout: pip install '.[trainer]')" in done.stderr
 
 
-@pytest.mark.parametrize("module", ["torch", "numpy", "kopf", "kubernetes"])
+@pytest.mark.parametrize("module", ["torch", "numpy", "kopf"])
 def test_what_only_clusters_and_trainers_need_is_not_installed(installed: Run, module: str) -> None:
     assert f"No module named '{module}'" in installed("python", "-c", f"import {module}").stderr

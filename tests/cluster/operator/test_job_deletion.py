@@ -1,7 +1,12 @@
 """The operator deletes the pods of a deleted job with one request; the garbage collector would delete one after the other."""
 
+import contextlib
+import os
 import re
+import signal
+from collections.abc import Iterator
 
+import testbed
 from ddpjob_operator.transport.resources import DDPJOBS, PODS
 from operator_cluster import GARBAGE_COLLECTOR_SECONDS, Namespace, eventually
 from operator_process import OperatorProcess
@@ -12,18 +17,33 @@ def num_collections_deleted(operator: OperatorProcess) -> int:
     return sum(round(float(value)) for value in re.findall(pattern, operator.get("/metrics"), re.MULTILINE))
 
 
-async def test_pods_of_a_deleted_job_go_at_once(namespace: Namespace, operator_process: OperatorProcess) -> None:
+@contextlib.contextmanager
+def without_garbage_collector(cluster: testbed.ControlPlane) -> Iterator[None]:
+    """The garbage collector, which deletes the same pods, does not run in here."""
+    pid = cluster.components["kube-controller-manager"].pid
+    assert pid is not None, "it runs"
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+async def test_pods_of_a_deleted_job_go_at_once(
+    cluster: testbed.ControlPlane, namespace: Namespace, operator_process: OperatorProcess
+) -> None:
     await namespace.apply("j", nodes=6)
     await namespace.apply("k", nodes=2)
     await namespace.reaches("j", "Running")
     await namespace.reaches("k", "Running")
     before = num_collections_deleted(operator_process)
-    await namespace.delete_job("j")
+    with without_garbage_collector(cluster):
+        await namespace.delete_job("j")
 
-    async def only_the_other_s_left() -> bool:
-        return set(await namespace.pods()) == {"k-1-0", "k-1-1"}
+        async def only_the_other_s_left() -> bool:
+            return set(await namespace.pods()) == {"k-1-0", "k-1-1"}
 
-    await eventually("the pods of j to go, and no others", only_the_other_s_left)
+        await eventually("the pods of j to go, and no others", only_the_other_s_left)
 
     async def one_request_more() -> bool:  # It is counted once it is answered.
         return num_collections_deleted(operator_process) == before + 1

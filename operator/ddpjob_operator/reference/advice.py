@@ -34,6 +34,8 @@ ADVICE: Final[Mapping[Reason, str]] = MappingProxyType(
         Reason.HUNG: "Read the stacks in the log of the rank that is named. A rank in data waits for storage; a rank in a collective waits for another rank.",
         Reason.IMAGE_PULL: "Check the name and the tag of the image, and that the namespace has the registry's pull secret.",
         Reason.CONTAINER_CONFIG: _START,
+        Reason.POD_DEADLINE: "Remove `template.spec.activeDeadlineSeconds`, or raise it: for the whole job, use `deadlines.activeSeconds`.",
+        Reason.REMOVAL_REJECTED: "Find out which admission webhook or policy refuses the request that the message shows; the operator repeats it.",
         Reason.START_DEADLINE: "Look at the events of the pods: `ddpjob events NAME`. If starting takes this long by nature, raise `deadlines.startSeconds`.",
         Reason.FINISH_DEADLINE: "Find out why some ranks continue after others have ended: all ranks must take the same number of steps.",
         Reason.POD_DELETED: "Find out who deletes pods (the audit log knows); the restart does not count.",

@@ -121,6 +121,11 @@ def test_a_rank_that_does_not_respond_is_named_wherever_it_was_last():
     )
 
 
+def test_the_limit_of_the_first_step_does_not_apply_to_a_silent_rank_that_others_have_taken_steps_with():
+    stopped = status(1, step=0, idle_seconds=0.0, limit_seconds=3600.0, reported_at_unix_seconds=NOW - 300)
+    assert diagnosis_of(status(0), silent=(stopped,)) is not None
+
+
 @pytest.mark.parametrize(
     ("idle_seconds", "reported_seconds_ago", "overdue"),
     [

@@ -91,8 +91,7 @@ def diagnose(answers: Mapping[int, RankStatus], last_known: Mapping[int, RankSta
         return None
     silent = [status for rank, status in last_known.items() if rank not in answers and status.phase is not Phase.END]
     if silent:
-        now = median(status.reported_at_unix_seconds for status in answers.values())
-        if not all(_is_overdue(status, now) for status in silent):
+        if not all(_is_overdue(status, answers.values()) for status in silent):
             return None
         return f"{unresponsive(silent)}; {_waiting(answers.values())}"
     ranks = sorted(answers.values(), key=lambda status: status.progress)
@@ -117,10 +116,17 @@ def diagnose(answers: Mapping[int, RankStatus], last_known: Mapping[int, RankSta
     return f"{_name(late)} {'is' if len(late) == 1 else 'are'} late: {late[0]}; {_waiting(_without(ranks, late))}"
 
 
-def _is_overdue(silent: RankStatus, now: float) -> bool:
-    """Whether a rank that does not respond has exceeded its own limit, as far as clocks can be compared."""
-    age_seconds = now - silent.reported_at_unix_seconds
-    return age_seconds < -CLOCK_SPREAD_SECONDS or silent.idle_seconds + age_seconds >= silent.limit_seconds
+def _is_overdue(silent: RankStatus, waiting: Collection[RankStatus]) -> bool:
+    """Whether a rank that does not respond has exceeded its own limit, as far as clocks can be compared.
+
+    Ranks that wait in a later step show that it has moved since its report, so the limit of that phase, such as that of
+    the first step, does not apply any more.
+    """
+    age_seconds = median(status.reported_at_unix_seconds for status in waiting) - silent.reported_at_unix_seconds
+    limit_seconds = silent.limit_seconds
+    if any(status.step > silent.step for status in waiting):
+        limit_seconds = min(limit_seconds, max(status.limit_seconds for status in waiting))
+    return age_seconds < -CLOCK_SPREAD_SECONDS or silent.idle_seconds + age_seconds >= limit_seconds
 
 
 def unresponsive(silent: Collection[RankStatus]) -> str:

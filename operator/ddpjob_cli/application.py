@@ -35,7 +35,7 @@ _RUN, _LOOK, _CHANGE, _FILES = "Run", "Look", "Change", "Files and clusters"
 COMMANDS: dict[str, Entry] = {
     "init": Entry(panel=_RUN, help="Write a commented ddpjob.yaml", cluster=False),
     "run": Entry(panel=_RUN, help="Run a job and follow it to its end, on a cluster or on this machine"),
-    "wait": Entry(panel=_RUN, help="Wait until a job has succeeded, failed, finished or runs"),
+    "wait": Entry(panel=_RUN, help="Wait until a job runs, succeeds, fails or finishes"),
     "list": Entry(panel=_LOOK, help="List jobs"),
     "status": Entry(panel=_LOOK, help="Show one job on one screen"),
     "logs": Entry(panel=_LOOK, help="Show what the ranks print, merged"),
@@ -49,7 +49,7 @@ COMMANDS: dict[str, Entry] = {
     "delete": Entry(panel=_CHANGE, help="Delete a job, its pods and their logs"),
     "exec": Entry(panel=_CHANGE, help="Run a command in the pod of a rank"),
     "validate": Entry(panel=_FILES, help="Check a file by the rules of the API, without a cluster", cluster=False),
-    "render": Entry(panel=_FILES, help="Show the objects that a file leads to, without a cluster", cluster=False),
+    "render": Entry(panel=_FILES, help="Show a job with its defaults, or its pods, without a cluster", cluster=False),
     "convert": Entry(panel=_FILES, help="Convert a PyTorchJob or TrainJob into a DDPJob", cluster=False),
     "doctor": Entry(panel=_FILES, help="Check whether jobs can run on the cluster"),
 }
@@ -137,7 +137,7 @@ def application() -> Any:
 
 HELP = """Run distributed PyTorch training on Kubernetes, and see what it does.
 
-Exit codes: 0 succeeded, 1 the job failed, 2 wrong use or an invalid file, 3 the cluster cannot be reached or forbids it, 124 time-out, 130 Ctrl-C (which never stops a job of a cluster).
+Exit codes: 0 succeeded, 1 the job failed, 2 wrong use or an invalid file, 3 the cluster cannot be reached or forbids it, 124 time-out, 130 interrupted by Ctrl-C (a job on a cluster continues).
 """
 
 

@@ -142,14 +142,14 @@ def _crd(facts: Facts) -> Finding:
         return Finding(subject="DDPJob type", state=State.PROBLEM, text=text)
     if names.VERSION not in facts.crd_versions:
         served = ", ".join(facts.crd_versions)
-        text = f"the cluster serves {served}, this command uses {names.VERSION}; use releases of the same age"
+        text = f"the cluster serves {served}, this command uses {names.VERSION}; install the release of this command that matches the operator"
         return Finding(subject="DDPJob type", state=State.PROBLEM, text=text)
     return Finding(subject="DDPJob type", state=State.OK, text=f"{names.API_VERSION} is served")
 
 
 def _operator(facts: Facts) -> Finding:
     if facts.operator_pods is None:
-        text = "not visible to you; a job that keeps no status for a minute has no operator"
+        text = "you may not list pods in all namespaces; if a new job has no status after a minute, no operator watches its namespace"
         return Finding(subject="operator", state=State.NOTE, text=text)
     ready = [pod for pod in facts.operator_pods if _is_ready(pod)]
     if not ready:
@@ -234,11 +234,11 @@ def _dns(facts: Facts) -> Finding:
         return Finding(subject="DNS", state=State.NOTE, text="CoreDNS's configuration is not visible to you")
     match = _CACHE.search(facts.corefile)
     if match is None:
-        return Finding(subject="DNS", state=State.OK, text="CoreDNS caches no denials")
+        return Finding(subject="DNS", state=State.OK, text="CoreDNS does not cache failed lookups")
     denial = _DENIAL.search(match[2] or "")
     seconds = int(denial[1]) if denial else int(match[1])
     if "disable denial" in (match[2] or "") or seconds <= _MAX_DENIAL_SECONDS:
-        return Finding(subject="DNS", state=State.OK, text="CoreDNS keeps denials for a few seconds at most")
+        return Finding(subject="DNS", state=State.OK, text="CoreDNS caches failed lookups for at most 5 s")
     text = (
         f"CoreDNS caches failed lookups for up to {seconds} s, so the first connection of ranks may take as long; add"
         " `disable denial cluster.local` to its cache"

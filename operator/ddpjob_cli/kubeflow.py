@@ -91,8 +91,8 @@ def _take_restart_policy(result: _Result, policy: str) -> None:
         result.spec["restart"] = {"maxRestarts": 0}
     if policy == "ExitCode":
         result.notes.append(
-            "restartPolicy ExitCode ended the job for exit codes 1 to 127; restart.rules lists exit codes one by one:"
-            " add those of your program."
+            "restartPolicy ExitCode ended the job for every exit code from 1 to 127. restart.rules lists exit codes one by"
+            " one; here it has 1 and 2: add the others that your program uses."
         )
         result.spec["restart"] = {"rules": [{"exitCodes": [1, 2], "action": "Fail"}]}
 
@@ -241,7 +241,9 @@ def _take_main_container(title: str, result: _Result, container: dict[str, Any])
 
 def _command(result: _Result, command: Sequence[str], arguments: Sequence[str]) -> list[str]:
     if not command:
-        result.notes.append("The image's ENTRYPOINT ran; a DDPJob names its program: replace torchrun by it.")
+        result.notes.append(
+            "The container had no command and ran the ENTRYPOINT of its image. A DDPJob needs a command: replace torchrun with that program."
+        )
         command = ["torchrun"]
     whole = [str(part) for part in (*command, *arguments)]
     kept, dropped, value_follows = [], [], False

@@ -6,6 +6,7 @@ Each part is between two comments of its document, which name it.
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,10 +35,19 @@ def _options(command: Any) -> Iterator[str]:
             continue
         names = [param.metavar or param.name.upper()] if param.param_type_name == "argument" else param.opts
         shown = ", ".join(f"`{option}`" for option in names)
+        choices = _choices(getattr(getattr(param, "type_descriptor", None), "annotation", None))
         default = param.default
         is_shown = isinstance(default, str | int | float) and not isinstance(default, bool) and default != ""
         meaning = (getattr(param, "help", None) or "").replace("|", "\\|")
+        if choices:
+            meaning += f" ({', '.join(f'`{choice}`' for choice in choices)})"
         yield f"| {shown} | {meaning}{f' (default: `{default}`)' if is_shown else ''} |"
+
+
+def _choices(annotation: Any) -> list[str]:
+    """The values of an enumeration, also of one that may be left out."""
+    kinds = (annotation, *getattr(annotation, "__args__", ()))
+    return [str(value) for kind in kinds if isinstance(kind, type) and issubclass(kind, Enum) for value in kind]
 
 
 PARTS: Final[Mapping[str, Callable[[], str]]] = {

@@ -44,7 +44,7 @@ def run_cluster(manifest: Manifest, *, detach: bool, dry_run: bool, verbose: boo
                 finished = client.call(_follow(client.asynchronous, job, display))
             except KeyboardInterrupt:
                 display.say(
-                    f"the job goes on; to follow it: ddpjob logs {where} -f; to delete it: ddpjob delete {where}"
+                    f"the job continues. To follow it: ddpjob logs {where} -f; to delete it: ddpjob delete {where}"
                 )
                 raise
     if show_status:

@@ -81,7 +81,7 @@ async def _to_the_end(manifest: Manifest, folder: Path, display: Display) -> tup
     def interrupt(signal_number: signal.Signals) -> None:
         received.append(signal_number)
         display.say(
-            f"{signal_number.name}: stopping all ranks, which may save their work; another signal kills them"
+            f"{signal_number.name}: stopping all ranks, which can save their work first; send the signal again to kill them"
             if len(received) == 1
             else f"{signal_number.name}: killing all ranks",
             "bold yellow",

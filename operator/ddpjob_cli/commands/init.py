@@ -19,7 +19,7 @@ def command(
     image: Annotated[str | None, typer.Option(help="Image with the script", show_default=False)] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file")] = False,
 ) -> None:
-    """Write a commented ddpjob.yaml. On a terminal, what is not given is asked for.
+    """Write a job file with comments. On a terminal, the command asks for the options that you leave out.
 
     [bold]Examples[/bold]
 
@@ -35,7 +35,10 @@ def command(
     asks = sys.stdin.isatty()
     if asks and not (script or recipe):
         script = typer.prompt(
-            "Your script (empty: a recipe of the built-in trainer)", default="", show_default=False, err=True
+            "Path of your script in the image (leave empty to use the built-in trainer)",
+            default="",
+            show_default=False,
+            err=True,
         )
         if not script:
             recipe = typer.prompt("Recipe", default="digits", err=True)

@@ -29,7 +29,7 @@ def command(
     job: JobName,
     follow: Annotated[
         bool,
-        typer.Option("--follow", "-f", help="Go on with new lines, into the next attempts, until the job has finished"),
+        typer.Option("--follow", "-f", help="Follow new lines, also of later attempts, until the job has finished"),
     ] = False,
     rank: Annotated[str | None, typer.Option(help="Node ranks, such as 0,3-5", show_default=False)] = None,
     attempt: Annotated[
@@ -140,7 +140,7 @@ def _attempt(text: str | None) -> int | str | None:
         return text
     if text.isdecimal() and int(text) > 0:
         return int(text)
-    raise CommandError(f"--attempt {text} is neither a number from 1 nor all")
+    raise CommandError(f"--attempt {text}: expected the number of an attempt (1 or higher) or all")
 
 
 def _pattern(text: str | None) -> re.Pattern[str] | None:

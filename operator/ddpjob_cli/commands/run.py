@@ -27,10 +27,15 @@ def command(
         Path, typer.Argument(metavar="FILE", help="YAML file with one DDPJob and the ConfigMaps that it uses")
     ],
     local: Annotated[bool, typer.Option("--local", help="Run the job on this machine, each pod as a process")] = False,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return as soon as the cluster has the job")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Submit the job and return without following it")
+    ] = False,
     dry_run: Annotated[
         DryRun | None,
-        typer.Option(help="Print the objects instead; server: after the cluster has checked them", show_default=False),
+        typer.Option(
+            help="Print the objects and run nothing. client: without a cluster; server: the cluster checks them first",
+            show_default=False,
+        ),
     ] = None,
     set_: Annotated[
         list[str] | None,
@@ -49,8 +54,8 @@ def command(
 ) -> None:
     """Run the DDPJob of a file and follow it to its end.
 
-    On a cluster Ctrl-C ends only the following, never the job. With --local the job runs on this machine, each pod as a process
-    that starts in the current directory; its logs and volumes are kept in .ddpjob/runs.
+    On a cluster, Ctrl-C stops this command and the job continues. With --local, each pod is a process of this machine that
+    starts in the current directory, and Ctrl-C stops the job. Logs and volumes are kept in .ddpjob/runs.
 
     [bold]Examples[/bold]
 

@@ -38,7 +38,7 @@ ADVICE: Final[Mapping[Reason, str]] = MappingProxyType(
         Reason.REMOVAL_REJECTED: "Find out which admission webhook or policy refuses the request that the message shows; the operator repeats it.",
         Reason.START_DEADLINE: "Look at the events of the pods: `ddpjob events NAME`. If starting takes this long by nature, raise `deadlines.startSeconds`.",
         Reason.FINISH_DEADLINE: "Find out why some ranks continue after others have ended: all ranks must take the same number of steps.",
-        Reason.POD_DELETED: "Find out who deletes pods (the audit log knows); the restart does not count.",
+        Reason.POD_DELETED: "Find out who deletes pods (look in the audit log of the API server); the restart does not count.",
         Reason.EVICTED: _CLUSTER + " If it happens often, raise requests to what the pods use.",
         Reason.PREEMPTED: _CLUSTER + " If it happens often, use a higher priority class.",
         Reason.NODE_DRAINED: _CLUSTER,

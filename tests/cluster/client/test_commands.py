@@ -24,6 +24,11 @@ pytestmark = pytest.mark.usefixtures("operator_process")
 SECONDS = 60
 
 
+def _heed_ctrl_c() -> None:
+    """A shell without job control has its background processes, and so their children, ignore SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Commands:
     """Runs `ddpjob` with the kubeconfig of the cluster, in the namespace of the test."""
 
@@ -38,7 +43,12 @@ class Commands:
         command = [sys.executable, "-m", "ddpjob_cli", *self._cluster, *arguments]
         pipe = subprocess.PIPE
         with subprocess.Popen(
-            command, env={**os.environ, "PYTHONPATH": path}, stdout=pipe, stderr=pipe, text=True
+            command,
+            env={**os.environ, "PYTHONPATH": path},
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+            preexec_fn=_heed_ctrl_c,
         ) as process:
             try:
                 yield process
@@ -129,7 +139,7 @@ async def test_ctrl_c_ends_the_command_and_not_the_job(ddpjob: Commands, namespa
         process.send_signal(signal.SIGINT)
         _, notes = await asyncio.to_thread(process.communicate, timeout=SECONDS)
     assert process.returncode == 130
-    assert "the job goes on; to follow it: ddpjob logs j" in notes
+    assert "the job continues. To follow it: ddpjob logs j" in notes
     assert "Traceback" not in notes
     assert (await namespace.status("j"))["phase"] == "Running"
 

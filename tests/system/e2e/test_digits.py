@@ -15,7 +15,6 @@ def test_the_digits_example_trains_to_97_percent(job) -> None:
     job.apply_file(EXAMPLES / "digits.yaml")
     job.wait_phase("Running", seconds=120)
     pods = job.pods(1)
-    job.wait_step(20)
     columns = job.kubectl("get", "ddpjob", "digits", "-n", job.namespace)
     environments = [
         json.loads(

@@ -11,7 +11,7 @@ TORCHRUN = ("torchrun", "--nproc-per-node=1", "--master-port=29951", "-m", "ddpj
     [
         (("salloc", "--ntasks=2", *TRAINER), "Slurm: the job has 2 tasks, but srun did not start this process"),
         (("srun", "--nodes=1", "--ntasks=2", "--gres=gpu:1", *TRAINER), "this node runs 2 tasks on 1 GPUs"),
-        (("srun", "--nodes=1", "--ntasks=2", *TORCHRUN), "Slurm: srun starts 2 torchrun on this node; it takes one"),
+        (("srun", "--nodes=1", "--ntasks=2", *TORCHRUN), "Slurm: srun starts 2 torchrun processes on this node"),
     ],
 )
 def test_a_mismatch_ends_at_once_with_what_to_change(slurm, variables, command, expected):

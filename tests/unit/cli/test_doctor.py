@@ -44,7 +44,7 @@ def test_a_good_cluster_has_no_problem() -> None:
         ({"crd_versions": []}, "DDPJob type", State.PROBLEM, "install the chart"),
         ({"crd_versions": ["v9"]}, "DDPJob type", State.PROBLEM, "serves v9"),
         ({"operator_pods": []}, "operator", State.PROBLEM, "no pod"),
-        ({"operator_pods": None}, "operator", State.NOTE, "not visible"),
+        ({"operator_pods": None}, "operator", State.NOTE, "may not list pods"),
         ({"rights": {("create", "ddpjob.dev", "ddpjobs"): False}}, "rights", State.PROBLEM, "may not create ddpjobs"),
         ({"nodes": None}, "GPUs", State.NOTE, "may not list nodes"),
         ({"nodes": [{}]}, "GPUs", State.NOTE, "none of the 1 nodes"),
@@ -52,7 +52,7 @@ def test_a_good_cluster_has_no_problem() -> None:
         ({"claims": []}, "checkpoints", State.NOTE, "no claim with ReadWriteMany"),
         ({"namespace_body": None}, "pod security", State.NOTE, "does not exist"),
         ({"corefile": "cache 30"}, "DNS", State.NOTE, "up to 30 s"),
-        ({"corefile": "cache 30 {\n success 9984 30\n denial 9984 5\n}"}, "DNS", State.OK, "few seconds"),
+        ({"corefile": "cache 30 {\n success 9984 30\n denial 9984 5\n}"}, "DNS", State.OK, "at most 5 s"),
         ({"version": "v1\x1b[31m"}, "API server", State.OK, "v1"),
     ],
 )  # fmt: skip

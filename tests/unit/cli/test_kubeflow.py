@@ -128,7 +128,7 @@ def test_a_train_job_takes_the_rest_from_its_runtime(tmp_path: Path) -> None:
     [
         ("nprocPerNode: \"4\"", "elasticPolicy: {minReplicas: 1, maxReplicas: 3}", "1 to 3 replicas"),
         ("nprocPerNode: \"4\"", "nprocPerNode: cpu", "One process for each CPU"),
-        ("restartPolicy: OnFailure", "restartPolicy: ExitCode", "exit codes 1 to 127"),
+        ("restartPolicy: OnFailure", "restartPolicy: ExitCode", "every exit code from 1 to 127"),
         ("      replicas: 3", "      replicas: 3\n      template: {spec: {containers: [{name: pytorch, image: x, command: [a]}]}}", "different templates"),
     ],
 )  # fmt: skip

@@ -273,7 +273,7 @@ FAILURES = (
         needs_machine=True,
         reason="Hung",
         rank=0,
-        logged=r"Current thread .*\n  File ",
+        logged=r"ddpjob stacks: SIGTERM received\nthread MainThread\n  File ",
         words=[r"step \d+", r"\d\ds", r"deadlines\.hangSeconds"],
     ),
     SeededFailure(

@@ -50,7 +50,7 @@ def test_the_digits_example_trains_to_97_percent(job) -> None:
     assert status["time"]["lostSeconds"] == 0
     assert 'ddpjob-progress {"step"' in log
     assert accuracy(log) >= 97  # on any processor: see test_number_of_ranks.py
-    assert sum(event.get("count", 1) for event in events) <= 2
+    assert sum(event.get("count", 1) for event in events) <= 2, [event["message"] for event in events]
 
 
 def accuracy(log: str) -> float:

@@ -1,11 +1,13 @@
 """The release that the end-to-end tests and `make demo-cluster` install."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import testbed
 from ddpjob_images import build
 from testbed import images
+from testbed.kubectl import KubectlError
 
 REPOSITORY = Path(__file__).parents[3]
 RELEASE, SYSTEM_NAMESPACE = "ddpjob-operator", "ddpjob-system"
@@ -26,6 +28,19 @@ def install(cluster: testbed.Cluster | testbed.ExternalCluster, options: Sequenc
     """Install the operator as the README says."""
     chart = REPOSITORY / "charts/ddpjob-operator"
     helm(cluster, "upgrade", "--install", RELEASE, chart, "--create-namespace", "--wait", "--timeout=180s", *options)
+    testbed.wait_for("the API server to accept DDPJobs as owners", lambda: _accepts_owner(cluster), seconds=60)
+
+
+def _accepts_owner(cluster: testbed.Cluster | testbed.ExternalCluster) -> bool:
+    """Whether a DDPJob may own an object. An admission plugin learns about a new kind some seconds after it is served."""
+    owner = {"apiVersion": "ddpjob.dev/v1alpha1", "kind": "DDPJob", "name": "x", "uid": "x", "blockOwnerDeletion": True}
+    metadata = {"name": "owner", "namespace": "default", "ownerReferences": [owner]}
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+    try:
+        cluster.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(body))
+    except KubectlError:
+        return False
+    return True
 
 
 def helm(cluster: testbed.Cluster | testbed.ExternalCluster, *arguments: str | Path) -> str:

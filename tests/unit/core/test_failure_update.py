@@ -56,7 +56,9 @@ def test_how_a_program_answers_a_deletion_does_not_become_its_own_error() -> Non
 
 def test_stacks_in_the_termination_message_do_not_make_a_deleted_pod_a_program_error() -> None:
     """Found on real nodes: the stacks in the log were taken for an exception."""
-    stacks = 'ddpjob stacks: SIGTERM received\nthread MainThread\n  File "<frozen runpy>", line 198, in _run_module_as_main'
+    stacks = (
+        'ddpjob stacks: SIGTERM received\nthread MainThread\n  File "<frozen runpy>", line 198, in _run_module_as_main'
+    )
     gone = ended(TRAINER, 1, code=75, message=stacks, deletion_deadline=NOW + 9)
     seen = reconciled(broken(TRAINER, finished_at(gone, NOW, NOW - 1)))
     assert seen.job.status.failure.reason == Reason.POD_DELETED

@@ -107,5 +107,5 @@ def test_ctrl_c_at_the_terminal_stops_the_run(tmp_path: Path) -> None:
         assert terminal.process.wait(timeout=10) == 130
     finally:
         terminal.close()
-    assert "stopping all ranks, which may save their work" in terminal.seen
+    assert "stopping all ranks, which can save their work first" in terminal.seen
     assert "KeyboardInterrupt" not in terminal.seen

@@ -5,7 +5,6 @@ line in COMMANDS. A command that talks to a cluster gets the options for it (`op
 """
 
 import importlib
-import importlib.util
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,14 +58,12 @@ class LazyGroup(TyperGroup):
     """Shows its commands from the table and imports the module of the one that runs."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
-        """All commands whose module exists, in the order of the table."""
-        return [name for name in COMMANDS if _exists(name)]
+        """All commands, in the order of the table."""
+        return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
         """The command, imported."""
-        if cmd_name not in COMMANDS or not _exists(cmd_name):
-            return None
-        return load_command(cmd_name)
+        return load_command(cmd_name) if cmd_name in COMMANDS else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command of the arguments; an unknown one suggests those of similar names."""
@@ -95,10 +92,6 @@ class _Listed(TyperCommand):
     def __init__(self, name: str) -> None:
         entry = COMMANDS[name]
         super().__init__(name=name, help=entry.help, short_help=entry.help, rich_help_panel=entry.panel)
-
-
-def _exists(name: str) -> bool:
-    return importlib.util.find_spec(Entry.module(name)) is not None
 
 
 def load_command(name: str) -> Any:

@@ -58,6 +58,7 @@ RUN python -m ensurepip --default-pip \
     && python -m pip install --no-cache-dir --require-hashes --only-binary=:all: --requirement /tmp/trainer.lock \
     && rm /tmp/trainer.lock
 COPY trainer/ddpjob_ranks /opt/ddpjob/ddpjob_ranks
+COPY trainer/ddpjob_session /opt/ddpjob/ddpjob_session
 COPY trainer/ddpjob_trainer /opt/ddpjob/ddpjob_trainer
 COPY trainer/ddpjob_recipes /opt/ddpjob/ddpjob_recipes
 RUN chmod -R a+rX /opt/ddpjob \

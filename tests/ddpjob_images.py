@@ -32,6 +32,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "trainer": (
         "requirements/trainer.lock",
         "trainer/ddpjob_ranks",
+        "trainer/ddpjob_session",
         "trainer/ddpjob_trainer",
         "trainer/ddpjob_recipes",
     ),

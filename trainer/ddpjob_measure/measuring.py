@@ -18,13 +18,13 @@ from ddpjob_ranks import contract, distributed
 from ddpjob_ranks.distributed import Gang
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch import identity
+from ddpjob_session.report import Reporter
 from ddpjob_trainer import recipes, worker
 from ddpjob_trainer.config import ResolvedConfig, parse_config
 from ddpjob_trainer.data import Batch
 from ddpjob_trainer.loop import Batches, is_due
 from ddpjob_trainer.numerics import garbage_collector_paused
 from ddpjob_trainer.parallel import replicate
-from ddpjob_trainer.report import Reporter
 from ddpjob_trainer.sampling import Sampling, share
 
 

@@ -19,13 +19,13 @@ import torch
 
 from ddpjob_ranks.watch.step_timer import StepTimer
 from ddpjob_ranks.watch.timeline import STEP_PHASES, Phase, Timeline
+from ddpjob_session.checkpoints.claim import Claim, Owner
+from ddpjob_session.checkpoints.folder import CheckpointFolder
+from ddpjob_session.checkpoints.writer import CheckpointWriter
+from ddpjob_session.report import Reporter
 from ddpjob_trainer import recipes
-from ddpjob_trainer.checkpoints.claim import Claim, Owner
-from ddpjob_trainer.checkpoints.folder import CheckpointFolder
-from ddpjob_trainer.checkpoints.writer import CheckpointWriter
 from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.optim import make_optimizer
-from ddpjob_trainer.report import Reporter
 from ddpjob_trainer.state import TrainingState
 
 CPU = torch.device("cpu")

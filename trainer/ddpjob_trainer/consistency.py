@@ -18,7 +18,7 @@ from ddpjob_trainer.data import DataSet
 from ddpjob_trainer.state import HELD_OUT_DATA, TRAINING_DATA
 
 #: Packages that take part in training.
-PACKAGES: Final = ("ddpjob_ranks", "ddpjob_trainer", "ddpjob_recipes")
+PACKAGES: Final = ("ddpjob_ranks", "ddpjob_session", "ddpjob_trainer", "ddpjob_recipes")
 
 
 def facts_of_program(config: TrainerConfig) -> Mapping[str, str]:

@@ -11,8 +11,8 @@ from ddpjob_ranks.errors import ConfigError, ShortageError
 from ddpjob_ranks.launch.identity import Worker
 from ddpjob_ranks.watch import evidence, limiter
 from ddpjob_ranks.watch.watchdog import Watchdog
+from ddpjob_session.checkpoints.claim import Fenced
 from ddpjob_trainer import replicas
-from ddpjob_trainer.checkpoints.claim import Fenced
 from ddpjob_trainer.loop import Training
 
 

@@ -13,15 +13,15 @@ from ddpjob_ranks.distributed import Gang
 from ddpjob_ranks.stop import StopAgreement
 from ddpjob_ranks.watch.step_timer import StepTimer
 from ddpjob_ranks.watch.timeline import Phase, Timeline
+from ddpjob_session.checkpoints.folder import CheckpointFolder
+from ddpjob_session.checkpoints.writer import CheckpointWriter
+from ddpjob_session.report import Reporter
 from ddpjob_trainer import optim, randomness, replicas
-from ddpjob_trainer.checkpoints.folder import CheckpointFolder
-from ddpjob_trainer.checkpoints.writer import CheckpointWriter
 from ddpjob_trainer.config import ResolvedConfig
 from ddpjob_trainer.data import Batch, DataSet
 from ddpjob_trainer.evaluate import count_correct
 from ddpjob_trainer.numerics import Numerics, garbage_collector_paused
 from ddpjob_trainer.recipes import Recipe
-from ddpjob_trainer.report import Reporter
 from ddpjob_trainer.sampling import Sampling
 from ddpjob_trainer.state import TrainingState
 

@@ -19,16 +19,16 @@ from ddpjob_ranks.launch.identity import Worker
 from ddpjob_ranks.stop import StopAgreement, StopRequest
 from ddpjob_ranks.watch.timeline import Phase, Timeline, open_events, process_began
 from ddpjob_ranks.watch.watchdog import Watchdog
+from ddpjob_session.checkpoints import folder
+from ddpjob_session.checkpoints.files import read_and_hash
+from ddpjob_session.checkpoints.writer import CheckpointWriter
+from ddpjob_session.report import Reporter
 from ddpjob_trainer import consistency, ending, evaluate, numerics, parallel, recipes
-from ddpjob_trainer.checkpoints import folder
-from ddpjob_trainer.checkpoints.files import read_and_hash
-from ddpjob_trainer.checkpoints.writer import CheckpointWriter
 from ddpjob_trainer.config import ResolvedConfig, TrainerConfig
 from ddpjob_trainer.data import Batch, DataSet, Feed, FeedAhead
 from ddpjob_trainer.loop import Training
 from ddpjob_trainer.numerics import Numerics
 from ddpjob_trainer.recipes import Recipe
-from ddpjob_trainer.report import Reporter
 from ddpjob_trainer.sampling import Sampling, check_shares
 from ddpjob_trainer.state import TrainingState
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ddpjob_ranks.stop import StopAgreement
+from ddpjob_session.checkpoints.folder import CheckpointFolder
+from ddpjob_session.checkpoints.writer import CheckpointWriter
 from ddpjob_trainer import loop, worker
-from ddpjob_trainer.checkpoints.folder import CheckpointFolder
-from ddpjob_trainer.checkpoints.writer import CheckpointWriter
 from ddpjob_trainer.data import Feed
 from ddpjob_trainer.state import TrainingState
 

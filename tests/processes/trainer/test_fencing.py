@@ -1,6 +1,6 @@
 from ddpjob_ranks import contract
-from ddpjob_trainer.checkpoints.claim import Claim, Owner
-from ddpjob_trainer.checkpoints.folder import CheckpointFolder
+from ddpjob_session.checkpoints.claim import Claim, Owner
+from ddpjob_session.checkpoints.folder import CheckpointFolder
 from forked_ranks import finished, started
 
 #: 8 steps an epoch, far more epochs than the test lets it train.

@@ -12,13 +12,13 @@ from ddpjob_ranks import contract, distributed
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch.identity import Worker
 from ddpjob_ranks.watch.timeline import Timeline
+from ddpjob_session.checkpoints import files
+from ddpjob_session.report import Reporter
 from ddpjob_trainer import ending, recipes, worker
-from ddpjob_trainer.checkpoints import files
 from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.data import Feed
 from ddpjob_trainer.loop import COLLECT_EVERY_STEPS, Training
 from ddpjob_trainer.optim import make_optimizer
-from ddpjob_trainer.report import Reporter
 
 ALONE = Worker(rank=0, world_size=1, local_rank=0, local_world_size=1, launcher="test", master_addr="", master_port=0)
 

@@ -12,8 +12,8 @@ import torch
 
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
-from ddpjob_trainer.checkpoints.claim import Claim, Fenced, Owner
-from ddpjob_trainer.checkpoints.folder import CheckpointFolder, from_environment
+from ddpjob_session.checkpoints.claim import Claim, Fenced, Owner
+from ddpjob_session.checkpoints.folder import CheckpointFolder, from_environment
 from saved_states import to_bytes
 
 
@@ -308,7 +308,7 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_marked_as_damaged(tmp_path,
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as broken:
-        broken.setattr("ddpjob_trainer.checkpoints.folder.read_and_hash", fails)
+        broken.setattr("ddpjob_session.checkpoints.folder.read_and_hash", fails)
         with pytest.raises(OSError, match="Input/output error"):
             checkpoints.load_newest()
     assert newest(checkpoints) == (1, b"one")

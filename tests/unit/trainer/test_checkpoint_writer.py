@@ -12,16 +12,16 @@ import torch
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch.identity import resolve
+from ddpjob_session.checkpoints import writer
+from ddpjob_session.checkpoints.claim import Claim, Fenced, Owner
+from ddpjob_session.checkpoints.files import ChecksummedFile
+from ddpjob_session.checkpoints.folder import CheckpointFolder
+from ddpjob_session.checkpoints.snapshot import _tensors
+from ddpjob_session.checkpoints.writer import CheckpointWriter
+from ddpjob_session.report import Reporter
 from ddpjob_trainer import ending, recipes
-from ddpjob_trainer.checkpoints import writer
-from ddpjob_trainer.checkpoints.claim import Claim, Fenced, Owner
-from ddpjob_trainer.checkpoints.files import ChecksummedFile
-from ddpjob_trainer.checkpoints.folder import CheckpointFolder
-from ddpjob_trainer.checkpoints.snapshot import _tensors
-from ddpjob_trainer.checkpoints.writer import CheckpointWriter
 from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.optim import make_optimizer
-from ddpjob_trainer.report import Reporter
 from ddpjob_trainer.state import TrainingState, from_bytes
 
 DEADLINE_SECONDS = 60.0

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from ddpjob_trainer.checkpoints import snapshot
-from ddpjob_trainer.checkpoints.snapshot import HostCopy
+from ddpjob_session.checkpoints import snapshot
+from ddpjob_session.checkpoints.snapshot import HostCopy
 from ddpjob_trainer.state import from_bytes
 from saved_states import to_bytes
 

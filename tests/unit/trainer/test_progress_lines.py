@@ -4,8 +4,8 @@ import json
 import pytest
 
 from ddpjob_ranks import contract
-from ddpjob_trainer.progress import Progress
-from ddpjob_trainer.report import HEARTBEAT_SECONDS, Reporter
+from ddpjob_session.progress import Progress
+from ddpjob_session.report import HEARTBEAT_SECONDS, Reporter
 from testbed import wait_for
 
 
@@ -114,7 +114,7 @@ def test_other_ranks_print_nothing():
 
 def test_evaluation_does_not_count_in_samples_per_second(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr("ddpjob_trainer.report.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("ddpjob_session.report.time.monotonic", lambda: now[0])
     reporter = Reporter(enabled=False)
     reporter.begin(step=0, total_steps=10, steps_per_epoch=5, checkpoint_step=None)
     now[0] += 1.0

@@ -9,10 +9,10 @@ import torch
 
 from ddpjob_ranks.distributed import Gang
 from ddpjob_ranks.errors import ConfigError
+from ddpjob_session.report import Reporter
 from ddpjob_trainer import recipes, worker
 from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.optim import make_optimizer
-from ddpjob_trainer.report import Reporter
 from ddpjob_trainer.state import TrainingState
 from saved_states import to_bytes
 

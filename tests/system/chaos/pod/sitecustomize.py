@@ -133,9 +133,9 @@ def watch_end(module: Any) -> None:
 WATCHED: dict[str, Callable[[Any], None]] = {
     "ddpjob_ranks.launch.rendezvous": watch_rendezvous,
     "ddpjob_trainer.worker": watch_set_up,
-    "ddpjob_trainer.report": watch_beginning,
+    "ddpjob_session.report": watch_beginning,
     "ddpjob_trainer.optim": watch_first_step,
-    "ddpjob_trainer.checkpoints.folder": watch_saving,
+    "ddpjob_session.checkpoints.folder": watch_saving,
     "ddpjob_ranks.stop": watch_end,
 }
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddpjob_ranks import contract
-from ddpjob_trainer.checkpoints.files import write_atomically
+from ddpjob_session.checkpoints.files import write_atomically
 
 
 class Fenced(Exception):  # noqa: N818 - a decision, not a malfunction

@@ -3,21 +3,32 @@
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from ddpjob_ranks import contract
-from ddpjob_trainer.checkpoints.folder import CheckpointFolder
-from ddpjob_trainer.checkpoints.snapshot import HostCopy
-from ddpjob_trainer.report import Reporter
-from ddpjob_trainer.state import TrainingState
+from ddpjob_session.checkpoints.folder import CheckpointFolder
+from ddpjob_session.checkpoints.snapshot import HostCopy
+from ddpjob_session.report import Reporter
 
 #: Longest wait for one checkpoint to reach the disk; the watchdog allows 900 s in this phase by default.
 WRITE_TIMEOUT_SECONDS = 600.0
 #: Longest wait for a checkpoint after a failure: with the rest of the exit it must fit into the launcher's grace period
 #: (`ddpjob_ranks.launch.launcher`).
 LINGER_SECONDS = 3.0
+
+
+class State(Protocol):
+    """The state of a training after `step` steps."""
+
+    step: int
+
+    def content(self) -> dict[str, Any]:
+        """The whole state; the tensors are those of the training, not copies."""
+
+    def check_loadable(self) -> None:
+        """Raise ConfigError if what torch.save writes of `content` cannot be loaded."""
 
 
 class CheckpointWriter:
@@ -45,7 +56,7 @@ class CheckpointWriter:
         self._in_flight: Future[None] | None = None
         self._newest_step = newest_step
 
-    def save(self, state: TrainingState, *, since: float) -> None:
+    def save(self, state: State, *, since: float) -> None:
         """Wait for the previous save, copy the state, and leave the rest to the thread. Saves a step only once.
 
         `since` is when training stopped for this checkpoint, on the monotonic clock: the reported stall begins there.

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Self, TextIO
 
 from ddpjob_ranks import contract
-from ddpjob_trainer.progress import Progress
+from ddpjob_session.progress import Progress
 
 #: The longest time between two progress lines. The margin below PROGRESS_INTERVAL_SECONDS is for a busy machine.
 HEARTBEAT_SECONDS = 0.8 * contract.PROGRESS_INTERVAL_SECONDS

@@ -20,8 +20,8 @@ from pathlib import Path
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch.identity import attempt
-from ddpjob_trainer.checkpoints.claim import Claim, Owner
-from ddpjob_trainer.checkpoints.files import (
+from ddpjob_session.checkpoints.claim import Claim, Owner
+from ddpjob_session.checkpoints.files import (
     TEMPORARY_PREFIX,
     ChecksummedFile,
     make_folder,

@@ -132,6 +132,10 @@ PROGRESS_ETA_SECONDS: Final = "etaSeconds"
 PROGRESS_CHECKPOINT_STEP: Final = "checkpointStep"
 #: What rank 0 is doing: one of PHASES (string; optional).
 PROGRESS_PHASE: Final = "phase"
+#: Further values by name, the latest known of each (object of at most MAX_METRICS finite numbers; optional).
+PROGRESS_METRICS: Final = "metrics"
+#: One of them as text for a column of a table, such as "accuracy 99.72 %" (string; optional, the first metric by default).
+PROGRESS_HEADLINE: Final = "headline"
 
 PROGRESS_FIELDS: Final = (
     PROGRESS_STEP,
@@ -142,7 +146,16 @@ PROGRESS_FIELDS: Final = (
     PROGRESS_ETA_SECONDS,
     PROGRESS_CHECKPOINT_STEP,
     PROGRESS_PHASE,
+    PROGRESS_METRICS,
+    PROGRESS_HEADLINE,
 )
+
+#: With at most so many metrics and such names, a line with every field is shorter than PROGRESS_MAX_BYTES.
+MAX_METRICS: Final = 16
+#: The whole name of a metric.
+METRIC_NAME_PATTERN: Final = r"[A-Za-z][A-Za-z0-9_./-]{0,23}"
+#: The whole headline. Printable ASCII, since terminals show it.
+HEADLINE_PATTERN: Final = r"[A-Za-z0-9][A-Za-z0-9 _./:%+-]{0,39}"
 
 PHASE_START: Final = "start"
 PHASE_TRAIN: Final = "train"

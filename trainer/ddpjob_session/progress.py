@@ -2,7 +2,9 @@
 
 import json
 import math
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from ddpjob_ranks import contract
 
@@ -19,10 +21,13 @@ class Progress:
     samples_per_second: float | None = None
     eta_seconds: float | None = None
     checkpoint_step: int | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    headline: str | None = None
 
     def line(self) -> str:
-        """The prefix and one JSON object, without newline; numbers only, so always far below the size limit."""
-        fields: dict[str, float | int | str | None] = {
+        """The prefix and one JSON object, without newline; with metrics that `check_metrics` accepts, below the size limit."""
+        finite = {name: float(f"{value:.6g}") for name, value in self.metrics.items() if math.isfinite(value)}
+        fields: dict[str, object] = {
             contract.PROGRESS_STEP: self.step,
             contract.PROGRESS_TOTAL_STEPS: self.total_steps,
             contract.PROGRESS_EPOCH: self.epoch,
@@ -31,8 +36,30 @@ class Progress:
             contract.PROGRESS_ETA_SECONDS: _rounded(self.eta_seconds, 1),
             contract.PROGRESS_CHECKPOINT_STEP: self.checkpoint_step,
             contract.PROGRESS_PHASE: self.phase,
+            contract.PROGRESS_METRICS: finite or None,
+            contract.PROGRESS_HEADLINE: self.headline,
         }
         return contract.PROGRESS_PREFIX + json.dumps({k: v for k, v in fields.items() if v is not None})
+
+
+def check_metrics(names: Iterable[str], headline: str | None = None) -> None:
+    """Check what goes into progress lines.
+
+    Raises:
+        ValueError: a name has other characters than the operator accepts, or there are too many, or the headline does not fit.
+    """
+    names = list(names)
+    for name in names:
+        if not re.fullmatch(contract.METRIC_NAME_PATTERN, name):
+            raise ValueError(
+                f"metric {name!r}: a name begins with a letter and has at most 24 characters of A-Z, a-z, 0-9 and _./-"
+            )
+    if len(names) > contract.MAX_METRICS:
+        raise ValueError(
+            f"{len(names)} metrics are reported: {', '.join(names)}; at most {contract.MAX_METRICS} are possible"
+        )
+    if headline is not None and not re.fullmatch(contract.HEADLINE_PATTERN, headline):
+        raise ValueError(f"headline {headline!r}: it has at most 40 characters of A-Z, a-z, 0-9, space and _./:%+-")
 
 
 def _rounded(value: float | None, digits: int) -> float | None:

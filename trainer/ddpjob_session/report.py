@@ -3,14 +3,14 @@
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Self, TextIO
 
 from ddpjob_ranks import contract
-from ddpjob_session.progress import Progress
+from ddpjob_session.progress import Progress, check_metrics
 
 #: The longest time between two progress lines. The margin below PROGRESS_INTERVAL_SECONDS is for a busy machine.
 HEARTBEAT_SECONDS = 0.8 * contract.PROGRESS_INTERVAL_SECONDS
@@ -100,13 +100,24 @@ class Reporter:
         )
         self._print_progress_unless_recent()
 
+    def metrics(self, values: Mapping[str, float], *, headline: str | None = None) -> None:
+        """Add these to the named values that progress lines show; `headline` is one of them as text, such as "accuracy 99.72 %".
+
+        Raises:
+            ValueError: a name or the headline does not fit into a progress line, or there are too many names.
+        """
+        known = {**self._current.metrics, **values}
+        check_metrics(known, headline)
+        self._update(metrics=known, headline=headline or self._current.headline)
+        self._print_progress_unless_recent()
+
     def evaluated(self, *, correct: int, total: int, note: str = "") -> None:
         """Report the accuracy on the held-out split after the steps counted so far."""
         step = self._current.step
         self.accuracies[step] = correct / total
-        self.say(
-            f"after {step} steps: accuracy {100 * correct / total:.2f} % ({correct} of {total} held-out samples{note})"
-        )
+        accuracy = f"accuracy {100 * correct / total:.2f} %"
+        self.say(f"after {step} steps: {accuracy} ({correct} of {total} held-out samples{note})")
+        self.metrics({"accuracy": 100 * correct / total}, headline=accuracy)
 
     def saved(self, step: int) -> None:
         """Report that the checkpoint of this step is complete."""
@@ -128,7 +139,7 @@ class Reporter:
         """The epoch that the next step belongs to; after the last step, the last epoch."""
         return min(step, total_steps - 1) // self._steps_per_epoch
 
-    def _update(self, **changes: float | str | None) -> None:
+    def _update(self, **changes: float | str | Mapping[str, float] | None) -> None:
         with self._lock:
             self._progress = replace(self._current, **changes)  # type: ignore[arg-type]  # checked by the callers above
 

@@ -41,6 +41,7 @@ _COLUMNS = [
     ("Attempt", "integer", ".status.attempt", 0),
     ("Step", "integer", ".status.progress.step", 0),
     ("ETA", "string", ".status.progress.eta", 0),
+    ("Metric", "string", ".status.progress.headline", 0),
     ("Reason", "string", ".status.reason", 0),
     ("Age", "date", ".metadata.creationTimestamp", 0),
     ("Message", "string", ".status.message", 1),

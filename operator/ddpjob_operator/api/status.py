@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from ddpjob_operator.api.names import ConditionType
+from ddpjob_operator.api.names import ConditionType, contract
 from ddpjob_operator.api.resource import Resource, Rule
 
 Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
@@ -88,6 +88,12 @@ class Progress(Resource):
     checkpoint_step: int | None = Field(default=None, description="Step of the newest complete checkpoint.")
     phase: str | None = Field(
         default=None, description="What rank 0 is doing, for example train, evaluate or checkpoint."
+    )
+    metrics: Annotated[dict[str, float], Field(max_length=contract.MAX_METRICS)] | None = Field(
+        default=None, description="Further values by name, the latest of each, among them those of the last evaluation."
+    )
+    headline: str | None = Field(
+        default=None, description="One of the metrics as short text, for example accuracy 99.72 %."
     )
 
 

@@ -5,7 +5,9 @@ status 200. So each line is checked by itself, and what does not fit is ignored.
 without a regular expression, and only the last few short ones are parsed.
 """
 
+import itertools
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +22,7 @@ from ddpjob_operator.core.times import duration
 #: slow to 2.6 ms (measured on one core of a Xeon).
 MAX_LINES_TRIED = 50
 _MAX_INT = 2**53  # what every JSON reader holds exactly
+_MAX_FLOAT = 1e300  # rounding to fewer digits keeps it finite
 
 
 class _Line(BaseModel):
@@ -30,11 +33,14 @@ class _Line(BaseModel):
     step: int = Field(ge=0, le=_MAX_INT)
     total_steps: int | None = Field(default=None, ge=0, le=_MAX_INT)
     epoch: int | None = Field(default=None, ge=0, le=_MAX_INT)
-    loss: float | None = Field(default=None, ge=-1e300, le=1e300)
-    samples_per_second: float | None = Field(default=None, ge=0, le=1e300)
+    loss: float | None = Field(default=None, ge=-_MAX_FLOAT, le=_MAX_FLOAT)
+    samples_per_second: float | None = Field(default=None, ge=0, le=_MAX_FLOAT)
     eta_seconds: float | None = Field(default=None, ge=0, le=1e10)
     checkpoint_step: int | None = Field(default=None, ge=0, le=_MAX_INT)
     phase: str | None = Field(default=None, max_length=32, pattern=r"^[\w -]*$")
+    # Of any type here: without them the rest of the line is still of use.
+    metrics: Any = None
+    headline: Any = None
 
 
 def latest_progress(log_text: str) -> Progress | None:
@@ -61,6 +67,7 @@ def _parsed(text: str) -> Progress | None:
         line = _Line.model_validate(values)
     except (ValueError, ValidationError, RecursionError):
         return None
+    metrics = _valid_metrics(line.metrics)
     return Progress(
         step=line.step,
         total_steps=line.total_steps,
@@ -70,11 +77,34 @@ def _parsed(text: str) -> Progress | None:
         eta=None if line.eta_seconds is None else duration(line.eta_seconds),
         checkpoint_step=line.checkpoint_step,
         phase=line.phase,
+        metrics=metrics or None,
+        headline=_valid_headline(line.headline) or next((f"{name} {value:g}" for name, value in metrics.items()), None),
     )
 
 
+def _valid_metrics(found: object) -> dict[str, float]:
+    """The first MAX_METRICS metrics with a valid name and a finite value, in the order of the line."""
+    if not isinstance(found, Mapping):
+        return {}
+    valid = {
+        name: _four_digits(value)
+        for name, value in found.items()
+        if re.fullmatch(contract.METRIC_NAME_PATTERN, name)
+        and isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and abs(value) <= _MAX_FLOAT  # which is false for NaN
+    }
+    return dict(itertools.islice(valid.items(), contract.MAX_METRICS))
+
+
+def _valid_headline(found: object) -> str | None:
+    return found if isinstance(found, str) and re.fullmatch(contract.HEADLINE_PATTERN, found) else None
+
+
 def _rounded(value: float | None) -> float | None:
-    """Four significant digits: enough to read, and few enough that noise writes no status."""
-    if value is None or value == 0:
-        return value
+    return None if value is None else _four_digits(value)
+
+
+def _four_digits(value: float) -> float:
+    """The value with four significant digits: enough to read, and few enough that noise writes no status."""
     return float(f"{value:.3e}")

@@ -41,10 +41,11 @@ def test_the_digits_example_trains_to_97_percent(job) -> None:
     assert {e["WORLD_SIZE"] for e in environments} == {"2"}
     assert {e["MASTER_ADDR"] for e in environments} == {f"digits-master.{job.namespace}.svc"}
     header, row = columns.splitlines()
-    assert header.split() == ["NAME", "STATE", "READY", "ATTEMPT", "STEP", "ETA", "REASON", "AGE"]
+    assert header.split() == ["NAME", "STATE", "READY", "ATTEMPT", "STEP", "ETA", "METRIC", "REASON", "AGE"]
     assert row.split()[:4] == ["digits", "Running", "2/2", "1"]
     assert status["phase"] == "Succeeded"
     assert status["progress"]["step"] == status["progress"]["totalSteps"]
+    assert status["progress"]["headline"] == f"accuracy {accuracy(log):.2f} %"
     assert (status["restarts"]["counted"], status["restarts"]["infrastructure"]) == (0, 0)
     assert status["time"]["trainingSeconds"] > 0
     assert status["time"]["lostSeconds"] == 0

@@ -1,6 +1,10 @@
+import json
+
 import pytest
 
+from ddpjob_operator.api.names import contract
 from ddpjob_operator.core.progress import latest_progress
+from ddpjob_session.progress import Progress
 
 GOOD = 'ddpjob-progress {"step": 12, "totalSteps": 40, "epoch": 1, "loss": 0.123456, "etaSeconds": 200.4}'
 
@@ -48,3 +52,62 @@ def test_the_line_before_a_cut_line_counts() -> None:
 def test_a_line_behind_a_progress_bar_is_read() -> None:
     """A bar does not end in a newline, so the next line is appended to it."""
     assert latest_progress(' 50%|#####     | 5/10ddpjob-progress {"step": 5}\n').step == 5
+
+
+def line_with(**fields: object) -> str:
+    return contract.PROGRESS_PREFIX + json.dumps({"step": 1, **fields})
+
+
+@pytest.mark.parametrize(
+    ("metrics", "kept"),
+    [
+        ({"accuracy": 99.7213, "val/top-5.acc": 1}, {"accuracy": 99.72, "val/top-5.acc": 1.0}),
+        ({"": 1, "a b": 1, "\x1b[2J": 1, "a\n": 1, "1a": 1, "a" * 25: 1, "ä": 1, "ok": 0}, {"ok": 0.0}),
+        ({"a": "1", "b": True, "c": None, "d": [1], "e": {"f": 1}, "g": 10**400, "h": -1e301, "ok": 1}, {"ok": 1.0}),
+        ({"a": float("nan"), "b": float("inf")}, None),
+        ({f"m{i}": i for i in range(40)}, {f"m{i}": i for i in range(16)}),
+        ([1, 2], None),
+        ("accuracy", None),
+    ],
+)
+def test_only_valid_metrics_are_kept_and_the_rest_of_the_line_counts(metrics, kept) -> None:
+    progress = latest_progress(line_with(metrics=metrics))
+    assert (progress.step, progress.metrics) == (1, kept)
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        ({"headline": "accuracy 99.72 %", "metrics": {"top5": 1}}, "accuracy 99.72 %"),
+        ({"metrics": {"top5": 0.93456, "accuracy": 1}}, "top5 0.9346"),
+        ({"headline": "\x1b]0;title\x07", "metrics": {"top5": 1}}, "top5 1"),
+        *(({"headline": text}, None) for text in ["", " a", "a\n", "a" * 41, "\u202eaccuracy", 7]),
+        ({}, None),
+    ],
+)
+def test_the_headline_is_plain_short_text(fields, shown) -> None:
+    assert latest_progress(line_with(**fields)).headline == shown
+
+
+def test_a_line_of_a_trainer_without_metrics_is_read_as_before() -> None:
+    progress = latest_progress(GOOD)
+    assert (progress.step, progress.metrics, progress.headline) == (12, None, None)
+
+
+def test_an_operator_that_knows_no_metrics_reads_the_lines_of_a_trainer_that_has_some() -> None:
+    """Such an operator drops fields that it does not know, and lines of more than 1,024 bytes."""
+    line = Progress(
+        step=2**53,
+        total_steps=2**53,
+        epoch=2**53,
+        phase=contract.PHASE_CHECKPOINT,
+        loss=-1.234567e-300,
+        samples_per_second=1.234567e299,
+        eta_seconds=9.87654321e9,
+        checkpoint_step=2**53,
+        metrics={f"m{i:02}".ljust(24, "x"): -1.23456789e-300 for i in range(contract.MAX_METRICS)},
+        headline="h" * 40,
+    ).line()
+    assert len(line) <= 1024
+    assert len(latest_progress(line).metrics) == contract.MAX_METRICS
+    assert latest_progress(line_with(of_a_later_release={"a": 1})).step == 1

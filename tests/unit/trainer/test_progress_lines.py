@@ -36,6 +36,8 @@ def test_a_full_line_has_every_field():
             samples_per_second=1234.56,
             eta_seconds=12.34,
             checkpoint_step=115,
+            metrics={"accuracy": 99.7},
+            headline="accuracy 99.70 %",
         ).line()
     )
     assert set(fields) == set(contract.PROGRESS_FIELDS)
@@ -49,19 +51,26 @@ def test_a_loss_that_json_cannot_represent_is_left_out(loss):
     assert contract.PROGRESS_LOSS not in parsed(line)
 
 
-def test_the_longest_line_fits():
-    big = 10**18
-    line = Progress(
-        step=big,
-        total_steps=big,
-        epoch=big,
-        phase=contract.PHASE_CHECKPOINT,
-        loss=-1.2345678e300,
-        samples_per_second=1.2345678e300,
-        eta_seconds=1.2345678e300,
-        checkpoint_step=big,
-    ).line()
-    assert len(line.encode()) <= contract.PROGRESS_MAX_BYTES
+def test_the_metrics_of_the_last_evaluation_stay_in_the_lines():
+    reporter, out = reporting()
+    with reporter:
+        reporter.metrics({"iou": 0.5, "unknown": float("nan")})
+        reporter.evaluated(correct=358, total=359)
+        reporter.step_done(1, num_samples=8)
+        reporter.end()
+    last = progress_of(out)[-1]
+    assert last["metrics"] == {"iou": 0.5, "accuracy": 99.7214}
+    assert last["headline"] == "accuracy 99.72 %"
+
+
+@pytest.mark.parametrize(
+    ("values", "headline"),
+    [({"a b": 1.0}, None), ({f"m{i}": 1.0 for i in range(17)}, None), ({}, "\x1b[2J"), ({}, "a" * 41)],
+)
+def test_metrics_that_do_not_fit_into_a_line_are_refused(values, headline):
+    reporter, _ = reporting()
+    with reporter, pytest.raises(ValueError, match=r"metric|headline"):
+        reporter.metrics(values, headline=headline)
 
 
 def test_the_first_line_is_step_0_and_the_last_has_the_phase_done():

@@ -1,4 +1,7 @@
-"""The curves of a training, read from the log of rank 0: progress lines, and the accuracy lines of the built-in trainer. Pure."""
+"""The curves of a training, read from the log of rank 0. Pure.
+
+Progress lines hold the values. Trainers of releases before named metrics report the accuracy in lines for people only.
+"""
 
 import csv
 import io
@@ -7,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ddpjob_operator.api.names import contract
 from ddpjob_operator.core.progress import latest_progress
 
 if TYPE_CHECKING:
@@ -14,8 +18,10 @@ if TYPE_CHECKING:
 
 #: "after 345 steps: accuracy 99.72 % (358 of 359 held-out samples)"
 _ACCURACY = re.compile(r"after (\d{1,15}) steps: accuracy (\d{1,3}(?:\.\d{1,6})?) %")
-#: Metrics and their titles, in the order in which they are shown.
-TITLES: Mapping[str, str] = {"loss": "loss", "accuracy": "accuracy in %", "throughput": "samples per second"}
+#: Metrics with a title other than their name.
+_TITLES: Mapping[str, str] = {"accuracy": "accuracy in %", "throughput": "samples per second"}
+#: These have a new value in each line, named metrics the latest one.
+_FIRST = ("loss", "throughput")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +45,17 @@ class Curves:
     @property
     def metrics(self) -> list[str]:
         """The metrics that have values."""
-        return [name for name in TITLES if self.points.get(name)]
+        return [name for name, points in self.points.items() if points]
+
+
+def title_of(metric: str) -> str:
+    """The title of a metric's curve."""
+    return _TITLES.get(metric, metric)
 
 
 def read_curves(lines: "Iterable[LogLine]") -> Curves:
     """The curves in the log of rank 0 of all attempts, oldest first."""
-    points: dict[str, list[Point]] = {name: [] for name in TITLES}
+    points: dict[str, list[Point]] = {name: [] for name in _FIRST}
     restarts: list[int] = []
     attempt = None
     for line in lines:
@@ -56,7 +67,12 @@ def read_curves(lines: "Iterable[LogLine]") -> Curves:
             restarts.append(step)
         attempt = line.attempt
         for name, value in values.items():
-            points[name].append(Point(attempt=line.attempt, step=step, value=value, time=line.time))
+            if name not in points and len(points) >= len(_FIRST) + contract.MAX_METRICS:
+                continue  # a program that prints new names without end
+            curve = points.setdefault(name, [])
+            repeated = curve and name not in _FIRST and (curve[-1].attempt, curve[-1].value) == (attempt, value)
+            if not repeated:
+                curve.append(Point(attempt=line.attempt, step=step, value=value, time=line.time))
     return Curves(points=points, restarts=tuple(restarts))
 
 
@@ -66,7 +82,7 @@ def _values(text: str) -> tuple[int, dict[str, float]] | None:
     progress = latest_progress(text)
     if progress is None:
         return None
-    named = {"loss": progress.loss, "throughput": progress.samples_per_second}
+    named = {**(progress.metrics or {}), "loss": progress.loss, "throughput": progress.samples_per_second}
     return progress.step, {name: value for name, value in named.items() if value is not None}
 
 

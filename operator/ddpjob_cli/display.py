@@ -81,7 +81,7 @@ class Display:
 
     def show_summary(self, status: DDPJobStatus) -> None:
         """Print what the training reached and how the time was spent: at most five lines."""
-        for name, text in summary(status, self._lines.accuracy):
+        for name, text in summary(status):
             self.say(f"  {name:<9} {text}", style="")
 
 

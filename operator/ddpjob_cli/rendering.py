@@ -78,6 +78,8 @@ def facts(progress: Progress) -> list[str]:
         found.append(f"epoch {progress.epoch}")
     if progress.loss is not None:
         found.append(f"loss {number(progress.loss)}")
+    if progress.headline is not None:
+        found.append(progress.headline)
     if progress.samples_per_second is not None:
         found.append(f"{number(progress.samples_per_second)} samples/s")
     if progress.eta is not None:
@@ -85,6 +87,12 @@ def facts(progress: Progress) -> list[str]:
     if progress.checkpoint_step is not None:
         found.append(f"checkpoint at step {progress.checkpoint_step}")
     return [visible(fact) for fact in found]
+
+
+def metrics(progress: Progress | None) -> str:
+    """All named metrics in one line, such as accuracy 99.7 · val/loss 0.011; empty where one fact says it all."""
+    named = (progress.metrics if progress else None) or {}
+    return visible(" · ".join(f"{name} {value:.4g}" for name, value in named.items())) if len(named) > 1 else ""
 
 
 def goodput(spent: TimeSpent) -> str:
@@ -119,14 +127,14 @@ def job_row(job: "Job") -> "tuple[str | Text, ...]":
     )
 
 
-def summary(status: DDPJobStatus, accuracy: str | None) -> list[tuple[str, str]]:
+def summary(status: DDPJobStatus) -> list[tuple[str, str]]:
     """What the training reached, and how the time was spent; one line for each thing that is known."""
     lines = []
     if status.progress:
         known = status.progress.model_copy(update={"eta": None})
         lines.append(("training", " · ".join(facts(known))))
-    if accuracy:
-        lines.append(("accuracy", accuracy))
+    if named := metrics(status.progress):
+        lines.append(("metrics", named))
     if status.time:
         lines.append(("goodput", goodput(status.time)))
     restarts = status.restarts

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from ddpjob_cli.curves import TITLES, Curves, Point
-from ddpjob_cli.rendering import NOTHING, facts, number, outcome
+from ddpjob_cli.curves import Curves, Point, title_of
+from ddpjob_cli.rendering import NOTHING, facts, metrics, number, outcome
 from ddpjob_operator.core.times import duration
 from ddpjob_operator.core.untrusted import visible
 
@@ -43,7 +43,7 @@ body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 60rem; background: 
   font: 15px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.05rem; margin: 2rem 0 .6rem; }
 .outcome { border-left: .4rem solid var(--state); padding: .4rem 0 .4rem .9rem; margin: 1rem 0; overflow-wrap: anywhere; }
-.dim { color: var(--dim); }
+.dim { color: var(--dim); white-space: pre-line; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; }
 th, td { text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--line); }
@@ -86,7 +86,7 @@ def page(
     sections = [
         _section("Attempts", _attempts(job)),
         _section("Where the time went", _time_spent(job)),
-        *(_section(f"{TITLES[name]}", _curve(curves.points[name], curves.restarts)) for name in curves.metrics),
+        *(_section(title_of(name), _curve(curves.points[name], curves.restarts)) for name in curves.metrics),
         *(() if job.succeeded else (_section(part.title, _pre("\n".join(part.lines))) for part in explanation[1:])),
         _section(
             "Ranks", _table(["attempt", "rank", "pod", "node", "state", "exit code", "message"], map(_rank, pods))
@@ -96,6 +96,8 @@ def page(
         _section("Versions", _table(["component", "version"], versions.items())),
     ]
     progress = " · ".join(facts(job.status.progress)) if job.status.progress else "no progress was reported"
+    if named := metrics(job.status.progress):
+        progress += f"\nmetrics: {named}"
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

@@ -14,23 +14,19 @@ from ddpjob_operator.api.names import contract
 SECONDS_BETWEEN_STEPS = 3.0
 _STEP = re.compile(r"epoch \d+ step \d+(?:/\d+)? ")
 _LOSS = re.compile(r"(?<=\bloss )\d+\.\d{4,}(?:e[+-]?\d+)?")
-_ACCURACY = re.compile(r"\baccuracy ([\d.]+ ?%)")
 
 
 class TrainingLines:
-    """Decides for each line whether and how it is shown, and remembers the last accuracy."""
+    """Decides for each line whether and how it is shown."""
 
     def __init__(self, *, verbose: bool, clock: Callable[[], float] = time.monotonic) -> None:
         """`verbose` shows every line as it is."""
         self._verbose = verbose
         self._clock = clock
         self._shown_at: dict[int, float] = {}
-        self.accuracy: str | None = None
 
     def shown(self, rank: int, line: str) -> str | None:
         """The line to show, or None."""
-        if found := _ACCURACY.search(line):
-            self.accuracy = found.group(1)
         if self._verbose:
             return line
         if contract.PROGRESS_PREFIX in line:

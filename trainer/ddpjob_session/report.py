@@ -101,7 +101,7 @@ class Reporter:
         self._print_progress_unless_recent()
 
     def metrics(self, values: Mapping[str, float], *, headline: str | None = None) -> None:
-        """Add these to the named values that progress lines show; `headline` is one of them as text, such as "accuracy 99.72 %".
+        """Add these to the named values that the next progress lines show; `headline` is one of them as text, such as "accuracy 99.72 %".
 
         Raises:
             ValueError: a name or the headline does not fit into a progress line, or there are too many names.
@@ -109,7 +109,6 @@ class Reporter:
         known = {**self._current.metrics, **values}
         check_metrics(known, headline)
         self._update(metrics=known, headline=headline or self._current.headline)
-        self._print_progress_unless_recent()
 
     def evaluated(self, *, correct: int, total: int, note: str = "") -> None:
         """Report the accuracy on the held-out split after the steps counted so far."""
@@ -118,6 +117,7 @@ class Reporter:
         accuracy = f"accuracy {100 * correct / total:.2f} %"
         self.say(f"after {step} steps: {accuracy} ({correct} of {total} held-out samples{note})")
         self.metrics({"accuracy": 100 * correct / total}, headline=accuracy)
+        self._print_progress()
 
     def saved(self, step: int) -> None:
         """Report that the checkpoint of this step is complete."""

@@ -19,7 +19,7 @@ _HEIGHT = 18
 def command(
     job: JobName,
     metric: Annotated[
-        list[str] | None, typer.Option(help="loss, accuracy or throughput; all by default", show_default=False)
+        list[str] | None, typer.Option(help="loss, throughput or a named metric; all by default", show_default=False)
     ] = None,
     compare: Annotated[
         str | None, typer.Option(help="Draw this job as well", autocompletion=complete_jobs, show_default=False)
@@ -38,17 +38,18 @@ def command(
 
       ddpjob plot resnet18 --save resnet18.csv
     """
-    from ddpjob_cli.curves import TITLES, as_csv
+    from ddpjob_cli.curves import as_csv
 
-    if unknown := set(metric or ()) - TITLES.keys():
-        raise ValueError(f"--metric {min(unknown)} is not known; give one of {', '.join(TITLES)}")
     with connect() as client:
         jobs = {name: _curves(client, name) for name in (job, compare) if name}
     metrics = [name for name in jobs[job].metrics if not metric or name in metric]
+    if missing := set(metric or ()).difference(metrics):
+        found = ", ".join(jobs[job].metrics) or "none"
+        raise CommandError(f"{job}: the log of rank 0 has no values of {min(missing)}; found: {found}")
     if not metrics:
         raise CommandError(
-            f"{job}: the log of rank 0 has no values of {', '.join(metric or TITLES)} yet; a program prints them in lines"
-            ' such as ddpjob-progress {"step": 10, "loss": 0.3}'
+            f"{job}: the log of rank 0 has no values yet; a program prints them in lines such as"
+            ' ddpjob-progress {"step": 10, "loss": 0.3, "metrics": {"accuracy": 93.1}}'
         )
     if save is None:
         for name in metrics:
@@ -73,15 +74,15 @@ def _draw(metric: str, jobs: "dict[str, Curves]") -> None:
     import plotext
     from rich.text import Text
 
-    from ddpjob_cli.curves import TITLES
+    from ddpjob_cli.curves import title_of
 
     out = console()
     plotext.clear_figure()
     plotext.theme("clear" if out.no_color or not out.is_terminal else "pro")
     plotext.plotsize(min(out.width, 110), _HEIGHT)
-    plotext.title(TITLES[metric])
+    plotext.title(title_of(metric))
     for name, curves in jobs.items():
-        points = curves.points[metric]
+        points = curves.points.get(metric, ())
         plotext.plot([p.step for p in points], [p.value for p in points], label=name if len(jobs) > 1 else None)
         for step in curves.restarts:
             plotext.vline(step, color="red")
@@ -90,7 +91,7 @@ def _draw(metric: str, jobs: "dict[str, Curves]") -> None:
 
 
 def _write_png(path: Path, metrics: list[str], jobs: "dict[str, Curves]") -> None:
-    from ddpjob_cli.curves import TITLES
+    from ddpjob_cli.curves import title_of
 
     try:
         from matplotlib.figure import Figure
@@ -99,11 +100,11 @@ def _write_png(path: Path, metrics: list[str], jobs: "dict[str, Curves]") -> Non
     figure = Figure(figsize=(9, 3.2 * len(metrics)), layout="constrained")
     for axes, metric in zip(figure.subplots(len(metrics), squeeze=False)[:, 0], metrics, strict=True):
         for name, curves in jobs.items():
-            points = curves.points[metric]
-            axes.plot([p.step for p in points], [p.value for p in points], label=name)
+            points = curves.points.get(metric, ())
+            axes.plot([p.step for p in points], [p.value for p in points], ".-", label=name)
             for step in curves.restarts:
                 axes.axvline(step, color="tab:red", linestyle=":", linewidth=1)
-        axes.set(xlabel="step", ylabel=TITLES[metric])
+        axes.set(xlabel="step", ylabel=title_of(metric))
         axes.grid(alpha=0.3)
         axes.legend()
     figure.savefig(path)

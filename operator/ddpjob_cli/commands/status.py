@@ -79,6 +79,7 @@ def screen(job: "Job", pods: "list[Pod]", events: "list[JobEvent]") -> "Renderab
         event_lines,
         facts,
         goodput,
+        metrics,
         next_command,
         phase_style,
     )
@@ -103,6 +104,8 @@ def screen(job: "Job", pods: "list[Pod]", events: "list[JobEvent]") -> "Renderab
     facts_table.add_row("Ready", status.ready or "-")
     if status.progress:
         facts_table.add_row("Progress", Text(" · ".join(facts(status.progress))))
+    if named := metrics(status.progress):
+        facts_table.add_row("Metrics", Text(named))
     if status.time:
         facts_table.add_row("Goodput", goodput(status.time))
     parts: list[RenderableType] = [facts_table, Text("\nAttempts", style="bold")]

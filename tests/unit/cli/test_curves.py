@@ -27,11 +27,31 @@ LOG = [
 def test_values_and_restarts_are_found() -> None:
     curves = read_curves(LOG)
 
-    assert curves.metrics == ["loss", "accuracy", "throughput"]
+    assert curves.metrics == ["loss", "throughput", "accuracy"]
     assert [(point.attempt, point.step, point.value) for point in curves.points["loss"]] == [(1, 10, 2.0), (2, 15, 1.0)]
     assert [(point.step, point.value) for point in curves.points["accuracy"]] == [(23, 50.97)]
     assert curves.restarts == (15,)
     assert as_csv(curves).splitlines()[:2] == ["metric,attempt,step,value,time", "loss,1,10,2.0,t"]
+
+
+def test_a_named_metric_has_a_point_for_each_new_value() -> None:
+    """Each line repeats the latest value; the accuracy is also in a line for people, which comes first."""
+    curves = read_curves(
+        lines(
+            "after 23 steps: accuracy 50.97 % (183 of 359 held-out samples)",
+            'ddpjob-progress {"step": 23, "metrics": {"accuracy": 50.97, "val/iou": 0.3}}',
+            'ddpjob-progress {"step": 30, "metrics": {"accuracy": 50.97, "val/iou": 0.3}}',
+            'ddpjob-progress {"step": 46, "metrics": {"accuracy": 60, "val/iou": 0.3}}',
+        )
+    )
+    assert curves.metrics == ["accuracy", "val/iou"]
+    assert [(point.step, point.value) for point in curves.points["accuracy"]] == [(23, 50.97), (46, 60)]
+    assert [(point.step, point.value) for point in curves.points["val/iou"]] == [(23, 0.3)]
+
+
+def test_a_program_that_prints_new_names_without_end_has_a_bounded_number_of_curves() -> None:
+    log = lines(*(f'ddpjob-progress {{"step": {step}, "metrics": {{"m{step}": 1}}}}' for step in range(100)))
+    assert len(read_curves(log).metrics) == 16
 
 
 @pytest.mark.parametrize("curves", [read_curves(LOG), read_curves(LOG[:2])])

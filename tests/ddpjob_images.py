@@ -35,6 +35,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
         "trainer/ddpjob_session",
         "trainer/ddpjob_trainer",
         "trainer/ddpjob_recipes",
+        "trainer/ddpjob",
     ),
 }
 

@@ -90,6 +90,7 @@ class StopAgreement:
 
     Args:
         question_seconds: How long a question takes, the same on all ranks. By default they measure it.
+        save_due: Whether this rank wants all ranks to save. They agree on that in the same questions (`save_agreed`).
         clock: Seconds.
     """
 
@@ -99,6 +100,7 @@ class StopAgreement:
         request: StopRequest,
         *,
         question_seconds: float | None = None,
+        save_due: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._gang = gang
@@ -111,6 +113,9 @@ class StopAgreement:
         self._interval = 1
         self._waits = True  # until the time of a step is known, which the second question brings
         self._agreed = False
+        self._save_due = save_due
+        self.save_agreed = False
+        """Whether some rank wanted to save. Whoever saves sets it to False, on all ranks after the same call of `reached`."""
 
     def reached(self, *, ask_now: bool = False) -> bool:
         """Whether to stop now: the same answer on every rank, and once it is yes, always yes.
@@ -134,7 +139,8 @@ class StopAgreement:
     def _ask(self, *, measures_steps: bool) -> None:
         now = self._clock()
         seconds_per_call = (now - self._asked_at) / self._num_calls
-        question = torch.tensor([float(self.request.received), seconds_per_call], dtype=torch.float64)
+        save = self._save_due() and not self.save_agreed
+        question = torch.tensor([float(self.request.received), float(save), seconds_per_call], dtype=torch.float64)
         self._in_flight = (self._gang.begin_max(question), question, measures_steps)
         self._asked_at, self._num_calls = now, 0
 
@@ -145,8 +151,9 @@ class StopAgreement:
             work.wait()
             self._asked_at += self._clock() - began  # the wait is not part of a step
             self._in_flight = None
-            requested, seconds_per_call = answer.tolist()
+            requested, save, seconds_per_call = answer.tolist()
             self._agreed = bool(requested)
+            self.save_agreed |= bool(save)
             if measures_steps:
                 self._interval = interval(self._question_seconds, seconds_per_call)
                 self._waits = seconds_per_call >= WAIT_RATIO * self._question_seconds
@@ -162,7 +169,7 @@ def _measured(gang: Gang) -> float:
     seconds = torch.full((2,), math.inf, dtype=torch.float64)
     for number in range(1 + NUM_TIMED):
         began = time.monotonic()
-        gang.begin_max(torch.zeros(2, dtype=torch.float64)).wait()
+        gang.begin_max(torch.zeros(3, dtype=torch.float64)).wait()
         if number > 0:
             seconds.clamp_(max=time.monotonic() - began)
     gang.begin_max(seconds).wait()

@@ -6,10 +6,12 @@ peer does not overwrite what the peer wrote.
 
 import fcntl
 import os
+import sys
 import traceback
 from pathlib import Path
 
 from ddpjob_ranks import contract
+from ddpjob_ranks.errors import ConfigError
 
 
 def write(text: str, *, echo: bool) -> None:
@@ -33,6 +35,13 @@ def write(text: str, *, echo: bool) -> None:
             file.write(_tail(text))
     except OSError:
         return
+
+
+def refuse(error: ConfigError) -> int:
+    """Report a mistake of the user that was found before any other rank is needed. Returns the exit code."""
+    print(error, file=sys.stderr)
+    write(str(error), echo=False)
+    return contract.EXIT_BAD_CONFIG
 
 
 def of_exception(error: BaseException, *, rank: int, echo: bool) -> str:

@@ -15,7 +15,7 @@ class Progress:
 
     step: int
     total_steps: int
-    epoch: int
+    epoch: int | None
     phase: str
     loss: float | None = None
     samples_per_second: float | None = None

@@ -1,5 +1,6 @@
 """The output of rank 0: log lines for people, progress lines for the operator. The other ranks print nothing."""
 
+import math
 import sys
 import threading
 import time
@@ -51,7 +52,7 @@ class Reporter:
             with self._lock:
                 self._write(text)
 
-    def begin(self, *, step: int, total_steps: int, steps_per_epoch: int, checkpoint_step: int | None) -> None:
+    def begin(self, *, step: int, total_steps: int, steps_per_epoch: int | None, checkpoint_step: int | None) -> None:
         """Print the first progress line and start the heartbeat."""
         self._steps_per_epoch = steps_per_epoch
         self.first_step, self._began = step, time.monotonic()
@@ -110,6 +111,19 @@ class Reporter:
         check_metrics(known, headline)
         self._update(metrics=known, headline=headline or self._current.headline)
 
+    def log_metrics(self, values: Mapping[str, float]) -> None:
+        """Print the log line of a script's own metrics in the step that follows those counted. The headline is the first but `loss`."""
+        current = self._current
+        others = {name: value for name, value in values.items() if name != "loss"}
+        self.metrics(others, headline=next((f"{name} {value:.6g}" for name, value in others.items()), None))
+        num_steps = current.step - self.first_step
+        seconds_per_step = (time.monotonic() - self._began) / num_steps if num_steps else math.nan
+        eta_seconds = seconds_per_step * (current.total_steps - current.step)  # not finite: left out
+        self._update(loss=values.get("loss", current.loss), eta_seconds=eta_seconds)
+        listed = " ".join(f"{name} {value:.9g}" for name, value in values.items())
+        self.say(f"step {current.step + 1}/{current.total_steps} {listed}")
+        self._print_progress_unless_recent()
+
     def evaluated(self, *, correct: int, total: int, note: str = "") -> None:
         """Report the accuracy on the held-out split after the steps counted so far."""
         step = self._current.step
@@ -135,9 +149,9 @@ class Reporter:
         assert self._progress is not None, "begin() comes first"
         return self._progress
 
-    def _epoch(self, step: int, total_steps: int) -> int:
-        """The epoch that the next step belongs to; after the last step, the last epoch."""
-        return min(step, total_steps - 1) // self._steps_per_epoch
+    def _epoch(self, step: int, total_steps: int) -> int | None:
+        """The epoch that the next step belongs to; after the last step, the last epoch. None where there are no epochs."""
+        return None if self._steps_per_epoch is None else min(step, total_steps - 1) // self._steps_per_epoch
 
     def _update(self, **changes: float | str | Mapping[str, float] | None) -> None:
         with self._lock:

@@ -5,9 +5,9 @@ import sys
 import time
 from collections.abc import Sequence
 
-from ddpjob_ranks import contract, termination
+from ddpjob_ranks import termination
 from ddpjob_ranks.errors import ConfigError
-from ddpjob_ranks.launch import identity, launcher
+from ddpjob_ranks.launch import command, identity
 from ddpjob_trainer.arguments import parse_arguments
 
 #: `debug: true`: torch, DDP and NCCL log what they set up and what takes their time. Read when torch loads.
@@ -16,27 +16,21 @@ DEBUG_VARIABLES = {"TORCH_DISTRIBUTED_DEBUG": "INFO", "TORCH_CPP_LOG_LEVEL": "IN
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run to the end; returns the exit code (contract.EXIT_CODES)."""
+    """Run to the end; returns the exit code (`contract.EXIT_CODES`)."""
     try:
         given = parse_arguments(arguments)
         os.environ.update(given.rendezvous)
         place = identity.resolve(os.environ)
         identity.attempt(os.environ)  # checked here, not when the first file is named after it
+        if given.config.debug:
+            os.environ.update(DEBUG_VARIABLES)
+        if isinstance(place, identity.Node):
+            return command.start(["-m", "ddpjob_trainer", *given.for_ranks()], os.environ)
     except ConfigError as error:
-        print(error, file=sys.stderr)
-        termination.write(str(error), echo=False)
-        return contract.EXIT_BAD_CONFIG
-    if given.config.debug:
-        os.environ.update(DEBUG_VARIABLES)
-    if isinstance(place, identity.Node):
-        with launcher.with_free_port(os.environ) as environ:
-            node = identity.resolve(environ)
-            assert isinstance(node, identity.Node)  # only the port is new
-            return launcher.run(node, [sys.executable, "-m", "ddpjob_trainer", *given.for_ranks()], environ)
+        return termination.refuse(error)
 
-    # Idle threads sleep. By default they spin, which on cores shared with other pods starves the thread they wait for
-    # (digits with 2 threads on 2 busy cores: 31.7 s against 7.3 s). Read when torch loads its OpenMP runtime.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    for name, value in command.RANK_DEFAULTS.items():
+        os.environ.setdefault(name, value)
     # torch takes seconds to load, and the launcher does without.
     imported_from = time.monotonic()
     from ddpjob_trainer import worker

@@ -23,6 +23,7 @@ from ddpjob_session.checkpoints import folder
 from ddpjob_session.checkpoints.files import read_and_hash
 from ddpjob_session.checkpoints.writer import CheckpointWriter
 from ddpjob_session.report import Reporter
+from ddpjob_session.state import from_bytes
 from ddpjob_trainer import consistency, ending, evaluate, numerics, parallel, recipes
 from ddpjob_trainer.config import ResolvedConfig, TrainerConfig
 from ddpjob_trainer.data import Batch, DataSet, Feed, FeedAhead
@@ -262,7 +263,7 @@ def _load_newest(
     """Load the newest checkpoint, unless it is the one that is known. Returns its manifest on rank 0, and who saved it."""
     newest = checkpoints.load_newest(known, moved=moved) if gang.rank == 0 else None
     payload = gang.broadcast_bytes(None if newest is None else newest[1], moved)
-    saved_by = "" if payload is None else state.load_bytes(payload)
+    saved_by = "" if payload is None else state.load(from_bytes(payload))
     return known if newest is None else newest[0], saved_by
 
 

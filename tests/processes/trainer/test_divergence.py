@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from ddpjob_ranks import contract
-from ddpjob_trainer.state import from_bytes
+from ddpjob_session.state import from_bytes
 from forked_ranks import finished, started
 
 

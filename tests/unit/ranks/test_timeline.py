@@ -29,7 +29,7 @@ def clock(monkeypatch):
 
 def stepped(timeline: Timeline, clock: list[float], step: int, *, timer: StepTimer | None = None) -> None:
     """One step of 10 s: agree 1, data 2, forward 3, backward 2.5, optimizer 1, log 0.5."""
-    for phase, seconds in zip(STEP_PHASES, (1, 2, 3, 2.5, 1, 0.5), strict=True):
+    for phase, seconds in zip(STEP_PHASES, (1, 2, 3, 2.5, 1, 0, 0.5), strict=True):
         (timer or timeline).enter(phase)
         clock[0] += seconds
     timeline.step_done(step, num_samples=64)

@@ -19,10 +19,11 @@ from ddpjob_session.checkpoints.folder import CheckpointFolder
 from ddpjob_session.checkpoints.snapshot import _tensors
 from ddpjob_session.checkpoints.writer import CheckpointWriter
 from ddpjob_session.report import Reporter
+from ddpjob_session.state import from_bytes
 from ddpjob_trainer import ending, recipes
 from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.optim import make_optimizer
-from ddpjob_trainer.state import TrainingState, from_bytes
+from ddpjob_trainer.state import TrainingState
 
 DEADLINE_SECONDS = 60.0
 

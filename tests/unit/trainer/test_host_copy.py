@@ -3,7 +3,7 @@ import torch
 
 from ddpjob_session.checkpoints import snapshot
 from ddpjob_session.checkpoints.snapshot import HostCopy
-from ddpjob_trainer.state import from_bytes
+from ddpjob_session.state import from_bytes
 from saved_states import to_bytes
 
 CPU = torch.device("cpu")

@@ -10,6 +10,7 @@ import torch
 from ddpjob_ranks.distributed import Gang
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_session.report import Reporter
+from ddpjob_session.state import from_bytes
 from ddpjob_trainer import recipes, worker
 from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.optim import make_optimizer
@@ -37,7 +38,7 @@ def test_everything_comes_back():
     saved = after_a_step(state())
     payload = to_bytes(saved.content())
     loaded = state(epochs=99, learningRate=0.5)
-    assert loaded.load_bytes(payload) == "saved by 1 ranks under profile fast"
+    assert loaded.load(from_bytes(payload)) == "saved by 1 ranks under profile fast"
     assert loaded.step == 1
     assert all(
         torch.equal(a, b)
@@ -52,13 +53,13 @@ def test_a_checkpoint_without_fingerprints_of_its_data_is_of_an_older_release_an
     content = after_a_step(state()).content()
     del content["data"]
     loaded = state()
-    loaded.load_bytes(to_bytes(content))
+    loaded.load(from_bytes(to_bytes(content)))
     assert loaded.step == 1
 
 
 def test_other_held_out_data_are_reported_and_do_not_refuse_the_resume():
     loaded = state(data={**DATA, "held-out data": "21 samples, 22dd"})
-    description = loaded.load_bytes(to_bytes(after_a_step(state()).content()))
+    description = loaded.load(from_bytes(to_bytes(after_a_step(state()).content())))
     assert loaded.step == 1
     assert description.endswith(
         "; the held-out data have changed from 20 samples, 11ee to 21 samples, 22dd, so accuracies are not comparable"
@@ -80,7 +81,7 @@ def test_other_held_out_data_are_reported_and_do_not_refuse_the_resume():
 )
 def test_the_state_of_another_training_is_refused(changes, message):
     with pytest.raises(ConfigError, match=message) as caught:
-        state(**changes).load_bytes(to_bytes(after_a_step(state()).content()))
+        state(**changes).load(from_bytes(to_bytes(after_a_step(state()).content())))
     assert "remove its checkpoint folder" in str(caught.value)
 
 
@@ -129,7 +130,7 @@ def test_momentum_follows_its_parameter_into_another_memory_format():
     expected = a_step_of(saved)
 
     loaded = convolution(torch.channels_last)
-    loaded.load_bytes(payload)
+    loaded.load(from_bytes(payload))
 
     # Kernels for the two formats sum in different orders: 1e-15 apart in float64; momenta of wrong elements, 0.3.
     assert torch.allclose(a_step_of(loaded), expected, rtol=1e-10, atol=1e-10)

@@ -46,6 +46,8 @@ class Phase(StrEnum):
     BACKWARD = "backward"
     """With the all-reduce of gradients, which runs at the same time and is waited for at its end."""
     OPTIMIZER = "optimizer"
+    STEP = "step"
+    """A whole step of a script that keeps its own loop."""
     LEAVE = "leave"
     """Leaving the process group, once all ranks are done."""
     END = "end"
@@ -53,7 +55,7 @@ class Phase(StrEnum):
 
 #: Position of each phase, for which rank is behind.
 ORDER = {phase: position for position, phase in enumerate(Phase)}
-STEP_PHASES = (Phase.AGREE, Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.LOG)
+STEP_PHASES = (Phase.AGREE, Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.STEP, Phase.LOG)
 SPAN_NAMES = {Phase.LOAD: "data"}
 
 

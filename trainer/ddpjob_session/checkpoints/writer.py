@@ -3,7 +3,7 @@
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -11,24 +11,13 @@ from ddpjob_ranks import contract
 from ddpjob_session.checkpoints.folder import CheckpointFolder
 from ddpjob_session.checkpoints.snapshot import HostCopy
 from ddpjob_session.report import Reporter
+from ddpjob_session.state import State
 
 #: Longest wait for one checkpoint to reach the disk; the watchdog allows 900 s in this phase by default.
 WRITE_TIMEOUT_SECONDS = 600.0
 #: Longest wait for a checkpoint after a failure: with the rest of the exit it must fit into the launcher's grace period
 #: (`ddpjob_ranks.launch.launcher`).
 LINGER_SECONDS = 3.0
-
-
-class State(Protocol):
-    """The state of a training after `step` steps."""
-
-    step: int
-
-    def content(self) -> dict[str, Any]:
-        """The whole state; the tensors are those of the training, not copies."""
-
-    def check_loadable(self) -> None:
-        """Raise ConfigError if what torch.save writes of `content` cannot be loaded."""
 
 
 class CheckpointWriter:

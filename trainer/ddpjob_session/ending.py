@@ -1,0 +1,63 @@
+"""How a rank ends: the report of the run, the evidence file, and the termination message with the right exit code."""
+
+import os
+import signal
+import sys
+import traceback
+from typing import NoReturn
+
+from ddpjob_ranks import contract, distributed, termination
+from ddpjob_ranks.errors import ConfigError, ShortageError
+from ddpjob_ranks.launch.identity import Worker
+from ddpjob_ranks.watch.watchdog import Watchdog
+from ddpjob_session.checkpoints.claim import Fenced
+from ddpjob_session.checkpoints.writer import CheckpointWriter
+
+
+def fail(error: BaseException, worker: Worker, watchdog: Watchdog, writer: CheckpointWriter | None = None) -> NoReturn:
+    """Report the error and exit without the usual teardown, which would wait for ranks that may be gone.
+
+    Only a checkpoint in progress is waited for, since the next attempt resumes from it.
+
+    The message is written before this process's connections close, so no other rank can fail because of them earlier.
+    """
+    own = isinstance(error, ConfigError | Fenced | ShortageError)
+    echo = not own and (watchdog.aborted_collectives or distributed.is_peer_loss(error))
+    code, text = _exit_code(error), termination.of_exception(error, rank=worker.rank, echo=echo)
+    if own:
+        text = f"rank {worker.rank}\n{error}"
+        print(error, file=sys.stderr)
+    else:
+        traceback.print_exception(error)
+    if echo:
+        code = contract.EXIT_PEER_LOST
+        if lost := watchdog.find_lost_rank():
+            text = f"rank {worker.rank}{contract.TERMINATION_ECHO_SUFFIX}\n{lost}"
+        print(f"rank {worker.rank}: lost a peer; {lost or 'the cause is on another rank'}", file=sys.stderr)
+    if not echo:
+        watchdog.report_failure("".join(traceback.format_exception_only(error)).strip())
+    termination.write(text, echo=echo)
+    if writer is not None and not isinstance(error, Fenced):
+        writer.linger()
+    leave(code)
+
+
+def _exit_code(error: BaseException) -> int:
+    """The exit code for an error whose cause is on this rank."""
+    match error:
+        case ConfigError():
+            return contract.EXIT_BAD_CONFIG
+        case Fenced():
+            return contract.EXIT_FENCED
+        case KeyboardInterrupt():
+            return 128 + signal.SIGINT
+        case SystemExit(code=int(code)):
+            return code
+    return contract.EXIT_OUT_OF_MEMORY if distributed.is_out_of_memory(error) else contract.EXIT_PROGRAM_ERROR
+
+
+def leave(code: int) -> NoReturn:
+    """Exit at once: the interpreter's own exit would wait for threads, such as the one that decodes images ahead."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

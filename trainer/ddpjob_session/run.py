@@ -1,0 +1,192 @@
+"""One rank of a training, whatever is trained: from the start of its process to its exit code.
+
+`Session` for users' scripts and the built-in training are both made of it.
+"""
+
+import faulthandler
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from ddpjob_ranks import checks, contract, distributed, termination
+from ddpjob_ranks.distributed import Gang
+from ddpjob_ranks.launch.identity import Worker
+from ddpjob_ranks.limits import Limits
+from ddpjob_ranks.stop import StopAgreement, StopRequest
+from ddpjob_ranks.watch import evidence, limiter
+from ddpjob_ranks.watch.timeline import Phase, Timeline, open_events, process_began
+from ddpjob_ranks.watch.watchdog import Watchdog
+from ddpjob_session import ending
+from ddpjob_session.checkpoints import folder
+from ddpjob_session.checkpoints.writer import CheckpointWriter
+from ddpjob_session.report import Reporter
+from ddpjob_session.state import State, from_bytes
+
+
+class Run:
+    """This rank among the others, and what it needs around its steps: checkpoints, stop agreement, reports.
+
+    `restore` comes first and `begin` right before the first step; only then can the other methods be called.
+    """
+
+    def __init__(self, gang: Gang, report: Reporter, timeline: Timeline | None = None) -> None:
+        self.gang = gang
+        self.report = report
+        self.timeline = timeline or Timeline()
+        self.checkpoints: folder.CheckpointFolder | None = None
+        self.resumed = False
+        """Whether the state is that of a checkpoint."""
+        self.writer: CheckpointWriter
+        self.stop: StopAgreement
+        self._newest: folder.Manifest | None = None  # on rank 0: what was loaded
+
+    def restore(self, state: State, *, keep: int) -> None:
+        """Load the newest checkpoint, read by rank 0, on all ranks. `keep` is how many of them to keep.
+
+        The folder is claimed only in `begin`, which ends a run that still uses it: first comes whether the checkpoint
+        fits and has steps left.
+        """
+        self.state = state
+        self.checkpoints = folder.from_environment(os.environ, keep=keep, report=self.report.say)
+        if self.checkpoints is None:
+            self.report.say(
+                f"no checkpoints: {contract.DDPJOB_CHECKPOINT_DIR} is not set, so a restart begins at step 0"
+            )
+            return
+        if self.gang.rank == 0:
+            self.checkpoints.claim.check()
+        self._load_newest(self.checkpoints)
+        if not self.resumed:
+            self.report.say(f"no complete checkpoint in {self.checkpoints.path}: starting at step 0")
+
+    def begin(
+        self, *, total_steps: int, steps_per_epoch: int | None = None, save_due: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Take the checkpoint folder, and honour SIGTERM from here on. `save_due` is asked on rank 0 (`StopAgreement`)."""
+        if self.checkpoints is not None and self.state.step < total_steps:
+            if self.gang.rank == 0:
+                self.checkpoints.open()
+            self._load_newest(self.checkpoints)
+        elif self.resumed:
+            self.report.say(
+                f"nothing to train: the checkpoint is of step {self.state.step} of {total_steps};"
+                " rename the job or remove its checkpoint folder to start from step 0"
+            )
+        # Until here there is nothing to save, and SIGTERM ends the process.
+        self.stop = StopAgreement(self.gang, StopRequest(), save_due=save_due)
+        self.gang.barrier()  # from the first progress line on, every rank honours SIGTERM
+        saved = self.state.step if self.resumed else None
+        mine = self.checkpoints if self.gang.rank == 0 else None
+        self.writer = CheckpointWriter(mine, self.report, self.gang.device, newest_step=saved)
+        self.report.begin(
+            step=self.state.step, total_steps=total_steps, steps_per_epoch=steps_per_epoch, checkpoint_step=saved
+        )
+        self.timeline.begin_training(step=self.state.step)
+
+    def stop_reached(self) -> bool:
+        """Whether all ranks agreed to stop, to be asked between steps. Raises what went wrong with the last checkpoint."""
+        self.timeline.enter(Phase.AGREE)
+        self.writer.check()
+        return self.stop.reached()
+
+    def step_done(self, *, num_samples: int = 0) -> None:
+        """Count a step of so many samples over all ranks."""
+        self.state.step += 1
+        self.timeline.step_done(self.state.step, num_samples=num_samples)
+        self.report.step_done(self.state.step, num_samples=num_samples)
+
+    def save(self) -> None:
+        """Save a checkpoint of this step, if there is a folder for it. Training waits only for the copy."""
+        self.timeline.enter(Phase.CHECKPOINT)
+        self.writer.save(self.state, since=self.timeline.mark.since)
+
+    def finish(self) -> None:
+        """Wait until the last checkpoint is on the disk."""
+        self.timeline.enter(Phase.CHECKPOINT)
+        self.stop.finish()
+        self.writer.wait()
+
+    def write_evidence(self, *, complete: bool, **facts: Any) -> None:
+        """Report where the time went, and write the evidence file. All ranks take part."""
+        ranks = self.gang.all_gather(limiter.spent(self.timeline, self.gang.device))
+        hardware = self.gang.all_gather(evidence.hardware(self.gang.device))
+        if self.gang.rank != 0:
+            return
+        if self.timeline.num_steps and not self.timeline.seconds[Phase.STEP]:  # else only whole steps are known
+            self.report.say(limiter.report(ranks))
+            facts["time_shares"] = limiter.shares(ranks)
+        path = evidence.write(
+            self.timeline,
+            os.environ,
+            complete=complete,
+            world_size=self.gang.world_size,
+            hardware=hardware,
+            first_step=self.report.first_step,
+            last_step=self.state.step,
+            **facts,
+        )
+        if path is not None:
+            self.report.say(f"evidence in {path}")
+
+    def stopped(self) -> int:
+        """The exit code of a run that was asked to stop. All ranks have left the group, so the checkpoint is complete."""
+        step = self.state.step
+        if self.checkpoints is None:
+            self.report.say(f"stopped on request after step {step}; nothing is saved")
+            return contract.EXIT_TERMINATED
+        self.report.say(f"stopped on request after step {step}; the checkpoint of it is complete")
+        if self.gang.rank == 0:
+            termination.write(f"{contract.TERMINATION_CHECKPOINT_PREFIX}{step}", echo=False)
+        return contract.EXIT_CHECKPOINTED
+
+    def _load_newest(self, checkpoints: folder.CheckpointFolder) -> None:
+        """Load the newest checkpoint, unless it is the one that is loaded.
+
+        Reading and sending takes longer than the watchdog's limit for some files, so each piece counts as progress.
+        """
+        moved = self.timeline.moved
+        found = checkpoints.load_newest(self._newest, moved=moved) if self.gang.rank == 0 else None
+        payload = self.gang.broadcast_bytes(None if found is None else found[1], moved)
+        self._newest = self._newest if found is None else found[0]
+        if payload is not None:
+            saved_by = self.state.load(from_bytes(payload))
+            self.resumed = True
+            self.report.say(f"resumed from step {self.state.step} in {checkpoints.path}, {saved_by}")
+
+
+@contextmanager
+def joined(
+    worker: Worker, limits: Limits, same: Mapping[str, str], *, imported_from: float | None = None
+) -> Iterator[Run]:
+    """Wait for the other ranks, join them, and leave the group together with them at the end of the block.
+
+    An exception ends the process, with its exit code and termination message.
+
+    Args:
+        worker: Which rank this is.
+        limits: For the watchdog.
+        same: What must be the same on all ranks, by name.
+        imported_from: When the program began to import its modules, on the monotonic clock.
+    """
+    faulthandler.enable()
+    timeline = Timeline(open_events(os.environ, rank=worker.rank), rank=worker.rank, began=process_began())
+    timeline.enter(Phase.IMPORT, now=imported_from)
+    watchdog = Watchdog(limits, timeline)
+    run = None
+    try:
+        timeline.enter(Phase.RENDEZVOUS)
+        found = distributed.rendezvous(worker, limits, same)
+        timeline.enter(Phase.CONNECT)
+        watchdog.watch(found.store, worker)
+        with watchdog, distributed.join(found) as gang, Reporter(enabled=worker.rank == 0) as report:
+            timeline.enter(Phase.SETUP)
+            checks.check_group(gang)  # here rather than where the group is created: the watchdog is active by now
+            run = Run(gang, report, timeline)
+            yield run
+            timeline.enter(Phase.LEAVE)
+        # All ranks have left the group. srun and others send SIGTERM as soon as one rank has exited: not a request to stop.
+        if hasattr(run, "stop"):
+            run.stop.request.ignore()
+    except BaseException as error:  # noqa: BLE001 - any exception ends the process, with a termination message
+        ending.fail(error, worker, watchdog, getattr(run, "writer", None))

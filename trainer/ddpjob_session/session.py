@@ -1,0 +1,229 @@
+"""A session: what a script that keeps its own loop needs to train on many ranks and to survive restarts."""
+
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ddpjob_ranks import contract, termination
+from ddpjob_ranks.errors import ConfigError
+from ddpjob_ranks.launch import identity
+from ddpjob_ranks.limits import Limits
+from ddpjob_ranks.watch.timeline import Phase
+from ddpjob_session import generators, replica, sources
+from ddpjob_session.run import Run, joined
+from ddpjob_session.state import RESERVED, State, Stateful
+
+#: A metric is reported at most once in this time, so that scripts can report it in each step.
+REPORT_SECONDS = 1.0
+
+
+class Stopped(BaseException):
+    """All ranks agreed to stop. It leaves the loop and the `with` block of the session, which saves and exits.
+
+    No subclass of Exception, so that a script's own `except Exception` does not keep it from leaving.
+    """
+
+
+class Session:
+    """One rank of a training, from joining the other ranks to the exit code. Use it as a context manager.
+
+    The process group of `torch.distributed` exists within the block: nccl on GPUs, gloo on CPUs. At the end of the block
+    all ranks leave it together, once the last checkpoint is complete. After a request to stop (SIGTERM of any rank) the
+    block ends by SystemExit with code 75. An exception within the block ends the process at once, with a traceback and the
+    termination message; so make the session the outermost `with` block.
+
+    Args:
+        settings: What must be the same on all ranks, such as `vars(arguments)`; they are compared before training.
+        keep_checkpoints: Number of checkpoints to keep in the folder that DDPJOB_CHECKPOINT_DIR names, the newest ones.
+        first_step_timeout_seconds: Longest time without progress until the first step is done. Then the watchdog ends the
+            run with exit code 70 and names the rank that is late.
+        step_timeout_seconds: The same after the first step.
+
+    Attributes:
+        rank: Number of this process among all processes, from 0.
+        world_size: Number of all processes.
+        local_rank: Number of this process on its node.
+        device: The GPU of this process, which is the current CUDA device, or the CPU.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+    device: torch.device
+
+    def __init__(
+        self,
+        *,
+        settings: Mapping[str, object] | None = None,
+        keep_checkpoints: int = 3,
+        first_step_timeout_seconds: float = 600.0,
+        step_timeout_seconds: float = 300.0,
+    ) -> None:
+        self._settings = settings or {}
+        self._keep = keep_checkpoints
+        self._limits = Limits(first_step_seconds=first_step_timeout_seconds, step_seconds=step_timeout_seconds)
+        self._began = time.monotonic()
+        self._state: State | None = None
+        self._joined: AbstractContextManager[Run] | None = None
+        self._total: int | None = None  # until the loop begins
+        self._saved_at = -math.inf
+        self._reported_at: dict[str, float] = {}
+
+    def __enter__(self) -> Self:
+        """Wait for the other ranks, set the device, and create the process group."""
+        try:
+            worker = _this_worker()
+        except ConfigError as error:
+            raise SystemExit(termination.refuse(error)) from None
+        same = {"code": sources.of_script(), **{name: str(value) for name, value in self._settings.items()}}
+        self._joined = joined(worker, self._limits, same, imported_from=self._began)
+        self._run = self._joined.__enter__()
+        self.rank, self.world_size, self.local_rank = worker.rank, worker.world_size, worker.local_rank
+        self.device = self._run.gang.device
+        self.print(
+            f"launcher {worker.launcher}, world size {worker.world_size}, torch {torch.__version__}, {self.device}"
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Save what is not saved yet, and leave the group; after a request to stop, raise SystemExit."""
+        assert self._joined is not None, "the block has begun"
+        ended = error is None or (isinstance(error, SystemExit) and not error.code)
+        try:
+            if (ended or isinstance(error, Stopped)) and self._total is not None:
+                self.save()
+                self._run.finish()
+                self._run.write_evidence(complete=ended)
+                if ended:
+                    self._run.report.end()
+        except BaseException as failure:
+            self._joined.__exit__(type(failure), failure, failure.__traceback__)
+            raise
+        if not ended and not isinstance(error, Stopped):
+            self._joined.__exit__(kind, error, trace)  # ends the process
+        self._joined.__exit__(None, None, None)
+        if isinstance(error, Stopped):
+            raise SystemExit(self._run.stopped()) from None
+
+    def replicate(self, model: nn.Module, **options: Any) -> DistributedDataParallel:
+        """The model on the device and in DistributedDataParallel, which takes the options; equal on all ranks."""
+        replicated = replica.replicate(model.to(self.device), self._run.gang, **options)
+        replica.settle_buckets(replicated)
+        return replicated
+
+    def track(self, **parts: Stateful) -> State:
+        """Make these parts the state of the training, and load the newest checkpoint into them if there is one.
+
+        Args:
+            parts: By name, whatever has `state_dict` and `load_state_dict`: model, optimizer, scheduler, sampler, scaler.
+                Each must be equal on all ranks, as rank 0's is saved. A model that is replicated is saved without DDP.
+
+        Returns:
+            The state, whose `step` is the number of steps done, in all attempts.
+
+        Raises:
+            ValueError: it was called before, or a part has a name that is reserved or no `state_dict`.
+        """
+        if self._state is not None:
+            raise ValueError("Session.track: it was called before; call it once, with all parts")
+        for name, part in parts.items():
+            if name in RESERVED or not isinstance(part, Stateful):
+                wrong = "the name is reserved" if name in RESERVED else f"{type(part).__name__} has no state_dict"
+                raise ValueError(f"Session.track: {name}: {wrong}")
+        bare = {
+            name: part.module if isinstance(part, DistributedDataParallel) else part for name, part in parts.items()
+        }
+        self._state = State(bare, program=f"script {Path(sys.argv[0]).name}", world_size=self.world_size)
+        self._state.check_loadable()
+        self._run.restore(self._state, keep=self._keep)
+        return self._state
+
+    def steps(self, total: int, *, checkpoint_every: int = 0, checkpoint_every_seconds: float = 600.0) -> Iterator[int]:
+        """The numbers of the steps that are left, from the step at which the last attempt stopped to `total - 1`.
+
+        Each time the loop comes back for the next number, the step before it is done. A step that is left by `break` is
+        done too, and ends the training. All ranks stop after the same step.
+
+        Args:
+            total: Number of steps of the whole training.
+            checkpoint_every: Number of steps between two checkpoints; 0 saves by time alone.
+            checkpoint_every_seconds: The time between two checkpoints by rank 0's clock; `math.inf` saves by steps alone.
+        """
+        state = self._state or self.track()
+        run = self._run
+        run.begin(total_steps=total, save_due=lambda: time.monotonic() - self._saved_at >= checkpoint_every_seconds)
+        self._total = total
+        self._saved_at = time.monotonic()
+        if state.random is not None and self.rank < len(state.random):
+            generators.restore(state.random[self.rank], self.device)
+        first = state.step
+        while state.step < total:
+            if run.stop_reached():
+                raise Stopped
+            if run.stop.save_agreed or (checkpoint_every and state.step > first and state.step % checkpoint_every == 0):
+                self.save()
+            run.timeline.enter(Phase.STEP)
+            try:
+                yield state.step
+            finally:
+                run.step_done()
+        self.save()
+
+    def report(self, **metrics: float | torch.Tensor) -> None:
+        """Show metrics of the current step, such as `loss`: in a log line and in the progress line that the operator reads.
+
+        Rank 0's values are shown, each metric at most once a second, so it may be called in each step; a tensor on a GPU is
+        waited for only then. Values that are not finite appear in the log line alone.
+        """
+        self.keep_alive()
+        now = time.monotonic()
+        recent = all(now - self._reported_at.get(name, -math.inf) < REPORT_SECONDS for name in metrics)
+        if self.rank != 0 or (recent and self._run.state.step + 1 != self._total):
+            return
+        self._reported_at.update(dict.fromkeys(metrics, now))
+        self._run.report.log_metrics({name: float(torch.as_tensor(value).detach()) for name, value in metrics.items()})
+
+    def save(self) -> None:
+        """Save a checkpoint of the steps done, unless that is saved. All ranks must call it, at the same place."""
+        run = self._run
+        if run.checkpoints is not None:
+            run.state.random = run.gang.all_gather(generators.state(self.device))
+        run.save()
+        run.stop.save_agreed = False
+        self._saved_at = time.monotonic()
+
+    def keep_alive(self) -> None:
+        """Show the watchdog that there is progress, within a step that takes long, such as one with an evaluation."""
+        self._run.timeline.moved()
+
+    def print(self, text: object) -> None:
+        """Print a line, on rank 0 only."""
+        self._run.report.say(str(text))
+
+
+def _this_worker() -> identity.Worker:
+    """Which rank this process is.
+
+    Raises:
+        ConfigError: the environment is wrong, or asks for several processes, which only a launcher starts.
+    """
+    identity.attempt(os.environ)  # checked here, not when the first file is named after it
+    place = identity.resolve(os.environ)
+    if isinstance(place, identity.Node):
+        raise ConfigError(
+            f"environment: {contract.NPROC_PER_NODE} is {len(place.workers)}, but this process is not a launcher;"
+            f" start the script with python -m ddpjob.launch {Path(sys.argv[0]).name}, or unset {contract.NPROC_PER_NODE}"
+        )
+    return place

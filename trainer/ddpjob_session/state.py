@@ -1,0 +1,134 @@
+"""The state of a training: its parts, the number of steps done, and the random numbers of each rank.
+
+A checkpoint holds the state of rank 0, so every part must be equal on all ranks. Only the generators of random numbers are
+saved for each rank.
+"""
+
+import io
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from ddpjob_ranks.errors import ConfigError
+
+#: What else a checkpoint holds; no part may have one of these names.
+RESERVED = ("step", "world_size", "random")
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """A part of a training that can be saved, such as a model, an optimizer, a scheduler or a sampler."""
+
+    def state_dict(self) -> Any:
+        """The state, of tensors, numbers, strings, None, lists, tuples and dictionaries."""
+
+    def load_state_dict(self, state_dict: Any, /) -> Any:
+        """Take over a state."""
+
+
+class State:
+    """The parts of a training after `step` steps.
+
+    Args:
+        parts: What is saved, by name.
+        program: What the parts belong to, as messages name it.
+        world_size: Number of ranks, which a checkpoint records.
+    """
+
+    def __init__(self, parts: Mapping[str, Stateful], *, program: str, world_size: int = 1) -> None:
+        self.parts = parts
+        self.program = program
+        self.world_size = world_size
+        self.step = 0
+        """Steps done since the beginning of the training, in all attempts."""
+        self.random: list[Any] | None = None
+        """The generators of each rank at the last checkpoint, by rank; None where the training draws by step."""
+
+    def content(self) -> dict[str, Any]:
+        """The whole state as a checkpoint holds it; the tensors are those of the parts, not copies."""
+        random = {} if self.random is None else {"random": self.random}
+        parts = {name: part.state_dict() for name, part in self.parts.items()}
+        return {"step": self.step, "world_size": self.world_size, **random, **parts}
+
+    def load(self, content: dict[str, Any]) -> str:
+        """Load what `content` returned. Returns who saved it, for the log.
+
+        Raises:
+            ConfigError: it is the state of another training.
+        """
+        step = content["step"]
+        try:
+            for name, part in self.parts.items():
+                part.load_state_dict(content[name])
+                if isinstance(part, torch.optim.Optimizer):
+                    _lay_out_like_parameters(part)
+        except (KeyError, RuntimeError, ValueError) as error:
+            raise ConfigError(
+                f"checkpoint at step {step} does not fit {self.program}: {error};"
+                " rename the job or remove its checkpoint folder to start from step 0"
+            ) from error
+        self.step, self.random = step, content.get("random")
+        return f"saved by {content['world_size']} ranks"
+
+    def check_loadable(self) -> None:
+        """Check that `from_bytes` will read what `torch.save` makes of this state, without copying any tensor.
+
+        Raises:
+            ConfigError: it will not; the text names the first value that is of a type that torch does not load.
+        """
+        if found := _unloadable(_skeleton(self.content()), "state"):
+            name, kind = found
+            raise ConfigError(
+                f"{self.program}: {name} is of type {kind.__module__}.{kind.__qualname__}, which could be saved"
+                " in a checkpoint but not loaded (torch.load with weights_only=True); use tensors, numbers, strings, lists,"
+                " tuples and dictionaries"
+            )
+
+
+def from_bytes(payload: bytes) -> dict[str, Any]:
+    """The content of a file of torch.save, its tensors on the CPU. No code in the file is run."""
+    content: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    return content
+
+
+def _skeleton(value: Any) -> Any:
+    """The nested value with an empty tensor in the place of each tensor."""
+    if isinstance(value, torch.Tensor):
+        return value.new_empty(0)
+    if type(value) in (dict, OrderedDict):
+        return {key: _skeleton(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_skeleton(item) for item in value)
+    return value
+
+
+def _unloadable(value: Any, name: str) -> tuple[str, type] | None:
+    """Name and type of the first value that torch does not load after saving it; None if there is none."""
+    file = io.BytesIO()
+    try:
+        torch.save(value, file)
+        from_bytes(file.getvalue())
+    except Exception:  # noqa: BLE001 - pickle and torch raise many types for values that they do not know
+        items = (
+            value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
+        )
+        for key, item in items:
+            if found := _unloadable(item, f"{name}[{key!r}]"):
+                return found
+        return name, type(value)
+    return None
+
+
+def _lay_out_like_parameters(optimizer: torch.optim.Optimizer) -> None:
+    """Give loaded optimizer state memory of its own, in the memory format of its parameter.
+
+    A momentum saved under another profile may have another format. `load_state_dict` keeps it, and fused updates then
+    refuse it on GPUs and pair wrong elements on CPUs.
+    """
+    for parameter, state in optimizer.state.items():
+        for key, value in state.items():
+            if isinstance(value, torch.Tensor):
+                alike = value.shape == parameter.shape
+                state[key] = torch.empty_like(parameter if alike else value, dtype=value.dtype).copy_(value)

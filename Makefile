@@ -133,7 +133,7 @@ lock: | $(BIN)/python ## Update requirements/*.lock from pyproject.toml; version
 	@test -x $(VENV)/uv/bin/uv || { $(PYTHON) -m venv $(VENV)/uv && $(VENV)/uv/bin/pip install --quiet uv; }
 	@$(LOCK) --all-extras --group dev --output-file requirements/dev.lock
 	@$(LOCK) --extra operator $(IMAGE) --output-file requirements/operator.lock
-	@$(LOCK) --extra trainer $(IMAGE) --excludes requirements/trainer-exclude.txt --output-file requirements/trainer.lock
+	@$(LOCK) --extra trainer --extra s3 $(IMAGE) --excludes requirements/trainer-exclude.txt --output-file requirements/trainer.lock
 	@$(LOCK) --extra trainer --group build --constraint requirements/dev.lock --output-file requirements/demo.lock
 
 # --- A real cluster ---------------------------------------------------------------------------------------------------

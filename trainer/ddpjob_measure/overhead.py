@@ -20,6 +20,7 @@ import torch
 from ddpjob_ranks.watch.step_timer import StepTimer
 from ddpjob_ranks.watch.timeline import STEP_PHASES, Phase, Timeline
 from ddpjob_session.checkpoints.claim import Claim, Owner
+from ddpjob_session.checkpoints.files import Folder
 from ddpjob_session.checkpoints.folder import CheckpointFolder
 from ddpjob_session.checkpoints.writer import CheckpointWriter
 from ddpjob_session.report import Reporter
@@ -101,7 +102,7 @@ def saving(folder: Path) -> str:
     """The second line: medians over some checkpoints of one state."""
     torch.set_num_threads(1)
     state = _state()
-    checkpoints = CheckpointFolder(claim=Claim(folder=folder, owner=Owner(uid="overhead", attempt=1)), keep=1)
+    checkpoints = CheckpointFolder(claim=Claim(storage=Folder(folder), owner=Owner(uid="overhead", attempt=1)), keep=1)
     checkpoints.open()
     report = Reporter(enabled=False)
     report.begin(step=0, total_steps=REPEATS, steps_per_epoch=REPEATS, checkpoint_step=None)

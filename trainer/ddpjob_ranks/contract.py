@@ -54,6 +54,8 @@ DDPJOB_GPUS_PER_NODE: Final = "DDPJOB_GPUS_PER_NODE"
 NODE_NAME: Final = "NODE_NAME"
 #: Folder for this job's checkpoints, made by the program; unset or empty means that none are kept.
 DDPJOB_CHECKPOINT_DIR: Final = "DDPJOB_CHECKPOINT_DIR"
+#: Prefix in an object store for this job's checkpoints, such as s3://bucket/runs/default/resnet, instead of the folder.
+DDPJOB_CHECKPOINT_URI: Final = "DDPJOB_CHECKPOINT_URI"
 #: Folder that holds the training data, read-only.
 DDPJOB_DATA_DIR: Final = "DDPJOB_DATA_DIR"
 #: Existing file for the termination message where it is not TERMINATION_LOG_PATH (outside a cluster).

@@ -20,7 +20,6 @@ from ddpjob_ranks.stop import StopAgreement, StopRequest
 from ddpjob_ranks.watch.timeline import Phase, Timeline, open_events, process_began
 from ddpjob_ranks.watch.watchdog import Watchdog
 from ddpjob_session.checkpoints import folder
-from ddpjob_session.checkpoints.files import read_and_hash
 from ddpjob_session.checkpoints.writer import CheckpointWriter
 from ddpjob_session.report import Reporter
 from ddpjob_session.state import from_bytes
@@ -229,7 +228,9 @@ def _resume(
     `moved` is called while files are read and sent, which takes longer than the watchdog's limit for some of them.
     """
     if checkpoints is None:
-        report.say(f"no checkpoints: {contract.DDPJOB_CHECKPOINT_DIR} is not set, so a restart begins at step 0")
+        report.say(
+            f"no checkpoints: neither {contract.DDPJOB_CHECKPOINT_DIR} nor {contract.DDPJOB_CHECKPOINT_URI} is set, so a restart begins at step 0"
+        )
     else:
         # Whether it fits and has steps left is checked before the folder is claimed, which ends a run that still uses it.
         if gang.rank == 0:
@@ -241,14 +242,14 @@ def _resume(
             _, saved_since_by = _load_newest(state, checkpoints, gang, moved, known=manifest)
             saved_by = saved_since_by or saved_by
         if saved_by:
-            report.say(f"resumed from step {state.step} in {checkpoints.path}, {saved_by}")
+            report.say(f"resumed from step {state.step} in {checkpoints.location}, {saved_by}")
             if state.step >= total_steps:
                 report.say(
                     f"nothing to train: the checkpoint is of step {state.step} of {total_steps};"
                     " rename the job or remove its checkpoint folder to start from step 0"
                 )
             return True
-        report.say(f"no complete checkpoint in {checkpoints.path}: starting at step 0")
+        report.say(f"no complete checkpoint in {checkpoints.location}: starting at step 0")
     _warm_start(state, gang, report, moved)
     return False
 
@@ -269,19 +270,19 @@ def _load_newest(
 
 def _warm_start(state: TrainingState, gang: Gang, report: Reporter, moved: Callable[[], None]) -> None:
     """Load the weights of `initialCheckpoint`, if it is set, on all ranks; everything else stays as at step 0."""
-    path = Path(state.config.initial_checkpoint)
-    if not state.config.initial_checkpoint:
+    place = state.config.initial_checkpoint
+    if not place:
         return
     payload = None
     if gang.rank == 0:
         try:
-            payload, _ = read_and_hash(path, moved)
+            payload = folder.read_anywhere(place, moved)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
-            raise ConfigError(f"initialCheckpoint {path}: cannot be read on rank 0: {error.strerror}") from error
+            raise ConfigError(f"initialCheckpoint {place}: cannot be read on rank 0: {error.strerror}") from error
     weights = gang.broadcast_bytes(payload, moved)
     assert weights is not None
-    state.load_weights(weights, source=str(path))
-    report.say(f"initial weights from {path}")
+    state.load_weights(weights, source=place)
+    report.say(f"initial weights from {place}")
 
 
 def _report_topology(worker: Worker, gang: Gang, report: Reporter) -> None:

@@ -1,5 +1,6 @@
 from ddpjob_ranks import contract
 from ddpjob_session.checkpoints.claim import Claim, Owner
+from ddpjob_session.checkpoints.files import Folder
 from ddpjob_session.checkpoints.folder import CheckpointFolder
 from forked_ranks import finished, started
 
@@ -19,7 +20,7 @@ def test_a_job_that_is_deleted_and_applied_again_resumes_and_fences_the_old_one(
     with started(tmp_path / "old", *KEYS, "epochs=10000", ranks=2, environ=job(tmp_path, "old")) as old:
         old.wait_for("checkpoint of step 3: ")
         reapplied = CheckpointFolder(
-            claim=Claim(folder=tmp_path / "checkpoints", owner=Owner(uid="new", attempt=1)), keep=5
+            claim=Claim(storage=Folder(tmp_path / "checkpoints"), owner=Owner(uid="new", attempt=1)), keep=5
         )
         reapplied.open()
         found = reapplied.load_newest()

@@ -99,7 +99,7 @@ def test_who_may_continue_the_checkpoints_of_a_finished_training(uninterrupted, 
 
 def test_sigterm_without_a_checkpoint_folder_ends_the_training(tmp_path):
     with forked_ranks.started(tmp_path, *KEYS, ranks=1) as run:
-        run.wait_for("no checkpoints: DDPJOB_CHECKPOINT_DIR is not set")
+        run.wait_for("no checkpoints: neither DDPJOB_CHECKPOINT_DIR nor DDPJOB_CHECKPOINT_URI is set")
         run.wait_for("step 5/60")
         run.processes[0].terminate()
         assert run.wait() == [contract.EXIT_TERMINATED]

@@ -136,7 +136,7 @@ def test_a_checkpoint_folder_on_some_ranks_only_is_refused(monkeypatch, tmp_path
     without = preflight.facts_of(worker(1, 2), THREE_EPOCHS, torch.device("cpu"))
     assert re.fullmatch(
         r"preflight: checkpoint folder differs: rank 1 \(.*\) has none, rank 0 has one;"
-        " set DDPJOB_CHECKPOINT_DIR on every rank, or on none",
+        " set DDPJOB_CHECKPOINT_DIR, or DDPJOB_CHECKPOINT_URI, on every rank, or on none",
         disagreements_of([with_folder, without]),
     )
 

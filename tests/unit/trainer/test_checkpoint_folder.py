@@ -12,15 +12,17 @@ import torch
 
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
-from ddpjob_session.checkpoints.claim import Claim, Fenced, Owner
+from ddpjob_session.checkpoints.claim import CLAIM, Claim, Fenced, Owner
+from ddpjob_session.checkpoints.files import Folder, read_and_hash
 from ddpjob_session.checkpoints.folder import CheckpointFolder, from_environment
+from ddpjob_session.checkpoints.storage import ChecksummedFile, UnavailableError
 from saved_states import to_bytes
 
 
 def folder(path: Path, *, uid: str = "u1", attempt: int = 1, keep: int = 3) -> CheckpointFolder:
     """The folder as an attempt opens it."""
     opened = CheckpointFolder(
-        claim=Claim(folder=path, owner=Owner(uid=uid, attempt=attempt)), keep=keep, report=lambda _: None
+        claim=Claim(storage=Folder(path), owner=Owner(uid=uid, attempt=attempt)), keep=keep, report=lambda _: None
     )
     opened.open()
     return opened
@@ -170,8 +172,10 @@ def test_a_late_rank_cannot_commit(tmp_path, uid, attempt):
 
 def test_a_claim_written_over_by_a_late_lower_attempt_is_taken_back(tmp_path):
     current = folder(tmp_path, attempt=2)
-    late = Claim(folder=tmp_path, owner=Owner(uid="u1", attempt=1))
-    late._write()  # both read the empty folder at once, and the lower attempt wrote last
+    late = Claim(storage=Folder(tmp_path), owner=Owner(uid="u1", attempt=1))
+    late.storage.write(
+        CLAIM, lambda file: file.write(b'{"uid": "u1", "attempt": 1}')
+    )  # both read the empty folder at once, and the lower attempt wrote last
     save(current, 5, b"five")
     with pytest.raises(Fenced):
         late.confirm()
@@ -200,7 +204,7 @@ def test_a_commit_in_a_race_neither_changes_nor_replaces_checkpoints_of_a_newer_
         save(current, 7, b"seven")
 
     owner = Owner(uid="u1", attempt=1)
-    late = CheckpointFolder(claim=OvertakenClaim(folder=tmp_path, owner=owner, meanwhile=overtake), keep=2)
+    late = CheckpointFolder(claim=OvertakenClaim(storage=Folder(tmp_path), owner=owner, meanwhile=overtake), keep=2)
     late.open()
     save(late, 5, b"five")
     save(late, 9, b"late")
@@ -224,17 +228,17 @@ def test_a_checkpoint_that_a_late_rank_has_just_dropped_is_replaced_by_the_one_t
 ):
     first = folder(tmp_path, attempt=1, keep=1)
     save(first, 5, b"five")
-    late = CheckpointFolder(claim=UnfencedClaim(folder=tmp_path, owner=first.claim.owner), keep=1)
+    late = CheckpointFolder(claim=UnfencedClaim(storage=Folder(tmp_path), owner=first.claim.owner), keep=1)
     current = folder(tmp_path, attempt=2, keep=1)
-    read_text, reads = Path.read_text, []
+    reads: list[str] = []
 
-    def overtaken(path: Path, **options: str) -> str:
+    def overtaken(path: Path, moved: Callable[[], None]) -> tuple[bytearray, str]:
         reads.append(path.name)
         if len(reads) == 1:  # of what was listed before
             save(late, 9, b"late")
-        return read_text(path, **options)
+        return read_and_hash(path, moved)
 
-    monkeypatch.setattr(Path, "read_text", overtaken)
+    monkeypatch.setattr("ddpjob_session.checkpoints.files.read_and_hash", overtaken)
     assert newest(current) == (9, b"late")
     assert not list(tmp_path.glob("*.corrupt"))
 
@@ -242,7 +246,7 @@ def test_a_checkpoint_that_a_late_rank_has_just_dropped_is_replaced_by_the_one_t
 def test_a_race_overwrites_nothing(tmp_path):
     one, two = folder(tmp_path, attempt=1), folder(tmp_path, attempt=2)
     save(two, 5, b"from attempt 2")
-    late = CheckpointFolder(claim=UnfencedClaim(folder=tmp_path, owner=one.claim.owner), keep=3)
+    late = CheckpointFolder(claim=UnfencedClaim(storage=Folder(tmp_path), owner=one.claim.owner), keep=3)
     save(late, 5, b"from attempt 1")
     assert newest(two) == (5, b"from attempt 2")
 
@@ -263,7 +267,7 @@ class UnfencedClaim(Claim):
 )
 def test_the_folder_and_its_owner_are_in_the_environment(tmp_path, environ, owner):
     found = from_environment({contract.DDPJOB_CHECKPOINT_DIR: str(tmp_path), **environ}, keep=1, report=print)
-    assert found.claim == Claim(folder=tmp_path, owner=owner)
+    assert found.claim == Claim(storage=Folder(tmp_path), owner=owner)
     for folder_ in ({}, {contract.DDPJOB_CHECKPOINT_DIR: ""}):
         assert from_environment({**environ, **folder_}, keep=1, report=print) is None
 
@@ -308,7 +312,7 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_marked_as_damaged(tmp_path,
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as broken:
-        broken.setattr("ddpjob_session.checkpoints.folder.read_and_hash", fails)
+        broken.setattr("ddpjob_session.checkpoints.files.read_and_hash", fails)
         with pytest.raises(OSError, match="Input/output error"):
             checkpoints.load_newest()
     assert newest(checkpoints) == (1, b"one")
@@ -394,7 +398,7 @@ def test_each_file_and_its_name_are_on_the_disk_before_the_next_operation(tmp_pa
 
         def operation(target: int | Path, *others: object) -> object:
             path = Path(f"/proc/self/fd/{target}").readlink() if isinstance(target, int) else Path(target)
-            operations.append((name, path.name.replace(f".unfinished-{os.getpid()}-", "new ")))
+            operations.append((name, path.name.replace(f".unfinished-{os.uname().nodename}-{os.getpid()}-", "new ")))
             return original(target, *others)
 
         monkeypatch.setattr(os, name, operation)
@@ -417,3 +421,35 @@ def test_each_file_and_its_name_are_on_the_disk_before_the_next_operation(tmp_pa
         ("unlink", f"{old}.json"),
         ("unlink", f"{old}.pt"),
     ]
+
+
+def test_a_save_is_repeated_while_the_storage_does_not_answer(tmp_path, monkeypatch):
+    reports: list[str] = []
+    checkpoints = CheckpointFolder(
+        claim=Claim(storage=Folder(tmp_path), owner=Owner(uid="u1", attempt=1)), keep=1, report=reports.append
+    )
+    checkpoints.open()
+    outages = iter(3 * [True])
+
+    def write(file: ChecksummedFile) -> None:
+        file.write(b"first half")
+        if next(outages, False):
+            raise UnavailableError(errno.EIO, "no answer")
+        file.write(b", second half")
+
+    monkeypatch.setattr("ddpjob_session.checkpoints.folder.RETRY_SECONDS", 0.0)
+    checkpoints.save(1, write)
+    assert newest(checkpoints) == (1, b"first half, second half")
+    assert reports == [
+        "checkpoint of step 1 is not written yet: no answer. Training continues, and the save is repeated for up to 480 s"
+    ]
+    monkeypatch.setattr("ddpjob_session.checkpoints.folder.PATIENCE_SECONDS", -1.0)
+    outages = iter([True])
+    with pytest.raises(UnavailableError):
+        checkpoints.save(2, write)
+
+
+def test_a_folder_and_an_object_store_at_once_are_refused(tmp_path):
+    both = {contract.DDPJOB_CHECKPOINT_DIR: str(tmp_path), contract.DDPJOB_CHECKPOINT_URI: "s3://bucket/runs"}
+    with pytest.raises(ConfigError, match="checkpoints are stored in one place; unset one of them"):
+        from_environment(both, keep=1, report=print)

@@ -14,9 +14,10 @@ from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch.identity import resolve
 from ddpjob_session.checkpoints import writer
 from ddpjob_session.checkpoints.claim import Claim, Fenced, Owner
-from ddpjob_session.checkpoints.files import ChecksummedFile
+from ddpjob_session.checkpoints.files import Folder
 from ddpjob_session.checkpoints.folder import CheckpointFolder
 from ddpjob_session.checkpoints.snapshot import _tensors
+from ddpjob_session.checkpoints.storage import ChecksummedFile
 from ddpjob_session.checkpoints.writer import CheckpointWriter
 from ddpjob_session.report import Reporter
 from ddpjob_session.state import from_bytes
@@ -43,7 +44,7 @@ class Storage(CheckpointFolder):
 @pytest.fixture
 def storage(tmp_path) -> Storage:
     Storage.open_to_data, Storage.reached = threading.Event(), threading.Event()
-    return Storage(claim=Claim(folder=tmp_path, owner=Owner(uid="u1", attempt=1)), keep=3)
+    return Storage(claim=Claim(storage=Folder(tmp_path), owner=Owner(uid="u1", attempt=1)), keep=3)
 
 
 @pytest.fixture
@@ -152,7 +153,7 @@ def test_one_save_is_in_flight_at_most_and_none_is_lost(storage, background):
     second.join(DEADLINE_SECONDS)
     background.wait()
     assert saved(storage)["step"] == 2
-    assert len(list(storage.path.glob("step-*.json"))) == 2
+    assert len([name for name in storage.storage.names() if name.endswith(".json") and name != "claim.json"]) == 2
 
 
 def test_a_step_is_saved_once(background):
@@ -190,7 +191,7 @@ def test_an_error_of_the_thread_is_raised_to_training(surface, monkeypatch, back
 
 def test_a_fenced_save_is_raised_to_training(storage, background):
     save(background, trained())
-    Claim(folder=storage.path, owner=Owner(uid="u1", attempt=2)).take()
+    Claim(storage=storage.storage, owner=Owner(uid="u1", attempt=2)).take()
     Storage.open_to_data.set()
     with pytest.raises(Fenced):
         background.wait()
@@ -200,7 +201,7 @@ def test_a_fenced_save_is_raised_to_training(storage, background):
 def test_storage_that_does_not_respond_is_reported(storage, monkeypatch, background):
     monkeypatch.setattr(writer, "WRITE_TIMEOUT_SECONDS", 0.05)
     save(background, trained())
-    with pytest.raises(TimeoutError, match=f"checkpoint of step 1: not on the disk .* {storage.path}"):
+    with pytest.raises(TimeoutError, match=f"checkpoint of step 1: not stored .* {storage.location}"):
         background.wait()
     Storage.open_to_data.set()
 
@@ -245,13 +246,13 @@ def test_a_save_that_does_not_end_is_abandoned(out, monkeypatch, error, waited, 
     monkeypatch.setattr(writer, "LINGER_SECONDS", 0.05)
     save(background, trained())
     leave(background, error, monkeypatch)
-    assert ("checkpoint of step 1 was not on the disk in time and is abandoned" in out.getvalue()) == waited
+    assert ("checkpoint of step 1 was not stored in time and is abandoned" in out.getvalue()) == waited
     Storage.open_to_data.set()
 
 
 def test_a_save_that_fails_while_the_rank_ends_is_reported(patient_storage, out, background):
     save(background, trained())
-    Claim(folder=patient_storage.path, owner=Owner(uid="u1", attempt=2)).take()
+    Claim(storage=patient_storage.storage, owner=Owner(uid="u1", attempt=2)).take()
     background.linger()
     assert "checkpoint of step 1 was not written: checkpoint folder" in out.getvalue()
 

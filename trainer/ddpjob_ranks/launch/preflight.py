@@ -34,7 +34,7 @@ ADVICE: Final[Mapping[str, str]] = {
     "world size": "start every rank with the same WORLD_SIZE",
     **dict.fromkeys(("code", "recipe's code"), "run the same image or checkout everywhere"),
     **dict.fromkeys(("Python", "torch", *LIBRARIES, "CUDA and NCCL"), "run the same image or environment everywhere"),
-    "checkpoint folder": f"set {contract.DDPJOB_CHECKPOINT_DIR} on every rank, or on none",
+    "checkpoint folder": f"set {contract.DDPJOB_CHECKPOINT_DIR}, or {contract.DDPJOB_CHECKPOINT_URI}, on every rank, or on none",
     **dict.fromkeys(("data", "held-out data"), "give every rank the same files (DDPJOB_DATA_DIR)"),
 }
 MAX_LINES: Final = 5
@@ -162,7 +162,7 @@ def facts_of(worker: Worker, same: Mapping[str, str], device: torch.device) -> F
         same={
             "job": " ".join(filter(None, job)) or "none",
             "world size": str(worker.world_size),
-            "checkpoint folder": "one" if folder else "none",
+            "checkpoint folder": "one" if folder else os.environ.get(contract.DDPJOB_CHECKPOINT_URI) or "none",
             **same,
             "Python": platform.python_version(),
             "torch": str(torch.__version__),

@@ -2,15 +2,23 @@
 
 The claim is a small file that rank 0 writes at its start and reads again before each commit. A newer attempt of the same
 job takes it over; so does a job with another uid, which is the same job deleted and applied again.
+
+A claim is replaced only if it is still the one that was read. In an object store with conditional writes two attempts
+that start at the same moment cannot both take it. In a folder, or without conditional writes, both can, until the next
+check: a lower attempt then loses. Meanwhile it may commit checkpoints, which are ordered after those of the higher attempt.
 """
 
 import json
-import os
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Final
 
 from ddpjob_ranks import contract
-from ddpjob_session.checkpoints.files import write_atomically
+from ddpjob_session.checkpoints.storage import Storage, Version
+
+#: The name of the claim's file.
+CLAIM: Final = "claim.json"
+#: How often a claim that others replace at the same moment is read again. Each of them does so once, at its start.
+MAX_READS: Final = 20
 
 
 class Fenced(Exception):  # noqa: N818 - a decision, not a malfunction
@@ -34,13 +42,8 @@ class Owner:
 class Claim:
     """The claim of one owner on a folder."""
 
-    folder: Path
+    storage: Storage
     owner: Owner
-
-    @property
-    def path(self) -> Path:
-        """The file of the claim."""
-        return self.folder / "claim.json"
 
     def check(self) -> None:
         """Check that this attempt may take the folder, without taking it.
@@ -48,9 +51,7 @@ class Claim:
         Raises:
             Fenced: a later attempt of the same job owns it.
         """
-        found = self._read()
-        if found is not None and found.uid == self.owner.uid and found.attempt > self.owner.attempt:
-            raise Fenced(self._refusal(found))
+        self._read()
 
     def take(self) -> None:
         """Take the folder at the start of an attempt.
@@ -58,8 +59,12 @@ class Claim:
         Raises:
             Fenced: a later attempt of the same job owns it.
         """
-        self.check()
-        self._write()
+        content = json.dumps({"uid": self.owner.uid, "attempt": self.owner.attempt}).encode()
+        for _ in range(MAX_READS):
+            _, version = self._read()
+            if self.storage.replace(CLAIM, content, version):
+                return
+        raise OSError(f"{CLAIM} in {self.storage.location} was replaced by others {MAX_READS} times in a row")
 
     def confirm(self) -> None:
         """Check before a commit that the folder still belongs to this owner.
@@ -69,29 +74,34 @@ class Claim:
         Raises:
             Fenced: a later attempt, or another job, owns it.
         """
-        found = self._read()
-        if found == self.owner:
-            return
-        if found is not None and (found.uid != self.owner.uid or found.attempt > self.owner.attempt):
+        found, _ = self._read()
+        if found is not None and found.uid != self.owner.uid:
             raise Fenced(self._refusal(found))
-        self._write()
+        if found != self.owner:
+            self.take()
 
-    def _read(self) -> Owner | None:
+    def _read(self) -> tuple[Owner | None, Version | None]:
+        """The owner, which is no later attempt of the same job, and the version of the claim.
+
+        Raises:
+            Fenced: the owner is a later attempt of the same job.
+        """
+        seen = self.storage.look(CLAIM)
+        if seen is None:
+            return None, None
         try:
-            content = json.loads(self.path.read_text(encoding="utf-8"))
-            return Owner(uid=str(content["uid"]), attempt=int(content["attempt"]))
-        except FileNotFoundError:
-            return None
+            content = json.loads(seen[0])
+            found = Owner(uid=str(content["uid"]), attempt=int(content["attempt"]))
         except (ValueError, TypeError, KeyError):  # the storage damaged it, as no writer leaves such a claim
-            return None
-
-    def _write(self) -> None:
-        content = json.dumps({"uid": self.owner.uid, "attempt": self.owner.attempt}).encode()
-        write_atomically(self.path, lambda file: file.write(content), unique=f"{self.owner.tag}-{os.getpid()}")
+            return None, seen[1]
+        if found.uid == self.owner.uid and found.attempt > self.owner.attempt:
+            raise Fenced(self._refusal(found))
+        return found, seen[1]
 
     def _refusal(self, found: Owner) -> str:
         return (
-            f"checkpoint folder {self.folder} is claimed by attempt {found.attempt} of job uid {found.uid}; this is"
+            f"checkpoint folder {self.storage.location} is claimed by attempt {found.attempt} of job uid {found.uid}; this is"
             f" attempt {self.owner.attempt} of job uid {self.owner.uid}, which has been superseded and writes nothing more."
-            f" If both are meant to run, give each its own {contract.DDPJOB_CHECKPOINT_DIR}"
+            f" If both are meant to run, give each its own {contract.DDPJOB_CHECKPOINT_DIR} or"
+            f" {contract.DDPJOB_CHECKPOINT_URI}"
         )

@@ -1,11 +1,15 @@
-"""Files that exist either complete or not at all, even after a crash of the machine."""
+"""A folder as the storage of checkpoints: each file and its name are flushed to the disk before the next operation."""
 
 import hashlib
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+
+from ddpjob_ranks import contract
+from ddpjob_ranks.errors import ConfigError
+from ddpjob_session.checkpoints.storage import ChecksummedFile, Version
 
 #: How much is read at once: at 10 MB/s this takes 7 s, and the watchdog's limit is minutes.
 PIECE_BYTES = 64 * 2**20
@@ -13,47 +17,93 @@ PIECE_BYTES = 64 * 2**20
 TEMPORARY_PREFIX = ".unfinished-"
 
 
-class ChecksummedFile:
-    """A binary file that is being written, and the size and SHA-256 of its content so far.
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """The files of one folder. See `Storage` for the operations."""
 
-    Pieces are hashed and written without a copy. For a piece of many MB neither step holds the GIL, so other threads
-    run Python meanwhile.
-    """
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._hash = hashlib.sha256()
-        self.num_bytes = 0
-        self.error: OSError | None = None
-        """Why a piece could not be written; torch.save raises an error of its own instead."""
-
-    def write(self, piece: bytes | memoryview) -> int:
-        """Append a piece."""
-        self._hash.update(piece)
-        self.num_bytes += len(piece)
-        try:
-            return self._file.write(piece)
-        except OSError as error:
-            self.error = error
-            raise
-
-    def flush(self) -> None:
-        """Hand what is buffered to the kernel; torch.save calls this at its end."""
-        self._file.flush()
+    path: Path
 
     @property
-    def sha256(self) -> str:
-        """The digest of all pieces, in hexadecimal."""
-        return self._hash.hexdigest()
+    def location(self) -> str:
+        """The path of the folder."""
+        return str(self.path)
+
+    def open(self) -> None:
+        """Create the folder.
+
+        Raises:
+            ConfigError: a part of its path is a file, or this user may not create it.
+        """
+        try:
+            make_folder(self.path)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise ConfigError(
+                f"checkpoint folder {self.path}: the path, or a part of it, is a file; set"
+                f" {contract.DDPJOB_CHECKPOINT_DIR} to a folder, which is created if it does not exist"
+            ) from error
+        except PermissionError as error:  # not EROFS: a volume also becomes read-only while its disk fails
+            raise self._not_writable(error) from error
+
+    def remove_unfinished(self) -> None:
+        """Remove temporary files."""
+        for leftover in self.path.glob(TEMPORARY_PREFIX + "*"):
+            leftover.unlink(missing_ok=True)
+
+    def names(self) -> set[str]:
+        """The names of all files; none if there is no folder."""
+        try:
+            return {path.name for path in self.path.iterdir() if not path.name.startswith(TEMPORARY_PREFIX)}
+        except FileNotFoundError:
+            return set()
+
+    def read(self, name: str, moved: Callable[[], None] = lambda: None) -> tuple[bytearray, str]:
+        """See `read_and_hash`."""
+        return read_and_hash(self.path / name, moved)
+
+    def write(self, name: str, write: Callable[[ChecksummedFile], object]) -> ChecksummedFile:
+        """See `write_atomically`."""
+        return write_atomically(self.path / name, write)
+
+    def delete(self, name: str) -> None:
+        """Remove the file."""
+        (self.path / name).unlink(missing_ok=True)
+
+    def look(self, name: str) -> tuple[bytes, Version] | None:
+        """The content, which is its own version."""
+        try:
+            content = (self.path / name).read_bytes()
+        except FileNotFoundError:
+            return None
+        return content, content
+
+    def replace(self, name: str, content: bytes, version: Version | None) -> bool:
+        """Look at the file, and replace it if it has not changed. Another process may write it in between.
+
+        Raises:
+            ConfigError: this user may not write there.
+        """
+        found = self.look(name)
+        if (None if found is None else found[1]) != version:
+            return False
+        try:
+            self.write(name, lambda file: file.write(content))
+        except PermissionError as error:
+            raise self._not_writable(error) from error
+        return True
+
+    def _not_writable(self, error: PermissionError) -> ConfigError:
+        return ConfigError(
+            f"checkpoint folder {self.path}: uid {os.getuid()} cannot write it ({error.strerror}); make the volume"
+            " writable for that uid, or set template.spec.securityContext (fsGroup, runAsUser)"
+        )
 
 
-def write_atomically(path: Path, write: Callable[[ChecksummedFile], object], *, unique: str) -> ChecksummedFile:
+def write_atomically(path: Path, write: Callable[[ChecksummedFile], object]) -> ChecksummedFile:
     """Write a temporary file in the folder of `path`, flush it to the disk, and rename it.
 
     Args:
         path: The file's name; a file of that name is replaced.
         write: Writes the whole content.
-        unique: Distinguishes this writer's temporary file from that of any other writer.
 
     Returns:
         The file, closed, for its size and checksum.
@@ -61,7 +111,8 @@ def write_atomically(path: Path, write: Callable[[ChecksummedFile], object], *, 
     Raises:
         OSError: the file could not be written, whatever `write` made of that.
     """
-    temporary = path.with_name(f"{TEMPORARY_PREFIX}{unique}-{path.name}")
+    # Processes of several pods share the folder, and each of them may have the same pid.
+    temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.uname().nodename}-{os.getpid()}-{path.name}")
     file: ChecksummedFile | None = None
     try:
         with temporary.open("wb") as opened:

@@ -1,19 +1,18 @@
-"""Checkpoints on disk: `<name>.pt` holds the state as torch.save writes it, `<name>.json`, the manifest, commits it.
+"""Checkpoints: `<name>.pt` holds the state as torch.save writes it, `<name>.json`, the manifest, commits it.
 
 The manifest is written last and holds the size and SHA-256 of the state: a state without a matching manifest is no
 checkpoint. Only rank 0 uses the folder. File names contain step, attempt and uid, so nothing is ever overwritten.
 
-Each file and then its name is flushed to the disk before the next operation begins: the state, its manifest, and only then
-the removal of older checkpoints. After a crash of the machine at any point a complete checkpoint is there.
+The storage completes each operation before the next one begins: the state, its manifest, and only then the removal of
+older checkpoints. After a crash at any point a complete checkpoint is there.
 """
 
 import errno
 import json
-import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -21,14 +20,14 @@ from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch.identity import attempt
 from ddpjob_session.checkpoints.claim import Claim, Owner
-from ddpjob_session.checkpoints.files import (
-    TEMPORARY_PREFIX,
-    ChecksummedFile,
-    make_folder,
-    read_and_hash,
-    write_atomically,
-)
+from ddpjob_session.checkpoints.files import Folder
+from ddpjob_session.checkpoints.storage import ChecksummedFile, Storage, UnavailableError
 
+#: How long a save is repeated while the storage does not answer. Together with one request it takes less than
+#: `writer.WRITE_TIMEOUT_SECONDS`, which ends the wait of training.
+PATIENCE_SECONDS = 480.0
+#: Wait before a save is repeated.
+RETRY_SECONDS = 10.0
 #: The name of a manifest: step, attempt, uid.
 MANIFEST = re.compile(r"step-(\d+)-attempt-(\d+)-(.+)\.json")
 #: Replaces .json in the name of a damaged checkpoint's manifest.
@@ -49,49 +48,64 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFolder:
-    """The folder of one job, as the rank 0 of one attempt sees it."""
+    """The checkpoints of one job, as the rank 0 of one attempt sees them."""
 
     claim: Claim
     keep: int
     report: Callable[[str], None] = print
 
     @property
-    def path(self) -> Path:
-        """The folder itself."""
-        return self.claim.folder
+    def storage(self) -> Storage:
+        """Where the files are."""
+        return self.claim.storage
+
+    @property
+    def location(self) -> str:
+        """Path or URI, for messages."""
+        return self.storage.location
 
     def open(self) -> None:
         """Create the folder, take it for this attempt, and remove what crashed writers left unfinished.
 
         Raises:
             Fenced: a later attempt owns the folder.
-            ConfigError: this user may not write there.
+            ConfigError: this process may not write there.
         """
-        try:
-            make_folder(self.path)
-            self.claim.take()
-        except (FileExistsError, NotADirectoryError) as error:
-            raise ConfigError(
-                f"checkpoint folder {self.path}: the path, or a part of it, is a file; set"
-                f" {contract.DDPJOB_CHECKPOINT_DIR} to a folder, which is created if it does not exist"
-            ) from error
-        except PermissionError as error:  # not EROFS: a volume also becomes read-only while its disk fails
-            raise ConfigError(
-                f"checkpoint folder {self.path}: uid {os.getuid()} cannot write it ({error.strerror}); make the volume"
-                " writable for that uid, or set template.spec.securityContext (fsGroup, runAsUser)"
-            ) from error
-        for leftover in self.path.glob(TEMPORARY_PREFIX + "*"):
-            leftover.unlink(missing_ok=True)
-        for state_path in self.path.glob("step-*-attempt-*-*.pt"):
-            if not any(state_path.with_suffix(suffix).exists() for suffix in (".json", CORRUPT_SUFFIX)):
-                state_path.unlink(missing_ok=True)  # its writer died before it wrote the manifest
+        self.storage.open()
+        self.claim.take()
+        self.storage.remove_unfinished()
+        names = self.storage.names()
+        for name in names:
+            stem, is_state, _ = name.rpartition(".pt")
+            if is_state and MANIFEST.fullmatch(f"{stem}.json") and not {f"{stem}.json", stem + CORRUPT_SUFFIX} & names:
+                self.storage.delete(name)  # its writer died before it wrote the manifest
 
     def save(self, step: int, write_state: Callable[[ChecksummedFile], object]) -> None:
         """Commit the state after `step` steps, then remove all but the newest `keep` checkpoints.
 
+        While the storage does not answer, the save is repeated for up to PATIENCE_SECONDS.
+
         Raises:
             Fenced: the folder no longer belongs to this attempt; nothing was committed.
+            OSError: the checkpoint could not be written.
         """
+        began = time.monotonic()
+        reported = False
+        while True:
+            try:
+                return self._save(step, write_state)
+            except UnavailableError as error:
+                if time.monotonic() - began > PATIENCE_SECONDS:
+                    raise
+                if not reported:
+                    self.report(
+                        f"checkpoint of step {step} is not written yet: {error.strerror}. Training continues, and the"
+                        f" save is repeated for up to {PATIENCE_SECONDS:.0f} s"
+                    )
+                reported = True
+                time.sleep(RETRY_SECONDS)
+
+    def _save(self, step: int, write_state: Callable[[ChecksummedFile], object]) -> None:
         owner = self.claim.owner
         name = f"step-{step:010d}-{owner.tag}"
         saved_at = time.time()
@@ -109,9 +123,9 @@ class CheckpointFolder:
         )
         content = json.dumps(asdict(manifest)).encode()
         self._write(f"{name}.json", lambda file: file.write(content))
-        for manifest_path in superseded:
-            manifest_path.unlink(missing_ok=True)  # first: without it the state is no checkpoint
-            manifest_path.with_suffix(".pt").unlink(missing_ok=True)
+        for stem in superseded:
+            self.storage.delete(f"{stem}.json")  # first: without it the state is no checkpoint
+            self.storage.delete(f"{stem}.pt")
 
     def load_newest(
         self, known: Manifest | None = None, *, moved: Callable[[], None] = lambda: None
@@ -119,34 +133,38 @@ class CheckpointFolder:
         """The newest complete checkpoint; None if there is none, or none newer than the one that is known.
 
         `moved` is called after each piece that has been read.
-        A torn or corrupt one is reported, renamed to `<name>.json.corrupt`, and the one before it is taken.
+        A torn or corrupt one is reported, its manifest renamed to `<name>.json.corrupt`, and the one before it is taken.
 
         Raises:
             OSError: a file exists and cannot be read: the storage may have recovered at the next attempt.
         """
-        for manifest_path in self._newest_first():
-            state_path = manifest_path.with_suffix(".pt")
+        for stem in self._newest_first(self.storage.names()):
+            content = bytearray()
             try:
-                manifest = Manifest(**json.loads(manifest_path.read_text(encoding="utf-8")))
+                content, _ = self.storage.read(f"{stem}.json")
+                manifest = Manifest(**json.loads(content))
                 if manifest == known:
                     return None
-                state, sha256 = read_and_hash(state_path, moved)
+                state, sha256 = self.storage.read(f"{stem}.pt", moved)
             except (FileNotFoundError, ValueError, TypeError) as error:
-                if not manifest_path.exists():  # a late rank of an older attempt has just replaced it by a newer one
+                if f"{stem}.json" not in self.storage.names():
+                    # A late rank of an older attempt has just replaced it by a newer one.
                     return self.load_newest(known, moved=moved)
-                self._set_aside(manifest_path, f"{type(error).__name__}: {error}")
+                self._set_aside(stem, content, f"{type(error).__name__}: {error}")
                 continue
             if len(state) != manifest.num_bytes:
-                self._set_aside(manifest_path, f"{len(state)} bytes found, {manifest.num_bytes} expected")
+                self._set_aside(stem, content, f"{len(state)} bytes found, {manifest.num_bytes} expected")
             elif sha256 != manifest.sha256:
-                self._set_aside(manifest_path, "its SHA-256 differs from the manifest's")
+                self._set_aside(stem, content, "its SHA-256 differs from the manifest's")
             else:
                 return manifest, state
         return None
 
     def _write(self, name: str, write: Callable[[ChecksummedFile], object]) -> ChecksummedFile:
         try:
-            return write_atomically(self.path / name, write, unique=str(os.getpid()))
+            return self.storage.write(name, write)
+        except UnavailableError:
+            raise
         except FileNotFoundError:
             self.claim.confirm()  # a new owner of the folder removes unfinished files
             raise
@@ -154,10 +172,10 @@ class CheckpointFolder:
             message = f"{name} cannot be written: {error.strerror}"
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 message += "; free space on the volume: it must hold one checkpoint more than keepCheckpoints"
-            raise OSError(error.errno, message, str(self.path)) from error
+            raise OSError(error.errno, message, self.location) from error
 
-    def _newest_first(self) -> Iterator[Path]:
-        """Manifests of this job by attempt and step, then those of other uids by step.
+    def _newest_first(self, names: Iterable[str]) -> list[str]:
+        """Stems of the manifests of this job by attempt and step, then those of other uids by step.
 
         The attempt counts first: a late rank of an older attempt may commit a higher step at the moment it is fenced, and
         the checkpoint of the newer attempt must win. The order follows from the names, so damaged content cannot change it.
@@ -168,28 +186,71 @@ class CheckpointFolder:
             ours = uid == self.claim.owner.uid
             return ours, int(attempt) if ours else 0, int(step)
 
-        names = filter(None, (MANIFEST.fullmatch(path.name) for path in self.path.glob("step-*.json")))
-        yield from (self.path / name.string for name in sorted(names, key=age, reverse=True))
+        found = filter(None, map(MANIFEST.fullmatch, names))
+        return [name.string.removesuffix(".json") for name in sorted(found, key=age, reverse=True)]
 
-    def _set_aside(self, manifest_path: Path, why: str) -> None:
-        self.report(f"checkpoint {manifest_path} is damaged ({why}); using the one before it")
-        manifest_path.replace(manifest_path.with_suffix(CORRUPT_SUFFIX))
+    def _set_aside(self, stem: str, manifest: bytearray, why: str) -> None:
+        self.report(f"checkpoint {self.location}/{stem}.json is damaged ({why}); using the one before it")
+        self.storage.write(stem + CORRUPT_SUFFIX, lambda file: file.write(bytes(manifest)))
+        self.storage.delete(f"{stem}.json")
 
-    def _superseded_by(self, name: str) -> list[Path]:
-        """Manifests beyond the newest `keep`, the first of which is that of the given name, to be written next."""
+    def _superseded_by(self, name: str) -> list[str]:
+        """Stems of the checkpoints beyond the newest `keep`, the first of which is the given one, to be written next."""
+        names = self.storage.names()
         # A late rank of an older attempt may leave a manifest without a state, which does not count among those kept.
-        complete = [path for path in self._newest_first() if path.stem != name and path.with_suffix(".pt").exists()]
+        complete = [stem for stem in self._newest_first(names) if stem != name and f"{stem}.pt" in names]
         return complete[self.keep - 1 :]
 
 
 def from_environment(
     environ: Mapping[str, str], *, keep: int, report: Callable[[str], None]
 ) -> CheckpointFolder | None:
-    """The folder that DDPJOB_CHECKPOINT_DIR names; None if it names none."""
-    folder = environ.get(contract.DDPJOB_CHECKPOINT_DIR)
-    if not folder:
+    """The folder that DDPJOB_CHECKPOINT_DIR or DDPJOB_CHECKPOINT_URI names; None if neither is set.
+
+    Raises:
+        ConfigError: both are set, or the URI cannot be used.
+    """
+    folder, uri = (environ.get(name) for name in (contract.DDPJOB_CHECKPOINT_DIR, contract.DDPJOB_CHECKPOINT_URI))
+    if folder and uri:
+        raise ConfigError(
+            f"{contract.DDPJOB_CHECKPOINT_DIR} is {folder} and {contract.DDPJOB_CHECKPOINT_URI} is {uri}: checkpoints are"
+            " stored in one place; unset one of them"
+        )
+    if not folder and not uri:
         return None
-    return CheckpointFolder(claim=Claim(folder=Path(folder), owner=_owner(environ)), keep=keep, report=report)
+    storage = _object_storage(uri, report) if uri else Folder(Path(folder or ""))
+    return CheckpointFolder(claim=Claim(storage=storage, owner=_owner(environ)), keep=keep, report=report)
+
+
+def read_anywhere(place: str, moved: Callable[[], None]) -> bytearray:
+    """The content of one file, given by its path or by a URI such as s3://bucket/models/resnet.safetensors.
+
+    Raises:
+        OSError: it cannot be read.
+        ConfigError: the URI cannot be used.
+    """
+    if "://" in place:
+        parent, _, name = place.rpartition("/")
+        return _object_storage(parent).read(name, moved)[0]
+    path = Path(place)
+    return Folder(path.parent).read(path.name, moved)[0]
+
+
+def _object_storage(uri: str, report: Callable[[str], None] = print) -> Storage:
+    """Imports the client only where it is used.
+
+    Raises:
+        ConfigError: the client is not installed, or does not accept the URI.
+    """
+    try:
+        from ddpjob_session.checkpoints.object_store import ObjectStorage
+    except ModuleNotFoundError as error:
+        if error.name != "obstore":
+            raise
+        raise ConfigError(
+            f"{uri}: object stores need the package obstore, which is not installed; pip install 'ddpjob[s3]'"
+        ) from error
+    return ObjectStorage.at(uri, report)
 
 
 def _owner(environ: Mapping[str, str]) -> Owner:

@@ -13,7 +13,7 @@ from ddpjob_session.checkpoints.snapshot import HostCopy
 from ddpjob_session.report import Reporter
 from ddpjob_session.state import State
 
-#: Longest wait for one checkpoint to reach the disk; the watchdog allows 900 s in this phase by default.
+#: Longest wait for one checkpoint to be stored; the watchdog allows 900 s in this phase by default.
 WRITE_TIMEOUT_SECONDS = 600.0
 #: Longest wait for a checkpoint after a failure: with the rest of the exit it must fit into the launcher's grace period
 #: (`ddpjob_ranks.launch.launcher`).
@@ -72,7 +72,7 @@ class CheckpointWriter:
             self._in_flight.result()
 
     def wait(self) -> None:
-        """Wait until the last save is on the disk.
+        """Wait until the last save is stored.
 
         Raises:
             TimeoutError: the storage has not accepted it within WRITE_TIMEOUT_SECONDS.
@@ -82,8 +82,8 @@ class CheckpointWriter:
             return
         if not wait([self._in_flight], timeout=WRITE_TIMEOUT_SECONDS).done:
             raise TimeoutError(
-                f"checkpoint of step {self._newest_step}: not on the disk after {WRITE_TIMEOUT_SECONDS:.0f} s;"
-                f" check whether the storage of {self._folder.path} still accepts data"
+                f"checkpoint of step {self._newest_step}: not stored after {WRITE_TIMEOUT_SECONDS:.0f} s;"
+                f" check whether the storage of {self._folder.location} still accepts data"
             )
         self._in_flight.result()
 
@@ -96,7 +96,7 @@ class CheckpointWriter:
             f"{name} is still being written; waiting up to {LINGER_SECONDS:g} s for it before this rank ends"
         )
         if not wait([self._in_flight], timeout=LINGER_SECONDS).done:
-            self._report.say(f"{name} was not on the disk in time and is abandoned")
+            self._report.say(f"{name} was not stored in time and is abandoned")
         elif error := self._in_flight.exception():
             self._report.say(f"{name} was not written: {error}")
 

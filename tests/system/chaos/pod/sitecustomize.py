@@ -135,7 +135,7 @@ WATCHED: dict[str, Callable[[Any], None]] = {
     "ddpjob_trainer.worker": watch_set_up,
     "ddpjob_session.report": watch_beginning,
     "ddpjob_trainer.optim": watch_first_step,
-    "ddpjob_session.checkpoints.folder": watch_saving,
+    "ddpjob_session.checkpoints.files": watch_saving,
     "ddpjob_ranks.stop": watch_end,
 }
 

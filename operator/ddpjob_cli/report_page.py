@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 REDACTED: Final = "(left out)"
 _SECRET = re.compile(r"(?i)(token|secret|password|passwd|credential|api[-_]?key)")
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 220, 56, 30
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 220, 76, 30
 _TIME_COLOURS = (
     ("training", "training_seconds", "var(--good)"),
     ("starting", "starting_seconds", "var(--start)"),
@@ -54,9 +54,12 @@ pre { background: var(--card); border: 1px solid var(--line); border-radius: .4r
 .bar { display: flex; height: 1.4rem; border-radius: .4rem; overflow: hidden; background: var(--line); }
 .key { display: inline-block; width: .8rem; height: .8rem; border-radius: .2rem; margin: 0 .3rem 0 0; }
 .legend span { margin-right: 1.2rem; white-space: nowrap; }
-svg { width: 100%; height: auto; font: 12px system-ui, sans-serif; }
+svg { display: block; width: 100%; max-width: 44rem; height: auto; font: 12px system-ui, sans-serif; }
 svg text { fill: var(--dim); } svg .axis { stroke: var(--line); } svg .curve { stroke: var(--start); fill: none; stroke-width: 2; }
 svg .restart { stroke: var(--bad); stroke-dasharray: 3 4; }
+@media (max-width: 36rem) { svg { font-size: 18px; } pre { white-space: pre-wrap; overflow-wrap: anywhere; } }
+@media print { pre { white-space: pre-wrap; overflow-wrap: anywhere; } table { font-size: .75rem; }
+  td:not(:last-child) { white-space: normal; } td:last-child { min-width: 0; } }
 """
 
 

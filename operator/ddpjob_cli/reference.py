@@ -10,6 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
+from ddpjob_cli import python_reference
 from ddpjob_cli.application import COMMANDS, load_command
 from ddpjob_operator.reference import advice, failures, fields
 
@@ -57,9 +58,11 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "exit-codes": failures.exit_codes,
     "advice": advice.table,
     "commands": commands,
+    "client": python_reference.client,
 }
 DOCUMENTS: Final = (
     "docs/reference/cli.md",
+    "docs/reference/python.md",
     "docs/reference/ddpjob.md",
     "docs/reference/failures.md",
     "docs/how-to/troubleshooting.md",

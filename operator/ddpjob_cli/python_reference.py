@@ -21,7 +21,7 @@ _WIDTH: Final = 110
 def client() -> str:
     """The methods of the client, the types that they give, and the errors that they raise."""
     exported = [getattr(ddpjob.client, name) for name in ddpjob.client.__all__]
-    types = [item for item in exported if dataclasses.is_dataclass(item)]
+    types = [item for item in exported if isinstance(item, type) and dataclasses.is_dataclass(item)]
     errors = [item for item in exported if isinstance(item, type) and issubclass(item, ClientError)]
     return "\n\n".join(
         [

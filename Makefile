@@ -18,6 +18,8 @@ CLUSTER ?= default
 # Number of processes that test files run in; the tests of one file share what they start.
 WORKERS ?= $(shell nproc | awk '{print $$1 < 4 ? $$1 : 4}')
 PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile
+# Targets of the Dockerfile.
+IMAGES ?= operator trainer trainer-cpu
 # Further arguments of the programs below; their --help lists them.
 BENCH ?=
 CHAOS ?=
@@ -134,6 +136,8 @@ lock: | $(BIN)/python ## Update requirements/*.lock from pyproject.toml; version
 	@$(LOCK) --all-extras --group dev --output-file requirements/dev.lock
 	@$(LOCK) --extra operator $(IMAGE) --output-file requirements/operator.lock
 	@$(LOCK) --extra trainer --extra s3 $(IMAGE) --excludes requirements/trainer-exclude.txt --output-file requirements/trainer.lock
+	@$(LOCK) --extra trainer --extra s3 $(IMAGE) --excludes requirements/trainer-exclude.txt \
+		--excludes requirements/cpu-exclude.txt --output-file requirements/trainer-cpu.lock
 	@$(LOCK) --extra trainer --group build --constraint requirements/dev.lock --output-file requirements/demo.lock
 
 # --- A real cluster ---------------------------------------------------------------------------------------------------
@@ -147,8 +151,8 @@ node-programs: cluster-programs ## Build also the programs of real nodes
 	@$(BIN)/python -m testbed build --nodes
 
 .PHONY: image
-image: $(VENV)/dev.stamp ## Build the operator and trainer images with buildah (as root; no registry is needed)
-	@$(BIN)/python -m ddpjob_images operator trainer
+image: $(VENV)/dev.stamp ## Build all images with buildah (as root; no registry is needed): make image IMAGES='operator trainer-cpu'
+	@$(BIN)/python -m ddpjob_images $(IMAGES)
 
 .PHONY: cluster-up
 cluster-up: $(VENV)/dev.stamp ## Bring up a real cluster on this machine: make cluster-up NODES=2 (0: control plane only)

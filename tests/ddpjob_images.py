@@ -1,4 +1,4 @@
-"""The project's images, built without a container registry: `python -m ddpjob_images operator trainer`.
+"""The project's images, built without a container registry: `python -m ddpjob_images operator trainer-cpu`.
 
 They get the names that the chart asks for when its values name no others, so that `helm install` finds them.
 """
@@ -17,6 +17,14 @@ from testbed.errors import TestbedError
 
 REPOSITORY = Path(__file__).parents[1]
 
+_TRAINER_CODE = (
+    "trainer/ddpjob_ranks",
+    "trainer/ddpjob_session",
+    "trainer/ddpjob_trainer",
+    "trainer/ddpjob_recipes",
+    "trainer/ddpjob",
+)
+
 #: What the Dockerfile copies into each target.
 SOURCES: dict[str, tuple[str, ...]] = {
     "operator": (
@@ -29,14 +37,8 @@ SOURCES: dict[str, tuple[str, ...]] = {
         "trainer/ddpjob_trainer/__init__.py",
         "trainer/ddpjob_trainer/config.py",
     ),
-    "trainer": (
-        "requirements/trainer.lock",
-        "trainer/ddpjob_ranks",
-        "trainer/ddpjob_session",
-        "trainer/ddpjob_trainer",
-        "trainer/ddpjob_recipes",
-        "trainer/ddpjob",
-    ),
+    "trainer": ("requirements/trainer.lock", *_TRAINER_CODE),
+    "trainer-cpu": ("requirements/trainer-cpu.lock", "requirements/without_cuda.py", *_TRAINER_CODE),
 }
 
 

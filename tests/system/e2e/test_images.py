@@ -45,6 +45,9 @@ def built() -> dict[str, images.Image]:
         ("trainer", ["python", "-c", "from importlib import util; print(util.find_spec('ddpjob_measure'))"], "None"),
         ("trainer", ["python", "-c", "import torch, torchvision, sklearn; print(torch.ones(2).sum().item())"], "2.0"),
         ("trainer", ["python", "-c", COMPILE_AS_TRITON_DOES], "compiled"),
+        ("trainer-cpu", ["torchrun", "--help"], "--nproc-per-node"),
+        ("trainer-cpu", ["python", "-c", "import torch; print(torch.cuda.is_available(), torch.cuda.device_count())"], "False 0"),
+        ("trainer-cpu", ["env", "HOME=/tmp", "NPROC_PER_NODE=2", "python", "-m", "ddpjob_trainer", "--set", "recipe=digits"], "accuracy 9"),
     ],
 )
 def test_a_user_that_the_image_does_not_know_runs_it(target: str, command: list[str], expected: str) -> None:
@@ -63,6 +66,12 @@ def test_the_operator_image_is_slim(built: dict[str, images.Image]) -> None:
     (base, base_bytes), *_ = built["trainer"].blobs.items()
     assert base in built["operator"].blobs, "both have the same base"
     assert sum(built["operator"].blobs.values()) - base_bytes < 250e6
+
+
+def test_the_trainer_image_for_cpus_is_a_third_of_the_other_one(built: dict[str, images.Image]) -> None:
+    cpu, gpu = (sum(built[target].blobs.values()) for target in ("trainer-cpu", "trainer"))
+
+    assert cpu < gpu / 3
 
 
 @pytest.fixture

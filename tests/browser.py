@@ -50,7 +50,9 @@ class Page:
         """Load an address in a window of this width, and wait until it is loaded."""
         self.requests.clear()
         self.complaints.clear()
-        self._send("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)
+        self._send(
+            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600
+        )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._send("Emulation.setEmulatedMedia", media="print" if paper else "", features=[scheme])
         self._events.clear()

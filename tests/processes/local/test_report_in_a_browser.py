@@ -60,7 +60,9 @@ def test_tables_and_curves_are_there_and_nothing_is_requested(page: browser.Page
     assert page.evaluate("document.title") == "team-a/net: Failed"
     assert page.evaluate("document.querySelectorAll('table').length") == 4
     assert page.evaluate("[...document.querySelectorAll('tbody')].every(body => body.rows.length > 0)")
-    curves = page.evaluate("[...document.querySelectorAll('polyline')].map(line => line.getBoundingClientRect().height)")
+    curves = page.evaluate(
+        "[...document.querySelectorAll('polyline')].map(line => line.getBoundingClientRect().height)"
+    )
     assert len(curves) == 2
     assert min(curves) > 50
 
@@ -77,7 +79,9 @@ def test_all_text_can_be_read_without_scrolling_to_the_side(
 
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate(UNREADABLE) == []
-    labels = page.evaluate("[...document.querySelectorAll('svg text')].map(text => text.getBoundingClientRect().toJSON())")
+    labels = page.evaluate(
+        "[...document.querySelectorAll('svg text')].map(text => text.getBoundingClientRect().toJSON())"
+    )
     assert all(label["height"] >= 9 and label["left"] >= 0 and label["right"] <= width for label in labels), labels
     assert paper is False or page.evaluate(CUT_OFF) == []
 

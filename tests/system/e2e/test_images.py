@@ -46,8 +46,16 @@ def built() -> dict[str, images.Image]:
         ("trainer", ["python", "-c", "import torch, torchvision, sklearn; print(torch.ones(2).sum().item())"], "2.0"),
         ("trainer", ["python", "-c", COMPILE_AS_TRITON_DOES], "compiled"),
         ("trainer-cpu", ["torchrun", "--help"], "--nproc-per-node"),
-        ("trainer-cpu", ["python", "-c", "import torch; print(torch.cuda.is_available(), torch.cuda.device_count())"], "False 0"),
-        ("trainer-cpu", ["env", "HOME=/tmp", "NPROC_PER_NODE=2", "python", "-m", "ddpjob_trainer", "--set", "recipe=digits"], "accuracy 9"),
+        (
+            "trainer-cpu",
+            ["python", "-c", "import torch; print(torch.cuda.is_available(), torch.cuda.device_count())"],
+            "False 0",
+        ),
+        (
+            "trainer-cpu",
+            ["env", "HOME=/tmp", "NPROC_PER_NODE=2", "python", "-m", "ddpjob_trainer", "--set", "recipe=digits"],
+            "accuracy 9",
+        ),
     ],
 )
 def test_a_user_that_the_image_does_not_know_runs_it(target: str, command: list[str], expected: str) -> None:

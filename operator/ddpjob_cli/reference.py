@@ -10,7 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
-from ddpjob_cli import python_reference
+from ddpjob_cli import chart_reference, python_reference
 from ddpjob_cli.application import COMMANDS, load_command
 from ddpjob_operator.reference import advice, failures, fields
 
@@ -59,8 +59,10 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "advice": advice.table,
     "commands": commands,
     "client": python_reference.client,
+    "values": chart_reference.values,
 }
 DOCUMENTS: Final = (
+    "charts/ddpjob-operator/README.md",
     "docs/reference/cli.md",
     "docs/reference/python.md",
     "docs/reference/ddpjob.md",

@@ -9,7 +9,8 @@ from ddpjob_cli.reference import DOCUMENTS, PARTS, updated
 REPOSITORY = Path(__file__).parents[3]
 
 
-def test_the_generated_parts_of_the_documents_are_up_to_date() -> None:
+def test_the_generated_parts_of_the_documents_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPOSITORY)
     texts = {path: (REPOSITORY / path).read_text(encoding="utf-8") for path in DOCUMENTS}
     assert {path: updated(text) for path, text in texts.items()} == texts, "run `make generate`"
     for part in PARTS:

@@ -153,7 +153,10 @@ def test_the_readme_explains_every_value():
     rows = re.findall(r"^\| `([\w.]+)` \| `([^`]*)` \| (.*) \|$", (CHART / "README.md").read_text(), re.MULTILINE)
     assert {key: yaml.safe_load(default) for key, default, _ in rows} == dict(leaves(DEFAULTS))
     unexplained = {key for key, _, meaning in rows if not meaning}
-    assert all(key.startswith(("metrics.serviceMonitor.", "podSecurityContext.", "securityContext.", "resources.")) for key in unexplained)
+    assert all(
+        key.startswith(("metrics.serviceMonitor.", "podSecurityContext.", "securityContext.", "resources."))
+        for key in unexplained
+    )
 
 
 def test_the_chart_may_be_a_dependency_of_another(tmp_path):

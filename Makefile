@@ -37,10 +37,10 @@ $(BIN)/python:
 	@echo "ddpjob: making a virtual environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
-# $(1): the lock. Installing packages that are installed already takes seconds, so each lock has only one stamp.
+# $(1): the lock. It is complete but for what requirements/dev-exclude.txt lists, hence --no-deps. Installing packages that are installed already takes seconds, so each lock has only one stamp.
 define install
 	@echo "ddpjob: installing $(1) (the first time torch takes minutes)"
-	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement $(1)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement $(1)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 endef
@@ -133,7 +133,7 @@ IMAGE := --excludes requirements/images-exclude.txt --constraint requirements/de
 .PHONY: lock
 lock: | $(BIN)/python ## Update requirements/*.lock from pyproject.toml; versions that still fit are kept
 	@test -x $(VENV)/uv/bin/uv || { $(PYTHON) -m venv $(VENV)/uv && $(VENV)/uv/bin/pip install --quiet uv; }
-	@$(LOCK) --all-extras --group dev --output-file requirements/dev.lock
+	@$(LOCK) --all-extras --group dev --excludes requirements/dev-exclude.txt --output-file requirements/dev.lock
 	@$(LOCK) --extra operator $(IMAGE) --output-file requirements/operator.lock
 	@$(LOCK) --extra trainer --extra s3 $(IMAGE) --excludes requirements/trainer-exclude.txt --output-file requirements/trainer.lock
 	@$(LOCK) --extra trainer --extra s3 $(IMAGE) --excludes requirements/trainer-exclude.txt \

@@ -4,6 +4,7 @@ To add a command: write `commands/<name>.py` with a function `command` (typer's 
 line in COMMANDS. A command that talks to a cluster gets the options for it (`options.py`) without declaring them.
 """
 
+import functools
 import importlib
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,8 @@ class Entry:
     help: str
     cluster: bool = True
     """Whether the command takes the options for a cluster."""
+    all_namespaces: bool = False
+    """Whether -A has an effect."""
 
     @staticmethod
     def module(name: str) -> str:
@@ -35,7 +38,7 @@ COMMANDS: dict[str, Entry] = {
     "init": Entry(panel=_RUN, help="Write a commented ddpjob.yaml", cluster=False),
     "run": Entry(panel=_RUN, help="Run a job and follow it to its end, on a cluster or on this machine"),
     "wait": Entry(panel=_RUN, help="Wait until a job runs, succeeds, fails or finishes"),
-    "list": Entry(panel=_LOOK, help="List jobs"),
+    "list": Entry(panel=_LOOK, help="List jobs", all_namespaces=True),
     "status": Entry(panel=_LOOK, help="Show one job on one screen"),
     "logs": Entry(panel=_LOOK, help="Show what the ranks print, merged"),
     "events": Entry(panel=_LOOK, help="Show the events of a job and its pods"),
@@ -102,11 +105,31 @@ def load_command(name: str) -> Any:
     module = importlib.import_module(Entry.module(name))
     single = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
     settings = {**HELP_OPTIONS, **getattr(module, "CONTEXT_SETTINGS", {})}
-    single.command(name=name, short_help=entry.help, context_settings=settings)(module.command)
+    kind = getattr(module, "COMMAND_CLASS", TyperCommand)
+    single.command(name=name, cls=kind, short_help=entry.help, context_settings=settings)(module.command)
     command = typer.main.get_command(single)
+    if not entry.all_namespaces:
+        command.callback = _in_one_namespace(name, command.callback)
     if entry.cluster:
         command.params.extend(cluster_options())
     return command
+
+
+def _in_one_namespace(name: str, callback: Any) -> Any:
+    """The function of a command, which refuses -A."""
+    from ddpjob_cli.failures import CommandError
+    from ddpjob_cli.options import CLUSTER
+
+    @functools.wraps(callback)
+    def refusing(*args: Any, **kwargs: Any) -> Any:
+        if CLUSTER.all_namespaces:
+            raise CommandError(
+                f"-A has no effect on `ddpjob {name}`, which deals with one namespace; name it with -n, or find a job with"
+                " ddpjob list -A"
+            )
+        return callback(*args, **kwargs)
+
+    return refusing
 
 
 def application() -> Any:

@@ -1,15 +1,20 @@
 """Reads a DDPJob from a YAML file and reports each mistake in a message of its own."""
 
 import copy
+import posixpath
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from ddpjob.client.files import Files, config_map_of, read_folder
+from ddpjob.client.files import with_files as mounting
+from ddpjob.client.functions import new_name
 from ddpjob_cli.rules import broken_rules
 from ddpjob_operator.api.names import API_VERSION, KIND, MAX_JOB_NAME_LENGTH
 from ddpjob_operator.api.spec import DDPJobSpec
@@ -40,18 +45,26 @@ class Manifest:
     """ConfigMaps of the file, which the job's volumes may refer to."""
     others: tuple[str, ...]
     """Kind and name of all other objects in the file."""
+    files: Files = field(default_factory=dict)
+    """Files of this machine that travel with the job."""
 
     @property
     def objects(self) -> tuple[Body, ...]:
         """The objects to apply: ConfigMaps before the job that uses them."""
+        if self.files:
+            job = mounting(self.body, self.files)
+            return (config_map_of(job, self.files), job)
         return (*self.config_maps, self.body)
 
 
-def read_manifest(path: Path, *, settings: Iterable[str] = (), variables: Iterable[str] = ()) -> Manifest:
+def read_manifest(
+    path: Path, *, name: str | None = None, settings: Iterable[str] = (), variables: Iterable[str] = ()
+) -> Manifest:
     """The one DDPJob of a file.
 
     Args:
         path: The file.
+        name: Name of the job instead of that of the file.
         settings: Fields of the spec and their values, such as `trainer.epochs=3`; the values are YAML.
         variables: Environment variables, such as `NCCL_DEBUG=INFO`.
 
@@ -64,6 +77,8 @@ def read_manifest(path: Path, *, settings: Iterable[str] = (), variables: Iterab
         kinds = ", ".join(str(body.get("kind")) for body in documents) or "nothing"
         raise ManifestError(f"{path}: found {len(jobs)} objects of kind {KIND} ({kinds}); expected exactly one")
     (job,) = jobs
+    if name and isinstance(job.get("metadata"), dict):
+        job["metadata"]["name"] = name
     namespace, name = _identity(path, job)
     job = {**job, "spec": _changed(job.get("spec") or {}, settings, variables)}
     return Manifest(
@@ -75,6 +90,63 @@ def read_manifest(path: Path, *, settings: Iterable[str] = (), variables: Iterab
         spec=_spec(path, job),
         config_maps=tuple(body for body in documents if body.get("kind") == "ConfigMap"),
         others=tuple(_title(body) for body in documents if body.get("kind") not in (KIND, "ConfigMap")),
+    )
+
+
+def command_manifest(
+    command: Sequence[str],
+    *,
+    name: str | None = None,
+    settings: Iterable[str] = (),
+    variables: Iterable[str] = (),
+    with_files: bool,
+) -> Manifest:
+    """A job that runs a command in each pod.
+
+    Args:
+        command: Program and arguments.
+        name: Name of the job; by default that of the script, and a random end.
+        settings: Fields of the spec and their values; the values are YAML.
+        variables: Environment variables.
+        with_files: Whether the files of the current directory travel with the job.
+
+    Raises:
+        ManifestError: a cluster would refuse the job, or the script is not among the files.
+        ValueError: the files do not fit.
+    """
+    place = Path("command line")
+    script = next((word for word in command if word.endswith(".py")), None)
+    modules = [module for option, module in pairwise(command) if option == "-m"]
+    title = PurePosixPath(script or (modules[-1].rpartition(".")[2] if modules else command[0])).stem
+    spec = _changed({"command": list(command)}, settings, variables)
+    job = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": name or new_name(title)},
+        "spec": spec,
+    }
+    namespace, job_name = _identity(place, job)
+    files = read_folder() if with_files else {}
+    if with_files and script and not script.startswith("/") and posixpath.normpath(script) not in files:
+        raise ManifestError(
+            f"{script} is not among the {len(files)} files of {Path.cwd()} that travel with the job: "
+            + (
+                "it is excluded; include it by a line such as !NAME in .ddpjobignore"
+                if Path(script).exists()
+                else "it does not exist; correct the path"
+            )
+            + ", or give --no-files with an --image that contains it"
+        )
+    return Manifest(
+        path=place,
+        body=job,
+        given_namespace=None,
+        namespace=namespace,
+        name=job_name,
+        spec=_spec(place, job),
+        config_maps=(),
+        others=(),
+        files=files,
     )
 
 

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from typing import Any
 
 from ddpjob.client import AsyncClient, Client, ClientError, Job, NotFoundError
+from ddpjob.client.files import config_map_of
 from ddpjob.client.jobs import read_job
 from ddpjob_cli.display import Display
 from ddpjob_cli.failures import EXIT_FAILED, EXIT_SUCCEEDED, CommandError
@@ -26,13 +27,17 @@ def run_cluster(manifest: Manifest, *, detach: bool, dry_run: bool, verbose: boo
         note(f"these objects of the file are not applied: {', '.join(manifest.others)}; to apply them: kubectl apply")
     with connect() as client:
         namespace = CLUSTER.namespace or manifest.given_namespace or client.namespace
-        if not dry_run:
-            _refuse_finished(client, manifest.name, namespace)
-        bodies = [client.apply(body, namespace=namespace, dry_run=dry_run) for body in manifest.objects]
+        if manifest.files:
+            job = client.submit(manifest.body, files=manifest.files, namespace=namespace, dry_run=dry_run)
+            bodies = [config_map_of(job.body, manifest.files), job.body]
+        else:
+            if not dry_run:
+                _refuse_finished(client, manifest.name, namespace)
+            bodies = [client.apply(body, namespace=namespace, dry_run=dry_run) for body in manifest.objects]
+            job = read_job(next(body for body in bodies if body["kind"] == KIND))
         if dry_run:
             show(bodies)
             return EXIT_SUCCEEDED
-        job = read_job(next(body for body in bodies if body["kind"] == KIND))
         where = f"{job.name} -n {job.namespace}"
         note(f"{job.namespace}/{job.name} is submitted to {client.server}; Ctrl-C stops this command, not the job")
         if detach:

@@ -24,13 +24,18 @@ def default_name(directory: str) -> str:
     return name if name[:1].isalpha() else f"job-{name}".rstrip("-")
 
 
-def starter_file(answers: Answers) -> str:
-    """The file, which passes `ddpjob validate`."""
+def starter_file(answers: Answers, path: str = "ddpjob.yaml") -> str:
+    """The file, which passes `ddpjob validate`; its comments name it by `path`."""
+    steps = {
+        f"ddpjob validate {path}": "check it without a cluster",
+        f"ddpjob run {path} --local": "run it on this machine, each pod as a process",
+        f"ddpjob run {path}": "run it on the cluster and follow it",
+    }
+    width = max(map(len, steps))
+    listed = "\n".join(f"#   {step:<{width}}  {meaning}" for step, meaning in steps.items())
     return f"""\
 # A distributed PyTorch training. Next steps:
-#   ddpjob validate ddpjob.yaml          check it without a cluster
-#   ddpjob run ddpjob.yaml --local       run it on this machine, each pod as a process
-#   ddpjob run ddpjob.yaml               run it on the cluster and follow it
+{listed}
 apiVersion: {API_VERSION}
 kind: {KIND}
 metadata:

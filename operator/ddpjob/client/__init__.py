@@ -22,6 +22,7 @@ from ddpjob.client.errors import (
     UnreachableError,
     WaitTimeoutError,
 )
+from ddpjob.client.files import Files, read_folder
 from ddpjob.client.jobs import Goal, Job, JobEvent, Pod
 from ddpjob.client.logs import LogLine
 from ddpjob.client.synchronous import Client
@@ -33,6 +34,7 @@ __all__ = [
     "ClientError",
     "ConflictError",
     "CredentialError",
+    "Files",
     "ForbiddenError",
     "Goal",
     "Job",
@@ -44,4 +46,5 @@ __all__ = [
     "RejectedError",
     "UnreachableError",
     "WaitTimeoutError",
+    "read_folder",
 ]

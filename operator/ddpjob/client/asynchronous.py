@@ -1,38 +1,24 @@
 """The one implementation of the client; `synchronous.py` offers the same without coroutines."""
 
 import asyncio
-import re
+import os
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import aclosing
 from typing import Any, Final, Self
 
-from ddpjob.client.errors import (
-    ConflictError,
-    NotFoundError,
-    NotInstalledError,
-    UnreachableError,
-    WaitTimeoutError,
-    translated,
-)
-from ddpjob.client.functions import Function, function_manifests
-from ddpjob.client.jobs import Goal, Job, JobEvent, Pod, read_event, read_job, read_pod
-from ddpjob.client.logs import MAX_PODS, Attempt, LogLine, Selection, finished_log, followed_log, too_many
-from ddpjob.client.outage import Outage
+from ddpjob.client import following, objects
+from ddpjob.client.errors import UnreachableError
+from ddpjob.client.files import Files, read_folder
+from ddpjob.client.functions import Function, function_job
+from ddpjob.client.jobs import Goal, Job, JobEvent, Pod
+from ddpjob.client.logs import MAX_PODS, Attempt, LogLine, Selection, finished_log, followed_log, note_missing, too_many
 from ddpjob_operator.api import names
-from ddpjob_operator.api.names import ConditionType
 from ddpjob_operator.api.resource import Body
 from ddpjob_operator.transport.access import Access, load_access
 from ddpjob_operator.transport.client import Client as Transport
-from ddpjob_operator.transport.errors import ApiError, GoneError
-from ddpjob_operator.transport.errors import NotFoundError as NoSuchObjectError
-from ddpjob_operator.transport.resources import CONFIG_MAPS, DDPJOBS, EVENTS, PODS, of_job
 
 ALL_NAMESPACES: Final = "*"
 """The namespace argument that means all of them."""
-
-#: Name of this client as field manager and in audit logs.
-MANAGER = "ddpjob-client"
-_SECONDS_TO_SUSPEND = 600.0
 
 # In the client's class `list` is a method.
 Jobs = list[Job]
@@ -69,7 +55,7 @@ class AsyncClient:
         except ValueError as error:
             raise UnreachableError(str(error)) from error
         self._access.configuration.connection_pool_maxsize = MAX_PODS + 16
-        self._api = await Transport(self._access.configuration, user_agent=MANAGER).__aenter__()
+        self._api = await Transport(self._access.configuration, user_agent=objects.MANAGER).__aenter__()
         self._fresh = asyncio.create_task(self._access.keep_fresh())
         return self
 
@@ -113,6 +99,7 @@ class AsyncClient:
         args: Mapping[str, Any] | None = None,
         imports: Collection[str] = (),
         spec: Mapping[str, Any] | None = None,
+        files: Files | str | os.PathLike[str] | None = None,
     ) -> Job:
         """Create a job from a manifest, or from a Python function that each rank calls.
 
@@ -128,9 +115,13 @@ class AsyncClient:
             args: Keyword arguments of the function, as JSON values.
             imports: Import statements that the function needs at module level.
             spec: Further fields of a function's job, as in YAML.
+            files: Files for the working directory of the program, /workspace: a directory, whose files are selected as
+                `read_folder` does, or contents by path. They travel in a ConfigMap that the job owns, so they are at
+                most 1 MiB together, and read-only.
 
         Raises:
-            ValueError: the function cannot be sent.
+            ValueError: the function or the files cannot be sent.
+            ForbiddenError: the user may not create jobs here, or ConfigMaps for files.
             ConflictError: a job of this name exists.
             RejectedError: the server refuses the job.
             NotInstalledError: the cluster does not serve DDPJobs.
@@ -138,49 +129,20 @@ class AsyncClient:
         if not isinstance(job, Mapping):
             fields = {"nodes": nodes, "gpusPerNode": gpus_per_node, "image": image}
             given = {key: value for key, value in fields.items() if value is not None}
-            manifest, config_map = function_manifests(
-                job, name=name, spec={**given, **(spec or {})}, args=args or {}, imports=imports
-            )
-            return await self._create_with(manifest, config_map, namespace or self.namespace, dry_run=dry_run)
-        body = dict(job)
-        body["metadata"] = {**(job.get("metadata") or {}), **({"name": name} if name else {})}
-        where = namespace or body["metadata"].get("namespace") or self.namespace
-        body["metadata"]["namespace"] = where
-        return read_job(await self._create(body, where, dry_run=dry_run))
-
-    async def _create(self, body: Body, namespace: str, *, dry_run: bool) -> Body:
-        name = body["metadata"].get("name")
-        with translated("create", DDPJOBS, namespace, name):
-            try:
-                return await self.api.create(DDPJOBS, namespace, body, dry_run=dry_run)
-            except NoSuchObjectError:
-                await self._explain_missing_type()
-                raise
-
-    async def _create_with(self, body: Body, config_map: Body, namespace: str, *, dry_run: bool) -> Job:
-        """Create a job and the ConfigMap that it owns. Its pods wait for the ConfigMap if they are faster."""
-        job = read_job(
-            await self._create(
-                {**body, "metadata": {**body["metadata"], "namespace": namespace}}, namespace, dry_run=dry_run
-            )
-        )
-        owner = {
+            job, script = function_job(job, name=name, spec={**given, **(spec or {})}, args=args or {}, imports=imports)
+        else:
+            script = {}
+        body = {
             "apiVersion": names.API_VERSION,
             "kind": names.KIND,
-            "name": job.name,
-            "uid": job.uid,
-            "controller": False,
-            "blockOwnerDeletion": False,
+            **job,
+            "metadata": {**(job.get("metadata") or {}), **({"name": name} if name else {})},
         }
-        metadata = {**config_map["metadata"], "namespace": namespace, "ownerReferences": [owner]}
-        try:
-            with translated("create", CONFIG_MAPS, namespace, metadata["name"]):
-                await self.api.create(CONFIG_MAPS, namespace, {**config_map, "metadata": metadata}, dry_run=dry_run)
-        except Exception:
-            if not dry_run:
-                await self.delete(job.name, namespace=namespace)
-            raise
-        return job
+        where = namespace or body["metadata"].get("namespace") or self.namespace
+        sent = {**(read_folder(files) if isinstance(files, str | os.PathLike) else files or {}), **script}
+        if not sent:
+            return await objects.create(self.api, where, body, dry_run=dry_run)
+        return await objects.create_with_files(self.api, where, body, sent, dry_run=dry_run)
 
     async def apply(self, body: Body, *, namespace: str | None = None, dry_run: bool = False) -> Body:
         """Create or change a DDPJob or a ConfigMap by server-side apply; gives it as stored.
@@ -189,16 +151,8 @@ class AsyncClient:
             RejectedError: the server refuses the object.
             NotInstalledError: the cluster does not serve DDPJobs.
         """
-        resource = {names.KIND: DDPJOBS, "ConfigMap": CONFIG_MAPS}[body["kind"]]
-        name = body["metadata"]["name"]
         where = namespace or body["metadata"].get("namespace") or self.namespace
-        sent = {**body, "metadata": {**body["metadata"], "namespace": where}}
-        with translated("patch", resource, where, name):
-            try:
-                return await self.api.apply(resource, where, name, sent, manager=MANAGER, dry_run=dry_run)
-            except NoSuchObjectError:
-                await self._explain_missing_type()
-                raise
+        return await objects.apply(self.api, where, body, dry_run=dry_run)
 
     async def get(self, name: str, *, namespace: str | None = None) -> Job:
         """A job as it is now.
@@ -208,13 +162,7 @@ class AsyncClient:
             NotInstalledError: the cluster does not serve DDPJobs.
             ForbiddenError: the user may not read jobs here.
         """
-        where = namespace or self.namespace
-        with translated("get", DDPJOBS, where, name):
-            try:
-                return read_job(await self.api.get(DDPJOBS, where, name))
-            except NoSuchObjectError:
-                await self._explain_missing_type()
-                raise
+        return await objects.get(self.api, namespace or self.namespace, name)
 
     async def list(self, *, namespace: str | None = None, labels: str = "") -> Jobs:
         """The jobs of a namespace, or of ALL_NAMESPACES, that match a label selector; oldest first.
@@ -224,14 +172,7 @@ class AsyncClient:
             ForbiddenError: the user may not list jobs here.
         """
         where = namespace or self.namespace
-        scope = None if where == ALL_NAMESPACES else where
-        with translated("list", DDPJOBS, scope):
-            try:
-                found = [read_job(body) async for page in self.api.pages(DDPJOBS, scope, labels) for body in page.items]
-            except NoSuchObjectError:
-                await self._explain_missing_type()
-                raise
-        return sorted(found, key=lambda job: (job.created, job.namespace, job.name))
+        return await objects.list_jobs(self.api, None if where == ALL_NAMESPACES else where, labels)
 
     async def pods(self, job: Job, *, attempt: int | None = None) -> Pods:
         """The pods of a job that exist, by attempt and rank; of one attempt if it is given.
@@ -239,10 +180,7 @@ class AsyncClient:
         Raises:
             ForbiddenError: the user may not list pods here.
         """
-        with translated("list", PODS, job.namespace):
-            pages = self.api.pages(PODS, job.namespace, of_job(job.uid, attempt))
-            found = [pod async for page in pages for body in page.items if (pod := read_pod(body)) is not None]
-        return sorted(found, key=lambda pod: (pod.attempt, pod.rank))
+        return await objects.pods(self.api, job, attempt)
 
     async def events(self, name: str, *, namespace: str | None = None) -> JobEvents:
         """The events of a job and of its pods that the server still keeps, oldest first.
@@ -251,17 +189,7 @@ class AsyncClient:
             NotFoundError: there is no such job.
             ForbiddenError: the user may not list events here.
         """
-        job = await self.get(name, namespace=namespace)
-        pods = re.compile(rf"{re.escape(name)}-\d+-\d+")
-        with translated("list", EVENTS, job.namespace):
-            pages = self.api.pages(EVENTS, job.namespace)
-            found = [
-                read_event(body)
-                async for page in pages
-                for body in page.items
-                if _concerns(body.get("involvedObject") or {}, job, pods)
-            ]
-        return sorted(found, key=lambda event: event.time)
+        return await objects.events(self.api, await self.get(name, namespace=namespace))
 
     # --- Following ----------------------------------------------------------------------------------------------------
 
@@ -274,42 +202,9 @@ class AsyncClient:
             UnreachableError: the API server cannot be reached.
             NotFoundError: there is no such job, or it has been deleted.
         """
-        where = namespace or self.namespace
-        uid = ""
-        outage = Outage()
-        while True:
-            try:
-                job = await self.get(name, namespace=where)
-                if uid and job.uid != uid:
-                    raise NotFoundError(
-                        f"{names.KIND} {where}/{name} was deleted, and another one of this name was created"
-                    )
-                uid = job.uid
-                outage.is_over()
+        async with aclosing(following.watch(self.api, namespace or self.namespace, name)) as jobs:
+            async for job in jobs:
                 yield job
-                async with aclosing(self._changes(job)) as changes:
-                    async for changed in changes:
-                        yield changed
-            except UnreachableError as error:
-                if not uid:
-                    raise
-                await outage.pause(error)
-
-    async def _changes(self, job: Job) -> AsyncGenerator[Job, None]:
-        """What becomes of a job, until the server ends the watch."""
-        where, name = job.namespace, job.name
-        version = job.body["metadata"]["resourceVersion"]
-        with translated("watch", DDPJOBS, where, name):
-            events = self.api.watch(DDPJOBS, where, "", version, fields=f"metadata.name={name}")
-            try:
-                async with aclosing(events):
-                    async for event in events:
-                        if event.type == "DELETED":
-                            raise NotFoundError(f"{names.KIND} {where}/{name} was deleted")
-                        if event.type != "BOOKMARK":
-                            yield read_job(event.body)
-            except GoneError:  # the job is read again
-                return
 
     async def wait(
         self,
@@ -332,19 +227,7 @@ class AsyncClient:
             WaitTimeoutError: neither happened in time.
             NotFoundError: there is no such job, or it was deleted meanwhile.
         """
-        goal = Goal(until)
-        seen: Job | None = None
-        try:
-            async with asyncio.timeout(timeout), aclosing(self.watch(name, namespace=namespace)) as jobs:
-                async for job in jobs:
-                    seen = job
-                    if job.reached(goal) is not None:
-                        return job
-        except TimeoutError:
-            where = namespace or self.namespace
-            state = f"it is {seen.phase}: {seen.status.message or 'no message yet'}" if seen else "it was never read"
-            raise WaitTimeoutError(f"{names.KIND} {where}/{name} is not {goal} after {timeout:g} s; {state}") from None
-        raise AssertionError("a watch ends by an error only")
+        return await following.wait(self.api, namespace or self.namespace, name, Goal(until), timeout)
 
     async def logs(
         self,
@@ -382,7 +265,7 @@ class AsyncClient:
         else:
             pods = await self.pods(job)
             wanted = [pod for pod in pods if selection.wants(pod, job.status.attempt, follow=False)]
-            _note_missing(job, wanted, selection, on_note)
+            note_missing(job, wanted, selection, on_note)
             started = [pod for pod in wanted if pod.started]
             if len(started) > MAX_PODS:
                 raise too_many(job.namespace, name, len(started))
@@ -401,7 +284,7 @@ class AsyncClient:
             ConflictError: the job has finished.
             ForbiddenError: the user may not change jobs here.
         """
-        return await self._set_suspend(name, namespace, suspend=True)
+        return await following.set_suspend(self.api, namespace or self.namespace, name, suspend=True)
 
     async def resume(self, name: str, *, namespace: str | None = None) -> Job:
         """Start a suspended job again.
@@ -411,10 +294,21 @@ class AsyncClient:
             ConflictError: the job has finished.
             ForbiddenError: the user may not change jobs here.
         """
-        return await self._set_suspend(name, namespace, suspend=False)
+        return await following.set_suspend(self.api, namespace or self.namespace, name, suspend=False)
 
-    async def restart(self, name: str, *, namespace: str | None = None) -> Job:
+    async def restart(
+        self,
+        name: str,
+        *,
+        namespace: str | None = None,
+        on_note: Callable[[str], None] = lambda text: None,  # noqa: ARG005
+    ) -> Job:
         """Stop all pods, which may save their work, and start the next attempt: a suspension that is ended at once.
+
+        Args:
+            name: Name of the job.
+            namespace: Namespace instead of the client's.
+            on_note: Called with a sentence about what it waits for, whenever that changes.
 
         Raises:
             NotFoundError: there is no such job.
@@ -422,22 +316,7 @@ class AsyncClient:
             WaitTimeoutError: the pods did not stop in ten minutes; the job stays suspended.
             ForbiddenError: the user may not change jobs here.
         """
-        job = await self.suspend(name, namespace=namespace)
-        try:
-            async with (
-                asyncio.timeout(_SECONDS_TO_SUSPEND),
-                aclosing(self.watch(name, namespace=job.namespace)) as jobs,
-            ):
-                async for seen in jobs:
-                    is_seen = seen.status.observed_generation >= job.generation
-                    if seen.finished or (is_seen and seen.status.condition(ConditionType.SUSPENDED)):
-                        break
-        except TimeoutError:
-            raise WaitTimeoutError(
-                f"{names.KIND} {job.namespace}/{name}: its pods have not stopped after {_SECONDS_TO_SUSPEND:g} s; it stays"
-                f" suspended (to start it again: ddpjob resume {name} -n {job.namespace})"
-            ) from None
-        return await self.resume(name, namespace=job.namespace)
+        return await following.restart(self.api, namespace or self.namespace, name, on_note)
 
     async def delete(self, name: str, *, namespace: str | None = None) -> Job:
         """Delete a job, its pods and their logs. Checkpoints in volumes stay. Gives the job as it was.
@@ -447,55 +326,5 @@ class AsyncClient:
             ForbiddenError: the user may not delete jobs here.
         """
         job = await self.get(name, namespace=namespace)
-        with translated("delete", DDPJOBS, job.namespace, name):
-            await self.api.delete(DDPJOBS, job.namespace, name, uid=job.uid, propagation="Background")
+        await objects.delete(self.api, job)
         return job
-
-    async def _set_suspend(self, name: str, namespace: str | None, *, suspend: bool) -> Job:
-        job = await self.get(name, namespace=namespace)
-        if job.finished:
-            raise ConflictError(
-                f"{names.KIND} {job.namespace}/{name} has {job.phase.lower()} and cannot be suspended, resumed or"
-                " restarted; submit it again under another name, or delete it first"
-            )
-        patch = {"metadata": {"uid": job.uid}, "spec": {"suspend": suspend}}
-        with translated("patch", DDPJOBS, job.namespace, name):
-            return read_job(await self.api.merge_patch(DDPJOBS, job.namespace, name, patch))
-
-    async def _explain_missing_type(self) -> None:
-        """Raise NotInstalledError where the server serves DDPJobs in other versions only; called after a 404."""
-        try:
-            group = await self.api.group_versions(names.GROUP)
-        except ApiError:
-            return
-        if group and names.VERSION not in group:
-            raise NotInstalledError(
-                f"the API server serves {names.KIND} in {', '.join(group)}, and this client uses {names.VERSION}; upgrade"
-                " the operator's chart, or install the release of ddpjob that the cluster runs"
-            )
-
-
-def _concerns(about: Mapping[str, Any], job: Job, pods: re.Pattern[str]) -> bool:
-    name = str(about.get("name"))
-    if about.get("kind") == names.KIND:
-        return name == job.name and about.get("uid") in (None, "", job.uid)
-    return about.get("kind") == "Pod" and pods.fullmatch(name) is not None
-
-
-def _note_missing(job: Job, pods: Collection[Pod], selection: Selection, note: Callable[[str], None]) -> None:
-    """Say which of the selected ranks have no log, and why."""
-    for pod in pods:
-        if not pod.started:
-            why = f": {pod.message}" if pod.message else ""
-            note(f"rank {pod.rank}: the pod {pod.name} has no log yet ({pod.state}{why})")
-    if selection.attempt == "all":
-        there = {pod.attempt for pod in pods}
-        gone = [number for number in range(1, job.status.attempt + 1) if number not in there]
-        if gone:
-            note(
-                f"no pods of attempt {', '.join(map(str, gone))} exist any more: survivors of a failed attempt are deleted"
-                " when the next one starts"
-            )
-    elif not pods:
-        which = selection.attempt or job.status.attempt
-        note(f"no pods of attempt {which} exist; the job is {job.phase}: {job.status.message or 'no message'}")

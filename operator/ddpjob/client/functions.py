@@ -16,58 +16,36 @@ import textwrap
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from ddpjob.client.files import check_size
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import MAX_JOB_NAME_LENGTH
 
 Function = Callable[..., object]
 
-#: The API server refuses a ConfigMap above 1 MiB; its metadata and JSON quotes need a part of that.
-MAX_SOURCE_BYTES = 900_000
-_FOLDER = "/etc/ddpjob-function"
-_FILE = "main.py"
-_VOLUME = "ddpjob-function"
+_FILE = "ddpjob_function.py"
 
 
-def function_manifests(
+def function_job(
     function: Function,
     *,
     name: str | None,
     spec: Mapping[str, Any],
     args: Mapping[str, Any],
     imports: Collection[str],
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The DDPJob that runs the function in every rank, and the ConfigMap with its script.
+) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The DDPJob that runs the function in every rank, and the file with its script.
 
     Raises:
         ValueError: the function cannot be sent; the text says why and what to do.
     """
-    job_name = name or _job_name(function)
     script = function_script(function, args=args, imports=imports)
-    template = {
-        "spec": {
-            "containers": [
-                {
-                    "name": names.MAIN_CONTAINER,
-                    "volumeMounts": [{"name": _VOLUME, "mountPath": _FOLDER, "readOnly": True}],
-                }
-            ],
-            "volumes": [{"name": _VOLUME, "configMap": {"name": f"{job_name}-function"}}],
-        }
-    }
     job = {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
-        "metadata": {"name": job_name},
-        "spec": {"command": [*_launcher(spec), f"{_FOLDER}/{_FILE}"], "template": template, **spec},
+        "metadata": {"name": name or new_name(getattr(function, "__name__", "job"))},
+        "spec": {"command": [*_launcher(spec), _FILE], **spec},
     }
-    config_map = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": f"{job_name}-function"},
-        "immutable": True,
-        "data": {_FILE: script},
-    }
-    return job, config_map
+    return job, {_FILE: script.encode()}
 
 
 def _launcher(spec: Mapping[str, Any]) -> list[str]:
@@ -108,12 +86,7 @@ def function_script(function: Function, *, args: Mapping[str, Any], imports: Col
     lines = ["import json", *imports, "", "", source.rstrip(), "", "", 'if __name__ == "__main__":']
     lines.append(f"    {function.__name__}(**json.loads({parameters!r}))")
     script = "\n".join(lines) + "\n"
-    size = len(script.encode())
-    if size > MAX_SOURCE_BYTES:
-        raise ValueError(
-            f"{title} with its arguments has {size} bytes, and a ConfigMap takes {MAX_SOURCE_BYTES}; put the code into the"
-            " image and the data into a volume"
-        )
+    check_size({_FILE: len(script.encode())}, f"{title} with its arguments")
     if unknown := _unknown_names(script):
         raise ValueError(
             f"{title} uses {', '.join(unknown)}, which is defined outside of it; import it inside of the function, list its"
@@ -157,8 +130,8 @@ def _unknown_names(script: str) -> list[str]:
     return sorted(name for name in read - bound if not keyword.iskeyword(name))
 
 
-def _job_name(function: Function) -> str:
-    """The function's name as a name of Kubernetes, with a random end."""
-    stem = re.sub(r"[^a-z0-9]+", "-", getattr(function, "__name__", "job").lower()).strip("-")
+def new_name(text: str) -> str:
+    """A name of a job: the text as far as Kubernetes allows it, and a random end."""
+    stem = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     stem = stem if stem[:1].isalpha() else f"job-{stem}".rstrip("-")
-    return f"{stem[: MAX_JOB_NAME_LENGTH - 6].rstrip('-')}-{secrets.token_hex(2)}"
+    return f"{stem[: MAX_JOB_NAME_LENGTH - 5].rstrip('-')}-{secrets.token_hex(2)}"

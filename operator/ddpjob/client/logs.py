@@ -341,6 +341,25 @@ class _Place:
             self.time = line.time
 
 
+def note_missing(job: Job, pods: Collection[Pod], selection: Selection, note: Callable[[str], None]) -> None:
+    """Say which of the selected ranks have no log, and why."""
+    for pod in pods:
+        if not pod.started:
+            why = f": {pod.message}" if pod.message else ""
+            note(f"rank {pod.rank}: the pod {pod.name} has no log yet ({pod.state}{why})")
+    if selection.attempt == "all":
+        there = {pod.attempt for pod in pods}
+        gone = [number for number in range(1, job.status.attempt + 1) if number not in there]
+        if gone:
+            note(
+                f"no pods of attempt {', '.join(map(str, gone))} exist any more: survivors of a failed attempt are deleted"
+                " when the next one starts"
+            )
+    elif not pods:
+        which = selection.attempt or job.status.attempt
+        note(f"no pods of attempt {which} exist; the job is {job.phase}: {job.status.message or 'no message'}")
+
+
 def too_many(namespace: str, name: str, count: int) -> ConflictError:
     """The error for more logs than are read at once."""
     return ConflictError(

@@ -1,11 +1,13 @@
 """The client without coroutines. Its event loop runs in a thread of its own, so it works in notebooks too."""
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterator, Mapping
 from typing import Any, Self, TypeVar
 
 from ddpjob.client.asynchronous import AsyncClient, JobEvents, Jobs, Pods
+from ddpjob.client.files import Files
 from ddpjob.client.functions import Function
 from ddpjob.client.jobs import Goal, Job
 from ddpjob.client.logs import Attempt, LogLine
@@ -118,11 +120,13 @@ class Client:
         args: Mapping[str, Any] | None = None,
         imports: Collection[str] = (),
         spec: Mapping[str, Any] | None = None,
+        files: Files | str | os.PathLike[str] | None = None,
     ) -> Job:
         """Create a job from a manifest or a function; see `AsyncClient.submit`.
 
         Raises:
-            ValueError: the function cannot be sent.
+            ValueError: the function or the files cannot be sent.
+            ForbiddenError: the user may not create jobs here, or ConfigMaps for files.
             ConflictError: a job of this name exists.
             RejectedError: the server refuses the job.
             NotInstalledError: the cluster does not serve DDPJobs.
@@ -139,6 +143,7 @@ class Client:
                 args=args,
                 imports=imports,
                 spec=spec,
+                files=files,
             )
         )
 
@@ -263,8 +268,14 @@ class Client:
         """
         return self.call(self.asynchronous.resume(name, namespace=namespace))
 
-    def restart(self, name: str, *, namespace: str | None = None) -> Job:
-        """Stop all pods, which may save their work, and start the next attempt.
+    def restart(
+        self,
+        name: str,
+        *,
+        namespace: str | None = None,
+        on_note: Callable[[str], None] = lambda text: None,  # noqa: ARG005
+    ) -> Job:
+        """Stop all pods, which may save their work, and start the next attempt; see `AsyncClient.restart`.
 
         Raises:
             NotFoundError: there is no such job.
@@ -272,7 +283,7 @@ class Client:
             WaitTimeoutError: the pods did not stop in ten minutes; the job stays suspended.
             ForbiddenError: the user may not change jobs here.
         """
-        return self.call(self.asynchronous.restart(name, namespace=namespace))
+        return self.call(self.asynchronous.restart(name, namespace=namespace, on_note=on_note))
 
     def delete(self, name: str, *, namespace: str | None = None) -> Job:
         """Delete a job, its pods and their logs. Checkpoints in volumes stay. Gives the job as it was.

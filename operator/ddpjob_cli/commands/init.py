@@ -1,5 +1,6 @@
 """`ddpjob init`."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -56,11 +57,10 @@ def command(
         recipe=recipe or ("" if script else "digits"),
         image=image or "",
     )
-    text = starter_file(answers)
     if str(file) == "-":
-        print(text, end="")
+        print(starter_file(answers), end="")
         return
     if file.exists() and not force:
         raise ValueError(f"{file} exists; give another name, or --force to overwrite it")
-    file.write_text(text, encoding="utf-8")
+    file.write_text(starter_file(answers, shlex.quote(str(file))), encoding="utf-8")
     note(f"wrote {file}; next: ddpjob validate {file}, then ddpjob run {file} --local or ddpjob run {file}")

@@ -12,7 +12,7 @@ def command(job: JobName) -> None:
       ddpjob restart resnet18
     """
     with connect() as client:
-        seen = client.restart(job)
+        seen = client.restart(job, on_note=note)
     note(
         f"{seen.namespace}/{seen.name} starts its next attempt; to follow it: ddpjob logs {seen.name} -f -n {seen.namespace}"
     )

@@ -2,11 +2,16 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from ddpjob_cli.failures import CommandError
+from ddpjob_cli.output import note
+
+if TYPE_CHECKING:
+    from ddpjob_cli.manifest import Manifest
 
 
 class DryRun(StrEnum):
@@ -22,10 +27,51 @@ class YamlOutput(StrEnum):
     YAML = "yaml"
 
 
+class WithProgram(TyperCommand):
+    """Takes what follows `--` as the program of the job, in `ctx.obj`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse what comes before `--`."""
+        position = args.index("--") if "--" in args else len(args)
+        ctx.obj = args[position + 1 :]
+        if position < len(args) and not ctx.obj:
+            ctx.fail("found no command after --; give one, such as: ddpjob run --nodes 2 -- torchrun train.py")
+        return super().parse_args(ctx, args[:position])
+
+
+COMMAND_CLASS = WithProgram
+
+
 def command(
+    ctx: typer.Context,
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="YAML file with one DDPJob and the ConfigMaps that it uses")
-    ],
+        Path | None,
+        typer.Argument(
+            metavar="FILE | -- COMMAND...",
+            help="YAML file with one DDPJob and the ConfigMaps that it uses; or what each pod runs",
+            show_default=False,
+        ),
+    ] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Number of pods", show_default=False)] = None,
+    gpus: Annotated[int | None, typer.Option(min=0, help="GPUs of each pod", show_default=False)] = None,
+    cpus: Annotated[
+        str | None, typer.Option(help="CPUs that each pod requests, such as 4 or 500m", show_default=False)
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="Memory that each pod requests, such as 16Gi", show_default=False)
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option(help="Image of the pods; by default the operator's trainer", show_default=False)
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the job; by default that of the file or the script", show_default=False)
+    ] = None,
+    files: Annotated[
+        bool,
+        typer.Option(
+            "--files/--no-files", help="With a command: whether the files of the current directory travel with the job"
+        ),
+    ] = True,
     local: Annotated[bool, typer.Option("--local", help="Run the job on this machine, each pod as a process")] = False,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Submit the job and return without following it")
@@ -52,37 +98,78 @@ def command(
         YamlOutput | None, typer.Option("--output", "-o", help="Print the whole status at the end", show_default=False)
     ] = None,
 ) -> None:
-    """Run the DDPJob of a file and follow it to its end.
+    """Run the DDPJob of a file, or a command in each pod, and follow it to its end.
 
     On a cluster, Ctrl-C stops this command and the job continues. With --local, each pod is a process of this machine that
     starts in the current directory, and Ctrl-C stops the job. Logs and volumes are kept in .ddpjob/runs.
+
+    A command gets the files of the current directory, read-only, in its working directory /workspace: up to 500 files of
+    1 MiB together, without hidden files and what .gitignore and .ddpjobignore exclude. A ConfigMap carries them, which is
+    deleted with the job.
 
     [bold]Examples[/bold]
 
       ddpjob run job.yaml
 
-      ddpjob run job.yaml --set nodes=4 --env NCCL_DEBUG=INFO --detach
+      ddpjob run job.yaml --nodes 4 --set trainer.epochs=3 --env NCCL_DEBUG=INFO --detach
+
+      ddpjob run --nodes 2 --gpus 4 --image registry.example.com/ml/torch:1 -- torchrun train.py --epochs 3
 
       ddpjob run job.yaml --dry-run=server
 
       ddpjob run --local job.yaml
     """
-    from ddpjob_cli.manifest import read_manifest
+    from ddpjob_cli.manifest import command_manifest, read_manifest
+    from ddpjob_cli.run_cluster import run_cluster, show
 
-    manifest = read_manifest(file, settings=set_ or (), variables=env or ())
-    if dry_run is DryRun.CLIENT or not local:
-        from ddpjob_cli.run_cluster import run_cluster, show
-
-        if dry_run is DryRun.CLIENT:
-            show(manifest.objects)
-            return
-        raise typer.Exit(
-            run_cluster(
-                manifest, detach=detach, dry_run=dry_run is not None, verbose=verbose, show_status=output is not None
-            )
-        )
-    if dry_run or detach:
+    program: list[str] = ctx.obj
+    if program and file:
+        raise CommandError(f"run: found both {file} and a command after --; leave out one of them")
+    if local and (detach or dry_run is DryRun.SERVER):
         raise CommandError("run: --dry-run=server and --detach need a cluster; leave out --local")
-    from ddpjob_cli.run_local import run_local
+    fields = {
+        "nodes": nodes,
+        "gpusPerNode": gpus,
+        "image": image,
+        "resources.requests.cpu": cpus,
+        "resources.requests.memory": memory,
+    }
+    given = [f"{field}={value}" for field, value in fields.items() if value is not None]
+    settings = [*given, *(set_ or ())]
+    if program:
+        manifest = command_manifest(
+            program, name=name, settings=settings, variables=env or (), with_files=files and not local
+        )
+        _report_files(manifest)
+    elif file and file.suffix == ".py":
+        raise CommandError(
+            f"run: {file} is a script, and FILE is a DDPJob in YAML; to run it: ddpjob run -- python {file}"
+        )
+    elif file:
+        manifest = read_manifest(file, name=name, settings=settings, variables=env or ())
+    else:
+        raise CommandError(
+            "run: give a FILE, or a command after --, such as: ddpjob run --nodes 2 -- torchrun train.py"
+        )
 
-    raise typer.Exit(run_local(manifest, verbose=verbose, show_status=output is not None))
+    if dry_run is DryRun.CLIENT:
+        show(manifest.objects)
+        return
+    if local:
+        from ddpjob_cli.run_local import run_local
+
+        raise typer.Exit(run_local(manifest, verbose=verbose, show_status=output is not None))
+    raise typer.Exit(
+        run_cluster(
+            manifest, detach=detach, dry_run=dry_run is not None, verbose=verbose, show_status=output is not None
+        )
+    )
+
+
+def _report_files(manifest: "Manifest") -> None:
+    from ddpjob.client.files import FOLDER, readable_size
+
+    if manifest.files:
+        size = readable_size(sum(map(len, manifest.files.values())))
+        count = f"{len(manifest.files)} file{'s' if len(manifest.files) > 1 else ''}"
+        note(f"{count} ({size}) of {Path.cwd()} travel with the job, to {FOLDER} in its pods")

@@ -15,7 +15,7 @@ import yaml
 
 import testbed
 from ddpjob_cli.__main__ import main
-from ddpjob_operator.transport.resources import DDPJOBS
+from ddpjob_operator.transport.resources import CONFIG_MAPS, DDPJOBS
 from operator_cluster import Namespace, eventually
 from operator_process import ROOT
 
@@ -130,6 +130,26 @@ async def test_run_gives_exit_code_1_for_a_failed_job_and_logs_shows_the_culprit
     assert "has failed and cannot be suspended" in notes
 
 
+async def test_run_sends_the_files_of_a_command(
+    ddpjob: Commands, namespace: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text("print(1)")
+    monkeypatch.chdir(tmp_path)
+    arguments = ("run", "--name", "j", "--nodes", "2", "--detach", "--", "python", "train.py")
+    checked, _ = await ddpjob("run", "--dry-run=server", *arguments[1:])
+    assert [body["kind"] for body in yaml.safe_load_all(checked)] == ["ConfigMap", "DDPJob"]
+    _, notes = await ddpjob(*arguments)
+    assert "1 file (8 B)" in notes
+    await runs(namespace)
+    pod = (await namespace.pods())["j-1-1"]["spec"]
+    (volume,) = (volume["configMap"] for volume in pod["volumes"] if "configMap" in volume)
+    config_map = await namespace.find(CONFIG_MAPS, volume["name"])
+    assert config_map is not None
+    assert config_map["data"] == {"train.py": "print(1)"}
+    _, notes = await ddpjob(*arguments, code=2)
+    assert "already exists" in notes
+
+
 async def test_ctrl_c_ends_the_command_and_not_the_job(ddpjob: Commands, namespace: Namespace, tmp_path: Path) -> None:
     with ddpjob.started("run", job_file(tmp_path)) as process:
         await runs(namespace)
@@ -185,7 +205,8 @@ async def test_suspend_resume_restart_wait_and_delete(ddpjob: Commands, namespac
     await ddpjob("wait", "j", "--for", "running", "--timeout", "30s")
     _, notes = await ddpjob("wait", "j", "--timeout", "0.1s", code=124)
     assert "is not finished after 0.1 s; it is Running" in notes
-    await ddpjob("restart", "j")
+    _, notes = await ddpjob("restart", "j")
+    assert "j is suspended and starts again when its pods have stopped" in notes
     await namespace.reaches("j", "Running", attempt=2)
     await ddpjob("suspend", "j")
     await namespace.reaches("j", "Suspended", attempt=3)

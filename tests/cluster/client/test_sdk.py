@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from base64 import b64decode
 from contextlib import aclosing
 from pathlib import Path
 
@@ -134,15 +135,38 @@ async def test_events_of_the_job_and_its_pods(sdk: AsyncClient) -> None:
     await eventually("the scheduler's events", are_there)
 
 
-async def test_a_function_is_sent_as_a_script_that_the_job_owns(sdk: AsyncClient, namespace: Namespace) -> None:
-    job = await sdk.submit(train, name="f", nodes=2, args={"epochs": 3})
-    config_map = await namespace.find(CONFIG_MAPS, "f-function")
+async def test_a_function_and_files_are_sent_in_a_config_map_that_the_job_owns(
+    sdk: AsyncClient, namespace: Namespace
+) -> None:
+    full = {"package/data.bin": b"\xff" * (1024 * 1024 - 4096), "rates.txt": b"0.1"}
+    job = await sdk.submit(train, name="f", nodes=2, args={"epochs": 3}, files=full)
+    await sdk.wait("f", until="running", timeout=30)
+    pod = (await namespace.pods())["f-1-0"]["spec"]
+    volume = next(volume["configMap"] for volume in pod["volumes"] if volume["name"] == "ddpjob-files")
+    config_map = await namespace.find(CONFIG_MAPS, volume["name"])
     assert config_map is not None
     assert config_map["metadata"]["ownerReferences"][0]["uid"] == job.uid
-    assert "def train(epochs" in config_map["data"]["main.py"]
-    pod = (await sdk.wait("f", until="running", timeout=30)) and (await namespace.pods())["f-1-0"]
-    assert pod["spec"]["containers"][0]["command"] == ["python", "-u", "/etc/ddpjob-function/main.py"]
-    assert "/etc/ddpjob-function" in [mount["mountPath"] for mount in pod["spec"]["containers"][0]["volumeMounts"]]
+    assert config_map["immutable"] is True
+    contents = {**config_map["data"], **{key: b64decode(text) for key, text in config_map["binaryData"].items()}}
+    files = {item["path"]: contents[item["key"]] for item in volume["items"]}
+    assert "def train(epochs" in files["ddpjob_function.py"]
+    assert files["package/data.bin"] == full["package/data.bin"]
+    container = pod["containers"][0]
+    assert container["command"] == ["python", "-u", "ddpjob_function.py"]
+    assert container["workingDir"] in [mount["mountPath"] for mount in container["volumeMounts"]]
+
+
+async def test_a_job_without_the_right_to_create_its_config_map_is_not_left_behind(
+    cluster: testbed.ControlPlane, sdk: AsyncClient, namespace: Namespace, tmp_path: Path
+) -> None:
+    cluster.kubectl("create", "role", "jobs", "--verb=*", "--resource=ddpjobs.ddpjob.dev", "-n", namespace.name)
+    account = f"--serviceaccount={namespace.name}:default"
+    cluster.kubectl("create", "rolebinding", "jobs", "--role=jobs", account, "-n", namespace.name)
+    token = cluster.kubectl("create", "token", "default", "-n", namespace.name).strip()
+    async with AsyncClient(kubeconfig=kubeconfig_with(cluster, tmp_path, token), namespace=namespace.name) as user:
+        with pytest.raises(ForbiddenError, match="you may not create configmaps in namespace"):
+            await user.submit(JOB, name="j", files={"train.py": b""})
+    assert not [job for job in await sdk.list() if not job.deleting]
 
 
 async def test_what_the_server_refuses_and_names_that_exist(sdk: AsyncClient) -> None:

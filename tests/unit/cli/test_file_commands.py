@@ -42,6 +42,7 @@ def test_init_does_not_overwrite_a_file(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["init", str(file), "--recipe", "digits"]) == 2
     assert (file.read_text(), "--force" in capsys.readouterr().err) == ("mine", True)
     assert main(["init", str(file), "--recipe", "digits", "--force"]) == 0
+    assert f"ddpjob run {file} --local" in file.read_text(), "the comments name the file"
     assert main(["validate", str(file)]) == 0
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob.client.functions import function_manifests, function_script
+from ddpjob.client.functions import function_job, function_script
 
 RATE = 0.1
 
@@ -65,7 +65,12 @@ def test_stated_imports_are_at_the_top() -> None:
         (is_a_coroutine, {}, (), "is a coroutine function"),
         (train, {"epoch": 1}, (), "cannot be called with args="),
         (train, {"epochs": object()}, (), "args of train are not JSON"),
-        (train, {"epochs": 1, "name": "x" * 2_000_000}, (), "a ConfigMap takes 900000; put the code into the image"),
+        (
+            train,
+            {"epochs": 1, "name": "x" * 2_000_000},
+            (),
+            "train with its arguments: found 1 files of 1.9 MiB, and a job takes at most",
+        ),
         (train, {"epochs": 1}, ["print(1)"], r"imports= contains 'print\(1\)', which is not an import statement"),
     ],
 )
@@ -74,16 +79,6 @@ def test_what_cannot_be_sent_says_why(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         function_script(function, args=args, imports=imports)
-
-
-def test_the_job_mounts_the_script_and_runs_it() -> None:
-    job, config_map = function_manifests(train, name=None, spec={"nodes": 2}, args={"epochs": 1}, imports=())
-    name = job["metadata"]["name"]
-    assert name.startswith("train-")
-    volume = job["spec"]["template"]["spec"]["volumes"][0]
-    assert volume["configMap"]["name"] == config_map["metadata"]["name"] == f"{name}-function"
-    assert job["spec"]["command"][-1] == "/etc/ddpjob-function/main.py"
-    assert (job["spec"]["nodes"], list(config_map["data"])) == (2, ["main.py"])
 
 
 @pytest.mark.parametrize(
@@ -96,5 +91,6 @@ def test_the_job_mounts_the_script_and_runs_it() -> None:
     ],
 )
 def test_torchrun_starts_several_ranks_of_a_pod(spec: dict[str, Any], launcher: list[str]) -> None:
-    job, _ = function_manifests(train, name="f", spec=spec, args={"epochs": 1}, imports=())
-    assert job["spec"]["command"][:-1] == launcher
+    job, files = function_job(train, name=None, spec=spec, args={"epochs": 1}, imports=())
+    assert job["spec"]["command"] == [*launcher, *files]
+    assert job["metadata"]["name"].startswith("train-")

@@ -1,0 +1,135 @@
+"""Single requests about jobs and what belongs to them: reading, listing and creating."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ddpjob.client.errors import NotInstalledError, translated
+from ddpjob.client.files import Files, config_map_of, with_files
+from ddpjob.client.jobs import Job, JobEvent, Pod, read_event, read_job, read_pod
+from ddpjob_operator.api import names
+from ddpjob_operator.api.resource import Body
+from ddpjob_operator.transport.client import Client as Transport
+from ddpjob_operator.transport.errors import ApiError
+from ddpjob_operator.transport.errors import NotFoundError as NoSuchObjectError
+from ddpjob_operator.transport.resources import CONFIG_MAPS, DDPJOBS, EVENTS, PODS, of_job
+
+#: Name of this client as field manager and in audit logs.
+MANAGER: Final = "ddpjob-client"
+
+
+async def get(api: Transport, namespace: str, name: str) -> Job:
+    """A job as it is now."""
+    with translated("get", DDPJOBS, namespace, name):
+        try:
+            return read_job(await api.get(DDPJOBS, namespace, name))
+        except NoSuchObjectError:
+            await _explain_missing_type(api)
+            raise
+
+
+async def list_jobs(api: Transport, namespace: str | None, labels: str) -> list[Job]:
+    """The jobs of a namespace, or of all, oldest first."""
+    with translated("list", DDPJOBS, namespace):
+        try:
+            found = [read_job(body) async for page in api.pages(DDPJOBS, namespace, labels) for body in page.items]
+        except NoSuchObjectError:
+            await _explain_missing_type(api)
+            raise
+    return sorted(found, key=lambda job: (job.created, job.namespace, job.name))
+
+
+async def pods(api: Transport, job: Job, attempt: int | None) -> list[Pod]:
+    """The pods of a job that exist, by attempt and rank."""
+    with translated("list", PODS, job.namespace):
+        pages = api.pages(PODS, job.namespace, of_job(job.uid, attempt))
+        found = [pod async for page in pages for body in page.items if (pod := read_pod(body)) is not None]
+    return sorted(found, key=lambda pod: (pod.attempt, pod.rank))
+
+
+async def events(api: Transport, job: Job) -> list[JobEvent]:
+    """The events of a job and of its pods, oldest first."""
+    of_pods = re.compile(rf"{re.escape(job.name)}-\d+-\d+")
+    with translated("list", EVENTS, job.namespace):
+        pages = api.pages(EVENTS, job.namespace)
+        found = [
+            read_event(body)
+            async for page in pages
+            for body in page.items
+            if _concerns(body.get("involvedObject") or {}, job, of_pods)
+        ]
+    return sorted(found, key=lambda event: event.time)
+
+
+async def create(api: Transport, namespace: str, body: Body, *, dry_run: bool) -> Job:
+    """Create a job."""
+    sent = {**body, "metadata": {**body["metadata"], "namespace": namespace}}
+    with translated("create", DDPJOBS, namespace, body["metadata"].get("name")):
+        try:
+            return read_job(await api.create(DDPJOBS, namespace, sent, dry_run=dry_run))
+        except NoSuchObjectError:
+            await _explain_missing_type(api)
+            raise
+
+
+async def create_with_files(api: Transport, namespace: str, body: Body, files: Files, *, dry_run: bool) -> Job:
+    """Create a job and the ConfigMap of its files, which it owns. Its pods wait for the ConfigMap if they are faster."""
+    changed = with_files(body, files)
+    job = await create(api, namespace, changed, dry_run=dry_run)
+    config_map = config_map_of(changed, files)
+    owner = {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "name": job.name,
+        "uid": job.uid,
+        "controller": False,
+        "blockOwnerDeletion": False,
+    }
+    metadata = {**config_map["metadata"], "namespace": namespace, "ownerReferences": [owner]}
+    try:
+        with translated("create", CONFIG_MAPS, namespace, metadata["name"]):
+            await api.create(CONFIG_MAPS, namespace, {**config_map, "metadata": metadata}, dry_run=dry_run)
+    except Exception:
+        if not dry_run:
+            await delete(api, job)
+        raise
+    return job
+
+
+async def apply(api: Transport, namespace: str, body: Body, *, dry_run: bool) -> Body:
+    """Create or change a DDPJob or a ConfigMap by server-side apply."""
+    resource = {names.KIND: DDPJOBS, "ConfigMap": CONFIG_MAPS}[body["kind"]]
+    name = body["metadata"]["name"]
+    sent = {**body, "metadata": {**body["metadata"], "namespace": namespace}}
+    with translated("patch", resource, namespace, name):
+        try:
+            return await api.apply(resource, namespace, name, sent, manager=MANAGER, dry_run=dry_run)
+        except NoSuchObjectError:
+            await _explain_missing_type(api)
+            raise
+
+
+async def delete(api: Transport, job: Job) -> None:
+    """Delete a job; what it owns is deleted with it."""
+    with translated("delete", DDPJOBS, job.namespace, job.name):
+        await api.delete(DDPJOBS, job.namespace, job.name, uid=job.uid, propagation="Background")
+
+
+async def _explain_missing_type(api: Transport) -> None:
+    """Raise NotInstalledError where the server serves DDPJobs in other versions only; called after a 404."""
+    try:
+        group = await api.group_versions(names.GROUP)
+    except ApiError:
+        return
+    if group and names.VERSION not in group:
+        raise NotInstalledError(
+            f"the API server serves {names.KIND} in {', '.join(group)}, and this client uses {names.VERSION}; upgrade"
+            " the operator's chart, or install the release of ddpjob that the cluster runs"
+        )
+
+
+def _concerns(about: Mapping[str, Any], job: Job, pods: re.Pattern[str]) -> bool:
+    name = str(about.get("name"))
+    if about.get("kind") == names.KIND:
+        return name == job.name and about.get("uid") in (None, "", job.uid)
+    return about.get("kind") == "Pod" and pods.fullmatch(name) is not None

@@ -1,22 +1,27 @@
-"""The output of rank 0: log lines for people, progress lines for the operator. The other ranks print nothing."""
+"""The output of rank 0: log lines for people, progress lines for the operator, values for observers. Other ranks have none."""
 
 import math
+import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Self, TextIO
 
 from ddpjob_ranks import contract
+from ddpjob_session.observers import Observer, Observers, beginning
 from ddpjob_session.progress import Progress, check_metrics
 
 #: The longest time between two progress lines. The margin below PROGRESS_INTERVAL_SECONDS is for a busy machine.
 HEARTBEAT_SECONDS = 0.8 * contract.PROGRESS_INTERVAL_SECONDS
 #: A progress line that would follow earlier is skipped; the heartbeat prints the latest progress.
 MIN_SECONDS_BETWEEN_LINES = 1.0
+#: Observers get the times of at most so many steps at once, the last ones.
+MAX_STEP_TIMES = 10_000
 
 
 class Reporter:
@@ -25,7 +30,14 @@ class Reporter:
     The thread repeats the latest progress line, which shows that the process is alive, not that training makes progress.
     """
 
-    def __init__(self, *, enabled: bool, out: TextIO | None = None, heartbeat_seconds: float = HEARTBEAT_SECONDS):
+    def __init__(
+        self,
+        *,
+        enabled: bool,
+        out: TextIO | None = None,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
+        observers: Iterable[Observer] = (),
+    ):
         self._enabled = enabled
         self._out = out or sys.stdout
         self._heartbeat_seconds = heartbeat_seconds
@@ -37,11 +49,18 @@ class Reporter:
         self._created_at = time.monotonic()
         self.accuracies: dict[int, float] = {}
         """The accuracies reported so far, by step."""
+        self._observers = Observers(observers if enabled else (), self.say)
+        self._observed_checkpoint: int | None = None
+        self._step_seconds: deque[float] = deque(maxlen=MAX_STEP_TIMES)
+        self._step_ended = 0.0
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._observe(self._progress.step, {})  # the step of the last checkpoint
+        self._observers.end()
         self._closed.set()
         if self._thread is not None:
             self._thread.join()
@@ -52,11 +71,22 @@ class Reporter:
             with self._lock:
                 self._write(text)
 
-    def begin(self, *, step: int, total_steps: int, steps_per_epoch: int | None, checkpoint_step: int | None) -> None:
-        """Print the first progress line and start the heartbeat."""
+    def begin(
+        self,
+        *,
+        step: int,
+        total_steps: int,
+        steps_per_epoch: int | None,
+        checkpoint_step: int | None,
+        settings: Mapping[str, object] | None = None,
+    ) -> None:
+        """Print the first progress line and start the heartbeat. Observers get the settings."""
+        self._observers.begin(beginning(os.environ, first_step=step, settings=settings or {}))
+        self._observed_checkpoint = checkpoint_step
         self._steps_per_epoch = steps_per_epoch
         self.first_step, self._began = step, time.monotonic()
         self._window_start, self._window_samples = self._began, 0
+        self._step_ended = self._began
         self._progress = Progress(
             step=step,
             total_steps=total_steps,
@@ -77,16 +107,32 @@ class Reporter:
         self._update(phase=name)
         self._print_progress_unless_recent()
         yield
-        self._window_start += time.monotonic() - started
+        seconds = time.monotonic() - started
+        self._window_start += seconds
+        self._step_ended += seconds
         self._update(phase=before if before != contract.PHASE_START else contract.PHASE_TRAIN)
 
     def step_done(self, step: int, *, num_samples: int) -> None:
         """Count a step; `step` is the number of steps done."""
         self._window_samples += num_samples
+        if self._observers:
+            before, self._step_ended = self._step_ended, time.monotonic()
+            self._step_seconds.append(self._step_ended - before)
         self._update(step=step, epoch=self._epoch(step, self._current.total_steps), phase=contract.PHASE_TRAIN)
 
-    def log(self, *, loss: float, data_seconds: float, compute_seconds: float) -> None:
-        """Print the log line of the step counted last. `loss` is the mean over the step's samples on all ranks."""
+    def log(
+        self,
+        *,
+        loss: float,
+        data_seconds: float,
+        compute_seconds: float,
+        exposed_seconds: float = 0.0,
+        learning_rate: float | None = None,
+    ) -> None:
+        """Print the log line of the step counted last. `loss` is the mean over the step's samples on all ranks.
+
+        `exposed_seconds` are the part of `compute_seconds` in which gradients travel and nothing is computed.
+        """
         now = time.monotonic()
         current = self._current
         per_second = self._window_samples / max(1e-9, now - self._window_start)
@@ -99,6 +145,14 @@ class Reporter:
             f" data {data_seconds * 1e3:.1f} ms compute {compute_seconds * 1e3:.1f} ms"
             f" {per_second:,.0f} samples/s eta {timedelta(seconds=round(eta_seconds))}"
         )
+        values = {"loss": loss, "samples_per_second": per_second}
+        if learning_rate is not None:
+            values["learning_rate"] = learning_rate
+        if whole := data_seconds + compute_seconds:
+            values["share/data"] = data_seconds / whole
+            values["share/compute"] = (compute_seconds - exposed_seconds) / whole
+            values["share/communication"] = exposed_seconds / whole
+        self._observe(current.step, values)
         self._print_progress_unless_recent()
 
     def metrics(self, values: Mapping[str, float], *, headline: str | None = None) -> None:
@@ -122,6 +176,7 @@ class Reporter:
         self._update(loss=values.get("loss", current.loss), eta_seconds=eta_seconds)
         listed = " ".join(f"{name} {value:.9g}" for name, value in values.items())
         self.say(f"step {current.step + 1}/{current.total_steps} {listed}")
+        self._observe(current.step + 1, values)
         self._print_progress_unless_recent()
 
     def evaluated(self, *, correct: int, total: int, note: str = "") -> None:
@@ -131,6 +186,7 @@ class Reporter:
         accuracy = f"accuracy {100 * correct / total:.2f} %"
         self.say(f"after {step} steps: {accuracy} ({correct} of {total} held-out samples{note})")
         self.metrics({"accuracy": 100 * correct / total}, headline=accuracy)
+        self._observe(step, {"accuracy": 100 * correct / total})
         self._print_progress()
 
     def saved(self, step: int) -> None:
@@ -143,6 +199,19 @@ class Reporter:
         self._update(phase=contract.PHASE_DONE, eta_seconds=0.0)
         self._print_progress()
         self.say(f"total time {time.monotonic() - self._created_at:.1f} s")
+
+    def _observe(self, step: int, values: Mapping[str, float]) -> None:
+        """Give observers the values, the step of the newest checkpoint if it is another, and the times of steps."""
+        if not self._observers:
+            return
+        saved = self._current.checkpoint_step
+        if saved is not None and saved != self._observed_checkpoint:
+            self._observed_checkpoint, values = saved, {**values, "checkpoint_step": saved}
+        if values:
+            self._observers.log(step, values)
+        if self._step_seconds:
+            self._observers.histogram(step, "step_seconds", tuple(self._step_seconds))
+            self._step_seconds.clear()
 
     @property
     def _current(self) -> Progress:

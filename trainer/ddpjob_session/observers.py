@@ -1,0 +1,130 @@
+"""Observers receive the values that rank 0 reports: TensorBoard, and those that users write for other services."""
+
+import importlib.util
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddpjob_ranks import contract
+from ddpjob_ranks.errors import ConfigError
+from ddpjob_ranks.launch.identity import attempt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """What an observer learns before the first step of an attempt."""
+
+    job: str
+    """Name of the DDPJob; empty outside of a cluster."""
+    uid: str
+    """Its uid, which all attempts share."""
+    attempt: int
+    """Number of the attempt, from 1."""
+    first_step: int
+    """Number of steps that earlier attempts did: values of later steps that they reported are superseded."""
+    settings: Mapping[str, object]
+    """The configuration."""
+
+
+class Observer:
+    """Receives values on rank 0, between steps. Its methods do nothing, so a subclass defines those that it needs.
+
+    They are called by one thread and should return at once, since training waits. An observer that raises an exception is
+    reported in the log and receives nothing from then on; the training continues.
+    """
+
+    def begin(self, beginning: Beginning) -> None:
+        """The first step is about to begin."""
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Values by name, after so many steps."""
+
+    def histogram(self, step: int, name: str, values: Sequence[float]) -> None:
+        """Several values of one name, after so many steps: the seconds of each step since the last call."""
+
+    def end(self) -> None:
+        """This rank is about to end."""
+
+
+class Observers(Observer):
+    """Several observers as one, of which one that fails is left out."""
+
+    def __init__(self, observers: Iterable[Observer], say: Callable[[str], None]) -> None:
+        """`say` reports failures."""
+        self._observers = list(observers)
+        self._say = say
+
+    def __bool__(self) -> bool:
+        return bool(self._observers)
+
+    def begin(self, beginning: Beginning) -> None:
+        """Call `begin` of each."""
+        self._each(lambda observer: observer.begin(beginning))
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Call `log` of each."""
+        self._each(lambda observer: observer.log(step, values))
+
+    def histogram(self, step: int, name: str, values: Sequence[float]) -> None:
+        """Call `histogram` of each."""
+        self._each(lambda observer: observer.histogram(step, name, values))
+
+    def end(self) -> None:
+        """Call `end` of each."""
+        self._each(lambda observer: observer.end())
+
+    def _each(self, call: Callable[[Observer], None]) -> None:
+        for observer in tuple(self._observers):
+            try:
+                call(observer)
+            except Exception as error:  # noqa: BLE001 - it may be any service's; training must not end because of it
+                self._observers.remove(observer)
+                name, kind = type(observer).__name__, type(error).__name__
+                self._say(f"observer {name} failed and receives no more values: {kind}: {error}")
+
+
+def load(paths: Iterable[str]) -> list[Observer]:
+    """The observers of these import paths (`module:name`), each made by a call without arguments.
+
+    Raises:
+        ConfigError: one does not exist or is no Observer.
+    """
+    observers = []
+    for path in paths:
+        try:
+            observer = pkgutil.resolve_name(path)()
+        except (ImportError, AttributeError, ValueError, TypeError) as error:
+            raise ConfigError(f"config: observers: {path!r} cannot be used: {type(error).__name__}: {error}") from error
+        if not isinstance(observer, Observer):
+            kind = type(observer).__name__
+            raise ConfigError(f"config: observers: {path!r} gives a {kind}; expected a subclass of Observer")
+        observers.append(observer)
+    return observers
+
+
+def from_environment(environ: Mapping[str, str]) -> list[Observer]:
+    """TensorBoard's, if the package is installed and there is a folder for its event files."""
+    folder = output_folder(environ)
+    if folder is None or importlib.util.find_spec("tensorboard") is None:
+        return []
+    from ddpjob_session.tensorboard import EventFiles  # only here: the package is optional
+
+    return [EventFiles(folder / "tensorboard")]
+
+
+def output_folder(environ: Mapping[str, str]) -> Path | None:
+    """Where a run leaves what people look at: the folder of its spans, else that of its checkpoints if it is a directory."""
+    folder = environ.get(contract.DDPJOB_EVENTS_DIR) or environ.get(contract.DDPJOB_CHECKPOINT_DIR)
+    return Path(folder) if folder and "://" not in folder else None
+
+
+def beginning(environ: Mapping[str, str], *, first_step: int, settings: Mapping[str, object]) -> Beginning:
+    """What observers learn of this attempt."""
+    return Beginning(
+        job=environ.get(contract.DDPJOB_NAME, ""),
+        uid=environ.get(contract.DDPJOB_UID, ""),
+        attempt=attempt(environ),
+        first_step=first_step,
+        settings=settings,
+    )

@@ -5,7 +5,7 @@
 
 import faulthandler
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,9 +17,10 @@ from ddpjob_ranks.stop import StopAgreement, StopRequest
 from ddpjob_ranks.watch import evidence, limiter
 from ddpjob_ranks.watch.timeline import Phase, Timeline, open_events, process_began
 from ddpjob_ranks.watch.watchdog import Watchdog
-from ddpjob_session import ending
+from ddpjob_session import ending, observers
 from ddpjob_session.checkpoints import folder
 from ddpjob_session.checkpoints.writer import CheckpointWriter
+from ddpjob_session.observers import Observer
 from ddpjob_session.report import Reporter
 from ddpjob_session.state import State, from_bytes
 
@@ -61,9 +62,17 @@ class Run:
             self.report.say(f"no complete checkpoint in {self.checkpoints.path}: starting at step 0")
 
     def begin(
-        self, *, total_steps: int, steps_per_epoch: int | None = None, save_due: Callable[[], bool] = lambda: False
+        self,
+        *,
+        total_steps: int,
+        steps_per_epoch: int | None = None,
+        save_due: Callable[[], bool] = lambda: False,
+        settings: Mapping[str, object] | None = None,
     ) -> None:
-        """Take the checkpoint folder, and honour SIGTERM from here on. `save_due` is asked on rank 0 (`StopAgreement`)."""
+        """Take the checkpoint folder, and honour SIGTERM from here on.
+
+        `save_due` is asked on rank 0 (`StopAgreement`). Observers get the settings.
+        """
         if self.checkpoints is not None and self.state.step < total_steps:
             if self.gang.rank == 0:
                 self.checkpoints.open()
@@ -80,7 +89,11 @@ class Run:
         mine = self.checkpoints if self.gang.rank == 0 else None
         self.writer = CheckpointWriter(mine, self.report, self.gang.device, newest_step=saved)
         self.report.begin(
-            step=self.state.step, total_steps=total_steps, steps_per_epoch=steps_per_epoch, checkpoint_step=saved
+            step=self.state.step,
+            total_steps=total_steps,
+            steps_per_epoch=steps_per_epoch,
+            checkpoint_step=saved,
+            settings=settings,
         )
         self.timeline.begin_training(step=self.state.step)
 
@@ -157,7 +170,12 @@ class Run:
 
 @contextmanager
 def joined(
-    worker: Worker, limits: Limits, same: Mapping[str, str], *, imported_from: float | None = None
+    worker: Worker,
+    limits: Limits,
+    same: Mapping[str, str],
+    *,
+    imported_from: float | None = None,
+    watched_by: Sequence[Observer] = (),
 ) -> Iterator[Run]:
     """Wait for the other ranks, join them, and leave the group together with them at the end of the block.
 
@@ -168,6 +186,7 @@ def joined(
         limits: For the watchdog.
         same: What must be the same on all ranks, by name.
         imported_from: When the program began to import its modules, on the monotonic clock.
+        watched_by: Observers of rank 0's values, in addition to TensorBoard.
     """
     faulthandler.enable()
     timeline = Timeline(open_events(os.environ, rank=worker.rank), rank=worker.rank, began=process_began())
@@ -179,7 +198,9 @@ def joined(
         found = distributed.rendezvous(worker, limits, same)
         timeline.enter(Phase.CONNECT)
         watchdog.watch(found.store, worker)
-        with watchdog, distributed.join(found) as gang, Reporter(enabled=worker.rank == 0) as report:
+        seen_by = [*watched_by, *observers.from_environment(os.environ)] if worker.rank == 0 else []
+        reporter = Reporter(enabled=worker.rank == 0, observers=seen_by)
+        with watchdog, distributed.join(found) as gang, reporter as report:
             timeline.enter(Phase.SETUP)
             checks.check_group(gang)  # here rather than where the group is created: the watchdog is active by now
             run = Run(gang, report, timeline)

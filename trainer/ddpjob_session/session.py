@@ -4,7 +4,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +20,7 @@ from ddpjob_ranks.launch import identity
 from ddpjob_ranks.limits import Limits
 from ddpjob_ranks.watch.timeline import Phase
 from ddpjob_session import generators, replica, sources
+from ddpjob_session.observers import Observer
 from ddpjob_session.run import Run, joined
 from ddpjob_session.state import RESERVED, State, Stateful
 
@@ -48,6 +49,7 @@ class Session:
         first_step_timeout_seconds: Longest time without progress until the first step is done. Then the watchdog ends the
             run with exit code 70 and names the rank that is late.
         step_timeout_seconds: The same after the first step.
+        observers: Objects that receive rank 0's metrics, in addition to TensorBoard's event files (`Observer`).
 
     Attributes:
         rank: Number of this process among all processes, from 0.
@@ -68,7 +70,9 @@ class Session:
         keep_checkpoints: int = 3,
         first_step_timeout_seconds: float = 600.0,
         step_timeout_seconds: float = 300.0,
+        observers: Sequence[Observer] = (),
     ) -> None:
+        self._observers = observers
         self._settings = settings or {}
         self._keep = keep_checkpoints
         self._limits = Limits(first_step_seconds=first_step_timeout_seconds, step_seconds=step_timeout_seconds)
@@ -86,7 +90,7 @@ class Session:
         except ConfigError as error:
             raise SystemExit(termination.refuse(error)) from None
         same = {"code": sources.of_script(), **{name: str(value) for name, value in self._settings.items()}}
-        self._joined = joined(worker, self._limits, same, imported_from=self._began)
+        self._joined = joined(worker, self._limits, same, imported_from=self._began, watched_by=self._observers)
         self._run = self._joined.__enter__()
         self.rank, self.world_size, self.local_rank = worker.rank, worker.world_size, worker.local_rank
         self.device = self._run.gang.device
@@ -163,7 +167,11 @@ class Session:
         """
         state = self._state or self.track()
         run = self._run
-        run.begin(total_steps=total, save_due=lambda: time.monotonic() - self._saved_at >= checkpoint_every_seconds)
+        run.begin(
+            total_steps=total,
+            save_due=lambda: time.monotonic() - self._saved_at >= checkpoint_every_seconds,
+            settings=self._settings,
+        )
         self._total = total
         self._saved_at = time.monotonic()
         if state.random is not None and self.rank < len(state.random):

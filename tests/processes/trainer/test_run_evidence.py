@@ -16,7 +16,7 @@ def test_two_ranks_write_their_spans_and_one_evidence_file(tmp_path):
     environ = {contract.DDPJOB_EVENTS_DIR: str(folder), contract.DDPJOB_CHECKPOINT_DIR: str(tmp_path / "checkpoints")}
     run = finished(tmp_path, "epochs=2", ranks=2, environ=environ)
 
-    assert sorted(path.name for path in folder.iterdir()) == [
+    assert sorted(path.name for path in folder.iterdir() if path.is_file()) == [
         "attempt-1-evidence.json",
         "attempt-1-rank-0.jsonl",
         "attempt-1-rank-1.jsonl",

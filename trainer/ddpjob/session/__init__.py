@@ -11,7 +11,8 @@
 The script runs alone, under `python -m ddpjob.launch`, torchrun, srun and in a DDPJob, with and without GPUs.
 """
 
+from ddpjob_session.observers import Beginning, Observer
 from ddpjob_session.session import Session
 from ddpjob_session.state import State, Stateful
 
-__all__ = ["Session", "State", "Stateful"]
+__all__ = ["Beginning", "Observer", "Session", "State", "Stateful"]

@@ -68,16 +68,19 @@ test: test-unit test-processes test-cluster ## Run the tests that need no root a
 test-unit: $(VENV)/dev.stamp
 	@$(BIN)/pytest --quiet $(PARALLEL) tests/unit
 
+# They need a program of the test bed.
+S3_TESTS := tests/processes/trainer/test_checkpoints_in_s3.py
+
 # The longest files start first, because the last one to end determines the time.
 .PHONY: test-processes
 test-processes: $(VENV)/dev.stamp ## Run the simulation, real trainings and `ddpjob run --local`; no Kubernetes
 	@$(BIN)/pytest $(PARALLEL) --no-loadscope-reorder -m 'not nightly' \
-		tests/simulation tests/processes/trainer tests/processes/local
+		--ignore=$(S3_TESTS) tests/simulation tests/processes/trainer tests/processes/local
 
 .PHONY: test-cluster
 test-cluster: cluster-programs ## Run the tests on real kube-apiservers
 	@$(BIN)/pytest $(PARALLEL) --no-loadscope-reorder -m 'not nightly' tests/cluster/operator tests/cluster/client tests/tools/bench tests/cluster/chart \
-		tests/cluster/api $(filter-out %_nodes.py,$(wildcard tests/tools/testbed_tests/test_*.py))
+		tests/cluster/api $(S3_TESTS) $(filter-out %_nodes.py,$(wildcard tests/tools/testbed_tests/test_*.py))
 
 .PHONY: nightly
 nightly: cluster-programs ## Run the slow tests of rare cases, which CONTRIBUTING lists

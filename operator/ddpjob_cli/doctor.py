@@ -214,7 +214,7 @@ def _storage(facts: Facts) -> Finding:
         if "ReadWriteMany" in (claim["spec"].get("accessModes") or ())
     ]
     if not shared:
-        text = f"namespace {facts.namespace} has no claim with ReadWriteMany, which checkpoints of several nodes need"
+        text = f"namespace {facts.namespace} has no claim with ReadWriteMany: checkpoints of several nodes need one, or checkpoint.uri"
         return Finding(subject="checkpoints", state=State.NOTE, text=text)
     return Finding(subject="checkpoints", state=State.OK, text=f"claims with ReadWriteMany: {', '.join(shared)}")
 

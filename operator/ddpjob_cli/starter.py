@@ -50,7 +50,8 @@ spec:
     requests: {{cpu: {_cpus(answers)}, memory: {_memory(answers)}Gi}}
     limits: {{memory: {2 * _memory(answers)}Gi}}
 
-  # Without a checkpoint volume, training starts again at step 0 after a restart. All pods must be able to mount it.
+  # Without it, training starts again at step 0 after a restart. All pods must be able to mount the volume. Instead of a
+  # volume, uri: s3://bucket/prefix stores checkpoints in an object store, with its credentials in env.
   # checkpoint:
   #   volume: {{persistentVolumeClaim: {{claimName: checkpoints}}}}
 

@@ -56,6 +56,8 @@ NODE_NAME: Final = "NODE_NAME"
 DDPJOB_CHECKPOINT_DIR: Final = "DDPJOB_CHECKPOINT_DIR"
 #: Prefix in an object store for this job's checkpoints, such as s3://bucket/runs/default/resnet, instead of the folder.
 DDPJOB_CHECKPOINT_URI: Final = "DDPJOB_CHECKPOINT_URI"
+#: Folder for decoded data, which later runs on the same data use again; unset or empty means that none are kept.
+DDPJOB_CACHE_DIR: Final = "DDPJOB_CACHE_DIR"
 #: Folder that holds the training data, read-only.
 DDPJOB_DATA_DIR: Final = "DDPJOB_DATA_DIR"
 #: Existing file for the termination message where it is not TERMINATION_LOG_PATH (outside a cluster).
@@ -71,6 +73,8 @@ HOME: Final = "HOME"
 USER: Final = "USER"
 #: Writable cache folder of torch.compile, whose default calls getpass.getuser().
 TORCHINDUCTOR_CACHE_DIR: Final = "TORCHINDUCTOR_CACHE_DIR"
+#: Writable cache folder of Triton, whose default is below HOME.
+TRITON_CACHE_DIR: Final = "TRITON_CACHE_DIR"
 #: Writable folder for temporary files.
 TMPDIR: Final = "TMPDIR"
 
@@ -80,6 +84,8 @@ DEFAULT_MASTER_PORT: Final = 29500
 DATA_DIR: Final = "/data"
 #: Where the checkpoint volume is mounted; a job's own folder is <namespace>/<job> below it.
 CHECKPOINT_DIR: Final = "/checkpoints"
+#: Where the cache volume is mounted.
+CACHE_DIR: Final = "/cache"
 
 # --- Exit codes ------------------------------------------------------------------------------------------------------
 

@@ -113,7 +113,7 @@ class TrainerConfig(BaseModel):
     initial_checkpoint: str = Field(
         default="",
         max_length=4096,
-        description="File with the initial weights, a checkpoint of this trainer or the state_dict of a model. It is used as long"
+        description="File or URI (s3://bucket/name) with the initial weights, a checkpoint of this trainer or the state_dict of a model. It is used as long"
         " as the job has no checkpoint of its own.",
     )
     # Not "off", which YAML reads as a boolean.

@@ -62,6 +62,8 @@ RESERVED_VARIABLES: Final = (
     contract.DDPJOB_UID,
     contract.DDPJOB_ATTEMPT,
     contract.DDPJOB_CHECKPOINT_DIR,
+    contract.DDPJOB_CHECKPOINT_URI,
+    contract.DDPJOB_CACHE_DIR,
     contract.DDPJOB_DATA_DIR,
     contract.DDPJOB_GPUS_PER_NODE,
 )

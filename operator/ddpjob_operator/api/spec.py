@@ -56,16 +56,40 @@ class Data(Resource):
 
 
 class Checkpoint(Resource):
-    """The volume for checkpoints. Without it, training starts again at step 0 after a restart."""
+    """Where checkpoints are stored. Without it, training starts again at step 0 after a restart."""
 
-    volume: _Volume = Field(
-        description=f"Any VolumeSource of a pod. It is mounted at {contract.CHECKPOINT_DIR} in all pods."
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "has(self.volume) != has(self.uri)",
+            "set exactly one of volume (checkpoints are files on a volume) and uri (checkpoints are objects in a store)",
+        ),
+    )
+
+    volume: _Volume | None = Field(
+        default=None,
+        description=f"Any VolumeSource of a pod. It is mounted at {contract.CHECKPOINT_DIR} in all pods. Mutually exclusive with uri.",
+    )
+    uri: str | None = Field(
+        default=None,
+        max_length=1024,
+        pattern=r"^(s3|gs|az)://[^/\s]+(/[^/\s]+)*/?$",
+        description="Bucket and prefix in an object store: s3://, gs:// or az://. Checkpoints of the job are stored below"
+        " <uri>/<namespace>/<name>. Credentials are environment variables, set in env. Mutually exclusive with volume.",
     )
     every_steps: int | None = Field(
         default=None,
         ge=1,
         le=1_000_000_000,
         description="Number of steps between two checkpoints of the built-in trainer, which also saves at the end of each epoch.",
+    )
+
+
+class Cache(Resource):
+    """A volume for files that save time at the next start: compiled code and decoded data."""
+
+    volume: _Volume = Field(
+        description=f"Any VolumeSource of a pod. It is mounted at {contract.CACHE_DIR} in all pods. A hostPath gives each"
+        " node a cache of its own; jobs may share a cache."
     )
 
 
@@ -270,6 +294,7 @@ SHAPE_FIELDS = (
     "resources",
     "data",
     "checkpoint",
+    "cache",
     "securityProfile",
     "template",
 )
@@ -357,7 +382,12 @@ class DDPJobSpec(Resource):
     resources: Resources | None = Field(default=None, description="Resource requests and limits of every pod.")
     data: Data | None = Field(default=None, description="Volume with the training data.")
     checkpoint: Checkpoint | None = Field(
-        default=None, description="Volume for checkpoints. Without it, training starts again at step 0 after a restart."
+        default=None,
+        description="Volume or object store for checkpoints. Without it, training starts again at step 0 after a restart.",
+    )
+    cache: Cache | None = Field(
+        default=None,
+        description="Volume for compiled code and decoded data. With it, a restart neither compiles nor decodes again.",
     )
     security_profile: SecurityProfile = Field(
         default=SecurityProfile.RESTRICTED,

@@ -87,5 +87,6 @@ def _other_user(spec: DDPJobSpec) -> list[str]:
 
 def _writable_places(spec: DDPJobSpec) -> str:
     places = f"{TMP_DIR} and {HOME_DIR}" if has_own_home(spec) else TMP_DIR
-    checkpoints = f", and to {contract.CHECKPOINT_DIR} if that volume permits it" if spec.checkpoint else ""
-    return places + checkpoints
+    volumes = [contract.CHECKPOINT_DIR] if spec.checkpoint and spec.checkpoint.volume else []
+    volumes += [contract.CACHE_DIR] if spec.cache else []
+    return places + "".join(f", and to {path} if that volume permits it" for path in volumes)

@@ -47,6 +47,18 @@ SPECS: list[tuple[str, Change, str]] = [
     ("name with a dot", {"name": "my.job"}, "must begin with a letter and contain only"),
     ("neither program", {"trainer": None}, "exactly one of trainer"),
     ("both programs", {"command": ["python", "train.py"]}, "exactly one of trainer"),
+    ("object store and cache", {"checkpoint": {"uri": "s3://bucket/runs"}, "cache": {"volume": {"emptyDir": {}}}}, ""),
+    ("no place for checkpoints", {"checkpoint": {"everySteps": 5}}, "set exactly one of volume"),
+    (
+        "two places for checkpoints",
+        {"checkpoint": {"uri": "s3://bucket", "volume": {"emptyDir": {}}}},
+        "set exactly one of volume",
+    ),
+    (
+        "checkpoints in an unknown store",
+        {"checkpoint": {"uri": "ftp://host/x"}},
+        "spec.checkpoint.uri in body should match",
+    ),
     ("no nodes", {"nodes": 0}, "spec.nodes: Invalid value: 0: spec.nodes in body should be greater than or equal to 1"),
     ("too many nodes", {"nodes": 5000}, "less than or equal to 4096"),
     ("nodes as text", {"nodes": "two"}, "must be of type integer"),

@@ -18,7 +18,8 @@ DEFAULT_NAME = "testbed"
 
 def build(arguments: argparse.Namespace) -> None:
     """Build the programs into the cache."""
-    tools.build([*tools.CONTROL_PLANE, *tools.MONITORING, *(tools.NODES if arguments.nodes else ())])
+    nodes = tools.NODES if arguments.nodes else {}
+    tools.build([*tools.CONTROL_PLANE, *tools.MONITORING, *tools.OBJECT_STORE, *nodes])
 
 
 def up(arguments: argparse.Namespace) -> None:

@@ -64,6 +64,22 @@ def test_every_variable_of_the_contract_is_there() -> None:
     }
 
 
+def test_checkpoints_in_an_object_store_and_a_cache_volume() -> None:
+    of = job(checkpoint={"uri": "s3://bucket/runs/"}, cache={"volume": {"hostPath": {"path": "/var/cache/ddpjob"}}})
+    found = environment(of)
+    assert {name: value for name, value in found.items() if "CHECKPOINT" in name or "CACHE" in name} == {
+        "DDPJOB_CHECKPOINT_URI": "s3://bucket/runs/default/job",
+        "DDPJOB_CACHE_DIR": "/cache",
+        "TORCHINDUCTOR_CACHE_DIR": "/cache/torchinductor",
+        "TRITON_CACHE_DIR": "/cache/triton",
+    }
+    pod = body(of)["spec"]
+    assert [volume for volume in pod["volumes"] if volume["name"] in ("cache", "checkpoints")] == [
+        {"hostPath": {"path": "/var/cache/ddpjob"}, "name": "cache"}
+    ]
+    assert {"name": "cache", "mountPath": "/cache"} in pod["containers"][0]["volumeMounts"]
+
+
 @pytest.mark.parametrize(
     ("of", "names"),
     [

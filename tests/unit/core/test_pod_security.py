@@ -115,6 +115,15 @@ BASELINE = program(securityProfile="baseline")
     [
         (program(), UID_65532, DENIED, WRITABLE, HOME, OTHER_USER),
         (program(checkpoint=CHECKPOINT), UID_65532, DENIED, WRITABLE, IN_A_VOLUME, OTHER_USER),
+        (
+            program(cache=CHECKPOINT),
+            UID_65532,
+            DENIED,
+            WRITABLE,
+            IN_A_VOLUME.replace("checkpoints", "cache"),
+            OTHER_USER,
+        ),
+        (program(checkpoint={"uri": "s3://bucket"}), UID_65532, DENIED, WRITABLE, HOME, OTHER_USER),
         (BASELINE, IMAGE_USER, DENIED, IMAGE_S_OWN, "/tmp", "set runAsUser in spec.template"),
         (program(), READ_ONLY, EROFS, "uid 65532 with a read-only root file system", HOME, WRITABLE_ROOT),
         (program(), UID_65532, EROFS, ON_A_MOUNT, HOME, None),

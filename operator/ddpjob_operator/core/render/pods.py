@@ -197,7 +197,15 @@ def _environment(job: Job, spec: DDPJobSpec, rank: int) -> dict[str, str]:
     if spec.processes == 1:  # with more, only the launcher can number the processes
         environment |= {contract.LOCAL_RANK: "0", contract.LOCAL_WORLD_SIZE: "1"}
     if spec.checkpoint:
-        environment[contract.DDPJOB_CHECKPOINT_DIR] = f"{contract.CHECKPOINT_DIR}/{job.namespace}/{job.name}"
+        name = contract.DDPJOB_CHECKPOINT_URI if spec.checkpoint.uri else contract.DDPJOB_CHECKPOINT_DIR
+        place = (spec.checkpoint.uri or contract.CHECKPOINT_DIR).rstrip("/")
+        environment[name] = f"{place}/{job.namespace}/{job.name}"
+    if spec.cache:
+        environment |= {
+            contract.DDPJOB_CACHE_DIR: contract.CACHE_DIR,
+            contract.TORCHINDUCTOR_CACHE_DIR: f"{contract.CACHE_DIR}/torchinductor",
+            contract.TRITON_CACHE_DIR: f"{contract.CACHE_DIR}/triton",
+        }
     if spec.data:
         environment[contract.DDPJOB_DATA_DIR] = contract.DATA_DIR
     if spec.gpus_per_node and spec.gpu_resource.startswith(CUDA_RESOURCES):
@@ -229,7 +237,10 @@ def _volumes(spec: DDPJobSpec) -> tuple[list[Body], list[Body]]:
     if spec.data:
         volumes.append({**spec.data.volume, "name": "data"})
         mounts.append({"name": "data", "mountPath": contract.DATA_DIR, "readOnly": True})
-    if spec.checkpoint:
+    if spec.checkpoint and spec.checkpoint.volume:
         volumes.append({**spec.checkpoint.volume, "name": "checkpoints"})
         mounts.append({"name": "checkpoints", "mountPath": contract.CHECKPOINT_DIR})
+    if spec.cache:
+        volumes.append({**spec.cache.volume, "name": "cache"})
+        mounts.append({"name": "cache", "mountPath": contract.CACHE_DIR})
     return volumes, mounts

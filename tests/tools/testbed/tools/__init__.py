@@ -72,6 +72,9 @@ MONITORING = {
     for name in ("prometheus", "promtool")
 }
 
+#: A server of the S3 protocol with conditional writes, whose objects are files of a folder.
+OBJECT_STORE = {"versitygw": Tool(module="versitygw", package="github.com/versity/versitygw/cmd/versitygw")}
+
 #: What real nodes need beyond that.
 NODES = {
     "kubelet": _kubernetes("kubelet"),
@@ -84,7 +87,7 @@ NODES = {
     "probe": Tool(module="probe", package="."),
 }
 
-_ALL = CONTROL_PLANE | MONITORING | NODES
+_ALL = CONTROL_PLANE | MONITORING | OBJECT_STORE | NODES
 
 
 def path(name: str) -> Path:
@@ -99,6 +102,11 @@ def path(name: str) -> Path:
     if not built.exists():
         build([name])
     return built
+
+
+def is_built(name: str) -> bool:
+    """Whether the program `name` is in the cache."""
+    return (_folder(_ALL[name].module) / name).exists()
 
 
 def build(names: Iterable[str]) -> None:
@@ -136,6 +144,7 @@ _PINNED = {
     "kwok": "sigs.k8s.io/kwok",
     "helm": "helm.sh/helm/v4",
     "prometheus": "github.com/prometheus/prometheus",
+    "versitygw": "github.com/versity/versitygw",
     "containerd": "github.com/containerd/containerd/v2",
     "coredns": "github.com/coredns/coredns",
 }

@@ -22,6 +22,7 @@ PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile
 IMAGES ?= operator trainer trainer-cpu
 # Further arguments of the programs below; their --help lists them.
 BENCH ?=
+GPU ?=
 CHAOS ?=
 SOAK ?=
 
@@ -100,7 +101,7 @@ $(VENV)/oldest-torch/stamp: Makefile | $(BIN)/python
 .PHONY: test-oldest-torch
 test-oldest-torch: $(VENV)/oldest-torch/stamp ## Test the trainer with the oldest torch that it supports
 	@$(<D)/bin/pytest -p no:cacheprovider tests/unit/trainer \
-		$(patsubst %,tests/processes/trainer/test_%.py,ddp_options dropout lost_peer number_of_ranks preemption resume set_up)
+		$(patsubst %,tests/processes/trainer/test_%.py,ddp_options dropout gpu_command lost_peer number_of_ranks preemption resume set_up)
 
 # --- Development ------------------------------------------------------------------------------------------------------
 
@@ -193,6 +194,15 @@ bench-operator: $(VENV)/dev.stamp ## Time the operator against a real control pl
 .PHONY: bench-trainer
 bench-trainer: $(VENV)/dev.stamp ## Time the trainer and the plain DDP script: make bench-trainer BENCH='--ranks 2' (more: trainer/README.md)
 	@$(BIN)/python -m ddpjob_measure bench --results tests/tools/bench/results $(BENCH)
+
+# Both need no virtual environment: `gpu` runs where torch is installed already, such as on a rented machine.
+.PHONY: gpu-wheels
+gpu-wheels: ## Prepare build/gpu, which a GPU machine without network needs: make gpu-wheels GPU='--python 3.12 --torch 2.11'
+	@PYTHONPATH=trainer $(PYTHON) -m ddpjob_measure.carry $(GPU)
+
+.PHONY: gpu
+gpu: ## Test and measure everything on a GPU, in nine minutes (docs/how-to/gpus.md): make gpu GPU='--results DIR'
+	@PYTHONPATH=trainer $(PYTHON) -m ddpjob_measure gpu $(GPU)
 
 .PHONY: faults
 faults: $(VENV)/dev.stamp ## Test all faults of the API server, and an operator that is killed 100 times

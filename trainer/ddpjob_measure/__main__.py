@@ -1,11 +1,12 @@
-"""`python -m ddpjob_measure bench|scale|accuracy|compare|buckets|overhead|verify-resume`: what the trainer costs and keeps, measured."""
+"""`python -m ddpjob_measure bench|gpu|scale|accuracy|compare|buckets|overhead|verify-resume`: what the trainer costs and keeps, measured."""
 
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from ddpjob_measure import accuracy, bench, bucket_report, compare, overhead, scale, verify_resume
+import ddpjob_measure.carried  # noqa: F401 - first, as it makes importable what the others import
+from ddpjob_measure import accuracy, bench, bucket_report, compare, gpu, overhead, scale, verify_resume
 from ddpjob_measure.task import MeasureError
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
@@ -25,6 +26,7 @@ class Command(Protocol):
 
 COMMANDS: Mapping[str, Command] = {
     "bench": bench,
+    "gpu": gpu,
     "scale": scale,
     "accuracy": accuracy,
     "compare": compare,

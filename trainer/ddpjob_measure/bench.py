@@ -23,7 +23,8 @@ WITH_YARDSTICK = ("resnet18-cifar10", "resnet50-cifar10")
 MAX_IMAGES = 50_000
 NOTES = (
     (
-        "plain: the DDP script as tutorials write it (ddpjob_measure/plain_ddp.py); trainer: this trainer, by profile."
+        "plain: the DDP script as tutorials write it (ddpjob_measure/plain_ddp.py); tuned: the same with autocast to bfloat16,"
+        " channels_last and torch.compile; trainer: this trainer, by profile."
         " Each value is the median over windows; in brackets the extremes."
     ),
     (
@@ -113,6 +114,8 @@ def contenders(given: argparse.Namespace) -> Iterator[Contender]:
         if recipe in WITH_YARDSTICK:
             plain = replace(task, program="plain", options={"num_workers": given.workers})
             yield Contender(name=f"plain {recipe}", recipe=recipe, task=plain)
+            tuned = replace(plain, options={**plain.options, "tuned": True})
+            yield Contender(name=f"tuned {recipe}", recipe=recipe, task=tuned)
         for profile in given.profiles:
             yield Contender(
                 name=f"trainer {recipe} {profile}",
@@ -122,7 +125,7 @@ def contenders(given: argparse.Namespace) -> Iterator[Contender]:
 
 
 def _table(rows: list[tuple[Contender, Figures]]) -> str:
-    plain = {(row.recipe, figures.world_size): figures for row, figures in rows if row.task.program == "plain"}
+    plain = {(row.recipe, figures.world_size): figures for row, figures in rows if row.name.startswith("plain ")}
     lines = []
     for row, figures in rows:
         yardstick = plain.get((row.recipe, figures.world_size))

@@ -10,12 +10,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from ddpjob_measure.carry import ARCHIVE, TEST_DATA
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
 
-#: Names the folder with `cifar10-jpeg.tar.xz`, as for the tests.
-TEST_DATA = "DDPJOB_TEST_DATA"
-ARCHIVE = "cifar10-jpeg.tar.xz"
 NUM_CLASSES, SIZE = 10, 32
 #: Recipes that bring their own, and one whose images are larger than those that are at hand here.
 DIGITS, SYNTHETIC, LARGE = "digits", "resnet50-224-synthetic", "resnet50-224"
@@ -33,7 +31,7 @@ def provided(recipes: Collection[str], *, num_train: int) -> Iterator[tuple[dict
     Raises:
         ConfigError: images of that size are not for these recipes.
     """
-    at_hand = os.environ.get(contract.DDPJOB_DATA_DIR) or _archive()
+    at_hand = os.environ.get(contract.DDPJOB_DATA_DIR) or archive()
     if at_hand or not _needed(recipes):
         with photographs(recipes, num_train=num_train, num_test=FEW) as found:
             yield found
@@ -57,22 +55,23 @@ def photographs(recipes: Collection[str], *, num_train: int, num_test: int) -> I
     if given := os.environ.get(contract.DDPJOB_DATA_DIR):
         yield {contract.DDPJOB_DATA_DIR: given}, f"the images of {given}"
         return
-    archive = _archive()
-    if archive is None:
+    packed = archive()
+    if packed is None:
         raise ConfigError(
             f"no images: name a folder of them in {contract.DDPJOB_DATA_DIR}, or in {TEST_DATA} one that holds {ARCHIVE}"
         )
     num_by_split = {"train": _per_class(num_train), "test": _per_class(num_test)}
     num_images = {split: num * NUM_CLASSES for split, num in num_by_split.items()}
     with tempfile.TemporaryDirectory() as folder:
-        _unpack(archive, Path(folder), num_by_split)
+        _unpack(packed, Path(folder), num_by_split)
         what = f"CIFAR-10 (JPEG copy), {num_images['train']} training images, {num_images['test']} held out"
         yield {contract.DDPJOB_DATA_DIR: folder}, what
 
 
-def _archive() -> Path | None:
+def archive() -> Path | None:
+    """CIFAR-10 in the folder that TEST_DATA names; None if it is not there."""
     folder = os.environ.get(TEST_DATA)
-    return archive if folder and (archive := Path(folder, ARCHIVE)).exists() else None
+    return found if folder and (found := Path(folder, ARCHIVE)).exists() else None
 
 
 def _needed(recipes: Collection[str]) -> bool:

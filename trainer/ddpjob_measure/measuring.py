@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ddpjob_measure import buckets, memory
+from ddpjob_measure import buckets, kernels, memory
 from ddpjob_measure.clock import StepClock, mean_parts
 from ddpjob_measure.task import PARTS, Figures, Spread, Task
 from ddpjob_ranks import contract, distributed
@@ -63,6 +63,9 @@ def _measure(task: Task, place: identity.Worker, gang: Gang) -> Figures:
     resting = garbage_collector_paused() if task.program != "plain" else nullcontext()  # as the trainer's loop has it
     with resting:
         seconds_by_window, parts_by_window = _time_windows(task, measured, gang)
+    if task.options.get("profile"):
+        last = task.warmup_steps + task.windows * task.steps
+        extra = {**extra, "kernels": kernels.top(lambda: measured.take_step(last, untimed), gang.device)}
     parts_by_rank = gang.all_gather(parts_by_window)
     return Figures(
         world_size=gang.world_size,
@@ -125,7 +128,7 @@ class _Begun:
 def _trainer(task: Task, place: identity.Worker, gang: Gang) -> Measured:
     """The trainer itself: its own set-up and loop, without checkpoints and evaluations."""
     os.environ.pop(contract.DDPJOB_CHECKPOINT_DIR, None)
-    training = worker.set_up(parse_config(task.config), place, gang, Reporter(enabled=False))
+    training = worker.set_up(parse_config(task.config), place, gang, Reporter(enabled=bool(task.options.get("report"))))
     config = training.config
     num_full_steps = len(training.data.train) // config.global_batch_size
     if num_full_steps == 0:
@@ -161,6 +164,7 @@ def _plain(task: Task, _: identity.Worker, gang: Gang) -> Measured:
         gang,
         global_batch_size=config.global_batch_size,
         num_workers=task.options["num_workers"],
+        tuned=task.options.get("tuned", False),
     )
     batch_size = config.global_batch_size // gang.world_size * gang.world_size
 

@@ -36,6 +36,7 @@ def test_the_plain_script_is_measured_with_each_recipe_that_it_can_train():
     assert [(row.name, row.task.program) for row in bench.contenders(given)] == [
         ("trainer digits fast", "trainer"),
         ("plain resnet18-cifar10", "plain"),
+        ("tuned resnet18-cifar10", "plain"),
         ("trainer resnet18-cifar10 fast", "trainer"),
     ]
 

@@ -1,0 +1,140 @@
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ddpjob_measure import carried, carry, gpu, gpu_steps
+from ddpjob_measure.gpu_steps import Row, Skipped, Step, Workbench
+from ddpjob_measure.task import MeasureError
+from ddpjob_measure.verify_resume import Run
+
+
+@pytest.fixture
+def found(monkeypatch, tmp_path):
+    """Runs the command on these steps; gives its exit code and the record's steps."""
+
+    def run(*steps: Step, seconds: int = 1000, quick: bool = False) -> tuple[int, list[dict[str, object]]]:
+        monkeypatch.setattr(gpu_steps, "STEPS", steps)
+        for name in ("CUDA_VISIBLE_DEVICES", "DDPJOB_TEST_DATA"):
+            monkeypatch.setenv(name, "")
+        given = argparse.Namespace(
+            device="cpu", quick=quick, seconds=seconds, only=None, results=tmp_path, name="gpu", default_name=""
+        )
+        code = gpu.run(given)
+        return code, json.loads((tmp_path / "gpu.json").read_text())["rows"]
+
+    return run
+
+
+def step(name: str, run, *, least_seconds: int = 1) -> Step:
+    return Step(name=name, about=name, least_seconds=least_seconds, limit_seconds=60, run=run)
+
+
+def good(_: Workbench) -> Iterator[Row]:
+    yield {"what": "good", "value": 1.0}
+
+
+def test_a_failed_step_leaves_its_rows_and_its_error_and_the_next_one_runs(found, tmp_path, capsys):
+    def bad(_: Workbench) -> Iterator[Row]:
+        yield {"what": "before"}
+        raise MeasureError("the device is on fire")
+
+    code, (first, second) = found(step("bad", bad), step("good", good))
+
+    assert code == 1
+    assert (first["status"], first["rows"]) == ("failed", [{"what": "before"}])
+    assert "the device is on fire" in first["note"]
+    assert "the device is on fire" in (tmp_path / "gpu.md").read_text()
+    assert "Traceback" in capsys.readouterr().err
+    assert (second["status"], second["rows"]) == ("ok", [{"what": "good", "value": 1.0}])
+
+
+def test_a_step_that_does_not_fit_any_more_is_skipped_and_so_is_one_that_cannot_run(found):
+    def cannot(_: Workbench) -> Iterator[Row]:
+        raise Skipped("no images")
+        yield {}
+
+    code, (first, second, third) = found(
+        step("long", good, least_seconds=5000), step("cannot", cannot), step("good", good)
+    )
+
+    assert code == 0
+    assert (first["status"], first["rows"]) == ("skipped", [])
+    assert "it takes 5000 s or more" in first["note"]
+    assert (second["status"], second["note"]) == ("skipped", "no images")
+    assert third["status"] == "ok"
+
+
+def test_a_run_that_is_cut_off_leaves_the_rows_that_were_there(found, tmp_path):
+    def cut_off(_: Workbench) -> Iterator[Row]:
+        yield {"what": "first"}
+        record = json.loads((tmp_path / "gpu.json").read_text())
+        assert [row["status"] for row in record["rows"]] == ["ok", "running"]
+        assert record["rows"][1]["rows"] == [{"what": "first"}]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        found(step("good", good), step("cut off", cut_off))
+
+
+def bench(tmp_path: Path, seconds: float) -> Workbench:
+    found = Workbench(device="cpu", quick=True, deadline=time.monotonic() + seconds, log=tmp_path / "log")
+    found.begin(step("any", good))
+    return found
+
+
+def test_the_output_of_a_process_that_fails_is_in_the_error_and_in_the_log(tmp_path):
+    with bench(tmp_path, 60) as workbench, pytest.raises(MeasureError, match="No module named no_such_module"):
+        workbench.output_of(["no_such_module"])
+    assert "No module named no_such_module" in (tmp_path / "log").read_text()
+
+
+def test_a_process_that_does_not_end_is_killed(tmp_path, monkeypatch):
+    (tmp_path / "hangs.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(3600)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with bench(tmp_path, 3) as workbench, pytest.raises(MeasureError, match="did not end within"):
+        workbench.output_of(["hangs"])
+
+
+def test_a_first_loss_far_from_that_in_float32_is_wrong():
+    def losses(first: str) -> Run:
+        return Run(name="", losses={1: first, 2: "1.0"})
+
+    row, problem = gpu_steps._against(
+        losses("2.0"), losses("2.02"), "profile fast: bfloat16\nmodel compiled for 2 shapes"
+    )
+    assert (row["profile"], row["compile"], problem) == ("fast: bfloat16", "model compiled for 2 shapes", "")
+    assert "off that of eager float32" in gpu_steps._against(losses("2.0"), losses("2.5"), "")[1]
+    assert "off that of eager float32" in gpu_steps._against(losses("2.0"), losses("nan"), "")[1]
+    assert "torch.compile failed" in gpu_steps._against(losses("2.0"), losses("2.0"), "torch.compile failed, so")[1]
+
+
+def test_operations_of_resnet50_are_three_times_those_of_its_forward_pass_but_for_the_first_layer():
+    forward = 2 * 4.089e9  # two for each of the multiply-adds, torchvision's 4.09 G
+    first = 2 * 64 * 3 * 49 * 112 * 112  # needs no gradient of its input
+    assert gpu_steps.operations_per_image() == pytest.approx(3 * forward - first, rel=0.001)
+
+
+def test_what_is_carried_is_the_lock_without_what_the_machine_has():
+    lock = "numpy==2.5.5 ; python_full_version >= '3.12' \\\n    --hash=sha256:00\nnvidia-cublas==13 \\\npydantic==2.14.3 \\\npyyaml==6.0.3 \\\ntorch==2.15.0 \\\n"
+    assert carry.groups(lock, "2.11") == {
+        "torchvision": ["torchvision==0.26.0"],
+        "pydantic": ["pydantic==2.14.3"],
+        "yaml": ["pyyaml==6.0.3"],
+    }
+    assert {"pydantic", "yaml"} < carry.groups(carry.LOCK.read_text(), "2.11").keys()
+
+
+def test_only_what_is_missing_is_taken_from_the_carried_folder(tmp_path, monkeypatch):
+    for name in ("json", "no_such_package"):
+        (tmp_path / "packages" / name).mkdir(parents=True)
+    monkeypatch.setenv(carried.VARIABLE, str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", "given")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    assert carried.use() == ["no_such_package"]
+    assert sys.path[0] == str(tmp_path / "packages" / "no_such_package")

@@ -1,0 +1,165 @@
+"""`gpu`: all that is to be known of a GPU, in one command of nine minutes that needs no network (see also `carry`).
+
+The steps run in the order of their value (`gpu_steps`). Each has a limit, and one that no longer fits is skipped. The
+record is written after each row, so a run that is cut off leaves what it has found; a step that fails leaves its error
+there, and the next one runs. The outputs of all commands are in a log next to the record.
+"""
+
+import argparse
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from ddpjob_measure import carried, gpu_steps, options, record
+from ddpjob_measure.carry import TEST_DATA
+from ddpjob_measure.gpu_steps import Row, Step, Workbench
+from ddpjob_measure.options import positive
+from ddpjob_measure.surroundings import surroundings
+from ddpjob_measure.task import MeasureError
+from ddpjob_ranks import contract
+
+#: By default; one command on a rented machine often has ten minutes.
+BUDGET_SECONDS = 530
+#: Of nvidia-smi.
+FACTS = "name,driver_version,memory.total,power.limit,clocks.max.sm,compute_cap"
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What has become of a step."""
+
+    name: str
+    about: str
+    status: Literal["running", "ok", "failed", "skipped"] = "running"
+    seconds: float = 0.0
+    note: str = ""
+    rows: list[Row] = field(default_factory=list)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: the same flow without a GPU")
+    parser.add_argument("--quick", action="store_true", help="very little of each step, to test the flow")
+    parser.add_argument("--seconds", type=positive, default=BUDGET_SECONDS, help=f"in all (default: {BUDGET_SECONDS})")
+    parser.add_argument("--only", nargs="+", choices=[step.name for step in gpu_steps.STEPS], help="these steps alone")
+    options.add_record(parser, "gpu")
+
+
+def run(given: argparse.Namespace) -> int:
+    """Take all steps; the exit code is 1 where one of them failed.
+
+    Raises:
+        MeasureError: there is no GPU, and `--device cpu` was not given.
+    """
+    deadline = time.monotonic() + given.seconds
+    if given.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before CUDA is asked anything, here and in the children
+    elif not torch.cuda.is_available():
+        raise MeasureError(f"gpu: torch {torch.__version__} sees no GPU; --device cpu runs the same flow without one")
+    os.environ.setdefault(TEST_DATA, str(carried.folder()))
+    path = options.record_path(given)
+    facts: dict[str, Any] = {"device": given.device, "quick": given.quick, **versions(), **surroundings()}
+    say(f"record {path}.md, {path}.json, outputs {path}.log; at most {given.seconds} s")
+    outcomes: list[Outcome] = []
+    with Workbench(device=given.device, quick=given.quick, deadline=deadline, log=path.with_suffix(".log")) as bench:
+        for step in gpu_steps.STEPS:
+            if given.only is None or step.name in given.only:
+                outcomes.append(Outcome(name=step.name, about=step.about))
+                take(step, outcomes[-1], bench, lambda: save(path, facts, outcomes))
+    print("\n" + page(facts, outcomes))
+    failed = any(outcome.status == "failed" for outcome in outcomes)
+    return contract.EXIT_PROGRAM_ERROR if failed else contract.EXIT_SUCCESS
+
+
+def take(step: Step, outcome: Outcome, bench: Workbench, saved: Any) -> None:
+    """Take one step, whatever becomes of it; `saved` is called after each of its rows."""
+    if (left := bench.begin(step)) < step.least_seconds and not bench.quick:
+        outcome.status, outcome.note = "skipped", f"{left:.0f} s are left, and it takes {step.least_seconds} s or more"
+        say(f"{step.name}: skipped: {outcome.note}")
+        saved()
+        return
+    say(f"{step.name}: {step.about} (at most {bench.seconds_left:.0f} s of {left:.0f} s)")
+    began = time.monotonic()
+    saved()
+    try:
+        for row in step.run(bench):
+            outcome.rows.append(row)
+            outcome.seconds = time.monotonic() - began
+            say("  " + ", ".join(f"{name} {cell(value)}" for name, value in row.items()))
+            saved()
+        outcome.status = "ok"
+    except gpu_steps.Skipped as reason:
+        outcome.status, outcome.note = "skipped", str(reason)
+    except Exception as error:  # noqa: BLE001 - the other steps are to run, whatever is wrong with this one
+        outcome.status, outcome.note = "failed", f"{type(error).__name__}: {error}"
+        traceback.print_exc()
+    outcome.seconds = time.monotonic() - began
+    say(f"{step.name}: {outcome.status} after {outcome.seconds:.0f} s{': ' * bool(outcome.note)}{outcome.note[:2000]}")
+    saved()
+
+
+def save(path: Path, facts: Mapping[str, Any], outcomes: list[Outcome]) -> None:
+    """Write the record as it is now. A file is replaced as a whole, so that none is cut off in the middle."""
+    new = path.with_name(f".{path.name}")
+    record.save(new, page(facts, outcomes), dict(facts), [asdict(outcome) for outcome in outcomes])
+    for suffix in (".md", ".json"):
+        Path(f"{new}{suffix}").replace(f"{path}{suffix}")
+
+
+def page(facts: Mapping[str, Any], outcomes: list[Outcome]) -> str:
+    """Markdown: what has become of each step, then each step's rows."""
+    summary = [[o.name, o.status, f"{o.seconds:.0f}", first_line(o.note)] for o in outcomes]
+    tables = [record.table(["step", "status", "seconds", "note"], summary)]
+    for outcome in outcomes:
+        if outcome.rows:
+            header = list(dict.fromkeys(name for row in outcome.rows for name in row))
+            lines = [[cell(row.get(name, "")) for name in header] for row in outcome.rows]
+            tables.append(f"## {outcome.name}\n\n{outcome.about}\n\n{record.table(header, lines)}")
+        if outcome.status == "failed":
+            tables.append(f"### Error of {outcome.name}\n\n```\n{outcome.note[-3000:]}\n```")
+    return record.page("GPU", dict(facts), tables, gpu_steps.NOTES)
+
+
+def cell(value: object) -> str:
+    """A value of a row as text; numbers with four significant digits, or all before the point."""
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return str(value).replace("|", "/").replace("\n", " ")
+
+
+def first_line(text: str) -> str:
+    """Of a note, for a table."""
+    return cell(text.strip().splitlines()[0][:200] if text.strip() else "")
+
+
+def versions() -> dict[str, str]:
+    """What `surroundings` does not ask for: the GPU's driver and the libraries that torch brings."""
+    found = {"host_kernel": platform.release(), "cuda": str(torch.version.cuda)}
+    with suppress(PackageNotFoundError):
+        found["triton"] = version("triton")
+    if torch.cuda.is_available():
+        found["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
+        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    if shutil.which("nvidia-smi"):
+        command = ["nvidia-smi", f"--query-gpu={FACTS}", "--format=csv,noheader"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        found["nvidia_smi"] = " / ".join((done.stdout or done.stderr).strip().splitlines())[:500]
+    return found
+
+
+def say(text: str) -> None:
+    """A line of the output, at once: the command may be cut off."""
+    print(f"[{time.strftime('%H:%M:%S')}] {text}", flush=True)
+    sys.stderr.flush()

@@ -1,0 +1,433 @@
+"""The steps of `gpu`, in the order of their value. Each yields rows, and raises an error where something is wrong.
+
+Whatever uses the device runs in a process of its own, which ends with its step's limit: a GPU that hangs takes nothing
+else with it.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Final, Literal, Self
+
+import torch
+
+from ddpjob_measure import accuracy, images, smoke
+from ddpjob_measure.carry import TEST_DATA
+from ddpjob_measure.processes import variables_of_a_run
+from ddpjob_measure.task import Figures, MeasureError, Program, Task
+from ddpjob_measure.verify_resume import Run
+from ddpjob_ranks import contract
+from ddpjob_recipes import BUILT_IN
+from ddpjob_trainer import recipes
+
+Row = dict[str, Any]
+
+#: Dense bfloat16 operations a second, by the vendor's data sheets (SXM modules), by a part of the device's name.
+BF16_PEAKS: Final = {"H200": 989.5e12, "H100": 989.5e12, "A100": 312e12, "B200": 2250e12}
+#: Relative difference of the first loss in bfloat16 from that in float32, beyond which something is wrong.
+FIRST_LOSS_TOLERANCE: Final = 0.03
+#: A share of CIFAR-10's held-out images; the JPEG copy in the carried folder does not allow 94 % (trainer/README.md).
+TARGETS: Final = (0.90, 0.94)
+STALL_LINE: Final = re.compile(r"checkpoint of step (\d+): stalled (\S+) ms, written in (\S+) s")
+COMPILE_LINE: Final = re.compile(r"(model compiled for .*|torch\.compile failed.*)")
+PROFILE_LINE: Final = re.compile(r"profile ((?:fast|exact): .*)")
+#: Quick runs are for busy machines with few cores, where compilers take minutes.
+QUICK_PATIENCE: Final = 5
+NOTES: Final = (
+    (
+        "recipes: losses of the first steps; eager float32 is the profile exact. The difference is relative; weights differ"
+        " more with each step, so only the first step has a bound."
+    ),
+    "speedrun: training seconds leave out start, compilation and evaluations; whole seconds are those of the process.",
+    (
+        "resnet50: share of peak = images/s x operations an image / peak; operations are those of the matrix products and"
+        " convolutions of one forward and backward pass, by torch.utils.flop_counter, two for each multiply-add."
+    ),
+    "kernels: share of the time of all kernels of one step.",
+)
+
+
+class Skipped(Exception):  # noqa: N818 - it is no error
+    """The step cannot run here; the text says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step. It is skipped where less than `least_seconds` are left, and cut off after `limit_seconds`."""
+
+    name: str
+    about: str
+    least_seconds: int
+    limit_seconds: int
+    run: Callable[["Workbench"], Iterator[Row]]
+
+
+@dataclass(slots=True, kw_only=True)
+class Workbench:
+    """What steps work with: processes with a deadline, images, and a folder for caches of compilers."""
+
+    device: Literal["cuda", "cpu"]
+    quick: bool
+    deadline: float
+    log: Path
+    step_deadline: float = 0.0
+    _resources: ExitStack = field(default_factory=ExitStack)
+    _images: dict[tuple[int, int], dict[str, str]] = field(default_factory=dict)
+    _log: IO[str] = field(init=False)
+    _folder: Path = field(init=False)
+
+    def __enter__(self) -> Self:
+        self._log = self._resources.enter_context(self.log.open("w", encoding="utf-8"))
+        self._folder = Path(self._resources.enter_context(tempfile.TemporaryDirectory(prefix="ddpjob-gpu-")))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._resources.close()
+
+    def begin(self, step: Step) -> float:
+        """A step begins; returns the seconds that are left for all steps."""
+        limit = step.limit_seconds * (QUICK_PATIENCE if self.quick else 1)
+        self.step_deadline = min(self.deadline, time.monotonic() + limit)
+        return self.deadline - time.monotonic()
+
+    @property
+    def seconds_left(self) -> float:
+        """Of this step."""
+        return self.step_deadline - time.monotonic()
+
+    def folder(self, name: str) -> Path:
+        """A new folder, which is gone at the end."""
+        return Path(tempfile.mkdtemp(prefix=name, dir=self._folder))
+
+    def images(self, num_train: int, num_test: int = images.FEW) -> dict[str, str]:
+        """The environment in which trainings find so many images of CIFAR-10's size: real ones where they are at hand."""
+        wanted = (num_train, num_test)
+        if wanted not in self._images:
+            real = images.archive() or os.environ.get(contract.DDPJOB_DATA_DIR)
+            found = (
+                images.photographs(["resnet18-cifar10"], num_train=num_train, num_test=num_test)
+                if real
+                else images.provided(["resnet18-cifar10"], num_train=num_train)
+            )
+            self._images[wanted], _ = self._resources.enter_context(found)
+        return self._images[wanted]
+
+    def output_of(self, module: Sequence[str], environ: Mapping[str, str] | None = None) -> str:
+        """What a module with its arguments prints, as one rank unless the module says otherwise.
+
+        Raises:
+            MeasureError: it failed, or did not end within the limit of the step; the text has the end of its output.
+        """
+        seconds = self.seconds_left
+        if seconds <= 0:
+            raise MeasureError(f"the step's limit has passed before: python -m {' '.join(module)}")
+        caches = {
+            "TORCHINDUCTOR_CACHE_DIR": str(self._folder / "inductor"),
+            "TRITON_CACHE_DIR": str(self._folder / "triton"),
+        }
+        variables = {**variables_of_a_run(1), **caches, "PYTHONUNBUFFERED": "1", **(environ or {})}
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace", dir=self._folder) as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *module],
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                code: int | None = process.wait(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                code = None
+                os.killpg(process.pid, signal.SIGKILL)  # ranks die with their launcher
+                process.wait()
+            output.seek(0)
+            text = output.read()
+        self._log.write(f"$ python -m {' '.join(module)}\n{text}\nexit code {code}\n\n")
+        self._log.flush()
+        if code != 0:
+            how = f"exit code {code}" if code is not None else f"did not end within {seconds:.0f} s"
+            raise MeasureError(f"python -m {' '.join(module)}: {how}\n{text[-6000:]}")
+        return text
+
+    def figures(self, task: Task, environ: Mapping[str, str] | None = None) -> tuple[Figures, str]:
+        """The figures of a task on one rank, and all that it printed."""
+        text = self.output_of(["ddpjob_measure.rank", "--task", task.to_json()], environ)
+        return Figures.from_output(text), text
+
+    def training(self, *keys: str, environ: Mapping[str, str] | None = None) -> tuple[Run, str]:
+        """One whole training, and all that it printed."""
+        arguments = [part for key in keys for part in ("--set", key)]
+        text = self.output_of(["ddpjob_trainer", *arguments], environ)
+        found = Run(name=" ".join(keys))
+        for line in text.splitlines():
+            found.read(line)
+        return found, text
+
+
+def smoke_test(bench: Workbench) -> Iterator[Row]:
+    """NCCL as one rank; then two ranks on one GPU by gloo, since NCCL refuses two ranks on one GPU."""
+    fast, one = ("nccl", "cuda:0") if bench.device == "cuda" else ("gloo", "cpu")
+    for backend, world_size in ((fast, 1), ("gloo", 2)):
+        began, meeting = time.monotonic(), bench.folder("smoke") / "file"
+        options = ["--backend", backend, "--device", one, "--world-size", str(world_size), "--file", str(meeting)]
+        with ThreadPoolExecutor(world_size) as pool:
+            ranks = [
+                pool.submit(bench.output_of, ["ddpjob_measure.smoke", *options, "--rank", str(rank)])
+                for rank in range(world_size)
+            ]
+            lines = [line for rank in ranks for line in rank.result().splitlines() if line.startswith(smoke.PREFIX)]
+        for line in lines:
+            check, _, result = line.removeprefix(smoke.PREFIX).partition(" ")
+            yield {"backend": backend, "ranks": world_size, "device": one, "check": check, "result": result}
+        yield {"backend": backend, "ranks": world_size, "check": "all", "seconds": time.monotonic() - began}
+
+
+def recipes_in_bfloat16(bench: Workbench) -> Iterator[Row]:
+    """Every built-in recipe for a few steps: eager float32, then the profile fast without and with torch.compile."""
+    kinds = {
+        "eager float32": {"profile": "exact"},
+        "fast, eager": {"profile": "fast", "compile": "never"},
+        "fast, compiled": {"profile": "fast"},
+    }
+    names = ["digits", "speedrun-cifar10"] if bench.quick else list(BUILT_IN)
+    if bench.device == "cpu":
+        del kinds["fast, compiled"]  # the trainer compiles on GPUs only
+    found: dict[str, dict[str, tuple[Run, Figures, str]]] = {name: {} for name in names}
+    wrong: list[str] = []
+    # Compilers use the CPU, so several recipes are tried at once; nothing is timed here.
+    environs = {name: bench.images(_num_images(bench, name)) for name in names}
+    with ThreadPoolExecutor(1 if bench.quick else 5) as pool:
+        pending = {
+            pool.submit(_few_steps, bench, name, keys, environs[name]): (name, kind)
+            for kind, keys in kinds.items()
+            for name in names
+        }
+        for done in as_completed(pending):
+            name, kind = pending[done]
+            try:
+                found[name][kind] = done.result()
+            except MeasureError as error:
+                wrong.append(f"{name}, {kind}: {error}")
+                continue
+    for name, by_kind in found.items():
+        reference = by_kind.get("eager float32")
+        for kind, (losses, figures, text) in by_kind.items():
+            row, problem = _against(reference[0] if reference else None, losses, text)
+            wrong += [f"{name}, {kind}: {problem}"] if problem else []
+            yield {"recipe": name, "kind": kind, **row, "peak GiB": figures.peak_memory_bytes / 2**30}
+    if wrong:
+        raise MeasureError("\n".join(wrong))
+
+
+def _num_images(bench: Workbench, recipe: str) -> int:
+    """Whole batches, so that only one shape is compiled; a multiple of the ten classes."""
+    return 640 if bench.quick else 20 * recipes.find(recipe).defaults.global_batch_size
+
+
+def _few_steps(
+    bench: Workbench, recipe: str, keys: Mapping[str, Any], environ: Mapping[str, str]
+) -> tuple[Run, Figures, str]:
+    batch = {"globalBatchSize": 64} if bench.quick else {}
+    config = {"recipe": recipe, "logEverySteps": 1, **batch, **keys}
+    task = Task(program="trainer", config=config, warmup_steps=5, steps=1, windows=1, options={"report": True})
+    figures, text = bench.figures(task, environ)
+    losses = Run(name=recipe)
+    for line in text.splitlines():
+        losses.read(line)
+    return losses, figures, text
+
+
+def _against(reference: Run | None, run: Run, text: str) -> tuple[Row, str]:
+    """A row about the losses of a run, and what is wrong with them."""
+    compiled, profile = COMPILE_LINE.search(text), PROFILE_LINE.search(text)
+    row: Row = {"profile": profile[1] if profile else "", "compile": compiled[1] if compiled else ""}
+    if not run.losses:
+        return row, "no loss was printed"
+    first, last = min(run.losses), max(run.losses)
+    row |= {"first loss": float(run.losses[first]), "last loss": float(run.losses[last])}
+    if reference is not None and reference.losses.keys() == run.losses.keys():
+        apart = {s: abs(float(run.losses[s]) / float(reference.losses[s]) - 1) for s in run.losses}
+        row |= {"difference at first": apart[first], "largest difference": max(apart.values())}
+        if not apart[first] <= FIRST_LOSS_TOLERANCE:
+            return row, f"the first loss is {apart[first]:.1%} off that of eager float32"
+    return row, compiled[1] if compiled and "failed" in compiled[1] else ""
+
+
+def exact_twice(bench: Workbench) -> Iterator[Row]:
+    """The profile exact, twice: the same losses and weights, bit for bit."""
+    recipe = "digits" if bench.quick else "resnet18-cifar10"
+    keys = (f"recipe={recipe}", "profile=exact", "epochs=2", "logEverySteps=1")
+    first, second = (bench.training(*keys, environ=bench.images(5120))[0] for _ in range(2))
+    steps = sum(first.losses[step] == second.losses.get(step) for step in first.losses)
+    equal = steps == len(first.losses) and first.weights == second.weights is not None
+    yield {
+        "recipe": recipe,
+        "steps": len(first.losses),
+        "equal losses": steps,
+        "weights": str(first.weights)[:12],
+        "equal": equal,
+    }
+    if not equal:
+        raise MeasureError(f"{recipe}: two runs differ: weights {first.weights} and {second.weights}")
+
+
+def verify_resume(bench: Workbench) -> Iterator[Row]:
+    """A training that is killed and resumed has the bits of one that is not."""
+    keys = ["recipe=digits", "epochs=4"] if bench.quick else ["recipe=resnet18-cifar10", "epochs=12"]
+    arguments = ["--world-size", "1", "--kills", "1" if bench.quick else "3", "--no-speed"]
+    arguments += [part for key in keys for part in ("--set", key)]
+    text = bench.output_of(["ddpjob_measure", "verify-resume", *arguments], bench.images(5120))
+    for line in text.splitlines():
+        if line.startswith(("losses of", "weights sha256", "attempt", "uninterrupted")):
+            yield {"verify-resume": line}
+
+
+def checkpoint_stall(bench: Workbench) -> Iterator[Row]:
+    """How long training waits for a checkpoint of a ResNet-50 with momentum (205 MB)."""
+    keys = ["recipe=digits", "epochs=2"] if bench.quick else ["recipe=resnet50-cifar10", "epochs=3", "compile=never"]
+    environ = {**bench.images(5120), contract.DDPJOB_CHECKPOINT_DIR: str(bench.folder("checkpoints"))}
+    _, text = bench.training(*keys, "checkpointEverySteps=5", environ=environ)
+    for step, stalled, written in STALL_LINE.findall(text):
+        yield {"step": int(step), "stalled ms": float(stalled.replace(",", "")), "written in s": float(written)}
+    if not STALL_LINE.search(text):
+        raise MeasureError(f"no checkpoint was reported:\n{text[-2000:]}")
+
+
+def speedrun(bench: Workbench) -> Iterator[Row]:
+    """`speedrun-cifar10` over seeds, compiled and not; one more seed each as long as there is time."""
+    if bench.quick:
+        recipe, environ, more = "digits", {}, ["epochs=2"]
+    elif images.archive() or os.environ.get(contract.DDPJOB_DATA_DIR):
+        recipe, environ, more = "speedrun-cifar10", bench.images(50_000, 10_000), []
+    else:
+        raise Skipped(f"no images of CIFAR-10: run `make gpu-wheels` with {TEST_DATA} set, and carry its folder")
+    longest = 0.0
+    for seed, compiled in ((0, "auto"), (0, "never"), (1, "auto"), (2, "auto"), (1, "never"), (2, "never")):
+        if longest > bench.seconds_left:
+            return
+        began, events = time.monotonic(), bench.folder("events")
+        keys = [f"recipe={recipe}", f"seed={seed}", f"compile={compiled}", *more]
+        bench.training(*keys, environ={**environ, contract.DDPJOB_EVENTS_DIR: str(events)})
+        longest = max(longest, time.monotonic() - began)
+        outcome = accuracy.outcome_of(events, seed)
+        reached = {f"s to {target:.0%}": outcome.seconds_to(target) or "not reached" for target in TARGETS}
+        yield {
+            "recipe": recipe,
+            "seed": seed,
+            "compile": compiled,
+            "accuracy %": 100 * outcome.accuracy,
+            "training s": outcome.training_seconds,
+            **reached,
+            "whole s": outcome.whole_seconds,
+        }
+
+
+def resnet18(bench: Workbench) -> Iterator[Row]:
+    """ResNet-18 on CIFAR-10: this trainer, the plain DDP script, and that with autocast, channels_last and compile."""
+    workers = min(14, max(1, (os.cpu_count() or 1) - 2))
+    batch, num_train, steps = (16, 320, 2) if bench.quick else (512, 70 * 512, 25)
+    keys = {"recipe": "resnet18-cifar10", "globalBatchSize": batch}
+    plain = {"num_workers": workers}
+    contenders: dict[str, tuple[Program, Row, Row]] = {
+        "trainer fast": ("trainer", {"profile": "fast"}, {"profile": True}),
+        "plain": ("plain", {}, plain),
+        "trainer exact": ("trainer", {"profile": "exact"}, {}),
+        "plain tuned": ("plain", {}, {**plain, "tuned": True}),
+    }
+    failures: list[str] = []
+    kernels: list[Row] = []
+    for name, (program, more, options) in contenders.items():
+        task = Task(
+            program=program,
+            config={**keys, **more},
+            warmup_steps=1 if bench.quick else 10,
+            steps=steps,
+            windows=1 if bench.quick else 2,
+            options=options,
+        )
+        try:
+            figures, _ = bench.figures(task, bench.images(num_train))
+        except MeasureError as error:  # the others still count
+            failures.append(f"{name}: {error}")
+            continue
+        kernels += figures.extra.get("kernels", [])
+        yield _speed(name, figures)
+    for kernel in kernels:
+        yield {"what": "kernel of trainer fast", **kernel}
+    if failures:
+        raise MeasureError("\n".join(failures))
+
+
+def resnet50(bench: Workbench) -> Iterator[Row]:
+    """ResNet-50 at 224 pixels on random images: images/s, share of the bf16 peak, kernels of one step."""
+    batch, steps = (2, 1) if bench.quick else (256, 20)
+    task = Task(
+        program="trainer",
+        config={"recipe": "resnet50-224-synthetic", "globalBatchSize": batch, "profile": "fast"},
+        warmup_steps=1 if bench.quick else 10,
+        steps=steps,
+        windows=1 if bench.quick else 2,
+        options={"profile": True},
+    )
+    figures, _ = bench.figures(task)
+    operations = operations_per_image()
+    row = {**_speed("trainer fast", figures), "GFLOP an image": operations / 1e9}
+    name = torch.cuda.get_device_name() if bench.device == "cuda" else ""
+    for part, peak in BF16_PEAKS.items():
+        if part in name:
+            rate = figures.images_per_second.median * operations
+            row |= {"TFLOP/s": rate / 1e12, "peak TFLOP/s": peak / 1e12, "share of peak %": 100 * rate / peak}
+    yield row
+    for kernel in figures.extra["kernels"]:
+        yield {"what": "kernel", **kernel}
+
+
+def operations_per_image() -> int:
+    """Of one forward and backward pass of ResNet-50 at 224 pixels: two for each multiply-add, no weight update."""
+    from torch.utils.flop_counter import FlopCounterMode  # it needs triton, which not every CPU build has
+
+    with torch.device("meta"):
+        model, images_BCHW = recipes.find("resnet50-224-synthetic").model(1000), torch.empty(1, 3, 224, 224)  # noqa: N806 - a shape
+    with FlopCounterMode(display=False) as counter:
+        model(images_BCHW).sum().backward()
+    return int(counter.get_total_flops())
+
+
+def _speed(name: str, figures: Figures) -> Row:
+    parts = {f"{part} ms": 1e3 * spread.median for part, spread in figures.part_seconds.items()}
+    return {
+        "what": name,
+        "batch": figures.global_batch_size,
+        "images/s": figures.images_per_second.median,
+        "ms a step": 1e3 * figures.step_seconds.median,
+        **parts,
+        "peak GiB": figures.peak_memory_bytes / 2**30,
+    }
+
+
+STEPS: Final = (
+    Step(name="smoke", about=str(smoke_test.__doc__), least_seconds=20, limit_seconds=90, run=smoke_test),
+    Step(
+        name="recipes",
+        about=str(recipes_in_bfloat16.__doc__),
+        least_seconds=60,
+        limit_seconds=200,
+        run=recipes_in_bfloat16,
+    ),
+    Step(name="exact", about=str(exact_twice.__doc__), least_seconds=25, limit_seconds=90, run=exact_twice),
+    Step(name="resume", about=str(verify_resume.__doc__), least_seconds=45, limit_seconds=120, run=verify_resume),
+    Step(name="stall", about=str(checkpoint_stall.__doc__), least_seconds=20, limit_seconds=60, run=checkpoint_stall),
+    Step(name="speedrun", about=str(speedrun.__doc__), least_seconds=40, limit_seconds=110, run=speedrun),
+    Step(name="resnet18", about=str(resnet18.__doc__), least_seconds=40, limit_seconds=140, run=resnet18),
+    Step(name="resnet50", about=str(resnet50.__doc__), least_seconds=30, limit_seconds=120, run=resnet50),
+)

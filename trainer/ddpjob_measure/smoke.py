@@ -1,0 +1,114 @@
+"""`python -m ddpjob_measure.smoke`: one rank of the smallest test of a backend on a device; rank 0 prints a line for each check.
+
+Ranks meet by a file. All of them may use the same GPU, which NCCL refuses and gloo accepts.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._C import _distributed_c10d as c10d  # torch.distributed's own, which it exports untyped
+from torch.nn.parallel import DistributedDataParallel
+
+from ddpjob_ranks.watch.watchdog import num_started
+
+#: Begins the lines of the checks.
+PREFIX = "smoke "
+#: For the threads of NCCL that could end the process after its communicator was aborted.
+AFTER_ABORT_SECONDS = 2.0
+
+
+def all_reduce(device: torch.device) -> object:
+    """The sum over ranks of their numbers, counted from 1."""
+    values = torch.full((1 << 20,), float(dist.get_rank() + 1), device=device)
+    dist.all_reduce(values)
+    expected = sum(range(1, dist.get_world_size() + 1))
+    assert bool((values == expected).all()), f"found {values[0]}, expected {expected}"
+    return "equal"
+
+
+def broadcast(device: torch.device) -> object:
+    """Rank 0's bytes on every rank."""
+    values = torch.full((1000,), dist.get_rank(), dtype=torch.uint8, device=device)
+    dist.broadcast(values, src=0)
+    assert not values.any()
+    return "equal"
+
+
+def ddp(device: torch.device) -> object:
+    """Two steps of DDP; all ranks have the same weights."""
+    torch.manual_seed(dist.get_rank())
+    replica = DistributedDataParallel(nn.Linear(64, 64).to(device), gradient_as_bucket_view=True)
+    optimizer = torch.optim.SGD(replica.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        replica(torch.rand(8, 64, device=device)).square().sum().backward()
+        optimizer.step()
+    total = replica.module.weight.detach().double().sum()
+    mean = total.clone()
+    dist.all_reduce(mean)
+    assert float(mean) == float(total) * dist.get_world_size(), "the replicas differ"
+    return "replicas equal"
+
+
+def flight_recorder(_: torch.device) -> object:
+    """Collectives that the GPU has started, as the watchdog reads them from torch's flight recorder."""
+    torch.cuda.synchronize()
+    deadline = time.monotonic() + 10
+    started = 0
+    while not started and time.monotonic() < deadline:  # NCCL's watchdog thread looks at its work ten times a second
+        started = num_started(c10d._dump_nccl_trace_json(includeCollectives=False))  # type: ignore[attr-defined] # not in its stubs
+    assert started > 0, "no collective is known to have started"
+    return f"{started} collectives started"
+
+
+def abort(device: torch.device) -> object:
+    """The watchdog's way out of a collective: this process goes on after its communicator was aborted."""
+    group = dist.group.WORLD
+    assert group is not None
+    group._get_backend(device).abort()
+    time.sleep(AFTER_ABORT_SECONDS)
+    return "the process goes on"
+
+
+CHECKS: tuple[Callable[[torch.device], object], ...] = (all_reduce, broadcast, ddp)
+#: The last one leaves no group behind.
+NCCL_CHECKS = (*CHECKS, flight_recorder, abort)
+
+
+def main() -> int:
+    """Join, check, print; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m ddpjob_measure.smoke", description=__doc__)
+    parser.add_argument("--backend", required=True)
+    parser.add_argument("--device", required=True, type=torch.device)
+    parser.add_argument("--rank", required=True, type=int)
+    parser.add_argument("--world-size", required=True, type=int)
+    parser.add_argument("--file", required=True)
+    given = parser.parse_args()
+    on_nccl = given.backend == "nccl"
+    if given.device.type == "cuda":
+        torch.cuda.set_device(given.device)
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")  # as the trainer sets them
+    os.environ.setdefault("TORCH_NCCL_ENABLE_TIMING", "1")
+    os.environ.setdefault("TORCH_DIST_USE_NCCL2", "0")
+    dist.init_process_group(
+        given.backend,
+        init_method=f"file://{given.file}",
+        rank=given.rank,
+        world_size=given.world_size,
+        device_id=given.device if on_nccl else None,
+    )
+    for check in NCCL_CHECKS if on_nccl else CHECKS:
+        result = check(given.device)
+        if given.rank == 0:
+            print(f"{PREFIX}{check.__name__} {result}", flush=True)
+    os._exit(0)  # after an abort there is nothing to tear down
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,14 +1,19 @@
 """Observers receive the values that rank 0 reports: TensorBoard, and those that users write for other services."""
 
 import importlib.util
+import json
+import math
 import pkgutil
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch.identity import attempt
+from ddpjob_ranks.watch import history
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +50,30 @@ class Observer:
 
     def end(self) -> None:
         """This rank is about to end."""
+
+
+class Recorder(Observer):
+    """Writes a line for each call of `log`, from which come the evidence file and `python -m ddpjob_measure plot`."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` is that of the spans and the evidence file."""
+        self._folder = folder
+        self._lines: IO[str] | None = None
+
+    def begin(self, beginning: Beginning) -> None:
+        """Open the file and mark where the attempt begins."""
+        self._lines = (self._folder / history.file_name(beginning.attempt)).open("a", encoding="utf-8")
+        self._write({"first_step": beginning.first_step})
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Write the values that JSON can represent."""
+        finite = {name: value for name, value in values.items() if math.isfinite(value)}
+        self._write({"step": step, "unix_seconds": round(time.time(), 3), "values": finite})
+
+    def _write(self, line: Mapping[str, object]) -> None:
+        assert self._lines is not None, "begin() comes first"
+        self._lines.write(json.dumps(line) + "\n")
+        self._lines.flush()
 
 
 class Observers(Observer):
@@ -104,13 +133,16 @@ def load(paths: Iterable[str]) -> list[Observer]:
 
 
 def from_environment(environ: Mapping[str, str]) -> list[Observer]:
-    """TensorBoard's, if the package is installed and there is a folder for its event files."""
+    """Those that need nothing but a folder: of the values, and of TensorBoard's event files if the package is installed."""
+    found: list[Observer] = []
+    if events := environ.get(contract.DDPJOB_EVENTS_DIR):
+        found.append(Recorder(Path(events)))
     folder = output_folder(environ)
-    if folder is None or importlib.util.find_spec("tensorboard") is None:
-        return []
-    from ddpjob_session.tensorboard import EventFiles  # only here: the package is optional
+    if folder is not None and importlib.util.find_spec("tensorboard") is not None:
+        from ddpjob_session.tensorboard import EventFiles  # only here: the package is optional
 
-    return [EventFiles(folder / "tensorboard")]
+        found.append(EventFiles(folder / "tensorboard"))
+    return found
 
 
 def output_folder(environ: Mapping[str, str]) -> Path | None:

@@ -59,8 +59,8 @@ class Reporter:
 
     def __exit__(self, *_: object) -> None:
         if self._progress is not None:
-            self._observe(self._progress.step, {})  # the step of the last checkpoint
-        self._observers.end()
+            self.observe_checkpoint()
+            self._observers.end()
         self._closed.set()
         if self._thread is not None:
             self._thread.join()
@@ -199,6 +199,10 @@ class Reporter:
         self._update(phase=contract.PHASE_DONE, eta_seconds=0.0)
         self._print_progress()
         self.say(f"total time {time.monotonic() - self._created_at:.1f} s")
+
+    def observe_checkpoint(self) -> None:
+        """Give observers the step of a checkpoint that was completed after the last values."""
+        self._observe(self._current.step, {})
 
     def _observe(self, step: int, values: Mapping[str, float]) -> None:
         """Give observers the values, the step of the newest checkpoint if it is another, and the times of steps."""

@@ -129,6 +129,7 @@ class Run:
         if self.timeline.num_steps and not self.timeline.seconds[Phase.STEP]:  # else only whole steps are known
             self.report.say(limiter.report(ranks))
             facts["time_shares"] = limiter.shares(ranks)
+        self.report.observe_checkpoint()
         path = evidence.write(
             self.timeline,
             os.environ,
@@ -198,8 +199,8 @@ def joined(
         found = distributed.rendezvous(worker, limits, same)
         timeline.enter(Phase.CONNECT)
         watchdog.watch(found.store, worker)
-        seen_by = [*watched_by, *observers.from_environment(os.environ)] if worker.rank == 0 else []
-        reporter = Reporter(enabled=worker.rank == 0, observers=seen_by)
+        ours = observers.from_environment(os.environ) if worker.rank == 0 else []
+        reporter = Reporter(enabled=worker.rank == 0, observers=[*ours, *watched_by])
         with watchdog, distributed.join(found) as gang, reporter as report:
             timeline.enter(Phase.SETUP)
             checks.check_group(gang)  # here rather than where the group is created: the watchdog is active by now

@@ -20,6 +20,7 @@ def test_two_ranks_write_their_spans_and_one_evidence_file(tmp_path):
         "attempt-1-evidence.json",
         "attempt-1-rank-0.jsonl",
         "attempt-1-rank-1.jsonl",
+        "attempt-1-values.jsonl",
     ]
     for rank in range(2):
         spans = spans_of(folder / f"attempt-1-rank-{rank}.jsonl")

@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_session import observers
-from ddpjob_session.observers import Observer
+from ddpjob_session.observers import Observer, Recorder
 from ddpjob_session.report import Reporter
 from ddpjob_session.tensorboard import EventFiles
 
@@ -146,11 +146,13 @@ def test_a_repeated_last_evaluation_is_shown_once(tmp_path):
 )
 def test_the_folder_of_event_files(environ, folder):
     assert observers.output_folder(environ) == (folder and Path(folder))
-    assert len(observers.from_environment(environ)) == bool(folder)
+    kinds = [type(observer) for observer in observers.from_environment(environ)]
+    assert (EventFiles in kinds) == bool(folder)
+    assert (Recorder in kinds) == (contract.DDPJOB_EVENTS_DIR in environ)
 
 
 def test_without_the_package_nothing_is_loaded_or_written(monkeypatch, tmp_path):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     monkeypatch.delitem(sys.modules, "ddpjob_session.tensorboard", raising=False)
-    assert observers.from_environment({contract.DDPJOB_EVENTS_DIR: str(tmp_path)}) == []
+    assert observers.from_environment({contract.DDPJOB_CHECKPOINT_DIR: str(tmp_path)}) == []
     assert "ddpjob_session.tensorboard" not in sys.modules

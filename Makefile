@@ -162,6 +162,14 @@ image: $(VENV)/dev.stamp ## Build all images with buildah (as root; no registry 
 cluster-up: $(VENV)/dev.stamp ## Bring up a real cluster on this machine: make cluster-up NODES=2 (0: control plane only)
 	@$(BIN)/python -m testbed up --name $(CLUSTER) --nodes $(NODES)
 
+.PHONY: load
+load: $(VENV)/dev.stamp ## Build all images and put them on the nodes of that cluster: make load IMAGES='operator trainer-cpu'
+	@$(BIN)/python -m ddpjob_images $(IMAGES) --load $(CLUSTER)
+
+.PHONY: cluster-path
+cluster-path: $(VENV)/dev.stamp
+	@dirname "$$($(BIN)/python -m testbed path kubectl)" "$$($(BIN)/python -m testbed path helm)" | paste --serial --delimiters=:
+
 .PHONY: cluster-down
 cluster-down: $(VENV)/dev.stamp ## Stop that cluster and remove everything that it made
 	@$(BIN)/python -m testbed down --name $(CLUSTER)
@@ -184,6 +192,10 @@ slurm: $(VENV)/dev.stamp ## Run the trainer under a real Slurm of two nodes (as 
 .PHONY: demo-cluster
 demo-cluster: need-root $(VENV)/dev.stamp ## Run the README's cluster commands on a real two-node cluster of this machine (as root)
 	@$(BIN)/python tests/system/e2e/demo_cluster.py
+
+.PHONY: recording
+recording: $(VENV)/dev.stamp ## Record the picture of the README on the cluster of KUBECONFIG, which has the operator
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m recording docs/images/recording.svg
 
 # --- Proof ------------------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,8 @@ from ddpjob_ranks.distributed import Gang
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch import identity
 from ddpjob_session.report import Reporter
-from ddpjob_trainer import recipes, worker
+from ddpjob_session.run import Run
+from ddpjob_trainer import consistency, numerics, recipes, worker
 from ddpjob_trainer.config import ResolvedConfig, parse_config
 from ddpjob_trainer.data import Batch
 from ddpjob_trainer.loop import Batches, is_due
@@ -45,7 +46,9 @@ def run(task: Task, place: identity.Worker) -> Figures:
         ConfigError: the task cannot be measured here.
     """
     config = parse_config(task.config)
-    with distributed.join(worker.rendezvous(place, config)) as gang:
+    numerics.fix_nccl(config)
+    found = distributed.rendezvous(place, config.limits, consistency.facts_of_program(config))
+    with distributed.join(found) as gang:
         torch.set_num_threads(min(torch.get_num_threads(), recipes.find(config.recipe).max_threads))
         return _measure(task, place, gang)
 
@@ -128,7 +131,8 @@ class _Begun:
 def _trainer(task: Task, place: identity.Worker, gang: Gang) -> Measured:
     """The trainer itself: its own set-up and loop, without checkpoints and evaluations."""
     os.environ.pop(contract.DDPJOB_CHECKPOINT_DIR, None)
-    training = worker.set_up(parse_config(task.config), place, gang, Reporter(enabled=bool(task.options.get("report"))))
+    report = Reporter(enabled=bool(task.options.get("report")))
+    training = worker.set_up(parse_config(task.config), place, Run(gang, report))
     config = training.config
     num_full_steps = len(training.data.train) // config.global_batch_size
     if num_full_steps == 0:

@@ -23,11 +23,11 @@ def restore(found: dict[str, Any], device: torch.device) -> None:
     """Continue the sequences of numbers that `state` described."""
     version, numbers, gauss = found["python"]
     random.setstate((version, tuple(numbers.tolist()), gauss))
-    torch.set_rng_state(found["torch"])
+    torch.set_rng_state(found["torch"].clone())  # a view into a larger storage, as loaded, ends torch 2.15 by SIGSEGV
     if "numpy" in found:
         import numpy as np  # the program that saved the state had imported it; this one will
 
         name, keys, *rest = found["numpy"]
         np.random.set_state((name, keys.numpy().astype("uint32"), *rest))
     if device.type == "cuda" and "cuda" in found:
-        torch.cuda.set_rng_state(found["cuda"], device)
+        torch.cuda.set_rng_state(found["cuda"].clone(), device)

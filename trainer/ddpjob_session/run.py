@@ -52,14 +52,15 @@ class Run:
         self.checkpoints = folder.from_environment(os.environ, keep=keep, report=self.report.say)
         if self.checkpoints is None:
             self.report.say(
-                f"no checkpoints: {contract.DDPJOB_CHECKPOINT_DIR} is not set, so a restart begins at step 0"
+                f"no checkpoints: neither {contract.DDPJOB_CHECKPOINT_DIR} nor {contract.DDPJOB_CHECKPOINT_URI} is set,"
+                " so a restart begins at step 0"
             )
             return
         if self.gang.rank == 0:
             self.checkpoints.claim.check()
         self._load_newest(self.checkpoints)
         if not self.resumed:
-            self.report.say(f"no complete checkpoint in {self.checkpoints.path}: starting at step 0")
+            self.report.say(f"no complete checkpoint in {self.checkpoints.location}: starting at step 0")
 
     def begin(
         self,
@@ -110,8 +111,12 @@ class Run:
         self.report.step_done(self.state.step, num_samples=num_samples)
 
     def save(self) -> None:
-        """Save a checkpoint of this step, if there is a folder for it. Training waits only for the copy."""
-        self.timeline.enter(Phase.CHECKPOINT)
+        """Save a checkpoint of this step, if there is a folder for it. Training waits only for the copy.
+
+        The phase CHECKPOINT may have begun before, with what prepares the state.
+        """
+        if self.timeline.mark.phase is not Phase.CHECKPOINT:
+            self.timeline.enter(Phase.CHECKPOINT)
         self.writer.save(self.state, since=self.timeline.mark.since)
 
     def finish(self) -> None:
@@ -166,7 +171,7 @@ class Run:
         if payload is not None:
             saved_by = self.state.load(from_bytes(payload))
             self.resumed = True
-            self.report.say(f"resumed from step {self.state.step} in {checkpoints.path}, {saved_by}")
+            self.report.say(f"resumed from step {self.state.step} in {checkpoints.location}, {saved_by}")
 
 
 @contextmanager

@@ -206,6 +206,7 @@ class Session:
     def save(self) -> None:
         """Save a checkpoint of the steps done, unless that is saved. All ranks must call it, at the same place."""
         run = self._run
+        run.timeline.enter(Phase.CHECKPOINT)
         if run.checkpoints is not None:
             run.state.random = run.gang.all_gather(generators.state(self.device))
         run.save()

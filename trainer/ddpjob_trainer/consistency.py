@@ -3,15 +3,15 @@
 The training data must also be the same when a training is resumed, so the fingerprints of the data are in the checkpoints.
 """
 
-import hashlib
 import importlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from ddpjob_ranks import checks
 from ddpjob_ranks.distributed import Gang
+from ddpjob_session import sources
 from ddpjob_trainer import recipe_names
 from ddpjob_trainer.config import ResolvedConfig, TrainerConfig
 from ddpjob_trainer.data import DataSet
@@ -25,12 +25,7 @@ def facts_of_program(config: TrainerConfig) -> Mapping[str, str]:
     """Fingerprint of the sources, and each value of the configuration, by name."""
     given = config.model_dump(by_alias=True)
     keys = {key: "the recipe's default" if value is None else json.dumps(value) for key, value in given.items()}
-    return {"code": code_fingerprint(Path(__file__).parents[1]), **keys}
-
-
-def code_fingerprint(root: Path) -> str:
-    """Hash of the sources of all packages that train."""
-    return _hash_of_sources(root, (path for package in PACKAGES for path in (root / package).rglob("*.py")))
+    return {"code": sources.of_packages(PACKAGES), **keys}
 
 
 def recipe_fingerprint(name: str) -> str:
@@ -39,15 +34,7 @@ def recipe_fingerprint(name: str) -> str:
     if module.__file__ is None:
         return "unknown"
     file = Path(module.__file__)
-    return _hash_of_sources(file.parent, file.parent.rglob("*.py") if module.__package__ else [file])
-
-
-def _hash_of_sources(root: Path, paths: Iterable[Path]) -> str:
-    """12 hexadecimal digits for the names, relative to `root`, and the content of files."""
-    digest = hashlib.sha256()
-    for path in sorted(paths):
-        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
-    return digest.hexdigest()[:12]
+    return sources.of_files(file.parent, file.parent.rglob("*.py") if module.__package__ else [file])
 
 
 def check_recipe(gang: Gang, config: ResolvedConfig) -> None:

@@ -2,20 +2,16 @@
 
 import gc
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import nn
 
 from ddpjob_ranks import contract
-from ddpjob_ranks.distributed import Gang
-from ddpjob_ranks.stop import StopAgreement
 from ddpjob_ranks.watch.step_timer import StepTimer
-from ddpjob_ranks.watch.timeline import Phase, Timeline
-from ddpjob_session.checkpoints.folder import CheckpointFolder
-from ddpjob_session.checkpoints.writer import CheckpointWriter
-from ddpjob_session.report import Reporter
+from ddpjob_ranks.watch.timeline import Phase
+from ddpjob_session.run import Run
 from ddpjob_trainer import optim, randomness, replicas
 from ddpjob_trainer.config import ResolvedConfig
 from ddpjob_trainer.data import Batch, DataSet
@@ -51,18 +47,13 @@ class Training:
     """Everything that one rank needs to train. `replica` is the model in DDP; `state.model` is the model itself."""
 
     config: ResolvedConfig
-    gang: Gang
+    session: Run
     data: DataSet
     recipe: Recipe
     numerics: Numerics
     feed: Batches
     state: TrainingState
     replica: nn.Module
-    checkpoints: CheckpointFolder | None
-    writer: CheckpointWriter
-    report: Reporter
-    stop: StopAgreement
-    timeline: Timeline = field(default_factory=Timeline)
 
     def run(self) -> bool:
         """Train to the end and evaluate; returns False if all ranks agreed to stop earlier. Then the last checkpoint is on the disk."""
@@ -70,10 +61,23 @@ class Training:
             complete = self.train() and self.evaluate()
         if not complete:
             self.save()
-        self.timeline.enter(Phase.CHECKPOINT)
-        self.stop.finish()
-        self.writer.wait()
+        self.session.finish()
         return complete
+
+    def report_end(self, *, complete: bool) -> None:
+        """Report the result, and write the evidence file. All ranks take part."""
+        report, config = self.session.report, self.config
+        digest = replicas.model_digest(self.state.model) if self.session.gang.rank == 0 else ""
+        self.session.write_evidence(
+            complete=complete,
+            config=config.model_dump(by_alias=True),
+            seed=config.seed,
+            accuracy_by_step=report.accuracies,
+            weights_sha256=digest,
+        )
+        if complete:
+            report.say(f"weights sha256 {digest}")
+            report.end()
 
     def train(self) -> bool:
         """Take all remaining steps; returns False if all ranks agreed to stop before the last one."""
@@ -86,10 +90,12 @@ class Training:
             if is_due(state.step, COLLECT_EVERY_STEPS):
                 gc.collect()  # on all ranks after the same step, see garbage_collector_paused
             if is_due(state.step, config.verify_replicas_every_steps):
-                replicas.verify(state.model, self.gang, step=state.step)
+                replicas.verify(state.model, self.session.gang, step=state.step)
             end_of_epoch = state.step % steps_per_epoch == 0
-            if end_of_epoch and self.gang.device.type == "cuda":
-                torch.cuda.synchronize(self.gang.device)  # else steps still queued would count as saving or evaluation
+            if end_of_epoch and self.session.gang.device.type == "cuda":
+                torch.cuda.synchronize(
+                    self.session.gang.device
+                )  # else steps still queued would count as saving or evaluation
             if end_of_epoch or is_due(state.step, config.checkpoint_every_steps):
                 self.save()
             if end_of_epoch and state.step < total_steps:
@@ -98,15 +104,13 @@ class Training:
 
     def advance(self, step: int, *, logged: bool) -> bool:
         """Agree on continuing, take the step, count it, and log it if asked to; returns False if all ranks agreed to stop."""
-        timer = StepTimer(self.gang.device, exact=logged, timeline=self.timeline)
+        session = self.session
+        timer = StepTimer(session.gang.device, exact=logged, timeline=session.timeline)
         timer.enter(Phase.AGREE)
-        self.writer.check()
-        if self.stop.reached():
+        if session.stop_reached():
             return False
         loss = self.take_step(step, timer)
-        self.state.step, num_samples = step + 1, len(self.feed.sampling.global_batch(step))
-        self.timeline.step_done(self.state.step, num_samples=num_samples)
-        self.report.step_done(self.state.step, num_samples=num_samples)
+        session.step_done(num_samples=len(self.feed.sampling.global_batch(step)))
         if logged:
             self.log(loss, timer)
         return True
@@ -125,7 +129,7 @@ class Training:
         with self.numerics.autocast():
             loss = self.recipe.loss(self.replica, batch)
         timer.enter(Phase.BACKWARD)
-        if self.gang.world_size > 1:
+        if self.session.gang.world_size > 1:
             timer.watch_gradients(loss)
         torch.autograd.backward(loss)
         timer.enter(Phase.OPTIMIZER)
@@ -136,23 +140,22 @@ class Training:
 
     def log(self, loss: torch.Tensor, timer: StepTimer) -> None:
         """Print rank 0's log line. The mean of the ranks' losses is the mean over the step's samples (see Batch)."""
-        mean_loss = (self.gang.sum_(loss) / self.gang.world_size).item()
+        mean_loss = (self.session.gang.sum_(loss) / self.session.gang.world_size).item()
         if not math.isfinite(mean_loss):
             raise self.diverged(f"the loss is {mean_loss}")
         seconds = timer.seconds()
-        self.timeline.sample(seconds, timer.exposed_seconds)
-        self.timeline.flush()
+        self.session.timeline.sample(seconds, timer.exposed_seconds)
+        self.session.timeline.flush()
         compute_seconds = sum(seconds[phase] for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER))
-        self.report.log(loss=mean_loss, data_seconds=seconds[Phase.DATA], compute_seconds=compute_seconds)
+        self.session.report.log(loss=mean_loss, data_seconds=seconds[Phase.DATA], compute_seconds=compute_seconds)
 
     def save(self) -> None:
         """Save a checkpoint of this step, if there is a folder for it. Training waits only for the copy."""
-        self.timeline.enter(Phase.CHECKPOINT)
-        since = self.timeline.mark.since
+        self.session.timeline.enter(Phase.CHECKPOINT)
         if not torch.stack(torch._foreach_norm(list(self.state.model.parameters()))).isfinite().all():
             raise self.diverged("weights are not finite")
-        self.gang.broadcast_buffers(self.state.model)
-        self.writer.save(self.state, since=since)
+        self.session.gang.broadcast_buffers(self.state.model)
+        self.session.save()
 
     def diverged(self, what: str) -> DivergedError:
         """The error to raise. It is the same on all ranks, since losses are summed and weights are equal."""
@@ -163,35 +166,35 @@ class Training:
 
     def evaluate(self) -> bool:
         """Report the accuracy on the held-out split; returns False if all ranks agreed to stop before it was known."""
-        self.timeline.enter(Phase.EVALUATE)
-        self.gang.broadcast_buffers(self.state.model)
+        self.session.timeline.enter(Phase.EVALUATE)
+        self.session.gang.broadcast_buffers(self.state.model)
         self.seed_layers(self.state.step, randomness.EVALUATION_LAYERS)
-        with self.report.phase(contract.PHASE_EVALUATE), self.numerics.autocast():
+        with self.session.report.phase(contract.PHASE_EVALUATE), self.numerics.autocast():
             gc.collect()
             counts = count_correct(
                 self.state.model,
                 self.data.test,
                 self.recipe.predict,
-                self.gang,
+                self.session.gang,
                 batch_size=self.config.evaluation_batch_size,
                 stop_reached=self.asked_to_stop,
             )
         if counts is None:
             return False
         correct, total = counts
-        self.report.evaluated(correct=correct, total=total, note=self.recipe.prediction)
+        self.session.report.evaluated(correct=correct, total=total, note=self.recipe.prediction)
         return True
 
     def seed_layers(self, step: int, stream: int) -> None:
         """Make what layers draw from torch's generators, as dropout does, a function of (seed, step, rank)."""
         randomness.seed_generators(
-            self.gang.device, seed=self.config.seed, step=step, rank=self.gang.rank, stream=stream
+            self.session.gang.device, seed=self.config.seed, step=step, rank=self.session.gang.rank, stream=stream
         )
 
     def asked_to_stop(self) -> bool:
         """Whether all ranks agreed to stop, asked at each batch of an evaluation. Marks progress for the watchdog."""
-        self.timeline.moved()
-        return self.stop.reached(ask_now=True)
+        self.session.timeline.moved()
+        return self.session.stop.reached(ask_now=True)
 
 
 def is_due(step: int, every_steps: int) -> bool:

@@ -1,10 +1,9 @@
-"""One rank from its start to its end: find the other ranks, set up, train, and exit with the right code and message."""
+"""One rank of the built-in training from its start to its end: join the other ranks, set up, train, and exit."""
 
 import copy
-import faulthandler
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
@@ -12,18 +11,16 @@ from typing import NoReturn
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpjob_ranks import checks, contract, distributed
-from ddpjob_ranks.distributed import Gang, Rendezvous
+from ddpjob_ranks import contract
+from ddpjob_ranks.distributed import Gang
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch.identity import Worker
-from ddpjob_ranks.stop import StopAgreement, StopRequest
-from ddpjob_ranks.watch.timeline import Phase, Timeline, open_events, process_began
-from ddpjob_ranks.watch.watchdog import Watchdog
+from ddpjob_ranks.watch.timeline import Phase, Timeline
+from ddpjob_session import ending
 from ddpjob_session.checkpoints import folder
-from ddpjob_session.checkpoints.writer import CheckpointWriter
 from ddpjob_session.report import Reporter
-from ddpjob_session.state import from_bytes
-from ddpjob_trainer import consistency, ending, evaluate, numerics, parallel, recipes
+from ddpjob_session.run import Run, joined
+from ddpjob_trainer import consistency, evaluate, numerics, parallel, recipes
 from ddpjob_trainer.config import ResolvedConfig, TrainerConfig
 from ddpjob_trainer.data import Batch, DataSet, Feed, FeedAhead
 from ddpjob_trainer.loop import Training
@@ -38,41 +35,18 @@ def run(config: TrainerConfig, worker: Worker, *, imported_from: float | None = 
 
     `imported_from` is when this module's import began, on the monotonic clock.
     """
-    faulthandler.enable()
-    timeline = Timeline(open_events(os.environ, rank=worker.rank), rank=worker.rank, began=process_began())
-    timeline.enter(Phase.IMPORT, now=imported_from)
-    watchdog = Watchdog(config.limits, timeline)
-    training = None
-    try:
-        timeline.enter(Phase.RENDEZVOUS)
-        found = rendezvous(worker, config)
-        timeline.enter(Phase.CONNECT)
-        watchdog.watch(found.store, worker)
-        with watchdog, distributed.join(found) as gang, Reporter(enabled=worker.rank == 0) as report:
-            training = set_up(config, worker, gang, report, timeline)
-            complete = training.run()
-            ending.report_end(training, complete=complete)
-            timeline.enter(Phase.LEAVE)
-        # All ranks have left the group. srun and others send SIGTERM as soon as one rank has exited: not a request to stop.
-        training.stop.request.ignore()
-        ending.leave(contract.EXIT_SUCCESS if complete else ending.stopped(training))
-    except BaseException as error:  # noqa: BLE001 - any exception ends the process, with a termination message
-        ending.fail(error, worker, watchdog, training)
-
-
-def rendezvous(worker: Worker, config: TrainerConfig) -> Rendezvous:
-    """Wait for the other ranks, which must run the same program with the same configuration."""
     numerics.fix_nccl(config)
-    return distributed.rendezvous(worker, config.limits, consistency.facts_of_program(config))
+    same = consistency.facts_of_program(config)
+    with joined(worker, config.limits, same, imported_from=imported_from) as session:
+        training = set_up(config, worker, session)
+        complete = training.run()
+        training.report_end(complete=complete)
+    ending.leave(contract.EXIT_SUCCESS if complete else session.stopped())
 
 
-def set_up(
-    given: TrainerConfig, worker: Worker, gang: Gang, report: Reporter, timeline: Timeline | None = None
-) -> Training:
+def set_up(given: TrainerConfig, worker: Worker, session: Run) -> Training:
     """Everything up to the first step: data, model, DDP, and the newest checkpoint if there is one."""
-    timeline = timeline or Timeline()
-    timeline.enter(Phase.SETUP)
-    checks.check_group(gang)  # here rather than where the group is created: the watchdog is active by now
+    gang, report, timeline = session.gang, session.report, session.timeline
     recipe = recipes.find(given.recipe)
     config = given.resolve(recipe.defaults, world_size=gang.world_size)
     consistency.check_recipe(gang, config)
@@ -88,35 +62,25 @@ def set_up(
         trial = feed.batch(0)
         if numbers.compile:
             held_out = evaluate.shapes(data.test, gang, batch_size=config.evaluation_batch_size)
-            _compile(replica, recipe, numbers, trial, feed, held_out, gang, report, timeline)
+            _compile(replica, recipe, numbers, trial, feed, held_out, session)
         _settle_buckets(replica, trial, recipe, numbers)
-    checkpoints = folder.from_environment(os.environ, keep=config.keep_checkpoints, report=report.say)
-    resumed = _resume(state, checkpoints, gang, report, total_steps=total_steps, moved=timeline.moved)
-    stop = StopAgreement(gang, StopRequest())  # until here there is nothing to save, and SIGTERM ends the process
-    gang.barrier()  # from the first progress line on, every rank honours SIGTERM
-    report.begin(
-        step=state.step,
+    session.restore(state, keep=config.keep_checkpoints)
+    if config.initial_checkpoint and not session.resumed:
+        _warm_start(state, session)
+    session.begin(
         total_steps=total_steps,
         steps_per_epoch=feed.sampling.steps_per_epoch,
-        checkpoint_step=state.step if resumed else None,
+        settings=config.model_dump(by_alias=True),
     )
-    timeline.begin_training(step=state.step)
     return Training(
         config=config,
-        gang=gang,
+        session=session,
         data=data,
         recipe=recipe,
         numerics=numbers,
         feed=FeedAhead(feed, num_steps=total_steps) if data.on_host else feed,  # only now: at the right step
         state=state,
         replica=replica,
-        checkpoints=checkpoints,
-        writer=CheckpointWriter(
-            checkpoints if gang.rank == 0 else None, report, gang.device, newest_step=state.step if resumed else None
-        ),
-        report=report,
-        stop=stop,
-        timeline=timeline,
     )
 
 
@@ -192,14 +156,14 @@ def _compile(
     trial: Batch,
     feed: Feed,
     held_out: list[torch.Tensor],
-    gang: Gang,
-    report: Reporter,
-    timeline: Timeline,
+    session: Run,
 ) -> None:
     """Compile the model for all shapes of batches to come."""
+    timeline = session.timeline
     timeline.enter(Phase.COMPILE)
     batches = [trial, feed.batch(feed.sampling.steps_per_epoch - 1)]
-    report.say(numerics.compile_model(replica, batches, held_out, recipe, numbers, gang, moved=timeline.moved))
+    compiled = numerics.compile_model(replica, batches, held_out, recipe, numbers, session.gang, moved=timeline.moved)
+    session.report.say(compiled)
     timeline.enter(Phase.SETUP)
 
 
@@ -214,75 +178,19 @@ def _settle_buckets(replica: DistributedDataParallel, batch: Batch, recipe: Reci
     torch.autograd.backward(loss)
 
 
-def _resume(
-    state: TrainingState,
-    checkpoints: folder.CheckpointFolder | None,
-    gang: Gang,
-    report: Reporter,
-    *,
-    total_steps: int,
-    moved: Callable[[], None],
-) -> bool:
-    """Load the newest checkpoint, read by rank 0, on all ranks. Returns whether there was one.
-
-    `moved` is called while files are read and sent, which takes longer than the watchdog's limit for some of them.
-    """
-    if checkpoints is None:
-        report.say(
-            f"no checkpoints: neither {contract.DDPJOB_CHECKPOINT_DIR} nor {contract.DDPJOB_CHECKPOINT_URI} is set, so a restart begins at step 0"
-        )
-    else:
-        # Whether it fits and has steps left is checked before the folder is claimed, which ends a run that still uses it.
-        if gang.rank == 0:
-            checkpoints.claim.check()
-        manifest, saved_by = _load_newest(state, checkpoints, gang, moved)
-        if state.step < total_steps:
-            if gang.rank == 0:
-                checkpoints.open()
-            _, saved_since_by = _load_newest(state, checkpoints, gang, moved, known=manifest)
-            saved_by = saved_since_by or saved_by
-        if saved_by:
-            report.say(f"resumed from step {state.step} in {checkpoints.location}, {saved_by}")
-            if state.step >= total_steps:
-                report.say(
-                    f"nothing to train: the checkpoint is of step {state.step} of {total_steps};"
-                    " rename the job or remove its checkpoint folder to start from step 0"
-                )
-            return True
-        report.say(f"no complete checkpoint in {checkpoints.location}: starting at step 0")
-    _warm_start(state, gang, report, moved)
-    return False
-
-
-def _load_newest(
-    state: TrainingState,
-    checkpoints: folder.CheckpointFolder,
-    gang: Gang,
-    moved: Callable[[], None],
-    known: folder.Manifest | None = None,
-) -> tuple[folder.Manifest | None, str]:
-    """Load the newest checkpoint, unless it is the one that is known. Returns its manifest on rank 0, and who saved it."""
-    newest = checkpoints.load_newest(known, moved=moved) if gang.rank == 0 else None
-    payload = gang.broadcast_bytes(None if newest is None else newest[1], moved)
-    saved_by = "" if payload is None else state.load(from_bytes(payload))
-    return known if newest is None else newest[0], saved_by
-
-
-def _warm_start(state: TrainingState, gang: Gang, report: Reporter, moved: Callable[[], None]) -> None:
-    """Load the weights of `initialCheckpoint`, if it is set, on all ranks; everything else stays as at step 0."""
-    place = state.config.initial_checkpoint
-    if not place:
-        return
+def _warm_start(state: TrainingState, session: Run) -> None:
+    """Load the weights of `initialCheckpoint` on all ranks; everything else stays as at step 0."""
+    place, moved = state.config.initial_checkpoint, session.timeline.moved
     payload = None
-    if gang.rank == 0:
+    if session.gang.rank == 0:
         try:
             payload = folder.read_anywhere(place, moved)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
             raise ConfigError(f"initialCheckpoint {place}: cannot be read on rank 0: {error.strerror}") from error
-    weights = gang.broadcast_bytes(payload, moved)
+    weights = session.gang.broadcast_bytes(payload, moved)
     assert weights is not None
     state.load_weights(weights, source=place)
-    report.say(f"initial weights from {place}")
+    session.report.say(f"initial weights from {place}")
 
 
 def _report_topology(worker: Worker, gang: Gang, report: Reporter) -> None:

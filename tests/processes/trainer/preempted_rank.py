@@ -9,15 +9,16 @@ from collections.abc import Callable
 from typing import Any
 
 from ddpjob_ranks.stop import StopAgreement
+from ddpjob_session import run
 from ddpjob_session.checkpoints.folder import CheckpointFolder
 from ddpjob_session.checkpoints.writer import CheckpointWriter
-from ddpjob_trainer import loop, worker
+from ddpjob_trainer import loop
 from ddpjob_trainer.data import Feed
 from ddpjob_trainer.state import TrainingState
 
 #: Where the signal can come, and what is replaced for it.
 POINTS: dict[str, tuple[Any, str]] = {
-    "set-up": (worker, "StopAgreement"),  # the handler is there, training has not begun
+    "set-up": (run, "StopAgreement"),  # the handler is there, training has not begun
     "data": (Feed, "batch"),
     "forward": (loop.Training, "take_step"),
     "backward": (loop.torch.autograd, "backward"),

@@ -12,9 +12,11 @@ from ddpjob_ranks import contract, distributed
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch.identity import Worker
 from ddpjob_ranks.watch.timeline import Timeline
+from ddpjob_session import run
 from ddpjob_session.checkpoints import files
 from ddpjob_session.report import Reporter
-from ddpjob_trainer import ending, recipes, worker
+from ddpjob_session.run import Run
+from ddpjob_trainer import recipes, worker
 from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.data import Feed
 from ddpjob_trainer.loop import COLLECT_EVERY_STEPS, Training
@@ -27,11 +29,11 @@ def test_one_batch_is_decoded_before_the_first_step(gang, monkeypatch):
     digits = recipes.find("digits")
     from_host = replace(digits, load=lambda path, config: replace(digits.load(path, config), on_host=True))
     monkeypatch.setattr(recipes, "find", lambda _: from_host)
-    monkeypatch.setattr(worker, "StopRequest", lambda: SimpleNamespace(received=False))  # takes no signal of pytest's
+    monkeypatch.setattr(run, "StopRequest", lambda: SimpleNamespace(received=False))  # takes no signal of pytest's
     decoded = []
     batch = Feed.batch
     monkeypatch.setattr(Feed, "batch", lambda feed, step: decoded.append(step) or batch(feed, step))
-    training = worker.set_up(parse_config({"recipe": "digits"}), ALONE, gang, Reporter(enabled=False))
+    training = worker.set_up(parse_config({"recipe": "digits"}), ALONE, Run(gang, Reporter(enabled=False)))
     assert decoded == [0]
     training.feed.batch(0)
     assert set(training.feed._coming) == {1, 2}
@@ -46,7 +48,7 @@ def test_a_state_that_could_not_be_loaded_again_is_refused_before_the_first_step
     odd = replace(recipes.find("digits"), optimizer=optimizer)
     monkeypatch.setattr(recipes, "find", lambda _: odd)
     with pytest.raises(ConfigError, match=r"\['momentum'\] is of type numpy\.float64"):
-        worker.set_up(parse_config({"recipe": "digits"}), ALONE, gang, Reporter(enabled=False))
+        worker.set_up(parse_config({"recipe": "digits"}), ALONE, Run(gang, Reporter(enabled=False)))
 
 
 def test_a_complete_run_that_is_stopped_in_its_evaluation_has_nothing_to_save(gang, monkeypatch, tmp_path):
@@ -57,15 +59,15 @@ def test_a_complete_run_that_is_stopped_in_its_evaluation_has_nothing_to_save(ga
     monkeypatch.setenv(contract.DDPJOB_TERMINATION_LOG, str(termination))
 
     def started(*, stopped: bool) -> Training:
-        monkeypatch.setattr(worker, "StopRequest", lambda: SimpleNamespace(received=stopped))
+        monkeypatch.setattr(run, "StopRequest", lambda: SimpleNamespace(received=stopped))
         config = parse_config({"recipe": "digits", "epochs": 1, "globalBatchSize": 1000, "evaluationBatchSize": 16})
-        return worker.set_up(config, ALONE, gang, Reporter(enabled=False))
+        return worker.set_up(config, ALONE, Run(gang, Reporter(enabled=False)))
 
     assert started(stopped=False).run()
     claimed = (tmp_path / "claim.json").read_text()
     again = started(stopped=True)
     assert not again.run()
-    assert ending.stopped(again) == contract.EXIT_CHECKPOINTED
+    assert again.session.stopped() == contract.EXIT_CHECKPOINTED
     assert (tmp_path / "claim.json").read_text() == claimed
     assert termination.read_text() == f"{contract.TERMINATION_CHECKPOINT_PREFIX}2"
 
@@ -79,14 +81,14 @@ def test_a_checkpoint_that_is_being_read_and_sent_is_progress_for_the_watchdog(g
             super().moved()
 
     monkeypatch.setenv(contract.DDPJOB_CHECKPOINT_DIR, str(tmp_path))
-    monkeypatch.setattr(worker, "StopRequest", lambda: SimpleNamespace(received=False))
+    monkeypatch.setattr(run, "StopRequest", lambda: SimpleNamespace(received=False))
     for module in (files, distributed):
         monkeypatch.setattr(module, "PIECE_BYTES", 100_000)
     config = parse_config({"recipe": "digits", "epochs": 1, "globalBatchSize": 1000})
-    trained = worker.set_up(config, ALONE, gang, Reporter(enabled=False))
+    trained = worker.set_up(config, ALONE, Run(gang, Reporter(enabled=False)))
     assert trained.run()
     timeline = CountingTimeline()
-    resumed = worker.set_up(config, ALONE, gang, Reporter(enabled=False), timeline)
+    resumed = worker.set_up(config, ALONE, Run(gang, Reporter(enabled=False), timeline))
     num_pieces = -(-next(tmp_path.glob("*.pt")).stat().st_size // 100_000)
     assert num_pieces > 10
     assert timeline.num_moved >= 2 * num_pieces
@@ -99,7 +101,7 @@ def test_reference_cycles_that_steps_leave_are_collected_before_the_evaluation(g
         def __init__(self):
             self.itself = self
 
-    monkeypatch.setattr(worker, "StopRequest", lambda: SimpleNamespace(received=False))
+    monkeypatch.setattr(run, "StopRequest", lambda: SimpleNamespace(received=False))
     left, alive = [], []
     take_step = Training.take_step
 
@@ -110,6 +112,6 @@ def test_reference_cycles_that_steps_leave_are_collected_before_the_evaluation(g
 
     monkeypatch.setattr(Training, "take_step", leaving_a_cycle)
     config = parse_config({"recipe": "digits", "epochs": 1, "globalBatchSize": 20})
-    assert worker.set_up(config, ALONE, gang, Reporter(enabled=False)).run()
+    assert worker.set_up(config, ALONE, Run(gang, Reporter(enabled=False))).run()
     assert len(left) == 72
     assert max(alive) <= COLLECT_EVERY_STEPS

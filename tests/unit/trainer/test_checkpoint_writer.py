@@ -12,6 +12,7 @@ import torch
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch.identity import resolve
+from ddpjob_session import ending
 from ddpjob_session.checkpoints import writer
 from ddpjob_session.checkpoints.claim import Claim, Fenced, Owner
 from ddpjob_session.checkpoints.files import Folder
@@ -21,7 +22,7 @@ from ddpjob_session.checkpoints.storage import ChecksummedFile
 from ddpjob_session.checkpoints.writer import CheckpointWriter
 from ddpjob_session.report import Reporter
 from ddpjob_session.state import from_bytes
-from ddpjob_trainer import ending, recipes
+from ddpjob_trainer import recipes
 from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.optim import make_optimizer
 from ddpjob_trainer.state import TrainingState
@@ -217,7 +218,7 @@ def leave(background: CheckpointWriter, error: Exception, monkeypatch: pytest.Mo
         find_lost_rank=lambda: "rank 1 is gone", report_failure=lambda _: None, aborted_collectives=False
     )
     with pytest.raises(SystemExit):
-        ending.fail(error, resolve({}), watchdog, SimpleNamespace(writer=background))
+        ending.fail(error, resolve({}), watchdog, background)
 
 
 @pytest.fixture

@@ -2,9 +2,10 @@ import dataclasses
 
 import torch
 
+from ddpjob_session import sources
 from ddpjob_trainer import consistency
 from ddpjob_trainer.config import parse_config
-from ddpjob_trainer.consistency import code_fingerprint, recipe_fingerprint
+from ddpjob_trainer.consistency import PACKAGES, recipe_fingerprint
 from ddpjob_trainer.data import Preparation, Split
 
 
@@ -19,14 +20,14 @@ def test_code_that_differs_by_a_byte_or_a_name_has_another_fingerprint(tmp_path)
     file = tmp_path / "ddpjob_recipes/deep/model.py"
     file.parent.mkdir(parents=True)
     file.write_text("1")
-    seen = [code_fingerprint(tmp_path)]
+    seen = [sources.of_packages(PACKAGES, tmp_path)]
     file.write_text("2")
-    seen.append(code_fingerprint(tmp_path))
+    seen.append(sources.of_packages(PACKAGES, tmp_path))
     file.rename(file.with_name("other.py"))
-    seen.append(code_fingerprint(tmp_path))
+    seen.append(sources.of_packages(PACKAGES, tmp_path))
     assert len(set(seen)) == 3
     (tmp_path / "ddpjob_recipes/cache.pyc").write_text("compiled")
-    assert code_fingerprint(tmp_path) == seen[-1]
+    assert sources.of_packages(PACKAGES, tmp_path) == seen[-1]
 
 
 def test_the_fingerprint_of_a_recipe_is_of_its_module_alone_or_of_the_package_that_the_module_is_in(

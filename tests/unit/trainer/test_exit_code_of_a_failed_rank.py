@@ -5,7 +5,7 @@ import pytest
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError, ShortageError
 from ddpjob_ranks.launch.identity import resolve
-from ddpjob_trainer import ending
+from ddpjob_session import ending
 from ddpjob_trainer.loop import DivergedError
 
 GONE = "rank 1 ended: OSError: the disk of rank 1 failed"

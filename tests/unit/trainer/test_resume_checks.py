@@ -10,6 +10,7 @@ import torch
 from ddpjob_ranks.distributed import Gang
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_session.report import Reporter
+from ddpjob_session.run import Run
 from ddpjob_session.state import from_bytes
 from ddpjob_trainer import recipes, worker
 from ddpjob_trainer.config import parse_config
@@ -166,7 +167,7 @@ def test_initial_weights_that_storage_does_not_give_for_now_end_the_attempt_alon
     monkeypatch.setattr(Path, "open", fails)
     gang = Gang(rank=0, world_size=1, device=torch.device("cpu"), control=None)
     with pytest.raises(ConfigError if final else OSError, match=os.strerror(number)):
-        worker._warm_start(state(initialCheckpoint="/shared/a.pt"), gang, Reporter(enabled=False), lambda: None)
+        worker._warm_start(state(initialCheckpoint="/shared/a.pt"), Run(gang, Reporter(enabled=False)))
 
 
 def test_what_set_up_tries_leaves_no_trace_in_the_state():

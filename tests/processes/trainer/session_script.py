@@ -1,0 +1,53 @@
+"""A script with a session whose steps draw all kinds of random numbers; FAULT says what its last rank does at FAULT_STEP."""
+
+import os
+import random
+import signal
+import sys
+import threading
+
+import numpy as np
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.optim.swa_utils import AveragedModel
+
+from ddpjob.session import Session
+
+FAULT, FAULT_STEP = os.environ.get("FAULT", ""), int(os.environ.get("FAULT_STEP", "0"))
+
+
+def go_wrong() -> None:
+    """What the environment asks for."""
+    if FAULT == "raise":
+        raise LookupError("the disk of sample 7 is on fire")
+    if FAULT == "exit":
+        sys.exit(9)
+    if FAULT == "stop":
+        os.kill(os.getpid(), signal.SIGTERM)
+    if FAULT == "hang":
+        threading.Event().wait()
+
+
+with Session(settings={"width": 8}, first_step_timeout_seconds=60, step_timeout_seconds=4) as session:
+    torch.manual_seed(session.rank)
+    random.seed(session.rank)
+    np.random.seed(session.rank)
+    net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.ReLU(), nn.Linear(8, 1))
+    model = session.replicate(net, bucket_cap_mb=0.0001)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    schedule = CosineAnnealingLR(optimizer, 60)
+    average = AveragedModel(net)
+    state = session.track(model=model, optimizer=optimizer, schedule=schedule, average=average)
+    for step in session.steps(60, checkpoint_every=7, checkpoint_every_seconds=0.01):
+        if session.rank == session.world_size - 1 and step == FAULT_STEP:
+            go_wrong()
+        x = torch.rand(16, 4) + random.random() + float(np.random.rand())  # noqa: S311 - as scripts do
+        loss = (model(x) - x.sum(dim=1, keepdim=True)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        average.update_parameters(net)
+        session.report(loss=loss, rate=schedule.get_last_lr()[0])
+    session.print(f"after {state.step} steps")

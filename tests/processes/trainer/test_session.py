@@ -1,0 +1,123 @@
+"""Scripts with a loop of their own: killed, stopped, hung and failing, with a session around the loop."""
+
+import json
+import random
+import re
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import forked_ranks
+from ddpjob_ranks import contract
+from ddpjob_session.state import from_bytes
+from training_runs import finished
+
+REPOSITORY = Path(__file__).parents[3]
+KILLED = str(Path(__file__).with_name("killed_script.py"))
+EXAMPLE = str(REPOSITORY / "trainer/examples/minimal_session.py")
+LAUNCH = (sys.executable, "-m", "ddpjob.launch", "--nproc-per-node=2", KILLED, EXAMPLE)
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", KILLED, EXAMPLE)
+SEED = 20261123
+
+
+def job(folder: Path, *, attempt: int = 1) -> dict[str, str]:
+    return {
+        contract.DDPJOB_CHECKPOINT_DIR: str(folder / "checkpoints"),
+        contract.DDPJOB_UID: "u1",
+        contract.DDPJOB_ATTEMPT: str(attempt),
+    }
+
+
+def saved(folder: Path) -> dict[str, Any]:
+    """What the newest checkpoint holds."""
+    manifests = (folder / "checkpoints").glob("*.json")
+    newest = max((path for path in manifests if path.name != "claim.json"), key=lambda p: int(p.name.split("-")[1]))
+    assert json.loads(newest.read_text())["num_bytes"] == newest.with_suffix(".pt").stat().st_size
+    return from_bytes(newest.with_suffix(".pt").read_bytes())
+
+
+def assert_same(a: Any, b: Any, where: str = "state") -> None:
+    """Nested values are equal, tensors bit for bit."""
+    if isinstance(a, torch.Tensor):
+        assert torch.equal(a, b), where
+    elif isinstance(a, Mapping):
+        assert a.keys() == b.keys(), where
+        for key, value in a.items():
+            assert_same(value, b[key], f"{where}[{key!r}]")
+    elif isinstance(a, list | tuple):
+        assert len(a) == len(b), where
+        for index, (one, other) in enumerate(zip(a, b, strict=True)):
+            assert_same(one, other, f"{where}[{index}]")
+    else:
+        assert a == b, where
+
+
+def test_the_example_killed_at_five_random_places_ends_with_the_same_bits(tmp_path):
+    """Weights, and the generators of both ranks. The attempts alternate between our launcher and torchrun."""
+    whole = finished(tmp_path / "whole", ranks=0, command=LAUNCH, environ=job(tmp_path / "whole"))
+    assert "2 ranks found y = 3.00x + 1.00" in whole.text
+    places = random.Random(SEED)  # noqa: S311 - of a test
+    for attempt in range(1, 6):
+        killed = {"KILLED_RANK": str(places.randrange(2)), "KILLED_STEP": str(places.randrange(5, 38))}
+        by_torchrun = attempt % 2 == 0
+        finished(
+            tmp_path,
+            ranks=0,
+            command=TORCHRUN if by_torchrun else LAUNCH,
+            environ=job(tmp_path, attempt=attempt) | killed,
+            expected=1 if by_torchrun else 128 + signal.SIGKILL,
+        )
+    last = finished(tmp_path, ranks=0, command=TORCHRUN, environ=job(tmp_path, attempt=6))
+    assert re.search(r"resumed from step (?!0 )\d+ ", last.text)
+    assert_same(saved(tmp_path), saved(tmp_path / "whole"))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    assert run(folder) == 3 * [0]
+    return saved(folder)
+
+
+def run(folder: Path, *, attempt: int = 1, **variables: str) -> list[int | None]:
+    environ = job(folder, attempt=attempt) | variables
+    with forked_ranks.started(folder, ranks=3, environ=environ, command=["session_script"]) as started:
+        return started.wait()
+
+
+def message(folder: Path, rank: int) -> str:
+    return (folder / f"termination-{rank}").read_text()
+
+
+def test_one_ranks_sigterm_stops_all_after_the_same_step_and_nothing_is_lost(uninterrupted, tmp_path):
+    """With BatchNorm, dropout, AdamW, a schedule and an average, and checkpoints by time at any step."""
+    assert run(tmp_path, FAULT="stop", FAULT_STEP="20") == 3 * [contract.EXIT_CHECKPOINTED]
+    stopped_at = saved(tmp_path)["step"]
+    assert 20 < stopped_at < 60
+    assert message(tmp_path, 0) == f"{contract.TERMINATION_CHECKPOINT_PREFIX}{stopped_at}"
+    assert (message(tmp_path, 1), message(tmp_path, 2)) == ("", "")
+    assert run(tmp_path, attempt=2) == 3 * [0]
+    assert "after 60 steps" in (tmp_path / "rank-0.log").read_text()
+    assert_same(saved(tmp_path), uninterrupted)
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "text"),
+    [("raise", 1, "LookupError: the disk of sample 7 is on fire"), ("exit", 9, "SystemExit: 9")],
+)
+def test_an_exception_of_one_rank_is_its_termination_message(tmp_path, fault, code, text):
+    assert run(tmp_path, FAULT=fault, FAULT_STEP="5") == [contract.EXIT_PEER_LOST, contract.EXIT_PEER_LOST, code]
+    assert message(tmp_path, 2).startswith("rank 2\nTraceback")
+    assert message(tmp_path, 2).endswith(text)
+    assert message(tmp_path, 0) == f"rank 0 lost a peer\nrank 2 ended: {text}"
+
+
+def test_a_rank_that_hangs_is_named(tmp_path):
+    assert run(tmp_path, FAULT="hang", FAULT_STEP="5") == 3 * [contract.EXIT_HUNG]
+    assert message(tmp_path, 0).startswith("rank 0\nrank 2 (host ")
+    assert " is late: in step after 5 steps" in message(tmp_path, 0)

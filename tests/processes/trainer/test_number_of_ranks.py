@@ -44,7 +44,7 @@ def in_float64_up_to_a_chosen_step() -> None:
 
     def counted(training, step, timer):
         if step + 1 == int(os.environ["STOP_AT"]):
-            training.stop.request.received = True  # as SIGTERM sets it
+            training.session.stop.request.received = True  # as SIGTERM sets it
         return take_step(training, step, timer)
 
     loop.Training.take_step = counted

@@ -144,6 +144,15 @@ lock: | $(BIN)/python ## Update requirements/*.lock from pyproject.toml; version
 		--excludes requirements/cpu-exclude.txt --output-file requirements/trainer-cpu.lock
 	@$(LOCK) --extra trainer --group build --constraint requirements/dev.lock --output-file requirements/demo.lock
 
+.PHONY: check-arm64
+check-arm64: | $(BIN)/python ## Check that all packages of the images have wheels for arm64; downloads only their metadata
+	@test -x $(VENV)/uv/bin/uv || { $(PYTHON) -m venv $(VENV)/uv && $(VENV)/uv/bin/pip install --quiet uv; }
+	@for lock in operator trainer trainer-cpu; do \
+		$(VENV)/uv/bin/uv pip install --dry-run --quiet --no-deps --require-hashes --only-binary :all: --target $(VENV)/arm64 \
+			--python $(BIN)/python --python-platform aarch64-manylinux_2_28 --requirement requirements/$$lock.lock; \
+		echo "requirements/$$lock.lock: wheels for arm64 exist for all packages"; \
+	done
+
 # --- A real cluster ---------------------------------------------------------------------------------------------------
 
 .PHONY: cluster-programs

@@ -91,7 +91,8 @@ def _failure(job: "Job") -> list[str]:
         ("time", failure.time),
     )
     lines = [f"{name}: {value}" for name, value in facts if value is not None]
-    if kind := KINDS.get(failure.reason):
+    kind = KINDS.get(failure.reason)
+    if kind and not job.finished:
         lines.append(f"consequence: {kind.value}")
     restarts = job.status.restarts
     return [*lines, f"restarts so far: {restarts.counted} counted, {restarts.infrastructure} caused by the cluster"]

@@ -45,6 +45,7 @@ def test_a_failed_job_is_explained_by_its_failure() -> None:
     assert shown["What happens"] == "team-a/net is Failed (ProgramError), attempt 2: no restarts are left"
     assert "rank: 1\npod: net-2-1\nnode: gpu-3\nexit code: 1" in shown["Last failure"]
     assert "\x1b" not in shown["Last failure"], "a message of a program is hostile input"
+    assert "consequence" not in shown["Last failure"], "nothing follows from the failure that ended the job"
     assert shown["Last lines of net-2-1"] == "ValueError: label 12"
     assert shown["What to do"].endswith("ddpjob logs net --failed.")
 

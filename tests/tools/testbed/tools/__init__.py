@@ -75,6 +75,9 @@ MONITORING = {
 #: A server of the S3 protocol with conditional writes, whose objects are files of a folder.
 OBJECT_STORE = {"versitygw": Tool(module="versitygw", package="github.com/versity/versitygw/cmd/versitygw")}
 
+#: What checks the workflows of .github.
+LINTERS = {"actionlint": Tool(module="actionlint", package="github.com/rhysd/actionlint/cmd/actionlint")}
+
 #: What real nodes need beyond that.
 NODES = {
     "kubelet": _kubernetes("kubelet"),
@@ -87,7 +90,7 @@ NODES = {
     "probe": Tool(module="probe", package="."),
 }
 
-_ALL = CONTROL_PLANE | MONITORING | OBJECT_STORE | NODES
+_ALL = CONTROL_PLANE | MONITORING | OBJECT_STORE | LINTERS | NODES
 
 
 def path(name: str) -> Path:
@@ -145,6 +148,7 @@ _PINNED = {
     "helm": "helm.sh/helm/v4",
     "prometheus": "github.com/prometheus/prometheus",
     "versitygw": "github.com/versity/versitygw",
+    "actionlint": "github.com/rhysd/actionlint",
     "containerd": "github.com/containerd/containerd/v2",
     "coredns": "github.com/coredns/coredns",
 }

@@ -43,6 +43,8 @@ COMMANDS: dict[str, Entry] = {
     "logs": Entry(panel=_LOOK, help="Show what the ranks print, merged"),
     "events": Entry(panel=_LOOK, help="Show the events of a job and its pods"),
     "explain": Entry(panel=_LOOK, help="Say why a job waits or failed, and what to do"),
+    "top": Entry(panel=_LOOK, help="Show each rank live: step, speed, where its time goes, memory"),
+    "stacks": Entry(panel=_LOOK, help="Show the Python stacks of the ranks"),
     "plot": Entry(panel=_LOOK, help="Draw the curves of a job"),
     "report": Entry(panel=_LOOK, help="Write a report about a job to send to a colleague"),
     "suspend": Entry(panel=_CHANGE, help="Stop the pods of a job, which may save their work"),

@@ -64,6 +64,17 @@ OutputOption = Annotated[
 ]
 
 
+class JsonOutput(StrEnum):
+    """Formats of commands that read what is no object of the API."""
+
+    JSON = "json"
+
+
+JsonOption = Annotated[
+    JsonOutput | None, typer.Option("--output", "-o", help="Print JSON instead of text", show_default=False)
+]
+
+
 def connect() -> "Client":
     """A client for the cluster of the options, to use in a `with` statement."""
     from ddpjob.client import Client

@@ -5,6 +5,7 @@ operator imports this module and must not pay for torch. It holds names and limi
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
@@ -186,3 +187,41 @@ TERMINATION_MESSAGE_MAX_BYTES: Final = 1024
 TERMINATION_CHECKPOINT_PREFIX: Final = "checkpointStep="
 #: The first line of a failed rank's message is "rank 3"; with this suffix, the cause is on another rank.
 TERMINATION_ECHO_SUFFIX: Final = " lost a peer"
+
+# --- Inspection ------------------------------------------------------------------------------------------------------
+
+#: `python -m` with this module in a pod, and "stacks" or "state", prints a RankAnswer as JSON for each rank of the pod.
+INSPECTION_MODULE: Final = "ddpjob_ranks.inspection"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankAnswer:
+    """What a rank answers: either `answer` or `error` has a text."""
+
+    rank: int
+    answer: str = ""
+    """The stacks of all threads as text, or a RankState as JSON."""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankState:
+    """Where a rank is, and where its time went since its first step, up to its last log line."""
+
+    rank: int
+    step: int
+    """Steps done."""
+    phase: str
+    seconds_in_phase: float
+    num_samples: int
+    """Samples of all ranks since the first step of this process."""
+    memory_bytes: int
+    """Memory of this process on the host."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Seconds by phase; `exposed` is communication that no computation hides, and a part of `backward`."""
+    has_communication: bool = False
+    """Whether communication was measured."""
+    gpu_memory_bytes: int | None = None
+    """Memory of its GPU that torch has reserved for this rank; None where it uses none."""
+    gpu_memory_total_bytes: int | None = None
+    """Memory that this GPU has."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ddpjob_ranks import checks, contract, distributed, termination
+from ddpjob_ranks import checks, contract, distributed, inspection, termination
 from ddpjob_ranks.distributed import Gang
 from ddpjob_ranks.launch.identity import Worker
 from ddpjob_ranks.limits import Limits
@@ -197,6 +197,7 @@ def joined(
     faulthandler.enable()
     timeline = Timeline(open_events(os.environ, rank=worker.rank), rank=worker.rank, began=process_began())
     timeline.enter(Phase.IMPORT, now=imported_from)
+    inspection.serve(worker.rank, timeline, os.environ)
     watchdog = Watchdog(limits, timeline)
     run = None
     try:

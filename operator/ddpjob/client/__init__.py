@@ -23,6 +23,7 @@ from ddpjob.client.errors import (
     WaitTimeoutError,
 )
 from ddpjob.client.files import Files, read_folder
+from ddpjob.client.inspection import RankProgress, RankStacks, RankState
 from ddpjob.client.jobs import Goal, Job, JobEvent, Pod
 from ddpjob.client.logs import LogLine
 from ddpjob.client.synchronous import Client
@@ -43,6 +44,9 @@ __all__ = [
     "NotFoundError",
     "NotInstalledError",
     "Pod",
+    "RankProgress",
+    "RankStacks",
+    "RankState",
     "RejectedError",
     "UnreachableError",
     "WaitTimeoutError",

@@ -6,10 +6,11 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import aclosing
 from typing import Any, Final, Self
 
-from ddpjob.client import following, objects
+from ddpjob.client import following, inspection, objects
 from ddpjob.client.errors import UnreachableError
 from ddpjob.client.files import Files, read_folder
 from ddpjob.client.functions import Function, function_job
+from ddpjob.client.inspection import RankProgress, RankStacks
 from ddpjob.client.jobs import Goal, Job, JobEvent, Pod
 from ddpjob.client.logs import MAX_PODS, Attempt, LogLine, Selection, finished_log, followed_log, note_missing, too_many
 from ddpjob_operator.api import names
@@ -24,6 +25,8 @@ ALL_NAMESPACES: Final = "*"
 Jobs = list[Job]
 Pods = list[Pod]
 JobEvents = list[JobEvent]
+Stacks = list[RankStacks]
+RankProgresses = list[RankProgress]
 
 
 class AsyncClient:
@@ -190,6 +193,34 @@ class AsyncClient:
             ForbiddenError: the user may not list events here.
         """
         return await objects.events(self.api, await self.get(name, namespace=namespace))
+
+    async def stacks(self, name: str, *, namespace: str | None = None, ranks: Collection[int] | None = None) -> Stacks:
+        """The Python stacks of all threads of each running rank, by rank.
+
+        Args:
+            name: Name of the job.
+            namespace: Namespace instead of the client's.
+            ranks: Node ranks; None for all.
+
+        Raises:
+            NotFoundError: there is no such job.
+            ConflictError: none of its pods runs.
+            ForbiddenError: the user may not read pods, or run commands in them (create pods/exec).
+        """
+        job, pods = await self._running(name, namespace, ranks)
+        return await inspection.stacks(self.api, job, pods)
+
+    async def progress(
+        self, name: str, *, namespace: str | None = None, ranks: Collection[int] | None = None
+    ) -> RankProgresses:
+        """Where each running rank is, and where its time went since its first step; arguments and errors are those of `stacks`."""
+        job, pods = await self._running(name, namespace, ranks)
+        return await inspection.progress(self.api, job, pods)
+
+    async def _running(self, name: str, namespace: str | None, ranks: Collection[int] | None) -> tuple[Job, Pods]:
+        job = await self.get(name, namespace=namespace)
+        pods = await self.pods(job, attempt=job.status.attempt)
+        return job, [pod for pod in pods if ranks is None or pod.rank in ranks]
 
     # --- Following ----------------------------------------------------------------------------------------------------
 

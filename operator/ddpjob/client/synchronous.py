@@ -6,7 +6,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterator, Mapping
 from typing import Any, Self, TypeVar
 
-from ddpjob.client.asynchronous import AsyncClient, JobEvents, Jobs, Pods
+from ddpjob.client.asynchronous import AsyncClient, JobEvents, Jobs, Pods, RankProgresses, Stacks
 from ddpjob.client.files import Files
 from ddpjob.client.functions import Function
 from ddpjob.client.jobs import Goal, Job
@@ -191,6 +191,28 @@ class Client:
             ForbiddenError: the user may not list events here.
         """
         return self.call(self.asynchronous.events(name, namespace=namespace))
+
+    def stacks(self, name: str, *, namespace: str | None = None, ranks: Collection[int] | None = None) -> Stacks:
+        """The Python stacks of all threads of each running rank, by rank; see `AsyncClient.stacks`.
+
+        Raises:
+            NotFoundError: there is no such job.
+            ConflictError: none of its pods runs.
+            ForbiddenError: the user may not read pods, or run commands in them (create pods/exec).
+        """
+        return self.call(self.asynchronous.stacks(name, namespace=namespace, ranks=ranks))
+
+    def progress(
+        self, name: str, *, namespace: str | None = None, ranks: Collection[int] | None = None
+    ) -> RankProgresses:
+        """Where each running rank is, and where its time went since its first step.
+
+        Raises:
+            NotFoundError: there is no such job.
+            ConflictError: none of its pods runs.
+            ForbiddenError: the user may not read pods, or run commands in them (create pods/exec).
+        """
+        return self.call(self.asynchronous.progress(name, namespace=namespace, ranks=ranks))
 
     def watch(self, name: str, *, namespace: str | None = None) -> Iterator[Job]:
         """The job as it is now, and again after each change, until it is deleted.

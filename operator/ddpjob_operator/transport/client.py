@@ -7,7 +7,7 @@ never retried here: the caller knows whether another try is right.
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -18,6 +18,7 @@ from kubernetes.aio.client import ApiClient, Configuration
 
 from ddpjob_operator.api.resource import Body
 from ddpjob_operator.transport.errors import NotFoundError, UnavailableError, error_of
+from ddpjob_operator.transport.execution import PROTOCOL, Execution, collect, query
 from ddpjob_operator.transport.resources import PODS, Resource
 
 JSON = "application/json"
@@ -238,6 +239,36 @@ class Client:
         async with self._response(request) as response:
             async for line in _lines(response, limit=MAX_LOG_LINE_BYTES):
                 yield line.decode(errors="replace")
+
+    async def execute(
+        self, namespace: str, pod: str, command: Sequence[str], *, container: str, timeout_seconds: float
+    ) -> Execution:
+        """Run a command in a container, without a shell and without input, and wait for its end.
+
+        RejectedError: the server does not allow it. UnavailableError: it did not end in time.
+        """
+        path = PODS.path(namespace, pod, "exec")
+        request = _Request(verb="create", resource=PODS, path=path)
+        rest = self._api.rest_client
+        rest.pool_manager = rest.pool_manager or rest._create_pool_manager()  # as its own requests do
+        proxy = {"proxy": rest.proxy, "proxy_headers": rest.proxy_headers} if rest.proxy else {}
+        try:
+            async with (
+                asyncio.timeout(timeout_seconds),
+                rest.pool_manager.ws_connect(
+                    f"{self._server}{path}?{query(container, command)}",
+                    protocols=(PROTOCOL,),
+                    headers={"User-Agent": self._user_agent},
+                    **proxy,
+                ) as connection,
+            ):
+                return await collect(message.data async for message in connection if isinstance(message.data, bytes))
+        except aiohttp.WSServerHandshakeError as error:  # it has no body
+            reason = 'the user cannot create resource "pods/exec"' if error.status == 403 else error.message
+            raise error_of(str(request), error.status, reason.encode(), None) from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            reason = f"no end after {timeout_seconds:g} s" if isinstance(error, TimeoutError) else str(error)
+            raise UnavailableError(str(request), reason or type(error).__name__) from error
 
     async def serves(self, resource: Resource) -> bool:
         """Whether the API server knows this kind of objects."""

@@ -81,6 +81,8 @@ class Timeline:
         """Host time in each phase since the end of this process's first step."""
         self.num_steps = 0
         """Steps done since then."""
+        self.num_samples = 0
+        """Samples of all ranks in these steps."""
         self.sampled: defaultdict[Phase, float] = defaultdict(float)
         """Device time in each phase of the steps that were timed; `exposed_seconds` are part of the backward passes."""
         self.num_sampled = 0
@@ -133,7 +135,7 @@ class Timeline:
             self.flush("first_step")
             self.past_first_step = True
             self.seconds.clear()
-            self.num_steps = 0
+            self.num_steps = self.num_samples = 0
 
     def flush(self, name: str = "steps") -> None:
         """Write the steps since the last call as one span."""
@@ -145,6 +147,7 @@ class Timeline:
         self._span(name, self.mark.step, self._lap_began, now, counters)
         _add(self.seconds, self._lap)
         self.num_steps += self._lap_steps
+        self.num_samples += self._lap_samples
         self._lap.clear()
         self._lap_began, self._lap_steps, self._lap_samples = now, 0, 0
 

@@ -1,0 +1,171 @@
+"""`ddpjob top`."""
+
+import dataclasses
+import json
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddpjob_cli.options import JobName, JsonOption, connect
+from ddpjob_cli.output import console, is_live, note
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import RenderableType
+
+    from ddpjob.client import Client, Job, RankState
+    from ddpjob_cli.speeds import Speed
+
+
+def command(
+    job: JobName,
+    rank: Annotated[str | None, typer.Option(help="Node ranks, such as 0,3-5", show_default=False)] = None,
+    once: Annotated[bool, typer.Option("--once", help="Show the state once, also on a terminal")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Go on until the job has finished, as on a terminal")
+    ] = False,
+    interval: Annotated[float, typer.Option(help="Seconds between two looks", min=0.5)] = 3.0,
+    output: JsonOption = None,
+) -> None:
+    """Show each running rank: step, samples per second, where its time goes, the slowest rank, and memory.
+
+    The ranks of the built-in trainer and of programs on ddpjob.session answer, by a command in their pods. The first look is
+    at the time since the first step, later ones at the time since the last look. COMM is the time in which a rank waits for
+    communication that no computation hides, and for slower ranks.
+
+    [bold]Examples[/bold]
+
+      ddpjob top resnet18
+
+      ddpjob top resnet18 --once -o json
+    """
+    from ddpjob_cli.rendering import outcome, parse_ranks
+
+    ranks = parse_ranks(rank)
+    found: list[Speed] = []
+    with connect() as client:
+        seen = client.get(job)
+        shows_all = watch or (is_live() and not once and not output)
+        looks = _looks(client, job, ranks, interval) if shows_all else iter([(seen, _look(client, seen, ranks, {}))])
+        if output:
+            for _, found in looks:
+                print(json.dumps([dataclasses.asdict(speed) for speed in found], indent=2), flush=True)
+        elif shows_all and is_live():
+            from rich.live import Live
+
+            with Live(console=console(), auto_refresh=False, vertical_overflow="crop") as live:
+                for seen, found in looks:
+                    live.update(screen(seen, found), refresh=True)
+        else:
+            for seen, found in looks:
+                console().print(screen(seen, found))
+        for text in notes(job, found):
+            note(text)
+        if shows_all:
+            note(outcome(client.get(job)))
+
+
+def _looks(
+    client: "Client", name: str, ranks: "frozenset[int] | None", interval: float
+) -> "Iterator[tuple[Job, list[Speed]]]":
+    """The job and its ranks again and again, until the job has finished."""
+    from ddpjob.client import ConflictError
+
+    before: dict[int, RankState] = {}
+    while not (job := client.get(name)).finished:
+        try:
+            yield job, _look(client, job, ranks, before)
+        except ConflictError:  # between two attempts no pod runs
+            before.clear()
+            yield job, []
+        time.sleep(interval)
+
+
+def _look(
+    client: "Client", job: "Job", ranks: "frozenset[int] | None", before: "dict[int, RankState]"
+) -> "list[Speed]":
+    """The ranks as they are now; `before` is brought up to date."""
+    from ddpjob_cli.speeds import speeds
+
+    found = client.progress(job.name, ranks=ranks)
+    world_size = job.spec.nodes * job.spec.processes if job.spec else len(found)
+    result = speeds(found, before, world_size=world_size)
+    before.update({rank.state.rank: rank.state for rank in found if rank.state is not None})
+    return result
+
+
+def screen(job: "Job", found: "Sequence[Speed]") -> "RenderableType":
+    """The job in a line and its ranks in a table. Pure."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from ddpjob_cli.rendering import facts, phase_style, rank_style
+    from ddpjob_operator.core.untrusted import visible
+
+    status = job.status
+    title = Text.assemble((job.phase, phase_style(job.phase)), f"  attempt {status.attempt}  ")
+    known = " · ".join(facts(status.progress)) if status.progress else visible(status.message or "")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("RANK", "NODE", "STEP", "PHASE", "SAMPLES/S", "DATA", "COMM", "MEMORY", "GPU MEMORY", ""):
+        is_number = name in ("STEP", "SAMPLES/S", "DATA", "COMM", "MEMORY", "GPU MEMORY")
+        table.add_column(name, no_wrap=True, overflow="ellipsis", justify="right" if is_number else "left")
+    for speed in found:
+        number, *cells, remark = row(speed)
+        table.add_row(Text(number, style=rank_style(speed.rank or 0)), *cells, Text(remark, style="bold yellow"))
+    return Group(title + Text(known), table)
+
+
+def row(speed: "Speed") -> list[str]:
+    """The cells of a rank; what is not known is -."""
+    from ddpjob.client.files import readable_size
+    from ddpjob_cli.rendering import NOTHING, number
+
+    def share(value: float | None) -> str:
+        return NOTHING if value is None else f"{100 * value:.0f} %"
+
+    def size(value: int | None) -> str:
+        return NOTHING if value is None else readable_size(value)
+
+    gpu = size(speed.gpu_memory_bytes)
+    if speed.gpu_memory_total_bytes:
+        gpu += f" of {size(speed.gpu_memory_total_bytes)}"
+    remarks = []
+    if speed.waiting_share is not None:
+        remarks.append(f"slowest: others wait {share(speed.waiting_share)} of the time")
+    if speed.is_behind:
+        remarks.append("behind")
+    if speed.error:
+        remarks.append("no answer")
+    since = speed.seconds_in_phase
+    return [
+        NOTHING if speed.rank is None else str(speed.rank),
+        speed.node or NOTHING,
+        NOTHING if speed.step is None else str(speed.step),
+        speed.phase + (f" {since:.0f}s" if since is not None and since >= 10 else "") or NOTHING,
+        number(speed.samples_per_second),
+        share(speed.data_share),
+        share(speed.communication_share),
+        size(speed.memory_bytes),
+        gpu,
+        ", ".join(remarks),
+    ]
+
+
+def notes(name: str, found: "Sequence[Speed]") -> list[str]:
+    """Why cells are empty, and what to do."""
+    lines = [f"pod {speed.pod}: {speed.error}" for speed in found if speed.error]
+    known = [speed for speed in found if not speed.error]
+    if lines:
+        lines.append(f"what a program prints by itself: ddpjob logs {name} -f")
+    if any(speed.data_share is None for speed in known):
+        lines.append("DATA and COMM are known from the second log line of the training on")
+    elif any(speed.communication_share is None for speed in known):
+        lines.append("COMM is known after a step that the trainer has timed")
+    if any(speed.data_share is not None and speed.samples_per_second is None for speed in known):
+        lines.append("SAMPLES/S is not known: the program does not report its samples")
+    if known and all(speed.gpu_memory_bytes is None for speed in known):
+        lines.append("GPU MEMORY is -: the ranks use no GPU")
+    return lines

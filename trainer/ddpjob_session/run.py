@@ -17,12 +17,13 @@ from ddpjob_ranks.stop import StopAgreement, StopRequest
 from ddpjob_ranks.watch import evidence, limiter
 from ddpjob_ranks.watch.timeline import Phase, Timeline, open_events, process_began
 from ddpjob_ranks.watch.watchdog import Watchdog
-from ddpjob_session import ending, observers
+from ddpjob_session import ending, observers, step_trace
 from ddpjob_session.checkpoints import folder
 from ddpjob_session.checkpoints.writer import CheckpointWriter
 from ddpjob_session.observers import Observer
 from ddpjob_session.report import Reporter
 from ddpjob_session.state import State, from_bytes
+from ddpjob_session.step_trace import StepTrace
 
 
 class Run:
@@ -41,6 +42,7 @@ class Run:
         self.writer: CheckpointWriter
         self.stop: StopAgreement
         self._newest: folder.Manifest | None = None  # on rank 0: what was loaded
+        self._trace: StepTrace | None = None
 
     def restore(self, state: State, *, keep: int) -> None:
         """Load the newest checkpoint, read by rank 0, on all ranks. `keep` is how many of them to keep.
@@ -69,11 +71,17 @@ class Run:
         steps_per_epoch: int | None = None,
         save_due: Callable[[], bool] = lambda: False,
         settings: Mapping[str, object] | None = None,
+        profile_steps: Sequence[int] = (),
     ) -> None:
         """Take the checkpoint folder, and honour SIGTERM from here on.
 
-        `save_due` is asked on rank 0 (`StopAgreement`). Observers get the settings.
+        `save_due` is asked on rank 0 (`StopAgreement`). Observers get the settings. `profile_steps` are the first step that
+        the profiler records and the step before which it ends, or nothing.
         """
+        if profile_steps:
+            file = step_trace.path_for(profile_steps, os.environ, rank=self.gang.rank)
+            first, last = profile_steps
+            self._trace = StepTrace(first, last, file, self.gang.device, say=self.report.say, moved=self.timeline.moved)
         if self.checkpoints is not None and self.state.step < total_steps:
             if self.gang.rank == 0:
                 self.checkpoints.open()
@@ -101,6 +109,8 @@ class Run:
     def stop_reached(self) -> bool:
         """Whether all ranks agreed to stop, to be asked between steps. Raises what went wrong with the last checkpoint."""
         self.timeline.enter(Phase.AGREE)
+        if self._trace is not None:
+            self._trace.before_step(self.state.step)
         self.writer.check()
         return self.stop.reached()
 
@@ -122,6 +132,8 @@ class Run:
     def finish(self) -> None:
         """Wait until the last checkpoint is on the disk."""
         self.timeline.enter(Phase.CHECKPOINT)
+        if self._trace is not None:
+            self._trace.close()
         self.stop.finish()
         self.writer.wait()
 

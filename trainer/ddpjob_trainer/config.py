@@ -19,6 +19,9 @@ _Epochs = Annotated[int, Field(ge=1, le=100_000)]
 _BatchSize = Annotated[int, Field(ge=1, le=1_000_000)]
 _LearningRate = Annotated[float, Field(ge=0, le=100)]
 _WarmupEpochs = Annotated[float, Field(ge=0, le=100_000)]
+_Step = Annotated[int, Field(ge=0, le=1_000_000_000)]
+_ImportPath = Annotated[str, Field(max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$")]
+_PROFILE_STEPS = "profileSteps must hold two steps, the second one greater by at most 100, for example [100, 110]"
 _Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -151,6 +154,25 @@ class TrainerConfig(BaseModel):
         default=False,
         description="Whether torch, DDP and NCCL log their setup and their timing in detail.",
     )
+    profile_steps: list[_Step] = Field(
+        default=[],
+        max_length=2,
+        description="Two steps, such as [100, 110]: torch.profiler records those from the first up to the second, at most 100,"
+        " on each rank. The traces are next to the spans (DDPJOB_EVENTS_DIR), or else in the checkpoint folder.",
+        json_schema_extra={
+            "x-kubernetes-validations": [
+                {
+                    "rule": "self.size() == 0 || (self.size() == 2 && self[0] < self[1] && self[1] - self[0] <= 100)",
+                    "message": _PROFILE_STEPS,
+                }
+            ]
+        },
+    )
+    observers: list[_ImportPath] = Field(
+        default=[],
+        max_length=8,
+        description="Import paths (module:class) of observers, which send rank 0's metrics to a tracking service.",
+    )
     keep_checkpoints: int = Field(
         default=3, ge=1, le=1000, description="Number of checkpoints to keep, the newest ones."
     )
@@ -160,6 +182,14 @@ class TrainerConfig(BaseModel):
         le=1_000_000_000,
         description="Number of steps between two checks that the parameters of all ranks are bit-identical. 0 disables the check.",
     )
+
+    @model_validator(mode="after")
+    def _steps_to_profile(self) -> Self:
+        if self.profile_steps and not (
+            len(self.profile_steps) == 2 and 0 < self.profile_steps[1] - self.profile_steps[0] <= 100
+        ):
+            raise PydanticCustomError("steps_to_profile", _PROFILE_STEPS)
+        return self
 
     @model_validator(mode="after")
     def _one_batch_size(self) -> Self:
@@ -240,7 +270,7 @@ def _lines(error: ValidationError) -> list[str]:
             lines.append(f"config: {key} is missing; set it, for example to digits")
         else:
             lines.append(
-                f"config: {to_camel(key)} is {_shown(item['input'])}; {item['msg'].replace('Input should', 'it should')}"
+                f"config: {'.'.join(to_camel(str(part)) for part in item['loc'])} is {_shown(item['input'])}; {item['msg'].replace('Input should', 'it should')}"
             )
     return lines
 

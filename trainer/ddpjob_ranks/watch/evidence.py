@@ -4,8 +4,10 @@ import json
 import os
 import platform
 import socket
+import subprocess
 import time
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,9 @@ from ddpjob_ranks import contract
 from ddpjob_ranks.launch.identity import attempt
 from ddpjob_ranks.watch import history
 from ddpjob_ranks.watch.timeline import Timeline
+
+#: A GPU that does not answer in this time has no facts in the table of ranks. All ranks of a node ask at once.
+NVIDIA_SMI_SECONDS = 10.0
 
 
 def versions() -> dict[str, str | None]:
@@ -43,7 +48,32 @@ def hardware(device: torch.device) -> dict[str, object]:
         "gpu": gpu.name if gpu else None,
         "gpu_bytes": gpu.total_memory if gpu else None,
         "gpu_peak_bytes": torch.cuda.max_memory_allocated(device) if gpu else None,
+        **(nvidia_smi(str(gpu.uuid)) if gpu else {}),
     }
+
+
+@cache
+def nvidia_smi(uuid: str) -> Mapping[str, str]:
+    """What torch does not know of a GPU: driver and power limit. Empty where nvidia-smi is missing or knows no such GPU."""
+    command = ["nvidia-smi", f"--id=GPU-{uuid}", "--format=csv,noheader", "--query-gpu=driver_version,power.limit"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=NVIDIA_SMI_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    values = answer.stdout.strip().split(", ")
+    return dict(zip(("gpu_driver", "gpu_power_limit"), values, strict=True)) if len(values) == 2 else {}
+
+
+def device_name(device: torch.device) -> str:
+    """The device in words, such as "NVIDIA H200, 140 GiB, driver 580.65.06, 700.00 W"."""
+    if device.type != "cuda":
+        return str(device)
+    gpu = torch.cuda.get_device_properties(device)
+    facts = nvidia_smi(str(gpu.uuid))
+    known = [gpu.name, f"{gpu.total_memory / 2**30:.0f} GiB"]
+    if facts:
+        known += [f"driver {facts['gpu_driver']}", facts["gpu_power_limit"]]
+    return ", ".join(known)
 
 
 def write(timeline: Timeline, environ: Mapping[str, str], **facts: Any) -> Path | None:

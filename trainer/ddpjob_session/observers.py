@@ -79,10 +79,14 @@ class Recorder(Observer):
 class Observers(Observer):
     """Several observers as one, of which one that fails is left out."""
 
-    def __init__(self, observers: Iterable[Observer], say: Callable[[str], None]) -> None:
-        """`say` reports failures."""
-        self._observers = list(observers)
+    def __init__(self, say: Callable[[str], None]) -> None:
+        """None so far. `say` reports failures."""
+        self._observers: list[Observer] = []
         self._say = say
+
+    def add(self, observers: Iterable[Observer]) -> None:
+        """Add these."""
+        self._observers += observers
 
     def __bool__(self) -> bool:
         return bool(self._observers)
@@ -146,9 +150,9 @@ def from_environment(environ: Mapping[str, str]) -> list[Observer]:
 
 
 def output_folder(environ: Mapping[str, str]) -> Path | None:
-    """Where a run leaves what people look at: the folder of its spans, else that of its checkpoints if it is a directory."""
+    """Where a run leaves what people look at: the folder of its spans, else that of its checkpoints."""
     folder = environ.get(contract.DDPJOB_EVENTS_DIR) or environ.get(contract.DDPJOB_CHECKPOINT_DIR)
-    return Path(folder) if folder and "://" not in folder else None
+    return Path(folder) if folder else None
 
 
 def beginning(environ: Mapping[str, str], *, first_step: int, settings: Mapping[str, object]) -> Beginning:

@@ -30,14 +30,7 @@ class Reporter:
     The thread repeats the latest progress line, which shows that the process is alive, not that training makes progress.
     """
 
-    def __init__(
-        self,
-        *,
-        enabled: bool,
-        out: TextIO | None = None,
-        heartbeat_seconds: float = HEARTBEAT_SECONDS,
-        observers: Iterable[Observer] = (),
-    ):
+    def __init__(self, *, enabled: bool, out: TextIO | None = None, heartbeat_seconds: float = HEARTBEAT_SECONDS):
         self._enabled = enabled
         self._out = out or sys.stdout
         self._heartbeat_seconds = heartbeat_seconds
@@ -49,7 +42,7 @@ class Reporter:
         self._created_at = time.monotonic()
         self.accuracies: dict[int, float] = {}
         """The accuracies reported so far, by step."""
-        self._observers = Observers(observers if enabled else (), self.say)
+        self._observers = Observers(self.say)
         self._observed_checkpoint: int | None = None
         self._step_seconds: deque[float] = deque(maxlen=MAX_STEP_TIMES)
         self._step_ended = 0.0
@@ -70,6 +63,10 @@ class Reporter:
         if self._enabled:
             with self._lock:
                 self._write(text)
+
+    def watch(self, observers: Iterable[Observer]) -> None:
+        """Give what is reported to these observers as well. To be called before `begin`, on rank 0."""
+        self._observers.add(observers)
 
     def begin(
         self,

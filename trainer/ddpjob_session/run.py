@@ -20,7 +20,6 @@ from ddpjob_ranks.watch.watchdog import Watchdog
 from ddpjob_session import ending, observers, step_trace
 from ddpjob_session.checkpoints import folder
 from ddpjob_session.checkpoints.writer import CheckpointWriter
-from ddpjob_session.observers import Observer
 from ddpjob_session.report import Reporter
 from ddpjob_session.state import State, from_bytes
 from ddpjob_session.step_trace import StepTrace
@@ -78,6 +77,8 @@ class Run:
         `save_due` is asked on rank 0 (`StopAgreement`). Observers get the settings. `profile_steps` are the first step that
         the profiler records and the step before which it ends, or nothing.
         """
+        if self.gang.rank == 0:
+            self.report.watch(observers.from_environment(os.environ))
         if profile_steps:
             file = step_trace.path_for(profile_steps, os.environ, rank=self.gang.rank)
             first, last = profile_steps
@@ -193,7 +194,6 @@ def joined(
     same: Mapping[str, str],
     *,
     imported_from: float | None = None,
-    watched_by: Sequence[Observer] = (),
 ) -> Iterator[Run]:
     """Wait for the other ranks, join them, and leave the group together with them at the end of the block.
 
@@ -204,7 +204,6 @@ def joined(
         limits: For the watchdog.
         same: What must be the same on all ranks, by name.
         imported_from: When the program began to import its modules, on the monotonic clock.
-        watched_by: Observers of rank 0's values, in addition to TensorBoard.
     """
     faulthandler.enable()
     timeline = Timeline(open_events(os.environ, rank=worker.rank), rank=worker.rank, began=process_began())
@@ -217,9 +216,7 @@ def joined(
         found = distributed.rendezvous(worker, limits, same)
         timeline.enter(Phase.CONNECT)
         watchdog.watch(found.store, worker)
-        ours = observers.from_environment(os.environ) if worker.rank == 0 else []
-        reporter = Reporter(enabled=worker.rank == 0, observers=[*ours, *watched_by])
-        with watchdog, distributed.join(found) as gang, reporter as report:
+        with watchdog, distributed.join(found) as gang, Reporter(enabled=worker.rank == 0) as report:
             timeline.enter(Phase.SETUP)
             checks.check_group(gang)  # here rather than where the group is created: the watchdog is active by now
             run = Run(gang, report, timeline)

@@ -90,7 +90,7 @@ class Session:
         except ConfigError as error:
             raise SystemExit(termination.refuse(error)) from None
         same = {"code": sources.of_script(), **{name: str(value) for name, value in self._settings.items()}}
-        self._joined = joined(worker, self._limits, same, imported_from=self._began, watched_by=self._observers)
+        self._joined = joined(worker, self._limits, same, imported_from=self._began)
         self._run = self._joined.__enter__()
         self.rank, self.world_size, self.local_rank = worker.rank, worker.world_size, worker.local_rank
         self.device = self._run.gang.device
@@ -167,6 +167,8 @@ class Session:
         """
         state = self._state or self.track()
         run = self._run
+        if self.rank == 0:
+            run.report.watch(self._observers)
         run.begin(
             total_steps=total,
             save_due=lambda: time.monotonic() - self._saved_at >= checkpoint_every_seconds,

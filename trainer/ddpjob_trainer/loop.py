@@ -147,7 +147,13 @@ class Training:
         self.session.timeline.sample(seconds, timer.exposed_seconds)
         self.session.timeline.flush()
         compute_seconds = sum(seconds[phase] for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER))
-        self.session.report.log(loss=mean_loss, data_seconds=seconds[Phase.DATA], compute_seconds=compute_seconds)
+        self.session.report.log(
+            loss=mean_loss,
+            data_seconds=seconds[Phase.DATA],
+            compute_seconds=compute_seconds,
+            exposed_seconds=timer.exposed_seconds,
+            learning_rate=self.state.optimizer.param_groups[0]["lr"],
+        )
 
     def save(self) -> None:
         """Save a checkpoint of this step, if there is a folder for it. Training waits only for the copy."""

@@ -15,8 +15,9 @@ from ddpjob_ranks import contract
 from ddpjob_ranks.distributed import Gang
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch.identity import Worker
+from ddpjob_ranks.watch import evidence
 from ddpjob_ranks.watch.timeline import Phase, Timeline
-from ddpjob_session import ending
+from ddpjob_session import ending, observers
 from ddpjob_session.checkpoints import folder
 from ddpjob_session.report import Reporter
 from ddpjob_session.run import Run, joined
@@ -67,10 +68,13 @@ def set_up(given: TrainerConfig, worker: Worker, session: Run) -> Training:
     session.restore(state, keep=config.keep_checkpoints)
     if config.initial_checkpoint and not session.resumed:
         _warm_start(state, session)
+    if gang.rank == 0:
+        report.watch(observers.load(config.observers))
     session.begin(
         total_steps=total_steps,
         steps_per_epoch=feed.sampling.steps_per_epoch,
         settings=config.model_dump(by_alias=True),
+        profile_steps=config.profile_steps,
     )
     return Training(
         config=config,
@@ -194,7 +198,7 @@ def _warm_start(state: TrainingState, session: Run) -> None:
 
 
 def _report_topology(worker: Worker, gang: Gang, report: Reporter) -> None:
-    device = torch.cuda.get_device_name(gang.device) if gang.device.type == "cuda" else "cpu"
+    device = evidence.device_name(gang.device)
     rows = gang.all_gather((worker.rank, socket.gethostname(), worker.local_rank, str(gang.device), device))
     report.say(f"launcher {worker.launcher}, world size {worker.world_size}, torch {torch.__version__}")
     lines = ["rank  local  device    host"]

@@ -19,7 +19,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run of 30 steps whose first attempt was killed after step 14, in the middle of a line; its checkpoint is of step 10."""
     for attempt, first, last in ((1, 0, 14), (2, 10, 30)):
         monkeypatch.setenv(contract.DDPJOB_ATTEMPT, str(attempt))
-        with Reporter(enabled=True, out=io.StringIO(), observers=[Recorder(tmp_path)]) as report:
+        with Reporter(enabled=True, out=io.StringIO()) as report:
+            report.watch([Recorder(tmp_path)])
             report.begin(step=first, total_steps=30, steps_per_epoch=10, checkpoint_step=first or None)
             for step in range(first + 1, last + 1):
                 report.step_done(step, num_samples=8)

@@ -1,5 +1,6 @@
 """Small images, all decoded once and kept on the device: data sets of one image size that fit there."""
 
+import hashlib
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -7,16 +8,21 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import PIL
 import torch
-from PIL import Image
+from PIL import Image, features
 
 from ddpjob_ranks.cpus import cpus_of_this_rank
 from ddpjob_ranks.errors import ConfigError
+from ddpjob_recipes.cache import Tensors, cached
 from ddpjob_recipes.decoding import Decoder
-from ddpjob_recipes.folder import EncodedImages
+from ddpjob_recipes.folder import EncodedImages, Splits
 from ddpjob_recipes.pack import open_images
 from ddpjob_trainer.config import ResolvedConfig
 from ddpjob_trainer.data import DataSet, Preparation, Split, fingerprint_of, probed
+
+#: What the tensors in the cache are. Raise it if `_decode` changes.
+FORMAT = 1
 
 
 def load(path: Path, config: ResolvedConfig, *, preparation: Preparation) -> DataSet:
@@ -26,43 +32,64 @@ def load(path: Path, config: ResolvedConfig, *, preparation: Preparation) -> Dat
         ConfigError: it is not laid out as expected, or an image cannot be decoded or differs in size.
     """
     splits = open_images(path)
-    decoder = Decoder(max_unreadable=config.max_unreadable_images)
+    tensors = cached(partial(_identity, splits, config), partial(_decode, splits, config))
     return DataSet(
-        train=_train_split(splits.train, decoder, preparation),
-        test=_test_split(splits.test, decoder, preparation),
+        train=_split(splits.train, tensors["train_samples"], tensors["train_images"], preparation),
+        test=_split(splits.test, tensors["test_samples"], tensors["test_images"], preparation),
         num_classes=len(splits.classes),
     )
 
 
-def _train_split(images: EncodedImages, decoder: Decoder, preparation: Preparation) -> Split:
-    """All samples, the next one in the place of each that cannot be decoded."""
-    samples = range(len(images.labels))
-    with ThreadPoolExecutor(cpus_of_this_rank(os.environ)) as pool:  # decoding releases the GIL
-        found = list(pool.map(partial(decoder.decode_or_next, images, work=rgb), samples, chunksize=256))
-    return _split(images, [sample for sample, _ in found], [image for _, image in found], preparation)
-
-
-def _test_split(images: EncodedImages, decoder: Decoder, preparation: Preparation) -> Split:
-    """The samples that can be decoded."""
-    samples = range(len(images.labels))
+def _identity(splits: Splits, config: ResolvedConfig) -> str:
+    """The hash of all encoded images, of what decodes them, and of what may be skipped."""
+    versions = (PIL.__version__, *map(features.version, ("jpg", "zlib")))
+    digest = hashlib.sha256(repr((FORMAT, versions, config.max_unreadable_images)).encode())
     with ThreadPoolExecutor(cpus_of_this_rank(os.environ)) as pool:
-        found = list(pool.map(partial(decoder.decode, images, work=rgb), samples, chunksize=256))
-    kept = [sample for sample in samples if found[sample] is not None]
-    return _split(images, kept, [image for image in found if image is not None], preparation)
+        for images in (splits.train, splits.test):
+            digest.update(len(images.labels).to_bytes(8, "little"))
+            for one in pool.map(partial(_hash, images), range(len(images.labels)), chunksize=256):
+                digest.update(one)
+    return digest.hexdigest()
 
 
-def _split(
-    images: EncodedImages, samples: Sequence[int], decoded: list[torch.Tensor], preparation: Preparation
-) -> Split:
+def _hash(images: EncodedImages, sample: int) -> bytes:
+    return hashlib.sha256(images.read(sample)).digest()
+
+
+def _decode(splits: Splits, config: ResolvedConfig) -> Tensors:
+    """The images of both splits, and which sample each of them is."""
+    decoder = Decoder(max_unreadable=config.max_unreadable_images)
+    train, test = splits.train, splits.test
+    with ThreadPoolExecutor(cpus_of_this_rank(os.environ)) as pool:  # decoding releases the GIL
+        # In the place of a training image that cannot be decoded is the next one; a held-out one is left out.
+        shown = list(
+            pool.map(partial(decoder.decode_or_next, train, work=rgb), range(len(train.labels)), chunksize=256)
+        )
+        found = list(pool.map(partial(decoder.decode, test, work=rgb), range(len(test.labels)), chunksize=256))
+    kept = [sample for sample, image in enumerate(found) if image is not None]
+    samples = [sample for sample, _ in shown]
+    return {
+        "train_images": _stack(train, samples, [image for _, image in shown]),
+        "train_samples": torch.tensor(samples),
+        "test_images": _stack(test, kept, [image for image in found if image is not None]),
+        "test_samples": torch.tensor(kept),
+    }
+
+
+def _stack(images: EncodedImages, samples: Sequence[int], decoded: list[torch.Tensor]) -> torch.Tensor:
     for sample, image in zip(samples, decoded, strict=True):
         if image.shape != decoded[0].shape:
             raise ConfigError(
                 f"data: {images.name(sample)} is {tuple(image.shape)} (channels, rows, columns), but"
                 f" {images.name(samples[0])} is {tuple(decoded[0].shape)}; all images must be of one size"
             )
+    return torch.stack(decoded)
+
+
+def _split(images: EncodedImages, samples: torch.Tensor, decoded: torch.Tensor, preparation: Preparation) -> Split:
     return Split(
-        images_NCHW=torch.stack(decoded),
-        labels_N=torch.tensor([images.labels[sample] for sample in samples]),
+        images_NCHW=decoded,
+        labels_N=torch.tensor(images.labels)[samples],
         preparation=preparation,
         stored_fingerprint=fingerprint_of(images.labels, map(images.read, probed(len(images.labels)))),
     )

@@ -97,3 +97,41 @@ def test_the_stem_keeps_the_resolution_of_small_images_and_the_head_fits_the_cla
     stem = torch.nn.Sequential(network.conv1, network.bn1, network.relu, network.maxpool, network.layer1)
     assert stem(torch.zeros(1, 3, 32, 32)).shape == (1, channels, 32, 32)
     assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+
+
+def test_decoded_images_are_read_from_the_cache_while_their_files_are_the_same(folder, tmp_path, monkeypatch):
+    plain = load(folder)
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("DDPJOB_CACHE_DIR", str(cache))
+    calls: list[str] = []
+    decode = decoded._decode
+    monkeypatch.setattr(decoded, "_decode", lambda *given: calls.append("decoded") or decode(*given))
+
+    def same() -> bool:
+        data = load(folder)
+        return (
+            torch.equal(data.train.images_NCHW, plain.train.images_NCHW)
+            and torch.equal(data.train.labels_N, plain.train.labels_N)
+            and torch.equal(data.test.images_NCHW, plain.test.images_NCHW)
+            and data.train.stored_fingerprint == plain.train.stored_fingerprint
+        )
+
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert same()
+    assert not cache.exists(), "one rank of a node writes"
+    monkeypatch.delenv("LOCAL_RANK")
+    assert same()
+    assert same()
+    assert len(calls) == 2, "the third run decoded nothing"
+
+    (entry,) = cache.glob("decoded/*.pt")
+    entry.write_bytes(entry.read_bytes()[:-100])
+    assert same(), "a damaged entry is made again"
+    assert same()
+    assert len(calls) == 3
+
+    write(folder / "train" / "cat" / "b.png", 77)
+    assert load(folder).train.images_NCHW[2, 0, 0, 0] == 77
+    cache.joinpath("decoded").rename(tmp_path / "moved")
+    cache.joinpath("decoded").write_text("a file in the place of the folder")
+    assert load(folder).train.images_NCHW[2, 0, 0, 0] == 77, "a cache that cannot be written ends no training"

@@ -52,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: the same flow without a GPU")
     parser.add_argument("--quick", action="store_true", help="very little of each step, to test the flow")
+    parser.add_argument("--fault", action="store_true", help="also cause an error of the GPU in a process of its own")
     parser.add_argument("--seconds", type=positive, default=BUDGET_SECONDS, help=f"in all (default: {BUDGET_SECONDS})")
     parser.add_argument("--only", nargs="+", choices=[step.name for step in gpu_steps.STEPS], help="these steps alone")
     options.add_record(parser, "gpu")
@@ -73,7 +74,9 @@ def run(given: argparse.Namespace) -> int:
     facts: dict[str, Any] = {"device": given.device, "quick": given.quick, **versions(), **surroundings()}
     say(f"record {path}.md, {path}.json, outputs {path}.log; at most {given.seconds} s")
     outcomes: list[Outcome] = []
-    with Workbench(device=given.device, quick=given.quick, deadline=deadline, log=path.with_suffix(".log")) as bench:
+    log = path.with_name(f"{path.name}.log")
+    fault = given.fault and given.device == "cuda"
+    with Workbench(device=given.device, quick=given.quick, fault=fault, deadline=deadline, log=log) as bench:
         for step in gpu_steps.STEPS:
             if given.only is None or step.name in given.only:
                 outcomes.append(Outcome(name=step.name, about=step.about))

@@ -77,6 +77,7 @@ class Workbench:
 
     device: Literal["cuda", "cpu"]
     quick: bool
+    fault: bool = False
     deadline: float
     log: Path
     step_deadline: float = 0.0
@@ -177,9 +178,10 @@ class Workbench:
 def smoke_test(bench: Workbench) -> Iterator[Row]:
     """NCCL as one rank; then two ranks on one GPU by gloo, since NCCL refuses two ranks on one GPU."""
     fast, one = ("nccl", "cuda:0") if bench.device == "cuda" else ("gloo", "cpu")
-    for backend, world_size in ((fast, 1), ("gloo", 2)):
+    runs = [(fast, 1), ("gloo", 2), *([("fault", 1)] if bench.fault else [])]
+    for checks, world_size in runs:
         began, meeting = time.monotonic(), bench.folder("smoke") / "file"
-        options = ["--backend", backend, "--device", one, "--world-size", str(world_size), "--file", str(meeting)]
+        options = ["--checks", checks, "--device", one, "--world-size", str(world_size), "--file", str(meeting)]
         with ThreadPoolExecutor(world_size) as pool:
             ranks = [
                 pool.submit(bench.output_of, ["ddpjob_measure.smoke", *options, "--rank", str(rank)])
@@ -188,8 +190,8 @@ def smoke_test(bench: Workbench) -> Iterator[Row]:
             lines = [line for rank in ranks for line in rank.result().splitlines() if line.startswith(smoke.PREFIX)]
         for line in lines:
             check, _, result = line.removeprefix(smoke.PREFIX).partition(" ")
-            yield {"backend": backend, "ranks": world_size, "device": one, "check": check, "result": result}
-        yield {"backend": backend, "ranks": world_size, "check": "all", "seconds": time.monotonic() - began}
+            yield {"checks": checks, "ranks": world_size, "device": one, "check": check, "result": result}
+        yield {"checks": checks, "ranks": world_size, "check": "all", "seconds": time.monotonic() - began}
 
 
 def recipes_in_bfloat16(bench: Workbench) -> Iterator[Row]:

@@ -7,7 +7,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.distributed as dist
@@ -15,12 +15,13 @@ from torch import nn
 from torch._C import _distributed_c10d as c10d  # torch.distributed's own, which it exports untyped
 from torch.nn.parallel import DistributedDataParallel
 
+from ddpjob_ranks.distributed import NCCL_SETTINGS
 from ddpjob_ranks.watch.watchdog import num_started
 
 #: Begins the lines of the checks.
 PREFIX = "smoke "
-#: For the threads of NCCL that could end the process after its communicator was aborted.
-AFTER_ABORT_SECONDS = 2.0
+#: For the threads of torch and NCCL that could end the process after an abort or an error.
+AFTERWARDS_SECONDS = 2.0
 
 
 def all_reduce(device: torch.device) -> object:
@@ -72,38 +73,51 @@ def abort(device: torch.device) -> object:
     group = dist.group.WORLD
     assert group is not None
     group._get_backend(device).abort()
-    time.sleep(AFTER_ABORT_SECONDS)
+    time.sleep(AFTERWARDS_SECONDS)
     return "the process goes on"
 
 
-CHECKS: tuple[Callable[[torch.device], object], ...] = (all_reduce, broadcast, ddp)
-#: The last one leaves no group behind.
-NCCL_CHECKS = (*CHECKS, flight_recorder, abort)
+def own_fault(device: torch.device) -> object:
+    """An error of this rank's GPU raises in the main thread, and no thread of torch ends the process before."""
+    values = torch.zeros(10, device=device)
+    dist.all_reduce(values)
+    try:
+        values[torch.tensor([1 << 20], device=device)].sum().item()  # an index that the kernel refuses
+    except RuntimeError as error:
+        time.sleep(AFTERWARDS_SECONDS)
+        return f"raised in the main thread: {str(error).splitlines()[0]}"
+    raise AssertionError("no error was raised")
+
+
+CHECKS: Mapping[str, tuple[Callable[[torch.device], object], ...]] = {
+    "gloo": (all_reduce, broadcast, ddp),
+    "nccl": (all_reduce, broadcast, ddp, flight_recorder, abort),  # the last one leaves no group behind
+    "fault": (all_reduce, own_fault),  # this one neither
+}
 
 
 def main() -> int:
     """Join, check, print; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m ddpjob_measure.smoke", description=__doc__)
-    parser.add_argument("--backend", required=True)
+    parser.add_argument("--checks", required=True, choices=CHECKS, help="fault: of NCCL too, in a process of its own")
     parser.add_argument("--device", required=True, type=torch.device)
     parser.add_argument("--rank", required=True, type=int)
     parser.add_argument("--world-size", required=True, type=int)
     parser.add_argument("--file", required=True)
     given = parser.parse_args()
-    on_nccl = given.backend == "nccl"
+    backend = "gloo" if given.checks == "gloo" else "nccl"
     if given.device.type == "cuda":
         torch.cuda.set_device(given.device)
-    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")  # as the trainer sets them
-    os.environ.setdefault("TORCH_NCCL_ENABLE_TIMING", "1")
-    os.environ.setdefault("TORCH_DIST_USE_NCCL2", "0")
+    for name, value in NCCL_SETTINGS.items():
+        os.environ.setdefault(name, value)
     dist.init_process_group(
-        given.backend,
+        backend,
         init_method=f"file://{given.file}",
         rank=given.rank,
         world_size=given.world_size,
-        device_id=given.device if on_nccl else None,
+        device_id=given.device if backend == "nccl" else None,
     )
-    for check in NCCL_CHECKS if on_nccl else CHECKS:
+    for check in CHECKS[given.checks]:
         result = check(given.device)
         if given.rank == 0:
             print(f"{PREFIX}{check.__name__} {result}", flush=True)

@@ -32,6 +32,20 @@ PIECE_BYTES = 64 * 2**20
 SIOCGIFADDR = 0x8915  # linux/sockios.h
 #: An address for documentation (RFC 5737), which no network has: packets to it would take the default route.
 ELSEWHERE = "192.0.2.1"
+#: How torch runs NCCL, unless the environment says otherwise. `python -m ddpjob_measure gpu` tests them on a GPU.
+NCCL_SETTINGS = {
+    # The backend that torch makes of "nccl" by itself since 2.15 has the computation wait for each bucket of gradients
+    # (nccl2/WorkNCCL.cpp, getFuture), so that no all-reduce would overlap with backward.
+    "TORCH_DIST_USE_NCCL2": "0",
+    # CleanUpOnly (ProcessGroupNCCL.hpp): after the loss of a rank torch aborts the communicator, and this process can
+    # report which rank that was. By default torch ends the process by SIGABRT.
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",
+    # An error of this rank's own GPU reaches torch's watchdog thread too, which would end the process by SIGABRT
+    # (ProcessGroupNCCL.cpp, Watchdog::run), possibly before the main thread has written its termination message.
+    "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
+    # An event at the start of each collective, by which the watchdog knows which GPU is late.
+    "TORCH_NCCL_ENABLE_TIMING": "1",
+}
 PEER_LOSS = re.compile(
     r"gloo/transport|Connection (closed|reset) by peer|Broken pipe|Timed out waiting|monitoredBarrier|NCCL"
 )
@@ -151,14 +165,8 @@ def join(found: Rendezvous) -> Iterator[Gang]:
     # gloo would bind to what the host's own name resolves to, which is loopback or nothing on some hosts.
     if interface := _interface(worker):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-    # The backend that torch makes of "nccl" by itself since 2.15 has the computation wait for each bucket of gradients
-    # (nccl2/WorkNCCL.cpp, getFuture), so that no all-reduce would overlap with backward. Not tested on GPUs.
-    os.environ.setdefault("TORCH_DIST_USE_NCCL2", "0")
-    # CleanUpOnly (ProcessGroupNCCL.hpp): after the loss of a rank torch aborts the communicator, and this process can
-    # report which rank that was. By default torch ends the process by SIGABRT. Not tested on GPUs.
-    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")
-    # An event at the start of each collective, by which the watchdog knows which GPU is late.
-    os.environ.setdefault("TORCH_NCCL_ENABLE_TIMING", "1")
+    for name, value in NCCL_SETTINGS.items():
+        os.environ.setdefault(name, value)
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         store=found.store,

@@ -9,6 +9,8 @@ from torch.nn.parallel import DistributedDataParallel
 on_gpu = torch.cuda.is_available()
 gpu = 0 if torch.cuda.device_count() == 1 else int(os.environ.get("LOCAL_RANK", "0"))
 device = torch.device("cuda", gpu) if on_gpu else torch.device("cpu")
+if on_gpu:
+    torch.cuda.set_device(device)
 alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
 dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None, **alone)
 rank, world_size = dist.get_rank(), dist.get_world_size()

@@ -22,7 +22,14 @@ def found(monkeypatch, tmp_path):
         for name in ("CUDA_VISIBLE_DEVICES", "DDPJOB_TEST_DATA"):
             monkeypatch.setenv(name, "")
         given = argparse.Namespace(
-            device="cpu", quick=quick, seconds=seconds, only=None, results=tmp_path, name="gpu", default_name=""
+            device="cpu",
+            quick=quick,
+            fault=False,
+            seconds=seconds,
+            only=None,
+            results=tmp_path,
+            name="gpu",
+            default_name="",
         )
         code = gpu.run(given)
         return code, json.loads((tmp_path / "gpu.json").read_text())["rows"]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _ACCURACY = re.compile(r"after (\d{1,15}) steps: accuracy (\d{1,3}(?:\.\d{1,6})?) %")
 #: Metrics with a title other than their name.
 _TITLES: Mapping[str, str] = {"accuracy": "accuracy in %", "throughput": "samples per second"}
-#: These have a new value in each line, named metrics the latest one.
+#: These have a new value in each line, named metrics the latest one: a curve keeps the first and the last of equal values.
 _FIRST = ("loss", "throughput")
 
 
@@ -70,9 +70,10 @@ def read_curves(lines: "Iterable[LogLine]") -> Curves:
             if name not in points and len(points) >= len(_FIRST) + contract.MAX_METRICS:
                 continue  # a program that prints new names without end
             curve = points.setdefault(name, [])
-            repeated = curve and name not in _FIRST and (curve[-1].attempt, curve[-1].value) == (attempt, value)
-            if not repeated:
-                curve.append(Point(attempt=line.attempt, step=step, value=value, time=line.time))
+            repeats = [(point.attempt, point.value) == (attempt, value) for point in curve[-2:]]
+            if repeats == [True, True] and name not in _FIRST:
+                curve.pop()  # of equal values, the first and the last are enough
+            curve.append(Point(attempt=line.attempt, step=step, value=value, time=line.time))
     return Curves(points=points, restarts=tuple(restarts))
 
 

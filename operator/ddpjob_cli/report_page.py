@@ -50,15 +50,16 @@ th, td { text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0; bo
 th { font-weight: 600; }
 th, td:not(:last-child) { white-space: nowrap; }
 td:last-child { min-width: 14rem; overflow-wrap: anywhere; }
-pre { background: var(--card); border: 1px solid var(--line); border-radius: .4rem; padding: .8rem; overflow-x: auto; font-size: .82rem; }
+pre { background: var(--card); border: 1px solid var(--line); border-radius: .4rem; padding: .8rem; font-size: .82rem;
+  white-space: pre-wrap; overflow-wrap: anywhere; }
 .bar { display: flex; height: 1.4rem; border-radius: .4rem; overflow: hidden; background: var(--line); }
 .key { display: inline-block; width: .8rem; height: .8rem; border-radius: .2rem; margin: 0 .3rem 0 0; }
 .legend span { margin-right: 1.2rem; white-space: nowrap; }
 svg { display: block; width: 100%; max-width: 44rem; height: auto; font: 12px system-ui, sans-serif; }
 svg text { fill: var(--dim); } svg .axis { stroke: var(--line); } svg .curve { stroke: var(--start); fill: none; stroke-width: 2; }
 svg .restart { stroke: var(--bad); stroke-dasharray: 3 4; }
-@media (max-width: 36rem) { svg { font-size: 18px; } pre { white-space: pre-wrap; overflow-wrap: anywhere; } }
-@media print { pre { white-space: pre-wrap; overflow-wrap: anywhere; } table { font-size: .75rem; }
+@media (max-width: 36rem) { svg { font-size: 18px; } }
+@media print { table { font-size: .75rem; }
   td:not(:last-child) { white-space: normal; } td:last-child { min-width: 0; } }
 """
 
@@ -227,7 +228,7 @@ def _rank(pod: "Pod") -> Sequence[object]:
 
 def _event(event: "JobEvent") -> Sequence[object]:
     times = f" ({event.count} times)" if event.count > 1 else ""
-    return (event.time, event.type, event.reason, event.object, event.message + times)
+    return (re.sub(r"\.\d+", "", event.time), event.type, event.reason, event.object, event.message + times)
 
 
 def _section(title: str, content: str) -> str:

@@ -47,17 +47,16 @@ async def pods(api: Transport, job: Job, attempt: int | None) -> list[Pod]:
     return sorted(found, key=lambda pod: (pod.attempt, pod.rank))
 
 
+#: Length of a time up to its seconds; fractions and zones are written in several ways.
+_SECONDS: Final = len("2026-11-22T10:00:05")
+
+
 async def events(api: Transport, job: Job) -> list[JobEvent]:
     """The events of a job and of its pods, oldest first."""
     of_pods = re.compile(rf"{re.escape(job.name)}-\d+-\d+")
     with translated("list", EVENTS, job.namespace):
         pages = api.pages(EVENTS, job.namespace)
-        found = [
-            read_event(body)
-            async for page in pages
-            for body in page.items
-            if _concerns(body.get("involvedObject") or {}, job, of_pods)
-        ]
+        found = [read_event(body) async for page in pages for body in page.items if _concerns(body, job, of_pods)]
     return sorted(found, key=lambda event: event.time)
 
 
@@ -128,8 +127,11 @@ async def _explain_missing_type(api: Transport) -> None:
         )
 
 
-def _concerns(about: Mapping[str, Any], job: Job, pods: re.Pattern[str]) -> bool:
+def _concerns(event: Body, job: Job, pods: re.Pattern[str]) -> bool:
+    """Whether an event is about the job or one of its pods, and not about an earlier job of the same name."""
+    about: Mapping[str, Any] = event.get("involvedObject") or {}
     name = str(about.get("name"))
     if about.get("kind") == names.KIND:
         return name == job.name and about.get("uid") in (None, "", job.uid)
-    return about.get("kind") == "Pod" and pods.fullmatch(name) is not None
+    is_late = read_event(event).time[:_SECONDS] >= job.created[:_SECONDS]
+    return about.get("kind") == "Pod" and pods.fullmatch(name) is not None and is_late

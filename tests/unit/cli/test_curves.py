@@ -45,8 +45,10 @@ def test_a_named_metric_has_a_point_for_each_new_value() -> None:
         )
     )
     assert curves.metrics == ["accuracy", "val/iou"]
-    assert [(point.step, point.value) for point in curves.points["accuracy"]] == [(23, 50.97), (46, 60)]
-    assert [(point.step, point.value) for point in curves.points["val/iou"]] == [(23, 0.3)]
+    assert [(point.step, point.value) for point in curves.points["accuracy"]] == [(23, 50.97), (30, 50.97), (46, 60)]
+    assert [(point.step, point.value) for point in curves.points["val/iou"]] == [(23, 0.3), (46, 0.3)], (
+        "to the last step"
+    )
 
 
 def test_a_program_that_prints_new_names_without_end_has_a_bounded_number_of_curves() -> None:

@@ -1,0 +1,50 @@
+"""The events of a job are its own and those of its pods, not those of an earlier job of the same name."""
+
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+from ddpjob.client.jobs import read_job
+from ddpjob.client.objects import events
+
+JOB = read_job(
+    {
+        "spec": {},
+        "metadata": {"name": "net", "namespace": "a", "uid": "new", "creationTimestamp": "2026-11-22T10:00:05Z"},
+    }
+)
+
+
+def event(kind: str, name: str, time: str, uid: str = "") -> dict[str, Any]:
+    about = {"kind": kind, "name": name, "uid": uid}
+    return {
+        "metadata": {},
+        "reason": f"{name} {time}",
+        "eventTime": f"2026-11-22T10:00:{time}Z",
+        "involvedObject": about,
+    }
+
+
+class Server:
+    """A server that keeps events."""
+
+    def __init__(self, *items: dict[str, Any]) -> None:
+        self.items = items
+
+    async def pages(self, *_: object) -> AsyncIterator[SimpleNamespace]:
+        """All events in one page."""
+        yield SimpleNamespace(items=self.items)
+
+
+async def test_events_of_an_earlier_job_of_the_same_name_are_left_out() -> None:
+    server = Server(
+        event("Pod", "net-1-0", "04.999999"),
+        event("DDPJob", "net", "04.000000", uid="old"),
+        event("Pod", "net-1-0", "05.100000"),
+        event("Pod", "network-1-0", "06.000000"),
+        event("DDPJob", "net", "07.000000", uid="new"),
+    )
+
+    found = [each.reason for each in await events(server, JOB)]  # type: ignore[arg-type]  # only `pages` is used
+
+    assert found == ["net-1-0 05.100000", "net 07.000000"]

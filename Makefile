@@ -123,6 +123,7 @@ generate: $(VENV)/dev.stamp ## Generate the CRD, the plain manifests and the gen
 	@$(BIN)/python -m ddpjob_operator.api.crd > manifests/crd/ddpjob.yaml
 	@cp manifests/crd/ddpjob.yaml charts/ddpjob-operator/files/crd/ddpjob.yaml
 	@$(BIN)/python -m ddpjob_cli.reference
+	@$(BIN)/python tests/unit/test_interface.py
 	@HELM=$$($(BIN)/python -m testbed path helm) manifests/operator/render.sh > manifests/operator/operator.yaml
 	@$(BIN)/python tests/cluster/chart/test_chart_renders.py
 

@@ -277,9 +277,7 @@ def _unchanged(field: str) -> str:
 
 
 _PROCESSES = "(has(self.processesPerNode) ? self.processesPerNode : (self.gpusPerNode > 0 ? self.gpusPerNode : 1))"
-_LAUNCHER_MODULES = (
-    "['torch.distributed.run', 'torch.distributed.launch', 'accelerate.commands.launch', 'ddpjob_trainer']"
-)
+_LAUNCHER_MODULES = "['torch.distributed.run', 'torch.distributed.launch', 'accelerate.commands.launch', 'ddpjob.launch', 'ddpjob_trainer']"
 #: The fields that pods are rendered from. The hash on each pod covers them.
 SHAPE_FIELDS = (
     "nodes",

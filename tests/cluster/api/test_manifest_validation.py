@@ -38,6 +38,7 @@ SPECS: list[tuple[str, Change, str]] = [
     ("torchrun", COMMAND, ""),
     ("torchrun with two processes", {**COMMAND, "processesPerNode": 2}, ""),
     ("torchrun as a module", python("-m", "torch.distributed.run", "t.py", processesPerNode=2), ""),
+    ("our launcher", python("-m", "ddpjob.launch", "t.py", processesPerNode=2), ""),
     ("python with one GPU", python("train.py", gpusPerNode=1), ""),
     ("a launcher of the user", {"trainer": None, "command": ["./python-launcher"], "processesPerNode": 2}, ""),
     ("a process for each GPU", {"gpusPerNode": 4, "processesPerNode": 4}, ""),

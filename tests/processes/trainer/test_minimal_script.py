@@ -4,14 +4,17 @@
 """
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 REPOSITORY = Path(__file__).parents[3]
 SCRIPT = REPOSITORY / "trainer/examples/minimal_ddp.py"
+SESSION = REPOSITORY / "trainer/examples/minimal_session.py"
 
 
 def output_of(*command: str) -> str:
@@ -25,9 +28,10 @@ def test_the_minimal_script_runs_without_a_launcher():
     assert "1 ranks found y = 3.00x + 1.00" in output_of(sys.executable, str(SCRIPT))
 
 
-def test_the_example_manifest_contains_the_minimal_script():
-    config_map = next(yaml.safe_load_all((REPOSITORY / "manifests/examples/own-script.yaml").read_text()))
-    assert config_map["data"]["train.py"] == SCRIPT.read_text()
+@pytest.mark.parametrize(("manifest", "script"), [("own-script", SCRIPT), ("own-session", SESSION)])
+def test_the_example_manifests_contain_the_scripts(manifest, script):
+    config_map = next(yaml.safe_load_all((REPOSITORY / f"manifests/examples/{manifest}.yaml").read_text()))
+    assert config_map["data"]["train.py"] == script.read_text()
 
 
 def test_the_readme_explains_each_of_its_lines_in_order():
@@ -38,3 +42,16 @@ def test_the_readme_explains_each_of_its_lines_in_order():
     lines = [line.strip() for line in code.splitlines() if line.strip()]
 
     assert [line.replace(r"\|", "|") for line in explained] == lines
+
+
+def test_the_script_with_a_session_differs_in_at_most_ten_lines():
+    plain, changed = (
+        {line.strip() for line in script.read_text().partition('"""\n\n')[2].splitlines()}
+        for script in (SCRIPT, SESSION)
+    )
+    assert len(changed - plain) <= 10
+
+
+def test_the_page_shows_both_scripts_next_to_each_other():
+    page = (REPOSITORY / "docs/how-to/own-script.md").read_text().partition("## With a session")[2]
+    assert re.findall(r"```python\n(.*?)```", page, re.DOTALL)[:2] == [SCRIPT.read_text(), SESSION.read_text()]

@@ -1,0 +1,81 @@
+"""A session of one rank, in the process of the test."""
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+import torch
+from torch import nn
+
+from ddpjob.session import Session
+from ddpjob_ranks import contract
+from ddpjob_session import ending, replica, run
+
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NPROC_PER_NODE")
+
+
+@pytest.fixture
+def session(monkeypatch):
+    request = SimpleNamespace(received=False, ignore=lambda: None)  # takes no signal of pytest's
+    monkeypatch.setattr(run, "StopRequest", lambda: request)
+    monkeypatch.setattr(
+        ending, "leave", lambda code: pytest.fail(f"the session ends this process with exit code {code}")
+    )
+    with mock.patch.dict(os.environ):  # a session sets the variables of its rank
+        for name in VARIABLES:
+            os.environ.pop(name, None)
+        yield Session()
+
+
+@pytest.mark.parametrize("parts", [{"step": nn.Linear(1, 1)}, {"rate": 0.1}])
+def test_parts_with_a_reserved_name_or_without_a_state_are_refused(session, parts):
+    with session, pytest.raises(ValueError, match=r"Session\.track"):
+        session.track(**parts)
+
+
+def test_a_step_that_is_left_by_break_is_done_and_saved(session, monkeypatch, tmp_path):
+    monkeypatch.setenv(contract.DDPJOB_CHECKPOINT_DIR, str(tmp_path))
+    with session:
+        state = session.track(model=session.replicate(nn.Linear(1, 1)))
+        for step in session.steps(10):
+            if step == 3:
+                break
+    assert state.step == 4
+    assert [path.name.split("-")[1] for path in tmp_path.glob("step-*.pt")] == ["0000000004"]
+
+
+def test_the_plan_of_the_buckets_is_final_before_the_first_step(session):
+    """Otherwise a resumed run would sum the gradients of its first step in another order."""
+    with session:
+        model = session.replicate(nn.Sequential(*(nn.Linear(8, 8) for _ in range(4))), bucket_cap_mb=0.0005)
+        left = [parameter.grad for parameter in model.parameters()]
+        plans = []
+        for _ in range(3):
+            model(torch.ones(1, 8)).sum().backward()
+            plans.append([bucket.buffer().numel() for bucket in model.reducer._get_zeros_like_grad_buckets()])
+    assert left == 8 * [None]
+    assert plans == 3 * [[144, 144]]
+
+
+def test_sparse_gradients_are_left_to_ddp(session):
+    with session:
+        model = session.replicate(nn.Embedding(4, 2, sparse=True))
+        model(torch.tensor([1])).sum().backward()
+        replica.settle_buckets(model)
+    assert model.module.weight.grad.is_sparse
+
+
+def test_a_script_for_several_ranks_names_the_launcher():
+    script = "from ddpjob.session import Session\nwith Session(): pass"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={"PYTHONPATH": ":".join(path for path in sys.path if path), contract.NPROC_PER_NODE: "2"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == contract.EXIT_BAD_CONFIG
+    assert "start the script with python -m ddpjob.launch" in done.stderr

@@ -1,0 +1,63 @@
+"""The signatures of the public Python interface are those that docs/reference/interface.md lists; `make generate` updates them.
+
+A change of the list that is no addition needs a new major version.
+"""
+
+import importlib.util
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+DOCUMENT = Path(__file__).parents[2] / "docs/reference/interface.md"
+MODULES = [
+    name for name in ("ddpjob.client", "ddpjob.launch", "ddpjob.recipe", "ddpjob.session") if importlib.util.find_spec(name)
+]
+LISTING = re.compile(r"(```text\n).*?(```)", re.DOTALL)
+
+
+def listing() -> str:
+    """A line for each public class, method, attribute, function and constant."""
+    lines = [line for name in MODULES for line in _of_module(importlib.import_module(name))]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _of_module(module: Any) -> Iterator[str]:
+    for name in sorted(module.__all__):
+        public = getattr(module, name)
+        where = f"{module.__name__}.{name}"
+        if inspect.isclass(public):
+            yield f"{where}{_signature(public)}"
+            yield from sorted(set(_members(public, where)))
+        else:
+            yield f"{where}{_signature(public) if callable(public) else ''}"
+
+
+def _members(public: type, where: str) -> Iterator[str]:
+    """Public methods and attributes, those of base classes of this project included."""
+    for owner in public.__mro__:
+        if owner.__module__.startswith("ddpjob"):
+            yield from (f"{where}.{name}" for name in inspect.get_annotations(owner) if not name.startswith("_"))
+            for name, member in vars(owner).items():
+                function = inspect.unwrap(getattr(member, "__func__", member))
+                if not name.startswith("_"):
+                    yield f"{where}.{name}{_signature(function) if inspect.isfunction(function) else ''}"
+
+
+def _signature(public: Any) -> str:
+    """Its parameters, with types by their bare names."""
+    try:
+        text = str(inspect.signature(public))
+    except ValueError:  # a class of exceptions
+        return ""
+    text = re.sub(r"<function .*? at 0x\w+>", "<function>", text)
+    return re.sub(r"\b(?:[A-Za-z_]\w*\.)+(\w+)", r"\1", text)
+
+
+def test_the_document_lists_the_interface_as_it_is():
+    assert LISTING.search(DOCUMENT.read_text())[0] == f"```text\n{listing()}```", "run `make generate`"
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(LISTING.sub(lambda match: f"{match[1]}{listing()}{match[2]}", DOCUMENT.read_text()))

@@ -1,0 +1,73 @@
+"""The state of a script's training: its parts, and the generators of random numbers."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from ddpjob_ranks.errors import ConfigError
+from ddpjob_session import generators
+from ddpjob_session.state import State, from_bytes
+from saved_states import to_bytes
+
+CPU = torch.device("cpu")
+
+
+class Sampler:
+    """A part that is no module."""
+
+    def __init__(self, position: object) -> None:
+        self.position = position
+
+    def state_dict(self):
+        return {"position": self.position}
+
+    def load_state_dict(self, state_dict):
+        self.position = state_dict["position"]
+
+
+def of(**parts: object) -> State:
+    return State(parts, program="script train.py", world_size=2)
+
+
+def test_all_parts_come_back():
+    saved = of(model=nn.Linear(2, 1), sampler=Sampler(7))
+    saved.step, saved.random = 5, [generators.state(CPU)]
+    loaded = of(model=nn.Linear(2, 1), sampler=Sampler(0))
+    assert loaded.load(from_bytes(to_bytes(saved.content()))) == "saved by 2 ranks"
+    assert (loaded.step, loaded.parts["sampler"].position) == (5, 7)
+    assert torch.equal(loaded.parts["model"].weight, saved.parts["model"].weight)
+    assert loaded.random is not None
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"model": nn.Linear(2, 1), "average": nn.Linear(2, 1)}, "does not fit script train.py: 'average'"),
+        ({"model": nn.Linear(3, 1)}, "(?s)does not fit script train.py: .*size mismatch"),
+    ],
+)
+def test_a_checkpoint_of_other_parts_is_refused(parts, message):
+    with pytest.raises(ConfigError, match=message):
+        of(**parts).load(of(model=nn.Linear(2, 1)).content())
+
+
+def test_a_part_that_could_not_be_loaded_again_is_refused_before_training():
+    with pytest.raises(ConfigError, match=r"state\['sampler'\]\['position'\] is of type numpy\.float64"):
+        of(sampler=Sampler(np.float64(1))).check_loadable()
+
+
+def numbers() -> list[float]:
+    return [random.random(), random.gauss(0, 1), float(np.random.rand()), float(torch.rand(1))]  # noqa: S311
+
+
+def test_generators_continue_where_they_were():
+    random.gauss(0, 1)  # keeps a second number for the next call
+    states = [generators.state(CPU), generators.state(CPU)]
+    expected = numbers()
+    loaded = from_bytes(to_bytes({"random": states}))["random"]
+    for state in loaded:  # the second is a view into the storage of both
+        generators.restore(state, CPU)
+        assert numbers() == expected

@@ -12,7 +12,9 @@ from typing import Any
 
 DOCUMENT = Path(__file__).parents[2] / "docs/reference/interface.md"
 MODULES = [
-    name for name in ("ddpjob.client", "ddpjob.launch", "ddpjob.recipe", "ddpjob.session") if importlib.util.find_spec(name)
+    name
+    for name in ("ddpjob.client", "ddpjob.launch", "ddpjob.recipe", "ddpjob.session")
+    if importlib.util.find_spec(name)
 ]
 LISTING = re.compile(r"(```text\n).*?(```)", re.DOTALL)
 

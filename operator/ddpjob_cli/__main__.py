@@ -1,7 +1,6 @@
 """Entry of the commands `ddpjob` and `kubectl-ddpjob`, which kubectl runs for `kubectl ddpjob`."""
 
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,18 +10,18 @@ EXIT_INTERRUPTED = 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, or these arguments instead; the result is the exit code."""
-    if arguments is None and hasattr(signal, "SIGPIPE"):  # not on Windows
-        # `ddpjob logs ... | head` ends without an error message.
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     # Imported late: a Ctrl-C during the imports ends without a traceback too.
     try:
         from ddpjob_cli.application import application
-        from ddpjob_cli.failures import exit_code_of
+        from ddpjob_cli.failures import end_of_reader, exit_code_of
 
         try:
             application().main(args=list(arguments) if arguments is not None else None, prog_name=_program_name())
+            sys.stdout.flush()
         except SystemExit as end:
             return end.code if isinstance(end.code, int) else int(end.code is not None)
+        except BrokenPipeError:
+            end_of_reader()
         except Exception as error:  # noqa: BLE001  # known errors become a message and an exit code; others are raised again
             return exit_code_of(error)
     except KeyboardInterrupt:

@@ -110,28 +110,30 @@ def load_command(name: str) -> Any:
     kind = getattr(module, "COMMAND_CLASS", TyperCommand)
     single.command(name=name, cls=kind, short_help=entry.help, context_settings=settings)(module.command)
     command = typer.main.get_command(single)
-    if not entry.all_namespaces:
-        command.callback = _in_one_namespace(name, command.callback)
+    command.callback = _guarded(name, entry, command.callback)
     if entry.cluster:
         command.params.extend(cluster_options())
     return command
 
 
-def _in_one_namespace(name: str, callback: Any) -> Any:
-    """The function of a command, which refuses -A."""
-    from ddpjob_cli.failures import CommandError
+def _guarded(name: str, entry: Entry, callback: Any) -> Any:
+    """The function of a command, which refuses -A where it has no effect, and ends quietly when its reader has."""
+    from ddpjob_cli.failures import CommandError, end_of_reader
     from ddpjob_cli.options import CLUSTER
 
     @functools.wraps(callback)
-    def refusing(*args: Any, **kwargs: Any) -> Any:
-        if CLUSTER.all_namespaces:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if CLUSTER.all_namespaces and not entry.all_namespaces:
             raise CommandError(
                 f"-A has no effect on `ddpjob {name}`, which deals with one namespace; name it with -n, or find a job with"
                 " ddpjob list -A"
             )
-        return callback(*args, **kwargs)
+        try:
+            return callback(*args, **kwargs)
+        except BrokenPipeError:  # click's own exit code means that the job failed
+            end_of_reader()
 
-    return refusing
+    return run
 
 
 def application() -> Any:

@@ -1,12 +1,16 @@
 """What an error means for the command line: a message on standard error and an exit code."""
 
+import os
 import sys
+from typing import NoReturn
 
 EXIT_SUCCEEDED = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_CLUSTER = 3
 EXIT_TIMEOUT = 124
+#: 128 + SIGPIPE, as of other programs whose output nobody reads any more.
+EXIT_BROKEN_PIPE = 141
 
 
 class CommandError(Exception):
@@ -16,6 +20,15 @@ class CommandError(Exception):
         """`code` is the exit code."""
         super().__init__(message)
         self.code = code
+
+
+def end_of_reader() -> NoReturn:
+    """End after a broken pipe, as in `ddpjob logs JOB | head`, without an error message.
+
+    The default action of SIGPIPE would do the same, and end the command whenever a connection to the API server breaks.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the interpreter's flush at exit
+    raise SystemExit(EXIT_BROKEN_PIPE)
 
 
 def exit_code_of(error: Exception) -> int:

@@ -3,13 +3,15 @@
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ddpjob_cli.failures import end_of_reader
 from ddpjob_cli.options import Output
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
 
 #: Columns where the output is not a terminal: a table for other programs is not cut off.
@@ -23,6 +25,7 @@ def console(*, stderr: bool = False) -> "Console":
     # https://no-color.org; rich itself handles FORCE_COLOR and similar variables.
     terminal = False if os.environ.get("NO_COLOR") else None
     made = Console(stderr=stderr, highlight=False, markup=False, emoji=False, force_terminal=terminal)
+    made.on_broken_pipe = end_of_reader  # type: ignore[method-assign]  # rich's own exit code means that the job failed
     if not (sys.stderr if stderr else sys.stdout).isatty():
         made.width = _WIDE
     return made
@@ -31,6 +34,27 @@ def console(*, stderr: bool = False) -> "Console":
 def is_live() -> bool:
     """Whether standard output is a terminal that can show a live view."""
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+
+
+@contextmanager
+def live() -> "Iterator[Callable[[RenderableType], None]]":
+    """A screen of its own that shows what the function gets, as far as it fits; at the end the last one is printed as a whole."""
+    from rich.live import Live
+
+    out = console()
+    last: RenderableType | None = None
+    try:
+        with Live(console=out, screen=True, auto_refresh=False, vertical_overflow="crop") as view:
+
+            def show(shown: "RenderableType") -> None:
+                nonlocal last
+                last = shown
+                view.update(shown, refresh=True)
+
+            yield show
+    finally:
+        if last is not None:
+            out.print(last)
 
 
 def note(text: str) -> None:

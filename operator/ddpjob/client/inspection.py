@@ -103,7 +103,7 @@ async def _ask(api: Transport, namespace: str, pod: Pod, question: str) -> list[
         return [RankStacks(rank=None, pod=pod, text="", error=str(error))]
     if done.exit_code != 0:
         last = (done.errors.strip().splitlines() or [f"exit code {done.exit_code}"])[-1]
-        why = f"its image cannot run {' '.join(command)}: {printable(last)}"
+        why = f"{' '.join(command)} failed in it: {printable(last)}"
         return [RankStacks(rank=None, pod=pod, text="", error=why)]
     return [_read(pod, line) for line in done.output.splitlines()] or [
         RankStacks(

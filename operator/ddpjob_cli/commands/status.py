@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpjob_cli.options import JobName, OutputOption, connect
-from ddpjob_cli.output import console, is_live, print_objects
+from ddpjob_cli.output import console, is_live, live, print_objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,11 +39,9 @@ def command(
             for seen in jobs:
                 print_objects([seen.body], output, single=True)
         elif watch and is_live():
-            from rich.live import Live
-
-            with Live(console=console(), auto_refresh=False, vertical_overflow="visible") as live:
+            with live() as show:
                 for seen in jobs:
-                    live.update(_current_screen(client, seen), refresh=True)
+                    show(_current_screen(client, seen))
         else:
             for seen in jobs:
                 console().print(_current_screen(client, seen))

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpjob_cli.options import JobName, JsonOption, connect
-from ddpjob_cli.output import console, is_live, note
+from ddpjob_cli.output import console, is_live, live, note
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rich.console import RenderableType
 
@@ -53,14 +53,12 @@ def command(
             for _, found in looks:
                 print(json.dumps([dataclasses.asdict(speed) for speed in found], indent=2), flush=True)
         elif shows_all and is_live():
-            from rich.live import Live
-
-            with Live(console=console(), auto_refresh=False, vertical_overflow="crop") as live:
+            with live() as show:
                 for seen, found in looks:
-                    live.update(screen(seen, found), refresh=True)
+                    show(screen(seen, found, console().width))
         else:
             for seen, found in looks:
-                console().print(screen(seen, found))
+                console().print(screen(seen, found, console().width))
         for text in notes(job, found):
             note(text)
         if shows_all:
@@ -96,8 +94,26 @@ def _look(
     return result
 
 
-def screen(job: "Job", found: "Sequence[Speed]") -> "RenderableType":
-    """The job in a line and its ranks in a table. Pure."""
+#: The columns, and whether they are numbers.
+_COLUMNS = {
+    "RANK": False,
+    "NODE": False,
+    "STEP": True,
+    "PHASE": False,
+    "SAMPLES/S": True,
+    "DATA": True,
+    "COMM": True,
+    "MEMORY": True,
+    "GPU MEMORY": True,
+    "": False,
+}
+#: A narrow terminal shows fewer columns, these being the first to go.
+_OPTIONAL = ("NODE", "MEMORY", "SAMPLES/S", "GPU MEMORY", "PHASE")
+_GAP = 2
+
+
+def screen(job: "Job", found: "Sequence[Speed]", width: int) -> "RenderableType":
+    """The job in a line and its ranks in a table of at most so many columns of text. Pure."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -108,14 +124,26 @@ def screen(job: "Job", found: "Sequence[Speed]") -> "RenderableType":
     status = job.status
     title = Text.assemble((job.phase, phase_style(job.phase)), f"  attempt {status.attempt}  ")
     known = " · ".join(facts(status.progress)) if status.progress else visible(status.message or "")
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("RANK", "NODE", "STEP", "PHASE", "SAMPLES/S", "DATA", "COMM", "MEMORY", "GPU MEMORY", ""):
-        is_number = name in ("STEP", "SAMPLES/S", "DATA", "COMM", "MEMORY", "GPU MEMORY")
-        table.add_column(name, no_wrap=True, overflow="ellipsis", justify="right" if is_number else "left")
-    for speed in found:
-        number, *cells, remark = row(speed)
-        table.add_row(Text(number, style=rank_style(speed.rank or 0)), *cells, Text(remark, style="bold yellow"))
+    rows = [dict(zip(_COLUMNS, row(speed), strict=True)) for speed in found]
+    columns = fitting(rows, width)
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    for name in columns:
+        table.add_column(name, no_wrap=True, overflow="ellipsis", justify="right" if _COLUMNS[name] else "left")
+    styles = {"": "bold yellow"}
+    for speed, cells in zip(found, rows, strict=True):
+        of_rank = {**styles, "RANK": rank_style(speed.rank or 0)}
+        table.add_row(*(Text(cells[name], style=of_rank.get(name, "")) for name in columns))
     return Group(title + Text(known), table)
+
+
+def fitting(rows: "Sequence[Mapping[str, str]]", width: int) -> list[str]:
+    """The columns that fit into the width; those that say most stay."""
+    widths = {name: max([len(name), *(len(cells[name]) for cells in rows)]) + _GAP for name in _COLUMNS}
+    for name in _OPTIONAL:
+        if sum(widths.values()) - _GAP <= width:
+            break
+        del widths[name]
+    return list(widths)
 
 
 def row(speed: "Speed") -> list[str]:

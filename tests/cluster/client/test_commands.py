@@ -18,6 +18,7 @@ from ddpjob_cli.__main__ import main
 from ddpjob_operator.transport.resources import CONFIG_MAPS, DDPJOBS
 from operator_cluster import Namespace, eventually
 from operator_process import ROOT
+from terminal import Terminal
 
 pytestmark = pytest.mark.usefixtures("operator_process")
 
@@ -54,6 +55,17 @@ class Commands:
                 yield process
             finally:
                 process.kill()
+
+    @contextmanager
+    def on_a_terminal(self, *arguments: str, columns: int = 100, rows: int = 40) -> Iterator[Terminal]:
+        """A command on a terminal, which does not outlive the context."""
+        path = f"{ROOT / 'operator'}{os.pathsep}{ROOT / 'trainer'}"
+        words = (*self._cluster, *arguments)
+        terminal = Terminal(*words, folder=ROOT, columns=columns, rows=rows, environ={"PYTHONPATH": path})
+        try:
+            yield terminal
+        finally:
+            terminal.close()
 
     async def __call__(self, *arguments: str, code: int = 0) -> tuple[str, str]:
         """Run a command in this process; gives standard output and standard error."""
@@ -216,6 +228,47 @@ async def test_suspend_resume_restart_wait_and_delete(ddpjob: Commands, namespac
     assert "files in volumes, such as checkpoints, stay" in notes
     _, notes = await ddpjob("status", "j", code=2)
     assert f"DDPJob {namespace.name}/j does not exist; to list those that do: ddpjob list -n {namespace.name}" in notes
+
+
+async def test_live_views_leave_one_screen_behind(ddpjob: Commands, namespace: Namespace, tmp_path: Path) -> None:
+    """On terminals that are shorter and narrower than what they show."""
+    await ddpjob("run", job_file(tmp_path), "--detach")
+    with (
+        ddpjob.on_a_terminal("status", "j", "-w", columns=60, rows=12) as status,
+        ddpjob.on_a_terminal("top", "j", "--interval", "0.5", columns=60, rows=12) as top,
+    ):
+        for terminal, text in ((status, "2/2"), (top, "no answer")):
+            await asyncio.to_thread(terminal.read_until, text)
+            assert terminal.screen.used_alternate
+            assert len(terminal.screen.text.splitlines()) <= 12
+        for rank in range(2):
+            await namespace.ends(f"j-1-{rank}", 0)
+        for terminal in (status, top):
+            await asyncio.to_thread(terminal.read_until, "")
+            assert terminal.process.wait(SECONDS) == 0
+    assert status.screen.text.count("State") == 1
+    assert "Succeeded" in status.screen.text
+    assert "Next: ddpjob logs j --tail 20" in status.screen.text, "the last state is printed as a whole"
+    assert top.screen.text.count("RANK") == 1
+    assert "j succeeded after" in top.screen.text
+    for terminal in (status, top):
+        assert max(map(len, terminal.screen.text.splitlines())) <= 60
+
+
+async def test_run_on_a_terminal_shows_lines_above_one_bar(
+    ddpjob: Commands, namespace: Namespace, cluster: testbed.ControlPlane, tmp_path: Path
+) -> None:
+    with ddpjob.on_a_terminal("run", job_file(tmp_path), "--set", "nodes=1") as terminal:
+        await runs(namespace)
+        cluster.append_kwok_log(namespace.name, "j-1-0", 'hello\nddpjob-progress {"step": 3, "totalSteps": 9}')
+        await asyncio.to_thread(terminal.read_until, "hello")
+        await asyncio.to_thread(terminal.read_until, "1/1 ready")
+        await namespace.ends("j-1-0", 0)
+        await asyncio.to_thread(terminal.read_until, "")
+        assert terminal.process.wait(SECONDS) == 0
+    shown = terminal.screen.text
+    assert (shown.count("[rank 0] hello"), "ready" in shown) == (1, False)
+    assert "j succeeded after" in shown.splitlines()[-1]
 
 
 async def test_dry_runs_create_nothing(ddpjob: Commands, tmp_path: Path) -> None:

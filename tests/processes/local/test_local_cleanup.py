@@ -87,7 +87,7 @@ def test_the_end_of_the_reader_leaves_nothing(tmp_path: Path) -> None:
         assert command.process.stdout is not None
         command.process.stdout.readline()
         command.process.stdout.close()
-        assert command.process.wait(timeout=20) == -signal.SIGPIPE
+        assert command.process.wait(timeout=20) == 141
         wait_for("every process of the run to end", lambda: not command.processes(), seconds=2)
 
 

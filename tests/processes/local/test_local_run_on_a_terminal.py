@@ -1,19 +1,15 @@
 """What a person at a terminal sees, through a real pseudo-terminal."""
 
 import os
-import pty
-import select
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from local_command import write_job
+from terminal import Terminal
 
-# Tells where it stands, then waits to be told to end.
+# Reports its progress, then waits for a file.
 TRAIN = """
 import pathlib, time
 print("hello from the program", flush=True)
@@ -24,46 +20,10 @@ while not pathlib.Path("go").exists() and time.monotonic() < deadline:
 """
 
 
-class Terminal:
-    """A command on a pseudo-terminal of 160 columns."""
-
-    def __init__(self, folder: Path, file: Path, **environ: str) -> None:
-        self._screen, keyboard = pty.openpty()
-        # A dumb TERM or a NO_COLOR around the tests must not decide what they see.
-        own = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "ddpjob_cli", "run", "--local", str(file)],
-            cwd=folder,
-            env={**own, "TERM": "xterm-256color", "COLUMNS": "160", **environ},
-            stdin=keyboard,
-            stdout=keyboard,
-            stderr=keyboard,
-            start_new_session=True,
-        )
-        os.close(keyboard)
-        self.seen = ""
-
-    def read_until(self, text: str, timeout_seconds: float = 30) -> None:
-        """Read what appears until `text` has, or the end where it is empty."""
-        deadline = time.monotonic() + timeout_seconds
-        while not text or text not in self.seen:
-            if not select.select([self._screen], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                raise TimeoutError(f"waited {timeout_seconds} s for {text!r} on the terminal; it shows {self.seen!r}")
-            try:
-                self.seen += os.read(self._screen, 65536).decode(errors="replace")
-            except OSError:  # the other side is closed
-                assert not text, f"{text!r} never came; the terminal shows {self.seen!r}"
-                return
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self._screen)
-
-
-def started(folder: Path, **environ: str) -> Terminal:
+def started(folder: Path, *, columns: int = 160, **environ: str) -> Terminal:
     (folder / "train.py").write_text(TRAIN)
-    return Terminal(folder, write_job(folder, {"command": ["python", "train.py"]}), **environ)
+    file = write_job(folder, {"command": ["python", "train.py"]})
+    return Terminal("run", "--local", str(file), folder=folder, columns=columns, environ=environ)
 
 
 def test_the_bar_follows_the_progress_of_the_status_while_the_job_runs(tmp_path: Path) -> None:
@@ -76,13 +36,28 @@ def test_the_bar_follows_the_progress_of_the_status_while_the_job_runs(tmp_path:
         assert terminal.process.wait(timeout=10) == 0
     finally:
         terminal.close()
-    assert "hello from the program" in terminal.seen
-    assert "ddpjob-progress" not in terminal.seen
-    assert "status:" not in terminal.seen, "the whole status is shown with -o yaml only"
-    summary = terminal.seen[terminal.seen.rindex("Succeeded:") :].splitlines()[1:]
+    shown = terminal.screen.text
+    assert shown.count("[rank 0] hello from the program") == 1
+    assert "ddpjob-progress" not in shown
+    assert "status:" not in shown, "the whole status is shown with -o yaml only"
+    assert "0 ready" not in shown, "nothing is left of the bar"
+    summary = shown[shown.rindex("Succeeded:") :].splitlines()[1:]
     assert "loss 0.25" in summary[0]
     assert len(summary) <= 8
-    assert terminal.seen.rstrip().endswith("\x1b[0m")  # the last line, the verdict, is in colour
+    assert terminal.seen.rstrip().endswith("\x1b[0m")  # the last line, the outcome, is in colour
+
+
+def test_nothing_is_left_of_the_bar_on_a_narrow_terminal(tmp_path: Path) -> None:
+    terminal = started(tmp_path, columns=40)
+    try:
+        terminal.read_until("step 3/9")
+        (tmp_path / "go").touch()
+        terminal.read_until("")
+    finally:
+        terminal.close()
+    lines = terminal.screen.text.splitlines()
+    assert max(map(len, lines)) <= 40
+    assert [line for line in lines if "Running ·" in line or "ready" in line] == []
 
 
 @pytest.mark.parametrize("environ", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])

@@ -1,3 +1,4 @@
+import os
 import pkgutil
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import yaml
 from ddpjob_cli import commands
 from ddpjob_cli.__main__ import main
 from ddpjob_cli.application import COMMANDS
+
+EXAMPLES = sorted((Path(__file__).parents[3] / "manifests/examples").glob("*.yaml"))
 
 
 def test_a_bad_file_is_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,6 +45,22 @@ def test_a_cluster_that_cannot_be_found_is_exit_code_3(tmp_path: Path, capsys: p
 def test_each_module_of_a_command_is_in_the_table() -> None:
     modules = {module.name for module in pkgutil.iter_modules(commands.__path__)}
     assert modules <= {name.replace("-", "_") for name in COMMANDS}
+
+
+@pytest.mark.parametrize("arguments", [["validate", *map(str, EXAMPLES)], ["init", "-"]])
+def test_a_reader_that_ends_early_is_no_error(arguments: list[str]) -> None:
+    """The signal of a broken pipe is ignored: it would end a command whose connection to the API server breaks."""
+    program = "import sys, signal; from ddpjob_cli.__main__ import main; code = main();"
+    program += "sys.exit(99 if signal.getsignal(signal.SIGPIPE) is signal.SIG_DFL else code)"
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        command = [sys.executable, "-c", program, *arguments]
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    finally:
+        os.close(writer)
+    assert done.stderr == ""
+    assert done.returncode == 141
 
 
 def test_help_and_version_import_no_client() -> None:

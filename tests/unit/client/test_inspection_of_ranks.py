@@ -61,7 +61,7 @@ async def test_stacks_come_by_rank_and_silent_pods_say_why() -> None:
         (
             None,
             1,
-        ): "its image cannot run python -m ddpjob_ranks.inspection stacks: python: No module named ddpjob_ranks",
+        ): "python -m ddpjob_ranks.inspection stacks failed in it: python: No module named ddpjob_ranks",
         (None, 2): "executable file not found",
         (None, 3): "uses neither the built-in trainer nor ddpjob.session",
         (None, 4): "connection refused",

@@ -12,8 +12,8 @@ from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.model import Action, DeletePod, DeletePods, LowerPodDeadline, Observed, Pod, ReadNode
 from ddpjob_operator.core.times import soonest
 
-#: Grace of a failed attempt's survivors. They block in a collective that can never end, so a longer grace only delays
-#: the restart; the kubelet gives two seconds at least, and an object is gone 2.7 s after the request.
+#: Grace of the survivors of an attempt that failed by itself. They block in a collective that can never end, so a longer
+#: grace only delays the restart; the kubelet gives two seconds at least, and an object is gone 2.7 s after the request.
 SURVIVOR_GRACE_SECONDS = 1
 #: How long after its grace a pod that is still there makes the operator read its node. With a grace of 1 s the object is gone
 #: 2.7 to 4.1 s after the request, so every restart of a large gang would read all its nodes otherwise.

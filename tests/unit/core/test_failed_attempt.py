@@ -120,6 +120,28 @@ def test_a_stop_with_a_checkpoint_is_not_counted_and_the_other_ranks_have_their_
     assert deleted(plan(seen, NOW)) == {"job-1-1": None}
 
 
+@pytest.mark.parametrize(
+    ("cause", "reason", "grace_seconds"),
+    [
+        # torchrun ends with 1 whatever its workers saved
+        ({"code": 1, "disruption": "EvictionByEvictionAPI: evicting"}, Reason.EVICTED, None),
+        ({"code": 1, "disruption": "PreemptionByScheduler: preempting"}, Reason.PREEMPTED, None),
+        ({"code": 1, "reason": "NodeShutdown"}, Reason.NODE_DRAINED, None),
+        ({"code": 1, "disruption": "DeletionByTaintManager: tainted"}, Reason.POD_DISRUPTED, None),
+        ({"code": 1, "deletion_deadline": NOW + 20}, Reason.POD_DELETED, None),
+        ({"code": 1}, Reason.PROGRAM_ERROR, 1),
+        ({"code": 137}, Reason.KILLED, 1),
+        ({"code": 137, "disruption": "DeletionByPodGC: node not found"}, Reason.NODE_LOST, 1),
+    ],
+)
+def test_survivors_of_a_disruption_have_their_own_grace_to_save_and_those_of_a_failure_have_not(
+    cause, reason, grace_seconds
+) -> None:
+    seen = reconciled(broken(PAIR, ended(PAIR, 1, **cause)))
+    assert seen.job.status.failure.reason == reason
+    assert deleted(plan(seen, NOW)) == {"job-1-0": grace_seconds}
+
+
 def test_a_stop_without_a_newer_checkpoint_is_counted() -> None:
     of = job(nodes=1)
     first = reconciled(broken(of, ended(of, 0, code=75, message="stopped checkpointStep=40"))).job

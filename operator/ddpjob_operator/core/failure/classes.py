@@ -253,4 +253,7 @@ CLASSES = (
 HOW: Mapping[str, str] = {row.reason: row.how for row in CLASSES}
 KINDS: Mapping[str, Kind] = {row.reason: row.kind for row in CLASSES}
 ECHOES = frozenset(row.reason for row in CLASSES if row.is_echo)
+#: Somebody took a pod away and its program was asked to stop, so the programs of the other ranks can still save their work.
+#: Ranks that lost their peer with its node are blocked in a collective instead.
+ASKED_TO_STOP = frozenset(row.reason for row in CLASSES if row.kind == Kind.UNCOUNTED) - {Reason.NODE_LOST}
 BLAMES_NODE = frozenset(row.reason for row in CLASSES if row.blames_node)

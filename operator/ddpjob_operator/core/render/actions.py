@@ -2,6 +2,7 @@
 
 from ddpjob_operator.api.names import Reason, contract
 from ddpjob_operator.core.decision import Decision, KeepWhole, StaySuspended, WaitToStart
+from ddpjob_operator.core.failure.classes import ASKED_TO_STOP
 from ddpjob_operator.core.failure.node_avoidance import avoided_nodes
 from ddpjob_operator.core.model import Action, DeletePod
 from ddpjob_operator.core.render.pods import create_pod, default_image
@@ -64,8 +65,9 @@ def _stop_earlier_attempts(situation: Situation) -> tuple[Action, ...]:
         return _stop_in_order(situation) if has_work else stop(observed, alive, SURVIVOR_GRACE_SECONDS, now)
     if failure.reason == Reason.HUNG:
         return stop_and_keep(observed, alive, epoch_seconds(failure.time), now)
-    saves = failure.exit_code == contract.EXIT_CHECKPOINTED  # one rank was asked to stop and saved: the others save too
-    return stop(observed, alive, None if saves else SURVIVOR_GRACE_SECONDS, now)
+    # A rank was asked to stop, so the others may save their work, too. Its exit code need not show that: torchrun's is 1.
+    can_save = failure.reason in ASKED_TO_STOP or failure.exit_code == contract.EXIT_CHECKPOINTED
+    return stop(observed, alive, None if can_save else SURVIVOR_GRACE_SECONDS, now)
 
 
 def _stop_in_order(situation: Situation) -> tuple[Action, ...]:

@@ -71,7 +71,7 @@ def _stops_nothing_of_earlier_attempts(situation: Any) -> Any:
 
 def _ends_of_pods_there(situation: Any) -> Any:
     seen, now = situation.observed, situation.now
-    return [failures.end_of(seen, pod, now) for pod in situation.gang.current.values() if failures.has_ended(pod, now)]
+    return failures.ends_of(seen, (p for p in situation.gang.current.values() if failures.has_ended(p, now)), now)
 
 
 def _stopped_when_overdue(seen: Any, pod: Any, *_: Any) -> bool:

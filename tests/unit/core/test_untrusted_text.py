@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from builders import ended, job, observed, pod
 from ddpjob_operator.api.names import Reason
-from ddpjob_operator.core.failure.cause import end_of, wanted_logs
+from ddpjob_operator.core.failure.cause import ends_of, wanted_logs
 from ddpjob_operator.core.failure.log_parsing import (
     end_of_log,
     is_echo,
@@ -68,12 +68,12 @@ TRAINER = job()
 
 
 def _failed(of, **exit_):
-    return lambda text: end_of(observed(of), ended(of, 0, message=text, **exit_), 0.0)
+    return lambda text: ends_of(observed(of), [ended(of, 0, message=text, **exit_)], 0.0)
 
 
 def _failed_with_log(text):
     failed = ended(PROGRAM, 0, code=134)
-    return end_of(observed(PROGRAM, failed, logs={failed.uid: end_of_log(text)}), failed, 0.0)
+    return ends_of(observed(PROGRAM, failed, logs={failed.uid: end_of_log(text)}), [failed], 0.0)
 
 
 def _words(reason):

@@ -7,7 +7,7 @@ we wait a moment for a better one.
 
 import math
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ddpjob_operator.api.names import Reason, contract
@@ -65,10 +65,16 @@ def has_ended(pod: Pod, now: float) -> bool:
     return pod.exit is not None or pod.phase == "Failed" or overdue
 
 
-def end_of(observed: Observed, pod: Pod, now: float) -> End:
-    """The end of a pod for which `has_ended` holds, with its class."""
+def ends_of(observed: Observed, pods: Iterable[Pod], now: float) -> list[End]:
+    """The ends of these pods, which have ended or no longer exist, with their classes."""
+    ended = tuple(pods)
+    saved = {attempt: newly_saved_step(observed, attempt) for attempt in {pod.attempt for pod in ended}}
+    return [_end_of(observed, pod, saved[pod.attempt] is not None, now) for pod in ended]
+
+
+def _end_of(observed: Observed, pod: Pod, gang_has_saved: bool, now: float) -> End:
     log = observed.logs.get(pod.uid, NO_LOG)
-    reason = reason_of(observed, pod, log)
+    reason = reason_of(observed, pod, log, gang_has_saved)
     torchrun = pod.exit if pod.exit and pod.exit.code == 1 else None
     worker = torchrun and (torchrun.shows if log == NO_LOG else log).worker
     exit_code, signal_number = (worker.code, worker.signal) if worker else _exit_of(pod)
@@ -86,18 +92,29 @@ def end_of(observed: Observed, pod: Pod, now: float) -> End:
     )
 
 
-def missing_end(observed: Observed, rank: int, name: str, now: float) -> End:
-    """The end of a rank whose pod is gone although nobody of ours deleted it, by what it showed last, if we saw it."""
-    last = next((pod for pod in observed.vanished if pod.name == name), None)
-    if last is not None and (last.disruption or (last.exit is not None and last.exit.code)):
-        return end_of(observed, last, now)
-    node = last.node if last is not None else None
+def missing_ends(observed: Observed, names: Mapping[int, str], now: float) -> list[End]:
+    """The ends of ranks whose pods no longer exist although the operator did not delete them, by node rank and pod name.
+
+    What this process saw last of such a pod shows how it ended.
+    """
+    wanted = set(names.values())
+    last = {pod.name: pod for pod in observed.vanished}
+    shown = ends_of(observed, (pod for pod in last.values() if pod.name in wanted and _shows_its_end(pod)), now)
+    by_name = {end.pod: end for end in shown}
+    return [by_name.get(name) or _deleted(rank, name, last.get(name), now) for rank, name in names.items()]
+
+
+def _shows_its_end(pod: Pod) -> bool:
+    return bool(pod.disruption) or (pod.exit is not None and pod.exit.code != 0)
+
+
+def _deleted(rank: int, name: str, last: Pod | None, now: float) -> End:
     return End(
         rank=rank,
         reason=Reason.POD_DELETED,
         message="the operator did not delete it",
         pod=name,
-        node=node,
+        node=last.node if last is not None else None,
         seen=now,
     )
 

@@ -44,8 +44,11 @@ _TRAINERS_CODES = {
 _SAVED_STEP = re.compile(rf"(?:^|\s){re.escape(contract.TERMINATION_CHECKPOINT_PREFIX)}(\d{{1,15}})(?:\s|$)")
 
 
-def reason_of(observed: Observed, pod: Pod, log: LogEnd) -> Reason:
-    """The class of an end, most certain evidence first."""
+def reason_of(observed: Observed, pod: Pod, log: LogEnd, gang_has_saved: bool) -> Reason:
+    """The class of an end, most certain evidence first.
+
+    `gang_has_saved`: rank 0 of the pod's attempt reports a newly saved step.
+    """
     if pod.exit is None and pod.node in observed.nodes_gone:
         return Reason.NODE_LOST
     if taken := _taken_away(observed, pod):
@@ -53,7 +56,7 @@ def reason_of(observed: Observed, pod: Pod, log: LogEnd) -> Reason:
     if pod.deletion is not None and not pod.ended_before_deletion:
         return Reason.POD_DELETED
     stopped = pod.exit is not None and pod.exit.code == contract.EXIT_CHECKPOINTED
-    if stopped and newly_saved_step(observed, pod.attempt) is not None:
+    if stopped and gang_has_saved:
         return Reason.STOPPED_WITH_CHECKPOINT
     if pod.exit is None:  # the kubelet refused or ended the pod before its program ran
         return Reason.POD_DISRUPTED

@@ -66,7 +66,7 @@ def _latest_failure(status: DDPJobStatus) -> Failure | None:
 def _with_better_cause(
     observed: Observed, failure: Failure, over: Sequence[Pod], lookups: Sequence[ReadLog], now: float
 ) -> Failure:
-    cause = failures.cause_of(failures.end_of(observed, pod, now) for pod in over)
+    cause = failures.cause_of(failures.ends_of(observed, over, now))
     if cause is None or not _is_better(observed, failure, cause, over, lookups):
         return failure
     kept = {"time": failure.time, "checkpoint_step": failure.checkpoint_step}

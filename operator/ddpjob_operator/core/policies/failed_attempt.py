@@ -6,9 +6,9 @@ from ddpjob_operator.core.decision import Advice, AwaitEvidence, Finish, StartNe
 from ddpjob_operator.core.failure.cause import (
     End,
     cause_of,
-    end_of,
+    ends_of,
     has_ended,
-    missing_end,
+    missing_ends,
     record,
     settled_at,
     wanted_logs,
@@ -72,8 +72,8 @@ def _restart(situation: Situation, failure: Failure) -> RestartDecision:
 def _ends(situation: Situation) -> list[End]:
     """The ends that end the current attempt; none while it goes on."""
     observed, gang, now = situation.observed, situation.gang, situation.now
-    ends = [end_of(observed, pod, now) for pod in gang.current.values() if has_ended(pod, now)]
+    ends = ends_of(observed, (pod for pod in gang.current.values() if has_ended(pod, now)), now)
     if situation.status.condition(ConditionType.CREATED):  # otherwise a missing pod has not been created yet
         names = {rank: pod_name(situation.job.name, situation.status.attempt, rank) for rank in gang.missing}
-        ends += (missing_end(observed, rank, name, now) for rank, name in names.items())
+        ends += missing_ends(observed, names, now)
     return ends

@@ -1,0 +1,76 @@
+"""What one plan may cost: each termination message is parsed once, and each pod is looked at a bounded number of times."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from builders import NOW, TRACEBACK, ended, program, running
+from ddpjob_operator.api import names
+from ddpjob_operator.core import records
+from ddpjob_operator.core.failure import log_parsing
+from ddpjob_operator.core.model import Observed, Pod
+from ddpjob_operator.core.plan import plan
+from ddpjob_operator.core.records import pod_of
+
+
+class Counted(tuple[Pod, ...]):
+    """Pods that count how often somebody goes through all of them."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[Pod]:
+        self.times += 1
+        return super().__iter__()
+
+
+def test_a_termination_message_is_parsed_when_the_record_is_made_and_again_only_if_it_differs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parsed: list[str] = []
+    monkeypatch.setattr(records, "end_of_log", lambda text: parsed.append(text) or log_parsing.end_of_log(text))
+    known = pod_of(with_message("boom"))
+    assert pod_of(with_message("boom"), known).exit == known.exit
+    assert parsed == ["boom"]
+    pod_of(with_message("bang"), known)
+    assert parsed == ["boom", "bang"]
+
+
+def test_a_plan_parses_no_termination_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = program(nodes=2)
+    seen = replace(running(of), pods=tuple(ended(of, rank, code=1, message=TRACEBACK) for rank in range(2)))
+    monkeypatch.delattr(log_parsing, "last_lines")  # every parser of a log begins with it
+    assert plan(seen, NOW).status.failure.message == "ValueError: boom"
+
+
+@pytest.mark.parametrize("kind", ["saved", "stopped with nothing new", "vanished"])
+def test_a_plan_goes_through_the_pods_as_often_for_a_large_gang_as_for_a_small_one(kind: str) -> None:
+    def times(nodes: int) -> tuple[int, int]:
+        seen = observed_end(nodes, kind)
+        plan(seen, NOW)
+        return seen.pods.times, seen.vanished.times
+
+    assert times(64) == times(4)
+
+
+def observed_end(nodes: int, kind: str) -> Any:
+    of = program(nodes=nodes)
+    message = "checkpointStep=5" if kind == "saved" else ""
+    code = 1 if kind == "vanished" else 75
+    pods = Counted(ended(of, rank, code=code, message=message) for rank in range(nodes))
+    seen: Observed = running(of)
+    return replace(
+        seen, **({"pods": Counted(), "vanished": pods} if kind == "vanished" else {"pods": pods, "vanished": Counted()})
+    )
+
+
+def with_message(text: str) -> dict[str, Any]:
+    labels = {names.LABEL_JOB_UID: "u", names.LABEL_ATTEMPT: "1", names.LABEL_RANK: "0"}
+    owners = [{"kind": names.KIND, "uid": "u", "controller": True}]
+    state = {"terminated": {"exitCode": 1, "message": text}}
+    return {
+        "metadata": {"name": "job-1-0", "uid": "p", "labels": labels, "ownerReferences": owners},
+        "spec": {"containers": [{"name": names.MAIN_CONTAINER}]},
+        "status": {"containerStatuses": [{"name": names.MAIN_CONTAINER, "state": state}]},
+    }

@@ -49,7 +49,8 @@ def explained(
         shown = [_pod(pod) for pod in waiting[:_MAX_PODS]]
         more = [f"and {len(waiting) - _MAX_PODS} more"] if len(waiting) > _MAX_PODS else []
         sections.append(Section(title="Pods that do not run", lines=(*shown, *more)))
-    warnings = [event for event in events if event.type == "Warning"][-_MAX_EVENTS:]
+    # The operator's last event repeats the message of the status.
+    warnings = [event for event in events if event.type == "Warning" and event.message != status.message][-_MAX_EVENTS:]
     if warnings and not job.succeeded:
         lines = tuple(f"{event.object}: {event.reason}: {event.message}" for event in warnings)
         sections.append(Section(title="Warnings", lines=lines))

@@ -40,8 +40,11 @@ def test_a_failed_job_is_explained_by_its_failure() -> None:
         conditions=[{"type": "Failed", "status": "True", "reason": "x", "message": "", "lastTransitionTime": TIME}],
     )
     line = LogLine(attempt=2, rank=1, pod="net-2-1", node="gpu-3", time=TIME, text="ValueError: label 12")
-    shown = sections(failed, [], [], [line])
+    about = {"kind": "DDPJob", "name": "net"}
+    event = {"type": "Warning", "reason": "ProgramError", "message": "no restarts are left", "involvedObject": about}
+    shown = sections(failed, [], [read_event({"metadata": {}, **event})], [line])
 
+    assert "Warnings" not in shown, "the event repeats the status"
     assert shown["What happens"] == "team-a/net is Failed (ProgramError), attempt 2: no restarts are left"
     assert "rank: 1\npod: net-2-1\nnode: gpu-3\nexit code: 1" in shown["Last failure"]
     assert "\x1b" not in shown["Last failure"], "a message of a program is hostile input"

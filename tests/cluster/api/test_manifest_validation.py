@@ -113,6 +113,17 @@ SPECS: list[tuple[str, Change, str]] = [
     ("unknown field", {"nodez": 2}, 'unknown field "spec.nodez"'),
     ("unknown field of the trainer", {"trainer": {"recipe": "digits", "lr": 1}}, 'unknown field "spec.trainer.lr"'),
     ("no name of a recipe", {"trainer": {"recipe": "my recipe"}}, "should match"),
+    ("steps to profile", {"trainer": {"recipe": "digits", "profileSteps": [100, 110]}}, ""),
+    (
+        "one step to profile",
+        {"trainer": {"recipe": "digits", "profileSteps": [100]}},
+        "profileSteps must hold two steps, the second one greater by at most 100",
+    ),
+    (
+        "too many steps to profile",
+        {"trainer": {"recipe": "digits", "profileSteps": [0, 101]}},
+        "the second one greater by at most 100",
+    ),
     ("no recipe", {"trainer": {"epochs": 1}}, "spec.trainer.recipe: Required value"),
     ("negative restarts", {"restart": {"maxRestarts": -1}}, "should be greater than or equal to 0"),
     ("rule without codes", rules({"exitCodes": [], "action": "Fail"}), "at least 1 items"),

@@ -118,6 +118,15 @@ async def test_progress_is_written_at_most_every_ten_seconds_and_changes_at_once
     assert (await writing.namespace.status("j"))["progress"] == {"step": 3}
 
 
+async def test_metrics_are_stored_and_one_that_is_no_longer_reported_is_removed(writing: Writing) -> None:
+    named = {"accuracy": 99.72, "val/top-5.acc": 100.0}
+    await writing.write(progress=Progress(step=1, metrics=named, headline="accuracy 99.72 %"), phase=Phase.RUNNING)
+    stored = (await writing.namespace.status("j"))["progress"]
+    assert stored == {"step": 1, "metrics": named, "headline": "accuracy 99.72 %"}
+    await writing.write(progress=Progress(step=2, metrics={"accuracy": 99.8}), phase=Phase.SUCCEEDED)
+    assert (await writing.namespace.status("j"))["progress"] == {"step": 2, "metrics": {"accuracy": 99.8}}
+
+
 async def test_progress_is_written_when_the_interval_is_over(writing: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
     await writing.write(ready="0/2")
     assert await writing.write(ready="1/2")

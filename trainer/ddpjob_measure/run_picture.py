@@ -21,22 +21,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> int:
     """Draw the picture."""
     plot.check_available()
-    segments = segments_of(given.run)
+    name, segments = load(given.run)
     attempts = len({segment["attempt"] for segment in segments})
     last = max((step for s in segments for points in s["curves"].values() for step, _ in points), default=0)
-    plot.draw_run(given.output, segments, f"{given.run.resolve().name}: {last:,} steps, {attempts} attempts")
+    plot.draw_run(given.output, segments, f"{name}: {last:,} steps, {attempts} attempt{'s' * (attempts > 1)}")
     print(f"wrote {given.output}")
     return 0
 
 
-def segments_of(run: Path) -> Sequence[Segment]:
-    """What is known of a run: from its evidence file alone, or from the files of all attempts in a folder.
+def load(run: Path) -> tuple[str, Sequence[Segment]]:
+    """The name of a run and its segments, from its evidence file alone or from the files of all attempts in a folder.
 
     Raises:
         ConfigError: there is no such run, or nothing was reported in it.
     """
     try:
-        segments = history.read(run) if run.is_dir() else json.loads(run.read_text(encoding="utf-8"))["history"]
+        if run.is_dir():
+            name, segments = run.resolve().name, history.read(run)
+        else:
+            content = json.loads(run.read_text(encoding="utf-8"))
+            name, segments = content["job"] or run.resolve().parent.name, content["history"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"{run}: {type(error).__name__}: {error}; give an attempt-N-evidence.json or the folder of it"
@@ -45,4 +49,4 @@ def segments_of(run: Path) -> Sequence[Segment]:
         raise ConfigError(
             f"{run}: rank 0 reported no values in this run; it does so with {contract.DDPJOB_EVENTS_DIR} set"
         )
-    return list(segments)
+    return name, segments

@@ -6,6 +6,8 @@ import itertools
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -89,6 +91,22 @@ def test_observers_are_found_by_import_path():
     for path in ("no_such_module:A", f"{__name__}:Missing", "json:JSONDecoder", "a b"):
         with pytest.raises(ConfigError, match="observers"):
             observers.load([path])
+
+
+def test_the_example_of_the_documentation_sends_everything_to_the_service(monkeypatch):
+    page = (Path(__file__).parents[3] / "docs/how-to/metrics.md").read_text()
+    example = page.partition("<!-- test: observer -->\n```python\n")[2].partition("```")[0]
+    assert len([line for line in example.splitlines() if line]) <= 10
+    service = MagicMock()
+    monkeypatch.setitem(sys.modules, "wandb", service)
+    monkeypatch.setenv(contract.DDPJOB_UID, "u-1")
+    namespace: dict[str, Any] = {}
+    exec(example, namespace)  # noqa: S102 - it is ours
+    train(namespace["Wandb"](), steps=range(6, 8))
+    assert service.init.call_args.kwargs["id"] == "u-1"
+    run = service.init.return_value
+    assert [min(call.args[0]) for call in run.log.call_args_list] == ["learning_rate", "accuracy"]
+    assert run.finish.call_count == 1
 
 
 @pytest.fixture

@@ -131,6 +131,7 @@ class _Begun:
 def _trainer(task: Task, place: identity.Worker, gang: Gang) -> Measured:
     """The trainer itself: its own set-up and loop, without checkpoints and evaluations."""
     os.environ.pop(contract.DDPJOB_CHECKPOINT_DIR, None)
+    os.environ.pop(contract.DDPJOB_CHECKPOINT_URI, None)
     report = Reporter(enabled=bool(task.options.get("report")))
     training = worker.set_up(parse_config(task.config), place, Run(gang, report))
     config = training.config

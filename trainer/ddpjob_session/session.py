@@ -45,7 +45,8 @@ class Session:
 
     Args:
         settings: What must be the same on all ranks, such as `vars(arguments)`; they are compared before training.
-        keep_checkpoints: Number of checkpoints to keep in the folder that DDPJOB_CHECKPOINT_DIR names, the newest ones.
+        keep_checkpoints: Number of checkpoints to keep in the place that DDPJOB_CHECKPOINT_DIR or DDPJOB_CHECKPOINT_URI names,
+            the newest ones.
         first_step_timeout_seconds: Longest time without progress until the first step is done. Then the watchdog ends the
             run with exit code 70 and names the rank that is late.
         step_timeout_seconds: The same after the first step.

@@ -77,7 +77,8 @@ class Gang:
 
     def sum_(self, values: torch.Tensor) -> torch.Tensor:
         """`values` summed over all ranks, in place."""
-        dist.all_reduce(values)
+        if self.world_size > 1:
+            dist.all_reduce(values)
         return values
 
     def begin_max(self, values: torch.Tensor) -> dist.Work:
@@ -114,7 +115,7 @@ class Gang:
         All of them in one message: a ResNet-50 has 159, mostly of a few hundred bytes.
         """
         buffers = sorted(module.buffers(), key=lambda buffer: -buffer.element_size())  # so that all pieces are aligned
-        if not buffers:
+        if not buffers or self.world_size == 1:
             return
         packed = torch.cat([as_bytes(buffer) for buffer in buffers])
         dist.broadcast(packed, src=0)

@@ -10,7 +10,7 @@ hardware. The CUDA side is untested: no GPU was available.
 import gc
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -103,7 +103,7 @@ def has_bfloat16(device: torch.device) -> bool:
 
 
 def compile_model(
-    replica: DistributedDataParallel,
+    replica: nn.Module,
     batches: list[Batch],
     held_out: list[torch.Tensor],
     recipe: Recipe,
@@ -119,14 +119,15 @@ def compile_model(
     late to overlap with an all-reduce. The caller restores the model's state, which the trial changes. `batches` are of
     training, `held_out` images of an evaluation. `moved` is called after each shape, which may take minutes.
     """
-    model = replica.module
-    if gang.world_size == 1:
-        torch._dynamo.config.optimize_ddp = False  # there is no all-reduce to overlap with, so one graph is best
+    model = replica
+    as_if_in_ddp: Callable[[], AbstractContextManager[None]] = nullcontext
+    if isinstance(replica, DistributedDataParallel):
+        model, as_if_in_ddp = replica.module, replica._inside_ddp_forward
     model.compile(dynamic=False)
     failure = ""
     try:
         for batch in batches:
-            with replica._inside_ddp_forward(), numerics.autocast():
+            with as_if_in_ddp(), numerics.autocast():
                 loss = recipe.loss(model, batch)
             torch.autograd.backward(loss)
             moved()

@@ -65,7 +65,7 @@ def test_a_compiled_model_is_cut_at_the_buckets_of_several_ranks_and_steps_compi
     gang = replace(gang, world_size=world_size)  # what the compiler is told; the group is of one rank
     config = parse_config({"recipe": "digits", "bucketCapMb": 1})
     model = Compiled()
-    replica = replicate(model, config, gang)
+    replica = replicate(model, config, gang) if world_size > 1 else model
     batch = Batch(images_BCHW=torch.ones(2, 512), labels_B=torch.zeros(2).long(), weights_B=torch.ones(2))
     numbers = numerics.choose(config, gang, heavy=False)
     begun = gang.control._get_sequence_number_for_group()  # type: ignore[attr-defined]
@@ -104,7 +104,8 @@ def test_gradients_in_bfloat16_change_losses_by_rounding(tmp_path) -> None:
     assert "rank  local  device    host" in plain.text()
 
 
-def test_debug_mode_logs_how_ddp_is_set_up(tmp_path) -> None:
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_debug_mode_logs_how_ddp_is_set_up_which_one_rank_alone_does_without(tmp_path, ranks: int) -> None:
     """In a process of its own: torch reads the level when it loads."""
-    run = training_runs.finished(tmp_path, "epochs=1", "debug=true", ranks=1)
-    assert "DDP Initialized with" in run.text
+    run = training_runs.finished(tmp_path, "epochs=1", "debug=true", ranks=ranks)
+    assert ("DDP Initialized with" in run.text) == (ranks > 1)

@@ -1,6 +1,5 @@
 import gc
 import os
-from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
@@ -146,15 +145,6 @@ def broken(*_: object) -> None:
     raise OSError("no compiler here\nand much more")
 
 
-class Replica:
-    """A model in DDP, of which only the model is tried."""
-
-    _inside_ddp_forward = nullcontext
-
-    def __init__(self, module: torch.nn.Module) -> None:
-        self.module = module
-
-
 def predict(model: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:
     assert not model.training
     return model(images)
@@ -241,7 +231,7 @@ def test_nccl_sums_in_one_order_where_bits_count(monkeypatch):
 
 def trial(model, batches, held_out, moved=lambda: None):
     gang = Alone()
-    message = numerics.compile_model(Replica(model), batches, held_out, RECIPE, chosen(CPU), gang, moved)
+    message = numerics.compile_model(model, batches, held_out, RECIPE, chosen(CPU), gang, moved)
     assert gang.waits_for > timedelta(days=1), "another rank may compile for longer than collectives wait"
     return message
 
@@ -249,11 +239,10 @@ def trial(model, batches, held_out, moved=lambda: None):
 @pytest.fixture
 def batches():
     torch._dynamo.reset()
-    with torch._dynamo.config.patch(optimize_ddp=True):
-        yield [
-            Batch(images_BCHW=torch.rand(size, 3), labels_B=torch.zeros(size).long(), weights_B=torch.ones(size))
-            for size in (4, 2)
-        ]
+    yield [
+        Batch(images_BCHW=torch.rand(size, 3), labels_B=torch.zeros(size).long(), weights_B=torch.ones(size))
+        for size in (4, 2)
+    ]
     torch.compiler.set_stance("default")
 
 

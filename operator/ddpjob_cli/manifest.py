@@ -7,18 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from ddpjob.client.files import Files, config_map_of, read_folder
-from ddpjob.client.files import with_files as mounting
-from ddpjob.client.functions import new_name
 from ddpjob_cli.rules import broken_rules
 from ddpjob_operator.api.names import API_VERSION, KIND, MAX_JOB_NAME_LENGTH
 from ddpjob_operator.api.spec import DDPJobSpec
+from ddpjob_operator.core.job_names import new_name
 from ddpjob_operator.core.model import Body
+
+if TYPE_CHECKING:
+    from ddpjob.client.files import Files
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
@@ -45,14 +46,16 @@ class Manifest:
     """ConfigMaps of the file, which the job's volumes may refer to."""
     others: tuple[str, ...]
     """Kind and name of all other objects in the file."""
-    files: Files = field(default_factory=dict)
+    files: "Files" = field(default_factory=dict)
     """Files of this machine that travel with the job."""
 
     @property
     def objects(self) -> tuple[Body, ...]:
         """The objects to apply: ConfigMaps before the job that uses them."""
         if self.files:
-            job = mounting(self.body, self.files)
+            from ddpjob.client.files import config_map_of, with_files
+
+            job = with_files(self.body, self.files)
             return (config_map_of(job, self.files), job)
         return (*self.config_maps, self.body)
 
@@ -126,7 +129,7 @@ def command_manifest(
         "spec": spec,
     }
     namespace, job_name = _identity(place, job)
-    files = read_folder() if with_files else {}
+    files = _files_here() if with_files else {}
     if with_files and script and not script.startswith("/") and posixpath.normpath(script) not in files:
         raise ManifestError(
             f"{script} is not among the {len(files)} files of {Path.cwd()} that travel with the job: "
@@ -148,6 +151,14 @@ def command_manifest(
         others=(),
         files=files,
     )
+
+
+def _files_here() -> "Files":
+    from ddpjob.client.files import (
+        read_folder,  # not with the module: its package takes longer to import than all of this
+    )
+
+    return read_folder()
 
 
 def _documents(path: Path) -> list[dict[str, Any]]:

@@ -1,9 +1,8 @@
 """The commented job file that `ddpjob init` writes. Pure."""
 
-import re
 from dataclasses import dataclass
 
-from ddpjob_operator.api.names import API_VERSION, KIND, MAX_JOB_NAME_LENGTH
+from ddpjob_operator.api.names import API_VERSION, KIND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,12 +15,6 @@ class Answers:
     script: str
     recipe: str
     image: str
-
-
-def default_name(directory: str) -> str:
-    """A valid name of a job, made from that of a directory."""
-    name = re.sub(r"[^a-z0-9]+", "-", directory.lower()).strip("-")[:MAX_JOB_NAME_LENGTH].strip("-")
-    return name if name[:1].isalpha() else f"job-{name}".rstrip("-")
 
 
 def starter_file(answers: Answers, path: str = "ddpjob.yaml") -> str:

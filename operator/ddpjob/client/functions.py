@@ -9,8 +9,6 @@ import builtins
 import inspect
 import json
 import keyword
-import re
-import secrets
 import symtable
 import textwrap
 from collections.abc import Callable, Collection, Mapping
@@ -18,7 +16,7 @@ from typing import Any
 
 from ddpjob.client.files import check_size
 from ddpjob_operator.api import names
-from ddpjob_operator.api.names import MAX_JOB_NAME_LENGTH
+from ddpjob_operator.core.job_names import new_name
 
 Function = Callable[..., object]
 
@@ -128,10 +126,3 @@ def _unknown_names(script: str) -> list[str]:
             elif is_global and symbol.is_referenced():
                 read.add(symbol.get_name())
     return sorted(name for name in read - bound if not keyword.iskeyword(name))
-
-
-def new_name(text: str) -> str:
-    """A name of a job: the text as far as Kubernetes allows it, and a random end."""
-    stem = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-    stem = stem if stem[:1].isalpha() else f"job-{stem}".rstrip("-")
-    return f"{stem[: MAX_JOB_NAME_LENGTH - 5].rstrip('-')}-{secrets.token_hex(2)}"

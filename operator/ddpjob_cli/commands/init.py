@@ -29,7 +29,8 @@ def command(
       ddpjob init --gpus 0 --recipe digits
     """
     from ddpjob_cli.output import note
-    from ddpjob_cli.starter import Answers, default_name, starter_file
+    from ddpjob_cli.starter import Answers, starter_file
+    from ddpjob_operator.core.job_names import valid_name
 
     if script and recipe:
         raise ValueError("--script and --recipe exclude each other: give one of them")
@@ -50,7 +51,7 @@ def command(
     if asks and gpus is None:
         gpus = typer.prompt("GPUs on each node (0: CPUs)", default=0 if recipe == "digits" else 1, type=int, err=True)
     answers = Answers(
-        name=name or default_name(Path.cwd().name),
+        name=name or valid_name(Path.cwd().name),
         nodes=nodes or 2,
         gpus_per_node=gpus or 0,
         script=script or "",

@@ -1,5 +1,7 @@
 """The commands that need files only: init, validate, render, convert."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,17 +9,25 @@ import yaml
 
 from ddpjob_cli.__main__ import main
 from ddpjob_cli.manifest import read_manifest
-from ddpjob_cli.starter import Answers, default_name, starter_file
+from ddpjob_cli.starter import Answers, starter_file
+from ddpjob_operator.core.job_names import valid_name
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "manifests/examples").glob("*.yaml"))
 ANSWERS = Answers(name="my-job", nodes=2, gpus_per_node=4, script="train.py", recipe="", image="")
 
 
 @pytest.mark.parametrize(
-    ("directory", "name"), [("My Project", "my-project"), ("3d_net", "job-3d-net"), ("ü", "job"), ("a" * 80, "a" * 52)]
+    ("directory", "name"),
+    [
+        ("My Project", "my-project"),
+        ("3d_net", "job-3d-net"),
+        ("ü", "job"),
+        ("a" * 80, "a" * 52),
+        ("1" * 80, "job-" + "1" * 48),
+    ],
 )
 def test_the_name_of_a_job_follows_from_that_of_a_directory(directory: str, name: str) -> None:
-    assert default_name(directory) == name
+    assert valid_name(directory) == name
 
 
 @pytest.mark.parametrize("script", ["", "train.py"])
@@ -71,6 +81,14 @@ def test_render_shows_the_pods_that_the_operator_creates(tmp_path: Path, capsys:
     assert yaml.safe_load(capsys.readouterr().out)["spec"]["restart"]["maxRestarts"] == 3, "defaults are shown"
     assert main(["render", str(file), "--rank", "7"]) == 2
     assert "node ranks 0 to 1" in capsys.readouterr().err
+
+
+def test_no_client_is_imported() -> None:
+    """It takes more time to import than the commands take."""
+    program = "import sys; from ddpjob_cli.__main__ import main; main(sys.argv[1:]); print(*sys.modules)"
+    command = [sys.executable, "-c", program, "validate", str(EXAMPLES[0])]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert not set(done.stdout.splitlines()[-1].split()) & {"kubernetes", "aiohttp", "ddpjob.client"}
 
 
 def test_convert_prints_a_valid_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -95,7 +95,7 @@ $(VENV)/oldest-torch/stamp: Makefile | $(BIN)/python
 	@echo "ddpjob: installing $(OLDEST_TORCH) in $(@D) (7 GB)"
 	@$(PYTHON) -m venv $(@D)
 	@$(@D)/bin/pip install --quiet --disable-pip-version-check $(OLDEST_TORCH) cel-python hypothesis kubernetes matplotlib \
-		numpy pillow pydantic pytest pytest-asyncio pytest-timeout pytest-xdist pyyaml scikit-learn
+		numpy pillow pydantic pytest pytest-asyncio pytest-timeout pytest-xdist pyyaml scikit-learn tensorboard
 	@touch $@
 
 .PHONY: test-oldest-torch

@@ -1,7 +1,9 @@
+import gzip
 import json
 from pathlib import Path
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ddpjob_ranks import contract
 from forked_ranks import finished
@@ -11,10 +13,10 @@ def spans_of(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_two_ranks_write_their_spans_and_one_evidence_file(tmp_path):
+def test_two_ranks_write_their_spans_and_traces_and_one_evidence_file(tmp_path):
     folder = tmp_path / "events"
     environ = {contract.DDPJOB_EVENTS_DIR: str(folder), contract.DDPJOB_CHECKPOINT_DIR: str(tmp_path / "checkpoints")}
-    run = finished(tmp_path, "epochs=2", ranks=2, environ=environ)
+    run = finished(tmp_path, "epochs=2", "profileSteps=[30, 32]", ranks=2, environ=environ)
 
     assert sorted(path.name for path in folder.iterdir() if path.is_file()) == [
         "attempt-1-evidence.json",
@@ -41,5 +43,15 @@ def test_two_ranks_write_their_spans_and_one_evidence_file(tmp_path):
     assert evidence["config"]["recipe"] == "digits"
     assert len(evidence["checkpoint_stalls_seconds"]) >= 2
     assert sum(evidence["time_shares"].values()) == pytest.approx(1)
+    assert [points[-1][0] for points in evidence["history"][0]["curves"].values()] == [46] * 8
+    for rank in range(2):
+        with gzip.open(folder / f"profile/attempt-1-rank-{rank}.json.gz", "rt") as trace:
+            names = {event.get("name") for event in json.load(trace)["traceEvents"]}
+        assert {"step 30", "step 31", "aten::convolution"} <= names
+        assert "step 32" not in names
+    values = EventAccumulator(str(folder / "tensorboard"))
+    values.Reload()
+    assert [event.step for event in values.Scalars("loss")] == [10, 20, 30, 40, 46]
+    assert [event.step for event in values.Scalars("accuracy")] == [23, 46]
     assert "time after the first step: data " in run.text()
     assert "biggest win: " in run.text()

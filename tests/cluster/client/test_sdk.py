@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from base64 import b64decode
 from contextlib import aclosing
 from pathlib import Path
@@ -23,7 +26,7 @@ from ddpjob.client import (
 )
 from ddpjob_operator.transport.resources import CONFIG_MAPS
 from operator_cluster import Namespace, eventually
-from operator_process import OperatorProcess
+from operator_process import ROOT, OperatorProcess
 from testbed.faultproxy import FaultProxy
 from testbed.faults import Answer, CutStream
 
@@ -154,6 +157,36 @@ async def test_a_function_and_files_are_sent_in_a_config_map_that_the_job_owns(
     container = pod["containers"][0]
     assert container["command"] == ["python", "-u", "ddpjob_function.py"]
     assert container["workingDir"] in [mount["mountPath"] for mount in container["volumeMounts"]]
+
+
+async def test_the_example_of_a_notebook_runs(
+    cluster: testbed.ControlPlane, sdk: AsyncClient, namespace: Namespace, tmp_path: Path
+) -> None:
+    config = cluster.kubectl.json("config", "view", "--raw", "--flatten")
+    config["contexts"][0]["context"]["namespace"] = namespace.name
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(json.dumps(config))
+    notebook = await asyncio.create_subprocess_exec(
+        *(sys.executable, ROOT / "operator/examples/notebook.py"),
+        env={**os.environ, "KUBECONFIG": str(kubeconfig), "PYTHONPATH": f"{ROOT}/operator:{ROOT}/trainer"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    (job,) = await eventually("the notebook's job", sdk.list)
+    await sdk.wait(job.name, until="running", timeout=60)
+    for rank in range(2):
+        cluster.append_kwok_log(namespace.name, f"{job.name}-1-{rank}", f"rank {rank} of 2: epoch 0, rate 0.1")
+        await namespace.ends(f"{job.name}-1-{rank}", 0)
+    output, _ = await asyncio.wait_for(notebook.communicate(), 60)
+    shown = output.decode()
+    assert notebook.returncode == 0, shown
+    for text in (
+        f"namespace {namespace.name} on https",
+        "[1] rank 1 of 2: epoch 0",
+        f"{job.name} succeeded in attempt 1",
+    ):
+        assert text in shown, shown
+    assert not [left for left in await sdk.list() if not left.deleting]
 
 
 async def test_a_job_without_the_right_to_create_its_config_map_is_not_left_behind(

@@ -165,12 +165,14 @@ class ModelClient:
         name: str,
         *,
         uid: str,
+        resource_version: str = "",
         grace_seconds: int | None = None,
         propagation: str | None = None,  # noqa: ARG002 owners' children go in any case
     ) -> None:
         """Delete this very object."""
 
         def effect() -> None:
+            self._server.expect_version(resource.plural, name, resource_version)
             self._server.delete(resource.plural, name, uid=uid, grace_seconds=grace_seconds, by=self._link.name)
 
         if self._answered.get(("delete", uid, grace_seconds)) and self._server.by_uid(resource.plural, uid):

@@ -118,6 +118,11 @@ class ApiServer:
         marked = {**metadata, "deletionTimestamp": deadline, "deletionGracePeriodSeconds": grace}
         self._put(plural, body, {**body, "metadata": marked}, by)
 
+    def expect_version(self, plural: str, name: str, version: str) -> None:
+        """Raises ConflictError if the object has another version than this one; an empty one is any."""
+        if version and self.get(plural, name)["metadata"]["resourceVersion"] != version:
+            raise ConflictError(f"delete {plural}/{name}", "the ResourceVersion is another one", status=409)
+
     def merge_patch(self, plural: str, name: str, patch: Body, subresource: str | None, by: str) -> Body:
         """Raises ConflictError for another version, RejectedError for what may not change."""
         old = self.get(plural, name)

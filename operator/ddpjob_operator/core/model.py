@@ -158,6 +158,8 @@ class Pod:
     """Its own grace after SIGTERM."""
     security: Security | None = None
     """None where the pod does not decide it: a process of this machine."""
+    unplaced_version: str = ""
+    """The resourceVersion of a pod that has no node yet; empty for other pods."""
 
     @property
     def succeeded(self) -> bool:
@@ -279,6 +281,8 @@ class DeletePod:
     name: str
     uid: str
     grace_seconds: int | None
+    resource_version: str = ""
+    """Delete it only if it still is this version; empty for any version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

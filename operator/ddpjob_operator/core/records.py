@@ -118,6 +118,7 @@ def pod_of(body: Body, known: Pod | None = None) -> Pod:
         image=_named(spec.get("containers"), names.MAIN_CONTAINER).get("image", ""),
         grace_seconds=spec.get("terminationGracePeriodSeconds", 30),
         security=_security(spec),
+        unplaced_version=metadata.get("resourceVersion", "") if "nodeName" not in spec else "",
     )
 
 

@@ -67,9 +67,12 @@ def stop_and_keep(observed: Observed, pods: Iterable[Pod], since: float, now: fl
     """
     actions: list[Action] = []
     for pod in pods:
-        has_log = pod.node is not None  # without a node no kubelet would end it, and there is nothing to keep
         is_late = _too_late_to_keep(pod, since, now)
-        if pod.deletion is not None or has_stopped(observed, pod, now) or is_late or not has_log:
+        if pod.node is None and pod.deletion is None and not pod.all_ended:
+            # No kubelet would end it, and there is no log to keep, unless it has got a node by now and this view is old.
+            version = pod.unplaced_version
+            actions.append(DeletePod(name=pod.name, uid=pod.uid, grace_seconds=None, resource_version=version))
+        elif pod.deletion is not None or has_stopped(observed, pod, now) or is_late:
             actions += stop(observed, [pod], None, now)
         elif pod.active_deadline_seconds != 1:
             actions.append(LowerPodDeadline(name=pod.name, uid=pod.uid))

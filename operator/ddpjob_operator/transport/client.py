@@ -151,11 +151,16 @@ class Client:
         name: str,
         *,
         uid: str,
+        resource_version: str = "",
         grace_seconds: int | None = None,
         propagation: str | None = None,
     ) -> None:
-        """Delete this very object. ConflictError: the name belongs to another one by now."""
-        options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
+        """Delete this very object, in this version if one is given.
+
+        ConflictError: the name belongs to another object by now, or it is another version.
+        """
+        preconditions = {"uid": uid} | ({"resourceVersion": resource_version} if resource_version else {})
+        options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
         if propagation is not None:

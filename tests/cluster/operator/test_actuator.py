@@ -1,6 +1,6 @@
 """Each action of a plan, also where the cluster differs from what the plan observed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -169,6 +169,18 @@ async def test_only_the_pod_that_was_observed_is_deleted(bench: Bench) -> None:
     assert "deletionTimestamp" not in (await bench.namespace.pods())["j-1-0"]["metadata"]
     await bench.run(DeletePod(name="j-1-0", uid=uid, grace_seconds=0))
     await bench.run(DeletePod(name="j-1-0", uid=uid, grace_seconds=0))
+    assert await bench.namespace.pods() == {}
+
+
+async def test_a_pod_is_deleted_only_in_the_version_that_was_observed(bench: Bench) -> None:
+    await bench.run(bench.pod(0))
+    metadata = (await bench.namespace.pods())["j-1-0"]["metadata"]
+    deletion = DeletePod(name="j-1-0", uid=metadata["uid"], grace_seconds=0, resource_version="1")
+    with pytest.raises(ConflictError):
+        await bench.run(deletion)
+    assert "j-1-0" in await bench.namespace.pods()
+    assert deletion in bench.expectations.open_actions(bench.key, [deletion]), "it is tried again"
+    await bench.run(replace(deletion, resource_version=metadata["resourceVersion"]))
     assert await bench.namespace.pods() == {}
 
 

@@ -30,6 +30,7 @@ BAD_COMMAND = {
 KILLED_UNDER_TORCHRUN = (
     "Root Cause (first observed failure):\n[0]:\n  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 30744)\n"
 )
+PAST_ITS_DEADLINE = {"reason": "DeadlineExceeded", "active_deadline_seconds": 3600}
 EVICTED = {"code": 143, "disruption": "EvictionByEvictionAPI: Eviction API: evicting"}
 
 
@@ -79,6 +80,14 @@ def test_a_program_error_is_the_cause_of_echoes_and_time_outs_that_came_before_i
         ({"code": 134, "message": "Watchdog caught collective operation timeout: WorkNCCL"}, Reason.COLLECTIVE_TIMEOUT),
         ({"code": 134, "message": "free(): invalid pointer"}, Reason.KILLED),
         ({"code": 1, "message": KILLED_UNDER_TORCHRUN}, Reason.KILLED),
+        ({"code": 0, **PAST_ITS_DEADLINE}, Reason.POD_DEADLINE),
+        ({"code": 143, **PAST_ITS_DEADLINE}, Reason.POD_DEADLINE),
+        ({"code": 137, **PAST_ITS_DEADLINE}, Reason.POD_DEADLINE),
+        ({"code": 139, **PAST_ITS_DEADLINE}, Reason.KILLED),  # a segmentation fault is no answer to a stop
+        ({"code": 1, **PAST_ITS_DEADLINE}, Reason.PROGRAM_ERROR),
+        ({"code": 137, "exit_reason": "OOMKilled", **PAST_ITS_DEADLINE}, Reason.OUT_OF_MEMORY),
+        # The operator set this deadline after the program had failed, since a sidecar ran on.
+        ({"code": 137, **PAST_ITS_DEADLINE, "active_deadline_seconds": 1}, Reason.KILLED),
     ],
 )
 def test_every_end_has_its_class(pod_changes, reason) -> None:
@@ -86,6 +95,12 @@ def test_every_end_has_its_class(pod_changes, reason) -> None:
     assert status.failure.reason == reason
     if reason == Reason.POD_DISRUPTED:
         assert status.restarts.counted == 0
+
+
+def test_a_pod_past_the_deadline_of_its_template_names_that_deadline() -> None:
+    status = plan(broken(SINGLE, ended(SINGLE, 0, code=143, **PAST_ITS_DEADLINE)), NOW).status
+    assert status.restarts.counted == 1
+    assert status.message.endswith("was ended in attempt 1: it ran longer than activeDeadlineSeconds of its pod (3600)")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from builders import NOW, changed, edited, ended, job, observed, pod, program, reconciled, running
+from builders import NOW, changed, edited, ended, job, observed, pending, pod, program, reconciled, running
 from ddpjob_operator.core.gang import gang_of
 from ddpjob_operator.core.model import DeletePod, LowerPodDeadline, ReadNode
 from ddpjob_operator.core.plan import plan
@@ -26,6 +26,15 @@ def test_the_clock_of_a_node_does_not_decide_when_evidence_is_deleted_or_when_a_
     seen = observed(program(nodes=1), behind)
     assert stop(seen, [behind], 1, NOW) == LOWER
     assert gang_of(seen, 1).first_success == NOW
+
+
+def test_a_survivor_without_a_node_is_deleted_only_in_that_version_since_it_may_have_got_a_node() -> None:
+    """An operator that saw pods late deleted a running survivor of a failed job, and its log with it."""
+    unplaced = pending(OF, unplaced_version="7")
+    delete = DeletePod(name="job-1-0", uid="pod-uid-1-0", grace_seconds=None, resource_version="7")
+    assert stop_and_keep(observed(OF, unplaced), [unplaced], NOW, NOW) == (delete,)
+    placed = pending(OF, node="node-0")
+    assert stop_and_keep(observed(OF, placed), [placed], NOW, NOW) == LOWER
 
 
 def test_the_object_of_an_ended_pod_on_a_lost_node_is_removed() -> None:

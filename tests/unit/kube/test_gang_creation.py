@@ -52,7 +52,8 @@ class Bench:
     def __init__(self, server: Any) -> None:
         self.server, self.rejections = server, Rejections()
         store = Store(lambda _, **__: None, lambda *_: None)
-        self.actuator = Actuator(server, store, Expectations(), self.rejections)
+        self.now = 0.0
+        self.actuator = Actuator(server, store, Expectations(), self.rejections, lambda: self.now)
 
     async def create(self) -> int:
         """A round for all pods that are missing; gives the number of requests."""
@@ -111,6 +112,24 @@ async def test_a_round_ends_when_the_server_does_not_take_more(error: ApiError) 
     with pytest.raises(type(error)):
         await bench.create()
     assert bench.server.num_posts <= MAX_PARALLEL
+
+
+async def test_an_api_server_that_does_not_know_the_kind_yet_is_retried_for_a_minute_before_it_is_reported() -> None:
+    """Right after the CRD was installed a job had a Warning event PodRejected, although nothing was wrong."""
+    message = (
+        "cannot set blockOwnerDeletion in this case because cannot find RESTMapping for APIVersion ddpjob.dev/v1alpha1"
+    )
+    bench = Bench(Server(room=0, error=RejectedError("create pods", message, status=403)))
+    for bench.now in (0.0, 59.0):
+        with pytest.raises(ConflictError):
+            await bench.create()
+        assert bench.rejections.of(KEY) == {}
+    bench.now = 60.0
+    await bench.create()
+    assert "RESTMapping" in next(iter(bench.rejections.of(KEY).values())).message
+    bench.server.room = 1  # a creation shows that the kind is known
+    with pytest.raises(ConflictError):
+        await bench.create()
 
 
 async def test_a_deletion_of_another_job_waits_for_a_bounded_number_of_creations() -> None:

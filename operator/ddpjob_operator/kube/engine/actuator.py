@@ -6,7 +6,8 @@ creations do not hold up another job; and namespaces share the turns, so that on
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -54,6 +55,11 @@ _REQUESTS: Mapping[type[Action], str] = {
 }
 #: Requests in flight for the jobs of one namespace, while no other has any; more than this only queues up in the API server.
 MAX_PARALLEL = 32
+#: The admission plugin OwnerReferencesPermissionEnforcement reads the kinds of the API server now and then. For some seconds
+#: after the CRD was installed it refuses `blockOwnerDeletion` of DDPJobs with this text.
+_UNKNOWN_KIND = "cannot find RESTMapping"
+#: How long such an answer is retried before it is reported.
+UNKNOWN_KIND_SECONDS = 60.0
 
 
 @dataclass(slots=True)
@@ -90,12 +96,22 @@ class _Outcomes:
 class Actuator:
     """Turns actions into requests."""
 
-    def __init__(self, client: Client, store: Store, expectations: Expectations, rejections: Rejections) -> None:
+    def __init__(
+        self,
+        client: Client,
+        store: Store,
+        expectations: Expectations,
+        rejections: Rejections,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._client = client
         self._store = store
         self._expectations = expectations
         self._rejections = rejections
         self._slots = FairSlots(2 * MAX_PARALLEL)
+        self._clock = clock
+        #: When the API server first answered that it does not know the kind DDPJob yet; None after a creation.
+        self._unknown_kind_since: float | None = None
 
     async def run(self, job: Job, actions: Sequence[Action]) -> None:
         """Run the actions in order.
@@ -153,6 +169,8 @@ class Actuator:
         try:
             return await self._send(key, job, action)
         except RejectedError as error:
+            if self._learns_the_kind(error):
+                return ConflictError(_REQUESTS[type(action)], error.message, status=error.status)  # retried soon
             return Rejection(error.message, request=_REQUESTS[type(action)])
         except UnavailableError as error:
             if error.status == 500 and isinstance(action, SetUp):
@@ -161,6 +179,14 @@ class Actuator:
             return error
         except ApiError as error:
             return error
+
+    def _learns_the_kind(self, error: RejectedError) -> bool:
+        """Whether the API server refuses owner references since it learns only in these seconds what a DDPJob is."""
+        if _UNKNOWN_KIND not in error.message:
+            return False
+        if self._unknown_kind_since is None:
+            self._unknown_kind_since = self._clock()
+        return self._clock() - self._unknown_kind_since < UNKNOWN_KIND_SECONDS
 
     async def _send(self, key: Key, job: Job, action: Action) -> Rejection | None:
         match action:
@@ -194,6 +220,7 @@ class Actuator:
         except ApiError:
             self._expectations.failed(key, action)
             raise
+        self._unknown_kind_since = None
         if resource is PODS:
             PODS_CREATED.inc()
         return None
@@ -224,10 +251,19 @@ class Actuator:
     async def _delete_pod(self, key: Key, action: DeletePod) -> None:
         self._expectations.sent(key, action)
         try:
-            await self._client.delete(PODS, key[0], action.name, uid=action.uid, grace_seconds=action.grace_seconds)
-        except (NotFoundError, ConflictError):
+            await self._client.delete(
+                PODS,
+                key[0],
+                action.name,
+                uid=action.uid,
+                resource_version=action.resource_version,
+                grace_seconds=action.grace_seconds,
+            )
+        except NotFoundError:
             return  # It is gone, which the watch will show.
-        except ApiError:
+        except ApiError as error:
+            if isinstance(error, ConflictError) and not action.resource_version:
+                return  # Another pod has its name by now.
             self._expectations.failed(key, action)
             raise
 

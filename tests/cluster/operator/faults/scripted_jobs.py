@@ -139,8 +139,7 @@ class ScriptedJobs:
         assert second_writer or not twice, f"created more often than once: {dict(twice)}"
         assert audit_has_gaps or not never, f"never created: {list(never)}"
         await self._nothing_runs_on()
-        if not second_writer:  # One that sees pods late may delete a survivor: in its cache the pod has no node yet.
-            await self._failed_jobs_keep_their_pods()
+        await self._failed_jobs_keep_their_pods()
         await self._nothing_is_an_orphan()
 
     async def _carry_out(self) -> None:

@@ -79,7 +79,7 @@ def ended(of: Job, rank: int = 0, attempt: int = 1, code: int = 0, message: str 
         signal=code - 128 if code > 128 else None,
         reason=reason,
         message=message,
-        shows=end_of_log(message),
+        parsed_message=end_of_log(message),
         seen=seen_at,
     )
     seen = {"running": False, "all_ended": True, "exit": exit_}

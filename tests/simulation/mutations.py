@@ -156,7 +156,7 @@ _REPLACED: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "the Service is left as it is": ((render, "actions_of", _without_service),),
     "the Service is pointed at older attempts": ((service, "_attempt_of", _always(0)),),
     "stragglers are left alone": ((actions, "_keep_whole", _stops_nothing_of_earlier_attempts),),
-    "pods run on after the end": ((finished_job, "stop_and_keep", _always(())),),
+    "pods run on after the end": ((finished_job, "stop_and_keep_logs", _always(())),),
     "outdated evidence stays": ((actions, "outdated_evidence", _always([])),),
     "all evidence is deleted": (
         (

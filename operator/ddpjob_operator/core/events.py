@@ -9,7 +9,7 @@ from typing import Literal
 
 from ddpjob_operator.api.names import ConditionType, Reason
 from ddpjob_operator.api.status import DDPJobStatus, Failure
-from ddpjob_operator.core.failure.messages import sentence
+from ddpjob_operator.core.failure.messages import failure_sentence
 
 #: What a waiting job should be looked at for.
 _OBSTACLES = frozenset(
@@ -38,7 +38,7 @@ def events_between(before: DDPJobStatus, after: DDPJobStatus) -> tuple[Notice, .
     """What happened between two statuses of a job, in the order in which it did."""
     notices: list[Notice] = []
     if (failure := _new_failure(before, after)) is not None:
-        notices.append(Notice(type="Warning", reason=failure.reason, message=sentence(failure)))
+        notices.append(Notice(type="Warning", reason=failure.reason, message=failure_sentence(failure)))
     reason, message = after.reason or "", after.message or ""
     if _turned(before, after, ConditionType.SUCCEEDED):
         notices.append(Notice(type="Normal", reason=reason, message=message))

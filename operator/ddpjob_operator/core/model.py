@@ -67,7 +67,7 @@ class Exit:
     """The kubelet's reason, such as Error, OOMKilled, ContainerStatusUnknown."""
     message: str
     """The termination message."""
-    shows: LogEnd = NO_LOG
+    parsed_message: LogEnd = NO_LOG
     """What the termination message shows. It is parsed once, when this record is made: a gang has thousands."""
     finished: float | None = None
     """When it ended, by the node's clock."""

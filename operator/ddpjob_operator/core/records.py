@@ -199,7 +199,7 @@ def _exit(state: Body, known: Exit | None = None) -> Exit | None:
         signal=signal,
         reason=terminated.get("reason", ""),
         message=message,
-        shows=known.shows if known is not None and known.message == message else end_of_log(message),
+        parsed_message=known.parsed_message if known is not None and known.message == message else end_of_log(message),
         finished=_time(terminated.get("finishedAt")),
     )
 

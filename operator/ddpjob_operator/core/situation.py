@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import DDPJobStatus, Failure
-from ddpjob_operator.core.failure.update import FailureUpdate, failure_update
+from ddpjob_operator.core.failure.refine_record import RefinedRecord, refine_record
 from ddpjob_operator.core.gang import Gang, gang_of
 from ddpjob_operator.core.model import Job, Observed
 from ddpjob_operator.core.times import epoch_seconds, rfc3339
@@ -34,8 +34,8 @@ class Situation:
     spec: DDPJobSpec
     gang: Gang
     clocks: Clocks
-    update: FailureUpdate
-    """The failure that led to the current attempt, by the best evidence there is by now."""
+    latest_record: RefinedRecord
+    """The failure that led to the current attempt, by the best evidence available now."""
     now: float
     """Seconds since the epoch."""
 
@@ -52,7 +52,7 @@ class Situation:
     @property
     def failure(self) -> Failure | None:
         """The failure that led to the current attempt; None if something else did."""
-        return self.update.failure
+        return self.latest_record.failure
 
 
 def situation_of(observed: Observed, spec: DDPJobSpec, now: float) -> Situation:
@@ -63,7 +63,7 @@ def situation_of(observed: Observed, spec: DDPJobSpec, now: float) -> Situation:
         spec=spec,
         gang=gang,
         clocks=_clocks(observed.job.status, gang, now),
-        update=failure_update(observed, spec, now),
+        latest_record=refine_record(observed, spec, now),
         now=now,
     )
 

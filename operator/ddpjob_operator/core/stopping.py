@@ -15,10 +15,10 @@ from ddpjob_operator.core.times import soonest
 #: Grace of the survivors of an attempt that failed by itself. They block in a collective that can never end, so a longer
 #: grace only delays the restart; the kubelet gives two seconds at least, and an object is gone 2.7 s after the request.
 SURVIVOR_GRACE_SECONDS = 1
-#: How long after its grace a pod that is still there makes the operator read its node. With a grace of 1 s the object is gone
+#: How long after its grace the operator reads the node of a pod that still exists. With a grace of 1 s the object is gone
 #: 2.7 to 4.1 s after the request, so every restart of a large gang would read all its nodes otherwise.
 OVERDUE_SECONDS = 5.0
-#: How long after its grace a pod that is still there, on a node not known to be lost, is told of.
+#: How long after its grace a pod is reported that still exists on a node that is not known to be lost.
 TOO_LONG_SECONDS = 60.0
 #: How long a kubelet may take beyond a pod's grace to end a pod whose deadline was lowered, before it is deleted.
 KEPT_SECONDS = 30.0
@@ -35,7 +35,10 @@ def may_still_run(observed: Observed, pods: Iterable[Pod], now: float) -> list[P
 
 
 def stop(observed: Observed, pods: Iterable[Pod], grace_seconds: int | None, now: float) -> tuple[Action, ...]:
-    """What stops these pods; ended ones stay as evidence, with their logs. None is each pod's own grace."""
+    """The actions that stop these pods. Pods that have ended are kept as evidence, with their logs.
+
+    `grace_seconds` None is each pod's own grace.
+    """
     actions: list[Action] = []
     for pod in pods:
         if pod.deletion is not None:
@@ -51,8 +54,8 @@ def stop(observed: Observed, pods: Iterable[Pod], grace_seconds: int | None, now
     return tuple(actions)
 
 
-def stop_in_order(observed: Observed, pods: Sequence[Pod], now: float) -> tuple[Action, ...]:
-    """What stops these pods with their own grace, in one request where that would not take evidence along."""
+def stop_with_own_grace(observed: Observed, pods: Sequence[Pod], now: float) -> tuple[Action, ...]:
+    """The actions that stop these pods with their own grace: one request, unless it would also delete pods kept as evidence."""
     attempts = {pod.attempt for pod in pods}
     alive = all(pod.exit is None and pod.deletion is None and not pod.all_ended for pod in pods)
     if alive and len(attempts) == 1 and len(pods) == sum(pod.attempt in attempts for pod in observed.pods) > 1:
@@ -60,10 +63,10 @@ def stop_in_order(observed: Observed, pods: Sequence[Pod], now: float) -> tuple[
     return stop(observed, pods, None, now)
 
 
-def stop_and_keep(observed: Observed, pods: Iterable[Pod], since: float, now: float) -> tuple[Action, ...]:
-    """What stops these pods and keeps their objects and logs: their kubelets do it.
+def stop_and_keep_logs(observed: Observed, pods: Iterable[Pod], since: float, now: float) -> tuple[Action, ...]:
+    """The actions that make the kubelets stop these pods, so that their objects and logs are kept.
 
-    A kubelet that has not done it in time, counted from `since`, gets a deletion.
+    A pod that its kubelet has not stopped in time, counted from `since`, is deleted.
     """
     actions: list[Action] = []
     for pod in pods:
@@ -79,13 +82,13 @@ def stop_and_keep(observed: Observed, pods: Iterable[Pod], since: float, now: fl
     return tuple(actions)
 
 
-def keeps_until(pods: Iterable[Pod], since: float) -> float | None:
-    """When the first of these pods has had long enough to end by its deadline."""
+def first_end_of_keeping(pods: Iterable[Pod], since: float) -> float | None:
+    """When the first of these pods, whose deadlines were lowered at `since`, is deleted because it has not ended."""
     return min((since + pod.grace_seconds + KEPT_SECONDS for pod in pods), default=None)
 
 
-def too_long(pods: Iterable[Pod], now: float) -> Pod | None:
-    """A pod that has outlived its grace for so long that people should know."""
+def pod_terminating_too_long(pods: Iterable[Pod], now: float) -> Pod | None:
+    """A pod that has outlived its grace for so long that the status reports it; None without one."""
     return next((pod for pod in pods if pod.is_past_grace(now, TOO_LONG_SECONDS)), None)
 
 

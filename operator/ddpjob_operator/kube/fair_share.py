@@ -33,7 +33,7 @@ class Shares:
         self._held[namespace] += 1
         self._num_free -= 1
 
-    def give_back(self, namespace: str) -> None:
+    def release(self, namespace: str) -> None:
         """One less is held by the namespace."""
         self._num_free += 1
         self._held[namespace] -= 1
@@ -60,7 +60,7 @@ class FairSlots:
             yield
         finally:
             if turn.done() and not turn.cancelled():
-                self._shares.give_back(namespace)
+                self._shares.release(namespace)
                 self._assign()
 
     def _assign(self) -> None:

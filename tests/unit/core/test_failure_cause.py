@@ -7,7 +7,7 @@ from ddpjob_operator.api.names import Phase, Reason, contract
 from ddpjob_operator.core.failure.cause import ECHO_WAIT_SECONDS
 from ddpjob_operator.core.failure.classes import CLASSES
 from ddpjob_operator.core.failure.log_parsing import end_of_log
-from ddpjob_operator.core.failure.messages import sentence
+from ddpjob_operator.core.failure.messages import failure_sentence
 from ddpjob_operator.core.model import NO_LOG, ReadLog, ReadNode
 from ddpjob_operator.core.plan import plan
 
@@ -184,7 +184,7 @@ def test_a_preemption_that_made_all_ranks_save_and_stop_is_the_cause_and_the_sav
     saved = replace(seen, pods=(ended(of, 0, code=75, message="checkpointStep=52"), evicted))
     failure = plan(saved, NOW + 1).status.failure
     assert (failure.reason, failure.checkpoint_step) == (Reason.PREEMPTED, 52)
-    assert "was preempted in attempt 1: preempting; it had saved step 52" in sentence(failure)
+    assert "was preempted in attempt 1: preempting; it had saved step 52" in failure_sentence(failure)
 
 
 def test_a_pod_that_disappeared_between_two_reconciles_is_judged_by_its_last_state() -> None:
@@ -211,7 +211,7 @@ def test_a_pod_that_disappeared_between_two_reconciles_is_judged_by_its_last_sta
 def test_the_sentence_says_what_happened_to_the_rank(pod_changes, text) -> None:
     failed = ended(WITHOUT_RESTARTS, 0, **pod_changes)
     failure = plan(broken(WITHOUT_RESTARTS, failed), NOW).status.failure
-    assert text in sentence(failure)
+    assert text in failure_sentence(failure)
     assert failure.signal == failed.exit.signal
 
 

@@ -5,7 +5,7 @@ import pytest
 from builders import NOW, broken, changed, deleted, ended, job, pod, program, reconciled, running
 from ddpjob_operator.api.names import Phase, Reason, contract
 from ddpjob_operator.api.status import Progress
-from ddpjob_operator.core.failure.messages import sentence
+from ddpjob_operator.core.failure.messages import failure_sentence
 from ddpjob_operator.core.model import LowerPodDeadline, Observed
 from ddpjob_operator.core.plan import plan
 
@@ -29,7 +29,7 @@ def with_lowered_deadlines(seen: Observed) -> Observed:
 def test_no_new_step_for_too_long_is_a_hang_which_is_counted() -> None:
     status = plan(silent(60, Progress(step=12, phase="train")), NOW).status
     assert (status.attempt, status.failure.reason, status.restarts.counted) == (2, Reason.HUNG, 1)
-    assert sentence(status.failure) == (
+    assert failure_sentence(status.failure) == (
         "Rank 0 (pod job-1-0, node node-0) made no progress in attempt 1: it printed nothing after step 12 (train) for 1m0s"
         " (deadlines.hangSeconds); the pods are kept, with the Python stacks in their logs"
     )
@@ -40,7 +40,9 @@ def test_a_hang_that_the_trainer_found_is_reported_with_its_diagnosis() -> None:
     diagnosis = "rank 1 (host b) is late: in data after 41 steps; rank 0 waits in backward or all-reduce after 41 steps"
     status = plan(broken(of, ended(of, 0, code=contract.EXIT_HUNG, message=f"rank 0\n{diagnosis}")), NOW).status
     assert (status.failure.reason, status.restarts.counted) == (Reason.HUNG, 1)
-    assert sentence(status.failure) == (f"Rank 0 (pod job-1-0, node node-0) made no progress in attempt 1: {diagnosis}")
+    assert failure_sentence(status.failure) == (
+        f"Rank 0 (pod job-1-0, node node-0) made no progress in attempt 1: {diagnosis}"
+    )
 
 
 def test_the_next_reconcile_is_due_when_the_limit_is_reached() -> None:

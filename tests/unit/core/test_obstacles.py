@@ -4,7 +4,7 @@ import pytest
 
 from builders import NOW, job, observed, pending, pod, reconciled, running
 from ddpjob_operator.api.names import Phase, Reason
-from ddpjob_operator.core.failure.messages import sentence
+from ddpjob_operator.core.failure.messages import failure_sentence
 from ddpjob_operator.core.model import ReadWarning, Rejection, Waiting
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.policies.obstacles import QUIET_START_SECONDS
@@ -114,7 +114,7 @@ def test_the_start_deadline_names_the_obstacle_and_the_first_pod_that_met_it() -
     first = plan(seen, NOW + 30).status
     assert (first.failure.reason, first.failure.rank) == (Reason.IMAGE_PULL, 1)
     assert (first.failure.pod, first.failure.node) == ("job-1-1", "node-1")
-    assert sentence(first.failure) == (
+    assert failure_sentence(first.failure) == (
         "Rank 1 (pod job-1-1, node node-1) did not start in attempt 1: 1 of 2 pods wait: image a/b:1 cannot be pulled:"
         " not found; deadlines.startSeconds is 30s"
     )

@@ -6,7 +6,7 @@ import pytest
 
 from builders import NOW, broken, ended, job, program
 from ddpjob_operator.api.spec import SHAPE_FIELDS
-from ddpjob_operator.core.failure.messages import sentence
+from ddpjob_operator.core.failure.messages import failure_sentence
 from ddpjob_operator.core.model import Security
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.records import pod_of
@@ -165,6 +165,6 @@ def test_other_failures_have_no_hint(security, error) -> None:
 
 
 def test_the_hint_is_part_of_the_sentence_that_users_read() -> None:
-    assert sentence(failure(program(), UID_65532, DENIED)).startswith(
+    assert failure_sentence(failure(program(), UID_65532, DENIED)).startswith(
         f"Rank 0 (pod job-1-0, node node-0) ended with exit code 1 in attempt 1: {DENIED} (hint: the"
     )

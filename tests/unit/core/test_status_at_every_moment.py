@@ -7,7 +7,7 @@ import pytest
 from builders import NOW, broken, crashed, ended, job, observed, pending, pod, program, reconciled, running
 from ddpjob_operator.api.names import ConditionType, Phase, Reason
 from ddpjob_operator.api.status import DDPJobStatus
-from ddpjob_operator.core.failure.messages import sentence
+from ddpjob_operator.core.failure.messages import failure_sentence
 from ddpjob_operator.core.model import Job, Rejection
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.times import rfc3339
@@ -93,5 +93,5 @@ def test_a_port_in_use_is_the_failure_of_rank_0() -> None:
     taken = ended(of, 0, code=1, message=f'Traceback (most recent call last):\n  File "t.py", line 1\n{error}\n')
     failure = plan(broken(of, taken), NOW).status.failure
     assert failure.reason == Reason.PROGRAM_ERROR, "and not an echo of another rank"
-    assert sentence(failure).startswith("Rank 0 (pod job-1-0, node node-0)")
-    assert "port: 29500" in sentence(failure)
+    assert failure_sentence(failure).startswith("Rank 0 (pod job-1-0, node node-0)")
+    assert "port: 29500" in failure_sentence(failure)

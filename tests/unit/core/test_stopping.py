@@ -6,7 +6,7 @@ from builders import NOW, changed, edited, ended, job, observed, pending, pod, p
 from ddpjob_operator.core.gang import gang_of
 from ddpjob_operator.core.model import DeletePod, LowerPodDeadline, ReadNode
 from ddpjob_operator.core.plan import plan
-from ddpjob_operator.core.stopping import KEPT_SECONDS, OVERDUE_SECONDS, node_lookups, stop, stop_and_keep
+from ddpjob_operator.core.stopping import KEPT_SECONDS, OVERDUE_SECONDS, node_lookups, stop, stop_and_keep_logs
 
 OF = job(nodes=1)
 WITH_SIDECAR = ended(OF, 0, all_ended=False, ended_seen=NOW)
@@ -18,7 +18,7 @@ def test_a_pod_whose_deadline_cannot_be_lowered_is_deleted_in_the_end() -> None:
     seen, late = observed(OF, WITH_SIDECAR), NOW + WITH_SIDECAR.grace_seconds + KEPT_SECONDS
     assert stop(seen, [WITH_SIDECAR], 1, NOW) == LOWER
     assert stop(seen, [WITH_SIDECAR], 1, late) == (delete,)
-    assert stop_and_keep(seen, [WITH_SIDECAR], NOW, late) == (replace(delete, grace_seconds=None),)
+    assert stop_and_keep_logs(seen, [WITH_SIDECAR], NOW, late) == (replace(delete, grace_seconds=None),)
 
 
 def test_the_clock_of_a_node_does_not_decide_when_evidence_is_deleted_or_when_a_rank_succeeded() -> None:
@@ -32,9 +32,9 @@ def test_a_survivor_without_a_node_is_deleted_only_in_that_version_since_it_may_
     """An operator that saw pods late deleted a running survivor of a failed job, and its log with it."""
     unplaced = pending(OF, unplaced_version="7")
     delete = DeletePod(name="job-1-0", uid="pod-uid-1-0", grace_seconds=None, resource_version="7")
-    assert stop_and_keep(observed(OF, unplaced), [unplaced], NOW, NOW) == (delete,)
+    assert stop_and_keep_logs(observed(OF, unplaced), [unplaced], NOW, NOW) == (delete,)
     placed = pending(OF, node="node-0")
-    assert stop_and_keep(observed(OF, placed), [placed], NOW, NOW) == LOWER
+    assert stop_and_keep_logs(observed(OF, placed), [placed], NOW, NOW) == LOWER
 
 
 def test_the_object_of_an_ended_pod_on_a_lost_node_is_removed() -> None:

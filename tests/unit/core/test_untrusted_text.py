@@ -23,7 +23,7 @@ from ddpjob_operator.core.failure.log_parsing import (
 from ddpjob_operator.core.failure.messages import end_message
 from ddpjob_operator.core.gang import gang_of
 from ddpjob_operator.core.model import Rejection, Waiting
-from ddpjob_operator.core.policies.obstacles import explain
+from ddpjob_operator.core.policies.obstacles import explain_wait
 from ddpjob_operator.core.progress import latest_progress
 from ddpjob_operator.core.untrusted import printable, visible
 
@@ -88,14 +88,14 @@ def _waits(reason, node="node-0"):
     def waits(text):
         held = pod(PROGRAM, running=False, node=node, waiting=Waiting(reason=reason, message=text))
         seen = observed(PROGRAM, held)
-        return explain(seen, gang_of(seen, 1))
+        return explain_wait(seen, gang_of(seen, 1))
 
     return waits
 
 
 def _refused(text):
     seen = observed(PROGRAM, rejections={"job-1-0": Rejection(text)})
-    return explain(seen, gang_of(seen, 1))
+    return explain_wait(seen, gang_of(seen, 1))
 
 
 PARSERS = {

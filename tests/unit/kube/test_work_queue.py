@@ -115,7 +115,7 @@ async def test_retries_come_later_each_time_up_to_a_limit_and_are_forgiven(queue
     assert delays[0] < 0.13
     assert delays[4] > 4 * delays[0]
     assert max(delays) <= LAST_RETRY_SECONDS * 1.25
-    queue.forgive(A)
+    queue.reset_back_off(A)
     assert queue.retry(A) < 0.13
 
 

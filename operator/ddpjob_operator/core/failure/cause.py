@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from ddpjob_operator.api.names import Reason, contract
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import DDPJobStatus, Failure
+from ddpjob_operator.core.failure.class_of_end import START_REASONS, class_of_end, newly_saved_step
 from ddpjob_operator.core.failure.classes import ECHOES, KINDS, Kind
-from ddpjob_operator.core.failure.classify import START_REASONS, newly_saved_step, reason_of
 from ddpjob_operator.core.failure.messages import end_message
 from ddpjob_operator.core.model import NO_LOG, Observed, Pod, ReadLog
 from ddpjob_operator.core.times import rfc3339
@@ -41,7 +41,7 @@ class End:
 
     @property
     def is_echo(self) -> bool:
-        """Whether it only repeats another rank's end."""
+        """Whether it only follows from another rank's end."""
         return self.reason in ECHOES
 
     @property
@@ -74,9 +74,9 @@ def ends_of(observed: Observed, pods: Iterable[Pod], now: float) -> list[End]:
 
 def _end_of(observed: Observed, pod: Pod, gang_has_saved: bool, now: float) -> End:
     log = observed.logs.get(pod.uid, NO_LOG)
-    reason = reason_of(observed, pod, log, gang_has_saved)
+    reason = class_of_end(observed, pod, log, gang_has_saved)
     torchrun = pod.exit if pod.exit and pod.exit.code == 1 else None
-    worker = torchrun and (torchrun.shows if log == NO_LOG else log).worker
+    worker = torchrun and (torchrun.parsed_message if log == NO_LOG else log).worker
     exit_code, signal_number = (worker.code, worker.signal) if worker else _exit_of(pod)
     if worker and worker.signal and reason == Reason.PROGRAM_ERROR:
         reason = Reason.KILLED
@@ -138,8 +138,8 @@ def cause_of(ends: Iterable[End]) -> End | None:
     )
 
 
-def settled_at(cause: End, num_running: int) -> float:
-    """From when the cause may be acted on; it waits while ranks that still run may explain it."""
+def decidable_at(cause: End, num_running: int) -> float:
+    """When this cause may be decided on: later if ranks that still run may explain it better."""
     return cause.seen + ECHO_WAIT_SECONDS if cause.may_be_explained and num_running else cause.seen
 
 
@@ -156,7 +156,7 @@ def wanted_logs(observed: Observed, pods: Iterable[Pod]) -> tuple[ReadLog, ...]:
     return tuple(ReadLog(pod=p.name, uid=p.uid) for p in silent[:MAX_LOGS_READ] if p.uid not in observed.logs)
 
 
-def explains(status: DDPJobStatus, attempt: int) -> bool:
+def may_explain_a_failure(status: DDPJobStatus, attempt: int) -> bool:
     """Whether a decision may still need to know how pods of this attempt ended.
 
     Those of the current attempt, and until it runs those of the attempt before, whose failure may be explained better.
@@ -167,11 +167,11 @@ def explains(status: DDPJobStatus, attempt: int) -> bool:
 
 def pods_with_logs_in_use(observed: Observed) -> frozenset[str]:
     """The uids of the pods whose logs a decision may still read."""
-    return frozenset(pod.uid for pod in observed.pods if explains(observed.job.status, pod.attempt))
+    return frozenset(pod.uid for pod in observed.pods if may_explain_a_failure(observed.job.status, pod.attempt))
 
 
-def record(observed: Observed, end: End, attempt: int, now: float) -> Failure:
-    """The end as the status shows it; where the program stopped on request, with the step that rank 0 reports as saved."""
+def failure_of(observed: Observed, end: End, attempt: int, now: float) -> Failure:
+    """The failure record for the status; of a program that stopped on request, with the step that rank 0 reports as saved."""
     stopped = end.exit_code == contract.EXIT_CHECKPOINTED
     return Failure(
         attempt=attempt,
@@ -202,4 +202,4 @@ def _explains_itself(spec: DDPJobSpec, pod: Pod) -> bool:
         return True
     if pod.exit.signal:
         return pod.exit.signal != signal.SIGABRT or bool(pod.exit.message)
-    return bool(pod.exit.message) if spec.trainer else bool(pod.exit.shows.exception)
+    return bool(pod.exit.message) if spec.trainer else bool(pod.exit.parsed_message.exception)

@@ -57,7 +57,7 @@ CLASSES = (
         reason=Reason.BAD_CONFIG,
         kind=Kind.FINAL,
         recognised="exit code 2 of the built-in trainer",
-        says="ended with exit code 2 …: trainer.recipe …; another attempt would end the same",
+        says="ended with exit code 2 …: trainer.recipe …; another attempt would end in the same way",
     ),
     FailureClass(
         reason=Reason.OUT_OF_MEMORY,

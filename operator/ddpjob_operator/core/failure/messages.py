@@ -1,12 +1,12 @@
-"""What people read of a failure: the message of one rank's end, and the sentence that contains it."""
+"""The texts about a failure in the status: the message of one rank's end, and the sentence that contains it."""
 
 import re
 import signal
 
 from ddpjob_operator.api.names import Reason, contract
 from ddpjob_operator.api.status import Failure
+from ddpjob_operator.core.failure.class_of_end import EVICTION
 from ddpjob_operator.core.failure.classes import HOW
-from ddpjob_operator.core.failure.classify import EVICTION
 from ddpjob_operator.core.model import NO_LOG, Observed, Pod
 from ddpjob_operator.core.security import hint_for
 from ddpjob_operator.core.untrusted import printable
@@ -19,7 +19,7 @@ _TRAINERS_HEADER = re.compile(rf"^rank \d+(?:{re.escape(contract.TERMINATION_ECH
 _RUNTIMES_LAYERS = "unable to start container process: "
 
 
-def sentence(failure: Failure) -> str:
+def failure_sentence(failure: Failure) -> str:
     """The failure in one sentence."""
     if failure.rank is None:
         return f"Attempt {failure.attempt} ended: {failure.message}"
@@ -71,16 +71,16 @@ def _message_of_the_cluster(pod: Pod, reason: Reason) -> str:
 def _message_of_the_program(observed: Observed, pod: Pod) -> str:
     assert pod.exit is not None, "the caller passes a pod whose program has ended"
     log, message = observed.logs.get(pod.uid, NO_LOG), pod.exit.message
-    if exception := log.exception or pod.exit.shows.exception:
+    if exception := log.exception or pod.exit.parsed_message.exception:
         return exception
     if pod.exit.signal:  # what it printed before has nothing to do with the signal, unless the program aborted itself
-        return (pod.exit.shows.last_line or log.last_line) if pod.exit.signal == signal.SIGABRT else ""
+        return (pod.exit.parsed_message.last_line or log.last_line) if pod.exit.signal == signal.SIGABRT else ""
     trainer = observed.job.spec is not None and observed.job.spec.trainer is not None
     if trainer:
         message = _TRAINERS_HEADER.sub("", message)  # the sentence names the rank
         # A traceback longer than the message lost its head; its last line is the exception.
-        return pod.exit.shows.last_line if '\n  File "' in message else printable(message)
-    return log.last_line or pod.exit.shows.last_line
+        return pod.exit.parsed_message.last_line if '\n  File "' in message else printable(message)
+    return log.last_line or pod.exit.parsed_message.last_line
 
 
 def _with_hint(observed: Observed, pod: Pod, message: str) -> str:

@@ -45,7 +45,7 @@ class RestartDecision:
     final: str | None = None
     """The reason with which the job ends; None if it goes on."""
     why: str = ""
-    """For a final verdict: why there is no further attempt."""
+    """Why there is no further attempt, where the decision is final."""
 
 
 def decide_restart(
@@ -59,7 +59,7 @@ def decide_restart(
         why = (
             f"a restart rule says Fail for exit code {failure.exit_code}"
             if by_rule
-            else "another attempt would end the same"
+            else "another attempt would end in the same way"
         )
         return RestartDecision(restarts=restarts, final=failure.reason, why=why)
 

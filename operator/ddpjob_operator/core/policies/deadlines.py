@@ -13,7 +13,7 @@ from ddpjob_operator.api.status import Failure
 from ddpjob_operator.core.decision import Advice, Finish
 from ddpjob_operator.core.model import Pod
 from ddpjob_operator.core.policies.failed_attempt import fail
-from ddpjob_operator.core.policies.obstacles import explain
+from ddpjob_operator.core.policies.obstacles import explain_wait
 from ddpjob_operator.core.situation import Situation
 from ddpjob_operator.core.times import duration, rfc3339
 
@@ -58,7 +58,7 @@ def _to_start(situation: Situation) -> Iterator[Deadline]:
     if situation.clocks.running is not None:
         return
     limits, clocks, observed = situation.spec.deadlines, situation.clocks, situation.observed
-    reason, why = explain(observed, situation.gang)
+    reason, why = explain_wait(observed, situation.gang)
     if limits.queue_seconds is not None and clocks.scheduled is None:
         yield Deadline(
             at=clocks.queued + limits.queue_seconds,

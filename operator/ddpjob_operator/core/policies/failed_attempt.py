@@ -6,14 +6,14 @@ from ddpjob_operator.core.decision import Advice, AwaitEvidence, Finish, StartNe
 from ddpjob_operator.core.failure.cause import (
     End,
     cause_of,
+    decidable_at,
     ends_of,
+    failure_of,
     has_ended,
     missing_ends,
-    record,
-    settled_at,
     wanted_logs,
 )
-from ddpjob_operator.core.failure.messages import sentence
+from ddpjob_operator.core.failure.messages import failure_sentence
 from ddpjob_operator.core.failure.restart import RestartDecision, decide_restart
 from ddpjob_operator.core.model import Lookup
 from ddpjob_operator.core.policies.partial_gang import release
@@ -31,27 +31,27 @@ def restart_or_fail(situation: Situation) -> Advice:
     logs = wanted_logs(observed, [pod for pod in gang.current.values() if has_ended(pod, now)])
     lookups: tuple[Lookup, ...] = (*logs, *node_lookups(situation.status, gang.current.values(), now))
 
-    settled = settled_at(cause, num_running=sum(pod.exit is None for pod in gang.current.values()))
+    settled = decidable_at(cause, num_running=sum(pod.exit is None for pod in gang.current.values()))
     if cause.seen <= now < settled:  # an end in the future: the clock was set back, nobody knows how long ago
         return Advice(decision=AwaitEvidence(), lookups=lookups, wake_at=settled)
     if cause.is_echo and any(pod.node is None for pod in gang.current.values()):
         return Advice(decision=release(situation))  # ranks with a node timed out waiting for those without
-    failure = record(observed, cause, situation.status.attempt, now)
+    failure = failure_of(observed, cause, situation.status.attempt, now)
     restart = _restart(situation, failure)
     # A restart does not wait for a log. What is final, or depends on an exit code in torchrun's table, does.
     if logs and (restart.final or situation.spec.restart.rules):
         return Advice(decision=AwaitEvidence(), lookups=lookups)
-    return Advice(decision=after(failure, restart), lookups=lookups)
+    return Advice(decision=decision_after(failure, restart), lookups=lookups)
 
 
 def fail(situation: Situation, failure: Failure) -> Finish | StartNextAttempt:
     """The decision on an attempt that the operator itself ends."""
-    return after(failure, _restart(situation, failure))
+    return decision_after(failure, _restart(situation, failure))
 
 
-def after(failure: Failure, restart: RestartDecision) -> Finish | StartNextAttempt:
+def decision_after(failure: Failure, restart: RestartDecision) -> Finish | StartNextAttempt:
     """The decision that carries out what follows from a failure."""
-    message = sentence(failure)
+    message = failure_sentence(failure)
     if restart.final is not None:
         return Finish(succeeded=False, reason=restart.final, message=f"{message}; {restart.why}", failure=failure)
     return StartNextAttempt(

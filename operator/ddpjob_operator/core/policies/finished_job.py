@@ -2,7 +2,7 @@
 
 from ddpjob_operator.core import render
 from ddpjob_operator.core.model import Action, DeleteJob, DeletePods, Observed, Plan
-from ddpjob_operator.core.stopping import keeps_until, next_overdue, node_lookups, stop_and_keep
+from ddpjob_operator.core.stopping import first_end_of_keeping, next_overdue, node_lookups, stop_and_keep_logs
 from ddpjob_operator.core.times import epoch_seconds, soonest
 
 
@@ -16,12 +16,12 @@ def clean_up(observed: Observed, now: float) -> Plan:
     alive = [pod for pod in observed.pods if not pod.all_ended]
     wake_ups = [
         next_overdue(observed.pods, now),
-        keeps_until(alive, ended_at),
+        first_end_of_keeping(alive, ended_at),
         None if ttl is None else ended_at + ttl,
     ]
     return Plan(
         status=render.still_finished(observed, now),
-        actions=stop_and_keep(observed, observed.pods, ended_at, now),
+        actions=stop_and_keep_logs(observed, observed.pods, ended_at, now),
         lookups=node_lookups(observed.job.status, observed.pods, now),
         wake_at=soonest(wake_ups, now),
     )

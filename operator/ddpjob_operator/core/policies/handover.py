@@ -4,11 +4,17 @@ from collections.abc import Sequence
 
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.decision import Advice, WaitToStart
-from ddpjob_operator.core.failure.messages import sentence
+from ddpjob_operator.core.failure.messages import failure_sentence
 from ddpjob_operator.core.failure.restart import LAST_DELAY_SECONDS, SHORT_SECONDS
 from ddpjob_operator.core.model import Pod
 from ddpjob_operator.core.situation import Situation
-from ddpjob_operator.core.stopping import keeps_until, may_still_run, next_overdue, node_lookups, too_long
+from ddpjob_operator.core.stopping import (
+    first_end_of_keeping,
+    may_still_run,
+    next_overdue,
+    node_lookups,
+    pod_terminating_too_long,
+)
 from ddpjob_operator.core.times import duration, epoch_seconds, rfc3339, soonest
 
 
@@ -22,12 +28,12 @@ def wait_for_earlier_attempts(situation: Situation) -> Advice:
     reason, message = _obstacle(situation, alive, begins)
     wake_ups = [next_overdue(alive, now), begins]
     if alive and failure is not None and failure.reason == Reason.HUNG:
-        wake_ups.append(keeps_until(alive, epoch_seconds(failure.time)))
+        wake_ups.append(first_end_of_keeping(alive, epoch_seconds(failure.time)))
     return Advice(
         decision=WaitToStart(
-            reason=reason, message=f"{message}; {sentence(failure)}" if failure is not None else message
+            reason=reason, message=f"{message}; {failure_sentence(failure)}" if failure is not None else message
         ),
-        lookups=(*situation.update.lookups, *node_lookups(situation.status, gang.old, now)),
+        lookups=(*situation.latest_record.lookups, *node_lookups(situation.status, gang.old, now)),
         wake_at=soonest(wake_ups, now),
     )
 
@@ -37,14 +43,14 @@ def starts_at(situation: Situation) -> float:
 
     A time too far ahead was written before a clock was set back, and is ignored.
     """
-    text = None if situation.update.retries_at_once else situation.status.retry_time
+    text = None if situation.latest_record.retries_at_once else situation.status.retry_time
     at = epoch_seconds(text) if text else situation.now
     return at if at <= situation.now + 2 * LAST_DELAY_SECONDS else situation.now
 
 
 def _obstacle(situation: Situation, alive: Sequence[Pod], begins: float) -> tuple[str, str]:
-    failure, restarts = situation.failure, situation.update.restarts
-    if stuck := too_long(alive, situation.now):
+    failure, restarts = situation.failure, situation.latest_record.restarts
+    if stuck := pod_terminating_too_long(alive, situation.now):
         return Reason.TERMINATING_TOO_LONG, (
             f"pod {stuck.name} should have stopped on node {stuck.node}, which is not known to be lost: restart the"
             f" kubelet there, or taint the node with node.kubernetes.io/out-of-service once it is off"

@@ -23,7 +23,7 @@ _IMAGE = re.compile(r'image "([^"]+)"')
 _QUOTA = re.compile(r"exceeded quota: ([^,\s]+), requested: (\S+), used: (\S+), limited: (\S+)")
 
 
-def explain(observed: Observed, gang: Gang) -> tuple[Reason, str]:
+def explain_wait(observed: Observed, gang: Gang) -> tuple[Reason, str]:
     """What the gang waits for, the most telling obstacle first."""
     existing = {pod.name for pod in gang.current.values()}
     refused = {name: why for name, why in observed.rejections.items() if name not in existing}

@@ -2,10 +2,10 @@
 
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.decision import Advice, KeepWhole
-from ddpjob_operator.core.failure.messages import sentence
+from ddpjob_operator.core.failure.messages import failure_sentence
 from ddpjob_operator.core.failure.node_avoidance import avoided_nodes
 from ddpjob_operator.core.model import Lookup
-from ddpjob_operator.core.policies.obstacles import QUIET_START_SECONDS, deletion_message, explain, warning_lookup
+from ddpjob_operator.core.policies.obstacles import QUIET_START_SECONDS, deletion_message, explain_wait, warning_lookup
 from ddpjob_operator.core.refusals import refusals
 from ddpjob_operator.core.situation import Situation
 from ddpjob_operator.core.stopping import next_overdue, node_lookups
@@ -34,7 +34,11 @@ def _lookups(situation: Situation) -> tuple[Lookup, ...]:
     gang, now = situation.gang, situation.now
     pods = gang.current.values() if situation.clocks.running is not None else (*gang.current.values(), *gang.old)
     warning = warning_lookup(gang, _placed_at(situation), now)
-    return (*situation.update.lookups, *node_lookups(situation.status, pods, now), *((warning,) if warning else ()))
+    return (
+        *situation.latest_record.lookups,
+        *node_lookups(situation.status, pods, now),
+        *((warning,) if warning else ()),
+    )
 
 
 def _wake_ups(situation: Situation) -> tuple[float | None, ...]:
@@ -53,9 +57,9 @@ def _placed_at(situation: Situation) -> float | None:
 
 
 def _while_starting(situation: Situation) -> tuple[str, str]:
-    reason, message = explain(situation.observed, situation.gang)
+    reason, message = explain_wait(situation.observed, situation.gang)
     if situation.failure is not None:
-        message = f"{message}; {sentence(situation.failure)}"
+        message = f"{message}; {failure_sentence(situation.failure)}"
     if avoided := avoided_nodes(situation.status):
         message = f"{message}; the job avoids {', '.join(avoided)} after earlier failures there"
     return reason, message
@@ -77,7 +81,7 @@ def _while_running(situation: Situation) -> tuple[str, str]:
         return Reason.RUNNING, refused
     message = f"all {gang.num_nodes} pods run" if gang.num_nodes > 1 else "the pod runs"
     if failure := situation.failure:
-        message += f" in attempt {failure.attempt + 1}. Before: {sentence(failure)}"
+        message += f" in attempt {failure.attempt + 1}. Before: {failure_sentence(failure)}"
     if situation.spec.checkpoint is None:
         message += "; without spec.checkpoint a restart begins at step 0"
     if quiet_at is not None and quiet_at <= now:

@@ -13,8 +13,8 @@ from ddpjob_operator.core.stopping import (
     has_stopped,
     may_still_run,
     stop,
-    stop_and_keep,
-    stop_in_order,
+    stop_and_keep_logs,
+    stop_with_own_grace,
 )
 from ddpjob_operator.core.times import epoch_seconds
 
@@ -27,7 +27,7 @@ def actions_of(situation: Situation, decision: Decision) -> tuple[Action, ...]:
         case WaitToStart():
             return (*_stop_earlier_attempts(situation), *_release_lost(situation))
         case StaySuspended():
-            return (*_stop_in_order(situation), *_release_lost(situation))
+            return (*_stop_with_own_grace(situation), *_release_lost(situation))
         case _:
             return ()
 
@@ -62,17 +62,17 @@ def _stop_earlier_attempts(situation: Situation) -> tuple[Action, ...]:
     if failure is None:
         # A partial gang that was released has nothing to save; one that was suspended or replaced has.
         has_work = situation.status.give_backs == 0
-        return _stop_in_order(situation) if has_work else stop(observed, alive, SURVIVOR_GRACE_SECONDS, now)
+        return _stop_with_own_grace(situation) if has_work else stop(observed, alive, SURVIVOR_GRACE_SECONDS, now)
     if failure.reason == Reason.HUNG:
-        return stop_and_keep(observed, alive, epoch_seconds(failure.time), now)
+        return stop_and_keep_logs(observed, alive, epoch_seconds(failure.time), now)
     # A rank was asked to stop, so the others may save their work, too. Its exit code need not show that: torchrun's is 1.
     can_save = failure.reason in ASKED_TO_STOP or failure.exit_code == contract.EXIT_CHECKPOINTED
     return stop(observed, alive, None if can_save else SURVIVOR_GRACE_SECONDS, now)
 
 
-def _stop_in_order(situation: Situation) -> tuple[Action, ...]:
+def _stop_with_own_grace(situation: Situation) -> tuple[Action, ...]:
     alive = may_still_run(situation.observed, situation.gang.old, situation.now)
-    return stop_in_order(situation.observed, alive, situation.now)
+    return stop_with_own_grace(situation.observed, alive, situation.now)
 
 
 def _release_lost(situation: Situation) -> tuple[Action, ...]:

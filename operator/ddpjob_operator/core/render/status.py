@@ -98,7 +98,7 @@ def finished(observed: Observed, end: Finish, now: float, status: DDPJobStatus |
 
 
 def _whole_gang(situation: Situation, decision: KeepWhole) -> DDPJobStatus:
-    status = _with_failure_update(situation, _with_clocks(situation))
+    status = _with_refined_record(situation, _with_clocks(situation))
     truths = {ConditionType.CREATED: decision.created, ConditionType.SUSPENDED: False}
     if decision.running:
         truths |= {ConditionType.RUNNING: True, ConditionType.RESTARTING: False}
@@ -115,7 +115,7 @@ def _whole_gang(situation: Situation, decision: KeepWhole) -> DDPJobStatus:
 
 
 def _waiting_to_start(situation: Situation, decision: WaitToStart) -> DDPJobStatus:
-    status = _with_failure_update(situation, _acted_on(situation.observed, situation.now))
+    status = _with_refined_record(situation, _acted_on(situation.observed, situation.now))
     restarting = status.condition(ConditionType.RESTARTING)
     return _shown(
         situation.observed,
@@ -231,13 +231,13 @@ def _with_progress(situation: Situation, status: DDPJobStatus) -> DDPJobStatus:
     return with_time_accounted(status, situation.now).model_copy(update=changes)
 
 
-def _with_failure_update(situation: Situation, status: DDPJobStatus) -> DDPJobStatus:
+def _with_refined_record(situation: Situation, status: DDPJobStatus) -> DDPJobStatus:
     """The status with the best record there is of the failure that led to the current attempt."""
-    update = situation.update
-    if update.failure is None or update.failure == status.failure:
+    record = situation.latest_record
+    if record.failure is None or record.failure == status.failure:
         return status
-    changes = {**_remembered(status, update.failure), "restarts": update.restarts}
-    if update.retries_at_once:
+    changes = {**_remembered(status, record.failure), "restarts": record.restarts}
+    if record.retries_at_once:
         changes["retry_time"] = None
     return status.model_copy(update=changes)
 

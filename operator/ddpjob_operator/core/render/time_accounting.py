@@ -19,7 +19,7 @@ def with_time_accounted(status: DDPJobStatus, now: float) -> DDPJobStatus:
     # Both ends in whole seconds, so that no fraction is dropped or counted twice; a clock set back adds nothing.
     seconds = max(0, int(now) - int(epoch_seconds(spent.until)))
     update: dict[str, Any] = {"until": rfc3339(now)}
-    field = _doing(status)
+    field = _time_field(status)
     if field is not None:
         update[field] = getattr(spent, field) + seconds
     return _with_time(status, spent.model_copy(update=update))
@@ -44,7 +44,8 @@ def active_seconds(status: DDPJobStatus, now: float) -> float:
     return status.active_seconds_before + max(0.0, current)
 
 
-def _doing(status: DDPJobStatus) -> str | None:
+def _time_field(status: DDPJobStatus) -> str | None:
+    """The field of TimeSpent that the current time counts for; None while the job is suspended."""
     if status.condition(ConditionType.SUSPENDED):
         return None
     if status.running_since:

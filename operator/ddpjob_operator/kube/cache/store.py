@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from ddpjob_operator.core.failure.cause import explains
+from ddpjob_operator.core.failure.cause import may_explain_a_failure
 from ddpjob_operator.core.model import CLOCK_MARGIN_SECONDS, Body, Deletion, Job, Pod, Service
 from ddpjob_operator.core.records import job_of, pod_of, service_of
 from ddpjob_operator.core.render.service import service_name
@@ -158,13 +158,13 @@ class Store:
         """A kubelet reports how a deleted pod ended and removes it within milliseconds; a reconcile may see neither."""
         key = self._keys.get((namespace, pod.job_uid))
         known = self.jobs.get(*key) if key is not None else None
-        if known is not None and explains(known.job.status, pod.attempt):
+        if known is not None and may_explain_a_failure(known.job.status, pod.attempt):
             self._vanished_pods.setdefault((namespace, pod.job_uid), {})[pod.name] = pod
 
     def _drop_last_records(self, namespace: str, job: Job) -> None:
         """Drop what explains nothing any more: a gang of a thousand ranks leaves as many records at each restart."""
         kept = self._vanished_pods.pop((namespace, job.uid), {})
-        if kept := {name: pod for name, pod in kept.items() if explains(job.status, pod.attempt)}:
+        if kept := {name: pod for name, pod in kept.items() if may_explain_a_failure(job.status, pod.attempt)}:
             self._vanished_pods[namespace, job.uid] = kept
 
     def _on_service(self, namespace: str, old: Service | None, new: Service | None) -> None:

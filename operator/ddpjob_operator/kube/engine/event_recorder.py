@@ -137,7 +137,7 @@ class EventRecorder:
         """The Event of the job that has waited longest; it gives up its place."""
         waiting = self._waiting[key]
         series = waiting.popleft()
-        self._places.give_back(key[0])
+        self._places.release(key[0])
         if waiting:
             self._queue.add(key)
         else:

@@ -74,7 +74,7 @@ class Reconciler:
             message = "%s/%s: reconcile failed by a defect of the operator; retrying in %.1f s"
             logger.exception(message, *key, delay, extra=about(key))
             return "defect"
-        self.queue.forgive(key)
+        self.queue.reset_back_off(key)
         return "done"
 
     async def reconcile(self, key: Key) -> None:

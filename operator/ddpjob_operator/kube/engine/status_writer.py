@@ -67,7 +67,7 @@ class StatusWriter:
         key = key_of(job)
         if wanted == job.status:
             return None
-        tick = _only_ticks(job.status, wanted)
+        tick = _only_counts_change(job.status, wanted)
         if (wait_seconds := self._seconds_to_wait(key, job.status, wanted, tick, just_created)) > 0:
             return wait_seconds
         patch = {
@@ -149,7 +149,7 @@ def merge_patch_between(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[
     return patch
 
 
-def _only_ticks(old: DDPJobStatus, new: DDPJobStatus) -> bool:
+def _only_counts_change(old: DDPJobStatus, new: DDPJobStatus) -> bool:
     return new.model_copy(update={field: getattr(old, field) for field in _TICKS}) == old
 
 

@@ -80,7 +80,7 @@ class WorkQueue:
         self.add_after(key, delay)
         return delay
 
-    def forgive(self, key: Key) -> None:
+    def reset_back_off(self, key: Key) -> None:
         """A reconcile succeeded: the next failure is the first one again."""
         self._failures.pop(key, None)
 
@@ -112,7 +112,7 @@ class WorkQueue:
     def done(self, key: Key) -> None:
         """The worker has finished with the key."""
         self._processing.discard(key)
-        self._shares.give_back(key[0])
+        self._shares.release(key[0])
         self._metrics.done(key)
         if key in self._dirty:
             self._put(key)

@@ -12,8 +12,8 @@ from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import DDPJobStatus, Failure, Restarts
 from ddpjob_operator.core.failure import cause as failures
 from ddpjob_operator.core.failure.cause import End
+from ddpjob_operator.core.failure.class_of_end import DEADLINE_EXCEEDED, newly_saved_step
 from ddpjob_operator.core.failure.classes import ECHOES, KINDS, Kind
-from ddpjob_operator.core.failure.classify import DEADLINE_EXCEEDED, newly_saved_step
 from ddpjob_operator.core.failure.restart import recount
 from ddpjob_operator.core.model import NO_LOG, Observed, Pod, ReadLog
 from ddpjob_operator.core.times import epoch_seconds
@@ -25,7 +25,7 @@ _ENDED_BY_OPERATOR = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailureUpdate:
+class RefinedRecord:
     """The failure that led to the current attempt, by the best evidence so far."""
 
     failure: Failure | None
@@ -38,19 +38,19 @@ class FailureUpdate:
     """The logs that could still improve the record."""
 
 
-def failure_update(observed: Observed, spec: DDPJobSpec, now: float) -> FailureUpdate:
+def refine_record(observed: Observed, spec: DDPJobSpec, now: float) -> RefinedRecord:
     """What is known by now of the failure that led to the current attempt."""
     status = observed.job.status
     failure = _latest_failure(status)
     if failure is None or failure.reason in _ENDED_BY_OPERATOR or status.running_since:
-        return FailureUpdate(failure=failure, restarts=status.restarts)
+        return RefinedRecord(failure=failure, restarts=status.restarts)
     over = [
         pod for pod in observed.pods if pod.attempt == failure.attempt and _is_evidence(observed, pod, failure, now)
     ]
     lookups = failures.wanted_logs(observed, over)
     better = _with_saved_step(observed, _with_better_cause(observed, failure, over, lookups, now))
     stopped_late = better != failure and better.checkpoint_step is not None
-    return FailureUpdate(
+    return RefinedRecord(
         failure=better,
         restarts=recount(spec, status.restarts, failure, better),
         retries_at_once=stopped_late and status.restarts.short_in_a_row <= 1,
@@ -70,7 +70,7 @@ def _with_better_cause(
     if cause is None or not _is_better(observed, failure, cause, over, lookups):
         return failure
     kept = {"time": failure.time, "checkpoint_step": failure.checkpoint_step}
-    return failures.record(observed, cause, failure.attempt, now).model_copy(update=kept)
+    return failures.failure_of(observed, cause, failure.attempt, now).model_copy(update=kept)
 
 
 def _is_better(

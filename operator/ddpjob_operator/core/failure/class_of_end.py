@@ -1,4 +1,7 @@
-"""The class of one rank's end, from what the cluster, the kubelet and the program report; most certain evidence first."""
+"""The failure class of one rank's end, from what the cluster, the kubelet and the program report.
+
+The most certain evidence comes first.
+"""
 
 import re
 import signal
@@ -44,15 +47,15 @@ _TRAINERS_CODES = {
 _SAVED_STEP = re.compile(rf"(?:^|\s){re.escape(contract.TERMINATION_CHECKPOINT_PREFIX)}(\d{{1,15}})(?:\s|$)")
 
 
-def reason_of(observed: Observed, pod: Pod, log: LogEnd, gang_has_saved: bool) -> Reason:
+def class_of_end(observed: Observed, pod: Pod, log: LogEnd, gang_has_saved: bool) -> Reason:
     """The class of an end, most certain evidence first.
 
     `gang_has_saved`: rank 0 of the pod's attempt reports a newly saved step.
     """
     if pod.exit is None and pod.node in observed.nodes_gone:
         return Reason.NODE_LOST
-    if taken := _taken_away(observed, pod):
-        return taken
+    if disruption := _class_of_disruption(observed, pod):
+        return disruption
     if pod.deletion is not None and not pod.ended_before_deletion:
         return Reason.POD_DELETED
     stopped = pod.exit is not None and pod.exit.code == contract.EXIT_CHECKPOINTED
@@ -60,11 +63,11 @@ def reason_of(observed: Observed, pod: Pod, log: LogEnd, gang_has_saved: bool) -
         return Reason.STOPPED_WITH_CHECKPOINT
     if pod.exit is None:  # the kubelet refused or ended the pod before its program ran
         return Reason.POD_DISRUPTED
-    return _reason_of_exit(observed.job.spec, pod, log)
+    return _class_of_exit(observed.job.spec, pod, log)
 
 
-def _taken_away(observed: Observed, pod: Pod) -> Reason | None:
-    """Why the cluster took the pod away; None if it did not."""
+def _class_of_disruption(observed: Observed, pod: Pod) -> Reason | None:
+    """The class of a disruption: the cluster ended, evicted or deleted the pod; None if it did not."""
     if pod.exit is not None and pod.exit.reason == "ContainerStatusUnknown":  # its node went away and came back
         return Reason.POD_DISRUPTED
     if pod.reason in _POD_REASONS:
@@ -75,7 +78,7 @@ def _taken_away(observed: Observed, pod: Pod) -> Reason | None:
     return Reason.NODE_DRAINED if reason == Reason.EVICTED and pod.node in observed.nodes_cordoned else reason
 
 
-def _reason_of_exit(spec: DDPJobSpec | None, pod: Pod, log: LogEnd) -> Reason:
+def _class_of_exit(spec: DDPJobSpec | None, pod: Pod, log: LogEnd) -> Reason:
     assert pod.exit is not None, "the caller passes a pod whose program has ended"
     trainer = spec is not None and spec.trainer is not None
     if pod.exit.reason == "OOMKilled":
@@ -86,12 +89,14 @@ def _reason_of_exit(spec: DDPJobSpec | None, pod: Pod, log: LogEnd) -> Reason:
         return Reason.BAD_COMMAND if _NO_SUCH_PROGRAM.search(pod.exit.message) else Reason.CONTAINER_CONFIG
     if trainer and pod.exit.code in _TRAINERS_CODES:
         return _TRAINERS_CODES[pod.exit.code]
-    exception = pod.exit.shows.exception or log.exception
+    exception = pod.exit.parsed_message.exception or log.exception
     if pod.exit.signal == signal.SIGABRT:  # NCCL's watchdog aborts, and C++ prints no traceback
-        exception = exception or pod.exit.shows.symptoms or log.symptoms
+        exception = exception or pod.exit.parsed_message.symptoms or log.symptoms
     if trainer and pod.exit.code == contract.EXIT_PEER_LOST:
         return (
-            Reason.COLLECTIVE_TIMEOUT if is_timeout(exception or pod.exit.shows.symptoms) else Reason.COLLECTIVE_ERROR
+            Reason.COLLECTIVE_TIMEOUT
+            if is_timeout(exception or pod.exit.parsed_message.symptoms)
+            else Reason.COLLECTIVE_ERROR
         )
     if is_echo(exception):
         return Reason.COLLECTIVE_TIMEOUT if is_timeout(exception) else Reason.COLLECTIVE_ERROR

@@ -36,9 +36,16 @@ def exit_code_of(error: Exception) -> int:
     code = _code(error)
     if code is None:
         raise error
-    for line in str(error).splitlines() or [type(error).__name__]:
+    for line in _text(error).splitlines() or [type(error).__name__]:
         print(f"ddpjob: {line}", file=sys.stderr)
     return code
+
+
+def _text(error: Exception) -> str:
+    """The text of an error; that of the operating system begins with a number and ends without a next step."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}; check the path and who may use it"
+    return str(error)
 
 
 def _code(error: Exception) -> int | None:

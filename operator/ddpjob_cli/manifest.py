@@ -169,7 +169,7 @@ def _documents(path: Path) -> list[dict[str, Any]]:
     except UnicodeDecodeError:
         raise ManifestError(f"{path}: is not UTF-8 text; give the path of a DDPJob in YAML") from None
     except yaml.YAMLError as error:
-        raise ManifestError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from None
+        raise ManifestError(f"{path}: is not valid YAML: {' '.join(str(error).split())}; correct that line") from None
     found = [document for document in documents if document is not None]
     for document in found:
         if not isinstance(document, dict):
@@ -215,7 +215,9 @@ def _changed(spec: Any, settings: Iterable[str], variables: Iterable[str]) -> An
         try:
             place[field] = yaml.safe_load(text)
         except yaml.YAMLError as error:
-            raise ManifestError(f"--set {setting}: the value is not YAML: {' '.join(str(error).split())}") from None
+            raise ManifestError(
+                f"--set {setting}: the value is not YAML: {' '.join(str(error).split())}; quote it, as in --set 'FIELD=\"text: more\"'"
+            ) from None
     for variable in variables:
         name, equals, value = variable.partition("=")
         if not (name and equals):

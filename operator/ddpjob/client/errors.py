@@ -98,12 +98,22 @@ def client_error(
         where = f"-n {namespace}" if namespace else "-A"
         return NotFoundError(f"{subject} does not exist; to list those that do: ddpjob list {where}")
     if isinstance(error, transport.ConflictError):
-        return ConflictError(f"{subject}: {message}")
+        return ConflictError(f"{subject}: {message}; {_after_conflict(resource, namespace, name, message)}")
     if isinstance(error, (transport.UnavailableError, transport.ThrottledError)):
-        return UnreachableError(f"{subject}: the API server cannot be reached or fails: {message}")
+        return UnreachableError(
+            f"{subject}: the API server cannot be reached or fails: {message}; try again, check it with kubectl cluster-info,"
+            " or choose another cluster with --context or KUBECONFIG"
+        )
     if "unknown field" in message:
         message += "; correct the name, or upgrade the cluster's CRD if the field is newer than it"
     return RejectedError(f"{subject}: the API server refuses to {verb} it: {message}")
+
+
+def _after_conflict(resource: Resource, namespace: str | None, name: str | None, message: str) -> str:
+    if "already exists" not in message:
+        return "read it again and repeat the change"
+    command = "ddpjob delete" if resource == DDPJOBS else f"kubectl delete {resource.plural}"
+    return f"delete it first ({command} {name} -n {namespace}), or choose another name"
 
 
 def _subject(resource: Resource, namespace: str | None, name: str | None) -> str:

@@ -363,7 +363,7 @@ def note_missing(job: Job, pods: Collection[Pod], selection: Selection, note: Ca
 def too_many(namespace: str, name: str, count: int) -> ConflictError:
     """The error for more logs than are read at once."""
     return ConflictError(
-        f"DDPJob {namespace}/{name}: {count} pods match, and at most {MAX_PODS} logs are read at once; select ranks"
+        f"DDPJob {namespace}/{name}: {count} pods match, and at most {MAX_PODS} logs are read at once; select ranks, such as 0-99"
     )
 
 

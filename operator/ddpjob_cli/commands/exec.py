@@ -35,7 +35,8 @@ def command(
     if rank not in pods:
         known = ", ".join(map(str, sorted(pods))) or "none"
         raise CommandError(
-            f"DDPJob {seen.namespace}/{job}: attempt {seen.status.attempt} has no pod of rank {rank}; found: {known}"
+            f"DDPJob {seen.namespace}/{job}: attempt {seen.status.attempt} has no pod of rank {rank}; found: {known};"
+            f" to see why: ddpjob status {job} -n {seen.namespace}"
         )
     done = subprocess.run(
         [kubectl, *exec_arguments(seen.namespace, pods[rank].name, program, interactive=interactive)], check=False

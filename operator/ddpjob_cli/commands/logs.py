@@ -147,4 +147,6 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
     try:
         return None if text is None else re.compile(text)
     except re.error as error:
-        raise CommandError(f"--grep {text} is not a regular expression: {error}") from None
+        raise CommandError(
+            f"--grep {text} is not a regular expression: {error}; put a \\ before characters that mean themselves"
+        ) from None

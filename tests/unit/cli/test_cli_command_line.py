@@ -14,11 +14,6 @@ from ddpjob_cli.application import COMMANDS
 EXAMPLES = sorted((Path(__file__).parents[3] / "manifests/examples").glob("*.yaml"))
 
 
-def test_a_bad_file_is_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "--local", str(tmp_path / "absent.yaml")]) == 2
-    assert "absent.yaml: cannot be read" in capsys.readouterr().err
-
-
 def test_a_suspended_job_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = {
         "apiVersion": "ddpjob.dev/v1alpha1",
@@ -71,3 +66,24 @@ def test_help_and_version_import_no_client() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.splitlines()[-1].split())
     assert not loaded & {"kubernetes", "aiohttp", "pydantic", "yaml", "celpy", "ddpjob_operator", "ddpjob.client"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "--local", "absent.yaml"], "absent.yaml: cannot be read (No such file or directory)"),
+        (["validate", "/"], "/: cannot be read (Is a directory); give the path of a DDPJob in YAML"),
+        (
+            ["init", "/absent/job.yaml", "--recipe", "digits"],
+            "/absent/job.yaml: No such file or directory; check the path",
+        ),
+        (["run", str(EXAMPLES[0]), "--set", "nodes={"], "; quote it, as in --set 'FIELD="),
+        (["logs", "j", "--grep", "("], "put a \\ before characters that mean themselves"),
+        (["logs", "j", "--rank", "a"], "give ranks such as 0,3-5"),
+        (["wait", "j", "--timeout", "soon"], "give one such as 90s"),
+        (["-A", "status", "j"], "name it with -n, or find a job with ddpjob list -A"),
+    ],
+)
+def test_an_error_names_the_next_step(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err

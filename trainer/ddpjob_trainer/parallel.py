@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpjob_ranks.distributed import Gang
 from ddpjob_ranks.errors import ConfigError
+from ddpjob_session import replica
 from ddpjob_trainer.config import TrainerConfig
 
 
@@ -44,15 +45,8 @@ def replicate(model: nn.Module, config: TrainerConfig, gang: Gang, **changes: bo
     options: dict[str, Any] = {**DDP_OPTIONS, **changes}
     if "forward_sync_buffers" not in inspect.signature(DistributedDataParallel).parameters:  # torch 2.11
         options["broadcast_buffers"] = options.pop("forward_sync_buffers")
-    gang.broadcast_buffers(
-        model
-    )  # DDP's broadcast of the parameters leaves buffers out where broadcast_buffers is False
-    replica = DistributedDataParallel(
-        model,
-        device_ids=[gang.device] if gang.device.type == "cuda" else None,
-        bucket_cap_mb=config.bucket_cap_mb or None,
-        **options,
-    )
+    gang.broadcast_buffers(model)  # DDP itself leaves buffers out where broadcast_buffers is False
+    replicated = replica.replicate(model, gang, bucket_cap_mb=config.bucket_cap_mb or None, **options)
     if config.gradient_compression == "bf16":
-        replica.register_comm_hook(None, bf16_compress_hook)
-    return replica
+        replicated.register_comm_hook(None, bf16_compress_hook)
+    return replicated

@@ -20,9 +20,10 @@ from training_runs import finished
 REPOSITORY = Path(__file__).parents[3]
 KILLED = str(Path(__file__).with_name("killed_script.py"))
 EXAMPLE = str(REPOSITORY / "trainer/examples/minimal_session.py")
+DIGITS = str(REPOSITORY / "trainer/examples/digits_session.py")
 LAUNCH = (sys.executable, "-m", "ddpjob.launch", "--nproc-per-node=2", KILLED, EXAMPLE)
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", KILLED, EXAMPLE)
-SEED = 20261123
+SEED = 20261126
 
 
 def job(folder: Path, *, attempt: int = 1) -> dict[str, str]:
@@ -74,10 +75,26 @@ def test_the_example_killed_at_five_random_places_ends_with_the_same_bits(tmp_pa
         )
     last = finished(tmp_path, ranks=0, command=TORCHRUN, environ=job(tmp_path, attempt=6))
     assert re.search(r"resumed from step (?!0 )\d+ ", last.text)
-    killed, unkilled = saved(tmp_path), saved(tmp_path / "whole")
-    for state in (killed, unkilled):
-        state["random"] = [generators["torch"] for generators in state["random"]]  # the example seeds no others
-    assert_same(killed, unkilled)
+    assert_same(seeded(saved(tmp_path)), seeded(saved(tmp_path / "whole")))
+
+
+def seeded(state: dict[str, Any]) -> dict[str, Any]:
+    """Without the generators that the examples do not seed."""
+    return state | {"random": [generators["torch"] for generators in state["random"]]}
+
+
+def test_a_script_with_a_data_loader_and_epochs_resumes_within_an_epoch(tmp_path):
+    def run_digits(folder: Path, *, attempt: int = 1, **variables: str) -> list[int | None]:
+        command, environ = ["killed_script", DIGITS, "--epochs=2"], job(folder, attempt=attempt) | variables
+        with forked_ranks.started(folder, ranks=2, environ=environ, command=command) as started:
+            return started.wait()
+
+    assert run_digits(tmp_path / "whole") == [0, 0]
+    killed = run_digits(tmp_path, KILLED_RANK="1", KILLED_STEP="46")
+    assert killed == [contract.EXIT_PEER_LOST, -signal.SIGKILL]
+    assert run_digits(tmp_path, attempt=2) == [0, 0]
+    assert re.search(r"resumed from step (20|40) ", (tmp_path / "rank-0.log").read_text())
+    assert_same(seeded(saved(tmp_path)), seeded(saved(tmp_path / "whole")))
 
 
 @pytest.fixture(scope="module")

@@ -77,8 +77,9 @@ def wait_for_progress_beyond(job, step: int) -> int:
     )
 
 
-def test_the_own_script_example_runs_under_torchrun(job) -> None:
-    job.apply_file(EXAMPLES / "own-script.yaml")
+@pytest.mark.parametrize("example", ["own-script", "own-session"])
+def test_the_examples_of_scripts_run_under_torchrun_and_our_launcher(job, example) -> None:
+    job.apply_file(EXAMPLES / f"{example}.yaml")
 
     assert job.wait_end(seconds=240)["phase"] == "Succeeded"
     assert "4 ranks found y = 3.00x + 1.00" in job.log()

@@ -15,6 +15,7 @@ from torch.optim.swa_utils import AveragedModel
 from ddpjob.session import Session
 
 FAULT, FAULT_STEP = os.environ.get("FAULT", ""), int(os.environ.get("FAULT_STEP", "0"))
+STEP_TIMEOUT = 4 if FAULT == "hang" else 300
 
 
 def go_wrong() -> None:
@@ -29,7 +30,7 @@ def go_wrong() -> None:
         threading.Event().wait()
 
 
-with Session(settings={"width": 8}, first_step_timeout_seconds=60, step_timeout_seconds=4) as session:
+with Session(settings={"width": 8}, step_timeout_seconds=STEP_TIMEOUT) as session:
     torch.manual_seed(session.rank)
     random.seed(session.rank)
     np.random.seed(session.rank)

@@ -17,8 +17,8 @@ from ddpjob_measure.series import Series
 from ddpjob_measure.surroundings import surroundings
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
-from ddpjob_recipes import BUILT_IN
 from ddpjob_trainer import recipes
+from ddpjob_trainer.recipe_names import short_names
 
 #: One training at most.
 DEADLINE_SECONDS = 24 * 3600.0
@@ -60,7 +60,7 @@ class Outcome:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("--recipe", choices=BUILT_IN, default="digits")
+    parser.add_argument("--recipe", choices=short_names(), default="digits")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="one training each (default: 0 1 2)")
     parser.add_argument(
         "--ranks", type=positive, default=max(1, torch.cuda.device_count()), help="default: the GPUs, or 1"
@@ -97,7 +97,7 @@ def run(given: argparse.Namespace) -> int:
         ]
     outcomes = [outcome for outcome in found if outcome]
     series.check_has(outcomes)
-    prediction = recipes.find(given.recipe).prediction
+    prediction = recipes.find(given.recipe).test_time_note
     notes = [*NOTES, *([f"Accuracy is that of held-out images{prediction}."] if prediction else []), *series.notes]
     text = record.page("Accuracy", facts, [table(outcomes, given.target), curve(outcomes)], notes)
     print("\n" + text)

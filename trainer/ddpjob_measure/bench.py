@@ -14,8 +14,8 @@ from ddpjob_measure.series import Series
 from ddpjob_measure.surroundings import surroundings
 from ddpjob_measure.task import Figures, Task
 from ddpjob_ranks.errors import ConfigError
-from ddpjob_recipes import BUILT_IN
 from ddpjob_trainer import config, recipes
+from ddpjob_trainer.recipe_names import short_names
 
 #: The recipes that the plain script can train, since their images come from a folder and are of CIFAR-10's size.
 WITH_YARDSTICK = ("resnet18-cifar10", "resnet50-cifar10")
@@ -50,7 +50,7 @@ class Contender:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("--recipes", nargs="+", choices=BUILT_IN, default=["digits", "resnet18-cifar10"])
+    parser.add_argument("--recipes", nargs="+", choices=short_names(), default=["digits", "resnet18-cifar10"])
     parser.add_argument("--ranks", nargs="+", type=positive, default=[1, 2], help="numbers of processes (default: 1 2)")
     parser.add_argument("--profiles", nargs="+", default=["fast", "exact"], help="profiles of the trainer")
     parser.add_argument("--batch", type=positive, help="global batch (default: 64 on CPUs, the recipe's own on GPUs)")

@@ -7,12 +7,12 @@ from ddpjob_measure import images, processes, record
 from ddpjob_measure.options import positive
 from ddpjob_measure.surroundings import headline, surroundings
 from ddpjob_measure.task import Figures, Task
-from ddpjob_recipes import BUILT_IN
+from ddpjob_trainer.recipe_names import short_names
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("--recipe", choices=BUILT_IN, default="resnet18-cifar10")
+    parser.add_argument("--recipe", choices=short_names(), default="resnet18-cifar10")
     parser.add_argument("--ranks", type=positive, default=2, help="number of processes (default: 2)")
     parser.add_argument("--batch", type=positive, default=32, help="global batch (default: 32)")
     parser.add_argument("--steps", type=positive, default=6, help="observed steps (default: 6)")

@@ -11,7 +11,7 @@ from ddpjob_measure.options import positive
 from ddpjob_measure.surroundings import headline, surroundings
 from ddpjob_measure.task import Figures, Task
 from ddpjob_ranks.errors import ConfigError
-from ddpjob_recipes import BUILT_IN
+from ddpjob_trainer.recipe_names import short_names
 
 SUBJECTS = ("data-parallel", "ddp-options", "sync-batch-norm")
 #: Of DDP: keys of the trainer's configuration, and what the trainer leaves as it is or sets for good (`parallel`).
@@ -30,7 +30,7 @@ DDP_OPTIONS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, bool]]] = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     parser.add_argument("subject", choices=SUBJECTS)
-    parser.add_argument("--recipe", choices=BUILT_IN, help="default: digits; resnet18-cifar10 for DDP's options")
+    parser.add_argument("--recipe", choices=short_names(), help="default: digits; resnet18-cifar10 for DDP's options")
     parser.add_argument(
         "--ranks", type=positive, default=torch.cuda.device_count() or 2, help="default: the GPUs, or 2"
     )

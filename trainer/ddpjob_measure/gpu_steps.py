@@ -26,8 +26,8 @@ from ddpjob_measure.processes import variables_of_a_run
 from ddpjob_measure.task import Figures, MeasureError, Program, Task
 from ddpjob_measure.verify_resume import Run
 from ddpjob_ranks import contract
-from ddpjob_recipes import BUILT_IN
 from ddpjob_trainer import recipes
+from ddpjob_trainer.recipe_names import short_names
 
 Row = dict[str, Any]
 
@@ -201,7 +201,7 @@ def recipes_in_bfloat16(bench: Workbench) -> Iterator[Row]:
         "fast, eager": {"profile": "fast", "compile": "never"},
         "fast, compiled": {"profile": "fast"},
     }
-    names = ["digits", "speedrun-cifar10"] if bench.quick else list(BUILT_IN)
+    names = ["digits", "speedrun-cifar10"] if bench.quick else list(short_names())
     if bench.device == "cpu":
         del kinds["fast, compiled"]  # the trainer compiles on GPUs only
     found: dict[str, dict[str, tuple[Run, Figures, str]]] = {name: {} for name in names}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch import identity
 from ddpjob_session.report import Reporter
 from ddpjob_session.run import Run
-from ddpjob_trainer import consistency, numerics, recipes, worker
+from ddpjob_trainer import consistency, loading, numerics, recipes, worker
 from ddpjob_trainer.config import ResolvedConfig, parse_config
 from ddpjob_trainer.data import Batch
 from ddpjob_trainer.loop import Batches, is_due
@@ -192,8 +193,9 @@ def _wrapped(task: Task, _: identity.Worker, gang: Gang) -> Measured:
     """
     config = recipes.resolve(parse_config(task.config))
     torch.manual_seed(config.seed)
-    data = recipes.find(config.recipe).load(_data_dir(), config).to(gang.device)
-    network = recipes.find(config.recipe).model(data.num_classes).to(gang.device)
+    recipe = recipes.find(config.recipe)
+    data = loading.prepare(recipe.data(_data_dir(), config), config, gang.device)
+    network = recipe.model(data).to(gang.device)
     if task.options["wrapper"] == "data-parallel":
         model: nn.Module = nn.DataParallel(network)
     else:
@@ -213,7 +215,7 @@ def _wrapped(task: Task, _: identity.Worker, gang: Gang) -> Measured:
 
 def _network(config: ResolvedConfig) -> nn.Module:
     torch.manual_seed(config.seed)
-    return recipes.find(config.recipe).model(10)
+    return recipes.find(config.recipe).model(SimpleNamespace(num_classes=10))
 
 
 def _data_dir() -> Path:

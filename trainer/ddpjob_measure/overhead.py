@@ -26,7 +26,7 @@ from ddpjob_session.checkpoints.writer import CheckpointWriter
 from ddpjob_session.report import Reporter
 from ddpjob_trainer import recipes
 from ddpjob_trainer.config import parse_config
-from ddpjob_trainer.optim import make_optimizer
+from ddpjob_trainer.optim import sgd
 from ddpjob_trainer.state import TrainingState
 
 CPU = torch.device("cpu")
@@ -130,7 +130,7 @@ def _state() -> TrainingState:
         parameter = torch.nn.Parameter(torch.rand(TENSOR_SIZE))
         parameter.grad = torch.zeros_like(parameter)
         model.register_parameter(f"parameter_{index}", parameter)
-    state = TrainingState(model=model, optimizer=make_optimizer(model, config), config=config, data={})
+    state = TrainingState(model=model, optimizer=sgd(model, config), config=config, data={})
     state.optimizer.step()
     return state
 

@@ -11,7 +11,7 @@ from ddpjob_measure.options import positive
 from ddpjob_measure.series import Series
 from ddpjob_measure.surroundings import surroundings
 from ddpjob_measure.task import Figures, Task
-from ddpjob_recipes import BUILT_IN
+from ddpjob_trainer.recipe_names import short_names
 
 #: Gives the figures of a task on so many ranks.
 Runner = Callable[[Task, int], Figures]
@@ -29,7 +29,7 @@ class Point:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("--recipe", choices=BUILT_IN, default="digits")
+    parser.add_argument("--recipe", choices=short_names(), default="digits")
     parser.add_argument("--processes", nargs="+", type=positive, default=[1, 2, 3, 4, 6, 8], metavar="N")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--batch", type=positive, default=512, help="global batch of strong scaling (default: 512)")

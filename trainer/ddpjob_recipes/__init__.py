@@ -1,13 +1,4 @@
-"""The built-in recipes: networks, data sets and image pipelines. Each module is imported only when its recipe is used."""
+"""The built-in recipes: networks, data sets and image pipelines. Each module is imported only when its recipe is used.
 
-from collections.abc import Mapping
-
-#: Where each recipe is defined, as `module:object`, by its short name.
-BUILT_IN: Mapping[str, str] = {
-    "digits": "ddpjob_recipes.digits:digits",
-    "resnet18-cifar10": "ddpjob_recipes.resnet_cifar10:resnet18_cifar10",
-    "resnet50-cifar10": "ddpjob_recipes.resnet_cifar10:resnet50_cifar10",
-    "speedrun-cifar10": "ddpjob_recipes.speedrun:speedrun_cifar10",
-    "resnet50-224": "ddpjob_recipes.resnet50_224:resnet50_224",
-    "resnet50-224-synthetic": "ddpjob_recipes.resnet50_224:resnet50_224_synthetic",
-}
+`ddpjob_recipes.dist-info/entry_points.txt` has their names.
+"""

@@ -19,13 +19,13 @@ from ddpjob_recipes.decoding import Decoder
 from ddpjob_recipes.folder import EncodedImages, Splits
 from ddpjob_recipes.pack import open_images
 from ddpjob_trainer.config import ResolvedConfig
-from ddpjob_trainer.data import DataSet, Preparation, Split, fingerprint_of, probed
+from ddpjob_trainer.data import ImageData, Preparation, Split, fingerprint_of, probed
 
 #: What the tensors in the cache are. Raise it if `_decode` changes.
 FORMAT = 1
 
 
-def load(path: Path, config: ResolvedConfig, *, preparation: Preparation) -> DataSet:
+def load(path: Path, config: ResolvedConfig, *, preparation: Preparation) -> ImageData:
     """Both splits of an image folder or packed file.
 
     Raises:
@@ -33,7 +33,7 @@ def load(path: Path, config: ResolvedConfig, *, preparation: Preparation) -> Dat
     """
     splits = open_images(path)
     tensors = cached(partial(_identity, splits, config), partial(_decode, splits, config))
-    return DataSet(
+    return ImageData(
         train=_split(splits.train, tensors["train_samples"], tensors["train_images"], preparation),
         test=_split(splits.test, tensors["test_samples"], tensors["test_images"], preparation),
         num_classes=len(splits.classes),

@@ -17,7 +17,7 @@ from ddpjob_recipes.decoding import Decoder
 from ddpjob_recipes.host_images import HostImages
 from ddpjob_recipes.pack import open_images
 from ddpjob_trainer.config import Defaults, ResolvedConfig
-from ddpjob_trainer.data import DataSet, Preparation, Split
+from ddpjob_trainer.data import ImageData, Preparation, Split
 from ddpjob_trainer.losses import cross_entropy
 from ddpjob_trainer.recipes import Recipe
 
@@ -27,12 +27,12 @@ IMAGENET = Preparation(mean=(123.675, 116.28, 103.53), std=(58.395, 57.12, 57.37
 SYNTHETIC_TRAIN, SYNTHETIC_TEST, SYNTHETIC_CLASSES = 2048, 256, 1000
 
 
-def load(path: Path, config: ResolvedConfig) -> DataSet:
+def load(path: Path, config: ResolvedConfig) -> ImageData:
     """Both splits, decoded as they are used. Raises ConfigError where the path is not laid out as expected."""
     splits = open_images(path)
     decoder = Decoder(max_unreadable=config.max_unreadable_images)
     host_images = partial(HostImages, normalisation=IMAGENET, size=SIZE, decoder=decoder)
-    return DataSet(
+    return ImageData(
         train=host_images(encoded=splits.train),
         test=host_images(encoded=splits.test),
         num_classes=len(splits.classes),
@@ -40,7 +40,7 @@ def load(path: Path, config: ResolvedConfig) -> DataSet:
     )
 
 
-def load_synthetic(_: Path, __: ResolvedConfig) -> DataSet:
+def load_synthetic(_: Path, __: ResolvedConfig) -> ImageData:
     """Random pixels and labels, the same each time."""
     generator = torch.Generator().manual_seed(0)
 
@@ -49,12 +49,12 @@ def load_synthetic(_: Path, __: ResolvedConfig) -> DataSet:
         labels_N = torch.randint(0, SYNTHETIC_CLASSES, (num_samples,), generator=generator)
         return Split(images_NCHW=images_NCHW, labels_N=labels_N, preparation=IMAGENET)
 
-    return DataSet(train=split(SYNTHETIC_TRAIN), test=split(SYNTHETIC_TEST), num_classes=SYNTHETIC_CLASSES)
+    return ImageData(train=split(SYNTHETIC_TRAIN), test=split(SYNTHETIC_TEST), num_classes=SYNTHETIC_CLASSES)
 
 
-def model(num_classes: int) -> nn.Module:
+def model(data: ImageData) -> nn.Module:
     """ResNet-50; each residual branch starts at zero (Goyal et al. 2017, section 5.1)."""
-    network: nn.Module = resnet50(num_classes=num_classes, zero_init_residual=True)
+    network: nn.Module = resnet50(num_classes=data.num_classes, zero_init_residual=True)
     return network
 
 
@@ -62,7 +62,7 @@ def model(num_classes: int) -> nn.Module:
 DEFAULTS = Defaults(
     epochs=90, global_batch_size=256, learning_rate=0.1, warmup_epochs=5, weight_decay=1e-4, momentum=0.9
 )
-resnet50_224 = Recipe(defaults=DEFAULTS, load=load, model=model, losses=partial(cross_entropy, label_smoothing=0.1))
+resnet50_224 = Recipe(defaults=DEFAULTS, data=load, model=model, loss=partial(cross_entropy, label_smoothing=0.1))
 resnet50_224_synthetic = replace(
-    resnet50_224, defaults=replace(DEFAULTS, epochs=10, warmup_epochs=0), load=load_synthetic
+    resnet50_224, defaults=replace(DEFAULTS, epochs=10, warmup_epochs=0), data=load_synthetic
 )

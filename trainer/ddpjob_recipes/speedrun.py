@@ -4,7 +4,7 @@
 Network, optimizer and augmentation follow the description in "94 % on CIFAR-10 in 3.29 Seconds on a Single GPU" (Jordan
 2024, arXiv 2404.00498); batch size, epochs, rates and Muon are the settings published with its successor airbench94_muon
 (github.com/KellerJordan/cifar10-airbench). One difference: the whitening bias trains to the end, not for three epochs.
-Accuracy is reported with test-time augmentation, as there, and the log line says so.
+The last accuracy is with test-time augmentation, as there, and the log line says so.
 """
 
 from functools import partial
@@ -18,7 +18,7 @@ from ddpjob_recipes.muon import Muon
 from ddpjob_recipes.resnet_cifar10 import CIFAR10
 from ddpjob_trainer import optim
 from ddpjob_trainer.config import Defaults, ResolvedConfig
-from ddpjob_trainer.data import DataSet, Preparation, Split
+from ddpjob_trainer.data import ImageData, Labelled, Preparation, Split
 from ddpjob_trainer.losses import cross_entropy
 from ddpjob_trainer.recipes import Recipe
 
@@ -90,13 +90,19 @@ class Network(nn.Module):
         return logits_BK / self.head.in_features
 
 
+def model(data: ImageData) -> Network:
+    """The network, with the first layer set from the training images."""
+    network = Network(data.num_classes)
+    whiten(network, data)
+    return network
+
+
 @torch.no_grad()
-def whiten(network: nn.Module, data: DataSet) -> None:
+def whiten(network: Network, data: ImageData) -> None:
     """Set the first layer so that its outputs over the training images are uncorrelated, of variance 1.
 
     Its filters are the eigenvectors of the patches' covariance, each divided by the root of its eigenvalue.
     """
-    assert isinstance(network, Network)
     assert isinstance(data.train, Split)
     every = max(1, len(data.train) // WHITENING_SAMPLES)  # a folder's samples are sorted by class
     images_BCHW = PREPARATION.normalise(data.train.images_NCHW[::every])
@@ -123,11 +129,12 @@ def make_optimizer(network: nn.Module, config: ResolvedConfig) -> Muon:
     return Muon(groups)
 
 
-def predict(network: nn.Module, images_BCHW: torch.Tensor) -> torch.Tensor:
+def six_views(network: nn.Module, batch: Labelled) -> torch.Tensor:
     """Test-time augmentation: weighted mean of the logits of six views.
 
     The image and its mirror image, each as it is (half the weight) and moved by one pixel to either corner.
     """
+    images_BCHW, _ = batch
     height, width = images_BCHW.shape[2:]
     padded = functional.pad(images_BCHW, (1, 1, 1, 1), mode="reflect")
     corners = (padded[:, :, :height, :width].contiguous(), padded[:, :, 2:, 2:].contiguous())  # or compiled once more
@@ -146,12 +153,11 @@ speedrun_cifar10 = Recipe(
         weight_decay=4e-3,
         momentum=0.6,
     ),
-    load=partial(load, preparation=PREPARATION),
-    model=Network,
-    initialise=whiten,
+    data=partial(load, preparation=PREPARATION),
+    model=model,
     optimizer=make_optimizer,
-    decay=optim.linear,
-    losses=partial(cross_entropy, label_smoothing=0.2),
-    predict=predict,
-    prediction=", each seen in six views",
+    schedule=optim.linear,
+    loss=partial(cross_entropy, label_smoothing=0.2),
+    test_time_forward=six_views,
+    test_time_note=", each seen in six views",
 )

@@ -176,14 +176,20 @@ class Reporter:
         self._observe(current.step + 1, values)
         self._print_progress_unless_recent()
 
-    def evaluated(self, *, correct: int, total: int, note: str = "") -> None:
-        """Report the accuracy on the held-out split after the steps counted so far."""
+    def evaluated(
+        self, values: Mapping[str, float], texts: Mapping[str, str], *, headline: str, num_samples: int, note: str = ""
+    ) -> None:
+        """Report the metrics of the held-out split after the steps counted so far, as numbers and as text.
+
+        `headline` is the name of the one to show.
+        """
         step = self._current.step
-        self.accuracies[step] = correct / total
-        accuracy = f"accuracy {100 * correct / total:.2f} %"
-        self.say(f"after {step} steps: {accuracy} ({correct} of {total} held-out samples{note})")
-        self.metrics({"accuracy": 100 * correct / total}, headline=accuracy)
-        self._observe(step, {"accuracy": 100 * correct / total})
+        if "accuracy" in values:
+            self.accuracies[step] = values["accuracy"] / 100
+        shown = ", ".join([texts[headline], *(text for name, text in texts.items() if name != headline)])
+        self.say(f"after {step} steps: {shown} ({num_samples} held-out samples{note})")
+        self.metrics({name: value for name, value in values.items() if math.isfinite(value)}, headline=texts[headline])
+        self._observe(step, values)
         self._print_progress()
 
     def saved(self, step: int) -> None:

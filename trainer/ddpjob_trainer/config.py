@@ -4,11 +4,12 @@ Keys are camelCase and flat. Importable without torch. The JSON schema of `Train
 recipe: a field that the user leaves out is None until `resolve` takes it from the recipe's defaults.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
@@ -23,19 +24,38 @@ _Step = Annotated[int, Field(ge=0, le=1_000_000_000)]
 _ImportPath = Annotated[str, Field(max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$")]
 _PROFILE_STEPS = "profileSteps must hold two steps, the second one greater by at most 100, for example [100, 110]"
 _Share = Annotated[float, Field(ge=0, le=1)]
+_Norm = Annotated[float, Field(ge=0, le=1_000_000)]
+_Decay = Annotated[float, Field(ge=0, lt=1)]
+
+#: Largest size of `settings` as JSON, which is part of a Kubernetes object and of a command line.
+MAX_SETTINGS_BYTES = 16 * 1024
+
+
+def _check_size(settings: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    size = len(json.dumps(settings))
+    if size > MAX_SETTINGS_BYTES:
+        raise PydanticCustomError(
+            "settings_too_large", "it should have up to {most} bytes as JSON", {"most": MAX_SETTINGS_BYTES}
+        )
+    return settings
+
+
+_Settings = Annotated[dict[str, JsonValue], AfterValidator(_check_size)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
     """A recipe's values of the fields that a user may leave out."""
 
-    epochs: int
-    global_batch_size: int
+    epochs: int = 10
+    global_batch_size: int = 64
     #: For `global_batch_size`; with another one the default is in proportion (Goyal et al. 2017, section 2.1).
-    learning_rate: float
-    warmup_epochs: float
-    weight_decay: float
-    momentum: float
+    learning_rate: float = 0.1
+    warmup_epochs: float = 1
+    weight_decay: float = 5e-4
+    momentum: float = 0.9
+    clip_gradient_norm: float = 0.0
+    ema_decay: float = 0.0
 
 
 class TrainerConfig(BaseModel):
@@ -51,6 +71,12 @@ class TrainerConfig(BaseModel):
         description="Model, data set and augmentation: the name of a built-in recipe, or module:object, which names"
         " an object of a Python module in the image.",
     )
+    settings: _Settings = Field(
+        default_factory=dict,
+        max_length=64,
+        description="Settings of the recipe itself. The recipe checks their names and values; the built-in ones have none.",
+        json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
+    )
     epochs: _Epochs | None = Field(
         default=None, description="Passes over the training data. The default is the recipe's."
     )
@@ -65,6 +91,13 @@ class TrainerConfig(BaseModel):
         le=1_000_000,
         description="Samples in one optimizer step of each rank. It replaces globalBatchSize, which becomes this times"
         " the number of ranks. 0 uses globalBatchSize.",
+    )
+    micro_batch_size: int = Field(
+        default=0,
+        ge=0,
+        le=1_000_000,
+        description="Samples that a rank computes at once. If its share of a step has more, it adds up the gradients of several"
+        " parts, and ranks communicate once. 0 computes the whole share at once.",
     )
     learning_rate: _LearningRate | None = Field(
         default=None,
@@ -82,6 +115,16 @@ class TrainerConfig(BaseModel):
         " is the recipe's.",
     )
     momentum: _Share | None = Field(default=None, description="Momentum of the optimizer. The default is the recipe's.")
+    clip_gradient_norm: _Norm | None = Field(
+        default=None,
+        description="Largest norm of the gradient of all parameters, which is scaled down to it; 0 does not limit it. The default"
+        " is the recipe's.",
+    )
+    ema_decay: _Decay | None = Field(
+        default=None,
+        description="Share of the old value in each step's update of an exponential moving average of the weights, which is what"
+        " is evaluated and exported; 0 keeps no average. The default is the recipe's.",
+    )
     seed: int = Field(
         default=0,
         ge=0,
@@ -94,6 +137,27 @@ class TrainerConfig(BaseModel):
         ge=1,
         le=1_000_000,
         description="Held-out samples that a rank evaluates at once. It changes memory use and speed, not the result.",
+    )
+    evaluate_every_epochs: int = Field(
+        default=1,
+        ge=0,
+        le=100_000,
+        description="Number of epochs between two evaluations. 0 evaluates only after the last step, and after evaluateEverySteps.",
+    )
+    evaluate_every_steps: int = Field(
+        default=0, ge=0, le=1_000_000_000, description="Number of steps between two further evaluations. 0 makes none."
+    )
+    # Not "on", which YAML reads as a boolean.
+    test_time_augmentation: Literal["last", "always", "never"] = Field(
+        default="last",
+        description="Which evaluations see each sample in several views, where the recipe defines such views.",
+    )
+    data_workers: int | None = Field(
+        default=None,
+        ge=0,
+        le=256,
+        description="Processes of each rank that read samples of a recipe with a map-style data set. 0 reads them in the rank"
+        " itself. The default is the number of the rank's CPUs, 8 at most.",
     )
     max_unreadable_images: int = Field(
         default=0,
@@ -113,10 +177,15 @@ class TrainerConfig(BaseModel):
         description="exact: bit-identical results of identical runs on the same hardware, with deterministic kernels and without"
         " TF32. fast: the fastest kernels.",
     )
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        default="auto",
+        description="Type of numbers in the forward and the backward pass; weights are float32. auto: with the profile fast"
+        " bfloat16, or float16 on GPUs without it, and float32 otherwise. With float16 the loss is scaled.",
+    )
     initial_checkpoint: str = Field(
         default="",
         max_length=4096,
-        description="File or URI (s3://bucket/name) with the initial weights, a checkpoint of this trainer or the state_dict of a model. It is used as long"
+        description="File or URI (s3://bucket/name) with the initial weights, a checkpoint of this trainer, a safetensors file or the state_dict of a model. It is used as long"
         " as the job has no checkpoint of its own.",
     )
     # Not "off", which YAML reads as a boolean.
@@ -234,6 +303,8 @@ class ResolvedConfig(TrainerConfig):
     warmup_epochs: _WarmupEpochs
     weight_decay: _Share
     momentum: _Share
+    clip_gradient_norm: _Norm
+    ema_decay: _Decay
 
 
 def parse_config(values: object) -> TrainerConfig:
@@ -248,22 +319,46 @@ def parse_config(values: object) -> TrainerConfig:
 
 
 _Config = TypeVar("_Config", bound=TrainerConfig)
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def checked_settings(model: type[_Model], values: Mapping[str, Any]) -> _Model:
+    """A recipe's settings as its own model. Keys that the model does not have are refused, whatever its `extra`.
+
+    Raises:
+        ConfigError: one line for each mistake, which names the key, what was found and what is expected.
+    """
+    fields = {(field.alias or name): name for name, field in model.model_fields.items()}
+    unknown = values.keys() - fields.keys() - set(fields.values())
+    if unknown and model.model_config.get("extra") != "allow":
+        known = ", ".join(fields) or "none: the recipe has no settings"
+        raise ConfigError(
+            "\n".join(f"config: unknown key settings.{key}; expected one of: {known}" for key in sorted(unknown))
+        )
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_lines(error, fields, prefix="settings."))) from None
 
 
 def _validated(model: type[_Config], values: Mapping[str, Any]) -> _Config:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise ConfigError("\n".join(_lines(error))) from None
+        raise ConfigError("\n".join(_lines(error, map(to_camel, TrainerConfig.model_fields)))) from None
 
 
-def _lines(error: ValidationError) -> list[str]:
-    keys = ", ".join(to_camel(field) for field in TrainerConfig.model_fields)
+def _lines(error: ValidationError, keys: Iterable[str], *, prefix: str = "") -> list[str]:
     lines = []
     for item in error.errors(include_url=False):
         key = ".".join(str(part) for part in item["loc"])
-        if item["type"] == "extra_forbidden":
-            lines.append(f"config: unknown key {key}; expected one of: {keys}")
+        if prefix and key:
+            expected = item["msg"].replace("Input should", "it should")
+            missing = item["type"] == "missing"
+            found = "is missing" if missing else f"is {_shown(item['input'])}; {expected}"
+            lines.append(f"config: {prefix}{key} {found}")
+        elif item["type"] == "extra_forbidden":
+            lines.append(f"config: unknown key {key}; expected one of: {', '.join(keys)}")
         elif not key:
             lines.append(f"config: {item['msg']}")
         elif item["type"] == "missing":

@@ -14,7 +14,7 @@ from ddpjob_ranks.distributed import Gang
 from ddpjob_session import sources
 from ddpjob_trainer import recipe_names
 from ddpjob_trainer.config import ResolvedConfig, TrainerConfig
-from ddpjob_trainer.data import DataSet
+from ddpjob_trainer.data import ImageData
 from ddpjob_trainer.state import HELD_OUT_DATA, TRAINING_DATA
 
 #: Packages that take part in training.
@@ -49,7 +49,7 @@ def check_recipe(gang: Gang, config: ResolvedConfig) -> None:
     checks.check_same(gang, {"recipe's code": recipe_fingerprint(config.recipe), **settings})
 
 
-def check_data(gang: Gang, data: DataSet) -> Mapping[str, str]:
+def check_data(gang: Gang, data: ImageData) -> Mapping[str, str]:
     """The fingerprints of both splits, which are the same on all ranks.
 
     Raises:

@@ -2,20 +2,22 @@
 """Images on the device: a split of a data set, and what a rank feeds its model from it.
 
 Images stay uint8 on the device and are augmented and normalised there, in one vectorised pass over a batch. Splits that
-do not fit there have the same interface on the host (`Images`). Nothing here waits for the device.
+do not fit there have the same interface on the host (`Images`), and so has any map-style data set (`loading.Samples`).
+Nothing here waits for the device.
 Shapes: N samples of a split, B of a batch, C channels, H rows, W columns.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
+from ddpjob_ranks.errors import ConfigError
 from ddpjob_trainer import randomness
 from ddpjob_trainer.sampling import Sampling, share
 
@@ -39,11 +41,11 @@ class Images(Protocol):
     def to(self, device: torch.device) -> "Images":
         """This split for the device that trains."""
 
-    def augmented(self, ids_B: torch.Tensor, *, seed: int, epoch: int) -> Labelled:
-        """These samples for training: each a function of (seed, epoch, sample id) and of nothing else."""
+    def augmented(self, ids_B: torch.Tensor, *, seed: int, epoch: int) -> Any:
+        """These samples for training, `Labelled` if they are images: each a function of (seed, epoch, sample id)."""
 
-    def batches(self, part: slice, size: int) -> Iterator[Labelled]:
-        """The samples of the part in order, without randomness, up to `size` at a time; unreadable ones are left out."""
+    def batches(self, part: slice, size: int) -> Iterator[Any]:
+        """The samples of the part in order, the same each time, up to `size` at a time; unreadable ones are left out."""
 
     def fingerprint(self) -> str:
         """Number of samples, and a hash of what distinguishes this split at little cost: all labels, some images."""
@@ -180,27 +182,59 @@ def fingerprint_of(labels: Sequence[int], images: Iterable[bytes]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataSet:
-    """A training split and a held-out split that training never sees."""
+class ImageData:
+    """A training split and a held-out split that training never sees, of images with labels."""
 
     train: Images
     test: Images
-    num_classes: int
+    num_classes: int = 0
     #: Whether the CPU makes the batches, so that they are to be made ahead of the device.
     on_host: bool = False
 
-    def to(self, device: torch.device) -> "DataSet":
+    def to(self, device: torch.device) -> "ImageData":
         """This data set for a device."""
         return replace(self, train=self.train.to(device), test=self.test.to(device))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A rank's part of a step. `weights_B` sums over all ranks to the world size, since DDP averages gradients."""
+    """A rank's part of a step, or of that part the samples that go through the model at once."""
 
-    images_BCHW: torch.Tensor
-    labels_B: torch.Tensor
-    weights_B: torch.Tensor
+    #: What the split gives for these samples: `Labelled`, or what the recipe's own data set is collated to.
+    content: Any
+    num_samples: int
+    #: Of each sample. It sums over all samples of all ranks to the world size, since DDP averages gradients.
+    weight: float
+
+    def parts(self, size: int) -> list["Batch"]:
+        """This batch in parts of up to `size` samples (0: in one part), which differ by one sample at most.
+
+        Raises:
+            ConfigError: the content cannot be cut.
+        """
+        count = -(-self.num_samples // size) if size else 1
+        if count == 1:
+            return [self]
+        pieces = [share(self.num_samples, rank=part, world_size=count) for part in range(count)]
+        return [
+            Batch(content=self._cut(self.content, piece), num_samples=piece.stop - piece.start, weight=self.weight)
+            for piece in pieces
+        ]
+
+    def _cut(self, value: Any, piece: slice) -> Any:
+        if isinstance(value, torch.Tensor) and value.ndim and len(value) == self.num_samples:
+            return value[piece]
+        if isinstance(value, Mapping):
+            return {key: self._cut(item, piece) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            if len(value) == self.num_samples and not any(isinstance(item, torch.Tensor) for item in value):
+                return value[piece]
+            items = [self._cut(item, piece) for item in value]
+            return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        raise ConfigError(
+            f"config: microBatchSize is set, but a batch of {self.num_samples} samples contains {type(value).__name__},"
+            " which cannot be cut into parts; collate to tensors whose first dimension counts samples"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,22 +247,26 @@ class Feed:
     world_size: int
 
     def batch(self, step: int) -> Batch:
-        """The rank's samples of the step, augmented.
+        """The rank's samples of the step, augmented."""
+        ids_B, _ = self.part(step)
+        return self.of(step, self.split.augmented(ids_B, seed=self.sampling.seed, epoch=self.sampling.epoch_of(step)))
+
+    def part(self, step: int) -> tuple[torch.Tensor, float]:
+        """The ids of the rank's samples of the step, and the weight of each.
 
         In a step of fewer samples than ranks some ranks have none. They take one sample of weight 0, since every rank
         must join the all-reduce.
         """
         global_ids = self.sampling.global_batch(step)
         ids_B = global_ids[share(len(global_ids), rank=self.rank, world_size=self.world_size)]
-        weight = self.world_size / len(global_ids)
         if len(ids_B) == 0:
-            ids_B, weight = global_ids[:1], 0.0
-        images_BCHW, labels_B = self.split.augmented(ids_B, seed=self.sampling.seed, epoch=self.sampling.epoch_of(step))
-        return Batch(
-            images_BCHW=images_BCHW,
-            labels_B=labels_B,
-            weights_B=torch.full((len(ids_B),), weight, device=images_BCHW.device),
-        )
+            return global_ids[:1], 0.0
+        return ids_B, self.world_size / len(global_ids)
+
+    def of(self, step: int, content: Any) -> Batch:
+        """The batch of the step, whose samples are the content."""
+        ids_B, weight = self.part(step)
+        return Batch(content=content, num_samples=len(ids_B), weight=weight)
 
 
 class FeedAhead:

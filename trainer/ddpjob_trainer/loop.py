@@ -2,20 +2,22 @@
 
 import gc
 import math
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from ddpjob_ranks import contract
 from ddpjob_ranks.watch.step_timer import StepTimer
 from ddpjob_ranks.watch.timeline import Phase
 from ddpjob_session.run import Run
-from ddpjob_trainer import optim, randomness, replicas
+from ddpjob_trainer import export, optim, randomness, replicas
 from ddpjob_trainer.config import ResolvedConfig
-from ddpjob_trainer.data import Batch, DataSet
-from ddpjob_trainer.evaluate import count_correct
+from ddpjob_trainer.data import Batch, ImageData
+from ddpjob_trainer.evaluate import Evaluation, evaluate
 from ddpjob_trainer.numerics import Numerics, garbage_collector_paused
 from ddpjob_trainer.recipes import Recipe
 from ddpjob_trainer.sampling import Sampling
@@ -48,17 +50,19 @@ class Training:
 
     config: ResolvedConfig
     session: Run
-    data: DataSet
+    data: ImageData
     recipe: Recipe
     numerics: Numerics
     feed: Batches
     state: TrainingState
     replica: nn.Module
+    exported: list[str] = field(default_factory=list)
+    """Files with weights that this attempt has written."""
 
     def run(self) -> bool:
         """Train to the end and evaluate; returns False if all ranks agreed to stop earlier. Then the last checkpoint is on the disk."""
         with garbage_collector_paused():
-            complete = self.train() and self.evaluate()
+            complete = self.train() and self.evaluate(last=True)
         if not complete:
             self.save()
         self.session.finish()
@@ -98,7 +102,11 @@ class Training:
                 )  # else steps still queued would count as saving or evaluation
             if end_of_epoch or is_due(state.step, config.checkpoint_every_steps):
                 self.save()
-            if end_of_epoch and state.step < total_steps:
+            epochs_done = state.step // steps_per_epoch
+            evaluated = is_due(state.step, config.evaluate_every_steps) or (
+                end_of_epoch and is_due(epochs_done, config.evaluate_every_epochs)
+            )
+            if evaluated and state.step < total_steps:
                 self.evaluate()
         return True
 
@@ -119,24 +127,47 @@ class Training:
         """One optimizer step; returns this rank's loss before it, on the device."""
         timer.enter(Phase.DATA)
         batch = self.feed.batch(step)
-        timer.enter(Phase.FORWARD)
         optimizer = self.state.optimizer
-        steps_per_epoch, decay = self.feed.sampling.steps_per_epoch, self.recipe.decay
-        rate = optim.learning_rate_at(step, self.config, steps_per_epoch=steps_per_epoch, decay=decay)
+        steps_per_epoch, schedule = self.feed.sampling.steps_per_epoch, self.recipe.schedule
+        rate = optim.learning_rate_at(step, self.config, steps_per_epoch=steps_per_epoch, schedule=schedule)
         optim.set_learning_rate(optimizer, rate)
         self.seed_layers(step, randomness.TRAINING_LAYERS)
         optimizer.zero_grad()
-        with self.numerics.autocast():
-            loss = self.recipe.loss(self.replica, batch)
-        timer.enter(Phase.BACKWARD)
-        if self.session.gang.world_size > 1:
-            timer.watch_gradients(loss)
-        torch.autograd.backward(loss)
+        *first, last = batch.parts(self.config.micro_batch_size)
+        losses = [self.add_gradients(part, timer) for part in first]
+        losses.append(self.add_gradients(last, timer, reduced=True))
         timer.enter(Phase.OPTIMIZER)
-        with self.numerics.autocast():  # for optimizers that multiply matrices
-            optimizer.step()
+        self.update_weights()
         timer.enter(Phase.LOG, step=step + 1)
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+    def add_gradients(self, part: Batch, timer: StepTimer, *, reduced: bool = False) -> torch.Tensor:
+        """Forward and backward pass of a part of the batch; returns its share of the loss. `reduced` averages over ranks."""
+        timer.enter(Phase.FORWARD)
+        with (
+            nullcontext()
+            if reduced or not isinstance(self.replica, DistributedDataParallel)
+            else self.replica.no_sync()
+        ):
+            with self.numerics.autocast():
+                loss = self.recipe.loss_of(self.replica, part)
+            timer.enter(Phase.BACKWARD)
+            if reduced and self.session.gang.world_size > 1:
+                timer.watch_gradients(loss)
+            torch.autograd.backward(self.state.scaler.scale(loss))
         return loss.detach()
+
+    def update_weights(self) -> None:
+        """Clip the gradients, take the optimizer's step, and update the moving average."""
+        state, scaler = self.state, self.state.scaler
+        if self.config.clip_gradient_norm:
+            scaler.unscale_(state.optimizer)
+            nn.utils.clip_grad_norm_(state.model.parameters(), self.config.clip_gradient_norm)
+        with self.numerics.autocast():  # for optimizers that multiply matrices
+            scaler.step(state.optimizer)
+        scaler.update()
+        if state.average is not None:
+            state.average.update_parameters(state.model)
 
     def log(self, loss: torch.Tensor, timer: StepTimer) -> None:
         """Print rank 0's log line. The mean of the ranks' losses is the mean over the step's samples (see Batch)."""
@@ -160,7 +191,7 @@ class Training:
         self.session.timeline.enter(Phase.CHECKPOINT)
         if not torch.stack(torch._foreach_norm(list(self.state.model.parameters()))).isfinite().all():
             raise self.diverged("weights are not finite")
-        self.session.gang.broadcast_buffers(self.state.model)
+        self.equalise_buffers()
         self.session.save()
 
     def diverged(self, what: str) -> DivergedError:
@@ -170,26 +201,69 @@ class Training:
             " this state is not saved: set a lower learningRate or a longer warmupEpochs; earlier checkpoints are intact"
         )
 
-    def evaluate(self) -> bool:
-        """Report the accuracy on the held-out split; returns False if all ranks agreed to stop before it was known."""
-        self.session.timeline.enter(Phase.EVALUATE)
+    def equalise_buffers(self) -> None:
+        """Give all ranks rank 0's buffers."""
         self.session.gang.broadcast_buffers(self.state.model)
+        if self.state.average is not None:
+            self.session.gang.broadcast_buffers(self.state.average.module)
+
+    def evaluate(self, *, last: bool = False) -> bool:
+        """Report the metrics of the held-out split; returns False if all ranks agreed to stop before they were known."""
+        recipe, config = self.recipe, self.config
+        self.session.timeline.enter(Phase.EVALUATE)
+        self.equalise_buffers()
         self.seed_layers(self.state.step, randomness.EVALUATION_LAYERS)
+        views = recipe.test_time_forward
+        if config.test_time_augmentation == "never" or (config.test_time_augmentation == "last" and not last):
+            views = None
         with self.session.report.phase(contract.PHASE_EVALUATE), self.numerics.autocast():
             gc.collect()
-            counts = count_correct(
-                self.state.model,
+            found = evaluate(
+                self.state.evaluated,
                 self.data.test,
-                self.recipe.predict,
+                views or recipe.forward,
+                {name: new() for name, new in recipe.metrics.items()},
                 self.session.gang,
-                batch_size=self.config.evaluation_batch_size,
+                batch_size=config.evaluation_batch_size,
                 stop_reached=self.asked_to_stop,
             )
-        if counts is None:
-            return False
-        correct, total = counts
-        self.session.report.evaluated(correct=correct, total=total, note=self.recipe.prediction)
+            if found is None:
+                return False
+            note = recipe.test_time_note if views else ""
+            self.session.report.evaluated(
+                found.values, found.texts, headline=recipe.headline, num_samples=found.num_samples, note=note
+            )
+            self.export(found, last=last)
         return True
+
+    def export(self, found: Evaluation, *, last: bool) -> None:
+        """Write the weights if they are the best ones so far by the recipe's metric, and after the last step."""
+        checkpoints, name = self.session.checkpoints, self.recipe.headline
+        if checkpoints is None or self.session.gang.rank != 0:
+            return
+        data = dict(self.state.data)
+        facts = {
+            "recipe": self.config.recipe,
+            "settings": self.config.settings,
+            "step": self.state.step,
+            "metrics": {name: value for name, value in found.values.items() if math.isfinite(value)},
+            "data": data,
+        }
+        if self.session.report.first_step == self.state.step:  # nothing was left to train, so the folder is not claimed
+            if export.description(checkpoints) == facts:
+                return
+            checkpoints.open()
+        known = self.session.resumed or bool(self.exported)  # else the folder's files are those of another training
+        best = export.description(checkpoints, prefix=export.BEST) if known else {}
+        before = best.get("metrics", {}).get(name) if best.get("data") == data else None
+        value = found.values[name]
+        sign = 1 if self.recipe.larger_is_better else -1
+        prefixes = [export.BEST] if before is None or sign * value > sign * before else []
+        if last:
+            prefixes.append("")
+        for prefix in prefixes:
+            export.save(checkpoints, self.state.evaluated, facts, prefix=prefix)
+            self.exported.append(prefix + export.WEIGHTS)
 
     def seed_layers(self, step: int, stream: int) -> None:
         """Make what layers draw from torch's generators, as dropout does, a function of (seed, step, rank)."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 from torch import nn
@@ -40,6 +41,7 @@ class Numerics:
     bfloat16: bool
     channels_last: bool
     compile: bool
+    float16: bool = False
 
     def set_switches(self) -> None:
         """Set PyTorch's global options of this process. To be called before the first CUDA kernel."""
@@ -55,8 +57,13 @@ class Numerics:
         torch.backends.cuda.matmul.allow_tf32 = not self.exact
 
     def autocast(self) -> AbstractContextManager[None]:
-        """For forward passes and losses: bfloat16 for the operations that allow it; weights and gradients are float32."""
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bfloat16)
+        """For forward passes and losses: 16 bits for the operations that allow it; weights and gradients are float32."""
+        dtype = torch.float16 if self.float16 else torch.bfloat16
+        return torch.autocast(self.device.type, dtype=dtype, enabled=self.bfloat16 or self.float16)
+
+    def loss_scaler(self) -> torch.amp.GradScaler:
+        """Scales losses so that float16 holds their gradients; with other types it does nothing."""
+        return torch.amp.GradScaler(self.device.type, enabled=self.float16)
 
     def to_device(self, model: nn.Module) -> nn.Module:
         """The model on the device, in the memory format of the profile."""
@@ -64,7 +71,7 @@ class Numerics:
         return moved.to(memory_format=torch.channels_last) if self.channels_last else moved
 
     def __str__(self) -> str:
-        dtype = "bfloat16" if self.bfloat16 else "float32"
+        dtype = "bfloat16" if self.bfloat16 else "float16" if self.float16 else "float32"
         return (
             f"{'exact' if self.exact else 'fast'}: {dtype}{', channels_last' if self.channels_last else ''}"
             f"{', compiled' if self.compile else ''}"
@@ -74,15 +81,20 @@ class Numerics:
 def choose(config: TrainerConfig, gang: Gang, *, heavy: bool) -> Numerics:
     """What the profile means on the ranks' devices, for a model that is `heavy` or not (see Recipe).
 
-    The choice is the same on all ranks, since only gradients of one type and memory format can be summed: bfloat16 if all have it.
+    The choice is the same on all ranks, since only gradients of one type and memory format can be summed: bfloat16 if all
+    have it, else float16 if all are GPUs.
     """
     fast = config.profile == "fast" and heavy
-    bfloat16 = fast and all(gang.all_gather(has_bfloat16(gang.device)))
+    bfloat16, float16 = config.precision == "bfloat16", config.precision == "float16"
+    if fast and config.precision == "auto":
+        bfloat16 = all(gang.all_gather(has_bfloat16(gang.device)))
+        float16 = not bfloat16 and all(gang.all_gather(gang.device.type == "cuda"))
     return Numerics(
         device=gang.device,
         exact=config.profile == "exact",
         bfloat16=bfloat16,
-        channels_last=bfloat16,
+        float16=float16,
+        channels_last=fast and (bfloat16 or float16),
         # Not with SyncBatchNorm: it communicates within the trial of `compile_model`, where one rank may fail alone.
         compile=fast and gang.device.type == "cuda" and config.compile == "auto" and not config.sync_batch_norm,
     )
@@ -105,7 +117,7 @@ def has_bfloat16(device: torch.device) -> bool:
 def compile_model(
     replica: nn.Module,
     batches: list[Batch],
-    held_out: list[torch.Tensor],
+    held_out: list[Any],
     recipe: Recipe,
     numerics: Numerics,
     gang: Gang,
@@ -117,7 +129,7 @@ def compile_model(
     in DDP would leave the others waiting in the all-reduce. It runs as if within DDP's forward pass, the only place where
     torch splits the graph at the buckets (torch._dynamo.convert_frame): a single graph gives all gradients at its end, too
     late to overlap with an all-reduce. The caller restores the model's state, which the trial changes. `batches` are of
-    training, `held_out` images of an evaluation. `moved` is called after each shape, which may take minutes.
+    training, `held_out` batches of an evaluation. `moved` is called after each shape, which may take minutes.
     """
     model = replica
     as_if_in_ddp: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -128,13 +140,15 @@ def compile_model(
     try:
         for batch in batches:
             with as_if_in_ddp(), numerics.autocast():
-                loss = recipe.loss(model, batch)
+                loss = recipe.loss_of(model, batch)
             torch.autograd.backward(loss)
             moved()
         model.eval()
-        for images in held_out:
+        for content in held_out:
             with torch.no_grad(), numerics.autocast():
-                recipe.predict(model, images)
+                recipe.forward(model, content)
+                if recipe.test_time_forward is not None:
+                    recipe.test_time_forward(model, content)
             moved()
     except Exception as error:  # noqa: BLE001 - a compiler fails in many ways, and none of them may end the training
         failure = f"rank {gang.rank}: {type(error).__name__}: {' '.join(str(error).split())[:200]}"

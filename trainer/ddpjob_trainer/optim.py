@@ -1,7 +1,8 @@
-"""SGD with Nesterov momentum, and the learning rate as a function of the step."""
+"""Optimizers that recipes share, and the learning rate as a function of the step."""
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -9,19 +10,29 @@ from torch import nn
 from ddpjob_trainer.config import ResolvedConfig
 
 
-def make_optimizer(model: nn.Module, config: ResolvedConfig) -> torch.optim.SGD:
-    """SGD over all parameters; weight decay on matrices and filters only, not on biases and normalisation."""
-    parameters = list(model.parameters())
+def sgd(model: nn.Module, config: ResolvedConfig) -> torch.optim.SGD:
+    """SGD with Nesterov momentum over all parameters; weight decay on matrices and filters only, not on biases and normalisation."""
     return torch.optim.SGD(
-        [
-            {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
-            {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
-        ],
+        _with_and_without_decay(model, config),
         lr=config.learning_rate,
         momentum=config.momentum,
         nesterov=config.momentum > 0,
         fused=True,  # one pass over memory: ResNet-18 on one CPU core 25 ms, 152 ms without
     )
+
+
+def adamw(model: nn.Module, config: ResolvedConfig) -> torch.optim.AdamW:
+    """AdamW over all parameters, with `momentum` as its first beta; weight decay as for `sgd`."""
+    groups = _with_and_without_decay(model, config)
+    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(config.momentum, 0.999), fused=True)
+
+
+def _with_and_without_decay(model: nn.Module, config: ResolvedConfig) -> list[dict[str, Any]]:
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
@@ -40,10 +51,15 @@ def linear(done: float) -> float:
     return 1 - done
 
 
+def constant(_: float) -> float:
+    """The peak to the end."""
+    return 1.0
+
+
 def learning_rate_at(
-    step: int, config: ResolvedConfig, *, steps_per_epoch: int, decay: Callable[[float], float] = cosine
+    step: int, config: ResolvedConfig, *, steps_per_epoch: int, schedule: Callable[[float], float] = cosine
 ) -> float:
-    """Linear warm-up to the peak, then `decay` of the share of steps done, down to zero at the end.
+    """Linear warm-up to the peak, then `schedule` of the share of steps done.
 
     It is a function of the step alone, so there is no schedule object whose state would have to be saved.
     """
@@ -51,4 +67,4 @@ def learning_rate_at(
     warmup_steps = min(config.warmup_epochs * steps_per_epoch, total_steps)
     if step < warmup_steps:
         return config.learning_rate * (step + 1) / (warmup_steps + 1)
-    return config.learning_rate * decay((step - warmup_steps) / max(1.0, total_steps - warmup_steps))
+    return config.learning_rate * schedule((step - warmup_steps) / max(1.0, total_steps - warmup_steps))

@@ -1,21 +1,30 @@
 """Which object a recipe's name means. Importable without torch, so that a wrong name fails before torch loads."""
 
-import importlib
+from functools import cache
+from importlib.metadata import entry_points
 
 from ddpjob_ranks.errors import ConfigError
 
+#: The group of entry points that give recipes short names: the built-in ones, and those of installed packages.
+GROUP = "ddpjob.recipes"
+
+
+@cache
+def short_names() -> dict[str, str]:
+    """`module:object` of each recipe that has a short name."""
+    return {point.name: point.value for point in entry_points(group=GROUP)}
+
 
 def locate(name: str) -> tuple[str, str]:
-    """The module and the object in it: of a built-in recipe by its short name, of any other by `module:object`.
+    """The module and the object in it: of a recipe with a short name by that, of any other by `module:object`.
 
     Raises:
-        ConfigError: there is no built-in recipe of that name.
+        ConfigError: there is no recipe of that name.
     """
-    # The recipes import this package, never the other way round.
-    built_in: dict[str, str] = importlib.import_module("ddpjob_recipes").BUILT_IN
-    if ":" not in name and name not in built_in:
+    if ":" not in name and name not in short_names():
+        known = ", ".join(short_names())
         raise ConfigError(
-            f"config: recipe is {name!r}; expected one of {', '.join(built_in)}, or module:object for a recipe of your own"
+            f"config: recipe is {name!r}; expected one of {known}, or module:object for a recipe of your own"
         )
-    module, _, attribute = built_in.get(name, name).partition(":")
+    module, _, attribute = short_names().get(name, name).partition(":")
     return module, attribute

@@ -1,72 +1,87 @@
-# ruff: noqa: N803, N806 - tensors carry their shape in their name
 """What a recipe consists of, and how one is found by its name.
 
 The built-in recipes are in the package `ddpjob_recipes`, which imports this one, never the other way round. A user's
-recipe is found in the same way, by `module:object`.
+recipe is found in the same way. What of this is public is in `ddpjob.recipe`.
 """
 
 import importlib
-from collections.abc import Callable
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, get_type_hints
 
 import torch
+from pydantic import BaseModel
 from torch import nn
 
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_trainer import optim, recipe_names
-from ddpjob_trainer.config import Defaults, ResolvedConfig, TrainerConfig
-from ddpjob_trainer.data import Batch, DataSet
-from ddpjob_trainer.losses import cross_entropy
+from ddpjob_trainer.config import Defaults, ResolvedConfig, TrainerConfig, checked_settings
+from ddpjob_trainer.data import Batch, ImageData
+from ddpjob_trainer.loading import Data
+from ddpjob_trainer.losses import cross_entropy, weighted
+from ddpjob_trainer.metrics import Metric, accuracy
 
 
-def keep_random_weights(_: nn.Module, __: DataSet) -> None:
-    """Leave the new network as it is."""
-
-
-def predict(model: nn.Module, images_BCHW: torch.Tensor) -> torch.Tensor:
-    """The logits of each image, without test-time augmentation."""
-    logits_BK: torch.Tensor = model(images_BCHW)
-    return logits_BK
+def call_with_inputs(model: nn.Module, batch: Any) -> Any:
+    """The outputs for a batch of (inputs, ...)."""
+    return model(batch[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What a recipe defines. The training loop is the same for all recipes."""
+    """What to train, on what data, and how. Everything but `data` and `model` has a default, for classifiers.
 
-    #: The settings that a user does not set.
-    defaults: Defaults
-    #: Both splits, from the data directory. May raise ConfigError.
-    load: Callable[[Path, ResolvedConfig], DataSet]
-    #: The network for a number of classes, with random weights of the current torch seed. Evaluations and checkpoints use
-    #: rank 0's buffers: a network whose forward pass reads buffers in training must keep them equal on all ranks.
-    model: Callable[[int], nn.Module]
+    A *batch* is what the data set's samples are collated to: for samples that are pairs, the tuple (inputs, labels).
+    """
+
+    #: The data, from the job's data directory. May raise ConfigError.
+    data: Callable[[Path, ResolvedConfig], Data | ImageData]
+    #: The network for what `data` returned, with random weights of the current torch seed, the same on all ranks.
+    #: Evaluations and checkpoints use rank 0's buffers: a network whose forward pass reads buffers in training must keep
+    #: them equal on all ranks.
+    model: Callable[[Any], nn.Module]
+    #: The values of the settings that a user does not set.
+    defaults: Defaults = field(default_factory=Defaults)
+    #: The model's outputs for a batch.
+    forward: Callable[[nn.Module, Any], Any] = call_with_inputs
+    #: The loss of (outputs, batch): one value for each sample, or their mean. The gradient is that of the mean over the
+    #: samples of all ranks, whatever the share of each.
+    loss: Callable[[Any, Any], torch.Tensor] = cross_entropy
+    #: What an evaluation computes, by name: each makes a new metric.
+    metrics: Mapping[str, Callable[[], Metric]] = field(default_factory=lambda: {"accuracy": accuracy})
+    #: The metric that chooses the best checkpoint and that is shown. By default the first one.
+    best: str = ""
+    #: Whether the best checkpoint is that of the largest value.
+    larger_is_better: bool = True
+    optimizer: Callable[[nn.Module, ResolvedConfig], torch.optim.Optimizer] = optim.sgd
+    #: The learning rate after the warm-up, as a share of its peak, by the share of steps done.
+    schedule: Callable[[float], float] = optim.cosine
+    #: Another `forward` for the last evaluation, which may see each sample in several views.
+    test_time_forward: Callable[[nn.Module, Any], Any] | None = None
+    #: How that differs from one plain view of each sample; the log adds it to the result.
+    test_time_note: str = ""
     #: CPU threads beyond which this model gains nothing.
     max_threads: int = 256
-    #: Initialises the new network from the training data, with the same result on all ranks.
-    initialise: Callable[[nn.Module, DataSet], None] = keep_random_weights
-    optimizer: Callable[[nn.Module, ResolvedConfig], torch.optim.Optimizer] = optim.make_optimizer
-    #: The learning rate after warm-up, as a share of its peak, by the share of steps done.
-    decay: Callable[[float], float] = optim.cosine
-    #: One loss for each sample of a batch, from the model's outputs.
-    losses: Callable[[torch.Tensor, Batch], torch.Tensor] = cross_entropy
-    #: Logits in evaluation. Test-time augmentation, if a recipe has it, is in here and nowhere else.
-    predict: Callable[[nn.Module, torch.Tensor], torch.Tensor] = predict
-    #: How `predict` differs from one plain view of each image; the log adds it to each accuracy.
-    prediction: str = ""
     #: Whether the fast profile may compute in bfloat16 and channels_last, and compile: no gain for tiny networks.
     heavy: bool = True
 
-    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+    @property
+    def headline(self) -> str:
+        """The name of the metric that is shown."""
+        return self.best or next(iter(self.metrics))
+
+    def loss_of(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """This rank's loss, whose mean over ranks is the mean over the step's samples, however they are shared out."""
-        return (self.losses(model(batch.images_BCHW), batch) * batch.weights_B).sum()
+        return weighted(self.loss(self.forward(model, batch.content), batch.content), batch)
 
 
-def find(name: str) -> Recipe:
-    """The recipe of that name: a built-in one, or `module:object`.
+def find(name: str, settings: Mapping[str, Any] | None = None) -> Recipe:
+    """The recipe of that name: of an entry point, or `module:object`. The object is a Recipe, or a function that makes one.
 
     Raises:
-        ConfigError: there is no such recipe.
+        ConfigError: there is no such recipe, or the settings are not what its function's model accepts.
     """
     module, attribute = recipe_names.locate(name)
     try:
@@ -78,12 +93,25 @@ def find(name: str) -> Recipe:
             f"config: recipe is {name!r}, and there is no module {error.name} in this image or environment; install it"
             " there, or set PYTHONPATH to its directory"
         ) from error
+    if inspect.isfunction(found) and (model := _model_of_settings(found)) is not None:
+        found = found(checked_settings(model, settings or {}))
+    elif settings and isinstance(found, Recipe):
+        raise ConfigError(f"config: settings has {', '.join(settings)}, but recipe {name} has no settings; remove it")
     if not isinstance(found, Recipe):
         raise ConfigError(
             f"config: recipe is {name!r}, and {attribute} of module {module} is {type(found).__name__}; expected an object"
-            " of ddpjob_trainer.recipes.Recipe"
+            " of ddpjob.recipe.Recipe, or a function that makes one from its settings, a pydantic model"
         )
+    if found.headline not in found.metrics:
+        raise ConfigError(f"recipe {name}: best is {found.best!r}; expected one of {', '.join(found.metrics)}")
     return found
+
+
+def _model_of_settings(function: Callable[..., object]) -> type[BaseModel] | None:
+    """The pydantic model that is the type of the function's only parameter; None if it has another signature."""
+    parameters = list(inspect.signature(function).parameters)
+    kind = get_type_hints(function).get(parameters[0]) if len(parameters) == 1 else None
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
 def resolve(config: TrainerConfig, *, world_size: int = 1) -> ResolvedConfig:
@@ -92,4 +120,4 @@ def resolve(config: TrainerConfig, *, world_size: int = 1) -> ResolvedConfig:
     Raises:
         ConfigError: there is no such recipe, or a value that follows from others is out of its bounds.
     """
-    return config.resolve(find(config.recipe).defaults, world_size=world_size)
+    return config.resolve(find(config.recipe, config.settings).defaults, world_size=world_size)

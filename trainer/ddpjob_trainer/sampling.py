@@ -59,7 +59,7 @@ def share(num_samples: int, *, rank: int, world_size: int) -> slice:
     return slice(start, start + small + (rank < larger))
 
 
-def check_shares(model: nn.Module, sampling: Sampling, *, world_size: int) -> None:
+def check_shares(model: nn.Module, sampling: Sampling, *, world_size: int, micro_batch_size: int = 0) -> None:
     """Refuse a batch split that a model with BatchNorm cannot train on.
 
     In training BatchNorm normalises over the samples of its rank, and one sample has no variance (torch raises if the
@@ -73,6 +73,10 @@ def check_shares(model: nn.Module, sampling: Sampling, *, world_size: int) -> No
     needed = 1 if synchronised else 2
     if not synchronised and not any(isinstance(module, BATCH_NORMS) for module in model.modules()):
         return
+    if micro_batch_size == 1:
+        raise ConfigError(
+            "config: microBatchSize is 1, but the model's BatchNorm needs 2 samples or more: set it to 2 or more"
+        )
     num_samples, size = sampling.num_samples, sampling.global_batch_size
     last = last_batch_size(num_samples, size)
     if last // world_size < needed:

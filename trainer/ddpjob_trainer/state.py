@@ -9,14 +9,16 @@ from typing import Any
 import torch
 from pydantic.alias_generators import to_camel
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 from ddpjob_ranks.errors import ConfigError
-from ddpjob_session.state import State, from_bytes
+from ddpjob_session.state import State, Stateful, from_bytes
+from ddpjob_trainer import export
 from ddpjob_trainer.config import ResolvedConfig
 
 #: What must not change between a checkpoint and the run that resumes from it: with another value the step number would
 #: belong to another training. World size, epochs, learning rate and profile may change.
-FIXED = ("recipe", "global_batch_size", "seed", "momentum", "weight_decay")
+FIXED = ("recipe", "settings", "global_batch_size", "seed", "momentum", "weight_decay")
 
 #: Names of the fingerprints of the two splits. A resume needs the same training data; other held-out data are reported.
 TRAINING_DATA, HELD_OUT_DATA = "data", "held-out data"
@@ -33,14 +35,26 @@ class TrainingState(State):
         config: ResolvedConfig,
         data: Mapping[str, str],
         world_size: int = 1,
+        average: AveragedModel | None = None,
+        scaler: torch.amp.GradScaler | None = None,
     ) -> None:
-        super().__init__(
-            {"model": model, "optimizer": optimizer}, program=f"recipe {config.recipe}", world_size=world_size
-        )
+        parts: dict[str, Stateful] = {"model": model, "optimizer": optimizer}
+        if average is not None:
+            parts["average"] = average
+        if scaler is not None and scaler.is_enabled():
+            parts["scaler"] = scaler
+        super().__init__(parts, program=f"recipe {config.recipe}", world_size=world_size)
+        self.average = average
+        self.scaler = scaler or torch.amp.GradScaler(enabled=False)
         self.model = model
         self.optimizer = optimizer
         self.config = config
         self.data = data
+
+    @property
+    def evaluated(self) -> nn.Module:
+        """What is evaluated and exported: the model, or the moving average of its weights."""
+        return self.model if self.average is None else self.average.module
 
     def content(self) -> dict[str, Any]:
         """The whole state as a checkpoint holds it; the tensors are those of model and optimizer, not copies."""
@@ -53,7 +67,7 @@ class TrainingState(State):
             ConfigError: it is the state of another training.
         """
         saved_data = content.get("data", self.data)  # a checkpoint of release 0.1 has no fingerprints of its data
-        found = {**content["config"], **saved_data}
+        found = {"settings": {}, **content["config"], **saved_data}  # release 0.1 had no settings
         expected = {**self.config.model_dump(), **self.data}
         for key in (*FIXED, TRAINING_DATA):
             saved, now = found.get(key, "unknown"), expected.get(key, "unknown")
@@ -72,18 +86,20 @@ class TrainingState(State):
         return saved_by
 
     def load_weights(self, payload: bytes, source: str) -> None:
-        """Load only weights and buffers, from a checkpoint of this trainer or the `state_dict` of a model.
+        """Load only weights and buffers, from a checkpoint of this trainer, safetensors or the `state_dict` of a model.
 
         Raises:
             ConfigError: the payload, which was read from `source`, is neither, or is of another model.
         """
         try:
-            content = from_bytes(payload)
+            content = export.read_tensors(payload) if export.is_safetensors(payload) else from_bytes(payload)
             weights = content.get("model", content)
             # DistributedDataParallel's own state_dict, which scripts often save, has this before each name.
             self.model.load_state_dict({name.removeprefix("module."): value for name, value in weights.items()})
+            if self.average is not None:
+                self.average.module.load_state_dict(self.model.state_dict())
         except Exception as error:  # torch.load raises many types for a user's file
             raise ConfigError(
                 f"initialCheckpoint {source}: holds no weights for recipe {self.config.recipe} ({error}); expected a"
-                " checkpoint of this recipe, or its model's state_dict as torch.save writes it"
+                " checkpoint of this recipe, or its model's state_dict as safetensors or torch.save writes it"
             ) from error

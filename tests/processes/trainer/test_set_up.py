@@ -20,7 +20,7 @@ from ddpjob_trainer import recipes, worker
 from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.data import Feed
 from ddpjob_trainer.loop import COLLECT_EVERY_STEPS, Training
-from ddpjob_trainer.optim import make_optimizer
+from ddpjob_trainer.optim import sgd
 
 ALONE = Worker(rank=0, world_size=1, local_rank=0, local_world_size=1, launcher="test", master_addr="", master_port=0)
 
@@ -41,7 +41,7 @@ def test_one_batch_is_decoded_before_the_first_step(gang, monkeypatch):
 
 def test_a_state_that_could_not_be_loaded_again_is_refused_before_the_first_step(gang, monkeypatch):
     def optimizer(model, config):
-        made = make_optimizer(model, config)
+        made = sgd(model, config)
         made.param_groups[0]["momentum"] = np.float64(0.9)
         return made
 

@@ -24,7 +24,7 @@ from ddpjob_session.report import Reporter
 from ddpjob_session.state import from_bytes
 from ddpjob_trainer import recipes
 from ddpjob_trainer.config import parse_config
-from ddpjob_trainer.optim import make_optimizer
+from ddpjob_trainer.optim import sgd
 from ddpjob_trainer.state import TrainingState
 
 DEADLINE_SECONDS = 60.0
@@ -70,7 +70,7 @@ def trained(model: torch.nn.Module | None = None) -> TrainingState:
     config = recipes.resolve(parse_config({"recipe": "digits"}))
     torch.manual_seed(0)
     model = model or torch.nn.Linear(2, 3)
-    state = TrainingState(model=model, optimizer=make_optimizer(model, config), config=config, data={})
+    state = TrainingState(model=model, optimizer=sgd(model, config), config=config, data={})
     take_step(state)
     return state
 

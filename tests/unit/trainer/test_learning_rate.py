@@ -5,7 +5,7 @@ import torch
 
 from ddpjob_trainer import recipes
 from ddpjob_trainer.config import parse_config
-from ddpjob_trainer.optim import learning_rate_at, make_optimizer, set_learning_rate
+from ddpjob_trainer.optim import learning_rate_at, sgd, set_learning_rate
 
 
 def rates(**changes):
@@ -35,7 +35,7 @@ def test_a_warm_up_longer_than_the_training_never_divides_by_zero():
 
 def test_weight_decay_is_for_matrices_and_filters_only():
     model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2), torch.nn.Linear(2, 2))
-    optimizer = make_optimizer(model, recipes.resolve(parse_config({"recipe": "digits", "weightDecay": 0.5})))
+    optimizer = sgd(model, recipes.resolve(parse_config({"recipe": "digits", "weightDecay": 0.5})))
     decayed = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
     assert {name for name, p in model.named_parameters() if decayed[id(p)] > 0} == {"0.weight", "2.weight"}
     set_learning_rate(optimizer, 0.25)

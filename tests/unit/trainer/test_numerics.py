@@ -268,7 +268,7 @@ def test_a_step_reads_nothing_back_from_the_device():
     plan = Sampling(num_samples=len(data.train), global_batch_size=64, seed=0, device=CPU)
     feed = Feed(split=data.train, sampling=plan, rank=0, world_size=1)
     model = digits.model(10)
-    optimizer = optim.make_optimizer(model, config)
+    optimizer = optim.sgd(model, config)
     with Waits() as waits:
         for step in range(2):
             batch = feed.batch(step)

@@ -14,7 +14,7 @@ from ddpjob_session.run import Run
 from ddpjob_session.state import from_bytes
 from ddpjob_trainer import recipes, worker
 from ddpjob_trainer.config import parse_config
-from ddpjob_trainer.optim import make_optimizer
+from ddpjob_trainer.optim import sgd
 from ddpjob_trainer.state import TrainingState
 from saved_states import to_bytes
 
@@ -25,7 +25,7 @@ def state(*, width: int = 4, data: dict[str, str] = DATA, **changes: object) -> 
     config = recipes.resolve(parse_config({"recipe": "digits", **changes}))
     torch.manual_seed(width)
     model = torch.nn.Sequential(torch.nn.Linear(2, width), torch.nn.BatchNorm1d(width))
-    return TrainingState(model=model, optimizer=make_optimizer(model, config), config=config, data=data)
+    return TrainingState(model=model, optimizer=sgd(model, config), config=config, data=data)
 
 
 def after_a_step(trained: TrainingState) -> TrainingState:
@@ -112,7 +112,7 @@ def convolution(memory_format: torch.memory_format) -> TrainingState:
     config = recipes.resolve(parse_config({"recipe": "digits"}))
     torch.manual_seed(0)
     model = torch.nn.Conv2d(8, 72, 3, dtype=torch.float64).to(memory_format=memory_format)
-    return TrainingState(model=model, optimizer=make_optimizer(model, config), config=config, data=DATA)
+    return TrainingState(model=model, optimizer=sgd(model, config), config=config, data=DATA)
 
 
 def a_step_of(trained: TrainingState) -> torch.Tensor:

@@ -3,19 +3,19 @@ import torch
 from ddpjob_recipes.speedrun import PREPARATION, Network, predict, speedrun_cifar10, whiten
 from ddpjob_trainer import recipes
 from ddpjob_trainer.config import parse_config
-from ddpjob_trainer.data import DataSet, Split
+from ddpjob_trainer.data import ImageData, Split
 
 RECIPE = speedrun_cifar10
 
 
-def pictures() -> DataSet:
+def pictures() -> ImageData:
     """Smooth ones, whose neighbouring pixels go together as those of photographs do."""
     generator = torch.Generator().manual_seed(0)
     coarse = torch.rand(300, 3, 8, 8, generator=generator)
     smooth = torch.nn.functional.interpolate(coarse, size=(32, 32), mode="bilinear")
     noisy = 255 * (0.8 * smooth + 0.2 * torch.rand(300, 3, 32, 32, generator=generator))
     split = Split(images_NCHW=noisy.to(torch.uint8), labels_N=torch.arange(300) % 10, preparation=PREPARATION)
-    return DataSet(train=split, test=split, num_classes=10)
+    return ImageData(train=split, test=split, num_classes=10)
 
 
 def test_the_first_layer_takes_correlation_and_scale_out_of_patches():

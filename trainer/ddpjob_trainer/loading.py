@@ -1,0 +1,216 @@
+# ruff: noqa: N803, N806 - tensors carry their shape in their name
+"""Any map-style data set: PyTorch's DataLoader reads it, in worker processes, in the order of this trainer's sampling.
+
+Workers get (epoch, sample) pairs and seed Python's, NumPy's and torch's generators from them before they read a sample. So
+each sample is a function of (seed, epoch, sample), whatever the number of workers and ranks and wherever a run resumes.
+"""
+
+import ctypes
+import gc
+import hashlib
+import os
+import random
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
+
+from ddpjob_ranks.cpus import cpus_of_this_rank
+from ddpjob_trainer import randomness
+from ddpjob_trainer.config import ResolvedConfig
+from ddpjob_trainer.data import Batch, Feed, ImageData
+
+#: More workers than this need `dataWorkers`: each has its own copy of what the data set keeps in memory.
+MAX_DEFAULT_WORKERS = 8
+#: Batches that each worker prepares ahead.
+PREFETCHED = 2
+#: prctl(2): the signal that a process gets when its parent dies.
+PR_SET_PDEATHSIG = 1
+CPU = torch.device("cpu")
+
+
+class MapStyle(Protocol):
+    """What `torch.utils.data.Dataset` of the map style has: a length, and samples by their number."""
+
+    def __len__(self) -> int:
+        """Number of samples."""
+
+    def __getitem__(self, index: int, /) -> Any:
+        """One sample."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """Two map-style data sets: one to train on, and one that training never sees.
+
+    Attributes:
+        train: Samples for training. It may draw random numbers from the generators of Python, NumPy and torch.
+        test: Samples for evaluation.
+        collate: Makes a batch of a list of samples; PyTorch's default makes (inputs, labels) of (input, label) samples.
+        version: What distinguishes these data from others of the same length, such as a revision or a checksum. A run
+            resumes only with the same data.
+    """
+
+    train: MapStyle
+    test: MapStyle
+    collate: Callable[[list[Any]], Any] = default_collate
+    version: str = ""
+
+
+def prepare(data: Data | ImageData, config: ResolvedConfig, device: torch.device) -> ImageData:
+    """The data for the device that trains."""
+    if isinstance(data, ImageData):
+        return data.to(device)
+    num_workers = config.data_workers
+    if num_workers is None:
+        num_workers = min(MAX_DEFAULT_WORKERS, cpus_of_this_rank(os.environ))
+    train, test = (
+        Samples(
+            dataset=dataset,
+            collate=data.collate,
+            version=data.version,
+            num_workers=num_workers,
+            seed=config.seed,
+            target=device,
+        )
+        for dataset in (data.train, data.test)
+    )
+    return ImageData(train=train, test=test, on_host=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """A map-style data set as a split (`data.Images`). Its batches are on `target`."""
+
+    dataset: MapStyle
+    collate: Callable[[list[Any]], Any]
+    version: str
+    num_workers: int
+    seed: int
+    target: torch.device
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    @property
+    def device(self) -> torch.device:
+        """Sample ids are needed on the CPU."""
+        return CPU
+
+    def to(self, device: torch.device) -> "Samples":
+        """This split for another device that trains."""
+        return replace(self, target=device)
+
+    def augmented(self, ids_B: torch.Tensor, *, seed: int, epoch: int) -> Any:
+        """These samples, read by this process."""
+        seeded = Seeded(self.dataset, seed=seed, stream=randomness.SAMPLE)
+        return moved_to(self.target, self.collate([seeded[epoch, sample] for sample in ids_B.tolist()]))
+
+    def batches(self, part: slice, size: int) -> Iterator[Any]:
+        """The samples of the part in order; each is the same in every evaluation."""
+        starts = range(part.start, part.stop, size)
+        keys = [[(0, sample) for sample in range(start, min(start + size, part.stop))] for start in starts]
+        return self.loaded(keys, stream=randomness.HELD_OUT_SAMPLE)
+
+    def fingerprint(self) -> str:
+        """The number of samples, and a hash of the version and, where the data set has them, of the labels."""
+        labels = getattr(self.dataset, "targets", "")
+        text = f"{self.version} {labels.tolist() if isinstance(labels, torch.Tensor) else labels}"
+        return f"{len(self)} samples, {hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+    def loaded(self, keys: Iterable[list[tuple[int, int]]], *, stream: int) -> Iterator[Any]:
+        """A batch for each list of (epoch, sample), read ahead by the workers."""
+        loader = DataLoader(
+            Seeded(self.dataset, seed=self.seed, stream=stream),
+            batch_sampler=keys,  # type: ignore[arg-type]  # pairs in place of indices, for `Seeded`
+            collate_fn=self.collate,
+            num_workers=self.num_workers,
+            prefetch_factor=PREFETCHED if self.num_workers else None,
+            pin_memory=self.target.type == "cuda",
+            worker_init_fn=_begin_worker,
+            generator=torch.Generator(),  # the default one is that of the model's layers
+        )
+        return (moved_to(self.target, content) for content in loader)
+
+
+class Seeded(Dataset[Any]):
+    """A map-style data set whose samples are functions of (seed, epoch, sample)."""
+
+    def __init__(self, dataset: MapStyle, *, seed: int, stream: int) -> None:
+        self._dataset = dataset
+        self._seed = seed
+        self._stream = stream
+
+    def __getitem__(self, key: tuple[int, int]) -> Any:
+        epoch, sample = key
+        drawn = randomness.layer_seed(seed=self._seed, step=epoch, rank=sample, stream=self._stream)
+        with _generators_restored():
+            random.seed(drawn)
+            np.random.seed(drawn)
+            torch.default_generator.manual_seed(drawn)
+            return self._dataset[sample]
+
+
+@contextmanager
+def _generators_restored() -> Iterator[None]:
+    """Leave the generators as they were, unless this is a worker, where nothing else uses them."""
+    if get_worker_info() is not None:
+        yield
+        return
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        torch.set_rng_state(before[2])
+
+
+def _begin_worker(_: int) -> None:
+    """In a new worker: it dies with its rank, which alone decides when to stop."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.enable()  # the rank's loop collects garbage itself
+
+
+class LoadedFeed:
+    """The batches of a feed, read ahead by the workers of a DataLoader, none after the last step."""
+
+    def __init__(self, feed: Feed, samples: Samples, *, num_steps: int) -> None:
+        self.sampling = feed.sampling
+        self._feed = feed
+        self._samples = samples
+        self._num_steps = num_steps
+        self._coming: Iterator[Any] = iter(())
+        self._next = -1
+
+    def batch(self, step: int) -> Batch:
+        """The rank's samples of the step. Waits until they are read. Steps in another order start new workers."""
+        if step != self._next:
+            self._coming = self._samples.loaded(self._keys(step), stream=randomness.SAMPLE)
+        self._next = step + 1
+        return self._feed.of(step, next(self._coming))
+
+    def _keys(self, first: int) -> Iterator[list[tuple[int, int]]]:
+        for step in range(first, self._num_steps):
+            ids_B, _ = self._feed.part(step)
+            epoch = self.sampling.epoch_of(step)
+            yield [(epoch, sample) for sample in ids_B.tolist()]
+
+
+def moved_to(device: torch.device, value: Any) -> Any:
+    """The nested value with its tensors on the device."""
+    if hasattr(value, "to"):
+        return value.to(device, non_blocking=True)
+    if isinstance(value, Mapping):
+        return {key: moved_to(device, item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        items = [moved_to(device, item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
@@ -25,14 +25,17 @@ _ImportPath = Annotated[str, Field(max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-
 _PROFILE_STEPS = "profileSteps must hold two steps, the second one greater by at most 100, for example [100, 110]"
 _Share = Annotated[float, Field(ge=0, le=1)]
 _Norm = Annotated[float, Field(ge=0, le=1_000_000)]
-_Decay = Annotated[float, Field(ge=0, lt=1)]
+_Decay = Annotated[float, Field(ge=0, le=0.999999)]
 
 #: Largest size of `settings` as JSON, which is part of a Kubernetes object and of a command line.
 MAX_SETTINGS_BYTES = 16 * 1024
 
 
-def _check_size(settings: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    size = len(json.dumps(settings))
+def _check_size(settings: dict[str, Any]) -> dict[str, Any]:
+    try:
+        size = len(json.dumps(settings))
+    except (TypeError, ValueError) as error:
+        raise PydanticCustomError("settings_not_json", "it should be JSON: {error}", {"error": str(error)}) from None
     if size > MAX_SETTINGS_BYTES:
         raise PydanticCustomError(
             "settings_too_large", "it should have up to {most} bytes as JSON", {"most": MAX_SETTINGS_BYTES}
@@ -40,7 +43,7 @@ def _check_size(settings: dict[str, JsonValue]) -> dict[str, JsonValue]:
     return settings
 
 
-_Settings = Annotated[dict[str, JsonValue], AfterValidator(_check_size)]
+_Settings = Annotated[dict[str, Any], AfterValidator(_check_size)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

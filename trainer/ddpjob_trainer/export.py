@@ -51,7 +51,7 @@ def write_tensors(tensors: Mapping[str, torch.Tensor], file: ChecksummedFile) ->
     file.write(len(text).to_bytes(8, "little") + text)
     for tensor in tensors.values():
         if tensor.nbytes:
-            file.write(memoryview(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()))
+            file.write(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
 def is_safetensors(payload: bytes) -> bool:
@@ -60,7 +60,7 @@ def is_safetensors(payload: bytes) -> bool:
     return 2 <= size <= len(payload) - 8 and payload[8:9] == b"{"
 
 
-def read_tensors(payload: bytes) -> dict[str, torch.Tensor]:
+def read_tensors(payload: bytes) -> dict[str, Any]:
     """The tensors of a file in the format safetensors, by name.
 
     Raises:

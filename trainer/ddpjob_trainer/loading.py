@@ -127,7 +127,7 @@ class Samples:
         """A batch for each list of (epoch, sample), read ahead by the workers."""
         loader = DataLoader(
             Seeded(self.dataset, seed=self.seed, stream=stream),
-            batch_sampler=keys,  # type: ignore[arg-type]  # pairs in place of indices, for `Seeded`
+            batch_sampler=keys,  # pairs in place of indices, for `Seeded`
             collate_fn=self.collate,
             num_workers=self.num_workers,
             prefetch_factor=PREFETCHED if self.num_workers else None,

@@ -48,7 +48,8 @@ class Mean:
 
 def correct(outputs: torch.Tensor, batch: Any) -> torch.Tensor:
     """Whether the largest of the outputs is at the label, which is the second part of the batch, for each sample."""
-    return outputs.argmax(dim=1) == batch[1]
+    right: torch.Tensor = outputs.argmax(dim=1) == batch[1]
+    return right
 
 
 def accuracy() -> Mean:

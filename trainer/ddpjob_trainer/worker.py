@@ -150,7 +150,7 @@ def _build_model(
     replica = parallel.replicate(model, config, gang) if gang.world_size > 1 else model
     average = None
     if config.ema_decay:
-        average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.ema_decay))
+        average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.ema_decay))  # type: ignore[no-untyped-call]  # torch has no types for it
     state = TrainingState(
         model=model,
         optimizer=recipe.optimizer(model, config),

@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from ddpjob.recipe import ImageData
 from ddpjob_recipes.digits import digits
 
 
@@ -19,10 +20,10 @@ class SharedMask(nn.Module):
         return features_BF * mask
 
 
-def model(num_classes: int) -> nn.Module:
+def model(data: ImageData) -> nn.Module:
     """One hidden layer, and no BatchNorm."""
     return nn.Sequential(
-        nn.Flatten(), SharedMask(), nn.Linear(64, 48), nn.ReLU(), nn.Dropout(0.5), nn.Linear(48, num_classes)
+        nn.Flatten(), SharedMask(), nn.Linear(64, 48), nn.ReLU(), nn.Dropout(0.5), nn.Linear(48, data.num_classes)
     )
 
 

@@ -66,16 +66,16 @@ def test_a_compiled_model_is_cut_at_the_buckets_of_several_ranks_and_steps_compi
     config = parse_config({"recipe": "digits", "bucketCapMb": 1})
     model = Compiled()
     replica = replicate(model, config, gang) if world_size > 1 else model
-    batch = Batch(images_BCHW=torch.ones(2, 512), labels_B=torch.zeros(2).long(), weights_B=torch.ones(2))
+    batch = Batch(content=(torch.ones(2, 512), torch.zeros(2).long()), num_samples=2, weight=1.0)
     numbers = numerics.choose(config, gang, heavy=False)
     begun = gang.control._get_sequence_number_for_group()  # type: ignore[attr-defined]
     recipe = recipes.find("digits")
-    numerics.compile_model(replica, [batch], [torch.ones(3, 512)], recipe, numbers, gang, moved=lambda: None)
+    numerics.compile_model(replica, [batch], [(torch.ones(3, 512), None)], recipe, numbers, gang, moved=lambda: None)
     summed = gang.control._get_sequence_number_for_group() - begun  # type: ignore[attr-defined]
     assert summed == 2, "what ranks tell each other of failures, and no gradients"
     for_evaluation = 1
     assert len(model.graphs) == for_training + for_evaluation
-    torch.autograd.backward(recipe.loss(replica, batch))
+    torch.autograd.backward(recipe.loss_of(replica, batch))
     assert len(model.graphs) == for_training + for_evaluation
 
 

@@ -7,11 +7,12 @@ from ddpjob_recipes import decoded
 from ddpjob_recipes.resnet_cifar10 import resnet18_cifar10, resnet50_cifar10
 from ddpjob_trainer import recipes
 from ddpjob_trainer.config import parse_config
+from ddpjob_trainer.data import ImageData
 
 
 def load(folder, **values):
     config = recipes.resolve(parse_config({"recipe": "resnet18-cifar10", **values}))
-    return resnet18_cifar10.load(folder, config)
+    return resnet18_cifar10.data(folder, config)
 
 
 @pytest.fixture
@@ -93,7 +94,7 @@ def test_an_empty_folder_is_refused(tmp_path):
 
 @pytest.mark.parametrize(("recipe", "channels"), [(resnet18_cifar10, 64), (resnet50_cifar10, 256)])
 def test_the_stem_keeps_the_resolution_of_small_images_and_the_head_fits_the_classes(recipe, channels):
-    network = recipe.model(10)
+    network = recipe.model(ImageData(train=None, test=None, num_classes=10))
     stem = torch.nn.Sequential(network.conv1, network.bn1, network.relu, network.maxpool, network.layer1)
     assert stem(torch.zeros(1, 3, 32, 32)).shape == (1, channels, 32, 32)
     assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 10)

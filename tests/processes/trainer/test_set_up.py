@@ -27,8 +27,8 @@ ALONE = Worker(rank=0, world_size=1, local_rank=0, local_world_size=1, launcher=
 
 def test_one_batch_is_decoded_before_the_first_step(gang, monkeypatch):
     digits = recipes.find("digits")
-    from_host = replace(digits, load=lambda path, config: replace(digits.load(path, config), on_host=True))
-    monkeypatch.setattr(recipes, "find", lambda _: from_host)
+    from_host = replace(digits, data=lambda path, config: replace(digits.data(path, config), on_host=True))
+    monkeypatch.setattr(recipes, "find", lambda *_: from_host)
     monkeypatch.setattr(run, "StopRequest", lambda: SimpleNamespace(received=False))  # takes no signal of pytest's
     decoded = []
     batch = Feed.batch
@@ -46,7 +46,7 @@ def test_a_state_that_could_not_be_loaded_again_is_refused_before_the_first_step
         return made
 
     odd = replace(recipes.find("digits"), optimizer=optimizer)
-    monkeypatch.setattr(recipes, "find", lambda _: odd)
+    monkeypatch.setattr(recipes, "find", lambda *_: odd)
     with pytest.raises(ConfigError, match=r"\['momentum'\] is of type numpy\.float64"):
         worker.set_up(parse_config({"recipe": "digits"}), ALONE, Run(gang, Reporter(enabled=False)))
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from ddpjob_trainer.data import Preparation, Split
-from ddpjob_trainer.evaluate import count_correct
+from ddpjob_trainer.evaluate import evaluate
+from ddpjob_trainer.metrics import Mean, accuracy
 
 NUM_SAMPLES = 10
 
@@ -19,25 +20,29 @@ def split() -> Split:
 
 def count(
     *, rank: int, world_size: int, asked: list[int], stop_at: int | None = None, batch_size: int = 2
-) -> tuple[int, int] | None:
+) -> tuple[float, int] | None:
     def stop_reached() -> bool:
         asked.append(1)
         return len(asked) == stop_at
 
     gang = SimpleNamespace(
-        rank=rank, world_size=world_size, device=torch.device("cpu"), sum_=lambda _: torch.tensor([4, NUM_SAMPLES])
+        rank=rank,
+        world_size=world_size,
+        device=torch.device("cpu"),
+        sum_=lambda values: torch.tensor([4, NUM_SAMPLES] if values.numel() == 2 else NUM_SAMPLES),
     )
     model = torch.nn.Identity()
-    found = count_correct(
+    found = evaluate(
         model,
         split(),
-        lambda _, images: torch.eye(2)[images.flatten().long() % 2],
+        lambda _, batch: torch.eye(2)[batch[0].flatten().long() % 2],
+        {"accuracy": accuracy()},
         gang,
         batch_size=batch_size,
         stop_reached=stop_reached,
     )
     assert model.training, "the model is in training mode again"
-    return found
+    return None if found is None else (found.values["accuracy"], found.num_samples)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7])
@@ -55,11 +60,21 @@ def test_it_ends_at_the_batch_where_all_agree_to_stop():
     asked: list[int] = []
     assert count(rank=0, world_size=1, asked=asked, stop_at=3) is None
     assert len(asked) == 3
-    assert count(rank=0, world_size=1, asked=[]) == (4, NUM_SAMPLES)
+    assert count(rank=0, world_size=1, asked=[]) == (40.0, NUM_SAMPLES)
 
 
 @pytest.mark.parametrize(("batch_size", "batches"), [(1, 10), (3, 4), (10, 1), (512, 1)])
 def test_the_batch_size_is_that_of_the_configuration(batch_size, batches):
     asked: list[int] = []
-    assert count(rank=0, world_size=1, asked=asked, batch_size=batch_size) == (4, NUM_SAMPLES)
+    assert count(rank=0, world_size=1, asked=asked, batch_size=batch_size) == (40.0, NUM_SAMPLES)
     assert len(asked) == batches
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_a_mean_is_the_same_however_samples_are_shared_out(world_size):
+    errors = torch.tensor([1.0, 2.0, 3.0, 10.0])
+    ranks = [Mean(lambda outputs, _: outputs) for _ in range(world_size)]
+    for sample, error in enumerate(errors):
+        ranks[sample % world_size % 2].update(error[None], None)  # the third rank has no samples
+    together = sum(rank._sum_and_count for rank in ranks)
+    assert {rank.compute(lambda _: together) for rank in ranks} == {4.0}

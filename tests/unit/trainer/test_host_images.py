@@ -63,9 +63,9 @@ def test_the_ranks_together_see_what_one_rank_would(world_size):
     (alone,), together = feeds(1), feeds(world_size)
     for step in range(5):
         parts = [feed.batch(step) for feed in together]
-        seen = torch.cat([part.images_BCHW[part.weights_B > 0] for part in parts])
-        assert torch.equal(seen, alone.batch(step).images_BCHW)
-        assert torch.equal(torch.cat([part.labels_B[part.weights_B > 0] for part in parts]), alone.batch(step).labels_B)
+        seen = torch.cat([part.content[0] for part in parts if part.weight])
+        assert torch.equal(seen, alone.batch(step).content[0])
+        assert torch.equal(torch.cat([part.content[1] for part in parts if part.weight]), alone.batch(step).content[1])
 
 
 def test_every_epoch_shows_another_part_of_an_image():
@@ -203,8 +203,8 @@ def test_batches_prepared_ahead_are_the_same(steps):
     (plain,) = feeds(1)
     ahead = FeedAhead(plain, num_steps=100, steps_ahead=3)
     for step in steps:
-        assert torch.equal(ahead.batch(step).images_BCHW, plain.batch(step).images_BCHW)
-        assert torch.equal(ahead.batch(step).labels_B, plain.batch(step).labels_B)
+        assert torch.equal(ahead.batch(step).content[0], plain.batch(step).content[0])
+        assert torch.equal(ahead.batch(step).content[1], plain.batch(step).content[1])
 
 
 def test_batches_are_prepared_ahead_of_their_step():
@@ -233,7 +233,7 @@ def test_an_error_of_a_batch_prepared_ahead_is_raised_at_its_step():
     pictures.contents[bad] = b"no image"
     split = HostImages(encoded=pictures, normalisation=PIXELS, size=16)
     ahead = FeedAhead(Feed(split=split, sampling=plan, rank=0, world_size=1), num_steps=3)
-    assert len(ahead.batch(0).labels_B) == 4
+    assert ahead.batch(0).num_samples == 4
     with pytest.raises(ConfigError, match=f"picture {bad} cannot"):
         ahead.batch(1)
 

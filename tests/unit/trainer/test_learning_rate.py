@@ -5,7 +5,7 @@ import torch
 
 from ddpjob_trainer import recipes
 from ddpjob_trainer.config import parse_config
-from ddpjob_trainer.optim import learning_rate_at, sgd, set_learning_rate
+from ddpjob_trainer.optim import learning_rate_at, set_learning_rate, sgd
 
 
 def rates(**changes):

@@ -1,6 +1,5 @@
 import gc
 import os
-from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -145,12 +144,7 @@ def broken(*_: object) -> None:
     raise OSError("no compiler here\nand much more")
 
 
-def predict(model: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:
-    assert not model.training
-    return model(images)
-
-
-RECIPE = replace(digits.digits, predict=predict)
+RECIPE = digits.digits
 
 
 class Alone:
@@ -172,13 +166,13 @@ def test_a_model_is_compiled_for_the_shapes_to_come(batches):
         return lambda *values: calls.append("compiled") or graph(*values)
 
     model = Compiled(noting)
-    held_out, progress = [torch.rand(5, 3)], []
+    held_out, progress = [(torch.rand(5, 3), None)], []
     message = trial(model, batches, held_out, moved=lambda: progress.append(len(calls)))
     assert message == "model compiled for 3 batch shapes"
     assert len(progress) == 3, "each shape may take minutes"
     assert model.training
     calls.clear()
-    model(batches[1].images_BCHW)
+    model(batches[1].content[0])
     assert calls == ["compiled"]
 
 
@@ -187,12 +181,12 @@ def test_a_model_that_cannot_be_compiled_for_evaluation_trains_without(batches):
         return graph if torch.is_grad_enabled() else broken()
 
     model = Compiled(fails_in_evaluation)
-    held_out = [torch.rand(5, 3)]
+    held_out = [(torch.rand(5, 3), None)]
     message = trial(model, batches, held_out)
     assert message.startswith("torch.compile failed, so training continues without it")
     assert model.training
     with torch.no_grad():
-        assert model.eval()(held_out[0]).shape == (5, 2)
+        assert model.eval()(held_out[0][0]).shape == (5, 2)
 
 
 def test_evaluations_have_two_shapes_of_batch_at_most():
@@ -205,7 +199,7 @@ def test_evaluations_have_two_shapes_of_batch_at_most():
             return [(torch.zeros(part.stop - part.start, 3), None)]
 
     alone, last_of_twelve = SimpleNamespace(rank=0, world_size=1), SimpleNamespace(rank=11, world_size=12)
-    assert [len(images) for images in evaluate.shapes(Images(), alone, batch_size=4)] == [4, 3]
+    assert [len(images) for images, _ in evaluate.shapes(Images(), alone, batch_size=4)] == [4, 3]
     assert evaluate.shapes(Images(), last_of_twelve, batch_size=4) == []
 
 
@@ -215,7 +209,7 @@ def test_a_model_that_cannot_be_compiled_trains_without(batches):
     assert message.startswith("torch.compile failed, so training continues without it; set compile to never")
     assert "no compiler here" in message
     assert "\n" not in message
-    assert model(batches[0].images_BCHW).shape == (4, 2)
+    assert model(batches[0].content[0]).shape == (4, 2)
 
 
 def test_nccl_sums_in_one_order_where_bits_count(monkeypatch):
@@ -240,8 +234,7 @@ def trial(model, batches, held_out, moved=lambda: None):
 def batches():
     torch._dynamo.reset()
     yield [
-        Batch(images_BCHW=torch.rand(size, 3), labels_B=torch.zeros(size).long(), weights_B=torch.ones(size))
-        for size in (4, 2)
+        Batch(content=(torch.rand(size, 3), torch.zeros(size).long()), num_samples=size, weight=1.0) for size in (4, 2)
     ]
     torch.compiler.set_stance("default")
 
@@ -267,13 +260,13 @@ def test_a_step_reads_nothing_back_from_the_device():
     data = digits.load(None, config)
     plan = Sampling(num_samples=len(data.train), global_batch_size=64, seed=0, device=CPU)
     feed = Feed(split=data.train, sampling=plan, rank=0, world_size=1)
-    model = digits.model(10)
+    model = digits.model(SimpleNamespace(num_classes=10))
     optimizer = optim.sgd(model, config)
     with Waits() as waits:
         for step in range(2):
             batch = feed.batch(step)
             optim.set_learning_rate(optimizer, 0.1)
-            loss = digits.digits.loss(model, batch)
+            loss = digits.digits.loss_of(model, batch)
             loss.backward()
             optimizer.step()
     assert waits.seen == []

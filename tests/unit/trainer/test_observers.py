@@ -58,7 +58,9 @@ def train(*seen: Observer, steps: range = range(8), saved: int | None = None) ->
         if saved:
             report.saved(saved)
         if steps.stop == 8:
-            report.evaluated(correct=358, total=359)
+            report.evaluated(
+                {"accuracy": 100 * 358 / 359}, {"accuracy": "accuracy 99.72 %"}, headline="accuracy", num_samples=359
+            )
     return out.getvalue()
 
 

@@ -55,7 +55,9 @@ def test_the_metrics_of_the_last_evaluation_stay_in_the_lines():
     reporter, out = reporting()
     with reporter:
         reporter.metrics({"iou": 0.5, "unknown": float("nan")})
-        reporter.evaluated(correct=358, total=359)
+        reporter.evaluated(
+            {"accuracy": 99.72144}, {"accuracy": "accuracy 99.72 %"}, headline="accuracy", num_samples=359
+        )
         reporter.step_done(1, num_samples=8)
         reporter.end()
     last = progress_of(out)[-1]

@@ -82,12 +82,12 @@ def test_the_ranks_losses_average_to_the_mean_over_the_steps_samples(num_samples
     def logits(images: torch.Tensor) -> torch.Tensor:
         return images.double().flatten(1) @ weights
 
-    losses = [digits.loss(logits, feed.batch(step)) for feed in feeds]
+    losses = [digits.loss_of(logits, feed.batch(step)) for feed in feeds]
     ids = feeds[0].sampling.global_batch(step)
     expected = torch.nn.functional.cross_entropy(
         logits(split.preparation.normalise(split.images_NCHW[ids])), split.labels_N[ids]
     )
-    assert all(len(feed.batch(step).labels_B) >= 1 for feed in feeds), "every rank joins the all-reduce"
+    assert all(feed.batch(step).num_samples >= 1 for feed in feeds), "every rank joins the all-reduce"
     # Weights of samples are float32: half a unit in the last place is 6e-8 of each, and so of the sum in any order.
     torch.testing.assert_close(sum(losses) / world_size, expected, rtol=1e-6, atol=1e-6)
 

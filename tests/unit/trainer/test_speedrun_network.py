@@ -1,6 +1,6 @@
 import torch
 
-from ddpjob_recipes.speedrun import PREPARATION, Network, predict, speedrun_cifar10, whiten
+from ddpjob_recipes.speedrun import PREPARATION, Network, six_views, speedrun_cifar10, whiten
 from ddpjob_trainer import recipes
 from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.data import ImageData, Split
@@ -49,7 +49,7 @@ def test_evaluation_sees_an_image_and_its_mirror_image_each_in_place_and_moved_t
     views = torch.nn.Flatten()
     images = torch.zeros(1, 1, 32, 32)
     images[0, 0, 10, 4] = 1.0
-    seen = predict(views, images).view(32, 32)
+    seen = six_views(views, (images, None)).view(32, 32)
     expected = torch.zeros(32, 32)
     for weight, row, column in ((0.25, 10, 4), (0.125, 11, 5), (0.125, 9, 3)):
         expected[row, column] += weight
@@ -88,5 +88,5 @@ def test_all_views_have_one_layout_so_one_compiled_network_takes_them_all():
         strides.add(view.stride())
         return view.flatten(1)
 
-    predict(network, torch.rand(2, 3, 32, 32))
+    six_views(network, (torch.rand(2, 3, 32, 32), None))
     assert len(strides) == 1

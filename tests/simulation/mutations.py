@@ -14,7 +14,7 @@ from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core import plan as planning
 from ddpjob_operator.core import render, stopping
 from ddpjob_operator.core.failure import cause as failures
-from ddpjob_operator.core.failure import restart, update
+from ddpjob_operator.core.failure import refine_record, restart
 from ddpjob_operator.core.gang import Gang
 from ddpjob_operator.core.model import CreatePod, CreateService, DeletePod, PatchService
 from ddpjob_operator.core.policies import failed_attempt, finished_job, handover, hang
@@ -150,7 +150,7 @@ _REPLACED: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "restarts are counted twice": ((failed_attempt, "decide_restart", _restarts_with(_counted_once_more)),),
     "restarts are not counted": ((failed_attempt, "decide_restart", _restarts_with(lambda before, _: before)),),
     "a refined failure is counted again": (
-        (update, "recount", lambda _, restarts, *__: _counted_once_more(None, restarts)),
+        (refine_record, "recount", lambda _, restarts, *__: _counted_once_more(None, restarts)),
     ),
     "pods are created before the Service": ((render, "actions_of", _pods_first),),
     "the Service is left as it is": ((render, "actions_of", _without_service),),

@@ -5,7 +5,8 @@ import pytest
 
 from builders import NOW, broken, crashed, created, ended, in_attempt, job, pod, program, reconciled, running, updated
 from ddpjob_operator.api.names import Reason
-from ddpjob_operator.api.status import Progress, Restarts
+from ddpjob_operator.api.status import DDPJobStatus, Failure, Progress, Restarts
+from ddpjob_operator.core.failure.node_avoidance import avoided_nodes
 from ddpjob_operator.core.model import NO_LOG
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.times import epoch_seconds, rfc3339
@@ -172,8 +173,18 @@ def test_a_node_that_caused_two_failures_is_avoided_and_named() -> None:
     assert "affinity" not in action.body["spec"], "it caused one failure"
 
 
-def test_a_deleted_pod_is_not_the_fault_of_its_node() -> None:
-    seen = running(program(nodes=1))
-    seen = reconciled(replace(seen, pods=(), vanished=seen.pods))
-    assert (seen.job.status.failure.reason, seen.job.status.failure.node) == (Reason.POD_DELETED, "node-0")
-    assert avoided(seen)[0] == []
+@pytest.mark.parametrize(
+    ("reason", "is_avoided"),
+    [(reason, True) for reason in (Reason.PROGRAM_ERROR, Reason.KILLED, Reason.START_DEADLINE, Reason.NODE_LOST)]
+    + [
+        (reason, False)
+        for reason in (Reason.POD_DELETED, Reason.PREEMPTED, Reason.OUT_OF_MEMORY, Reason.HUNG, Reason.COLLECTIVE_ERROR)
+    ],
+)
+def test_a_node_is_avoided_only_for_failures_that_it_may_have_caused(reason: Reason, is_avoided: bool) -> None:
+    past = [
+        Failure(attempt=n, rank=0, pod=f"job-{n}-0", node="node-0", reason=reason, message="", time=rfc3339(NOW))
+        for n in (1, 2)
+    ]
+    assert avoided_nodes(DDPJobStatus(attempts=past)) == (("node-0",) if is_avoided else ())
+    assert avoided_nodes(DDPJobStatus(attempts=past[:1])) == ()

@@ -11,6 +11,7 @@ from ddpjob_ranks.errors import ConfigError, ShortageError
 from ddpjob_ranks.launch.identity import Worker
 from ddpjob_ranks.watch.watchdog import Watchdog
 from ddpjob_session.checkpoints.claim import Fenced
+from ddpjob_session.checkpoints.storage import UnavailableError
 from ddpjob_session.checkpoints.writer import CheckpointWriter
 
 
@@ -21,7 +22,7 @@ def fail(error: BaseException, worker: Worker, watchdog: Watchdog, writer: Check
 
     The message is written before this process's connections close, so no other rank can fail because of them earlier.
     """
-    own = isinstance(error, ConfigError | Fenced | ShortageError)
+    own = isinstance(error, ConfigError | Fenced | ShortageError | UnavailableError)
     echo = not own and (watchdog.aborted_collectives or distributed.is_peer_loss(error))
     code, text = _exit_code(error), termination.of_exception(error, rank=worker.rank, echo=echo)
     if own:

@@ -445,7 +445,7 @@ def test_a_save_is_repeated_while_the_storage_does_not_answer(tmp_path, monkeypa
     ]
     monkeypatch.setattr("ddpjob_session.checkpoints.folder.PATIENCE_SECONDS", -1.0)
     outages = iter([True])
-    with pytest.raises(UnavailableError):
+    with pytest.raises(UnavailableError, match=r"^checkpoint of step 2 could not be written for .* s: no answer$"):
         checkpoints.save(2, write)
 
 

@@ -6,6 +6,7 @@ from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError, ShortageError
 from ddpjob_ranks.launch.identity import resolve
 from ddpjob_session import ending
+from ddpjob_session.checkpoints.storage import UnavailableError
 from ddpjob_trainer.loop import DivergedError
 
 GONE = "rank 1 ended: OSError: the disk of rank 1 failed"
@@ -17,6 +18,7 @@ GONE = "rank 1 ended: OSError: the disk of rank 1 failed"
         (ConfigError("config: epochs is 0"), contract.EXIT_BAD_CONFIG, "rank 0\nconfig: epochs is 0"),
         # Another attempt can succeed once somebody has freed space, so the operator counts it as a failed program.
         (ShortageError("preflight: 0 MiB free"), contract.EXIT_PROGRAM_ERROR, "rank 0\npreflight: 0 MiB free"),
+        (UnavailableError(5, "s3://b: no answer"), contract.EXIT_PROGRAM_ERROR, "rank 0\ns3://b: no answer"),
         # The sum that a GPU was aborted in has any value.
         (DivergedError("the loss is nan"), contract.EXIT_PEER_LOST, f"rank 0 lost a peer\n{GONE}"),
     ],

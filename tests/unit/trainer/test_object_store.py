@@ -157,7 +157,7 @@ def test_a_store_without_conditional_writes_is_reported_and_used(monkeypatch):
         (exceptions.PermissionDeniedError("status code: 403 Forbidden: <Code>AccessDenied</Code>"), False, ConfigError, "403 Forbidden, AccessDenied; set the credentials"),
         (exceptions.PermissionDeniedError("status code: 403 Forbidden: <Code>ExpiredToken</Code>"), True, PermissionError, "403 Forbidden, ExpiredToken"),
         (exceptions.GenericError("Error performing PUT http://169.254.169.254/latest: timeout"), False, ConfigError, "no credentials are set"),
-        (exceptions.GenericError("Error performing PUT http://s3: error sending request\nmore"), True, UnavailableError, "error sending request"),
+        (exceptions.GenericError("Error performing PUT http://s3:9000/b/x in 2s, after 10 retries  - HTTP error: error sending request\nmore"), True, UnavailableError, r"^s3://bucket/job: no answer from http://s3:9000 \(error sending request\)$"),
         (exceptions.GenericError("status code: 503 Slow Down"), True, UnavailableError, "503 Slow Down"),
         (exceptions.GenericError("status code: 400 Bad Request: <Code>EntityTooLarge</Code>"), True, OSError, "400 Bad Request, EntityTooLarge"),
     ],

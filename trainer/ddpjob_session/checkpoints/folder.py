@@ -96,10 +96,11 @@ class CheckpointFolder:
                 return self._save(step, write_state)
             except UnavailableError as error:
                 if time.monotonic() - began > PATIENCE_SECONDS:
-                    raise
+                    text = f"checkpoint of step {step} could not be written for {PATIENCE_SECONDS:.0f} s: {error}"
+                    raise UnavailableError(error.errno, text) from error
                 if not reported:
                     self.report(
-                        f"checkpoint of step {step} is not written yet: {error.strerror}. Training continues, and the"
+                        f"checkpoint of step {step} is not written yet: {error}. Training continues, and the"
                         f" save is repeated for up to {PATIENCE_SECONDS:.0f} s"
                     )
                 reported = True

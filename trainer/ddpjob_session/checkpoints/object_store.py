@@ -52,6 +52,7 @@ _CLIENT: "ClientConfig" = {
 }
 
 _STATUS = re.compile(r"status code: (\d+ [A-Za-z ]+)")
+_NO_ANSWER = re.compile(r"Error performing [A-Z]+ (\w+://[^/\s]+).* - HTTP error: (.+)")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 #: Of the answers that blame the request, those that another attempt with the same request may not get again.
 _TEMPORARY = frozenset({"408", "429"})
@@ -229,8 +230,11 @@ class ObjectStorage:
     def _explained(self, error: Exception) -> str:
         """The store's answer, or the client's own error."""
         text = str(error)
-        answer = [found[1].strip() for found in (_STATUS.search(text), _CODE.search(text)) if found]
-        return f"{self.location}: {', '.join(answer) or _first_line(error)}"
+        if answer := [found[1].strip() for found in (_STATUS.search(text), _CODE.search(text)) if found]:
+            return f"{self.location}: {', '.join(answer)}"
+        if found := _NO_ANSWER.search(text):
+            return f"{self.location}: no answer from {found[1]} ({found[2]})"
+        return f"{self.location}: {_first_line(error)}"
 
 
 @dataclass(frozen=True, slots=True)

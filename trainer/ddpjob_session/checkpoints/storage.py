@@ -14,6 +14,9 @@ Version = Any
 class UnavailableError(OSError):
     """The storage does not answer now; the same operation may succeed later."""
 
+    def __str__(self) -> str:
+        return self.strerror or super().__str__()  # what the user reads at the end of a rank has no number of an error
+
 
 class Sink(Protocol):
     """What the pieces of a file are written to."""

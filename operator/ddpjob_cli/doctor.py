@@ -24,6 +24,8 @@ RIGHTS: Final = (
     ("list", "", "pods"),
     ("get", "", "pods/log"),
     ("list", "", "events"),
+    ("create", "", "configmaps"),
+    ("create", "", "pods/exec"),
 )
 #: API groups of gang schedulers and queues.
 SCHEDULERS: Final = {

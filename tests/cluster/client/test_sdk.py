@@ -24,6 +24,9 @@ from ddpjob.client import (
     UnreachableError,
     WaitTimeoutError,
 )
+from ddpjob_operator.transport.errors import NotFoundError as NoSuchObjectError
+from ddpjob_operator.transport.errors import UnavailableError
+from ddpjob_operator.transport.execution import Execution
 from ddpjob_operator.transport.resources import CONFIG_MAPS
 from operator_cluster import Namespace, eventually
 from operator_process import ROOT, OperatorProcess
@@ -200,6 +203,23 @@ async def test_a_job_without_the_right_to_create_its_config_map_is_not_left_behi
         with pytest.raises(ForbiddenError, match="you may not create configmaps in namespace"):
             await user.submit(JOB, name="j", files={"train.py": b""})
     assert not [job for job in await sdk.list() if not job.deleting]
+
+
+async def test_a_command_runs_in_a_container(sdk: AsyncClient, namespace: Namespace) -> None:
+    await sdk.submit({**JOB, "spec": {"command": ["x"]}}, name="j")
+    await sdk.wait("j", until="running", timeout=30)
+
+    async def executed(*command: str, pod: str = "j-1-0", seconds: float = 30) -> Execution:
+        return await sdk.api.execute(namespace.name, pod, command, container="trainer", timeout_seconds=seconds)
+
+    words = ("sh", "-c", 'echo "$1"; echo $DDPJOB_UID >&2', "sh", "a  b;$HOME")
+    assert await executed(*words) == Execution(exit_code=0, output="a  b;$HOME\n", errors="kwok\n")
+    assert (await executed("seq", "200000")).output.splitlines()[-1] == "200000"
+    assert "absent-program" in (await executed("absent-program")).errors
+    with pytest.raises(UnavailableError, match=r"no end after 0.2 s"):
+        await executed("sleep", "5", seconds=0.2)
+    with pytest.raises(NoSuchObjectError):
+        await executed("true", pod="absent")
 
 
 async def test_what_the_server_refuses_and_names_that_exist(sdk: AsyncClient) -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from ddpjob_measure import carried
 
-#: The machine has these, with all that they need, or the trainer does without them there.
+#: The machine has these, with all that they need, or does without them: object stores are not reached from there.
 GIVEN = re.compile(
     r"(torch|torchvision|triton|numpy|pillow|scikit-learn|scipy|joblib|threadpoolctl|narwhals|cloudpickle|filelock|fsspec"
-    r"|jinja2|markupsafe|mpmath|networkx|sympy|setuptools|cuda-.*|nvidia-.*)$"
+    r"|jinja2|markupsafe|mpmath|networkx|sympy|setuptools|cuda-.*|nvidia-.*|obstore)$"
 )
 #: Groups by the module that shows whether the machine has them. All else of the lock goes with pydantic.
 GROUPS = {"pyyaml": "yaml"}

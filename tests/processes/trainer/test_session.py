@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import forked_ranks
 from ddpjob_ranks import contract
@@ -75,6 +76,11 @@ def test_the_example_killed_at_five_random_places_ends_with_the_same_bits(tmp_pa
         )
     last = finished(tmp_path, ranks=0, command=TORCHRUN, environ=job(tmp_path, attempt=6))
     assert re.search(r"resumed from step (?!0 )\d+ ", last.text)
+    seen = EventAccumulator(str(tmp_path / "checkpoints/tensorboard"))
+    seen.Reload()
+    steps = [event.step for event in seen.Scalars("loss")]
+    assert steps == sorted(set(steps)), "TensorBoard shows each step once"
+    assert steps[-1] == 200
     assert_same(seeded(saved(tmp_path)), seeded(saved(tmp_path / "whole")))
 
 

@@ -48,7 +48,9 @@ def _members(public: type, where: str) -> Iterator[str]:
 
 
 def _signature(public: Any) -> str:
-    """Its parameters, with types by their bare names."""
+    """Its parameters, with types by their bare names; those of a pydantic model are its attributes."""
+    if hasattr(public, "model_fields"):
+        return ""
     try:
         text = str(inspect.signature(public))
     except ValueError:  # a class of exceptions

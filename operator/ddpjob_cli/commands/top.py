@@ -189,7 +189,10 @@ def notes(name: str, found: "Sequence[Speed]") -> list[str]:
     if lines:
         lines.append(f"what a program prints by itself: ddpjob logs {name} -f")
     if any(speed.data_share is None for speed in known):
-        lines.append("DATA and COMM are known from the second log line of the training on")
+        lines.append(
+            "DATA and COMM are known from the second log line of the built-in trainer on; ddpjob.session does not see the"
+            " parts of a step"
+        )
     elif any(speed.communication_share is None for speed in known):
         lines.append("COMM is known after a step that the trainer has timed")
     if any(speed.data_share is not None and speed.samples_per_second is None for speed in known):

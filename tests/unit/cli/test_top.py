@@ -63,7 +63,12 @@ def test_what_is_not_known_is_a_dash_and_a_note_says_why() -> None:
     assert row(found[1])[-1] == "behind"
     assert row(found[2]) == ["-", "n", "-", "-", "-", "-", "-", "-", "-", "no answer"]
     text = "\n".join(notes("j", found))
-    for part in ("pod j-1-0: no module", "ddpjob logs j -f", "DATA and COMM are known from", "the ranks use no GPU"):
+    for part in (
+        "pod j-1-0: no module",
+        "ddpjob logs j -f",
+        "DATA and COMM are known from the second log line",
+        "the ranks use no GPU",
+    ):
         assert part in text
 
 

@@ -22,6 +22,8 @@ HEARTBEAT_SECONDS = 0.8 * contract.PROGRESS_INTERVAL_SECONDS
 MIN_SECONDS_BETWEEN_LINES = 1.0
 #: Observers get the times of at most so many steps at once, the last ones.
 MAX_STEP_TIMES = 10_000
+#: Observers get values of these names from the training itself.
+TRAINING_VALUES = frozenset({"loss", "learning_rate", "samples_per_second", "checkpoint_step", "step_seconds"})
 
 
 class Reporter:

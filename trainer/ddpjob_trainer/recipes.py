@@ -16,6 +16,8 @@ from pydantic import BaseModel
 from torch import nn
 
 from ddpjob_ranks.errors import ConfigError
+from ddpjob_session.progress import check_metrics
+from ddpjob_session.report import TRAINING_VALUES
 from ddpjob_trainer import optim, recipe_names
 from ddpjob_trainer.config import Defaults, ResolvedConfig, TrainerConfig, checked_settings
 from ddpjob_trainer.data import Batch, ImageData
@@ -102,9 +104,20 @@ def find(name: str, settings: Mapping[str, Any] | None = None) -> Recipe:
             f"config: recipe is {name!r}, and {attribute} of module {module} is {type(found).__name__}; expected an object"
             " of ddpjob.recipe.Recipe, or a function that makes one from its settings, a pydantic model"
         )
-    if found.headline not in found.metrics:
-        raise ConfigError(f"recipe {name}: best is {found.best!r}; expected one of {', '.join(found.metrics)}")
+    _check_metrics(name, found)
     return found
+
+
+def _check_metrics(name: str, recipe: Recipe) -> None:
+    """Check the names of metrics before a training, since the first evaluation may come after hours."""
+    if recipe.headline not in recipe.metrics:
+        raise ConfigError(f"recipe {name}: best is {recipe.best!r}; expected one of {', '.join(recipe.metrics)}")
+    if taken := TRAINING_VALUES & recipe.metrics.keys():
+        raise ConfigError(f"recipe {name}: the metric {min(taken)} has the name of a value of training; rename it")
+    try:
+        check_metrics(recipe.metrics)
+    except ValueError as error:
+        raise ConfigError(f"recipe {name}: {error}") from None
 
 
 def _model_of_settings(function: Callable[..., object]) -> type[BaseModel] | None:

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -72,6 +72,15 @@ def test_the_readme_has_the_defaults_of_every_recipe():
 def test_a_recipe_that_does_not_exist_is_refused(name, text):
     with pytest.raises(ConfigError, match=text):
         recipes.find(name)
+
+
+@pytest.mark.parametrize("metric", ["loss", "top 5", "a" * 25])
+def test_a_name_of_a_metric_is_checked_before_the_training(monkeypatch, metric):
+    digits = recipes.find("digits")
+    odd = replace(digits, metrics={**digits.metrics, metric: digits.metrics["accuracy"]})
+    monkeypatch.setattr("ddpjob_recipes.digits.RECIPE", odd, raising=False)
+    with pytest.raises(ConfigError, match=metric):
+        recipes.find("ddpjob_recipes.digits:RECIPE")
 
 
 def test_a_module_that_a_recipe_imports_and_that_is_missing_is_no_mistake_of_the_name(tmp_path, monkeypatch):

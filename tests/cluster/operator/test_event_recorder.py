@@ -81,18 +81,6 @@ async def test_kubectl_describe_shows_what_happened(
     assert line[2].endswith("ddpjob-operator  Rank 1 ended with exit code 1")
 
 
-async def test_a_repeated_event_raises_the_count(
-    namespace: Namespace, recorder: EventRecorder, job: Job, notices: list[Notice]
-) -> None:
-    notices.append(notice("again"))
-    recorder.record(job, SOME, SOME)
-    (first,) = await come_to(namespace, 1)
-    recorder.record(job, SOME, SOME)
-    (second,) = await come_to(namespace, 2)
-    assert second["metadata"]["uid"] == first["metadata"]["uid"]
-    assert second["firstTimestamp"] == first["firstTimestamp"]
-
-
 async def test_an_event_that_has_expired_is_created_again(
     namespace: Namespace, recorder: EventRecorder, job: Job, notices: list[Notice]
 ) -> None:

@@ -86,19 +86,6 @@ async def test_suspend_stops_all_pods_and_resume_starts_a_new_attempt(namespace:
     assert set(await namespace.pods()) == {"j-2-0", "j-2-1"}
 
 
-async def test_a_deleted_service_is_created_again(namespace: Namespace) -> None:
-    await namespace.apply("j")
-    await namespace.reaches("j", "Running")
-    old = uids(await namespace.services())["j-master"]
-    await namespace.client.delete(SERVICES, namespace.name, "j-master", uid=old)
-
-    async def made_again() -> bool:
-        return uids(await namespace.services()).get("j-master", old) != old
-
-    await eventually("another Service", made_again)
-    assert set(await namespace.pods()) == {"j-1-0"}
-
-
 async def test_a_refusal_by_a_quota_is_reported_and_retried(client: Client, namespace: Namespace) -> None:
     quota = {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "1"}}, "apiVersion": "v1", "kind": "ResourceQuota"}
     created = await client.create(QUOTAS, namespace.name, quota)

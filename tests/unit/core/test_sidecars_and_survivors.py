@@ -1,10 +1,10 @@
-"""Containers and pods that would run on after the program: they neither keep a job alive nor delay a restart."""
+"""Sidecars that run on after the program do not keep a job alive."""
 
 from dataclasses import replace
 
 import pytest
 
-from builders import NOW, broken, crashed, deleted, pod, program, reconciled, running
+from builders import NOW, program, reconciled, running
 from ddpjob_operator.api.names import Phase
 from ddpjob_operator.core.model import NO_LOG, LowerPodDeadline, Observed, Pod
 from ddpjob_operator.core.plan import plan
@@ -42,9 +42,3 @@ def test_a_living_sidecar_keeps_no_job_alive_and_is_stopped_by_its_kubelet(injec
     seen = reconciled(replace(seen, pods=pods, logs={p.uid: NO_LOG for p in pods}))
     assert seen.job.status.phase == Phase.SUCCEEDED
     assert plan(seen, NOW).actions == tuple(LowerPodDeadline(name=p.name, uid=p.uid) for p in pods)
-
-
-def test_a_long_grace_period_of_the_survivors_does_not_delay_the_restart() -> None:
-    of = program(nodes=2, template={"spec": {"terminationGracePeriodSeconds": 600}})
-    seen = reconciled(broken(of, crashed(of, 1), pod(of, 0, grace_seconds=600)))
-    assert deleted(plan(seen, NOW)) == {"job-1-0": 1}

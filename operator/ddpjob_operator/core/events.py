@@ -58,7 +58,7 @@ def _turned(before: DDPJobStatus, after: DDPJobStatus, type_: ConditionType) -> 
 
 
 def _new_failure(before: DDPJobStatus, after: DDPJobStatus) -> Failure | None:
-    """A failure that was not known, or is of another class than was thought."""
+    """The failure, if it is new or has another class than the one recorded before."""
     failure, known = after.failure, before.failure
     if failure is None:
         return None

@@ -7,7 +7,7 @@ from ddpjob_operator.core.untrusted import printable
 
 
 def refusal(name: str, why: Rejection) -> str:
-    """What the API server does not do for the object of this name, and why."""
+    """The sentence about a refusal: the request, the name of the object, and the reason."""
     verb = "fails to" if why.by_failure else "refuses to"
     return f"the API server {verb} {why.request} {name}: {printable(why.message)}"
 

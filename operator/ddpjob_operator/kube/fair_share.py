@@ -16,12 +16,12 @@ class Shares:
     """What each namespace holds of a fixed number."""
 
     def __init__(self, total: int) -> None:
-        """Nothing is held."""
+        """No namespace holds anything yet."""
         self._num_free = total
         self._held = Counter[str]()
 
     def held(self, namespace: str) -> int:
-        """What the namespace holds."""
+        """How many the namespace holds."""
         return self._held[namespace]
 
     def may_take(self, namespace: str) -> bool:
@@ -29,12 +29,12 @@ class Shares:
         return self._held[namespace] < self._num_free
 
     def take(self, namespace: str) -> None:
-        """One more is held by the namespace."""
+        """Count one more for the namespace."""
         self._held[namespace] += 1
         self._num_free -= 1
 
     def release(self, namespace: str) -> None:
-        """One less is held by the namespace."""
+        """Count one less for the namespace."""
         self._num_free += 1
         self._held[namespace] -= 1
         if not self._held[namespace]:
@@ -45,13 +45,13 @@ class FairSlots:
     """Slots to wait for. A free one goes to the namespace that holds the fewest, and there to the first that came."""
 
     def __init__(self, total: int) -> None:
-        """All are free."""
+        """All slots are free."""
         self._shares = Shares(total)
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
     @asynccontextmanager
     async def of(self, namespace: str) -> AsyncIterator[None]:
-        """Hold a slot of the namespace's share."""
+        """Wait for a slot of the namespace's share and hold it within the context."""
         turn = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(namespace, deque()).append(turn)
         self._assign()

@@ -26,7 +26,7 @@ TICK_SECONDS = 0.5
 
 
 class Health:
-    """Answers probes and scrapes."""
+    """The HTTP server for probes and metrics."""
 
     def __init__(
         self,
@@ -62,14 +62,14 @@ class Health:
         return runner
 
     async def measure_loop_lag(self) -> None:
-        """Measure how late the event loop is, without end."""
+        """Measure how late the event loop is, until cancelled."""
         while True:
             started_at = time.monotonic()
             await asyncio.sleep(TICK_SECONDS)
             self.loop_lag_seconds = time.monotonic() - started_at - TICK_SECONDS
 
     def faults(self) -> list[str]:
-        """What only a restart can repair."""
+        """The faults that only a restart of the process can repair."""
         found = [
             f"the watch of {informer.name} has been inactive for {informer.stuck_seconds:.0f} s"
             for informer in self._informers
@@ -82,7 +82,7 @@ class Health:
         return found
 
     def state(self) -> Iterator[Metric]:
-        """Gauges of this moment."""
+        """The gauges at this moment."""
         yield GaugeMetricFamily(
             "ddpjob_leader", "1 if this operator is the leader, 0 if it is a standby.", value=int(self._leads())
         )

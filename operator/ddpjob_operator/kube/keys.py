@@ -1,4 +1,4 @@
-"""How the cluster side names a job in its dictionaries and queues."""
+"""The key of a job in the dictionaries and queues of the cluster side."""
 
 from typing import Any
 

@@ -39,16 +39,16 @@ class Leadership(Protocol):
         """Whether this process may write, at this moment."""
 
     async def follow(self) -> None:
-        """Watch for changes, without end."""
+        """Watch for changes until cancelled."""
 
     async def try_acquire(self) -> bool:
-        """Acquire the right if no other process has it, without waiting. Gives whether this process has it now."""
+        """Acquire the right if no other process has it, without waiting. Returns whether this process has it now."""
 
     async def acquire(self) -> None:
         """Wait until this process has it."""
 
     async def keep(self) -> None:
-        """Keep it, without end. Raises LeaseLostError when it is lost."""
+        """Keep it until cancelled. Raises LeaseLostError when it is lost."""
 
     async def release(self) -> None:
         """Release it for a standby. Needs `keep` to have ended; never raises ApiError."""
@@ -62,7 +62,7 @@ class NoLeaderElection:
         return True
 
     async def follow(self) -> None:
-        """There is nothing to watch; runs without end."""
+        """There is nothing to watch; runs until cancelled."""
         await asyncio.Event().wait()
 
     async def try_acquire(self) -> bool:
@@ -73,7 +73,7 @@ class NoLeaderElection:
         """Always."""
 
     async def keep(self) -> None:
-        """It cannot be lost; runs without end."""
+        """It cannot be lost; runs until cancelled."""
         await asyncio.Event().wait()
 
     async def release(self) -> None:
@@ -123,7 +123,7 @@ class Elector:
         return time.monotonic() < self._valid_until
 
     async def follow(self) -> None:
-        """Watch the Lease without end, so that a release, a loss or a deletion is known at once."""
+        """Watch the Lease until cancelled, so that a release, a loss or a deletion is known at once."""
         while True:
             pause_seconds = self._retry_seconds
             try:
@@ -140,7 +140,7 @@ class Elector:
             await asyncio.sleep(pause_seconds)
 
     async def try_acquire(self) -> bool:
-        """Acquire the Lease if it is free, has expired, or was this process's before it was restarted."""
+        """Acquire the Lease if it is free, has expired, or belonged to this process before it was restarted."""
         try:
             if self._seen is None:
                 await self._look()
@@ -162,7 +162,7 @@ class Elector:
             await self._wait(max(self._seconds_to_expiry(), self._retry_seconds))
 
     async def keep(self) -> None:
-        """Renew without end. Raises LeaseLostError when another holds the Lease, or has held it."""
+        """Renew the Lease until cancelled. Raises LeaseLostError when another holds the Lease, or has held it."""
         renew_at = self._valid_until - self._deadline_seconds + self._renew_seconds
         while True:
             await self._wait(renew_at - time.monotonic())
@@ -217,13 +217,13 @@ class Elector:
         return seen is None or seen.holder in ("", self._identity) or self._seconds_to_expiry() <= 0
 
     def _seconds_to_expiry(self) -> float:
-        """Counted from when this process saw the last renewal, so never too short."""
+        """Seconds until the Lease expires, counted from when this process saw the last renewal, so never too few."""
         if self._seen is None or not self._seen.holder:
             return 0.0
         return self._seen_at + self._seen.seconds - time.monotonic()
 
     async def _look(self) -> None:
-        """Read the Lease instead of waiting for the watch."""
+        """Read the Lease from the API server instead of waiting for the watch."""
         try:
             async with asyncio.timeout(self._request_seconds):
                 self._note(await self._client.get(LEASES, self._namespace, self._name))
@@ -259,7 +259,7 @@ class Elector:
         return {"metadata": {"resourceVersion": str(former.version)}, "spec": spec}
 
     def _note(self, body: Body) -> None:
-        """Take in a version of the Lease, unless a newer one is known."""
+        """Remember a version of the Lease, unless a newer one is known."""
         spec = body.get("spec") or {}
         record = _Record(
             holder=spec.get("holderIdentity") or "",
@@ -284,7 +284,7 @@ class Elector:
         self._changed.set()
 
     async def _wait(self, seconds: float) -> None:
-        """Wait until the Lease has changed since the last wait, at most so long."""
+        """Wait until the Lease has changed since the last wait, for at most this many seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(max(seconds, 0.0)):
                 await self._changed.wait()

@@ -20,13 +20,13 @@ from ddpjob_operator.core.times import duration, rfc3339
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadline:
-    """A limit that is running."""
+    """A deadline that has begun and may pass."""
 
     at: float
     """When it passes, in seconds since the epoch."""
     reason: Reason
     message: str
-    """What has happened when it has passed."""
+    """The message for when it has passed."""
     ends_job: bool
     """Whether it ends the job rather than the attempt."""
     late: Pod | None = None

@@ -37,7 +37,7 @@ def _limit_seconds(situation: Situation) -> float | None:
 
 
 def _message(situation: Situation, limit_seconds: float) -> str:
-    """What rank 0 did not do."""
+    """The message: which progress is missing, and for how long."""
     progress = situation.observed.progress
     if progress is None:
         printed = f"no progress line for {duration(limit_seconds)} (deadlines.startSeconds and hangSeconds)"

@@ -24,7 +24,7 @@ _QUOTA = re.compile(r"exceeded quota: ([^,\s]+), requested: (\S+), used: (\S+), 
 
 
 def explain_wait(observed: Observed, gang: Gang) -> tuple[Reason, str]:
-    """What the gang waits for, the most telling obstacle first."""
+    """The reason and the message of what the gang waits for; the obstacle that explains most comes first."""
     existing = {pod.name for pod in gang.current.values()}
     refused = {name: why for name, why in observed.rejections.items() if name not in existing}
     if refused:

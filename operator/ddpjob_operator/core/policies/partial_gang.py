@@ -26,7 +26,7 @@ def release_held_nodes(situation: Situation) -> Advice:
 
 
 def release(situation: Situation) -> StartNextAttempt:
-    """Leave the nodes of a part of the gang to others for a moment."""
+    """Release the nodes of a part of the gang, and begin a new attempt after a pause."""
     gang = situation.gang
     return StartNextAttempt(
         phase=Phase.PENDING,

@@ -20,7 +20,7 @@ from ddpjob_operator.core.times import epoch_seconds
 
 
 def actions_of(situation: Situation, decision: Decision) -> tuple[Action, ...]:
-    """What to do in the cluster, in order."""
+    """The actions in the cluster, in order."""
     match decision:
         case KeepWhole():
             return _keep_whole(situation)

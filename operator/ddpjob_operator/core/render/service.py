@@ -28,7 +28,7 @@ def selector(job_uid: str, attempt: int) -> dict[str, str]:
 
 
 def owner_reference(job: Job) -> dict[str, Any]:
-    """What makes an object a child of the job, so that it goes with it even while no operator runs."""
+    """The owner reference that makes an object a child of the job, so that it is deleted with the job even without an operator."""
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
@@ -44,18 +44,18 @@ def common_labels(job: Job) -> dict[str, str]:
     return {names.MANAGED_BY: names.MANAGER, names.LABEL_JOB: job.name, names.LABEL_JOB_UID: job.uid}
 
 
-def ensure_service(job: Job, spec: DDPJobSpec, seen: Service | None) -> tuple[CreateService | PatchService, ...]:
-    """What makes the Service point at the job's current attempt; nothing if it does, and never back to an older one."""
+def ensure_service(job: Job, spec: DDPJobSpec, observed: Service | None) -> tuple[CreateService | PatchService, ...]:
+    """The action that makes the Service point at the current attempt; none if it does. It never points at an older one again."""
     attempt = job.status.attempt
-    if seen is None or seen.job_uid != job.uid:  # an earlier job's of the same name is about to go
+    if observed is None or observed.job_uid != job.uid:  # an earlier job's of the same name is about to go
         return (CreateService(name=service_name(job.name), body=_body(job, spec)),)
     wanted = selector(job.uid, attempt)
-    if _attempt_of(seen) > attempt or seen.selector == wanted:
+    if _attempt_of(observed) > attempt or observed.selector == wanted:
         return ()
     # A merge patch keeps what it does not name: a key that somebody added is named with null.
-    replaced = {key: wanted.get(key) for key in {*seen.selector, *wanted}}
-    patch: Body = {"metadata": {"uid": seen.uid}, "spec": {"selector": replaced}}
-    return (PatchService(name=seen.name, resource_version=seen.resource_version, patch=patch),)
+    replaced = {key: wanted.get(key) for key in {*observed.selector, *wanted}}
+    patch: Body = {"metadata": {"uid": observed.uid}, "spec": {"selector": replaced}}
+    return (PatchService(name=observed.name, resource_version=observed.resource_version, patch=patch),)
 
 
 def _attempt_of(service: Service) -> int:

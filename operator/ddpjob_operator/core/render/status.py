@@ -30,7 +30,7 @@ MAX_PAST_ATTEMPTS = 10
 
 
 def status_after(situation: Situation, decision: Decision) -> DDPJobStatus:
-    """The status that the job shows once this is decided."""
+    """The status of the job after this decision."""
     match decision:
         case AwaitEvidence():
             return _acted_on(situation.observed, situation.now)

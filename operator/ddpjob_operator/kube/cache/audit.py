@@ -28,7 +28,7 @@ class Audit:
         self._interval_seconds = interval_seconds
 
     async def run(self, caches: Sequence[Cache[Any]]) -> None:
-        """Audit without end."""
+        """Audit at intervals until cancelled."""
         while True:
             await asyncio.sleep(self._interval_seconds * random.uniform(0.9, 1.1))  # noqa: S311 jitter is no secret
             for cache in caches:
@@ -38,7 +38,7 @@ class Audit:
                     logger.warning("the audit of %s is postponed: %s", cache.resource.plural, error)
 
     async def compare(self, cache: Cache[Any]) -> int:
-        """Repair one cache. Gives the number of differences; an event that is on its way counts as one."""
+        """Repair one cache. Returns the number of differences; an event that is on its way counts as one."""
         num_repairs = 0
         for scope in self._scopes:
             num_repairs += (await cache.refresh(self._client, scope))[1]

@@ -1,4 +1,4 @@
-"""What is known of one kind of objects, as slim records. The newest version wins, wherever it comes from.
+"""A cache of one kind of objects, as slim records. The newest version wins, wherever it comes from.
 
 Watches, lists and the answers to our own writes all end here. They may arrive late and out of order, so each is compared
 by resourceVersion, which Kubernetes guarantees to be comparable as a number for one kind of objects
@@ -21,7 +21,7 @@ T = TypeVar("T")
 Parse = Callable[[Body, T | None], T]
 """The record of a body, given the record of its former version; ValueError for an object that is not ours."""
 Changed = Callable[[str, T | None, T | None], None]
-"""Called with the namespace, the old and the new record; None stands for absent."""
+"""Called with the namespace, the old and the new record; None is an absent record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Cache(Generic[T]):
         return latest
 
     def put(self, body: Body) -> bool:
-        """Take in a version of an object. Gives whether it was news."""
+        """Store a version of an object. Returns whether it was new."""
         metadata = body["metadata"]
         key = (metadata["namespace"], metadata["name"])
         version, uid = int(metadata["resourceVersion"]), metadata["uid"]
@@ -82,14 +82,14 @@ class Cache(Generic[T]):
         return True
 
     def put_answer(self, body: Body) -> None:
-        """Take in the answer to a write, unless the object has been seen to go meanwhile."""
+        """Store the answer to a write, unless the deletion of the object has been observed in the meantime."""
         metadata = body["metadata"]
         known = self._entries.get((metadata["namespace"], metadata["name"]))
         if known is not None and known.uid == metadata["uid"]:
             self.put(body)
 
     def remove(self, namespace: str, name: str, *, uid: str) -> bool:
-        """Take in that this very object is gone. Gives whether it was news."""
+        """Remove this very object, which no longer exists. Returns whether it was known."""
         for graves in self._graves:
             graves.add(uid)
         known = self._entries.get((namespace, name))

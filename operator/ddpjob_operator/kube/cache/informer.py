@@ -20,7 +20,7 @@ from ddpjob_operator.transport.errors import ApiError, GoneError
 logger = logging.getLogger(__name__)
 
 FIRST_BACKOFF_SECONDS = 0.2
-#: An operator that is blind for longer than this after an outage restarts gangs late.
+#: An operator that receives no events for longer than this after an outage restarts gangs late.
 LAST_BACKOFF_SECONDS = 5.0
 
 
@@ -54,7 +54,7 @@ class Informer:
         return time.monotonic() - self._alive_at
 
     async def run(self) -> None:
-        """Follow without end."""
+        """Follow the objects until cancelled."""
         while True:
             self._alive_at = started_at = time.monotonic()
             try:

@@ -1,4 +1,4 @@
-"""All that is known of the cluster, by job.
+"""The known state of the cluster, by job.
 
 Three caches: DDPJobs, fed by kopf's events, the audit and the answers to our own status writes; pods and Services, each
 fed by an informer. A status that was written is thus known at once, and a late event from before it changes nothing.
@@ -67,11 +67,11 @@ class Store:
         return self._pods_by_job.get((job.namespace, job.uid), {}).values()
 
     def orphaned(self, key: Key) -> frozenset[str]:
-        """The uids of the jobs of this name that are gone while pods of theirs are left."""
+        """The uids of the deleted jobs of this name of which pods are left."""
         return frozenset(self._orphaned.get(key, ()))
 
     def vanished_pods_of(self, job: Job) -> Iterable[Pod]:
-        """The last records of its pods that are gone, as long as a decision may need them."""
+        """The last records of its pods that no longer exist, as long as a decision may need them."""
         return self._vanished_pods.get((job.namespace, job.uid), {}).values()
 
     def service_of(self, job: Job) -> Service | None:
@@ -162,7 +162,7 @@ class Store:
             self._vanished_pods.setdefault((namespace, pod.job_uid), {})[pod.name] = pod
 
     def _drop_last_records(self, namespace: str, job: Job) -> None:
-        """Drop what explains nothing any more: a gang of a thousand ranks leaves as many records at each restart."""
+        """Drop records that explain no failure any more: a gang of a thousand ranks leaves as many at each restart."""
         kept = self._vanished_pods.pop((namespace, job.uid), {})
         if kept := {name: pod for name, pod in kept.items() if may_explain_a_failure(job.status, pod.attempt)}:
             self._vanished_pods[namespace, job.uid] = kept

@@ -64,7 +64,7 @@ UNKNOWN_KIND_SECONDS = 60.0
 
 @dataclass(slots=True)
 class _Outcomes:
-    """What became of actions of one kind."""
+    """The outcomes of actions of one kind."""
 
     num_done: int = 0
     refused: dict[str, Rejection] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class _Outcomes:
     """Whether the server has refused one on purpose, or limits the rate of requests."""
 
     def add(self, action: Action, outcome: Rejection | ApiError | None) -> None:
-        """Take in the outcome of one action; None is success."""
+        """Add the outcome of one action; None is success."""
         if isinstance(outcome, Rejection):
             self.refused[name_of(action)] = outcome
             self.is_decided |= not outcome.by_failure
@@ -85,7 +85,7 @@ class _Outcomes:
 
     @property
     def forbid_more(self) -> bool:
-        """Whether further creations would most likely fare no better.
+        """Whether further creations would most likely fail in the same way.
 
         What the server refuses once (a quota, a policy) it refuses for all pods of a gang. A server that fails now and then
         (a webhook) is no reason to leave out the other pods, one that fails mostly is.
@@ -138,7 +138,7 @@ class Actuator:
             raise errors[0]
 
     def _batches(self, key: Key, actions: Sequence[Action]) -> Iterator[Sequence[Action]]:
-        """All actions at once; where creations were refused last, one, and twice as many each time that goes well.
+        """The actions in batches: all at once; after a refused creation first one, then twice as many after each success.
 
         So a gang that is accepted starts as soon as it can, and one that a quota refuses costs one request for each retry
         instead of one for each pod (as in Kubernetes' Job controller).
@@ -165,7 +165,7 @@ class Actuator:
                 workers.create_task(work())
 
     async def _run_one(self, key: Key, job: Job, action: Action) -> Rejection | ApiError | None:
-        """What became of one action; None if it is done."""
+        """The outcome of one action; None if it was carried out."""
         try:
             return await self._send(key, job, action)
         except RejectedError as error:
@@ -228,7 +228,7 @@ class Actuator:
     async def _look_at_the_owner(
         self, key: Key, job: Job, resource: Resource, action: CreatePod | CreateService
     ) -> Rejection | None:
-        """The name is taken: that is fine if it is by the same job, whoever created it."""
+        """Decide on a name that exists already: it is correct if the object belongs to the same job, whoever created it."""
         try:
             body = await self._client.get(resource, job.namespace, action.name)
         except NotFoundError as error:  # Another conflict than the name (a quota's), or the object is gone by now.
@@ -306,7 +306,7 @@ class Actuator:
 
 
 def _wait_for_deletion(body: Body, name: str, whose: str) -> str:
-    """What to wait for, and what to do where a node that is off never confirms the deletion."""
+    """The message that names the object to wait for, and what to do if its node is off and never confirms the deletion."""
     node = body.get("spec", {}).get("nodeName")
     if node is None:
         return f"waiting until {name} of {whose} is deleted"

@@ -115,11 +115,11 @@ class EventRecorder:
             self._record(job, notice, free=is_end)
 
     def forget(self, key: Key) -> None:
-        """The job is gone."""
+        """Forget the job, which no longer exists."""
         self._accounts.pop(key, None)
 
     async def run(self) -> None:
-        """Write what is recorded, without end."""
+        """Write what is recorded, until cancelled."""
         async with asyncio.TaskGroup() as writers:
             for number in range(NUM_WRITERS):
                 writers.create_task(self._work(), name=f"writer of Events {number}")
@@ -145,7 +145,7 @@ class EventRecorder:
         return series
 
     async def _write_or_drop(self, series: _Series) -> float:
-        """Write an Event, if the API server accepts it. Gives the seconds to wait before the next one."""
+        """Write an Event, if the API server accepts it. Returns the seconds to wait before the next one."""
         try:
             async with asyncio.timeout(WRITE_SECONDS):
                 await self._write(series)

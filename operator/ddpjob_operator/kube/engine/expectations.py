@@ -23,7 +23,7 @@ class Expectations:
         self._deletions: dict[Key, dict[str, float]] = {}
 
     def sent(self, key: Key, action: CreatePod | CreateService | DeletePod) -> None:
-        """To be called before the request: its effect may show before its answer comes."""
+        """Expect the effect of an action. Call this before the request, since the watch may show its effect before the answer."""
         deadline = time.monotonic() + DEADLINE_SECONDS
         if isinstance(action, DeletePod):
             self._deletions.setdefault(key, {})[action.uid] = deadline
@@ -31,22 +31,22 @@ class Expectations:
             self._creations.setdefault(key, {})[action.name] = deadline
 
     def failed(self, key: Key, action: CreatePod | CreateService | DeletePod) -> None:
-        """The server has refused it, so there is nothing to wait for."""
+        """Expect nothing of this action, which the server has refused."""
         if isinstance(action, DeletePod):
             self._deletions.get(key, {}).pop(action.uid, None)
         else:
             self._creations.get(key, {}).pop(action.name, None)
 
     def doubt(self, key: Key, action: CreatePod | CreateService) -> None:
-        """No answer came: whether it exists must be looked up before anything else is created."""
+        """Require a lookup before anything else is created: no answer came, so the object may exist."""
         self._creations.setdefault(key, {})[action.name] = time.monotonic()
 
-    def settle(self, key: Key, seen: Observed) -> None:
-        """Remove what the caches show."""
-        present = {pod.name for pod in seen.pods}
-        if seen.service is not None and seen.service.job_uid == seen.job.uid:  # not that of a job before it
-            present.add(seen.service.name)
-        alive = {pod.uid for pod in seen.pods if pod.deletion is None}
+    def settle(self, key: Key, observed: Observed) -> None:
+        """Remove the expectations whose effects the caches show."""
+        present = {pod.name for pod in observed.pods}
+        if observed.service is not None and observed.service.job_uid == observed.job.uid:  # not that of a job before it
+            present.add(observed.service.name)
+        alive = {pod.uid for pod in observed.pods if pod.deletion is None}
         _keep(self._creations, key, lambda name: name not in present)
         _keep(self._deletions, key, lambda uid: uid in alive)
 

@@ -30,7 +30,7 @@ _LONGEST_SECONDS = Gauge(
 
 
 class QueueMetrics:
-    """What happens to the keys of a queue. The gauges show the queue of this name that was made last."""
+    """The metrics of one queue. The gauges show the queue of this name that was created last."""
 
     def __init__(self, name: str) -> None:
         self._adds = _ADDS.labels(name, _CONTROLLER)

@@ -42,10 +42,10 @@ class Reconciler:
     progress: ProgressReader
     trainer_image: str
     _uids: dict[Key, str] = field(default_factory=dict)
-    """The uid of the job that all memories by key are about."""
+    """The uid of the job that everything stored by its key belongs to."""
 
     async def work(self) -> None:
-        """Handle one key after another, without end. A failed reconcile is retried, later each time."""
+        """Handle one key after another, until cancelled. A failed reconcile is retried, later each time."""
         while True:
             key = await self.queue.get()
             try:
@@ -90,15 +90,15 @@ class Reconciler:
         known = self.store.job(key)
         if known is None or known.job.uid != uid:  # it went meanwhile, and its key has been added for that
             return
-        seen = self._observe(key, known)
-        self.expectations.settle(key, seen)
-        if self._is_overdue(key) or _never_seen(seen):
+        observed = self._observe(key, known)
+        self.expectations.settle(key, observed)
+        if self._is_overdue(key) or _never_seen(observed):
             await self._look_up(key, known)
-            seen = self._observe(key, known)
+            observed = self._observe(key, known)
         now = time.time()
-        planned = plan(seen, now)
-        self.lookups.update(seen, planned.lookups)
-        self.progress.follow(seen)
+        planned = plan(observed, now)
+        self.lookups.update(observed, planned.lookups)
+        self.progress.follow(observed)
         if planned.write_ahead:
             assert not planned.actions, "a plan that writes ahead acts in the next reconcile"
             await self.status_writer.write(known, planned.status)
@@ -168,7 +168,7 @@ class Reconciler:
         return True
 
     async def _look_up(self, key: Key, known: KnownJob) -> None:
-        """Read the job's children past the caches."""
+        """List the job's pods and Services from the API server, not from the caches."""
         job, labels = known.job, of_job(known.job.uid)
         await asyncio.gather(
             self.store.pods.refresh(
@@ -190,20 +190,20 @@ class Reconciler:
             self.store.forget_orphaned(key, uid)
 
     def _forget(self, key: Key) -> None:
-        """The job is gone, and maybe another one has its name: the two can come and go between two reconciles."""
+        """Forget a deleted job. Another one may have its name already: both can happen between two reconciles."""
         self._uids.pop(key, None)
         for memory in (self.expectations, self.rejections, self.status_writer, self.lookups, self.progress):
             memory.forget(key)
         self.queue.drop(key)
 
 
-def _never_seen(seen: Observed) -> bool:
+def _never_seen(observed: Observed) -> bool:
     """Whether pods are missing that existed by the status and that this process has never seen.
 
     Its cache of pods may be older than the job, and a pod that counts as deleted by mistake would restart the gang.
     """
-    job = seen.job
+    job = observed.job
     if job.spec is None or job.deleting or job.status.finished or not job.status.condition(ConditionType.CREATED):
         return False
-    names = {pod.name for pod in (*seen.pods, *seen.vanished) if pod.attempt == job.status.attempt}
+    names = {pod.name for pod in (*observed.pods, *observed.vanished) if pod.attempt == job.status.attempt}
     return len(names) < job.spec.nodes

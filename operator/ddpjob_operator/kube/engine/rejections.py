@@ -103,7 +103,7 @@ class Rejections:
             del self._refused[key]
 
     def name_is_free(self, namespace: str, name: str) -> list[Key]:
-        """An object of this name is gone. Gives the jobs that needed the name and may retry at once."""
+        """Allow retries for a name that is free now. Returns the jobs that needed the name."""
         of_namespace = ((key, of_job) for key, of_job in self._refused.items() if key[0] == namespace)
         waiting = {key: of_job for key, of_job in of_namespace if name in of_job.set_up.rejections}
         for of_job in waiting.values():
@@ -111,7 +111,7 @@ class Rejections:
         return list(waiting)
 
     def forget(self, key: Key) -> None:
-        """The job is gone."""
+        """Forget the job, which no longer exists."""
         self._refused.pop(key, None)
 
 

@@ -107,7 +107,7 @@ class StatusWriter:
                 self._record(*tried)  # The write succeeded although its answer was lost.
 
     def forget(self, key: Key) -> None:
-        """The job is gone."""
+        """Forget the job, which no longer exists."""
         self._in_doubt.pop(key, None)
         self._written_at.pop(key, None)
         self._ticked_at.pop(key, None)

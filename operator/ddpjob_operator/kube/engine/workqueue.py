@@ -71,7 +71,7 @@ class WorkQueue:
             self._timers[key] = loop.call_at(at, self._add_due, key)
 
     def retry(self, key: Key, at_least_seconds: float = 0.0) -> float:
-        """A reconcile failed: retry, later each time. Gives the delay."""
+        """Retry after a failed reconcile, later each time. Returns the delay."""
         num_before = self._failures.get(key, 0)
         self._failures[key] = num_before + 1
         self._metrics.retried()
@@ -81,17 +81,17 @@ class WorkQueue:
         return delay
 
     def reset_back_off(self, key: Key) -> None:
-        """A reconcile succeeded: the next failure is the first one again."""
+        """Forget earlier failures after a reconcile that succeeded: the next one is the first again."""
         self._failures.pop(key, None)
 
     def drop(self, key: Key) -> None:
-        """The job is gone: forget what was planned for later."""
+        """Forget what was planned for the job, which no longer exists."""
         if planned := self._timers.pop(key, None):
             planned.cancel()
         self._failures.pop(key, None)
 
     async def get(self) -> Key:
-        """The next key, once there is one; `done` gives it back."""
+        """Wait for the next key. The worker calls `done` when it has finished with it."""
         while (key := self._next()) is None:
             turn = asyncio.get_running_loop().create_future()
             self._idle.append(turn)

@@ -62,7 +62,7 @@ class LogReader:
         self._reads.cancel_where(lambda read: read[0] == key)
 
     async def stop(self) -> None:
-        """Read nothing any more."""
+        """Stop all reads."""
         await self._reads.stop()
 
     def _start(self, key: Key, lookup: ReadLog) -> None:

@@ -52,5 +52,5 @@ class Lookups:
         self._warnings.want(key, None)
 
     async def stop(self) -> None:
-        """Look nothing up any more."""
+        """Stop all lookups."""
         await asyncio.gather(self._logs.stop(), self._nodes.stop(), self._warnings.stop())

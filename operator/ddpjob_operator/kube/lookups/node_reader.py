@@ -20,7 +20,7 @@ OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 
 
 class NodeState(Enum):
-    """What decisions need to know of a node."""
+    """The states of a node that decisions depend on."""
 
     WELL = "well"
     CORDONED = "accepts no new pods"
@@ -58,7 +58,7 @@ class NodeReader:
             self._start(node)
 
     async def stop(self) -> None:
-        """Poll nothing any more."""
+        """Stop all polls."""
         await self._polls.stop()
 
     def _start(self, node: str) -> None:

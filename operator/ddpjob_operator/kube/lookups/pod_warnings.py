@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS = 10.0
 LAST_PAUSE_SECONDS = 60.0
 MAX_AT_ONCE = 4
-#: The pod's own status reports other reasons, in clearer words.
+#: The pod's own status reports other reasons, with clearer messages.
 REASONS = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume", "FailedCreatePodSandBox"})
 
 
@@ -54,7 +54,7 @@ class PodWarnings:
             self._readers.start(key[0], lambda: self._follow(key[0]), f"warnings in {key[0]}")
 
     async def stop(self) -> None:
-        """Read nothing any more."""
+        """Stop all reads."""
         await self._readers.stop()
 
     async def _follow(self, namespace: str) -> None:
@@ -73,7 +73,7 @@ class PodWarnings:
         return {uid: key for key, uid in self._wanted.items() if key[0] == namespace}
 
     async def _read(self, namespace: str, pods: Mapping[str, Key]) -> bool:
-        """Take in the latest warning of each pod. Gives whether any of them is news."""
+        """Store the latest warning of each pod. Returns whether any of them is new."""
         try:
             async with self._slots:
                 latest = await self._latest(namespace, pods)

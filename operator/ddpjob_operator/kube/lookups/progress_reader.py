@@ -109,11 +109,11 @@ class ProgressReader:
         target = self._targets.get(key)
         return target.silent_seconds if target and target.uid == rank0_uid else 0.0
 
-    def follow(self, seen: Observed) -> None:
+    def follow(self, observed: Observed) -> None:
         """Read the log of the current attempt's rank 0 while it runs."""
-        key = key_of(seen.job)
-        attempt = seen.job.status.attempt
-        rank0 = next((pod for pod in seen.pods if pod.rank == 0 and pod.attempt == attempt), None)
+        key = key_of(observed.job)
+        attempt = observed.job.status.attempt
+        rank0 = next((pod for pod in observed.pods if pod.rank == 0 and pod.attempt == attempt), None)
         if not self._interval_seconds or rank0 is None or not rank0.running:
             self.forget(key)
             return
@@ -121,7 +121,7 @@ class ProgressReader:
         if target is None or target.uid != rank0.uid:
             target = self._targets[key] = _Target(rank0.name, rank0.uid)
             self._plan_read(key, target, min(FIRST_READ_SECONDS, self._interval_seconds))
-        running_since, spec = seen.job.status.running_since, seen.job.spec
+        running_since, spec = observed.job.status.running_since, observed.job.spec
         target.running_since = epoch_seconds(running_since) if running_since else None
         target.hang_seconds = spec.deadlines.hang_seconds if spec else math.inf
 
@@ -130,7 +130,7 @@ class ProgressReader:
         self._targets.pop(key, None)
 
     async def run(self) -> None:
-        """Start the reads that are due, without end."""
+        """Start the reads that are due, until cancelled."""
         while True:
             now = asyncio.get_running_loop().time()
             if self._timetable and self._timetable[0][0] <= now:
@@ -150,7 +150,7 @@ class ProgressReader:
                 continue
 
     async def stop(self) -> None:
-        """Read nothing any more."""
+        """Stop all reads."""
         tasks = list(self._reads)
         for task in tasks:
             task.cancel()
@@ -181,7 +181,7 @@ class ProgressReader:
         return pause_seconds(self._interval_seconds, ran_seconds, target.hang_seconds, target.silent_seconds)
 
     async def _look(self, key: Key, target: _Target) -> None:
-        """Take in what the end of the log shows."""
+        """Store the progress that the end of the log shows."""
         text, is_cut = await self._tail(key, target, TAIL_LINES, LIMIT_BYTES)
         progress = latest_progress(text)
         is_enough = progress is not None or not is_cut

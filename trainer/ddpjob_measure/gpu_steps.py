@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any, Final, Literal, Self
 
 import torch
@@ -399,7 +400,8 @@ def operations_per_image() -> int:
     from torch.utils.flop_counter import FlopCounterMode  # it needs triton, which not every CPU build has
 
     with torch.device("meta"):
-        model, images_BCHW = recipes.find("resnet50-224-synthetic").model(1000), torch.empty(1, 3, 224, 224)  # noqa: N806 - a shape
+        model = recipes.find("resnet50-224-synthetic").model(SimpleNamespace(num_classes=1000))
+        images_BCHW = torch.empty(1, 3, 224, 224)  # noqa: N806 - a shape
     with FlopCounterMode(display=False) as counter:
         model(images_BCHW).sum().backward()
     return int(counter.get_total_flops())

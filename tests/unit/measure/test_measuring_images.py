@@ -12,7 +12,7 @@ def test_without_data_synthetic_images_are_drawn_and_said_to_be(monkeypatch):
     config = recipes.resolve(parse_config({"recipe": "resnet18-cifar10"}))
     with images.provided(["resnet18-cifar10"], num_train=25) as (environ, what):
         assert what == "30 synthetic images of CIFAR-10's size (random pixels)"
-        assert len(resnet18_cifar10.load(Path(environ["DDPJOB_DATA_DIR"]), config).train) == 30
+        assert len(resnet18_cifar10.data(Path(environ["DDPJOB_DATA_DIR"]), config).train) == 30
 
 
 def test_a_recipe_with_data_of_its_own_needs_no_images(monkeypatch):

@@ -1,6 +1,5 @@
 """Observers receive the values that rank 0 reports: TensorBoard, and those that users write for other services."""
 
-import importlib.util
 import json
 import math
 import pkgutil
@@ -141,11 +140,11 @@ def from_environment(environ: Mapping[str, str]) -> list[Observer]:
     found: list[Observer] = []
     if events := environ.get(contract.DDPJOB_EVENTS_DIR):
         found.append(Recorder(Path(events)))
-    folder = output_folder(environ)
-    if folder is not None and importlib.util.find_spec("tensorboard") is not None:
-        from ddpjob_session.tensorboard import EventFiles  # only here: the package is optional
+    from ddpjob_session import tensorboard  # it imports this module
 
-        found.append(EventFiles(folder / "tensorboard"))
+    folder = output_folder(environ)
+    if folder is not None and tensorboard.is_installed():
+        found.append(tensorboard.EventFiles(folder / "tensorboard"))
     return found
 
 

@@ -1,17 +1,28 @@
 """Event files for TensorBoard, by the package `tensorboard`, which is optional."""
 
+import importlib
+import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from torch.utils.tensorboard.writer import SummaryWriter
 
 from ddpjob_session.observers import Beginning, Observer
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard.writer import SummaryWriter
 
 #: So often the events reach the files. A killed rank loses those since.
 FLUSH_SECONDS = 10
 #: So many events may wait for a slow disk before training does.
 MAX_QUEUE = 1000
+
+
+def is_installed() -> bool:
+    """Whether the package is there. A folder of that name in the working directory would be a package without a file."""
+    found = importlib.util.find_spec("tensorboard")
+    return found is not None and found.origin is not None
 
 
 class EventFiles(Observer):
@@ -28,7 +39,8 @@ class EventFiles(Observer):
         self._first_step = 0
 
     def begin(self, beginning: Beginning) -> None:
-        """Note where the attempt begins."""
+        """Import the package, before the first step, and note where the attempt begins."""
+        importlib.import_module("torch.utils.tensorboard.writer")
         self._first_step = beginning.first_step
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -46,8 +58,10 @@ class EventFiles(Observer):
         if self._writer is not None:
             self._writer.close()
 
-    def _opened(self, step: int) -> SummaryWriter:
+    def _opened(self, step: int) -> "SummaryWriter":
         if self._writer is None:
+            from torch.utils.tensorboard.writer import SummaryWriter  # `begin` has imported it
+
             # An attempt that finds nothing left to train repeats the last evaluation, after no step of its own.
             purge_step = min(step, self._first_step + 1)
             self._writer = SummaryWriter(

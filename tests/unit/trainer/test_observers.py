@@ -165,8 +165,16 @@ def test_the_folder_of_event_files(environ, folder):
     assert (Recorder in kinds) == (contract.DDPJOB_EVENTS_DIR in environ)
 
 
-def test_without_the_package_nothing_is_loaded_or_written(monkeypatch, tmp_path):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    monkeypatch.delitem(sys.modules, "ddpjob_session.tensorboard", raising=False)
+def test_without_the_package_there_are_no_event_files(monkeypatch, tmp_path):
+    """A folder of that name in the working directory is not the package, which Python takes it for."""
+    (tmp_path / "tensorboard").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setattr(sys, "path_importer_cache", {})
+    monkeypatch.delitem(sys.modules, "tensorboard")
+    assert importlib.util.find_spec("tensorboard") is not None
     assert observers.from_environment({contract.DDPJOB_CHECKPOINT_DIR: str(tmp_path)}) == []
-    assert "ddpjob_session.tensorboard" not in sys.modules
+
+
+def test_a_package_that_cannot_be_imported_does_not_end_the_training(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard.writer", None)
+    assert "observer EventFiles failed" in train(EventFiles(tmp_path))

@@ -13,7 +13,7 @@ from terminal import Terminal
 TRAIN = """
 import pathlib, time
 print("hello from the program", flush=True)
-print('ddpjob-progress {"step": 3, "totalSteps": 9, "loss": 0.25, "samplesPerSecond": 100, "etaSeconds": 75}', flush=True)
+print('ddpjob-progress {"step": 3, "totalSteps": 9, "loss": 0.25, "samplesPerSecond": 100, "etaSeconds": 75, "metrics": {"iou": 0.5}}', flush=True)
 deadline = time.monotonic() + 60
 while not pathlib.Path("go").exists() and time.monotonic() < deadline:
     time.sleep(0.05)
@@ -29,7 +29,7 @@ def started(folder: Path, *, columns: int = 160, **environ: str) -> Terminal:
 def test_the_bar_follows_the_progress_of_the_status_while_the_job_runs(tmp_path: Path) -> None:
     terminal = started(tmp_path)
     try:
-        terminal.read_until("step 3/9 (33%) · loss 0.25 · 100 samples/s · ETA 1m15s")
+        terminal.read_until("step 3/9 (33%) · loss 0.25 · iou 0.5 · 100 samples/s · ETA 1m15s")
         assert terminal.process.poll() is None
         (tmp_path / "go").touch()
         terminal.read_until("")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 240
 #: The page must not make a request, and the browser must not make its own.
 _OPTIONS = (
     "--headless",
@@ -119,7 +119,7 @@ def opened() -> Iterator[Page]:
     command_end, commands = os.pipe()
     answers, answer_end = os.pipe()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        # Chromium reads commands from descriptor 3 and answers on 4; `timeout` bounds every wait for an answer.
+        # Chromium reads commands from descriptor 3 and answers on 4; `timeout` ends a browser that hangs.
         shell = f'exec timeout --kill-after=5 {TIMEOUT_SECONDS} "$@" 3<&{command_end} 4>&{answer_end}'
         browser = subprocess.Popen(
             ["bash", "-c", shell, "bash", program, *_OPTIONS, f"--user-data-dir={profile}"],

@@ -12,6 +12,8 @@ from ddpjob_operator.api.names import contract
 
 #: A line about a step is shown at most this often for each rank.
 SECONDS_BETWEEN_STEPS = 3.0
+#: All settings in one line of JSON, which the manifest and the evidence have, too.
+_SETTINGS = "config {"
 _STEP = re.compile(r"epoch \d+ step \d+(?:/\d+)? ")
 _LOSS = re.compile(r"(?<=\bloss )\d+\.\d{4,}(?:e[+-]?\d+)?")
 
@@ -29,7 +31,7 @@ class TrainingLines:
         """The line to show, or None."""
         if self._verbose:
             return line
-        if contract.PROGRESS_PREFIX in line:
+        if contract.PROGRESS_PREFIX in line or line.startswith(_SETTINGS):
             return None
         if _STEP.match(line):
             now = self._clock()

@@ -60,4 +60,5 @@ def test_steps_are_shown_every_few_seconds() -> None:
     assert lines.shown(0, "after 23 steps: accuracy 50.97 % (183 of 359)") is not None
     assert lines.shown(0, "my own loss 0.123456789") == "my own loss 0.123456789"
     assert lines.shown(0, 'ddpjob-progress {"step": 1}') is None
+    assert lines.shown(0, 'config {"recipe":"digits","epochs":15}') is None, "the manifest shows the settings"
     assert TrainingLines(verbose=True).shown(0, step) == step

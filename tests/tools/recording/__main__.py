@@ -1,7 +1,7 @@
 """Records commands of the README on the cluster of KUBECONFIG: `python -m recording docs/images/recording.svg`.
 
 It needs the operator on that cluster, and `ddpjob` and `kubectl` on PATH. What the picture shows is the output of the real
-commands; only the typing is made up, pauses are shortened, and the time runs three times as fast.
+commands; only the typing is made up, pauses are shortened, and the time runs five times as fast.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from recording.svg import Screen, svg
 from recording.terminal import Terminal
 
 COLUMNS, ROWS = 116, 28
-SPEED = 3.0
+SPEED = 5.0
 #: Seconds of the picture.
 LONGEST_PAUSE, KEY, AFTER_COMMAND, FRAME = 1.0, 0.045, 2.5, 0.1
 TIMEOUT_SECONDS = 300
@@ -45,7 +45,7 @@ def main() -> None:
     _run("kubectl", "apply", "--filename", str(FAILED))
     _run("ddpjob", "wait", "own-model", "--for", "failed", "--timeout", "120s")
     frames, seconds = recorded()
-    file.write_text(svg(frames, seconds, "ddpjob: output of real commands, at three times the speed"), encoding="utf-8")
+    file.write_text(svg(frames, seconds, "ddpjob: output of real commands, at five times the speed"), encoding="utf-8")
     print(f"{file}: {len(frames)} screens, {seconds:.0f} s, {file.stat().st_size / 1000:.0f} KB")
 
 

@@ -153,8 +153,11 @@ def test_a_stop_of_another_rank_waits_for_the_step_that_rank_0_saved() -> None:
     of = job(nodes=2, restart={"maxRestarts": 0})
     early = ended(of, 1, code=75, ended_seen=NOW)
     assert not plan(broken(of, early), NOW).status.finished
-    both = broken(of, early, ended(of, 0, code=75, message="checkpointStep=40"))
+    saved = ended(of, 0, code=75, message="checkpointStep=40")
+    both = broken(of, early, saved)
     assert plan(both, NOW).status.failure.reason == Reason.STOPPED_WITH_CHECKPOINT
+    gone = replace(both, pods=(early,), vanished=(saved,))
+    assert plan(gone, NOW).status.failure.reason == Reason.STOPPED_WITH_CHECKPOINT
 
 
 def pod_deleted_again(restarts: Restarts, **status: Any) -> DDPJobStatus:

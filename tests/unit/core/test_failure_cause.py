@@ -45,6 +45,14 @@ def test_an_echo_is_the_cause_only_if_no_other_rank_explains_it_in_time() -> Non
     made = plan(seen, NOW)
     assert (made.status.attempt, made.wake_at) == (1, NOW + ECHO_WAIT_SECONDS)
     assert plan(seen, NOW + 2).status.failure.reason == Reason.COLLECTIVE_ERROR
+    alone = broken(SINGLE, crashed(SINGLE, message=ECHO, ended_seen=NOW))
+    assert plan(alone, NOW).status.failure.reason == Reason.COLLECTIVE_ERROR, "no other rank can explain it"
+
+
+def test_of_two_ranks_that_failed_at_the_same_time_the_first_one_is_the_cause() -> None:
+    seen = broken(PAIR, crashed(PAIR, 1), crashed(PAIR, 0))
+    for pods in (seen.pods, tuple(reversed(seen.pods))):
+        assert plan(replace(seen, pods=pods), NOW).status.failure.rank == 0
 
 
 def test_a_program_error_is_the_cause_of_echoes_and_time_outs_that_came_before_it() -> None:
@@ -55,7 +63,9 @@ def test_a_program_error_is_the_cause_of_echoes_and_time_outs_that_came_before_i
     for echoes in ([waited, lost], [waited], [lost]):
         failure = plan(broken(of, *echoes, cause), NOW).status.failure
         assert (failure.rank, failure.reason) == (2, Reason.PROGRAM_ERROR)
-    assert plan(broken(of, waited, lost), NOW).status.failure.reason == Reason.COLLECTIVE_TIMEOUT
+    lost_first = crashed(of, 1, message=ECHO, ended_seen=NOW - 6)
+    for echo in (lost, lost_first):
+        assert plan(broken(of, waited, echo), NOW).status.failure.reason == Reason.COLLECTIVE_TIMEOUT
 
 
 @pytest.mark.parametrize(

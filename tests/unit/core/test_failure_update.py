@@ -21,6 +21,7 @@ from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.failure.log_parsing import end_of_log
 from ddpjob_operator.core.model import NO_LOG
 from ddpjob_operator.core.plan import plan
+from ddpjob_operator.core.times import rfc3339
 
 STOPPED_BY_SIGTERM = 'Traceback (most recent call last):\n  File "t.py", line 1\nSignalException: got signal: 15\n'
 PAIR = program(nodes=2)
@@ -45,6 +46,7 @@ def test_an_echo_of_a_dying_node_becomes_its_loss_and_is_not_counted() -> None:
     status = plan(replace(seen, pods=(seen.pods[0], lost), nodes_gone=frozenset({"node-1"})), NOW).status
     assert (status.failure.reason, status.failure.rank) == (Reason.NODE_LOST, 1)
     assert (status.restarts.counted, status.restarts.infrastructure) == (0, 1)
+    assert (status.restarts.counted_times, status.restarts.infrastructure_times) == ([], [rfc3339(NOW)])
 
 
 def test_how_a_program_answers_a_deletion_does_not_become_its_own_error() -> None:

@@ -12,11 +12,12 @@ from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.times import epoch_seconds, rfc3339
 
 
-def failed_again(in_a_row: int, ran_seconds: float = 5):
+def failed_again(in_a_row: int, ran_seconds: float = 5, *, reconcile: bool = True):
     """A gang that fails now, after so many failures in a row; the next attempt's status is written, its pod stopped."""
     of = program(nodes=1, restart={"maxRestarts": 100})
     seen = updated(running(of, NOW - ran_seconds), restarts=Restarts(in_a_row=in_a_row))
-    return reconciled(replace(seen, pods=(crashed(of),)))
+    failed = replace(seen, pods=(crashed(of),))
+    return reconciled(failed) if reconcile else failed
 
 
 def delay(seen) -> float:
@@ -31,6 +32,16 @@ def test_the_first_restart_does_not_wait() -> None:
 @pytest.mark.parametrize(("in_a_row", "about"), [(1, 10), (2, 20), (3, 40), (6, 300), (50, 300)])
 def test_further_restarts_wait_twice_as_long_each_time(in_a_row, about) -> None:
     assert 0.8 * about - 1 <= delay(failed_again(in_a_row)) <= 1.2 * about
+
+
+def test_jobs_that_fail_together_are_restarted_at_different_times() -> None:
+    seen = failed_again(2, reconcile=False)
+    jobs = [replace(seen.job, uid=f"uid-{number}") for number in range(8)]
+    delays = [delay(reconciled(replace(seen, job=of))) for of in jobs]
+    assert len(set(delays)) > 4
+    assert delays == [delay(reconciled(replace(seen, job=of))) for of in jobs], (
+        "an operator that starts again waits as long"
+    )
 
 
 def test_pods_are_created_at_the_time_that_the_status_names() -> None:

@@ -27,7 +27,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                 report.log(loss=3 / step, data_seconds=1, compute_seconds=1)
                 if step % 10 == 0:
                     report.saved(step)
-                    report.evaluated(correct=step, total=30)
+                    accuracy = {"accuracy": 100 * step / 30}
+                    report.evaluated(accuracy, {"accuracy": "accuracy"}, headline="accuracy", num_samples=30)
     with (tmp_path / history.file_name(1)).open("a") as lines:
         lines.write('{"step": 15, "values": {"lo')
     return tmp_path

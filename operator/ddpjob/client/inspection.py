@@ -4,9 +4,10 @@ A command in each pod asks the ranks there. Only the built-in trainer and progra
 """
 
 import asyncio
+import functools
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -18,14 +19,14 @@ from ddpjob_operator.core.untrusted import printable
 from ddpjob_operator.transport.client import Client as Transport
 from ddpjob_operator.transport.resources import PODS
 
+T = TypeVar("T")
+
 RankState = contract.RankState
 
 #: The interpreter starts, and each rank of the pod has 5 s to answer.
 _SECONDS: Final = 60.0
 #: Each request holds a connection and starts an interpreter.
 _MAX_AT_ONCE: Final = 16
-_ANSWER = TypeAdapter(contract.RankAnswer)
-_STATE = TypeAdapter(contract.RankState)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +67,7 @@ def _read_state(answer: RankStacks) -> RankProgress:
     state, error = None, answer.error
     if not error:
         try:
-            state = _STATE.validate_json(answer.text)
+            state = _reader(RankState).validate_json(answer.text)
         except ValidationError:
             error = "its answer cannot be read: its image may have another release of ddpjob"
     return RankProgress(rank=answer.rank, pod=answer.pod, state=state, error=error)
@@ -115,9 +116,15 @@ async def _ask(api: Transport, namespace: str, pod: Pod, question: str) -> list[
     ]
 
 
+@functools.cache
+def _reader(kind: type[T]) -> TypeAdapter[T]:
+    """Made when it is needed first: most commands import this module and ask no ranks."""
+    return TypeAdapter(kind)
+
+
 def _read(pod: Pod, line: str) -> RankStacks:
     try:
-        answer = _ANSWER.validate_json(line)
+        answer = _reader(contract.RankAnswer).validate_json(line)
     except ValidationError:
         return RankStacks(rank=None, pod=pod, text="", error=f"it printed {printable(line)[:200]!r}")
     text = "\n".join(map(printable, answer.answer.splitlines()))

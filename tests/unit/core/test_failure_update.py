@@ -106,6 +106,13 @@ def test_an_error_becomes_a_stop_with_a_checkpoint_once_rank_0_has_saved() -> No
     assert (status.restarts.counted, status.restarts.infrastructure, status.restarts.in_a_row) == (0, 1, 0)
 
 
+def test_an_error_of_another_rank_does_not_make_an_uncounted_stop_a_counted_failure() -> None:
+    seen = reconciled(broken(TRAINER, ended(TRAINER, 0, code=75, message="checkpointStep=40")))
+    assert seen.job.status.failure.reason == Reason.STOPPED_WITH_CHECKPOINT
+    status = plan(replace(seen, pods=(seen.pods[0], crashed(TRAINER, 1))), NOW + 1).status
+    assert (status.failure, status.restarts) == (seen.job.status.failure, seen.job.status.restarts)
+
+
 def test_a_rank_that_failed_by_itself_keeps_its_cause_although_its_node_is_lost_later() -> None:
     seen = reconciled(replace(broken(SINGLE, crashed(SINGLE)), nodes_gone=frozenset({"node-0"})))
     assert seen.job.status.failure.reason == Reason.PROGRAM_ERROR

@@ -124,7 +124,7 @@ class Client:
         return await self._json(_Request(verb="get", resource=resource, path=resource.path(namespace, name)))
 
     async def create(self, resource: Resource, namespace: str | None, body: Body, *, dry_run: bool = False) -> Body:
-        """Create an object; the server refuses fields that it does not know. Gives it as created."""
+        """Create an object; the server refuses fields that it does not know. Returns it as created."""
         path: str = resource.path(namespace)
         params: Params = {"fieldValidation": "Strict", "dryRun": "All" if dry_run else None}
         return await self._json(_Request(verb="create", resource=resource, path=path, params=params, body=body))

@@ -103,9 +103,9 @@ def test_interleaved_tracebacks_of_two_ranks_are_separated() -> None:
 
 
 def test_an_echo_alone_is_the_exception_and_is_recognised() -> None:
-    words = last_exception(RANK_0_ECHO)
-    assert "Connection closed by peer" in words
-    assert is_echo(words)
+    exception = last_exception(RANK_0_ECHO)
+    assert "Connection closed by peer" in exception
+    assert is_echo(exception)
 
 
 SHARED_MEMORY = (

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from builders import NOW, created, deleted, edited, ended, job, observed, pod, reconciled, running
 from ddpjob_operator.api.names import ConditionType, Phase, Reason
-from ddpjob_operator.core.model import NO_LOG, DeletePods
+from ddpjob_operator.core.model import NO_LOG, DeletePods, LowerPodDeadline
 from ddpjob_operator.core.plan import plan
 
 
@@ -23,6 +23,12 @@ def test_suspending_keeps_failed_pods_as_evidence() -> None:
     seen = reconciled(edited(running(job(nodes=3)), suspend=True))
     some = replace(seen, pods=(ended(seen.job, 0, code=1), *seen.pods[1:]))
     assert deleted(plan(some, NOW)) == {"job-1-1": None, "job-1-2": None}
+    with_sidecar = replace(seen, pods=(ended(seen.job, 0, code=1, all_ended=False), *seen.pods[1:]))
+    made = plan(with_sidecar, NOW)
+    assert deleted(made) == {"job-1-1": None, "job-1-2": None}, (
+        "not in one request, which would take the failed pod along"
+    )
+    assert LowerPodDeadline(name="job-1-0", uid="pod-uid-1-0") in made.actions
 
 
 def test_resuming_starts_the_next_attempt() -> None:

@@ -76,12 +76,12 @@ def _failed_with_log(text):
     return ends_of(observed(PROGRAM, failed, logs={failed.uid: end_of_log(text)}), [failed], 0.0)
 
 
-def _words(reason):
-    def words(text):
+def _message_of(reason):
+    def message(text):
         failed = ended(PROGRAM, 0, code=128, message=text, exit_reason="StartError")
         return end_message(observed(PROGRAM), failed, reason)
 
-    return words
+    return message
 
 
 def _waits(reason, node="node-0"):
@@ -113,7 +113,7 @@ PARSERS = {
     "an end by SIGABRT": _failed(TRAINER, code=134),
     "an end by a lost peer": _failed(TRAINER, code=69),
     "a log": _failed_with_log,
-    "a program that cannot start": _words(Reason.BAD_COMMAND),
+    "a program that cannot start": _message_of(Reason.BAD_COMMAND),
     "wanted logs": lambda text: wanted_logs(observed(PROGRAM), [ended(PROGRAM, 0, code=1, message=text)]),
     "an image": _waits("ErrImagePull"),
     "a container": _waits("CreateContainerError"),

@@ -110,7 +110,7 @@ async def test_a_dropped_key_is_not_returned(queue: WorkQueue) -> None:
     assert await nothing_comes(queue)
 
 
-async def test_retries_come_later_each_time_up_to_a_limit_and_are_forgiven(queue: WorkQueue) -> None:
+async def test_retries_come_later_each_time_up_to_a_limit_and_begin_again_after_a_success(queue: WorkQueue) -> None:
     delays = [queue.retry(A) for _ in range(12)]
     assert delays[0] < 0.13
     assert delays[4] > 4 * delays[0]

@@ -109,7 +109,7 @@ class Cache(Generic[T]):
     ) -> tuple[str, int]:
         """Compare with the server's latest state and repair what differs.
 
-        `labels` narrows the list; `covers` is then whether that list would contain a record. Gives the version of
+        `labels` narrows the list; `covers` is then whether that list would contain a record. Returns the version of
         the state, to watch from, and the number of differences. Other sources may put and remove meanwhile.
         """
         graves: set[str] = set()  # What goes while we list must not come back from an earlier page.

@@ -60,7 +60,7 @@ class StatusWriter:
         """Make the job show the wanted status, if it still is the version that was seen.
 
         `just_created`: pods were created since, so the next reconcile will know more; details can wait for it.
-        Gives the seconds until a pending tick may be written, None if nothing is pending.
+        Returns the seconds until a pending tick may be written, None if nothing is pending.
         Raises ConflictError if it is not; NotFoundError if the job is gone; ApiError for what is worth another try.
         """
         job = known.job

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddpjob_ranks import contract
 from ddpjob_ranks.watch.step_timer import StepTimer
 from ddpjob_ranks.watch.timeline import Phase
+from ddpjob_session.checkpoints.storage import UnavailableError
 from ddpjob_session.run import Run
 from ddpjob_trainer import export, optim, randomness, replicas
 from ddpjob_trainer.config import ResolvedConfig
@@ -233,7 +234,12 @@ class Training:
             self.session.report.evaluated(
                 found.values, found.texts, headline=recipe.headline, num_samples=found.num_samples, note=note
             )
-            self.export(found, last=last)
+            try:
+                self.export(found, last=last)
+            except UnavailableError as error:
+                if last:
+                    raise
+                self.session.report.say(f"weights of this evaluation are not exported: {error}. Training continues")
         return True
 
     def export(self, found: Evaluation, *, last: bool) -> None:

@@ -100,3 +100,16 @@ def test_training_goes_on_while_the_server_is_down(server, uninterrupted, tmp_pa
     assert (run.losses, run.weights) == (uninterrupted.losses, uninterrupted.weights)
     assert run.text().count("is not written yet") == 1
     assert f"{PREFIX}/step-0000000024-attempt-1-u1.json" in server.objects
+
+
+def test_training_goes_on_if_the_server_goes_down_while_the_best_weights_are_written(server, uninterrupted, tmp_path):
+    server.hold(rb"PUT \S+best-model\.safetensors")
+    with started(tmp_path / "run", *KEYS, "epochs=3", ranks=2, environ=job(server, 1), first=arrange) as run:
+        assert server.holding.wait(DEADLINE_SECONDS), run.text()
+        server.refuse()
+        run.wait_for("weights of this evaluation are not exported: s3://.*Training continues")
+        server.release()
+        server.down = False
+        assert run.wait() == [0, 0], run.text()
+    assert run.weights == uninterrupted.weights
+    assert f"{PREFIX}/model.safetensors" in server.objects

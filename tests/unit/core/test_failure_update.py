@@ -77,6 +77,12 @@ def test_a_survivor_that_the_operator_deletes_is_no_cause_however_it_ends() -> N
         assert (status.failure, status.restarts) == (seen.job.status.failure, seen.job.status.restarts)
 
 
+def test_a_rank_that_had_succeeded_is_no_cause_when_the_kubelet_ends_its_sidecars_for_the_operator() -> None:
+    seen = after_an_echo()
+    done = ended(PAIR, 1, reason="DeadlineExceeded", phase="Failed", active_deadline_seconds=1)
+    assert plan(replace(seen, pods=(seen.pods[0], done)), NOW + 1).status.failure == seen.job.status.failure
+
+
 def test_a_survivor_that_had_ended_before_its_deletion_is_the_cause() -> None:
     seen = after_an_echo()
     cause = crashed(PAIR, 1, deletion_deadline=NOW + 1, deletion_after_exit=True)

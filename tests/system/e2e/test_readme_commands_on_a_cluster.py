@@ -1,6 +1,9 @@
 """The commands of the documents that need a cluster run as they are written there."""
 
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -37,3 +40,19 @@ def test_the_tutorial_shows_a_restart(cluster) -> None:
         cluster.kubectl("delete", "ddpjob", "digits", "--ignore-not-found")
 
     assert "PodDeleted" in output
+
+
+def test_the_program_of_the_python_page_trains_and_shows_the_log(cluster, namespace) -> None:
+    page = (documents.REPOSITORY / "docs/reference/python.md").read_text()
+    program = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[0].replace("team-a", namespace)
+
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "KUBECONFIG": str(cluster.kubeconfig)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert float(re.findall(r"\[rank 0\] after \d+ steps: accuracy ([\d.]+) %", done.stdout)[-1]) >= 97

@@ -1,5 +1,6 @@
 """Each action of a plan, also where the cluster differs from what the plan observed."""
 
+import contextlib
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -180,8 +181,14 @@ async def test_a_pod_is_deleted_only_in_the_version_that_was_observed(bench: Ben
         await bench.run(deletion)
     assert "j-1-0" in await bench.namespace.pods()
     assert deletion in bench.expectations.open_actions(bench.key, [deletion]), "it is tried again"
-    await bench.run(replace(deletion, resource_version=metadata["resourceVersion"]))
-    assert await bench.namespace.pods() == {}
+
+    async def its_latest_version_is_deleted() -> bool:
+        version = (await bench.namespace.pods())["j-1-0"]["metadata"]["resourceVersion"]
+        with contextlib.suppress(ConflictError):  # The scheduler or the node has changed it meanwhile.
+            await bench.run(replace(deletion, resource_version=version))
+        return await bench.namespace.pods() == {}
+
+    await eventually("the deletion of the latest version", its_latest_version_is_deleted)
 
 
 async def test_only_the_pod_that_was_observed_gets_a_deadline_and_twice_is_harmless(bench: Bench) -> None:

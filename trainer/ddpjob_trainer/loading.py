@@ -13,7 +13,7 @@ import random
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -93,6 +93,8 @@ class Samples:
     num_workers: int
     seed: int
     target: torch.device
+    #: By part and size of batches, since starting workers takes longer than most evaluations.
+    _held_out: dict[tuple[int, int, int], DataLoader[Any]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -113,9 +115,12 @@ class Samples:
 
     def batches(self, part: slice, size: int) -> Iterator[Any]:
         """The samples of the part in order; each is the same in every evaluation."""
-        starts = range(part.start, part.stop, size)
-        keys = [[(0, sample) for sample in range(start, min(start + size, part.stop))] for start in starts]
-        return self.loaded(keys, stream=randomness.HELD_OUT_SAMPLE)
+        if (part.start, part.stop, size) not in self._held_out:
+            starts = range(part.start, part.stop, size)
+            keys = [[(0, sample) for sample in range(start, min(start + size, part.stop))] for start in starts]
+            loader = self._loader(keys, stream=randomness.HELD_OUT_SAMPLE, persistent=len(keys) > 1)
+            self._held_out[part.start, part.stop, size] = loader
+        return self._moved(self._held_out[part.start, part.stop, size])
 
     def fingerprint(self) -> str:
         """The number of samples, and a hash of the version and, where the data set has them, of the labels."""
@@ -124,17 +129,27 @@ class Samples:
         return f"{len(self)} samples, {hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     def loaded(self, keys: Iterable[list[tuple[int, int]]], *, stream: int) -> Iterator[Any]:
-        """A batch for each list of (epoch, sample), read ahead by the workers."""
-        loader = DataLoader(
+        """A batch for each list of (epoch, sample), read ahead by new workers."""
+        return self._moved(self._loader(keys, stream=stream))
+
+    def _loader(
+        self, keys: Iterable[list[tuple[int, int]]], *, stream: int, persistent: bool = True
+    ) -> DataLoader[Any]:
+        """With workers, if it is `persistent`: they wait for its next use."""
+        num_workers = self.num_workers if persistent else 0
+        return DataLoader(
             Seeded(self.dataset, seed=self.seed, stream=stream),
             batch_sampler=keys,  # pairs in place of indices, for `Seeded`
             collate_fn=self.collate,
-            num_workers=self.num_workers,
-            prefetch_factor=PREFETCHED if self.num_workers else None,
+            num_workers=num_workers,
+            prefetch_factor=PREFETCHED if num_workers else None,
+            persistent_workers=num_workers > 0,
             pin_memory=self.target.type == "cuda",
             worker_init_fn=_begin_worker,
             generator=torch.Generator(),  # the default one is that of the model's layers
         )
+
+    def _moved(self, loader: DataLoader[Any]) -> Iterator[Any]:
         return (moved_to(self.target, content) for content in loader)
 
 

@@ -270,6 +270,7 @@ class Training:
         for prefix in prefixes:
             export.save(checkpoints, self.state.evaluated, facts, prefix=prefix)
             self.exported.append(prefix + export.WEIGHTS)
+            self.session.timeline.moved()
 
     def seed_layers(self, step: int, stream: int) -> None:
         """Make what layers draw from torch's generators, as dropout does, a function of (seed, step, rank)."""

@@ -1,7 +1,9 @@
 """Which object a recipe's name means. Importable without torch, so that a wrong name fails before torch loads."""
 
+import sys
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import distributions
+from pathlib import Path
 
 from ddpjob_ranks.errors import ConfigError
 
@@ -11,8 +13,13 @@ GROUP = "ddpjob.recipes"
 
 @cache
 def short_names() -> dict[str, str]:
-    """`module:object` of each recipe that has a short name."""
-    return {point.name: point.value for point in entry_points(group=GROUP)}
+    """`module:object` of each recipe that has a short name.
+
+    The directory of this package is no entry of sys.path where a checkout is installed in editable mode.
+    """
+    found = distributions(path=[*sys.path, str(Path(__file__).parents[1])])
+    names = {point.name: point.value for each in found for point in each.entry_points if point.group == GROUP}
+    return dict(sorted(names.items()))
 
 
 def locate(name: str) -> tuple[str, str]:

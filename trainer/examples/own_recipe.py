@@ -21,24 +21,17 @@ class Settings(BaseModel):
 def data(folder: Path, config: Config) -> Data:
     """Two map-style data sets. `folder` is the job's data directory, which these do not need."""
     pixels, labels = (torch.from_numpy(array) for array in load_digits(return_X_y=True))
-    samples = TensorDataset(pixels.float() / 16, labels)
-    held_out = range(4, len(samples), 5)
-    return Data(
-        train=torch.utils.data.Subset(samples, sorted(set(range(len(samples))) - set(held_out))),
-        test=torch.utils.data.Subset(samples, held_out),
-    )
+    held_out = torch.arange(len(labels)) % 5 == 4
+    train, test = (TensorDataset(pixels[part].float() / 16, labels[part]) for part in (~held_out, held_out))
+    return Data(train=train, test=test)
 
 
 def digits_mlp(settings: Settings) -> Recipe:
     """The recipe with these settings. Loss and metric are the defaults: cross-entropy and accuracy."""
 
     def model(data: Data) -> nn.Module:
-        hidden = [
-            nn.Linear(64, settings.width),
-            nn.BatchNorm1d(settings.width),
-            nn.ReLU(),
-            nn.Dropout(settings.dropout),
-        ]
-        return nn.Sequential(*hidden, nn.Linear(settings.width, 10))
+        width = settings.width
+        hidden = nn.Linear(64, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(settings.dropout)
+        return nn.Sequential(*hidden, nn.Linear(width, 10))
 
     return Recipe(data=data, model=model, optimizer=adamw, defaults=Defaults(epochs=8, learning_rate=0.01), heavy=False)

@@ -85,6 +85,13 @@ def test_the_examples_of_scripts_run_under_torchrun_and_our_launcher(job, exampl
     assert "4 ranks found y = 3.00x + 1.00" in job.log()
 
 
+def test_a_recipe_in_a_config_map_trains(job) -> None:
+    job.apply_file(EXAMPLES / "own-recipe.yaml")
+
+    assert job.wait_end(seconds=240)["phase"] == "Succeeded"
+    assert "after 184 steps: accuracy 9" in job.log()
+
+
 def test_the_resnet_example_is_accepted(job) -> None:
     output = job.kubectl(
         "apply", "-n", job.namespace, "--dry-run=server", "-f", str(EXAMPLES / "resnet18-cifar10.yaml")

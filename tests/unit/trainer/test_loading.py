@@ -1,0 +1,91 @@
+"""Map-style data sets: the order and the randomness of samples do not depend on who reads them."""
+
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from ddpjob.recipe import Data
+from ddpjob_trainer.data import Feed
+from ddpjob_trainer.export import is_safetensors, read_tensors, write_tensors
+from ddpjob_trainer.loading import LoadedFeed, prepare
+from ddpjob_trainer.sampling import Sampling
+
+CPU = torch.device("cpu")
+NUM_SAMPLES, BATCH_SIZE = 11, 4
+
+
+class Drawing:
+    """Samples that are their number and what they draw from each generator."""
+
+    def __len__(self) -> int:
+        return NUM_SAMPLES
+
+    def __getitem__(self, sample: int) -> dict[str, object]:
+        drawn = [random.random(), float(np.random.rand()), torch.rand(()).item()]  # noqa: S311
+        return {"sample": sample, "drawn": torch.tensor(drawn, dtype=torch.float64)}
+
+
+def seen(*, num_workers: int, world_size: int, steps: range) -> list[tuple[int, list[float]]]:
+    """The samples of these steps on all ranks, in order."""
+    config = SimpleNamespace(data_workers=num_workers, seed=3)
+    split = prepare(Data(train=Drawing(), test=Drawing()), config, CPU).train
+    plan = Sampling(num_samples=NUM_SAMPLES, global_batch_size=BATCH_SIZE, seed=3, device=CPU)
+    found = []
+    feeds = [Feed(split=split, sampling=plan, rank=rank, world_size=world_size) for rank in range(world_size)]
+    ahead = [LoadedFeed(feed, split, num_steps=9) for feed in feeds]
+    for step in steps:
+        for feed in ahead:
+            batch = feed.batch(step)
+            if batch.weight:
+                found += zip(batch.content["sample"].tolist(), batch.content["drawn"].tolist(), strict=True)
+    return found
+
+
+@pytest.mark.parametrize(("num_workers", "world_size"), [(0, 3), (2, 1), (1, 2)])
+def test_samples_are_the_same_whatever_the_number_of_workers_and_ranks(num_workers, world_size):
+    alone = seen(num_workers=0, world_size=1, steps=range(9))
+    assert [sample for sample, _ in alone[:NUM_SAMPLES]] != [
+        sample for sample, _ in alone[NUM_SAMPLES : 2 * NUM_SAMPLES]
+    ]
+    assert len({tuple(drawn) for _, drawn in alone}) == 3 * NUM_SAMPLES, "each epoch draws other numbers for a sample"
+    assert seen(num_workers=num_workers, world_size=world_size, steps=range(9)) == alone
+    assert seen(num_workers=num_workers, world_size=world_size, steps=range(5, 9)) == alone[NUM_SAMPLES + 8 :]
+
+
+def test_reading_samples_leaves_the_generators_of_the_layers_alone():
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    seen(num_workers=0, world_size=1, steps=range(3))
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_held_out_samples_are_the_same_in_each_evaluation():
+    config = SimpleNamespace(data_workers=1, seed=3)
+    split = prepare(Data(train=Drawing(), test=Drawing()), config, CPU).test
+    first, second = ([batch["drawn"] for batch in split.batches(slice(2, 9), 3)] for _ in range(2))
+    assert [len(batch) for batch in first] == [3, 3, 1]
+    assert torch.equal(torch.cat(first), torch.cat(second))
+
+
+def test_a_safetensors_file_has_every_tensor_of_a_model():
+    tensors = {
+        "weight": torch.randn(3, 2).t(),
+        "half": torch.randn(5).bfloat16(),
+        "count": torch.tensor(7),
+        "nothing": torch.empty(0, 4),
+        "flags": torch.tensor([True, False]),
+    }
+    written = bytearray()
+    write_tensors(tensors, SimpleNamespace(write=written.extend))
+    assert is_safetensors(written)
+    read = read_tensors(written)
+    assert list(read) == list(tensors)
+    for name, tensor in tensors.items():
+        assert (read[name].dtype, read[name].shape) == (tensor.dtype, tensor.shape)
+        assert torch.equal(read[name], tensor)
+    with pytest.raises(ValueError, match="tensor flags"):
+        read_tensors(written[:-1])

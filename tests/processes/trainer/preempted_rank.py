@@ -26,7 +26,7 @@ POINTS: dict[str, tuple[Any, str]] = {
     "copy": (TrainingState, "content"),
     "checkpoint": (CheckpointWriter, "save"),
     "write": (CheckpointFolder, "save"),  # on the writer's thread
-    "evaluation": (loop, "count_correct"),
+    "evaluation": (loop, "evaluate"),
 }
 RANK_0_ONLY = {"copy", "write"}
 

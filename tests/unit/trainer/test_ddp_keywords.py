@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from ddpjob_session import replica
 from ddpjob_trainer import parallel
 from ddpjob_trainer.config import parse_config
 
@@ -21,7 +22,8 @@ def of_torch_2_15(_module, *, forward_sync_buffers=None, **_):
 @pytest.mark.parametrize("constructor", [of_torch_2_11, of_torch_2_15])
 @pytest.mark.parametrize("changes", [{}, {"forward_sync_buffers": True}])
 def test_buffers_are_broadcast_once_and_not_in_each_forward_pass(monkeypatch, constructor, changes):
-    monkeypatch.setattr(parallel, "DistributedDataParallel", constructor)
+    for module in (parallel, replica):  # the one that reads its keywords and the one that makes it
+        monkeypatch.setattr(module, "DistributedDataParallel", constructor)
     model, broadcast = nn.BatchNorm1d(2), []
     gang = SimpleNamespace(device=torch.device("cpu"), broadcast_buffers=broadcast.append)
     in_each_pass = parallel.replicate(model, parse_config({"recipe": "digits"}), gang, **changes)

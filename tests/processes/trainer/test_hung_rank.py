@@ -15,7 +15,7 @@ def test_a_rank_in_an_endless_loop_is_named_and_all_ranks_print_their_stacks(tmp
         assert run.message(rank).startswith(f"rank {rank}\nrank 1 (host ")
         assert f" is late: in data {STEP_7}; rank 0 waits in backward or all-reduce {STEP_7}" in run.message(rank)
     assert "in loop_for_ever\n" in run.text(1)
-    assert "torch.autograd.backward(loss)\n" in run.text(0)
+    assert "torch.autograd.backward(" in run.text(0)
     assert (run.text(0) + run.text(1)).count("ddpjob watchdog: ") == 1
     records = [pickle.loads((tmp_path / f"flight-recorder-gloo-{rank}").read_bytes()) for rank in range(2)]  # noqa: S301
     assert len(records[0]["entries"]) > len(records[1]["entries"]) > 0

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from ddpjob_measure import buckets, kernels, memory
 from ddpjob_measure.clock import StepClock, mean_parts
@@ -129,6 +130,18 @@ class _Begun:
         return self.batches.batch(step)
 
 
+class _Uncompiled(nn.Module):
+    """The bare model of one rank alone, for the clock's hook: in a compiled model it would be compiled too."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """What the model gives."""
+        return self.model(*inputs, **named)
+
+
 def _trainer(task: Task, place: identity.Worker, gang: Gang) -> Measured:
     """The trainer itself: its own set-up and loop, without checkpoints and evaluations."""
     os.environ.pop(contract.DDPJOB_CHECKPOINT_DIR, None)
@@ -144,7 +157,8 @@ def _trainer(task: Task, place: identity.Worker, gang: Gang) -> Measured:
         )
 
     feed = _Begun(training.feed)
-    training = replace(training, feed=feed)
+    in_ddp = isinstance(training.replica, DistributedDataParallel)
+    training = replace(training, feed=feed, replica=training.replica if in_ddp else _Uncompiled(training.replica))
 
     def take_step(step: int, begin: Callable[[], None]) -> None:
         feed.begin = begin

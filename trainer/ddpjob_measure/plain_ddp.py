@@ -63,9 +63,8 @@ class PlainTraining:
         model = model.to(gang.device)
         if tuned:
             model = model.to(memory_format=torch.channels_last)
+            model.compile()
         self.replica = DistributedDataParallel(model, device_ids=[gang.device] if gang.device.type == "cuda" else None)
-        if tuned:
-            self.replica.compile()
         self._tuned = tuned
         self.optimizer = torch.optim.SGD(self.replica.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
         self._criterion = nn.CrossEntropyLoss()

@@ -50,6 +50,9 @@ PEER_LOSS = re.compile(
     r"gloo/transport|Connection (closed|reset) by peer|Broken pipe|Timed out waiting|monitoredBarrier|NCCL"
 )
 
+#: In torch's message for an exception of a data set, which may speak of connections to a data store.
+IN_DATA_WORKER = "in DataLoader worker process"
+
 #: torch's own allocator of host memory; a CUDA call, also within NCCL ("Cuda failure 2 'out of memory'"); cuBLAS.
 OUT_OF_MEMORY = re.compile(
     r"can't allocate memory|(Cuda failure|CUDA error).*out of memory|CUBLAS_STATUS_ALLOC_FAILED", re.DOTALL
@@ -193,7 +196,7 @@ def is_peer_loss(error: BaseException) -> bool:
     """Whether an exception only says that another rank, or the way to it, is gone."""
     if isinstance(error, PeersMissingError):
         return True
-    if is_out_of_memory(error) or OWN_FAULT.search(str(error)):
+    if is_out_of_memory(error) or OWN_FAULT.search(str(error)) or IN_DATA_WORKER in str(error):
         return False
     if isinstance(error, dist.DistNetworkError):
         return "EADDRINUSE" not in str(error)

@@ -235,15 +235,18 @@ class Training:
                 found.values, found.texts, headline=recipe.headline, num_samples=found.num_samples, note=note
             )
             try:
-                self.export(found, last=last)
+                self.export(found, last=last, comparable=views is None or config.test_time_augmentation == "always")
             except UnavailableError as error:
                 if last:
                     raise
                 self.session.report.say(f"weights of this evaluation are not exported: {error}. Training continues")
         return True
 
-    def export(self, found: Evaluation, *, last: bool) -> None:
-        """Write the weights if they are the best ones so far by the recipe's metric, and after the last step."""
+    def export(self, found: Evaluation, *, last: bool, comparable: bool) -> None:
+        """Write the weights if they are the best ones so far by the recipe's metric, and after the last step.
+
+        An evaluation that is not `comparable`, since it alone has test-time augmentation, replaces no best weights.
+        """
         checkpoints, name = self.session.checkpoints, self.recipe.headline
         if checkpoints is None or self.session.gang.rank != 0:
             return
@@ -264,7 +267,8 @@ class Training:
         before = best.get("metrics", {}).get(name) if best.get("data") == data else None
         value = found.values[name]
         sign = 1 if self.recipe.larger_is_better else -1
-        prefixes = [export.BEST] if before is None or sign * value > sign * before else []
+        better = before is None or (comparable and sign * value > sign * before)
+        prefixes = [export.BEST] if better else []
         if last:
             prefixes.append("")
         for prefix in prefixes:

@@ -63,6 +63,7 @@ def test_rank_0_shows_other_hosts_no_loopback(monkeypatch, world_size, to_elsewh
         (dist.DistNetworkError("The server socket has failed to listen: EADDRINUSE"), False),
         (RuntimeError("shape '[2, 3]' is invalid for input of size 5"), False),
         (ValueError("Connection closed by peer"), False),
+        (RuntimeError("Caught OSError in DataLoader worker process 0.\nOSError: Connection reset by peer"), False),
     ],
 )
 def test_only_the_consequence_of_another_ranks_end_is_a_peer_loss(error, is_echo):

@@ -168,11 +168,16 @@ def test_a_step_is_saved_once(background):
     assert not Storage.reached.is_set()
 
 
-def test_the_first_save_refuses_a_state_that_could_not_be_loaded(background):
+def test_a_value_that_can_no_longer_be_loaded_is_refused_after_good_checkpoints(storage, background):
+    Storage.open_to_data.set()
     state = trained()
-    state.optimizer.state[state.model.weight]["steps"] = np.float64(1)
-    with pytest.raises(ConfigError, match=r"\['steps'\] is of type numpy\.float64"):
+    save(background, state)
+    take_step(state)
+    state.optimizer.param_groups[0]["lr"] = np.float64(0.1)  # as a schedule makes it that begins to use NumPy
+    with pytest.raises(ConfigError, match=r"\['lr'\] is of type numpy\.float64"):
         save(background, state)
+    background.wait()
+    assert saved(storage)["step"] == 1
 
 
 @pytest.mark.parametrize("surface", [CheckpointWriter.check, CheckpointWriter.wait])

@@ -71,6 +71,17 @@ def test_held_out_samples_are_the_same_in_each_evaluation():
     assert torch.equal(torch.cat(first), torch.cat(second))
 
 
+@pytest.mark.parametrize("kind", [np.asarray, torch.tensor, list])
+def test_each_label_counts_for_the_fingerprint(kind):
+    config = SimpleNamespace(data_workers=0, seed=3)
+    fingerprints = set()
+    for changed in (0, 1):
+        dataset = Drawing()
+        dataset.targets = kind([0] * 1500 + [changed] + [0] * 1500)
+        fingerprints.add(prepare(Data(train=dataset, test=Drawing()), config, CPU).train.fingerprint())
+    assert len(fingerprints) == 2
+
+
 def test_a_safetensors_file_has_every_tensor_of_a_model():
     tensors = {
         "weight": torch.randn(3, 2).t(),

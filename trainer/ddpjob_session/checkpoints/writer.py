@@ -53,8 +53,8 @@ class CheckpointWriter:
         if self._folder is None or state.step == self._newest_step:
             return
         with self._report.phase(contract.PHASE_CHECKPOINT):
-            if self._in_flight is None:  # the first save: most optimizers have no state before their first step
-                state.check_loadable()
+            # At each save: a value may change its type later, and would make every checkpoint that is kept unreadable.
+            state.check_loadable()
             self.wait()
             content = self._copy.take(state.content())
         self._newest_step = state.step

@@ -87,7 +87,7 @@ def _type(of: type) -> str:
 
 
 def _text(node: ast.stmt | None) -> str:
-    """The docstring that stands after a field, empty if there is none."""
+    """The docstring that follows a field, empty if there is none."""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
         return inspect.cleandoc(node.value.value)
     return ""

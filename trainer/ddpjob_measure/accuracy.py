@@ -34,7 +34,7 @@ NOTES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One training. `seconds_by_step` is training time up to an evaluation after so many steps, evaluations left out."""
+    """One training. `seconds_by_step` is the training time up to the evaluation after a step, without evaluations."""
 
     seed: int
     accuracy_by_step: Mapping[int, float]
@@ -177,7 +177,7 @@ def table(outcomes: Sequence[Outcome], target_percent: float | None) -> str:
 
 
 def curve(outcomes: Sequence[Outcome]) -> str:
-    """Markdown: accuracy in percent after so many steps, a line for each evaluation and a column for each seed."""
+    """Markdown: accuracy in percent by step, a line for each evaluation and a column for each seed."""
     steps = sorted({step for outcome in outcomes for step in outcome.accuracy_by_step})
     found = [[outcome.accuracy_by_step.get(step) for outcome in outcomes] for step in steps]
     lines = [

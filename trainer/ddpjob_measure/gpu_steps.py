@@ -111,7 +111,7 @@ class Workbench:
         return Path(tempfile.mkdtemp(prefix=name, dir=self._folder))
 
     def images(self, num_train: int, num_test: int = images.FEW) -> dict[str, str]:
-        """The environment in which trainings find so many images of CIFAR-10's size: real ones where they are at hand."""
+        """The environment in which trainings find this number of images of CIFAR-10's size: real ones where they are available."""
         wanted = (num_train, num_test)
         if wanted not in self._images:
             real = images.archive() or os.environ.get(contract.DDPJOB_DATA_DIR)

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--template", type=Path, help="a DDPJob with image, resources and volumes; the rest is filled in"
     )
     cluster.add_argument(
-        "--processes-per-node", type=int, default=1, help="at most so many ranks in a pod (default: 1)"
+        "--processes-per-node", type=int, default=1, help="largest number of ranks in a pod (default: 1)"
     )
     cluster.add_argument("--kubectl", default="kubectl", help="the program")
     cluster.add_argument("--job-seconds", type=float, default=1800, help="longest life of one job (default: 1800)")

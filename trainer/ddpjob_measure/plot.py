@@ -10,7 +10,7 @@ from ddpjob_measure.task import Figures
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.watch.history import Segment
 
-#: The picture of a run has at most so many panels for metrics, beside loss and throughput.
+#: Largest number of panels for metrics in the picture of a run, in addition to those of loss and throughput.
 MAX_METRICS = 4
 #: A longer curve has no marker at each point.
 MAX_MARKED_POINTS = 100

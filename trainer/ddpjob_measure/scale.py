@@ -13,7 +13,7 @@ from ddpjob_measure.surroundings import surroundings
 from ddpjob_measure.task import Figures, Task
 from ddpjob_trainer.recipe_names import short_names
 
-#: Gives the figures of a task on so many ranks.
+#: Gives the figures of a task on a number of ranks.
 Runner = Callable[[Task, int], Figures]
 MODES = ("strong", "weak")
 

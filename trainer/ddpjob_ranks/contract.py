@@ -159,7 +159,7 @@ PROGRESS_FIELDS: Final = (
     PROGRESS_HEADLINE,
 )
 
-#: With at most so many metrics and such names, a line with every field is shorter than PROGRESS_MAX_BYTES.
+#: With at most this number of metrics and such names, a line with every field is shorter than PROGRESS_MAX_BYTES.
 MAX_METRICS: Final = 16
 #: The whole name of a metric.
 METRIC_NAME_PATTERN: Final = r"[A-Za-z][A-Za-z0-9_./-]{0,23}"

@@ -42,10 +42,10 @@ class Observer:
         """The first step is about to begin."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Values by name, after so many steps."""
+        """Values by name; `step` is the number of steps done."""
 
     def histogram(self, step: int, name: str, values: Sequence[float]) -> None:
-        """Several values of one name, after so many steps: the seconds of each step since the last call."""
+        """Several values of one name: the seconds of each step since the last call. `step` is the number of steps done."""
 
     def end(self) -> None:
         """This rank is about to end."""

@@ -20,7 +20,7 @@ from ddpjob_session.progress import Progress, check_metrics
 HEARTBEAT_SECONDS = 0.8 * contract.PROGRESS_INTERVAL_SECONDS
 #: A progress line that would follow earlier is skipped; the heartbeat prints the latest progress.
 MIN_SECONDS_BETWEEN_LINES = 1.0
-#: Observers get the times of at most so many steps at once, the last ones.
+#: Largest number of step times that observers get at once: those of the last steps.
 MAX_STEP_TIMES = 10_000
 #: Observers get values of these names from the training itself.
 TRAINING_VALUES = frozenset({"loss", "learning_rate", "samples_per_second", "checkpoint_step", "step_seconds"})

@@ -116,7 +116,7 @@ class Run:
         return self.stop.reached()
 
     def step_done(self, *, num_samples: int = 0) -> None:
-        """Count a step of so many samples over all ranks."""
+        """Count a step; the number of samples is the sum over all ranks."""
         self.state.step += 1
         self.timeline.step_done(self.state.step, num_samples=num_samples)
         self.report.step_done(self.state.step, num_samples=num_samples)

@@ -113,7 +113,7 @@ _GAP = 2
 
 
 def screen(job: "Job", found: "Sequence[Speed]", width: int) -> "RenderableType":
-    """The job in a line and its ranks in a table of at most so many columns of text. Pure."""
+    """The job in a line and its ranks in a table of at most `width` columns of text. Pure."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text

@@ -16,7 +16,7 @@ from ddpjob_session.checkpoints.claim import CLAIM, Claim, Fenced, Owner
 from ddpjob_session.checkpoints.files import Folder, read_and_hash
 from ddpjob_session.checkpoints.folder import CheckpointFolder, from_environment
 from ddpjob_session.checkpoints.storage import ChecksummedFile, UnavailableError
-from saved_states import to_bytes
+from saved_states import newest, save, to_bytes
 
 
 def folder(path: Path, *, uid: str = "u1", attempt: int = 1, keep: int = 3) -> CheckpointFolder:
@@ -26,15 +26,6 @@ def folder(path: Path, *, uid: str = "u1", attempt: int = 1, keep: int = 3) -> C
     )
     opened.open()
     return opened
-
-
-def save(checkpoints: CheckpointFolder, step: int, state: bytes) -> None:
-    checkpoints.save(step, lambda file: file.write(state))
-
-
-def newest(checkpoints: CheckpointFolder) -> tuple[int, bytes] | None:
-    found = checkpoints.load_newest()
-    return None if found is None else (found[0].step, found[1])
 
 
 def cut(path: Path, size: int) -> None:

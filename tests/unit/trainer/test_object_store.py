@@ -20,6 +20,7 @@ from ddpjob_session.checkpoints.claim import CLAIM, Claim, Fenced, Owner
 from ddpjob_session.checkpoints.folder import CheckpointFolder, from_environment, read_anywhere
 from ddpjob_session.checkpoints.object_store import ObjectStorage
 from ddpjob_session.checkpoints.storage import ChecksummedFile, UnavailableError
+from saved_states import newest, save
 
 
 def storage(store: MemoryStore | LocalStore | None = None) -> ObjectStorage:
@@ -32,15 +33,6 @@ def attempt(number: int, place: ObjectStorage, *, uid: str = "u1", keep: int = 3
     opened = CheckpointFolder(claim=Claim(storage=place, owner=owner), keep=keep, report=lambda _: None)
     opened.open()
     return opened
-
-
-def save(checkpoints: CheckpointFolder, step: int, state: bytes) -> None:
-    checkpoints.save(step, lambda file: file.write(state))
-
-
-def newest(checkpoints: CheckpointFolder) -> tuple[int, bytes] | None:
-    found = checkpoints.load_newest()
-    return None if found is None else (found[0].step, bytes(found[1]))
 
 
 def test_the_newest_checkpoint_is_loaded_and_older_ones_are_removed():

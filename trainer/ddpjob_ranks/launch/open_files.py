@@ -16,7 +16,7 @@ OTHER_FILES: Final = 1024
 
 
 def allow(world_size: int) -> None:
-    """Raise the soft limit to what a rank of so many needs, as far as the hard limit permits."""
+    """Raise the soft limit to what a rank of a group of this size needs, as far as the hard limit permits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = SOCKETS_OF_A_RANK * world_size + OTHER_FILES
     if soft == resource.RLIM_INFINITY or soft >= needed:

@@ -19,7 +19,7 @@ PHASE_NAMES = {
 #: Clocks that NTP keeps differ by milliseconds.
 CLOCK_SPREAD_SECONDS: Final = 2.0
 
-#: A message names so many ranks, hosts or phases, since it has to fit into a termination message.
+#: Largest number of ranks, hosts or phases that a message names, since it has to fit into a termination message.
 MAX_NAMED = 4
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-#: A curve has at most twice so many points: a longer one keeps each second, third and so on, and its last.
+#: A curve has at most twice this number of points: a longer one keeps each second, third and so on, and its last.
 POINTS = 400
 _FILE = re.compile(r"attempt-(\d+)-values\.jsonl")
 

@@ -12,7 +12,7 @@ from ddpjob_ranks.limits import Limits
 
 #: Longest time for a rank to answer. Its threads answer within milliseconds where they can run.
 ANSWER_SECONDS = 5.0
-#: A rank without progress looks at its own mark so many times while it waits for an answer.
+#: How often a rank without progress looks at its own mark while it waits for an answer.
 TICKS_PER_ANSWER = 4
 
 

@@ -115,7 +115,7 @@ class Timeline:
         self.mark = self.mark._replace(since=time.monotonic())
 
     def begin_training(self, *, step: int) -> None:
-        """Set-up is over; so many steps were done by earlier runs."""
+        """Set-up is over; `step` is the number of steps done by earlier runs."""
         self.enter(Phase.AGREE, step=step)
         self.training_began = self._lap_began = self._entered
 
@@ -127,7 +127,7 @@ class Timeline:
             self.num_sampled += 1
 
     def step_done(self, step: int, *, num_samples: int) -> None:
-        """Count a step of so many samples over all ranks."""
+        """Count a step; the number of samples is the sum over all ranks."""
         self.mark = self.mark._replace(step=step)
         self._lap_steps += 1
         self._lap_samples += num_samples

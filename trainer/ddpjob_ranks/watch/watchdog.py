@@ -38,7 +38,7 @@ from ddpjob_ranks.watch.timeline import Phase, Timeline
 
 #: Longest wait for answers once a rank has lost another one, which delays the restart.
 LOSS_SECONDS = 0.5
-#: Of the ranks that ended by a cause of their own, so many are named.
+#: Largest number of ranks named of those that ended by a cause of their own.
 MAX_FAILURES = 2
 THREAD_NAME = "watchdog"
 FLIGHT_RECORDER = "flight-recorder-{backend}-{rank}"

@@ -15,9 +15,9 @@ from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import yaml
-from kubernetes.aio import config
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
+from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config, refresh_token
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Access:
     async def keep_fresh(self) -> None:
         """Renew the token of the kubeconfig's exec plugin; runs without end, and does nothing for other logins."""
         if self.loader is not None:
-            await config.refresh_token(self.loader, self.configuration)  # type: ignore[no-untyped-call]  # see below
+            await refresh_token(self.loader, self.configuration)  # type: ignore[no-untyped-call]  # see below
         await asyncio.Event().wait()
 
 
@@ -74,18 +74,18 @@ async def load_access(*, kubeconfig: str | None = None, context: str | None = No
     # kubernetes.aio.config has no annotations.
     try:
         if os.environ.get("KUBERNETES_SERVICE_HOST") and not paths and not context:
-            config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+            load_incluster_config(configuration)  # type: ignore[no-untyped-call]
             namespace = _service_account_namespace()
         else:
             files = _kubeconfigs(paths)
             if len(files) > 1 and context is None:
                 context = _current_context(files)
             # The package reads $KUBECONFIG once, when it is imported.
-            loader = await config.load_kube_config(  # type: ignore[no-untyped-call]
+            loader = await load_kube_config(  # type: ignore[no-untyped-call]
                 paths, context=context, client_configuration=configuration
             )
             namespace = loader.current_context["context"].get("namespace")
-    except (config.ConfigException, OSError) as error:
+    except (ConfigException, OSError) as error:
         raise ValueError(
             f"cannot access a Kubernetes API server: {error}; run in a pod with a service account, or set KUBECONFIG"
         ) from error

@@ -58,14 +58,36 @@ def test_a_reader_that_ends_early_is_no_error(arguments: list[str]) -> None:
     assert done.returncode == 141
 
 
-def test_help_and_version_import_no_client() -> None:
-    """They are to appear at once; kubernetes, pydantic and PyYAML take most of a second to import."""
-    program = (
-        "import sys; from ddpjob_cli.__main__ import main; main(['--help']); main(['--version']); print(*sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    loaded = set(done.stdout.splitlines()[-1].split())
-    assert not loaded & {"kubernetes", "aiohttp", "pydantic", "yaml", "celpy", "ddpjob_operator", "ddpjob.client"}
+_MODELS = {"kubernetes", "aiohttp", "yaml", "celpy", "ddpjob_operator", "ddpjob.client"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unused"),
+    [
+        (["--help"], {*_MODELS, "pydantic"}),
+        (["--version"], {*_MODELS, "pydantic", "rich"}),
+        (["status", "--help"], _MODELS),
+        (["list", "--kubeconfig", "absent"], {"kubernetes.client", "kubernetes.aio.dynamic", "requests", "celpy"}),
+    ],
+)
+def test_a_command_imports_only_what_it_uses(arguments: list[str], unused: set[str]) -> None:
+    """The imports are what a user waits for at each command."""
+    program = "import sys; from ddpjob_cli.__main__ import main; main(sys.argv[1:]); print(*sys.modules)"
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert not set(done.stdout.splitlines()[-1].split()) & unused
+
+
+def test_a_program_that_uses_the_client_can_use_all_of_kubernetes() -> None:
+    program = """
+import ddpjob.client
+import kubernetes
+assert kubernetes.__version__ and kubernetes.aio.__version__
+assert kubernetes.client.V1Pod is not kubernetes.aio.client.V1Pod
+from kubernetes import aio, config
+from kubernetes.aio import watch
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 @pytest.mark.parametrize(

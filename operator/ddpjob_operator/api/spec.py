@@ -5,21 +5,18 @@ apply without a webhook. Each is defined in the model that it validates; `api/cr
 """
 
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from ddpjob_operator.api.names import MAIN_CONTAINER, MAX_NODES, RESERVED_PREFIX, RESERVED_VARIABLES, contract
-from ddpjob_operator.api.resource import Opaque, OpenResource, Resource, Rule
+from ddpjob_operator.api.names import MAX_NODES, contract
+from ddpjob_operator.api.resource import Opaque, Resource, Rule
+from ddpjob_operator.api.template import RESERVED_NAMES, UNIQUE_NAMES, Template
 from ddpjob_trainer.config import TrainerConfig
-
-_RESERVED = "[" + ", ".join(f"'{name}'" for name in RESERVED_VARIABLES) + "]"
 
 _Argument = Annotated[str, Field(max_length=8192)]
 _Quantity = Annotated[int | str, Field(json_schema_extra={"x-kubernetes-int-or-string": True})]
 _Quantities = Annotated[dict[str, _Quantity], Field(max_length=32)]
-#: A list of items with unique names; the API server enforces it.
-_UNIQUE_NAMES: dict[str, Any] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
 _ExitCode = Annotated[int, Field(ge=1, le=255)]
 
 
@@ -28,7 +25,7 @@ class EnvVar(Resource):
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            f"!(self.name in {_RESERVED})",
+            f"!(self.name in {RESERVED_NAMES})",
             "the operator sets this variable for every rank, and it cannot be overridden: choose another name",
         ),
         Rule("!(has(self.value) && has(self.valueFrom))", "set either value or valueFrom, not both"),
@@ -186,92 +183,6 @@ class Deadlines(Resource):
     )
 
 
-class TemplateEnvVar(OpenResource):
-    """An environment variable of a container of the template."""
-
-    name: str = Field(min_length=1, max_length=256, description="Name of the variable.")
-
-
-class TemplateContainer(OpenResource):
-    """A container of the template. Only fields that rules refer to are declared; all others are passed to the pod."""
-
-    cel_rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            f"!has(self.env) || self.env.all(e, !(e.name in {_RESERVED}))",
-            "env sets a variable that the operator sets for every rank (such as RANK or MASTER_ADDR): choose another name",
-        ),
-    )
-    name: str = Field(
-        min_length=1,
-        max_length=63,
-        description="Name of the container. `trainer` is the container that runs the program.",
-    )
-    env: Annotated[list[TemplateEnvVar], Field(max_length=128)] | None = Field(
-        default=None, description="Environment variables, as in a pod. Variables that the operator sets are refused."
-    )
-
-
-class TemplatePodSpec(OpenResource):
-    """The part of the template that is merged into the pod's spec. Lists merge by name, and the template takes precedence."""
-
-    cel_rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            f"!has(self.initContainers) || self.initContainers.all(c, c.name != '{MAIN_CONTAINER}')",
-            f"an init container is named {MAIN_CONTAINER}, which is the name of the container that runs the program: rename it",
-        ),
-    )
-
-    termination_grace_period_seconds: int | None = Field(
-        default=None,
-        ge=1,
-        le=86_400,
-        description="Seconds between SIGTERM and SIGKILL, in which programs can save their work. 0 is refused, because the pod's"
-        " object would then be deleted while its processes still run.",
-    )
-    restart_policy: Literal["Never"] | None = Field(
-        default=None, description="Only Never is allowed, because the operator restarts all pods together."
-    )
-    containers: Annotated[list[TemplateContainer], Field(max_length=16)] | None = Field(
-        default=None,
-        description="Settings of the main container, which has the name `trainer`, and additional containers.",
-        json_schema_extra=_UNIQUE_NAMES,
-    )
-    init_containers: Annotated[list[TemplateContainer], Field(max_length=16)] | None = Field(
-        default=None, description="Init containers, as in a pod.", json_schema_extra=_UNIQUE_NAMES
-    )
-
-
-class TemplateMetadata(Resource):
-    """Labels and annotations that are added to every pod."""
-
-    cel_rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            f"!has(self.labels) || self.labels.all(k, !k.startsWith('{RESERVED_PREFIX}'))",
-            f"labels with the prefix {RESERVED_PREFIX} are reserved for the operator: choose another prefix",
-        ),
-        Rule(
-            f"!has(self.annotations) || self.annotations.all(k, !k.startsWith('{RESERVED_PREFIX}'))",
-            f"annotations with the prefix {RESERVED_PREFIX} are reserved for the operator: choose another prefix",
-        ),
-    )
-
-    labels: Annotated[dict[str, str], Field(max_length=64)] | None = Field(
-        default=None, description="Labels that are added to every pod."
-    )
-    annotations: Annotated[dict[str, str], Field(max_length=64)] | None = Field(
-        default=None, description="Annotations that are added to every pod."
-    )
-
-
-class Template(Resource):
-    """Settings that are merged into every pod."""
-
-    metadata: TemplateMetadata | None = Field(
-        default=None, description="Labels and annotations that are added to every pod."
-    )
-    spec: TemplatePodSpec | None = Field(default=None, description="Any part of a PodSpec.")
-
-
 def _unchanged(field: str) -> str:
     return f"has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field})"
 
@@ -375,7 +286,7 @@ class DDPJobSpec(Resource):
         default=[],
         max_length=128,
         description="Additional environment variables of every rank.",
-        json_schema_extra=_UNIQUE_NAMES,
+        json_schema_extra=UNIQUE_NAMES,
     )
     resources: Resources | None = Field(default=None, description="Resource requests and limits of every pod.")
     data: Data | None = Field(default=None, description="Volume with the training data.")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob_operator.api.spec import Template
+from ddpjob_operator.api.template import Template
 from ddpjob_operator.core.model import (
     CreatePod,
     CreateService,

@@ -1,6 +1,7 @@
 """Runs the command blocks of a document as a reader would: `python -m documents README.md --in shell`.
 
-A comment in the line before each fenced block of language `sh` or `console` says where the block runs:
+Each fenced block names its language, `sh` or `console` for commands and `text` for output. A comment in the line before a
+block of commands says where it runs:
 
     <!-- run: shell -->           in a checkout
     <!-- run: docker -->          where `docker` builds and pushes images
@@ -32,7 +33,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 ENVIRONMENTS = ("shell", "docker", "api-server", "cluster")
 TIMEOUT_SECONDS = 600
 
-_FENCE = re.compile(r"^```(sh|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_COMMANDS = ("sh", "console")
+_FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MARK = re.compile(rf"<!-- run: (?:({'|'.join(ENVIRONMENTS)})|skip: \S.*) -->\n\Z")
 
 
@@ -59,13 +61,17 @@ def blocks(document: Path) -> list[Block]:
     """The command blocks of a document, in order.
 
     Raises:
-        DocumentError: a block has no mark.
+        DocumentError: a block has no language, or a command block no mark.
     """
     text = document.read_text(encoding="utf-8")
     found = []
     for fence in _FENCE.finditer(text):
         language, content = fence.groups()
         line = text.count("\n", 0, fence.start()) + 2
+        if not language:
+            raise DocumentError(f"{document}:{line}: the block has no language: sh for commands, text for output")
+        if language not in _COMMANDS:
+            continue
         mark = _MARK.search(text, 0, fence.start())
         if mark is None:
             raise DocumentError(f"{document}:{line}: the block has no mark such as <!-- run: shell --> before it")

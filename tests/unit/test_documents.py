@@ -78,6 +78,13 @@ def test_a_block_without_a_mark_is_an_error(tmp_path: Path, mark: str) -> None:
         documents.blocks(file)
 
 
+def test_a_block_without_a_language_is_an_error(tmp_path: Path) -> None:
+    file = document(tmp_path, block("", "out", language="text"), block("", "make demo", language=""))
+
+    with pytest.raises(documents.DocumentError, match=r"README\.md:10: .* has no language"):
+        documents.blocks(file)
+
+
 def test_blocks_of_an_environment_run_in_one_shell_in_the_checkout(tmp_path: Path) -> None:
     file = document(
         tmp_path,

@@ -249,7 +249,7 @@ def _object_storage(uri: str, report: Callable[[str], None] = print) -> Storage:
         if error.name != "obstore":
             raise
         raise ConfigError(
-            f"{uri}: object stores need the package obstore, which is not installed; pip install 'ddpjob[s3]'"
+            f"{uri}: object stores need the package obstore, which is not installed; pip install obstore"
         ) from error
     return ObjectStorage.at(uri, report)
 

@@ -174,7 +174,5 @@ def test_a_uri_that_cannot_be_used_is_refused(monkeypatch):
             read_anywhere(f"{uri}/model.safetensors", print)
     monkeypatch.setitem(sys.modules, "obstore", None)
     monkeypatch.delitem(sys.modules, "ddpjob_session.checkpoints.object_store")
-    with pytest.raises(
-        ConfigError, match=r"s3://bucket: .*obstore, which is not installed; pip install obstore"
-    ):
+    with pytest.raises(ConfigError, match=r"s3://bucket: .*obstore, which is not installed; pip install obstore"):
         from_environment({contract.DDPJOB_CHECKPOINT_URI: "s3://bucket"}, keep=1, report=print)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import hashlib
 import os
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
 from testbed import controlgroups, network, oci, packages, ports, tools
-from testbed.controlplane import ControlPlane
+from testbed.controlplane import SERVICE_RANGE, ControlPlane
 from testbed.helm import Helm
 from testbed.instance import Instance, InstanceError, instances
+from testbed.journal import clear_packet_filter, shown_packet_filter
 from testbed.kubectl import Kubectl
 from testbed.node import PAUSE_IMAGE, Node
 from testbed.processes import Component
@@ -26,6 +28,12 @@ NODE_MONITOR_GRACE_SECONDS = 8
 VOLUME_OWNER = 65532
 
 NUM_VOLUMES = 4
+
+#: Whether packets between two ports of a bridge pass the packet filter.
+_BRIDGED = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
+
+#: What the names of kube-router's chains and sets of addresses begin with. Those of kube-proxy are in other tables.
+_POLICY_CHAINS = "KUBE-"
 
 #: The longest path of a Unix socket is 107 bytes, and a kubelet makes sockets this far below the instance's folder.
 _LONGEST_SOCKET = "node-0/kubelet/plugins_registry/kubelet.sock"
@@ -166,6 +174,36 @@ class Cluster:
         """Let a node report `count` of nvidia.com/gpu that it has not, so that pods asking for them are scheduled."""
         patch = f'{{"status": {{"capacity": {{"nvidia.com/gpu": "{count}"}}}}}}'
         self.kubectl("patch", "node", node.name, "--subresource=status", "--type=merge", f"--patch={patch}")
+
+    @contextlib.contextmanager
+    def enforced_network_policies(self) -> Iterator[Callable[[str, str], bool]]:
+        """Enforce NetworkPolicies on all nodes within this context, as the networks of most clusters do all the time.
+
+        Gives a function that returns whether the pod of this namespace and name is isolated by a policy already.
+
+        Raises:
+            MissingPackageError, ComponentError: as they say.
+        """
+        packages.install_missing(packages.POLICY_PROGRAMS)
+        journal, ready = self.control_plane.instance.journal, self.control_plane.folder / "policies-enforced"
+        journal.record("sysctl", path=str(_BRIDGED), before=_BRIDGED.read_text())
+        _BRIDGED.write_text("1")  # also between pods of one node
+        journal.record("packet filter", prefix=_POLICY_CHAINS)
+        controller = self.control_plane.component(
+            "kube-router",
+            self.kubeconfig,
+            self.nodes[0].name,
+            SERVICE_RANGE,
+            ready,
+            ready=ready.exists,
+        )
+        try:
+            controller.start()
+            yield lambda namespace, pod: f"POD name:{pod} namespace: {namespace} " in shown_packet_filter()
+        finally:
+            controller.kill()
+            ready.unlink(missing_ok=True)
+            clear_packet_filter(_POLICY_CHAINS)
 
     def add_volume(self, name: str) -> None:
         """Add a PersistentVolume: a folder of this machine, the same on all nodes, writable for `VOLUME_OWNER`.

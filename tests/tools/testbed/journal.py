@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
@@ -152,6 +153,40 @@ def _nft_table(entry: Mapping[str, str]) -> None:
     _run("nft", "delete", "table", entry["family"], entry["name"])
 
 
+def shown_packet_filter() -> str:
+    """The rules of the packet filter; empty where iptables is not installed."""
+    return _output("iptables-save", "--table", "filter")
+
+
+def clear_packet_filter(prefix: str) -> None:
+    """Remove the chains and the sets of addresses whose names begin with a prefix, and the rules that lead to them.
+
+    Rules that mention the prefix in their comment go as well, and the whole table if nothing else is in it.
+    """
+    ours = re.compile(rf'^(:|-A |.* -j |.*--comment "){re.escape(prefix)}')
+    saved = shown_packet_filter().splitlines()
+    kept = [line for line in saved if not ours.match(line)]
+    if kept != saved:
+        restored = "".join(f"{line}\n" for line in kept)
+        subprocess.run(["iptables-restore", "--table", "filter"], input=restored, text=True, check=False, timeout=60)
+        if not any(line.startswith("-A ") for line in kept):
+            _nft_table({"family": "ip", "name": "filter"})
+    for name in _output("ipset", "list", "-name").split():
+        if name.startswith(prefix):
+            _run("ipset", "destroy", name)
+
+
+def _packet_filter(entry: Mapping[str, str]) -> None:
+    clear_packet_filter(entry["prefix"])
+
+
+def _output(*command: str) -> str:
+    try:
+        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60).stdout
+    except FileNotFoundError:
+        return ""
+
+
 def _sysctl(entry: Mapping[str, str]) -> None:
     Path(entry["path"]).write_text(entry["before"])
 
@@ -173,4 +208,5 @@ _UNDO: Mapping[str, Callable[[Mapping[str, str]], None]] = {
     "route": _route,
     "nft table": _nft_table,
     "sysctl": _sysctl,
+    "packet filter": _packet_filter,
 }

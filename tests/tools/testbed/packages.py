@@ -19,6 +19,9 @@ NODE_PROGRAMS: Mapping[str, str] = {
     "/usr/lib/cni/bridge": "containernetworking-plugins",
 }
 
+#: What the network policy controller runs.
+POLICY_PROGRAMS: Mapping[str, str] = {"iptables": "iptables", "ipset": "ipset"}
+
 #: Where Debian puts the network plugins.
 CNI_PLUGINS = Path("/usr/lib/cni")
 

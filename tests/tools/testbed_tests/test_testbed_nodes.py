@@ -169,6 +169,31 @@ def test_pods_find_each_other_by_name_within_a_node_and_across(cluster: testbed.
     assert {name: outcome(cluster, name) for name in asked} == dict.fromkeys(asked, server)
 
 
+def test_network_policies_are_enforced_within_a_node_and_across(cluster: testbed.Cluster) -> None:
+    """That nothing is left of it is checked at the end of the module."""
+    mine = {"matchLabels": {"team": "mine"}}
+    policy = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": "mine", "namespace": "default"},
+        "spec": {"podSelector": mine, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": mine}]}]},
+    }
+    with cluster.enforced_network_policies() as isolates:
+        cluster.kubectl.apply(policy, pod("isolated", "node-0", "serve", ":8080", team="mine"))
+        cluster.kubectl("wait", "--for=condition=Ready", "pod/isolated", "--timeout=40s")
+        testbed.wait_for("the policy to be enforced", lambda: isolates("default", "isolated"), seconds=30)
+        address = cluster.kubectl.json("get", "pod", "isolated")["status"]["podIP"]
+        nodes = ("node-0", "node-1")
+        cluster.kubectl.apply(
+            [pod(f"friend-{node}", node, "ask", f"{address}:8080", "30", team="mine") for node in nodes],
+            [pod(f"stranger-{node}", node, "ask", f"{address}:8080", "3", team="theirs") for node in nodes],
+        )
+        assert [outcome(cluster, f"friend-{node}") for node in nodes] == ["isolated", "isolated"]
+        for node in nodes:
+            cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Failed", f"pod/stranger-{node}", "--timeout=40s")
+    cluster.kubectl("delete", "networkpolicy", "mine")
+
+
 def test_no_pod_reaches_a_host_outside_the_machine(cluster: testbed.Cluster) -> None:
     """A network namespace plays an outside host: the machine reaches it, and it has a route back to the pods."""
     program = str(tools.path("probe"))

@@ -90,7 +90,10 @@ NODES = {
     "probe": Tool(module="probe", package="."),
 }
 
-_ALL = CONTROL_PLANE | MONITORING | OBJECT_STORE | LINTERS | NODES
+#: What enforces NetworkPolicies on real nodes: the part of kube-router that does, with a main function of the test bed's.
+POLICIES = {"kube-router": Tool(module="kube-router", package=".")}
+
+_ALL = CONTROL_PLANE | MONITORING | OBJECT_STORE | LINTERS | NODES | POLICIES
 
 
 def path(name: str) -> Path:
@@ -151,6 +154,7 @@ _PINNED = {
     "actionlint": "github.com/rhysd/actionlint",
     "containerd": "github.com/containerd/containerd/v2",
     "coredns": "github.com/coredns/coredns",
+    "kube-router": "github.com/cloudnativelabs/kube-router/v2",
 }
 
 

@@ -10,7 +10,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ddpjob_operator.api import names
+from ddpjob_operator.api.names import ProviderName
 from ddpjob_operator.core.untrusted import printable
+from ddpjob_operator.scheduling.discovery import AUTO, CANDIDATES, choose
 
 if TYPE_CHECKING:
     from ddpjob_operator.transport.client import Client as Transport
@@ -27,13 +29,7 @@ RIGHTS: Final = (
     ("create", "", "configmaps"),
     ("create", "", "pods/exec"),
 )
-#: API groups of gang schedulers and queues.
-SCHEDULERS: Final = {
-    "kueue.x-k8s.io": "Kueue",
-    "scheduling.volcano.sh": "Volcano",
-    "scheduling.x-k8s.io": "coscheduling (scheduler-plugins)",
-    "scheduling.k8s.io": "Kubernetes' own",
-}
+_PROVIDER_ARGUMENT: Final = "--scheduling-provider="
 _OPERATOR = "app.kubernetes.io/name=ddpjob-operator"
 _CACHE = re.compile(r"^\s*cache\s+(\d+)\s*(\{[^}]*\})?", re.MULTILINE)
 _DENIAL = re.compile(r"denial\s+\d+\s+(\d+)")
@@ -87,7 +83,7 @@ async def gather(api: "Transport", namespace: str) -> Facts:
 
     facts = Facts(namespace=namespace, version=await api.server_version())
     facts.crd_versions = await api.group_versions(names.GROUP)
-    facts.groups = {group: await api.group_versions(group) for group in SCHEDULERS}
+    facts.groups = {group: await api.group_versions(group) for group in {candidate.group for candidate in CANDIDATES}}
     reviews = Resource(prefix="/apis/authorization.k8s.io/v1", plural="selfsubjectaccessreviews")
     for verb, group, resource in RIGHTS:
         plural, _, subresource = resource.partition("/")
@@ -199,12 +195,27 @@ def _gpus(facts: Facts) -> Finding:
 
 
 def _schedulers(facts: Facts) -> Finding:
-    present = [title for group, title in SCHEDULERS.items() if set(facts.groups.get(group, ())) - {"v1"}]
-    if not present:
-        text = "no gang scheduler or queue; a gang that fits only in part releases its nodes for a while"
+    setting = _provider_setting(facts)
+    try:
+        choice = choose(setting or AUTO, facts.groups)
+    except LookupError as error:
+        return Finding(subject="scheduling", state=State.PROBLEM, text=f"{error}; the operator does not start")
+    name = choice.provider.name
+    why = f"setting {setting}" if setting else "if the operator's setting is auto"
+    if name is ProviderName.NONE:
+        text = f"provider {name} ({why}): {choice.why}; a gang that fits only in part releases its nodes for a while"
         return Finding(subject="scheduling", state=State.NOTE, text=text)
-    text = f"found {', '.join(present)}; ddpjob does not integrate with it yet"
-    return Finding(subject="scheduling", state=State.NOTE, text=text)
+    text = f"provider {name} ({why}): {choice.why}; the operator uses it if it has the rights, which its log says"
+    return Finding(subject="scheduling", state=State.OK, text=text)
+
+
+def _provider_setting(facts: Facts) -> str | None:
+    """The setting of a running operator; None where it is not visible."""
+    for pod in facts.operator_pods or ():
+        for argument in pod["spec"]["containers"][0].get("args") or ():
+            if argument.startswith(_PROVIDER_ARGUMENT):
+                return str(argument.removeprefix(_PROVIDER_ARGUMENT))
+    return None
 
 
 def _storage(facts: Facts) -> Finding:

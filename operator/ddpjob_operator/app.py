@@ -13,7 +13,7 @@ import logging
 import signal
 import time
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from ddpjob_operator.api import names
 from ddpjob_operator.kopf_adapter import JobFeed, KopfWatch
@@ -33,6 +33,8 @@ from ddpjob_operator.kube.health import Health
 from ddpjob_operator.kube.lease import Elector, Leadership, NoLeaderElection
 from ddpjob_operator.kube.lookups.lookups import Lookups
 from ddpjob_operator.kube.lookups.progress_reader import ProgressReader
+from ddpjob_operator.kube.scheduling import discover
+from ddpjob_operator.scheduling.interface import Provider
 from ddpjob_operator.settings import Settings
 from ddpjob_operator.transport.access import Access, load_access
 from ddpjob_operator.transport.client import Client
@@ -40,6 +42,8 @@ from ddpjob_operator.transport.errors import ApiError, NotFoundError
 from ddpjob_operator.transport.resources import DDPJOBS
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: The CRD, the API server and the first lists may each take this long before the process gives up and is restarted.
 START_SECONDS = 120.0
@@ -60,7 +64,7 @@ async def run(settings: Settings) -> int:
     async with Client(access.configuration, on_response=metrics.count_request) as lease_client:
         leadership = _leadership(settings, lease_client)
         async with Client(access.configuration, may_write=leadership.held, on_response=metrics.count_request) as client:
-            operator = _Operator(settings, access, client, leadership, stop)
+            operator = _Operator(settings, access, client, lease_client, leadership, stop)
             health = await operator.health.serve(settings.health_port)
             try:
                 return await operator.run()
@@ -78,11 +82,18 @@ class _Operator:
     """The parts, and the order in which they start and stop."""
 
     def __init__(
-        self, settings: Settings, access: Access, client: Client, leadership: Leadership, stop: asyncio.Event
+        self,
+        settings: Settings,
+        access: Access,
+        client: Client,
+        lease_client: Client,
+        leadership: Leadership,
+        stop: asyncio.Event,
     ) -> None:
         self._settings = settings
         self._access = access
         self._client = client
+        self._lease_client = lease_client
         self._leadership = leadership
         self._stop = stop
         self._queue = WorkQueue(settings.workers)
@@ -102,19 +113,6 @@ class _Operator:
             self._store, self._informers, feed.silent_seconds, leadership.held, max_jobs=settings.job_gauges
         )
         self._events = EventRecorder(client, settings.identity)
-        expectations = Expectations()
-        self._reconciler = Reconciler(
-            client=client,
-            queue=self._queue,
-            store=self._store,
-            expectations=expectations,
-            rejections=self._rejections,
-            actuator=Actuator(client, self._store, expectations, self._rejections),
-            status_writer=StatusWriter(client, self._store, self._events),
-            lookups=self._lookups,
-            progress=self._progress,
-            trainer_image=settings.trainer_image,
-        )
         self._parts: set[asyncio.Task[Any]] = set()
         self._ended = asyncio.Queue[asyncio.Task[Any]]()
 
@@ -137,6 +135,7 @@ class _Operator:
 
     async def _start_in_order(self) -> None:
         await _in_time(self._wait_for_the_crd(), "the API server to serve DDPJobs: install the CRD")
+        reconciler = self._reconciler(await self._discover_provider())
         self._start("watch of the Lease", self._leadership.follow())
         leads_from_the_start = await self._leadership.try_acquire()
         if leads_from_the_start:
@@ -153,8 +152,35 @@ class _Operator:
         self._start("progress", self._progress.run())
         self._start("events", self._events.run())
         for number in range(self._settings.workers):
-            self._start(f"worker {number}", self._reconciler.work())
+            self._start(f"worker {number}", reconciler.work())
         logger.info("running DDPJobs of %s", where)
+
+    async def _discover_provider(self) -> Provider:
+        """Decide what schedules gangs, and prepare to watch its objects."""
+        setting, scopes = self._settings.scheduling_provider, self._settings.scopes
+        # An access review is a POST, which the other client sends only while this process holds the Lease.
+        choice = await _in_time(discover(self._lease_client, setting, scopes), "the scheduling provider")
+        logger.info("scheduling provider: %s (setting %s): %s", choice.provider.name, setting, choice.why)
+        for watched in choice.provider.watched:
+            cache = self._store.watch(watched)
+            self._informers += [Informer(self._client, cache, scope) for scope in scopes]
+        return choice.provider
+
+    def _reconciler(self, provider: Provider) -> Reconciler:
+        expectations = Expectations()
+        return Reconciler(
+            client=self._client,
+            queue=self._queue,
+            store=self._store,
+            expectations=expectations,
+            rejections=self._rejections,
+            actuator=Actuator(self._client, self._store, expectations, self._rejections),
+            status_writer=StatusWriter(self._client, self._store, self._events),
+            lookups=self._lookups,
+            progress=self._progress,
+            trainer_image=self._settings.trainer_image,
+            provider=provider,
+        )
 
     async def _fill_the_caches(self) -> None:
         """Read the jobs before their pods: a job whose pods all exist must never be seen with an older list of pods."""
@@ -169,7 +195,7 @@ class _Operator:
         gc.set_threshold(50_000, 20, 100)
         self._start("kopf", self._run_kopf())
         await _in_time(self._kopf.wait_for_watch(), "kopf to discover which resources the API server serves")
-        self._start("audit", self._audit.run((self._store.jobs, self._store.pods, self._store.services)))
+        self._start("audit", self._audit.run((self._store.jobs, *self._store.of_jobs)))
 
     async def _read_past_the_caches(self) -> None:
         """Read everything again: a leader must not act on what it knew before it became one.
@@ -177,7 +203,7 @@ class _Operator:
         Jobs come first, so that pods are created only of an attempt that was read after the Lease was acquired.
         """
         await self._read(self._store.jobs)
-        await asyncio.gather(self._read(self._store.pods), self._read(self._store.services))
+        await asyncio.gather(*(self._read(cache) for cache in self._store.of_jobs))
 
     async def _wait_for_the_crd(self) -> None:
         """Wait, since kopf would not notice it coming later."""
@@ -249,9 +275,9 @@ async def _cancel(tasks: set[asyncio.Task[Any]]) -> None:
         logger.error("the part %r does not end", task.get_name())
 
 
-async def _in_time(work: Coroutine[Any, Any, Any], what: str) -> None:
+async def _in_time(work: Coroutine[Any, Any, T], what: str) -> T:
     try:
-        await asyncio.wait_for(work, START_SECONDS)
+        return await asyncio.wait_for(work, START_SECONDS)
     except TimeoutError:
         raise TimeoutError(f"timed out after {START_SECONDS:.0f} s of waiting for {what}") from None
 

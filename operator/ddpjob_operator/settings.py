@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ddpjob_operator.scheduling.discovery import AUTO, SETTINGS
+
 _NAMESPACE = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _OBJECT_NAME = r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?"
 
@@ -42,6 +44,8 @@ class Settings:
     lease_seconds: int = 18
     identity: str = field(default_factory=_this_process)
     """This process as holder of the Lease; no two processes that run at the same time may share it."""
+    scheduling_provider: str = AUTO
+    """What schedules the pods of a gang together: one of `discovery.SETTINGS`."""
     log_level: str = "INFO"
     log_format: Literal["plain", "json"] = "plain"
 
@@ -117,6 +121,13 @@ def settings_from(arguments: Sequence[str]) -> Settings:
         metavar="ID",
         help="this process as holder of the Lease, for example the pod's name; a restarted process with the same one keeps it "
         "(default: host name and process id)",
+    )
+    parser.add_argument(
+        "--scheduling-provider",
+        choices=SETTINGS,
+        default=AUTO,
+        help="what schedules the pods of a job together; auto: the first of kueue, volcano, coscheduling and native that the"
+        " cluster serves and of which the operator has the rights (default: auto)",
     )
     parser.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     parser.add_argument("--log-format", default="plain", choices=("plain", "json"))

@@ -12,20 +12,21 @@ from typing import Any
 from ddpjob_operator.core import plan as plan_module
 from ddpjob_operator.core.model import (
     Action,
+    CreateObject,
     CreatePod,
-    CreateService,
     DeleteJob,
     DeletePod,
     DeletePods,
     Deletion,
     LowerPodDeadline,
     Observed,
-    PatchService,
+    PatchObject,
     Plan,
     Pod,
 )
 from ddpjob_operator.core.records import pod_of, service_of
 from ddpjob_operator.kube.engine import reconciler
+from ddpjob_operator.scheduling.interface import Provider
 from simulation.api_server import DEFAULT_GRACE_SECONDS
 from simulation.world import World
 
@@ -42,12 +43,12 @@ def checked(world: World) -> Iterator[None]:
     real = plan_module.plan
     num_plans = world.schedule.seed % ONE_IN
 
-    def checking(observed: Observed, now: float) -> Plan:
+    def checking(observed: Observed, now: float, provider: Provider) -> Plan:
         nonlocal num_plans
         num_plans += 1
         if num_plans > MAX_PLANS:
             world.fail(f"{MAX_PLANS} plans for one job, and it has not ended: {observed.job.status.message}")
-        made = real(observed, now)
+        made = real(observed, now, provider)
         if num_plans % ONE_IN == 0 and not observed.rejections:
             message = _why_not_settled(observed, made, now)
             if message:
@@ -93,9 +94,9 @@ def _carried_out(seen: Observed, action: Action, now: float) -> Observed:
     match action:
         case CreatePod():
             return replace(seen, pods=(*seen.pods, pod_of(_created(action.body))))
-        case CreateService():
+        case CreateObject():
             return replace(seen, service=service_of(_created(action.body)))
-        case PatchService():
+        case PatchObject():
             assert seen.service is not None
             selector = {key: value for key, value in action.patch["spec"]["selector"].items() if value is not None}
             return replace(seen, service=replace(seen.service, selector=selector))

@@ -16,7 +16,7 @@ from ddpjob_operator.core import render, stopping
 from ddpjob_operator.core.failure import cause as failures
 from ddpjob_operator.core.failure import refine_record, restart
 from ddpjob_operator.core.gang import Gang
-from ddpjob_operator.core.model import CreatePod, CreateService, DeletePod, PatchService
+from ddpjob_operator.core.model import CreateObject, CreatePod, DeletePod, PatchObject
 from ddpjob_operator.core.policies import failed_attempt, finished_job, handover, hang
 from ddpjob_operator.core.render import actions, pods, service
 from ddpjob_operator.kube.cache.cache import Cache
@@ -61,12 +61,12 @@ def _pods_first(situation: Any, decision: Any) -> Any:
 
 def _without_service(situation: Any, decision: Any) -> Any:
     made = _REAL_ACTIONS_OF(situation, decision)
-    return tuple(action for action in made if not isinstance(action, CreateService | PatchService))
+    return tuple(action for action in made if not isinstance(action, CreateObject | PatchObject))
 
 
 def _stops_nothing_of_earlier_attempts(situation: Any) -> Any:
     made = _REAL_KEEP_WHOLE(situation)
-    return tuple(action for action in made if isinstance(action, CreateService | PatchService | CreatePod))
+    return tuple(action for action in made if isinstance(action, CreateObject | PatchObject | CreatePod))
 
 
 def _ends_of_pods_there(situation: Any) -> Any:

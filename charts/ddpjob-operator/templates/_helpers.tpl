@@ -86,6 +86,21 @@ annotations:
 - apiGroups: [""]
   resources: [events]
   verbs: [list, create, patch]
+{{- if include "ddpjob-operator.mayUse" (dict "root" . "provider" "native" "apis" (list "scheduling.k8s.io/v1alpha2")) }}
+- apiGroups: [scheduling.k8s.io]
+  resources: [podgroups]
+  verbs: [get, list, watch, create, delete]
+{{- end }}
+{{- end }}
+
+{{- /* Not empty if the operator may use the scheduling provider: it is named, or it is served and the setting is auto. Call with
+a dict: root, provider, and apis, the API versions of which one is served. */}}
+{{- define "ddpjob-operator.mayUse" -}}
+{{- $setting := .root.Values.scheduling.provider }}
+{{- if eq $setting .provider }}yes{{ end }}
+{{- if eq $setting "auto" }}
+{{- range .apis }}{{ if $.root.Capabilities.APIVersions.Has . }}yes{{ end }}{{ end }}
+{{- end }}
 {{- end }}
 
 {{- /* A watched namespace for examples and `helm test`: the release's own namespace if it is watched. */}}

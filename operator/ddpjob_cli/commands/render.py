@@ -48,7 +48,7 @@ def objects_of(namespace: str, name: str, body: Any, rank: int | None) -> list[A
     Raises:
         ValueError: the job has no such rank.
     """
-    from ddpjob_operator.core.model import CreateService
+    from ddpjob_operator.core.model import CreateObject
     from ddpjob_operator.core.records import job_of
     from ddpjob_operator.core.render.pods import create_pod
     from ddpjob_operator.core.render.service import ensure_service
@@ -59,7 +59,7 @@ def objects_of(namespace: str, name: str, body: Any, rank: int | None) -> list[A
     assert spec is not None, "the manifest has been validated"
     if rank is not None and rank >= spec.nodes:
         raise ValueError(f"--rank {rank}: {name} has the node ranks 0 to {spec.nodes - 1}")
-    services = [action.body for action in ensure_service(job, spec, None) if isinstance(action, CreateService)]
+    services = [action.body for action in ensure_service(job, spec, None) if isinstance(action, CreateObject)]
     image = spec.image or _TRAINER_IMAGE
     ranks = range(spec.nodes) if rank is None else (rank,)
     rendered = [create_pod(job, spec, image, number).manifest.render() for number in ranks]

@@ -31,6 +31,8 @@ LABEL_RANK: Final = "ddpjob.dev/rank"
 RESERVED_PREFIX: Final = "ddpjob.dev/"
 #: Hash of the fields of the spec that the pod was rendered from.
 ANNOTATION_SPEC_HASH: Final = "ddpjob.dev/spec-hash"
+#: The scheduling provider that a pod was created for; absent without one.
+ANNOTATION_SCHEDULING: Final = "ddpjob.dev/scheduling-provider"
 
 #: Name of the container that runs the program, in every pod.
 MAIN_CONTAINER: Final = "trainer"
@@ -67,6 +69,16 @@ RESERVED_VARIABLES: Final = (
     contract.DDPJOB_DATA_DIR,
     contract.DDPJOB_GPUS_PER_NODE,
 )
+
+
+class ProviderName(StrEnum):
+    """What schedules the pods of a job together."""
+
+    NATIVE = "native"
+    KUEUE = "kueue"
+    VOLCANO = "volcano"
+    COSCHEDULING = "coscheduling"
+    NONE = "none"
 
 
 class Phase(StrEnum):

@@ -116,6 +116,12 @@ class Failure(Resource):
     time: Time = Field(description="Time at which the operator recorded the failure.")
 
 
+class SchedulingStatus(Resource):
+    """How the pods of the current attempt are scheduled."""
+
+    provider: str = Field(description="What schedules them together, for example native; none: nothing does.")
+
+
 class DDPJobStatus(Resource):
     """The state of the job, as the operator observed it. Only the operator writes it."""
 
@@ -157,6 +163,9 @@ class DDPJobStatus(Resource):
     )
     retry_time: Time | None = Field(
         default=None, description="Earliest time at which pods of the current attempt are created."
+    )
+    scheduling: SchedulingStatus | None = Field(
+        default=None, description="How the pods of the current attempt are scheduled; absent before they are created."
     )
     queued_since: Time | None = Field(
         default=None,

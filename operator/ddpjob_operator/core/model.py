@@ -3,10 +3,11 @@
 Times are seconds since the epoch. Everything is frozen; nothing here decides.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
+from ddpjob_operator.api import names
 from ddpjob_operator.api.resource import Body as Body
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import DDPJobStatus, Progress
@@ -158,6 +159,8 @@ class Pod:
     """Its own grace after SIGTERM."""
     security: Security | None = None
     """None where the pod does not decide it: a process of this machine."""
+    scheduling: str = ""
+    """The scheduling provider that it was created for; empty where the pod does not say so."""
     unplaced_version: str = ""
     """The resourceVersion of a pod that has no node yet; empty for other pods."""
 
@@ -189,6 +192,56 @@ class Service:
     selector: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of namespaced objects in the Kubernetes API."""
+
+    api_version: str
+    """Such as v1, or scheduling.k8s.io/v1alpha2."""
+    kind: str
+    plural: str
+
+
+#: The kind of the master Service.
+SERVICE = Kind(api_version="v1", kind="Service", plural="services")
+POD = Kind(api_version="v1", kind="Pod", plural="pods")
+
+
+def _label_of_the_job(body: Body) -> str:
+    return str((body["metadata"].get("labels") or {}).get(names.LABEL_JOB, ""))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """Objects that the operator watches, in addition to jobs, pods and Services."""
+
+    kind: Kind
+    labels: str = names.LABEL_JOB_UID
+    """The label selector of the watch."""
+    job_name: Callable[[Body], str] = _label_of_the_job
+    """The name of the job that an object is about; empty for one that is about none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnedObject:
+    """What decisions need of any other object of the job, such as a PodGroup."""
+
+    kind: Kind
+    name: str
+    uid: str
+    resource_version: str
+    job_name: str
+    job_uid: str
+    """uid of the DDPJob that controls it; empty where another controller has made it."""
+    deleting: bool
+    attempt: int
+    """The attempt that its label names; 0 without the label."""
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    spec: Body
+    status: Body
+
+
 @dataclass(frozen=True, slots=True)
 class Rejection:
     """Why the API server did not carry out a request."""
@@ -214,6 +267,8 @@ class Observed:
     trainer_image: str = ""
     """The operator's trainer image, for jobs that name none."""
     service: Service | None = None
+    objects: tuple[OwnedObject, ...] = ()
+    """The other objects of the job of the kinds that the operator watches; none of an earlier job of the same name."""
     nodes_gone: frozenset[str] = frozenset()
     """Names of the looked-up nodes that do not exist, are unreachable (Ready is Unknown) or out of service."""
     nodes_cordoned: frozenset[str] = frozenset()
@@ -227,7 +282,7 @@ class Observed:
     silent_seconds: float = 0.0
     """How long rank 0's log has been readable and has shown neither a new step nor a new phase."""
     rejections: Mapping[str, Rejection] = field(default_factory=dict)
-    """By name of each pod or Service that the API server refused to create or to update last."""
+    """By name of each object that the API server refused to create or to update last."""
     refused_removals: Mapping[str, Rejection] = field(default_factory=dict)
     """By name of each object that the API server refused to delete or to stop last."""
 
@@ -258,20 +313,35 @@ class CreatePod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CreateService:
-    """Create the master Service; one of this name that belongs to the same job is as good."""
+class CreateObject:
+    """Create an object that belongs to the job; one of this name that belongs to the same job is as good.
 
+    The names of all objects and pods of a job differ.
+    """
+
+    kind: Kind
     name: str
     body: Body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PatchService:
-    """Merge-patch the master Service, if it still is the version that was seen."""
+class PatchObject:
+    """Merge-patch this object, if it still is the version that was seen."""
 
+    kind: Kind
     name: str
     resource_version: str
     patch: Body
+    """`metadata.uid` in it restricts the patch to this very object."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteObject:
+    """Delete this very object (by uid)."""
+
+    kind: Kind
+    name: str
+    uid: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,9 +401,9 @@ class ReadWarning:
     uid: str
 
 
-SetUp = CreatePod | CreateService | PatchService
+SetUp = CreatePod | CreateObject | PatchObject
 """What a gang needs. Each depends on those before it."""
-Removal = DeletePod | DeletePods | LowerPodDeadline | DeleteJob
+Removal = DeletePod | DeletePods | DeleteObject | LowerPodDeadline | DeleteJob
 """What stops or deletes something. Nothing depends on it: what waits for the end of a pod looks at the pod."""
 Action = SetUp | Removal
 Lookup = ReadLog | ReadNode | ReadWarning

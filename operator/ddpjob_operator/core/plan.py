@@ -26,6 +26,8 @@ from ddpjob_operator.core.policies.finished_job import clean_up
 from ddpjob_operator.core.policies.unreadable_spec import leave_alone_or_fail
 from ddpjob_operator.core.situation import Situation, situation_of
 from ddpjob_operator.core.times import soonest
+from ddpjob_operator.scheduling.interface import Provider
+from ddpjob_operator.scheduling.none import NO_PROVIDER
 
 #: In the order in which they are asked. The last one always decides.
 POLICIES: Sequence[Callable[[Situation], Advice]] = (
@@ -41,8 +43,8 @@ POLICIES: Sequence[Callable[[Situation], Advice]] = (
 )
 
 
-def plan(observed: Observed, now: float) -> Plan:
-    """What to do for one job at this moment, in seconds since the epoch.
+def plan(observed: Observed, now: float, provider: Provider = NO_PROVIDER) -> Plan:
+    """What to do for one job at this moment, in seconds since the epoch, with this scheduling provider.
 
     What a user or a cluster can do ends in a status, not in an exception.
     """
@@ -50,11 +52,11 @@ def plan(observed: Observed, now: float) -> Plan:
     if job.deleting:
         return Plan.nothing(job)  # owner references clean up
     if job.status.finished:
-        return clean_up(observed, now)
+        return clean_up(observed, now, provider)
     if job.spec is None:
         return leave_alone_or_fail(observed, now)
 
-    situation = situation_of(observed, job.spec, now)
+    situation = situation_of(observed, job.spec, now, provider)
     advice = decide(situation)
     assert advice.decision is not None, "the last policy always decides"
     return Plan(

@@ -14,7 +14,18 @@ from ddpjob_operator.api import names
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.failure.log_parsing import end_of_log
-from ddpjob_operator.core.model import Body, Deletion, Exit, Job, Pod, Security, Service, Waiting
+from ddpjob_operator.core.model import (
+    Body,
+    Deletion,
+    Exit,
+    Job,
+    OwnedObject,
+    Pod,
+    Security,
+    Service,
+    Waiting,
+    Watched,
+)
 from ddpjob_operator.core.times import epoch_seconds
 from ddpjob_operator.core.untrusted import printable, tail
 
@@ -118,6 +129,7 @@ def pod_of(body: Body, known: Pod | None = None) -> Pod:
         image=_named(spec.get("containers"), names.MAIN_CONTAINER).get("image", ""),
         grace_seconds=spec.get("terminationGracePeriodSeconds", 30),
         security=_security(spec),
+        scheduling=(metadata.get("annotations") or {}).get(names.ANNOTATION_SCHEDULING, ""),
         unplaced_version=metadata.get("resourceVersion", "") if "nodeName" not in spec else "",
     )
 
@@ -136,14 +148,46 @@ def _security(spec: Body) -> Security | None:
 def service_of(body: Body) -> Service:
     """The record of a master Service; one that no DDPJob controls has an empty `job_uid`."""
     metadata, spec = body["metadata"], body["spec"]
-    controllers = [o for o in metadata.get("ownerReferences") or () if o.get("controller")]
     return Service(
         name=metadata["name"],
         uid=metadata["uid"],
         resource_version=metadata["resourceVersion"],
-        job_uid=controllers[0]["uid"] if controllers and controllers[0]["kind"] == names.KIND else "",
+        job_uid=_controlling_job(metadata),
         selector=dict(spec.get("selector") or {}),
     )
+
+
+def object_of(watched: Watched, body: Body) -> OwnedObject:
+    """The record of another object that is about a job.
+
+    Raises:
+        ValueError: if it is about none.
+    """
+    metadata = body["metadata"]
+    labels = metadata.get("labels") or {}
+    if not (job_name := watched.job_name(body)):
+        raise ValueError(f"{watched.kind.kind} {metadata['name']} is about no DDPJob")
+    attempt = labels.get(names.LABEL_ATTEMPT, "")
+    return OwnedObject(
+        kind=watched.kind,
+        name=metadata["name"],
+        uid=metadata["uid"],
+        resource_version=metadata["resourceVersion"],
+        job_name=job_name,
+        job_uid=_controlling_job(metadata),
+        deleting="deletionTimestamp" in metadata,
+        attempt=int(attempt) if attempt.isdecimal() else 0,
+        labels=labels,
+        annotations=metadata.get("annotations") or {},
+        spec=body.get("spec") or {},
+        status=body.get("status") or {},
+    )
+
+
+def _controlling_job(metadata: Body) -> str:
+    """Uid of the DDPJob that controls the object; empty if none does."""
+    controllers = (owner for owner in metadata.get("ownerReferences") or () if owner.get("controller"))
+    return next((str(owner["uid"]) for owner in controllers if owner["kind"] == names.KIND), "")
 
 
 def _owned_by(metadata: Body) -> str:

@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 
-from ddpjob_operator.api.spec import DDPJobSpec
+from ddpjob_operator.api.spec import DDPJobSpec, GangMode
 from ddpjob_operator.api.status import DDPJobStatus, Failure
 from ddpjob_operator.core.failure.refine_record import RefinedRecord, refine_record
 from ddpjob_operator.core.gang import Gang, gang_of
 from ddpjob_operator.core.model import Job, Observed
 from ddpjob_operator.core.times import epoch_seconds, rfc3339
+from ddpjob_operator.scheduling.interface import Provider
+from ddpjob_operator.scheduling.none import NO_PROVIDER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,10 @@ class Situation:
     """The failure that led to the current attempt, by the best evidence available now."""
     now: float
     """Seconds since the epoch."""
+    provider: Provider
+    """What schedules the pods of the current attempt."""
+    configured_provider: Provider
+    """What the operator uses for new attempts."""
 
     @property
     def job(self) -> Job:
@@ -55,7 +61,7 @@ class Situation:
         return self.latest_record.failure
 
 
-def situation_of(observed: Observed, spec: DDPJobSpec, now: float) -> Situation:
+def situation_of(observed: Observed, spec: DDPJobSpec, now: float, provider: Provider = NO_PROVIDER) -> Situation:
     """The situation of a job that has not finished."""
     gang = gang_of(observed, spec.nodes)
     return Situation(
@@ -65,7 +71,21 @@ def situation_of(observed: Observed, spec: DDPJobSpec, now: float) -> Situation:
         clocks=_clocks(observed.job.status, gang, now),
         latest_record=refine_record(observed, spec, now),
         now=now,
+        provider=provider_of_attempt(spec, gang, provider),
+        configured_provider=provider,
     )
+
+
+def provider_of_attempt(spec: DDPJobSpec, gang: Gang, configured: Provider) -> Provider:
+    """The provider of the current attempt: the configured one, unless its first pods were created for another.
+
+    An operator that is upgraded or configured otherwise leaves running pods as they are. A group for only the pods that
+    are still missing would wait for the others for ever.
+    """
+    if spec.scheduling.gang is GangMode.NONE:
+        return NO_PROVIDER
+    is_same = all(pod.scheduling == configured.name for pod in gang.current.values())
+    return configured if is_same else NO_PROVIDER
 
 
 def _clocks(status: DDPJobStatus, gang: Gang, now: float) -> Clocks:

@@ -22,8 +22,8 @@ from ddpjob_operator.core.failure.log_parsing import end_of_log
 from ddpjob_operator.core.model import (
     Action,
     Body,
+    CreateObject,
     CreatePod,
-    CreateService,
     DeleteJob,
     DeletePod,
     DeletePods,
@@ -32,7 +32,7 @@ from ddpjob_operator.core.model import (
     Lookup,
     LowerPodDeadline,
     Observed,
-    PatchService,
+    PatchObject,
     ReadLog,
 )
 from ddpjob_operator.core.plan import plan
@@ -188,10 +188,10 @@ class LocalRun:
                         kubelet.delete(pod.name, None)
             case LowerPodDeadline():
                 kubelet.lower_deadline(action.name)
-            case CreateService():
+            case CreateObject():
                 metadata = {**action.body["metadata"], "uid": str(uuid.uuid4()), "resourceVersion": "1"}
                 self._service = {**action.body, "metadata": metadata}
-            case PatchService():
+            case PatchObject():
                 assert self._service is not None, "plan has observed the Service"
                 self._service = _merged(self._service, action.patch)
             case DeleteJob():

@@ -1,6 +1,7 @@
 """The kinds of objects that the operator deals with, and where the API server keeps them."""
 
 from dataclasses import dataclass
+from typing import Self
 
 from ddpjob_operator.api import names
 
@@ -11,6 +12,11 @@ class Resource:
 
     prefix: str
     plural: str
+
+    @classmethod
+    def of_version(cls, api_version: str, plural: str) -> Self:
+        """The kind with this plural in this API version, such as v1 or scheduling.k8s.io/v1alpha2."""
+        return cls(prefix=f"/{'apis' if '/' in api_version else 'api'}/{api_version}", plural=plural)
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
         """Path of all objects, of those of one namespace, of one object, or of a part of it."""
@@ -27,6 +33,7 @@ SERVICES = Resource(prefix="/api/v1", plural="services")
 NODES = Resource(prefix="/api/v1", plural="nodes")
 EVENTS = Resource(prefix="/api/v1", plural="events")
 LEASES = Resource(prefix="/apis/coordination.k8s.io/v1", plural="leases")
+ACCESS_REVIEWS = Resource(prefix="/apis/authorization.k8s.io/v1", plural="selfsubjectaccessreviews")
 DDPJOBS = Resource(prefix=f"/apis/{names.API_VERSION}", plural=names.PLURAL)
 
 #: Selects what the operator has created: the label is ours alone, while policies rewrite `app.kubernetes.io/managed-by`.

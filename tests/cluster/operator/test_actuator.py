@@ -8,14 +8,15 @@ import pytest
 
 from ddpjob_operator.api.template import Template
 from ddpjob_operator.core.model import (
+    SERVICE,
+    CreateObject,
     CreatePod,
-    CreateService,
     DeleteJob,
     DeletePod,
     DeletePods,
     Job,
     LowerPodDeadline,
-    PatchService,
+    PatchObject,
 )
 from ddpjob_operator.core.render.pods import create_pod
 from ddpjob_operator.core.render.service import ensure_service
@@ -55,10 +56,10 @@ class Bench:
         assert self.job.spec is not None
         return create_pod(self.job, self.job.spec, "trainer:1", rank)
 
-    def service(self) -> CreateService:
+    def service(self) -> CreateObject:
         assert self.job.spec is not None
         (action,) = ensure_service(self.job, self.job.spec, None)
-        assert isinstance(action, CreateService)
+        assert isinstance(action, CreateObject)
         return action
 
     async def run(self, *actions: Any) -> None:
@@ -206,9 +207,9 @@ async def test_a_service_is_patched_only_in_the_version_that_was_observed(bench:
     old = (await bench.namespace.services())["j-master"]
     bench.store.services.put(old)
 
-    def pointing_at(attempt: str, version: str) -> PatchService:
+    def pointing_at(attempt: str, version: str) -> PatchObject:
         patch = {"spec": {"selector": {"ddpjob.dev/attempt": attempt}}}
-        return PatchService(name="j-master", resource_version=version, patch=patch)
+        return PatchObject(kind=SERVICE, name="j-master", resource_version=version, patch=patch)
 
     await bench.run(pointing_at("2", old["metadata"]["resourceVersion"]))
     seen = bench.store.service_of(bench.job)

@@ -4,21 +4,24 @@ from typing import Any
 
 import pytest
 
-from ddpjob_cli.doctor import RIGHTS, SCHEDULERS, Facts, State, findings, text_of
+from ddpjob_cli.doctor import RIGHTS, Facts, State, findings, text_of
+
+
+def operator_with(provider: str) -> dict[str, Any]:
+    return {
+        "metadata": {"namespace": "ddpjob-system", "name": "op"},
+        "spec": {"containers": [{"image": "op:1", "args": [f"--scheduling-provider={provider}"]}]},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    }
+
 
 GOOD: dict[str, Any] = {
     "namespace": "team-a",
     "version": "v1.36.3",
     "crd_versions": ["v1alpha1"],
-    "groups": dict.fromkeys(SCHEDULERS, ()),
+    "groups": {},
     "rights": dict.fromkeys(RIGHTS, True),
-    "operator_pods": [
-        {
-            "metadata": {"namespace": "ddpjob-system", "name": "op"},
-            "spec": {"containers": [{"image": "op:1"}]},
-            "status": {"conditions": [{"type": "Ready", "status": "True"}]},
-        }
-    ],
+    "operator_pods": [operator_with("auto")],
     "nodes": [{"status": {"allocatable": {"cpu": "8", "nvidia.com/gpu": "8"}}}, {"status": {}}],
     "claims": [{"metadata": {"name": "ckpt"}, "spec": {"accessModes": ["ReadWriteMany"]}}],
     "namespace_body": {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}},
@@ -48,7 +51,9 @@ def test_a_good_cluster_has_no_problem() -> None:
         ({"rights": {("create", "ddpjob.dev", "ddpjobs"): False}}, "rights", State.PROBLEM, "may not create ddpjobs"),
         ({"nodes": None}, "GPUs", State.NOTE, "may not list nodes"),
         ({"nodes": [{}]}, "GPUs", State.NOTE, "none of the 1 nodes"),
-        ({"groups": {"kueue.x-k8s.io": ["v1beta2"], "scheduling.k8s.io": ["v1"]}}, "scheduling", State.NOTE, "found Kueue;"),
+        ({"groups": {"scheduling.k8s.io": ["v1"]}}, "scheduling", State.NOTE, "provider none"),
+        ({"groups": {"scheduling.k8s.io": ["v1", "v1alpha2"]}}, "scheduling", State.OK, "provider native"),
+        ({"operator_pods": [operator_with("native")]}, "scheduling", State.PROBLEM, "does not serve scheduling.k8s.io/v1alpha2"),
         ({"claims": []}, "checkpoints", State.NOTE, "no claim with ReadWriteMany"),
         ({"namespace_body": None}, "pod security", State.NOTE, "does not exist"),
         ({"corefile": "cache 30"}, "DNS", State.NOTE, "up to 30 s"),

@@ -21,7 +21,7 @@ from builders import (
 )
 from ddpjob_operator.api.names import ConditionType, Phase, Reason
 from ddpjob_operator.api.status import DDPJobStatus, Progress, Restarts
-from ddpjob_operator.core.model import LowerPodDeadline, PatchService, ReadNode
+from ddpjob_operator.core.model import LowerPodDeadline, PatchObject, ReadNode
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.stopping import OVERDUE_SECONDS
 from ddpjob_operator.core.times import rfc3339
@@ -48,7 +48,7 @@ def test_the_status_is_written_first_then_survivors_are_stopped_then_the_next_ga
     assert "waiting for pod job-1-0 to stop" in made.status.message
 
     made = plan(replace(seen, pods=seen.pods[1:]), NOW)
-    assert isinstance(made.actions[0], PatchService)
+    assert isinstance(made.actions[0], PatchObject)
     assert created(made) == ["job-2-0", "job-2-1"]
 
 

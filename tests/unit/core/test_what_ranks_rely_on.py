@@ -7,7 +7,7 @@ import pytest
 
 from builders import NOW, job, observed, program
 from ddpjob_operator.api import names
-from ddpjob_operator.core.model import CreatePod, CreateService, Job
+from ddpjob_operator.core.model import CreateObject, CreatePod, Job
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.render.pods import pod_name
 from ddpjob_operator.core.render.service import service_name
@@ -17,7 +17,7 @@ IMAGE = "users/train:1"
 
 def service(of: Job) -> dict[str, Any]:
     made = plan(observed(of, service=None), NOW).actions[0]
-    assert isinstance(made, CreateService)
+    assert isinstance(made, CreateObject)
     return dict(made.body)
 
 

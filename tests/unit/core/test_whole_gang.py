@@ -6,7 +6,7 @@ from builders import NOW, created, ended, job, observed, pod, program, reconcile
 from ddpjob_operator.api.names import ConditionType, Phase
 from ddpjob_operator.api.status import Progress
 from ddpjob_operator.core.failure.log_parsing import end_of_log
-from ddpjob_operator.core.model import NO_LOG, CreatePod, CreateService, PatchService, ReadLog
+from ddpjob_operator.core.model import NO_LOG, CreateObject, CreatePod, PatchObject, ReadLog
 from ddpjob_operator.core.plan import plan
 
 PAIR = job(nodes=2)
@@ -18,7 +18,7 @@ def image_of(action: CreatePod) -> str:
 
 def test_the_service_is_created_before_the_pods_and_nothing_is_written_before_them() -> None:
     made = plan(observed(PAIR, service=None), NOW)
-    assert [type(action) for action in made.actions] == [CreateService, CreatePod, CreatePod]
+    assert [type(action) for action in made.actions] == [CreateObject, CreatePod, CreatePod]
     assert (made.write_ahead, created(made)) == (False, ["job-1-0", "job-1-1"])
 
 
@@ -65,7 +65,7 @@ def test_a_changed_service_is_repaired_but_never_set_back_to_an_older_attempt() 
     seen = running(job())
     changed = replace(seen, service=replace(seen.service, selector={"app": "mine"}))
     (action,) = plan(changed, NOW).actions
-    assert isinstance(action, PatchService)
+    assert isinstance(action, PatchObject)
     assert action.patch["spec"]["selector"]["app"] is None
     newer = replace(seen, service=replace(seen.service, selector={"ddpjob.dev/attempt": "2"}))
     assert plan(newer, NOW).actions == ()

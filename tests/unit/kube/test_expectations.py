@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from ddpjob_operator.core.model import (
+    SERVICE,
+    CreateObject,
     CreatePod,
-    CreateService,
     DeletePod,
     Deletion,
     Job,
@@ -21,7 +22,7 @@ KEY = ("ns", "j")
 JOB = Job(namespace="ns", name="j", uid="j1", resource_version="1", generation=1, deleting=False, spec=None)
 NOTHING: Any = None  # nobody renders these pods
 CREATE_0, CREATE_1 = (CreatePod(name=name, manifest=NOTHING) for name in ("j-1-0", "j-1-1"))
-CREATE_SERVICE = CreateService(name="j-master", body={})
+CREATE_SERVICE = CreateObject(kind=SERVICE, name="j-master", body={})
 DELETE = DeletePod(name="j-1-0", uid="p0", grace_seconds=5)
 LOWER = LowerPodDeadline(name="j-1-0", uid="p0")
 

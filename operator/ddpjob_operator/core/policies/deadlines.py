@@ -58,7 +58,7 @@ def _to_start(situation: Situation) -> Iterator[Deadline]:
     if situation.clocks.running is not None:
         return
     limits, clocks, observed = situation.spec.deadlines, situation.clocks, situation.observed
-    reason, why = explain_wait(observed, situation.gang)
+    reason, why = explain_wait(observed, situation.gang, situation.provider)
     if limits.queue_seconds is not None and clocks.scheduled is None:
         yield Deadline(
             at=clocks.queued + limits.queue_seconds,

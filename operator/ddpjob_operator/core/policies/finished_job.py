@@ -4,9 +4,10 @@ from ddpjob_operator.core import render
 from ddpjob_operator.core.model import Action, DeleteJob, DeletePods, Observed, Plan
 from ddpjob_operator.core.stopping import first_end_of_keeping, next_overdue, node_lookups, stop_and_keep_logs
 from ddpjob_operator.core.times import epoch_seconds, soonest
+from ddpjob_operator.scheduling.interface import Provider
 
 
-def clean_up(observed: Observed, now: float) -> Plan:
+def clean_up(observed: Observed, now: float, provider: Provider) -> Plan:
     """Stop what still runs and keep every pod with its log; delete the job when its time to live has passed."""
     status, spec = observed.job.status, observed.job.spec
     ended_at = epoch_seconds(status.completion_time) if status.completion_time else now
@@ -21,7 +22,7 @@ def clean_up(observed: Observed, now: float) -> Plan:
     ]
     return Plan(
         status=render.still_finished(observed, now),
-        actions=stop_and_keep_logs(observed, observed.pods, ended_at, now),
+        actions=(*stop_and_keep_logs(observed, observed.pods, ended_at, now), *provider.end(observed)),
         lookups=node_lookups(observed.job.status, observed.pods, now),
         wake_at=soonest(wake_ups, now),
     )

@@ -9,6 +9,8 @@ from ddpjob_operator.core.gang import Gang
 from ddpjob_operator.core.model import Observed, Pod, ReadWarning, Rejection
 from ddpjob_operator.core.refusals import refusal
 from ddpjob_operator.core.untrusted import printable, tail
+from ddpjob_operator.scheduling.interface import Provider
+from ddpjob_operator.scheduling.none import NO_PROVIDER
 
 _IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 
@@ -23,7 +25,7 @@ _IMAGE = re.compile(r'image "([^"]+)"')
 _QUOTA = re.compile(r"exceeded quota: ([^,\s]+), requested: (\S+), used: (\S+), limited: (\S+)")
 
 
-def explain_wait(observed: Observed, gang: Gang) -> tuple[Reason, str]:
+def explain_wait(observed: Observed, gang: Gang, provider: Provider = NO_PROVIDER) -> tuple[Reason, str]:
     """The reason and the message of what the gang waits for; the obstacle that explains most comes first."""
     existing = {pod.name for pod in gang.current.values()}
     refused = {name: why for name, why in observed.rejections.items() if name not in existing}
@@ -35,6 +37,9 @@ def explain_wait(observed: Observed, gang: Gang) -> tuple[Reason, str]:
     starting = gang.starting
     if deletion := deletion_message(starting):
         return Reason.STARTING, deletion
+    spec = observed.job.spec
+    if spec is not None and starting and (wait := provider.explain(observed, spec, gang)) is not None:
+        return wait
     held = [pod for pod in gang.current.values() if pod.waiting]
     if not held:
         unplaced = sum(pod.node is None for pod in starting)

@@ -43,7 +43,7 @@ def release(situation: Situation) -> StartNextAttempt:
 def releases_at(situation: Situation) -> float | None:
     """When the gang releases its nodes; None while it has all or none, or while no other pod is refused one."""
     gang, hold = situation.gang, _hold_seconds(situation)
-    if not 0 < gang.num_placed < gang.num_nodes or hold is None:
+    if situation.provider.places_whole_gangs or not 0 < gang.num_placed < gang.num_nodes or hold is None:
         return None
     first_placed = min((pod.placed for pod in gang.current.values() if pod.placed is not None), default=0.0)
     held_since = max(first_placed, situation.clocks.creation_began)

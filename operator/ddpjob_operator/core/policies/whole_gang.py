@@ -57,7 +57,7 @@ def _placed_at(situation: Situation) -> float | None:
 
 
 def _while_starting(situation: Situation) -> tuple[str, str]:
-    reason, message = explain_wait(situation.observed, situation.gang)
+    reason, message = explain_wait(situation.observed, situation.gang, situation.provider)
     if situation.failure is not None:
         message = f"{message}; {failure_sentence(situation.failure)}"
     if avoided := avoided_nodes(situation.status):

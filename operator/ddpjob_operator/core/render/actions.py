@@ -21,27 +21,29 @@ from ddpjob_operator.core.times import epoch_seconds
 
 def actions_of(situation: Situation, decision: Decision) -> tuple[Action, ...]:
     """The actions in the cluster, in order."""
+    released = situation.configured_provider.end(situation.observed)
     match decision:
         case KeepWhole():
-            return _keep_whole(situation)
+            return (*_keep_whole(situation), *released)
         case WaitToStart():
-            return (*_stop_earlier_attempts(situation), *_release_lost(situation))
+            return (*_stop_earlier_attempts(situation), *_release_lost(situation), *released)
         case StaySuspended():
-            return (*_stop_with_own_grace(situation), *_release_lost(situation))
+            return (*_stop_with_own_grace(situation), *_release_lost(situation), *released)
         case _:
             return ()
 
 
 def _keep_whole(situation: Situation) -> tuple[Action, ...]:
-    """The Service that finds rank 0, no pod of an earlier attempt but kept evidence, and every pod of this one."""
+    """The Service that finds rank 0, the group, no pod of an earlier attempt but kept evidence, and every pod of this one."""
     observed, spec, gang = situation.observed, situation.spec, situation.gang
     image = spec.image or default_image(observed)
     avoided = avoided_nodes(situation.status)
     return (
         *ensure_service(observed.job, spec, observed.service),
+        *situation.provider.before_pods(observed, spec),
         *stop(observed, gang.old, SURVIVOR_GRACE_SECONDS, situation.now),  # made by a writer with an old view
         *outdated_evidence(situation),  # before the new pods, for which a quota may have nothing left otherwise
-        *(create_pod(observed.job, spec, image, rank, avoided) for rank in gang.missing),
+        *(create_pod(observed.job, spec, image, rank, avoided, situation.provider) for rank in gang.missing),
     )
 
 

@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddpjob_operator.api import names
-from ddpjob_operator.api.names import contract
+from ddpjob_operator.api.names import ProviderName, contract
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.model import Body, CreatePod, Job, Observed
+from ddpjob_operator.core.ownership import common_labels, owner_reference
 from ddpjob_operator.core.render.overlay import overlaid, overlaid_list
-from ddpjob_operator.core.render.service import common_labels, master_address, owner_reference
+from ddpjob_operator.core.render.service import master_address
 from ddpjob_operator.core.security import HOME_DIR, TMP_DIR, container_security, has_own_home, pod_security
+from ddpjob_operator.scheduling.interface import Provider
+from ddpjob_operator.scheduling.none import NO_PROVIDER
 
 #: Limit of /dev/shm for each process. Data loader workers and NCCL share memory there. It counts as memory of the
 #: container when it is written.
@@ -59,6 +62,8 @@ class PodManifest:
     rank: int
     avoided: tuple[str, ...] = ()
     """Nodes that the pod avoids if there are others."""
+    provider: Provider = NO_PROVIDER
+    """What schedules the gang."""
 
     def render(self) -> Body:
         """The pod as JSON (0.1 to 0.2 ms)."""
@@ -67,17 +72,29 @@ class PodManifest:
         body = _body(job, spec, self.image, self.rank)
         if self.avoided:
             body["spec"]["affinity"] = _away_from(self.avoided)
+        if spec.scheduling.priority_class_name:
+            body["spec"]["priorityClassName"] = spec.scheduling.priority_class_name
         body = overlaid(body, template)
         # The template cannot change the identity of the pod.
         name = pod_name(job.name, job.status.attempt, self.rank)
         body["metadata"] |= {"name": name, "namespace": job.namespace, "ownerReferences": [owner_reference(job)]}
         body["metadata"]["labels"] |= _labels(job, self.rank)
+        if self.provider.name != ProviderName.NONE:
+            body["metadata"]["annotations"][names.ANNOTATION_SCHEDULING] = self.provider.name.value
+        self.provider.decorate(body, job, spec, self.rank)
         return body
 
 
-def create_pod(job: Job, spec: DDPJobSpec, image: str, rank: int, avoided: Sequence[str] = ()) -> CreatePod:
+def create_pod(
+    job: Job,
+    spec: DDPJobSpec,
+    image: str,
+    rank: int,
+    avoided: Sequence[str] = (),
+    provider: Provider = NO_PROVIDER,
+) -> CreatePod:
     """The action that creates the pod of this node rank in the job's current attempt, preferably not on these nodes."""
-    manifest = PodManifest(job=job, spec=spec, image=image, rank=rank, avoided=tuple(avoided))
+    manifest = PodManifest(job=job, spec=spec, image=image, rank=rank, avoided=tuple(avoided), provider=provider)
     return CreatePod(name=pod_name(job.name, job.status.attempt, rank), manifest=manifest)
 
 

@@ -5,11 +5,10 @@ is lost). Not-ready addresses are published: rank 0 is wanted before it is Ready
 since a failed pod stays in the endpoints until some other pod of the Service changes.
 """
 
-from typing import Any
-
 from ddpjob_operator.api import names
 from ddpjob_operator.api.spec import DDPJobSpec
-from ddpjob_operator.core.model import Body, CreateService, Job, PatchService, Service
+from ddpjob_operator.core.model import SERVICE, Body, CreateObject, Job, PatchObject, Service
+from ddpjob_operator.core.ownership import metadata_of
 
 
 def service_name(job_name: str) -> str:
@@ -27,35 +26,18 @@ def selector(job_uid: str, attempt: int) -> dict[str, str]:
     return {names.LABEL_JOB_UID: job_uid, names.LABEL_ATTEMPT: str(attempt), names.LABEL_RANK: "0"}
 
 
-def owner_reference(job: Job) -> dict[str, Any]:
-    """The owner reference that makes an object a child of the job, so that it is deleted with the job even without an operator."""
-    return {
-        "apiVersion": names.API_VERSION,
-        "kind": names.KIND,
-        "name": job.name,
-        "uid": job.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,  # `kubectl delete --cascade=foreground` waits for it.
-    }
-
-
-def common_labels(job: Job) -> dict[str, str]:
-    """Labels of everything that belongs to the job."""
-    return {names.MANAGED_BY: names.MANAGER, names.LABEL_JOB: job.name, names.LABEL_JOB_UID: job.uid}
-
-
-def ensure_service(job: Job, spec: DDPJobSpec, observed: Service | None) -> tuple[CreateService | PatchService, ...]:
+def ensure_service(job: Job, spec: DDPJobSpec, observed: Service | None) -> tuple[CreateObject | PatchObject, ...]:
     """The action that makes the Service point at the current attempt; none if it does. It never points at an older one again."""
     attempt = job.status.attempt
     if observed is None or observed.job_uid != job.uid:  # an earlier job's of the same name is about to go
-        return (CreateService(name=service_name(job.name), body=_body(job, spec)),)
+        return (CreateObject(kind=SERVICE, name=service_name(job.name), body=_body(job, spec)),)
     wanted = selector(job.uid, attempt)
     if _attempt_of(observed) > attempt or observed.selector == wanted:
         return ()
     # A merge patch keeps what it does not name: a key that somebody added is named with null.
     replaced = {key: wanted.get(key) for key in {*observed.selector, *wanted}}
     patch: Body = {"metadata": {"uid": observed.uid}, "spec": {"selector": replaced}}
-    return (PatchService(name=observed.name, resource_version=observed.resource_version, patch=patch),)
+    return (PatchObject(kind=SERVICE, name=observed.name, resource_version=observed.resource_version, patch=patch),)
 
 
 def _attempt_of(service: Service) -> int:
@@ -67,12 +49,7 @@ def _body(job: Job, spec: DDPJobSpec) -> Body:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {
-            "name": service_name(job.name),
-            "namespace": job.namespace,
-            "labels": common_labels(job),
-            "ownerReferences": [owner_reference(job)],
-        },
+        "metadata": metadata_of(job, service_name(job.name)),
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ddpjob_operator.api.names import ConditionType, Phase, Reason
-from ddpjob_operator.api.status import Condition, DDPJobStatus, Failure
+from ddpjob_operator.api.status import Condition, DDPJobStatus, Failure, SchedulingStatus
 from ddpjob_operator.core.decision import (
     AwaitEvidence,
     Decision,
@@ -203,6 +203,7 @@ def _with_clocks(situation: Situation) -> DDPJobStatus:
     if status.attempt_start_time is None:
         changes |= {"attempt_start_time": rfc3339(clocks.creation_began), "retry_time": None}
         changes["queued_since"] = rfc3339(clocks.queued)
+        changes["scheduling"] = SchedulingStatus(provider=situation.provider.name)
     if status.scheduled_time is None and clocks.scheduled is not None:
         changes |= {"scheduled_time": rfc3339(clocks.scheduled), "give_backs": 0}
     if status.running_since is None and clocks.running is not None:

@@ -1,7 +1,7 @@
 """The known state of the cluster, by job.
 
-Three caches: DDPJobs, fed by kopf's events, the audit and the answers to our own status writes; pods and Services, each
-fed by an informer. A status that was written is thus known at once, and a late event from before it changes nothing.
+DDPJobs have a cache that is fed by kopf's events, the audit and the answers to our own status writes; pods, Services and the
+objects of the scheduling provider each have one that an informer feeds. A status that was written is thus known at once, and a late event from before it changes nothing.
 """
 
 import logging
@@ -11,12 +11,24 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ddpjob_operator.core.failure.cause import may_explain_a_failure
-from ddpjob_operator.core.model import CLOCK_MARGIN_SECONDS, Body, Deletion, Job, Pod, Service
-from ddpjob_operator.core.records import job_of, pod_of, service_of
+from ddpjob_operator.core.model import (
+    CLOCK_MARGIN_SECONDS,
+    POD,
+    SERVICE,
+    Body,
+    Deletion,
+    Job,
+    Kind,
+    OwnedObject,
+    Pod,
+    Service,
+    Watched,
+)
+from ddpjob_operator.core.records import job_of, object_of, pod_of, service_of
 from ddpjob_operator.core.render.service import service_name
 from ddpjob_operator.kube.cache.cache import Cache
 from ddpjob_operator.kube.keys import Key
-from ddpjob_operator.transport.resources import DDPJOBS, MANAGED, PODS, SERVICES
+from ddpjob_operator.transport.resources import DDPJOBS, MANAGED, PODS, SERVICES, Resource
 
 logger = logging.getLogger(__name__)
 
@@ -52,11 +64,33 @@ class Store:
         self._pods_by_job: dict[tuple[str, str], dict[str, Pod]] = {}
         self._vanished_pods: dict[tuple[str, str], dict[str, Pod]] = {}
         self._keys: dict[tuple[str, str], Key] = {}
+        self._objects_by_job: dict[Key, dict[tuple[Kind, str], OwnedObject]] = {}
         self._orphaned: dict[Key, set[str]] = {}
         self._orphans_of: dict[tuple[str, str], Key] = {}
         self.jobs = Cache[KnownJob](DDPJOBS, "", _known_job, self._on_job)
         self.pods = Cache[Pod](PODS, MANAGED, self._pod, self._on_pod)
         self.services = Cache[Service](SERVICES, MANAGED, _service, self._on_service)
+        self.objects: dict[Kind, Cache[OwnedObject]] = {}
+
+    def watch(self, watched: Watched) -> Cache[OwnedObject]:
+        """Add a cache for another kind of objects, which an informer then feeds."""
+
+        def parse(body: Body, old: OwnedObject | None) -> OwnedObject:  # noqa: ARG001 a cache gives every parser the old record
+            return object_of(watched, body)
+
+        resource = Resource.of_version(watched.kind.api_version, watched.kind.plural)
+        cache = self.objects[watched.kind] = Cache[OwnedObject](resource, watched.labels, parse, self._on_object)
+        return cache
+
+    @property
+    def of_jobs(self) -> tuple[Cache[Any], ...]:
+        """The caches of what belongs to jobs."""
+        return (self.pods, self.services, *self.objects.values())
+
+    def cache_of(self, kind: Kind) -> Cache[Any]:
+        """The cache of this kind of objects, which is watched."""
+        known: dict[Kind, Cache[Any]] = {POD: self.pods, SERVICE: self.services, **self.objects}
+        return known[kind]
 
     def job(self, key: Key) -> KnownJob | None:
         """The job of this name; None if there is none."""
@@ -77,6 +111,11 @@ class Store:
     def service_of(self, job: Job) -> Service | None:
         """The Service of the job's name, if the operator has made it for some job."""
         return self.services.get(job.namespace, service_name(job.name))
+
+    def objects_of(self, job: Job) -> tuple[OwnedObject, ...]:
+        """The other objects that are about the job; none that an earlier job of its name controls."""
+        found = self._objects_by_job.get((job.namespace, job.name), {}).values()
+        return tuple(record for record in found if record.job_uid in ("", job.uid))
 
     def forget_orphaned(self, key: Key, uid: str) -> None:
         """The pods of this deleted job are being deleted."""
@@ -169,6 +208,20 @@ class Store:
 
     def _on_service(self, namespace: str, old: Service | None, new: Service | None) -> None:
         self._touch(namespace, old, new, first=False)
+        if old is not None and new is None:
+            self._vanished(namespace, old.name)
+
+    def _on_object(self, namespace: str, old: OwnedObject | None, new: OwnedObject | None) -> None:
+        if old is not None:
+            objects = self._objects_by_job[namespace, old.job_name]
+            del objects[old.kind, old.name]
+            if not objects:
+                del self._objects_by_job[namespace, old.job_name]
+        if new is not None:
+            self._objects_by_job.setdefault((namespace, new.job_name), {})[new.kind, new.name] = new
+        for job_name in {record.job_name for record in (old, new) if record is not None}:
+            if self.job((namespace, job_name)) is not None:
+                self._changed((namespace, job_name), first=False)
         if old is not None and new is None:
             self._vanished(namespace, old.name)
 

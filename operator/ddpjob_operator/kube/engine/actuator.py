@@ -15,14 +15,16 @@ from ddpjob_operator.api import names
 from ddpjob_operator.core.model import (
     Action,
     Body,
+    CreateObject,
     CreatePod,
-    CreateService,
     DeleteJob,
+    DeleteObject,
     DeletePod,
     DeletePods,
     Job,
+    Kind,
     LowerPodDeadline,
-    PatchService,
+    PatchObject,
     Rejection,
     SetUp,
 )
@@ -41,13 +43,14 @@ from ddpjob_operator.transport.errors import (
     ThrottledError,
     UnavailableError,
 )
-from ddpjob_operator.transport.resources import DDPJOBS, PODS, SERVICES, Resource, of_job
+from ddpjob_operator.transport.resources import DDPJOBS, PODS, Resource, of_job
 
-#: What is requested, to be read before the name of the object.
+#: What is requested; `_request` adds the kind of an object.
 _REQUESTS: Mapping[type[Action], str] = {
     CreatePod: "create pod",
-    CreateService: "create Service",
-    PatchService: "update Service",
+    CreateObject: "create",
+    PatchObject: "update",
+    DeleteObject: "delete",
     DeletePod: "delete pod",
     DeletePods: "delete the pods",
     LowerPodDeadline: "set activeDeadlineSeconds of pod",
@@ -122,7 +125,7 @@ class Actuator:
         """
         key = key_of(job)
         errors: list[ApiError] = []
-        for kind, group in groupby(actions, type):
+        for kind, group in groupby(actions, _kind_of):
             outcomes = _Outcomes()
             tried: list[Action] = []
             for batch in self._batches(key, list(group)):
@@ -132,7 +135,7 @@ class Actuator:
                     break
             self._rejections.record(key, tried, outcomes.refused, some_done=outcomes.num_done > 0)
             errors += outcomes.errors
-            if issubclass(kind, SetUp) and (outcomes.errors or outcomes.refused):
+            if issubclass(kind[0], SetUp) and (outcomes.errors or outcomes.refused):
                 break
         if errors:
             raise errors[0]
@@ -170,12 +173,12 @@ class Actuator:
             return await self._send(key, job, action)
         except RejectedError as error:
             if self._learns_the_kind(error):
-                return ConflictError(_REQUESTS[type(action)], error.message, status=error.status)  # retried soon
-            return Rejection(error.message, request=_REQUESTS[type(action)])
+                return ConflictError(_request(action), error.message, status=error.status)  # retried soon
+            return Rejection(error.message, request=_request(action))
         except UnavailableError as error:
             if error.status == 500 and isinstance(action, SetUp):
                 # For example a broken admission webhook: it may stay broken, and the user should read why.
-                return Rejection(error.message, request=_REQUESTS[type(action)], by_failure=True)
+                return Rejection(error.message, request=_request(action), by_failure=True)
             return error
         except ApiError as error:
             return error
@@ -192,14 +195,16 @@ class Actuator:
         match action:
             case CreatePod():
                 return await self._create(key, job, PODS, action)
-            case CreateService():
-                return await self._create(key, job, SERVICES, action)
+            case CreateObject():
+                return await self._create(key, job, _resource(action.kind), action)
             case DeletePod():
                 await self._delete_pod(key, action)
             case DeletePods():
                 await self._delete_pods(key, job, action)
-            case PatchService():
-                await self._patch_service(job.namespace, action)
+            case PatchObject():
+                await self._patch(job.namespace, action)
+            case DeleteObject():
+                await self._delete_object(key, action)
             case LowerPodDeadline():
                 await self._lower_deadline(job.namespace, action)
             case DeleteJob():
@@ -207,7 +212,7 @@ class Actuator:
         return None
 
     async def _create(
-        self, key: Key, job: Job, resource: Resource, action: CreatePod | CreateService
+        self, key: Key, job: Job, resource: Resource, action: CreatePod | CreateObject
     ) -> Rejection | None:
         self._expectations.sent(key, action)
         try:
@@ -226,7 +231,7 @@ class Actuator:
         return None
 
     async def _look_at_the_owner(
-        self, key: Key, job: Job, resource: Resource, action: CreatePod | CreateService
+        self, key: Key, job: Job, resource: Resource, action: CreatePod | CreateObject
     ) -> Rejection | None:
         """Decide on a name that exists already: it is correct if the object belongs to the same job, whoever created it."""
         try:
@@ -246,7 +251,7 @@ class Actuator:
         if is_left_over or "deletionTimestamp" in body["metadata"]:
             return Rejection(_wait_for_deletion(body, action.name, whose), is_terminating=True)
         found = f"it exists and belongs to {whose}, not to this job"
-        return Rejection(f"{found}: delete it, or rename this job", request=_REQUESTS[type(action)])
+        return Rejection(f"{found}: delete it, or rename this job", request=_request(action))
 
     async def _delete_pod(self, key: Key, action: DeletePod) -> None:
         self._expectations.sent(key, action)
@@ -279,15 +284,26 @@ class Actuator:
                 self._expectations.failed(key, deletion)
             raise
 
-    async def _patch_service(self, namespace: str, action: PatchService) -> None:
+    async def _delete_object(self, key: Key, action: DeleteObject) -> None:
+        self._expectations.sent(key, action)
+        try:
+            await self._client.delete(_resource(action.kind), key[0], action.name, uid=action.uid)
+        except (NotFoundError, ConflictError):
+            return  # It is gone, or another object has its name by now.
+        except ApiError:
+            self._expectations.failed(key, action)
+            raise
+
+    async def _patch(self, namespace: str, action: PatchObject) -> None:
+        resource, cache = _resource(action.kind), self._store.cache_of(action.kind)
         metadata = {**action.patch.get("metadata", {}), "resourceVersion": action.resource_version}
         patch = {**action.patch, "metadata": metadata}
         try:
-            answer = await self._client.merge_patch(SERVICES, namespace, action.name, patch)
+            answer = await self._client.merge_patch(resource, namespace, action.name, patch)
         except ConflictError:  # Another client has changed it: decide again on its new version.
-            self._store.services.put_answer(await self._client.get(SERVICES, namespace, action.name))
+            cache.put_answer(await self._client.get(resource, namespace, action.name))
             raise
-        self._store.services.put_answer(answer)
+        cache.put_answer(answer)
 
     async def _lower_deadline(self, namespace: str, action: LowerPodDeadline) -> None:
         patch = {"metadata": {"uid": action.uid}, "spec": {"activeDeadlineSeconds": 1}}
@@ -303,6 +319,22 @@ class Actuator:
             await self._client.delete(DDPJOBS, namespace, action.name, uid=action.uid, propagation="Background")
         except (NotFoundError, ConflictError):
             return
+
+
+def _kind_of(action: Action) -> tuple[type[Action], Kind | None]:
+    """Neighbours of one kind run in parallel."""
+    return type(action), action.kind if isinstance(action, CreateObject | PatchObject | DeleteObject) else None
+
+
+def _request(action: Action) -> str:
+    """What is requested, to be read before the name of the object."""
+    request = _REQUESTS[type(action)]
+    kind = _kind_of(action)[1]
+    return request if kind is None else f"{request} {kind.kind}"
+
+
+def _resource(kind: Kind) -> Resource:
+    return Resource.of_version(kind.api_version, kind.plural)
 
 
 def _wait_for_deletion(body: Body, name: str, whose: str) -> str:

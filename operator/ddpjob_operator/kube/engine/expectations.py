@@ -8,7 +8,7 @@ What does not show in time may not have happened (the answer was lost), so it is
 import time
 from collections.abc import Callable, Iterable
 
-from ddpjob_operator.core.model import Action, CreatePod, CreateService, DeletePod, DeletePods, Observed
+from ddpjob_operator.core.model import Action, CreateObject, CreatePod, DeleteObject, DeletePod, DeletePods, Observed
 from ddpjob_operator.kube.keys import Key
 
 #: A watch event follows its write by milliseconds; an API server under load takes a second or two.
@@ -22,22 +22,22 @@ class Expectations:
         self._creations: dict[Key, dict[str, float]] = {}
         self._deletions: dict[Key, dict[str, float]] = {}
 
-    def sent(self, key: Key, action: CreatePod | CreateService | DeletePod) -> None:
+    def sent(self, key: Key, action: CreatePod | CreateObject | DeletePod | DeleteObject) -> None:
         """Expect the effect of an action. Call this before the request, since the watch may show its effect before the answer."""
         deadline = time.monotonic() + DEADLINE_SECONDS
-        if isinstance(action, DeletePod):
+        if isinstance(action, DeletePod | DeleteObject):
             self._deletions.setdefault(key, {})[action.uid] = deadline
         else:
             self._creations.setdefault(key, {})[action.name] = deadline
 
-    def failed(self, key: Key, action: CreatePod | CreateService | DeletePod) -> None:
+    def failed(self, key: Key, action: CreatePod | CreateObject | DeletePod | DeleteObject) -> None:
         """Expect nothing of this action, which the server has refused."""
-        if isinstance(action, DeletePod):
+        if isinstance(action, DeletePod | DeleteObject):
             self._deletions.get(key, {}).pop(action.uid, None)
         else:
             self._creations.get(key, {}).pop(action.name, None)
 
-    def doubt(self, key: Key, action: CreatePod | CreateService) -> None:
+    def doubt(self, key: Key, action: CreatePod | CreateObject) -> None:
         """Require a lookup before anything else is created: no answer came, so the object may exist."""
         self._creations.setdefault(key, {})[action.name] = time.monotonic()
 
@@ -46,7 +46,9 @@ class Expectations:
         present = {pod.name for pod in observed.pods}
         if observed.service is not None and observed.service.job_uid == observed.job.uid:  # not that of a job before it
             present.add(observed.service.name)
+        present |= {found.name for found in observed.objects if found.job_uid == observed.job.uid}
         alive = {pod.uid for pod in observed.pods if pod.deletion is None}
+        alive |= {found.uid for found in observed.objects if not found.deleting}
         _keep(self._creations, key, lambda name: name not in present)
         _keep(self._deletions, key, lambda uid: uid in alive)
 
@@ -56,8 +58,8 @@ class Expectations:
         return tuple(
             action
             for action in actions
-            if not (isinstance(action, CreatePod | CreateService) and creations)
-            and not (isinstance(action, DeletePod) and action.uid in deletions)
+            if not (isinstance(action, CreatePod | CreateObject) and creations)
+            and not (isinstance(action, DeletePod | DeleteObject) and action.uid in deletions)
             and not (isinstance(action, DeletePods) and deletions)
         )
 

@@ -20,9 +20,11 @@ from ddpjob_operator.kube.lookups.lookups import Lookups
 from ddpjob_operator.kube.lookups.node_reader import NodeState
 from ddpjob_operator.kube.lookups.progress_reader import ProgressReader
 from ddpjob_operator.kube.metrics import EXPECTATIONS_OVERDUE, RECONCILE_SECONDS, RECONCILES
+from ddpjob_operator.scheduling.interface import Provider
+from ddpjob_operator.scheduling.none import NO_PROVIDER
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import ApiError, ConflictError, NotFoundError, RejectedError, ThrottledError
-from ddpjob_operator.transport.resources import PODS, of_job
+from ddpjob_operator.transport.resources import MANAGED, PODS, of_job
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +43,7 @@ class Reconciler:
     lookups: Lookups
     progress: ProgressReader
     trainer_image: str
+    provider: Provider = NO_PROVIDER
     _uids: dict[Key, str] = field(default_factory=dict)
     """The uid of the job that everything stored by its key belongs to."""
 
@@ -96,7 +99,7 @@ class Reconciler:
             await self._look_up(key, known)
             observed = self._observe(key, known)
         now = time.time()
-        planned = plan(observed, now)
+        planned = plan(observed, now, self.provider)
         self.lookups.update(observed, planned.lookups)
         self.progress.follow(observed)
         if planned.write_ahead:
@@ -148,6 +151,7 @@ class Reconciler:
             vanished=tuple(self.store.vanished_pods_of(job)),
             trainer_image=self.trainer_image,
             service=self.store.service_of(job),
+            objects=self.store.objects_of(job),
             nodes_gone=self.lookups.nodes(key, NodeState.GONE),
             nodes_cordoned=self.lookups.nodes(key, NodeState.CORDONED),
             logs=self.lookups.logs(key),
@@ -168,7 +172,7 @@ class Reconciler:
         return True
 
     async def _look_up(self, key: Key, known: KnownJob) -> None:
-        """List the job's pods and Services from the API server, not from the caches."""
+        """List the job's pods, Services and other objects from the API server, not from the caches."""
         job, labels = known.job, of_job(known.job.uid)
         await asyncio.gather(
             self.store.pods.refresh(
@@ -176,6 +180,11 @@ class Reconciler:
             ),
             self.store.services.refresh(
                 self.client, job.namespace, labels=labels, covers=lambda service: service.job_uid == job.uid
+            ),
+            *(
+                cache.refresh(self.client, job.namespace, labels=labels, covers=lambda found: found.job_uid == job.uid)
+                for cache in self.store.objects.values()
+                if cache.labels == MANAGED
             ),
         )
         self.expectations.forget(key)

@@ -173,4 +173,5 @@ _DETAILS = {
     "queued_since": None,
     "retry_time": None,
     "scheduled_time": None,
+    "scheduling": None,
 }

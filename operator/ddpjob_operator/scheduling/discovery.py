@@ -1,0 +1,59 @@
+"""Which provider the operator uses: the setting, and for `auto` what the cluster serves and allows.
+
+A queue comes before a gang scheduler, and what an administrator has installed before what Kubernetes brings along.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from ddpjob_operator.api.names import ProviderName
+from ddpjob_operator.scheduling import native
+from ddpjob_operator.scheduling.interface import Candidate, Provider, Right
+from ddpjob_operator.scheduling.none import NO_PROVIDER
+
+#: The setting that chooses the first candidate that the cluster serves and of which the operator has the rights.
+AUTO = "auto"
+#: In the order in which `auto` tries them: kueue, volcano, coscheduling, native.
+CANDIDATES: Sequence[Candidate] = (native.CANDIDATE,)
+#: The values of the setting.
+SETTINGS = (AUTO, *(name.value for name in ProviderName))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The provider, and why it was chosen, as one sentence."""
+
+    provider: Provider
+    why: str
+
+
+def candidates_of(setting: str) -> Sequence[Candidate]:
+    """The candidates that the setting allows, in the order in which they are tried."""
+    return [candidate for candidate in CANDIDATES if setting in (AUTO, candidate.name)]
+
+
+def choose(setting: str, served: Mapping[str, Sequence[str]], denied: Collection[Right] = ()) -> Choice:
+    """The provider to use, given the served versions by API group and the rights that the operator lacks.
+
+    Raises:
+        LookupError: the setting names a provider that the cluster does not serve, or of which rights are missing.
+    """
+    skipped = []
+    for candidate in candidates_of(setting):
+        provider = candidate.of_versions(served.get(candidate.group, ()))
+        missing = [right for right in candidate.rights if right in denied]
+        if provider is None:
+            obstacle = f"the cluster does not serve {candidate.expected}"
+        elif missing:
+            rights = ", ".join(f"{right.verb} {right.resource}.{right.group}".rstrip(".") for right in missing)
+            obstacle = f"the operator may not {rights}"
+            skipped.append(f"{candidate.name}: {obstacle}")
+        else:
+            return Choice(provider=provider, why=f"the cluster serves {candidate.group}")
+        if setting != AUTO:
+            raise LookupError(f"the scheduling provider is {setting}, but {obstacle}")
+    if setting not in (AUTO, ProviderName.NONE):
+        raise LookupError(f"the scheduling provider is {setting}, which this release does not know")
+    if setting == ProviderName.NONE:
+        return Choice(provider=NO_PROVIDER, why="the setting says so")
+    return Choice(provider=NO_PROVIDER, why="; ".join(skipped) or "the cluster serves no other")

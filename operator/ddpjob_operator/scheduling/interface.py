@@ -1,0 +1,84 @@
+"""What the operator needs of a scheduling provider: three actions, and the explanation of a wait.
+
+A provider is pure, like the core: it reads records of objects and returns actions. All methods are level-triggered: for the
+state that their actions lead to they return nothing. A provider has no memory, so one instance serves all jobs.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from ddpjob_operator.api.names import ProviderName, Reason
+from ddpjob_operator.api.spec import DDPJobSpec
+from ddpjob_operator.core.gang import Gang
+from ddpjob_operator.core.model import Action, CreateObject, Job, Observed, PatchObject, Watched
+
+
+class Wait(NamedTuple):
+    """Why a gang whose pods all exist does not run yet."""
+
+    reason: Reason
+    message: str
+
+
+class Provider(Protocol):
+    """Schedules the pods of a gang together."""
+
+    @property
+    def name(self) -> ProviderName:
+        """Its name, as in the setting."""
+
+    @property
+    def places_whole_gangs(self) -> bool:
+        """Whether no pod gets a node before all pods of its gang can have one, so that no part of a gang has to be released."""
+
+    @property
+    def watched(self) -> Sequence[Watched]:
+        """The objects that it reads. The operator watches them while it uses this provider."""
+
+    def before_pods(self, observed: Observed, spec: DDPJobSpec) -> Sequence[CreateObject | PatchObject]:
+        """What must exist before the pods of the current attempt are created; nothing once it does."""
+
+    def decorate(self, pod: dict[str, Any], job: Job, spec: DDPJobSpec, rank: int) -> None:
+        """Add to the rendered pod of a node rank what the scheduler reads."""
+
+    def end(self, observed: Observed) -> Sequence[Action]:
+        """Release what no pod of the job needs any more.
+
+        It is called in each reconcile: of a running job (what earlier attempts left), of a suspended one, of one that
+        waits between two attempts, and of one that has finished (`observed.job.status.finished`).
+        """
+
+    def explain(self, observed: Observed, spec: DDPJobSpec, gang: Gang) -> Wait | None:
+        """Why the gang waits, where the provider knows it better than the pods; None otherwise.
+
+        It is called while all pods exist, none is being deleted and not all run.
+        """
+
+
+class Right(NamedTuple):
+    """A right of the operator that a provider needs."""
+
+    verb: str
+    group: str
+    resource: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A provider that the operator may use if the cluster serves its API."""
+
+    name: ProviderName
+    group: str
+    """The API group whose served versions decide."""
+    of_versions: Callable[[Sequence[str]], Provider | None]
+    """The provider for the best of these versions of the group; None if it can use none of them."""
+    expected: str
+    """What the cluster must serve, in words."""
+    rights: Sequence[Right]
+    """What the operator must be allowed to do."""
+
+
+def newest(known: Mapping[str, Provider], served: Sequence[str]) -> Provider | None:
+    """The provider for the first of the known versions, newest first, that is served."""
+    return next((provider for version, provider in known.items() if version in served), None)

@@ -1,0 +1,19 @@
+"""Kubernetes' own gang scheduling, by the version of scheduling.k8s.io that the cluster serves; each is a module of its own."""
+
+from collections.abc import Mapping
+
+from ddpjob_operator.api.names import ProviderName
+from ddpjob_operator.scheduling.interface import Candidate, Provider, Right, newest
+from ddpjob_operator.scheduling.native_v1alpha2 import NativeV1Alpha2
+
+GROUP = "scheduling.k8s.io"
+#: Newest first.
+_VERSIONS: Mapping[str, Provider] = {"v1alpha2": NativeV1Alpha2()}
+
+CANDIDATE = Candidate(
+    name=ProviderName.NATIVE,
+    group=GROUP,
+    of_versions=lambda served: newest(_VERSIONS, served),
+    expected=f"{GROUP}/{' or '.join(_VERSIONS)}",
+    rights=[Right(verb, GROUP, "podgroups") for verb in ("get", "list", "watch", "create", "delete")],
+)

@@ -1,0 +1,71 @@
+"""Gang scheduling of Kubernetes 1.36: a PodGroup, and pods that name it.
+
+The default scheduler gives no pod of a PodGroup a node before `minCount` of them can have one. A pod that names a group that
+does not exist waits. The group is immutable and each attempt has its own, so that no pod of an attempt that still stops
+counts for the next one. A group whose deletion is requested goes when the last of its pods has gone or ended.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ddpjob_operator.api import names
+from ddpjob_operator.api.names import ProviderName
+from ddpjob_operator.api.spec import DDPJobSpec, TopologyMode
+from ddpjob_operator.core.gang import Gang
+from ddpjob_operator.core.model import Action, CreateObject, DeleteObject, Job, Kind, Observed, OwnedObject, Watched
+from ddpjob_operator.core.ownership import metadata_of
+from ddpjob_operator.scheduling.interface import Wait
+
+POD_GROUP = Kind(api_version="scheduling.k8s.io/v1alpha2", kind="PodGroup", plural="podgroups")
+
+
+def group_name(job_name: str, attempt: int) -> str:
+    """Name of the PodGroup of an attempt."""
+    return f"{job_name}-{attempt}"
+
+
+class NativeV1Alpha2:
+    """PodGroups of scheduling.k8s.io/v1alpha2."""
+
+    name = ProviderName.NATIVE
+    places_whole_gangs = True
+    watched: Sequence[Watched] = (Watched(kind=POD_GROUP),)
+
+    def before_pods(self, observed: Observed, spec: DDPJobSpec) -> Sequence[CreateObject]:
+        """The PodGroup of the current attempt."""
+        name = group_name(observed.job.name, observed.job.status.attempt)
+        if any(group.name == name and not group.deleting for group in _groups(observed)):
+            return ()
+        return (CreateObject(kind=POD_GROUP, name=name, body=_body(observed.job, spec, name)),)
+
+    def decorate(self, pod: dict[str, Any], job: Job, spec: DDPJobSpec, rank: int) -> None:  # noqa: ARG002 the interface's
+        """Name the group."""
+        pod["spec"]["schedulingGroup"] = {"podGroupName": group_name(job.name, job.status.attempt)}
+
+    def end(self, observed: Observed) -> Sequence[Action]:
+        """Delete the groups of earlier attempts, and that of the current one when the job is suspended or has finished."""
+        job = observed.job
+        runs = job.spec is not None and not job.spec.suspend and not job.status.finished
+        return [
+            DeleteObject(kind=POD_GROUP, name=group.name, uid=group.uid)
+            for group in _groups(observed)
+            if not group.deleting and (not runs or group.attempt < job.status.attempt)
+        ]
+
+    def explain(self, observed: Observed, spec: DDPJobSpec, gang: Gang) -> Wait | None:  # noqa: ARG002 the interface's
+        """Nothing yet."""
+        return None
+
+
+def _groups(observed: Observed) -> list[OwnedObject]:
+    return [found for found in observed.objects if found.kind == POD_GROUP and found.job_uid == observed.job.uid]
+
+
+def _body(job: Job, spec: DDPJobSpec, name: str) -> dict[str, Any]:
+    metadata = metadata_of(job, name)
+    metadata["labels"][names.LABEL_ATTEMPT] = str(job.status.attempt)
+    group: dict[str, Any] = {"schedulingPolicy": {"gang": {"minCount": spec.nodes}}}
+    topology = spec.scheduling.topology
+    if topology is not None and topology.mode is TopologyMode.REQUIRED:
+        group["schedulingConstraints"] = {"topology": [{"key": topology.key}]}
+    return {"apiVersion": POD_GROUP.api_version, "kind": POD_GROUP.kind, "metadata": metadata, "spec": group}

@@ -1,0 +1,36 @@
+"""No provider: the scheduler places one pod after the other, and a gang that fits only in part releases its nodes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ddpjob_operator.api.names import ProviderName
+from ddpjob_operator.api.spec import DDPJobSpec
+from ddpjob_operator.core.gang import Gang
+from ddpjob_operator.core.model import Action, CreateObject, Job, Observed, PatchObject, Watched
+from ddpjob_operator.scheduling.interface import Wait
+
+
+class NoProvider:
+    """Adds nothing to pods, and creates no objects."""
+
+    name = ProviderName.NONE
+    places_whole_gangs = False
+    watched: Sequence[Watched] = ()
+
+    def before_pods(self, observed: Observed, spec: DDPJobSpec) -> Sequence[CreateObject | PatchObject]:  # noqa: ARG002 the interface's
+        """Nothing."""
+        return ()
+
+    def decorate(self, pod: dict[str, Any], job: Job, spec: DDPJobSpec, rank: int) -> None:
+        """Add nothing."""
+
+    def end(self, observed: Observed) -> Sequence[Action]:  # noqa: ARG002 the interface's
+        """Nothing."""
+        return ()
+
+    def explain(self, observed: Observed, spec: DDPJobSpec, gang: Gang) -> Wait | None:  # noqa: ARG002 the interface's
+        """Nothing: the pods say what they wait for."""
+        return None
+
+
+NO_PROVIDER = NoProvider()

@@ -1,0 +1,46 @@
+"""Which scheduling provider the operator uses."""
+
+import pytest
+
+from ddpjob_operator.api.names import ProviderName
+from ddpjob_operator.scheduling.discovery import CANDIDATES, choose
+from ddpjob_operator.scheduling.interface import Right
+
+NATIVE = {"scheduling.k8s.io": ["v1", "v1alpha2"]}
+CREATE_GROUPS = Right("create", "scheduling.k8s.io", "podgroups")
+
+
+def test_auto_prefers_what_an_administrator_installed() -> None:
+    order = [ProviderName.KUEUE, ProviderName.VOLCANO, ProviderName.COSCHEDULING, ProviderName.NATIVE]
+    tried = [candidate.name for candidate in CANDIDATES]
+    assert tried == [name for name in order if name in tried]
+
+
+@pytest.mark.parametrize(
+    ("setting", "served", "denied", "provider", "why"),
+    [
+        ("auto", {}, (), "none", "no other"),
+        ("auto", {"scheduling.k8s.io": ["v1"]}, (), "none", "no other"),
+        ("auto", NATIVE, (), "native", "scheduling.k8s.io"),
+        ("auto", NATIVE, [CREATE_GROUPS], "none", "may not create podgroups.scheduling.k8s.io"),
+        ("none", NATIVE, (), "none", "setting"),
+        ("native", NATIVE, (), "native", "scheduling.k8s.io"),
+    ],
+)
+def test_the_choice_and_its_reason(
+    setting: str, served: dict[str, list[str]], denied: list[Right], provider: str, why: str
+) -> None:
+    choice = choose(setting, served, denied)
+    assert choice.provider.name == provider
+    assert why in choice.why
+
+
+@pytest.mark.parametrize(
+    ("served", "denied", "message"),
+    [({}, (), "does not serve scheduling.k8s.io/v1alpha2"), (NATIVE, [CREATE_GROUPS], "may not create podgroups")],
+)
+def test_a_provider_that_is_named_and_cannot_be_used_is_an_error(
+    served: dict[str, list[str]], denied: list[Right], message: str
+) -> None:
+    with pytest.raises(LookupError, match=message):
+        choose("native", served, denied)

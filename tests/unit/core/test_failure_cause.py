@@ -30,6 +30,8 @@ BAD_COMMAND = {
 KILLED_UNDER_TORCHRUN = (
     "Root Cause (first observed failure):\n[0]:\n  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 30744)\n"
 )
+#: What torchrun of torch 2.15 ends with, with exit code 1, when it gets SIGTERM.
+TORCHRUN_STOPPED = raising("torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 15")
 PAST_ITS_DEADLINE = {"reason": "DeadlineExceeded", "active_deadline_seconds": 3600}
 EVICTED = {"code": 143, "disruption": "EvictionByEvictionAPI: Eviction API: evicting"}
 
@@ -95,6 +97,8 @@ def test_a_program_error_is_the_cause_of_echoes_and_time_outs_that_came_before_i
         ({"code": 137, **PAST_ITS_DEADLINE}, Reason.POD_DEADLINE),
         ({"code": 139, **PAST_ITS_DEADLINE}, Reason.KILLED),  # a segmentation fault is no answer to a stop
         ({"code": 1, **PAST_ITS_DEADLINE}, Reason.PROGRAM_ERROR),
+        ({"code": 1, "message": TORCHRUN_STOPPED, **PAST_ITS_DEADLINE}, Reason.POD_DEADLINE),
+        ({"code": 1, "message": TORCHRUN_STOPPED}, Reason.PROGRAM_ERROR),
         ({"code": 137, "exit_reason": "OOMKilled", **PAST_ITS_DEADLINE}, Reason.OUT_OF_MEMORY),
         # The operator set this deadline after the program had failed, since a sidecar ran on.
         ({"code": 137, **PAST_ITS_DEADLINE, "active_deadline_seconds": 1}, Reason.KILLED),

@@ -8,7 +8,7 @@ import signal
 
 from ddpjob_operator.api.names import Reason, contract
 from ddpjob_operator.api.spec import DDPJobSpec
-from ddpjob_operator.core.failure.log_parsing import is_echo, is_out_of_memory, is_timeout
+from ddpjob_operator.core.failure.log_parsing import is_echo, is_out_of_memory, is_stop_of_torchrun, is_timeout
 from ddpjob_operator.core.model import Exit, LogEnd, Observed, Pod
 
 #: Reason of the DisruptionTarget condition of an eviction through the API, which is also what a drain does.
@@ -83,13 +83,13 @@ def _class_of_exit(spec: DDPJobSpec | None, pod: Pod, log: LogEnd) -> Reason:
     trainer = spec is not None and spec.trainer is not None
     if pod.exit.reason == "OOMKilled":
         return Reason.OUT_OF_MEMORY
-    if _ended_by_its_deadline(pod, pod.exit):
+    exception = pod.exit.parsed_message.exception or log.exception
+    if _ended_by_its_deadline(pod, pod.exit, exception):
         return Reason.POD_DEADLINE
     if pod.exit.reason in START_REASONS:
         return Reason.BAD_COMMAND if _NO_SUCH_PROGRAM.search(pod.exit.message) else Reason.CONTAINER_CONFIG
     if trainer and pod.exit.code in _TRAINERS_CODES:
         return _TRAINERS_CODES[pod.exit.code]
-    exception = pod.exit.parsed_message.exception or log.exception
     if pod.exit.signal == signal.SIGABRT:  # NCCL's watchdog aborts, and C++ prints no traceback
         exception = exception or pod.exit.parsed_message.symptoms or log.symptoms
     if trainer and pod.exit.code == contract.EXIT_PEER_LOST:
@@ -105,13 +105,15 @@ def _class_of_exit(spec: DDPJobSpec | None, pod: Pod, log: LogEnd) -> Reason:
     return Reason.KILLED if pod.exit.signal else Reason.PROGRAM_ERROR
 
 
-def _ended_by_its_deadline(pod: Pod, exit_: Exit) -> bool:
+def _ended_by_its_deadline(pod: Pod, exit_: Exit, exception: str) -> bool:
     """Whether the kubelet ended the program since activeDeadlineSeconds of its pod had passed.
 
     A program that had failed by itself while a sidecar ran on keeps its class when the operator sets that deadline to 1.
+    torchrun answers SIGTERM with exit code 1 and an exception that names the signal.
     """
-    stopped = exit_.code == 0 or (exit_.signal in _STOP_SIGNALS and pod.active_deadline_seconds != 1)
-    return pod.reason == DEADLINE_EXCEEDED and stopped
+    stopped = exit_.signal in _STOP_SIGNALS or is_stop_of_torchrun(exception)
+    by_template = pod.active_deadline_seconds != 1
+    return pod.reason == DEADLINE_EXCEEDED and (exit_.code == 0 or (stopped and by_template))
 
 
 def newly_saved_step(observed: Observed, attempt: int) -> int | None:

@@ -132,7 +132,7 @@ CLASSES = (
         reason=Reason.POD_DEADLINE,
         kind=Kind.COUNTED,
         recognised="the kubelet's DeadlineExceeded for activeDeadlineSeconds of spec.template, and the program answered SIGTERM"
-        " with exit code 0 or was killed",
+        " with exit code 0 (torchrun: with its SignalException) or was killed",
         says="was ended …: it ran longer than activeDeadlineSeconds of its pod (3600)",
         how="was ended",
     ),

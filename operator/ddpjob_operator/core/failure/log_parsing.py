@@ -18,6 +18,8 @@ _RANK_PREFIX = re.compile(r"\[(?:rank|default)(\d{1,9})\]:")
 #: `Type` or `module.Type: message`, as the interpreter ends a traceback.
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?::\s.*)?$")
 _CHILD_FAILED = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
+#: What torchrun itself raises at SIGTERM; no worker does.
+_TORCHRUN_STOPPED = re.compile(r"torch\.distributed\.elastic\.\S*SignalException: Process \d+ got signal: 15$")
 _ROOT_CAUSE = "Root Cause (first observed failure):"
 _TABLE_EXIT = re.compile(r"^[ \t]*exitcode[ \t]*:[ \t]*(-?\d{1,5}) \(pid: \d{1,10}\)", re.MULTILINE)
 
@@ -77,6 +79,11 @@ def is_echo(text: str) -> bool:
 def is_timeout(text: str) -> bool:
     """Whether an echo says that a collective, or the other ranks, did not come in time."""
     return _TIMEOUT.search(tail(text).lower()) is not None
+
+
+def is_stop_of_torchrun(exception: str) -> bool:
+    """Whether an exception is what torchrun ends with when it gets SIGTERM."""
+    return _TORCHRUN_STOPPED.match(exception) is not None
 
 
 def is_out_of_memory(text: str) -> bool:

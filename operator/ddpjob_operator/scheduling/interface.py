@@ -1,4 +1,4 @@
-"""What the operator needs of a scheduling provider: three actions, and the explanation of a wait.
+"""What the operator needs of a scheduling provider: three actions, and the explanations of waits.
 
 A provider is pure, like the core: it reads records of objects and returns actions. All methods are level-triggered: for the
 state that their actions lead to they return nothing. A provider has no memory, so one instance serves all jobs.
@@ -37,7 +37,13 @@ class Provider(Protocol):
         """The objects that it reads. The operator watches them while it uses this provider."""
 
     def before_pods(self, observed: Observed, spec: DDPJobSpec) -> Sequence[CreateObject | PatchObject]:
-        """What must exist before the pods of the current attempt are created; nothing once it does."""
+        """What must exist before the pods of the current attempt are created; nothing once it does.
+
+        It is called until all pods have a node.
+        """
+
+    def hold(self, observed: Observed, spec: DDPJobSpec) -> Wait | None:
+        """Why no pod may be created yet although the objects before them are; None if pods may be created."""
 
     def decorate(self, pod: dict[str, Any], job: Job, spec: DDPJobSpec, rank: int) -> None:
         """Add to the rendered pod of a node rank what the scheduler reads."""

@@ -5,18 +5,24 @@ does not exist waits. The group is immutable and each attempt has its own, so th
 counts for the next one. A group whose deletion is requested goes when the last of its pods has gone or ended.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from ddpjob_operator.api import names
-from ddpjob_operator.api.names import ProviderName
+from ddpjob_operator.api.names import ProviderName, Reason
 from ddpjob_operator.api.spec import DDPJobSpec, TopologyMode
 from ddpjob_operator.core.gang import Gang
 from ddpjob_operator.core.model import Action, CreateObject, DeleteObject, Job, Kind, Observed, OwnedObject, Watched
 from ddpjob_operator.core.ownership import metadata_of
+from ddpjob_operator.core.scheduler_message import scheduler_message
 from ddpjob_operator.scheduling.interface import Wait
 
 POD_GROUP = Kind(api_version="scheduling.k8s.io/v1alpha2", kind="PodGroup", plural="podgroups")
+
+
+#: The scheduler's message on pods of a group of which another pod finds no node (1.36).
+_OF_THE_OTHERS = "pod group is unschedulable"
 
 
 def group_name(job_name: str, attempt: int) -> str:
@@ -33,10 +39,27 @@ class NativeV1Alpha2:
 
     def before_pods(self, observed: Observed, spec: DDPJobSpec) -> Sequence[CreateObject]:
         """The PodGroup of the current attempt."""
-        name = group_name(observed.job.name, observed.job.status.attempt)
-        if any(group.name == name and not group.deleting for group in _groups(observed)):
+        # One whose deletion was requested still counts for the scheduler, and stays while its pods do (seen on 1.36).
+        if _current(observed) is not None:
             return ()
+        name = group_name(observed.job.name, observed.job.status.attempt)
         return (CreateObject(kind=POD_GROUP, name=name, body=_body(observed.job, spec, name)),)
+
+    def hold(self, observed: Observed, spec: DDPJobSpec) -> Wait | None:
+        """The topology, if the API server has dropped it: without its feature gate it does so without an error."""
+        topology = spec.scheduling.topology
+        if topology is None or topology.mode is not TopologyMode.REQUIRED:
+            return None
+        group = _current(observed)
+        if group is None:
+            return Wait(Reason.CREATING, "the PodGroup does not exist yet")
+        if "schedulingConstraints" in group.spec:
+            return None
+        return Wait(
+            Reason.UNSCHEDULABLE,
+            f"the cluster ignores spec.scheduling.topology of PodGroup {group.name}: enable the feature gate"
+            " TopologyAwareWorkloadScheduling in API server and scheduler, or set topology.mode to preferred",
+        )
 
     def decorate(self, pod: dict[str, Any], job: Job, spec: DDPJobSpec, rank: int) -> None:  # noqa: ARG002 the interface's
         """Name the group."""
@@ -52,9 +75,38 @@ class NativeV1Alpha2:
             if not group.deleting and (not runs or group.attempt < job.status.attempt)
         ]
 
-    def explain(self, observed: Observed, spec: DDPJobSpec, gang: Gang) -> Wait | None:  # noqa: ARG002 the interface's
-        """Nothing yet."""
-        return None
+    def explain(self, observed: Observed, spec: DDPJobSpec, gang: Gang) -> Wait | None:
+        """What the scheduler says of the pods that fail first. Of the others it says only that they wait for these."""
+        waiting = [pod.waiting for pod in gang.current.values() if pod.node is None and pod.waiting]
+        if not waiting:
+            return None
+        if gang.num_placed and not _is_scheduled(observed):
+            return Wait(
+                Reason.UNSCHEDULABLE,
+                f"{gang.num_placed} of {gang.num_nodes} pods have a node although PodGroup"
+                f" {group_name(observed.job.name, observed.job.status.attempt)} is not scheduled: enable the feature gates"
+                " GenericWorkload and GangScheduling in the scheduler",
+            )
+        messages = [why.message for why in waiting if _OF_THE_OTHERS not in why.message]
+        if not messages:
+            return Wait(Reason.UNSCHEDULABLE, f"the scheduler has no nodes for all {gang.num_nodes} pods together")
+        common, _ = min(Counter(messages).items(), key=lambda item: (-item[1], item[0]))
+        return Wait(
+            Reason.UNSCHEDULABLE, f"no nodes for all {gang.num_nodes} pods together: {scheduler_message(spec, common)}"
+        )
+
+
+def _current(observed: Observed) -> OwnedObject | None:
+    """The PodGroup of the current attempt."""
+    name = group_name(observed.job.name, observed.job.status.attempt)
+    return next((group for group in _groups(observed) if group.name == name), None)
+
+
+def _is_scheduled(observed: Observed) -> bool:
+    """Whether the scheduler has found nodes for the whole gang; it binds the pods one after the other."""
+    group = _current(observed)
+    conditions = group.status.get("conditions") or () if group is not None else ()
+    return any((found["type"], found["status"]) == ("PodGroupScheduled", "True") for found in conditions)
 
 
 def _groups(observed: Observed) -> list[OwnedObject]:

@@ -21,6 +21,10 @@ class NoProvider:
         """Nothing."""
         return ()
 
+    def hold(self, observed: Observed, spec: DDPJobSpec) -> Wait | None:  # noqa: ARG002 the interface's
+        """Nothing."""
+        return None
+
     def decorate(self, pod: dict[str, Any], job: Job, spec: DDPJobSpec, rank: int) -> None:
         """Add nothing."""
 

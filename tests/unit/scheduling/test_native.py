@@ -55,8 +55,8 @@ def test_the_group_comes_before_the_pods_which_name_it() -> None:
 
 def test_a_group_that_exists_is_not_created_again() -> None:
     of = job(nodes=2)
-    made = planned(observed(of), group(of))
-    assert [type(action) for action in made.actions] == [CreatePod, CreatePod]
+    for found in (group(of), group(of, deleting=True)):
+        assert [type(action) for action in planned(observed(of), found).actions] == [CreatePod, CreatePod]
 
 
 FINISHED = DDPJobStatus(
@@ -82,6 +82,39 @@ def test_a_group_is_deleted_when_no_pod_needs_it(of: Job, gone: list[str]) -> No
     assert deleted(planned(observed(of), *marked)) == []
 
 
+def test_required_topology_holds_the_pods_until_the_api_server_has_accepted_it() -> None:
+    of = job(nodes=2, scheduling={"topology": {"key": "rack", "mode": "required"}})
+    first = planned(observed(of))
+    assert [type(action) for action in first.actions] == [CreateObject]
+    assert [type(action) for action in planned(observed(of), group(of)).actions] == [CreatePod, CreatePod]
+
+    dropped = planned(observed(of), group(of, spec={"schedulingPolicy": {"gang": {"minCount": 2}}}))
+    assert dropped.actions == ()
+    assert dropped.status.message is not None
+    assert "TopologyAwareWorkloadScheduling" in dropped.status.message
+
+
+def test_the_message_is_of_the_pods_that_find_no_node() -> None:
+    of = job(nodes=3, gpusPerNode=1)
+    echo = (
+        "pod group is unschedulable, waiting for minCount pods from a gang to be scheduled, one or more plugins asked"
+    )
+    cause = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu. no new claims to deallocate, preemption: 0/3 nodes"
+    said = [Waiting(reason="Unschedulable", message=message) for message in (echo, cause, echo)]
+
+    def waits(*whys: Waiting, placed: int = 0) -> Plan:
+        there = [pod(of, rank, scheduling="native") for rank in range(placed)]
+        held: dict[str, Any] = {"node": None, "running": False, "scheduling": "native"}
+        pods = [pod(of, rank, waiting=why, **held) for rank, why in enumerate(whys, placed)]
+        return planned(observed(of, *there, *pods), group(of))
+
+    made = waits(*said)
+    assert made.status.reason == "Unschedulable"
+    assert made.status.message == "no nodes for all 3 pods together: 0/3 nodes have nvidia.com/gpu: 1 free"
+    assert waits(said[0], said[0], said[0]).status.message == "the scheduler has no nodes for all 3 pods together"
+    assert "GangScheduling" in str(waits(*said[:2], placed=1).status.message)
+
+
 def test_a_group_of_somebody_else_is_left_alone() -> None:
     of = job(status=FINISHED)
     assert deleted(planned(observed(of), group(of, job_uid=""))) == []
@@ -100,7 +133,7 @@ def test_pods_from_before_the_provider_keep_running_and_are_completed_without_a_
 
 def test_a_gang_that_its_scheduler_places_as_a_whole_is_never_given_back() -> None:
     of = job(nodes=2)
-    waiting = {"node": None, "running": False, "waiting": Waiting(reason="Unschedulable", message="0/1 nodes")}
+    waiting: dict[str, Any] = {"node": None, "running": False, "waiting": Waiting(reason="Unschedulable", message="0/1 nodes")}
     pods = [pod(of, 0, scheduling="native"), pod(of, 1, scheduling="native", **waiting)]
     later = NOW + 2 * MAX_HOLD_SECONDS
     made = plan(replace(observed(of, *pods), objects=(group(of),)), later, NATIVE)

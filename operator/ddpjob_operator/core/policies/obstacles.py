@@ -8,6 +8,7 @@ from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.gang import Gang
 from ddpjob_operator.core.model import Observed, Pod, ReadWarning, Rejection
 from ddpjob_operator.core.refusals import refusal
+from ddpjob_operator.core.scheduler_message import scheduler_message
 from ddpjob_operator.core.untrusted import printable, tail
 from ddpjob_operator.scheduling.interface import Provider
 from ddpjob_operator.scheduling.none import NO_PROVIDER
@@ -17,10 +18,6 @@ _IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageNam
 #: A pod starts within seconds where its image is there; one that takes longer may have something to complain of.
 QUIET_START_SECONDS = 10.0
 
-#: The scheduler adds after its reasons that preemption would not help, and a remark on claims that we do not make.
-_SCHEDULERS_TAIL = re.compile(r"preemption: |no new claims to deallocate")
-#: One reason for all nodes.
-_ALL_SHORT = re.compile(r"0/(\d+) nodes are available: \1 (Insufficient \S+)")
 _IMAGE = re.compile(r'image "([^"]+)"')
 _QUOTA = re.compile(r"exceeded quota: ([^,\s]+), requested: (\S+), used: (\S+), limited: (\S+)")
 
@@ -32,12 +29,14 @@ def explain_wait(observed: Observed, gang: Gang, provider: Provider = NO_PROVIDE
     if refused:
         name, why = min(refused.items(), key=lambda item: (item[1].is_terminating, item[1].by_failure, item[0]))
         return (Reason.STOPPING, printable(why.message)) if why.is_terminating else _refused(gang, name, why)
+    spec = observed.job.spec
+    if gang.missing and spec is not None and (hold := provider.hold(observed, spec)) is not None:
+        return hold
     if gang.missing:
         return Reason.CREATING, f"{len(gang.missing)} of {gang.num_nodes} pods do not exist yet"
     starting = gang.starting
     if deletion := deletion_message(starting):
         return Reason.STARTING, deletion
-    spec = observed.job.spec
     if spec is not None and starting and (wait := provider.explain(observed, spec, gang)) is not None:
         return wait
     held = [pod for pod in gang.current.values() if pod.waiting]
@@ -111,14 +110,7 @@ def _waiting_message(observed: Observed, pod: Pod) -> str:
     message = tail(pod.waiting.message or pod.waiting.reason)
     if pod.node is not None:
         return printable(_pull_message(message) if _reason(pod) == Reason.IMAGE_PULL else message)
-    message = _SCHEDULERS_TAIL.split(message, maxsplit=1)[0].rstrip(". \n")
-    spec = observed.job.spec
-    if spec is not None and spec.gpus_per_node:
-        scarce, needed = f"Insufficient {spec.gpu_resource}", f"{spec.gpu_resource}: {spec.gpus_per_node} free"
-        if all_short := _ALL_SHORT.fullmatch(message):
-            message = f"0/{all_short[1]} nodes have {needed}" if all_short[2] == scarce else message
-        message = message.replace(scarce, f"without {needed}")
-    return printable(message)
+    return scheduler_message(observed.job.spec, message)
 
 
 def _pull_message(message: str) -> str:

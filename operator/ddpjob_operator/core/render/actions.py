@@ -36,14 +36,16 @@ def actions_of(situation: Situation, decision: Decision) -> tuple[Action, ...]:
 def _keep_whole(situation: Situation) -> tuple[Action, ...]:
     """The Service that finds rank 0, the group, no pod of an earlier attempt but kept evidence, and every pod of this one."""
     observed, spec, gang = situation.observed, situation.spec, situation.gang
-    image = spec.image or default_image(observed)
+    provider, image = situation.provider, spec.image or default_image(observed)
+    before_pods = () if gang.all_scheduled else provider.before_pods(observed, spec)
+    missing = () if provider.hold(observed, spec) else gang.missing
     avoided = avoided_nodes(situation.status)
     return (
         *ensure_service(observed.job, spec, observed.service),
-        *situation.provider.before_pods(observed, spec),
+        *before_pods,
         *stop(observed, gang.old, SURVIVOR_GRACE_SECONDS, situation.now),  # made by a writer with an old view
         *outdated_evidence(situation),  # before the new pods, for which a quota may have nothing left otherwise
-        *(create_pod(observed.job, spec, image, rank, avoided, situation.provider) for rank in gang.missing),
+        *(create_pod(observed.job, spec, image, rank, avoided, provider) for rank in missing),
     )
 
 

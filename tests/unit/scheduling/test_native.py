@@ -133,7 +133,11 @@ def test_pods_from_before_the_provider_keep_running_and_are_completed_without_a_
 
 def test_a_gang_that_its_scheduler_places_as_a_whole_is_never_given_back() -> None:
     of = job(nodes=2)
-    waiting: dict[str, Any] = {"node": None, "running": False, "waiting": Waiting(reason="Unschedulable", message="0/1 nodes")}
+    waiting: dict[str, Any] = {
+        "node": None,
+        "running": False,
+        "waiting": Waiting(reason="Unschedulable", message="0/1 nodes"),
+    }
     pods = [pod(of, 0, scheduling="native"), pod(of, 1, scheduling="native", **waiting)]
     later = NOW + 2 * MAX_HOLD_SECONDS
     made = plan(replace(observed(of, *pods), objects=(group(of),)), later, NATIVE)

@@ -20,7 +20,7 @@ FAILURE = {
     "message": "ValueError: <script>alert(1)</script> \x1b[31m is out of range",
 }
 BODY: dict[str, Any] = {
-    "apiVersion": "ddpjob.dev/v1alpha1",
+    "apiVersion": "ddpjob.dev/v1beta1",
     "kind": "DDPJob",
     "metadata": {
         "name": "net",

@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from ddpjob_cli.rules import broken_rules
-from ddpjob_operator.api.names import API_VERSION, KIND, MAX_JOB_NAME_LENGTH
+from ddpjob_operator.api.names import API_VERSION, API_VERSIONS, KIND, MAX_JOB_NAME_LENGTH
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.job_names import new_name
 from ddpjob_operator.core.model import Body
@@ -83,7 +83,7 @@ def read_manifest(
     if name and isinstance(job.get("metadata"), dict):
         job["metadata"]["name"] = name
     namespace, name = _identity(path, job)
-    job = {**job, "spec": _changed(job.get("spec") or {}, settings, variables)}
+    job = {**job, "apiVersion": API_VERSION, "spec": _changed(job.get("spec") or {}, settings, variables)}
     return Manifest(
         path=path,
         body=job,
@@ -179,7 +179,7 @@ def _documents(path: Path) -> list[dict[str, Any]]:
 
 def _identity(path: Path, job: Body) -> tuple[str, str]:
     """Namespace and name, validated by the rules of the API server."""
-    if job.get("apiVersion") != API_VERSION:
+    if job.get("apiVersion") not in API_VERSIONS:
         raise ManifestError(f"{path}: apiVersion is {_shown(job.get('apiVersion'))}; expected {API_VERSION}")
     if unknown := sorted(map(str, job.keys() - _TOP_LEVEL)):
         raise ManifestError(f"{path}: unknown field {unknown[0]}; did you mean to put it below spec?")

@@ -209,7 +209,7 @@ class World:
 
     def apply_job(self) -> None:
         """With `kubectl apply`."""
-        body = {"apiVersion": "ddpjob.dev/v1alpha1", "kind": "DDPJob", "metadata": {"name": JOB}}
+        body = {"apiVersion": "ddpjob.dev/v1beta1", "kind": "DDPJob", "metadata": {"name": JOB}}
         self.server.create(JOBS, {**body, "spec": self._spec()}, "user")
 
     def delete_job(self) -> None:

@@ -115,7 +115,7 @@ a dict: root, provider, and apis, the API versions of which one is served. */}}
 
 {{- /* The DDPJob that NOTES.txt shows and `helm test` runs. Call with a dict: metadata, trainer. */}}
 {{- define "ddpjob-operator.exampleJob" -}}
-apiVersion: ddpjob.dev/v1alpha1
+apiVersion: ddpjob.dev/v1beta1
 kind: DDPJob
 metadata:
   {{- toYaml .metadata | nindent 2 }}

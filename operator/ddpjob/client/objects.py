@@ -62,7 +62,7 @@ async def events(api: Transport, job: Job) -> list[JobEvent]:
 
 async def create(api: Transport, namespace: str, body: Body, *, dry_run: bool) -> Job:
     """Create a job."""
-    sent = {**body, "metadata": {**body["metadata"], "namespace": namespace}}
+    sent = _to_send(body, namespace)
     with translated("create", DDPJOBS, namespace, body["metadata"].get("name")):
         try:
             return read_job(await api.create(DDPJOBS, namespace, sent, dry_run=dry_run))
@@ -99,13 +99,19 @@ async def apply(api: Transport, namespace: str, body: Body, *, dry_run: bool) ->
     """Create or change a DDPJob or a ConfigMap by server-side apply."""
     resource = {names.KIND: DDPJOBS, "ConfigMap": CONFIG_MAPS}[body["kind"]]
     name = body["metadata"]["name"]
-    sent = {**body, "metadata": {**body["metadata"], "namespace": namespace}}
+    sent = _to_send(body, namespace)
     with translated("patch", resource, namespace, name):
         try:
             return await api.apply(resource, namespace, name, sent, manager=MANAGER, dry_run=dry_run)
         except NoSuchObjectError:
             await _explain_missing_type(api)
             raise
+
+
+def _to_send(body: Body, namespace: str) -> Body:
+    """The object in this namespace; a DDPJob of an earlier API version, which has the same fields, in the current one."""
+    sent = {**body, "metadata": {**body["metadata"], "namespace": namespace}}
+    return {**sent, "apiVersion": names.API_VERSION} if body.get("apiVersion") in names.API_VERSIONS else sent
 
 
 async def delete(api: Transport, job: Job) -> None:

@@ -50,19 +50,6 @@ _COLUMNS = [
 
 def custom_resource_definition() -> dict[str, Any]:
     """The CRD of DDPJob as a plain object."""
-    schema = {
-        "type": "object",
-        "description": "DDPJob is a PyTorch DistributedDataParallel job: a group of pods that start, restart and end together.",
-        "required": ["spec"],
-        "x-kubernetes-validations": _NAME_RULES,
-        "properties": {
-            "apiVersion": {"type": "string"},
-            "kind": {"type": "string"},
-            "metadata": {"type": "object"},
-            "spec": structural(DDPJobSpec.model_json_schema()),
-            "status": structural(DDPJobStatus.model_json_schema()),
-        },
-    }
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -78,20 +65,46 @@ def custom_resource_definition() -> dict[str, Any]:
                 "shortNames": ["ddp"],
                 "categories": ["all"],
             },
+            # All versions have one schema, so that conversion only replaces `apiVersion` and needs no webhook.
+            "conversion": {"strategy": "None"},
             "versions": [
-                {
-                    "name": names.VERSION,
-                    "served": True,
-                    "storage": True,
-                    "subresources": {"status": {}},
-                    "additionalPrinterColumns": [
-                        {"name": name, "type": type_, "jsonPath": path, "priority": priority}
-                        for name, type_, path, priority in _COLUMNS
-                    ],
-                    "schema": {"openAPIV3Schema": schema},
-                }
+                {"name": names.VERSION, "served": True, "storage": True, **_version()},
+                *(
+                    {"name": version, "served": True, "storage": False, **_deprecation(version), **_version()}
+                    for version in names.DEPRECATED_VERSIONS
+                ),
             ],
         },
+    }
+
+
+def _deprecation(version: str) -> dict[str, Any]:
+    warning = f"{names.GROUP}/{version} {names.KIND} is deprecated: use {names.API_VERSION}, which has the same fields"
+    return {"deprecated": True, "deprecationWarning": warning}
+
+
+def _version() -> dict[str, Any]:
+    """What all versions have in common."""
+    schema = {
+        "type": "object",
+        "description": "DDPJob is a PyTorch DistributedDataParallel job: a group of pods that start, restart and end together.",
+        "required": ["spec"],
+        "x-kubernetes-validations": _NAME_RULES,
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            "spec": structural(DDPJobSpec.model_json_schema()),
+            "status": structural(DDPJobStatus.model_json_schema()),
+        },
+    }
+    return {
+        "subresources": {"status": {}},
+        "additionalPrinterColumns": [
+            {"name": name, "type": type_, "jsonPath": path, "priority": priority}
+            for name, type_, path, priority in _COLUMNS
+        ],
+        "schema": {"openAPIV3Schema": schema},
     }
 
 
@@ -116,6 +129,8 @@ def _structural(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Sc
         del result["default"]
     if isinstance(result.get("default"), Mapping):
         result["default"] = {}  # the API server adds the defaults of the fields
+    if result.get("type") == "array":
+        result.setdefault("x-kubernetes-list-type", "atomic")
     for key in ("items", "additionalProperties"):
         if isinstance(schema.get(key), Mapping):
             result[key] = _structural(schema[key], definitions)
@@ -138,7 +153,16 @@ def _resolved(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapp
 
 def render() -> str:
     """The CRD as YAML text."""
-    return _HEADER + yaml.safe_dump(custom_resource_definition(), sort_keys=False, width=120)
+    return _HEADER + yaml.dump(custom_resource_definition(), Dumper=_Dumper, sort_keys=False, width=120)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes what two versions share twice: Kubernetes' tools refuse references within YAML."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        """Whether `data` is written out wherever it occurs."""
+        del data
+        return True
 
 
 if __name__ == "__main__":

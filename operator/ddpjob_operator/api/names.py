@@ -10,8 +10,12 @@ from typing import Final
 from ddpjob_ranks import contract as contract
 
 GROUP: Final = "ddpjob.dev"
-VERSION: Final = "v1alpha1"
+VERSION: Final = "v1beta1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
+#: Earlier versions with the same schema, which are still served. docs/reference/api-versions.md says for how long.
+DEPRECATED_VERSIONS: Final = ("v1alpha1",)
+#: Every `apiVersion` that a manifest of a DDPJob may have.
+API_VERSIONS: Final = (API_VERSION, *(f"{GROUP}/{version}" for version in DEPRECATED_VERSIONS))
 KIND: Final = "DDPJob"
 PLURAL: Final = "ddpjobs"
 

@@ -6,7 +6,7 @@ read a status that a newer release wrote; `names.py` defines their values.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -20,7 +20,9 @@ class Condition(Resource):
     """A condition with the meaning that conditions have in the Kubernetes API."""
 
     type: str = Field(description="Type of the condition.")
-    status: str = Field(description="Whether the condition holds: True or False.")
+    status: Literal["True", "False", "Unknown"] = Field(
+        description="Whether the condition holds. The operator writes True or False."
+    )
     reason: str = Field(description="Reason of the last transition, in CamelCase.")
     message: str = Field(default="", description="Explanation of the reason in one sentence.")
     last_transition_time: Time = Field(description="Time at which the condition's status last changed.")
@@ -85,6 +87,9 @@ class Progress(Resource):
     loss: float | None = Field(default=None, description="Latest training loss.")
     samples_per_second: float | None = Field(default=None, description="Throughput of all ranks together.")
     eta: str | None = Field(default=None, description="Estimated time until the end of the training, for example 1h5m.")
+    eta_seconds: int | None = Field(
+        default=None, description="The same as an integer: estimated seconds until the end of the training."
+    )
     checkpoint_step: int | None = Field(default=None, description="Step of the newest complete checkpoint.")
     phase: str | None = Field(
         default=None, description="What rank 0 is doing, for example train, evaluate or checkpoint."
@@ -148,8 +153,12 @@ class DDPJobStatus(Resource):
     )
     attempt: int = Field(default=1, description="Number of the current attempt, counted from 1.")
     ready: str | None = Field(default=None, description="Running pods of the current attempt, for example 3/4.")
-    ready_replicas: int | None = Field(
-        default=None, description="The first number of ready, as an integer; the second one is spec.nodes."
+    ready_replicas: int | None = Field(default=None, description="The first number of ready, as an integer.")
+    replicas: int | None = Field(
+        default=None, description="The second number of ready, as an integer: pods of the current attempt."
+    )
+    selector: str | None = Field(
+        default=None, description="Label selector of the pods and the Service of the job, in the form of kubectl --selector."
     )
     restarts: Restarts = Field(default=Restarts(), description="Restarts of the job so far.")
     progress: Progress | None = Field(default=None, description="Progress of the training.")

@@ -75,6 +75,7 @@ def _parsed(text: str) -> Progress | None:
         loss=_rounded(line.loss),
         samples_per_second=_rounded(line.samples_per_second),
         eta=None if line.eta_seconds is None else duration(line.eta_seconds),
+        eta_seconds=None if line.eta_seconds is None else round(line.eta_seconds),
         checkpoint_step=line.checkpoint_step,
         phase=line.phase,
         metrics=metrics or None,

@@ -1,6 +1,5 @@
 """Times as the API writes them (RFC 3339, UTC, whole seconds) and as decisions use them (seconds since the epoch)."""
 
-import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
@@ -26,14 +25,6 @@ def duration(seconds: float) -> str:
         if whole >= size:
             return f"{whole // size}{unit}{whole % size // smaller_size}{smaller}"
     return f"{whole}s"
-
-
-def seconds_of(text: str) -> float | None:
-    """The seconds of a span that `duration` wrote; None if the text is no such span."""
-    if not re.fullmatch(r"(\d{1,9}[dhms]){1,4}", text):
-        return None
-    sizes = {"d": 86400, "h": 3600, "m": 60, "s": 1}
-    return float(sum(int(number) * sizes[unit] for number, unit in re.findall(r"(\d+)([dhms])", text)))
 
 
 def soonest(times: Iterable[float | None], now: float) -> float | None:

@@ -12,7 +12,6 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from ddpjob_operator.api.names import ConditionType, Phase
 from ddpjob_operator.core.measurements import OTHER, WAITING_REASONS, waiting_gang
 from ddpjob_operator.core.model import Job
-from ddpjob_operator.core.times import seconds_of
 
 #: A job that the operator has not acted on yet.
 _NEW = "New"
@@ -89,6 +88,6 @@ def _values(job: Job) -> dict[str, float | None]:
     goodput = time.goodput_percent if time else None
     values: dict[str, float | None] = {"goodput": None if goodput is None else goodput / 100}
     if progress is not None:
-        eta = None if progress.eta is None else seconds_of(progress.eta)
-        values |= {"step": progress.step, "total_steps": progress.total_steps, "loss": progress.loss, "eta": eta}
+        values |= {"step": progress.step, "total_steps": progress.total_steps, "loss": progress.loss}
+        values |= {"eta": progress.eta_seconds}
     return values

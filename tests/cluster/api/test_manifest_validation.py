@@ -12,7 +12,7 @@ from testbed.kubectl import KubectlError
 Change = Mapping[str, Any]
 
 GOOD = {
-    "apiVersion": "ddpjob.dev/v1alpha1",
+    "apiVersion": "ddpjob.dev/v1beta1",
     "kind": "DDPJob",
     "metadata": {"name": "job"},
     "spec": {"nodes": 2, "trainer": {"recipe": "digits"}},

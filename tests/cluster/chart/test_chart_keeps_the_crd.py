@@ -11,7 +11,7 @@ from chart_render import CHART, readme_commands
 from testbed.helm import HelmError
 
 JOB = {
-    "apiVersion": "ddpjob.dev/v1alpha1",
+    "apiVersion": "ddpjob.dev/v1beta1",
     "kind": "DDPJob",
     "metadata": {"name": "precious"},
     "spec": {"trainer": {"recipe": "digits"}},

@@ -13,7 +13,7 @@ from chart_render import RELEASE, operator_arguments
 from operator_process import OperatorProcess
 
 JOB = {
-    "apiVersion": "ddpjob.dev/v1alpha1",
+    "apiVersion": "ddpjob.dev/v1beta1",
     "kind": "DDPJob",
     "metadata": {"name": "two"},
     "spec": {"nodes": 2, "command": ["python", "train.py"], "ttlSecondsAfterFinished": 1},

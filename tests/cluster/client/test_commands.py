@@ -89,7 +89,7 @@ def ddpjob(cluster: testbed.ControlPlane, namespace: Namespace, capsys: pytest.C
 
 def job_file(folder: Path, **spec: object) -> str:
     body = {
-        "apiVersion": "ddpjob.dev/v1alpha1",
+        "apiVersion": "ddpjob.dev/v1beta1",
         "kind": "DDPJob",
         "metadata": {"name": "j"},
         "spec": {"command": ["x"], "nodes": 2, **spec},

@@ -11,7 +11,7 @@ from operator_cluster import Namespace
 
 pytestmark = pytest.mark.usefixtures("operator_process")
 JOB = {
-    "apiVersion": "ddpjob.dev/v1alpha1",
+    "apiVersion": "ddpjob.dev/v1beta1",
     "kind": "DDPJob",
     "spec": {"command": ["x"], "nodes": 2, "restart": {"maxRestarts": 0}},
 }

@@ -42,7 +42,7 @@ def train(epochs: int, rate: float = 0.1) -> None:
     print(epochs, rate, os.environ["RANK"])
 
 
-JOB = {"apiVersion": "ddpjob.dev/v1alpha1", "kind": "DDPJob", "spec": {"command": ["x"], "nodes": 2}}
+JOB = {"apiVersion": "ddpjob.dev/v1beta1", "kind": "DDPJob", "spec": {"command": ["x"], "nodes": 2}}
 
 
 async def test_a_job_is_submitted_waited_for_and_deleted(sdk: AsyncClient, namespace: Namespace) -> None:

@@ -15,7 +15,7 @@ from testbed.faults import Answer
 def test_the_operator_ends_if_kopf_finds_no_ddpjobs(cluster: testbed.ControlPlane, tmp_path: Path) -> None:
     """An API server that has just started does not serve custom resources for a moment, in which kopf may ask."""
     with FaultProxy(cluster) as proxy:
-        proxy.inject(Answer(404), target=r"^/apis/ddpjob\.dev/v1alpha1$", skip=1)  # the first to ask is not kopf
+        proxy.inject(Answer(404), target=r"^/apis/ddpjob\.dev/v1beta1$", skip=1)  # the first to ask is not kopf
         process = OperatorProcess(proxy.kubeconfig, tmp_path / "log")
         try:
             with pytest.raises(AssertionError, match=r"ended with code 1:(?s:.*)served ddpjobs a moment ago"):

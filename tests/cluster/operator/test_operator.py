@@ -57,7 +57,14 @@ async def test_a_job_gets_a_service_and_pods_and_its_status_shows_its_progress_t
     for rank in range(2):
         await namespace.ends(f"j-1-{rank}", 0)
     status = await namespace.reaches("j", "Succeeded")
-    assert status["progress"] == {"step": 100, "totalSteps": 100, "epoch": 0, "loss": 0.5, "eta": "1m0s"}
+    assert status["progress"] == {
+        "step": 100,
+        "totalSteps": 100,
+        "epoch": 0,
+        "loss": 0.5,
+        "eta": "1m0s",
+        "etaSeconds": 60,
+    }
 
 
 async def test_a_policy_that_rewrites_managed_by_changes_nothing(namespace: Namespace) -> None:

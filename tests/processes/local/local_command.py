@@ -86,7 +86,7 @@ class LocalCommand:
 
 def write_job(folder: Path, spec: Mapping[str, Any], name: str = "job") -> Path:
     """A manifest with this spec."""
-    job = {"apiVersion": "ddpjob.dev/v1alpha1", "kind": "DDPJob", "metadata": {"name": name}, "spec": spec}
+    job = {"apiVersion": "ddpjob.dev/v1beta1", "kind": "DDPJob", "metadata": {"name": name}, "spec": spec}
     file = folder / f"{name}.yaml"
     file.write_text(yaml.safe_dump(job), encoding="utf-8")
     return file

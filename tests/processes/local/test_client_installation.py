@@ -14,7 +14,7 @@ EXAMPLES = REPOSITORY / "manifests/examples"
 
 #: A job that needs nothing but Python.
 JOB = """
-apiVersion: ddpjob.dev/v1alpha1
+apiVersion: ddpjob.dev/v1beta1
 kind: DDPJob
 metadata: {name: hello}
 spec:

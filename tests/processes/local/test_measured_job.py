@@ -8,7 +8,7 @@ from ddpjob_measure.jobs import code, manifest
 from ddpjob_measure.task import PREFIX, Figures, Task
 from local_command import LocalCommand
 
-TEMPLATE = {"apiVersion": "ddpjob.dev/v1alpha1", "kind": "DDPJob", "metadata": {"name": "scale"}, "spec": {}}
+TEMPLATE = {"apiVersion": "ddpjob.dev/v1beta1", "kind": "DDPJob", "metadata": {"name": "scale"}, "spec": {}}
 
 
 def test_two_nodes_of_one_rank_each_are_measured(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_pods_of_the_operator(tmp_path, expected):
 
 def test_the_operators_local_backend(tmp_path, expected):
     job = {
-        "apiVersion": "ddpjob.dev/v1alpha1",
+        "apiVersion": "ddpjob.dev/v1beta1",
         "kind": "DDPJob",
         "metadata": {"name": "parity"},
         "spec": {"nodes": 2, "trainer": {"recipe": "digits", "epochs": 1, "globalBatchSize": 256}},

@@ -127,7 +127,7 @@ def _apply(target: Target, cell: Cell) -> None:
     }
     metadata = {"name": cell.name, "namespace": NAMESPACE}
     target.laboratory.cluster.kubectl.apply(
-        {"apiVersion": "ddpjob.dev/v1alpha1", "kind": "DDPJob", "metadata": metadata, "spec": spec}
+        {"apiVersion": "ddpjob.dev/v1beta1", "kind": "DDPJob", "metadata": metadata, "spec": spec}
     )
 
 

@@ -24,7 +24,7 @@ IN_POD = Path(__file__).parent / "pod" / "sitecustomize.py"
 LABEL_JOB = "ddpjob.dev/job"
 
 _PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
-_JOBS = f"/apis/ddpjob.dev/v1alpha1/namespaces/{NAMESPACE}/ddpjobs"
+_JOBS = f"/apis/ddpjob.dev/v1beta1/namespaces/{NAMESPACE}/ddpjobs"
 _OPERATORS = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/pods?labelSelector=app.kubernetes.io/name=ddpjob-operator"
 _LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM_NAMESPACE}/leases"
 

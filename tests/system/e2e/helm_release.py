@@ -33,7 +33,7 @@ def install(cluster: testbed.Cluster | testbed.ExternalCluster, options: Sequenc
 
 def _accepts_owner(cluster: testbed.Cluster | testbed.ExternalCluster) -> bool:
     """Whether a DDPJob may own an object. An admission plugin learns about a new kind some seconds after it is served."""
-    owner = {"apiVersion": "ddpjob.dev/v1alpha1", "kind": "DDPJob", "name": "x", "uid": "x", "blockOwnerDeletion": True}
+    owner = {"apiVersion": "ddpjob.dev/v1beta1", "kind": "DDPJob", "name": "x", "uid": "x", "blockOwnerDeletion": True}
     metadata = {"name": "owner", "namespace": "default", "ownerReferences": [owner]}
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
     try:

@@ -51,7 +51,7 @@ class JobOnCluster:
         self.name = name
         self.kubectl.apply(
             {
-                "apiVersion": "ddpjob.dev/v1alpha1",
+                "apiVersion": "ddpjob.dev/v1beta1",
                 "kind": "DDPJob",
                 "metadata": {"name": name, "namespace": self.namespace},
                 "spec": {"resources": RESOURCES, **spec},

@@ -10,7 +10,7 @@ from job_on_cluster import RESOURCES
 from testbed import tools
 
 TEMPLATE = {
-    "apiVersion": "ddpjob.dev/v1alpha1",
+    "apiVersion": "ddpjob.dev/v1beta1",
     "kind": "DDPJob",
     "metadata": {"name": "scale"},
     "spec": {"nodes": 1, "trainer": {"recipe": "digits"}, "resources": RESOURCES},

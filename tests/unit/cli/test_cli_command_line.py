@@ -16,7 +16,7 @@ EXAMPLES = sorted((Path(__file__).parents[3] / "manifests/examples").glob("*.yam
 
 def test_a_suspended_job_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = {
-        "apiVersion": "ddpjob.dev/v1alpha1",
+        "apiVersion": "ddpjob.dev/v1beta1",
         "kind": "DDPJob",
         "metadata": {"name": "job"},
         "spec": {"command": ["x"], "suspend": True},

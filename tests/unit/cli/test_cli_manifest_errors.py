@@ -6,7 +6,7 @@ import yaml
 from ddpjob_cli.manifest import ManifestError, read_manifest
 
 GOOD: dict[str, object] = {
-    "apiVersion": "ddpjob.dev/v1alpha1",
+    "apiVersion": "ddpjob.dev/v1beta1",
     "kind": "DDPJob",
     "metadata": {"name": "job"},
     "spec": {"command": ["python", "x.py"]},
@@ -26,10 +26,15 @@ def error(file: Path) -> str:
     return str(raised.value)
 
 
+def test_a_manifest_of_the_earlier_version_becomes_one_of_the_current_version(tmp_path: Path) -> None:
+    file = written(tmp_path, {**GOOD, "apiVersion": "ddpjob.dev/v1alpha1"})
+    assert read_manifest(file).body["apiVersion"] == "ddpjob.dev/v1beta1"
+
+
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"apiVersion": "v1"}, "apiVersion is 'v1'; expected ddpjob.dev/v1alpha1"),
+        ({"apiVersion": "v1"}, "apiVersion is 'v1'; expected ddpjob.dev/v1beta1"),
         ({"kind": "Job"}, "found 0 objects of kind DDPJob (Job); expected exactly one"),
         ({"metadata": None}, "metadata is None"),
         ({"metadata": {"name": "Job_1"}}, "metadata.name is 'Job_1'; expected at most 52 characters"),

@@ -18,7 +18,7 @@ def operator_with(provider: str) -> dict[str, Any]:
 GOOD: dict[str, Any] = {
     "namespace": "team-a",
     "version": "v1.36.3",
-    "crd_versions": ["v1alpha1"],
+    "crd_versions": ["v1beta1", "v1alpha1"],
     "groups": {},
     "rights": dict.fromkeys(RIGHTS, True),
     "operator_pods": [operator_with("auto")],

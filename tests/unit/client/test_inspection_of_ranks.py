@@ -14,7 +14,7 @@ from ddpjob_operator.transport.errors import RejectedError, UnavailableError
 from ddpjob_operator.transport.execution import Execution
 
 JOB = read_job(
-    {"apiVersion": "ddpjob.dev/v1alpha1", "kind": "DDPJob", "metadata": {"name": "j", "namespace": "a"}, "spec": {}}
+    {"apiVersion": "ddpjob.dev/v1beta1", "kind": "DDPJob", "metadata": {"name": "j", "namespace": "a"}, "spec": {}}
 )
 
 

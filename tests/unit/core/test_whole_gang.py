@@ -39,7 +39,8 @@ def test_a_job_runs_once_every_rank_runs() -> None:
     one = plan(observed(PAIR, pod(PAIR, 0), pod(PAIR, 1, running=False)), NOW).status
     both = plan(observed(PAIR, pod(PAIR, 0), pod(PAIR, 1)), NOW).status
     assert [(status.phase, status.ready) for status in (one, both)] == [(Phase.PENDING, "1/2"), (Phase.RUNNING, "2/2")]
-    assert [status.ready_replicas for status in (one, both)] == [1, 2]
+    assert [(status.ready_replicas, status.replicas) for status in (one, both)] == [(1, 2), (2, 2)]
+    assert both.selector == f"ddpjob.dev/job-uid={PAIR.uid}"
 
 
 def test_the_default_image_of_the_first_attempt_stays_that_of_the_job() -> None:

@@ -117,7 +117,7 @@ async def test_a_round_ends_when_the_server_does_not_take_more(error: ApiError) 
 async def test_an_api_server_that_does_not_know_the_kind_yet_is_retried_for_a_minute_before_it_is_reported() -> None:
     """Right after the CRD was installed a job had a Warning event PodRejected, although nothing was wrong."""
     message = (
-        "cannot set blockOwnerDeletion in this case because cannot find RESTMapping for APIVersion ddpjob.dev/v1alpha1"
+        "cannot set blockOwnerDeletion in this case because cannot find RESTMapping for APIVersion ddpjob.dev/v1beta1"
     )
     bench = Bench(Server(room=0, error=RejectedError("create pods", message, status=403)))
     for bench.now in (0.0, 59.0):

@@ -47,7 +47,7 @@ def test_jobs_by_phase_and_what_waiting_gangs_wait_for() -> None:
 
 
 def test_single_jobs_have_gauges_only_where_they_are_switched_on() -> None:
-    of = training(NOW, loss=0.25, eta="1h5m", totalSteps=10)
+    of = training(NOW, loss=0.25, etaSeconds=3900, totalSteps=10)
     assert not {sample for sample in gauges(of) if sample[0].startswith("ddpjob_job_")}
     assert {
         name: value for (name, *labels), value in gauges(of, max_jobs=1).items() if labels == ["default", "job"]

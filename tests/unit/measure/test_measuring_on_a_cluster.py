@@ -15,7 +15,7 @@ from figures import figures
 
 TASK = Task(program="trainer", config={"recipe": "digits", "globalBatchSize": 64})
 TEMPLATE = {
-    "apiVersion": "ddpjob.dev/v1alpha1",
+    "apiVersion": "ddpjob.dev/v1beta1",
     "kind": "DDPJob",
     "metadata": {"name": "scale"},
     "spec": {"trainer": {"recipe": "digits"}, "resources": {"requests": {"cpu": "250m"}}},

@@ -7,7 +7,7 @@ an operator that restarts writes nothing.
 from collections.abc import Mapping
 from typing import Any
 
-from ddpjob_operator.api.names import ConditionType, Phase, Reason
+from ddpjob_operator.api.names import LABEL_JOB_UID, ConditionType, Phase, Reason
 from ddpjob_operator.api.status import Condition, DDPJobStatus, Failure, SchedulingStatus
 from ddpjob_operator.core.decision import (
     AwaitEvidence,
@@ -186,9 +186,11 @@ def _end(situation: Situation, decision: Finish) -> DDPJobStatus:
 
 
 def _acted_on(observed: Observed, now: float) -> DDPJobStatus:
-    """The observed status with what is set once: when the job was first acted on, and its image."""
+    """The observed status with what is set once: when the job was first acted on, its image, and how to select its pods."""
     status, spec = observed.job.status, observed.job.spec
     changes: dict[str, Any] = {}
+    if status.selector is None:
+        changes["selector"] = f"{LABEL_JOB_UID}={observed.job.uid}"
     if status.start_time is None:
         changes["start_time"] = rfc3339(now)
     if status.image is None and spec is not None and spec.image is None:
@@ -216,8 +218,8 @@ def _with_clocks(situation: Situation) -> DDPJobStatus:
 def _ready(num_up: int, num_nodes: int | None) -> dict[str, Any]:
     """The fields that say how many pods run; absent while it is not known of how many."""
     if num_nodes is None:
-        return {"ready": None, "ready_replicas": None}
-    return {"ready": f"{num_up}/{num_nodes}", "ready_replicas": num_up}
+        return {"ready": None, "ready_replicas": None, "replicas": None}
+    return {"ready": f"{num_up}/{num_nodes}", "ready_replicas": num_up, "replicas": num_nodes}
 
 
 def _with_progress(situation: Situation, status: DDPJobStatus) -> DDPJobStatus:

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 #: Least time between two writes of a job that change nothing but these. Other writes take them along.
 TICK_SECONDS = 10.0
-_TICKS = ("progress", "ready", "ready_replicas", "time", "checkpoint_time")
+_TICKS = ("progress", "ready", "ready_replicas", "replicas", "selector", "time", "checkpoint_time")
 #: Least time to a write that changes nothing but details of how far the start has come, from the last write of the job or
 #: from the creation of its pods. A gang passes through them within a second, and each write costs the API server about as
 #: much as three pods (its profile in a storm, divided by their numbers: tests/tools/bench/README.md).

@@ -16,7 +16,7 @@ from bench.operators.api import Api, Body
 
 #: A DDPJob. On KWOK nodes its pods end as soon as they are deleted: no grace is in any figure.
 DDPJOB = """
-apiVersion: ddpjob.dev/v1alpha1
+apiVersion: ddpjob.dev/v1beta1
 kind: DDPJob
 metadata: {name: $name}
 spec:

@@ -158,7 +158,8 @@ class DDPJobStatus(Resource):
         default=None, description="The second number of ready, as an integer: pods of the current attempt."
     )
     selector: str | None = Field(
-        default=None, description="Label selector of the pods and the Service of the job, in the form of kubectl --selector."
+        default=None,
+        description="Label selector of the pods and the Service of the job, in the form of kubectl --selector.",
     )
     restarts: Restarts = Field(default=Restarts(), description="Restarts of the job so far.")
     progress: Progress | None = Field(default=None, description="Progress of the training.")

@@ -29,7 +29,6 @@ RIGHTS: Final = (
     ("create", "", "configmaps"),
     ("create", "", "pods/exec"),
 )
-_PROVIDER_ARGUMENT: Final = "--scheduling-provider="
 _OPERATOR = "app.kubernetes.io/name=ddpjob-operator"
 _CACHE = re.compile(r"^\s*cache\s+(\d+)\s*(\{[^}]*\})?", re.MULTILINE)
 _DENIAL = re.compile(r"denial\s+\d+\s+(\d+)")
@@ -64,6 +63,8 @@ class Facts:
     groups: dict[str, Sequence[str]] = field(default_factory=dict)
     rights: dict[tuple[str, str, str], bool] = field(default_factory=dict)
     operator_pods: Sequence[Body] | None = None
+    may_make_policies: bool | None = None
+    """Whether the operator may create NetworkPolicies in the namespace."""
     nodes: Sequence[Body] | None = None
     claims: Sequence[Body] | None = None
     namespace_body: Body | None = None
@@ -99,6 +100,8 @@ async def gather(api: "Transport", namespace: str) -> Facts:
         answer = await api.create(reviews, None, review)
         facts.rights[verb, group, resource] = bool(answer["status"].get("allowed"))
     facts.operator_pods = await _if_allowed(listed(PODS, None, _OPERATOR))
+    if facts.operator_pods:
+        facts.may_make_policies = await _may_make_policies(api, facts.operator_pods[0], namespace)
     facts.nodes = await _if_allowed(listed(NODES, None))
     claims = Resource(prefix="/api/v1", plural="persistentvolumeclaims")
     facts.claims = await _if_allowed(listed(claims, namespace))
@@ -107,6 +110,27 @@ async def gather(api: "Transport", namespace: str) -> Facts:
     coredns = await _if_allowed(api.get(CONFIG_MAPS, "kube-system", "coredns"))
     facts.corefile = None if coredns is None else (coredns.get("data") or {}).get("Corefile")
     return facts
+
+
+async def _may_make_policies(api: "Transport", operator: Body, namespace: str) -> bool | None:
+    from ddpjob_operator.transport.resources import Resource
+
+    home = operator["metadata"]["namespace"]
+    account = operator["spec"].get("serviceAccountName", "default")
+    spec = {
+        "user": f"system:serviceaccount:{home}:{account}",
+        "groups": ["system:serviceaccounts", f"system:serviceaccounts:{home}", "system:authenticated"],
+        "resourceAttributes": {
+            "namespace": namespace,
+            "verb": "create",
+            "group": "networking.k8s.io",
+            "resource": "networkpolicies",
+        },
+    }
+    reviews = Resource(prefix="/apis/authorization.k8s.io/v1", plural="subjectaccessreviews")
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+    answer = await _if_allowed(api.create(reviews, None, review))
+    return None if answer is None else bool(answer["status"].get("allowed"))
 
 
 async def _if_allowed(reading: Awaitable[T]) -> T | None:
@@ -130,6 +154,7 @@ def findings(facts: Facts) -> list[Finding]:
         _schedulers(facts),
         _storage(facts),
         _pod_security(facts),
+        _network_policies(facts),
         _dns(facts),
     ]
 
@@ -195,7 +220,7 @@ def _gpus(facts: Facts) -> Finding:
 
 
 def _schedulers(facts: Facts) -> Finding:
-    setting = _provider_setting(facts)
+    setting = _setting(facts, "scheduling-provider")
     try:
         choice = choose(setting or AUTO, facts.groups)
     except LookupError as error:
@@ -209,12 +234,13 @@ def _schedulers(facts: Facts) -> Finding:
     return Finding(subject="scheduling", state=State.OK, text=text)
 
 
-def _provider_setting(facts: Facts) -> str | None:
-    """The setting of a running operator; None where it is not visible."""
+def _setting(facts: Facts, option: str) -> str | None:
+    """What a running operator has for an option of its command line; None where it is not visible."""
     for pod in facts.operator_pods or ():
         for argument in pod["spec"]["containers"][0].get("args") or ():
-            if argument.startswith(_PROVIDER_ARGUMENT):
-                return str(argument.removeprefix(_PROVIDER_ARGUMENT))
+            name, _, value = str(argument).partition("=")
+            if name == f"--{option}":
+                return value
     return None
 
 
@@ -240,6 +266,21 @@ def _pod_security(facts: Facts) -> Finding:
     level = labels.get("pod-security.kubernetes.io/enforce", "the cluster's default level")
     text = f"namespace {facts.namespace} enforces {level}; securityProfile restricted complies with every level"
     return Finding(subject="pod security", state=State.OK, text=text)
+
+
+def _network_policies(facts: Facts) -> Finding:
+    subject, open_ranks = "network policies", "every pod that reaches a rank can join its training"
+    if _setting(facts, "network-policies") == "none":
+        text = f"the operator creates none (chart value networkPolicy.jobs); {open_ranks}"
+        return Finding(subject=subject, state=State.NOTE, text=text)
+    if facts.may_make_policies is None:
+        text = "you may not find out whether the operator may create them; its log says so when it starts"
+        return Finding(subject=subject, state=State.NOTE, text=text)
+    if not facts.may_make_policies:
+        text = f"the operator may not create them in namespace {facts.namespace}; {open_ranks}"
+        return Finding(subject=subject, state=State.NOTE, text=text)
+    text = "ranks accept connections from their own job alone, if the network of the cluster enforces NetworkPolicies"
+    return Finding(subject=subject, state=State.OK, text=text)
 
 
 def _dns(facts: Facts) -> Finding:

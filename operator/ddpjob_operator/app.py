@@ -16,6 +16,8 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from ddpjob_operator.api import names
+from ddpjob_operator.core.model import Watched
+from ddpjob_operator.core.render.network_policy import WATCHED_POLICIES
 from ddpjob_operator.kopf_adapter import JobFeed, KopfWatch
 from ddpjob_operator.kube import metrics
 from ddpjob_operator.kube.cache.audit import Audit
@@ -33,6 +35,7 @@ from ddpjob_operator.kube.health import Health
 from ddpjob_operator.kube.lease import Elector, Leadership, NoLeaderElection
 from ddpjob_operator.kube.lookups.lookups import Lookups
 from ddpjob_operator.kube.lookups.progress_reader import ProgressReader
+from ddpjob_operator.kube.rights import may_make_network_policies
 from ddpjob_operator.kube.scheduling import discover
 from ddpjob_operator.scheduling.interface import Provider
 from ddpjob_operator.settings import Settings
@@ -135,7 +138,7 @@ class _Operator:
 
     async def _start_in_order(self) -> None:
         await _in_time(self._wait_for_the_crd(), "the API server to serve DDPJobs: install the CRD")
-        reconciler = self._reconciler(await self._discover_provider())
+        reconciler = self._reconciler(await self._discover_provider(), await self._decide_on_network_policies())
         self._start("watch of the Lease", self._leadership.follow())
         leads_from_the_start = await self._leadership.try_acquire()
         if leads_from_the_start:
@@ -162,11 +165,27 @@ class _Operator:
         choice = await _in_time(discover(self._lease_client, setting, scopes), "the scheduling provider")
         logger.info("scheduling provider: %s (setting %s): %s", choice.provider.name, setting, choice.why)
         for watched in choice.provider.watched:
-            cache = self._store.watch(watched)
-            self._informers += [Informer(self._client, cache, scope) for scope in scopes]
+            self._watch(watched)
         return choice.provider
 
-    def _reconciler(self, provider: Provider) -> Reconciler:
+    async def _decide_on_network_policies(self) -> bool:
+        """Whether jobs get NetworkPolicies; if so, prepare to watch them."""
+        settings = self._settings
+        if not settings.makes_network_policies:
+            logger.info("jobs get no NetworkPolicies: --network-policies is none")
+            return False
+        # An access review is a POST, which the other client sends only while this process holds the Lease.
+        asked = may_make_network_policies(self._lease_client, settings.scopes)
+        makes = await _in_time(asked, "the API server to say whether this operator may create NetworkPolicies")
+        if makes:
+            self._watch(WATCHED_POLICIES)
+        return makes
+
+    def _watch(self, watched: Watched) -> None:
+        cache = self._store.watch(watched)
+        self._informers += [Informer(self._client, cache, scope) for scope in self._settings.scopes]
+
+    def _reconciler(self, provider: Provider, makes_network_policies: bool) -> Reconciler:
         expectations = Expectations()
         return Reconciler(
             client=self._client,
@@ -180,6 +199,7 @@ class _Operator:
             progress=self._progress,
             trainer_image=self._settings.trainer_image,
             provider=provider,
+            makes_network_policies=makes_network_policies,
         )
 
     async def _fill_the_caches(self) -> None:

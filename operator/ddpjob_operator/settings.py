@@ -46,6 +46,8 @@ class Settings:
     """This process as holder of the Lease; no two processes that run at the same time may share it."""
     scheduling_provider: str = AUTO
     """What schedules the pods of a gang together: one of `discovery.SETTINGS`."""
+    makes_network_policies: bool = True
+    """Whether jobs get NetworkPolicies, if this operator has the rights."""
     log_level: str = "INFO"
     log_format: Literal["plain", "json"] = "plain"
 
@@ -129,6 +131,15 @@ def settings_from(arguments: Sequence[str]) -> Settings:
         help="what schedules the pods of a job together; auto: the first of kueue, volcano, coscheduling and native that the"
         " cluster serves and of which the operator has the rights (default: auto)",
     )
+    parser.add_argument(
+        "--network-policies",
+        dest="makes_network_policies",
+        type=_is_auto,
+        default=True,
+        metavar="{auto,none}",
+        help="auto: each job gets a NetworkPolicy that admits connections from its own pods alone, if this operator may create"
+        " NetworkPolicies (default: auto)",
+    )
     parser.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     parser.add_argument("--log-format", default="plain", choices=("plain", "json"))
     given = parser.parse_args(arguments)
@@ -150,6 +161,12 @@ def _identity(text: str) -> str:
             f"{text!r} is not an identity: set the variable in the pod's env from metadata.name"
         )
     return text
+
+
+def _is_auto(text: str) -> bool:
+    if text not in ("auto", "none"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither auto nor none")
+    return text == "auto"
 
 
 def _whole(least: int, most: int) -> Callable[[str], int]:

@@ -67,7 +67,7 @@ annotations:
 - apiGroups: [ddpjob.dev]
   resources: [ddpjobs/status]
   verbs: [patch]
-# For blockOwnerDeletion on pods and Services, where the admission plugin OwnerReferencesPermissionEnforcement asks for it.
+# For blockOwnerDeletion on the objects of a job, where the admission plugin OwnerReferencesPermissionEnforcement asks for it.
 - apiGroups: [ddpjob.dev]
   resources: [ddpjobs/finalizers]
   verbs: [update]
@@ -82,6 +82,12 @@ annotations:
 - apiGroups: [""]
   resources: [services]
   verbs: [get, list, watch, create, patch]
+{{- if .Values.networkPolicy.jobs }}
+# delete is for jobs that opt out while they run.
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, list, watch, create, delete]
+{{- end }}
 # list: only events contain the reason why a pod's volume cannot be mounted.
 - apiGroups: [""]
   resources: [events]

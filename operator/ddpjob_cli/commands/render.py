@@ -43,13 +43,14 @@ def command(
 
 
 def objects_of(namespace: str, name: str, body: Any, rank: int | None) -> list[Any]:
-    """The Service and the pods of the first attempt, as the operator creates them; only the pod of a rank if one is given.
+    """The Service, the NetworkPolicy and the pods of the first attempt, as the operator creates them; only the pod of a rank if one is given.
 
     Raises:
         ValueError: the job has no such rank.
     """
-    from ddpjob_operator.core.model import CreateObject
+    from ddpjob_operator.core.model import CreateObject, Observed
     from ddpjob_operator.core.records import job_of
+    from ddpjob_operator.core.render.network_policy import ensure_network_policy
     from ddpjob_operator.core.render.pods import create_pod
     from ddpjob_operator.core.render.service import ensure_service
 
@@ -59,8 +60,10 @@ def objects_of(namespace: str, name: str, body: Any, rank: int | None) -> list[A
     assert spec is not None, "the manifest has been validated"
     if rank is not None and rank >= spec.nodes:
         raise ValueError(f"--rank {rank}: {name} has the node ranks 0 to {spec.nodes - 1}")
-    services = [action.body for action in ensure_service(job, spec, None) if isinstance(action, CreateObject)]
+    seen = Observed(job=job, makes_network_policies=True)
+    needed = (*ensure_service(job, spec, None), *ensure_network_policy(seen, spec))
+    objects = [action.body for action in needed if isinstance(action, CreateObject)]
     image = spec.image or _TRAINER_IMAGE
     ranks = range(spec.nodes) if rank is None else (rank,)
     rendered = [create_pod(job, spec, image, number).manifest.render() for number in ranks]
-    return rendered if rank is not None else [*services, *rendered]
+    return rendered if rank is not None else [*objects, *rendered]

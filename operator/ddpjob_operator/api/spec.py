@@ -365,6 +365,12 @@ class DDPJobSpec(Resource):
         " the container runtime.",
     )
     scheduling: Scheduling = Field(default=Scheduling(), description="How the pods get their nodes.")
+    network_policy: bool = Field(
+        default=True,
+        description="Creates a NetworkPolicy, so that the pods of the job accept connections from pods of this job alone. It can be"
+        " changed at any time. It has no effect where the operator creates no NetworkPolicies, where the network of the cluster"
+        " does not enforce them, and for pods with hostNetwork.",
+    )
     restart: Restart = Field(default=Restart(), description="Restarts after failures. All pods are restarted together.")
     deadlines: Deadlines = Field(default=Deadlines(), description="Time limits of the job.")
     suspend: bool = Field(

@@ -269,6 +269,8 @@ class Observed:
     service: Service | None = None
     objects: tuple[OwnedObject, ...] = ()
     """The other objects of the job of the kinds that the operator watches; none of an earlier job of the same name."""
+    makes_network_policies: bool = False
+    """Whether the operator creates NetworkPolicies for jobs: it is asked to, may do so and watches them."""
     nodes_gone: frozenset[str] = frozenset()
     """Names of the looked-up nodes that do not exist, are unreachable (Ready is Unknown) or out of service."""
     nodes_cordoned: frozenset[str] = frozenset()

@@ -4,11 +4,10 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from ddpjob_operator.kube.rights import is_allowed
 from ddpjob_operator.scheduling.discovery import Choice, candidates_of, choose
-from ddpjob_operator.scheduling.interface import Right
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import ApiError
-from ddpjob_operator.transport.resources import ACCESS_REVIEWS
 
 logger = logging.getLogger(__name__)
 
@@ -35,16 +34,5 @@ async def _discover(client: Client, setting: str, scopes: Sequence[str | None]) 
         for right in candidate.rights
         for scope in scopes
     }
-    denied = {right for right, scope in wanted if not await _is_allowed(client, right, scope)}
+    denied = {right for right, scope in wanted if not await is_allowed(client, right, scope)}
     return choose(setting, served, denied)
-
-
-async def _is_allowed(client: Client, right: Right, namespace: str | None) -> bool:
-    attributes = {"verb": right.verb, "group": right.group, "resource": right.resource, "namespace": namespace or ""}
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": attributes},
-    }
-    answer = await client.create(ACCESS_REVIEWS, None, review)
-    return bool(answer["status"].get("allowed"))

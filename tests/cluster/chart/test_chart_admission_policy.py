@@ -9,11 +9,12 @@ from chart_render import RELEASE
 from ddpjob_operator.api import names
 from testbed.kubectl import KubectlError
 
-NOT_OURS = "The operator may touch only pods and Services that have the label ddpjob.dev/job-uid."
+NOT_OURS = "The operator may touch only pods, Services and NetworkPolicies that have the label ddpjob.dev/job-uid."
 NOT_OWNED = "must be owned by the DDPJob that its label ddpjob.dev/job-uid names"
 RELABELLED = "may not change labels or owner references"
 CONTAINERS = "may not change the containers of a pod"
 ACCOUNT = "The pods of a DDPJob may use only these service accounts: default, trainer."
+POLICY = "must concern only pods of its own DDPJob"
 SERVICE = "must be headless and must select only pods of its own DDPJob"
 NOT_FINISHED = "may delete only a finished DDPJob that has spec.ttlSecondsAfterFinished"
 
@@ -64,10 +65,15 @@ class Requests:
         spec = {"clusterIP": "None", "selector": selector, "ports": [{"port": 29500}], **spec}
         return {"apiVersion": "v1", "kind": "Service", "metadata": self.metadata(name), "spec": spec}
 
+    def policy(self, name, of=None):
+        spec = {"podSelector": {"matchLabels": {names.LABEL_JOB_UID: of or self.job_uid}}, "policyTypes": ["Ingress"]}
+        metadata = self.metadata(name)
+        return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}
+
 
 @pytest.fixture
 def requests(cluster):
-    """A job that runs, two that have ended, of which one has a TTL, and a pod and a Service of somebody else."""
+    """A job that runs, two that have ended, of which one has a TTL, and a pod, a Service and a NetworkPolicy of somebody else."""
     namespace = cluster.namespace(restricted=False)
     cluster.install(namespace, {"admissionPolicy": {"enabled": True, "serviceAccounts": ["default", "trainer"]}})
     cluster.wait_for_crd()
@@ -94,6 +100,7 @@ def requests(cluster):
             requests.service("own"),
             {**requests.pod(""), "metadata": foreign},
             {**requests.service(""), "metadata": foreign},
+            {**requests.policy(""), "metadata": foreign},
         ]
     )
     testbed.wait_for("the policy to be in force", lambda: requests.delete("pod", "foreign"), seconds=30)
@@ -131,6 +138,10 @@ def test_the_policy_limits_the_operator_to_its_own_objects(requests):
         (ask.patch("service", "own", spec={"selector": {names.LABEL_JOB_UID: "of-another-job"}}), SERVICE),
         (ask.patch("service", "own", spec={"externalIPs": ["192.0.2.1"]}), SERVICE),
         (ask.patch("service", "foreign", spec={"selector": {"app": "mine"}}), NOT_OURS),
+        (ask.create(ask.policy("new")), ""),
+        (ask.create(ask.policy("new"), labels={}), NOT_OURS),
+        (ask.create(ask.policy("new", of="another-job")), POLICY),
+        (ask.delete("networkpolicy", "foreign"), NOT_OURS),
         (ask.delete("ddpjob", "ended"), ""),
         (ask.delete("ddpjob", "running"), NOT_FINISHED),
         (ask.delete("ddpjob", "kept"), NOT_FINISHED),

@@ -46,15 +46,22 @@ def refused_requests(cluster):
     return sum(map(int, counters))
 
 
-@pytest.mark.parametrize("scope", ["cluster", "namespaces"])
-def test_a_job_is_created_restarted_finished_and_removed(cluster, run_operator, scope):
+@pytest.mark.parametrize(
+    ("scope", "has_policies"),
+    [
+        pytest.param("cluster", True, id="cluster"),
+        pytest.param("namespaces", True, id="namespaces"),
+        pytest.param("namespaces", False, id="namespaces, without rights on NetworkPolicies"),
+    ],
+)
+def test_a_job_is_created_restarted_finished_and_removed(cluster, run_operator, scope, has_policies):
     home, team, other = cluster.namespace(), cluster.namespace(), cluster.namespace()
     values = {
         "watch": {"namespaces": [team] if scope == "namespaces" else []},
         "operator": {"progressIntervalSeconds": 1},
         "admissionPolicy": {"enabled": scope == "namespaces"},
     }
-    cluster.install(home, values)
+    cluster.install(home, {**values, "networkPolicy": {"jobs": has_policies}})
     cluster.wait_for_crd()
     refused = refused_requests(cluster)
     log = run_operator(home, values)
@@ -77,6 +84,10 @@ def test_a_job_is_created_restarted_finished_and_removed(cluster, run_operator, 
         cluster.kubectl("annotate", "pod", *pods, f"testbed/exit-code={code}", "-n", team)
 
     reaches("Running", 1)
+    assert cluster.exists("networkpolicy", "two-ranks", "-n", team) is has_policies
+    assert log.read_text().count("jobs get no NetworkPolicies: this operator may not create, delete,") == (
+        not has_policies
+    )
     end(1, "two-1-1")
     reaches("Running", 2)
     end(0, "two-2-0", "two-2-1")

@@ -7,10 +7,14 @@ import pytest
 from ddpjob_cli.doctor import RIGHTS, Facts, State, findings, text_of
 
 
-def operator_with(provider: str) -> dict[str, Any]:
+def operator_with(provider: str, policies: str = "auto") -> dict[str, Any]:
     return {
         "metadata": {"namespace": "ddpjob-system", "name": "op"},
-        "spec": {"containers": [{"image": "op:1", "args": [f"--scheduling-provider={provider}"]}]},
+        "spec": {
+            "containers": [
+                {"image": "op:1", "args": [f"--scheduling-provider={provider}", f"--network-policies={policies}"]}
+            ]
+        },
         "status": {"conditions": [{"type": "Ready", "status": "True"}]},
     }
 
@@ -22,6 +26,7 @@ GOOD: dict[str, Any] = {
     "groups": {},
     "rights": dict.fromkeys(RIGHTS, True),
     "operator_pods": [operator_with("auto")],
+    "may_make_policies": True,
     "nodes": [{"status": {"allocatable": {"cpu": "8", "nvidia.com/gpu": "8"}}}, {"status": {}}],
     "claims": [{"metadata": {"name": "ckpt"}, "spec": {"accessModes": ["ReadWriteMany"]}}],
     "namespace_body": {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}},
@@ -56,6 +61,9 @@ def test_a_good_cluster_has_no_problem() -> None:
         ({"operator_pods": [operator_with("native")]}, "scheduling", State.PROBLEM, "does not serve scheduling.k8s.io/v1alpha2"),
         ({"claims": []}, "checkpoints", State.NOTE, "no claim with ReadWriteMany"),
         ({"namespace_body": None}, "pod security", State.NOTE, "does not exist"),
+        ({"may_make_policies": False}, "network policies", State.NOTE, "may not create them in namespace team-a"),
+        ({"may_make_policies": None}, "network policies", State.NOTE, "you may not find out"),
+        ({"operator_pods": [operator_with("auto", "none")]}, "network policies", State.NOTE, "networkPolicy.jobs"),
         ({"corefile": "cache 30"}, "DNS", State.NOTE, "up to 30 s"),
         ({"corefile": "cache 30 {\n success 9984 30\n denial 9984 5\n}"}, "DNS", State.OK, "at most 5 s"),
         ({"version": "v1\x1b[31m"}, "API server", State.OK, "v1"),

@@ -73,7 +73,13 @@ def test_render_shows_the_pods_that_the_operator_creates(tmp_path: Path, capsys:
 
     assert main(["render", str(file), "--pods", "--set", "nodes=3"]) == 0
     items = yaml.safe_load(capsys.readouterr().out)["items"]
-    assert [item["metadata"]["name"] for item in items] == ["my-job-master", "my-job-1-0", "my-job-1-1", "my-job-1-2"]
+    assert [item["metadata"]["name"] for item in items] == [
+        "my-job-master",
+        "my-job-ranks",
+        "my-job-1-0",
+        "my-job-1-1",
+        "my-job-1-2",
+    ]
     assert main(["render", str(file), "--rank", "1"]) == 0
     pod = yaml.safe_load(capsys.readouterr().out)
     assert pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "4"

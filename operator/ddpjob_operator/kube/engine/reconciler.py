@@ -44,6 +44,7 @@ class Reconciler:
     progress: ProgressReader
     trainer_image: str
     provider: Provider = NO_PROVIDER
+    makes_network_policies: bool = False
     _uids: dict[Key, str] = field(default_factory=dict)
     """The uid of the job that everything stored by its key belongs to."""
 
@@ -152,6 +153,7 @@ class Reconciler:
             trainer_image=self.trainer_image,
             service=self.store.service_of(job),
             objects=self.store.objects_of(job),
+            makes_network_policies=self.makes_network_policies,
             nodes_gone=self.lookups.nodes(key, NodeState.GONE),
             nodes_cordoned=self.lookups.nodes(key, NodeState.CORDONED),
             logs=self.lookups.logs(key),

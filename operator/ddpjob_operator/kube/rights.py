@@ -1,0 +1,51 @@
+"""Which rights this operator has, by the API server's own answer."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from ddpjob_operator.core.render.network_policy import NETWORK_POLICY
+from ddpjob_operator.scheduling.interface import Right
+from ddpjob_operator.transport.client import Client
+from ddpjob_operator.transport.errors import ApiError
+from ddpjob_operator.transport.resources import ACCESS_REVIEWS
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = 1.0
+_POLICY_RIGHTS = tuple(
+    Right(verb, NETWORK_POLICY.api_version.partition("/")[0], NETWORK_POLICY.plural)
+    for verb in ("get", "list", "watch", "create", "delete")
+)
+
+
+async def is_allowed(client: Client, right: Right, namespace: str | None) -> bool:
+    """Whether this operator has the right in the namespace, or in all with None. Raises ApiError if there is no answer."""
+    attributes = {"verb": right.verb, "group": right.group, "resource": right.resource, "namespace": namespace or ""}
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    }
+    answer = await client.create(ACCESS_REVIEWS, None, review)
+    return bool(answer["status"].get("allowed"))
+
+
+async def may_make_network_policies(client: Client, scopes: Sequence[str | None]) -> bool:
+    """Whether this operator has all rights on NetworkPolicies in these namespaces (None: all). The log says what is missing."""
+    while True:
+        try:
+            denied = {
+                right.verb for right in _POLICY_RIGHTS for scope in scopes if not await is_allowed(client, right, scope)
+            }
+        except ApiError as error:
+            logger.warning("%s; asking again in %.0f s", error, RETRY_SECONDS)
+            await asyncio.sleep(RETRY_SECONDS)
+            continue
+        if denied:
+            logger.warning(
+                "jobs get no NetworkPolicies: this operator may not %s networkpolicies.networking.k8s.io;"
+                " every pod that reaches a rank can join its training",
+                ", ".join(sorted(denied)),
+            )
+        return not denied

@@ -92,6 +92,12 @@ annotations:
 - apiGroups: [""]
   resources: [events]
   verbs: [list, create, patch]
+{{- if include "ddpjob-operator.mayUse" (dict "root" . "provider" "kueue" "apis" (list "kueue.x-k8s.io/v1beta2" "kueue.x-k8s.io/v1beta1")) }}
+# To say what a job waits behind. Groups are made and closed by labels and annotations of pods.
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads, localqueues]
+  verbs: [get, list, watch]
+{{- end }}
 {{- if include "ddpjob-operator.mayUse" (dict "root" . "provider" "native" "apis" (list "scheduling.k8s.io/v1alpha2")) }}
 - apiGroups: [scheduling.k8s.io]
   resources: [podgroups]

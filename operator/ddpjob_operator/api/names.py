@@ -38,6 +38,20 @@ ANNOTATION_SPEC_HASH: Final = "ddpjob.dev/spec-hash"
 #: The scheduling provider that a pod was created for; absent without one.
 ANNOTATION_SCHEDULING: Final = "ddpjob.dev/scheduling-provider"
 
+#: What Kueue reads and sets on the pods of a group
+#: (https://kueue.sigs.k8s.io/docs/tasks/run/plain_pods and https://kueue.sigs.k8s.io/docs/reference/labels-and-annotations).
+KUEUE_QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"
+KUEUE_GROUP_NAME: Final = "kueue.x-k8s.io/pod-group-name"
+KUEUE_GROUP_TOTAL_COUNT: Final = "kueue.x-k8s.io/pod-group-total-count"
+KUEUE_GROUP_POD_INDEX: Final = "kueue.x-k8s.io/pod-group-pod-index"
+KUEUE_RETRIABLE_IN_GROUP: Final = "kueue.x-k8s.io/retriable-in-group"
+KUEUE_ROLE_HASH: Final = "kueue.x-k8s.io/role-hash"
+KUEUE_IS_GROUP_WORKLOAD: Final = "kueue.x-k8s.io/is-group-workload"
+KUEUE_REQUIRED_TOPOLOGY: Final = "kueue.x-k8s.io/podset-required-topology"
+KUEUE_PREFERRED_TOPOLOGY: Final = "kueue.x-k8s.io/podset-preferred-topology"
+#: The finalizer that keeps a pod until its group has replaced it or has finished.
+KUEUE_FINALIZER: Final = "kueue.x-k8s.io/managed"
+
 #: Name of the container that runs the program, in every pod.
 MAIN_CONTAINER: Final = "trainer"
 
@@ -121,6 +135,7 @@ class Reason(StrEnum):
     # What the job does or waits for.
     CREATING = "Creating"  # Pods are being created.
     UNSCHEDULABLE = "Unschedulable"  # The scheduler finds no node for a pod.
+    QUEUED = "Queued"  # The queue has not admitted the job.
     QUOTA_EXCEEDED = "QuotaExceeded"  # A ResourceQuota of the namespace is used up.
     POD_REJECTED = "PodRejected"  # The API server refuses a pod, by admission or for a mistake in the template.
     REMOVAL_REJECTED = "RemovalRejected"  # The API server refuses to delete or to stop what a finished job has left.

@@ -3,7 +3,7 @@
 Times are seconds since the epoch. Everything is frozen; nothing here decides.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
@@ -121,6 +121,21 @@ class Security:
     read_only_root: bool
 
 
+#: The API server's reason for a pod with scheduling gates.
+GATED = "SchedulingGated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """The place of a pod in a pod group of Kueue."""
+
+    group: str
+    is_held: bool
+    """Whether the finalizer of Kueue keeps the pod: the group still counts it."""
+    closes: bool
+    """Whether the pod says that none of the group will be replaced."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
     """What decisions need of a pod."""
@@ -161,8 +176,15 @@ class Pod:
     """None where the pod does not decide it: a process of this machine."""
     scheduling: str = ""
     """The scheduling provider that it was created for; empty where the pod does not say so."""
+    membership: Membership | None = None
+    """Its pod group in Kueue; None if it is in none."""
     unplaced_version: str = ""
     """The resourceVersion of a pod that has no node yet; empty for other pods."""
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether no scheduler may consider it yet, for example because a queue has not admitted it."""
+        return self.waiting is not None and self.waiting.reason == GATED
 
     @property
     def succeeded(self) -> bool:
@@ -211,13 +233,19 @@ def _label_of_the_job(body: Body) -> str:
     return str((body["metadata"].get("labels") or {}).get(names.LABEL_JOB, ""))
 
 
+def _as_it_is(body: Body) -> Body:
+    return body
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
     """Objects that the operator watches, in addition to jobs, pods and Services."""
 
     kind: Kind
     labels: str = names.LABEL_JOB_UID
-    """The label selector of the watch."""
+    """The label selector of the watch; empty for all objects of the kind."""
+    trim: Callable[[Body], Body] = _as_it_is
+    """The part of an object that is kept in memory: metadata, spec and status."""
     job_name: Callable[[Body], str] = _label_of_the_job
     """The name of the job that an object is about; empty for one that is about none."""
 
@@ -227,6 +255,7 @@ class OwnedObject:
     """What decisions need of any other object of the job, such as a PodGroup."""
 
     kind: Kind
+    namespace: str
     name: str
     uid: str
     resource_version: str
@@ -255,6 +284,10 @@ class Rejection:
     """An object of the same name is being deleted, so the creation only has to wait for that."""
 
 
+def _none_of(kind: Kind) -> Iterable[OwnedObject]:  # noqa: ARG001 the signature of `Observed.all_of`
+    return ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """All that is known of one job at one moment."""
@@ -271,6 +304,8 @@ class Observed:
     """The other objects of the job of the kinds that the operator watches; none of an earlier job of the same name."""
     makes_network_policies: bool = False
     """Whether the operator creates NetworkPolicies for jobs: it is asked to, may do so and watches them."""
+    all_of: Callable[[Kind], Iterable[OwnedObject]] = _none_of
+    """All watched objects of a kind, whichever job they are about."""
     nodes_gone: frozenset[str] = frozenset()
     """Names of the looked-up nodes that do not exist, are unreachable (Ready is Unknown) or out of service."""
     nodes_cordoned: frozenset[str] = frozenset()
@@ -333,6 +368,7 @@ class PatchObject:
     kind: Kind
     name: str
     resource_version: str
+    """Empty for any version."""
     patch: Body
     """`metadata.uid` in it restricts the patch to this very object."""
 

@@ -50,7 +50,7 @@ def plan(observed: Observed, now: float, provider: Provider = NO_PROVIDER) -> Pl
     """
     job = observed.job
     if job.deleting:
-        return Plan.nothing(job)  # owner references clean up
+        return Plan(status=job.status, actions=tuple(provider.end(observed)))  # owner references clean up the rest
     if job.status.finished:
         return clean_up(observed, now, provider)
     if job.spec is None:

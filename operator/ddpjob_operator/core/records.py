@@ -15,10 +15,12 @@ from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.failure.log_parsing import end_of_log
 from ddpjob_operator.core.model import (
+    GATED,
     Body,
     Deletion,
     Exit,
     Job,
+    Membership,
     OwnedObject,
     Pod,
     Security,
@@ -29,6 +31,8 @@ from ddpjob_operator.core.model import (
 from ddpjob_operator.core.times import epoch_seconds
 from ddpjob_operator.core.untrusted import printable, tail
 
+#: Conditions of a pod that the cluster ends.
+_DISRUPTIONS = ("DisruptionTarget", "TerminationTarget")
 #: Waiting reasons of a container that is simply on its way.
 _ON_ITS_WAY = frozenset({"", "ContainerCreating", "PodInitializing"})
 
@@ -107,6 +111,7 @@ def pod_of(body: Body, known: Pod | None = None) -> Pod:
     conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
     main = _named(status.get("containerStatuses"), names.MAIN_CONTAINER)
     state = main.get("state") or {}
+    is_held = names.KUEUE_FINALIZER in (metadata.get("finalizers") or ())
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -120,7 +125,8 @@ def pod_of(body: Body, known: Pod | None = None) -> Pod:
         message=status.get("message", ""),
         running="running" in state,
         exit=_exit(state, known.exit if known else None) or _failed_init(spec, status),
-        all_ended=phase in ("Succeeded", "Failed") or _none_can_run(spec, status),
+        # Kueue goes by the phase, which follows the end of the containers: a pod that is created before counts as one too many.
+        all_ended=phase in ("Succeeded", "Failed") or (not is_held and _none_can_run(spec, status)),
         waiting=_waiting(spec, status, conditions),
         disruption=_disruption(conditions),
         deletion=_deletion(metadata),
@@ -130,8 +136,17 @@ def pod_of(body: Body, known: Pod | None = None) -> Pod:
         grace_seconds=spec.get("terminationGracePeriodSeconds", 30),
         security=_security(spec),
         scheduling=(metadata.get("annotations") or {}).get(names.ANNOTATION_SCHEDULING, ""),
+        membership=_membership(metadata, is_held),
         unplaced_version=metadata.get("resourceVersion", "") if "nodeName" not in spec else "",
     )
+
+
+def _membership(metadata: Body, is_held: bool) -> Membership | None:
+    group = (metadata.get("labels") or {}).get(names.KUEUE_GROUP_NAME)
+    if group is None:
+        return None
+    retriable = (metadata.get("annotations") or {}).get(names.KUEUE_RETRIABLE_IN_GROUP)
+    return Membership(group=group, is_held=is_held, closes=retriable == "false")
 
 
 def _security(spec: Body) -> Security | None:
@@ -163,6 +178,7 @@ def object_of(watched: Watched, body: Body) -> OwnedObject:
     Raises:
         ValueError: if it is about none.
     """
+    body = watched.trim(body)
     metadata = body["metadata"]
     labels = metadata.get("labels") or {}
     if not (job_name := watched.job_name(body)):
@@ -170,6 +186,7 @@ def object_of(watched: Watched, body: Body) -> OwnedObject:
     attempt = labels.get(names.LABEL_ATTEMPT, "")
     return OwnedObject(
         kind=watched.kind,
+        namespace=metadata["namespace"],
         name=metadata["name"],
         uid=metadata["uid"],
         resource_version=metadata["resourceVersion"],
@@ -284,7 +301,8 @@ def _waiting(spec: Body, status: Body, conditions: Body) -> Waiting | None:
     scheduled = conditions.get("PodScheduled", {})
     if "nodeName" not in spec:
         if scheduled.get("status") == "False":
-            return Waiting(reason="Unschedulable", message=scheduled.get("message", ""))
+            reason = GATED if scheduled.get("reason") == GATED else "Unschedulable"
+            return Waiting(reason=reason, message=scheduled.get("message", ""))
         return None
     main = _named(status.get("containerStatuses"), names.MAIN_CONTAINER).get("state") or {}
     if "running" in main or "terminated" in main:
@@ -298,7 +316,8 @@ def _waiting(spec: Body, status: Body, conditions: Body) -> Waiting | None:
 
 
 def _disruption(conditions: Body) -> str:
-    if not _is_true(conditions, "DisruptionTarget"):
+    """Why the cluster ends the pod, by the condition of Kubernetes or that of Kueue (`pkg/controller/jobs/pod/pod_controller.go`)."""
+    target = next((conditions[name] for name in _DISRUPTIONS if _is_true(conditions, name)), None)
+    if target is None:
         return ""
-    target = conditions["DisruptionTarget"]
     return f"{target.get('reason', 'Disrupted')}: {target.get('message', '')}".rstrip(": ")

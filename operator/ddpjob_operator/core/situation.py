@@ -71,7 +71,7 @@ def situation_of(observed: Observed, spec: DDPJobSpec, now: float, provider: Pro
         clocks=_clocks(observed.job.status, gang, now),
         latest_record=refine_record(observed, spec, now),
         now=now,
-        provider=provider_of_attempt(spec, gang, provider),
+        provider=provider_of_attempt(spec, gang, provider).for_attempt(observed),
         configured_provider=provider,
     )
 

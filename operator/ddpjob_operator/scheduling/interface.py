@@ -36,6 +36,9 @@ class Provider(Protocol):
     def watched(self) -> Sequence[Watched]:
         """The objects that it reads. The operator watches them while it uses this provider."""
 
+    def for_attempt(self, observed: Observed) -> "Provider":
+        """The provider that decorates the pods of the current attempt: itself, unless that depends on earlier pods."""
+
     def before_pods(self, observed: Observed, spec: DDPJobSpec) -> Sequence[CreateObject | PatchObject]:
         """What must exist before the pods of the current attempt are created; nothing once it does.
 
@@ -51,7 +54,7 @@ class Provider(Protocol):
     def end(self, observed: Observed) -> Sequence[Action]:
         """Release what no pod of the job needs any more.
 
-        It is called in each reconcile: of a running job (what earlier attempts left), of a suspended one, of one that
+        It is called in each reconcile: of a job that is being deleted (`observed.job.deleting`), of a running job (what earlier attempts left), of a suspended one, of one that
         waits between two attempts, and of one that has finished (`observed.job.status.finished`).
         """
 

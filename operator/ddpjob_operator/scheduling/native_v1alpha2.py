@@ -7,7 +7,7 @@ counts for the next one. A group whose deletion is requested goes when the last 
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import ProviderName, Reason
@@ -36,6 +36,10 @@ class NativeV1Alpha2:
     name = ProviderName.NATIVE
     places_whole_gangs = True
     watched: Sequence[Watched] = (Watched(kind=POD_GROUP),)
+
+    def for_attempt(self, observed: Observed) -> Self:  # noqa: ARG002 the interface's
+        """Itself."""
+        return self
 
     def before_pods(self, observed: Observed, spec: DDPJobSpec) -> Sequence[CreateObject]:
         """The PodGroup of the current attempt."""

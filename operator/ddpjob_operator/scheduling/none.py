@@ -1,7 +1,7 @@
 """No provider: the scheduler places one pod after the other, and a gang that fits only in part releases its nodes."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 from ddpjob_operator.api.names import ProviderName
 from ddpjob_operator.api.spec import DDPJobSpec
@@ -16,6 +16,10 @@ class NoProvider:
     name = ProviderName.NONE
     places_whole_gangs = False
     watched: Sequence[Watched] = ()
+
+    def for_attempt(self, observed: Observed) -> Self:  # noqa: ARG002 the interface's
+        """Itself."""
+        return self
 
     def before_pods(self, observed: Observed, spec: DDPJobSpec) -> Sequence[CreateObject | PatchObject]:  # noqa: ARG002 the interface's
         """Nothing."""

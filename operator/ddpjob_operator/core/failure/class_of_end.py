@@ -13,6 +13,8 @@ from ddpjob_operator.core.model import Exit, LogEnd, Observed, Pod
 
 #: Reason of the DisruptionTarget condition of an eviction through the API, which is also what a drain does.
 EVICTION = "EvictionByEvictionAPI"
+#: Begins the reason of Kueue's TerminationTarget condition.
+QUEUE_EVICTION = "WorkloadEvicted"
 #: What a pod's own reason means: the kubelet ended or refused it.
 _POD_REASONS = {
     "Evicted": Reason.EVICTED,
@@ -22,11 +24,13 @@ _POD_REASONS = {
     "NodeAffinity": Reason.POD_DISRUPTED,
 }
 #: What the reason of a DisruptionTarget condition means
-#: (https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions).
+#: (https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions), and that of Kueue's
+#: TerminationTarget. Other reasons of Kueue are evictions as well, for example WorkloadEvictedDueToClusterQueueStopped.
 _DISRUPTIONS = {
     "PreemptionByScheduler": Reason.PREEMPTED,
     EVICTION: Reason.EVICTED,
     "DeletionByPodGC": Reason.NODE_LOST,
+    "WorkloadEvictedDueToPreempted": Reason.PREEMPTED,
 }
 #: The container runtime's reasons for a program that it could not start.
 START_REASONS = frozenset({"StartError", "ContainerCannotRun", "RunContainerError"})
@@ -74,7 +78,9 @@ def _class_of_disruption(observed: Observed, pod: Pod) -> Reason | None:
         return _POD_REASONS[pod.reason]
     if not pod.disruption:
         return None
-    reason = _DISRUPTIONS.get(pod.disruption.partition(":")[0], Reason.POD_DISRUPTED)
+    said = pod.disruption.partition(":")[0]
+    by_queue = Reason.EVICTED if said.startswith(QUEUE_EVICTION) else Reason.POD_DISRUPTED
+    reason = _DISRUPTIONS.get(said, by_queue)
     return Reason.NODE_DRAINED if reason == Reason.EVICTED and pod.node in observed.nodes_cordoned else reason
 
 

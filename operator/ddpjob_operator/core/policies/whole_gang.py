@@ -13,6 +13,8 @@ from ddpjob_operator.core.times import duration, soonest
 
 #: Ranks of one job end a moment apart; only what takes longer is reported.
 FINISHING_SECONDS = 30.0
+#: How often the position of a job in a queue is reported again: it changes with other jobs.
+QUEUE_SECONDS = 60.0
 #: A program that prints progress lines has printed one by now.
 QUIET_SECONDS = 120.0
 
@@ -48,6 +50,7 @@ def _wake_ups(situation: Situation) -> tuple[float | None, ...]:
         _quiet_at(situation),
         placed_at and placed_at + QUIET_START_SECONDS,
         next_overdue(list(situation.gang.current.values()), situation.now),
+        situation.now + QUEUE_SECONDS if any(pod.is_gated for pod in situation.gang.current.values()) else None,
     )
 
 

@@ -112,6 +112,10 @@ class Store:
         """The Service of the job's name, if the operator has made it for some job."""
         return self.services.get(job.namespace, service_name(job.name))
 
+    def all_of(self, kind: Kind) -> Iterable[OwnedObject]:
+        """All objects of a kind that is watched for the scheduling provider."""
+        return self.objects[kind].records() if kind in self.objects else ()
+
     def objects_of(self, job: Job) -> tuple[OwnedObject, ...]:
         """The other objects that are about the job; none that an earlier job of its name controls."""
         found = self._objects_by_job.get((job.namespace, job.name), {}).values()

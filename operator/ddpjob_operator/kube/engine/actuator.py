@@ -296,7 +296,9 @@ class Actuator:
 
     async def _patch(self, namespace: str, action: PatchObject) -> None:
         resource, cache = _resource(action.kind), self._store.cache_of(action.kind)
-        metadata = {**action.patch.get("metadata", {}), "resourceVersion": action.resource_version}
+        metadata = dict(action.patch.get("metadata", {}))
+        if action.resource_version:
+            metadata["resourceVersion"] = action.resource_version
         patch = {**action.patch, "metadata": metadata}
         try:
             answer = await self._client.merge_patch(resource, namespace, action.name, patch)

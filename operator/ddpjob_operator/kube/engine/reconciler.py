@@ -154,6 +154,7 @@ class Reconciler:
             service=self.store.service_of(job),
             objects=self.store.objects_of(job),
             makes_network_policies=self.makes_network_policies,
+            all_of=self.store.all_of,
             nodes_gone=self.lookups.nodes(key, NodeState.GONE),
             nodes_cordoned=self.lookups.nodes(key, NodeState.CORDONED),
             logs=self.lookups.logs(key),

@@ -1,0 +1,169 @@
+"""What a job that Kueue has not admitted waits for, by the Workloads and LocalQueues that the operator may read.
+
+The limit of a quota is what is used and what Kueue says is free, so that no right on ClusterQueues is needed. With a cohort it
+includes what the queue may borrow now. An operator that watches some namespaces only does not know users in others.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+
+from ddpjob_operator.api import names
+from ddpjob_operator.api.names import Reason
+from ddpjob_operator.core.model import Body, Kind, Observed, OwnedObject, Watched
+from ddpjob_operator.core.untrusted import printable
+from ddpjob_operator.scheduling.interface import Wait
+
+GROUP = "kueue.x-k8s.io"
+#: How Kueue says what is missing (`pkg/scheduler/flavorassigner/flavorassigner.go`).
+_MISSING = re.compile(r"insufficient unused quota for (\S+) in flavor (\S+), (\S+) more needed")
+#: Users of a quota that a message names.
+_MAX_USERS = 3
+_BINARY = {unit: Decimal(2 ** (10 * power)) for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti"), start=1)}
+_UNITS = {
+    **_BINARY,
+    "m": Decimal("0.001"),
+    **{unit: Decimal(10 ** (3 * power)) for power, unit in enumerate("kMGT", start=1)},
+}
+
+
+def workloads(version: str) -> Watched:
+    """The watch of Workloads."""
+    kind = Kind(api_version=f"{GROUP}/{version}", kind="Workload", plural="workloads")
+    return Watched(kind=kind, labels="", trim=_without_templates, job_name=_job_of_workload)
+
+
+def local_queues(version: str) -> Watched:
+    """The watch of LocalQueues."""
+    kind = Kind(api_version=f"{GROUP}/{version}", kind="LocalQueue", plural="localqueues")
+    return Watched(kind=kind, labels="", job_name=lambda body: str(body["metadata"]["name"]))
+
+
+def explain(observed: Observed, version: str, queue_name: str | None, group: str) -> Wait:
+    """Why the group is not admitted, as one reason and one sentence."""
+    namespace = observed.job.namespace
+    known = list(observed.all_of(workloads(version).kind))
+    cluster_queues = {
+        (queue.namespace, queue.name): str(queue.spec.get("clusterQueue", ""))
+        for queue in observed.all_of(local_queues(version).kind)
+    }
+    own = next((found for found in known if (found.namespace, found.name) == (namespace, group)), None)
+    queue = f"queued in {queue_name or 'default'}"
+    if own is None:
+        return Wait(Reason.QUEUED, f"{queue}: Kueue has not made the workload {group} yet")
+    if own.spec.get("active") is False:
+        return Wait(
+            Reason.QUEUED, f"{queue}: the workload {group} is deactivated; set its spec.active to true to admit it"
+        )
+    return Wait(Reason.QUEUED, printable(f"{queue}: {'; '.join(_obstacles(own, known, cluster_queues))}"))
+
+
+def _obstacles(
+    own: OwnedObject, known: Sequence[OwnedObject], cluster_queues: Mapping[tuple[str, str], str]
+) -> Iterator[str]:
+    if _is_true(own, "QuotaReserved"):
+        checks = [c for c in own.status.get("admissionChecks") or () if c.get("state") != "Ready"]
+        yield from (
+            f"admission check {c['name']} is {c.get('state')}: {c.get('message', '')}".rstrip(": ") for c in checks
+        )
+        if not checks:
+            yield "quota is reserved, and Kueue is removing the scheduling gates"
+        return
+
+    def queue_of(workload: OwnedObject) -> str | None:
+        return cluster_queues.get((workload.namespace, workload.spec.get("queueName", "")))
+
+    queue = queue_of(own)
+    others = [w for w in known if w.uid != own.uid and not _is_true(w, "Finished")]
+    before = sum(
+        queue_of(w) == queue
+        and not _is_true(w, "QuotaReserved")
+        and w.spec.get("active") is not False
+        and _position(w) < _position(own)
+        for w in others
+    )
+    if before and queue:
+        yield f"{before} {'job' if before == 1 else 'jobs'} before it"
+    message = str(_condition(own, "QuotaReserved").get("message", ""))
+    if missing := _MISSING.search(message):
+        yield _quota(own, missing, others, queue)
+    elif message:
+        yield message
+    elif not before:
+        yield "Kueue has not considered it yet"
+
+
+def _quota(own: OwnedObject, said: re.Match[str], others: Sequence[OwnedObject], queue: str | None) -> str:
+    resource, flavor, missing = said.groups()
+    name = resource.rpartition("/")[2]
+    users = {
+        f"{w.namespace}/{w.job_name}": used
+        for w in others
+        if (w.status.get("admission") or {}).get("clusterQueue") == queue and (used := _usage(w, resource, flavor))
+    }
+    total = sum(users.values(), Decimal(0))
+    free = _request(own, resource) - _number(missing)
+    if not users or free < 0:
+        return f"quota {name}: {missing} more needed in flavor {flavor}"
+    largest = sorted(users, key=lambda user: (-users[user], user))
+    more = f" and {len(largest) - _MAX_USERS} more" if len(largest) > _MAX_USERS else ""
+    return f"quota {name}: {_text(total)} of {_text(total + free)} used by {', '.join(largest[:_MAX_USERS])}{more}"
+
+
+def _usage(workload: OwnedObject, resource: str, flavor: str) -> Decimal:
+    assignments = (workload.status.get("admission") or {}).get("podSetAssignments") or ()
+    return sum(
+        (
+            _number((assigned.get("resourceUsage") or {}).get(resource, "0"))
+            for assigned in assignments
+            if (assigned.get("flavors") or {}).get(resource) == flavor
+        ),
+        Decimal(0),
+    )
+
+
+def _request(workload: OwnedObject, resource: str) -> Decimal:
+    requests = workload.status.get("resourceRequests") or ()
+    return sum((_number((r.get("resources") or {}).get(resource, "0")) for r in requests), Decimal(0))
+
+
+def _position(workload: OwnedObject) -> tuple[int, str, str]:
+    """The order in which Kueue considers workloads: by priority, then by age."""
+    return (-int(workload.spec.get("priority") or 0), str(workload.spec.get("since", "")), workload.uid)
+
+
+def _condition(workload: OwnedObject, type_: str) -> Body:
+    return next((c for c in workload.status.get("conditions") or () if c["type"] == type_), {})
+
+
+def _is_true(workload: OwnedObject, type_: str) -> bool:
+    return _condition(workload, type_).get("status") == "True"
+
+
+def _number(quantity: str) -> Decimal:
+    """A quantity of Kubernetes; 0 for one that has another form."""
+    text = str(quantity)
+    unit = next((unit for unit in _UNITS if text.endswith(unit)), "")
+    number = text.removesuffix(unit)
+    scale = _UNITS.get(unit, Decimal(1))
+    return Decimal(number) * scale if re.fullmatch(r"\d{1,18}(\.\d{1,9})?", number) else Decimal(0)
+
+
+def _text(number: Decimal) -> str:
+    binary = next((unit for unit, size in reversed(_BINARY.items()) if number >= size and number % size == 0), "")
+    return f"{number / _BINARY[binary]:f}{binary}" if binary else f"{number.normalize():f}"
+
+
+def _without_templates(body: Body) -> Body:
+    """A Workload without its pod templates, which are most of it."""
+    spec = body.get("spec") or {}
+    kept = {key: spec[key] for key in ("queueName", "priority", "active") if key in spec}
+    return {**body, "spec": {**kept, "since": body["metadata"].get("creationTimestamp", "")}}
+
+
+def _job_of_workload(body: Body) -> str:
+    """The job of a group's Workload; any other is about what it is named for."""
+    metadata = body["metadata"]
+    job_name, _, attempt = metadata["name"].rpartition("-")
+    is_group = (metadata.get("annotations") or {}).get(names.KUEUE_IS_GROUP_WORKLOAD) == "true"
+    return str(job_name if is_group and attempt.isdecimal() and job_name else metadata["name"])

@@ -289,6 +289,16 @@ def _none_of(kind: Kind) -> Iterable[OwnedObject]:  # noqa: ARG001 the signature
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleUp:
+    """The fact that an autoscaler has announced nodes for a gang, in seconds since the epoch by the API server's clock."""
+
+    since: float
+    """The first announcement."""
+    latest: float
+    """The last one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """All that is known of one job at one moment."""
 
@@ -314,6 +324,8 @@ class Observed:
     """By uid of each pod whose log was looked up; NO_LOG where it could not be read."""
     warnings: Mapping[str, str] = field(default_factory=dict)
     """What a kubelet reports, by uid of each pod that was looked up."""
+    scale_up: ScaleUp | None = None
+    """Nodes for the current attempt that an autoscaler has announced, where that was looked up."""
     progress: Progress | None = None
     """Latest progress of rank 0 in the current attempt, where it was read."""
     silent_seconds: float = 0.0
@@ -439,12 +451,20 @@ class ReadWarning:
     uid: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadScaleUp:
+    """Look up, every few seconds, whether an autoscaler has announced nodes for this gang."""
+
+    gang: str
+    """The name of its pods without the rank."""
+
+
 SetUp = CreatePod | CreateObject | PatchObject
 """What a gang needs. Each depends on those before it."""
 Removal = DeletePod | DeletePods | DeleteObject | LowerPodDeadline | DeleteJob
 """What stops or deletes something. Nothing depends on it: what waits for the end of a pod looks at the pod."""
 Action = SetUp | Removal
-Lookup = ReadLog | ReadNode | ReadWarning
+Lookup = ReadLog | ReadNode | ReadWarning | ReadScaleUp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

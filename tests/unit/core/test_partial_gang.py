@@ -16,8 +16,9 @@ from builders import (
     updated,
 )
 from ddpjob_operator.api.names import Phase, Reason
-from ddpjob_operator.core.model import Rejection, Waiting
+from ddpjob_operator.core.model import ReadScaleUp, Rejection, ScaleUp, Waiting
 from ddpjob_operator.core.plan import plan
+from ddpjob_operator.core.policies.autoscaling import MAX_PROVISIONING_SECONDS, PROVISIONING_SECONDS
 from ddpjob_operator.core.policies.partial_gang import HOLD_SECONDS, MAX_HOLD_SECONDS, PAUSE_SECONDS
 from ddpjob_operator.core.times import epoch_seconds
 
@@ -118,3 +119,28 @@ def test_the_time_in_the_queue_does_not_count_as_time_of_holding_nodes() -> None
     placed_now = replace(seen, pods=(replace(seen.pods[0], placed=NOW + 3600), seen.pods[1]))
     assert plan(placed_now, NOW + 3600).status.attempt == 1
     assert plan(placed_now, RELEASED + 3600).status.attempt == 2
+
+
+def test_a_gang_waits_longer_for_nodes_that_an_autoscaler_has_announced() -> None:
+    seen = partly_placed()
+    assert ReadScaleUp(gang="job-1") in plan(seen, NOW + 1).lookups
+    announced = replace(seen, scale_up=ScaleUp(since=NOW + 10, latest=NOW + 20))
+
+    before = plan(announced, NOW + 150)
+    assert before.status.attempt == 1
+    assert before.status.message.startswith("waiting for node autoscaling since 2m: 1 of 2 pods have no node: ")
+    assert before.wake_at == NOW + 190, "when it says 3m"
+    too_late = NOW + 20 + PROVISIONING_SECONDS
+    assert plan(announced, too_late - 1).status.attempt == 1
+    assert plan(announced, too_late).status.reason == Reason.GANG_GIVEN_BACK
+
+    again = replace(seen, scale_up=ScaleUp(since=NOW, latest=NOW + MAX_PROVISIONING_SECONDS))
+    assert plan(again, NOW + MAX_PROVISIONING_SECONDS).status.reason == Reason.GANG_GIVEN_BACK, "they never come"
+
+
+def test_a_gang_that_holds_nothing_says_that_nodes_are_announced() -> None:
+    of = job(nodes=2)
+    seen = reconciled(observed(of, *(pending(of, rank, waiting=NO_NODE) for rank in range(2))))
+    announced = replace(seen, scale_up=ScaleUp(since=NOW + 5, latest=NOW + 5))
+    assert plan(announced, NOW + 1).status.message.startswith("waiting for node autoscaling: 2 of 2 pods")
+    assert not plan(announced, NOW + 6 + PROVISIONING_SECONDS).status.message.startswith("waiting")

@@ -9,9 +9,21 @@ import pytest
 
 from ddpjob_operator.api.names import ConditionType
 from ddpjob_operator.api.status import Condition, DDPJobStatus
-from ddpjob_operator.core.model import NO_LOG, Job, LogEnd, Observed, Pod, ReadLog, ReadNode, ReadWarning
+from ddpjob_operator.core.model import (
+    NO_LOG,
+    Job,
+    LogEnd,
+    Observed,
+    Pod,
+    ReadLog,
+    ReadNode,
+    ReadScaleUp,
+    ReadWarning,
+    ScaleUp,
+)
+from ddpjob_operator.core.times import epoch_seconds
 from ddpjob_operator.kube.lookups import log_reader, node_reader
-from ddpjob_operator.kube.lookups import pod_warnings as pod_warnings_module
+from ddpjob_operator.kube.lookups import pod_events as pod_events_module
 from ddpjob_operator.kube.lookups import progress_reader as progress_module
 from ddpjob_operator.kube.lookups.lookups import Lookups
 from ddpjob_operator.kube.lookups.node_reader import NodeState
@@ -295,8 +307,8 @@ def warning(message: str, version: int, uid: str = "p0", reason: str = "FailedMo
 
 
 async def test_warnings_of_a_pod_are_followed_while_it_is_looked_up(monkeypatch) -> None:
-    monkeypatch.setattr(pod_warnings_module, "FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(pod_warnings_module, "LAST_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(pod_events_module, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(pod_events_module, "LAST_PAUSE_SECONDS", 0.02)
     cluster = Events(
         warning("no volume", 9), warning("an older one", 8), warning("see the status", 10, reason="BackOff")
     )
@@ -312,6 +324,42 @@ async def test_warnings_of_a_pod_are_followed_while_it_is_looked_up(monkeypatch)
     assert lookups.warnings(KEY) == {"p0": "another volume"}
     lookups.update(seen("p0"), [])
     assert lookups.warnings(KEY) == {}
+    await lookups.stop()
+
+
+def announcement(pod: str, reason: str, message: str, at: str, last: str | None = None) -> dict[str, Any]:
+    return {
+        "reason": reason,
+        "message": message,
+        "metadata": {"resourceVersion": "1", "creationTimestamp": at},
+        "lastTimestamp": last,
+        "involvedObject": {"kind": "Pod", "name": pod},
+    }
+
+
+async def test_nodes_that_an_autoscaler_announces_for_a_gang_are_found() -> None:
+    cluster = Events(
+        announcement(
+            "j-1-0", "TriggeredScaleUp", "pod triggered scale-up: [{gpus 1->2 (max: 3)}]", "2027-01-15T08:00:10Z"
+        ),
+        announcement(
+            "j-1-1",
+            "Nominated",
+            "Pod should schedule on: nodeclaim/gpu-x",
+            "2027-01-15T08:00:20Z",
+            "2027-01-15T08:01:00Z",
+        ),
+        announcement("j-1-2", "Nominated", "Pod should schedule on: node/old", "2027-01-15T07:00:00Z"),
+        announcement("j-2-0", "TriggeredScaleUp", "another attempt", "2027-01-15T07:00:00Z"),
+    )
+    lookups, keys = lookups_of(cluster)
+    lookups.update(seen("p0"), [ReadScaleUp(gang="j-1")])
+    assert await keys.next() == KEY
+    assert lookups.scale_up(KEY) == ScaleUp(
+        since=epoch_seconds("2027-01-15T08:00:10Z"), latest=epoch_seconds("2027-01-15T08:01:00Z")
+    )
+    lookups.update(seen("p0"), [])
+    assert lookups.scale_up(KEY) is None
     await lookups.stop()
 
 

@@ -1,13 +1,15 @@
 """A gang of which some pods have a node while the others find none, without a scheduler that knows of gangs.
 
 Two such gangs may wait for each other for ever. So each releases its nodes after a while and tries again a little later;
-the times differ from job to job and attempt to attempt, so one of them finds all nodes free.
+the times differ from job to job and attempt to attempt, so one of them finds all nodes free. A gang for which an autoscaler
+adds nodes waits for them first.
 """
 
 from ddpjob_operator.api.names import Phase, Reason
 from ddpjob_operator.core.backoff import doubled
 from ddpjob_operator.core.decision import Advice, StartNextAttempt
 from ddpjob_operator.core.failure.restart import jitter
+from ddpjob_operator.core.policies import autoscaling
 from ddpjob_operator.core.situation import Situation
 
 #: A gang holds the nodes of a part of it about this long; twice as long each time, since a node may be on its way.
@@ -47,7 +49,10 @@ def releases_at(situation: Situation) -> float | None:
         return None
     first_placed = min((pod.placed for pod in gang.current.values() if pod.placed is not None), default=0.0)
     held_since = max(first_placed, situation.clocks.creation_began)
-    return held_since + hold * (0.5 + jitter(situation.job, situation.status.attempt))
+    return max(
+        held_since + hold * (0.5 + jitter(situation.job, situation.status.attempt)),
+        autoscaling.ends_at(situation) or 0.0,
+    )
 
 
 def _hold_seconds(situation: Situation) -> float | None:

@@ -5,6 +5,7 @@ from ddpjob_operator.core.decision import Advice, KeepWhole
 from ddpjob_operator.core.failure.messages import failure_sentence
 from ddpjob_operator.core.failure.node_avoidance import avoided_nodes
 from ddpjob_operator.core.model import Lookup
+from ddpjob_operator.core.policies import autoscaling
 from ddpjob_operator.core.policies.obstacles import QUIET_START_SECONDS, deletion_message, explain_wait, warning_lookup
 from ddpjob_operator.core.refusals import refusals
 from ddpjob_operator.core.situation import Situation
@@ -36,10 +37,12 @@ def _lookups(situation: Situation) -> tuple[Lookup, ...]:
     gang, now = situation.gang, situation.now
     pods = gang.current.values() if situation.clocks.running is not None else (*gang.current.values(), *gang.old)
     warning = warning_lookup(gang, _placed_at(situation), now)
+    scale_up = autoscaling.lookup(situation)
     return (
         *situation.latest_record.lookups,
         *node_lookups(situation.status, pods, now),
         *((warning,) if warning else ()),
+        *((scale_up,) if scale_up else ()),
     )
 
 
@@ -49,6 +52,7 @@ def _wake_ups(situation: Situation) -> tuple[float | None, ...]:
         _finishing_at(situation),
         _quiet_at(situation),
         placed_at and placed_at + QUIET_START_SECONDS,
+        autoscaling.next_change(situation),
         next_overdue(list(situation.gang.current.values()), situation.now),
         situation.now + QUEUE_SECONDS if any(pod.is_gated for pod in situation.gang.current.values()) else None,
     )
@@ -61,6 +65,8 @@ def _placed_at(situation: Situation) -> float | None:
 
 def _while_starting(situation: Situation) -> tuple[str, str]:
     reason, message = explain_wait(situation.observed, situation.gang, situation.provider)
+    if reason == Reason.UNSCHEDULABLE:
+        message = autoscaling.explanation(situation) + message
     if situation.failure is not None:
         message = f"{message}; {failure_sentence(situation.failure)}"
     if avoided := avoided_nodes(situation.status):

@@ -33,9 +33,14 @@ NODE_OF_THE_POD = {"fieldRef": {"fieldPath": "spec.nodeName"}}
 CUDA_RESOURCES = "nvidia.com/"
 
 
+def gang_name(job_name: str, attempt: int) -> str:
+    """Name of all pods of an attempt, without their rank."""
+    return f"{job_name}-{attempt}"
+
+
 def pod_name(job_name: str, attempt: int, rank: int) -> str:
     """Name of the pod of one node rank in one attempt."""
-    return f"{job_name}-{attempt}-{rank}"
+    return f"{gang_name(job_name, attempt)}-{rank}"
 
 
 def spec_hash(spec: DDPJobSpec) -> str:

@@ -159,6 +159,7 @@ class Reconciler:
             nodes_cordoned=self.lookups.nodes(key, NodeState.CORDONED),
             logs=self.lookups.logs(key),
             warnings=self.lookups.warnings(key),
+            scale_up=self.lookups.scale_up(key),
             progress=self.progress.latest(key, rank0),
             silent_seconds=self.progress.silent_seconds(key, rank0),
             rejections=self.rejections.of(key),

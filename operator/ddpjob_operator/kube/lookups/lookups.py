@@ -7,11 +7,11 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
 from ddpjob_operator.core.failure.cause import pods_with_logs_in_use
-from ddpjob_operator.core.model import LogEnd, Lookup, Observed, ReadLog, ReadNode, ReadWarning
+from ddpjob_operator.core.model import LogEnd, Lookup, Observed, ReadLog, ReadNode, ReadScaleUp, ReadWarning, ScaleUp
 from ddpjob_operator.kube.keys import Key, key_of
 from ddpjob_operator.kube.lookups.log_reader import LogReader
 from ddpjob_operator.kube.lookups.node_reader import NodeReader, NodeState
-from ddpjob_operator.kube.lookups.pod_warnings import PodWarnings
+from ddpjob_operator.kube.lookups.pod_events import SCALE_UPS, WARNINGS, PodEvents
 from ddpjob_operator.transport.client import Client
 
 
@@ -22,7 +22,8 @@ class Lookups:
         """`changed` is called with the key of a job that should be reconciled again."""
         self._logs = LogReader(client, changed)
         self._nodes = NodeReader(client, changed)
-        self._warnings = PodWarnings(client, changed)
+        self._warnings = PodEvents(client, changed, WARNINGS)
+        self._scale_ups = PodEvents(client, changed, SCALE_UPS)
 
     def logs(self, key: Key) -> Mapping[str, LogEnd]:
         """What the logs of a job show that were read, by uid of the pod."""
@@ -36,6 +37,10 @@ class Lookups:
         """What the kubelet reports, by uid of the pod that the job looks up."""
         return self._warnings.of(key)
 
+    def scale_up(self, key: Key) -> ScaleUp | None:
+        """Whether nodes for the gang that the job looks up are on their way."""
+        return next(iter(self._scale_ups.of(key).values()), None)
+
     def update(self, observed: Observed, lookups: Iterable[Lookup]) -> None:
         """Look these up for the job from now on, and drop what no decision needs any more."""
         key = key_of(observed.job)
@@ -43,14 +48,17 @@ class Lookups:
         logs = [lookup for lookup in lookups if isinstance(lookup, ReadLog)]
         self._logs.want(key, logs, pods_with_logs_in_use(observed))
         self._nodes.want(key, frozenset(lookup.name for lookup in lookups if isinstance(lookup, ReadNode)))
-        self._warnings.want(key, next((lookup for lookup in lookups if isinstance(lookup, ReadWarning)), None))
+        self._warnings.want(key, next((lookup.uid for lookup in lookups if isinstance(lookup, ReadWarning)), None))
+        gangs = (lookup.gang for lookup in lookups if isinstance(lookup, ReadScaleUp))
+        self._scale_ups.want(key, next(gangs, None))
 
     def forget(self, key: Key) -> None:
         """Drop everything of a job that is gone."""
         self._logs.forget(key)
         self._nodes.want(key, frozenset())
         self._warnings.want(key, None)
+        self._scale_ups.want(key, None)
 
     async def stop(self) -> None:
         """Stop all lookups."""
-        await asyncio.gather(self._logs.stop(), self._nodes.stop(), self._warnings.stop())
+        await asyncio.gather(self._logs.stop(), self._nodes.stop(), self._warnings.stop(), self._scale_ups.stop())

@@ -1,4 +1,4 @@
-"""This project's operator as the plain manifests install it, but for the Deployment: its process is started by hand."""
+"""This project's operator as the chart installs it, but for the Deployment: its process is started by hand."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from pathlib import Path
 import yaml
 
 import testbed
+from testbed.helm import Helm
 
 MANIFESTS = Path(__file__).parents[4] / "manifests"
+CHART = Path(__file__).parents[4] / "charts" / "ddpjob-operator"
 NAMESPACE = "ddpjob-system"
 NAME = "ddpjob-operator"
 #: What the Deployment's command line has, too.
 LEASE = ("--lease", f"{NAMESPACE}/{NAME}")
 
 
-def install(control_plane: testbed.ControlPlane) -> Path:
+def install(control_plane: testbed.ControlPlane, *, scheduling_provider: str = "none") -> Path:
     """Apply the CRD and the rights; gives a kubeconfig of the operator's ServiceAccount.
 
     A token rather than the administrator's certificate: that is what a pod has, and the API server verifies a certificate
@@ -25,7 +27,8 @@ def install(control_plane: testbed.ControlPlane) -> Path:
     kubectl("apply", "--server-side", "-f", str(MANIFESTS / "crd" / "ddpjob.yaml"))
     control_plane.wait_served("ddpjobs.ddpjob.dev")
     kubectl("create", "namespace", NAMESPACE)
-    documents = yaml.safe_load_all((MANIFESTS / "operator" / "operator.yaml").read_text())
+    values = {"scheduling": {"provider": scheduling_provider}}
+    documents = yaml.safe_load_all(Helm()("template", NAME, CHART, "--namespace", NAMESPACE, values=values))
     rights = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
     kubectl.apply([document for document in documents if document and document["kind"] in rights])
     return control_plane.kubeconfig_of_account(NAMESPACE, NAME)

@@ -1,0 +1,118 @@
+"""Kubernetes' own gang scheduling, on a control plane that has it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import testbed
+from bench import gangs
+from bench.operators import installation
+from ddpjob_operator.transport.resources import Resource
+from operator_cluster import Namespace, eventually
+from operator_process import OperatorProcess
+
+pytestmark = pytest.mark.usefixtures("operator_process")
+
+POD_GROUPS = Resource.of_version("scheduling.k8s.io/v1alpha2", "podgroups")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[testbed.ControlPlane]:
+    """A control plane with gang scheduling, in place of the one that other modules share."""
+    with testbed.ControlPlane(gang_scheduling=True, node_monitor_grace_seconds=600) as cluster:
+        cluster.add_kwok_nodes(1)
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def operator_process(
+    cluster: testbed.ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OperatorProcess]:
+    """An operator that discovers the provider, and has the rights of the chart."""
+    kubeconfig = installation.install(cluster, scheduling_provider="native")
+    process = OperatorProcess(kubeconfig, tmp_path_factory.mktemp("operator") / "log")
+    process.start()
+    yield process
+    process.stop()
+
+
+@pytest.mark.parametrize("num_trials", [3, pytest.param(20, marks=pytest.mark.nightly)])
+@pytest.mark.timeout(400)
+async def test_gangs_of_which_one_fits_run_one_after_the_other_and_release_nothing(
+    num_trials: int, namespace: Namespace, cluster: testbed.ControlPlane
+) -> None:
+    nodes = cluster.add_kwok_nodes(num_trials, gpus=gangs.NUM_GPUS)
+    try:
+        pairs = await gangs.compete(namespace, nodes)
+    finally:
+        cluster.kubectl("delete", "node", *nodes, "--wait=false")
+    assert sum(pair.num_given_back for pair in pairs) == 0
+    assert sum(pair.num_restarts for pair in pairs) == 0
+
+
+async def groups_of(namespace: Namespace) -> dict[str, dict[str, Any]]:
+    pages = namespace.client.pages(POD_GROUPS, namespace.name)
+    return {item["metadata"]["name"]: dict(item) async for page in pages for item in page.items}
+
+
+async def has_groups(namespace: Namespace, *names: str) -> None:
+    async def there() -> bool:
+        return set(await groups_of(namespace)) == set(names)
+
+    await eventually(f"the PodGroups to be {names}", there)
+
+
+async def test_each_attempt_has_a_group_which_goes_with_its_pods(namespace: Namespace) -> None:
+    job = await namespace.apply("j", nodes=2)
+    status = await namespace.reaches("j", "Running")
+    assert status["scheduling"] == {"provider": "native"}
+    (group,) = (await groups_of(namespace)).values()
+    assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 2}}
+    assert [owner["uid"] for owner in group["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
+
+    await namespace.ends("j-1-1", 1)
+    await namespace.reaches("j", "Running", attempt=2)
+    await has_groups(namespace, "j-2")
+    assert "j-1-1" in await namespace.pods(), "the failed pod is kept as evidence"
+
+    await namespace.edit("j", suspend=True)
+    await namespace.reaches("j", "Suspended", attempt=3)
+    await has_groups(namespace)
+    await namespace.edit("j", suspend=False)
+    await namespace.reaches("j", "Running", attempt=3)
+    await has_groups(namespace, "j-3")
+
+    for rank in range(2):
+        await namespace.ends(f"j-3-{rank}", 0)
+    await namespace.reaches("j", "Succeeded", attempt=3)
+    await has_groups(namespace)
+
+
+async def test_a_group_of_somebody_else_is_left_alone_and_named(namespace: Namespace) -> None:
+    spec = {"schedulingPolicy": {"gang": {"minCount": 1}}}
+    body = {"apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "metadata": {"name": "j-1"}, "spec": spec}
+    foreign = await namespace.client.create(POD_GROUPS, namespace.name, body)
+    await namespace.apply("j")
+
+    async def message() -> str | None:
+        text = str((await namespace.status("j")).get("message"))
+        return text if "exists" in text else None
+
+    assert (await eventually("the refusal", message)) == (
+        "the API server refuses to create PodGroup j-1: it exists and belongs to no owner, not to this job:"
+        " delete it, or rename this job"
+    )
+    assert (await groups_of(namespace))["j-1"]["metadata"]["uid"] == foreign["metadata"]["uid"]
+    await namespace.client.delete(POD_GROUPS, namespace.name, "j-1", uid=foreign["metadata"]["uid"])
+    await namespace.reaches("j", "Running")
+
+
+async def test_pods_are_not_created_while_the_cluster_ignores_their_required_topology(namespace: Namespace) -> None:
+    await namespace.apply("j", nodes=2, scheduling={"topology": {"key": "rack", "mode": "required"}})
+
+    async def message() -> bool:
+        return "TopologyAwareWorkloadScheduling" in str((await namespace.status("j")).get("message"))
+
+    await eventually("the status to name the feature gate", message)
+    assert not await namespace.pods()

@@ -1,0 +1,167 @@
+"""How much time two gangs lose that compete for one node, by scheduling provider.
+
+Each pair of jobs needs all GPUs of one node, twice: one gang runs after the other. Without a scheduler that knows of gangs
+each may get a part of the node, and then one has to release it. With nothing lost a pair takes twice the time that a gang
+runs; all beyond that is lost.
+
+`python -m bench.gangs` prints a table; the same pairs are a test of the operator (`test_two_gangs.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import testbed
+from bench.operators import installation
+from ddpjob_operator.transport.access import load_access
+from ddpjob_operator.transport.client import Client
+from ddpjob_operator.transport.errors import ApiError
+from ddpjob_operator.transport.resources import DDPJOBS, Resource
+from operator_cluster import Namespace, eventually
+from operator_process import OperatorProcess
+
+#: Of each of two jobs, and of the one node that they compete for.
+NUM_GPUS = 4
+#: A pair whose gangs release their nodes again and again takes minutes.
+PAIR_SECONDS = 280.0
+#: One list of all jobs, so that looking costs the API server little.
+POLL_SECONDS = 0.25
+NAMESPACES = Resource(prefix="/api/v1", plural="namespaces")
+SERVICE_ACCOUNTS = Resource(prefix="/api/v1", plural="serviceaccounts")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """How two gangs that competed for a node ended."""
+
+    seconds: float
+    """From their creation until both had succeeded."""
+    num_given_back: int
+    """How often one of them released the nodes of a part of its pods."""
+    num_restarts: int
+
+
+async def compete(namespace: Namespace, nodes: Sequence[str], *, run_seconds: float = 0.0) -> list[Pair]:
+    """Have two gangs compete for each of these nodes, all at the same time; a gang runs this long once all its pods run."""
+    began = dict(zip(nodes, await asyncio.gather(*(_create(namespace, node) for node in nodes)), strict=True))
+    deadline = time.monotonic() + PAIR_SECONDS + 2 * run_seconds
+    running: dict[str, float] = {}
+    ended: dict[str, float] = {}
+    stopped: set[str] = set()
+    while len(ended) < 2 * len(nodes):
+        now = time.monotonic()
+        assert now < deadline, f"{2 * len(nodes) - len(ended)} gangs have not ended after {PAIR_SECONDS:.0f} s"
+        statuses = await _statuses(namespace)
+        for name, status in statuses.items():
+            if status.get("phase") == "Running":
+                running.setdefault(name, now)
+            if status.get("phase") == "Succeeded":
+                ended.setdefault(name, now)
+        due = {name for name, since in running.items() if now >= since + run_seconds} - stopped
+        await asyncio.gather(*(_end(namespace, name, statuses[name]["attempt"]) for name in due))
+        stopped |= due
+        await asyncio.sleep(POLL_SECONDS)
+    return [_pair([statuses[name] for name in _names(node)], began[node], ended, node) for node in nodes]
+
+
+def _names(node: str) -> tuple[str, str]:
+    return f"{node}-a", f"{node}-b"
+
+
+async def _create(namespace: Namespace, node: str) -> float:
+    """Create both jobs of a node at the same moment; gives that moment."""
+    here = {"spec": {"nodeSelector": {"kubernetes.io/hostname": node}}}
+    moment = time.monotonic()
+    await asyncio.gather(
+        *(namespace.apply(name, nodes=NUM_GPUS, gpusPerNode=1, template=here) for name in _names(node))
+    )
+    return moment
+
+
+async def _statuses(namespace: Namespace) -> dict[str, dict[str, Any]]:
+    pages = namespace.client.pages(DDPJOBS, namespace.name)
+    return {item["metadata"]["name"]: item.get("status") or {} async for page in pages for item in page.items}
+
+
+async def _end(namespace: Namespace, name: str, attempt: int) -> None:
+    """End the programs of a whole gang."""
+    for rank in range(NUM_GPUS):
+        with contextlib.suppress(ApiError):  # Gone meanwhile.
+            await namespace.ends(f"{name}-{attempt}-{rank}", 0)
+
+
+def _pair(statuses: Sequence[Mapping[str, Any]], began: float, ended: Mapping[str, float], node: str) -> Pair:
+    return Pair(
+        seconds=max(ended[name] for name in _names(node)) - began,
+        num_given_back=sum(status["attempt"] - 1 for status in statuses),
+        num_restarts=sum(status["restarts"]["counted"] + status["restarts"]["infrastructure"] for status in statuses),
+    )
+
+
+def row(provider: str, pairs: Sequence[Pair], run_seconds: float) -> str:
+    """One line of the table."""
+    lost = sorted(pair.seconds - 2 * run_seconds for pair in pairs)
+    released = sum(pair.num_given_back for pair in pairs)
+    return f"| {provider} | {len(pairs)} | {statistics.median(lost):.1f} | {lost[-1]:.1f} | {released} |"
+
+
+async def measure(provider: str, cluster: testbed.ControlPlane, trials: int, run_seconds: float, folder: Path) -> str:
+    """Run the pairs with an operator that uses this provider; gives the line of the table."""
+    nodes = cluster.add_kwok_nodes(trials, gpus=NUM_GPUS)
+    operator = OperatorProcess(cluster.kubeconfig, folder / f"{provider}.log", "--scheduling-provider", provider)
+    operator.start()
+    os.environ["KUBECONFIG"] = str(cluster.kubeconfig)
+    try:
+        async with Client((await load_access()).configuration) as client:
+            namespace = Namespace(client, f"pairs-{provider}")
+            await client.create(
+                NAMESPACES, None, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace.name}}
+            )
+            await eventually("the default service account", lambda: namespace.find(SERVICE_ACCOUNTS, "default"))
+            pairs = await compete(namespace, nodes, run_seconds=run_seconds)
+    finally:
+        operator.stop()
+    return row(provider, pairs, run_seconds)
+
+
+def main() -> None:
+    """Measure each provider in turn, on one control plane, and print the table."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.gangs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--trials", type=int, default=10, help="number of pairs, which run at the same time (default: 10)"
+    )
+    parser.add_argument("--run-seconds", type=float, default=30.0, help="how long each gang runs (default: 30)")
+    parser.add_argument("--providers", nargs="+", default=["none", "native"], help="default: none native")
+    given = parser.parse_args()
+    cluster = testbed.ControlPlane(gang_scheduling=True, node_monitor_grace_seconds=600)
+    with cluster, tempfile.TemporaryDirectory() as folder:
+        installation.install(cluster)
+        measured = measure_all(cluster, given.providers, given.trials, given.run_seconds, Path(folder))
+        rows = asyncio.run(measured)
+    print(f"pairs of gangs with {NUM_GPUS} pods for {NUM_GPUS} GPUs; each gang runs {given.run_seconds:g} s")
+    print("| provider | pairs | lost by a pair, median s | most s | gangs released |")
+    print("| --- | --- | --- | --- | --- |")
+    print("\n".join(rows))
+
+
+async def measure_all(
+    cluster: testbed.ControlPlane, providers: Sequence[str], trials: int, run_seconds: float, folder: Path
+) -> list[str]:
+    """One provider after the other."""
+    return [await measure(provider, cluster, trials, run_seconds, folder) for provider in providers]
+
+
+if __name__ == "__main__":
+    main()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import testbed
 from ddpjob_operator.api.template import Template
 from ddpjob_operator.core.model import (
     SERVICE,
@@ -24,6 +25,7 @@ from ddpjob_operator.kube.cache.store import Store
 from ddpjob_operator.kube.engine.actuator import Actuator
 from ddpjob_operator.kube.engine.expectations import Expectations
 from ddpjob_operator.kube.engine.rejections import Rejections
+from ddpjob_operator.transport.access import load_access
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import ConflictError, NotFoundError
 from ddpjob_operator.transport.resources import PODS, SERVICES, Resource
@@ -227,3 +229,50 @@ async def test_only_the_job_that_was_observed_is_deleted(bench: Bench) -> None:
     await bench.run(DeleteJob(name="j", uid=bench.job.uid))
     with pytest.raises(NotFoundError):
         await bench.namespace.job("j")
+
+
+class OwnersOfAnotherGroup(Client):
+    """Creates pods whose owners are of this API group."""
+
+    group = ""
+
+    async def create(self, resource: Resource, namespace: str | None, body: Any, **options: Any) -> Any:
+        (owner,) = body["metadata"]["ownerReferences"]
+        metadata = {**body["metadata"], "ownerReferences": [{**owner, "apiVersion": f"{self.group}/v1"}]}
+        return await super().create(resource, namespace, {**body, "metadata": metadata}, **options)
+
+
+async def test_pods_of_a_type_that_was_installed_a_moment_ago_are_tried_again_until_they_are_admitted(
+    cluster: testbed.ControlPlane, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The API server's admission does not know the type of a pod's owner for some seconds after a CRD was installed."""
+    group, home = f"{bench.namespace.name}.test", bench.namespace.name
+    rules = [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["create"]},
+        {"apiGroups": [group], "resources": ["ddpjobs/finalizers"], "verbs": ["update"]},
+    ]
+    head = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": group}}
+    cluster.kubectl.apply({**head, "rules": rules})
+    cluster.kubectl("create", "clusterrolebinding", group, f"--clusterrole={group}", f"--serviceaccount={home}:default")
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig_of_account(home, "default")))
+    async with OwnersOfAnotherGroup((await load_access()).configuration) as client:
+        client.group = group
+        actuator = Actuator(client, bench.store, bench.expectations, bench.rejections)
+        with pytest.raises(ConflictError, match="cannot find RESTMapping"):
+            await actuator.run(bench.job, [bench.pod(0)])
+        crd = cluster.kubectl.json("get", "crd", "ddpjobs.ddpjob.dev")
+        schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+        spec = {"group": group, "names": crd["spec"]["names"], "scope": "Namespaced", "versions": [version]}
+        metadata = {"name": f"ddpjobs.{group}"}
+        cluster.kubectl.apply(
+            {"apiVersion": crd["apiVersion"], "kind": crd["kind"], "metadata": metadata, "spec": spec}
+        )
+
+        async def admitted() -> bool:
+            with contextlib.suppress(ConflictError):
+                await actuator.run(bench.job, [bench.pod(0)])
+            return "j-1-0" in await bench.namespace.pods()
+
+        await eventually("the pod to be created", admitted, seconds=90)
+        assert bench.messages == {}

@@ -38,7 +38,7 @@ $(BIN)/python:
 	@echo "ddpjob: making a virtual environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
-# $(1): the lock. It is complete but for what requirements/dev-exclude.txt lists, hence --no-deps. Installing packages that are installed already takes seconds, so each lock has only one stamp.
+# $(1): the lock. It lacks only what requirements/dev-exclude.txt lists, so it is installed with --no-deps. Installing packages that are installed already takes seconds, so each lock has only one stamp.
 define install
 	@echo "ddpjob: installing $(1) (the first time torch takes minutes)"
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement $(1)

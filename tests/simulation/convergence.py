@@ -1,7 +1,7 @@
 """Checks each plan by itself: once it is carried out, the next plan is empty.
 
 A plan's effects are applied to the very records it was made from, and it is asked again at the same moment: no action may
-come twice, and after a few rounds (write ahead, stop, create) there is nothing left to do and nothing new to say.
+come twice, and after a few rounds (write ahead, stop, create) there is nothing left to do and no other status to write.
 """
 
 from collections.abc import Iterator

@@ -33,7 +33,7 @@ SHRUNK = Schedule(
 )
 
 SCHEDULES = {
-    # With keepAttempts 0 the failed pod is deleted within a second of its end: whole seconds cannot tell which was first,
+    # With keepAttempts 0 the failed pod is deleted within a second of its end: whole seconds do not show which was first,
     # so the failure became "somebody deleted the pod", and its restart was not counted any more.
     "outdated evidence that the operator deleted counted as deleted by somebody else": Schedule(
         nodes=1, max_restarts=1, keep_attempts=0, fates=(FAILS_AT_ONCE,) * 4
@@ -133,7 +133,7 @@ SCHEDULES = {
         fates=(FAILS_AT_ONCE, FAILS_AT_ONCE, fate("stop", 0.0)),
         steps=steps("0 kill_rank; 0 kill_rank; 0 kill_rank; 0 jump_clock 4"),
     ),
-    # And, told apart by the attempt alone, where another operator's record came later than its deletions.
+    # The same with two operators: the record of one came later than its deletions.
     "a deletion by another operator counted as somebody else's until its record was known": replace(
         SHRUNK,
         nodes=3,

@@ -64,7 +64,7 @@ class Jobs:
         return dict(job.get("status") or {})
 
     def delete(self, name: str) -> None:
-        """Delete the job, and thereby its pods and its Service."""
+        """Delete the job; its pods and its Service are deleted with it."""
         self._api.delete_namespaced_custom_object(**self._where, name=name)
         say(f"deleted DDPJob {self._where['namespace']}/{name}")
 

@@ -7,7 +7,7 @@ import typer
 
 from ddpjob_cli.options import Output
 
-#: Stands for the image that the operator is configured with, which only a cluster knows.
+#: A placeholder for the image that the operator is configured with, which only a cluster knows.
 _TRAINER_IMAGE = "trainer-image-of-the-operator"
 
 

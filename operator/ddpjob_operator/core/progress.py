@@ -46,7 +46,7 @@ class _Line(BaseModel):
 def latest_progress(log_text: str) -> Progress | None:
     """The last valid progress line of a piece of log; None without one.
 
-    The prefix may stand behind what launchers print before it (`[default0]:`), or behind a progress bar that does not end
+    The prefix may follow what launchers print before it (`[default0]:`), or a progress bar that does not end
     its line.
     """
     start = len(log_text)

@@ -12,7 +12,7 @@ _CLUSTER = (
 )
 _START = "Correct what the message names; the gang restarts by itself and then starts."
 
-#: One sentence or two, in Markdown. `NAME` stands for the job.
+#: One sentence or two, in Markdown. `NAME` is replaced by the job's name.
 ADVICE: Final[Mapping[Reason, str]] = MappingProxyType(
     {
         Reason.CREATING: "Wait: the operator is creating the pods.",

@@ -24,19 +24,12 @@ def test_the_operator_reads_the_default_arguments():
     )
 
 
-def test_the_operator_reads_namespaces():
+def test_the_operator_reads_namespaces_and_every_level_and_format_of_its_log():
     arguments = operator_arguments({"watch": {"namespaces": ["team-a", "team-b"]}})
     assert settings_from(arguments).namespaces == ("team-a", "team-b")
-
-
-@pytest.mark.parametrize("level", SCHEMA["logLevel"]["enum"])
-def test_the_operator_knows_every_log_level(level):
-    assert settings_from(operator_arguments({"operator": {"logLevel": level}})).log_level == level.upper()
-
-
-@pytest.mark.parametrize("log_format", SCHEMA["logFormat"]["enum"])
-def test_the_operator_knows_every_log_format(log_format):
-    assert settings_from(operator_arguments({"operator": {"logFormat": log_format}})).log_format == log_format
+    for key, read in (("logLevel", lambda it: it.log_level.lower()), ("logFormat", lambda it: it.log_format)):
+        for value in SCHEMA[key]["enum"]:
+            assert read(settings_from(operator_arguments({"operator": {key: value}}))) == value
 
 
 @pytest.mark.parametrize(

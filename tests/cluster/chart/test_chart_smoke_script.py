@@ -90,14 +90,6 @@ def test_a_failed_job_ends_the_script_with_1_and_prints_its_status(cluster, name
     assert not jobs(cluster, namespace)
 
 
-def test_a_missing_operator_is_reported_at_the_deadline(cluster, namespace, start):
-    process = start(deadline_seconds=2)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 1, output
-    assert "has no status after 2 s: no operator reconciles it" in output
-    assert not jobs(cluster, namespace)
-
-
 def test_a_job_that_does_not_end_is_reported_at_the_deadline(cluster, namespace, start):
     process = start(deadline_seconds=5)
     report(cluster, namespace, "Pending", "pod helm-test-1-0: no node has 250m CPUs")

@@ -101,44 +101,6 @@ async def goes(store: Store, namespace: Namespace, name: str) -> None:
     await eventually(f"{name} to go", gone)
 
 
-async def test_existing_new_and_deleted_pods_are_followed(client: Client, namespace: Namespace) -> None:
-    await client.create(PODS, namespace.name, pod("before"))
-    async with following(client, namespace) as (store, _):
-        assert known(store, namespace, "before")
-        await client.create(PODS, namespace.name, pod("after", rank=1))
-        assert (await appears(store, namespace, "after")).rank == 1
-        await namespace.delete_pod("after", grace_seconds=0)
-        await goes(store, namespace, "after")
-
-
-async def test_a_pod_of_another_owner_is_not_cached(client: Client, namespace: Namespace) -> None:
-    stranger = pod("stranger")
-    stranger["metadata"]["ownerReferences"][0]["uid"] = "another"
-    async with following(client, namespace) as (store, _):
-        await client.create(PODS, namespace.name, stranger)
-        await client.create(PODS, namespace.name, pod("ours"))
-        await appears(store, namespace, "ours")
-        assert known(store, namespace, "stranger") is None
-
-
-async def test_the_time_of_a_program_s_end_is_kept_over_later_changes(client: Client, namespace: Namespace) -> None:
-    async with following(client, namespace) as (store, _):
-        await client.create(PODS, namespace.name, pod("a"))
-        await namespace.ends("a", 3, "boom")
-
-        async def ended(phase: str) -> Pod | None:
-            record = known(store, namespace, "a")
-            return record if record and record.exit and record.phase == phase else None
-
-        first = await eventually("the container to end", lambda: ended("Running"))
-        last = await eventually("the pod to be Failed", lambda: ended("Failed"))
-        assert first is not None
-        assert last is not None
-        assert last.exit is not None
-        assert (last.exit.code, last.exit.message) == (3, "boom")
-        assert last.exit.seen == first.exit.seen is not None
-
-
 async def test_a_new_list_shows_a_deletion_that_the_watch_missed(client: Client, namespace: Namespace) -> None:
     broken = BrokenStreams(client)
     for name in ("stays", "vanishes"):
@@ -195,14 +157,3 @@ async def test_an_audit_repairs_what_every_watch_has_missed(client: Client, name
     assert known(store, namespace, "ghost") is None
     assert known(store, namespace, "unseen")
     assert await audit.compare(store.pods) == 0
-
-
-async def test_an_audit_repairs_jobs_whose_deletion_kopf_has_missed(client: Client, namespace: Namespace) -> None:
-    store = Store(lambda _, **__: None, lambda *_: None)
-    store.jobs.put(await namespace.apply("ghost"))
-    await namespace.apply("unseen")
-    await namespace.delete_job("ghost")
-    audit = Audit(client, (namespace.name,), interval_seconds=60)
-    await audit.compare(store.jobs)
-    assert store.job((namespace.name, "ghost")) is None
-    assert store.job((namespace.name, "unseen"))

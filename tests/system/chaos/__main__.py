@@ -52,9 +52,9 @@ def _line(result: Result) -> str:
     parts = result.recovery_seconds
     recovered = " ".join(f"{name} {seconds:.2f}" for name, seconds in parts.items()) if parts else "no restart"
     facts = "".join(f"; {name} {seconds:.2f}" for name, seconds in result.facts_seconds.items())
-    verdict = "right" if result.right else f"WRONG: {result.wrong}"
+    outcome = "right" if result.right else f"WRONG: {result.wrong}"
     return (
-        f"{result.fault:<20} {result.phase:<13} {verdict}; attempts {result.attempts}, reason {result.reason},"
+        f"{result.fault:<20} {result.phase:<13} {outcome}; attempts {result.attempts}, reason {result.reason},"
         f" steps lost {result.steps_lost}; {recovered}{facts}; cell {result.seconds:.0f} s"
     )
 

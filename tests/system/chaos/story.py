@@ -1,4 +1,4 @@
-"""What the cluster told of one job, and when it arrived: the lives of its pods and the statuses that the operator wrote."""
+"""What the cluster reported of one job, and when it arrived: the lives of its pods and the statuses that the operator wrote."""
 
 from __future__ import annotations
 

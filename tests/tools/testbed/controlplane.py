@@ -1,7 +1,7 @@
 """A Kubernetes control plane without nodes: etcd, API server, controller manager, scheduler, and KWOK for simulated nodes.
 
-Real authorization, admission and ServiceAccount tokens; needs no root and listens at one address only, loopback unless told
-otherwise. Any number of them run side by side.
+Real authorization, admission and ServiceAccount tokens; needs no root and listens at one address only, which is loopback by
+default. Any number of them can run at once.
 """
 
 from __future__ import annotations

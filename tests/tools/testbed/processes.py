@@ -1,4 +1,4 @@
-"""Long-running programs of a cluster: started with a log file, registered before they run, found dead with their last words.
+"""Long-running programs of a cluster: started with a log file, registered before they run, and reported with the end of their log if they die.
 
 A process id alone does not identify a process for long, because the kernel assigns it again. Together with its start time it names one process for
 as long as the machine is up.

@@ -6,25 +6,7 @@ from pathlib import Path
 import pytest
 
 from testbed.journal import Journal, remove_folder
-from testbed.processes import Component, ProcessId
-from testbed.waiting import wait_for
-
-
-def component(tmp_path: Path, *command: str) -> Component:
-    return Component(
-        name="sleeper", command=command, log=tmp_path / "log", journal=tmp_path / "journal", ready=lambda: True
-    )
-
-
-def test_a_process_is_in_the_journal_and_undo_ends_it(tmp_path: Path) -> None:
-    sleeper = component(tmp_path, "sleep", "60")
-    sleeper.start()
-    journal = Journal(tmp_path / "journal")
-    (process,) = wait_for("the process to register itself", journal.processes, seconds=5)
-    assert process == ProcessId.of(sleeper.pid)
-    journal.undo()
-    assert not process.alive
-    sleeper.kill()
+from testbed.processes import ProcessId
 
 
 def test_a_process_that_only_has_the_same_id_is_left_alone() -> None:
@@ -64,17 +46,6 @@ def test_only_what_belongs_to_the_cluster_is_removed(tmp_path: Path) -> None:
     journal.record("files", pattern=str(folder / "net0-*"))
     journal.undo()
     assert sorted(path.name for path in folder.iterdir()) == ["foreign", "net1-a"]
-
-
-def test_an_incomplete_line_of_the_journal_is_ignored(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "journal")
-    folder = tmp_path / "made"
-    folder.mkdir()
-    journal.record("folder", path=str(folder))
-    with journal.file.open("a") as file:
-        file.write('{"kind": "fol')
-    journal.undo()
-    assert not folder.exists()
 
 
 def test_a_folder_with_a_mount_in_it_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

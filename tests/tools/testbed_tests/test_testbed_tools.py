@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from testbed import tools, wait_for
-from testbed.tools import BuildError, go
 
 TESTS = Path(__file__).parents[1]
 BUILD = "from testbed import tools; tools.build(['pause']); print(tools.path('pause'))"
@@ -48,17 +47,3 @@ def test_a_change_to_a_source_makes_another_program(tmp_path: Path, monkeypatch:
         seen.append(tools._folder("pause"))
     tools._folder.cache_clear()
     assert seen[0] != seen[1]
-
-
-def test_an_unknown_program_is_refused_with_a_list_of_the_known_ones() -> None:
-    with pytest.raises(BuildError, match=r"no program 'nonsense'; it has .*kubectl"):
-        tools.path("nonsense")
-
-
-def test_a_go_that_is_too_old_is_not_used(tmp_path: Path) -> None:
-    old = tmp_path / "go"
-    old.write_text("#!/bin/sh\necho go1.19.8\n")
-    old.chmod(0o755)
-    assert go.version_of(old) == (1, 19)
-    assert go.MINIMUM_VERSION > (1, 19)
-    assert go.version_of(tmp_path / "missing") is None

@@ -153,7 +153,7 @@ PIECES = {
     "images": 'image "',
     "layers": ": ",
 }
-#: What makes a piece expensive is often what it stands behind, or that it never ends as it promises.
+#: What makes a piece expensive is often the text before it, or that its end is missing.
 HOSTILE = [
     *(("{}", piece) for piece in PIECES.values()),
     ("ddpjob-progress {{{}}}x", "}"),

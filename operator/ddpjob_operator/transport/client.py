@@ -17,6 +17,7 @@ import aiohttp
 from kubernetes.aio.client import ApiClient, Configuration
 
 from ddpjob_operator.api.resource import Body
+from ddpjob_operator.transport.decoding import decoded
 from ddpjob_operator.transport.errors import NotFoundError, UnavailableError, error_of
 from ddpjob_operator.transport.execution import PROTOCOL, Execution, collect, query
 from ddpjob_operator.transport.resources import PODS, Resource
@@ -337,7 +338,7 @@ class Client:
         async with self._response(request) as response:
             async for line in _lines(response):
                 try:
-                    event = json.loads(line)
+                    event = decoded(resource, line)
                 except ValueError as error:
                     raise UnavailableError(str(request), f"a line is not JSON: {line[:200]!r}") from error
                 if event["type"] == "ERROR":
@@ -358,7 +359,7 @@ class Client:
                     raise
             await asyncio.sleep(pause)
         try:
-            answer: dict[str, Any] = json.loads(content)
+            answer: dict[str, Any] = decoded(request.resource, content)
         except ValueError as error:
             raise UnavailableError(str(request), f"the answer is not JSON: {content[:200]!r}") from error
         return answer

@@ -1,7 +1,7 @@
 """Fixtures of tests with the real operator: KWOK nodes, an operator for a module, and for each test a namespace and a Lease."""
 
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -48,6 +48,16 @@ async def client(cluster: testbed.ControlPlane, monkeypatch: pytest.MonkeyPatch)
 @pytest.fixture
 async def namespace(client: Client) -> Namespace:
     """A new namespace for the test."""
+    return await _new_namespace(client)
+
+
+@pytest.fixture
+def new_namespace(client: Client) -> Callable[[], Awaitable[Namespace]]:
+    """A function that makes another namespace."""
+    return lambda: _new_namespace(client)
+
+
+async def _new_namespace(client: Client) -> Namespace:
     name = f"operator-{next(_numbers)}"
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
     await client.create(NAMESPACES, None, body)

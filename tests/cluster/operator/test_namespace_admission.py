@@ -1,0 +1,106 @@
+"""What a namespace admits and adds: pod security levels, service accounts, pull secrets, limit ranges and quotas."""
+
+from typing import Any
+
+import pytest
+
+from ddpjob_operator.transport.client import Client
+from ddpjob_operator.transport.resources import Resource
+from operator_cluster import Namespace, eventually
+
+pytestmark = pytest.mark.usefixtures("operator_process")
+
+NAMESPACES = Resource(prefix="/api/v1", plural="namespaces")
+SERVICE_ACCOUNTS = Resource(prefix="/api/v1", plural="serviceaccounts")
+LIMIT_RANGES = Resource(prefix="/api/v1", plural="limitranges")
+QUOTAS = Resource(prefix="/api/v1", plural="resourcequotas")
+HOST_NETWORK = {"spec": {"hostNetwork": True}}
+
+
+@pytest.mark.parametrize(
+    ("level", "above", "spec"),
+    [
+        pytest.param("restricted", None, {}, id="restricted"),
+        pytest.param("baseline", "restricted", {"securityProfile": "baseline"}, id="baseline"),
+        pytest.param("privileged", "baseline", {"template": HOST_NETWORK}, id="privileged"),
+    ],
+)
+async def test_a_job_runs_at_its_level_and_the_level_above_is_named_where_it_refuses_it(
+    client: Client, namespace: Namespace, level: str, above: str | None, spec: dict[str, Any]
+) -> None:
+    async def enforce(name: str) -> None:
+        labels = {"pod-security.kubernetes.io/enforce": name}
+        await client.merge_patch(NAMESPACES, None, namespace.name, {"metadata": {"labels": labels}})
+
+    await enforce(above or level)
+    await namespace.apply("train", nodes=2, **spec)
+    if above is not None:
+
+        async def refused() -> bool:
+            status = await namespace.status("train")
+            return status.get("reason") == "PodRejected" and f'violates PodSecurity "{above}' in status["message"]
+
+        await eventually("the refusal to be reported", refused)
+        assert await namespace.pods() == {}
+        await enforce(level)
+    await namespace.reaches("train", "Running")
+
+
+async def test_pull_secrets_and_the_service_account_come_from_the_template_or_from_the_namespace(
+    client: Client, namespace: Namespace
+) -> None:
+    of_the_namespace = {"imagePullSecrets": [{"name": "of-the-namespace"}]}
+    await client.merge_patch(SERVICE_ACCOUNTS, namespace.name, "default", of_the_namespace)
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "trainer"}}
+    await client.create(SERVICE_ACCOUNTS, namespace.name, account)
+    chosen = {"serviceAccountName": "trainer", "imagePullSecrets": [{"name": "of-the-job"}]}
+    await namespace.apply("own", template={"spec": chosen})
+    await namespace.apply("common")
+    for name in ("own", "common"):
+        assert (await namespace.reaches(name, "Running"))["attempt"] == 1
+
+    pods = await namespace.pods()
+    found = {name: (pod["spec"]["serviceAccountName"], pod["spec"]["imagePullSecrets"]) for name, pod in pods.items()}
+    assert found == {
+        "own-1-0": ("trainer", [{"name": "of-the-job"}]),
+        "common-1-0": ("default", [{"name": "of-the-namespace"}]),
+    }
+    assert all(pod["spec"]["automountServiceAccountToken"] is False for pod in pods.values())
+
+
+async def test_a_service_account_that_does_not_exist_is_named(namespace: Namespace) -> None:
+    await namespace.apply("train", template={"spec": {"serviceAccountName": "nobody"}})
+
+    async def reported() -> bool:
+        status = await namespace.status("train")
+        return status.get("reason") == "PodRejected" and "nobody" in status["message"]
+
+    await eventually("the missing service account to be named", reported)
+
+
+async def test_defaults_of_a_limit_range_are_no_edit_and_satisfy_a_quota_for_the_whole_gang(
+    client: Client, namespace: Namespace
+) -> None:
+    hard = {"requests.cpu": "2", "limits.memory": "2Gi", "pods": "4"}
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "team"}, "spec": {"hard": hard}}
+    await client.create(QUOTAS, namespace.name, quota)
+    defaults = {"type": "Container", "defaultRequest": {"cpu": "1"}, "default": {"cpu": "1", "memory": "1Gi"}}
+    limits = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "team"}, "spec": {"limits": [defaults]}}
+    await client.create(LIMIT_RANGES, namespace.name, limits)
+
+    await namespace.apply("first", nodes=2)
+    status = await namespace.reaches("first", "Running")
+    assert status["restarts"]["counted"] == status["restarts"]["infrastructure"] == 0
+    pods = await namespace.pods()
+    assert {pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] for pod in pods.values()} == {"1"}
+
+    await namespace.apply("second", nodes=2)
+
+    async def waits() -> bool:
+        return (await namespace.status("second")).get("reason") == "QuotaExceeded"
+
+    await eventually("the second job to wait for the quota", waits)
+    for rank in range(2):
+        await namespace.ends(f"first-1-{rank}", 0)
+    await namespace.reaches("first", "Succeeded", attempt=1)  # ended pods use no quota
+    await namespace.reaches("second", "Running")

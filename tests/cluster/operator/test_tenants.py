@@ -1,0 +1,102 @@
+"""Two tenants in two namespaces of a real API server, one of them hostile: what it tries has no effect on the other's job.
+
+What hostile logs become is tested in tests/unit/core/test_untrusted_text.py and, with strangers who connect to ranks, on real nodes.
+"""
+
+from typing import Any
+
+import pytest
+
+from ddpjob_operator.api import names
+from ddpjob_operator.transport.client import Client
+from ddpjob_operator.transport.resources import PODS, SERVICES, Resource
+from operator_cluster import Namespace, eventually
+
+pytestmark = pytest.mark.usefixtures("operator_process")
+
+ENDPOINT_SLICES = Resource.of_version("discovery.k8s.io/v1", "endpointslices")
+NUM_BAD_JOBS = 60
+#: The API server refuses the pods of each.
+BAD_TEMPLATES: list[dict[str, Any]] = [
+    {"spec": {"tolerations": [{"operator": "Sometimes"}]}},
+    {"spec": {"serviceAccountName": "nobody"}},
+    {"spec": {"priorityClassName": "above-all"}},
+]
+
+
+@pytest.fixture
+async def hostile(new_namespace) -> Namespace:
+    """The namespace of the hostile tenant; the other one's is `namespace`."""
+    return await new_namespace()
+
+
+async def test_a_job_starts_and_ends_while_another_tenant_has_many_jobs_that_the_server_refuses(
+    namespace: Namespace, hostile: Namespace
+) -> None:
+    for number in range(NUM_BAD_JOBS):
+        await hostile.apply(f"bad-{number}", nodes=8, template=BAD_TEMPLATES[number % len(BAD_TEMPLATES)])
+    await namespace.apply("train", nodes=2)
+    await namespace.reaches("train", "Running")
+    for rank in range(2):
+        await namespace.ends(f"train-1-{rank}", 0)
+    await namespace.reaches("train", "Succeeded")
+    for number in range(len(BAD_TEMPLATES)):
+
+        async def reported(name: str = f"bad-{number}") -> bool:
+            return (await hostile.status(name)).get("reason") == "PodRejected"
+
+        await eventually("the refusal to be reported", reported)
+    assert await hostile.pods() == {}
+
+
+async def test_a_pod_with_the_labels_and_the_owner_of_another_namespace_s_rank_is_no_rank(
+    client: Client, namespace: Namespace, hostile: Namespace
+) -> None:
+    """It would replace the rank, end the job, or have its log read into the other tenant's status."""
+    await namespace.apply("train", nodes=2)
+    await namespace.reaches("train", "Running")
+    rank0 = (await namespace.pods())["train-1-0"]
+    copied = {key: rank0["metadata"][key] for key in ("name", "labels", "annotations", "ownerReferences")}
+    image = {"name": "trainer", "image": "hostile:1"}
+    copied["annotations"] |= {"testbed/exit-code": "1", "testbed/exit-message": "RuntimeError: stolen"}
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": copied,
+        "spec": {"containers": [image], "restartPolicy": "Never"},
+    }
+    await client.create(PODS, hostile.name, body)
+
+    async def has_failed() -> bool:
+        pod = await hostile.find(PODS, "train-1-0")
+        return pod is None or pod["status"]["phase"] == "Failed"  # or the garbage collector has missed its owner
+
+    await eventually("the impostor to fail", has_failed)
+    for rank in range(2):
+        await namespace.ends(f"train-1-{rank}", 0)
+    status = await namespace.reaches("train", "Succeeded", attempt=1)
+    assert "stolen" not in str(status)
+
+
+async def test_the_master_name_of_another_namespace_can_be_neither_taken_nor_pointed_to(
+    client: Client, namespace: Namespace, hostile: Namespace
+) -> None:
+    """A job of the same name has a Service of its own, and no selector finds pods of another namespace."""
+    for tenant in (namespace, hostile):
+        await tenant.apply("train")
+        await tenant.reaches("train", "Running")
+    selectors = [(await tenant.services())["train-master"]["spec"]["selector"] for tenant in (namespace, hostile)]
+    uids = [(await tenant.job("train"))["metadata"]["uid"] for tenant in (namespace, hostile)]
+    assert [selector[names.LABEL_JOB_UID] for selector in selectors] == uids
+
+    stolen = {"spec": {"selector": {**selectors[0]}}}
+    await client.merge_patch(SERVICES, hostile.name, "train-master", stolen)
+
+    async def is_repaired() -> bool:
+        return bool((await hostile.services())["train-master"]["spec"]["selector"] == selectors[1])
+
+    await eventually("the operator to point the Service at its own job again", is_repaired)
+    victim = (await namespace.pods())["train-1-0"]["status"]["podIP"]
+    slices = [item async for page in client.pages(ENDPOINT_SLICES, hostile.name) for item in page.items]
+    pods = {endpoint["targetRef"]["namespace"] for item in slices for endpoint in item["endpoints"] or ()}
+    assert pods <= {hostile.name}, victim

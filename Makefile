@@ -213,6 +213,10 @@ recording: $(VENV)/dev.stamp ## Record the picture of the README on the cluster 
 bench-operator: $(VENV)/dev.stamp ## Time the operator against a real control plane: make bench-operator BENCH='lives --name mine'
 	@$(BIN)/python -m bench.operators $(BENCH)
 
+.PHONY: bench-gangs
+bench-gangs: $(VENV)/dev.stamp ## Time what two competing gangs lose by scheduling provider: make bench-gangs BENCH='--trials 20'
+	@$(BIN)/python -m bench.gangs $(BENCH)
+
 .PHONY: bench-trainer
 bench-trainer: $(VENV)/dev.stamp ## Time the trainer and the plain DDP script: make bench-trainer BENCH='--ranks 2' (more: trainer/README.md)
 	@$(BIN)/python -m ddpjob_measure bench --results tests/tools/bench/results $(BENCH)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from ddpjob_cli.options import Output
+from ddpjob_operator.api.names import ProviderName
 
 #: A placeholder for the image that the operator is configured with, which only a cluster knows.
 _TRAINER_IMAGE = "trainer-image-of-the-operator"
@@ -17,6 +18,9 @@ def command(
     rank: Annotated[
         int | None, typer.Option(help="With --pods: only this node rank", min=0, show_default=False)
     ] = None,
+    provider: Annotated[
+        ProviderName, typer.Option(help="With --pods: the scheduling provider of the operator")
+    ] = ProviderName.NONE,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Set a field of the spec, such as nodes=4", show_default=False)
     ] = None,
@@ -35,14 +39,14 @@ def command(
 
     manifest = read_manifest(file, settings=settings or ())
     if pods or rank is not None:
-        bodies = objects_of(manifest.namespace, manifest.name, manifest.body, rank)
+        bodies = objects_of(manifest.namespace, manifest.name, manifest.body, rank, provider)
     else:
         spec = manifest.spec.model_dump(by_alias=True, mode="json", exclude_none=True)
         bodies = [{**manifest.body, "spec": spec}]
     print_objects(bodies, output, single=len(bodies) == 1)
 
 
-def objects_of(namespace: str, name: str, body: Any, rank: int | None) -> list[Any]:
+def objects_of(namespace: str, name: str, body: Any, rank: int | None, setting: ProviderName) -> list[Any]:
     """The Service, the NetworkPolicy and the pods of the first attempt, as the operator creates them; only the pod of a rank if one is given.
 
     Raises:
@@ -53,6 +57,8 @@ def objects_of(namespace: str, name: str, body: Any, rank: int | None) -> list[A
     from ddpjob_operator.core.render.network_policy import ensure_network_policy
     from ddpjob_operator.core.render.pods import create_pod
     from ddpjob_operator.core.render.service import ensure_service
+    from ddpjob_operator.core.situation import situation_of
+    from ddpjob_operator.scheduling.discovery import newest
 
     metadata = {**body["metadata"], "namespace": namespace, "uid": "uid-of-the-job", "resourceVersion": "0"}
     job = job_of({**body, "metadata": metadata})
@@ -61,9 +67,14 @@ def objects_of(namespace: str, name: str, body: Any, rank: int | None) -> list[A
     if rank is not None and rank >= spec.nodes:
         raise ValueError(f"--rank {rank}: {name} has the node ranks 0 to {spec.nodes - 1}")
     seen = Observed(job=job, makes_network_policies=True)
-    needed = (*ensure_service(job, spec, None), *ensure_network_policy(seen, spec))
+    provider = situation_of(seen, spec, 0.0, newest(setting)).provider
+    needed = (
+        *ensure_service(job, spec, None),
+        *ensure_network_policy(seen, spec),
+        *provider.before_pods(seen, spec),
+    )
     objects = [action.body for action in needed if isinstance(action, CreateObject)]
     image = spec.image or _TRAINER_IMAGE
     ranks = range(spec.nodes) if rank is None else (rank,)
-    rendered = [create_pod(job, spec, image, number).manifest.render() for number in ranks]
+    rendered = [create_pod(job, spec, image, number, provider=provider).manifest.render() for number in ranks]
     return rendered if rank is not None else [*objects, *rendered]

@@ -45,7 +45,8 @@ ADVICE: Final[Mapping[Reason, str]] = MappingProxyType(
         Reason.NODE_LOST: _CLUSTER + " If the same node is named again, take it out of service.",
         Reason.POD_DISRUPTED: _CLUSTER,
         Reason.STOPPED_WITH_CHECKPOINT: "Nothing: the program saved a checkpoint when it was asked to stop, and the next attempt continues from it.",
-        Reason.UNSCHEDULABLE: _RESOURCES,
+        Reason.UNSCHEDULABLE: _RESOURCES + " Wait if the message says that an autoscaler adds nodes.",
+        Reason.QUEUED: "Wait for the jobs that the message names, ask for less, use another queue (`scheduling.queueName`) or a higher priority (`scheduling.priorityClassName`).",
         Reason.QUOTA_EXCEEDED: "Wait until other pods of the namespace end, ask for less, or have the quota raised.",
         Reason.POD_REJECTED: "Correct `template`, or what the namespace's admission asks for: pod security level, policies, limit ranges. The message names the rule.",
         Reason.GANG_GIVEN_BACK: "Wait: only some pods found nodes, so they were deleted for other jobs to use the nodes. "

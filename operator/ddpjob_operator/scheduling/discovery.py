@@ -32,6 +32,11 @@ def candidates_of(setting: str) -> Sequence[Candidate]:
     return [candidate for candidate in CANDIDATES if setting in (AUTO, candidate.name)]
 
 
+def newest(name: ProviderName) -> Provider:
+    """The provider of this name for the newest version of its API; NO_PROVIDER where this release has none of this name."""
+    return next((candidate.newest for candidate in CANDIDATES if candidate.name is name), NO_PROVIDER)
+
+
 def choose(setting: str, served: Mapping[str, Sequence[str]], denied: Collection[Right] = ()) -> Choice:
     """The provider to use, given the served versions by API group and the rights that the operator lacks.
 
@@ -43,7 +48,7 @@ def choose(setting: str, served: Mapping[str, Sequence[str]], denied: Collection
         provider = candidate.of_versions(served.get(candidate.group, ()))
         missing = [right for right in candidate.rights if right in denied]
         if provider is None:
-            obstacle = f"the cluster does not serve {candidate.expected}"
+            obstacle = f"the cluster does not serve {candidate.group}/{' or '.join(candidate.versions)}"
         elif missing:
             rights = ", ".join(f"{right.verb} {right.resource}.{right.group}".rstrip(".") for right in missing)
             obstacle = f"the operator may not {rights}"

@@ -4,7 +4,7 @@ A provider is pure, like the core: it reads records of objects and returns actio
 state that their actions lead to they return nothing. A provider has no memory, so one instance serves all jobs.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -54,8 +54,9 @@ class Provider(Protocol):
     def end(self, observed: Observed) -> Sequence[Action]:
         """Release what no pod of the job needs any more.
 
-        It is called in each reconcile: of a job that is being deleted (`observed.job.deleting`), of a running job (what earlier attempts left), of a suspended one, of one that
-        waits between two attempts, and of one that has finished (`observed.job.status.finished`).
+        It is called in each reconcile: of a running job (what earlier attempts left), of a suspended one, of one that waits
+        between two attempts, of one that has finished (`observed.job.status.finished`), and of one that is being deleted
+        (`observed.job.deleting`).
         """
 
     def explain(self, observed: Observed, spec: DDPJobSpec, gang: Gang) -> Wait | None:
@@ -80,14 +81,16 @@ class Candidate:
     name: ProviderName
     group: str
     """The API group whose served versions decide."""
-    of_versions: Callable[[Sequence[str]], Provider | None]
-    """The provider for the best of these versions of the group; None if it can use none of them."""
-    expected: str
-    """What the cluster must serve, in words."""
+    versions: Mapping[str, Provider]
+    """The provider for each version of the group that it can use, newest first."""
     rights: Sequence[Right]
     """What the operator must be allowed to do."""
 
+    @property
+    def newest(self) -> Provider:
+        """The provider for the newest version."""
+        return next(iter(self.versions.values()))
 
-def newest(known: Mapping[str, Provider], served: Sequence[str]) -> Provider | None:
-    """The provider for the first of the known versions, newest first, that is served."""
-    return next((provider for version, provider in known.items() if version in served), None)
+    def of_versions(self, served: Collection[str]) -> Provider | None:
+        """The provider for the newest version that is served; None if it can use none of them."""
+        return next((provider for version, provider in self.versions.items() if version in served), None)

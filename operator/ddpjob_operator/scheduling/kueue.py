@@ -21,7 +21,7 @@ from ddpjob_operator.api.names import ProviderName
 from ddpjob_operator.api.spec import DDPJobSpec, TopologyMode
 from ddpjob_operator.core.gang import Gang
 from ddpjob_operator.core.model import POD, CreateObject, Job, Observed, PatchObject, Pod, Watched
-from ddpjob_operator.scheduling.interface import Candidate, Provider, Right, Wait, newest
+from ddpjob_operator.scheduling.interface import Candidate, Provider, Right, Wait
 from ddpjob_operator.scheduling.kueue_wait import GROUP, explain, local_queues, workloads
 
 #: Marks a pod of a group of which no pod will be replaced. Kueue refuses to take it back.
@@ -153,7 +153,6 @@ _VERSIONS: Mapping[str, Provider] = {version: Kueue(version=version) for version
 CANDIDATE = Candidate(
     name=ProviderName.KUEUE,
     group=GROUP,
-    of_versions=lambda served: newest(_VERSIONS, served),
-    expected=f"{GROUP}/{' or '.join(_VERSIONS)}",
+    versions=_VERSIONS,
     rights=[Right(verb, GROUP, what) for what in ("workloads", "localqueues") for verb in ("get", "list", "watch")],
 )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from ddpjob_operator.api.names import ProviderName
-from ddpjob_operator.scheduling.interface import Candidate, Provider, Right, newest
+from ddpjob_operator.scheduling.interface import Candidate, Provider, Right
 from ddpjob_operator.scheduling.native_v1alpha2 import NativeV1Alpha2
 
 GROUP = "scheduling.k8s.io"
@@ -13,7 +13,6 @@ _VERSIONS: Mapping[str, Provider] = {"v1alpha2": NativeV1Alpha2()}
 CANDIDATE = Candidate(
     name=ProviderName.NATIVE,
     group=GROUP,
-    of_versions=lambda served: newest(_VERSIONS, served),
-    expected=f"{GROUP}/{' or '.join(_VERSIONS)}",
+    versions=_VERSIONS,
     rights=[Right(verb, GROUP, "podgroups") for verb in ("get", "list", "watch", "create", "delete")],
 )

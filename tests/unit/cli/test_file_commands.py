@@ -80,6 +80,10 @@ def test_render_shows_the_pods_that_the_operator_creates(tmp_path: Path, capsys:
         "my-job-1-1",
         "my-job-1-2",
     ]
+    assert main(["render", str(file), "--pods", "--provider", "native"]) == 0
+    items = yaml.safe_load(capsys.readouterr().out)["items"]
+    assert "PodGroup" in [item["kind"] for item in items]
+    assert items[-1]["spec"]["schedulingGroup"] == {"podGroupName": "my-job-1"}
     assert main(["render", str(file), "--rank", "1"]) == 0
     pod = yaml.safe_load(capsys.readouterr().out)
     assert pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "4"

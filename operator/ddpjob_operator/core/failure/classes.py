@@ -194,6 +194,12 @@ CLASSES = (
         says="4 of 4 pods have no node: 0/4 nodes have nvidia.com/gpu: 8 free",
     ),
     FailureClass(
+        reason=Reason.QUEUED,
+        kind=Kind.WAITS,
+        recognised="the queue that spec.scheduling.queueName names has not admitted the job; deadlines.queueSeconds limits it",
+        says="queued in team-a: 3 jobs before it",
+    ),
+    FailureClass(
         reason=Reason.QUOTA_EXCEEDED,
         kind=Kind.WAITS,
         recognised="the API server refuses a pod for a quota; deadlines.queueSeconds limits it",

@@ -10,19 +10,10 @@ from typing import Any, cast
 from ddpjob_operator.kopf_adapter import JobFeed
 from ddpjob_operator.kube.cache.audit import Audit
 from ddpjob_operator.kube.cache.informer import Informer
-from ddpjob_operator.kube.cache.store import Store
-from ddpjob_operator.kube.engine.actuator import Actuator
-from ddpjob_operator.kube.engine.event_recorder import EventRecorder
-from ddpjob_operator.kube.engine.expectations import Expectations
-from ddpjob_operator.kube.engine.reconciler import Reconciler
-from ddpjob_operator.kube.engine.rejections import Rejections
-from ddpjob_operator.kube.engine.status_writer import StatusWriter
-from ddpjob_operator.kube.engine.workqueue import WorkQueue
-from ddpjob_operator.kube.lookups.lookups import Lookups
-from ddpjob_operator.kube.lookups.progress_reader import ProgressReader
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import ApiError, GoneError
 from ddpjob_operator.transport.resources import DDPJOBS
+from engine import Engine
 from simulation.api_client import FAULTS, ModelClient
 from simulation.api_server import JOBS, ApiServer, Change
 from simulation.virtual_time import RUNNING_PROCESS
@@ -172,28 +163,10 @@ class OperatorProcess:
     async def _run(self) -> None:
         """The order of `app.py`: jobs first, then their pods, so that no job is seen with an older list of pods."""
         client = cast("Client", self.client)
-        queue, rejections, expectations = WorkQueue(NUM_WORKERS), Rejections(), Expectations()
-
-        def ask_again(namespace: str, name: str) -> None:
-            for key in rejections.name_is_free(namespace, name):
-                queue.add(key)
-
-        store = Store(queue.add, ask_again)
+        engine = Engine(client, NUM_WORKERS, self._progress_interval_seconds)
+        store = engine.store
         feed = JobFeed(store.jobs)
         audit = Audit(client, (None,), AUDIT_SECONDS)
-        progress = ProgressReader(client, self._progress_interval_seconds, queue.add)
-        reconciler = Reconciler(
-            client=client,
-            queue=queue,
-            store=store,
-            expectations=expectations,
-            rejections=rejections,
-            actuator=Actuator(client, store, expectations, rejections),
-            status_writer=StatusWriter(client, store, EventRecorder(client, "simulated")),
-            lookups=Lookups(client, queue.add),
-            progress=progress,
-            trainer_image="trainer:1",
-        )
         while True:
             try:
                 await audit.compare(store.jobs)
@@ -207,9 +180,9 @@ class OperatorProcess:
             await informer.synced.wait()
         start(self._feed(feed))
         start(audit.run((store.jobs, store.pods, store.services)))
-        start(progress.run())
+        start(engine.progress.run())
         for _ in range(NUM_WORKERS):
-            start(reconciler.work())
+            start(engine.reconciler.work())
 
     async def _feed(self, feed: JobFeed) -> None:
         """The watch of kopf: after a 410 it lists again and says nothing of what has gone."""

@@ -1,6 +1,7 @@
 """Each schedule here broke an invariant once; its name says what was wrong with the engine."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -21,16 +22,24 @@ def steps(text: str) -> tuple[Step, ...]:
 
 FAILS_AT_ONCE = fate("fail", 0.0)
 
-#: What is left of a schedule that was shrunk: everything small and soon.
-SHRUNK = Schedule(
-    places=1,
-    keep_attempts=0,
-    own_grace_seconds=1,
-    start_seconds=60,
-    hang_seconds=60,
-    finish_seconds=60,
-    train_seconds=5.0,
-)
+
+def shrunk(disturbances: str, **changes: Any) -> Schedule:
+    """What is left of a schedule that was shrunk: everything small and soon, and a rank that fails at once."""
+    small = Schedule(
+        nodes=1,
+        places=1,
+        max_restarts=0,
+        keep_attempts=0,
+        own_grace_seconds=1,
+        start_seconds=60,
+        hang_seconds=60,
+        finish_seconds=60,
+        train_seconds=5.0,
+        fates=(FAILS_AT_ONCE,),
+        steps=steps(disturbances),
+    )
+    return replace(small, **changes)
+
 
 SCHEDULES = {
     # With keepAttempts 0 the failed pod is deleted within a second of its end: whole seconds do not show which was first,
@@ -43,104 +52,69 @@ SCHEDULES = {
     ),
     # A job that was deleted and applied again finds the Service of the one before it in the cache, which is not the
     # one it has just created: the creation counted as seen, and was sent again and again.
-    "the Service of an earlier job counted as the one just created": replace(
-        SHRUNK,
-        seed=542,
-        nodes=1,
-        max_restarts=0,
-        fates=(fate("straggle", 0.0),),
-        steps=steps("0 replace_job_while_deleting; 0.1 crash; 0 crash; 0 lose_delete 1"),
+    "the Service of an earlier job counted as the one just created": shrunk(
+        "0 replace_job_while_deleting; 0.1 crash; 0 crash; 0 lose_delete 1", seed=542, fates=(fate("straggle", 0.0),)
     ),
     # A second writer's late creation makes a pod of an attempt whose evidence is outdated: one plan deleted it for both.
-    "a straggler was deleted twice by one plan": replace(
-        SHRUNK,
+    "a straggler was deleted twice by one plan": shrunk(
+        "0 second_operator; 0 second_operator; 0 second_operator; 0 second_operator 2",
         seed=170048808,
-        nodes=1,
-        max_restarts=0,
         ignored_exit_code=1,
         second_operator_stays=True,
         fates=(FAILS_AT_ONCE,) * 3,
-        steps=steps("0 second_operator; 0 second_operator; 0 second_operator; 0 second_operator 2"),
     ),
     # Of two lists of one cache that ran at once, the one that ended first cleared the other's set of what had gone
     # meanwhile, since both were empty and so equal: what was gone could come back, and the second end raised.
-    "of two lists at once the first to end forgot what had gone during the other": replace(
-        SHRUNK,
+    "of two lists at once the first to end forgot what had gone during the other": shrunk(
+        "1 replace_job_while_deleting; 0 crash 1; 0.1 replace_job_while_deleting; 2 replace_job_while_deleting; 2 outage",
         seed=51,
         nodes=3,
         max_restarts=1,
         fault_percent=3,
         fates=(fate("fail", 5.0),),
-        steps=steps(
-            "1 replace_job_while_deleting; 0 crash 1; 0.1 replace_job_while_deleting; 2 replace_job_while_deleting; 2 outage"
-        ),
     ),
     # Of a gang that stopped with a checkpoint one node is lost before its pod, long ended and deleted by us, is gone: the
     # lost node made its end count as the cluster's, and our deletion as somebody else's.
-    "an ended pod that the operator deleted on a node that was lost later counted as deleted by somebody else": replace(
-        SHRUNK,
+    "an ended pod that the operator deleted on a node that was lost later counted as deleted by somebody else": shrunk(
+        "0 node_comes_back; 5 lose_node 1; 5 node_comes_back; 0 lose_node",
         seed=100,
         nodes=3,
         sidecar=True,
-        max_restarts=0,
-        sigterm="exit",
         fates=(fate("stop", 0.0), fate("stop", 5.0)),
-        steps=steps("0 node_comes_back; 5 lose_node 1; 5 node_comes_back; 0 lose_node"),
     ),
     # Of two operators the one that sees late creates an evicted pod once more, and deletes it as the other has gone on:
     # the record "was evicted" became "somebody deleted it".
-    "a pod that an operator with an old view created and deleted counted as deleted by somebody else": replace(
-        SHRUNK,
-        seed=8738,
-        nodes=1,
-        num_machines=3,
-        max_restarts=0,
-        fault_percent=3,
-        sigterm="exit",
-        fates=(FAILS_AT_ONCE,),
-        steps=steps("0.1 second_operator; 0.1 evict_pod; 0 second_operator; 0.5 second_operator"),
+    "a pod that an operator with an old view created and deleted counted as deleted by somebody else": shrunk(
+        "0.1 second_operator; 0.1 evict_pod; 0 second_operator; 0.5 second_operator", seed=8738, fault_percent=3
     ),
     # A pod was deleted before it had started, and for as long as that took its job said that it was starting.
-    "a pod that was being deleted was reported as starting": replace(
-        SHRUNK,
-        nodes=1,
-        max_restarts=0,
-        fates=(FAILS_AT_ONCE,),
-        steps=steps("0 lose_node; 0 lose_node; 2 lose_node; 0 jump_clock"),
+    "a pod that was being deleted was reported as starting": shrunk(
+        "0 lose_node; 0 lose_node; 2 lose_node; 0 jump_clock"
     ),
-    "a pod that was being deleted was reported as running": replace(
-        SHRUNK,
-        nodes=1,
-        max_restarts=0,
-        fates=(FAILS_AT_ONCE,),
-        steps=steps("0 lose_node 1; 0.5 lose_node; 0.5 lose_node; 0 jump_clock"),
+    "a pod that was being deleted was reported as running": shrunk(
+        "0 lose_node 1; 0.5 lose_node; 0.5 lose_node; 0 jump_clock"
     ),
     # The clock was set back within the moment that an end waits for a better explanation, which then took an hour.
-    "an end waited for its explanation for as long as the clock was set back": replace(
-        SHRUNK,
+    "an end waited for its explanation for as long as the clock was set back": shrunk(
+        "60 node_comes_back; 2 lose_node; 0 strangers_service; 0.5 jump_clock",
         seed=388,
         nodes=3,
         keep_attempts=1,
-        max_restarts=0,
         fault_percent=3,
         fates=(fate("stop", 30.0), fate("fail", 1.0)),
-        steps=steps("60 node_comes_back; 2 lose_node; 0 strangers_service; 0.5 jump_clock"),
     ),
-    # Survivors that we deleted were asked to go before the failure was recorded, by clocks that are two seconds apart, or of two operators an hour.
-    "a deletion by the operator counted as somebody else's where the API server's clock is behind": replace(
-        SHRUNK,
+    # Survivors that we deleted were asked to go before the failure was recorded, by clocks that are two seconds apart.
+    "a deletion by the operator counted as somebody else's where the API server's clock is behind": shrunk(
+        "0 kill_rank; 0 kill_rank; 0 kill_rank; 0 jump_clock 4",
+        nodes=2,
         max_restarts=3,
         fates=(FAILS_AT_ONCE, FAILS_AT_ONCE, fate("stop", 0.0)),
-        steps=steps("0 kill_rank; 0 kill_rank; 0 kill_rank; 0 jump_clock 4"),
     ),
     # The same with two operators: the record of one came later than its deletions.
-    "a deletion by another operator counted as somebody else's until its record was known": replace(
-        SHRUNK,
+    "a deletion by another operator counted as somebody else's until its record was known": shrunk(
+        "1 second_operator; 0 second_operator; 0 second_operator; 2 second_operator",
         nodes=3,
-        max_restarts=0,
-        sigterm="exit",
         fates=(fate("stop", 1.0),),
-        steps=steps("1 second_operator; 0 second_operator; 0 second_operator; 2 second_operator"),
     ),
 }
 

@@ -72,21 +72,19 @@ def test_the_program_in_the_chart_is_the_one_tested_here():
     assert find(of_test(render()), "ConfigMap")["data"]["smoke_test.py"].strip() == SCRIPT.read_text().strip()
 
 
-def test_a_job_that_succeeds_ends_the_script_with_0_and_is_deleted(cluster, namespace, start):
+@pytest.mark.parametrize(
+    ("phase", "message", "code", "printed"),
+    [
+        ("Succeeded", "all 2 ranks ended", 0, "Succeeded · 2/2 · all 2 ranks ended"),
+        ("Failed", "rank 1: exit code 1", 1, '"message": "rank 1: exit code 1"'),
+    ],
+)
+def test_the_script_ends_with_the_job_and_deletes_it(cluster, namespace, start, phase, message, code, printed):
     process = start(deadline_seconds=60)
-    report(cluster, namespace, "Succeeded", "all 2 ranks ended", condition="Succeeded")
+    report(cluster, namespace, phase, message, condition=phase)
     output, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, output
-    assert "Succeeded · 2/2 · all 2 ranks ended" in output
-    assert not jobs(cluster, namespace)
-
-
-def test_a_failed_job_ends_the_script_with_1_and_prints_its_status(cluster, namespace, start):
-    process = start(deadline_seconds=60)
-    report(cluster, namespace, "Failed", "rank 1: exit code 1", condition="Failed")
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 1, output
-    assert '"message": "rank 1: exit code 1"' in output
+    assert process.returncode == code, output
+    assert printed in output
     assert not jobs(cluster, namespace)
 
 

@@ -30,6 +30,7 @@ from ddpjob_operator.kube.lookups.node_reader import NodeState
 from ddpjob_operator.kube.lookups.progress_reader import ProgressReader
 from ddpjob_operator.transport.client import Page
 from ddpjob_operator.transport.errors import ApiError, NotFoundError, RejectedError, UnavailableError
+from engine import happens
 
 JOB = Job(namespace="ns", name="j", uid="j1", resource_version="1", generation=1, deleting=False, spec=None)
 KEY = ("ns", "j")
@@ -74,13 +75,6 @@ class Cluster:
             raise self.node
         assert self.node is not None
         return self.node
-
-
-async def happens(condition: Callable[[], bool]) -> None:
-    """Let the other tasks run until the condition holds; TimeoutError after 5 s."""
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 the stand-in cluster has no event for each thing a test may wait for
-            await asyncio.sleep(0)
 
 
 async def time_to_do_wrong() -> None:

@@ -10,19 +10,10 @@ import pytest
 
 from ddpjob_operator.api import names
 from ddpjob_operator.core.model import Body
-from ddpjob_operator.kube.cache.store import Store
-from ddpjob_operator.kube.engine.actuator import Actuator
-from ddpjob_operator.kube.engine.event_recorder import EventRecorder
-from ddpjob_operator.kube.engine.expectations import Expectations
-from ddpjob_operator.kube.engine.reconciler import Reconciler
-from ddpjob_operator.kube.engine.rejections import Rejections
-from ddpjob_operator.kube.engine.status_writer import StatusWriter
-from ddpjob_operator.kube.engine.workqueue import WorkQueue
-from ddpjob_operator.kube.lookups.lookups import Lookups
-from ddpjob_operator.kube.lookups.progress_reader import ProgressReader
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import NotFoundError, RejectedError
 from ddpjob_operator.transport.resources import DDPJOBS, PODS, Resource
+from engine import Engine
 
 KEY = ("ns", "job")
 DENIED = "ValidatingAdmissionPolicy 'keep' denied request: ask the team"
@@ -78,30 +69,12 @@ class Server:
         yield Page(str(self.version), [body for (plural, _), body in self.objects.items() if plural == resource.plural])
 
 
-@dataclass
-class Operator:
-    """A reconciler with its caches."""
+class Operator(Engine):
+    """A reconciler with its caches, and its API server."""
 
-    server: Server = field(default_factory=Server)
-    queue: WorkQueue = field(default_factory=lambda: WorkQueue(1))
-    rejections: Rejections = field(default_factory=Rejections)
-    expectations: Expectations = field(default_factory=Expectations)
-
-    def __post_init__(self) -> None:
-        client = cast("Client", self.server)
-        self.store = store = Store(lambda _, **__: None, lambda *_: None)
-        self.reconciler = Reconciler(
-            client=client,
-            queue=self.queue,
-            store=store,
-            expectations=self.expectations,
-            rejections=self.rejections,
-            actuator=Actuator(client, store, self.expectations, self.rejections),
-            status_writer=StatusWriter(client, store, EventRecorder(client, "test")),
-            lookups=Lookups(client, self.queue.add),
-            progress=ProgressReader(client, 3600.0, self.queue.add),
-            trainer_image="trainer:1",
-        )
+    def __init__(self) -> None:
+        self.server = Server()
+        super().__init__(self.server)
 
     def apply(self, uid: str = "job-uid", **status: Any) -> None:
         spec = {"nodes": 1, "gpusPerNode": 0, "trainer": {"recipe": "digits"}, "restart": {"keepAttempts": 0}}

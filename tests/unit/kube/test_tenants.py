@@ -1,7 +1,6 @@
 """What one namespace does to the jobs of another: its webhooks and nodes may hang, the others go on."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,19 +8,12 @@ import pytest
 from ddpjob_operator.api.names import ConditionType
 from ddpjob_operator.api.status import Condition, DDPJobStatus
 from ddpjob_operator.core.model import NO_LOG, Body, Job, Observed, ReadLog
-from ddpjob_operator.kube.cache.store import Store
-from ddpjob_operator.kube.engine.actuator import Actuator
 from ddpjob_operator.kube.engine.event_recorder import EventRecorder
-from ddpjob_operator.kube.engine.expectations import Expectations
-from ddpjob_operator.kube.engine.reconciler import Reconciler
-from ddpjob_operator.kube.engine.rejections import Rejections
-from ddpjob_operator.kube.engine.status_writer import StatusWriter
-from ddpjob_operator.kube.engine.workqueue import WorkQueue
 from ddpjob_operator.kube.lookups import log_reader
 from ddpjob_operator.kube.lookups.lookups import Lookups
-from ddpjob_operator.kube.lookups.progress_reader import ProgressReader
 from ddpjob_operator.transport.errors import ApiError, RejectedError
 from ddpjob_operator.transport.resources import EVENTS, PODS, Resource
+from engine import Engine, happens
 
 NUM_WORKERS = 16
 
@@ -66,35 +58,15 @@ def job_body(namespace: str, name: str, nodes: int = 4) -> dict[str, Any]:
     return {"metadata": {**metadata, "resourceVersion": "7"}, "spec": {"nodes": nodes, "command": ["python", "x.py"]}}
 
 
-async def happens(condition: Callable[[], bool]) -> None:
-    """Let the other tasks run until the condition holds; TimeoutError after 5 s."""
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 the stand-in cluster has no event for each thing a test may wait for
-            await asyncio.sleep(0)
-
-
 async def test_a_job_starts_while_every_request_of_another_namespace_hangs() -> None:
     cluster: Any = Cluster()
-    queue, rejections, expectations = WorkQueue(NUM_WORKERS), Rejections(), Expectations()
-    store = Store(queue.add, lambda *_: None)
-    reconciler = Reconciler(
-        client=cluster,
-        queue=queue,
-        store=store,
-        expectations=expectations,
-        rejections=rejections,
-        actuator=Actuator(cluster, store, expectations, rejections),
-        status_writer=StatusWriter(cluster, store, EventRecorder(cluster, "test")),
-        lookups=Lookups(cluster, queue.add),
-        progress=ProgressReader(cluster, 0, queue.add),
-        trainer_image="trainer:1",
-    )
-    workers = [asyncio.create_task(reconciler.work()) for _ in range(NUM_WORKERS)]
+    engine = Engine(cluster, NUM_WORKERS, progress_interval_seconds=0)
+    workers = [asyncio.create_task(engine.reconciler.work()) for _ in range(NUM_WORKERS)]
     for number in range(40):
-        store.jobs.put(job_body("hanging", f"job-{number}", nodes=40))
+        engine.store.jobs.put(job_body("hanging", f"job-{number}", nodes=40))
     await asyncio.sleep(0)
     for number in range(10):
-        store.jobs.put(job_body("quick", f"job-{number}"))
+        engine.store.jobs.put(job_body("quick", f"job-{number}"))
 
     await happens(lambda: cluster.num_pods("quick") == 40)
     for worker in workers:

@@ -85,6 +85,12 @@ class ScriptedJobs:
         await self.namespace.apply(name, **spec)
         self.names.append(name)
 
+    async def apply_all(self, *numbers: int) -> None:
+        """Create one job of each kind for each of these numbers."""
+        for number in numbers:
+            for kind in SCRIPTS:
+                await self.apply(kind, number)
+
     async def is_created(self, name: str) -> None:
         """Wait until the operator has written that all pods of the job exist."""
 

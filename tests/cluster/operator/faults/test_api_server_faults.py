@@ -9,7 +9,7 @@ import pytest
 import testbed
 from operator_cluster import Namespace
 from operator_process import OperatorProcess
-from scripted_jobs import SCRIPTS, ScriptedJobs
+from scripted_jobs import ScriptedJobs
 from supervised_operator import SupervisedOperator
 from testbed.faultproxy import FaultProxy
 from testbed.faults import WRITES, Answer, CutStream, Delay, Fault, LoseAnswer, LoseRequest, StreamError
@@ -58,9 +58,7 @@ def jobs(namespace: Namespace, cluster: testbed.ControlPlane) -> ScriptedJobs:
 
 async def all_kinds_end_as_scripted(jobs: ScriptedJobs) -> None:
     async with jobs.carry_out():
-        for number in range(2):
-            for kind in SCRIPTS:
-                await jobs.apply(kind, number)
+        await jobs.apply_all(0, 1)
         await jobs.end_as_scripted(SECONDS)
 
 
@@ -77,8 +75,7 @@ async def test_a_watch_of_jobs_that_ends_in_an_error_ends_the_process_which_is_s
     proxy.inject(StreamError(500), verbs=("watch",), target="/ddpjobs", skip=5, times=1)
     async with jobs.carry_out():
         for number in range(2):
-            for kind in SCRIPTS:
-                await jobs.apply(kind, number)
+            await jobs.apply_all(number)
             assert await asyncio.to_thread(operator.wait_for_end, num_ended + 1, 30)
         await jobs.end_as_scripted(SECONDS)
     assert operator.exits[num_ended:] == [1]  # kopf's way with any error but 410.
@@ -119,8 +116,7 @@ async def test_with_an_api_server_that_is_killed_in_the_middle(
     api_server = cluster.components["kube-apiserver"]
     async with jobs.carry_out():
         for number in range(3):
-            for kind in SCRIPTS:
-                await jobs.apply(kind, number)
+            await jobs.apply_all(number)
             api_server.kill()
             await asyncio.to_thread(api_server.start)
         await jobs.end_as_scripted(SECONDS, audit_has_gaps=True)

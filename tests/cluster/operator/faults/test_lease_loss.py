@@ -44,9 +44,7 @@ async def test_a_leader_without_renewals_stops_writing_before_the_next_one_conti
     writes = proxy.inject(Delay(0.0, 0.0), verbs=WRITES, target="/(pods|services|ddpjobs)")
     jobs = ScriptedJobs(namespace, cluster)
     async with jobs.carry_out():
-        for number in range(2):
-            for kind in SCRIPTS:
-                await jobs.apply(kind, number)
+        await jobs.apply_all(0, 1)
         cut_off_from_the_lease(proxy)
         await jobs.apply("recovers", 2)
 
@@ -61,8 +59,7 @@ async def test_a_leader_without_renewals_stops_writing_before_the_next_one_conti
 
         await eventually("the second to hold the Lease", second_leads)
         num_writes = writes.num_struck  # Writes that were in flight when the first stopped have arrived by now.
-        for kind in SCRIPTS:
-            await jobs.apply(kind, 3)
+        await jobs.apply_all(3)
         await jobs.end_as_scripted(SECONDS)
     assert writes.num_struck == num_writes > 0
     proxy.clear()

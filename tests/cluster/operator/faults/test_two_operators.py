@@ -8,7 +8,7 @@ import pytest
 import testbed
 from operator_cluster import Namespace
 from operator_process import OperatorProcess
-from scripted_jobs import SCRIPTS, ScriptedJobs
+from scripted_jobs import ScriptedJobs
 from testbed.faultproxy import FaultProxy
 from testbed.faults import Delay
 
@@ -40,8 +40,6 @@ async def test_all_jobs_end_as_with_one_operator_although_one_sees_events_late(
     rule = proxy.inject(Delay(0.0, 2.0), verbs=("watch",), target=late)
     jobs = ScriptedJobs(namespace, cluster)
     async with jobs.carry_out():
-        for number in range(2):
-            for kind in SCRIPTS:
-                await jobs.apply(kind, number)
+        await jobs.apply_all(0, 1)
         await jobs.end_as_scripted(SECONDS, second_writer=True)
     assert (rule.num_struck > 0) == (late != "nothing")

@@ -1,0 +1,56 @@
+"""The reconciler with all its parts, as `app.py` puts them together, around a stand-in for the API server."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddpjob_operator.kube.cache.store import Store
+from ddpjob_operator.kube.engine.actuator import Actuator
+from ddpjob_operator.kube.engine.event_recorder import EventRecorder
+from ddpjob_operator.kube.engine.expectations import Expectations
+from ddpjob_operator.kube.engine.reconciler import Reconciler
+from ddpjob_operator.kube.engine.rejections import Rejections
+from ddpjob_operator.kube.engine.status_writer import StatusWriter
+from ddpjob_operator.kube.engine.workqueue import WorkQueue
+from ddpjob_operator.kube.lookups.lookups import Lookups
+from ddpjob_operator.kube.lookups.progress_reader import ProgressReader
+
+
+@dataclass
+class Engine:
+    """The parts of one operator process."""
+
+    client: Any
+    num_workers: int = 1
+    progress_interval_seconds: float = 3600.0
+    rejections: Rejections = field(default_factory=Rejections)
+    expectations: Expectations = field(default_factory=Expectations)
+
+    def __post_init__(self) -> None:
+        client, self.queue = self.client, WorkQueue(self.num_workers)
+        self.store = Store(self.queue.add, self._name_is_free)
+        self.progress = ProgressReader(client, self.progress_interval_seconds, self.queue.add)
+        self.reconciler = Reconciler(
+            client=client,
+            queue=self.queue,
+            store=self.store,
+            expectations=self.expectations,
+            rejections=self.rejections,
+            actuator=Actuator(client, self.store, self.expectations, self.rejections),
+            status_writer=StatusWriter(client, self.store, EventRecorder(client, "test")),
+            lookups=Lookups(client, self.queue.add),
+            progress=self.progress,
+            trainer_image="trainer:1",
+        )
+
+    def _name_is_free(self, namespace: str, name: str) -> None:
+        for key in self.rejections.name_is_free(namespace, name):
+            self.queue.add(key)
+
+
+async def happens(condition: Callable[[], bool]) -> None:
+    """Let the other tasks run until the condition holds; TimeoutError after 5 s."""
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 the stand-in has no event for each thing a test may wait for
+            await asyncio.sleep(0)

@@ -105,8 +105,17 @@ def _take_run_policy(result: _Result, policy: Object) -> None:
         result.notes.append(
             "cleanPodPolicy: a DDPJob keeps its failed pods; set ttlSecondsAfterFinished to remove them."
         )
-    if scheduling := policy.get("schedulingPolicy"):
-        result.notes.append(f"runPolicy.schedulingPolicy ({', '.join(sorted(scheduling))}) has no equivalent.")
+    _take_scheduling(result, policy.get("schedulingPolicy") or {})
+
+
+def _take_scheduling(result: _Result, policy: Object) -> None:
+    equivalents = {"queue": "queueName", "priorityClass": "priorityClassName"}
+    if scheduling := {name: policy[known] for known, name in equivalents.items() if policy.get(known)}:
+        result.spec["scheduling"] = scheduling
+    if others := sorted(policy.keys() - equivalents.keys()):
+        result.notes.append(
+            f"runPolicy.schedulingPolicy ({', '.join(others)}) has no equivalent: all pods of a DDPJob are one gang."
+        )
 
 
 def _take_end(result: _Result, policy: Object) -> None:
@@ -296,14 +305,14 @@ def _metadata_of_result(job: Object, result: _Result) -> dict[str, Any]:
         if own := _own(entries):
             kept[name] = own
         if queue := entries.get("kueue.x-k8s.io/queue-name"):
-            result.notes.append(f"The queue {queue} (Kueue) has no equivalent yet.")
+            result.spec.setdefault("scheduling", {})["queueName"] = queue
     return kept
 
 
 #: The order of a spec that people write.
 _ORDER: Final = (
     *("suspend", "nodes", "gpusPerNode", "gpuResource", "processesPerNode", "image", "command", "env", "resources"),
-    *("restart", "deadlines", "ttlSecondsAfterFinished", "template"),
+    *("scheduling", "restart", "deadlines", "ttlSecondsAfterFinished", "template"),
 )
 
 

@@ -34,6 +34,7 @@ POLICIES: Sequence[Callable[[Situation], Advice]] = (
     all_ranks_succeeded,
     suspension.stop_while_suspended,
     suspension.replace_after_an_edit,
+    suspension.replace_after_a_change_of_provider,
     failed_attempt.restart_or_fail,  # one rank down is the whole gang down
     handover.wait_for_earlier_attempts,
     deadlines.end_what_takes_too_long,

@@ -9,7 +9,7 @@ from chart_render import RELEASE
 from ddpjob_operator.api import names
 from testbed.kubectl import KubectlError
 
-NOT_OURS = "The operator may touch only pods, Services and NetworkPolicies that have the label ddpjob.dev/job-uid."
+NOT_OURS = "The operator may touch only objects that have the label ddpjob.dev/job-uid."
 NOT_OWNED = "must be owned by the DDPJob that its label ddpjob.dev/job-uid names"
 RELABELLED = "may not change labels or owner references"
 CONTAINERS = "may not change the containers of a pod"

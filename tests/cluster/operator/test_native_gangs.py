@@ -44,7 +44,7 @@ async def test_gangs_of_which_one_fits_run_one_after_the_other_and_release_nothi
 ) -> None:
     nodes = cluster.add_kwok_nodes(num_trials, gpus=gangs.NUM_GPUS)
     try:
-        pairs = await gangs.compete(namespace, nodes)
+        pairs = await gangs.compete(namespace, cluster, nodes)
     finally:
         cluster.kubectl("delete", "node", *nodes, "--wait=false")
     assert sum(pair.num_given_back for pair in pairs) == 0

@@ -17,7 +17,7 @@ async def test_two_gangs_that_compete_for_one_node_both_finish(
 ) -> None:
     nodes = cluster.add_kwok_nodes(NUM_TRIALS, gpus=gangs.NUM_GPUS)
     try:
-        pairs = await gangs.compete(namespace, nodes)
+        pairs = await gangs.compete(namespace, cluster, nodes)
     finally:
         cluster.kubectl("delete", "node", *nodes, "--wait=false")
     assert sum(pair.num_restarts for pair in pairs) == 0

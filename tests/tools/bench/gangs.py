@@ -45,15 +45,25 @@ class Pair:
     """How two gangs that competed for a node ended."""
 
     seconds: float
-    """From their creation until both had succeeded."""
+    """From the moment at which the node accepted pods until both had succeeded."""
     num_given_back: int
     """How often one of them released the nodes of a part of its pods."""
     num_restarts: int
 
 
-async def compete(namespace: Namespace, nodes: Sequence[str], *, run_seconds: float = 0.0) -> list[Pair]:
-    """Have two gangs compete for each of these nodes, all at the same time; a gang runs this long once all its pods run."""
-    began = dict(zip(nodes, await asyncio.gather(*(_create(namespace, node) for node in nodes)), strict=True))
+async def compete(
+    namespace: Namespace, cluster: testbed.ControlPlane, nodes: Sequence[str], *, run_seconds: float = 0.0
+) -> list[Pair]:
+    """Have two gangs compete for each of these nodes, all at the same time; a gang runs this long once all its pods run.
+
+    All pods wait before the nodes accept any, as on a cluster whose nodes are taken.
+    """
+    kubectl = cluster.kubectl
+    await asyncio.to_thread(kubectl, "cordon", *nodes)
+    await asyncio.gather(*(_create(namespace, node) for node in nodes))
+    await eventually("all pods to wait", lambda: _all_wait(namespace, 2 * NUM_GPUS * len(nodes)), PAIR_SECONDS)
+    await asyncio.to_thread(kubectl, "uncordon", *nodes)
+    began = time.monotonic()
     deadline = time.monotonic() + PAIR_SECONDS + 2 * run_seconds
     running: dict[str, float] = {}
     ended: dict[str, float] = {}
@@ -71,21 +81,25 @@ async def compete(namespace: Namespace, nodes: Sequence[str], *, run_seconds: fl
         await asyncio.gather(*(_end(namespace, name, statuses[name]["attempt"]) for name in due))
         stopped |= due
         await asyncio.sleep(POLL_SECONDS)
-    return [_pair([statuses[name] for name in _names(node)], began[node], ended, node) for node in nodes]
+    return [_pair([statuses[name] for name in _names(node)], began, ended, node) for node in nodes]
 
 
 def _names(node: str) -> tuple[str, str]:
     return f"{node}-a", f"{node}-b"
 
 
-async def _create(namespace: Namespace, node: str) -> float:
-    """Create both jobs of a node at the same moment; gives that moment."""
+async def _create(namespace: Namespace, node: str) -> None:
+    """Create both jobs of a node at the same moment."""
     here = {"spec": {"nodeSelector": {"kubernetes.io/hostname": node}}}
-    moment = time.monotonic()
     await asyncio.gather(
         *(namespace.apply(name, nodes=NUM_GPUS, gpusPerNode=1, template=here) for name in _names(node))
     )
-    return moment
+
+
+async def _all_wait(namespace: Namespace, num_pods: int) -> bool:
+    pods = await namespace.pods()
+    conditions = (pod["status"].get("conditions") or () for pod in pods.values())
+    return sum(any(c["type"] == "PodScheduled" for c in of_pod) for of_pod in conditions) == num_pods
 
 
 async def _statuses(namespace: Namespace) -> dict[str, dict[str, Any]]:
@@ -128,7 +142,7 @@ async def measure(provider: str, cluster: testbed.ControlPlane, trials: int, run
                 NAMESPACES, None, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace.name}}
             )
             await eventually("the default service account", lambda: namespace.find(SERVICE_ACCOUNTS, "default"))
-            pairs = await compete(namespace, nodes, run_seconds=run_seconds)
+            pairs = await compete(namespace, cluster, nodes, run_seconds=run_seconds)
     finally:
         operator.stop()
     return row(provider, pairs, run_seconds)

@@ -15,7 +15,8 @@ kind: PyTorchJob
 metadata: {name: mnist, namespace: team-a, labels: {kueue.x-k8s.io/queue-name: gpus, owner: vision}}
 spec:
   nprocPerNode: "4"
-  runPolicy: {backoffLimit: 5, ttlSecondsAfterFinished: 600, activeDeadlineSeconds: 7200, cleanPodPolicy: All}
+  runPolicy: {backoffLimit: 5, ttlSecondsAfterFinished: 600, activeDeadlineSeconds: 7200, cleanPodPolicy: All,
+    schedulingPolicy: {queue: gpus, priorityClass: high, minAvailable: 4}}
   pytorchReplicaSpecs:
     Master: &replica
       replicas: 1
@@ -92,6 +93,7 @@ def test_a_pytorch_job_becomes_a_ddpjob(tmp_path: Path) -> None:
         "command": ["torchrun", "train.py", "--epochs", "3"],
         "env": [{"name": "NCCL_DEBUG", "value": "INFO"}],
         "resources": {"requests": {"cpu": 8}, "limits": {"memory": "64Gi"}},
+        "scheduling": {"queueName": "gpus", "priorityClassName": "high"},
         "restart": {"maxRestarts": 5},
         "deadlines": {"activeSeconds": 7200},
         "ttlSecondsAfterFinished": 600,
@@ -104,7 +106,11 @@ def test_a_pytorch_job_becomes_a_ddpjob(tmp_path: Path) -> None:
             },
         },
     }
-    for lost in ("queue gpus", "cleanPodPolicy", "--nnodes=4 --rdzv_endpoint mnist-master-0:23456"):
+    for lost in (
+        "schedulingPolicy (minAvailable)",
+        "cleanPodPolicy",
+        "--nnodes=4 --rdzv_endpoint mnist-master-0:23456",
+    ):
         assert lost in comments(MNIST)
 
 

@@ -131,6 +131,24 @@ def test_pods_from_before_the_provider_keep_running_and_are_completed_without_a_
     assert "schedulingGroup" not in creation.body["spec"]
 
 
+def test_a_gang_without_nodes_that_waits_for_another_provider_is_replaced_and_one_with_nodes_is_not() -> None:
+    of = job(nodes=2)
+    waiting = [pod(of, rank, scheduling="volcano", node=None, running=False) for rank in range(2)]
+    made = planned(observed(of, *waiting))
+    assert (made.status.attempt, made.status.reason) == (2, "GangGivenBack")
+    assert "created for the scheduling provider volcano, and the operator now uses native" in str(made.status.message)
+
+    runs = planned(observed(of, *(pod(of, rank, scheduling="volcano") for rank in range(2))))
+    assert (runs.status.attempt, runs.status.reason, runs.actions) == (1, "Running", ())
+    old = planned(observed(of, *(pod(of, rank, node=None, running=False) for rank in range(2))))
+    assert (old.status.attempt, old.actions) == (1, ())
+
+
+def test_a_queue_that_the_provider_does_not_have_is_named() -> None:
+    made = planned(observed(job(nodes=2, scheduling={"queueName": "team-a"})))
+    assert "queueName team-a has no effect, since the scheduling provider is native" in str(made.status.message)
+
+
 def test_a_gang_that_its_scheduler_places_as_a_whole_is_never_given_back() -> None:
     of = job(nodes=2)
     waiting: dict[str, Any] = {

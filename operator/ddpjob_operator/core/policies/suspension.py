@@ -1,4 +1,4 @@
-"""A job that is suspended, and one whose spec was edited meanwhile."""
+"""A job that is suspended, one whose spec was edited meanwhile, and one whose pods were created for another provider."""
 
 from ddpjob_operator.api.names import ConditionType, Phase, Reason
 from ddpjob_operator.core.decision import Advice, StartNextAttempt, StaySuspended
@@ -30,6 +30,22 @@ def replace_after_an_edit(situation: Situation) -> Advice:
         return Advice()
     message = "the spec was edited while the job was suspended; its pods are being replaced"
     return Advice(decision=StartNextAttempt(phase=Phase.RESTARTING, reason=Reason.SPEC_CHANGED, message=message))
+
+
+def replace_after_a_change_of_provider(situation: Situation) -> Advice:
+    """Replace a gang that no scheduler may place any more: no pod has a node, and all were created for another provider."""
+    pods, configured = situation.gang.current.values(), situation.configured_provider.name
+    others = {pod.scheduling for pod in pods} - {"", configured}
+    if not others or any(pod.node is not None for pod in pods):
+        return Advice()
+    message = (
+        f"the pods were created for the scheduling provider {', '.join(sorted(others))}, and the operator now uses"
+        f" {configured}: they are being replaced"
+    )
+    decision = StartNextAttempt(
+        phase=Phase.PENDING, reason=Reason.GANG_GIVEN_BACK, message=message, releases_partial_gang=True
+    )
+    return Advice(decision=decision)
 
 
 def is_edited(situation: Situation) -> bool:

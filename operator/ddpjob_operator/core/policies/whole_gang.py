@@ -1,6 +1,6 @@
 """A gang that is wanted: how far it is, what it waits for, and what is worth saying while it runs."""
 
-from ddpjob_operator.api.names import Reason
+from ddpjob_operator.api.names import ProviderName, Reason
 from ddpjob_operator.core.decision import Advice, KeepWhole
 from ddpjob_operator.core.failure.messages import failure_sentence
 from ddpjob_operator.core.failure.node_avoidance import avoided_nodes
@@ -18,6 +18,7 @@ FINISHING_SECONDS = 30.0
 QUEUE_SECONDS = 60.0
 #: A program that prints progress lines has printed one by now.
 QUIET_SECONDS = 120.0
+_WITH_QUEUES = (ProviderName.KUEUE, ProviderName.VOLCANO)
 
 
 def keep_whole(situation: Situation) -> Advice:
@@ -67,6 +68,9 @@ def _while_starting(situation: Situation) -> tuple[str, str]:
     reason, message = explain_wait(situation.observed, situation.gang, situation.provider)
     if reason == Reason.UNSCHEDULABLE:
         message = autoscaling.explanation(situation) + message
+    queue, provider = situation.spec.scheduling.queue_name, situation.provider.name
+    if queue is not None and provider not in _WITH_QUEUES:
+        message = f"{message}; queueName {queue} has no effect, since the scheduling provider is {provider}"
     if situation.failure is not None:
         message = f"{message}; {failure_sentence(situation.failure)}"
     if avoided := avoided_nodes(situation.status):

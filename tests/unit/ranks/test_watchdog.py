@@ -112,14 +112,34 @@ def test_a_store_that_does_not_respond_ends_the_ranks_that_wait(monkeypatch):
 
 
 def test_a_rank_that_left_in_order_is_not_waited_for():
-    left, waiting = ranks(2)
+    waiting, left = ranks(2)
     with left:
         pass
     assert not left._listener.is_alive()
     waiting.timeline.enter(Phase.BACKWARD)
     wait_until(lambda: bool(waiting.end))
-    assert waiting.end.startswith("rank 1 (host ")
+    assert waiting.end.startswith("rank 0 (host ")
     assert " makes no progress: in backward" in waiting.end
+
+
+def test_the_rank_whose_process_holds_the_store_leaves_last():
+    """torch prints a stack of 20 lines on each rank that still waits when the store ends."""
+    holder, other = ranks(2)
+    holder._timing = Timing.of(Limits(first_step_seconds=DEADLINE_SECONDS, step_seconds=DEADLINE_SECONDS))
+    others_that_waited: list[bool] = []
+
+    def leave() -> None:
+        with holder:
+            pass
+        others_that_waited.append(other._listener.is_alive() or other._monitoring.is_alive())
+
+    leaving = threading.Thread(target=leave)
+    leaving.start()
+    wait_until(lambda: not holder._listener.is_alive())
+    with other:
+        pass
+    leaving.join(DEADLINE_SECONDS)
+    assert others_that_waited == [False]
 
 
 def test_a_rank_that_lost_another_one_learns_its_cause():

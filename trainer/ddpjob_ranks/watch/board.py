@@ -123,6 +123,15 @@ class Board:
         answered = [rank for rank in self._ranks if self._store.check([f"answer/{number}/{rank}"])]
         poll(lambda: bool(self._store.check([f"leaving/{rank}" for rank in answered])), seconds, timing)
 
+    def leave(self, seconds: float, timing: Timing) -> None:
+        """Stop using the store. Rank 0, whose process holds it, waits until that is true of all ranks.
+
+        Otherwise torch prints a stack of 20 lines on each rank that waits for a call when the store ends.
+        """
+        self._store.set(f"left/{self._rank}", "")
+        if self._rank == 0:
+            poll(lambda: bool(self._store.check([f"left/{rank}" for rank in self._ranks])), seconds, timing)
+
     def _statuses(self, folder: str) -> dict[int, RankStatus]:
         keys = {rank: f"{folder}/{rank}" for rank in self._ranks}
         if not self._store.check(list(keys.values())):

@@ -67,7 +67,7 @@ class Watchdog:
         self._board, listening = (Board(store, rank=worker.rank, world_size=worker.world_size) for _ in range(2))
         self._publish(self._board)
         self._listener = _start(self._listen, listening)
-        _start(self._monitor, self._board)
+        self._monitoring = _start(self._monitor, self._board)
 
     def __enter__(self) -> Self:
         return self
@@ -80,7 +80,9 @@ class Watchdog:
         with contextlib.suppress(RuntimeError):  # rank 0 may have ended already, and the store with it
             self._publish(self._board)
             self._board.close(self._round)
-            self._listener.join(self._timing.answer_seconds)
+            for thread in (self._listener, self._monitoring):
+                thread.join(self._timing.answer_seconds)
+            self._board.leave(self._timing.answer_seconds, self._timing)
 
     def report_failure(self, cause: str) -> None:
         """Publish why this rank ends, before the others find out that it has ended.

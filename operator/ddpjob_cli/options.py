@@ -60,18 +60,7 @@ JobName = Annotated[
     str, typer.Argument(metavar="JOB", help="Name of the job", autocompletion=complete_jobs, show_default=False)
 ]
 OutputOption = Annotated[
-    Output | None, typer.Option("--output", "-o", help="Print the API's objects instead of text", show_default=False)
-]
-
-
-class JsonOutput(StrEnum):
-    """Formats of commands that read what is no object of the API."""
-
-    JSON = "json"
-
-
-JsonOption = Annotated[
-    JsonOutput | None, typer.Option("--output", "-o", help="Print JSON instead of text", show_default=False)
+    Output | None, typer.Option("--output", "-o", help="Print data or names instead of text", show_default=False)
 ]
 
 

@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -67,18 +67,22 @@ def note(text: str) -> None:
 
 def print_objects(bodies: Sequence[Mapping[str, Any]], output: Output, *, single: bool = False) -> None:
     """Print objects of the API in the format of `kubectl get -o`; `single` prints one as itself, not as a List."""
-    if output is Output.NAME:
-        for body in bodies:
-            kind, _, group = str(body["kind"]).lower(), "", str(body["apiVersion"]).rpartition("/")[0]
-            print(f"{kind}{'.' + group if group else ''}/{body['metadata']['name']}")
-        return
     shown: Any = bodies[0] if single else {"apiVersion": "v1", "kind": "List", "items": list(bodies)}
-    print_data(shown, output)
+    print_data(shown, output, names=map(name_of, bodies))
 
 
-def print_data(data: Any, output: Output) -> None:
-    """Print any JSON value as JSON or YAML."""
-    if output is Output.JSON:
+def name_of(body: Mapping[str, Any]) -> str:
+    """Kind and name of an object of the API, as `kubectl get -o name` prints it."""
+    group = str(body["apiVersion"]).rpartition("/")[0]
+    return f"{str(body['kind']).lower()}{'.' + group if group else ''}/{body['metadata']['name']}"
+
+
+def print_data(data: Any, output: Output, *, names: Iterable[str] = ()) -> None:
+    """Print any JSON value as JSON or YAML, or the names of what it is about."""
+    if output is Output.NAME:
+        for name in names:
+            print(name)
+    elif output is Output.JSON:
         print(json.dumps(data, indent=2, ensure_ascii=False))
     else:
         import yaml

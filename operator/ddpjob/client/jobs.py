@@ -106,6 +106,7 @@ class Pod:
     """Whether the main container has started, so that there is a log."""
     finished: bool
     body: Body
+    """The whole object as JSON. The server leaves kind and version out of the items of a list, so they are added."""
 
 
 def read_pod(body: Body) -> Pod | None:
@@ -136,7 +137,7 @@ def read_pod(body: Body) -> Pod | None:
         message=printable((ended or {}).get("message") or waiting.get("message") or status.get("message") or ""),
         started="running" in state or ended is not None,
         finished=phase in ("Succeeded", "Failed") or ended is not None,
-        body=body,
+        body={"apiVersion": "v1", "kind": "Pod", **body},
     )
 
 
@@ -168,5 +169,5 @@ def read_event(body: Body) -> JobEvent:
         object=f"{about.get('kind')}/{about.get('name')}",
         message=printable(body.get("message", "")),
         count=series.get("count") or body.get("count") or 1,
-        body=body,
+        body={"apiVersion": "v1", "kind": "Event", **body},
     )

@@ -5,7 +5,7 @@ from dataclasses import asdict
 import typer
 
 from ddpjob_cli.failures import EXIT_FAILED, EXIT_SUCCEEDED
-from ddpjob_cli.options import Output, OutputOption, connect
+from ddpjob_cli.options import OutputOption, connect
 from ddpjob_cli.output import console, print_data
 
 _STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
@@ -34,10 +34,8 @@ def command(output: OutputOption = None) -> None:
         except ApiError as error:
             raise client_error(error, "list", DDPJOBS, client.namespace, None) from error
     found = findings(facts)
-    if output is Output.NAME:
-        raise ValueError("-o name: findings have no names; use json or yaml")
     if output:
-        print_data([asdict(finding) for finding in found], output)
+        print_data([asdict(finding) for finding in found], output, names=[finding.subject for finding in found])
     else:
         table = Table.grid(padding=(0, 2, 0, 0))
         for finding in found:

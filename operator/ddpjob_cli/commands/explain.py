@@ -3,8 +3,8 @@
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from ddpjob_cli.options import JobName, Output, OutputOption, connect
-from ddpjob_cli.output import console, note, print_data
+from ddpjob_cli.options import JobName, OutputOption, connect
+from ddpjob_cli.output import console, name_of, note, print_data
 
 if TYPE_CHECKING:
     from ddpjob.client import Client, Job, JobEvent, LogLine
@@ -27,10 +27,8 @@ def command(job: JobName, output: OutputOption = None) -> None:
         seen = client.get(job)
         pods = client.pods(seen, attempt=seen.status.attempt)
         sections = explained(seen, pods, _events(client, seen), _log_of_the_failure(client, seen))
-    if output is Output.NAME:
-        raise ValueError("-o name: an explanation has no name; use json or yaml")
     if output:
-        print_data([asdict(section) for section in sections], output)
+        print_data([asdict(section) for section in sections], output, names=[name_of(seen.body)])
         return
     for section in sections:
         console().print(Text(section.title, style="bold"))

@@ -1,13 +1,14 @@
 """`ddpjob plot`."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ddpjob_cli.failures import CommandError
-from ddpjob_cli.options import JobName, complete_jobs, connect
-from ddpjob_cli.output import console, note
+from ddpjob_cli.options import JobName, OutputOption, complete_jobs, connect
+from ddpjob_cli.output import console, note, print_data
 
 if TYPE_CHECKING:
     from ddpjob.client import Client
@@ -27,6 +28,7 @@ def command(
     save: Annotated[
         Path | None, typer.Option(help="Write x.csv or x.png instead of drawing here", show_default=False)
     ] = None,
+    output: OutputOption = None,
 ) -> None:
     """Draw the curves of a job, from the log of rank 0 in all attempts whose pods are still there. Restarts are marked.
 
@@ -37,6 +39,8 @@ def command(
       ddpjob plot resnet18 --metric loss --compare resnet18-large-batch
 
       ddpjob plot resnet18 --save resnet18.csv
+
+      ddpjob plot resnet18 -o name
     """
     from ddpjob_cli.curves import as_csv
 
@@ -51,7 +55,13 @@ def command(
             f"{job}: the log of rank 0 has no values yet; a program prints them in lines such as"
             ' ddpjob-progress {"step": 10, "loss": 0.3, "metrics": {"accuracy": 93.1}}'
         )
-    if save is None:
+    if output:
+        points = {
+            job: {name: list(map(asdict, curves.points.get(name, ()))) for name in metrics}
+            for job, curves in jobs.items()
+        }
+        print_data(points, output, names=metrics)
+    elif save is None:
         for name in metrics:
             _draw(name, jobs)
     elif save.suffix == ".csv":

@@ -1,13 +1,12 @@
 """`ddpjob stacks`."""
 
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ddpjob_cli.failures import CommandError
-from ddpjob_cli.options import JobName, JsonOption, connect
-from ddpjob_cli.output import console, note
+from ddpjob_cli.options import JobName, OutputOption, connect
+from ddpjob_cli.output import console, name_of, note, print_data
 
 if TYPE_CHECKING:
     from ddpjob.client import RankStacks
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 def command(
     job: JobName,
     rank: Annotated[str | None, typer.Option(help="Node ranks, such as 0,3-5", show_default=False)] = None,
-    output: JsonOption = None,
+    output: OutputOption = None,
 ) -> None:
     """Show the Python stacks of all threads of the running ranks, which training does not notice.
 
@@ -34,7 +33,7 @@ def command(
         namespace = client.namespace
         found = client.stacks(job, ranks=parse_ranks(rank))
     if output:
-        print(json.dumps([as_json(stacks) for stacks in found], indent=2))
+        print_data([as_json(stacks) for stacks in found], output, names=[name_of(stacks.pod.body) for stacks in found])
     else:
         _print([stacks for stacks in found if stacks.text])
     silent = [stacks for stacks in found if not stacks.text]

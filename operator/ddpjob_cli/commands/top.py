@@ -1,14 +1,13 @@
 """`ddpjob top`."""
 
 import dataclasses
-import json
 import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddpjob_cli.options import JobName, JsonOption, connect
-from ddpjob_cli.output import console, is_live, live, note
+from ddpjob_cli.options import JobName, OutputOption, connect
+from ddpjob_cli.output import console, is_live, live, note, print_data
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ def command(
         bool, typer.Option("--watch", "-w", help="Go on until the job has finished, as on a terminal")
     ] = False,
     interval: Annotated[float, typer.Option(help="Seconds between two looks", min=0.5)] = 3.0,
-    output: JsonOption = None,
+    output: OutputOption = None,
 ) -> None:
     """Show each running rank: step, samples per second, where its time goes, the slowest rank, and memory.
 
@@ -51,7 +50,8 @@ def command(
         looks = _looks(client, job, ranks, interval) if shows_all else iter([(seen, _look(client, seen, ranks, {}))])
         if output:
             for _, found in looks:
-                print(json.dumps([dataclasses.asdict(speed) for speed in found], indent=2), flush=True)
+                rows = [dataclasses.asdict(speed) for speed in found]
+                print_data(rows, output, names=[f"pod/{speed.pod}" for speed in found])
         elif shows_all and is_live():
             with live() as show:
                 for seen, found in looks:

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from ddpjob_cli.failures import EXIT_FAILED, EXIT_SUCCEEDED
-from ddpjob_cli.options import JobName, connect
-from ddpjob_cli.output import note
+from ddpjob_cli.options import JobName, OutputOption, connect
+from ddpjob_cli.output import note, print_objects
 
 
 class GoalName(StrEnum):
@@ -23,6 +23,7 @@ def command(
     job: JobName,
     goal: Annotated[GoalName, typer.Option("--for", help="What to wait for")] = GoalName.FINISHED,
     timeout: Annotated[str | None, typer.Option(help="Give up after this time, such as 2h", show_default=False)] = None,
+    output: OutputOption = None,
 ) -> None:
     """Wait until a job has reached a state, or can no longer reach it.
 
@@ -41,6 +42,8 @@ def command(
     seconds = parse_seconds(timeout, "--timeout")
     with connect() as client:
         seen = client.wait(job, until=goal.value, timeout=seconds)
+    if output:
+        print_objects([seen.body], output, single=True)
     note(outcome(seen))
     good = seen.succeeded if goal is GoalName.FINISHED else bool(seen.reached(Goal(goal.value)))
     raise typer.Exit(EXIT_SUCCEEDED if good else EXIT_FAILED)

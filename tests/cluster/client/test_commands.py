@@ -191,15 +191,14 @@ async def test_list_logs_and_events_in_each_format(
     assert output.splitlines()[1].split()[:5] == ["j", "Running", "Running", "2/2", "1"]
     output, _ = await ddpjob("list", "-A")
     assert [namespace.name, "j"] in [line.split()[:2] for line in output.splitlines()]
-    assert (await ddpjob("list", "-o", "name"))[0] == "ddpjob.ddpjob.dev/j\n"
     assert json.loads((await ddpjob("list", "-o", "json"))[0])["items"][0]["spec"]["nodes"] == 2
     assert yaml.safe_load((await ddpjob("status", "j", "-o", "yaml"))[0])["kind"] == "DDPJob"
 
-    cluster.append_kwok_log(namespace.name, "j-1-0", "zero\nother")
+    cluster.append_kwok_log(namespace.name, "j-1-0", 'zero\nother\nddpjob-progress {"step": 1, "loss": 0.5}')
     cluster.append_kwok_log(namespace.name, "j-1-1", "one")
     output, _ = await ddpjob("logs", "j")
     prefixes = [line.partition("]")[0].split()[0] for line in output.splitlines()]
-    assert prefixes == ["[r00", "[r00", "[r01"]
+    assert prefixes == ["[r00", "[r00", "[r00", "[r01"]
     assert (await ddpjob("logs", "j", "--rank", "0", "--grep", "^z", "-o", "raw"))[0] == "zero\n"
     line = json.loads((await ddpjob("logs", "j", "--rank", "1-3", "-o", "json"))[0])
     assert (line["rank"], line["attempt"], line["text"]) == (1, 1, "one")
@@ -210,6 +209,15 @@ async def test_list_logs_and_events_in_each_format(
         return "Pod/j-1-1" in (await ddpjob("events", "j"))[0]
 
     await eventually("the scheduler's events", shows_events)
+    for command in ("list", "status j", "explain j", "wait j --for running"):
+        assert (await ddpjob(*command.split(), "-o", "name"))[0] == "ddpjob.ddpjob.dev/j\n"
+    assert (await ddpjob("events", "j", "-o", "name"))[0].startswith("event/")
+    assert (await ddpjob("plot", "j", "-o", "name"))[0] == "loss\n"
+    (point,) = json.loads((await ddpjob("plot", "j", "-o", "json"))[0])["j"]["loss"]
+    assert (point["step"], point["value"]) == (1, 0.5)
+    for command in ("top", "stacks"):
+        names, _ = await ddpjob(command, "j", "-o", "name", code={"top": 0, "stacks": 2}[command])
+        assert names == "pod/j-1-0\npod/j-1-1\n"
 
 
 async def test_suspend_resume_restart_wait_and_delete(ddpjob: Commands, namespace: Namespace, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 from pathlib import Path
 
+import pytest
+
 from local_command import run_job
 
 FAIL_ON_RANK_1 = """
@@ -36,34 +38,25 @@ def test_a_job_without_restarts_left_fails_and_names_rank_and_exception(tmp_path
     failure = outcome.status["failure"]
     assert (failure["rank"], failure["exitCode"], failure["attempt"]) == (1, 1, 2)
     assert "ValueError: the sample is" in failure["message"]
+    assert "torn" in outcome.output
+    assert "\x1b" not in outcome.output, "no control sequence of a program is printed"
     assert "failed after" in outcome.output.splitlines()[-1]
     assert "Rank 1" in outcome.output.splitlines()[-1]
 
 
-def test_no_control_sequence_of_a_program_reaches_the_output(tmp_path: Path) -> None:
-    outcome = run_job(tmp_path, spec(tmp_path, failing_attempts=9, max_restarts=0))
-    assert "torn" in outcome.output
-    assert "\x1b" not in outcome.output
+WRITE_A_MESSAGE = "import os; open(os.environ['DDPJOB_TERMINATION_LOG'], 'w').write('RuntimeError: boom'); os._exit(3)"
 
 
-def test_a_program_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    outcome = run_job(tmp_path, {"command": ["no-such-program"], "restart": {"maxRestarts": 0}})
+@pytest.mark.parametrize(
+    ("command", "failure", "printed"),
+    [
+        (["no-such-program"], {"exitCode": 128}, "cannot start 'no-such-program': No such file or directory"),
+        (["python", "-c", "import os; os.kill(os.getpid(), 9)"], {"signal": 9, "exitCode": 137}, "signal 9 (SIGKILL)"),
+        (["python", "-c", WRITE_A_MESSAGE], {"exitCode": 3, "message": "RuntimeError: boom"}, "RuntimeError: boom"),
+    ],
+)
+def test_how_a_program_ended_is_in_the_status_and_printed(tmp_path: Path, command, failure, printed) -> None:
+    outcome = run_job(tmp_path, {"command": command, "restart": {"maxRestarts": 0}})
     assert outcome.exit_code == 1
-    assert outcome.status["failure"]["exitCode"] == 128
-    assert "cannot start 'no-such-program': No such file or directory" in outcome.output
-
-
-def test_a_rank_killed_by_a_signal_shows_the_signal(tmp_path: Path) -> None:
-    kill_itself = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    outcome = run_job(tmp_path, {"command": ["python", "-c", kill_itself], "restart": {"maxRestarts": 0}})
-    assert outcome.status["failure"]["signal"] == 9
-    assert outcome.status["failure"]["exitCode"] == 137
-
-
-def test_the_termination_message_comes_from_the_file_of_the_contract(tmp_path: Path) -> None:
-    write = (
-        "import os; open(os.environ['DDPJOB_TERMINATION_LOG'], 'w').write('RuntimeError: my last words'); os._exit(3)"
-    )
-    outcome = run_job(tmp_path, {"command": ["python", "-c", write], "restart": {"maxRestarts": 0}})
-    assert outcome.status["failure"]["exitCode"] == 3
-    assert "my last words" in outcome.status["failure"]["message"]
+    assert failure.items() <= outcome.status["failure"].items()
+    assert printed in outcome.output

@@ -13,7 +13,7 @@ saved = Path(folder, "saved") if folder else None
 fault = os.environ.get("FAULT")
 
 step, state = 0, "seed"
-if saved is not None and saved.exists() and fault != "begins anew":
+if saved is not None and saved.exists() and fault != "starts again":
     text_step, state = saved.read_text(encoding="utf-8").split()
     step = int(text_step)
     if fault == "forgets":

@@ -62,7 +62,7 @@ def own_compiler() -> Iterator[None]:
 def test_a_compiled_model_is_cut_at_the_buckets_of_several_ranks_and_steps_compile_nothing_more(
     gang: Gang, world_size: int, for_training: int
 ) -> None:
-    gang = replace(gang, world_size=world_size)  # what the compiler is told; the group is of one rank
+    gang = replace(gang, world_size=world_size)  # what the compiler sees; the group has one rank
     config = parse_config({"recipe": "digits", "bucketCapMb": 1})
     model = Compiled()
     replica = replicate(model, config, gang) if world_size > 1 else model
@@ -72,7 +72,7 @@ def test_a_compiled_model_is_cut_at_the_buckets_of_several_ranks_and_steps_compi
     recipe = recipes.find("digits")
     numerics.compile_model(replica, [batch], [(torch.ones(3, 512), None)], recipe, numbers, gang, moved=lambda: None)
     summed = gang.control._get_sequence_number_for_group() - begun  # type: ignore[attr-defined]
-    assert summed == 2, "what ranks tell each other of failures, and no gradients"
+    assert summed == 2, "the ranks' exchange about failures, and no gradients"
     for_evaluation = 1
     assert len(model.graphs) == for_training + for_evaluation
     torch.autograd.backward(recipe.loss_of(replica, batch))

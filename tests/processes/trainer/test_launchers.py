@@ -1,13 +1,9 @@
 """The launchers that need no root; Slurm's are in tests/system/slurm."""
 
-import os
-import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 import forked_ranks
 from ddpjob_ranks import contract
@@ -31,27 +27,6 @@ def test_pods_of_the_operator(tmp_path, expected):
     assert "launcher environment, world size 2" in run.text()
     assert "loss" not in run.text(1), "rank 0 alone reports"
     assert run.weights == expected
-
-
-def test_the_operators_local_backend(tmp_path, expected):
-    job = {
-        "apiVersion": "ddpjob.dev/v1beta1",
-        "kind": "DDPJob",
-        "metadata": {"name": "parity"},
-        "spec": {"nodes": 2, "trainer": {"recipe": "digits", "epochs": 1, "globalBatchSize": 256}},
-    }
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
-    done = subprocess.run(
-        [sys.executable, "-m", "ddpjob_cli", "run", "--local", str(tmp_path / "job.yaml")],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    (weights,) = re.findall(r"weights sha256 (\w+)", done.stdout)
-    assert weights == expected
 
 
 def test_torchrun(tmp_path, expected):

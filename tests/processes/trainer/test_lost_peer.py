@@ -16,9 +16,3 @@ def test_a_rank_that_exits_is_named_by_the_others(tmp_path):
         assert run.wait() == [contract.EXIT_PEER_LOST, 0]
     assert run.message(0).startswith("rank 0 lost a peer\nrank 1 (host ")
     assert ") does not respond (stopped, blocked or gone), last seen in " in run.message(0)
-
-
-def test_the_exception_of_a_rank_is_reported_by_the_others(tmp_path):
-    with two_ranks(tmp_path, fault="raise", faulty_rank=1) as run:
-        assert run.wait() == [contract.EXIT_PEER_LOST, contract.EXIT_PROGRAM_ERROR]
-    assert run.message(0) == "rank 0 lost a peer\nrank 1 ended: LookupError: the disk of sample 7 is on fire"

@@ -90,7 +90,7 @@ def test_the_plain_script_trains_over_several_epochs(tmp_path: Path, gang: Gang)
     model = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2))
     plain = PlainTraining(model, tmp_path, gang, global_batch_size=16, num_workers=1)
     losses = []
-    for _ in range(60):  # 30 epochs: the loader begins anew by itself
+    for _ in range(60):  # 30 epochs: the loader starts again by itself
         before = plain.running_loss
         plain.take_step()
         losses.append(plain.running_loss - before)

@@ -60,8 +60,8 @@ def preempted(folder: Path, attempt: int, point: str, rank: int, after: int) -> 
             run.wait_for("SIGTERM now", rank=rank)
         signalled = time.monotonic()
         codes = run.wait()
-        told = f"{point}, rank {rank}, after {after} steps: {codes}\n{run.text()}"
-        assert codes == RANKS * [contract.EXIT_CHECKPOINTED], told
+        report = f"{point}, rank {rank}, after {after} steps: {codes}\n{run.text()}"
+        assert codes == RANKS * [contract.EXIT_CHECKPOINTED], report
         return run, time.monotonic() - signalled
 
 

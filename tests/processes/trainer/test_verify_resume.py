@@ -17,13 +17,13 @@ def test_a_real_training_of_two_ranks_is_equal_bit_for_bit(capsys, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", ":".join(path for path in sys.path if path))
     keys = ("recipe=digits", "epochs=5", "globalBatchSize=100")
     assert main(["--kills=1", "--no-speed", *(part for key in keys for part in ("--set", key))]) == 0
-    told = capsys.readouterr().out
-    print(told)
-    assert re.search(r"^uninterrupted +1 +75  complete$", told, re.MULTILINE)
-    assert re.search(r"^attempt 1 +1 +\d+  (rank \d|all) killed at step \d+$", told, re.MULTILINE)
-    assert re.search(r"^attempt 2 .*complete$", told, re.MULTILINE)
-    assert re.search(r"^losses of 75 steps \(\d+ trained more than once\): equal bit for bit$", told, re.MULTILINE)
-    assert re.search(r"^weights sha256 [0-9a-f]{64}: equal$", told, re.MULTILINE)
+    printed = capsys.readouterr().out
+    print(printed)
+    assert re.search(r"^uninterrupted +1 +75  complete$", printed, re.MULTILINE)
+    assert re.search(r"^attempt 1 +1 +\d+  (rank \d|all) killed at step \d+$", printed, re.MULTILINE)
+    assert re.search(r"^attempt 2 .*complete$", printed, re.MULTILINE)
+    assert re.search(r"^losses of 75 steps \(\d+ trained more than once\): equal bit for bit$", printed, re.MULTILINE)
+    assert re.search(r"^weights sha256 [0-9a-f]{64}: equal$", printed, re.MULTILINE)
 
 
 def test_a_right_trainer_passes():
@@ -34,20 +34,20 @@ def test_a_right_trainer_passes():
 
 
 @pytest.mark.parametrize(
-    ("fault", "told"),
+    ("fault", "difference"),
     [
         ("forgets", r"step \d+: loss 0\.\w+ uninterrupted, 0\.\w+ in attempt 2"),
         ("skips", r"step \d+: loss 0\.\w+ uninterrupted, 0\.\w+ in attempt 2"),
         ("differs", r"weights sha256: \w+ uninterrupted, \w+ resumed"),
     ],
 )
-def test_a_difference_has_exit_code_1_and_is_named(fault, told, monkeypatch, capsys):
+def test_a_difference_has_exit_code_1_and_is_named(fault, difference, monkeypatch, capsys):
     monkeypatch.setenv("FAULT", fault)
     monkeypatch.setattr(verify_resume, "TRAINER", FAKE.command)
     assert main(["--kills=1", "--no-speed", "--seed=3"]) == 1
     printed = capsys.readouterr().out
     assert "NOT EQUAL" in printed
-    assert re.search(told, printed)
+    assert re.search(difference, printed)
 
 
 def test_a_trainer_that_cannot_resume_is_reported_with_its_message(monkeypatch):
@@ -57,7 +57,7 @@ def test_a_trainer_that_cannot_resume_is_reported_with_its_message(monkeypatch):
 
 
 def test_a_trainer_that_never_resumes_proves_nothing(monkeypatch):
-    monkeypatch.setenv("FAULT", "begins anew")
+    monkeypatch.setenv("FAULT", "starts again")
     with pytest.raises(MeasureError, match="no attempt resumed, each began at step 1"):
         verify(FAKE, num_kills=2, seed=0, profile="exact")
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ddpjob_operator.core.render.network_policy import NETWORK_POLICY
 from ddpjob_operator.scheduling.interface import Right
 from ddpjob_operator.transport.client import Client
-from ddpjob_operator.transport.errors import ApiError
+from ddpjob_operator.transport.errors import ApiError, RejectedError
 from ddpjob_operator.transport.resources import ACCESS_REVIEWS
 
 logger = logging.getLogger(__name__)
@@ -20,14 +20,20 @@ _POLICY_RIGHTS = tuple(
 
 
 async def is_allowed(client: Client, right: Right, namespace: str | None) -> bool:
-    """Whether this operator has the right in the namespace, or in all with None. Raises ApiError if there is no answer."""
+    """Whether this operator has the right in the namespace, or in all with None; not, where it may not ask.
+
+    Raises ApiError if there is no answer.
+    """
     attributes = {"verb": right.verb, "group": right.group, "resource": right.resource, "namespace": namespace or ""}
     review = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
         "spec": {"resourceAttributes": attributes},
     }
-    answer = await client.create(ACCESS_REVIEWS, None, review)
+    try:
+        answer = await client.create(ACCESS_REVIEWS, None, review)
+    except RejectedError:
+        return False
     return bool(answer["status"].get("allowed"))
 
 

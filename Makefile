@@ -87,7 +87,20 @@ test-cluster: cluster-programs ## Run the tests on real kube-apiservers
 nightly: cluster-programs ## Run the slow tests of rare cases, which CONTRIBUTING lists
 	@$(BIN)/pytest $(PARALLEL) -m nightly tests/processes tests/cluster tests/tools/bench
 	@$(BIN)/python -m simulation.soak --schedules 20000
+	@$(MAKE) --no-print-directory matrix
 	@$(MAKE) --no-print-directory test-oldest-torch
+
+# Kubernetes releases in addition to the one that all tests run on, each with a folder in tests/tools/testbed/tools.
+KUBERNETES ?= 1.34 1.35
+MATRIX_TESTS := tests/cluster/api tests/cluster/operator/test_example_on_a_cluster.py tests/cluster/operator/test_upgrade_from_0_1.py \
+	tests/cluster/chart/test_chart_on_a_cluster.py
+
+.PHONY: matrix
+matrix: $(VENV)/dev.stamp ## Install, run, restart and upgrade on other Kubernetes releases (the first time builds them): make matrix KUBERNETES=1.35
+	@for release in $(KUBERNETES); do \
+		echo "ddpjob: Kubernetes $$release"; \
+		TESTBED_KUBERNETES=$$release $(BIN)/pytest $(PARALLEL) -m 'not nightly' $(MATRIX_TESTS); \
+	done
 
 # Versions of the oldest torch that pyproject.toml allows; all other packages have their newest version.
 OLDEST_TORCH := torch==2.11.0 torchvision==0.26.0

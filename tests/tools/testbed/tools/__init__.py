@@ -43,8 +43,18 @@ class Tool:
     tags: str = ""
 
 
+#: The minor release of the control plane where it is not that of the other programs: one of those with a folder of its own,
+#: for example 1.35.
+RELEASE = os.environ.get("TESTBED_KUBERNETES", "")
+
+
 def _kubernetes(name: str) -> Tool:
     return Tool(module="kubernetes", package=f"k8s.io/kubernetes/cmd/{name}")
+
+
+def _control_plane(name: str) -> Tool:
+    module = f"kubernetes-{RELEASE}" if RELEASE else "kubernetes"
+    return Tool(module=module, package=f"k8s.io/kubernetes/cmd/{name}")
 
 
 def _containerd(name: str) -> Tool:
@@ -58,9 +68,9 @@ def _containerd(name: str) -> Tool:
 CONTROL_PLANE = {
     "pki": Tool(module="pki", package="."),
     "etcd": Tool(module="etcd", package="go.etcd.io/etcd/server/v3"),
-    "kube-apiserver": _kubernetes("kube-apiserver"),
-    "kube-controller-manager": _kubernetes("kube-controller-manager"),
-    "kube-scheduler": _kubernetes("kube-scheduler"),
+    "kube-apiserver": _control_plane("kube-apiserver"),
+    "kube-controller-manager": _control_plane("kube-controller-manager"),
+    "kube-scheduler": _control_plane("kube-scheduler"),
     "kubectl": _kubernetes("kubectl"),
     "kwok": Tool(module="kwok", package="sigs.k8s.io/kwok/cmd/kwok"),
     "helm": Tool(module="helm", package="helm.sh/helm/v4/cmd/helm"),
@@ -136,6 +146,9 @@ def build(names: Iterable[str]) -> None:
 
 @functools.cache
 def _folder(module: str) -> Path:
+    if not (_HERE / module).is_dir():
+        known = ", ".join(sorted(folder.name.partition("-")[2] for folder in _HERE.glob("kubernetes-*")))
+        raise BuildError(f"TESTBED_KUBERNETES is {RELEASE}; expected one of {known}")
     sources = sorted((_HERE / module).iterdir())
     digest = hashlib.sha256(repr((_FLAGS, _VARIABLES, _linker_flags(module))).encode())
     for source in sources:
@@ -145,7 +158,6 @@ def _folder(module: str) -> Path:
 
 #: The path of the module whose version each of ours is about.
 _PINNED = {
-    "kubernetes": "k8s.io/kubernetes",
     "etcd": "go.etcd.io/etcd/server/v3",
     "kwok": "sigs.k8s.io/kwok",
     "helm": "helm.sh/helm/v4",
@@ -158,14 +170,18 @@ _PINNED = {
 }
 
 
+def _is_kubernetes(module: str) -> bool:
+    return module.partition("-")[0] == "kubernetes"
+
+
 def _version(module: str) -> str:
     """The version that `go.mod` pins, "local" for the programs whose source is here."""
-    if module not in _PINNED:
+    pinned = "k8s.io/kubernetes" if _is_kubernetes(module) else _PINNED.get(module)
+    if pinned is None:
         return "local"
-    found = re.search(
-        rf"^\s*(?:require )?{re.escape(_PINNED[module])} (v\S+)", (_HERE / module / "go.mod").read_text(), re.MULTILINE
-    )
-    assert found, f"{module}/go.mod does not require {_PINNED[module]}"
+    text = (_HERE / module / "go.mod").read_text()
+    found = re.search(rf"^\s*(?:require )?{re.escape(pinned)} (v\S+)", text, re.MULTILINE)
+    assert found, f"{module}/go.mod does not require {pinned}"
     return found[1]
 
 
@@ -174,7 +190,7 @@ _VARIABLES = {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off", "GOFL
 
 
 def _linker_flags(module: str) -> str:
-    if module != "kubernetes":
+    if not _is_kubernetes(module):
         return "-s -w"
     # API server, kubelet and kubectl compare versions; unstamped they all call themselves v0.0.0-master.
     version = _version(module)

@@ -209,7 +209,7 @@ class Reading:
 async def reading(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[[Cluster], Reading]]:
     """Starts readers of a cluster, which end with the test."""
     monkeypatch.setattr(progress_module, "FIRST_READ_SECONDS", 0.01)
-    monkeypatch.setattr(progress_module, "MAX_READS_PER_SECOND", 500.0)
+    monkeypatch.setattr(progress_module, "READS_PER_SECOND", 500.0)
     monkeypatch.setattr(progress_module, "LONG_READ_PAUSE_SECONDS", 0.0)
     running: list[tuple[asyncio.Task[None], ProgressReader]] = []
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddpjob_operator.kube.lookups.progress_reader import JITTER, pause_seconds
+from ddpjob_operator.kube.lookups.progress_reader import JITTER, pause_seconds, reads_per_second
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 
@@ -32,6 +32,11 @@ def test_two_hundred_old_jobs_cost_fewer_than_two_hundred_reads_a_minute() -> No
     lease_renewals = 10
 
     assert 200 * MINUTE / mean_pause + lease_renewals < 200
+
+
+@pytest.mark.parametrize("num_jobs", [1, 200, 5000, 50_000])
+def test_all_old_jobs_find_a_turn_within_their_pause(num_jobs: int) -> None:
+    assert reads_per_second(num_jobs) >= num_jobs / pause_seconds(10, HOUR, 900, 0)
 
 
 def test_an_interval_above_a_minute_is_kept() -> None:

@@ -43,7 +43,8 @@ _NODE_ERRORS = ("failed to try resolving symlinks", "unable to retrieve containe
 READ_SECONDS = 5.0
 #: Reads at the same time for one namespace, while no other has any.
 MAX_PARALLEL = 8
-MAX_READS_PER_SECOND = 20.0
+#: Reads that begin in a second, unless there are so many jobs that each could not be read once a minute.
+READS_PER_SECOND = 20.0
 #: The first read of a program comes earlier, but not so early that one that ends within seconds is read at all.
 FIRST_READ_SECONDS = 3.0
 #: Reads of a job that has run for ten minutes are this far apart.
@@ -78,6 +79,11 @@ def pause_seconds(interval_seconds: float, ran_seconds: float, hang_seconds: flo
     """
     longest = min(ran_seconds / 10, LAST_INTERVAL_SECONDS, hang_seconds / 10, hang_seconds - silent_seconds)
     return max(interval_seconds, longest)
+
+
+def reads_per_second(num_jobs: int) -> float:
+    """How many reads may begin in a second: with thousands of jobs more, or hangs would be noticed minutes late."""
+    return max(READS_PER_SECOND, num_jobs / LAST_INTERVAL_SECONDS)
 
 
 class ProgressReader:
@@ -139,7 +145,7 @@ class ProgressReader:
                     task = asyncio.create_task(self._read(key, target), name=f"progress of {key[0]}/{key[1]}")
                     self._reads.add(task)
                     task.add_done_callback(self._reads.discard)
-                    await asyncio.sleep(1 / MAX_READS_PER_SECOND)
+                    await asyncio.sleep(1 / reads_per_second(len(self._targets)))
                 continue
             self._wake.clear()
             timeout = self._timetable[0][0] - now if self._timetable else None

@@ -61,6 +61,12 @@ DDPJOB_CHECKPOINT_URI: Final = "DDPJOB_CHECKPOINT_URI"
 DDPJOB_CACHE_DIR: Final = "DDPJOB_CACHE_DIR"
 #: Folder that holds the training data, read-only.
 DDPJOB_DATA_DIR: Final = "DDPJOB_DATA_DIR"
+#: How often the launcher starts all ranks again in place before it ends with their exit code; 0 by default.
+DDPJOB_IN_PLACE_RESTARTS: Final = "DDPJOB_IN_PLACE_RESTARTS"
+#: Generation of this rank, from 1; set for ranks only, and only where the launcher can start them again in place.
+DDPJOB_GENERATION: Final = "DDPJOB_GENERATION"
+#: The file descriptors that such a rank inherits (`ddpjob_ranks.generation`).
+DDPJOB_INHERITED: Final = "DDPJOB_INHERITED"
 #: Existing file for the termination message where it is not TERMINATION_LOG_PATH (outside a cluster).
 DDPJOB_TERMINATION_LOG: Final = "DDPJOB_TERMINATION_LOG"
 #: Folder for each rank's spans and rank 0's evidence file, made by the program; unset or empty means that none are kept.

@@ -96,10 +96,12 @@ class Gang:
         dist.all_gather_object(values, value, group=self.control)
         return values
 
-    def broadcast_bytes(self, payload: bytearray | None, moved: Callable[[], None] = lambda: None) -> bytes | None:
-        """Rank 0's payload on every rank, over the CPU; None stays None. `moved` is called after each piece."""
+    def broadcast_bytes(
+        self, payload: bytearray | None, moved: Callable[[], None] = lambda: None, *, source: int = 0
+    ) -> bytes | None:
+        """One rank's payload on every rank, over the CPU; None stays None. `moved` is called after each piece."""
         size = torch.tensor([-1 if payload is None else len(payload)])
-        dist.broadcast(size, src=0, group=self.control)
+        dist.broadcast(size, src=source, group=self.control)
         if size.item() < 0:
             return None
         buffer = (
@@ -108,7 +110,7 @@ class Gang:
             else torch.empty(int(size.item()), dtype=torch.uint8)
         )
         for piece in torch.split(buffer, PIECE_BYTES):
-            dist.broadcast(piece, src=0, group=self.control)
+            dist.broadcast(piece, src=source, group=self.control)
             moved()
         return buffer.numpy().tobytes()
 

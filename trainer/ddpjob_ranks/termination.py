@@ -8,6 +8,7 @@ import fcntl
 import os
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 from ddpjob_ranks import contract
@@ -23,9 +24,8 @@ def write(text: str, *, echo: bool) -> None:
 
     Does nothing where the file is absent, as outside a cluster.
     """
-    path = Path(os.environ.get(contract.DDPJOB_TERMINATION_LOG) or contract.TERMINATION_LOG_PATH)
     try:
-        with path.open("r+", encoding="utf-8", errors="replace") as file:
+        with _path().open("r+", encoding="utf-8", errors="replace") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # the node's ranks may all end at once
             found = file.read()
             if found and (echo or not is_echo(found)):
@@ -35,6 +35,12 @@ def write(text: str, *, echo: bool) -> None:
             file.write(_tail(text))
     except OSError:
         return
+
+
+def clear() -> None:
+    """Remove the message of a failure that does not end this pod."""
+    with suppress(OSError), _path().open("r+b") as file:
+        file.truncate()
 
 
 def refuse(error: ConfigError) -> int:
@@ -54,6 +60,10 @@ def of_exception(error: BaseException, *, rank: int, echo: bool) -> str:
 def is_echo(message: str) -> bool:
     """Whether a message says that its rank only lost its peer."""
     return message.split("\n", 1)[0].endswith(contract.TERMINATION_ECHO_SUFFIX)
+
+
+def _path() -> Path:
+    return Path(os.environ.get(contract.DDPJOB_TERMINATION_LOG) or contract.TERMINATION_LOG_PATH)
 
 
 def _tail(text: str, max_bytes: int = contract.TERMINATION_MESSAGE_MAX_BYTES) -> str:

@@ -6,7 +6,7 @@ import sys
 import traceback
 from typing import NoReturn
 
-from ddpjob_ranks import contract, distributed, termination
+from ddpjob_ranks import contract, distributed, generation, termination
 from ddpjob_ranks.errors import ConfigError, ShortageError
 from ddpjob_ranks.launch.identity import Worker
 from ddpjob_ranks.watch.watchdog import Watchdog
@@ -24,6 +24,9 @@ def fail(error: BaseException, worker: Worker, watchdog: Watchdog, writer: Check
     """
     own = isinstance(error, ConfigError | Fenced | ShortageError | UnavailableError)
     echo = not own and (watchdog.aborted_collectives or distributed.is_peer_loss(error))
+    current = generation.current(os.environ)
+    if current is not None:
+        current.save()
     code, text = _exit_code(error), termination.of_exception(error, rank=worker.rank, echo=echo)
     if own:
         text = f"rank {worker.rank}\n{error}"
@@ -32,7 +35,8 @@ def fail(error: BaseException, worker: Worker, watchdog: Watchdog, writer: Check
         traceback.print_exception(error)
     if echo:
         code = contract.EXIT_PEER_LOST
-        if lost := watchdog.find_lost_rank():
+        lost = ""
+        if current is None and (lost := watchdog.find_lost_rank()):
             text = f"rank {worker.rank}{contract.TERMINATION_ECHO_SUFFIX}\n{lost}"
         print(f"rank {worker.rank}: lost a peer; {lost or 'the cause is on another rank'}", file=sys.stderr)
     if not echo:

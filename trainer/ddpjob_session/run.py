@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ddpjob_ranks import checks, contract, distributed, inspection, termination
+from ddpjob_ranks import checks, contract, distributed, generation, inspection, termination
 from ddpjob_ranks.distributed import Gang
 from ddpjob_ranks.launch.identity import Worker
 from ddpjob_ranks.limits import Limits
@@ -20,6 +20,7 @@ from ddpjob_ranks.watch.watchdog import Watchdog
 from ddpjob_session import ending, observers, step_trace
 from ddpjob_session.checkpoints import folder
 from ddpjob_session.checkpoints.writer import CheckpointWriter
+from ddpjob_session.memory import Memory
 from ddpjob_session.report import Reporter
 from ddpjob_session.state import State, from_bytes
 from ddpjob_session.step_trace import StepTrace
@@ -37,20 +38,31 @@ class Run:
         self.timeline = timeline or Timeline()
         self.checkpoints: folder.CheckpointFolder | None = None
         self.resumed = False
-        """Whether the state is that of a checkpoint."""
+        """Whether the state is that of an earlier process."""
+        self._from_memory = False
         self.writer: CheckpointWriter
         self.stop: StopAgreement
         self._newest: folder.Manifest | None = None  # on rank 0: what was loaded
+        self._memory: Memory | None = None  # where the launcher can start ranks again in place
         self._trace: StepTrace | None = None
 
-    def restore(self, state: State, *, keep: int) -> None:
-        """Load the newest checkpoint, read by rank 0, on all ranks. `keep` is how many of them to keep.
+    def restore(self, state: State, *, keep: int, generators: Callable[[], Any] = lambda: None) -> None:
+        """Load the newest state that a rank had in memory, or else the newest checkpoint, read by rank 0, on all ranks.
+
+        `keep` is how many checkpoints to keep. `generators` returns the random generators of this rank (`Memory`).
 
         The folder is claimed only in `begin`, which ends a run that still uses it: first comes whether the checkpoint
         fits and has steps left.
         """
         self.state = state
         self.checkpoints = folder.from_environment(os.environ, keep=keep, report=self.report.say)
+        if (current := generation.current(os.environ)) is not None:
+            self._memory = Memory(current, state, self.gang, generators)
+            current.before_exit = self._memory.save
+            if current.number > 1 and self._memory.restore():
+                self.resumed = self._from_memory = True
+                self.report.say(f"resumed from step {state.step} in memory: no step is lost")
+                return
         if self.checkpoints is None:
             self.report.say(
                 f"no checkpoints: neither {contract.DDPJOB_CHECKPOINT_DIR} nor {contract.DDPJOB_CHECKPOINT_URI} is set,"
@@ -86,8 +98,9 @@ class Run:
         if self.checkpoints is not None and self.state.step < total_steps:
             if self.gang.rank == 0:
                 self.checkpoints.open()
-            self._load_newest(self.checkpoints)
-        elif self.resumed:
+            if not self._from_memory:
+                self._load_newest(self.checkpoints)
+        elif self.resumed and not self._from_memory:
             self.report.say(
                 f"nothing to train: the checkpoint is of step {self.state.step} of {total_steps};"
                 " rename the job or remove its checkpoint folder to start from step 0"
@@ -95,7 +108,11 @@ class Run:
         # Until here there is nothing to save, and SIGTERM ends the process.
         self.stop = StopAgreement(self.gang, StopRequest(), save_due=save_due)
         self.gang.barrier()  # from the first progress line on, every rank honours SIGTERM
+        if self._memory is not None:
+            self._memory.hold(restored=self._from_memory)
         saved = self.state.step if self.resumed else None
+        if self._from_memory:
+            saved = None if self.checkpoints is None else self.checkpoints.newest_step()
         mine = self.checkpoints if self.gang.rank == 0 else None
         self.writer = CheckpointWriter(mine, self.report, self.gang.device, newest_step=saved)
         self.report.begin(
@@ -118,6 +135,8 @@ class Run:
     def step_done(self, *, num_samples: int = 0) -> None:
         """Count a step; the number of samples is the sum over all ranks."""
         self.state.step += 1
+        if self._memory is not None:
+            self._memory.step_done()
         self.timeline.step_done(self.state.step, num_samples=num_samples)
         self.report.step_done(self.state.step, num_samples=num_samples)
 

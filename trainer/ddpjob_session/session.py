@@ -152,7 +152,7 @@ class Session:
         }
         self._state = State(bare, program=f"script {Path(sys.argv[0]).name}", world_size=self.world_size)
         self._state.check_loadable()
-        self._run.restore(self._state, keep=self._keep)
+        self._run.restore(self._state, keep=self._keep, generators=lambda: generators.state(self.device))
         return self._state
 
     def steps(self, total: int, *, checkpoint_every: int = 0, checkpoint_every_seconds: float = 600.0) -> Iterator[int]:

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from ddpjob_ranks import termination
+from ddpjob_ranks import contract, termination
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch import command, identity
 from ddpjob_trainer.arguments import parse_arguments
@@ -24,7 +24,8 @@ def main(arguments: Sequence[str]) -> int:
         identity.attempt(os.environ)  # checked here, not when the first file is named after it
         if given.config.debug:
             os.environ.update(DEBUG_VARIABLES)
-        if isinstance(place, identity.Node):
+        restarts = identity.in_place_restarts(os.environ) and contract.DDPJOB_GENERATION not in os.environ
+        if isinstance(place, identity.Node) or restarts:
             return command.start(["-m", "ddpjob_trainer", *given.for_ranks()], os.environ)
     except ConfigError as error:
         return termination.refuse(error)

@@ -90,6 +90,15 @@ def attempt(environ: Mapping[str, str]) -> int:
     return _integer(environ, contract.DDPJOB_ATTEMPT, default=starts)
 
 
+def in_place_restarts(environ: Mapping[str, str]) -> int:
+    """How often the launcher may start all ranks again in place.
+
+    Raises:
+        ConfigError: the variable that holds it is not an integer.
+    """
+    return _integer(environ, contract.DDPJOB_IN_PLACE_RESTARTS, default=0)
+
+
 def _worker_of_variables(environ: Mapping[str, str]) -> Worker:
     """A process whose RANK and WORLD_SIZE were set for it."""
     launcher = "torchrun" if TORCHRUN in environ else "environment"

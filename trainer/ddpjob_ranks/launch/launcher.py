@@ -22,6 +22,12 @@ from ddpjob_ranks.launch.identity import Node, Worker
 SURVIVOR_GRACE_SECONDS = 5.0
 #: After EXIT_CHECKPOINTED of one rank the others end by themselves within this time.
 ORDERLY_GRACE_SECONDS = 60.0
+#: When all ranks are to start again, each has this long to save what it holds.
+SAVE_SECONDS = 20.0
+#: The exit codes after which another start of the same ranks would not help, or is not wanted.
+FINAL = frozenset(
+    {contract.EXIT_BAD_CONFIG, contract.EXIT_CHECKPOINTED, contract.EXIT_FENCED, contract.EXIT_TERMINATED}
+)
 #: A rank that lost its peer ends within milliseconds of it: wait this long for the failure that caused it.
 CAUSE_WAIT_SECONDS = 1.5
 
@@ -39,9 +45,33 @@ def run(node: Node, command: Sequence[str], environ: Mapping[str, str]) -> int:
         rank that only lost its peer counts as first only when no other rank failed.
     """
     # Signals are blocked and taken from sigtimedwait: no handler, no race, and PID 1 gets them too.
+    with signals_blocked() as old_mask:
+        set_up_child = dies_with_this_process(old_mask)
+        processes = []  # which Popen would wait for when it is deleted
+
+        def start(worker: Worker) -> int:
+            process = subprocess.Popen(
+                command,
+                env={**environ, **worker.environment()},
+                preexec_fn=set_up_child,  # safe: this process has a single thread
+                process_group=0,  # Ctrl-C reaches the launcher alone, which passes it on once
+            )
+            processes.append(process)
+            return process.pid
+
+        ranks = Ranks(node, start)
+        ranks.wait()
+        for process in processes:
+            process.returncode = 0  # Popen must not wait for the pid again
+        return ranks.exit_code
+
+
+@contextmanager
+def signals_blocked() -> Iterator[set[signal.Signals | int]]:
+    """Block what `Ranks` takes from sigtimedwait; yields the mask from before. To be the last thing before the exit."""
     old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, *FORWARDED})
     try:
-        return _Ranks(node, command, environ, old_mask).wait()
+        yield old_mask
     finally:
         for number in FORWARDED:  # a signal that arrives now must not replace the exit code
             signal.signal(number, signal.SIG_IGN)
@@ -64,27 +94,36 @@ def with_free_port(environ: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
         yield {**environ, contract.MASTER_PORT: str(holder.getsockname()[1])}
 
 
-class _Ranks:
-    """The running processes of one node, and how the ones that have ended did so."""
+class Ranks:
+    """The running processes of one node, and how the ones that have ended did so.
+
+    Args:
+        start: Starts the process of a worker; returns its pid.
+        end_generation: Ask all ranks to save what they hold and to end, so that the caller can start them again. None where
+            it would not: a rank that fails then ends the others, and the launcher.
+        server: The pid of another process that the ranks need.
+    """
 
     def __init__(
-        self, node: Node, command: Sequence[str], environ: Mapping[str, str], signal_mask: set[signal.Signals | int]
+        self,
+        node: Node,
+        start: Callable[[Worker], int],
+        end_generation: Callable[[], None] | None = None,
+        server: int | None = None,
     ) -> None:
-        set_up_child = _dies_with_this_process(signal_mask)
-        self.running: dict[int, tuple[Worker, subprocess.Popen[bytes]]] = {}
-        for worker in node.workers:
-            process = subprocess.Popen(
-                command,
-                env={**environ, **worker.environment()},
-                preexec_fn=set_up_child,  # safe: this process has a single thread
-                process_group=0,  # Ctrl-C reaches the launcher alone, which passes it on once
-            )
-            self.running[process.pid] = (worker, process)
+        self.running = {start(worker): worker for worker in node.workers}
         self.exit_code = 0
+        self.cause = ""
+        """How the first rank that failed by itself ended."""
+        self.to_be_restarted = False
+        """Whether the ranks end in order to be started again."""
         self.kill_at: float | None = None
         self.terminate_at: float | None = None
+        self._end_generation = end_generation
+        self._server = server
 
-    def wait(self) -> int:
+    def wait(self) -> None:
+        """Wait until all of them have ended."""
         while self.running:
             deadline = min((moment for moment in (self.terminate_at, self.kill_at) if moment), default=None)
             timeout = min(3600.0, max(0.0, (deadline or math.inf) - time.monotonic()))
@@ -94,8 +133,10 @@ class _Ranks:
             elif received.si_signo == signal.SIGCHLD:
                 self._reap()
             else:
+                if received.si_signo in (signal.SIGTERM, signal.SIGINT):
+                    self._end_generation = None
+                    self.to_be_restarted = False
                 self._send(signal.Signals(received.si_signo))
-        return self.exit_code
 
     def _reap(self) -> None:
         """Read the exit status of every process that has ended, as PID 1 also of those that other processes left."""
@@ -104,23 +145,35 @@ class _Ranks:
             if pid == 0:
                 return
             if pid in self.running:
-                worker, process = self.running.pop(pid)
-                process.returncode = os.waitstatus_to_exitcode(status)  # Popen must not wait for the pid again
-                self._ended(worker, process.returncode)
+                self._ended(self.running.pop(pid), os.waitstatus_to_exitcode(status))
+            elif pid == self._server:
+                self._end_generation = None
+                self.exit_code = self.exit_code or os.waitstatus_to_exitcode(status) % 256
+                self.terminate_at = time.monotonic()
+                self._enforce_deadlines()
 
     def _ended(self, worker: Worker, returncode: int) -> None:
         now = time.monotonic()
         if returncode == 0:
+            self._end_generation = None  # the training is over, as ranks leave together
             return
         code = returncode if returncode > 0 else 128 - returncode
-        by_itself = self.kill_at is None
+        by_itself = self.kill_at is None or (self.to_be_restarted and self.kill_at < math.inf)
         if by_itself and self.exit_code in (contract.EXIT_SUCCESS, contract.EXIT_PEER_LOST):
             self.exit_code = code
+            self.cause = f"rank {worker.rank} ended with exit code {code}"
             if returncode < 0:
                 name = SIGNAL_NAMES.get(-returncode, f"signal {-returncode}")
+                self.cause = f"rank {worker.rank} was killed by {name}"
                 termination.write(f"rank {worker.rank}\nkilled by {name}", echo=False)
+        if self.to_be_restarted:
+            return
         print(f"ddpjob launcher: rank {worker.rank} ended with exit code {code}", file=sys.stderr, flush=True)
-        if code == contract.EXIT_CHECKPOINTED:
+        if self._end_generation is not None and code not in FINAL:
+            self.to_be_restarted = True
+            self.kill_at = now + SAVE_SECONDS
+            self._end_generation()
+        elif code == contract.EXIT_CHECKPOINTED:
             self.terminate_at = self.terminate_at or now + ORDERLY_GRACE_SECONDS
         elif code == contract.EXIT_PEER_LOST:
             self.terminate_at = self.terminate_at or now + CAUSE_WAIT_SECONDS
@@ -144,7 +197,7 @@ class _Ranks:
             os.kill(pid, signal_number)
 
 
-def _dies_with_this_process(signal_mask: set[signal.Signals | int]) -> Callable[[], None]:
+def dies_with_this_process(signal_mask: set[signal.Signals | int]) -> Callable[[], None]:
     """For the child between fork and exec: restore the signal mask and ask to be killed when the launcher dies."""
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     parent = os.getpid()

@@ -17,7 +17,7 @@ from datetime import timedelta
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 from torch.distributed.rendezvous import rendezvous
 
-from ddpjob_ranks import contract
+from ddpjob_ranks import contract, generation
 from ddpjob_ranks.errors import ConfigError, PeersMissingError
 from ddpjob_ranks.launch import open_files
 from ddpjob_ranks.launch.identity import Worker
@@ -52,26 +52,30 @@ def open_store(worker: Worker) -> Store:
     _wait_for_name(worker)
     # torchrun's agent serves one store to all the times that it starts its ranks (--max-restarts).
     these = (contract.DDPJOB_UID, contract.DDPJOB_ATTEMPT, "TORCHELASTIC_RESTART_COUNT")
-    return PrefixStore("/".join(os.environ.get(name, "") for name in these), _open_store(worker, rendezvous_timeout()))
+    store = _open_store(worker, rendezvous_timeout())
+    if (current := generation.current(os.environ)) is not None:
+        current.follow_store(PrefixStore("/".join(os.environ.get(name, "") for name in these[:2]), store))
+    return PrefixStore("/".join(os.environ.get(name, "") for name in these), store)
 
 
 def _open_store(worker: Worker, deadline: timedelta) -> Store:
     if worker.launcher.endswith("torchrun"):
         store: Store = next(rendezvous("env://", timeout=deadline))[0]
         return store
-    if worker.rank == 0:
-        _wait_for_free_port(worker)
+    serves = worker.rank == 0 and contract.DDPJOB_GENERATION not in os.environ
+    if serves:
+        wait_for_free_port(worker)
     else:
         _wait_for_open_port(worker)
     connecting: Future[TCPStore] = Future()
-    threading.Thread(target=_connect, args=(worker, deadline, connecting), name="store", daemon=True).start()
+    threading.Thread(target=_connect, args=(worker, serves, deadline, connecting), name="store", daemon=True).start()
     _wait_for_answer(worker, connecting)
-    if worker.rank == 0:
+    if serves:
         _wait_for_open_port(worker)
     return connecting.result()
 
 
-def _connect(worker: Worker, deadline: timedelta, connecting: Future[TCPStore]) -> None:
+def _connect(worker: Worker, serves: bool, deadline: timedelta, connecting: Future[TCPStore]) -> None:
     """Connect, on a thread: torch waits without limit and without a message for an answer of whatever listens there."""
     try:
         store = TCPStore(
@@ -80,7 +84,7 @@ def _connect(worker: Worker, deadline: timedelta, connecting: Future[TCPStore]) 
             else worker.master_addr,  # _wait_for_open_port checks whether others reach it
             worker.master_port,
             worker.world_size,
-            is_master=worker.rank == 0,
+            is_master=serves,
             timeout=deadline,
             wait_for_workers=False,
             multi_tenant=True,
@@ -145,7 +149,13 @@ def _wait_for_name(worker: Worker) -> None:
         ) from None
 
 
-def _wait_for_free_port(worker: Worker) -> None:
+def wait_for_free_port(worker: Worker) -> None:
+    """Wait until rank 0 can open the port of the store.
+
+    Raises:
+        ConfigError: another process has it.
+    """
+
     def probe() -> str | None:
         try:
             socket.create_server(("", worker.master_port)).close()

@@ -161,6 +161,11 @@ class CheckpointFolder:
                 return manifest, state
         return None
 
+    def newest_step(self) -> int | None:
+        """The step of the newest checkpoint; None if there is none."""
+        newest = next(iter(self._newest_first(self.storage.names())), None)
+        return None if newest is None else int(MANIFEST.fullmatch(f"{newest}.json")[1])  # type: ignore[index]  # it is one
+
     def _write(self, name: str, write: Callable[[ChecksummedFile], object]) -> ChecksummedFile:
         try:
             return self.storage.write(name, write)

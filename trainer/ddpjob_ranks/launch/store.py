@@ -1,0 +1,38 @@
+"""`python -m ddpjob_ranks.launch.store`: serves the store of a gang on node 0, for as long as its launcher runs."""
+
+import os
+import signal
+import sys
+from datetime import timedelta
+
+from torch._C._distributed_c10d import TCPStore
+
+from ddpjob_ranks import termination
+from ddpjob_ranks.errors import ConfigError
+from ddpjob_ranks.launch import identity, open_files, rendezvous
+
+
+def main() -> int:
+    """Serve until a signal ends this process."""
+    worker = identity.resolve(os.environ)
+    assert isinstance(worker, identity.Worker), "the launcher passes the variables of rank 0"
+    open_files.allow(worker.world_size)
+    try:
+        rendezvous.wait_for_free_port(worker)
+    except ConfigError as error:
+        return termination.refuse(error)
+    store = TCPStore(
+        "127.0.0.1",
+        worker.master_port,
+        worker.world_size,
+        is_master=True,
+        timeout=timedelta(seconds=60),
+        wait_for_workers=False,
+    )
+    signal.pause()
+    del store
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

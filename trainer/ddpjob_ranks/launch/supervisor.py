@@ -1,0 +1,102 @@
+"""The launcher that starts the ranks of a pod again in place: the pod and its memory outlive a rank that fails.
+
+All ranks are forked from a template (`template`). When one fails, its generation ends on all nodes (`generation`): each
+survivor saves its state in memory that the launcher owns, and each launcher starts its ranks again.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ddpjob_ranks import contract, slots, termination
+from ddpjob_ranks.launch import launcher
+from ddpjob_ranks.launch.identity import Node, Worker
+from ddpjob_ranks.launch.launcher import Ranks
+from ddpjob_ranks.launch.template import Template, TemplateError
+
+#: What ranks import. torch._dynamo is what the first step of an optimizer imports, in seconds.
+MODULES = ("torch", "torch._dynamo", "ddpjob_session.session")
+#: After so many restarts in place in a row without a further step, the next failure ends the run: fresh pods may help.
+MAX_RESTARTS_WITHOUT_PROGRESS = 2
+#: Serves the store of the gang.
+STORE_PROGRAM = ("-m", "ddpjob_ranks.launch.store")
+
+
+def run(node: Node, program: Sequence[str], environ: Mapping[str, str], num_restarts: int) -> int:
+    """Run Python with the arguments `program` for each worker of the node, starting all again up to `num_restarts` times.
+
+    Returns:
+        As `launcher.run`, of the generation whose failure ended the run.
+    """
+    # torch's own rendezvous ("env://") then uses the store that is there, in each generation under another prefix.
+    environ = {**environ, "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    with launcher.signals_blocked() as mask:
+        template = Template(MODULES, environ, launcher.dies_with_this_process(mask))
+        try:
+            return _Supervisor(node, program, environ, template).run(num_restarts)
+        except TemplateError:
+            if signal.sigpending() & {signal.SIGTERM, signal.SIGINT}:
+                return contract.EXIT_TERMINATED
+            text = f"the process that ranks are forked from ({', '.join(MODULES)}) ended; its output says why"
+            print(f"ddpjob launcher: {text}", file=sys.stderr)
+            termination.write(text, echo=False)
+            return contract.EXIT_PROGRAM_ERROR
+
+
+def is_stuck(reached: Sequence[int]) -> bool:
+    """Whether the last restarts in place brought no progress, by the step that each generation came to."""
+    return len(reached) > MAX_RESTARTS_WITHOUT_PROGRESS and len(set(reached[-MAX_RESTARTS_WITHOUT_PROGRESS - 1 :])) == 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Supervisor:
+    node: Node
+    program: Sequence[str]
+    environ: Mapping[str, str]
+    template: Template
+
+    def run(self, num_restarts: int) -> int:
+        first = self.node.workers[0]
+        server = None
+        if first.rank == 0 and first.world_size > 1:
+            server = self.template.fork(STORE_PROGRAM, {**self.environ, **first.environment()}, [])
+        state = os.memfd_create("ddpjob-state")
+        own = {worker.rank: os.memfd_create(f"ddpjob-rank-{worker.rank}") for worker in self.node.workers}
+        number, reached = 1, list[int]()
+        while True:
+            ranks = self._generation(number, state, own, server, is_last=number > num_restarts or is_stuck(reached))
+            if not ranks.to_be_restarted:
+                return ranks.exit_code
+            reached.append(max(slots.step_of(memory, slot) for memory in own.values() for slot in range(2)))
+            print(
+                f"ddpjob launcher: {ranks.cause}; all ranks start again in place ({number} of at most {num_restarts}"
+                " times)",
+                file=sys.stderr,
+                flush=True,
+            )
+            termination.clear()
+            number += 1
+
+    def _generation(
+        self, number: int, state: int, own: Mapping[int, int], server: int | None, *, is_last: bool
+    ) -> Ranks:
+        """Start all workers, and wait until they have ended."""
+        reader, writer = os.pipe()
+        count = {contract.DDPJOB_GENERATION: str(number), "TORCHELASTIC_RESTART_COUNT": str(number)}
+
+        def start(worker: Worker) -> int:
+            environ = {**self.environ, **worker.environment(), **count}
+            return self.template.fork(self.program, environ, [reader, state, own[worker.rank]])
+
+        def end() -> None:
+            os.write(writer, bytes(len(own)))  # a byte for each rank
+
+        try:
+            ranks = Ranks(self.node, start, None if is_last else end, server)
+            ranks.wait()
+            return ranks
+        finally:
+            os.close(reader)
+            os.close(writer)

@@ -1,0 +1,139 @@
+"""The process that ranks are forked from: it has imported torch and the trainer, which takes seconds, and nothing runs in it.
+
+A fork has these modules in milliseconds, so a rank that ends is replaced at once. The process has one thread and has not
+touched a GPU, as both would be broken in a fork.
+
+The launcher sends requests over a socket, a line of JSON each, with the file descriptors that the new process inherits. The
+new process becomes a child of the launcher, which has made itself the reaper of orphans: its parent, a fork of the template,
+ends at once.
+"""
+
+import ctypes
+import gc
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+
+from ddpjob_ranks import contract, generation
+
+PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36  # linux/prctl.h
+MAX_REQUEST_BYTES = 2**20
+#: Seconds between two looks at the signals that arrived while the template still imports.
+LOOK_SECONDS = 0.2
+
+
+class TemplateError(Exception):
+    """No process can be forked from the template, which has ended or was told to end."""
+
+
+class Template:
+    """The launcher's side. Makes this process the reaper of its orphaned descendants."""
+
+    def __init__(self, modules: Sequence[str], environ: Mapping[str, str], set_up_child: Callable[[], None]) -> None:
+        _prctl(PR_SET_CHILD_SUBREAPER, 1)
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.settimeout(LOOK_SECONDS)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(theirs.fileno()), *modules],
+                env=dict(environ),
+                pass_fds=[theirs.fileno()],
+                preexec_fn=set_up_child,
+                process_group=0,
+            )
+
+    def fork(self, arguments: Sequence[str], environ: Mapping[str, str], descriptors: Sequence[int]) -> int:
+        """Run Python with these arguments in a new child of this process; returns its pid.
+
+        `descriptors` are inherited; their numbers there are in the variable contract.DDPJOB_INHERITED, in the same order.
+
+        Raises:
+            TemplateError: the template has ended, or a signal that is blocked here has arrived.
+        """
+        request = json.dumps({"arguments": list(arguments), "environ": dict(environ)}).encode()
+        try:
+            socket.send_fds(self._socket, [request], list(descriptors))
+            while True:
+                with suppress(TimeoutError):
+                    answer = self._socket.recv(64)
+                    break
+                if signal.sigpending() - {signal.SIGCHLD}:
+                    raise TemplateError
+        except OSError as error:
+            raise TemplateError from error
+        if not answer:
+            raise TemplateError
+        return int(answer)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Import the modules, then fork for each request; in a fork, return from here once its program has ended."""
+    requests = socket.socket(fileno=int(arguments[0]))
+    launcher = os.getppid()
+    for name in arguments[1:]:
+        import_module(name)
+    gc.freeze()  # so that a collection in a fork does not copy their memory
+    while True:
+        content, descriptors, _, _ = socket.recv_fds(requests, MAX_REQUEST_BYTES, 16)
+        if not content:
+            os._exit(0)
+        reader, writer = os.pipe()
+        first = os.fork()
+        if first == 0:
+            if pid := os.fork():
+                os.write(writer, str(pid).encode())
+                os._exit(0)
+            requests.close()
+            os.close(reader)
+            os.close(writer)
+            _become_child_of(launcher)
+            _run(**json.loads(content), descriptors=descriptors)
+            return
+        os.waitpid(first, 0)
+        requests.send(os.read(reader, 64))
+        for descriptor in (reader, writer, *descriptors):
+            os.close(descriptor)
+
+
+def _become_child_of(launcher: int) -> None:
+    """Wait until the launcher has adopted this process, and die with it from then on."""
+    while os.getppid() != launcher:
+        if os.getppid() == 1 != launcher:  # it has ended
+            os._exit(128 + signal.SIGKILL)
+        os.sched_yield()
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.setpgid(0, 0)
+
+
+def _run(arguments: Sequence[str], environ: Mapping[str, str], descriptors: Sequence[int]) -> None:
+    """Do what Python does with these arguments: run a file, or a module after -m."""
+    os.environ.clear()
+    os.environ.update(environ)
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
+    os.environ[contract.DDPJOB_INHERITED] = " ".join(map(str, descriptors))
+    if (current := generation.current(os.environ)) is not None:
+        _prctl(PR_SET_NAME, f"rank {os.environ[contract.RANK]}".encode())  # as `ps` and `top` show it
+        current.follow_launcher()
+    if arguments[0] == "-m":
+        sys.argv = list(arguments[1:])
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = list(arguments)
+        sys.path[0] = os.path.dirname(os.path.abspath(arguments[0]))
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+def _prctl(option: int, value: int | bytes) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, value)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

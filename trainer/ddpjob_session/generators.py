@@ -2,20 +2,40 @@
 
 import random
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 
-def state(device: torch.device) -> dict[str, Any]:
-    """Their state, of types that a checkpoint can hold. NumPy's is included once the program has imported NumPy."""
-    version, numbers, gauss = random.getstate()
-    found: dict[str, Any] = {"python": (version, torch.tensor(numbers), gauss), "torch": torch.get_rng_state()}
-    if numpy := sys.modules.get("numpy"):
-        name, keys, *rest = numpy.random.get_state()
+class Captured(NamedTuple):
+    """Their state as the libraries give it, which takes 0.1 ms; `numpy` is None if the program has not imported it."""
+
+    python: Any
+    numpy: Any
+    torch: bytes
+    cuda: bytes | None
+
+
+def capture(device: torch.device) -> Captured:
+    """Their state now."""
+    numpy = sys.modules.get("numpy")
+    return Captured(
+        python=random.getstate(),
+        numpy=None if numpy is None else numpy.random.get_state(),
+        torch=torch.get_rng_state().numpy().tobytes(),
+        cuda=torch.cuda.get_rng_state(device).numpy().tobytes() if device.type == "cuda" else None,
+    )
+
+
+def state(captured: Captured) -> dict[str, Any]:
+    """The same, of types that a checkpoint can hold."""
+    version, numbers, gauss = captured.python
+    found: dict[str, Any] = {"python": (version, torch.tensor(numbers), gauss), "torch": _tensor(captured.torch)}
+    if captured.numpy is not None:
+        name, keys, *rest = captured.numpy
         found["numpy"] = (name, torch.tensor(keys.tolist()), *rest)
-    if device.type == "cuda":
-        found["cuda"] = torch.cuda.get_rng_state(device)
+    if captured.cuda is not None:
+        found["cuda"] = _tensor(captured.cuda)
     return found
 
 
@@ -31,3 +51,7 @@ def restore(found: dict[str, Any], device: torch.device) -> None:
         np.random.set_state((name, keys.numpy().astype("uint32"), *rest))
     if device.type == "cuda" and "cuda" in found:
         torch.cuda.set_rng_state(found["cuda"].clone(), device)
+
+
+def _tensor(content: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)

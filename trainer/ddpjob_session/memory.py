@@ -5,9 +5,10 @@ where the ranks of the next generation find it. The state is whole except while 
 rank waits for the end of that step. All ranks take part in each step, so the states of two ranks differ by one step at most,
 and the newest of all is taken.
 
-A process that is killed writes nothing any more. So each rank writes what no other rank knows in each step, before the
-optimizer changes anything: rank 0 the buffers of the modules (such as the statistics of BatchNorm), and each rank its
-generators of random numbers, unless the training draws by step. The last two steps are kept.
+A process that is killed writes nothing any more. So each rank writes in each step what no other rank knows: rank 0 the
+buffers of the modules (such as the statistics of BatchNorm), and each rank its generators of random numbers, unless the
+training draws by step. It writes that before it sends its gradients, without which no other rank can complete the step,
+and again at the end of the step if it has changed since. The last two steps are kept.
 
 On CPUs only: kernels that still wait in the queue of a GPU may change its state at any time after a failure.
 """
@@ -16,16 +17,18 @@ import fcntl
 import pickle
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Iterable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from ddpjob_ranks import slots
 from ddpjob_ranks.distributed import Gang, as_bytes
 from ddpjob_ranks.generation import Generation
+from ddpjob_session import generators
 from ddpjob_session.state import State, from_bytes
 
 #: Longest wait of a rank that ends for the optimizer's step.
@@ -36,21 +39,24 @@ class Memory:
     """The memory of one rank and of its node.
 
     Args:
-        generators: Returns the generators of this rank; None where the training draws by step.
+        keep_generators: Whether the random numbers of a step depend on those that were drawn before.
     """
 
-    def __init__(self, generation: Generation, state: State, gang: Gang, generators: Callable[[], Any]) -> None:
+    def __init__(self, generation: Generation, state: State, gang: Gang, *, keep_generators: bool) -> None:
         self._node = generation.state_memory
         self._own = generation.own_memory
         self._state = state
         self._gang = gang
-        self._generators = generators
+        self._keep_generators = keep_generators
         self._whole = threading.Lock()
         self._in_optimizer = False
+        self._written: tuple[int, bytes] | None = None
+        self._changes_late = False
+        """Whether what only this rank knows has changed in some step after it was first written."""
 
     # For the next generation.
 
-    def hold(self, *, restored: bool) -> None:
+    def hold(self, replicas: Iterable[nn.Module], *, restored: bool) -> None:
         """Keep the state from now on. All ranks have `restored` what the last generation had kept, or nothing."""
         slots.empty(self._node)
         if not restored:
@@ -58,9 +64,17 @@ class Memory:
         for part in self._state.parts.values():
             if isinstance(part, torch.optim.Optimizer):
                 part.register_step_pre_hook(lambda *_: self._begin_change())
+        for replica in replicas:  # one rank alone needs none, and a hook would be compiled with its model
+            if isinstance(replica, DistributedDataParallel):
+                replica.register_forward_hook(lambda module, *_: self._forward_done(module))
 
     def step_done(self) -> None:
         """The step is counted, and the state whole."""
+        content = self._own_content()
+        if self._written != (self._state.step, content):
+            self._changes_late |= self._written is not None
+            self._write_own(self._state.step, content, is_final=True)
+        self._written = None
         if self._in_optimizer:
             self._in_optimizer = False
             self._whole.release()
@@ -74,22 +88,26 @@ class Memory:
                 if slots.step_of(self._node) < self._state.step:
                     slots.write(self._node, self._state.step, partial(torch.save, self._state.content()))
                 fcntl.lockf(self._node, fcntl.LOCK_UN)
-        except Exception as error:  # noqa: BLE001 - the process ends anyway, and an earlier state is somewhere
+        except Exception as error:  # noqa: BLE001 - the process ends anyway, and another rank may have kept the state
             print(f"rank {self._gang.rank}: its state is not kept in memory: {error}", file=sys.stderr, flush=True)
 
     def _begin_change(self) -> None:
-        if self._in_optimizer:
-            return
-        self._whole.acquire()
-        self._in_optimizer = True
-        step = self._state.step + 1
-        buffers = _packed(_buffers(self._state)) if self._gang.rank == 0 else b""
-        slots.write(self._own, step, partial(pickle.dump, (self._generators(), buffers)), slot=step % 2)
+        if not self._in_optimizer:
+            self._whole.acquire()
+            self._in_optimizer = True
 
-    def _knows(self, step: int) -> bool:
-        """Whether this rank has what only it knows of the step. It may have been killed before it wrote that."""
-        needed = self._gang.rank == 0 or self._generators() is not None
-        return not needed or slots.step_of(self._own, step % 2) == step
+    def _forward_done(self, replica: nn.Module) -> None:
+        if replica.training:
+            self._write_own(self._state.step + 1, self._own_content(), is_final=not self._changes_late)
+
+    def _own_content(self) -> bytes:
+        drawn = generators.capture(self._gang.device) if self._keep_generators else None
+        buffers = _packed(_buffers(self._state)) if self._gang.rank == 0 else b""
+        return pickle.dumps((drawn, buffers))
+
+    def _write_own(self, step: int, content: bytes, *, is_final: bool) -> None:
+        self._written = (step, content)
+        slots.write(self._own, step, lambda file: file.write(bytes([is_final]) + content), slot=step % 2)
 
     # From the last generation.
 
@@ -98,19 +116,25 @@ class Memory:
         gang, state = self._gang, self._state
         steps = gang.all_gather(slots.step_of(self._node))
         step = max(steps)
-        if not all(gang.all_gather(step != slots.NO_STEP and self._knows(step))):
+        own = slots.read(self._own, step % 2) if slots.step_of(self._own, step % 2) == step else None
+        is_known = not self._needs_own or (own is not None and bool(own[0]))
+        if step == slots.NO_STEP or not all(gang.all_gather(is_known)):
             return False
         source = steps.index(step)
         content = gang.broadcast_bytes(slots.read(self._node) if gang.rank == source else None, source=source)
         assert content is not None
         state.load(from_bytes(content))
-        own = slots.step_of(self._own, step % 2) == step
-        generators, buffers = pickle.loads(slots.read(self._own, step % 2)) if own else (None, b"")
+        # Only processes of this pod can write this memory.
+        drawn, buffers = pickle.loads(own[1:]) if own else (None, b"")  # noqa: S301
         if packed := gang.broadcast_bytes(bytearray(buffers) if gang.rank == 0 else None):
             _unpack(_buffers(state), packed)
-        found = gang.all_gather(generators)
-        state.random = None if found[0] is None else found
+        state.random = gang.all_gather(drawn and generators.state(drawn)) if self._keep_generators else None
         return True
+
+    @property
+    def _needs_own(self) -> bool:
+        """Whether this rank knows something that no other does."""
+        return self._keep_generators or (self._gang.rank == 0 and bool(_buffers(self._state)))
 
 
 def _buffers(state: State) -> list[torch.Tensor]:

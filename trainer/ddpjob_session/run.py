@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from torch import nn
+
 from ddpjob_ranks import checks, contract, distributed, generation, inspection, termination
 from ddpjob_ranks.distributed import Gang
 from ddpjob_ranks.launch.identity import Worker
@@ -46,10 +48,11 @@ class Run:
         self._memory: Memory | None = None  # where the launcher can start ranks again in place
         self._trace: StepTrace | None = None
 
-    def restore(self, state: State, *, keep: int, generators: Callable[[], Any] = lambda: None) -> None:
+    def restore(self, state: State, *, keep: int, keep_generators: bool = False) -> None:
         """Load the newest state that a rank had in memory, or else the newest checkpoint, read by rank 0, on all ranks.
 
-        `keep` is how many checkpoints to keep. `generators` returns the random generators of this rank (`Memory`).
+        `keep` is how many checkpoints to keep. `keep_generators` is for trainings whose random numbers depend on those that
+        were drawn before.
 
         The folder is claimed only in `begin`, which ends a run that still uses it: first comes whether the checkpoint
         fits and has steps left.
@@ -57,7 +60,7 @@ class Run:
         self.state = state
         self.checkpoints = folder.from_environment(os.environ, keep=keep, report=self.report.say)
         if (current := generation.current(os.environ)) is not None:
-            self._memory = Memory(current, state, self.gang, generators)
+            self._memory = Memory(current, state, self.gang, keep_generators=keep_generators)
             current.before_exit = self._memory.save
             if current.number > 1 and self._memory.restore():
                 self.resumed = self._from_memory = True
@@ -83,11 +86,12 @@ class Run:
         save_due: Callable[[], bool] = lambda: False,
         settings: Mapping[str, object] | None = None,
         profile_steps: Sequence[int] = (),
+        replicas: Sequence[nn.Module] = (),
     ) -> None:
         """Take the checkpoint folder, and honour SIGTERM from here on.
 
         `save_due` is asked on rank 0 (`StopAgreement`). Observers get the settings. `profile_steps` are the first step that
-        the profiler records and the step before which it ends, or nothing.
+        the profiler records and the step before which it ends, or nothing. `replicas` are the models that all ranks share.
         """
         if self.gang.rank == 0:
             self.report.watch(observers.from_environment(os.environ))
@@ -109,7 +113,7 @@ class Run:
         self.stop = StopAgreement(self.gang, StopRequest(), save_due=save_due)
         self.gang.barrier()  # from the first progress line on, every rank honours SIGTERM
         if self._memory is not None:
-            self._memory.hold(restored=self._from_memory)
+            self._memory.hold(replicas, restored=self._from_memory)
         saved = self.state.step if self.resumed else None
         if self._from_memory:
             saved = None if self.checkpoints is None else self.checkpoints.newest_step()

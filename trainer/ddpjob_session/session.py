@@ -79,6 +79,7 @@ class Session:
         self._limits = Limits(first_step_seconds=first_step_timeout_seconds, step_seconds=step_timeout_seconds)
         self._began = time.monotonic()
         self._state: State | None = None
+        self._replicas: list[DistributedDataParallel] = []
         self._joined: AbstractContextManager[Run] | None = None
         self._total: int | None = None  # until the loop begins
         self._saved_at = -math.inf
@@ -126,6 +127,7 @@ class Session:
         """The model on the device and in DistributedDataParallel, which takes the options; equal on all ranks."""
         replicated = replica.replicate(model.to(self.device), self._run.gang, **options)
         replica.settle_buckets(replicated)
+        self._replicas.append(replicated)
         return replicated
 
     def track(self, **parts: Stateful) -> State:
@@ -152,7 +154,7 @@ class Session:
         }
         self._state = State(bare, program=f"script {Path(sys.argv[0]).name}", world_size=self.world_size)
         self._state.check_loadable()
-        self._run.restore(self._state, keep=self._keep, generators=lambda: generators.state(self.device))
+        self._run.restore(self._state, keep=self._keep, keep_generators=True)
         return self._state
 
     def steps(self, total: int, *, checkpoint_every: int = 0, checkpoint_every_seconds: float = 600.0) -> Iterator[int]:
@@ -174,6 +176,7 @@ class Session:
             total_steps=total,
             save_due=lambda: time.monotonic() - self._saved_at >= checkpoint_every_seconds,
             settings=self._settings,
+            replicas=self._replicas,
         )
         self._total = total
         self._saved_at = time.monotonic()
@@ -211,7 +214,7 @@ class Session:
         run = self._run
         run.timeline.enter(Phase.CHECKPOINT)
         if run.checkpoints is not None:
-            run.state.random = run.gang.all_gather(generators.state(self.device))
+            run.state.random = run.gang.all_gather(generators.state(generators.capture(self.device)))
         run.save()
         run.stop.save_agreed = False
         self._saved_at = time.monotonic()

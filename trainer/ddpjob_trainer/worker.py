@@ -78,6 +78,7 @@ def set_up(given: TrainerConfig, worker: Worker, session: Run) -> Training:
         steps_per_epoch=feed.sampling.steps_per_epoch,
         settings=config.model_dump(by_alias=True),
         profile_steps=config.profile_steps,
+        replicas=[replica],
     )
     return Training(
         config=config,

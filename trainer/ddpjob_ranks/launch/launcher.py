@@ -99,8 +99,8 @@ class Ranks:
 
     Args:
         start: Starts the process of a worker; returns its pid.
-        end_generation: Ask all ranks to save what they hold and to end, so that the caller can start them again. None where
-            it would not: a rank that fails then ends the others, and the launcher.
+        end_generation: Called when a rank has failed. If the caller is to start all ranks again, it asks them to save what they
+            hold and to end, and returns True. Otherwise the failure ends the other ranks of the node.
         server: The pid of another process that the ranks need.
     """
 
@@ -108,7 +108,7 @@ class Ranks:
         self,
         node: Node,
         start: Callable[[Worker], int],
-        end_generation: Callable[[], None] | None = None,
+        end_generation: Callable[[], bool] = lambda: False,
         server: int | None = None,
     ) -> None:
         self.running = {start(worker): worker for worker in node.workers}
@@ -120,6 +120,7 @@ class Ranks:
         self.kill_at: float | None = None
         self.terminate_at: float | None = None
         self._end_generation = end_generation
+        self._may_restart = True
         self._server = server
 
     def wait(self) -> None:
@@ -134,7 +135,7 @@ class Ranks:
                 self._reap()
             else:
                 if received.si_signo in (signal.SIGTERM, signal.SIGINT):
-                    self._end_generation = None
+                    self._may_restart = False
                     self.to_be_restarted = False
                 self._send(signal.Signals(received.si_signo))
 
@@ -147,7 +148,7 @@ class Ranks:
             if pid in self.running:
                 self._ended(self.running.pop(pid), os.waitstatus_to_exitcode(status))
             elif pid == self._server:
-                self._end_generation = None
+                self._may_restart = False
                 self.exit_code = self.exit_code or os.waitstatus_to_exitcode(status) % 256
                 self.terminate_at = time.monotonic()
                 self._enforce_deadlines()
@@ -155,7 +156,7 @@ class Ranks:
     def _ended(self, worker: Worker, returncode: int) -> None:
         now = time.monotonic()
         if returncode == 0:
-            self._end_generation = None  # the training is over, as ranks leave together
+            self._may_restart = False  # the training is over, as ranks leave together
             return
         code = returncode if returncode > 0 else 128 - returncode
         by_itself = self.kill_at is None or (self.to_be_restarted and self.kill_at < math.inf)
@@ -169,10 +170,9 @@ class Ranks:
         if self.to_be_restarted:
             return
         print(f"ddpjob launcher: rank {worker.rank} ended with exit code {code}", file=sys.stderr, flush=True)
-        if self._end_generation is not None and code not in FINAL:
+        if self._may_restart and code not in FINAL and self._end_generation():
             self.to_be_restarted = True
             self.kill_at = now + SAVE_SECONDS
-            self._end_generation()
         elif code == contract.EXIT_CHECKPOINTED:
             self.terminate_at = self.terminate_at or now + ORDERLY_GRACE_SECONDS
         elif code == contract.EXIT_PEER_LOST:

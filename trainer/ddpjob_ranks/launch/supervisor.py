@@ -7,7 +7,7 @@ survivor saves its state in memory that the launcher owns, and each launcher sta
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddpjob_ranks import contract, slots, termination
@@ -64,12 +64,12 @@ class _Supervisor:
             server = self.template.fork(STORE_PROGRAM, {**self.environ, **first.environment()}, [])
         state = os.memfd_create("ddpjob-state")
         own = {worker.rank: os.memfd_create(f"ddpjob-rank-{worker.rank}") for worker in self.node.workers}
-        number, reached = 1, list[int]()
+        reached: list[int] = []
         while True:
-            ranks = self._generation(number, state, own, server, is_last=number > num_restarts or is_stuck(reached))
+            number = len(reached) + 1
+            ranks = self._generation(number, state, own, server, lambda: self._may_restart(reached, own, num_restarts))
             if not ranks.to_be_restarted:
                 return ranks.exit_code
-            reached.append(max(slots.step_of(memory, slot) for memory in own.values() for slot in range(2)))
             print(
                 f"ddpjob launcher: {ranks.cause}; all ranks start again in place ({number} of at most {num_restarts}"
                 " times)",
@@ -77,10 +77,9 @@ class _Supervisor:
                 flush=True,
             )
             termination.clear()
-            number += 1
 
     def _generation(
-        self, number: int, state: int, own: Mapping[int, int], server: int | None, *, is_last: bool
+        self, number: int, state: int, own: Mapping[int, int], server: int | None, may_restart: Callable[[], bool]
     ) -> Ranks:
         """Start all workers, and wait until they have ended."""
         reader, writer = os.pipe()
@@ -90,13 +89,18 @@ class _Supervisor:
             environ = {**self.environ, **worker.environment(), **count}
             return self.template.fork(self.program, environ, [reader, state, own[worker.rank]])
 
-        def end() -> None:
-            os.write(writer, bytes(len(own)))  # a byte for each rank
+        def end() -> bool:
+            return may_restart() and os.write(writer, bytes(len(own))) > 0  # a byte for each rank
 
         try:
-            ranks = Ranks(self.node, start, None if is_last else end, server)
+            ranks = Ranks(self.node, start, end, server)
             ranks.wait()
             return ranks
         finally:
             os.close(reader)
             os.close(writer)
+
+    def _may_restart(self, reached: list[int], own: Mapping[int, int], num_restarts: int) -> bool:
+        """Whether another generation may follow the one that has failed. Adds the step that it came to."""
+        reached.append(max(slots.step_of(memory, slot) for memory in own.values() for slot in range(2)))
+        return len(reached) <= num_restarts and not is_stuck(reached)

@@ -1,0 +1,113 @@
+"""Ranks that fail and start again within their pod: only time is lost, and the bits are those of an undisturbed run."""
+
+import os
+import random
+import signal
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from ddpjob_ranks import contract
+from test_session import assert_same, saved
+from training_runs import DEADLINE_SECONDS, Run, finished, ranks_by_hand, started
+
+SCRIPT = str(Path(__file__).with_name("session_script.py"))
+LAUNCH = (sys.executable, "-m", "ddpjob.launch", "--nproc-per-node=2", SCRIPT)
+IN_PLACE = {contract.DDPJOB_IN_PLACE_RESTARTS: "20"}
+RESTART = "start again in place"
+DIGITS = ("epochs=8", "logEverySteps=5")
+SEED = 20261123
+
+
+def pid_of_rank(run: Run, rank: int) -> int:
+    """The process of a rank, which is named after it."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while time.monotonic() < deadline:
+        for pid in run.rank_pids():
+            if Path(f"/proc/{pid}/comm").read_text().strip() == f"rank {rank}":
+                return pid
+        time.sleep(0.005)
+    raise AssertionError(f"no process of rank {rank}:\n{run.text}")
+
+
+def job(folder: Path) -> dict[str, str]:
+    return {contract.DDPJOB_CHECKPOINT_DIR: str(folder / "checkpoints"), contract.DDPJOB_UID: "u1"}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    return finished(tmp_path_factory.mktemp("undisturbed"), *DIGITS, ranks=2)
+
+
+def test_killed_ranks_cost_no_step_and_no_bit(undisturbed, tmp_path):
+    """Both ranks in turn, without any checkpoint."""
+    with started(tmp_path, *DIGITS, ranks=2, environ=IN_PLACE) as run:
+        for number, (rank, step) in enumerate(((1, 20), (0, 60), (1, 100), (0, 140)), start=1):
+            run.wait_for(rf"(?m)^epoch \d+ step {step}/")
+            os.kill(pid_of_rank(run, rank), signal.SIGKILL)
+            run.wait_for(rf"rank {rank} was killed by SIGKILL; all ranks {RESTART} \({number} of at most 20 times\)")
+        assert run.wait() == 0, run.text
+    assert run.text.count("in memory: no step is lost") == 4
+    assert (run.weights, run.losses) == (undisturbed.weights, undisturbed.losses)
+
+
+def test_ranks_of_other_pods_start_again_too(undisturbed, tmp_path):
+    """Two launchers, as in two pods of one process each."""
+    with ExitStack() as pods:
+        runs = [
+            pods.enter_context(started(tmp_path / str(rank), *DIGITS, ranks=0, environ=variables | IN_PLACE))
+            for rank, variables in enumerate(ranks_by_hand(2))
+        ]
+        for rank, step in ((1, 20), (0, 80)):
+            runs[0].wait_for(rf"(?m)^epoch \d+ step {step}/")
+            os.kill(pid_of_rank(runs[rank], rank), signal.SIGKILL)
+        assert [run.wait() for run in runs] == [0, 0], runs[0].text
+    assert [run.text.count(RESTART) for run in runs] == [2, 2]
+    assert runs[0].text.count("in memory: no step is lost") == 2
+    assert (runs[0].weights, runs[0].losses) == (undisturbed.weights, undisturbed.losses)
+
+
+def test_a_script_with_a_session_has_the_same_bits_after_kills_at_any_moment(tmp_path):
+    """BatchNorm, dropout, all generators, a schedule and an average of weights."""
+    whole = finished(tmp_path / "whole", ranks=0, command=LAUNCH, environ=job(tmp_path / "whole"))
+    assert "after 60 steps" in whole.text
+    moments = random.Random(SEED)  # noqa: S311 - of a test
+    with started(tmp_path, ranks=0, command=LAUNCH, environ=job(tmp_path) | IN_PLACE) as run:
+        for step in sorted(moments.sample(range(3, 50), 4)):
+            run.wait_for(rf"(?m)^step (?:{'|'.join(map(str, range(step, 61)))})/60 loss")
+            time.sleep(moments.uniform(0, 0.02))  # into a step
+            os.kill(pid_of_rank(run, moments.randrange(2)), signal.SIGKILL)
+        assert run.wait() == 0, run.text
+    assert 1 <= run.text.count(RESTART) <= 4
+    assert_same(saved(tmp_path), saved(tmp_path / "whole"))
+
+
+def test_a_failure_that_comes_back_ends_the_run_with_its_message(tmp_path):
+    faulty = {"FAULT": "raise", "FAULT_STEP": "20"}
+    run = finished(tmp_path, ranks=0, command=LAUNCH, environ=faulty | IN_PLACE, expected=1)
+    assert run.text.count(RESTART) == 2
+    assert run.message.startswith("rank 1\n")
+    assert run.message.endswith("LookupError: the disk of sample 7 is on fire")
+
+
+def test_where_all_ranks_are_killed_at_once_the_newest_checkpoint_is_taken(tmp_path):
+    with started(tmp_path, *DIGITS, "checkpointEverySteps=10", ranks=2, environ=IN_PLACE | job(tmp_path)) as run:
+        run.wait_for("checkpoint of step 20:")
+        for pid in [pid_of_rank(run, rank) for rank in range(2)]:
+            os.kill(pid, signal.SIGKILL)
+        run.wait_for(r"resumed from step \d+ in /")
+        assert run.wait() == 0, run.text
+    assert run.text.count(RESTART) == 1
+
+
+def test_a_request_to_stop_is_honoured_after_a_restart(tmp_path):
+    with started(tmp_path, *DIGITS, ranks=2, environ=IN_PLACE | job(tmp_path)) as run:
+        run.wait_for(r"(?m)^epoch \d+ step 20/")
+        os.kill(pid_of_rank(run, 1), signal.SIGKILL)
+        run.wait_for(r"(?sm)in memory: no step is lost.*^epoch \d+ step")
+        run.process.send_signal(signal.SIGTERM)
+        assert run.wait() == contract.EXIT_CHECKPOINTED, run.text
+    assert run.message.startswith(contract.TERMINATION_CHECKPOINT_PREFIX)

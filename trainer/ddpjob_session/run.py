@@ -59,7 +59,7 @@ class Run:
         """
         self.state = state
         self.checkpoints = folder.from_environment(os.environ, keep=keep, report=self.report.say)
-        if (current := generation.current(os.environ)) is not None:
+        if (current := generation.current(os.environ)) is not None and self.gang.device.type == "cpu":
             self._memory = Memory(current, state, self.gang, keep_generators=keep_generators)
             current.before_exit = self._memory.save
             if current.number > 1 and self._memory.restore():

@@ -1,12 +1,15 @@
 """The README's cluster path: helm install, kubectl apply, kubectl logs, kubectl get."""
 
 import json
+import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
 
 import testbed
+from ddpjob_ranks import contract
 
 EXAMPLES = Path(__file__).parents[3] / "manifests/examples"
 
@@ -66,6 +69,23 @@ def test_a_running_job_shows_its_progress_and_can_be_deleted(job) -> None:
     wait_for_progress_beyond(job, first)
     job.kubectl("delete", "ddpjob", "watched", "-n", job.namespace, "--wait=false")
     job.wait_gone()
+
+
+def test_a_killed_rank_starts_again_in_its_pod(job, machine) -> None:
+    trainer = {"recipe": "digits", "epochs": 30}
+    job.apply("in-place", nodes=2, trainer=trainer, env=[{"name": contract.DDPJOB_IN_PLACE_RESTARTS, "value": "3"}])
+    wait_for_progress_beyond(job, 20)
+    pods = {pod["metadata"]["uid"] for pod in job.pods(1)}
+    launcher = machine.container_pid(job.namespace, "in-place-1-1", "trainer")
+    children = [int(pid) for pid in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()]
+    (rank,) = [pid for pid in children if Path(f"/proc/{pid}/comm").read_text() == "rank 1\n"]
+    os.kill(rank, signal.SIGKILL)
+
+    status = job.wait_end(seconds=180)
+    assert status["phase"] == "Succeeded"
+    assert status["attempt"] == 1
+    assert {pod["metadata"]["uid"] for pod in job.pods(1)} == pods
+    assert "in memory: no step is lost" in job.log()
 
 
 def wait_for_progress_beyond(job, step: int) -> int:

@@ -28,7 +28,7 @@ from torch._C import _distributed_c10d as c10d  # torch.distributed's own, which
 from torch._C._distributed_c10d import Store
 from torch.distributed import distributed_c10d
 
-from ddpjob_ranks import contract, stacks, termination
+from ddpjob_ranks import contract, generation, stacks, termination
 from ddpjob_ranks.launch.identity import Worker
 from ddpjob_ranks.limits import Limits
 from ddpjob_ranks.watch.board import GO_ON, Board
@@ -185,6 +185,8 @@ class Watchdog:
     def _end(self, message: str, *, announced_here: bool = True, leave: Callable[[], None] | None = None) -> NoReturn:
         """Write the diagnosis and the stacks and end the process; `leave` waits for the other ranks first."""
         self._ending.set()
+        if (current := generation.current(os.environ)) is not None:
+            current.save()
         last_resort = threading.Timer(self._timing.silence_seconds, os._exit, (contract.EXIT_HUNG,))
         last_resort.daemon, last_resort.name = True, THREAD_NAME
         last_resort.start()  # what reads stderr may have stopped, which may be why all ranks hang

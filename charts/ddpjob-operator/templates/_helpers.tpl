@@ -88,7 +88,7 @@ annotations:
   resources: [networkpolicies]
   verbs: [get, list, watch, create, delete]
 {{- end }}
-# list: only events contain the reason why a pod's volume cannot be mounted.
+# list: only events say why a pod's volume cannot be mounted, and that an autoscaler adds nodes.
 - apiGroups: [""]
   resources: [events]
   verbs: [list, create, patch]

@@ -56,6 +56,25 @@ def test_the_runbook_of_alerts_may_be_elsewhere():
     }
 
 
+@pytest.mark.parametrize(
+    ("provider", "served", "groups"),
+    [
+        ("auto", (), set()),
+        ("auto", ("scheduling.k8s.io/v1alpha2",), {"scheduling.k8s.io"}),
+        ("auto", ("kueue.x-k8s.io/v1beta2", "scheduling.k8s.io/v1alpha2"), {"kueue.x-k8s.io", "scheduling.k8s.io"}),
+        ("native", (), {"scheduling.k8s.io"}),
+        ("kueue", ("scheduling.k8s.io/v1alpha2",), {"kueue.x-k8s.io"}),
+        ("none", ("kueue.x-k8s.io/v1beta2", "scheduling.k8s.io/v1alpha2"), set()),
+    ],
+)
+def test_only_a_scheduling_provider_in_use_has_rights(provider, served, groups):
+    options = [part for version in served for part in ("--api-versions", version)]
+    objects = render({"scheduling": {"provider": provider}}, *options)
+    rules = find(objects, "ClusterRole", RELEASE)["rules"]
+    given = {group for rule in rules for group in rule["apiGroups"]}
+    assert given & {"kueue.x-k8s.io", "scheduling.k8s.io", "scheduling.volcano.sh", "scheduling.x-k8s.io"} == groups
+
+
 def test_monitors_select_the_operators_pods_and_port():
     objects = render({"metrics": {"podMonitor": {"enabled": True}, "serviceMonitor": {"enabled": True}}})
     pod, service = find(objects, "Deployment")["spec"]["template"], find(objects, "Service")

@@ -230,7 +230,7 @@ class Checker:
         step = status["attempt"] - before.get("attempt", 1)
         self._must(step in (0, 1), f"{by} takes {name} from attempt {before.get('attempt')} to {status['attempt']}")
         self._counted(name, before, status, step)
-        self._blamed(new, status.get("failure") or {}, before.get("failure") or {})
+        self._check_failure(new, status.get("failure") or {}, before.get("failure") or {})
         past = [failure["attempt"] for failure in status.get("attempts", ())]
         self._must(past == sorted(set(past)), f"{name} remembers the attempts {past}")
         if _is_true(status, "Succeeded") or _is_true(status, "Failed"):
@@ -247,7 +247,7 @@ class Checker:
         self._must(more == (1 if failed else 0), words)
         self.counts["restart"] += step
 
-    def _blamed(self, job: Body, failure: Body, before: Body) -> None:
+    def _check_failure(self, job: Body, failure: Body, before: Body) -> None:
         """What a failure says of a pod, a node or a person is true."""
         if failure == before or not failure.get("pod"):
             return

@@ -26,7 +26,7 @@ class Node:
 
     name: str
     places: int
-    """Pods that it has room for."""
+    """How many pods fit."""
     kubelet_up: bool = True
     ready: bool = True
     """What the API server shows."""
@@ -119,7 +119,7 @@ class Cluster:
     # --- Scheduler ---------------------------------------------------------------------------------------------------
 
     def look_for_places(self) -> None:
-        """Give every pod without a node one, where there is room."""
+        """Give every pod without a node one on which it fits."""
         for uid in list(self._unscheduled):
             pod = self.server.by_uid(PODS, uid)
             if pod is None or "nodeName" in pod["spec"]:
@@ -130,8 +130,8 @@ class Cluster:
                 self._unscheduled.remove(uid)
                 self._bind(pod, node)
             elif not pod.get("status", {}).get("conditions"):
-                words = f"0/{len(self.nodes)} nodes are available: {len(self.nodes)} Insufficient nvidia.com/gpu."
-                refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": words}
+                message = f"0/{len(self.nodes)} nodes are available: {len(self.nodes)} Insufficient nvidia.com/gpu."
+                refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
                 self.server.update(PODS, uid, {"status": {"phase": "Pending", "conditions": [refused]}}, "scheduler")
 
     def _place(self) -> Node | None:

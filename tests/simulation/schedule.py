@@ -74,7 +74,7 @@ class Schedule:
     """Of latencies, lags and jitter."""
     nodes: int = 2
     places: int = 2
-    """Pods that each of the cluster's nodes has room for."""
+    """Pods that fit on each node of the cluster."""
     num_machines: int = 3
     trainer: bool = False
     sidecar: bool = False

@@ -17,10 +17,10 @@ class Trace:
         self._clock = clock
         self.lines: list[str] | None = None
 
-    def say(self, words: str) -> None:
+    def say(self, text: str) -> None:
         """Add a line."""
         if self.lines is not None:
-            self.lines.append(f"{self._clock.now() - START_SECONDS:9.3f}  {words}")
+            self.lines.append(f"{self._clock.now() - START_SECONDS:9.3f}  {text}")
 
     def on_change(self, plural: str, old: Body | None, new: Body | None, by: str) -> None:
         """Add a line for a change of the API server."""

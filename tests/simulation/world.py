@@ -119,10 +119,10 @@ class World:
             await self.sleep(5.0)
         return True
 
-    def fail(self, words: str) -> None:
+    def fail(self, message: str) -> None:
         """End the schedule with this violation; the first one counts."""
         if self.violation is None:
-            self.violation = Violation(words)
+            self.violation = Violation(message)
             self._ring()
 
     def _ring(self) -> None:
@@ -255,7 +255,7 @@ class World:
     # --- The surroundings -----------------------------------------------------------------------------------------
 
     def free_nodes(self) -> None:
-        """There is room again."""
+        """Pods fit again."""
         for node in self.cluster.nodes.values():
             node.places = self.schedule.places
         self.later(0.1, self.cluster.look_for_places)

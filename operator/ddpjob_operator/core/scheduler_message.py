@@ -1,4 +1,4 @@
-"""What the scheduler says of a pod without a node, in the words of the job."""
+"""What the scheduler says of a pod without a node, in terms of the job."""
 
 import re
 

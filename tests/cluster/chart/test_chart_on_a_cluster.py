@@ -99,15 +99,6 @@ def test_the_operator_works_where_it_watches_and_nowhere_else(cluster):
     assert not cluster.may(operator, "list", "pods")
 
 
-def test_the_operator_works_everywhere_by_default(cluster):
-    home, other = cluster.namespace(), cluster.namespace()
-    cluster.install(home)
-    assert cluster.may(operator_of(home), "create", "pods", other)
-    assert not cluster.may(operator_of(home), "get", "secrets", other)
-    assert cluster.may(operator_of(home), "create", "events", other)
-    assert not cluster.may(operator_of(home), "create", "configmaps", other)
-
-
 @pytest.mark.parametrize(
     ("role", "verbs"),
     [("view", ["get"]), ("edit", ["get", "create", "delete"]), ("admin", ["get", "create", "delete"])],

@@ -126,32 +126,6 @@ async def test_another_job_of_the_same_name_has_a_budget_of_its_own(
     assert [event["message"] for event in found if event["involvedObject"]["uid"] == again.uid] == ["attempt 1 failed"]
 
 
-async def test_an_api_server_that_does_not_answer_neither_fails_nor_delays_recording(
-    client: Client, namespace: Namespace, recorder: EventRecorder, job: Job, notices: list[Notice]
-) -> None:
-    before = num_failed()
-    server, client._server = client._server, "https://127.0.0.1:1"
-    for number in range(5):
-        notices[:] = [notice(f"attempt {number} failed")]
-        recorder.record(job, SOME, SOME)
-    await eventually("an Event to be dropped", lambda: one_more_failed(before))
-    client._server = server
-    await eventually("the others to be written", lambda: some_written(namespace))
-
-
-def num_failed() -> float:
-    """Failed writes of Events of the whole process, earlier tests included."""
-    return float(module.EVENT_WRITES.labels("failed")._value.get())
-
-
-async def one_more_failed(before: float) -> bool:
-    return num_failed() > before
-
-
-async def some_written(namespace: Namespace) -> bool:
-    return bool(await events(namespace))
-
-
 async def test_a_defect_in_the_messages_does_not_fail_the_reconcile(
     recorder: EventRecorder, job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -93,21 +93,6 @@ async def test_suspend_stops_all_pods_and_resume_starts_a_new_attempt(namespace:
     assert set(await namespace.pods()) == {"j-2-0", "j-2-1"}
 
 
-async def test_a_refusal_by_a_quota_is_reported_and_retried(client: Client, namespace: Namespace) -> None:
-    quota = {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "1"}}, "apiVersion": "v1", "kind": "ResourceQuota"}
-    created = await client.create(QUOTAS, namespace.name, quota)
-    await namespace.apply("j", nodes=2)
-
-    async def refused() -> bool:
-        status = await namespace.status("j")
-        expected = "1 of 2 pods exceed quota q: 1 of 1 pods used"
-        return status.get("reason") == "QuotaExceeded" and expected in status.get("message", "")
-
-    await eventually("the quota's message", refused)
-    await client.delete(QUOTAS, namespace.name, "q", uid=created["metadata"]["uid"])
-    await namespace.reaches("j", "Running")
-
-
 async def test_a_job_that_is_applied_again_starts_once_the_pods_of_the_earlier_job_are_gone(
     namespace: Namespace,
 ) -> None:
@@ -122,28 +107,6 @@ async def test_a_job_that_is_applied_again_starts_once_the_pods_of_the_earlier_j
 
     await eventually("the pod in the way to be named", in_the_way)
     await namespace.reaches("j", "Running", seconds=GARBAGE_COLLECTOR_SECONDS)  # It deletes the Service.
-
-
-async def test_a_pod_on_a_lost_node_is_not_waited_for(namespace: Namespace, cluster: testbed.ControlPlane) -> None:
-    (node,) = cluster.add_kwok_nodes(1)
-    await namespace.apply(
-        "j",
-        nodes=2,
-        template={
-            "metadata": {"annotations": {"testbed/stop-after": "600s"}},  # The node never says that it has stopped.
-            "spec": {"nodeSelector": {"kubernetes.io/hostname": node}, "terminationGracePeriodSeconds": 1},
-        },
-    )
-    await namespace.reaches("j", "Running")
-    cluster.kubectl("taint", "node", node, "node.kubernetes.io/out-of-service=nodeshutdown:NoSchedule")
-    await namespace.ends("j-1-0", 1)
-
-    async def next_gang() -> bool:
-        return {"j-2-0", "j-2-1"} <= set(await namespace.pods())
-
-    await eventually("the next gang", next_gang)
-    assert "j-1-1" not in await namespace.pods(), "its object would stay for ever, and count in quotas"
-    cluster.kubectl("delete", "node", node)
 
 
 async def test_an_operator_that_starts_again_writes_nothing_to_jobs_in_which_nothing_has_happened(

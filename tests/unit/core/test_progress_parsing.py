@@ -90,11 +90,6 @@ def test_the_headline_is_plain_short_text(fields, shown) -> None:
     assert latest_progress(line_with(**fields)).headline == shown
 
 
-def test_a_line_of_a_trainer_without_metrics_is_read_as_before() -> None:
-    progress = latest_progress(GOOD)
-    assert (progress.step, progress.metrics, progress.headline) == (12, None, None)
-
-
 def test_an_operator_that_knows_no_metrics_reads_the_lines_of_a_trainer_that_has_some() -> None:
     """Such an operator drops fields that it does not know, and lines of more than 1,024 bytes."""
     line = Progress(

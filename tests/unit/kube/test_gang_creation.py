@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from builders import job, observed
-from ddpjob_operator.core.model import Action, Body, CreatePod, DeletePod, Job
+from ddpjob_operator.core.model import Action, Body, CreatePod, DeletePod, Job, Rejection
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.render.pods import PodManifest, create_pod
 from ddpjob_operator.kube.cache.store import Store
 from ddpjob_operator.kube.engine.actuator import MAX_PARALLEL, Actuator
 from ddpjob_operator.kube.engine.expectations import Expectations
-from ddpjob_operator.kube.engine.rejections import Rejections
+from ddpjob_operator.kube.engine.rejections import LAST_RETRY_SECONDS, Rejections
 from ddpjob_operator.kube.keys import key_of
 from ddpjob_operator.transport.errors import ApiError, ConflictError, RejectedError, ThrottledError, UnavailableError
 
@@ -24,10 +24,10 @@ KEY = key_of(JOB)
 
 
 class Server:
-    """Creates the first `room` pods and answers the rest with `error`, each after one turn of the event loop."""
+    """Creates the first `capacity` pods and answers the rest with `error`, each after one turn of the event loop."""
 
-    def __init__(self, room: int = NODES, error: ApiError = QUOTA) -> None:
-        self.room, self.error = room, error
+    def __init__(self, capacity: int = NODES, error: ApiError = QUOTA) -> None:
+        self.capacity, self.error = capacity, error
         self.is_busy = asyncio.Event()
         self.created: list[str] = []
         self.num_posts = self.at_once = self.most_at_once = 0
@@ -40,7 +40,7 @@ class Server:
             self.is_busy.set()
         await asyncio.sleep(0)
         self.at_once -= 1
-        if len(self.created) >= self.room:
+        if len(self.created) >= self.capacity:
             raise self.error
         self.created.append(body["metadata"]["name"])
         return body
@@ -76,16 +76,16 @@ async def test_an_accepted_gang_is_created_in_one_round_many_pods_at_a_time() ->
 
 
 async def test_a_refused_gang_costs_one_request_for_each_retry() -> None:
-    bench = Bench(Server(room=100))
+    bench = Bench(Server(capacity=100))
     assert await bench.create() <= 100 + MAX_PARALLEL
     assert "exceeded quota" in next(iter(bench.rejections.of(KEY).values())).message
     assert [await bench.create() for _ in range(3)] == [1, 1, 1]
 
 
 async def test_a_gang_that_is_no_longer_refused_is_created_in_the_next_round() -> None:
-    bench = Bench(Server(room=0))
+    bench = Bench(Server(capacity=0))
     await bench.create()
-    bench.server.room = NODES
+    bench.server.capacity = NODES
     assert await bench.create() == NODES
     assert bench.server.most_at_once == MAX_PARALLEL
 
@@ -108,7 +108,7 @@ async def test_a_server_that_fails_for_one_pod_in_twenty_creates_the_others_in_t
     "error", [ThrottledError("create", "later", status=429), UnavailableError("create", "no answer in time")]
 )
 async def test_a_round_ends_when_the_server_does_not_take_more(error: ApiError) -> None:
-    bench = Bench(Server(room=0, error=error))
+    bench = Bench(Server(capacity=0, error=error))
     with pytest.raises(type(error)):
         await bench.create()
     assert bench.server.num_posts <= MAX_PARALLEL
@@ -119,7 +119,7 @@ async def test_an_api_server_that_does_not_know_the_kind_yet_is_retried_for_a_mi
     message = (
         "cannot set blockOwnerDeletion in this case because cannot find RESTMapping for APIVersion ddpjob.dev/v1beta1"
     )
-    bench = Bench(Server(room=0, error=RejectedError("create pods", message, status=403)))
+    bench = Bench(Server(capacity=0, error=RejectedError("create pods", message, status=403)))
     for bench.now in (0.0, 59.0):
         with pytest.raises(ConflictError):
             await bench.create()
@@ -127,7 +127,7 @@ async def test_an_api_server_that_does_not_know_the_kind_yet_is_retried_for_a_mi
     bench.now = 60.0
     await bench.create()
     assert "RESTMapping" in next(iter(bench.rejections.of(KEY).values())).message
-    bench.server.room = 1  # a creation shows that the kind is known
+    bench.server.capacity = 1  # a creation shows that the kind is known
     with pytest.raises(ConflictError):
         await bench.create()
 
@@ -162,7 +162,7 @@ async def test_pods_are_rendered_when_they_are_sent_and_not_by_the_plan(monkeypa
     made = plan(observed(JOB), 1_800_000_000.0)
     assert sum(isinstance(action, CreatePod) for action in made.actions) == NODES
     assert rendered == []
-    bench = Bench(Server(room=0))
+    bench = Bench(Server(capacity=0))
     await bench.create()
     assert len(rendered) <= MAX_PARALLEL
 
@@ -182,7 +182,7 @@ class Namesake:
 
 
 @pytest.mark.parametrize(
-    ("metadata", "is_terminating", "words"),
+    ("metadata", "is_terminating", "expected"),
     [
         (
             {"deletionTimestamp": "2027-01-01T00:00:00Z"},
@@ -198,11 +198,19 @@ class Namesake:
     ],
 )
 async def test_a_pod_of_the_same_name_is_waited_for_if_it_is_being_deleted_or_is_an_earlier_job_s(
-    metadata, is_terminating, words
+    metadata, is_terminating, expected
 ) -> None:
     bench = Bench(Namesake(**metadata))
     await bench.actuator.run(JOB, pods()[:1])
 
     (rejection,) = bench.rejections.of(KEY).values()
     assert rejection.is_terminating is is_terminating
-    assert words in rejection.message
+    assert expected in rejection.message
+
+
+def test_a_pod_that_is_always_refused_is_created_again_at_a_bounded_interval() -> None:
+    """A delay that doubles overflows after a thousand refusals, which is half a day of a full quota."""
+    rejections, (creation, *_) = Rejections(), pods()
+    for _ in range(2000):
+        rejections.record(KEY, [creation], {creation.name: Rejection("exceeded quota")}, some_done=False)
+    assert 0 < rejections.seconds_to_retry(KEY) <= LAST_RETRY_SECONDS

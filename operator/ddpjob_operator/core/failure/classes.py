@@ -32,8 +32,8 @@ class FailureClass:
     """An example of what the user reads, at the end of the status message."""
     how: str = ""
     """What the rank did or what was done to it; the default is how its program ended."""
-    blames_node: bool = False
-    """Whether the node may be the cause: a node with two such failures is avoided."""
+    may_be_the_node: bool = False
+    """Whether the node may be the cause. A node with two such failures is avoided."""
     is_echo: bool = False
     """Whether another rank's end is likely to be the cause."""
 
@@ -44,7 +44,7 @@ CLASSES = (
         kind=Kind.COUNTED,
         recognised="any other exit code; under torchrun the worker's, from torchrun's table",
         says="ended with exit code 1 …: ValueError: label 12 is out of range for 10 classes",
-        blames_node=True,
+        may_be_the_node=True,
     ),
     FailureClass(
         reason=Reason.BAD_COMMAND,
@@ -72,7 +72,7 @@ CLASSES = (
         kind=Kind.COUNTED,
         recognised="the program died of a signal that the operator did not cause",
         says="died of signal 9 (SIGKILL)",
-        blames_node=True,
+        may_be_the_node=True,
     ),
     FailureClass(
         reason=Reason.COLLECTIVE_TIMEOUT,
@@ -119,7 +119,7 @@ CLASSES = (
         recognised="deadlines.startSeconds passed for any other cause",
         says="did not start …: 1 of 4 pods are starting; deadlines.startSeconds is 10m0s",
         how="did not start",
-        blames_node=True,
+        may_be_the_node=True,
     ),
     FailureClass(
         reason=Reason.FINISH_DEADLINE,
@@ -170,7 +170,7 @@ CLASSES = (
         recognised="its node does not exist, is unreachable (Ready is Unknown) or out of service, and the pod has outlived its grace"
         " after a deletion",
         says="was lost …: node gpu-3 stopped answering",
-        blames_node=True,
+        may_be_the_node=True,
         how="was lost",
     ),
     FailureClass(
@@ -262,4 +262,4 @@ ECHOES = frozenset(row.reason for row in CLASSES if row.is_echo)
 #: Somebody took a pod away and its program was asked to stop, so the programs of the other ranks can still save their work.
 #: Ranks that lost their peer with its node are blocked in a collective instead.
 ASKED_TO_STOP = frozenset(row.reason for row in CLASSES if row.kind == Kind.UNCOUNTED) - {Reason.NODE_LOST}
-BLAMES_NODE = frozenset(row.reason for row in CLASSES if row.blames_node)
+MAY_BE_THE_NODE = frozenset(row.reason for row in CLASSES if row.may_be_the_node)

@@ -64,7 +64,7 @@ def end_of_log(text: str) -> LogEnd:
 
 
 def _symptoms(text: str) -> str:
-    """The first match of each pattern, so that what they find in these few words is what they find in the text."""
+    """The first match of each pattern, so that they find the same in this short text as in the whole one."""
     lower = text.lower()
     searched = ((_OUT_OF_MEMORY, text), (_ECHO, lower), (_OWN_FAULT, lower), (_TIMEOUT, lower))
     return "\n".join(match[0] for pattern, where in searched if (match := pattern.search(where)))

@@ -61,11 +61,16 @@ class Display:
             prefix = (f"[{self._pod_title} {rank}] ", rank_style(rank))
             self._console.print(Text.assemble(prefix, shown), soft_wrap=True)
 
+    def on_note(self, text: str) -> None:
+        """Print a sentence about the logs, unless it repeats the message of the status."""
+        if not (self._shown.message and self._shown.message in text):
+            self.say(text, style="dim")
+
     def on_status(self, status: DDPJobStatus) -> None:
-        """The status has changed: update the bar, and print a line for a new phase, reason or attempt."""
+        """The status has changed: update the bar, and print a line for a new phase, reason or attempt, but for the end."""
         if self._bar:
             self._bar.show(status)
-        if (status.phase, status.reason, status.attempt) != (
+        if not status.finished and (status.phase, status.reason, status.attempt) != (
             self._shown.phase,
             self._shown.reason,
             self._shown.attempt,

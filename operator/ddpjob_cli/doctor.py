@@ -176,7 +176,7 @@ def _operator(facts: Facts) -> Finding:
         return Finding(subject="operator", state=State.NOTE, text=text)
     ready = [pod for pod in facts.operator_pods if _is_ready(pod)]
     if not ready:
-        found = f"{len(facts.operator_pods)} pods, none ready" if facts.operator_pods else "no pod"
+        found = "none of its pods is ready" if facts.operator_pods else "no pod"
         text = f"{found}; look at its Deployment: kubectl get deployment -A -l {_OPERATOR}"
         return Finding(subject="operator", state=State.PROBLEM, text=text)
     described = ", ".join(

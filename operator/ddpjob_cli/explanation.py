@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ddpjob_cli.rendering import state
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.failure.classes import KINDS
 from ddpjob_operator.core.untrusted import visible
@@ -74,7 +75,8 @@ def _state(job: "Job") -> str:
             " namespace: ddpjob doctor"
         )
     message = job.status.message or "no message"
-    return f"{job.namespace}/{job.name} is {job.phase} ({job.status.reason}), attempt {job.status.attempt}: {message}"
+    phase, reason = state(job)
+    return f"{job.namespace}/{job.name} is {phase}{f' ({reason})' if reason else ''} in attempt {job.status.attempt}: {message}"
 
 
 def _failure(job: "Job") -> list[str]:
@@ -107,7 +109,9 @@ def _pod(pod: "Pod") -> str:
 
 def _advice(job: "Job", reason: str) -> list[str]:
     text = next((advice for known, advice in ADVICE.items() if known == reason), "")
-    lines = [text.replace("NAME", job.name).replace("`", "")] if text else []
+    if text.endswith("`."):  # a command at the end is copied with what follows it
+        text = text[:-1]
+    lines = [text.replace("NAME", f"{job.name} -n {job.namespace}").replace("`", "")] if text else []
     if job.spec_error:
         lines.append("Upgrade the operator or this command if they are older than the job, or correct the spec.")
     return lines or [f"Look at the events and the operator's log: ddpjob events {job.name} -n {job.namespace}"]

@@ -1,6 +1,7 @@
 """Reads a DDPJob from a YAML file and reports each mistake in a message of its own."""
 
 import copy
+import difflib
 import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -246,7 +247,11 @@ def _lines(error: ValidationError) -> Iterable[str]:
         ):  # it repeats the error in the field that the default depends on
             continue
         if item["type"] == "extra_forbidden":
-            yield f"{where} is not a known field; expected one of: {', '.join(_siblings(item['loc']))}"
+            known = _siblings(item["loc"])
+            similar = difflib.get_close_matches(str(item["loc"][-1]), known, n=1)
+            yield f"{where} is not a known field; " + (
+                f"did you mean {similar[0]}?" if similar else f"expected one of: {', '.join(known)}"
+            )
         elif item["type"] == "missing":
             yield f"{where} is missing; set it"
         else:

@@ -37,6 +37,13 @@ def rank_style(rank: int) -> str:
     return RANK_STYLES[rank % len(RANK_STYLES)]
 
 
+def state(job: "Job") -> tuple[str, str]:
+    """Phase and reason; the reason is empty where it repeats the phase."""
+    phase = "Deleting" if job.deleting else job.phase
+    reason = visible(job.status.reason or "")
+    return phase, "" if reason == phase else reason
+
+
 def seconds_since(time_text: str | None, now: float | None = None) -> float | None:
     """Seconds since a time of the API; None if there is none."""
     if not time_text:
@@ -71,8 +78,8 @@ def steps(progress: Progress | None) -> str:
     return f"{progress.step}/{progress.total_steps} ({100 * progress.step // progress.total_steps}%)"
 
 
-def facts(progress: Progress) -> list[str]:
-    """What is known of the training, for one line."""
+def facts(progress: Progress, *, finished: bool = False) -> list[str]:
+    """What is known of the training, for one line; of a finished one without the time left."""
     found = [f"step {steps(progress)}"]
     if progress.epoch is not None:
         found.append(f"epoch {progress.epoch}")
@@ -82,7 +89,7 @@ def facts(progress: Progress) -> list[str]:
         found.append(progress.headline)
     if progress.samples_per_second is not None:
         found.append(f"{number(progress.samples_per_second)} samples/s")
-    if progress.eta is not None:
+    if progress.eta is not None and not finished:
         found.append(f"ETA {progress.eta}")
     if progress.checkpoint_step is not None:
         found.append(f"checkpoint at step {progress.checkpoint_step}")
@@ -131,8 +138,7 @@ def summary(status: DDPJobStatus) -> list[tuple[str, str]]:
     """What the training reached, and how the time was spent; one line for each thing that is known."""
     lines = []
     if status.progress:
-        known = status.progress.model_copy(update={"eta": None})
-        lines.append(("training", " · ".join(facts(known))))
+        lines.append(("training", " · ".join(facts(status.progress, finished=True))))
     if named := metrics(status.progress):
         lines.append(("metrics", named))
     if status.time:
@@ -213,6 +219,8 @@ def next_command(job: "Job", pods: "Sequence[Pod]" = ()) -> str:
         return f"ddpjob logs {job.name} --tail 20 {flag}"
     if job.phase == Phase.SUSPENDED:
         return f"ddpjob resume {job.name} {flag}"
+    if not job.status.phase:
+        return f"ddpjob doctor {flag}"
     if job.phase == Phase.RUNNING or any(pod.started for pod in pods):
         return f"ddpjob logs {job.name} -f {flag}"
     return f"ddpjob events {job.name} {flag}"

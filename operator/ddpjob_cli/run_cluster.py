@@ -1,7 +1,6 @@
 """`ddpjob run` on a cluster: applies the objects of the file, then follows the job."""
 
 import asyncio
-import functools
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -19,6 +18,8 @@ from ddpjob_operator.api.names import KIND
 
 #: After the end of the job the logs may take so long to arrive.
 SECONDS_FOR_THE_LAST_LINES = 15.0
+#: An operator writes the first status within a second.
+SECONDS_WITHOUT_OPERATOR = 15.0
 
 
 def run_cluster(manifest: Manifest, *, detach: bool, dry_run: bool, verbose: bool, show_status: bool) -> int:
@@ -31,8 +32,7 @@ def run_cluster(manifest: Manifest, *, detach: bool, dry_run: bool, verbose: boo
             job = client.submit(manifest.body, files=manifest.files, namespace=namespace, dry_run=dry_run)
             bodies = [config_map_of(job.body, manifest.files), job.body]
         else:
-            if not dry_run:
-                _refuse_finished(client, manifest.name, namespace)
+            _refuse_finished(client, manifest.name, namespace)
             bodies = [client.apply(body, namespace=namespace, dry_run=dry_run) for body in manifest.objects]
             job = read_job(next(body for body in bodies if body["kind"] == KIND))
         if dry_run:
@@ -86,23 +86,32 @@ async def _follow(client: AsyncClient, job: Job, display: Display) -> Job:
     """Show the lines of all ranks and the changes of the status until the job has finished."""
 
     async def show_lines() -> None:
-        notes = functools.partial(display.say, style="dim")
-        lines = client.logs(job.name, namespace=job.namespace, follow=True, on_note=notes)
+        lines = client.logs(job.name, namespace=job.namespace, follow=True, on_note=display.on_note)
         async with aclosing(lines):
             async for line in lines:
                 display.on_line(line.rank, line.text)
 
-    printing = asyncio.create_task(show_lines())
+    async def report_silence() -> None:
+        await asyncio.sleep(SECONDS_WITHOUT_OPERATOR)
+        display.say(
+            f"no operator has acted on the job for {SECONDS_WITHOUT_OPERATOR:g} s; to see why: ddpjob doctor -n {job.namespace}",
+            "yellow",
+        )
+
+    printing, silence = asyncio.create_task(show_lines()), asyncio.create_task(report_silence())
     try:
         async with aclosing(client.watch(job.name, namespace=job.namespace)) as jobs:
             async for seen in jobs:
+                if seen.status.phase:
+                    silence.cancel()
                 display.on_status(seen.status)
                 if seen.finished:
                     break
         await asyncio.wait((printing,), timeout=SECONDS_FOR_THE_LAST_LINES)
     finally:
         printing.cancel()
-        results = await asyncio.gather(printing, return_exceptions=True)
+        silence.cancel()
+        results = await asyncio.gather(printing, silence, return_exceptions=True)
     if isinstance(results[0], ClientError):  # the outcome counts even where the log cannot be read
         display.say(str(results[0]), "yellow")
     return seen

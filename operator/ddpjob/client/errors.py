@@ -118,5 +118,6 @@ def _after_conflict(resource: Resource, namespace: str | None, name: str | None,
 
 def _subject(resource: Resource, namespace: str | None, name: str | None) -> str:
     kind = names.KIND if resource == DDPJOBS else resource.plural
-    place = "/".join(part for part in (namespace, name) if part)
-    return f"{kind} {place}".rstrip()
+    if name is None:
+        return f"{kind.removesuffix('s')}s in " + (f"namespace {namespace}" if namespace else "all namespaces")
+    return f"{kind} {namespace}/{name}" if namespace else f"{kind} {name}"

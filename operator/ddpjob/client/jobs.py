@@ -9,6 +9,7 @@ from ddpjob_operator.api.names import LABEL_ATTEMPT, LABEL_RANK, MAIN_CONTAINER,
 from ddpjob_operator.api.resource import Body
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import DDPJobStatus
+from ddpjob_operator.core.failure.log_parsing import last_exception
 from ddpjob_operator.core.records import job_of
 from ddpjob_operator.core.untrusted import printable
 
@@ -101,7 +102,7 @@ class Pod:
     restarts: int
     exit_code: int | None
     message: str
-    """Termination message of the program, or the message of the pod."""
+    """The exception in the termination message of the program, or else that message, or that of the pod."""
     started: bool
     """Whether the main container has started, so that there is a log."""
     finished: bool
@@ -122,6 +123,7 @@ def read_pod(body: Body) -> Pod | None:
     state: Mapping[str, Any] = main.get("state") or {}
     ended = state.get("terminated")
     waiting = state.get("waiting") or {}
+    said = (ended or {}).get("message") or ""
     phase = status.get("phase", "Pending")
     reason = (ended or {}).get("reason") if phase == "Failed" else waiting.get("reason")
     return Pod(
@@ -134,7 +136,7 @@ def read_pod(body: Body) -> Pod | None:
         ),
         restarts=main.get("restartCount", 0),
         exit_code=(ended or {}).get("exitCode"),
-        message=printable((ended or {}).get("message") or waiting.get("message") or status.get("message") or ""),
+        message=last_exception(said) or printable(said or waiting.get("message") or status.get("message") or ""),
         started="running" in state or ended is not None,
         finished=phase in ("Succeeded", "Failed") or ended is not None,
         body={"apiVersion": "v1", "kind": "Pod", **body},

@@ -38,6 +38,11 @@ def command(
             f"DDPJob {seen.namespace}/{job}: attempt {seen.status.attempt} has no pod of rank {rank}; found: {known};"
             f" to see why: ddpjob status {job} -n {seen.namespace}"
         )
+    if pods[rank].finished:
+        raise CommandError(
+            f"DDPJob {seen.namespace}/{job}: the pod of rank {rank} has ended ({pods[rank].state}); to see what it printed:"
+            f" ddpjob logs {job} --rank {rank} -n {seen.namespace}"
+        )
     done = subprocess.run(
         [kubectl, *exec_arguments(seen.namespace, pods[rank].name, program, interactive=interactive)], check=False
     )

@@ -80,6 +80,7 @@ def screen(job: "Job", pods: "list[Pod]", events: "list[JobEvent]") -> "Renderab
         metrics,
         next_command,
         phase_style,
+        state,
     )
     from ddpjob_operator.core.untrusted import visible
 
@@ -88,9 +89,8 @@ def screen(job: "Job", pods: "list[Pod]", events: "list[JobEvent]") -> "Renderab
     facts_table.add_column(style="bold", no_wrap=True)
     facts_table.add_column(overflow="fold")
     facts_table.add_row("Job", f"{job.namespace}/{job.name}")
-    phase = "Deleting" if job.deleting else job.phase
-    state = Text(phase, style=phase_style(phase))
-    facts_table.add_row("State", state + Text(f"  {visible(status.reason or '')}", style="dim"))
+    phase, reason = state(job)
+    facts_table.add_row("State", Text(phase, style=phase_style(phase)) + Text(f"  {reason}".rstrip(), style="dim"))
     facts_table.add_row(
         "Why", Text(visible(status.message or job.spec_error or "the operator has not acted on it yet"))
     )
@@ -101,7 +101,7 @@ def screen(job: "Job", pods: "list[Pod]", events: "list[JobEvent]") -> "Renderab
     )
     facts_table.add_row("Ready", status.ready or "-")
     if status.progress:
-        facts_table.add_row("Progress", Text(" · ".join(facts(status.progress))))
+        facts_table.add_row("Progress", Text(" · ".join(facts(status.progress, finished=job.finished))))
     if named := metrics(status.progress):
         facts_table.add_row("Metrics", Text(named))
     if status.time:
@@ -113,7 +113,7 @@ def screen(job: "Job", pods: "list[Pod]", events: "list[JobEvent]") -> "Renderab
     if status.conditions:
         parts.append(Text("\nConditions", style="bold"))
         parts += [
-            Text(f"  {c.type:<11} {c.status:<6} {c.reason}: {visible(c.message)}", overflow="fold")
+            Text(f"  {c.type:<11} {c.status:<6} {c.reason}: {visible(c.message)}".removesuffix(": "), overflow="fold")
             for c in status.conditions
         ]
     if events:

@@ -52,9 +52,10 @@ def test_the_frame_of_the_job_is_checked(tmp_path: Path, changed: dict[str, obje
     [
         ({"nodes": "two"}, "spec.nodes is 'two'; it should be a valid integer"),
         ({"nodes": 0}, "spec.nodes is 0; it should be greater than or equal to 1"),
-        ({"node": 2}, "spec.node is not a known field; expected one of: nodes, gpusPerNode"),
+        ({"node": 2}, "spec.node is not a known field; did you mean nodes?"),
+        ({"trainer": {"epoch": 3}}, "spec.trainer.epoch is not a known field; did you mean epochs?"),
         ({"restart": {"max": 1}}, "spec.restart.max is not a known field; expected one of: maxRestarts"),
-        ({"env": [{"valu": "1", "name": "A"}]}, "spec.env.0.valu is not a known field; expected one of: name, value"),
+        ({"env": [{"valu": "1", "name": "A"}]}, "spec.env.0.valu is not a known field; did you mean value?"),
         ({"env": [{"value": "1"}]}, "spec.env.0.name is missing"),
         ({"env": [{"name": "RANK", "value": "1"}]}, "spec.env[0]: the operator sets this variable"),
         ({"trainer": {"recipe": "digits"}}, "set exactly one of trainer"),

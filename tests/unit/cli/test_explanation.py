@@ -45,12 +45,17 @@ def test_a_failed_job_is_explained_by_its_failure() -> None:
     shown = sections(failed, [], [read_event({"metadata": {}, **event})], [line])
 
     assert "Warnings" not in shown, "the event repeats the status"
-    assert shown["What happens"] == "team-a/net is Failed (ProgramError), attempt 2: no restarts are left"
+    assert shown["What happens"] == "team-a/net is Failed (ProgramError) in attempt 2: no restarts are left"
     assert "rank: 1\npod: net-2-1\nnode: gpu-3\nexit code: 1" in shown["Last failure"]
     assert "\x1b" not in shown["Last failure"], "a message of a program is hostile input"
     assert "consequence" not in shown["Last failure"], "nothing follows from the failure that ended the job"
     assert shown["Last lines of net-2-1"] == "ValueError: label 12"
-    assert shown["What to do"].endswith("ddpjob logs net --failed.")
+    assert shown["What to do"].endswith("ddpjob logs net -n team-a --failed"), "a command ends without a full stop"
+
+
+def test_a_reason_that_repeats_the_phase_is_left_out() -> None:
+    shown = sections(job(phase="Running", reason="Running", message="all 2 pods run", attempt=1))
+    assert shown["What happens"] == "team-a/net is Running in attempt 1: all 2 pods run"
 
 
 def test_a_waiting_job_is_explained_by_its_pods_and_warnings() -> None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from ddpjob_cli.rendering import facts, number, parse_ranks, parse_seconds, summary
+from ddpjob.client.jobs import read_job
+from ddpjob_cli.rendering import facts, next_command, number, parse_ranks, parse_seconds, summary
 from ddpjob_cli.training_lines import TrainingLines
 from ddpjob_operator.api.status import DDPJobStatus, Progress
 
@@ -22,6 +23,17 @@ def test_the_headline_is_among_the_facts_and_several_metrics_have_a_line() -> No
         ("metrics", "accuracy 99.72 · val/loss 0.01"),
     ]
     assert len(summary(DDPJobStatus(progress=progress.model_copy(update={"metrics": {"accuracy": 99.72}})))) == 1
+
+
+def test_a_finished_job_has_no_time_left() -> None:
+    progress = Progress(step=5, eta="0s")
+    assert facts(progress, finished=True) == ["step 5"]
+    assert facts(progress) == ["step 5", "ETA 0s"]
+
+
+def test_a_job_without_a_status_needs_an_operator() -> None:
+    metadata = {"name": "net", "namespace": "team-a"}
+    assert next_command(read_job({"metadata": metadata, "spec": {"command": ["x"]}})) == "ddpjob doctor -n team-a"
 
 
 @pytest.mark.parametrize(("text", "ranks"), [(None, None), ("0", {0}), ("0,3-5", {0, 3, 4, 5}), ("7, 2", {2, 7})])

@@ -38,3 +38,12 @@ def answer(status: int, message: str) -> ApiError:
 def test_the_error_of_an_answer(error: ApiError, resource: Resource, kind: type[Exception], text: str) -> None:
     with pytest.raises(kind, match=text), errors.translated("get", resource, "team", "j"):
         raise error
+
+
+@pytest.mark.parametrize(
+    ("namespace", "text"),
+    [("team", "^DDPJobs in namespace team: the API server cannot"), (None, "^DDPJobs in all namespaces: the API")],
+)
+def test_the_error_of_a_list_names_where(namespace: str | None, text: str) -> None:
+    with pytest.raises(errors.UnreachableError, match=text), errors.translated("list", DDPJOBS, namespace):
+        raise answer(503, "no endpoints")

@@ -24,6 +24,12 @@ def pod(rank: int, **state: object) -> Any:
     return read_pod({"metadata": metadata, "spec": {"nodeName": "n"}, "status": status})
 
 
+def test_of_a_traceback_the_message_of_a_pod_is_the_exception() -> None:
+    traceback = 'Traceback (most recent call last):\n  File "bad.py", line 30, in <module>\nValueError: boom\n'
+    assert pod(0, terminated={"exitCode": 1, "message": traceback}).message == "ValueError: boom"
+    assert pod(0, terminated={"exitCode": 1, "message": "no space\nleft"}).message == "no space left"
+
+
 class Pods:
     """Answers of pods, by name."""
 

@@ -164,4 +164,4 @@ def _used_up(spec: DDPJobSpec, num_recent: int) -> str:
     if spec.restart.max_restarts == 0:
         return "not restarted, since restart.maxRestarts is 0"
     window = duration(spec.restart.window_seconds)
-    return f"not restarted: restart.maxRestarts allows {num_recent} counted restarts within {window}"
+    return f"not restarted: restart.maxRestarts allows {num_recent} counted restart{'s' if num_recent > 1 else ''} within {window}"

@@ -17,6 +17,8 @@ from ddpjob_operator.scheduling.interface import Wait
 GROUP = "kueue.x-k8s.io"
 #: How Kueue says what is missing (`pkg/scheduler/flavorassigner/flavorassigner.go`).
 _MISSING = re.compile(r"insufficient unused quota for (\S+) in flavor (\S+), (\S+) more needed")
+#: `<job>-<attempt>-<beginning of the uid>`
+_GROUP_NAME = re.compile(r"(.+)-\d+-[0-9a-f]{4}")
 #: Users of a quota that a message names.
 _MAX_USERS = 3
 _BINARY = {unit: Decimal(2 ** (10 * power)) for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti"), start=1)}
@@ -164,6 +166,6 @@ def _without_templates(body: Body) -> Body:
 def _job_of_workload(body: Body) -> str:
     """The job of a group's Workload; any other is about what it is named for."""
     metadata = body["metadata"]
-    job_name, _, attempt = metadata["name"].rpartition("-")
     is_group = (metadata.get("annotations") or {}).get(names.KUEUE_IS_GROUP_WORKLOAD) == "true"
-    return str(job_name if is_group and attempt.isdecimal() and job_name else metadata["name"])
+    of_a_job = _GROUP_NAME.fullmatch(metadata["name"]) if is_group else None
+    return of_a_job[1] if of_a_job else str(metadata["name"])

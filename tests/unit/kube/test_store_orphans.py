@@ -69,3 +69,32 @@ def test_the_record_of_a_pod_that_is_gone_is_kept_while_a_decision_may_need_it(
     known.jobs.put({**job_body(3), "status": status})
     known.pods.remove("ns", "j-1-0", uid="pod-1")
     assert len(list(known.vanished_pods_of(known.jobs.get(*KEY).job))) == num_kept
+
+
+GROUP = {"kueue.x-k8s.io/pod-group-name": "j-1-f3c2"}
+DELETION = {"deletionTimestamp": "2026-01-01T00:00:30Z", "deletionGracePeriodSeconds": 30}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "is_removed", "held"),
+    [
+        ({"finalizers": ["kueue.x-k8s.io/managed"], **DELETION}, True, {"job-1"}),
+        ({"finalizers": ["kueue.x-k8s.io/managed"], **DELETION}, False, set()),  # the job's own plan closes the group
+        ({"finalizers": ["kueue.x-k8s.io/managed"]}, True, set()),  # the user wanted the pods to outlive the job
+        (DELETION, True, set()),
+    ],
+)
+@pytest.mark.parametrize("is_deleted_first", [True, False])
+def test_the_group_of_a_deleted_job_is_noted_while_it_keeps_pods(
+    known: Store, metadata, is_removed, held, is_deleted_first
+) -> None:
+    body = pod_body(2, **metadata)
+    body["metadata"]["labels"] |= GROUP
+    if is_removed and is_deleted_first:
+        known.jobs.remove("ns", "j", uid="job-1")
+    known.pods.put(body)
+    if is_removed and not is_deleted_first:
+        known.jobs.remove("ns", "j", uid="job-1")
+    assert set(known.held_by_group(KEY)) == held
+    known.forget_held_by_group(KEY, "job-1")
+    assert not known.held_by_group(KEY)

@@ -43,10 +43,11 @@ CREATED = [
 
 
 def queued_job(attempt: int = 1, **spec: Any) -> Job:
-    return job(DDPJobStatus(attempt=attempt), nodes=2, scheduling={"queueName": "team-a"}, **spec)
+    of = job(DDPJobStatus(attempt=attempt), nodes=2, scheduling={"queueName": "team-a"}, **spec)
+    return replace(of, uid="f3c20000")
 
 
-def member(of: Pod, group: str = "job-1", *, is_held: bool = True, closes: bool = False) -> Pod:
+def member(of: Pod, group: str = "job-1-f3c2", *, is_held: bool = True, closes: bool = False) -> Pod:
     """The pod in a group of Kueue."""
     return replace(of, scheduling="kueue", membership=Membership(group=group, is_held=is_held, closes=closes))
 
@@ -76,7 +77,7 @@ def test_pods_are_members_of_a_group_in_the_order_of_ranks() -> None:
     assert [m["labels"]["kueue.x-k8s.io/pod-group-pod-index"] for m in metadata] == ["0", "1"]
     for m in metadata:
         assert m["labels"]["kueue.x-k8s.io/queue-name"] == "team-a"
-        assert m["labels"]["kueue.x-k8s.io/pod-group-name"] == "job-1"
+        assert m["labels"]["kueue.x-k8s.io/pod-group-name"] == "job-1-f3c2"
         assert m["annotations"]["kueue.x-k8s.io/pod-group-total-count"] == "2"
     assert len({m["annotations"]["kueue.x-k8s.io/role-hash"] for m in metadata}) == 1
 
@@ -92,7 +93,7 @@ def test_the_pods_of_a_restart_take_the_places_of_those_that_failed() -> None:
     of = queued_job(attempt=3)
     old = [member(crashed(of, rank, attempt=2, phase="Failed")) for rank in range(2)]
     bodies = created(observed(of, *old))
-    assert {body["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"] for body in bodies} == {"job-1"}
+    assert {body["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"] for body in bodies} == {"job-1-f3c2"}
 
 
 @pytest.mark.parametrize(
@@ -100,8 +101,8 @@ def test_the_pods_of_a_restart_take_the_places_of_those_that_failed() -> None:
     [
         {"phase": "Succeeded"},
         {"phase": "Running"},
-        {"membership": Membership(group="job-1", is_held=True, closes=True)},
-        {"membership": Membership(group="job-1", is_held=False, closes=False), "rank": 1},
+        {"membership": Membership(group="job-1-f3c2", is_held=True, closes=True)},
+        {"membership": Membership(group="job-1-f3c2", is_held=False, closes=False), "rank": 1},
         {"spec_hash": "another"},
     ],
     ids=["one succeeded", "one is lost with its node", "it is closed", "nothing holds it", "the spec was edited"],
@@ -110,24 +111,28 @@ def test_the_next_attempt_has_a_group_of_its_own_where_kueue_would_not_replace_a
     of = queued_job(attempt=2)
     seen = observed(of, replace(failed(of), **change))
     bodies = created(seen)
-    assert {body["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"] for body in bodies} == {"job-2"}
+    assert {body["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"] for body in bodies} == {"job-2-f3c2"}
 
 
 def test_a_pod_that_is_created_late_joins_the_others() -> None:
     of = queued_job(attempt=2)
-    seen = observed(of, failed(of, group="job-0"), member(pending(of, attempt=2), "job-1"))
+    seen = observed(of, failed(of, group="job-0-f3c2"), member(pending(of, attempt=2), "job-1-f3c2"))
     (body,) = created(seen)
-    assert body["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"] == "job-1"
+    assert body["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"] == "job-1-f3c2"
 
 
 def test_a_group_that_no_pod_joins_again_is_closed_once() -> None:
     of = queued_job(attempt=2)
-    current = [member(pod(of, rank, attempt=2), "job-2") for rank in range(2)]
+    current = [member(pod(of, rank, attempt=2), "job-2-f3c2") for rank in range(2)]
     old = [failed(of, 0), failed(of, 1)]
 
     assert closed(observed(of, *old, *current)) == ["job-1-0"]
     assert (
-        closed(observed(of, replace(old[0], membership=Membership(group="job-1", is_held=True, closes=True)), *current))
+        closed(
+            observed(
+                of, replace(old[0], membership=Membership(group="job-1-f3c2", is_held=True, closes=True)), *current
+            )
+        )
         == []
     )
     assert closed(observed(of, *(failed(of, rank, is_held=False) for rank in range(2)), *current)) == []
@@ -163,7 +168,7 @@ def test_a_pod_counts_as_stopped_when_kueue_sees_its_end() -> None:
     from ddpjob_operator.core.records import pod_of
 
     labels = {"ddpjob.dev/job-uid": "u", "ddpjob.dev/attempt": "1", "ddpjob.dev/rank": "0"}
-    labels["kueue.x-k8s.io/pod-group-name"] = "job-1"
+    labels["kueue.x-k8s.io/pod-group-name"] = "job-1-f3c2"
     owner = {"kind": "DDPJob", "uid": "u", "controller": True}
     metadata = {"name": "job-1-0", "uid": "p", "labels": labels, "ownerReferences": [owner]}
     status = {"phase": "Running", "containerStatuses": [{"name": "trainer", "state": {"terminated": {"exitCode": 1}}}]}
@@ -218,30 +223,37 @@ WAITS = {"conditions": [condition("QuotaReserved", "False", "")]}
 @pytest.mark.parametrize(
     ("workloads", "expected"),
     [
-        ([], "queued in team-a: Kueue has not made the workload job-1 yet"),
+        ([], "queued in team-a: Kueue has not made the workload job-1-f3c2 yet"),
         (
-            [workload("job-1", since=9, **REFUSED), workload("llm-3", namespace="team-b", queue="b", **admitted(8))],
+            [
+                workload("job-1-f3c2", since=9, **REFUSED),
+                workload("llm-3-0a1b", namespace="team-b", queue="b", **admitted(8)),
+            ],
             "queued in team-a: quota gpu: 8 of 8 used by team-b/llm",
         ),
         (
-            [workload("job-1", since=9, **WAITS), *(workload(f"x{n}-1", since=n, **WAITS) for n in range(3))],
+            [workload("job-1-f3c2", since=9, **WAITS), *(workload(f"x{n}-1-0a1b", since=n, **WAITS) for n in range(3))],
             "queued in team-a: 3 jobs before it",
         ),
         (
-            [workload("job-1", conditions=[condition("QuotaReserved", "False", "LocalQueue team-a doesn't exist")])],
+            [
+                workload(
+                    "job-1-f3c2", conditions=[condition("QuotaReserved", "False", "LocalQueue team-a doesn't exist")]
+                )
+            ],
             "queued in team-a: LocalQueue team-a doesn't exist",
         ),
         (
             [
                 workload(
-                    "job-1",
+                    "job-1-f3c2",
                     conditions=[condition("QuotaReserved", "True")],
                     admissionChecks=[{"name": "prov", "state": "Pending"}],
                 )
             ],
             "queued in team-a: admission check prov is Pending",
         ),
-        ([workload("job-1", **REFUSED)], "queued in team-a: quota gpu: 4 more needed in flavor a100"),
+        ([workload("job-1-f3c2", **REFUSED)], "queued in team-a: quota gpu: 4 more needed in flavor a100"),
     ],
 )
 def test_a_job_says_what_it_waits_behind(workloads: list[OwnedObject], expected: str) -> None:

@@ -67,6 +67,7 @@ class Store:
         self._objects_by_job: dict[Key, dict[tuple[Kind, str], OwnedObject]] = {}
         self._orphaned: dict[Key, set[str]] = {}
         self._orphans_of: dict[tuple[str, str], Key] = {}
+        self._held: dict[Key, set[str]] = {}
         self.jobs = Cache[KnownJob](DDPJOBS, "", _known_job, self._on_job)
         self.pods = Cache[Pod](PODS, MANAGED, self._pod, self._on_pod)
         self.services = Cache[Service](SERVICES, MANAGED, _service, self._on_service)
@@ -104,6 +105,10 @@ class Store:
         """The uids of the deleted jobs of this name of which pods are left."""
         return frozenset(self._orphaned.get(key, ()))
 
+    def held_by_group(self, key: Key) -> Mapping[str, tuple[Pod, ...]]:
+        """By uid of each deleted job of this name: its pods, if a pod group keeps one that is being deleted."""
+        return {uid: tuple(self._pods_by_job.get((key[0], uid), {}).values()) for uid in tuple(self._held.get(key, ()))}
+
     def vanished_pods_of(self, job: Job) -> Iterable[Pod]:
         """The last records of its pods that no longer exist, as long as a decision may need them."""
         return self._vanished_pods.get((job.namespace, job.uid), {}).values()
@@ -129,6 +134,13 @@ class Store:
         if not left:
             self._orphaned.pop(key, None)
 
+    def forget_held_by_group(self, key: Key, uid: str) -> None:
+        """The groups of this deleted job are closed."""
+        left = self._held.get(key, set())
+        left.discard(uid)
+        if not left:
+            self._held.pop(key, None)
+
     def _on_job(self, namespace: str, old: KnownJob | None, new: KnownJob | None) -> None:
         if old is not None:
             self._keys.pop((namespace, old.job.uid), None)
@@ -136,6 +148,8 @@ class Store:
             gone = new is None or new.job.uid != old.job.uid
             if gone:
                 self._vanished_pods.pop((namespace, old.job.uid), None)
+                for pod in self.pods_of(old.job):
+                    self._look_for_group(namespace, pod)
             if gone and not old.leaves_its_pods and any(p.deletion is None for p in self.pods_of(old.job)):
                 self._orphaned.setdefault((namespace, old.job.name), set()).add(old.job.uid)
                 self._orphans_of[namespace, old.job.uid] = (namespace, old.job.name)
@@ -191,11 +205,21 @@ class Store:
                     self.forget_orphaned(key, old.job_uid)
         if new is not None:
             self._pods_by_job.setdefault((namespace, new.job_uid), {})[new.name] = new
+            self._look_for_group(namespace, new)
         ended = new is None or (new.exit is not None and (old is None or old.exit is None))
         self._touch(namespace, old, new, first=ended)
         if old is not None and new is None:
             self._keep_last_record(namespace, old)
             self._vanished(namespace, old.name)
+
+    def _look_for_group(self, namespace: str, pod: Pod) -> None:
+        """Note a pod that is being deleted with its job, but that a pod group keeps until somebody closes the group."""
+        member = pod.membership
+        if member is None or not member.is_held or pod.deletion is None or (namespace, pod.job_uid) in self._keys:
+            return
+        key = (namespace, pod.name.rsplit("-", 2)[0])
+        self._held.setdefault(key, set()).add(pod.job_uid)
+        self._changed(key, first=False)
 
     def _keep_last_record(self, namespace: str, pod: Pod) -> None:
         """A kubelet reports how a deleted pod ended and removes it within milliseconds; a reconcile may see neither."""

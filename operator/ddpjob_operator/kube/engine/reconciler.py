@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ddpjob_operator.api.names import ConditionType
-from ddpjob_operator.core.model import CreatePod, Observed, Plan, Rejection
+from ddpjob_operator.core.model import CreatePod, Job, Observed, Plan, Rejection
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.kube.cache.store import KnownJob, Store
 from ddpjob_operator.kube.engine.actuator import Actuator
@@ -84,6 +84,7 @@ class Reconciler:
     async def reconcile(self, key: Key) -> None:
         """Reconcile one job. Raises ApiError for what is worth another try."""
         await self._delete_orphans(key)
+        await self._close_groups_of_deleted_jobs(key)
         known = self.store.job(key)
         if known is None or known.job.uid != self._uids.get(key, known.job.uid):
             self._forget(key)
@@ -201,6 +202,15 @@ class Reconciler:
             except RejectedError as error:  # the garbage collector has them, and a new job of this name must not wait
                 logger.warning("%s/%s: cannot delete the pods of a deleted job: %s", *key, error, extra=about(key))
             self.store.forget_orphaned(key, uid)
+
+    async def _close_groups_of_deleted_jobs(self, key: Key) -> None:
+        """A finalizer of the scheduling provider keeps pods and their quota although their job is gone."""
+        for uid, pods in self.store.held_by_group(key).items():
+            job = Job(
+                namespace=key[0], name=key[1], uid=uid, resource_version="", generation=0, deleting=True, spec=None
+            )
+            await self.actuator.run(job, tuple(self.provider.end(Observed(job=job, pods=pods))))
+            self.store.forget_held_by_group(key, uid)
 
     def _forget(self, key: Key) -> None:
         """Forget a deleted job. Another one may have its name already: both can happen between two reconciles."""

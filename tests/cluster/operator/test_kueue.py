@@ -1,0 +1,253 @@
+"""Jobs in a queue of Kueue, on a real API server: with a stand-in, and with the real one where DDPJOB_TEST_KUEUE names it."""
+
+import itertools
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kueue_program
+import kueue_stand_in
+import testbed
+from ddpjob_operator.transport.resources import PODS, Resource
+from kueue_stand_in import CLUSTER_QUEUES, LOCAL_QUEUES, WORKLOADS
+from operator_cluster import GARBAGE_COLLECTOR_SECONDS, Namespace, eventually
+from operator_process import OperatorProcess
+from testbed.processes import Component
+
+REPOSITORY = Path(__file__).parents[3]
+PROGRAM = os.environ.get("DDPJOB_TEST_KUEUE")
+REAL = pytest.mark.skipif(not PROGRAM, reason="DDPJOB_TEST_KUEUE does not name the program of Kueue")
+FLAVORS = Resource.of_version(kueue_stand_in.API, "resourceflavors")
+PRIORITIES = Resource(prefix="/apis/scheduling.k8s.io/v1", plural="priorityclasses")
+#: A pod that never had a node counts as ended when the pod garbage collector has been there, which it is every 20 s.
+POD_COLLECTOR_SECONDS = 90.0
+QUOTA = 2
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module", params=["stand-in", pytest.param("real", marks=REAL)])
+def cluster(request: pytest.FixtureRequest) -> Iterator[testbed.ControlPlane]:
+    """A control plane of its own, since operators of other tests would find Kueue on a shared one."""
+    with testbed.ControlPlane() as cluster:
+        cluster.kubectl("apply", "--server-side", "-f", str(REPOSITORY / "manifests/crd"))
+        cluster.wait_served("ddpjobs.ddpjob.dev")
+        cluster.add_kwok_nodes(2, gpus=8)
+        if request.param == "real":
+            assert PROGRAM is not None, "it is skipped otherwise"
+            kueue_program.start(cluster, Path(PROGRAM))
+        else:
+            start_stand_in(cluster)
+        flavor = {"apiVersion": kueue_stand_in.API, "kind": "ResourceFlavor", "metadata": {"name": "default"}}
+        high = {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": "high"},
+            "value": 1000,
+        }
+        cluster.kubectl.apply(flavor, high)
+        wait_for_gates(cluster)
+        yield cluster
+
+
+def start_stand_in(cluster: testbed.ControlPlane) -> None:
+    cluster.kubectl.apply(kueue_stand_in.definitions(), kueue_stand_in.admission())
+    for body in kueue_stand_in.definitions():
+        cluster.wait_served(body["metadata"]["name"])
+    roots = os.pathsep.join(str(REPOSITORY / folder) for folder in ("operator", "trainer", "tests"))
+    component = cluster.components["kueue"] = Component(
+        name="kueue",
+        command=[sys.executable, kueue_stand_in.__file__],
+        log=cluster.folder / "logs" / "kueue.log",
+        journal=cluster.instance.journal.file,
+        ready=lambda: True,
+        environment={"KUBECONFIG": str(cluster.kubeconfig), "PYTHONPATH": roots},
+    )
+    component.start()
+
+
+def wait_for_gates(cluster: testbed.ControlPlane) -> None:
+    """A new admission policy or webhook applies after a moment."""
+    metadata = {"name": "probe", "namespace": "default", "labels": {"kueue.x-k8s.io/queue-name": "none"}}
+    spec = {"containers": [{"name": "c", "image": "i"}]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+    def is_gated() -> bool:
+        answer = cluster.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(pod))
+        return "schedulingGates" in json.loads(answer)["spec"]
+
+    testbed.wait_for("pods of a queue to be gated", is_gated, seconds=60)
+
+
+@pytest.fixture(scope="module")
+def operator_process(
+    cluster: testbed.ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OperatorProcess]:
+    """The operator, which finds Kueue by itself."""
+    process = OperatorProcess(cluster.kubeconfig, tmp_path_factory.mktemp("operator") / "log")
+    process.start()
+    yield process
+    process.stop()
+
+
+@dataclass(frozen=True)
+class Queue:
+    """A queue with a quota of 2 GPUs, and the namespace of its jobs, each of which wants both."""
+
+    namespace: Namespace
+
+    async def submit(self, name: str, *, priority: str | None = None, **spec: Any) -> None:
+        scheduling = {"queueName": "team-a", **({"priorityClassName": priority} if priority else {})}
+        await self.namespace.apply(name, nodes=QUOTA, gpusPerNode=1, scheduling=scheduling, **spec)
+
+    async def waits(self, name: str, message: str, attempt: int = 1) -> None:
+        async def says_so() -> bool:
+            status = await self.namespace.status(name)
+            return status.get("reason") == "Queued" and message in status["message"] and status["attempt"] == attempt
+
+        await eventually(f"{name} to say {message!r}", says_so)
+        pods = await self.pods(name, attempt)
+        assert len(pods) == QUOTA
+        assert all("schedulingGates" in pod["spec"] for pod in pods)
+
+    async def pods(self, name: str, attempt: int) -> list[dict[str, Any]]:
+        pods = await self.namespace.pods()
+        return [pods[f"{name}-{attempt}-{rank}"] for rank in range(QUOTA) if f"{name}-{attempt}-{rank}" in pods]
+
+    async def group(self, name: str, attempt: int = 1) -> str:
+        groups = {pod["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"] for pod in await self.pods(name, attempt)}
+        (group,) = groups
+        return group
+
+    async def is_released(self, group: str) -> bool:
+        """Whether the group holds no quota, and Kueue none of its pods."""
+        workload = await self.namespace.find(WORKLOADS, group)
+        pods = [
+            pod
+            for pod in (await self.namespace.pods()).values()
+            if pod["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"] == group
+        ]
+        ended = workload is None or any(
+            (c["type"], c["status"]) == ("Finished", "True") for c in workload.get("status", {}).get("conditions", ())
+        )
+        return ended and not any(pod["metadata"].get("finalizers") for pod in pods)
+
+
+@pytest.fixture
+async def queue(namespace: Namespace, operator_process: OperatorProcess) -> Queue:  # noqa: ARG001 it runs the jobs
+    client, name = namespace.client, f"queue-{next(_numbers)}"
+    quota = {"name": "default", "resources": [{"name": "nvidia.com/gpu", "nominalQuota": QUOTA}]}
+    spec = {
+        "namespaceSelector": {},
+        "preemption": {"withinClusterQueue": "LowerPriority"},
+        "resourceGroups": [{"coveredResources": ["nvidia.com/gpu"], "flavors": [quota]}],
+    }
+    head = {"apiVersion": kueue_stand_in.API, "kind": "ClusterQueue", "metadata": {"name": name}}
+    await client.create(CLUSTER_QUEUES, None, {**head, "spec": spec})
+    head = {"apiVersion": kueue_stand_in.API, "kind": "LocalQueue", "metadata": {"name": "team-a"}}
+    await client.create(LOCAL_QUEUES, namespace.name, {**head, "spec": {"clusterQueue": name}})
+    return Queue(namespace)
+
+
+async def test_a_job_waits_for_quota_and_a_restart_keeps_it(queue: Queue) -> None:
+    space = queue.namespace
+    await queue.submit("a")
+    await space.reaches("a", "Running")
+    group = await queue.group("a")
+    await queue.submit("b")
+    await queue.waits("b", f"queued in team-a: quota gpu: 2 of 2 used by {space.name}/a")
+    await queue.submit("c")
+    await queue.waits("c", "queued in team-a: 1 job before it")
+
+    await space.ends("a-1-1", 1, "ValueError: boom")
+    status = await space.reaches("a", "Running", attempt=2)
+    assert status["restarts"]["counted"] == 1
+    assert await queue.group("a", attempt=2) == group
+    await queue.waits("b", f"used by {space.name}/a")
+
+    for rank in range(QUOTA):
+        await space.ends(f"a-2-{rank}", 0)
+    await space.reaches("a", "Succeeded", attempt=2)
+    await space.reaches("b", "Running")
+    await eventually("the pods of a to be released", lambda: queue.is_released(group))
+    assert {"a-1-1", "a-2-0", "a-2-1"} <= set(await space.pods()), "pods with logs stay"
+
+
+async def test_a_preempted_job_saves_waits_and_runs_again_without_being_counted(queue: Queue) -> None:
+    space = queue.namespace
+    await queue.submit("low", template={"spec": {"terminationGracePeriodSeconds": 77}})
+    await space.reaches("low", "Running")
+    group = await queue.group("low")
+    await queue.submit("high", priority="high")
+    await space.reaches("high", "Running")
+
+    async def waits_again() -> bool:
+        status = await space.status("low")
+        return status["attempt"] == 2 and status["reason"] == "Queued"
+
+    await eventually("low to wait in the queue again", waits_again)
+    status = await space.status("low")
+    assert (status["restarts"]["counted"], status["restarts"]["infrastructure"]) == (0, 1)
+    assert status["failure"]["reason"] == "Preempted"
+    assert await queue.group("low", attempt=2) == group
+
+    for rank in range(QUOTA):
+        await space.ends(f"high-1-{rank}", 0)
+    await space.reaches("low", "Running", attempt=2)
+
+
+async def test_a_job_that_ends_or_is_suspended_or_deleted_returns_its_quota(queue: Queue) -> None:
+    space = queue.namespace
+    await queue.submit("suspended")
+    await space.reaches("suspended", "Running")
+    groups = [await queue.group("suspended")]
+    for name, more in (("fails", {"restart": {"maxRestarts": 0}}), ("deleted", {}), ("last", {}), ("early", {})):
+        await queue.submit(name, **more)
+        await queue.waits(name, "queued in team-a")
+        groups.append(await queue.group(name))
+    await space.delete_job("early")  # while it waits, so that its pods never have a node
+
+    await space.edit("suspended", suspend=True)
+    await space.reaches("suspended", "Suspended", attempt=2)
+    await space.reaches("fails", "Running")
+    await space.ends("fails-1-0", 1, "ValueError: boom")
+    await space.reaches("fails", "Failed")
+    await space.reaches("deleted", "Running")
+    assert "fails-1-0" in await space.pods(), "a failed job keeps its evidence"
+    await space.delete_job("deleted")
+    await space.reaches("last", "Running")
+
+    await space.edit("suspended", suspend=False)
+    await queue.waits("suspended", f"used by {space.name}/last", attempt=2)
+    assert await queue.group("suspended", attempt=2) not in groups
+    for group in (groups[0], groups[1], groups[2], groups[4]):
+        await eventually(f"{group} to be released", lambda group=group: queue.is_released(group), POD_COLLECTOR_SECONDS)
+
+    async def are_gone() -> bool:
+        return not any(name.startswith(("deleted-", "early-")) for name in await space.pods())
+
+    await eventually("the pods of deleted jobs to go", are_gone, GARBAGE_COLLECTOR_SECONDS)
+
+
+async def test_after_a_rank_has_succeeded_a_restart_has_a_new_group(queue: Queue) -> None:
+    """Kueue takes the pod that has succeeded for a member of the group for good, and one of the new ones for too many."""
+    space = queue.namespace
+    await queue.submit("j")
+    await space.reaches("j", "Running")
+    first = await queue.group("j")
+    await space.ends("j-1-0", 0)
+
+    async def has_succeeded() -> bool:
+        return (await space.pods())["j-1-0"]["status"]["phase"] == "Succeeded"
+
+    await eventually("rank 0 to succeed", has_succeeded)
+    await space.ends("j-1-1", 1, "ValueError: boom")
+    await space.reaches("j", "Running", attempt=2)
+    assert await queue.group("j", attempt=2) != first
+    await eventually("the first group to be released", lambda: queue.is_released(first))
+    assert await space.find(PODS, "j-1-1") is not None

@@ -1,0 +1,98 @@
+"""The real Kueue as a component of a control plane.
+
+`DDPJOB_TEST_KUEUE` names the program: `go build -o manager ./cmd/kueue` in a copy of its repository, which also holds the
+CRDs and webhooks. It needs root for a mount namespace, because the path of one of its certificates is fixed.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import testbed
+from testbed.processes import Component
+
+#: Replaces /etc for the program, which reads the certificate of its metrics there.
+_IN_ITS_OWN_ETC = """
+mount -t tmpfs kueue /etc && mkdir -p /etc/kueue/metrics/certs && cp "$1"/tls.* /etc/kueue/metrics/certs && exec "$2" --config "$3"
+"""
+#: Kueue waits for its caches and webhooks on a machine that may be busy.
+READY_SECONDS = 90
+
+
+def start(cluster: testbed.ControlPlane, program: Path) -> None:
+    """Install the CRDs and webhooks of Kueue, start it and wait until it serves."""
+    webhook_port, health_port, metrics_port = testbed.free_ports(3)
+    folder = cluster.folder / "kueue"
+    folder.mkdir()
+    shutil.copy(cluster.keys / "server.crt", folder / "tls.crt")
+    shutil.copy(cluster.keys / "server.key", folder / "tls.key")
+    components = program.parent / "config/components"
+    cluster.kubectl("apply", "--server-side", "-f", str(components / "crd/bases"))
+    for file in (components / "crd/bases").glob("kueue.x-k8s.io_*.yaml"):
+        cluster.wait_served(f"{file.stem.partition('_')[2]}.kueue.x-k8s.io")
+    cluster.kubectl("create", "namespace", "kueue-system")
+    config = folder / "config.json"
+    config.write_text(json.dumps(_configuration(folder, webhook_port, health_port, metrics_port)))
+    command: list[str | Path] = ["unshare", "--mount", "--propagation", "private"]
+    command += ["sh", "-c", _IN_ITS_OWN_ETC, "sh", folder, program, config]
+    component = cluster.components["kueue"] = Component(
+        name="kueue",
+        command=command,
+        log=cluster.folder / "logs" / "kueue.log",
+        journal=cluster.instance.journal.file,
+        ready=lambda: _answers(health_port),
+        ready_seconds=READY_SECONDS,
+        environment={"KUBECONFIG": str(cluster.kubeconfig)},
+    )
+    component.start()
+    authority = (cluster.keys / "ca.crt").read_bytes()
+    cluster.kubectl.apply(
+        _webhooks(components / "webhook/manifests.yaml", f"https://127.0.0.1:{webhook_port}", authority)
+    )
+
+
+def _configuration(folder: Path, webhook_port: int, health_port: int, metrics_port: int) -> dict[str, Any]:
+    return {
+        "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+        "kind": "Configuration",
+        "namespace": "kueue-system",
+        "health": {"healthProbeBindAddress": f"127.0.0.1:{health_port}"},
+        "metrics": {"bindAddress": f"127.0.0.1:{metrics_port}"},
+        "webhook": {"host": "127.0.0.1", "port": webhook_port, "certDir": str(folder)},
+        "internalCertManagement": {"enable": False},
+        "leaderElection": {"leaderElect": False},
+        "integrations": {"frameworks": ["pod"]},
+        "featureGates": {"VisibilityOnDemand": False},
+    }
+
+
+def _answers(port: int) -> bool:
+    import urllib.error
+    import urllib.request
+
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except (OSError, urllib.error.URLError):
+        return False
+
+
+def _webhooks(manifest: Path, url: str, authority: bytes) -> list[dict[str, Any]]:
+    """The webhooks for pods and for Kueue's own types, at this address."""
+    import base64
+
+    made = []
+    for body in yaml.safe_load_all(manifest.read_text()):
+        kept = []
+        for hook in body["webhooks"]:
+            path = hook["clientConfig"]["service"]["path"]
+            if path.endswith("--v1-pod") or "kueue-x-k8s-io" in path:
+                hook["clientConfig"] = {"url": url + path, "caBundle": base64.b64encode(authority).decode()}
+                kept.append(hook)
+        made.append({**body, "metadata": {"name": f"kueue-{body['metadata']['name']}"}, "webhooks": kept})
+    return made

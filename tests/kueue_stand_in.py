@@ -5,6 +5,7 @@ flavors, cohorts, topologies, admission checks, different pods in one group, and
 """
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -118,10 +119,7 @@ class StandIn:
     async def run(self) -> None:
         """Until it is cancelled."""
         while True:
-            try:
-                await self.step()
-            except (ConflictError, NotFoundError):
-                continue  # an object has changed since it was listed
+            await self.step()
             await asyncio.sleep(0.05)
 
     async def step(self) -> None:
@@ -133,9 +131,11 @@ class StandIn:
                 members.setdefault((pod["metadata"]["namespace"], name), []).append(pod)
         groups = [Group(pods, workloads.get(key)) for key, pods in members.items()]
         for group in groups:
-            await self._reconcile(group)
+            with contextlib.suppress(ConflictError, NotFoundError):  # it has changed since it was listed
+                await self._reconcile(group)
         waiting = [group for group in groups if group.workload and not _is_true(group.workload, "Finished")]
-        await self._schedule(waiting)
+        with contextlib.suppress(ConflictError, NotFoundError):
+            await self._schedule(waiting)
 
     async def _reconcile(self, group: Group) -> None:
         """The steps of `ReconcileGenericJob` in `pkg/controller/jobframework/reconciler.go`, for pod groups."""

@@ -23,6 +23,9 @@ PLURAL: Final = "ddpjobs"
 MANAGER: Final = "ddpjob-operator"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 
+#: The operator as the value of spec.managedBy.
+CONTROLLER: Final = f"{GROUP}/operator"
+
 #: Name of the job, for selectors of `kubectl`.
 LABEL_JOB: Final = "ddpjob.dev/job"
 #: uid of the job object, which differs from that of an earlier job of the same name. The operator's watches select by it.

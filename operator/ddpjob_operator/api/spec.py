@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from ddpjob_operator.api import names
 from ddpjob_operator.api.names import MAX_NODES, contract
 from ddpjob_operator.api.resource import Opaque, Resource, Rule
 from ddpjob_operator.api.template import RESERVED_NAMES, UNIQUE_NAMES, Template
@@ -308,6 +309,7 @@ class DDPJobSpec(Resource):
             + ") can change only while the job is suspended: set suspend to"
             " true, then edit the job, then set suspend to false",
         ),
+        Rule(_unchanged("managedBy"), "managedBy cannot change: create another job"),
     )
 
     nodes: int = Field(default=1, ge=1, le=MAX_NODES, description="Number of nodes. Each node runs one pod of the job.")
@@ -382,6 +384,13 @@ class DDPJobSpec(Resource):
         ge=0,
         le=315_360_000,
         description="Deletes the job this many seconds after its end. Not deleted by default.",
+    )
+    managed_by: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=253,
+        description=f"The controller that runs the job, for example kueue.x-k8s.io/multikueue. The operator leaves a job alone that"
+        f" names another one than {names.CONTROLLER}, which is the default. It cannot change.",
     )
     template: Template | None = Field(
         default=None, description="Settings that are merged into every pod; they take precedence over the operator's."

@@ -31,6 +31,11 @@ class Job:
     spec_error: str = ""
     status: DDPJobStatus = field(default_factory=DDPJobStatus)
 
+    @property
+    def is_managed_elsewhere(self) -> bool:
+        """Whether another controller runs it and writes its status."""
+        return self.spec is not None and self.spec.managed_by not in (None, names.CONTROLLER)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerExit:

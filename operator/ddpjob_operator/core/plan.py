@@ -50,6 +50,8 @@ def plan(observed: Observed, now: float, provider: Provider = NO_PROVIDER) -> Pl
     What a user or a cluster can do ends in a status, not in an exception.
     """
     job = observed.job
+    if job.is_managed_elsewhere:
+        return Plan.nothing(job)
     if job.deleting:
         return Plan(status=job.status, actions=tuple(provider.end(observed)))  # owner references clean up the rest
     if job.status.finished:

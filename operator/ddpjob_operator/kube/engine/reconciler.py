@@ -88,7 +88,7 @@ class Reconciler:
         known = self.store.job(key)
         if known is None or known.job.uid != self._uids.get(key, known.job.uid):
             self._forget(key)
-        if known is None:
+        if known is None or known.job.is_managed_elsewhere:
             return
         uid = self._uids[key] = known.job.uid
         await self.status_writer.settle(key)

@@ -1,0 +1,20 @@
+"""A job that names another controller is left alone."""
+
+from dataclasses import replace
+
+import pytest
+
+from builders import NOW, job, observed, pod
+from ddpjob_operator.core.model import Plan
+from ddpjob_operator.core.plan import plan
+
+
+@pytest.mark.parametrize("deleting", [False, True])
+def test_the_operator_leaves_the_pods_and_the_status_of_another_controller_alone(deleting: bool) -> None:
+    of = replace(job(nodes=2, managedBy="kueue.x-k8s.io/multikueue", suspend=True), deleting=deleting)
+    assert plan(observed(of, pod(of)), NOW) == Plan.nothing(of)
+
+
+def test_a_job_may_name_this_operator() -> None:
+    made = plan(observed(job(nodes=2, managedBy="ddpjob.dev/operator")), NOW)
+    assert len(made.actions) == 2

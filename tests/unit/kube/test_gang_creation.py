@@ -64,8 +64,12 @@ class Bench:
 
 
 def pods() -> list[CreatePod]:
-    assert JOB.spec is not None
-    return [create_pod(JOB, JOB.spec, "image:1", rank) for rank in range(NODES)]
+    return pods_of(JOB)
+
+
+def pods_of(of: Job) -> list[CreatePod]:
+    assert of.spec is not None, "builders make valid jobs"
+    return [create_pod(of, of.spec, "image:1", rank) for rank in range(of.spec.nodes)]
 
 
 async def test_an_accepted_gang_is_created_in_one_round_many_pods_at_a_time() -> None:
@@ -80,6 +84,18 @@ async def test_a_refused_gang_costs_one_request_for_each_retry() -> None:
     assert await bench.create() <= 100 + MAX_PARALLEL
     assert "exceeded quota" in next(iter(bench.rejections.of(KEY).values())).message
     assert [await bench.create() for _ in range(3)] == [1, 1, 1]
+
+
+async def test_a_gang_costs_one_request_while_another_one_of_its_namespace_is_refused() -> None:
+    """A quota or a policy that refuses one gang refuses most others: 500 bad jobs must not cost a request for each pod."""
+    bench = Bench(Server(room=0))
+    await bench.create()
+    other, before = replace(JOB, name="other", uid="other-uid"), bench.server.num_posts
+    await bench.actuator.run(other, pods())
+    assert bench.server.num_posts == before + 1
+    elsewhere, before = replace(JOB, namespace="elsewhere"), bench.server.num_posts
+    await bench.actuator.run(elsewhere, pods())
+    assert bench.server.num_posts > before + 1
 
 
 async def test_a_gang_that_is_no_longer_refused_is_created_in_the_next_round() -> None:
@@ -148,6 +164,20 @@ async def test_a_deletion_of_another_job_waits_for_a_bounded_number_of_creations
     await bench.actuator.run(other, deletion)
     assert server.deleted_after <= 3 * MAX_PARALLEL
     await creating
+
+
+async def test_four_pods_of_another_namespace_wait_for_few_of_four_thousand_creations() -> None:
+    """Counted in requests, not in seconds; `python -m bench.operators tenants` measures the time."""
+    server = Server(room=10_000)
+    bench = Bench(server)
+    large, small = job(nodes=4096), replace(job(nodes=4), namespace="small", uid="small-uid")
+    creating = asyncio.create_task(bench.actuator.run(large, pods_of(large)))
+    await server.is_busy.wait()
+    before = server.num_posts
+    await bench.actuator.run(small, pods_of(small))
+    assert server.num_posts - before <= 5 * MAX_PARALLEL
+    await creating
+    assert server.num_posts == 4096 + 4
 
 
 async def test_pods_are_rendered_when_they_are_sent_and_not_by_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,8 @@ class Cluster:
     def __init__(self) -> None:
         self.created: list[tuple[str, str, str]] = []
         """Kind, namespace and name of what was created."""
-        self.num_logs = 0
+        self.logs: list[tuple[str, str]] = []
+        """Namespace and name of each pod whose log was read."""
         self.errors: dict[str, ApiError] = {}
         """What the creation of an Event ends with, by namespace."""
 
@@ -39,8 +40,8 @@ class Cluster:
         await self._answer(namespace)
         return {**job_body(namespace, name), "status": patch["status"]}
 
-    async def pod_log(self, namespace: str, *_: Any, **__: Any) -> str:
-        self.num_logs += 1
+    async def pod_log(self, namespace: str, pod: str, **__: Any) -> str:
+        self.logs.append((namespace, pod))
         await self._answer(namespace)
         return "ValueError: boom\n"
 
@@ -98,6 +99,7 @@ async def test_a_log_is_read_while_those_of_another_namespace_do_not_come() -> N
     want_log(lookups, "quick", "job")
 
     assert await asyncio.wait_for(keys.get(), 5) == ("quick", "job")
+    assert cluster.logs[-1] == ("quick", "job-1-0"), "a job's pods are read in the job's own namespace"
     await lookups.stop()
 
 
@@ -110,7 +112,7 @@ async def test_a_log_that_waits_too_long_for_its_turn_counts_as_empty(monkeypatc
 
     ended = {await asyncio.wait_for(keys.get(), 5) for _ in range(40)}
     assert len(ended) == 40
-    assert cluster.num_logs < 40, "those that waited were not read"
+    assert len(cluster.logs) < 40, "those that waited were not read"
     assert all(lookups.logs(key) == {f"{key[1]}-uid": NO_LOG} for key in ended)
     await lookups.stop()
 

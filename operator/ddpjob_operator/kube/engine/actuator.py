@@ -144,10 +144,11 @@ class Actuator:
         """The actions in batches: all at once; after a refused creation first one, then twice as many after each success.
 
         So a gang that is accepted starts as soon as it can, and one that a quota refuses costs one request for each retry
-        instead of one for each pod (as in Kubernetes' Job controller).
+        instead of one for each pod (as in Kubernetes' Job controller). What refuses a gang most likely refuses the others of
+        its namespace as well, so these begin with one pod, too.
         """
-        is_retry = isinstance(actions[0], CreatePod) and bool(self._rejections.of(key))
-        first, size = 0, 1 if is_retry else len(actions)
+        is_doubtful = isinstance(actions[0], CreatePod) and self._rejections.are_in(key[0])
+        first, size = 0, 1 if is_doubtful else len(actions)
         while first < len(actions):
             yield actions[first : first + size]
             first, size = first + size, 2 * size

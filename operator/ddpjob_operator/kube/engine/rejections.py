@@ -54,6 +54,10 @@ class Rejections:
         """By name of each object that the server refused to create or to update last."""
         return self._refused.get(key, _OfJob()).set_up.rejections
 
+    def are_in(self, namespace: str) -> bool:
+        """Whether the server has refused to create or to update something of any job of this namespace last."""
+        return any(key[0] == namespace and of_job.set_up.rejections for key, of_job in self._refused.items())
+
     def removals_of(self, key: Key) -> Mapping[str, Rejection]:
         """By name of each object that the server refused to delete or to stop last."""
         return self._refused.get(key, _OfJob()).removals.rejections

@@ -18,7 +18,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import testbed
-from bench.operators import installation, measures, record
+from bench.operators import installation, measures, record, tenants
 from bench.operators.api import Api
 from bench.operators.jobs import JobKind
 from bench.operators.measures import Bench, Row, Sizes
@@ -35,6 +35,7 @@ MEASURES: Mapping[str, Callable[[Bench], Awaitable[None]]] = {
     "lives": measures.lives,
     "many": measures.many,
     "failover": measures.failover,
+    "tenants": tenants.tenants,
 }
 
 

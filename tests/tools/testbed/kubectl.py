@@ -43,7 +43,13 @@ class Kubectl:
         command = [str(tools.path("kubectl")), f"--kubeconfig={self.kubeconfig}", *cache, *arguments]
         try:
             done = subprocess.run(
-                command, input=stdin, capture_output=True, text=True, timeout=timeout_seconds, check=False
+                command,
+                input=stdin,
+                capture_output=True,
+                text=True,
+                errors="replace",  # a log may hold anything
+                timeout=timeout_seconds,
+                check=False,
             )
         except subprocess.TimeoutExpired:
             raise KubectlError(f"kubectl {' '.join(arguments)}: no answer within {timeout_seconds:g} s") from None

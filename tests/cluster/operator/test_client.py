@@ -39,13 +39,6 @@ async def test_all_pages_of_a_list_have_one_version(
     assert len({page.resource_version for page in pages}) == 1
 
 
-async def test_a_silent_watch_ends(client: Client, namespace: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WATCH_SILENCE_SECONDS", 0.3)
-    version = (await client.create(CONFIG_MAPS, namespace.name, config_map("a")))["metadata"]["resourceVersion"]
-    with pytest.raises(errors.UnavailableError):
-        await anext(client.watch(CONFIG_MAPS, namespace.name, "no=such", version))
-
-
 async def test_the_end_of_a_log_is_read(client: Client, namespace: Namespace, cluster: testbed.ControlPlane) -> None:
     with pytest.raises(errors.NotFoundError):
         await _log(client, namespace, "a")

@@ -170,11 +170,6 @@ class Cluster:
         node = next(node for node in self.nodes if node.name == found["spec"]["nodeName"])
         return node.container_pid(ids[0].removeprefix("containerd://"))
 
-    def set_gpus(self, node: Node, count: int) -> None:
-        """Let a node report `count` of nvidia.com/gpu that it has not, so that pods asking for them are scheduled."""
-        patch = f'{{"status": {{"capacity": {{"nvidia.com/gpu": "{count}"}}}}}}'
-        self.kubectl("patch", "node", node.name, "--subresource=status", "--type=merge", f"--patch={patch}")
-
     @contextlib.contextmanager
     def enforced_network_policies(self) -> Iterator[Callable[[str, str], bool]]:
         """Enforce NetworkPolicies on all nodes within this context, as the networks of most clusters do all the time.

@@ -105,38 +105,3 @@ def test_the_next_start_leaves_an_instance_with_a_live_owner_alone(owner: tuple[
     assert all(component.alive for component in running)
     with pytest.raises(InstanceError, match="is running"):
         Instance.create("owned")
-
-
-def test_a_detached_instance_outlives_its_owner() -> None:
-    detaching = OWNER.replace("sys.stdin.read()", "instance.detach()")
-    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
-    subprocess.run([sys.executable, "-c", detaching, "owned"], env=environment, check=True, timeout=60)
-    instance = Instance("owned")
-    running = components(instance)
-    assert instance.alive
-    instance.remove()
-    assert not any(component.alive for component in running)
-
-
-@pytest.mark.parametrize("name", ["", "../up", "Capital", "x" * 42])
-def test_an_invalid_name_of_an_instance_is_refused(name: str) -> None:
-    with pytest.raises(InstanceError, match="expected up to 41"):
-        Instance.create(name)
-
-
-def test_an_instance_that_cannot_be_removed_is_reported_and_does_not_block_others(
-    owner: tuple[subprocess.Popen[str], int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    process, guard = owner
-    instance = Instance("owned")
-    os.kill(guard, signal.SIGKILL)
-    process.kill()
-    process.wait()
-    # Writing to a folder fails, as root too.
-    instance.journal.record("sysctl", path=str(instance.folder), before="0")
-    with pytest.raises(InstanceError, match=r"owned was not removed completely; remove it again: .*Is a directory"):
-        instance.remove()
-    Instance.create("successor").remove()
-    assert "owned was not removed completely" in capsys.readouterr().out
-
-    instance.journal.file.unlink()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import testbed
-from testbed import instance, network, oci, packages, paths, tools
+from testbed import instance, oci, packages, paths, tools
 from testbed.instance import Instance, InstanceError
 
 TESTS = Path(__file__).parents[1]
@@ -192,43 +192,6 @@ def test_network_policies_are_enforced_within_a_node_and_across(cluster: testbed
         for node in nodes:
             cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Failed", f"pod/stranger-{node}", "--timeout=40s")
     cluster.kubectl("delete", "networkpolicy", "mine")
-
-
-def test_no_pod_reaches_a_host_outside_the_machine(cluster: testbed.Cluster) -> None:
-    """A network namespace plays an outside host: the machine reaches it, and it has a route back to the pods."""
-    program = str(tools.path("probe"))
-    with subprocess.Popen(["unshare", "--net", "sleep", "120"]) as beyond:
-        try:
-            own = Path("/proc/self/ns/net").readlink()
-            theirs = Path(f"/proc/{beyond.pid}/ns/net")
-            testbed.wait_for("a network namespace", lambda: theirs.readlink() != own, seconds=10)
-            inside = ["nsenter", f"--net={theirs}"]
-            for command in (
-                ["ip", "link", "add", "beyond0", "type", "veth", "peer", "name", "beyond1", "netns", str(beyond.pid)],
-                ["ip", "address", "add", "198.51.100.1/24", "dev", "beyond0"],
-                ["ip", "link", "set", "beyond0", "up"],
-                [*inside, "ip", "address", "add", "198.51.100.2/24", "dev", "beyond1"],
-                [*inside, "ip", "link", "set", "beyond1", "up"],
-                [*inside, "ip", "route", "add", network.POD_RANGE, "via", "198.51.100.1"],
-            ):
-                subprocess.run(command, check=True, timeout=10)
-            with subprocess.Popen([*inside, program, "serve", "198.51.100.2:8080"]) as world:
-                try:
-                    subprocess.run([program, "ask", "198.51.100.2:8080", "5"], check=True, timeout=20)
-                    cluster.kubectl.apply(pod("leaver", "node-0", "ask", "198.51.100.2:8080", "3"))
-                    cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Failed", "pod/leaver", "--timeout=40s")
-                    assert "timeout" in cluster.kubectl("logs", "leaver")
-                finally:
-                    world.kill()
-        finally:
-            beyond.kill()
-
-
-def test_a_node_can_pretend_to_have_gpus(cluster: testbed.Cluster) -> None:
-    cluster.set_gpus(cluster.nodes[0], 4)
-    allocatable = "jsonpath={.status.allocatable.nvidia\\.com/gpu}"
-    reported = ("get", "node", "node-0", "--output", allocatable)
-    testbed.wait_for("node-0 to offer its GPUs", lambda: cluster.kubectl(*reported) == "4", seconds=30)
 
 
 def test_a_second_cluster_is_refused_while_one_runs(cluster: testbed.Cluster) -> None:

@@ -91,13 +91,15 @@ class NativeV1Alpha2:
                 f" {group_name(observed.job.name, observed.job.status.attempt)} is not scheduled: enable the feature gates"
                 " GenericWorkload and GangScheduling in the scheduler",
             )
+        topology = spec.scheduling.topology
+        required = topology is not None and topology.mode is TopologyMode.REQUIRED
+        where = f" with the same {topology.key}" if topology is not None and required else ""
+        nowhere = f"no nodes{where} for all {gang.num_nodes} pods together"
         messages = [why.message for why in waiting if _OF_THE_OTHERS not in why.message]
         if not messages:
-            return Wait(Reason.UNSCHEDULABLE, f"the scheduler has no nodes for all {gang.num_nodes} pods together")
+            return Wait(Reason.UNSCHEDULABLE, nowhere)
         common, _ = min(Counter(messages).items(), key=lambda item: (-item[1], item[0]))
-        return Wait(
-            Reason.UNSCHEDULABLE, f"no nodes for all {gang.num_nodes} pods together: {scheduler_message(spec, common)}"
-        )
+        return Wait(Reason.UNSCHEDULABLE, f"{nowhere}: {scheduler_message(spec, common)}")
 
 
 def _current(observed: Observed) -> OwnedObject | None:

@@ -1,6 +1,7 @@
 """Kubernetes' own gang scheduling, on a control plane that has it."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,8 @@ import pytest
 import testbed
 from bench import gangs
 from bench.operators import installation
+from ddpjob_operator.transport.access import load_access
+from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.resources import Resource
 from operator_cluster import Namespace, eventually
 from operator_process import OperatorProcess
@@ -116,3 +119,38 @@ async def test_pods_are_not_created_while_the_cluster_ignores_their_required_top
 
     await eventually("the status to name the feature gate", message)
     assert not await namespace.pods()
+
+
+@pytest.mark.nightly
+async def test_a_gang_with_required_topology_gets_nodes_of_one_rack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rack = {"scheduling": {"topology": {"key": "rack", "mode": "required"}}, "gpusPerNode": 1, "nodes": 2}
+    with testbed.ControlPlane(gang_scheduling=True, gang_topology=True, node_monitor_grace_seconds=600) as cluster:
+        for number, node in enumerate(cluster.add_kwok_nodes(4, gpus=1)):
+            cluster.kubectl("label", "node", node, f"rack={number % 2}")
+        operator = OperatorProcess(installation.install(cluster, scheduling_provider="native"), tmp_path / "log")
+        operator.start()
+        monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+        async with Client((await load_access()).configuration) as client:
+            racks = Namespace(client, "default")
+            await racks.apply("one", gpusPerNode=1, template={"spec": {"nodeSelector": {"rack": "0"}}})
+            await racks.reaches("one", "Running")
+            for name in ("two", "three"):
+                await racks.apply(name, **rack)
+
+            async def one_rack_is_full() -> bool:
+                return await nodes_of_gangs(racks) == {"kwok-1", "kwok-3"}
+
+            async def waits() -> bool:
+                messages = [str((await racks.status(name)).get("message")) for name in ("two", "three")]
+                return any("no nodes with the same rack for all 2 pods together" in text for text in messages)
+
+            await eventually("a gang to have the nodes of rack 1", one_rack_is_full)
+            await eventually("the other gang to wait", waits)
+        operator.stop()
+
+
+async def nodes_of_gangs(namespace: Namespace) -> set[str]:
+    pods = await namespace.pods()
+    return {pod["spec"]["nodeName"] for name, pod in pods.items() if name != "one-1-0" and "nodeName" in pod["spec"]}

@@ -53,6 +53,7 @@ class ControlPlane:
         address: where its servers listen.
         node_monitor_grace_seconds: a node silent for so long becomes NotReady (Kubernetes' own default is 50).
         gang_scheduling: serve PodGroup (`scheduling.k8s.io/v1alpha2`) and schedule by it.
+        gang_topology: schedule a PodGroup by its topology constraint, too.
         node_names: real nodes that will join; each gets credentials.
         audited: resources by API group, of which writes are recorded in `audit_log`.
 
@@ -69,6 +70,7 @@ class ControlPlane:
         address: str = "127.0.0.1",
         node_monitor_grace_seconds: int = 50,
         gang_scheduling: bool = False,
+        gang_topology: bool = False,
         node_names: tuple[str, ...] = (),
         audited: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
@@ -78,6 +80,8 @@ class ControlPlane:
         self.components: dict[str, Component] = {}
         self._node_monitor_grace_seconds = node_monitor_grace_seconds
         self._gang_scheduling = gang_scheduling
+        self._gang_gates = ["GenericWorkload=true", "GangScheduling=true"] if gang_scheduling else []
+        self._gang_gates += ["TopologyAwareWorkloadScheduling=true"] if gang_topology else []
         self._node_names = node_names
         self._audited = audited
 
@@ -292,7 +296,7 @@ class ControlPlane:
         )
 
     def _api_server(self, port: int, etcd: str) -> Component:
-        gates = ["GenericWorkload=true", "GangScheduling=true"] if self._gang_scheduling else []
+        gates = self._gang_gates
         loopback = self.address == "127.0.0.1"
         return self.component(
             "kube-apiserver",
@@ -359,7 +363,7 @@ class ControlPlane:
         return self.component(
             user,
             *self._controlling(user, port),
-            f"--feature-gates={'GenericWorkload=true,GangScheduling=true' if self._gang_scheduling else ''}",
+            f"--feature-gates={','.join(self._gang_gates)}",
             ready=lambda: self.answers(f"https://127.0.0.1:{port}/healthz"),
         )
 

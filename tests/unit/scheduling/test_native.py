@@ -111,7 +111,7 @@ def test_the_message_is_of_the_pods_that_find_no_node() -> None:
     made = waits(*said)
     assert made.status.reason == "Unschedulable"
     assert made.status.message == "no nodes for all 3 pods together: 0/3 nodes have nvidia.com/gpu: 1 free"
-    assert waits(said[0], said[0], said[0]).status.message == "the scheduler has no nodes for all 3 pods together"
+    assert waits(said[0], said[0], said[0]).status.message == "no nodes for all 3 pods together"
     assert "GangScheduling" in str(waits(*said[:2], placed=1).status.message)
 
 

@@ -243,7 +243,7 @@ class StandIn:
             assert workload is not None, "the caller passes groups with one"
             replaced = not _is_true(workload, "WaitingForReplacementPods")
             queue = queues.get((group.namespace, workload["spec"]["queueName"]))
-            if _is_true(workload, "QuotaReserved") or queue not in limits or not replaced:
+            if queue is None or queue not in limits or _is_true(workload, "QuotaReserved") or not replaced:
                 continue
             users = [other for other in groups if _used(other, queue)]
             missing = group.request - (limits[queue] - sum(_used(other, queue) for other in users))
@@ -349,7 +349,7 @@ def _finalizers(pod: Body) -> Sequence[str]:
 
 
 def _is_managed(pod: Body) -> bool:
-    return pod["metadata"]["labels"].get(MANAGED) == "true"
+    return bool(pod["metadata"]["labels"].get(MANAGED) == "true")
 
 
 def _is_gated(pod: Body) -> bool:

@@ -88,6 +88,7 @@ nightly: cluster-programs ## Run the slow tests of rare cases, which CONTRIBUTIN
 	@$(BIN)/pytest $(PARALLEL) -m nightly tests/processes tests/cluster tests/tools/bench
 	@$(BIN)/python -m simulation.soak --schedules 20000
 	@$(MAKE) --no-print-directory matrix
+	@$(MAKE) --no-print-directory test-pythons
 	@$(MAKE) --no-print-directory test-oldest-torch
 
 # Kubernetes releases in addition to the one that all tests run on, each with a folder in tests/tools/testbed/tools.
@@ -100,6 +101,19 @@ matrix: $(VENV)/dev.stamp ## Install, run, restart and upgrade on other Kubernet
 	@for release in $(KUBERNETES); do \
 		echo "ddpjob: Kubernetes $$release"; \
 		TESTBED_KUBERNETES=$$release $(BIN)/pytest $(PARALLEL) -m 'not nightly' $(MATRIX_TESTS); \
+	done
+
+# What a nightly run tests of these is what is installed; the first one runs all other tests.
+PYTHONS ?= python3.11 python3.12 python3.13 python3.14
+
+.PHONY: test-pythons
+test-pythons: ## Test operator, client and command line with every Python from 3.11 to 3.14 that is on PATH
+	@for python in $(PYTHONS); do \
+		command -v $$python >/dev/null || { echo "ddpjob: $$python is not on PATH: not tested"; continue; }; \
+		$$python -m venv $(VENV)/$$python; \
+		$(VENV)/$$python/bin/pip install --quiet --disable-pip-version-check --editable '.[operator]' hypothesis pytest pytest-asyncio \
+			pytest-timeout pytest-xdist; \
+		$(VENV)/$$python/bin/pytest --quiet $(PARALLEL) -p no:cacheprovider tests/unit/api tests/unit/core tests/unit/kube tests/unit/client; \
 	done
 
 # Versions of the oldest torch that pyproject.toml allows; all other packages have their newest version.

@@ -90,11 +90,11 @@ def test_monitors_select_the_operators_pods_and_port():
     assert [(port["name"], port["targetPort"]) for port in service["spec"]["ports"]] == [("health", "health")]
 
 
-@pytest.mark.parametrize("version", ["1.30.0", "1.36.3", "1.33.1-gke.2"])
+@pytest.mark.parametrize("version", ["1.34.0", "1.36.3", "1.34.1-gke.2"])
 def test_supported_kubernetes_versions_are_accepted(version):
     assert render({}, "--kube-version", version)
 
 
 def test_an_old_kubernetes_is_refused():
-    with pytest.raises(HelmError, match=r"incompatible with Kubernetes v1\.29\.9"):
-        render({}, "--kube-version", "1.29.9")
+    with pytest.raises(HelmError, match=r"incompatible with Kubernetes v1\.33\.9"):
+        render({}, "--kube-version", "1.33.9")

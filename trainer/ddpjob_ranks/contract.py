@@ -145,6 +145,8 @@ PROGRESS_SAMPLES_PER_SECOND: Final = "samplesPerSecond"
 PROGRESS_ETA_SECONDS: Final = "etaSeconds"
 #: Step of the newest complete checkpoint (int; left out while there is none).
 PROGRESS_CHECKPOINT_STEP: Final = "checkpointStep"
+#: How often all ranks of this attempt have started again in place (int; left out while they have not).
+PROGRESS_IN_PLACE_RESTARTS: Final = "inPlaceRestarts"
 #: What rank 0 is doing: one of PHASES (string; optional).
 PROGRESS_PHASE: Final = "phase"
 #: Further values by name, the latest known of each (object of at most MAX_METRICS finite numbers; optional).
@@ -160,6 +162,7 @@ PROGRESS_FIELDS: Final = (
     PROGRESS_SAMPLES_PER_SECOND,
     PROGRESS_ETA_SECONDS,
     PROGRESS_CHECKPOINT_STEP,
+    PROGRESS_IN_PLACE_RESTARTS,
     PROGRESS_PHASE,
     PROGRESS_METRICS,
     PROGRESS_HEADLINE,

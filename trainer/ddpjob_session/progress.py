@@ -21,6 +21,7 @@ class Progress:
     samples_per_second: float | None = None
     eta_seconds: float | None = None
     checkpoint_step: int | None = None
+    in_place_restarts: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     headline: str | None = None
 
@@ -35,6 +36,7 @@ class Progress:
             contract.PROGRESS_SAMPLES_PER_SECOND: _rounded(self.samples_per_second, 1),
             contract.PROGRESS_ETA_SECONDS: _rounded(self.eta_seconds, 1),
             contract.PROGRESS_CHECKPOINT_STEP: self.checkpoint_step,
+            contract.PROGRESS_IN_PLACE_RESTARTS: self.in_place_restarts,
             contract.PROGRESS_PHASE: self.phase,
             contract.PROGRESS_METRICS: finite or None,
             contract.PROGRESS_HEADLINE: self.headline,

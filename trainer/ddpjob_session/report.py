@@ -77,6 +77,7 @@ class Reporter:
         total_steps: int,
         steps_per_epoch: int | None,
         checkpoint_step: int | None,
+        in_place_restarts: int | None = None,
         settings: Mapping[str, object] | None = None,
     ) -> None:
         """Print the first progress line and start the heartbeat. Observers get the settings."""
@@ -92,6 +93,7 @@ class Reporter:
             epoch=self._epoch(step, total_steps),
             phase=contract.PHASE_START,
             checkpoint_step=checkpoint_step,
+            in_place_restarts=in_place_restarts,
         )
         self._print_progress()
         if self._enabled:

@@ -117,6 +117,8 @@ class Run:
         saved = self.state.step if self.resumed else None
         if self._from_memory:
             saved = None if self.checkpoints is None else self.checkpoints.newest_step()
+        current = generation.current(os.environ)
+        num_before = 0 if current is None else current.number - 1
         mine = self.checkpoints if self.gang.rank == 0 else None
         self.writer = CheckpointWriter(mine, self.report, self.gang.device, newest_step=saved)
         self.report.begin(
@@ -124,6 +126,7 @@ class Run:
             total_steps=total_steps,
             steps_per_epoch=steps_per_epoch,
             checkpoint_step=saved,
+            in_place_restarts=num_before or None,
             settings=settings,
         )
         self.timeline.begin_training(step=self.state.step)

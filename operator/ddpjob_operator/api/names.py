@@ -89,6 +89,7 @@ RESERVED_VARIABLES: Final = (
     contract.DDPJOB_CACHE_DIR,
     contract.DDPJOB_DATA_DIR,
     contract.DDPJOB_GPUS_PER_NODE,
+    contract.DDPJOB_IN_PLACE_RESTARTS,
 )
 
 

@@ -128,6 +128,10 @@ class Restart(Resource):
     keep_attempts: int = Field(
         default=2, ge=0, le=20, description="Number of past attempts whose failed pods are kept, with their logs."
     )
+    in_place: bool = Field(
+        default=False,
+        description="Whether the launcher of our image first starts all ranks again within their pods, without losing a step. Such restarts count, too.",
+    )
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "!has(self.rules) || self.rules.all(r, r.exitCodes.all(c, self.rules.exists_one(q, c in q.exitCodes)))",

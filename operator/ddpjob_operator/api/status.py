@@ -91,6 +91,9 @@ class Progress(Resource):
         default=None, description="The same as an integer: estimated seconds until the end of the training."
     )
     checkpoint_step: int | None = Field(default=None, description="Step of the newest complete checkpoint.")
+    in_place_restarts: int | None = Field(
+        default=None, description="How often all ranks of this attempt have started again within their pods."
+    )
     phase: str | None = Field(
         default=None, description="What rank 0 is doing, for example train, evaluate or checkpoint."
     )

@@ -21,6 +21,8 @@ from ddpjob_operator.core.times import duration
 #: How many lines with the prefix are tried, from the last one back. That bounds the time for a megabyte that was made to be
 #: slow to 2.6 ms (measured on one core of a Xeon).
 MAX_LINES_TRIED = 50
+#: The most restarts that a job can allow. The status records the time of each.
+MAX_IN_PLACE_RESTARTS = 1000
 _MAX_INT = 2**53  # what every JSON reader holds exactly
 _MAX_FLOAT = 1e300  # rounding to fewer digits keeps it finite
 
@@ -37,6 +39,7 @@ class _Line(BaseModel):
     samples_per_second: float | None = Field(default=None, ge=0, le=_MAX_FLOAT)
     eta_seconds: float | None = Field(default=None, ge=0, le=1e10)
     checkpoint_step: int | None = Field(default=None, ge=0, le=_MAX_INT)
+    in_place_restarts: int | None = Field(default=None, ge=0, le=MAX_IN_PLACE_RESTARTS)
     phase: str | None = Field(default=None, max_length=32, pattern=r"^[\w -]*$")
     # Of any type here: without them the rest of the line is still of use.
     metrics: Any = None
@@ -77,6 +80,7 @@ def _parsed(text: str) -> Progress | None:
         eta=None if line.eta_seconds is None else duration(line.eta_seconds),
         eta_seconds=None if line.eta_seconds is None else round(line.eta_seconds),
         checkpoint_step=line.checkpoint_step,
+        in_place_restarts=line.in_place_restarts,
         phase=line.phase,
         metrics=metrics or None,
         headline=_valid_headline(line.headline) or next((f"{name} {value:g}" for name, value in metrics.items()), None),

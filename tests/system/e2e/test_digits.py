@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import testbed
-from ddpjob_ranks import contract
 
 EXAMPLES = Path(__file__).parents[3] / "manifests/examples"
 
@@ -73,7 +72,7 @@ def test_a_running_job_shows_its_progress_and_can_be_deleted(job) -> None:
 
 def test_a_killed_rank_starts_again_in_its_pod(job, machine) -> None:
     trainer = {"recipe": "digits", "epochs": 30}
-    job.apply("in-place", nodes=2, trainer=trainer, env=[{"name": contract.DDPJOB_IN_PLACE_RESTARTS, "value": "3"}])
+    job.apply("in-place", nodes=2, trainer=trainer, restart={"inPlace": True})
     wait_for_progress_beyond(job, 20)
     pods = {pod["metadata"]["uid"] for pod in job.pods(1)}
     launcher = machine.container_pid(job.namespace, "in-place-1-1", "trainer")
@@ -85,6 +84,7 @@ def test_a_killed_rank_starts_again_in_its_pod(job, machine) -> None:
     assert status["phase"] == "Succeeded"
     assert status["attempt"] == 1
     assert {pod["metadata"]["uid"] for pod in job.pods(1)} == pods
+    assert status["progress"]["inPlaceRestarts"] == 1
     assert "in memory: no step is lost" in job.log()
 
 

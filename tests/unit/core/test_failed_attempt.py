@@ -103,6 +103,17 @@ def test_only_restarts_within_the_window_are_counted(seconds_ago, attempt, phase
     assert (status.attempt, status.phase) == (attempt, phase)
 
 
+@pytest.mark.parametrize(("max_restarts", "attempt"), [(2, 1), (3, 2)])
+def test_restarts_in_place_count_too_and_the_next_attempt_may_do_what_is_left(max_restarts, attempt) -> None:
+    of = program(nodes=1, restart={"maxRestarts": max_restarts, "inPlace": True})
+    seen = broken(of, crashed(of))
+    status = plan(replace(seen, progress=Progress(step=7, in_place_restarts=2)), NOW).status
+    assert status.attempt == attempt
+    if attempt == 2:
+        assert (status.restarts.counted, len(status.restarts.counted_times)) == (3, 3)
+        assert (status.progress.step, status.progress.in_place_restarts) == (7, None), "they are counted once"
+
+
 @pytest.mark.parametrize(("action", "attempt", "restarts"), [("Fail", 1, Restarts()), ("Ignore", 2, UNCOUNTED)])
 def test_a_restart_rule_decides_before_anything_else(action, attempt, restarts) -> None:
     of = program(nodes=1, restart={"rules": [{"exitCodes": [9], "action": action}]})

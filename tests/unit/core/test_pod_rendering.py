@@ -1,8 +1,10 @@
 import json
+from dataclasses import replace
 
 import pytest
 
 from builders import job
+from ddpjob_operator.api.status import Restarts
 from ddpjob_operator.core.render.pods import create_pod, spec_hash
 
 
@@ -80,6 +82,12 @@ def test_checkpoints_in_an_object_store_and_a_cache_volume() -> None:
     assert {"name": "cache", "mountPath": "/cache"} in pod["containers"][0]["volumeMounts"]
 
 
+def test_launchers_may_restart_in_place_as_often_as_restarts_are_left() -> None:
+    of = job(restart={"inPlace": True, "maxRestarts": 5})
+    used = replace(of, status=of.status.model_copy(update={"restarts": Restarts(counted=9, counted_times=["t", "t"])}))
+    assert [environment(found)["DDPJOB_IN_PLACE_RESTARTS"] for found in (of, used)] == ["5", "3"]
+
+
 @pytest.mark.parametrize(
     ("of", "names"),
     [
@@ -91,7 +99,7 @@ def test_checkpoints_in_an_object_store_and_a_cache_volume() -> None:
     ],
 )
 def test_variables_without_a_meaning_are_left_out(of, names) -> None:
-    assert not names & set(environment(of))
+    assert not (names | {"DDPJOB_IN_PLACE_RESTARTS"}) & set(environment(of))
 
 
 def test_the_pods_of_an_attempt_differ_in_rank_alone() -> None:

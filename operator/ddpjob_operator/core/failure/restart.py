@@ -84,10 +84,13 @@ def decide_restart(
         update |= {"infrastructure": restarts.infrastructure + 1, "infrastructure_times": [*uncounted, rfc3339(now)]}
         return RestartDecision(restarts=restarts.model_copy(update=update), delay_seconds=delay_seconds)
 
-    recent = _since(restarts.counted_times, now - spec.restart.window_seconds)
+    in_place = (
+        (progress.in_place_restarts or 0) if progress else 0
+    )  # when they were is not known, so they count as recent
+    recent = [*_since(restarts.counted_times, now - spec.restart.window_seconds), *[rfc3339(now)] * in_place]
     if len(recent) >= spec.restart.max_restarts:
         return RestartDecision(restarts=restarts, final=failure.reason, why=_used_up(spec, len(recent)))
-    update |= {"counted": restarts.counted + 1, "counted_times": [*recent, rfc3339(now)]}
+    update |= {"counted": restarts.counted + in_place + 1, "counted_times": [*recent, rfc3339(now)]}
     return RestartDecision(restarts=restarts.model_copy(update=update), delay_seconds=delay_seconds)
 
 
@@ -112,6 +115,11 @@ def kind_of(spec: DDPJobSpec, failure: Failure) -> Kind:
         if failure.exit_code in rule.exit_codes:
             return _RULE_KINDS[rule.action]
     return KINDS.get(failure.reason, Kind.COUNTED)  # what a newer release calls otherwise counts, so it ends
+
+
+def restarts_left(spec: DDPJobSpec, restarts: Restarts) -> int:
+    """How many counted restarts are left in the current window."""
+    return max(0, spec.restart.max_restarts - len(restarts.counted_times))
 
 
 def jitter(job: Job, attempt: int) -> float:

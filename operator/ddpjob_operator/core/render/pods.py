@@ -13,6 +13,7 @@ from typing import Any
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import ProviderName, contract
 from ddpjob_operator.api.spec import DDPJobSpec
+from ddpjob_operator.core.failure.restart import restarts_left
 from ddpjob_operator.core.model import Body, CreatePod, Job, Observed
 from ddpjob_operator.core.ownership import common_labels, owner_reference
 from ddpjob_operator.core.render.overlay import overlaid, overlaid_list
@@ -230,6 +231,8 @@ def _environment(job: Job, spec: DDPJobSpec, rank: int) -> dict[str, str]:
         }
     if spec.data:
         environment[contract.DDPJOB_DATA_DIR] = contract.DATA_DIR
+    if spec.restart.in_place:
+        environment[contract.DDPJOB_IN_PLACE_RESTARTS] = str(restarts_left(spec, job.status.restarts))
     if spec.gpus_per_node and spec.gpu_resource.startswith(CUDA_RESOURCES):
         environment[contract.DDPJOB_GPUS_PER_NODE] = str(spec.gpus_per_node)
     return environment

@@ -161,6 +161,8 @@ def _next_attempt(situation: Situation, decision: StartNextAttempt) -> DDPJobSta
         "give_backs": status.give_backs + 1 if decision.releases_partial_gang else 0,
         "active_seconds_before": round(active_seconds(status, now)),
         "restarts": decision.restarts or status.restarts,
+        # They are among the counted restarts now.
+        "progress": status.progress and status.progress.model_copy(update={"in_place_restarts": None}),
     }
     return _shown(
         situation.observed,

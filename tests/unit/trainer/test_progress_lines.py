@@ -36,6 +36,7 @@ def test_a_full_line_has_every_field():
             samples_per_second=1234.56,
             eta_seconds=12.34,
             checkpoint_step=115,
+            in_place_restarts=2,
             metrics={"accuracy": 99.7},
             headline="accuracy 99.70 %",
         ).line()

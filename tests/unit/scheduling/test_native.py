@@ -70,7 +70,7 @@ FINISHED = DDPJobStatus(
     ("of", "gone"),
     [
         (job(status=DDPJobStatus(attempt=2)), ["job-1"]),
-        (job(status=DDPJobStatus(attempt=2), suspend=True), ["job-1", "job-2"]),
+        (job(status=DDPJobStatus(attempt=3), suspend=True), ["job-1", "job-2"]),
         (job(status=FINISHED.model_copy(update={"attempt": 2})), ["job-1", "job-2"]),
     ],
     ids=["of an earlier attempt", "suspended", "finished"],
@@ -113,6 +113,17 @@ def test_the_message_is_of_the_pods_that_find_no_node() -> None:
     assert made.status.message == "no nodes for all 3 pods together: 0/3 nodes have nvidia.com/gpu: 1 free"
     assert waits(said[0], said[0], said[0]).status.message == "no nodes for all 3 pods together"
     assert "GangScheduling" in str(waits(*said[:2], placed=1).status.message)
+
+
+def test_a_job_that_is_suspended_between_group_and_pods_leaves_the_group_to_its_attempt() -> None:
+    """The group is immutable and goes late: with an edited number of nodes it would never be complete."""
+    of = job(nodes=2, suspend=True)
+    seen = observed(of)
+    ahead = planned(seen, group(of))
+    assert (ahead.status.attempt, ahead.actions) == (2, ())
+    after = replace(seen, job=replace(of, status=ahead.status))
+    assert deleted(planned(after, group(of))) == ["job-1"]
+    assert planned(after, group(of, deleting=True)).status.attempt == 2
 
 
 def test_a_group_of_somebody_else_is_left_alone() -> None:

@@ -12,7 +12,7 @@ def stop_while_suspended(situation: Situation) -> Advice:
     if not situation.spec.suspend:
         return Advice()
     gang = situation.gang
-    if gang.current or situation.status.condition(ConditionType.CREATED):
+    if gang.current or situation.status.condition(ConditionType.CREATED) or _has_objects(situation):
         message = "spec.suspend is true; the pods are being stopped"
         return Advice(decision=StartNextAttempt(phase=Phase.SUSPENDED, reason=Reason.SUSPENDED, message=message))
     stopping = may_still_run(situation.observed, gang.old, situation.now)
@@ -22,6 +22,12 @@ def stop_while_suspended(situation: Situation) -> Advice:
         lookups=node_lookups(situation.status, gang.old, situation.now),
         wake_at=next_overdue(stopping, situation.now),
     )
+
+
+def _has_objects(situation: Situation) -> bool:
+    """Whether an object of the current attempt exists, such as a PodGroup: it is immutable, and the spec may be edited now."""
+    job = situation.job
+    return any(o.job_uid == job.uid and o.attempt == job.status.attempt for o in situation.observed.objects)
 
 
 def replace_after_an_edit(situation: Situation) -> Advice:

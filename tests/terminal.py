@@ -14,75 +14,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-_TOKEN = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])|([^\x1b])", re.DOTALL)
-
-
-class Screen:
-    """The lines of a terminal, including those that have left it at the top. It knows the sequences that rich writes."""
-
-    def __init__(self, columns: int, rows: int) -> None:
-        self._columns, self._rows = columns, rows
-        self._main: list[list[str]] = [[]]
-        self._lines, self._row, self._column = self._main, 0, 0
-        self._saved = (0, 0)
-        self.used_alternate = False
-
-    @property
-    def text(self) -> str:
-        """What a person sees and can scroll back to."""
-        return "\n".join("".join(line).rstrip() for line in self._lines).rstrip()
-
-    def feed(self, text: str) -> None:
-        """Show what a program has written; an unknown sequence is an error."""
-        position = 0
-        while position < len(text):
-            found = _TOKEN.match(text, position)
-            assert found, f"unknown sequence {text[position : position + 20]!r}"
-            position = found.end()
-            if found[3]:
-                self._character(found[3])
-            else:
-                self._sequence(found[1], found[2])
-
-    def _character(self, character: str) -> None:
-        if character == "\r":
-            self._column = 0
-        elif character == "\n":
-            self._to(self._row + 1)
-            self._column = 0
-        elif character.isprintable():
-            if self._column == self._columns:
-                self._character("\n")
-            line = self._lines[self._row]
-            line += " " * (self._column + 1 - len(line))
-            line[self._column] = character
-            self._column += 1
-
-    def _to(self, row: int) -> None:
-        self._row = max(row, len(self._lines) - self._rows, 0)
-        self._lines += [[] for _ in range(self._row + 1 - len(self._lines))]
-
-    def _sequence(self, parameters: str, final: str) -> None:
-        number = int(parameters) if parameters.isdecimal() else 0
-        if final == "A":
-            self._to(self._row - (number or 1))
-        elif final == "H" and not parameters:
-            self._row = self._column = 0
-        elif final == "K" and number == 2:
-            self._lines[self._row].clear()
-        elif (parameters, final) in (("?1049", "h"), ("?1049", "l")):
-            self._switch(alternate=final == "h")
-        else:
-            assert final == "m" or (parameters, final) in (("?25", "l"), ("?25", "h")), (parameters, final)
-
-    def _switch(self, *, alternate: bool) -> None:
-        self.used_alternate |= alternate
-        if alternate:
-            self._saved = (self._row, self._column)
-            self._lines, self._row, self._column = [[]], 0, 0
-        else:
-            self._lines = self._main
-            self._row, self._column = self._saved
+from recording import terminal as screen
 
 
 class Terminal:
@@ -113,7 +45,7 @@ class Terminal:
         os.close(keyboard)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.seen = ""
-        self.screen = Screen(columns, rows)
+        self.screen = screen.Terminal(columns, rows)
 
     def read_until(self, text: str, timeout_seconds: float = 60) -> None:
         """Read what appears until `text` is on the screen, or to the end where it is empty."""
@@ -131,7 +63,7 @@ class Terminal:
             complete = cut < 0 or re.match(r"\x1b\[[?0-9;]*[A-Za-z]", new[cut:])
             new, incomplete = (new, "") if complete else (new[:cut], new[cut:])
             self.seen += new
-            self.screen.feed(new)
+            self.screen.write(new)
 
     def close(self) -> None:
         """End the command if it still runs."""

@@ -27,12 +27,22 @@ _BLANK: Cell = (" ", Style())
 
 
 class Terminal:
-    """A screen of a fixed size; lines that leave it at the top are gone."""
+    """A screen of a fixed size, and the lines that have left it at the top."""
 
     def __init__(self, columns: int, rows: int) -> None:
         self.columns, self.num_rows = columns, rows
         self._style = Style()
+        self._gone: list[list[Cell]] = []
+        self.used_alternate = False
         self._clear()
+        self._main = (self._gone, self.rows, self._row, self._column)
+
+    @property
+    def text(self) -> str:
+        """What a person sees and can scroll back to."""
+        return "\n".join(
+            "".join(character for character, _ in row).rstrip() for row in (*self._gone, *self.rows)
+        ).rstrip()
 
     def _clear(self) -> None:
         self.rows: list[list[Cell]] = [[_BLANK] * self.columns for _ in range(self.num_rows)]
@@ -45,6 +55,8 @@ class Terminal:
             if final:
                 if not private:
                     self._control(final, [int(number or 0) for number in numbers.split(";")])
+                elif numbers == "1049":
+                    self._switch(alternate=final == "h")
             elif (character := token[0]) in "\r\n\b":
                 self._move(character)
             elif character >= " ":
@@ -66,6 +78,7 @@ class Terminal:
         self._row += 1
         if self._row == self.num_rows:
             self._row -= 1
+            self._gone.append(self.rows[0])
             self.rows = [*self.rows[1:], [_BLANK] * self.columns]
 
     def _put(self, text: str) -> None:
@@ -94,6 +107,15 @@ class Terminal:
         elif final in "CD":
             column = self._column + (count if final == "C" else -count)
             self._column = min(self.columns - 1, max(0, column))
+
+    def _switch(self, *, alternate: bool) -> None:
+        self.used_alternate |= alternate
+        if alternate:
+            self._main = (self._gone, self.rows, self._row, self._column)
+            self._gone = []
+            self._clear()
+        else:
+            self._gone, self.rows, self._row, self._column = self._main
 
     def _erase_display(self, what: int) -> None:
         if what == 2:

@@ -16,7 +16,7 @@ from builders import (
     updated,
 )
 from ddpjob_operator.api.names import Phase, Reason
-from ddpjob_operator.core.model import ReadScaleUp, Rejection, ScaleUp, Waiting
+from ddpjob_operator.core.model import GATED, ReadScaleUp, Rejection, ScaleUp, Waiting
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.policies.autoscaling import MAX_PROVISIONING_SECONDS, PROVISIONING_SECONDS
 from ddpjob_operator.core.policies.partial_gang import HOLD_SECONDS, MAX_HOLD_SECONDS, PAUSE_SECONDS
@@ -143,4 +143,6 @@ def test_a_gang_that_holds_nothing_says_that_nodes_are_announced() -> None:
     seen = reconciled(observed(of, *(pending(of, rank, waiting=NO_NODE) for rank in range(2))))
     announced = replace(seen, scale_up=ScaleUp(since=NOW + 5, latest=NOW + 5))
     assert plan(announced, NOW + 1).status.message.startswith("waiting for node autoscaling: 2 of 2 pods")
+    gated = [pending(of, rank, waiting=Waiting(reason=GATED, message="")) for rank in range(2)]
+    assert plan(replace(seen, pods=tuple(gated)), NOW + 1).lookups == (), "no autoscaler considers a gated pod"
     assert not plan(announced, NOW + 6 + PROVISIONING_SECONDS).status.message.startswith("waiting")

@@ -18,7 +18,7 @@ MAX_PROVISIONING_SECONDS = 3600.0
 def lookup(situation: Situation) -> ReadScaleUp | None:
     """What to look up of a gang of which a pod finds no node."""
     gang = situation.gang
-    if not any(pod.node is None and pod.waiting for pod in gang.current.values()):
+    if not any(pod.node is None and pod.waiting and not pod.is_gated for pod in gang.current.values()):
         return None
     return ReadScaleUp(gang=gang_name(situation.job.name, situation.status.attempt))
 

@@ -76,7 +76,7 @@ class Kueue:
         labels, annotations = pod["metadata"]["labels"], pod["metadata"]["annotations"]
         spec_hash = annotations[names.ANNOTATION_SPEC_HASH]
         # With the uid, since a Workload that an earlier job of this name has left may be there for a moment.
-        own_group = f"{job.name}-{job.status.attempt}-{job.uid[:4]}"
+        own_group = f"{job.name}-{job.status.attempt}-{job.uid.partition('-')[0][:4]}"
         is_continued = self.continued is not None and self.continued.spec_hash == spec_hash
         labels[names.KUEUE_GROUP_NAME] = (
             self.joined or (self.continued.group if self.continued and is_continued else None) or own_group

@@ -1,7 +1,8 @@
 """What a job that Kueue has not admitted waits for, by the Workloads and LocalQueues that the operator may read.
 
-The limit of a quota is what is used and what Kueue says is free, so that no right on ClusterQueues is needed. With a cohort it
-includes what the queue may borrow now. An operator that watches some namespaces only does not know users in others.
+The operator needs no right on ClusterQueues, so it knows the limit of a quota only where nothing of it is free. Kueue looks at a
+workload again when something becomes free, but not when others take more, so what it says is needed is the least. An operator
+that watches some namespaces only does not know users in others.
 """
 
 import re
@@ -53,7 +54,7 @@ def explain(observed: Observed, version: str, queue_name: str | None, group: str
     queue = f"queued in {queue_name or 'default'}"
     if own is None:
         return Wait(Reason.QUEUED, f"{queue}: Kueue has not made the workload {group} yet")
-    if own.spec.get("active") is False:
+    if not own.spec["active"]:
         return Wait(
             Reason.QUEUED, f"{queue}: the workload {group} is deactivated; set its spec.active to true to admit it"
         )
@@ -63,7 +64,7 @@ def explain(observed: Observed, version: str, queue_name: str | None, group: str
 def _obstacles(
     own: OwnedObject, known: Sequence[OwnedObject], cluster_queues: Mapping[tuple[str, str], str]
 ) -> Iterator[str]:
-    if _is_true(own, "QuotaReserved"):
+    if _is_true(own.status, "QuotaReserved"):
         checks = [c for c in own.status.get("admissionChecks") or () if c.get("state") != "Ready"]
         yield from (
             f"admission check {c['name']} is {c.get('state')}: {c.get('message', '')}".rstrip(": ") for c in checks
@@ -72,44 +73,41 @@ def _obstacles(
             yield "quota is reserved, and Kueue is removing the scheduling gates"
         return
 
-    def queue_of(workload: OwnedObject) -> str | None:
-        return cluster_queues.get((workload.namespace, workload.spec.get("queueName", "")))
-
-    queue = queue_of(own)
-    others = [w for w in known if w.uid != own.uid and not _is_true(w, "Finished")]
+    queue, position = cluster_queues.get((own.namespace, own.spec["queueName"]), ""), own.spec["position"]
     before = sum(
-        queue_of(w) == queue
-        and not _is_true(w, "QuotaReserved")
-        and w.spec.get("active") is not False
-        and _position(w) < _position(own)
-        for w in others
+        workload.spec["isWaiting"]
+        and workload.spec["position"] < position
+        and cluster_queues.get((workload.namespace, workload.spec["queueName"])) == queue
+        for workload in known
     )
-    if before and queue:
+    if before:
         yield f"{before} {'job' if before == 1 else 'jobs'} before it"
-    message = str(_condition(own, "QuotaReserved").get("message", ""))
+    message = str(_condition(own.status, "QuotaReserved").get("message", ""))
     if missing := _MISSING.search(message):
-        yield _quota(own, missing, others, queue)
+        yield _quota(own, missing, known, queue)
     elif message:
         yield message
     elif not before:
         yield "Kueue has not considered it yet"
 
 
-def _quota(own: OwnedObject, said: re.Match[str], others: Sequence[OwnedObject], queue: str | None) -> str:
+def _quota(own: OwnedObject, said: re.Match[str], known: Sequence[OwnedObject], queue: str) -> str:
     resource, flavor, missing = said.groups()
     name = resource.rpartition("/")[2]
-    users = {
-        f"{w.namespace}/{w.job_name}": used
-        for w in others
-        if (w.status.get("admission") or {}).get("clusterQueue") == queue and (used := _usage(w, resource, flavor))
-    }
-    total = sum(users.values(), Decimal(0))
-    free = _request(own, resource) - _number(missing)
-    if not users or free < 0:
-        return f"quota {name}: {missing} more needed in flavor {flavor}"
+    users: dict[str, Decimal] = {}
+    for workload in known:
+        if workload.spec["usesQuotaOf"] == queue and (used := _usage(workload, resource, flavor)):
+            user = f"{workload.namespace}/{workload.job_name}"
+            users[user] = users.get(user, Decimal(0)) + used
+    lack = f"at least {missing} more needed in flavor {flavor}"
+    if not users:
+        return f"quota {name}: {lack}"
     largest = sorted(users, key=lambda user: (-users[user], user))
     more = f" and {len(largest) - _MAX_USERS} more" if len(largest) > _MAX_USERS else ""
-    return f"quota {name}: {_text(total)} of {_text(total + free)} used by {', '.join(largest[:_MAX_USERS])}{more}"
+    by, total = f"used by {', '.join(largest[:_MAX_USERS])}{more}", _text(sum(users.values(), Decimal(0)))
+    if _number(missing) == _request(own, resource):  # nothing was free, so all that there is is used
+        return f"quota {name}: {total} of {total} {by}"
+    return f"quota {name}: {total} {by}, {lack}"
 
 
 def _usage(workload: OwnedObject, resource: str, flavor: str) -> Decimal:
@@ -129,17 +127,13 @@ def _request(workload: OwnedObject, resource: str) -> Decimal:
     return sum((_number((r.get("resources") or {}).get(resource, "0")) for r in requests), Decimal(0))
 
 
-def _position(workload: OwnedObject) -> tuple[int, str, str]:
-    """The order in which Kueue considers workloads: by priority, then by age."""
-    return (-int(workload.spec.get("priority") or 0), str(workload.spec.get("since", "")), workload.uid)
+def _condition(body: Body, type_: str) -> Body:
+    """A condition in the status of a Workload; empty without it."""
+    return next((found for found in body.get("conditions") or () if found["type"] == type_), {})
 
 
-def _condition(workload: OwnedObject, type_: str) -> Body:
-    return next((c for c in workload.status.get("conditions") or () if c["type"] == type_), {})
-
-
-def _is_true(workload: OwnedObject, type_: str) -> bool:
-    return _condition(workload, type_).get("status") == "True"
+def _is_true(body: Body, type_: str) -> bool:
+    return bool(_condition(body, type_).get("status") == "True")
 
 
 def _number(quantity: str) -> Decimal:
@@ -157,10 +151,18 @@ def _text(number: Decimal) -> str:
 
 
 def _without_templates(body: Body) -> Body:
-    """A Workload without its pod templates, which are most of it."""
-    spec = body.get("spec") or {}
-    kept = {key: spec[key] for key in ("queueName", "priority", "active") if key in spec}
-    return {**body, "spec": {**kept, "since": body["metadata"].get("creationTimestamp", "")}}
+    """A Workload without its pod templates, which are most of it, and with what is asked of each when another one waits."""
+    metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
+    is_finished, is_active = _is_true(status, "Finished"), spec.get("active") is not False
+    kept = {
+        "queueName": spec.get("queueName", ""),
+        "active": is_active,
+        "isWaiting": is_active and not is_finished and not _is_true(status, "QuotaReserved"),
+        "usesQuotaOf": None if is_finished else (status.get("admission") or {}).get("clusterQueue"),
+        # Kueue considers workloads by priority, then by age.
+        "position": (-int(spec.get("priority") or 0), str(metadata.get("creationTimestamp", "")), metadata["uid"]),
+    }
+    return {**body, "spec": kept}
 
 
 def _job_of_workload(body: Body) -> str:

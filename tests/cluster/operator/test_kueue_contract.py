@@ -177,7 +177,7 @@ async def test_a_job_waits_for_quota_and_a_restart_keeps_it(queue: Queue) -> Non
 
 async def test_a_preempted_job_saves_waits_and_runs_again_without_being_counted(queue: Queue) -> None:
     space = queue.namespace
-    await queue.submit("low", template={"spec": {"terminationGracePeriodSeconds": 77}})
+    await queue.submit("low")
     await space.reaches("low", "Running")
     group = await queue.group("low")
     await queue.submit("high", priority="high")

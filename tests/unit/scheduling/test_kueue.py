@@ -216,6 +216,7 @@ def admitted(gpus: int) -> dict[str, Any]:
 
 MISSING = "couldn't assign flavors to pod set ranks: insufficient unused quota for nvidia.com/gpu in flavor a100, 4 more needed"
 REQUESTS = [{"name": "ranks", "resources": {"nvidia.com/gpu": "4"}}]
+LARGER = [{"name": "ranks", "resources": {"nvidia.com/gpu": "6"}}]
 REFUSED = {"conditions": [condition("QuotaReserved", "False", MISSING)], "resourceRequests": REQUESTS}
 WAITS = {"conditions": [condition("QuotaReserved", "False", "")]}
 
@@ -230,6 +231,16 @@ WAITS = {"conditions": [condition("QuotaReserved", "False", "")]}
                 workload("llm-3-0a1b", namespace="team-b", queue="b", **admitted(8)),
             ],
             "queued in team-a: quota gpu: 8 of 8 used by team-b/llm",
+        ),
+        (
+            [
+                workload("job-1-f3c2", since=9, **{**REFUSED, "resourceRequests": LARGER}),
+                *(workload(f"x{n}-1-0a1b", **admitted(2)) for n in range(5)),
+            ],
+            (
+                "queued in team-a: quota gpu: 10 used by default/x0, default/x1, default/x2 and 2 more,"
+                " at least 4 more needed in flavor a100"
+            ),
         ),
         (
             [workload("job-1-f3c2", since=9, **WAITS), *(workload(f"x{n}-1-0a1b", since=n, **WAITS) for n in range(3))],
@@ -253,7 +264,7 @@ WAITS = {"conditions": [condition("QuotaReserved", "False", "")]}
             ],
             "queued in team-a: admission check prov is Pending",
         ),
-        ([workload("job-1-f3c2", **REFUSED)], "queued in team-a: quota gpu: 4 more needed in flavor a100"),
+        ([workload("job-1-f3c2", **REFUSED)], "queued in team-a: quota gpu: at least 4 more needed in flavor a100"),
     ],
 )
 def test_a_job_says_what_it_waits_behind(workloads: list[OwnedObject], expected: str) -> None:

@@ -88,7 +88,7 @@ async def test_a_refused_gang_costs_one_request_for_each_retry() -> None:
 
 async def test_a_gang_costs_one_request_while_another_one_of_its_namespace_is_refused() -> None:
     """A quota or a policy that refuses one gang refuses most others: 500 bad jobs must not cost a request for each pod."""
-    bench = Bench(Server(room=0))
+    bench = Bench(Server(capacity=0))
     await bench.create()
     other, before = replace(JOB, name="other", uid="other-uid"), bench.server.num_posts
     await bench.actuator.run(other, pods())
@@ -168,7 +168,7 @@ async def test_a_deletion_of_another_job_waits_for_a_bounded_number_of_creations
 
 async def test_four_pods_of_another_namespace_wait_for_few_of_four_thousand_creations() -> None:
     """Counted in requests, not in seconds; `python -m bench.operators tenants` measures the time."""
-    server = Server(room=10_000)
+    server = Server(capacity=10_000)
     bench = Bench(server)
     large, small = job(nodes=4096), replace(job(nodes=4), namespace="small", uid="small-uid")
     creating = asyncio.create_task(bench.actuator.run(large, pods_of(large)))

@@ -3,7 +3,7 @@
 The options for a cluster may be given before or after the name of the command.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,12 +29,6 @@ class Cluster:
 
 #: The options of this invocation, which the callbacks below fill before the command runs.
 CLUSTER = Cluster()
-
-
-def forget_options() -> None:
-    """Start as if no options had been given: one process can run several command lines."""
-    for field in fields(CLUSTER):
-        setattr(CLUSTER, field.name, field.default)
 
 
 class Output(StrEnum):

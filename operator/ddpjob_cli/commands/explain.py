@@ -3,11 +3,12 @@
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from ddpjob_cli.events import events_if_allowed
 from ddpjob_cli.options import JobName, OutputOption, connect
 from ddpjob_cli.output import console, name_of, note, print_data
 
 if TYPE_CHECKING:
-    from ddpjob.client import Client, Job, JobEvent, LogLine
+    from ddpjob.client import Client, Job, LogLine
 
 _LOG_LINES = 15
 
@@ -26,7 +27,7 @@ def command(job: JobName, output: OutputOption = None) -> None:
     with connect() as client:
         seen = client.get(job)
         pods = client.pods(seen, attempt=seen.status.attempt)
-        sections = explained(seen, pods, _events(client, seen), _log_of_the_failure(client, seen))
+        sections = explained(seen, pods, events_if_allowed(client, seen), _log_of_the_failure(client, seen))
     if output:
         print_data([asdict(section) for section in sections], output, names=[name_of(seen.body)])
         return
@@ -34,16 +35,6 @@ def command(job: JobName, output: OutputOption = None) -> None:
         console().print(Text(section.title, style="bold"))
         for line in section.lines:
             console().print(Text(f"  {line}", overflow="fold"))
-
-
-def _events(client: "Client", job: "Job") -> "list[JobEvent]":
-    from ddpjob.client import ForbiddenError
-
-    try:
-        return client.events(job.name, namespace=job.namespace)
-    except ForbiddenError as error:
-        note(str(error))
-        return []
 
 
 def _log_of_the_failure(client: "Client", job: "Job") -> "list[LogLine]":

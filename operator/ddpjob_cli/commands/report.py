@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ddpjob_cli.events import events_if_allowed
 from ddpjob_cli.options import JobName, connect
 from ddpjob_cli.output import note
 
@@ -26,7 +27,6 @@ def command(
     """
     from importlib.metadata import version
 
-    from ddpjob.client import ClientError
     from ddpjob_cli.curves import read_curves
     from ddpjob_cli.explanation import explained
     from ddpjob_cli.report_page import page
@@ -34,11 +34,7 @@ def command(
     with connect() as client:
         seen = client.get(job)
         pods = client.pods(seen)
-        try:
-            events = client.events(job)
-        except ClientError as error:
-            note(str(error))
-            events = []
+        events = events_if_allowed(client, seen)
         curves = read_curves(client.logs(job, ranks=[0], attempt="all", on_note=note))
     current = [pod for pod in pods if pod.attempt == seen.status.attempt]
     images = sorted({pod.body["spec"]["containers"][0].get("image", "") for pod in pods})

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddpjob_cli.events import events_if_allowed
 from ddpjob_cli.options import JobName, OutputOption, connect
 from ddpjob_cli.output import console, is_live, live, print_objects
 
@@ -55,14 +56,10 @@ def _until_finished(jobs: "Iterator[Job]") -> "Iterator[Job]":
 
 
 def _current_screen(client: "Client", job: "Job") -> "RenderableType":
-    from ddpjob.client import ForbiddenError
-
     pods = client.pods(job, attempt=job.status.attempt)
-    try:
-        events = client.events(job.name, namespace=job.namespace)
-    except ForbiddenError:  # the screen is of use without them
-        events = []
-    return screen(job, pods, events)
+    return screen(
+        job, pods, events_if_allowed(client, job, on_note=lambda _: None)
+    )  # a live screen has no place for notes
 
 
 def screen(job: "Job", pods: "list[Pod]", events: "list[JobEvent]") -> "RenderableType":

@@ -1,11 +1,13 @@
 """`ddpjob explain` names the cause, shows the evidence and says what to do."""
 
-from typing import Any
+from typing import Any, NoReturn, cast
 
 import pytest
 
+from ddpjob.client import Client, ForbiddenError
 from ddpjob.client.jobs import Job, read_event, read_job, read_pod
 from ddpjob.client.logs import LogLine
+from ddpjob_cli.events import events_if_allowed
 from ddpjob_cli.explanation import explained
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.failure.classes import CLASSES
@@ -51,6 +53,15 @@ def test_a_failed_job_is_explained_by_its_failure() -> None:
     assert "consequence" not in shown["Last failure"], "nothing follows from the failure that ended the job"
     assert shown["Last lines of net-2-1"] == "ValueError: label 12"
     assert shown["What to do"].endswith("ddpjob logs net -n team-a --failed"), "a command ends without a full stop"
+
+
+def test_events_that_the_user_may_not_list_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    class Denied:
+        def events(self, name: str, *, namespace: str) -> NoReturn:
+            raise ForbiddenError(f"{name}: you may not", verb="list", resource="events", namespace=namespace)
+
+    assert events_if_allowed(cast("Client", Denied()), job()) == []
+    assert "net: you may not" in capsys.readouterr().err
 
 
 def test_a_reason_that_repeats_the_phase_is_left_out() -> None:

@@ -14,7 +14,6 @@ import pytest
 import testbed
 from ddpjob.client import (
     AsyncClient,
-    Client,
     ConflictError,
     CredentialError,
     ForbiddenError,
@@ -22,14 +21,13 @@ from ddpjob.client import (
     NotFoundError,
     RejectedError,
     UnreachableError,
-    WaitTimeoutError,
 )
 from ddpjob_operator.transport.errors import NotFoundError as NoSuchObjectError
 from ddpjob_operator.transport.errors import UnavailableError
 from ddpjob_operator.transport.execution import Execution
 from ddpjob_operator.transport.resources import CONFIG_MAPS
 from operator_cluster import Namespace, eventually
-from operator_process import ROOT, OperatorProcess
+from operator_process import ROOT
 from testbed.faultproxy import FaultProxy
 from testbed.faults import Answer, CutStream
 
@@ -67,27 +65,6 @@ async def test_a_wait_for_success_ends_at_once_when_the_job_fails(sdk: AsyncClie
     await namespace.ends("j-1-1", 3, "ValueError: boom")
     job = await waiting
     assert (job.failed, job.reached(Goal.SUCCEEDED)) == (True, False)
-
-
-async def test_a_wait_is_bounded(sdk: AsyncClient) -> None:
-    await sdk.submit(JOB, name="j")
-    with pytest.raises(WaitTimeoutError, match=r"j is not succeeded after 0.1 s"):
-        await sdk.wait("j", until="succeeded", timeout=0.1)
-
-
-async def test_suspend_resume_and_restart(sdk: AsyncClient, namespace: Namespace) -> None:
-    await sdk.submit(JOB, name="j")
-    await sdk.wait("j", until="running", timeout=30)
-    await sdk.restart("j")
-    await namespace.reaches("j", "Running", attempt=2)
-    job = await sdk.suspend("j")
-
-    async def has_stopped() -> bool:
-        return not await sdk.pods(job) and (await sdk.get("j")).phase == "Suspended"
-
-    await eventually("the job to be suspended", has_stopped)
-    await sdk.resume("j")
-    await namespace.reaches("j", "Running", attempt=3)
 
 
 async def test_logs_are_merged_and_follow_into_the_next_attempt(
@@ -264,17 +241,6 @@ async def test_no_server_at_the_address(cluster: testbed.ControlPlane, tmp_path:
     async with AsyncClient(kubeconfig=kubeconfig) as client:
         with pytest.raises(UnreachableError, match="cannot be reached"):
             await client.list()
-
-
-def test_the_synchronous_client_does_the_same(cluster: testbed.ControlPlane, operator_process: OperatorProcess) -> None:
-    del operator_process
-    cluster.kubectl("create", "namespace", "sync-client")
-    with Client(kubeconfig=str(cluster.kubeconfig), namespace="sync-client") as client:
-        client.submit(JOB, name="j")
-        client.wait("j", until="running", timeout=60)
-        cluster.append_kwok_log("sync-client", "j-1-0", "a line")
-        assert [line.text for line in client.logs("j")] == ["a line"]
-        client.delete("j")
 
 
 async def test_following_outlives_an_api_server_that_is_away(

@@ -67,6 +67,7 @@ _MODELS = {"kubernetes", "aiohttp", "yaml", "celpy", "ddpjob_operator", "ddpjob.
         (["--help"], {*_MODELS, "pydantic"}),
         (["--version"], {*_MODELS, "pydantic", "rich"}),
         (["status", "--help"], _MODELS),
+        (["validate", str(EXAMPLES[0])], {"kubernetes", "aiohttp", "ddpjob.client"}),
         (["list", "--kubeconfig", "absent"], {"kubernetes.client", "kubernetes.aio.dynamic", "requests", "celpy"}),
     ],
 )

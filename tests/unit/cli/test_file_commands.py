@@ -1,7 +1,5 @@
 """The commands that need files only: init, validate, render, convert."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -91,14 +89,6 @@ def test_render_shows_the_pods_that_the_operator_creates(tmp_path: Path, capsys:
     assert yaml.safe_load(capsys.readouterr().out)["spec"]["restart"]["maxRestarts"] == 3, "defaults are shown"
     assert main(["render", str(file), "--rank", "7"]) == 2
     assert "node ranks 0 to 1" in capsys.readouterr().err
-
-
-def test_no_client_is_imported() -> None:
-    """It takes more time to import than the commands take."""
-    program = "import sys; from ddpjob_cli.__main__ import main; main(sys.argv[1:]); print(*sys.modules)"
-    command = [sys.executable, "-c", program, "validate", str(EXAMPLES[0])]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert not set(done.stdout.splitlines()[-1].split()) & {"kubernetes", "aiohttp", "ddpjob.client"}
 
 
 def test_convert_prints_a_valid_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ from ddpjob_operator.core.gang import Gang
 from ddpjob_operator.core.model import Action, CreateObject, DeleteObject, Job, Kind, Observed, OwnedObject, Watched
 from ddpjob_operator.core.ownership import metadata_of
 from ddpjob_operator.core.scheduler_message import scheduler_message
+from ddpjob_operator.scheduling.affinity import attract
 from ddpjob_operator.scheduling.interface import Wait
 
 POD_GROUP = Kind(api_version="scheduling.k8s.io/v1alpha2", kind="PodGroup", plural="podgroups")
@@ -66,8 +67,10 @@ class NativeV1Alpha2:
         )
 
     def decorate(self, pod: dict[str, Any], job: Job, spec: DDPJobSpec, rank: int) -> None:  # noqa: ARG002 the interface's
-        """Name the group."""
+        """Name the group. Its topology constraint is always required, so a preferred one is an affinity of the pods."""
         pod["spec"]["schedulingGroup"] = {"podGroupName": group_name(job.name, job.status.attempt)}
+        if (topology := spec.scheduling.topology) is not None and topology.mode is TopologyMode.PREFERRED:
+            attract(pod, topology)
 
     def end(self, observed: Observed) -> Sequence[Action]:
         """Delete the groups of earlier attempts, and that of the current one when the job is suspended or has finished."""

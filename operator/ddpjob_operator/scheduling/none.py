@@ -7,11 +7,12 @@ from ddpjob_operator.api.names import ProviderName
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.gang import Gang
 from ddpjob_operator.core.model import Action, CreateObject, Job, Observed, PatchObject, Watched
+from ddpjob_operator.scheduling.affinity import attract
 from ddpjob_operator.scheduling.interface import Wait
 
 
 class NoProvider:
-    """Adds nothing to pods, and creates no objects."""
+    """Creates no objects."""
 
     name = ProviderName.NONE
     places_whole_gangs = False
@@ -29,8 +30,10 @@ class NoProvider:
         """Nothing."""
         return None
 
-    def decorate(self, pod: dict[str, Any], job: Job, spec: DDPJobSpec, rank: int) -> None:
-        """Add nothing."""
+    def decorate(self, pod: dict[str, Any], job: Job, spec: DDPJobSpec, rank: int) -> None:  # noqa: ARG002 the interface's
+        """Add the topology that the job wants."""
+        if spec.scheduling.topology is not None:
+            attract(pod, spec.scheduling.topology)
 
     def end(self, observed: Observed) -> Sequence[Action]:  # noqa: ARG002 the interface's
         """Nothing."""

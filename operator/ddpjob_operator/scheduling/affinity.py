@@ -1,0 +1,23 @@
+"""Topology by pod affinity, for schedulers that know no topology of gangs: each pod wants to be near those that are placed.
+
+The pods are placed one after the other, so the first one chooses the part of the cluster. With mode required, a part that is too
+small for all is left only when the gang releases its nodes.
+"""
+
+from typing import Any
+
+from ddpjob_operator.api import names
+from ddpjob_operator.api.spec import Topology, TopologyMode
+
+
+def attract(pod: dict[str, Any], topology: Topology) -> None:
+    """Add to a rendered pod that it should be, or has to be, where the other pods of its attempt are."""
+    labels = {name: pod["metadata"]["labels"][name] for name in (names.LABEL_JOB_UID, names.LABEL_ATTEMPT)}
+    term: dict[str, Any] = {"topologyKey": topology.key, "labelSelector": {"matchLabels": labels}}
+    is_required = topology.mode is TopologyMode.REQUIRED
+    kind = "required" if is_required else "preferred"
+    rule = f"{kind}DuringSchedulingIgnoredDuringExecution"
+    affinity = dict(pod["spec"].get("affinity") or {})
+    towards = dict(affinity.get("podAffinity") or {})
+    towards[rule] = [*(towards.get(rule) or ()), term if is_required else {"weight": 100, "podAffinityTerm": term}]
+    pod["spec"]["affinity"] = {**affinity, "podAffinity": towards}

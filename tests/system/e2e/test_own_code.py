@@ -1,15 +1,12 @@
 """Code of this machine runs in real pods without an image of its own, and its ranks can be looked into."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic, sleep
-from typing import TypeVar
 
 import pytest
 
+import testbed
 from ddpjob.client import Client
-
-T = TypeVar("T")
 
 TRAIN = """\
 import torch
@@ -33,14 +30,6 @@ def client(cluster, namespace: str) -> Iterator[Client]:
         yield client
 
 
-def eventually(what: str, probe: Callable[[], T], seconds: float = 180) -> T:
-    end = monotonic() + seconds
-    while not (answer := probe()):
-        assert monotonic() < end, f"{seconds} s passed without {what}"
-        sleep(1)
-    return answer
-
-
 def test_files_of_this_machine_train_and_their_ranks_answer(
     client: Client, cluster, namespace: str, tmp_path: Path
 ) -> None:
@@ -55,16 +44,18 @@ def test_files_of_this_machine_train_and_their_ranks_answer(
         found = client.progress("own")
         return [rank.rank for rank in found if rank.state and rank.state.step > 0] == [0, 1]
 
-    eventually("two ranks that train", trains)
+    testbed.wait_for("two ranks that train", trains, seconds=180, every_seconds=1)
     stacks = client.stacks("own", ranks={1})
     assert [found.rank for found in stacks] == [1]
     assert 'File "/workspace/' in stacks[0].text
     assert "in <module>" in stacks[0].text
 
     client.delete(job.name)
-    eventually(
+    testbed.wait_for(
         "the end of the job's ConfigMap",
         lambda: "own-files-" not in cluster.kubectl("get", "configmaps", "-n", namespace, "-o", "name"),
+        seconds=180,
+        every_seconds=1,
     )
 
 

@@ -18,7 +18,7 @@ LEASE_SECONDS = 6
 T = TypeVar("T")
 
 
-async def eventually(what: str, probe: Callable[[], Awaitable[T]], seconds: float = SECONDS) -> T:
+async def eventually(what: str, probe: Callable[[], Awaitable[T | None]], seconds: float = SECONDS) -> T:
     """Probe until the answer is true, and give it."""
     end = asyncio.get_running_loop().time() + seconds
     while True:
@@ -72,7 +72,7 @@ class Namespace:
             return status if (status.get("phase"), status.get("attempt")) == (phase, attempt) else None
 
         try:
-            return await eventually(f"{name} to be {phase} in attempt {attempt}", there, seconds)  # type: ignore[return-value]
+            return await eventually(f"{name} to be {phase} in attempt {attempt}", there, seconds)
         except AssertionError as error:
             raise AssertionError(f"{error}; status: {await self.status(name)}") from error
 

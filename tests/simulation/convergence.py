@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 from ddpjob_operator.core import plan as plan_module
 from ddpjob_operator.core.model import (
@@ -55,11 +56,8 @@ def checked(world: World) -> Iterator[None]:
                 world.fail(message)
         return made
 
-    reconciler.plan = checking  # type: ignore[attr-defined]  # the name that it has imported
-    try:
+    with patch.object(reconciler, "plan", checking):  # the name that it has imported
         yield
-    finally:
-        reconciler.plan = real  # type: ignore[attr-defined]
 
 
 def _why_not_settled(seen: Observed, made: Plan, now: float) -> str:

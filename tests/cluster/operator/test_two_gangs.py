@@ -24,3 +24,20 @@ async def test_two_gangs_that_compete_for_one_node_both_finish(
     num_given_back = sum(pair.num_given_back for pair in pairs)
     print(f"in {NUM_TRIALS} trials gangs were released {num_given_back} times")
     assert num_given_back > 0, "no two gangs competed, so this run shows nothing"
+
+
+async def test_without_a_gang_scheduler_topology_is_an_affinity(
+    namespace: Namespace, cluster: testbed.ControlPlane
+) -> None:
+    nodes = cluster.add_kwok_nodes(6, gpus=1)
+    racks = {node: str(number % 2) for number, node in enumerate(nodes)}
+    for node, rack in racks.items():
+        cluster.kubectl("label", "node", node, f"rack={rack}")
+    try:
+        await namespace.apply(
+            "near", nodes=3, gpusPerNode=1, scheduling={"topology": {"key": "rack", "mode": "required"}}
+        )
+        await namespace.reaches("near", "Running")
+        assert len({racks[pod["spec"]["nodeName"]] for pod in (await namespace.pods()).values()}) == 1
+    finally:
+        cluster.kubectl("delete", "node", *nodes, "--wait=false")

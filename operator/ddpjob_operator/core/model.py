@@ -139,6 +139,7 @@ class Membership:
     """Whether the finalizer of Kueue keeps the pod: the group still counts it."""
     closes: bool
     """Whether the pod says that none of the group will be replaced."""
+    other_finalizers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

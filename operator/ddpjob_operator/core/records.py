@@ -146,7 +146,8 @@ def _membership(metadata: Body, is_held: bool) -> Membership | None:
     if group is None:
         return None
     retriable = (metadata.get("annotations") or {}).get(names.KUEUE_RETRIABLE_IN_GROUP)
-    return Membership(group=group, is_held=is_held, closes=retriable == "false")
+    others = tuple(name for name in metadata.get("finalizers") or () if name != names.KUEUE_FINALIZER)
+    return Membership(group=group, is_held=is_held, closes=retriable == "false", other_finalizers=others)
 
 
 def _security(spec: Body) -> Security | None:

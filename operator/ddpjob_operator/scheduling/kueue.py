@@ -92,17 +92,18 @@ class Kueue:
             annotations[names.KUEUE_REQUIRED_TOPOLOGY if is_required else names.KUEUE_PREFERRED_TOPOLOGY] = topology.key
 
     def end(self, observed: Observed) -> Sequence[PatchObject]:
-        """Close the groups that no pod will join again, which returns their quota."""
+        """Close the groups that no pod will join again, and release their pods on lost nodes: this returns their quota."""
         job = observed.job
         runs = job.spec is not None and not (job.spec.suspend or job.status.finished or job.deleting)
         joined = self.for_attempt(observed).joined
         if runs and joined is None:
             return ()  # the next attempt may continue the group
-        return [
+        closed = [
             _close(next(pod for pod in pods if _is_held(pod)))
             for group, pods in _members(observed).items()
             if (group != joined or not runs) and any(map(_is_held, pods)) and not any(map(_closes, pods))
         ]
+        return [*closed, *(_release(pod) for pod in observed.pods if _is_held(pod) and _is_lost(observed, pod))]
 
     def explain(self, observed: Observed, spec: DDPJobSpec, gang: Gang) -> Wait | None:
         """What the queue says of a gang that it has not admitted."""
@@ -141,6 +142,24 @@ def _is_held(pod: Pod) -> bool:
 
 def _closes(pod: Pod) -> bool:
     return pod.membership is not None and pod.membership.closes
+
+
+def _is_lost(observed: Observed, pod: Pod) -> bool:
+    """Whether the pod of an earlier attempt will never be seen to end, as its node is lost.
+
+    The next attempt has pods, so the operator has deleted it without a grace, and only Kueue's finalizer keeps it.
+    """
+    attempt = observed.job.status.attempt
+    is_replaced = any(other.attempt == attempt for other in observed.pods)
+    is_gone = pod.deletion is not None and pod.node in observed.nodes_gone and not pod.all_ended
+    return is_gone and pod.attempt < attempt and is_replaced
+
+
+def _release(pod: Pod) -> PatchObject:
+    """Remove the finalizer: Kueue counts a pod that runs on a lost node, and its group keeps its quota otherwise."""
+    others = list(pod.membership.other_finalizers) if pod.membership else []
+    patch = {"metadata": {"uid": pod.uid, "finalizers": others or None}}
+    return PatchObject(kind=POD, name=pod.name, resource_version="", patch=patch)
 
 
 def _close(pod: Pod) -> PatchObject:

@@ -138,6 +138,21 @@ def test_a_group_that_no_pod_joins_again_is_closed_once() -> None:
     assert closed(observed(of, *(failed(of, rank, is_held=False) for rank in range(2)), *current)) == []
 
 
+def test_a_pod_on_a_lost_node_does_not_keep_the_quota_of_its_group() -> None:
+    of = queued_job(attempt=2)
+    current = [member(pod(of, rank, attempt=2), "job-2-f3c2") for rank in range(2)]
+    lost = member(pod(of, 1, deletion=Deletion(deadline=NOW - 100)), closes=True)
+    seen = observed(of, failed(of), lost, *current)
+
+    assert closed(seen) == []
+    (release,) = [
+        a for a in planned(replace(seen, nodes_gone=frozenset({"node-1"}))).actions if isinstance(a, PatchObject)
+    ]
+    assert (release.name, release.patch["metadata"]["finalizers"]) == ("job-1-1", None)
+    waits = observed(of, failed(of), lost, nodes_gone=frozenset({"node-1"}))
+    assert closed(waits) == [], "its node may come back until the next attempt has begun"
+
+
 def test_a_job_that_waits_between_two_attempts_keeps_its_quota() -> None:
     of = queued_job(attempt=2)
     still_running = member(pod(of, 1, deletion=Deletion(deadline=NOW + 10)))

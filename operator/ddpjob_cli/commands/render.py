@@ -14,7 +14,9 @@ _TRAINER_IMAGE = "trainer-image-of-the-operator"
 
 def command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="YAML file with one DDPJob", show_default=False)],
-    pods: Annotated[bool, typer.Option("--pods", help="Show the Service, the NetworkPolicy and the pods of attempt 1")] = False,
+    pods: Annotated[
+        bool, typer.Option("--pods", help="Show the Service, the NetworkPolicy and the pods of attempt 1")
+    ] = False,
     rank: Annotated[
         int | None, typer.Option(help="With --pods: only this node rank", min=0, show_default=False)
     ] = None,

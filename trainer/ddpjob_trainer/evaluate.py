@@ -1,6 +1,7 @@
 """Evaluation of all held-out samples: each is counted once, whatever the world size."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -44,24 +45,22 @@ def evaluate(
 ) -> Evaluation | None:
     """The metrics over all samples of the split that can be read, the same on each rank.
 
-    The model must be equal on all ranks, buffers included. It is left in training mode. All ranks call `stop_reached`
-    equally often, and return None once it is true: an evaluation may take longer than the grace period of a SIGTERM.
+    The model must be equal on all ranks, buffers included. All ranks call `stop_reached` equally often, and return None once
+    it is true: an evaluation may take longer than the grace period of a SIGTERM.
     """
-    model.eval()
     num_samples = 0
     part = share(len(split), rank=gang.rank, world_size=gang.world_size)
     longest = share(len(split), rank=0, world_size=gang.world_size)
     batches = split.batches(part, batch_size)
-    for _ in range(0, longest.stop, batch_size):
-        if stop_reached():
-            model.train()
-            return None
-        for content in islice(batches, 1):  # this rank may have one batch less than the longest
-            outputs = forward(model, content)
-            for metric in metrics.values():
-                metric.update(outputs, content)
-            num_samples += _num_samples(content)
-    model.train()
+    with evaluation_mode(model):
+        for _ in range(0, longest.stop, batch_size):
+            if stop_reached():
+                return None
+            for content in islice(batches, 1):  # this rank may have one batch less than the longest
+                outputs = forward(model, content)
+                for metric in metrics.values():
+                    metric.update(outputs, content)
+                num_samples += _num_samples(content)
 
     def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
         return gang.sum_(values.to(gang.device))
@@ -71,6 +70,18 @@ def evaluate(
     assert counted <= len(split), f"counted {counted} of {len(split)} samples"
     texts = {name: shown(name, metric, values[name]) for name, metric in metrics.items()}
     return Evaluation(values=values, texts=texts, num_samples=counted)
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode. Afterwards each module is in the mode it had: a recipe may have frozen some of them."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 def _num_samples(content: Any) -> int:

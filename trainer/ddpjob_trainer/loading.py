@@ -1,8 +1,9 @@
 # ruff: noqa: N803, N806 - tensors carry their shape in their name
 """Any map-style data set: PyTorch's DataLoader reads it, in worker processes, in the order of this trainer's sampling.
 
-Workers get (epoch, sample) pairs and seed Python's, NumPy's and torch's generators from them before they read a sample. So
-each sample is a function of (seed, epoch, sample), whatever the number of workers and ranks and wherever a run resumes.
+Workers get (epoch, sample) pairs and seed the generators of random numbers from them before they read a sample. So each
+sample is a function of (seed, epoch, sample), whatever the number of workers and ranks and wherever a run resumes. Before a
+batch is collated they are seeded from (epoch, first sample of the batch).
 """
 
 import ctypes
@@ -14,6 +15,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from types import BuiltinMethodType, MethodType, ModuleType
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,6 +33,10 @@ MAX_DEFAULT_WORKERS = 8
 PREFETCHED = 2
 #: prctl(2): the signal that a process gets when its parent dies.
 PR_SET_PDEATHSIG = 1
+#: Kinds of generators that a data set may have of its own.
+GENERATORS = (random.Random, np.random.RandomState, np.random.Generator, torch.Generator)
+#: A longer list or dictionary of a data set is not searched for generators.
+MAX_PARTS = 100
 CPU = torch.device("cpu")
 
 
@@ -49,9 +55,11 @@ class Data:
     """Two map-style data sets: one to train on, and one that training never sees.
 
     Attributes:
-        train: Samples for training. It may draw random numbers from the generators of Python, NumPy and torch.
+        train: Samples for training. It may draw random numbers from the generators of Python, NumPy and torch, and from
+            generators of its own that are attributes of it, of its transforms or of data sets that it wraps.
         test: Samples for evaluation.
         collate: Makes a batch of a list of samples; PyTorch's default makes (inputs, labels) of (input, label) samples.
+            It may draw random numbers as `train` does; they depend on the batch, so also on the number of ranks.
         version: What distinguishes these data from others of the same length, such as a revision or a checksum. A run
             resumes only with the same data.
     """
@@ -110,8 +118,8 @@ class Samples:
 
     def augmented(self, ids_B: torch.Tensor, *, seed: int, epoch: int) -> Any:
         """These samples, read by this process."""
-        seeded = Seeded(self.dataset, seed=seed, stream=randomness.SAMPLE)
-        return moved_to(self.target, self.collate([seeded[epoch, sample] for sample in ids_B.tolist()]))
+        seeded = Seeded(self.dataset, self.collate, seed=seed, stream=randomness.SAMPLE)
+        return moved_to(self.target, seeded[[(epoch, sample) for sample in ids_B.tolist()]])
 
     def batches(self, part: slice, size: int) -> Iterator[Any]:
         """The samples of the part in order; each is the same in every evaluation."""
@@ -141,9 +149,10 @@ class Samples:
         """With workers, if it is `persistent`: they wait for its next use."""
         num_workers = self.num_workers if persistent else 0
         return DataLoader(
-            Seeded(self.dataset, seed=self.seed, stream=stream),
-            batch_sampler=keys,  # pairs in place of indices, for `Seeded`
-            collate_fn=self.collate,
+            Seeded(self.dataset, self.collate, seed=self.seed, stream=stream),
+            batch_size=None,  # `Seeded` collates
+            sampler=keys,  # lists of pairs in place of indices
+            collate_fn=_unchanged,
             num_workers=num_workers,
             prefetch_factor=PREFETCHED if num_workers else None,
             persistent_workers=num_workers > 0,
@@ -157,26 +166,62 @@ class Samples:
 
 
 class Seeded(Dataset[Any]):
-    """A map-style data set whose samples are functions of (seed, epoch, sample)."""
+    """The batches of a map-style data set, whose samples are functions of (seed, epoch, sample)."""
 
-    def __init__(self, dataset: MapStyle, *, seed: int, stream: int) -> None:
+    def __init__(self, dataset: MapStyle, collate: Callable[[list[Any]], Any], *, seed: int, stream: int) -> None:
         self._dataset = dataset
+        self._collate = collate
         self._seed = seed
         self._stream = stream
+        self._own = list(own_generators(dataset, collate))
 
-    def __getitem__(self, key: tuple[int, int]) -> Any:
-        epoch, sample = key
-        drawn = randomness.layer_seed(seed=self._seed, step=epoch, rank=sample, stream=self._stream)
+    def __getitem__(self, keys: list[tuple[int, int]]) -> Any:
         with _generators_restored():
-            random.seed(drawn)
-            np.random.seed(drawn)
-            torch.default_generator.manual_seed(drawn)
-            return self._dataset[sample]
+            samples = []
+            for epoch, sample in keys:
+                self._seed_generators(epoch, sample, self._stream)
+                samples.append(self._dataset[sample])
+            self._seed_generators(*keys[0], randomness.COLLATED + self._stream)
+            return self._collate(samples)
+
+    def _seed_generators(self, epoch: int, sample: int, stream: int) -> None:
+        drawn = randomness.layer_seed(seed=self._seed, step=epoch, rank=sample, stream=stream)
+        random.seed(drawn)
+        np.random.seed(drawn)
+        torch.default_generator.manual_seed(drawn)
+        for generator in self._own:
+            match generator:
+                case torch.Generator():
+                    generator.manual_seed(drawn)
+                case np.random.Generator():
+                    bits = generator.bit_generator
+                    bits.state = type(bits)(drawn).state  # type: ignore[call-arg]  # each kind takes a seed
+                case _:
+                    generator.seed(drawn)
+
+
+def own_generators(*values: Any) -> Iterator[Any]:
+    """The generators of random numbers that are attributes of the values or of what they consist of, each once."""
+    seen: dict[int, Any] = {}
+    left = list(values)
+    while left:
+        value = left.pop()
+        if id(value) in seen or isinstance(value, type | ModuleType | torch.Tensor | np.ndarray):
+            continue
+        seen[id(value)] = value
+        if isinstance(value, GENERATORS):
+            yield value
+        elif isinstance(value, MethodType | BuiltinMethodType):
+            left.append(value.__self__)
+        elif isinstance(value, list | tuple | dict):
+            left += () if len(value) > MAX_PARTS else value.values() if isinstance(value, dict) else value
+        else:
+            left += getattr(value, "__dict__", {}).values()
 
 
 @contextmanager
 def _generators_restored() -> Iterator[None]:
-    """Leave the generators as they were, unless this is a worker, where nothing else uses them."""
+    """Leave the global generators as they were, unless this is a worker, where nothing else uses them."""
     if get_worker_info() is not None:
         yield
         return
@@ -187,6 +232,11 @@ def _generators_restored() -> Iterator[None]:
         random.setstate(before[0])
         np.random.set_state(before[1])
         torch.set_rng_state(before[2])
+
+
+def _unchanged(batch: Any) -> Any:
+    """In place of `default_convert`, which would make tensors of NumPy arrays."""
+    return batch
 
 
 def _begin_worker(_: int) -> None:

@@ -85,10 +85,15 @@ class Training:
             report.end()
 
     def train(self) -> bool:
-        """Take all remaining steps; returns False if all ranks agreed to stop before the last one."""
+        """Take all remaining steps; returns False if all ranks agreed to stop before the last one.
+
+        A checkpoint does not record whether the evaluation after its step was interrupted, so a resumed run repeats it.
+        """
         config, state = self.config, self.state
         steps_per_epoch = self.feed.sampling.steps_per_epoch
         total_steps = config.epochs * steps_per_epoch
+        if self.session.resumed and state.step < total_steps and self.evaluation_is_due():
+            self.evaluate()
         for step in range(state.step, total_steps):
             if not self.advance(step, logged=is_due(step + 1, config.log_every_steps) or step + 1 == total_steps):
                 return False
@@ -103,13 +108,16 @@ class Training:
                 )  # else steps still queued would count as saving or evaluation
             if end_of_epoch or is_due(state.step, config.checkpoint_every_steps):
                 self.save()
-            epochs_done = state.step // steps_per_epoch
-            evaluated = is_due(state.step, config.evaluate_every_steps) or (
-                end_of_epoch and is_due(epochs_done, config.evaluate_every_epochs)
-            )
-            if evaluated and state.step < total_steps:
+            if state.step < total_steps and self.evaluation_is_due():
                 self.evaluate()
         return True
+
+    def evaluation_is_due(self) -> bool:
+        """Whether the configuration asks for an evaluation after the steps done."""
+        epochs_done, steps_of_epoch = divmod(self.state.step, self.feed.sampling.steps_per_epoch)
+        return is_due(self.state.step, self.config.evaluate_every_steps) or (
+            steps_of_epoch == 0 and is_due(epochs_done, self.config.evaluate_every_epochs)
+        )
 
     def advance(self, step: int, *, logged: bool) -> bool:
         """Agree on continuing, take the step, count it, and log it if asked to; returns False if all ranks agreed to stop."""
@@ -258,7 +266,7 @@ class Training:
             "metrics": {name: value for name, value in found.values.items() if math.isfinite(value)},
             "data": data,
         }
-        if self.session.report.first_step == self.state.step:  # nothing was left to train, so the folder is not claimed
+        if last and self.session.report.first_step == self.state.step:  # nothing was left to train, so the folder is not claimed
             if export.description(checkpoints) == facts:
                 return
             checkpoints.open()

@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddpjob_ranks.distributed import Gang
 from ddpjob_trainer.config import TrainerConfig
 from ddpjob_trainer.data import Batch
+from ddpjob_trainer.evaluate import evaluation_mode
 from ddpjob_trainer.recipes import Recipe
 
 #: One rank may compile for long while another finds the result in its cache.
@@ -145,16 +146,14 @@ def compile_model(
                 loss = recipe.loss_of(model, batch)
             torch.autograd.backward(loss)
             moved()
-        model.eval()
         for content in held_out:
-            with torch.no_grad(), numerics.autocast():
+            with evaluation_mode(model), torch.no_grad(), numerics.autocast():
                 recipe.forward(model, content)
                 if recipe.test_time_forward is not None:
                     recipe.test_time_forward(model, content)
             moved()
     except Exception as error:  # noqa: BLE001 - a compiler fails in many ways, and none of them may end the training
         failure = f"rank {gang.rank}: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-    model.train()
     gang.barrier(COMPILE_TIMEOUT)  # longer than the timeout of collectives; the watchdog ends a rank that hangs
     failures = [found for found in gang.all_gather(failure) if found]
     if not failures:

@@ -15,6 +15,8 @@ ORDER, SHIFT_ROWS, SHIFT_COLUMNS, FLIP, CROP = range(5)
 TRAINING_LAYERS, EVALUATION_LAYERS = 1000, 1001
 #: For all that a map-style data set draws for one sample.
 SAMPLE, HELD_OUT_SAMPLE = 1002, 1003
+#: Added to one of these, for all that the function draws which collates a batch.
+COLLATED = 2
 
 _MASK = 0xFFFFFFFF
 Number = TypeVar("Number", int, torch.Tensor)

@@ -1,5 +1,7 @@
 """A trainer with one rank that gets SIGTERM at a chosen point: PREEMPTED_AT, PREEMPTED_RANK, and PREEMPTED_STEP or later.
 
+PREEMPTED_BY is the number of another signal.
+
 The rank sends the signal to itself, so it comes at that very point. Rank 0 alone writes checkpoints.
 """
 
@@ -39,7 +41,7 @@ def preempting(original: Callable[..., Any]) -> Callable[..., Any]:
         if (due or os.environ["PREEMPTED_AT"] == "set-up") and not TRAINED["preempted"]:
             TRAINED["preempted"] = True
             print("SIGTERM now", flush=True)
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), int(os.environ.get("PREEMPTED_BY", signal.SIGTERM)))
         return original(*arguments, **named)
 
     return replaced

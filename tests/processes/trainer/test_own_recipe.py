@@ -4,14 +4,16 @@ import hashlib
 import json
 import multiprocessing
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 
+import preempted_rank
 from ddpjob_ranks import contract
 from ddpjob_trainer import replicas
 from ddpjob_trainer.export import read_tensors
-from forked_ranks import ForkedRun, finished
+from forked_ranks import ForkedRun, finished, started
 
 #: 1,438 samples in steps of 204, which 3 ranks share unevenly, in parts of 30 at most; each step clips its gradient and
 #: updates the moving average.
@@ -43,25 +45,47 @@ def results(run: ForkedRun) -> dict[str, str]:
     return {line.split()[1]: line.partition(": ")[2] for line in lines}
 
 
-@pytest.mark.parametrize("precision", ["float32", "float16"])
-def test_a_resumed_run_has_the_same_bits_with_another_number_of_workers(tmp_path, precision):
-    checkpoints, keys = tmp_path / "checkpoints", (*KEYS, f"precision={precision}")
+#: Where an attempt is interrupted, at which rank, after how many steps of the attempt, and by which signal. The first is
+#: the evaluation after step 5, of which a checkpoint is saved when it has stopped.
+INTERRUPTIONS = (
+    ("evaluation", 0, 5, signal.SIGTERM),
+    ("backward", 2, 2, signal.SIGKILL),
+    ("evaluation", 1, 2, signal.SIGKILL),
+    ("write", 0, 3, signal.SIGKILL),
+    ("checkpoint", 0, 1, signal.SIGKILL),
+    ("agreement", 1, 2, signal.SIGKILL),
+)
+
+
+@pytest.mark.timeout(600)  # eight starts of three ranks
+@pytest.mark.parametrize(("precision", "interruptions"), [("float32", INTERRUPTIONS), ("float16", INTERRUPTIONS[:2])])
+def test_a_killed_and_resumed_run_has_the_same_bits_with_another_number_of_workers(tmp_path, precision, interruptions):
+    keys, complete, checkpoints = (*KEYS, f"precision={precision}"), tmp_path / "complete", tmp_path / "checkpoints"
     whole = finished(
-        tmp_path / "whole", *keys, "dataWorkers=2", ranks=RANKS, environ=job(checkpoints, 1), first=may_have_workers
+        tmp_path / "whole", *keys, "dataWorkers=2", ranks=RANKS, environ=job(complete, 1), first=may_have_workers
     )
     assert len(whole.losses) == 16
     assert list(results(whole)) == ["5", "8", "10", "15", "16"]
     assert all("error 0." in text or "error 1." in text or "error 2." in text for text in results(whole).values())
-    exported = {path.name: path.read_bytes() for path in checkpoints.glob("*.safetensors")}
-    for path in checkpoints.glob("step-*"):
-        if int(path.name.split("-")[1]) > 6:
-            path.unlink()
-    resumed = finished(tmp_path / "resumed", *keys, "dataWorkers=0", ranks=RANKS, environ=job(checkpoints, 2))
-    assert min(resumed.losses) == 7
-    assert resumed.losses == {step: loss for step, loss in whole.losses.items() if step >= 7}
-    assert resumed.weights == whole.weights
-    assert results(resumed).items() <= results(whole).items()
-    assert {path.name: path.read_bytes() for path in checkpoints.glob("*.safetensors")} == exported
+    runs = []
+    for attempt, (point, rank, after, number) in enumerate(interruptions, start=1):
+        place = {"PREEMPTED_AT": point, "PREEMPTED_RANK": str(rank), "PREEMPTED_STEP": str(after)}
+        environ = {**job(checkpoints, attempt), **place, "PREEMPTED_BY": str(int(number))}
+        folder, here = tmp_path / str(attempt), (*keys, "dataWorkers=0")
+        with started(folder, *here, ranks=RANKS, environ=environ, first=preempted_rank.arrange) as run:
+            expected = contract.EXIT_CHECKPOINTED if number == signal.SIGTERM else -number
+            assert run.wait()[rank] == expected, run.text()
+            runs.append(run)
+    runs.append(finished(tmp_path / "last", *keys, "dataWorkers=0", ranks=RANKS, environ=job(checkpoints, 100)))
+    assert min(runs[-1].losses) > 5
+    assert all(run.losses.items() <= whole.losses.items() for run in runs)
+    assert runs[-1].weights == whole.weights
+    evaluations = [(step, text) for run in runs for step, text in results(run).items()]
+    assert set(evaluations) == set(results(whole).items()), "an evaluation that was interrupted is repeated"
+    exported = [
+        {path.name: path.read_bytes() for path in folder.glob("*.safetensors")} for folder in (checkpoints, complete)
+    ]
+    assert exported[0] == exported[1]
 
 
 def test_the_best_weights_are_kept_apart_and_start_another_training(tmp_path):

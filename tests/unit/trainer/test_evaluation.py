@@ -31,7 +31,8 @@ def count(
         device=torch.device("cpu"),
         sum_=lambda values: torch.tensor([4, NUM_SAMPLES] if values.numel() == 2 else NUM_SAMPLES),
     )
-    model = torch.nn.Identity()
+    frozen = torch.nn.Identity().eval()
+    model = torch.nn.Sequential(torch.nn.Identity(), frozen)
     found = evaluate(
         model,
         split(),
@@ -42,6 +43,7 @@ def count(
         stop_reached=stop_reached,
     )
     assert model.training, "the model is in training mode again"
+    assert not frozen.training, "a part that is frozen stays in evaluation mode"
     return None if found is None else (found.values["accuracy"], found.num_samples)
 
 

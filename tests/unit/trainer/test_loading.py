@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import default_collate
 
 from ddpjob.recipe import Data
 from ddpjob_trainer.data import Feed
@@ -18,22 +19,39 @@ NUM_SAMPLES, BATCH_SIZE = 11, 4
 
 
 class Drawing:
-    """Samples that are their number and what they draw from each generator."""
+    """Samples that are their number and what they draw from each generator, those of the data set and its transforms too."""
+
+    def __init__(self) -> None:
+        transform = SimpleNamespace(own=random.Random())  # noqa: S311 - no secret
+        self.transforms = [transform.own.random, torch.nn.Identity()]
+        self.generator, self.legacy = np.random.default_rng(), np.random.RandomState()
+        self.wrapped = SimpleNamespace(dataset=self, generator=torch.Generator())
 
     def __len__(self) -> int:
         return NUM_SAMPLES
 
     def __getitem__(self, sample: int) -> dict[str, object]:
         drawn = [random.random(), float(np.random.rand()), torch.rand(()).item()]  # noqa: S311
+        drawn += [self.transforms[0](), self.generator.random(), self.legacy.rand()]
+        drawn += [torch.rand((), generator=self.wrapped.generator).item()]
         return {"sample": sample, "drawn": torch.tensor(drawn, dtype=torch.float64)}
 
 
-def seen(*, num_workers: int, world_size: int, steps: range) -> list[tuple[int, list[float]]]:
-    """The samples of these steps on all ranks, in order."""
+def collated(samples: list[dict[str, object]]) -> dict[str, torch.Tensor]:
+    """A batch with numbers that are drawn for all of it."""
+    batch = default_collate(samples)
+    drawn = [random.random(), float(np.random.rand()), torch.rand(()).item()]  # noqa: S311
+    return batch | {"together": torch.tensor(drawn, dtype=torch.float64)}
+
+
+def seen(
+    *, num_workers: int, world_size: int, steps: range
+) -> tuple[list[tuple[int, list[float]]], list[list[float]]]:
+    """The samples of these steps on all ranks, in order, and what was drawn for each batch."""
     config = SimpleNamespace(data_workers=num_workers, seed=3)
-    split = prepare(Data(train=Drawing(), test=Drawing()), config, CPU).train
+    split = prepare(Data(train=Drawing(), test=Drawing(), collate=collated), config, CPU).train
     plan = Sampling(num_samples=NUM_SAMPLES, global_batch_size=BATCH_SIZE, seed=3, device=CPU)
-    found = []
+    found, together = [], []
     feeds = [Feed(split=split, sampling=plan, rank=rank, world_size=world_size) for rank in range(world_size)]
     ahead = [LoadedFeed(feed, split, num_steps=9) for feed in feeds]
     for step in steps:
@@ -41,18 +59,28 @@ def seen(*, num_workers: int, world_size: int, steps: range) -> list[tuple[int, 
             batch = feed.batch(step)
             if batch.weight:
                 found += zip(batch.content["sample"].tolist(), batch.content["drawn"].tolist(), strict=True)
-    return found
+                together.append(batch.content["together"].tolist())
+    return found, together
 
 
 @pytest.mark.parametrize(("num_workers", "world_size"), [(0, 3), (2, 1), (1, 2)])
 def test_samples_are_the_same_whatever_the_number_of_workers_and_ranks(num_workers, world_size):
-    alone = seen(num_workers=0, world_size=1, steps=range(9))
+    alone, _ = seen(num_workers=0, world_size=1, steps=range(9))
     assert [sample for sample, _ in alone[:NUM_SAMPLES]] != [
         sample for sample, _ in alone[NUM_SAMPLES : 2 * NUM_SAMPLES]
     ]
     assert len({tuple(drawn) for _, drawn in alone}) == 3 * NUM_SAMPLES, "each epoch draws other numbers for a sample"
-    assert seen(num_workers=num_workers, world_size=world_size, steps=range(9)) == alone
-    assert seen(num_workers=num_workers, world_size=world_size, steps=range(5, 9)) == alone[NUM_SAMPLES + 8 :]
+    assert seen(num_workers=num_workers, world_size=world_size, steps=range(9))[0] == alone
+    assert seen(num_workers=num_workers, world_size=world_size, steps=range(5, 9))[0] == alone[NUM_SAMPLES + 8 :]
+
+
+def test_what_is_drawn_for_a_batch_is_the_same_whatever_the_number_of_workers():
+    torch.manual_seed(1)
+    _, alone = seen(num_workers=0, world_size=1, steps=range(9))
+    torch.manual_seed(2)
+    assert len(set(map(tuple, alone))) == 9
+    assert seen(num_workers=2, world_size=1, steps=range(9))[1] == alone
+    assert seen(num_workers=0, world_size=1, steps=range(5, 9))[1] == alone[5:]
 
 
 def test_reading_samples_leaves_the_generators_of_the_layers_alone():

@@ -98,8 +98,11 @@ class Gang:
 
     def broadcast_bytes(
         self, payload: bytearray | None, moved: Callable[[], None] = lambda: None, *, source: int = 0
-    ) -> bytes | None:
-        """One rank's payload on every rank, over the CPU; None stays None. `moved` is called after each piece."""
+    ) -> memoryview | None:
+        """One rank's payload on every rank, over the CPU; None stays None. `moved` is called after each piece.
+
+        On that rank the result is the memory of the payload.
+        """
         size = torch.tensor([-1 if payload is None else len(payload)])
         dist.broadcast(size, src=source, group=self.control)
         if size.item() < 0:
@@ -112,7 +115,7 @@ class Gang:
         for piece in torch.split(buffer, PIECE_BYTES):
             dist.broadcast(piece, src=source, group=self.control)
             moved()
-        return buffer.numpy().tobytes()
+        return memoryview(buffer.numpy())
 
     def broadcast_buffers(self, module: torch.nn.Module) -> None:
         """Give every rank rank 0's buffers (BatchNorm statistics, which each rank gathers from its own samples).

@@ -40,8 +40,8 @@ class Session:
 
     The process group of `torch.distributed` exists within the block: nccl on GPUs, gloo on CPUs. At the end of the block
     all ranks leave it together, once the last checkpoint is complete. After a request to stop (SIGTERM of any rank) the
-    block ends by SystemExit with code 75. An exception within the block ends the process at once, with a traceback and the
-    termination message; so make the session the outermost `with` block.
+    block ends by SystemExit with code 75. An exception within the block, or `sys.exit` before the last step, ends the process
+    at once, with a traceback and the termination message; so make the session the outermost `with` block.
 
     Args:
         settings: What must be the same on all ranks, such as `vars(arguments)`; they are compared before training.
@@ -106,7 +106,10 @@ class Session:
     ) -> None:
         """Save what is not saved yet, and leave the group; after a request to stop, raise SystemExit."""
         assert self._joined is not None, "the block has begun"
-        ended = error is None or (isinstance(error, SystemExit) and not error.code)
+        ended = error is None
+        if isinstance(error, SystemExit) and not error.code:
+            ended = self._total is None or self._run.state.step >= self._total
+            error = error if ended else RuntimeError(_exited(self._run.state.step, self._total))
         try:
             if (ended or isinstance(error, Stopped)) and self._total is not None:
                 self.save()
@@ -118,7 +121,7 @@ class Session:
             self._joined.__exit__(type(failure), failure, failure.__traceback__)
             raise
         if not ended and not isinstance(error, Stopped):
-            self._joined.__exit__(kind, error, trace)  # ends the process
+            self._joined.__exit__(type(error), error, trace)  # ends the process
         self._joined.__exit__(None, None, None)
         if isinstance(error, Stopped):
             raise SystemExit(self._run.stopped()) from None
@@ -167,7 +170,12 @@ class Session:
             total: Number of steps of the whole training.
             checkpoint_every: Number of steps between two checkpoints; 0 saves by time alone.
             checkpoint_every_seconds: The time between two checkpoints by rank 0's clock; `math.inf` saves by steps alone.
+
+        Raises:
+            RuntimeError: it was called before.
         """
+        if self._total is not None:
+            raise RuntimeError("Session.steps: it was called before; call it once, with the steps of all epochs")
         state = self._state or self.track()
         run = self._run
         if self.rank == 0:
@@ -200,7 +208,11 @@ class Session:
 
         Rank 0's values are shown, each metric at most once a second, so it may be called in each step; a tensor on a GPU is
         waited for only then. Values that are not finite appear in the log line alone.
+
+        Raises:
+            RuntimeError: the loop over `steps` has not begun.
         """
+        self._check_begun("report")
         self.keep_alive()
         now = time.monotonic()
         recent = all(now - self._reported_at.get(name, -math.inf) < REPORT_SECONDS for name in metrics)
@@ -210,7 +222,12 @@ class Session:
         self._run.report.log_metrics({name: float(torch.as_tensor(value).detach()) for name, value in metrics.items()})
 
     def save(self) -> None:
-        """Save a checkpoint of the steps done, unless that is saved. All ranks must call it, at the same place."""
+        """Save a checkpoint of the steps done, unless that is saved. All ranks must call it, at the same place.
+
+        Raises:
+            RuntimeError: the loop over `steps` has not begun.
+        """
+        self._check_begun("save")
         run = self._run
         run.timeline.enter(Phase.CHECKPOINT)
         if run.checkpoints is not None:
@@ -219,6 +236,12 @@ class Session:
         run.stop.save_agreed = False
         self._saved_at = time.monotonic()
 
+    def _check_begun(self, method: str) -> None:
+        if self._total is None:
+            raise RuntimeError(
+                f"Session.{method}: the loop over Session.steps has not begun; call it within the loop or after it"
+            )
+
     def keep_alive(self) -> None:
         """Show the watchdog that there is progress, within a step that takes long, such as one with an evaluation."""
         self._run.timeline.moved()
@@ -226,6 +249,14 @@ class Session:
     def print(self, text: object) -> None:
         """Print a line, on rank 0 only."""
         self._run.report.say(str(text))
+
+
+def _exited(step: int, total: int | None) -> str:
+    """Why sys.exit(0) within the loop is an error: other ranks may go on, and would wait for this one."""
+    return (
+        f"sys.exit(0) within the loop after step {step} of {total}: other ranks cannot know that this one ends; to end the"
+        " training early, leave the loop by `break` on all ranks after the same step"
+    )
 
 
 def _this_worker() -> identity.Worker:

@@ -7,11 +7,14 @@ saved for each rank.
 import io
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 
 from ddpjob_ranks.errors import ConfigError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer  # of collections.abc from Python 3.12 on
 
 #: What else a checkpoint holds; no part may have one of these names.
 RESERVED = ("step", "world_size", "random")
@@ -87,10 +90,35 @@ class State:
             )
 
 
-def from_bytes(payload: bytes) -> dict[str, Any]:
+def from_bytes(payload: bytes | memoryview) -> dict[str, Any]:
     """The content of a file of torch.save, its tensors on the CPU. No code in the file is run."""
-    content: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    content: dict[str, Any] = torch.load(_Reader(payload), map_location="cpu", weights_only=True)
     return content
+
+
+class _Reader(io.RawIOBase):
+    """A file in memory that is read without a copy of the whole, which io.BytesIO would make."""
+
+    def __init__(self, payload: bytes | memoryview) -> None:
+        self._payload = memoryview(payload)
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, target: "Buffer", /) -> int:
+        wanted = memoryview(target).cast("B")
+        found = self._payload[self._position : self._position + len(wanted)]
+        wanted[: len(found)] = found
+        self._position += len(found)
+        return len(found)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: len(self._payload)}[whence]
+        return self._position
 
 
 def _skeleton(value: Any) -> Any:

@@ -19,7 +19,7 @@ import torch
 
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_trainer import randomness
-from ddpjob_trainer.sampling import Sampling, share
+from ddpjob_trainer.sampling import Sampling, num_parts, share
 
 #: Least number of samples whose images go into a split's fingerprint, if it has as many.
 NUM_PROBED = 256
@@ -205,14 +205,18 @@ class Batch:
     num_samples: int
     #: Of each sample. It sums over all samples of all ranks to the world size, since DDP averages gradients.
     weight: float
+    #: Most samples that any rank has in the step, if another one has more.
+    largest_share: int = 0
 
     def parts(self, size: int) -> list["Batch"]:
         """This batch in parts of up to `size` samples (0: in one part), which differ by one sample at most.
 
+        All ranks have equally many parts unless `size` is 1, since SyncBatchNorm communicates in each forward pass.
+
         Raises:
             ConfigError: the content cannot be cut.
         """
-        count = -(-self.num_samples // size) if size else 1
+        count = min(num_parts(max(self.num_samples, self.largest_share), size), self.num_samples)
         if count == 1:
             return [self]
         pieces = [share(self.num_samples, rank=part, world_size=count) for part in range(count)]
@@ -266,7 +270,8 @@ class Feed:
     def of(self, step: int, content: Any) -> Batch:
         """The batch of the step, whose samples are the content."""
         ids_B, weight = self.part(step)
-        return Batch(content=content, num_samples=len(ids_B), weight=weight)
+        largest = share(len(self.sampling.global_batch(step)), rank=0, world_size=self.world_size).stop
+        return Batch(content=content, num_samples=len(ids_B), weight=weight, largest_share=largest)
 
 
 class FeedAhead:

@@ -54,13 +54,13 @@ def write_tensors(tensors: Mapping[str, torch.Tensor], file: ChecksummedFile) ->
             file.write(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
-def is_safetensors(payload: bytes) -> bool:
+def is_safetensors(payload: bytes | memoryview) -> bool:
     """Whether this is a file of that format, and not one of torch.save, which is a ZIP archive or a pickle."""
     size = int.from_bytes(payload[:8], "little")
     return 2 <= size <= len(payload) - 8 and payload[8:9] == b"{"
 
 
-def read_tensors(payload: bytes) -> dict[str, Any]:
+def read_tensors(payload: bytes | memoryview) -> dict[str, Any]:
     """The tensors of a file in the format safetensors, by name.
 
     Raises:

@@ -266,7 +266,9 @@ class Training:
             "metrics": {name: value for name, value in found.values.items() if math.isfinite(value)},
             "data": data,
         }
-        if last and self.session.report.first_step == self.state.step:  # nothing was left to train, so the folder is not claimed
+        if (
+            last and self.session.report.first_step == self.state.step
+        ):  # nothing was left to train, so the folder is not claimed
             if export.description(checkpoints) == facts:
                 return
             checkpoints.open()

@@ -59,6 +59,11 @@ def share(num_samples: int, *, rank: int, world_size: int) -> slice:
     return slice(start, start + small + (rank < larger))
 
 
+def num_parts(num_samples: int, size: int) -> int:
+    """In how many parts of up to `size` samples (0: in one part) so many samples go through the model."""
+    return -(-num_samples // size) if size else 1
+
+
 def check_shares(model: nn.Module, sampling: Sampling, *, world_size: int, micro_batch_size: int = 0) -> None:
     """Refuse a batch split that a model with BatchNorm cannot train on.
 
@@ -73,12 +78,15 @@ def check_shares(model: nn.Module, sampling: Sampling, *, world_size: int, micro
     needed = 1 if synchronised else 2
     if not synchronised and not any(isinstance(module, BATCH_NORMS) for module in model.modules()):
         return
-    if micro_batch_size == 1:
-        raise ConfigError(
-            "config: microBatchSize is 1, but the model's BatchNorm needs 2 samples or more: set it to 2 or more"
-        )
     num_samples, size = sampling.num_samples, sampling.global_batch_size
     last = last_batch_size(num_samples, size)
+    for step in (min(size, num_samples), last):
+        parts = num_parts(-(-step // world_size), micro_batch_size)
+        if micro_batch_size == 1 or (not synchronised and parts > 1 and step // world_size < 2 * parts):
+            raise ConfigError(
+                f"config: microBatchSize is {micro_batch_size}, which leaves a part of 1 sample, but the model's BatchNorm"
+                " needs 2 samples or more: set it to 4 or more"
+            )
     if last // world_size < needed:
         fitting = (n for n in range(1, num_samples + 1) if last_batch_size(num_samples, n) // world_size >= needed)
         nearest = min(fitting, key=lambda n: abs(n - size), default=None)

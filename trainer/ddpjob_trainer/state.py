@@ -85,7 +85,7 @@ class TrainingState(State):
             )
         return saved_by
 
-    def load_weights(self, payload: bytes, source: str) -> None:
+    def load_weights(self, payload: bytes | memoryview, source: str) -> None:
         """Load only weights and buffers, from a checkpoint of this trainer, safetensors or the `state_dict` of a model.
 
         Raises:

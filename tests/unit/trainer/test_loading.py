@@ -44,9 +44,7 @@ def collated(samples: list[dict[str, object]]) -> dict[str, torch.Tensor]:
     return batch | {"together": torch.tensor(drawn, dtype=torch.float64)}
 
 
-def seen(
-    *, num_workers: int, world_size: int, steps: range
-) -> tuple[list[tuple[int, list[float]]], list[list[float]]]:
+def seen(*, num_workers: int, world_size: int, steps: range) -> tuple[list[tuple[int, list[float]]], list[list[float]]]:
     """The samples of these steps on all ranks, in order, and what was drawn for each batch."""
     config = SimpleNamespace(data_workers=num_workers, seed=3)
     split = prepare(Data(train=Drawing(), test=Drawing(), collate=collated), config, CPU).train

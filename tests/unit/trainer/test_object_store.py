@@ -143,6 +143,39 @@ def test_a_store_without_conditional_writes_is_reported_and_used(monkeypatch):
         save(late, 1, b"late")
 
 
+def test_an_outage_while_the_store_is_tried_is_no_lack_of_conditional_writes(monkeypatch):
+    put = obstore.put
+
+    def fails_later(*args, mode="overwrite", **_):
+        if mode != "overwrite":
+            raise exceptions.GenericError(answer)
+        return put(*args)
+
+    monkeypatch.setattr(obstore, "put", fails_later)
+    place = storage()
+    answer = "status code: 503 Slow Down"
+    with pytest.raises(UnavailableError, match="503 Slow Down"):
+        place.open()
+    answer = "status code: 501 Not Implemented: <Code>NotImplemented</Code>"
+    place.open()
+    assert not place.conditional
+
+
+def test_two_attempts_that_start_at_the_same_moment_both_find_conditional_writes(monkeypatch):
+    put, place, other = obstore.put, storage(), []
+
+    def interrupted(*args, mode="overwrite", **named):
+        if mode != "overwrite" and not other:
+            other.append(ObjectStorage(location="s3://bucket/job", store=place.store))
+            other[0].open()  # tries the store and removes its object
+        return put(*args, mode=mode, **named)
+
+    monkeypatch.setattr(obstore, "put", interrupted)
+    place.open()
+    assert place.conditional
+    assert other[0].conditional
+
+
 @pytest.mark.parametrize(
     ("error", "reached", "expected", "text"),
     [

@@ -1,4 +1,5 @@
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -26,6 +27,34 @@ def epoch(plan: Sampling, number: int) -> list[list[int]]:
 
 def order(num_samples: int, batch: int, seed: int, number: int) -> list[int]:
     return [sample for ids in epoch(sampling(num_samples, batch, seed), number) for sample in ids]
+
+
+def part_sizes(*, num_samples: int, batch: int, world_size: int, size: int) -> list[list[int]]:
+    """The sizes of the parts of each rank in the first step."""
+    split = SimpleNamespace(augmented=lambda ids, **_: ids)
+    plan = sampling(num_samples, batch)
+    feeds = [Feed(split=split, sampling=plan, rank=rank, world_size=world_size) for rank in range(world_size)]
+    return [[part.num_samples for part in feed.batch(0).parts(size)] for feed in feeds]
+
+
+@settings(deadline=None)
+@given(batch=sizes, world_size=worlds, size=st.integers(2, 40))
+def test_all_ranks_have_equally_many_parts_for_the_collectives_of_sync_batch_norm(batch, world_size, size):
+    parts = part_sizes(num_samples=batch, batch=batch, world_size=world_size, size=size)
+    assert len({len(of_rank) for of_rank in parts}) == 1
+    assert all(1 <= num_samples <= size for of_rank in parts for num_samples in of_rank)
+
+
+@settings(deadline=None)
+@given(batch=st.integers(2, 60), world_size=st.integers(1, 5), size=st.integers(1, 8))
+def test_a_model_with_batch_norm_never_gets_a_part_of_one_sample(batch, world_size, size):
+    parts = part_sizes(num_samples=batch, batch=batch, world_size=world_size, size=size)
+    model = torch.nn.BatchNorm1d(1)
+    if min(map(min, parts)) > 1:
+        check_shares(model, sampling(batch, batch), world_size=world_size, micro_batch_size=size)
+    else:
+        with pytest.raises(ConfigError, match="BatchNorm needs"):
+            check_shares(model, sampling(batch, batch), world_size=world_size, micro_batch_size=size)
 
 
 @settings(deadline=None)

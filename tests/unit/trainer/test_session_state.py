@@ -1,6 +1,7 @@
 """The state of a script's training: its parts, and the generators of random numbers."""
 
 import random
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from torch import nn
 
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_session import generators
+from ddpjob_session.session import Session
 from ddpjob_session.state import State, from_bytes
 from saved_states import to_bytes
 
@@ -42,6 +44,16 @@ def test_all_parts_come_back():
     assert loaded.random is not None
 
 
+def test_a_checkpoint_is_read_from_memory_without_a_copy_of_it():
+    payload = bytearray(to_bytes(of(model=nn.Linear(1000, 1000)).content()))
+    tracemalloc.start()  # counts what Python allocates, which tensors are not
+    try:
+        assert from_bytes(memoryview(payload))["step"] == 0
+        assert tracemalloc.get_traced_memory()[1] < len(payload) / 2
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
@@ -57,6 +69,14 @@ def test_a_checkpoint_of_other_parts_is_refused(parts, message):
 def test_a_part_that_could_not_be_loaded_again_is_refused_before_training():
     with pytest.raises(ConfigError, match=r"state\['sampler'\]\['position'\] is of type numpy\.float64"):
         of(sampler=Sampler(np.float64(1))).check_loadable()
+
+
+@pytest.mark.parametrize(("method", "arguments"), [("report", {"loss": 1.0}), ("save", {})])
+def test_what_needs_the_loop_says_so_before_it(method, arguments):
+    with pytest.raises(
+        RuntimeError, match=f"Session.{method}: the loop over Session.steps has not begun; call it within"
+    ):
+        getattr(Session(), method)(**arguments)
 
 
 def numbers() -> list[float]:

@@ -12,6 +12,7 @@ a lifecycle rule of the bucket (AbortIncompleteMultipartUpload) removes them.
 import errno
 import hashlib
 import re
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -35,8 +36,8 @@ PART_BYTES: Final = 16 * 2**20
 #: How many parts are on their way at once; each needs its own memory.
 NUM_PARALLEL_PARTS: Final = 4
 
-#: Empty object that is written twice to see whether the store supports conditional writes.
-PROBE: Final = "conditional-writes.probe"
+#: Objects that are written and deleted to see whether the store supports conditional writes, each by one process.
+PROBE_PREFIX: Final = "conditional-writes.probe-"
 
 # Requests that fail with a server error or without a connection are repeated within these limits; longer outages are left
 # to the caller. One part at 0.3 MB/s takes 60 s.
@@ -95,25 +96,36 @@ class ObjectStorage:
         Raises:
             ConfigError: there is no such bucket, or no permission to write.
         """
+        probe = PROBE_PREFIX + secrets.token_hex(8)  # another process that starts now would delete one of the same name
         with self._bucket_expected(), self._translated():
-            replaced = obstore.put(self.store, PROBE, b"1")
-            obstore.put(self.store, PROBE, b"2")
-        self.conditional = self._refuses("create") and self._refuses(_version(replaced))
+            replaced = obstore.put(self.store, probe, b"1")
+            obstore.put(self.store, probe, b"2")
+        self.conditional = self._refuses(probe, "create") and self._refuses(probe, _version(replaced))
         if not self.conditional:
             self.report(
                 f"{self.location}: this store does not support conditional writes (If-Match). If two attempts start"
                 " at the same moment, the older one can write checkpoints until its next check. Resuming ignores them as"
                 " soon as the newer one has saved its first checkpoint"
             )
-        self.delete(PROBE)
+        self.delete(probe)
 
-    def _refuses(self, mode: "PutMode") -> bool:
-        """Whether the store refuses a write whose condition is not true."""
+    def _refuses(self, probe: str, mode: "PutMode") -> bool:
+        """Whether the store refuses a write whose condition is not true.
+
+        Raises:
+            UnavailableError: it does not answer now, so this is not known.
+        """
         try:
-            obstore.put(self.store, PROBE, b"", mode=mode)
-        except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
-            return True
-        except (exceptions.BaseError, NotImplementedError):  # such as 501 Not Implemented
+            with self._translated():
+                try:
+                    obstore.put(self.store, probe, b"", mode=mode)
+                except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
+                    return True
+        except UnavailableError as error:
+            if _status(error.__cause__) == "501":  # Not Implemented
+                return False
+            raise
+        except (OSError, NotImplementedError):
             return False
         return False
 
@@ -199,7 +211,7 @@ class ObjectStorage:
             yield
         except (exceptions.BaseError, OSError) as error:  # the writer of an upload raises OSError only
             text = str(error)
-            status = found[1][:3] if (found := _STATUS.search(text)) else ""
+            status = _status(error)
             if isinstance(error, FileNotFoundError) or status == "404":
                 raise FileNotFoundError(errno.ENOENT, self._explained(error)) from error
             if isinstance(error, _DENIED) or status in {"401", "403"}:
@@ -262,6 +274,11 @@ def _version(found: "ObjectMeta | PutResult") -> "UpdateVersion":
     if found["version"] is not None:
         version["version"] = found["version"]
     return version
+
+
+def _status(error: BaseException | None) -> str:
+    """The number of the store's answer; empty if there was none."""
+    return found[1][:3] if (found := _STATUS.search(str(error))) else ""
 
 
 def _first_line(error: Exception) -> str:

@@ -115,7 +115,7 @@ class Gang:
         for piece in torch.split(buffer, PIECE_BYTES):
             dist.broadcast(piece, src=source, group=self.control)
             moved()
-        return memoryview(buffer.numpy())
+        return buffer.numpy().data
 
     def broadcast_buffers(self, module: torch.nn.Module) -> None:
         """Give every rank rank 0's buffers (BatchNorm statistics, which each rank gathers from its own samples).

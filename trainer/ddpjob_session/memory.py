@@ -146,7 +146,7 @@ def _packed(buffers: list[torch.Tensor]) -> bytes:
 
 
 @torch.no_grad()
-def _unpack(buffers: list[torch.Tensor], packed: bytes) -> None:
+def _unpack(buffers: list[torch.Tensor], packed: bytes | memoryview) -> None:
     pieces = torch.split(torch.frombuffer(bytearray(packed), dtype=torch.uint8), [buffer.nbytes for buffer in buffers])
     for buffer, piece in zip(buffers, pieces, strict=True):
         buffer.copy_(piece.clone().view(buffer.dtype).view_as(buffer))

@@ -109,7 +109,8 @@ class Session:
         ended = error is None
         if isinstance(error, SystemExit) and not error.code:
             ended = self._total is None or self._run.state.step >= self._total
-            error = error if ended else RuntimeError(_exited(self._run.state.step, self._total))
+            if not ended:
+                kind, error = RuntimeError, RuntimeError(_exited(self._run.state.step, self._total))
         try:
             if (ended or isinstance(error, Stopped)) and self._total is not None:
                 self.save()
@@ -121,7 +122,7 @@ class Session:
             self._joined.__exit__(type(failure), failure, failure.__traceback__)
             raise
         if not ended and not isinstance(error, Stopped):
-            self._joined.__exit__(type(error), error, trace)  # ends the process
+            self._joined.__exit__(kind, error, trace)  # ends the process
         self._joined.__exit__(None, None, None)
         if isinstance(error, Stopped):
             raise SystemExit(self._run.stopped()) from None

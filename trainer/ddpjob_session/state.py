@@ -92,7 +92,7 @@ class State:
 
 def from_bytes(payload: bytes | memoryview) -> dict[str, Any]:
     """The content of a file of torch.save, its tensors on the CPU. No code in the file is run."""
-    content: dict[str, Any] = torch.load(_Reader(payload), map_location="cpu", weights_only=True)
+    content: dict[str, Any] = torch.load(io.BufferedReader(_Reader(payload)), map_location="cpu", weights_only=True)
     return content
 
 

@@ -195,7 +195,7 @@ class Seeded(Dataset[Any]):
                     generator.manual_seed(drawn)
                 case np.random.Generator():
                     bits = generator.bit_generator
-                    bits.state = type(bits)(drawn).state  # type: ignore[call-arg]  # each kind takes a seed
+                    bits.state = type(bits)(drawn).state
                 case _:
                     generator.seed(drawn)
 

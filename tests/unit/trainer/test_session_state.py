@@ -36,7 +36,7 @@ def of(**parts: object) -> State:
 
 def test_all_parts_come_back():
     saved = of(model=nn.Linear(2, 1), sampler=Sampler(7))
-    saved.step, saved.random = 5, [generators.state(CPU)]
+    saved.step, saved.random = 5, [generators.state(generators.capture(CPU))]
     loaded = of(model=nn.Linear(2, 1), sampler=Sampler(0))
     assert loaded.load(from_bytes(to_bytes(saved.content()))) == "saved by 2 ranks"
     assert (loaded.step, loaded.parts["sampler"].position) == (5, 7)
@@ -85,7 +85,7 @@ def numbers() -> list[float]:
 
 def test_generators_continue_where_they_were():
     random.gauss(0, 1)  # keeps a second number for the next call
-    states = [generators.state(CPU), generators.state(CPU)]
+    states = [generators.state(generators.capture(CPU)), generators.state(generators.capture(CPU))]
     expected = numbers()
     loaded = from_bytes(to_bytes({"random": states}))["random"]
     for state in loaded:  # the second is a view into the storage of both

@@ -45,7 +45,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Run:
         return subprocess.run(command, cwd=cwd, env={}, capture_output=True, text=True, timeout=240, check=False)
 
     subprocess.run([sys.executable, "-m", "venv", environment], check=True, timeout=240)
-    pip = [environment / "bin/pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip = [environment / "bin/pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
     subprocess.run([*pip, "--constraint", folder / "pins.txt", source], check=True, timeout=240)
     return run
 

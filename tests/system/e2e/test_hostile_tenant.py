@@ -85,7 +85,8 @@ def confined_operator(machine: testbed.Cluster, operator: None, isolates: Any, t
     policy = yaml.safe_load(helm(machine, "template", RELEASE, chart, *only))
     machine.kubectl.apply(policy)
     machine.kubectl("rollout", "restart", f"deployment/{RELEASE}", "-n", SYSTEM_NAMESPACE)
-    machine.kubectl("rollout", "status", f"deployment/{RELEASE}", "-n", SYSTEM_NAMESPACE, "--timeout=120s")
+    ready = ("rollout", "status", f"deployment/{RELEASE}", "-n", SYSTEM_NAMESPACE, "--timeout=180s")
+    machine.kubectl(*ready, timeout_seconds=190)
     yield
     machine.kubectl("delete", "networkpolicy", RELEASE, "-n", SYSTEM_NAMESPACE)
 

@@ -6,8 +6,11 @@ CRDs and webhooks. It needs root for a mount namespace, because the path of one 
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +75,6 @@ def _configuration(folder: Path, webhook_port: int, health_port: int, metrics_po
 
 
 def _answers(port: int) -> bool:
-    import urllib.error
-    import urllib.request
-
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2) as answer:
             return bool(answer.status == 200)
@@ -84,8 +84,6 @@ def _answers(port: int) -> bool:
 
 def _webhooks(manifest: Path, url: str, authority: bytes) -> list[dict[str, Any]]:
     """The webhooks for pods and for Kueue's own types, at this address."""
-    import base64
-
     made = []
     for body in yaml.safe_load_all(manifest.read_text()):
         kept = []

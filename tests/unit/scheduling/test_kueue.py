@@ -23,7 +23,7 @@ from ddpjob_operator.core.model import (
 )
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.policies.whole_gang import QUEUE_SECONDS
-from ddpjob_operator.core.records import object_of
+from ddpjob_operator.core.records import object_of, pod_of
 from ddpjob_operator.scheduling.kueue import CANDIDATE
 
 KUEUE = CANDIDATE.of_versions(["v1beta2"])
@@ -178,21 +178,30 @@ def test_the_quota_of_a_job_that_does_not_run_is_returned(why: str) -> None:
     assert closed(observed(of, failed(of))) == ["job-1-0"]
 
 
-def test_a_pod_counts_as_stopped_when_kueue_sees_its_end() -> None:
-    """Kueue goes by the phase: it deletes a pod that is created before that of the old one has changed."""
-    from ddpjob_operator.core.records import pod_of
-
+def body_of_a_member(**status: Any) -> dict[str, Any]:
+    """Rank 0 as the API server sends it, held by Kueue."""
     labels = {"ddpjob.dev/job-uid": "u", "ddpjob.dev/attempt": "1", "ddpjob.dev/rank": "0"}
     labels["kueue.x-k8s.io/pod-group-name"] = "job-1-f3c2"
-    owner = {"kind": "DDPJob", "uid": "u", "controller": True}
-    metadata = {"name": "job-1-0", "uid": "p", "labels": labels, "ownerReferences": [owner]}
-    status = {"phase": "Running", "containerStatuses": [{"name": "trainer", "state": {"terminated": {"exitCode": 1}}}]}
-    body = {"metadata": metadata, "spec": {"containers": [{"name": "trainer"}], "nodeName": "n"}, "status": status}
-    held = {**body, "metadata": {**metadata, "finalizers": ["kueue.x-k8s.io/managed"]}}
+    metadata = {"name": "job-1-0", "uid": "p", "labels": labels, "finalizers": ["kueue.x-k8s.io/managed"]}
+    metadata["ownerReferences"] = [{"kind": "DDPJob", "uid": "u", "controller": True}]
+    return {"metadata": metadata, "spec": {"containers": [{"name": "trainer"}], "nodeName": "n"}, "status": status}
 
-    assert pod_of(body).all_ended
-    assert not pod_of(held).all_ended
-    assert pod_of({**held, "status": {**status, "phase": "Failed"}}).all_ended
+
+def test_a_pod_counts_as_stopped_when_kueue_sees_its_end() -> None:
+    """Kueue goes by the phase: it deletes a pod that is created before that of the old one has changed."""
+    containers = [{"name": "trainer", "state": {"terminated": {"exitCode": 1}}}]
+    body = body_of_a_member(phase="Running", containerStatuses=containers)
+    released = {**body, "metadata": {**body["metadata"], "finalizers": []}}
+
+    assert not pod_of(body).all_ended
+    assert pod_of(released).all_ended
+    assert pod_of(body_of_a_member(phase="Failed", containerStatuses=containers)).all_ended
+
+
+def test_kueue_says_why_it_deletes_a_pod() -> None:
+    reason = {"reason": "WorkloadEvictedDueToPreempted", "message": "for another"}
+    read = pod_of(body_of_a_member(conditions=[{"type": "TerminationTarget", "status": "True", **reason}]))
+    assert read.disruption == "WorkloadEvictedDueToPreempted: for another"
 
 
 @pytest.mark.parametrize(

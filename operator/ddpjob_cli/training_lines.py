@@ -14,6 +14,8 @@ from ddpjob_operator.api.names import contract
 SECONDS_BETWEEN_STEPS = 3.0
 #: All settings in one line of JSON, which the manifest and the evidence have, too.
 _SETTINGS = "config {"
+#: A stack of torch's C++ code, which follows on a warning and names no line of a user's program.
+_CPP_STACK = re.compile(r"Exception raised from \w+ at |frame #\d+: |<omitting python frames>")
 _STEP = re.compile(r"epoch \d+ step \d+(?:/\d+)? ")
 _LOSS = re.compile(r"(?<=\bloss )\d+\.\d{4,}(?:e[+-]?\d+)?")
 
@@ -31,7 +33,7 @@ class TrainingLines:
         """The line to show, or None."""
         if self._verbose:
             return line
-        if contract.PROGRESS_PREFIX in line or line.startswith(_SETTINGS):
+        if contract.PROGRESS_PREFIX in line or line.startswith(_SETTINGS) or _CPP_STACK.match(line):
             return None
         if _STEP.match(line):
             now = self._clock()

@@ -70,6 +70,12 @@ def test_steps_are_shown_every_few_seconds() -> None:
     now = 3.0
     assert lines.shown(0, step) is not None
     assert lines.shown(0, "after 23 steps: accuracy 50.97 % (183 of 359)") is not None
+    cpp_stack = (
+        "Exception raised from recvBytes at /pytorch/torch/csrc/distributed/c10d/Utils.hpp:786 (most recent call first):",
+        "frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x9d (0x7f0e in /opt/libc10.so)",
+        "<omitting python frames>",
+    )
+    assert [lines.shown(0, line) for line in cpp_stack] == [None, None, None]
     assert lines.shown(0, "my own loss 0.123456789") == "my own loss 0.123456789"
     assert lines.shown(0, 'ddpjob-progress {"step": 1}') is None
     assert lines.shown(0, 'config {"recipe":"digits","epochs":15}') is None, "the manifest shows the settings"

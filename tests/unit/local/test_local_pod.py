@@ -1,15 +1,44 @@
+import subprocess
+import sys
 from pathlib import Path
+from typing import NoReturn
 from unittest.mock import Mock
+
+import pytest
 
 from builders import program
 from ddpjob_operator.core.render.pods import create_pod
 from ddpjob_operator.local.pod import LocalPod
+from ddpjob_operator.local.program import Program
 
 
 def test_the_record_of_a_process_names_no_user_since_the_pods_user_does_not_apply_to_it(tmp_path: Path) -> None:
     of = program()
+    assert of.spec is not None
     body = create_pod(of, of.spec, "local", 0).body
     pod = LocalPod(
         {**body, "metadata": {**body["metadata"], "uid": "u"}}, Mock(), tmp_path / "log", tmp_path / "message"
     )
     assert pod.record().security is None
+
+
+async def test_the_exit_code_is_left_to_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A poll of a process that has just ended takes its exit code away: asyncio then reports 255."""
+
+    def poll(_: object) -> NoReturn:
+        raise AssertionError("the process was polled")
+
+    of = program()
+    assert of.spec is not None
+    script = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75)); print('ready', flush=True); signal.pause()"
+    pod = await LocalPod.start(
+        create_pod(of, of.spec, "local", 0).body,
+        Program(command=(sys.executable, "-c", script), environ={}, folder=tmp_path),
+        tmp_path / "log",
+        tmp_path / "message",
+    )
+    monkeypatch.setattr(subprocess.Popen, "poll", poll)
+    await pod.follow(lambda stopped, _: stopped.delete(30), lambda: None)
+    exit_ = pod.record().exit
+    assert exit_ is not None
+    assert exit_.code == 75

@@ -121,7 +121,9 @@ class LocalPod:
         if self.ended:
             return
         with suppress(ProcessLookupError):  # it has just ended
-            os.kill(self._process.pid, signal.SIGTERM)  # send_signal would poll, and could take the exit code from asyncio
+            os.kill(
+                self._process.pid, signal.SIGTERM
+            )  # send_signal would poll, and could take the exit code from asyncio
         asyncio.get_running_loop().call_later(grace_seconds, self.kill)
 
     @property

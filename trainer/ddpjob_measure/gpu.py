@@ -24,10 +24,10 @@ import torch
 
 from ddpjob_measure import carried, gpu_steps, options, record
 from ddpjob_measure.carry import TEST_DATA
-from ddpjob_measure.gpu_steps import Row, Step, Workbench
 from ddpjob_measure.options import positive
 from ddpjob_measure.surroundings import surroundings
 from ddpjob_measure.task import MeasureError
+from ddpjob_measure.workbench import Row, Skipped, Step, Workbench
 from ddpjob_ranks import contract
 
 #: By default; one command on a rented machine often has ten minutes.
@@ -103,7 +103,7 @@ def take(step: Step, outcome: Outcome, bench: Workbench, saved: Any) -> None:
             say("  " + ", ".join(f"{name} {cell(value)}" for name, value in row.items()))
             saved()
         outcome.status = "ok"
-    except gpu_steps.Skipped as reason:
+    except Skipped as reason:
         outcome.status, outcome.note = "skipped", str(reason)
     except Exception as error:  # noqa: BLE001 - the other steps are to run, whatever is wrong with this one
         outcome.status, outcome.note = "failed", f"{type(error).__name__}: {error}"

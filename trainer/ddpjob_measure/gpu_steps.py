@@ -1,36 +1,23 @@
-"""The steps of `gpu`, in the order of their value. Each yields rows, and raises an error where something is wrong.
-
-Whatever uses the device runs in a process of its own, which ends with its step's limit: a GPU that hangs takes nothing
-else with it.
-"""
+"""The steps of `gpu`, in the order of their value. Each yields rows, and raises an error where something is wrong."""
 
 import os
 import re
-import signal
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, Any, Final, Literal, Self
+from typing import Any, Final
 
 import torch
 
 from ddpjob_measure import accuracy, images, smoke
 from ddpjob_measure.carry import TEST_DATA
-from ddpjob_measure.processes import variables_of_a_run
 from ddpjob_measure.task import Figures, MeasureError, Program, Task
 from ddpjob_measure.verify_resume import Run
+from ddpjob_measure.workbench import Row, Skipped, Step, Workbench
 from ddpjob_ranks import contract
 from ddpjob_trainer import recipes
 from ddpjob_trainer.recipe_names import short_names
-
-Row = dict[str, Any]
 
 #: Dense bfloat16 operations a second, by the vendor's data sheets (SXM modules), by a part of the device's name.
 BF16_PEAKS: Final = {"H200": 989.5e12, "H100": 989.5e12, "A100": 312e12, "B200": 2250e12}
@@ -41,8 +28,6 @@ TARGETS: Final = (0.90, 0.94)
 STALL_LINE: Final = re.compile(r"checkpoint of step (\d+): stalled (\S+) ms, written in (\S+) s")
 COMPILE_LINE: Final = re.compile(r"(model compiled for .*|torch\.compile failed.*)")
 PROFILE_LINE: Final = re.compile(r"profile ((?:fast|exact): .*)")
-#: Quick runs are for busy machines with few cores, where compilers take minutes.
-QUICK_PATIENCE: Final = 5
 NOTES: Final = (
     (
         "recipes: losses of the first steps; eager float32 is the profile exact. The difference is relative; weights differ"
@@ -55,125 +40,6 @@ NOTES: Final = (
     ),
     "kernels: share of the time of all kernels of one step.",
 )
-
-
-class Skipped(Exception):  # noqa: N818 - it is no error
-    """The step cannot run here; the text says why."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One step. It is skipped where less than `least_seconds` are left, and cut off after `limit_seconds`."""
-
-    name: str
-    about: str
-    least_seconds: int
-    limit_seconds: int
-    run: Callable[["Workbench"], Iterator[Row]]
-
-
-@dataclass(slots=True, kw_only=True)
-class Workbench:
-    """What steps work with: processes with a deadline, images, and a folder for caches of compilers."""
-
-    device: Literal["cuda", "cpu"]
-    quick: bool
-    fault: bool = False
-    deadline: float
-    log: Path
-    step_deadline: float = 0.0
-    _resources: ExitStack = field(default_factory=ExitStack)
-    _images: dict[tuple[int, int], dict[str, str]] = field(default_factory=dict)
-    _log: IO[str] = field(init=False)
-    _folder: Path = field(init=False)
-
-    def __enter__(self) -> Self:
-        self._log = self._resources.enter_context(self.log.open("w", encoding="utf-8"))
-        self._folder = Path(self._resources.enter_context(tempfile.TemporaryDirectory(prefix="ddpjob-gpu-")))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._resources.close()
-
-    def begin(self, step: Step) -> float:
-        """A step begins; returns the seconds that are left for all steps."""
-        limit = step.limit_seconds * (QUICK_PATIENCE if self.quick else 1)
-        self.step_deadline = min(self.deadline, time.monotonic() + limit)
-        return self.deadline - time.monotonic()
-
-    @property
-    def seconds_left(self) -> float:
-        """Of this step."""
-        return self.step_deadline - time.monotonic()
-
-    def folder(self, name: str) -> Path:
-        """A new folder, which is gone at the end."""
-        return Path(tempfile.mkdtemp(prefix=name, dir=self._folder))
-
-    def images(self, num_train: int, num_test: int = images.FEW) -> dict[str, str]:
-        """The environment in which trainings find this number of images of CIFAR-10's size: real ones where they are available."""
-        wanted = (num_train, num_test)
-        if wanted not in self._images:
-            real = images.archive() or os.environ.get(contract.DDPJOB_DATA_DIR)
-            found = (
-                images.photographs(["resnet18-cifar10"], num_train=num_train, num_test=num_test)
-                if real
-                else images.provided(["resnet18-cifar10"], num_train=num_train)
-            )
-            self._images[wanted], _ = self._resources.enter_context(found)
-        return self._images[wanted]
-
-    def output_of(self, module: Sequence[str], environ: Mapping[str, str] | None = None) -> str:
-        """What a module with its arguments prints, as one rank unless the module says otherwise.
-
-        Raises:
-            MeasureError: it failed, or did not end within the limit of the step; the text has the end of its output.
-        """
-        seconds = self.seconds_left
-        if seconds <= 0:
-            raise MeasureError(f"the step's limit has passed before: python -m {' '.join(module)}")
-        caches = {
-            "TORCHINDUCTOR_CACHE_DIR": str(self._folder / "inductor"),
-            "TRITON_CACHE_DIR": str(self._folder / "triton"),
-        }
-        variables = {**variables_of_a_run(1), **caches, "PYTHONUNBUFFERED": "1", **(environ or {})}
-        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace", dir=self._folder) as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", *module],
-                env=variables,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            try:
-                code: int | None = process.wait(timeout=seconds)
-            except subprocess.TimeoutExpired:
-                code = None
-                os.killpg(process.pid, signal.SIGKILL)  # ranks die with their launcher
-                process.wait()
-            output.seek(0)
-            text = output.read()
-        self._log.write(f"$ python -m {' '.join(module)}\n{text}\nexit code {code}\n\n")
-        self._log.flush()
-        if code != 0:
-            how = f"exit code {code}" if code is not None else f"did not end within {seconds:.0f} s"
-            raise MeasureError(f"python -m {' '.join(module)}: {how}\n{text[-6000:]}")
-        return text
-
-    def figures(self, task: Task, environ: Mapping[str, str] | None = None) -> tuple[Figures, str]:
-        """The figures of a task on one rank, and all that it printed."""
-        text = self.output_of(["ddpjob_measure.rank", "--task", task.to_json()], environ)
-        return Figures.from_output(text), text
-
-    def training(self, *keys: str, environ: Mapping[str, str] | None = None) -> tuple[Run, str]:
-        """One whole training, and all that it printed."""
-        arguments = [part for key in keys for part in ("--set", key)]
-        text = self.output_of(["ddpjob_trainer", *arguments], environ)
-        found = Run(name=" ".join(keys))
-        for line in text.splitlines():
-            found.read(line)
-        return found, text
 
 
 def smoke_test(bench: Workbench) -> Iterator[Row]:

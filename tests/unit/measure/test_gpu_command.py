@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ddpjob_measure import carried, carry, gpu, gpu_steps
-from ddpjob_measure.gpu_steps import Row, Skipped, Step, Workbench
 from ddpjob_measure.task import MeasureError
 from ddpjob_measure.verify_resume import Run
+from ddpjob_measure.workbench import Row, Skipped, Step, Workbench
 
 
 @pytest.fixture

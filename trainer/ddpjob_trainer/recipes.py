@@ -100,9 +100,10 @@ def find(name: str, settings: Mapping[str, Any] | None = None) -> Recipe:
     elif settings and isinstance(found, Recipe):
         raise ConfigError(f"config: settings has {', '.join(settings)}, but recipe {name} has no settings; remove it")
     if not isinstance(found, Recipe):
+        what = f"has no {attribute}" if found is None else f"has {attribute} of type {type(found).__name__}"
         raise ConfigError(
-            f"config: recipe is {name!r}, and {attribute} of module {module} is {type(found).__name__}; expected an object"
-            " of ddpjob.recipe.Recipe, or a function that makes one from its settings, a pydantic model"
+            f"config: recipe is {name!r}, and module {module} {what}; expected an object of ddpjob.recipe.Recipe, or a"
+            " function that makes one from its settings, a pydantic model"
         )
     _check_metrics(name, found)
     return found

@@ -66,8 +66,8 @@ def test_the_readme_has_the_defaults_of_every_recipe():
         ("digit", "recipe is 'digit'; expected one of digits, resnet18-cifar10, .* or module:object"),
         ("nowhere.at_all:x", "there is no module nowhere in this image or environment; .* set PYTHONPATH"),
         ("ddpjob_recipes.nowhere:x", "there is no module ddpjob_recipes.nowhere"),
-        ("ddpjob_recipes.digits:lost", "lost of module ddpjob_recipes.digits is NoneType; expected an object"),
-        ("ddpjob_recipes.digits:load", "load of module ddpjob_recipes.digits is function; expected an object"),
+        ("ddpjob_recipes.digits:lost", "module ddpjob_recipes.digits has no lost; expected an object"),
+        ("ddpjob_recipes.digits:load", "module ddpjob_recipes.digits has load of type function; expected an object"),
     ],
 )
 def test_a_recipe_that_does_not_exist_is_refused(name, text):

@@ -194,7 +194,12 @@ class Cluster:
         )
         try:
             controller.start()
-            yield lambda namespace, pod: f"POD name:{pod} namespace: {namespace} " in shown_packet_filter()
+
+            def isolates(namespace: str, pod: str) -> bool:
+                controller.check()
+                return f"POD name:{pod} namespace: {namespace} " in shown_packet_filter()
+
+            yield isolates
         finally:
             controller.kill()
             ready.unlink(missing_ok=True)

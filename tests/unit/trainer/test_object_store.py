@@ -38,6 +38,7 @@ def attempt(number: int, place: ObjectStorage, *, uid: str = "u1", keep: int = 3
 def test_the_newest_checkpoint_is_loaded_and_older_ones_are_removed():
     place = storage()
     checkpoints = attempt(1, place, keep=2)
+    obstore.put(place.store, "below/step-0000000099-attempt-1-u1.json", b"of a prefix below this one")
     for step in (8, 9, 10):
         save(checkpoints, step, b"%d" % step)
     assert newest(attempt(2, place)) == (10, b"10")
@@ -199,6 +200,27 @@ def test_errors_of_the_client_are_those_of_a_file_system(monkeypatch, error, rea
         place.replace(CLAIM, b"", None)
     assert type(caught.value) is expected
     assert "more" not in str(caught.value)
+
+
+def test_a_missing_bucket_is_refused_with_what_to_do(monkeypatch):
+    def fails(*_, **__):
+        raise exceptions.NotFoundError("status code: 404 Not Found: <Code>NoSuchBucket</Code>")
+
+    monkeypatch.setattr(obstore, "put", fails)
+    with pytest.raises(ConfigError, match="404 Not Found, NoSuchBucket; create the bucket, or correct the URI"):
+        storage().open()
+
+
+def test_access_that_is_lost_later_is_no_error_of_the_configuration(monkeypatch):
+    place = storage()
+    place.open()
+
+    def fails(*_, **__):
+        raise exceptions.PermissionDeniedError("status code: 403 Forbidden: <Code>ExpiredToken</Code>")
+
+    monkeypatch.setattr(obstore, "put", fails)
+    with pytest.raises(PermissionError):
+        place.replace(CLAIM, b"", None)
 
 
 def test_a_uri_that_cannot_be_used_is_refused(monkeypatch):

@@ -28,6 +28,7 @@ from ddpjob_operator.core.model import (
 from ddpjob_operator.core.records import pod_of, service_of
 from ddpjob_operator.kube.engine import reconciler
 from ddpjob_operator.scheduling.interface import Provider
+from ddpjob_operator.scheduling.none import NO_PROVIDER
 from simulation.api_server import DEFAULT_GRACE_SECONDS
 from simulation.world import World
 
@@ -44,7 +45,7 @@ def checked(world: World) -> Iterator[None]:
     real = plan_module.plan
     num_plans = world.schedule.seed % ONE_IN
 
-    def checking(observed: Observed, now: float, provider: Provider) -> Plan:
+    def checking(observed: Observed, now: float, provider: Provider = NO_PROVIDER) -> Plan:
         nonlocal num_plans
         num_plans += 1
         if num_plans > MAX_PLANS:

@@ -63,6 +63,8 @@ DDPJOB_CACHE_DIR: Final = "DDPJOB_CACHE_DIR"
 DDPJOB_DATA_DIR: Final = "DDPJOB_DATA_DIR"
 #: How often the launcher starts all ranks again in place before it ends with their exit code; 0 by default.
 DDPJOB_IN_PLACE_RESTARTS: Final = "DDPJOB_IN_PLACE_RESTARTS"
+#: Exit codes, separated by commas, after which the launcher starts no rank again: the operator has rules for them.
+DDPJOB_FINAL_EXIT_CODES: Final = "DDPJOB_FINAL_EXIT_CODES"
 #: Generation of this rank, from 1; set for ranks only, and only where the launcher can start them again in place.
 DDPJOB_GENERATION: Final = "DDPJOB_GENERATION"
 #: The file descriptors that such a rank inherits (`ddpjob_ranks.generation`).

@@ -68,9 +68,10 @@ class Generation:
         threading.Thread(target=listen, name=THREAD_NAME, daemon=True).start()
 
     def save(self) -> None:
-        """Run `before_exit`, once. The caller ends the process."""
-        if self._saving.acquire(blocking=False):
-            self.before_exit()
+        """Run `before_exit`; the caller then ends the process. Does not return where another thread does both already."""
+        if not self._saving.acquire(blocking=False):
+            threading.Event().wait()
+        self.before_exit()
 
     def _end(self) -> None:
         if not self._saving.acquire(blocking=False):

@@ -57,7 +57,10 @@ class Memory:
     # For the next generation.
 
     def hold(self, replicas: Iterable[nn.Module], *, restored: bool) -> None:
-        """Keep the state from now on. All ranks have `restored` what the last generation had kept, or nothing."""
+        """Keep the state from now on. All ranks have `restored` what the last generation had kept, or nothing.
+
+        To be called before a barrier, so that no rank of the node has kept anything new yet.
+        """
         slots.empty(self._node)
         if not restored:
             slots.empty(self._own)  # it may be of later steps than a checkpoint

@@ -111,9 +111,9 @@ class Run:
             )
         # Until here there is nothing to save, and SIGTERM ends the process.
         self.stop = StopAgreement(self.gang, StopRequest(), save_due=save_due)
-        self.gang.barrier()  # from the first progress line on, every rank honours SIGTERM
         if self._memory is not None:
             self._memory.hold(replicas, restored=self._from_memory)
+        self.gang.barrier()  # from the first progress line on, every rank honours SIGTERM
         saved = self.state.step if self.resumed else None
         if self._from_memory:
             saved = None if self.checkpoints is None else self.checkpoints.newest_step()

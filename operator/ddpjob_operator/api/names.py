@@ -90,6 +90,7 @@ RESERVED_VARIABLES: Final = (
     contract.DDPJOB_DATA_DIR,
     contract.DDPJOB_GPUS_PER_NODE,
     contract.DDPJOB_IN_PLACE_RESTARTS,
+    contract.DDPJOB_FINAL_EXIT_CODES,
 )
 
 

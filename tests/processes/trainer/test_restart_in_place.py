@@ -93,6 +93,11 @@ def test_a_failure_that_comes_back_ends_the_run_with_its_message(tmp_path):
     assert run.message.endswith("LookupError: the disk of sample 7 is on fire")
 
 
+def test_an_exit_code_that_the_operator_has_a_rule_for_is_the_operators(tmp_path):
+    faulty = {"FAULT": "exit", "FAULT_STEP": "5", contract.DDPJOB_FINAL_EXIT_CODES: "8,9"}
+    assert RESTART not in finished(tmp_path, ranks=0, command=LAUNCH, environ=faulty | IN_PLACE, expected=9).text
+
+
 def test_where_all_ranks_are_killed_at_once_the_newest_checkpoint_is_taken(tmp_path):
     with started(tmp_path, *DIGITS, "checkpointEverySteps=10", ranks=2, environ=IN_PLACE | job(tmp_path)) as run:
         run.wait_for("checkpoint of step 20:")

@@ -83,9 +83,11 @@ def test_checkpoints_in_an_object_store_and_a_cache_volume() -> None:
 
 
 def test_launchers_may_restart_in_place_as_often_as_restarts_are_left() -> None:
-    of = job(restart={"inPlace": True, "maxRestarts": 5})
+    rules = [{"exitCodes": [7, 8], "action": "Fail"}, {"exitCodes": [9], "action": "Ignore"}]
+    of = job(restart={"inPlace": True, "maxRestarts": 5, "rules": rules})
     used = replace(of, status=of.status.model_copy(update={"restarts": Restarts(counted=9, counted_times=["t", "t"])}))
     assert [environment(found)["DDPJOB_IN_PLACE_RESTARTS"] for found in (of, used)] == ["5", "3"]
+    assert environment(of)["DDPJOB_FINAL_EXIT_CODES"] == "7,8,9", "the operator decides what follows"
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,6 @@ SURVIVOR_GRACE_SECONDS = 5.0
 ORDERLY_GRACE_SECONDS = 60.0
 #: When all ranks are to start again, each has this long to save what it holds.
 SAVE_SECONDS = 20.0
-#: The exit codes after which another start of the same ranks would not help, or is not wanted.
-FINAL = frozenset(
-    {contract.EXIT_BAD_CONFIG, contract.EXIT_CHECKPOINTED, contract.EXIT_FENCED, contract.EXIT_TERMINATED}
-)
 #: A rank that lost its peer ends within milliseconds of it: wait this long for the failure that caused it.
 CAUSE_WAIT_SECONDS = 1.5
 
@@ -99,7 +95,7 @@ class Ranks:
 
     Args:
         start: Starts the process of a worker; returns its pid.
-        end_generation: Called when a rank has failed. If the caller is to start all ranks again, it asks them to save what they
+        end_generation: Called with its exit code when a rank has failed. If the caller is to start all ranks again, it asks them to save what they
             hold and to end, and returns True. Otherwise the failure ends the other ranks of the node.
         server: The pid of another process that the ranks need.
     """
@@ -108,7 +104,7 @@ class Ranks:
         self,
         node: Node,
         start: Callable[[Worker], int],
-        end_generation: Callable[[], bool] = lambda: False,
+        end_generation: Callable[[int], bool] = lambda _: False,
         server: int | None = None,
     ) -> None:
         self.running = {start(worker): worker for worker in node.workers}
@@ -170,7 +166,7 @@ class Ranks:
         if self.to_be_restarted:
             return
         print(f"ddpjob launcher: rank {worker.rank} ended with exit code {code}", file=sys.stderr, flush=True)
-        if self._may_restart and code not in FINAL and self._end_generation():
+        if self._may_restart and self._end_generation(code):
             self.to_be_restarted = True
             self.kill_at = now + SAVE_SECONDS
         elif code == contract.EXIT_CHECKPOINTED:

@@ -18,6 +18,10 @@ from ddpjob_ranks.launch.template import Template, TemplateError
 
 #: What ranks import. torch._dynamo is what the first step of an optimizer imports, in seconds.
 MODULES = ("torch", "torch._dynamo", "ddpjob_session.session")
+#: The exit codes after which another start of the same ranks would not help, or is not wanted.
+FINAL_EXIT_CODES = frozenset(
+    {contract.EXIT_BAD_CONFIG, contract.EXIT_CHECKPOINTED, contract.EXIT_FENCED, contract.EXIT_TERMINATED}
+)
 #: After so many restarts in place in a row without a further step, the next failure ends the run: fresh pods may help.
 MAX_RESTARTS_WITHOUT_PROGRESS = 2
 #: Serves the store of the gang.
@@ -67,7 +71,9 @@ class _Supervisor:
         reached: list[int] = []
         while True:
             number = len(reached) + 1
-            ranks = self._generation(number, state, own, server, lambda: self._may_restart(reached, own, num_restarts))
+            ranks = self._generation(
+                number, state, own, server, lambda code: self._may_restart(code, reached, own, num_restarts)
+            )
             if not ranks.to_be_restarted:
                 return ranks.exit_code
             print(
@@ -79,7 +85,7 @@ class _Supervisor:
             termination.clear()
 
     def _generation(
-        self, number: int, state: int, own: Mapping[int, int], server: int | None, may_restart: Callable[[], bool]
+        self, number: int, state: int, own: Mapping[int, int], server: int | None, may_restart: Callable[[int], bool]
     ) -> Ranks:
         """Start all workers, and wait until they have ended."""
         reader, writer = os.pipe()
@@ -89,8 +95,8 @@ class _Supervisor:
             environ = {**self.environ, **worker.environment(), **count}
             return self.template.fork(self.program, environ, [reader, state, own[worker.rank]])
 
-        def end() -> bool:
-            return may_restart() and os.write(writer, bytes(len(own))) > 0  # a byte for each rank
+        def end(code: int) -> bool:
+            return may_restart(code) and os.write(writer, bytes(len(own))) > 0  # a byte for each rank
 
         try:
             ranks = Ranks(self.node, start, end, server)
@@ -100,7 +106,10 @@ class _Supervisor:
             os.close(reader)
             os.close(writer)
 
-    def _may_restart(self, reached: list[int], own: Mapping[int, int], num_restarts: int) -> bool:
-        """Whether another generation may follow the one that has failed. Adds the step that it came to."""
+    def _may_restart(self, code: int, reached: list[int], own: Mapping[int, int], num_restarts: int) -> bool:
+        """Whether another generation may follow the one that has failed with this code. Adds the step that it came to."""
+        by_rule = self.environ.get(contract.DDPJOB_FINAL_EXIT_CODES, "").split(",")
+        if code in FINAL_EXIT_CODES or str(code) in by_rule:
+            return False
         reached.append(max(slots.step_of(memory, slot) for memory in own.values() for slot in range(2)))
         return len(reached) <= num_restarts and not is_stuck(reached)

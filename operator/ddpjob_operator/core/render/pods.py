@@ -232,7 +232,9 @@ def _environment(job: Job, spec: DDPJobSpec, rank: int) -> dict[str, str]:
     if spec.data:
         environment[contract.DDPJOB_DATA_DIR] = contract.DATA_DIR
     if spec.restart.in_place:
+        codes = [str(code) for rule in spec.restart.rules for code in rule.exit_codes]
         environment[contract.DDPJOB_IN_PLACE_RESTARTS] = str(restarts_left(spec, job.status.restarts))
+        environment[contract.DDPJOB_FINAL_EXIT_CODES] = ",".join(codes)
     if spec.gpus_per_node and spec.gpu_resource.startswith(CUDA_RESOURCES):
         environment[contract.DDPJOB_GPUS_PER_NODE] = str(spec.gpus_per_node)
     return environment

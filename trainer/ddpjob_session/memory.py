@@ -48,6 +48,7 @@ class Memory:
         self._state = state
         self._gang = gang
         self._keep_generators = keep_generators
+        self._step = state.step  # of the state while it is whole
         self._whole = threading.Lock()
         self._in_optimizer = False
         self._written: tuple[int, bytes] | None = None
@@ -61,6 +62,7 @@ class Memory:
 
         To be called before a barrier, so that no rank of the node has kept anything new yet.
         """
+        self._step = self._state.step
         slots.empty(self._node)
         if not restored:
             slots.empty(self._own)  # it may be of later steps than a checkpoint
@@ -78,6 +80,7 @@ class Memory:
             self._changes_late |= self._written is not None
             self._write_own(self._state.step, content, is_final=True)
         self._written = None
+        self._step = self._state.step
         if self._in_optimizer:
             self._in_optimizer = False
             self._whole.release()
@@ -88,8 +91,9 @@ class Memory:
             in_step = self._in_optimizer and threading.current_thread() is threading.main_thread()
             if not in_step and self._whole.acquire(timeout=STEP_SECONDS):
                 fcntl.lockf(self._node, fcntl.LOCK_EX)  # other ranks of the node write, too
-                if slots.step_of(self._node) < self._state.step:
-                    slots.write(self._node, self._state.step, partial(torch.save, self._state.content()))
+                if slots.step_of(self._node) < self._step:
+                    content = {**self._state.content(), "step": self._step}
+                    slots.write(self._node, self._step, partial(torch.save, content))
                 fcntl.lockf(self._node, fcntl.LOCK_UN)
         except Exception as error:  # noqa: BLE001 - the process ends anyway, and another rank may have kept the state
             print(f"rank {self._gang.rank}: its state is not kept in memory: {error}", file=sys.stderr, flush=True)

@@ -139,10 +139,13 @@ class Run:
         self.writer.check()
         return self.stop.reached()
 
-    def step_done(self, *, num_samples: int = 0) -> None:
-        """Count a step; the number of samples is the sum over all ranks."""
+    def step_done(self, *, num_samples: int = 0, is_left: bool = False) -> None:
+        """Count a step; the number of samples is the sum over all ranks.
+
+        `is_left`: by `break`, or by an exception, after which the state may still be that before the step.
+        """
         self.state.step += 1
-        if self._memory is not None:
+        if self._memory is not None and not is_left:
             self._memory.step_done()
         self.timeline.step_done(self.state.step, num_samples=num_samples)
         self.report.step_done(self.state.step, num_samples=num_samples)

@@ -200,8 +200,10 @@ class Session:
             run.timeline.enter(Phase.STEP)
             try:
                 yield state.step
-            finally:
-                run.step_done()
+            except GeneratorExit:
+                run.step_done(is_left=True)
+                raise
+            run.step_done()
         self.save()
 
     def report(self, **metrics: float | torch.Tensor) -> None:

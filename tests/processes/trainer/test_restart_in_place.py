@@ -89,6 +89,7 @@ def test_a_failure_that_comes_back_ends_the_run_with_its_message(tmp_path):
     faulty = {"FAULT": "raise", "FAULT_STEP": "20"}
     run = finished(tmp_path, ranks=0, command=LAUNCH, environ=faulty | IN_PLACE, expected=1)
     assert run.text.count(RESTART) == 2
+    assert run.text.count("resumed from step 20 in memory: no step is lost") == 2
     assert run.message.startswith("rank 1\n")
     assert run.message.endswith("LookupError: the disk of sample 7 is on fire")
 

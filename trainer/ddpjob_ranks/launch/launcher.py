@@ -166,16 +166,23 @@ class Ranks:
         if self.to_be_restarted:
             return
         print(f"ddpjob launcher: rank {worker.rank} ended with exit code {code}", file=sys.stderr, flush=True)
-        if self._may_restart and self._end_generation(code):
-            self.to_be_restarted = True
-            self.kill_at = now + SAVE_SECONDS
+        if code == contract.EXIT_PEER_LOST and self.running:
+            self.terminate_at = self.terminate_at or now + CAUSE_WAIT_SECONDS
+        elif self._ends_generation():
+            return
         elif code == contract.EXIT_CHECKPOINTED:
             self.terminate_at = self.terminate_at or now + ORDERLY_GRACE_SECONDS
-        elif code == contract.EXIT_PEER_LOST:
-            self.terminate_at = self.terminate_at or now + CAUSE_WAIT_SECONDS
         else:
             self.terminate_at = min(self.terminate_at or now, now)
         self._enforce_deadlines()
+
+    def _ends_generation(self) -> bool:
+        """Whether all ranks start again, which they then have been asked to make possible."""
+        self._may_restart = self._may_restart and self._end_generation(self.exit_code)
+        if self._may_restart:
+            self.to_be_restarted = True
+            self.kill_at = time.monotonic() + SAVE_SECONDS
+        return self._may_restart
 
     def _enforce_deadlines(self) -> None:
         now = time.monotonic()
@@ -184,6 +191,8 @@ class Ranks:
             self._send(signal.SIGKILL)
         elif self.kill_at is None and self.terminate_at is not None and now >= self.terminate_at:
             self.terminate_at = None
+            if self._ends_generation():
+                return
             self.kill_at = now + SURVIVOR_GRACE_SECONDS
             self._send(signal.SIGTERM)
 

@@ -155,6 +155,8 @@ class Samples:
             sampler=keys,  # lists of pairs in place of indices
             collate_fn=_unchanged,
             num_workers=num_workers,
+            # Not by a fork server, Python 3.14's default: they would not be children of the rank, and outlive it.
+            multiprocessing_context="fork" if num_workers else None,
             prefetch_factor=PREFETCHED if num_workers else None,
             persistent_workers=num_workers > 0,
             pin_memory=self.target.type == "cuda",

@@ -1,5 +1,6 @@
 """Map-style data sets: the order and the randomness of samples do not depend on who reads them."""
 
+import multiprocessing
 import random
 from types import SimpleNamespace
 
@@ -95,6 +96,14 @@ def test_held_out_samples_are_the_same_in_each_evaluation():
     first, second = ([batch["drawn"] for batch in split.batches(slice(2, 9), 3)] for _ in range(2))
     assert [len(batch) for batch in first] == [3, 3, 1]
     assert torch.equal(torch.cat(first), torch.cat(second))
+
+
+def test_workers_are_children_of_the_rank_whose_end_they_follow(monkeypatch):
+    monkeypatch.setattr(
+        multiprocessing.context._default_context, "_actual_context", multiprocessing.get_context("spawn")
+    )
+    loader = prepare(Data(train=Drawing(), test=Drawing()), SimpleNamespace(data_workers=1, seed=3), CPU).train
+    assert loader._loader([], stream=0).multiprocessing_context.get_start_method() == "fork"
 
 
 @pytest.mark.parametrize("kind", [np.asarray, torch.tensor, list])

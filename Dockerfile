@@ -64,10 +64,9 @@ RUN header="$(python -c 'import sysconfig; print(sysconfig.get_path("include"))'
 # The working directory of users' programs, writable for any user: relative paths such as snapshot.pt start here.
 RUN mkdir --mode=1777 /workspace
 WORKDIR /workspace
-# Another lock, for other drivers or GPUs, and the package indexes that have its wheels (docs/how-to/gpus.md).
+# Another lock, for other drivers or GPUs, and the package index that has its wheels (docs/how-to/gpus.md).
 ARG TRAINER_LOCK=requirements/trainer.lock
 ARG PIP_INDEX_URL
-ARG PIP_EXTRA_INDEX_URL
 COPY ${TRAINER_LOCK} /tmp/trainer.lock
 # pip stays in the image for images that are built on top of it.
 RUN python -m ensurepip --default-pip \

@@ -112,9 +112,9 @@ class Jobs:
 
 
 async def containers(namespace: Namespace) -> dict[str, str]:
-    """uid of each pod by name, of those that belong to jobs."""
-    pods = [item async for page in namespace.client.pages(PODS, "default") for item in page.items]
-    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}
+    """uid of each pod by name, of those that belong to jobs and are not being deleted, as survivors of an attempt are."""
+    pods = [item["metadata"] async for page in namespace.client.pages(PODS, "default") for item in page.items]
+    return {pod["name"]: pod["uid"] for pod in pods if "deletionTimestamp" not in pod}
 
 
 def lease_holder(cluster: testbed.ControlPlane) -> str:

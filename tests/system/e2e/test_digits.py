@@ -71,9 +71,9 @@ def test_a_running_job_shows_its_progress_and_can_be_deleted(job) -> None:
 
 
 def test_a_killed_rank_starts_again_in_its_pod(job, machine) -> None:
-    trainer = {"recipe": "digits", "epochs": 30}
+    trainer = {"recipe": "digits", "epochs": 120}  # some seconds more than the test needs
     job.apply("in-place", nodes=2, trainer=trainer, restart={"inPlace": True})
-    wait_for_progress_beyond(job, 20)
+    testbed.wait_for("step 20 in the log", lambda: job.step() >= 20, seconds=120, every_seconds=0.2)
     pods = {pod["metadata"]["uid"] for pod in job.pods(1)}
     launcher = machine.container_pid(job.namespace, "in-place-1-1", "trainer")
     children = [int(pid) for pid in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()]

@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
             os.environ.update(DEBUG_VARIABLES)
         restarts = identity.in_place_restarts(os.environ) and contract.DDPJOB_GENERATION not in os.environ
         if isinstance(place, identity.Node) or restarts:
-            return command.start(["-m", "ddpjob_trainer", *given.for_ranks()], os.environ)
+            return command.start(["-m", "ddpjob_trainer", *given.for_ranks()], os.environ, ["ddpjob_trainer.worker"])
     except ConfigError as error:
         return termination.refuse(error)
 

@@ -28,15 +28,18 @@ def main(arguments: Sequence[str]) -> int:
         return termination.refuse(error)
 
 
-def start(program: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Start Python with these arguments for each rank of the node that the environment describes; returns the exit code."""
+def start(program: Sequence[str], environ: Mapping[str, str], modules: Sequence[str] = ()) -> int:
+    """Start Python with these arguments for each rank of the node that the environment describes; returns the exit code.
+
+    `modules` are what the program imports, to be imported once for all ranks where these are forked.
+    """
     identity.attempt(environ)  # checked here, not when the first file is named after it
     with launcher.with_free_port(environ) as variables:
         place = identity.resolve(variables)
         node = place if isinstance(place, identity.Node) else identity.Node(workers=(place,))
         variables = {**RANK_DEFAULTS, **variables}
         if num_restarts := identity.in_place_restarts(environ):
-            return supervisor.run(node, program, variables, num_restarts)
+            return supervisor.run(node, program, variables, num_restarts, modules)
         return launcher.run(node, [sys.executable, *program], variables)
 
 

@@ -28,8 +28,12 @@ MAX_RESTARTS_WITHOUT_PROGRESS = 2
 STORE_PROGRAM = ("-m", "ddpjob_ranks.launch.store")
 
 
-def run(node: Node, program: Sequence[str], environ: Mapping[str, str], num_restarts: int) -> int:
+def run(
+    node: Node, program: Sequence[str], environ: Mapping[str, str], num_restarts: int, modules: Sequence[str] = ()
+) -> int:
     """Run Python with the arguments `program` for each worker of the node, starting all again up to `num_restarts` times.
+
+    `modules` are imported once for all of them.
 
     Returns:
         As `launcher.run`, of the generation whose failure ended the run.
@@ -37,7 +41,7 @@ def run(node: Node, program: Sequence[str], environ: Mapping[str, str], num_rest
     # torch's own rendezvous ("env://") then uses the store that is there, in each generation under another prefix.
     environ = {**environ, "TORCHELASTIC_USE_AGENT_STORE": "True"}
     with launcher.signals_blocked() as mask:
-        template = Template(MODULES, environ, launcher.dies_with_this_process(mask))
+        template = Template([*MODULES, *modules], environ, launcher.dies_with_this_process(mask))
         try:
             return _Supervisor(node, program, environ, template).run(num_restarts)
         except TemplateError:

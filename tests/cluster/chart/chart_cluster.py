@@ -75,6 +75,11 @@ class Cluster:
         except KubectlError:  # can-i ends with 1 to say no
             return False
 
+    def wait_for_right(self, user: str, verb: str, resource: str, namespace: str | None = None) -> None:
+        """Wait until the API server's authorizer knows of a right: it learns of new roles and bindings by watches."""
+        what = f"the right of {user} to {verb} {resource}"
+        testbed.wait_for(what, lambda: self.may(user, verb, resource, namespace), seconds=60)
+
     def refusal(self, pod_spec: Mapping[str, Any], namespace: str) -> str:
         """Why the namespace's admission refuses a pod with this spec; empty if it admits it."""
         metadata = {"name": "candidate", "namespace": namespace}

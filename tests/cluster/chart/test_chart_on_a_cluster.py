@@ -85,9 +85,8 @@ def test_the_operator_works_where_it_watches_and_nowhere_else(cluster):
     home, watched, other = cluster.namespace(), cluster.namespace(), cluster.namespace()
     cluster.install(home, {"watch": {"namespaces": [watched]}})
     operator = operator_of(home)
-    # The API server's authorizer learns of new roles and bindings by watches, one for each kind.
-    for right in (("list", "ddpjobs.ddpjob.dev", watched), ("get", "nodes")):
-        testbed.wait_for(f"the right to {right}", lambda right=right: cluster.may(operator, *right), seconds=30)
+    cluster.wait_for_right(operator, "list", "ddpjobs.ddpjob.dev", watched)
+    cluster.wait_for_right(operator, "get", "nodes")
     for verb, resource in (
         ("list", "ddpjobs.ddpjob.dev"),
         ("create", "pods"),

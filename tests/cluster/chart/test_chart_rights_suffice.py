@@ -63,6 +63,13 @@ def test_a_job_is_created_restarted_finished_and_removed(cluster, run_operator, 
     }
     cluster.install(home, {**values, "networkPolicy": {"jobs": has_policies}})
     cluster.wait_for_crd()
+    account = f"system:serviceaccount:{home}:{RELEASE}"
+    for verb, resource, where in (
+        ("list", "ddpjobs.ddpjob.dev", team),
+        ("create", "pods", team),
+        ("get", "nodes", None),
+    ):
+        cluster.wait_for_right(account, verb, resource, where)
     refused = refused_requests(cluster)
     log = run_operator(home, values)
     for namespace in (team, other):
@@ -93,5 +100,11 @@ def test_a_job_is_created_restarted_finished_and_removed(cluster, run_operator, 
     end(0, "two-2-0", "two-2-1")
     gone = ("ddpjob", "two", "-n", team)
     testbed.wait_for("the finished job to be removed by its TTL", lambda: not cluster.exists(*gone), seconds=60)
-    assert cluster.exists("service", "two-master", "-n", other) is (scope == "cluster")
+    service = ("service", "two-master", "-n", other)
+    if scope == "cluster":
+        testbed.wait_for(
+            "the job in the other namespace to have its Service", lambda: cluster.exists(*service), seconds=60
+        )
+    else:
+        assert not cluster.exists(*service)
     assert refused_requests(cluster) == refused, log.read_text()

@@ -144,7 +144,7 @@ class ScriptedJobs:
         assert not strange, f"created, but no script needs them: {strange}"
         assert second_writer or not twice, f"created more often than once: {dict(twice)}"
         assert audit_has_gaps or not never, f"never created: {list(never)}"
-        await self._nothing_runs_on()
+        await self._nothing_runs_on(seconds)
         await self._failed_jobs_keep_their_pods()
         await self._nothing_is_an_orphan()
 
@@ -183,11 +183,11 @@ class ScriptedJobs:
             expected.update(("pods", f"{name}-{attempt}-{rank}") for attempt in attempts for rank in range(NUM_NODES))
         return expected
 
-    async def _nothing_runs_on(self) -> None:
+    async def _nothing_runs_on(self, seconds: float) -> None:
         async def still() -> bool:
             return not any(_runs(pod) for pod in (await self.namespace.pods()).values())
 
-        await eventually("no pod of a job that has ended to run", still)
+        await eventually("no pod of a job that has ended to run", still, seconds)
 
     async def _failed_jobs_keep_their_pods(self) -> None:
         """The pods of the last attempt of a failed job are evidence: the survivor is stopped and not deleted."""

@@ -110,6 +110,7 @@ def _check_that_it_says_why(world: World) -> None:
         Reason.RUNNING: something_runs and not hung and not unfinished,
         Reason.FINISHING: something_runs and not unfinished,
         Reason.STARTING: something_runs or world.cluster.image_is_missing,
+        Reason.STOPPING: _names_are_taken(world),
         Reason.BACKING_OFF: bool(status.get("retryTime")),
     }
     # A deadline of the API server's is far off by an operator's clock that was set back; it says what it waits for.

@@ -29,6 +29,7 @@ def job(status: DDPJobStatus | None = None, **spec: Any) -> Job:
         generation=1,
         deleting=False,
         spec=DDPJobSpec.model_validate({**program, **spec}),
+        managed_by=spec.get("managedBy"),
         status=status or DDPJobStatus(),
     )
 

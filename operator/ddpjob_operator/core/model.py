@@ -29,12 +29,14 @@ class Job:
     spec: DDPJobSpec | None
     """None where the stored spec does not parse; `spec_error` says why."""
     spec_error: str = ""
+    managed_by: str | None = None
+    """spec.managedBy, also where the rest of the spec does not parse."""
     status: DDPJobStatus = field(default_factory=DDPJobStatus)
 
     @property
     def is_managed_elsewhere(self) -> bool:
         """Whether another controller runs it and writes its status."""
-        return self.spec is not None and self.spec.managed_by not in (None, names.CONTROLLER)
+        return self.managed_by not in (None, names.CONTROLLER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

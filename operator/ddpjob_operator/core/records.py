@@ -42,7 +42,7 @@ def job_of(body: Body, known: Job | None = None) -> Job:
 
     `known` is an earlier version of it, whose spec is taken over where the generation says that it is the same.
     """
-    metadata = body["metadata"]
+    metadata, managed_by = body["metadata"], (body.get("spec") or {}).get("managedBy")
     if known is not None and (known.uid, known.generation) == (metadata["uid"], metadata.get("generation", 0)):
         spec, spec_error = known.spec, known.spec_error
     else:
@@ -56,6 +56,7 @@ def job_of(body: Body, known: Job | None = None) -> Job:
         deleting="deletionTimestamp" in metadata,
         spec=spec,
         spec_error=spec_error,
+        managed_by=managed_by,
         status=_status(body.get("status") or {}),
     )
 

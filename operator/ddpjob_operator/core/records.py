@@ -283,16 +283,24 @@ def _is_restarted(container: Body, status: Body) -> bool:
     It does so for a native sidecar (`restartPolicy: Always`), whose exit code never decides on its pod, and by rules of
     the container's own until the pod has failed. The pod's own policy is Never.
     """
-    policy = container.get("restartPolicy", "Never")
-    by_rules = policy != "Never" or bool(container.get("restartPolicyRules"))
-    return policy == "Always" or (by_rules and status.get("phase") != "Failed")
+    is_sidecar = container.get("restartPolicy") == "Always"
+    return is_sidecar or (_has_own_restarts(container) and status.get("phase") != "Failed")
+
+
+def _has_own_restarts(container: Body) -> bool:
+    """Whether the kubelet may restart this container although the policy of its pod is Never."""
+    return container.get("restartPolicy", "Never") != "Never" or bool(container.get("restartPolicyRules"))
 
 
 def _none_can_run(spec: Body, status: Body) -> bool:
-    """Whether every container has terminated; one that never started may still start."""
+    """Whether every container has terminated; one that never started may still start.
+
+    A container of the template may have a restart policy or restart rules of its own. The kubelet may start it again in the
+    same pod until the pod is over, which its phase says.
+    """
     statuses = status.get("containerStatuses") or ()
     init_statuses = status.get("initContainerStatuses") or ()
-    if len(statuses) < len(spec["containers"]):
+    if len(statuses) < len(spec["containers"]) or any(_has_own_restarts(declared) for declared in spec["containers"]):
         return False
     ended = all("terminated" in (s.get("state") or {}) for s in statuses)
     return ended and not any("running" in (s.get("state") or {}) for s in init_statuses)

@@ -49,6 +49,21 @@ def test_a_living_sidecar_keeps_the_pod_from_having_ended() -> None:
     assert not pod_of(body).all_ended
 
 
+RULE = {"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}
+
+
+@pytest.mark.parametrize("own", [{"restartPolicyRules": [RULE]}, {"restartPolicy": "Always"}], ids=["rules", "policy"])
+def test_a_program_that_the_kubelet_may_start_again_has_stopped_only_when_its_pod_is_over(own) -> None:
+    """Otherwise the next attempt would start while the kubelet restarts the program in a pod of this one."""
+    ended = [container({"terminated": {"exitCode": 42}})]
+    body = pod({"phase": "Running", "containerStatuses": ended}, nodeName="n")
+    body["spec"]["containers"] = [{"name": "trainer", **own}]
+    record = pod_of(body)
+    assert (record.exit.code, record.all_ended) == (42, False)
+    body["status"]["phase"] = "Failed"
+    assert pod_of(body).all_ended
+
+
 def test_a_failed_init_container_is_how_its_pod_ended() -> None:
     failed = container({"terminated": {"exitCode": 3, "message": "no data"}}, "fetch")
     record = pod_of(pod({"phase": "Failed", "initContainerStatuses": [failed]}, nodeName="n"))

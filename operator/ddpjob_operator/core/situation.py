@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ddpjob_operator.api.spec import DDPJobSpec, GangMode
-from ddpjob_operator.api.status import DDPJobStatus, Failure
+from ddpjob_operator.api.status import DDPJobStatus, Failure, Progress
 from ddpjob_operator.core.failure.refine_record import RefinedRecord, refine_record
 from ddpjob_operator.core.gang import Gang, gang_of
 from ddpjob_operator.core.model import Job, Observed
@@ -54,6 +54,15 @@ class Situation:
     def status(self) -> DDPJobStatus:
         """The stored status."""
         return self.observed.job.status
+
+    @property
+    def progress(self) -> Progress | None:
+        """The latest progress. Its restarts in place are never fewer than the attempt has reported: a line may omit them."""
+        known, read = self.status.progress, self.observed.progress
+        if known is None or read is None:
+            return read or known
+        most = max(known.in_place_restarts or 0, read.in_place_restarts or 0)
+        return read.model_copy(update={"in_place_restarts": most or None})
 
     @property
     def failure(self) -> Failure | None:

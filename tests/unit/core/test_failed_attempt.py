@@ -9,6 +9,7 @@ from builders import (
     crashed,
     created,
     deleted,
+    edited,
     ended,
     in_attempt,
     job,
@@ -21,6 +22,7 @@ from builders import (
 )
 from ddpjob_operator.api.names import ConditionType, Phase, Reason
 from ddpjob_operator.api.status import DDPJobStatus, Progress, Restarts
+from ddpjob_operator.core.failure.restart import restarts_left
 from ddpjob_operator.core.model import LowerPodDeadline, PatchObject, ReadNode
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.stopping import OVERDUE_SECONDS
@@ -112,6 +114,40 @@ def test_restarts_in_place_count_too_and_the_next_attempt_may_do_what_is_left(ma
     if attempt == 2:
         assert (status.restarts.counted, len(status.restarts.counted_times)) == (3, 3)
         assert (status.progress.step, status.progress.in_place_restarts) == (7, None), "they are counted once"
+
+
+EVICTED = {"disruption": "EvictionByEvictionAPI: evicting"}
+
+
+@pytest.mark.parametrize(
+    ("reported", "suspend", "left"),
+    [
+        ({"stored": 2}, False, 1),
+        ({"read": 2}, False, 1),
+        ({"stored": 2, "read": 0}, False, 1),  # a progress line that the program prints itself
+        ({"read": 2}, True, 1),
+        ({"read": 1000}, False, 0),
+    ],
+    ids=["in the status", "read just now", "omitted later", "before a suspension", "made up"],
+)
+def test_restarts_in_place_count_however_their_attempt_ends(reported, suspend, left) -> None:
+    """A job that was evicted now and then had all of them again each time, so a broken program never failed."""
+    of = program(nodes=1, restart={"maxRestarts": 3, "inPlace": True})
+    seen = broken(of, crashed(of, **EVICTED))
+    if "stored" in reported:
+        seen = updated(seen, progress=Progress(step=7, in_place_restarts=reported["stored"]))
+    if "read" in reported:
+        seen = replace(seen, progress=Progress(step=8, in_place_restarts=reported["read"] or None))
+    status = plan(edited(seen, suspend=suspend), NOW).status
+    assert (status.attempt, restarts_left(of.spec, status.restarts)) == (2, left)
+    assert len(status.restarts.counted_times) <= 3
+
+
+def test_restarts_that_have_left_the_window_may_be_made_in_place_again() -> None:
+    of = program(nodes=1, restart={"maxRestarts": 1, "windowSeconds": 600, "inPlace": True})
+    earlier = Restarts(counted=1, counted_times=[rfc3339(NOW - 601)])
+    status = plan(updated(broken(of, crashed(of, **EVICTED)), restarts=earlier), NOW).status
+    assert restarts_left(of.spec, status.restarts) == 1
 
 
 @pytest.mark.parametrize(("action", "attempt", "restarts"), [("Fail", 1, Restarts()), ("Ignore", 2, UNCOUNTED)])

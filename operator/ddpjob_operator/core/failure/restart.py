@@ -52,7 +52,7 @@ def decide_restart(
     job: Job, spec: DDPJobSpec, status: DDPJobStatus, failure: Failure, progress: Progress | None, now: float
 ) -> RestartDecision:
     """What follows from this failure of the attempt that the status shows, which reported this progress last."""
-    restarts = status.restarts
+    restarts = with_restarts_in_place(spec, status.restarts, progress, now)
     kind = kind_of(spec, failure)
     if kind == Kind.FINAL:
         by_rule = KINDS.get(failure.reason) != Kind.FINAL
@@ -84,14 +84,22 @@ def decide_restart(
         update |= {"infrastructure": restarts.infrastructure + 1, "infrastructure_times": [*uncounted, rfc3339(now)]}
         return RestartDecision(restarts=restarts.model_copy(update=update), delay_seconds=delay_seconds)
 
-    in_place = (
-        (progress.in_place_restarts or 0) if progress else 0
-    )  # when they were is not known, so they count as recent
-    recent = [*_since(restarts.counted_times, now - spec.restart.window_seconds), *[rfc3339(now)] * in_place]
-    if len(recent) >= spec.restart.max_restarts:
-        return RestartDecision(restarts=restarts, final=failure.reason, why=_used_up(spec, len(recent)))
-    update |= {"counted": restarts.counted + in_place + 1, "counted_times": [*recent, rfc3339(now)]}
+    if len(restarts.counted_times) >= spec.restart.max_restarts:
+        return RestartDecision(restarts=restarts, final=failure.reason, why=_used_up(spec))
+    update |= {"counted": restarts.counted + 1, "counted_times": [*restarts.counted_times, rfc3339(now)]}
     return RestartDecision(restarts=restarts.model_copy(update=update), delay_seconds=delay_seconds)
+
+
+def with_restarts_in_place(spec: DDPJobSpec, restarts: Restarts, progress: Progress | None, now: float) -> Restarts:
+    """The counters with the restarts in place of an attempt that ends now, however it ends, and within the window.
+
+    When they were is not known, so they count as recent. A program may report any number, so no more are remembered than
+    end the job.
+    """
+    most, in_place = spec.restart.max_restarts, (progress.in_place_restarts or 0) if progress else 0
+    recent = [*_since(restarts.counted_times, now - spec.restart.window_seconds), *[rfc3339(now)] * in_place]
+    update = {"counted": restarts.counted + in_place, "counted_times": recent[max(0, len(recent) - most) :]}
+    return restarts.model_copy(update=update)
 
 
 def recount(spec: DDPJobSpec, restarts: Restarts, recorded: Failure, better: Failure) -> Restarts:
@@ -168,8 +176,8 @@ def _too_many(num_recent: int) -> str:
     )
 
 
-def _used_up(spec: DDPJobSpec, num_recent: int) -> str:
-    if spec.restart.max_restarts == 0:
+def _used_up(spec: DDPJobSpec) -> str:
+    most, window = spec.restart.max_restarts, duration(spec.restart.window_seconds)
+    if most == 0:
         return "not restarted, since restart.maxRestarts is 0"
-    window = duration(spec.restart.window_seconds)
-    return f"not restarted: restart.maxRestarts allows {num_recent} counted restart{'s' if num_recent > 1 else ''} within {window}"
+    return f"not restarted: restart.maxRestarts allows {most} counted restart{'s' if most > 1 else ''} within {window}"

@@ -65,8 +65,8 @@ def decision_after(failure: Failure, restart: RestartDecision) -> Finish | Start
 
 
 def _restart(situation: Situation, failure: Failure) -> RestartDecision:
-    progress = situation.observed.progress or situation.status.progress
-    return decide_restart(situation.job, situation.spec, situation.status, failure, progress, situation.now)
+    spec, status = situation.spec, situation.status
+    return decide_restart(situation.job, spec, status, failure, situation.progress, situation.now)
 
 
 def _ends(situation: Situation) -> list[End]:

@@ -18,6 +18,7 @@ from ddpjob_operator.core.decision import (
     StaySuspended,
     WaitToStart,
 )
+from ddpjob_operator.core.failure.restart import with_restarts_in_place
 from ddpjob_operator.core.model import Observed
 from ddpjob_operator.core.refusals import refusals
 from ddpjob_operator.core.render.pods import default_image
@@ -160,7 +161,7 @@ def _next_attempt(situation: Situation, decision: StartNextAttempt) -> DDPJobSta
         "queued_since": status.queued_since if decision.releases_partial_gang else None,
         "give_backs": status.give_backs + 1 if decision.releases_partial_gang else 0,
         "active_seconds_before": round(active_seconds(status, now)),
-        "restarts": decision.restarts or status.restarts,
+        "restarts": decision.restarts or with_restarts_in_place(situation.spec, status.restarts, status.progress, now),
         # They are among the counted restarts now.
         "progress": status.progress and status.progress.model_copy(update={"in_place_restarts": None}),
     }
@@ -225,7 +226,7 @@ def _ready(num_up: int, num_nodes: int | None) -> dict[str, Any]:
 
 
 def _with_progress(situation: Situation, status: DDPJobStatus) -> DDPJobStatus:
-    progress = situation.observed.progress
+    progress = situation.progress
     if progress is None or progress == status.progress:
         return status
     known = status.progress.checkpoint_step if status.progress else None

@@ -65,6 +65,10 @@ DDPJOB_DATA_DIR: Final = "DDPJOB_DATA_DIR"
 DDPJOB_IN_PLACE_RESTARTS: Final = "DDPJOB_IN_PLACE_RESTARTS"
 #: Exit codes, separated by commas, after which the launcher starts no rank again: the operator has rules for them.
 DDPJOB_FINAL_EXIT_CODES: Final = "DDPJOB_FINAL_EXIT_CODES"
+#: How long ranks wait within their pods for a pod of the same attempt that is replaced, in seconds. Unset: no pod is replaced.
+DDPJOB_REPLACEMENT_SECONDS: Final = "DDPJOB_REPLACEMENT_SECONDS"
+#: How often the pod of this node rank has been replaced in this attempt; unset in the first one.
+DDPJOB_REPLACEMENT: Final = "DDPJOB_REPLACEMENT"
 #: Generation of this rank, from 1; set for ranks only, and only where the launcher can start them again in place.
 DDPJOB_GENERATION: Final = "DDPJOB_GENERATION"
 #: The file descriptors that such a rank inherits (`ddpjob_ranks.generation`).

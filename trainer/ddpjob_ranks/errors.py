@@ -11,3 +11,7 @@ class PeersMissingError(RuntimeError):
 
 class ShortageError(RuntimeError):
     """A volume is full, or the like: an administrator can fix it while the job waits, and a later attempt can succeed."""
+
+
+class ReplacedError(RuntimeError):
+    """Another pod has replaced the one of this rank, which the cluster had given up."""

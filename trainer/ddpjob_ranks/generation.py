@@ -4,16 +4,20 @@ A generation ends with the first rank that fails. Its launcher closes a pipe, wh
 ranks that it starts for the next generation write into the store, which the launcher of node 0 keeps alive, that theirs has
 begun. A thread in every rank waits for either. Then it saves what the rank still holds and ends the process, and the
 launcher of that node starts the next generation, too.
+
+The ranks of a pod that is gone are missing in the next generation, where the others wait for the pod that replaces it
+(`ddpjob_ranks.launch.join`).
 """
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from ddpjob_ranks import contract
+from ddpjob_ranks import contract, slots
+from ddpjob_ranks.errors import ReplacedError
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
 THREAD_NAME: Final = "generation"
 #: How long one wait for the next generation takes; it is repeated.
 LISTEN: Final = timedelta(days=7)
+#: The slot of a rank's own memory whose step is the last generation that came to its first step.
+BEGUN_SLOT: Final = 2
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,7 +40,7 @@ class Generation:
     state_memory: int
     """File descriptor of a slot for the state of a survivor, which the ranks of a node share (`slots`)."""
     own_memory: int
-    """File descriptor of two slots for what only this rank knows, after even and after odd steps."""
+    """File descriptor of two slots for what only this rank knows, after even and after odd steps, and of BEGUN_SLOT."""
     before_exit: Callable[[], None] = field(default=lambda: None)
     """Saves what this rank holds. It runs once, on any thread, before the process ends because its generation does."""
     _saving: threading.Lock = field(default_factory=threading.Lock)
@@ -48,9 +54,16 @@ class Generation:
 
         threading.Thread(target=read, name=THREAD_NAME, daemon=True).start()
 
-    def follow_store(self, store: "Store") -> None:
-        """Announce this generation in the store, and end this process when the next one is announced there."""
+    def follow_store(self, store: "Store", *, rank: int) -> None:
+        """Announce this generation in the store, and end this process when the next one is announced there.
+
+        Raises:
+            ReplacedError: another pod has replaced this one, whose node did not respond for some time.
+        """
         own = store.clone()
+        replacement = int(os.environ.get(contract.DDPJOB_REPLACEMENT) or "0")
+        if is_replaced(own, rank, replacement):
+            raise ReplacedError(f"rank {rank} runs in another pod now, which has replaced this one")
         own.set(_key(self.number), "")
 
         def listen() -> None:
@@ -66,6 +79,10 @@ class Generation:
                 self._end()
 
         threading.Thread(target=listen, name=THREAD_NAME, daemon=True).start()
+
+    def begun(self) -> None:
+        """Record that all ranks of this generation are here and begin to train."""
+        slots.write(self.own_memory, self.number, lambda file: file.write(b"1"), slot=BEGUN_SLOT)
 
     def save(self) -> None:
         """Run `before_exit`; the caller then ends the process. Does not return where another thread does both already."""
@@ -94,5 +111,29 @@ def current(environ: Mapping[str, str]) -> Generation | None:
     return _current[0] if _current else None
 
 
+def newest(store: "Store") -> int:
+    """The newest generation that a rank has announced in the store; 0 if none has."""
+    number = 0
+    while store.check([_key(number + 1)]):
+        number += 1
+    return number
+
+
+def replace(store: "Store", ranks: Iterable[int], replacement: int) -> None:
+    """Keep the pods that this one replaces from joining again, should their node respond again."""
+    for rank in ranks:
+        for number in range(1, replacement + 1):
+            store.set(_replacement_key(rank, number), "")
+
+
+def is_replaced(store: "Store", rank: int, replacement: int) -> bool:
+    """Whether another pod has replaced this one of the rank."""
+    return store.check([_replacement_key(rank, replacement + 1)])
+
+
 def _key(number: int) -> str:
     return f"ddpjob/generation/{number}"
+
+
+def _replacement_key(rank: int, replacement: int) -> str:
+    return f"ddpjob/replacement/{rank}/{replacement}"

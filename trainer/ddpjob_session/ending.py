@@ -7,7 +7,7 @@ import traceback
 from typing import NoReturn
 
 from ddpjob_ranks import contract, distributed, generation, termination
-from ddpjob_ranks.errors import ConfigError, ShortageError
+from ddpjob_ranks.errors import ConfigError, ReplacedError, ShortageError
 from ddpjob_ranks.launch.identity import Worker
 from ddpjob_ranks.watch.watchdog import Watchdog
 from ddpjob_session.checkpoints.claim import Fenced
@@ -22,7 +22,7 @@ def fail(error: BaseException, worker: Worker, watchdog: Watchdog, writer: Check
 
     The message is written before this process's connections close, so no other rank can fail because of them earlier.
     """
-    own = isinstance(error, ConfigError | Fenced | ShortageError | UnavailableError)
+    own = isinstance(error, ConfigError | Fenced | ReplacedError | ShortageError | UnavailableError)
     echo = not own and (watchdog.aborted_collectives or distributed.is_peer_loss(error))
     current = generation.current(os.environ)
     if current is not None:
@@ -52,7 +52,7 @@ def _exit_code(error: BaseException) -> int:
     match error:
         case ConfigError():
             return contract.EXIT_BAD_CONFIG
-        case Fenced():
+        case Fenced() | ReplacedError():
             return contract.EXIT_FENCED
         case KeyboardInterrupt():
             return 128 + signal.SIGINT

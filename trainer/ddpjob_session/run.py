@@ -117,7 +117,8 @@ class Run:
         saved = self.state.step if self.resumed else None
         if self._from_memory:
             saved = None if self.checkpoints is None else self.checkpoints.newest_step()
-        current = generation.current(os.environ)
+        if (current := generation.current(os.environ)) is not None:
+            current.begun()
         num_before = 0 if current is None else current.number - 1
         mine = self.checkpoints if self.gang.rank == 0 else None
         self.writer = CheckpointWriter(mine, self.report, self.gang.device, newest_step=saved)
@@ -191,8 +192,14 @@ class Run:
             self.report.say(f"evidence in {path}")
 
     def stopped(self) -> int:
-        """The exit code of a run that was asked to stop. All ranks have left the group, so the checkpoint is complete."""
+        """The exit code of a run that was asked to stop. All ranks have left the group, so the checkpoint is complete.
+
+        Where another pod was asked, which the operator may replace, the state is kept in memory, too.
+        """
         step = self.state.step
+        current = generation.current(os.environ)
+        if current is not None and contract.DDPJOB_REPLACEMENT_SECONDS in os.environ and not self.stop.request.received:
+            current.save()
         if self.checkpoints is None:
             self.report.say(f"stopped on request after step {step}; nothing is saved")
             return contract.EXIT_TERMINATED

@@ -91,6 +91,8 @@ RESERVED_VARIABLES: Final = (
     contract.DDPJOB_GPUS_PER_NODE,
     contract.DDPJOB_IN_PLACE_RESTARTS,
     contract.DDPJOB_FINAL_EXIT_CODES,
+    contract.DDPJOB_REPLACEMENT,
+    contract.DDPJOB_REPLACEMENT_SECONDS,
 )
 
 

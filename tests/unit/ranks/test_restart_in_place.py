@@ -1,12 +1,14 @@
-"""What a launcher decides of restarts in place, and the memory that ranks leave to each other."""
+"""What a launcher decides of restarts in place, the memory that ranks leave to each other, and where a replaced pod begins."""
 
 import os
 import subprocess
 import sys
 
 import pytest
+from torch._C._distributed_c10d import HashStore
 
-from ddpjob_ranks import slots
+from ddpjob_ranks import generation, slots
+from ddpjob_ranks.launch.join import generation_to_join
 from ddpjob_ranks.launch.supervisor import is_stuck
 
 
@@ -50,3 +52,26 @@ def test_a_slot_whose_writer_was_killed_is_empty(memory):
     slots.write(memory, 8, lambda file: file.write(b"eight"))
     subprocess.run([sys.executable, "-c", WRITER, str(memory)], pass_fds=[memory], check=False)
     assert slots.step_of(memory) == slots.NO_STEP
+
+
+@pytest.mark.parametrize(
+    ("num_announced", "last_of_the_lost_rank", "joined"),
+    [(0, 0, None), (1, 1, 2), (2, 1, 2), (3, 3, 4)],
+    ids=["no session", "nobody has noticed", "the others wait", "later"],
+)
+def test_a_replaced_pod_begins_with_the_first_generation_that_lacks_its_ranks(
+    num_announced, last_of_the_lost_rank, joined
+):
+    store = HashStore()
+    for number in range(1, num_announced + 1):
+        store.set(f"ddpjob/generation/{number}", "")
+        if number <= last_of_the_lost_rank:
+            store.add(f"{number}/ddpjob/preflight/3/number", 1)
+    assert generation_to_join(store, range(2, 4)) == joined
+
+
+def test_the_pods_that_a_pod_replaces_are_kept_from_joining():
+    store = HashStore()
+    generation.replace(store, [4, 5], 2)
+    assert [generation.is_replaced(store, 5, number) for number in range(3)] == [True, True, False]
+    assert not generation.is_replaced(store, 3, 0)

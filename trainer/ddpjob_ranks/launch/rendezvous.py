@@ -51,11 +51,31 @@ def open_store(worker: Worker) -> Store:
     open_files.allow(worker.world_size)
     _wait_for_name(worker)
     # torchrun's agent serves one store to all the times that it starts its ranks (--max-restarts).
-    these = (contract.DDPJOB_UID, contract.DDPJOB_ATTEMPT, "TORCHELASTIC_RESTART_COUNT")
     store = _open_store(worker, rendezvous_timeout())
+    of_attempt = PrefixStore(_attempt(), store)
     if (current := generation.current(os.environ)) is not None:
-        current.follow_store(PrefixStore("/".join(os.environ.get(name, "") for name in these[:2]), store))
-    return PrefixStore("/".join(os.environ.get(name, "") for name in these), store)
+        current.follow_store(of_attempt, rank=worker.rank)
+    return PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", ""), of_attempt)
+
+
+def open_store_of_attempt(worker: Worker) -> Store:
+    """What all generations of the attempt share of the store, whose ranks run.
+
+    Raises:
+        ConfigError: the master's name does not resolve.
+        PeersMissingError: nobody serves the store.
+    """
+    _wait_for_name(worker)
+    return PrefixStore(_attempt(), _open_store(worker, rendezvous_timeout()))
+
+
+def of_generation(store_of_attempt: Store, number: int) -> Store:
+    """What `open_store` returns to the ranks of this generation."""
+    return PrefixStore(str(number), store_of_attempt)
+
+
+def _attempt() -> str:
+    return "/".join(os.environ.get(name, "") for name in (contract.DDPJOB_UID, contract.DDPJOB_ATTEMPT))
 
 
 def _open_store(worker: Worker, deadline: timedelta) -> Store:
@@ -108,7 +128,10 @@ def _wait_for_answer(worker: Worker, connecting: Future[TCPStore]) -> None:
 
 
 def rendezvous_timeout() -> timedelta:
-    """Longest wait for all ranks to start."""
+    """Longest wait for all ranks to start. Ranks that start again hold their nodes, and wait for one pod at most."""
+    again = int(os.environ.get(contract.DDPJOB_GENERATION) or "1") > 1 or contract.DDPJOB_REPLACEMENT in os.environ
+    if again and (seconds := os.environ.get(contract.DDPJOB_REPLACEMENT_SECONDS)):
+        return timedelta(seconds=int(seconds))
     return RENDEZVOUS_TIMEOUT_IN_A_JOB if contract.DDPJOB_UID in os.environ else RENDEZVOUS_TIMEOUT
 
 
@@ -141,7 +164,7 @@ def _wait_for_name(worker: Worker) -> None:
 
     in_a_job = contract.DDPJOB_UID in os.environ
     try:
-        wait_until(probe, rank=worker.rank, limit=RENDEZVOUS_TIMEOUT_IN_A_JOB if in_a_job else NAME_TIMEOUT)
+        wait_until(probe, rank=worker.rank, limit=rendezvous_timeout() if in_a_job else NAME_TIMEOUT)
     except TimeoutError as error:
         raise ConfigError(
             f"rank {worker.rank} on {socket.gethostname()}: {error}. Set {contract.MASTER_ADDR} to the address of the"

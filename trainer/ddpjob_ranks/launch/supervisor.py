@@ -2,15 +2,20 @@
 
 All ranks are forked from a template (`template`). When one fails, its generation ends on all nodes (`generation`): each
 survivor saves its state in memory that the launcher owns, and each launcher starts its ranks again.
+
+Where the operator replaces a pod of a running attempt, the ranks of the other pods wait for it in the next generation, for a
+limited time. That is also what follows when a pod is asked to stop: its ranks stop after the same step as all others, whose
+pods go on.
 """
 
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ddpjob_ranks import contract, slots, termination
+from ddpjob_ranks import contract, generation, slots, termination
 from ddpjob_ranks.launch import launcher
 from ddpjob_ranks.launch.identity import Node, Worker
 from ddpjob_ranks.launch.launcher import Ranks
@@ -22,10 +27,14 @@ MODULES = ("torch", "torch._dynamo", "ddpjob_session.session")
 FINAL_EXIT_CODES = frozenset(
     {contract.EXIT_BAD_CONFIG, contract.EXIT_CHECKPOINTED, contract.EXIT_FENCED, contract.EXIT_TERMINATED}
 )
+#: Those of them that say that some pod was asked to stop.
+STOPPED_EXIT_CODES = frozenset({contract.EXIT_CHECKPOINTED, contract.EXIT_TERMINATED})
 #: After so many restarts in place in a row without a further step, the next failure ends the run: fresh pods may help.
 MAX_RESTARTS_WITHOUT_PROGRESS = 2
 #: Serves the store of the gang.
 STORE_PROGRAM = ("-m", "ddpjob_ranks.launch.store")
+#: Finds out with which generation a pod begins that replaces another one.
+JOIN_PROGRAM = ("-m", "ddpjob_ranks.launch.join")
 
 
 def run(
@@ -73,20 +82,45 @@ class _Supervisor:
         state = os.memfd_create("ddpjob-state")
         own = {worker.rank: os.memfd_create(f"ddpjob-rank-{worker.rank}") for worker in self.node.workers}
         reached: list[int] = []
+        first_number = 1
+        if contract.DDPJOB_REPLACEMENT in self.environ:
+            code, first_number = self._generation_to_join()
+            if code != contract.EXIT_SUCCESS:
+                return code
         while True:
-            number = len(reached) + 1
-            ranks = self._generation(
-                number, state, own, server, lambda code: self._may_restart(code, reached, own, num_restarts)
-            )
+            number = first_number + len(reached)
+            began = time.monotonic()
+
+            def may_restart(code: int, number: int = number, began: float = began) -> bool:
+                waited = all(slots.step_of(memory, generation.BEGUN_SLOT) < number for memory in own.values())
+                if waited and self._has_waited_long_enough(code, time.monotonic() - began):
+                    return False
+                return self._may_restart(code, reached, own, num_restarts)
+
+            ranks = self._generation(number, state, own, server, may_restart)
             if not ranks.to_be_restarted:
                 return ranks.exit_code
+            cause = "another pod was asked to stop" if ranks.exit_code in STOPPED_EXIT_CODES else ranks.cause
             print(
-                f"ddpjob launcher: {ranks.cause}; all ranks start again in place ({number} of at most {num_restarts}"
+                f"ddpjob launcher: {cause}; all ranks start again in place ({len(reached)} of at most {num_restarts}"
                 " times)",
                 file=sys.stderr,
                 flush=True,
             )
             termination.clear()
+
+    def _generation_to_join(self) -> tuple[int, int]:
+        """The exit code of the process that finds it out, and the number of the generation."""
+        memory = os.memfd_create("ddpjob-join")
+
+        def start(worker: Worker) -> int:
+            return self.template.fork(JOIN_PROGRAM, {**self.environ, **worker.environment()}, [memory])
+
+        process = Ranks(Node(workers=self.node.workers[:1]), start)
+        process.wait()
+        number = slots.step_of(memory)
+        os.close(memory)
+        return process.exit_code, number
 
     def _generation(
         self, number: int, state: int, own: Mapping[int, int], server: int | None, may_restart: Callable[[int], bool]
@@ -110,10 +144,16 @@ class _Supervisor:
             os.close(reader)
             os.close(writer)
 
+    def _has_waited_long_enough(self, code: int, seconds: float) -> bool:
+        """Whether ranks that did not begin to train in this time shall not start again: a pod that is gone did not come back."""
+        limit = self.environ.get(contract.DDPJOB_REPLACEMENT_SECONDS)
+        return code == contract.EXIT_PEER_LOST and limit is not None and seconds >= int(limit)
+
     def _may_restart(self, code: int, reached: list[int], own: Mapping[int, int], num_restarts: int) -> bool:
         """Whether another generation may follow the one that has failed with this code. Adds the step that it came to."""
         by_rule = self.environ.get(contract.DDPJOB_FINAL_EXIT_CODES, "").split(",")
-        if code in FINAL_EXIT_CODES or str(code) in by_rule:
+        is_stop = code in STOPPED_EXIT_CODES and contract.DDPJOB_REPLACEMENT_SECONDS in self.environ
+        if (code in FINAL_EXIT_CODES and not is_stop) or str(code) in by_rule:
             return False
         reached.append(max(slots.step_of(memory, slot) for memory in own.values() for slot in range(2)))
         return len(reached) <= num_restarts and not is_stuck(reached)

@@ -64,6 +64,17 @@ def test_the_policy_of_a_job_that_opts_out_is_deleted_once() -> None:
     assert plan(replace(seen, objects=(replace(found, deleting=True),)), NOW).actions == ()
 
 
+def test_a_policy_with_the_labels_of_the_job_that_does_not_belong_to_it_is_no_substitute_and_is_kept() -> None:
+    """A backup restores labels without owners. The ranks of the job applied again then had no policy."""
+    of = job()
+    foreign = replace(existing(of), job_uid="")
+    (action,) = plan(protected(of, pod(of), objects=(foreign,)), NOW).actions
+    assert isinstance(action, CreateObject)
+
+    opted_out = job(networkPolicy=False)
+    assert plan(protected(opted_out, pod(opted_out), objects=(foreign,)), NOW).actions == ()
+
+
 def test_the_field_does_not_change_pods() -> None:
     """Jobs that run while the operator is upgraded do not look edited, and the field can be changed at any time."""
     with_policy, without = job().spec, job(networkPolicy=False).spec

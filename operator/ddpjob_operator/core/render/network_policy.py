@@ -39,7 +39,9 @@ def ensure_network_policy(observed: Observed, spec: DDPJobSpec) -> tuple[CreateO
     if not observed.makes_network_policies:
         return ()
     job = observed.job
-    existing = next((found for found in observed.objects if found.kind == NETWORK_POLICY), None)
+    # A copy of it, from a backup for example, has its labels without being it.
+    own = (found for found in observed.objects if found.kind == NETWORK_POLICY and found.job_uid == job.uid)
+    existing = next(own, None)
     if spec.network_policy and existing is None:
         return (CreateObject(kind=NETWORK_POLICY, name=policy_name(job.name), body=network_policy(job)),)
     if not spec.network_policy and existing is not None and not existing.deleting:

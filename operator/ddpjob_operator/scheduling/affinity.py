@@ -4,6 +4,7 @@ The pods are placed one after the other, so the first one chooses the part of th
 small for all is left only when the gang releases its nodes.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from ddpjob_operator.api import names
@@ -17,7 +18,10 @@ def attract(pod: dict[str, Any], topology: Topology) -> None:
     is_required = topology.mode is TopologyMode.REQUIRED
     kind = "required" if is_required else "preferred"
     rule = f"{kind}DuringSchedulingIgnoredDuringExecution"
-    affinity = dict(pod["spec"].get("affinity") or {})
-    towards = dict(affinity.get("podAffinity") or {})
-    towards[rule] = [*(towards.get(rule) or ()), term if is_required else {"weight": 100, "podAffinityTerm": term}]
-    pod["spec"]["affinity"] = {**affinity, "podAffinity": towards}
+    affinity = pod["spec"].get("affinity") or {}
+    towards = (affinity.get("podAffinity") or {}) if isinstance(affinity, Mapping) else None
+    terms = (towards.get(rule) or []) if isinstance(towards, Mapping) else None
+    if not isinstance(towards, Mapping) or not isinstance(terms, list):
+        return  # The template holds something else, and the API server refuses the pod with a message.
+    term = term if is_required else {"weight": 100, "podAffinityTerm": term}
+    pod["spec"]["affinity"] = {**affinity, "podAffinity": {**towards, rule: [*terms, term]}}

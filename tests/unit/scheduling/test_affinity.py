@@ -48,3 +48,21 @@ def test_affinities_of_the_template_and_avoided_nodes_stay() -> None:
         "requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone"}, TERM]
     }
     assert "nodeAffinity" in affinity
+
+
+@pytest.mark.parametrize(
+    "affinity",
+    [
+        "near",
+        ["near"],
+        {"podAffinity": "near"},
+        {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": 3}},
+        {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": {"weight": 1}}},
+    ],
+    ids=str,
+)
+def test_an_affinity_that_is_none_is_left_for_the_api_server_to_refuse(affinity: Any) -> None:
+    """Rendering failed before anything was sent, so the job stayed without pods and without a status."""
+    of = job(nodes=2, scheduling={"topology": {"key": "rack"}}, template={"spec": {"affinity": affinity}})
+    assert of.spec is not None
+    assert create_pod(of, of.spec, "image:1", 0).body["spec"]["affinity"] == affinity

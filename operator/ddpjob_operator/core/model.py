@@ -290,6 +290,18 @@ class Rejection:
     """The server itself failed (500, for example a broken webhook), which says nothing about this object."""
     is_terminating: bool = False
     """An object of the same name is being deleted, so the creation only has to wait for that."""
+    since: float = 0.0
+    """Since when the server has refused this on purpose, in seconds since the epoch; 0 if that is not known."""
+
+    @property
+    def is_by_quota(self) -> bool:
+        """Whether a quota is used up, which may be free again later."""
+        return "exceeded quota" in self.message
+
+    @property
+    def is_on_purpose(self) -> bool:
+        """Whether the server will refuse it again, by a policy or for a mistake in it."""
+        return not (self.by_failure or self.is_terminating or self.is_by_quota)
 
 
 def _none_of(kind: Kind) -> Iterable[OwnedObject]:  # noqa: ARG001 the signature of `Observed.all_of`

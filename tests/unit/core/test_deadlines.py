@@ -68,3 +68,11 @@ def test_a_deadline_ends_what_is_refused_and_not_what_can_only_be_waited_for(of,
         assert (after.phase, after.reason) == (Phase.FAILED, reasons[1])
         if REFUSED in rejections.values():
             assert "denied by policy" in after.message
+
+
+def test_a_policy_that_refuses_a_pod_after_hours_of_waiting_for_quota_has_its_own_deadline() -> None:
+    """One refusal by a webhook that was confused for a moment ended such jobs."""
+    waiting = reconciled(observed(START_30, rejections={"job-1-0": Rejection("exceeded quota")}))
+    seen = replace(waiting, rejections={"job-1-0": replace(REFUSED, since=NOW + 7200)})
+    assert plan(seen, NOW + 7229).status.phase == Phase.PENDING
+    assert plan(seen, NOW + 7230).status.phase == Phase.FAILED

@@ -69,10 +69,12 @@ def _to_start(situation: Situation) -> Iterator[Deadline]:
             ),
             ends_job=True,
         )
+    refused = [why.since for why in observed.rejections.values() if why.is_on_purpose]
     never_ran = situation.status.active_seconds_before == 0  # a job of weeks waits for a webhook to come back
-    if reason == Reason.POD_REJECTED and observed.is_refused and never_ran:
+    if reason == Reason.POD_REJECTED and refused and never_ran:
+        # Not before it was refused: a quota may have come first, for hours.
         yield Deadline(
-            at=clocks.creation_began + limits.start_seconds,
+            at=max(clocks.creation_began, min(refused)) + limits.start_seconds,
             reason=reason,
             message=f"{why}, for longer than deadlines.startSeconds ({duration(limits.start_seconds)})",
             ends_job=True,

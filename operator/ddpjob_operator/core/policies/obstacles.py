@@ -75,7 +75,7 @@ def warning_lookup(gang: Gang, since: float | None, now: float) -> ReadWarning |
 
 def _refused(gang: Gang, name: str, why: Rejection) -> tuple[Reason, str]:
     quota = _QUOTA.search(message := tail(why.message))
-    if quota is None and "exceeded quota" in message:
+    if quota is None and why.is_by_quota:
         return Reason.QUOTA_EXCEEDED, printable(message)
     if quota is None:
         return Reason.POD_REJECTED, refusal(name, why)

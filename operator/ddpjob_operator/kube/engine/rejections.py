@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ddpjob_operator.core.backoff import doubled
 from ddpjob_operator.core.model import Action, DeletePods, Rejection, Removal, SetUp
@@ -26,11 +26,16 @@ class _Refused:
 
     def record(self, tried: Collection[str], rejections: Mapping[str, Rejection], *, some_done: bool) -> None:
         others = {name: why for name, why in self.rejections.items() if name not in tried}
-        self.rejections = {**others, **rejections}
+        refused = {name: replace(why, since=self._since(name, why)) for name, why in rejections.items()}
+        self.rejections = {**others, **refused}
         if rejections:
             self.in_a_row = 1 if some_done else self.in_a_row + 1
             delay = doubled(FIRST_RETRY_SECONDS, self.in_a_row - 1, LAST_RETRY_SECONDS)
             self.retry_at = time.monotonic() + delay
+
+    def _since(self, name: str, why: Rejection) -> float:
+        known = self.rejections.get(name)
+        return known.since if known is not None and known.is_on_purpose and why.is_on_purpose else time.time()
 
     def keep(self, names: Collection[str]) -> None:
         self.rejections = {name: why for name, why in self.rejections.items() if name in names}

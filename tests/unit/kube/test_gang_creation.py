@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -246,11 +247,13 @@ def test_a_pod_that_is_always_refused_is_created_again_at_a_bounded_interval() -
     assert 0 < rejections.seconds_to_retry(KEY) <= LAST_RETRY_SECONDS
 
 
-def test_a_refusal_on_purpose_has_the_time_of_the_first_one_and_a_quota_is_none(monkeypatch) -> None:
+def test_a_refusal_on_purpose_has_the_time_of_the_first_one_and_a_quota_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rejections, (creation, *_) = Rejections(), pods()
     seen = []
     for now, why in enumerate(("exceeded quota: team", "denied", "denied by 2 rules", "exceeded quota: team", "denied")):
-        monkeypatch.setattr("time.time", lambda now=now: float(now))
+        monkeypatch.setattr("time.time", partial(float, now))
         rejections.record(KEY, [creation], {creation.name: Rejection(why)}, some_done=False)
         seen.append(rejections.of(KEY)[creation.name].since)
     assert seen == [0.0, 1.0, 1.0, 3.0, 4.0]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob_operator.kube.lookups.node_reader import NodeState, node_state
+from ddpjob_operator.kube.lookups.node_reader import NodeState, node_state, pause_seconds
 
 
 def node(ready: str | None, *taints: str, unschedulable: bool = False) -> dict[str, Any]:
@@ -28,3 +28,9 @@ def node(ready: str | None, *taints: str, unschedulable: bool = False) -> dict[s
 )
 def test_a_node(body: dict[str, Any], state: NodeState) -> None:
     assert node_state(body) == state
+
+
+@pytest.mark.parametrize("num_nodes", [1, 100, 1000, 4096])
+def test_nodes_are_read_every_two_seconds_unless_there_are_many(num_nodes: int) -> None:
+    """The pods of a gang of 1000 nodes that hang in a file system cost 500 requests a second for as long as they hung."""
+    assert pause_seconds(num_nodes) == (2.0 if num_nodes <= 100 else num_nodes / 50)

@@ -1,4 +1,8 @@
-"""The states of the nodes that decisions depend on, read again every two seconds while a job needs them."""
+"""The states of the nodes that decisions depend on, read again every few seconds while a job needs them.
+
+A program that hangs in a file system outlives its grace for as long as the file system is away, on all nodes of its gang. So the
+rate of all reads together is bounded.
+"""
 
 import asyncio
 import logging
@@ -15,6 +19,8 @@ from ddpjob_operator.transport.resources import NODES
 logger = logging.getLogger(__name__)
 
 READ_AGAIN_SECONDS = 2.0
+#: Most reads in a second, of all nodes together.
+READS_PER_SECOND = 50.0
 MAX_AT_ONCE = 4
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 
@@ -72,7 +78,7 @@ class NodeReader:
                 self._states[node] = state
                 for key in self._wanted_by[node]:
                     self._changed(key)
-            await asyncio.sleep(READ_AGAIN_SECONDS)
+            await asyncio.sleep(pause_seconds(len(self._wanted_by)))
         del self._wanted_by[node]
         self._states.pop(node, None)
 
@@ -88,6 +94,11 @@ class NodeReader:
         except Exception:  # an unexpected object must not end the polling of this node
             logger.exception("node %s cannot be read, so its known state is kept", node)
         return None
+
+
+def pause_seconds(num_nodes: int) -> float:
+    """The time between two reads of a node while so many are read."""
+    return max(READ_AGAIN_SECONDS, num_nodes / READS_PER_SECOND)
 
 
 def node_state(node: Body) -> NodeState:

@@ -80,7 +80,9 @@ def _spec(body: Body) -> tuple[DDPJobSpec | None, str]:
 
 
 def _without(body: Body, places: Iterable[tuple[int | str, ...]]) -> Body:
-    pruned = dict(body)  # no deep copy: of objects that are nested as deeply as the API allows it exceeds the recursion limit
+    pruned = dict(
+        body
+    )  # no deep copy: of objects that are nested as deeply as the API allows it exceeds the recursion limit
     for *path, last in places:
         parent: Any = pruned
         for step in path:

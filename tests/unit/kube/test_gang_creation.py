@@ -252,7 +252,9 @@ def test_a_refusal_on_purpose_has_the_time_of_the_first_one_and_a_quota_is_none(
 ) -> None:
     rejections, (creation, *_) = Rejections(), pods()
     seen = []
-    for now, why in enumerate(("exceeded quota: team", "denied", "denied by 2 rules", "exceeded quota: team", "denied")):
+    for now, why in enumerate(
+        ("exceeded quota: team", "denied", "denied by 2 rules", "exceeded quota: team", "denied")
+    ):
         monkeypatch.setattr("time.time", partial(float, now))
         rejections.record(KEY, [creation], {creation.name: Rejection(why)}, some_done=False)
         seen.append(rejections.of(KEY)[creation.name].since)

@@ -9,7 +9,7 @@ from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.failure.log_parsing import end_of_log
 from ddpjob_operator.core.model import CreatePod, DeletePod, Deletion, Exit, Job, Observed, Plan, Pod, Service
 from ddpjob_operator.core.plan import plan
-from ddpjob_operator.core.render.pods import pod_name, spec_hash
+from ddpjob_operator.core.render.pods import name_of_pod, pod_name, spec_hash
 from ddpjob_operator.core.render.service import selector, service_name
 
 NOW = 1_800_000_000.0
@@ -55,6 +55,17 @@ def pod(of: Job, rank: int = 0, attempt: int = 1, **changes: Any) -> Pod:
         disruption="",
     )
     return changed(running, **changes)
+
+
+def supervised(of: Job, rank: int = 0, **changes: Any) -> Pod:
+    """A running pod of a job with restart.inPlace, by the number of its replacement in the status."""
+    more = {"name": name_of_pod(of, rank), "uid": f"uid of {name_of_pod(of, rank)}"}
+    return pod(
+        of,
+        rank,
+        of.status.attempt,
+        **{**more, "is_supervised": True, "replacement": of.status.replacement(rank), **changes},
+    )
 
 
 def changed(of_pod: Pod, **changes: Any) -> Pod:

@@ -34,6 +34,10 @@ LABEL_JOB_UID: Final = "ddpjob.dev/job-uid"
 LABEL_ATTEMPT: Final = "ddpjob.dev/attempt"
 #: Node rank of a pod, from 0.
 LABEL_RANK: Final = "ddpjob.dev/rank"
+#: "true" on a pod whose launcher can start its ranks again in place, and waits for another pod that is replaced.
+LABEL_SUPERVISED: Final = "ddpjob.dev/supervised"
+#: How often the pod of this rank has been replaced in its attempt; absent on the first one.
+LABEL_REPLACEMENT: Final = "ddpjob.dev/replacement"
 #: Prefix of labels and annotations that a user's template may not set.
 RESERVED_PREFIX: Final = "ddpjob.dev/"
 #: Hash of the fields of the spec that the pod was rendered from.

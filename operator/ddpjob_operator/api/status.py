@@ -46,6 +46,14 @@ class Restarts(Resource):
         default=[],
         description="Times of the restarts within the last day that do not count, since an attempt last made progress.",
     )
+    pod_replacements: int = Field(
+        default=0,
+        description="Restarts, among those above, in which lost pods were replaced while the other pods of their attempt went on.",
+    )
+    in_place_counted: int = Field(
+        default=0,
+        description="Restarts in place of the current attempt that are counted already, or that replaced a pod.",
+    )
     in_a_row: int = Field(
         default=0,
         description="Consecutive failures without a healthy attempt between them. The back-off delay grows with them.",
@@ -106,9 +114,9 @@ class Progress(Resource):
 
 
 class Failure(Resource):
-    """The failure that ended an attempt."""
+    """A failure that ended an attempt, or that took pods of it away which were replaced."""
 
-    attempt: int = Field(description="Number of the attempt that ended.")
+    attempt: int = Field(description="Number of the attempt that failed.")
     rank: int | None = Field(default=None, description="Node rank of the pod that caused the failure.")
     pod: str | None = Field(default=None, description="Name of the pod that caused the failure.")
     node: str | None = Field(default=None, description="Node on which that pod ran.")
@@ -119,9 +127,20 @@ class Failure(Resource):
     checkpoint_step: int | None = Field(
         default=None, description="Step of the checkpoint that the program saved before it stopped on request."
     )
+    replaced: bool | None = Field(
+        default=None,
+        description="True where only the lost pods were replaced, and the attempt went on without losing a step.",
+    )
     reason: str = Field(description="Class of the failure.")
     message: str = Field(default="", description="Error message of the program, or of the cluster.")
     time: Time = Field(description="Time at which the operator recorded the failure.")
+
+
+class ReplacedPod(Resource):
+    """A rank of the current attempt whose pod was lost and replaced."""
+
+    rank: int = Field(description="Node rank of the pod.")
+    replacement: int = Field(description="How often it was replaced; the number at the end of the name of its pod.")
 
 
 class SchedulingStatus(Resource):
@@ -164,6 +183,9 @@ class DDPJobStatus(Resource):
         default=None,
         description="Label selector of the pods and the Service of the job, in the form of kubectl --selector.",
     )
+    replaced_pods: list[ReplacedPod] = Field(
+        default=[], description="Ranks of the current attempt whose pods were lost and replaced."
+    )
     restarts: Restarts = Field(default=Restarts(), description="Restarts of the job so far.")
     progress: Progress | None = Field(default=None, description="Progress of the training.")
     failure: Failure | None = Field(default=None, description="The most recent failure.")
@@ -199,6 +221,10 @@ class DDPJobStatus(Resource):
     def condition(self, type_: ConditionType) -> bool:
         """Whether a condition is True."""
         return any(condition.type == type_ and condition.status == "True" for condition in self.conditions)
+
+    def replacement(self, rank: int) -> int:
+        """How often the pod of this node rank has been replaced in the current attempt."""
+        return next((pod.replacement for pod in self.replaced_pods if pod.rank == rank), 0)
 
     @property
     def finished(self) -> bool:

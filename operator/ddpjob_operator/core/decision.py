@@ -37,7 +37,10 @@ class AwaitEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartNextAttempt:
-    """End the current attempt: the status names the next one before any pod of the current one is stopped."""
+    """End the current attempt: the status names the next one before any pod of the current one is stopped.
+
+    Or, with `replaces`, replace only these pods: the status names their successors before any is created.
+    """
 
     phase: Phase
     reason: str
@@ -46,6 +49,8 @@ class StartNextAttempt:
     """How long the next attempt waits before its pods are created."""
     releases_partial_gang: bool = False
     """Whether the gang only releases the nodes of a part of its pods; it keeps its position in the queue then."""
+    replaces: tuple[int, ...] = ()
+    """Node ranks of the lost pods, where the others go on in the same attempt."""
     restarts: Restarts | None = None
     """The counters after a failure."""
     failure: Failure | None = None

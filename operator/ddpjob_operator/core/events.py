@@ -63,4 +63,5 @@ def _new_failure(before: DDPJobStatus, after: DDPJobStatus) -> Failure | None:
     if failure is None:
         return None
     is_known = known is not None and (known.attempt, known.reason) == (failure.attempt, failure.reason)
-    return None if is_known else failure
+    is_another = after.restarts.pod_replacements > before.restarts.pod_replacements
+    return None if is_known and not is_another else failure

@@ -3,18 +3,19 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.model import Observed, Pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
-    """The current attempt's pods and what is left of earlier attempts."""
+    """The current attempt's pods, and what is left of earlier attempts and of pods that were replaced in this one."""
 
     num_nodes: int
     current: Mapping[int, Pod]
     """Pods of the current attempt by node rank."""
     old: tuple[Pod, ...]
-    """Pods of earlier attempts, oldest first: stragglers, survivors and evidence."""
+    """Pods of earlier attempts and replaced ones, oldest first: stragglers, survivors and evidence."""
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -64,11 +65,25 @@ class Gang:
 
 
 def gang_of(observed: Observed, num_nodes: int) -> Gang:
-    """The job's pods, sorted. Pods of an attempt later than the status' belong to a newer writer and are ignored."""
-    attempt = observed.job.status.attempt
+    """The job's pods, sorted. Those of a later attempt or replacement than the status' belong to a newer writer and are ignored."""
+    status = observed.job.status
     done = (pod for pod in observed.vanished if pod.succeeded)  # somebody deleted it afterwards; its success counts
     return Gang(
         num_nodes=num_nodes,
-        current={pod.rank: pod for pod in (*done, *observed.pods) if pod.attempt == attempt and pod.rank < num_nodes},
-        old=tuple(sorted((p for p in observed.pods if p.attempt < attempt), key=lambda p: (p.attempt, p.rank))),
+        current={pod.rank: pod for pod in (*done, *observed.pods) if pod.rank < num_nodes and is_current(pod, status)},
+        old=tuple(sorted((pod for pod in observed.pods if _age(pod, status) > 0), key=_order)),
     )
+
+
+def is_current(pod: Pod, status: DDPJobStatus) -> bool:
+    """Whether the pod is that of its rank in the current attempt."""
+    return _age(pod, status) == 0
+
+
+def _age(pod: Pod, status: DDPJobStatus) -> int:
+    """0 for the current pod of its rank, more for one of an earlier attempt or that was replaced, less for a later one."""
+    return status.attempt - pod.attempt or status.replacement(pod.rank) - pod.replacement
+
+
+def _order(pod: Pod) -> tuple[int, int, int]:
+    return pod.attempt, pod.rank, pod.replacement

@@ -98,7 +98,8 @@ def waiting_gang(status: DDPJobStatus) -> WaitingGang | None:
 
 def _restarts(before: DDPJobStatus, after: DDPJobStatus) -> Iterable[Measurement]:
     """A restart is counted once, as it was decided; better evidence that arrives later does not move it."""
-    if after.attempt == before.attempt or after.failure is None:
+    is_replacement = after.restarts.pod_replacements > before.restarts.pod_replacements
+    if (after.attempt == before.attempt and not is_replacement) or after.failure is None:
         return
     if after.restarts.counted > before.restarts.counted:
         yield Measurement(Quantity.RESTARTS, 1, (_known(after.failure.reason), _counted(Kind.COUNTED)))

@@ -153,6 +153,10 @@ class Pod:
     job_uid: str
     attempt: int
     rank: int
+    replacement: int = 0
+    """How often the pod of this rank had been replaced in its attempt when this one was created."""
+    is_supervised: bool = False
+    """Whether its launcher can start its ranks again in place, and waits for another pod that is replaced."""
     spec_hash: str
     node: str | None
     """None until it is scheduled."""

@@ -122,6 +122,8 @@ def pod_of(body: Body, known: Pod | None = None) -> Pod:
         job_uid=job_uid,
         attempt=_number(labels, names.LABEL_ATTEMPT),
         rank=_number(labels, names.LABEL_RANK),
+        replacement=_number(labels, names.LABEL_REPLACEMENT) if names.LABEL_REPLACEMENT in labels else 0,
+        is_supervised=labels.get(names.LABEL_SUPERVISED) == "true",
         spec_hash=(metadata.get("annotations") or {}).get(names.ANNOTATION_SPEC_HASH, ""),
         node=spec.get("nodeName"),
         phase=phase,

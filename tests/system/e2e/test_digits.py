@@ -88,6 +88,36 @@ def test_a_killed_rank_starts_again_in_its_pod(job, machine) -> None:
     assert "in memory: no step is lost" in job.log()
 
 
+def test_a_lost_pod_is_replaced_while_the_other_waits(job, machine) -> None:
+    """It is deleted first, and its successor's main process is killed."""
+    job.apply("replaced", nodes=2, trainer={"recipe": "digits", "epochs": 400}, restart={"inPlace": True})
+    job.wait_step(20)
+    (first, _) = job.pods(1)
+    job.kubectl("delete", "pod", "replaced-1-1", "-n", job.namespace, "--wait=false")
+    wait_for_resumptions(job, 1)
+    wait_for_progress_beyond(job, job.step())
+    os.kill(machine.container_pid(job.namespace, "replaced-1-1-r1", "trainer"), signal.SIGKILL)
+    wait_for_resumptions(job, 2)
+
+    status = job.wait_phase("Running", seconds=60)
+    assert status["attempt"] == 1
+    assert status["replacedPods"] == [{"rank": 1, "replacement": 2}]
+    assert [past["reason"] for past in status["attempts"]] == ["PodDeleted", "Killed"]
+    assert (status["restarts"]["infrastructure"], status["restarts"]["counted"]) == (1, 1)
+    pods = {pod["metadata"]["name"]: pod for pod in job.pods(1)}
+    assert pods["replaced-1-0"]["metadata"]["uid"] == first["metadata"]["uid"]
+    assert pods["replaced-1-1-r1"]["status"]["phase"] == "Failed"
+
+
+def wait_for_resumptions(job, number: int) -> None:
+    """Wait until training goes on after so many restarts."""
+    resumed = "in memory: no step is lost"
+    after = rf"(?s)(?:{resumed}.*?\bstep \d+/.*?){{{number}}}"
+    testbed.wait_for(
+        f"step after {number} restarts", lambda: re.search(after, job.log()), seconds=120, every_seconds=0.2
+    )
+
+
 def wait_for_progress_beyond(job, step: int) -> int:
     return testbed.wait_for(
         f"status.progress.step beyond {step}",

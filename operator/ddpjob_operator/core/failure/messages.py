@@ -26,7 +26,8 @@ def failure_sentence(failure: Failure) -> str:
     where = f"Rank {failure.rank} (pod {failure.pod}" + (f", node {failure.node})" if failure.node else ")")
     quoted = f": {failure.message}" if failure.message else ""
     saved = f"; it had saved step {failure.checkpoint_step}" if failure.checkpoint_step is not None else ""
-    return f"{where} {_how(failure)} in attempt {failure.attempt}{quoted}{saved}"
+    replaced = "; only its pod is replaced, and the others wait" if failure.replaced else ""
+    return f"{where} {_how(failure)} in attempt {failure.attempt}{quoted}{saved}{replaced}"
 
 
 def end_message(observed: Observed, pod: Pod, reason: Reason) -> str:

@@ -42,7 +42,7 @@ def refine_record(observed: Observed, spec: DDPJobSpec, now: float) -> RefinedRe
     """What is known by now of the failure that led to the current attempt."""
     status = observed.job.status
     failure = _latest_failure(status)
-    if failure is None or failure.reason in _ENDED_BY_OPERATOR or status.running_since:
+    if failure is None or failure.replaced or failure.reason in _ENDED_BY_OPERATOR or status.running_since:
         return RefinedRecord(failure=failure, restarts=status.restarts)
     over = [
         pod for pod in observed.pods if pod.attempt == failure.attempt and _is_evidence(observed, pod, failure, now)
@@ -60,7 +60,9 @@ def refine_record(observed: Observed, spec: DDPJobSpec, now: float) -> RefinedRe
 
 def _latest_failure(status: DDPJobStatus) -> Failure | None:
     failure = status.failure
-    return failure if failure is not None and failure.attempt == status.attempt - 1 else None
+    if failure is None:
+        return None
+    return failure if failure.attempt == status.attempt - (0 if failure.replaced else 1) else None
 
 
 def _with_better_cause(

@@ -91,14 +91,28 @@ def decide_restart(
 
 
 def with_restarts_in_place(spec: DDPJobSpec, restarts: Restarts, progress: Progress | None, now: float) -> Restarts:
-    """The counters with the restarts in place of an attempt that ends now, however it ends, and within the window.
+    """The counters with the restarts in place of an attempt that ends now, or is interrupted, and within the window.
 
     When they were is not known, so they count as recent. A program may report any number, so no more are remembered than
     end the job.
     """
     most, in_place = spec.restart.max_restarts, (progress.in_place_restarts or 0) if progress else 0
+    in_place = max(0, in_place - restarts.in_place_counted)
     recent = [*_since(restarts.counted_times, now - spec.restart.window_seconds), *[rfc3339(now)] * in_place]
-    update = {"counted": restarts.counted + in_place, "counted_times": recent[max(0, len(recent) - most) :]}
+    update = {
+        "counted": restarts.counted + in_place,
+        "counted_times": recent[max(0, len(recent) - most) :],
+        "in_place_counted": restarts.in_place_counted + in_place,
+    }
+    return restarts.model_copy(update=update)
+
+
+def after_replacement(restarts: Restarts) -> Restarts:
+    """The counters of a restart that replaces only lost pods, for which the ranks of the others start again in place once."""
+    update = {
+        "pod_replacements": restarts.pod_replacements + 1,
+        "in_place_counted": restarts.in_place_counted + 1,
+    }
     return restarts.model_copy(update=update)
 
 

@@ -14,17 +14,19 @@ from ddpjob_operator.core.failure.cause import (
     wanted_logs,
 )
 from ddpjob_operator.core.failure.messages import failure_sentence
-from ddpjob_operator.core.failure.restart import RestartDecision, decide_restart
+from ddpjob_operator.core.failure.restart import RestartDecision, after_replacement, decide_restart
 from ddpjob_operator.core.model import Lookup
 from ddpjob_operator.core.policies.partial_gang import release
-from ddpjob_operator.core.render.pods import pod_name
+from ddpjob_operator.core.policies.pod_replacement import ranks_to_replace
+from ddpjob_operator.core.render.pods import name_of_pod
 from ddpjob_operator.core.situation import Situation
 from ddpjob_operator.core.stopping import node_lookups
 
 
 def restart_or_fail(situation: Situation) -> Advice:
     """Begin the next attempt, or end the job, once the cause of the attempt's end is known."""
-    cause = cause_of(_ends(situation))
+    ends = _ends(situation)
+    cause = cause_of(ends)
     if cause is None:
         return Advice()
     observed, gang, now = situation.observed, situation.gang, situation.now
@@ -41,7 +43,22 @@ def restart_or_fail(situation: Situation) -> Advice:
     # A restart does not wait for a log. What is final, or depends on an exit code in torchrun's table, does.
     if logs and (restart.final or situation.spec.restart.rules):
         return Advice(decision=AwaitEvidence(), lookups=lookups)
+    if ranks := ranks_to_replace(situation, ends, restart):
+        return Advice(decision=_replacement(ranks, failure, restart), lookups=lookups)
     return Advice(decision=decision_after(failure, restart), lookups=lookups)
+
+
+def _replacement(ranks: tuple[int, ...], failure: Failure, restart: RestartDecision) -> StartNextAttempt:
+    """The decision to replace the lost pods of these ranks."""
+    replaced = failure.model_copy(update={"replaced": True})
+    return StartNextAttempt(
+        phase=Phase.RESTARTING,
+        reason=failure.reason,
+        message=failure_sentence(replaced),
+        replaces=ranks,
+        restarts=after_replacement(restart.restarts),
+        failure=replaced,
+    )
 
 
 def fail(situation: Situation, failure: Failure) -> Finish | StartNextAttempt:
@@ -74,6 +91,6 @@ def _ends(situation: Situation) -> list[End]:
     observed, gang, now = situation.observed, situation.gang, situation.now
     ends = ends_of(observed, (pod for pod in gang.current.values() if has_ended(pod, now)), now)
     if situation.status.condition(ConditionType.CREATED):  # otherwise a missing pod has not been created yet
-        names = {rank: pod_name(situation.job.name, situation.status.attempt, rank) for rank in gang.missing}
+        names = {rank: name_of_pod(situation.job, rank) for rank in gang.missing}
         ends += missing_ends(observed, names, now)
     return ends

@@ -94,7 +94,7 @@ def _while_running(situation: Situation) -> tuple[str, str]:
         return Reason.RUNNING, refused
     message = f"all {gang.num_nodes} pods run" if gang.num_nodes > 1 else "the pod runs"
     if failure := situation.failure:
-        message += f" in attempt {failure.attempt + 1}. Before: {failure_sentence(failure)}"
+        message += f" in attempt {situation.status.attempt}. Before: {failure_sentence(failure)}"
     if situation.spec.checkpoint is None:
         message += "; without spec.checkpoint a restart begins at step 0"
     if quiet_at is not None and quiet_at <= now:

@@ -52,12 +52,13 @@ def _keep_whole(situation: Situation) -> tuple[Action, ...]:
 
 
 def outdated_evidence(situation: Situation) -> list[DeletePod]:
-    """Delete the pods of attempts that are no longer kept."""
-    oldest_kept = situation.status.attempt - situation.spec.restart.keep_attempts
+    """Delete the pods of attempts that are no longer kept. Replaced pods of the current attempt are kept with those of the last."""
+    num_kept = situation.spec.restart.keep_attempts
+    oldest_kept = situation.status.attempt - num_kept
     return [
         DeletePod(name=pod.name, uid=pod.uid, grace_seconds=SURVIVOR_GRACE_SECONDS)
         for pod in situation.gang.old
-        if pod.attempt < oldest_kept and pod.all_ended and pod.deletion is None
+        if (pod.attempt < oldest_kept or not num_kept) and pod.all_ended and pod.deletion is None
     ]
 
 

@@ -6,7 +6,7 @@ no init container and no other image: everything that the ranks need to start is
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,11 @@ SHM_BYTES_PER_PROCESS = 2**30
 #: How long a pod stays on a node that does not respond. The default of Kubernetes is 300 s, in which all ranks wait.
 LOST_NODE_TOLERATION_SECONDS = 30
 
+#: How long ranks wait in their pods until a lost pod is replaced: for a node, the image, and its start.
+REPLACEMENT_SECONDS = 300
+#: Without or with these providers a pod can be replaced alone. Others may count it as one too many.
+REPLACING_PROVIDERS = (ProviderName.NONE,)
+
 #: Source of a variable whose value is the name of the pod's node.
 NODE_OF_THE_POD = {"fieldRef": {"fieldPath": "spec.nodeName"}}
 #: Prefix of resources that are GPUs for CUDA, including MIG slices.
@@ -39,9 +44,15 @@ def gang_name(job_name: str, attempt: int) -> str:
     return f"{job_name}-{attempt}"
 
 
-def pod_name(job_name: str, attempt: int, rank: int) -> str:
-    """Name of the pod of one node rank in one attempt."""
-    return f"{gang_name(job_name, attempt)}-{rank}"
+def pod_name(job_name: str, attempt: int, rank: int, replacement: int = 0) -> str:
+    """Name of the pod of one node rank in one attempt. The letter keeps it from being that of a pod of another job."""
+    name = f"{gang_name(job_name, attempt)}-{rank}"
+    return f"{name}-r{replacement}" if replacement else name
+
+
+def name_of_pod(job: Job, rank: int) -> str:
+    """Name of the pod of this node rank in the job's current attempt; one that was replaced keeps its name."""
+    return pod_name(job.name, job.status.attempt, rank, job.status.replacement(rank))
 
 
 def spec_hash(spec: DDPJobSpec) -> str:
@@ -75,16 +86,16 @@ class PodManifest:
         """The pod as JSON (0.1 to 0.2 ms)."""
         job, spec = self.job, self.spec
         template = spec.template.model_dump(by_alias=True, mode="json", exclude_unset=True) if spec.template else {}
-        body = _body(job, spec, self.image, self.rank)
+        body = _body(job, spec, self.image, self.rank, self.provider)
         if self.avoided:
             body["spec"]["affinity"] = _away_from(self.avoided)
         if spec.scheduling.priority_class_name:
             body["spec"]["priorityClassName"] = spec.scheduling.priority_class_name
         body = overlaid(body, template)
         # The template cannot change the identity of the pod.
-        name = pod_name(job.name, job.status.attempt, self.rank)
+        name = name_of_pod(job, self.rank)
         body["metadata"] |= {"name": name, "namespace": job.namespace, "ownerReferences": [owner_reference(job)]}
-        body["metadata"]["labels"] |= _labels(job, self.rank)
+        body["metadata"]["labels"] |= _labels(job, spec, self.rank, self.provider)
         if self.provider.name != ProviderName.NONE:
             body["metadata"]["annotations"][names.ANNOTATION_SCHEDULING] = self.provider.name.value
         self.provider.decorate(body, job, spec, self.rank)
@@ -101,23 +112,39 @@ def create_pod(
 ) -> CreatePod:
     """The action that creates the pod of this node rank in the job's current attempt, preferably not on these nodes."""
     manifest = PodManifest(job=job, spec=spec, image=image, rank=rank, avoided=tuple(avoided), provider=provider)
-    return CreatePod(name=pod_name(job.name, job.status.attempt, rank), manifest=manifest)
+    return CreatePod(name=name_of_pod(job, rank), manifest=manifest)
 
 
-def _labels(job: Job, rank: int) -> dict[str, str]:
-    return {
+def waits_for_pods(job: Job, spec: DDPJobSpec, provider: Provider) -> bool:
+    """Whether ranks of new pods can start again in place and wait for a lost pod, as those of our launcher do."""
+    is_launched = spec.trainer is not None or any("ddpjob.launch" in part for part in spec.command or ())
+    can_restart = spec.restart.in_place and restarts_left(spec, job.status.restarts) > 0
+    return can_restart and is_launched and spec.nodes > 1 and provider.name in REPLACING_PROVIDERS
+
+
+def _labels(job: Job, spec: DDPJobSpec, rank: int, provider: Provider) -> dict[str, str]:
+    labels = {
         **common_labels(job),
         names.LABEL_ATTEMPT: str(job.status.attempt),
         names.LABEL_RANK: str(rank),
     }
+    if waits_for_pods(job, spec, provider):
+        labels[names.LABEL_SUPERVISED] = "true"
+    if replacement := job.status.replacement(rank):
+        labels[names.LABEL_REPLACEMENT] = str(replacement)
+    return labels
 
 
-def _body(job: Job, spec: DDPJobSpec, image: str, rank: int) -> dict[str, Any]:
+def _body(job: Job, spec: DDPJobSpec, image: str, rank: int, provider: Provider) -> dict[str, Any]:
     volumes, mounts = _volumes(spec)
+    container = _container(spec, image, _environment(job, spec, rank, provider), mounts)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"labels": _labels(job, rank), "annotations": {names.ANNOTATION_SPEC_HASH: spec_hash(spec)}},
+        "metadata": {
+            "labels": _labels(job, spec, rank, provider),
+            "annotations": {names.ANNOTATION_SPEC_HASH: spec_hash(spec)},
+        },
         "spec": {
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
@@ -148,7 +175,7 @@ def _body(job: Job, spec: DDPJobSpec, image: str, rank: int) -> dict[str, Any]:
                 }
             ],
             "volumes": volumes,
-            "containers": [_container(job, spec, image, rank, mounts)],
+            "containers": [container],
         },
     }
 
@@ -160,8 +187,8 @@ def _away_from(nodes: Sequence[str]) -> dict[str, Any]:
     return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preferred]}}
 
 
-def _container(job: Job, spec: DDPJobSpec, image: str, rank: int, mounts: list[Body]) -> dict[str, Any]:
-    own: list[Body] = [{"name": name, "value": value} for name, value in _environment(job, spec, rank).items()]
+def _container(spec: DDPJobSpec, image: str, environment: Mapping[str, str], mounts: list[Body]) -> dict[str, Any]:
+    own: list[Body] = [{"name": name, "value": value} for name, value in environment.items()]
     own.append({"name": contract.NODE_NAME, "valueFrom": NODE_OF_THE_POD})
     users = [variable.model_dump(by_alias=True, mode="json", exclude_unset=True) for variable in spec.env]
     container: dict[str, Any] = {
@@ -190,7 +217,7 @@ def _command(spec: DDPJobSpec) -> list[str]:
     return ["python", "-m", "ddpjob_trainer", "--config-json", json.dumps(config, sort_keys=True)]
 
 
-def _environment(job: Job, spec: DDPJobSpec, rank: int) -> dict[str, str]:
+def _environment(job: Job, spec: DDPJobSpec, rank: int, provider: Provider) -> dict[str, str]:
     """The variables of the process group for plain programs and for torchrun, and writable directories."""
     address, port = master_address(job.namespace, job.name), str(spec.master_port)
     processes, nodes = str(spec.processes), str(spec.nodes)
@@ -235,6 +262,10 @@ def _environment(job: Job, spec: DDPJobSpec, rank: int) -> dict[str, str]:
         codes = [str(code) for rule in spec.restart.rules for code in rule.exit_codes]
         environment[contract.DDPJOB_IN_PLACE_RESTARTS] = str(restarts_left(spec, job.status.restarts))
         environment[contract.DDPJOB_FINAL_EXIT_CODES] = ",".join(codes)
+    if waits_for_pods(job, spec, provider):
+        environment[contract.DDPJOB_REPLACEMENT_SECONDS] = str(REPLACEMENT_SECONDS)
+    if replacement := job.status.replacement(rank):
+        environment[contract.DDPJOB_REPLACEMENT] = str(replacement)
     if spec.gpus_per_node and spec.gpu_resource.startswith(CUDA_RESOURCES):
         environment[contract.DDPJOB_GPUS_PER_NODE] = str(spec.gpus_per_node)
     return environment

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ddpjob_operator.api.names import LABEL_JOB_UID, ConditionType, Phase, Reason
-from ddpjob_operator.api.status import Condition, DDPJobStatus, Failure, SchedulingStatus
+from ddpjob_operator.api.status import Condition, DDPJobStatus, Failure, ReplacedPod, SchedulingStatus
 from ddpjob_operator.core.decision import (
     AwaitEvidence,
     Decision,
@@ -144,26 +144,21 @@ def _suspended(situation: Situation, decision: StaySuspended) -> DDPJobStatus:
 
 
 def _next_attempt(situation: Situation, decision: StartNextAttempt) -> DDPJobStatus:
-    """The status that names the next attempt; the pods of this one are then old, and are stopped."""
+    """The status that names the next attempt, or which pods of this one are replaced. The old ones are stopped then."""
     now, failure = situation.now, decision.failure
     status = with_time_accounted(_with_progress(situation, _acted_on(situation.observed, now)), now)
-    if failure is not None and failure.checkpoint_step is None:
+    if failure is not None and failure.checkpoint_step is None and not decision.replaces:
         status = with_work_lost(status, now)
     changes: dict[str, Any] = {
         **(_remembered(status, failure) if failure else {}),
-        "attempt": status.attempt + 1,
-        **_ready(0, None),
         "attempt_start_time": None,
         "scheduled_time": None,
         "running_since": None,
-        "checkpoint_time": None,
         "retry_time": rfc3339(now + decision.delay_seconds) if decision.delay_seconds else None,
         "queued_since": status.queued_since if decision.releases_partial_gang else None,
         "give_backs": status.give_backs + 1 if decision.releases_partial_gang else 0,
         "active_seconds_before": round(active_seconds(status, now)),
-        "restarts": decision.restarts or with_restarts_in_place(situation.spec, status.restarts, status.progress, now),
-        # They are among the counted restarts now.
-        "progress": status.progress and status.progress.model_copy(update={"in_place_restarts": None}),
+        **(_replaced(situation, decision) if decision.replaces else _of_next_attempt(situation, decision, status)),
     }
     return _shown(
         situation.observed,
@@ -179,6 +174,31 @@ def _next_attempt(situation: Situation, decision: StartNextAttempt) -> DDPJobSta
             ConditionType.SUSPENDED: decision.phase == Phase.SUSPENDED,
         },
     )
+
+
+def _replaced(situation: Situation, decision: StartNextAttempt) -> dict[str, Any]:
+    """What replacing lost pods of the attempt changes."""
+    status, gang = situation.status, situation.gang
+    ranks = sorted({*decision.replaces, *(pod.rank for pod in status.replaced_pods)})
+    pods = [
+        ReplacedPod(rank=rank, replacement=status.replacement(rank) + (rank in decision.replaces)) for rank in ranks
+    ]
+    return {"replaced_pods": pods, "restarts": decision.restarts, **_ready(gang.num_up, gang.num_nodes)}
+
+
+def _of_next_attempt(situation: Situation, decision: StartNextAttempt, status: DDPJobStatus) -> dict[str, Any]:
+    """What only the next attempt changes."""
+    in_place = with_restarts_in_place(situation.spec, status.restarts, status.progress, situation.now)
+    restarts = decision.restarts or in_place
+    return {
+        "attempt": status.attempt + 1,
+        "replaced_pods": [],
+        **_ready(0, None),
+        "checkpoint_time": None,
+        # Restarts in place are among the counted ones now.
+        "restarts": restarts.model_copy(update={"in_place_counted": 0}),
+        "progress": status.progress and status.progress.model_copy(update={"in_place_restarts": None}),
+    }
 
 
 def _end(situation: Situation, decision: Finish) -> DDPJobStatus:
@@ -255,8 +275,8 @@ def _with_refusals(situation: Situation, message: str) -> str:
 
 
 def _remembered(status: DDPJobStatus, failure: Failure) -> dict[str, Any]:
-    """The fields that hold a failure; a better record replaces the one of the same attempt."""
-    others = [past for past in status.attempts if past.attempt != failure.attempt]
+    """The fields that hold a failure; a better record replaces the one that ended the same attempt."""
+    others = [past for past in status.attempts if past.replaced or past.attempt != failure.attempt]
     return {"failure": failure, "attempts": [*others, failure][-MAX_PAST_ATTEMPTS:]}
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ddpjob_operator.api.names import ConditionType
+from ddpjob_operator.core.gang import is_current
 from ddpjob_operator.core.model import CreatePod, Job, Observed, Plan, Rejection
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.kube.cache.store import KnownJob, Store
@@ -228,5 +229,5 @@ def _never_seen(observed: Observed) -> bool:
     job = observed.job
     if job.spec is None or job.deleting or job.status.finished or not job.status.condition(ConditionType.CREATED):
         return False
-    names = {pod.name for pod in (*observed.pods, *observed.vanished) if pod.attempt == job.status.attempt}
-    return len(names) < job.spec.nodes
+    ranks = {pod.rank for pod in (*observed.pods, *observed.vanished) if is_current(pod, job.status)}
+    return len(ranks) < job.spec.nodes

@@ -1,0 +1,70 @@
+"""Lost pods of a gang whose other ranks wait for them: only these pods are replaced, within the same attempt.
+
+The others keep the state of the training in memory, so no step is lost. Each case of doubt is a restart of the whole gang.
+"""
+
+import re
+import signal
+from collections.abc import Iterable
+
+from ddpjob_operator.api.names import Reason
+from ddpjob_operator.core.failure.cause import End
+from ddpjob_operator.core.failure.restart import RestartDecision, restarts_left
+from ddpjob_operator.core.model import Pod
+from ddpjob_operator.core.render.pods import REPLACING_PROVIDERS
+from ddpjob_operator.core.situation import Situation
+
+#: The cluster or somebody took the pod away.
+_TAKEN_AWAY = frozenset(
+    {
+        Reason.POD_DELETED,
+        Reason.EVICTED,
+        Reason.PREEMPTED,
+        Reason.NODE_DRAINED,
+        Reason.NODE_LOST,
+        Reason.POD_DISRUPTED,
+    }
+)
+#: The launcher itself was killed. One that gives up after a rank was killed names that rank.
+_KILLED = frozenset({Reason.KILLED, Reason.OUT_OF_MEMORY})
+_LAUNCHERS_MESSAGE = re.compile(r"rank \d+\n")
+
+
+def ranks_to_replace(situation: Situation, ends: Iterable[End], restart: RestartDecision) -> tuple[int, ...]:
+    """The node ranks of the lost pods if it is enough to replace these; nothing if the whole gang is to start again.
+
+    The launchers of the other pods must run and wait, which labels of the pods say. Rank 0's serves the store through which
+    ranks find each other. A back-off is for the whole gang, which would hold its nodes otherwise.
+    """
+    gang, spec = situation.gang, situation.spec
+    ends = tuple(ends)
+    lost = {end.rank for end in ends}
+    others = [pod for rank, pod in gang.current.items() if rank not in lost]
+    is_sure = (
+        spec.restart.in_place
+        and situation.provider.name in REPLACING_PROVIDERS
+        and situation.status.running_since is not None
+        and restart.final is None
+        and restart.delay_seconds == 0
+        and restarts_left(spec, restart.restarts) > 0
+        and 0 not in lost
+        and all(_waits(pod) for pod in others)
+        and all(_is_lost(situation, end) for end in ends)
+    )
+    return tuple(sorted(lost)) if is_sure else ()
+
+
+def _waits(pod: Pod) -> bool:
+    return pod.is_supervised and pod.running and pod.deletion is None and not pod.disruption
+
+
+def _is_lost(situation: Situation, end: End) -> bool:
+    """Whether the pod ended, rather than the program in it."""
+    if any(end.exit_code in rule.exit_codes for rule in situation.spec.restart.rules):
+        return False
+    if end.reason in _TAKEN_AWAY:
+        return True
+    pod = situation.gang.current.get(end.rank)
+    if end.reason not in _KILLED or pod is None or pod.exit is None:
+        return False
+    return pod.exit.signal == signal.SIGKILL and not _LAUNCHERS_MESSAGE.match(pod.exit.message)

@@ -1,0 +1,175 @@
+"""With restart.inPlace, a lost pod is replaced in its attempt while the others wait; each case of doubt restarts the gang."""
+
+from dataclasses import replace
+
+import pytest
+
+from builders import NOW, created, edited, ended, job, observed, reconciled, supervised, updated
+from ddpjob_operator.api.names import LABEL_REPLACEMENT, LABEL_SUPERVISED, Phase, ProviderName, Reason, contract
+from ddpjob_operator.api.status import Progress
+from ddpjob_operator.core.model import CreatePod, Deletion, Waiting
+from ddpjob_operator.core.plan import plan
+from ddpjob_operator.scheduling.native_v1alpha2 import NativeV1Alpha2
+
+IN_PLACE = {"inPlace": True, "maxRestarts": 9}
+JOB = job(nodes=3, restart=IN_PLACE)
+#: Long enough for an attempt to be healthy, after which there is no back-off.
+LATER = NOW + 400
+KILLED = {"code": 137, "is_supervised": True, "ended_seen": LATER}
+
+
+def running_gang(of=JOB):
+    return reconciled(observed(of, *(supervised(of, rank) for rank in range(of.spec.nodes))))
+
+
+def without(seen, *ranks):
+    """The pods of these ranks are gone."""
+    return replace(seen, pods=tuple(pod for pod in seen.pods if pod.rank not in ranks))
+
+
+def with_pods(seen, *pods):
+    """These pods instead of those of the same name."""
+    names = {pod.name for pod in pods}
+    return replace(seen, pods=(*(pod for pod in seen.pods if pod.name not in names), *pods))
+
+
+def after_loss(seen=None, at=LATER):
+    """Rank 1 was lost, and the status says so."""
+    return reconciled(without(seen or running_gang(), 1), at)
+
+
+def test_a_deleted_pod_is_replaced_in_the_same_attempt() -> None:
+    made = plan(without(running_gang(), 1), LATER)
+    assert made.write_ahead
+    assert made.actions == ()
+    status = made.status
+    assert (status.attempt, status.phase, status.reason) == (1, Phase.RESTARTING, Reason.POD_DELETED)
+    assert status.message.endswith("only its pod is replaced, and the others wait")
+    assert [(pod.rank, pod.replacement) for pod in status.replaced_pods] == [(1, 1)]
+    assert (status.restarts.infrastructure, status.restarts.counted, status.restarts.pod_replacements) == (1, 0, 1)
+    assert [(past.attempt, past.rank, past.replaced) for past in status.attempts] == [(1, 1, True)]
+
+
+def test_its_successor_has_a_name_a_label_and_a_variable_of_its_own() -> None:
+    (action,) = (action for action in plan(after_loss(), LATER).actions if isinstance(action, CreatePod))
+    assert action.name == action.body["metadata"]["name"] == "job-1-1-r1"
+    labels, container = action.body["metadata"]["labels"], action.body["spec"]["containers"][0]
+    assert (labels[LABEL_REPLACEMENT], labels[LABEL_SUPERVISED]) == ("1", "true")
+    variables = {variable["name"]: variable.get("value") for variable in container["env"]}
+    assert (variables[contract.DDPJOB_REPLACEMENT], variables[contract.NODE_RANK]) == ("1", "1")
+
+
+def test_the_attempt_runs_again_once_it_runs() -> None:
+    lost = after_loss()
+    seen = reconciled(with_pods(lost, supervised(lost.job, 1)), LATER + 5)
+    assert seen.job.status.phase == Phase.RUNNING
+    assert "all 3 pods run in attempt 1. Before: Rank 1 (pod job-1-1) was deleted" in seen.job.status.message
+    assert plan(seen, LATER + 5).actions == ()
+    again = reconciled(updated(without(seen, 1), progress=Progress(step=9)), LATER + 400)
+    assert created(plan(again, LATER + 400)) == ["job-1-1-r2"]
+    assert again.job.status.restarts.pod_replacements == 2
+    assert len(again.job.status.attempts) == 2
+
+
+def test_no_second_pod_of_a_rank_is_created_while_the_first_may_run() -> None:
+    """The cluster marks it with a grace that has passed, and its node responds."""
+    terminating = supervised(JOB, 1, deletion=Deletion(deadline=LATER - 1))
+    seen = reconciled(with_pods(running_gang(), terminating), LATER)
+    assert seen.job.status.replaced_pods
+    assert created(plan(seen, LATER)) == []
+    lost = replace(seen, nodes_gone=frozenset({terminating.node}))
+    assert created(plan(lost, LATER + 10)) == ["job-1-1-r1"]
+
+
+def test_a_pod_whose_main_process_was_killed_stays_as_evidence() -> None:
+    seen = reconciled(with_pods(running_gang(), ended(JOB, 1, **KILLED)), LATER)
+    made = plan(seen, LATER)
+    assert created(made) == ["job-1-1-r1"]
+    assert [type(action) for action in made.actions] == [CreatePod]
+    assert (made.status.restarts.counted, made.status.restarts.infrastructure) == (1, 0)
+
+
+def test_two_lost_pods_are_replaced_together() -> None:
+    assert created(plan(reconciled(without(running_gang(), 1, 2), LATER), LATER)) == ["job-1-1-r1", "job-1-2-r1"]
+
+
+def test_restarts_in_place_for_a_lost_pod_are_not_counted_a_second_time() -> None:
+    """Two in the pods before it, and then one of its own."""
+    lost = after_loss(replace(running_gang(), progress=Progress(step=5, in_place_restarts=2)))
+    assert lost.job.status.restarts.counted == 2
+    back = with_pods(replace(lost, progress=Progress(step=50, in_place_restarts=4)), supervised(lost.job, 1))
+    back = reconciled(reconciled(back, LATER + 5), LATER + 6)
+    failed = plan(with_pods(back, ended(JOB, 0, code=1, ended_seen=LATER + 400)), LATER + 400).status
+    assert (failed.attempt, failed.restarts.counted, failed.restarts.in_place_counted) == (2, 4, 0)
+    assert failed.replaced_pods == []
+
+
+def failing(*pods, of=JOB):
+    return with_pods(running_gang(of), *pods)
+
+
+NOT_PLACED = Waiting(reason="Unschedulable", message="0/3 nodes are available")
+DOUBTS = {
+    "rank 0, which serves the store": without(running_gang(), 0),
+    "pods of an older release": replace(
+        without(running_gang(), 1),
+        pods=tuple(replace(pod, is_supervised=False) for pod in without(running_gang(), 1).pods),
+    ),
+    "another pod is being deleted": without(failing(supervised(JOB, 2, deletion=Deletion(deadline=LATER + 30))), 1),
+    "another launcher has ended": without(failing(ended(JOB, 2, code=69, is_supervised=True)), 1),
+    "the launcher has given up": failing(ended(JOB, 1, message="rank 1\nkilled by SIGKILL", **KILLED)),
+    "the program has failed": failing(ended(JOB, 1, code=1, message="rank 1\nValueError: boom", is_supervised=True)),
+    "the gang has never run": without(updated(running_gang(), running_since=None), 1, 2),
+    "restart.inPlace is off": edited(
+        without(running_gang(), 1), restart=JOB.spec.restart.model_copy(update={"in_place": False})
+    ),
+    "no restart in place is left for the new pod": failing(
+        ended(JOB, 1, **KILLED), of=job(nodes=3, restart={**IN_PLACE, "maxRestarts": 1})
+    ),
+    "a rule for its exit code": failing(
+        ended(JOB, 1, **KILLED),
+        of=job(nodes=3, restart={**IN_PLACE, "rules": [{"exitCodes": [137], "action": "Ignore"}]}),
+    ),
+}
+
+
+@pytest.mark.parametrize("doubt", DOUBTS)
+def test_in_doubt_the_whole_gang_restarts(doubt) -> None:
+    status = reconciled(reconciled(DOUBTS[doubt], LATER), LATER + 2).job.status
+    assert (status.attempt, status.replaced_pods) == (2, [])
+    assert not status.failure.replaced
+
+
+def test_a_second_loss_without_progress_restarts_the_whole_gang() -> None:
+    lost = after_loss(at=NOW + 20)
+    back = reconciled(with_pods(lost, supervised(lost.job, 1)), NOW + 25)
+    assert reconciled(without(back, 1), NOW + 40).job.status.attempt == 2
+
+
+def test_a_gang_whose_scheduler_counts_its_pods_restarts_as_a_whole() -> None:
+    native = NativeV1Alpha2()
+    pods = (replace(supervised(JOB, rank), scheduling=ProviderName.NATIVE) for rank in (0, 2))
+    seen = replace(running_gang(), pods=tuple(pods))
+    assert plan(seen, LATER, native).status.attempt == 2
+
+
+def test_a_replaced_pod_that_finds_no_node_gives_the_nodes_of_all_back() -> None:
+    lost = after_loss()
+    seen = reconciled(
+        with_pods(lost, replace(supervised(lost.job, 1), node=None, running=False, waiting=NOT_PLACED)), LATER + 1
+    )
+    assert seen.job.status.attempt == 1
+    assert plan(seen, LATER + 100).status.attempt == 2
+
+
+def test_pods_of_jobs_that_do_not_wait_have_no_label() -> None:
+    for of in (
+        job(nodes=3),
+        job(nodes=1, restart=IN_PLACE),
+        job(nodes=2, restart=IN_PLACE, command=["torchrun", "x.py"]),
+    ):
+        made = plan(reconciled(observed(of)), NOW)
+        bodies = [action.body for action in made.actions if isinstance(action, CreatePod)]
+        assert bodies
+        assert not any(LABEL_SUPERVISED in body["metadata"]["labels"] for body in bodies)
+        assert not any(contract.DDPJOB_REPLACEMENT_SECONDS in str(body) for body in bodies)

@@ -22,6 +22,7 @@ from ddpjob_operator.core.model import (
     ScaleUp,
 )
 from ddpjob_operator.core.times import epoch_seconds
+from ddpjob_operator.core.untrusted import MAX_SHOWN_LENGTH
 from ddpjob_operator.kube.lookups import log_reader, node_reader
 from ddpjob_operator.kube.lookups import pod_events as pod_events_module
 from ddpjob_operator.kube.lookups import progress_reader as progress_module
@@ -298,6 +299,15 @@ def warning(message: str, version: int, uid: str = "p0", reason: str = "FailedMo
         "metadata": {"resourceVersion": str(version)},
         "involvedObject": {"uid": uid},
     }
+
+
+async def test_of_a_warning_no_more_is_kept_than_is_shown() -> None:
+    lookups, keys = lookups_of(Events(warning("x" * 10**6 + "\x1b[31m no volume", 9)))
+    lookups.update(seen("p0"), [ReadWarning(pod="p", uid="p0")])
+    await keys.next()
+    (kept,) = lookups.warnings(KEY).values()
+    assert (len(kept), kept[-12:]) == (MAX_SHOWN_LENGTH, "xx no volume")
+    await lookups.stop()
 
 
 async def test_warnings_of_a_pod_are_followed_while_it_is_looked_up(monkeypatch) -> None:

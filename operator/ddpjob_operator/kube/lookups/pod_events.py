@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 from ddpjob_operator.core.backoff import doubled
 from ddpjob_operator.core.model import Body, ScaleUp
 from ddpjob_operator.core.times import epoch_seconds
+from ddpjob_operator.core.untrusted import printable
 from ddpjob_operator.kube.keys import Key
 from ddpjob_operator.kube.lookups.keyed_tasks import KeyedTasks
 from ddpjob_operator.transport.client import Client
@@ -132,7 +133,8 @@ def _warned_uid(event: Body) -> str:
 
 
 def _newest_message(events: Sequence[Body]) -> str:
-    return str(max(events, key=lambda event: int(event["metadata"]["resourceVersion"]))["message"])
+    newest = max(events, key=lambda event: int(event["metadata"]["resourceVersion"]))
+    return printable(str(newest["message"]))  # which is kept: core/v1 sets no limit, and anybody may create Events
 
 
 #: What the kubelet reports about a pod, by its uid.

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.gang import Gang
@@ -50,7 +50,7 @@ def explain_wait(observed: Observed, gang: Gang, provider: Provider = NO_PROVIDE
         return Reason.STARTING, f"{len(starting)} of {gang.num_nodes} pods are starting"
     reasons = Counter(_reason(pod) for pod in held)
     reason, count = min(reasons.items(), key=lambda item: (item[0] != Reason.IMAGE_PULL, -item[1], item[0]))
-    message = _most_common([_waiting_message(observed, pod) for pod in held if _reason(pod) == reason])
+    message = _waiting_message(observed, _typical([pod for pod in held if _reason(pod) == reason]))
     if reason == Reason.UNSCHEDULABLE:
         return reason, f"{count} of {gang.num_nodes} pods have no node: {message}{_held_nodes(gang)}"
     return reason, f"{count} of {gang.num_nodes} pods wait: {message}"
@@ -105,9 +105,20 @@ def _reason(pod: Pod) -> Reason:
     return Reason.IMAGE_PULL if pod.waiting.reason in _IMAGE_REASONS else Reason.CONTAINER_CONFIG
 
 
-def _waiting_message(observed: Observed, pod: Pod) -> str:
+def _typical(pods: Sequence[Pod]) -> Pod:
+    """A pod that waits with the most common message. Of thousands of pods only its message has to be made printable."""
+    messages = [_message(pod) for pod in pods]
+    most_common, _ = min(Counter(messages).items(), key=lambda item: (-item[1], item[0]))
+    return pods[messages.index(most_common)]
+
+
+def _message(pod: Pod) -> str:
     assert pod.waiting is not None, "the caller passes a pod that waits"
-    message = tail(pod.waiting.message or pod.waiting.reason)
+    return pod.waiting.message or pod.waiting.reason
+
+
+def _waiting_message(observed: Observed, pod: Pod) -> str:
+    message = tail(_message(pod))
     if pod.node is not None:
         return printable(_pull_message(message) if _reason(pod) == Reason.IMAGE_PULL else message)
     return scheduler_message(observed.job.spec, message)
@@ -121,7 +132,3 @@ def _pull_message(message: str) -> str:
     layers = [layer for layer in message[image.end() :].split(": ") if layer]
     cause = ": ".join(layers[-2:])
     return f"image {image[1]} cannot be pulled" + (f": {cause}" if cause else "")
-
-
-def _most_common(texts: list[str]) -> str:
-    return min(Counter(texts).items(), key=lambda item: (-item[1], item[0]))[0]

@@ -104,6 +104,10 @@ def load_command(name: str) -> Any:
     from ddpjob_cli.options import cluster_options
 
     entry = COMMANDS[name]
+    if entry.cluster:
+        from ddpjob_cli.late_certificates import read_certificates_late
+
+        read_certificates_late()
     module = importlib.import_module(Entry.module(name))
     single = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
     settings = {**HELP_OPTIONS, **getattr(module, "CONTEXT_SETTINGS", {})}

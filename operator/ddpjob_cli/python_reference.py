@@ -81,7 +81,7 @@ def _type(of: type) -> str:
             rows.append(_row(f"{ast.unparse(member.target)}: {ast.unparse(member.annotation)}", _text(after)))
         elif isinstance(member, ast.FunctionDef) and not member.name.startswith("_"):
             called = "" if member.decorator_list else f"({', '.join(arg.arg for arg in member.args.args[1:])})"
-            gives = ast.unparse(member.returns) if member.returns else "None"
+            gives = ast.unparse(member.returns).strip("'") if member.returns else "None"
             rows.append(_row(f"{member.name}{called}: {gives}", ast.get_docstring(member) or ""))
     return "\n".join([f"### {of.__name__}", "", _prose(of), "", "| field | meaning |", "| --- | --- |", *rows])
 

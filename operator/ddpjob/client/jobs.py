@@ -1,17 +1,22 @@
-"""The client's view of a job: the API's own models of spec and status, next to the object as the server gave it."""
+"""The client's view of a job: the API's own models of spec and status, next to the object as the server gave it.
+
+The model of the spec and the search for exceptions are imported when they are used: most commands read the status alone.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from ddpjob_operator.api.names import LABEL_ATTEMPT, LABEL_RANK, MAIN_CONTAINER, ConditionType, Phase
 from ddpjob_operator.api.resource import Body
-from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import DDPJobStatus
-from ddpjob_operator.core.failure.log_parsing import last_exception
-from ddpjob_operator.core.records import job_of
+from ddpjob_operator.core.stored_status import status_of
 from ddpjob_operator.core.untrusted import printable
+
+if TYPE_CHECKING:
+    from ddpjob_operator.api.spec import DDPJobSpec
 
 
 class Goal(StrEnum):
@@ -23,7 +28,7 @@ class Goal(StrEnum):
     FINISHED = "finished"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """A DDPJob as the server holds it."""
 
@@ -34,12 +39,25 @@ class Job:
     """metadata.creationTimestamp."""
     generation: int
     deleting: bool
-    spec: DDPJobSpec | None
-    """None where this release cannot read the spec; `spec_error` says why."""
-    spec_error: str
     status: DDPJobStatus
     body: Body
     """The whole object as JSON."""
+
+    @property
+    def spec(self) -> "DDPJobSpec | None":
+        """The parsed spec; None where this release cannot read it, and `spec_error` says why."""
+        return self._parsed_spec[0]
+
+    @property
+    def spec_error(self) -> str:
+        """What this release cannot read of the spec; empty otherwise."""
+        return self._parsed_spec[1]
+
+    @cached_property
+    def _parsed_spec(self) -> "tuple[DDPJobSpec | None, str]":
+        from ddpjob_operator.core.stored_spec import spec_of
+
+        return spec_of(self.body.get("spec") or {})
 
     @property
     def phase(self) -> str:
@@ -73,18 +91,16 @@ class Job:
 
 
 def read_job(body: Body) -> Job:
-    """The job of an API body; that of a dry run has no resourceVersion."""
-    job = job_of({**body, "metadata": {"resourceVersion": "", "uid": "", **body["metadata"]}})
+    """The job of an API body; that of a dry run has no uid."""
+    metadata = body["metadata"]
     return Job(
-        namespace=job.namespace,
-        name=job.name,
-        uid=job.uid,
-        created=body["metadata"].get("creationTimestamp", ""),
-        generation=job.generation,
-        deleting=job.deleting,
-        spec=job.spec,
-        spec_error=job.spec_error,
-        status=job.status,
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata.get("uid", ""),
+        created=metadata.get("creationTimestamp", ""),
+        generation=metadata.get("generation", 0),
+        deleting="deletionTimestamp" in metadata,
+        status=status_of(body.get("status") or {}),
         body=body,
     )
 
@@ -136,11 +152,20 @@ def read_pod(body: Body) -> Pod | None:
         ),
         restarts=main.get("restartCount", 0),
         exit_code=(ended or {}).get("exitCode"),
-        message=last_exception(said) or printable(said or waiting.get("message") or status.get("message") or ""),
+        message=_exception_in(said) or printable(said or waiting.get("message") or status.get("message") or ""),
         started="running" in state or ended is not None,
         finished=phase in ("Succeeded", "Failed") or ended is not None,
         body={"apiVersion": "v1", "kind": "Pod", **body},
     )
+
+
+def _exception_in(message: str) -> str:
+    """The exception in a termination message; empty without one."""
+    if not message:
+        return ""
+    from ddpjob_operator.core.failure.log_parsing import last_exception
+
+    return last_exception(message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

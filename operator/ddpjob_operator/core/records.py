@@ -4,15 +4,10 @@ Everything foreign is checked here, once: a body that is not ours is refused wit
 spec or status has wrong becomes data, since a decision must never raise for what a user can do.
 """
 
-import copy
 from collections.abc import Iterable
 from typing import Any
 
-from pydantic import ValidationError
-
 from ddpjob_operator.api import names
-from ddpjob_operator.api.spec import DDPJobSpec
-from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.failure.log_parsing import end_of_log
 from ddpjob_operator.core.model import (
     GATED,
@@ -28,6 +23,8 @@ from ddpjob_operator.core.model import (
     Waiting,
     Watched,
 )
+from ddpjob_operator.core.stored_spec import spec_of
+from ddpjob_operator.core.stored_status import status_of
 from ddpjob_operator.core.times import epoch_seconds
 from ddpjob_operator.core.untrusted import printable, tail
 
@@ -46,7 +43,7 @@ def job_of(body: Body, known: Job | None = None) -> Job:
     if known is not None and (known.uid, known.generation) == (metadata["uid"], metadata.get("generation", 0)):
         spec, spec_error = known.spec, known.spec_error
     else:
-        spec, spec_error = _spec(body.get("spec") or {})
+        spec, spec_error = spec_of(body.get("spec") or {})
     return Job(
         namespace=metadata["namespace"],
         name=metadata["name"],
@@ -57,49 +54,8 @@ def job_of(body: Body, known: Job | None = None) -> Job:
         spec=spec,
         spec_error=spec_error,
         managed_by=managed_by,
-        status=_status(body.get("status") or {}),
+        status=status_of(body.get("status") or {}),
     )
-
-
-def _spec(body: Body) -> tuple[DDPJobSpec | None, str]:
-    try:
-        spec = DDPJobSpec.model_validate(body)
-        spec.shape()
-    except ValidationError as error:
-        errors = error.errors(include_url=False)
-    except ValueError as error:  # what cannot be written as JSON again cannot be made a pod of
-        return None, printable(f"spec: {error}")
-    else:
-        return spec, ""
-    unknown = [e["loc"] for e in errors if e["type"] == "extra_forbidden"]
-    if unknown:
-        # The API server has refused what the CRD does not know; what this release does not know is a newer one's default.
-        # (Reading with extra="ignore" instead would drop what a user lays over the pod, which no release declares.)
-        return _spec(_without(body, unknown))
-    return None, printable("; ".join(f"spec.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in errors))
-
-
-def _without(body: Body, places: Iterable[tuple[int | str, ...]]) -> Body:
-    pruned = dict(
-        body
-    )  # no deep copy: of objects that are nested as deeply as the API allows it exceeds the recursion limit
-    for *path, last in places:
-        parent: Any = pruned
-        for step in path:
-            parent[step] = copy.copy(parent[step])
-            parent = parent[step]
-        del parent[last]
-    return pruned
-
-
-def _status(body: Body) -> DDPJobStatus:
-    """The stored status. What a newer release wrote otherwise is dropped, field by field, rather than all that is known."""
-    try:
-        return DDPJobStatus.model_validate(body, extra="ignore")
-    except ValidationError as error:
-        unreadable = {str(e["loc"][0]) for e in error.errors(include_url=False) if e["loc"]}
-        readable = {name: value for name, value in body.items() if name not in unreadable}
-        return _status(readable) if len(readable) < len(body) else DDPJobStatus()
 
 
 def pod_of(body: Body, known: Pod | None = None) -> Pod:

@@ -69,6 +69,7 @@ _MODELS = {"kubernetes", "aiohttp", "yaml", "celpy", "ddpjob_operator", "ddpjob.
         (["status", "--help"], _MODELS),
         (["validate", str(EXAMPLES[0])], {"kubernetes", "aiohttp", "ddpjob.client"}),
         (["list", "--kubeconfig", "absent"], {"kubernetes.client", "kubernetes.aio.dynamic", "requests", "celpy"}),
+        (["status", "j", "--kubeconfig", "absent"], {"ddpjob_operator.api.spec", "ddpjob_operator.core.model"}),
     ],
 )
 def test_a_command_imports_only_what_it_uses(arguments: list[str], unused: set[str]) -> None:
@@ -77,6 +78,24 @@ def test_a_command_imports_only_what_it_uses(arguments: list[str], unused: set[s
     command = [sys.executable, "-c", program, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert not set(done.stdout.splitlines()[-1].split()) & unused
+
+
+def test_certificates_of_the_system_are_read_by_the_first_connection() -> None:
+    """aiohttp makes a context for them while it is imported, which the connection to an API server does not use."""
+    program = """
+import ssl
+from ddpjob_cli import late_certificates
+read = []
+late_certificates._read = read.append
+late_certificates.read_certificates_late()
+context = ssl.create_default_context()
+assert not read
+assert context.verify_mode is ssl.CERT_REQUIRED
+context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname="example.com")
+context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname="example.com")
+assert read == [context]
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_a_program_that_uses_the_client_can_use_all_of_kubernetes() -> None:

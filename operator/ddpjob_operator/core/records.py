@@ -26,7 +26,7 @@ from ddpjob_operator.core.model import (
 from ddpjob_operator.core.stored_spec import spec_of
 from ddpjob_operator.core.stored_status import status_of
 from ddpjob_operator.core.times import epoch_seconds
-from ddpjob_operator.core.untrusted import printable, tail
+from ddpjob_operator.core.untrusted import tail
 
 #: Conditions of a pod that the cluster ends.
 _DISRUPTIONS = ("DisruptionTarget", "TerminationTarget")

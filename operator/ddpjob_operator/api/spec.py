@@ -130,7 +130,7 @@ class Restart(Resource):
     )
     in_place: bool = Field(
         default=False,
-        description="Whether the launcher of our image first starts all ranks again within their pods, without losing a step. Such restarts count, too.",
+        description="Whether the launcher of our image first starts all ranks again within their pods, without losing a step, and whether a lost pod is replaced while the others wait. Such restarts count, too.",
     )
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

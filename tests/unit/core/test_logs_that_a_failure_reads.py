@@ -4,6 +4,7 @@ from random import Random
 
 from builders import NOW, ended, observed, program
 from ddpjob_operator.core.failure.cause import MAX_LOGS_READ, wanted_logs
+from ddpjob_operator.core.model import NO_LOG
 
 
 def test_a_bounded_number_of_logs_is_read_however_ranks_end() -> None:
@@ -13,5 +14,6 @@ def test_a_bounded_number_of_logs_is_read_however_ranks_end() -> None:
     wanted: set[str] = set()
     for num_ended in range(1, 65):
         shown = random.sample(pods[:num_ended], num_ended)
-        wanted |= {lookup.uid for lookup in wanted_logs(observed(of, *shown), shown)}
+        seen = observed(of, *shown, logs=dict.fromkeys(wanted, NO_LOG))
+        wanted |= {lookup.uid for lookup in wanted_logs(seen, shown)}
     assert wanted == {pod.uid for pod in pods[:MAX_LOGS_READ]}

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from ddpjob_operator.api.names import contract
-from ddpjob_operator.core.progress import latest_progress
+from ddpjob_operator.core.progress import MAX_LINES_TRIED, latest_progress
 from ddpjob_session.progress import Progress
 
 GOOD = 'ddpjob-progress {"step": 12, "totalSteps": 40, "epoch": 1, "loss": 0.123456, "etaSeconds": 200.4}'
@@ -48,6 +48,14 @@ def test_a_line_that_is_not_of_the_contract_is_ignored(line) -> None:
 def test_the_line_before_a_cut_line_counts() -> None:
     progress = latest_progress(GOOD + '\nddpjob-progress {"step": 99, "lo')
     assert progress.step == 12
+
+
+def test_of_a_megabyte_of_bad_lines_few_short_ones_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    monkeypatch.setattr("json.loads", lambda text: parsed.append(text) or {})
+    assert latest_progress('ddpjob-progress {"step": x}\n' * 40_000 + "ddpjob-progress " + "{" * 2000) is None
+    assert 0 < len(parsed) <= MAX_LINES_TRIED
+    assert max(map(len, parsed)) <= contract.PROGRESS_MAX_BYTES
 
 
 def test_a_line_behind_a_progress_bar_is_read() -> None:

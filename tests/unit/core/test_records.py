@@ -84,6 +84,10 @@ def with_init(state, main, phase="Running", **init):
     return pod_of(pod(status, nodeName="n", initContainers=[{"name": "proxy", **init}]))
 
 
+def test_a_native_sidecar_is_not_how_a_pod_ended_that_was_evicted_before_its_program_ran() -> None:
+    assert with_init(CRASHED, MAIN_WAITS, phase="Failed", restartPolicy="Always").exit is None
+
+
 @pytest.mark.parametrize("state", [CRASHED, BACKING_OFF])
 def test_a_native_sidecar_that_crashes_is_not_the_end_of_a_pod_whose_program_runs(state) -> None:
     """Istio's proxy, GCS FUSE and Vault's agent run as such sidecars, and the kubelet restarts them."""

@@ -25,7 +25,7 @@ from ddpjob_operator.core.gang import gang_of
 from ddpjob_operator.core.model import Rejection, Waiting
 from ddpjob_operator.core.policies.obstacles import explain_wait
 from ddpjob_operator.core.progress import latest_progress
-from ddpjob_operator.core.untrusted import printable, visible
+from ddpjob_operator.core.untrusted import MAX_PARSED_LENGTH, MAX_PARSED_LINES, printable, visible
 
 
 @pytest.mark.parametrize(
@@ -191,6 +191,12 @@ def test_no_text_costs_more_than_in_proportion_to_its_length(name: str) -> None:
             took = _seconds(PARSERS[name], _hostile(frame, piece, length))
             assert took <= 64 * seconds, f"{length} characters of {piece!r} in {frame!r}"
             seconds = max(seconds, took)
+
+
+@pytest.mark.parametrize("padding", ["x" * MAX_PARSED_LENGTH + "\n", "\n" * MAX_PARSED_LINES], ids=["text", "lines"])
+def test_only_the_end_of_a_text_is_parsed(padding: str) -> None:
+    error = "Traceback (most recent call last):\nValueError: x\n"
+    assert (last_exception(padding + error), last_exception(error + padding)) == ("ValueError: x", "")
 
 
 @pytest.mark.parametrize("name", ["last_exception", "last_line", "printable"])

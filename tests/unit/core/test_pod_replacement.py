@@ -140,6 +140,20 @@ def test_in_doubt_the_whole_gang_restarts(doubt) -> None:
     assert not status.failure.replaced
 
 
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_pod_that_is_lost_before_the_successor_of_another_runs_is_not_created_again_in_the_same_attempt(rank) -> None:
+    """Two nodes are often drained at the same time. A new pod of rank 0 would serve a store that the others do not know."""
+    made = plan(without(after_loss(), rank), LATER + 1)
+    assert (made.status.attempt, created(made)) == (2, [])
+
+
+def test_a_successor_that_is_lost_is_not_created_again_in_the_same_attempt() -> None:
+    lost = after_loss()
+    assert created(plan(lost, LATER + 1)) == ["job-1-1-r1"], "it has not been created yet"
+    gone = replace(lost, vanished=(supervised(lost.job, 1),))
+    assert plan(gone, LATER + 1).status.attempt == 2
+
+
 def test_a_second_loss_without_progress_restarts_the_whole_gang() -> None:
     lost = after_loss(at=NOW + 20)
     back = reconciled(with_pods(lost, supervised(lost.job, 1)), NOW + 25)

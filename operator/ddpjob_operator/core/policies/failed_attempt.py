@@ -15,6 +15,7 @@ from ddpjob_operator.core.failure.cause import (
 )
 from ddpjob_operator.core.failure.messages import failure_sentence
 from ddpjob_operator.core.failure.restart import RestartDecision, after_replacement, decide_restart
+from ddpjob_operator.core.gang import is_current
 from ddpjob_operator.core.model import Lookup
 from ddpjob_operator.core.policies.partial_gang import release
 from ddpjob_operator.core.policies.pod_replacement import ranks_to_replace
@@ -90,7 +91,17 @@ def _ends(situation: Situation) -> list[End]:
     """The ends that end the current attempt; none while it goes on."""
     observed, gang, now = situation.observed, situation.gang, situation.now
     ends = ends_of(observed, (pod for pod in gang.current.values() if has_ended(pod, now)), now)
-    if situation.status.condition(ConditionType.CREATED):  # otherwise a missing pod has not been created yet
-        names = {rank: name_of_pod(situation.job, rank) for rank in gang.missing}
-        ends += missing_ends(observed, names, now)
-    return ends
+    names = {rank: name_of_pod(situation.job, rank) for rank in gang.missing if _existed(situation, rank)}
+    return [*ends, *missing_ends(observed, names, now)]
+
+
+def _existed(situation: Situation, rank: int) -> bool:
+    """Whether the current pod of this rank, which is missing, has been created already."""
+    status = situation.status
+    all_existed = status.condition(ConditionType.CREATED)
+    if all_existed or not status.replaced_pods:
+        return all_existed
+    # The gang had run, and only successors of lost pods are still to be created.
+    return not status.replacement(rank) or any(
+        pod.rank == rank and is_current(pod, status) for pod in situation.observed.vanished
+    )

@@ -347,7 +347,7 @@ async def test_nodes_that_an_autoscaler_announces_for_a_gang_are_found() -> None
             "j-1-0", "TriggeredScaleUp", "pod triggered scale-up: [{gpus 1->2 (max: 3)}]", "2027-01-15T08:00:10Z"
         ),
         announcement(
-            "j-1-1",
+            "j-1-1-r2",
             "Nominated",
             "Pod should schedule on: nodeclaim/gpu-x",
             "2027-01-15T08:00:20Z",

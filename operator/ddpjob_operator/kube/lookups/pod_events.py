@@ -6,6 +6,7 @@ list, whatever it selects, so all jobs of a namespace share one list, which come
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -142,6 +143,8 @@ WARNINGS = Question(what="warnings", selectors=_uids, subject_of=_warned_uid, an
 
 #: What the cluster autoscaler reports of a pod for which it adds nodes, and Karpenter of one that fits a pending NodeClaim.
 _SCALE_UPS = ("TriggeredScaleUp", "Nominated")
+#: The end of the name of a pod that replaces a lost one.
+_REPLACEMENT = re.compile(r"-r\d+$")
 
 
 def _of_scale_ups(subjects: Collection[str]) -> Sequence[str]:  # noqa: ARG001 a namespace has few Events of these reasons
@@ -149,10 +152,10 @@ def _of_scale_ups(subjects: Collection[str]) -> Sequence[str]:  # noqa: ARG001 a
 
 
 def _gang_that_grows(event: Body) -> str:
-    """The name of the gang, which is that of the pod without its rank; Karpenter also nominates nodes that exist."""
+    """The name of the gang, which is that of the pod without rank and replacement; Karpenter also nominates nodes that exist."""
     if event.get("reason") == "Nominated" and "nodeclaim/" not in str(event.get("message")):
         return ""
-    return str(event["involvedObject"].get("name", "")).rpartition("-")[0]
+    return _REPLACEMENT.sub("", str(event["involvedObject"].get("name", ""))).rpartition("-")[0]
 
 
 def _scale_up(events: Sequence[Body]) -> ScaleUp:

@@ -31,6 +31,17 @@ def console(*, stderr: bool = False) -> "Console":
     return made
 
 
+def print_screen(screen: "RenderableType") -> None:
+    """Print a table or several; where there is no terminal, without the blanks that fill up the last column."""
+    out = console()
+    if out.is_terminal:
+        out.print(screen)
+        return
+    with out.capture() as text:
+        out.print(screen)
+    print("\n".join(line.rstrip() for line in text.get().splitlines()), flush=True)
+
+
 def is_live() -> bool:
     """Whether standard output is a terminal that can show a live view."""
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")

@@ -6,7 +6,7 @@ import typer
 
 from ddpjob_cli.failures import EXIT_FAILED, EXIT_SUCCEEDED
 from ddpjob_cli.options import OutputOption, connect
-from ddpjob_cli.output import console, print_data
+from ddpjob_cli.output import print_data, print_screen
 
 _STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
@@ -41,6 +41,6 @@ def command(output: OutputOption = None) -> None:
         for finding in found:
             state = Text(finding.state.value, style=_STYLES[finding.state])
             table.add_row(state, Text(finding.subject), Text(text_of(finding), overflow="fold"))
-        console().print(table)
+        print_screen(table)
     bad = any(finding.state is State.PROBLEM for finding in found)
     raise typer.Exit(EXIT_FAILED if bad else EXIT_SUCCEEDED)

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from ddpjob_cli.options import CLUSTER, OutputOption, connect
-from ddpjob_cli.output import console, note, print_objects
+from ddpjob_cli.output import note, print_objects, print_screen
 
 
 def command(
@@ -51,4 +51,4 @@ def command(
     for job in jobs:
         prefix = (job.namespace,) if CLUSTER.all_namespaces else ()
         table.add_row(*prefix, *job_row(job), age(job.created))
-    console().print(table)
+    print_screen(table)

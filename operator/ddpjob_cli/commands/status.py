@@ -6,7 +6,7 @@ import typer
 
 from ddpjob_cli.events import events_if_allowed
 from ddpjob_cli.options import JobName, OutputOption, connect
-from ddpjob_cli.output import console, is_live, live, print_objects
+from ddpjob_cli.output import is_live, live, print_objects, print_screen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,7 @@ def command(
                     show(_current_screen(client, seen))
         else:
             for seen in jobs:
-                console().print(_current_screen(client, seen))
+                print_screen(_current_screen(client, seen))
 
 
 def _until_finished(jobs: "Iterator[Job]") -> "Iterator[Job]":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpjob_cli.options import JobName, OutputOption, connect
-from ddpjob_cli.output import console, is_live, live, note, print_data
+from ddpjob_cli.output import console, is_live, live, note, print_data, print_screen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -58,7 +58,7 @@ def command(
                     show(screen(seen, found, console().width))
         else:
             for seen, found in looks:
-                console().print(screen(seen, found, console().width))
+                print_screen(screen(seen, found, console().width))
         for text in notes(job, found):
             note(text)
         if shows_all:

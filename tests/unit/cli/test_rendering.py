@@ -1,8 +1,10 @@
 """Options and figures in the form that people read and write."""
 
 import pytest
+from rich.table import Table
 
 from ddpjob.client.jobs import read_job
+from ddpjob_cli.output import print_screen
 from ddpjob_cli.rendering import facts, next_command, number, parse_ranks, parse_seconds, summary
 from ddpjob_cli.training_lines import TrainingLines
 from ddpjob_operator.api.status import DDPJobStatus, Progress
@@ -80,3 +82,13 @@ def test_steps_are_shown_every_few_seconds() -> None:
     assert lines.shown(0, 'ddpjob-progress {"step": 1}') is None
     assert lines.shown(0, 'config {"recipe":"digits","epochs":15}') is None, "the manifest shows the settings"
     assert TrainingLines(verbose=True).shown(0, step) == step
+
+
+def test_a_table_for_another_program_has_no_blanks_at_the_end_of_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("NAME")
+    table.add_column("STATE")
+    table.add_row("digits", "Running")
+    table.add_row("longer-name", "-")
+    print_screen(table)
+    assert capsys.readouterr().out == "NAME         STATE\ndigits       Running\nlonger-name  -\n"

@@ -25,6 +25,8 @@ class Entry:
     """Whether the command takes the options for a cluster."""
     all_namespaces: bool = False
     """Whether -A has an effect."""
+    local_runs: bool = False
+    """Whether the directory of a local run is accepted in place of the name of a job."""
 
     @staticmethod
     def module(name: str) -> str:
@@ -39,14 +41,14 @@ COMMANDS: dict[str, Entry] = {
     "run": Entry(panel=_RUN, help="Run a job and follow it to its end, on a cluster or on this machine"),
     "wait": Entry(panel=_RUN, help="Wait until a job runs, succeeds, fails or finishes"),
     "list": Entry(panel=_LOOK, help="List jobs", all_namespaces=True),
-    "status": Entry(panel=_LOOK, help="Show one job on one screen"),
-    "logs": Entry(panel=_LOOK, help="Show what the ranks print, merged"),
+    "status": Entry(panel=_LOOK, help="Show one job on one screen", local_runs=True),
+    "logs": Entry(panel=_LOOK, help="Show what the ranks print, merged", local_runs=True),
     "events": Entry(panel=_LOOK, help="Show the events of a job and its pods"),
-    "explain": Entry(panel=_LOOK, help="Say why a job waits or failed, and what to do"),
+    "explain": Entry(panel=_LOOK, help="Say why a job waits or failed, and what to do", local_runs=True),
     "top": Entry(panel=_LOOK, help="Show each rank live: step, speed, where its time goes, memory"),
     "stacks": Entry(panel=_LOOK, help="Show the Python stacks of the ranks"),
-    "plot": Entry(panel=_LOOK, help="Draw the curves of a job"),
-    "report": Entry(panel=_LOOK, help="Write a report about a job to send to a colleague"),
+    "plot": Entry(panel=_LOOK, help="Draw the curves of a job", local_runs=True),
+    "report": Entry(panel=_LOOK, help="Write a report about a job to send to a colleague", local_runs=True),
     "suspend": Entry(panel=_CHANGE, help="Stop the pods of a job, which may save their work"),
     "resume": Entry(panel=_CHANGE, help="Start a suspended job again"),
     "restart": Entry(panel=_CHANGE, help="Stop the pods of a job and start the next attempt"),
@@ -123,6 +125,7 @@ def load_command(name: str) -> Any:
 def _guarded(name: str, entry: Entry, callback: Any) -> Any:
     """The function of a command, which refuses -A where it has no effect, and ends quietly when its reader has."""
     from ddpjob_cli.failures import CommandError, end_of_reader
+    from ddpjob_cli.local_runs import is_run
     from ddpjob_cli.options import CLUSTER
 
     @functools.wraps(callback)
@@ -131,6 +134,12 @@ def _guarded(name: str, entry: Entry, callback: Any) -> Any:
             raise CommandError(
                 f"-A has no effect on `ddpjob {name}`, which deals with one namespace; name it with -n, or find a job with"
                 " ddpjob list -A"
+            )
+        if not entry.local_runs and is_run(kwargs.get("job", "")):
+            raise CommandError(
+                f"{kwargs['job']} is not the name of a job: `ddpjob {name}` works on jobs of a cluster. The commands"
+                f" {', '.join(known for known, other in COMMANDS.items() if other.local_runs)} also take the directory of a"
+                " local run"
             )
         try:
             return callback(*args, **kwargs)

@@ -8,9 +8,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ddpjob.client import Client, Job, JobEvent
+    from ddpjob_cli.local_runs import RunDirectory
 
 
-def events_if_allowed(client: "Client", job: "Job", on_note: "Callable[[str], None]" = note) -> "list[JobEvent]":
+def events_if_allowed(
+    client: "Client | RunDirectory", job: "Job", on_note: "Callable[[str], None]" = note
+) -> "list[JobEvent]":
     """The events of a job and its pods, oldest first; none, with a note, for a user who may not list events."""
     from ddpjob.client import ForbiddenError
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ddpjob_cli.rendering import state
+from ddpjob_cli.rendering import address, state
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.failure.classes import KINDS
 from ddpjob_operator.core.untrusted import visible
@@ -111,7 +111,7 @@ def _advice(job: "Job", reason: str) -> list[str]:
     text = next((advice for known, advice in ADVICE.items() if known == reason), "")
     if text.endswith("`."):  # a command at the end is copied with what follows it
         text = text[:-1]
-    lines = [text.replace("NAME", f"{job.name} -n {job.namespace}").replace("`", "")] if text else []
+    lines = [text.replace("NAME", address(job)).replace("`", "")] if text else []
     if job.spec_error:
         lines.append("Upgrade the operator or this command if they are older than the job, or correct the spec.")
-    return lines or [f"Look at the events and the operator's log: ddpjob events {job.name} -n {job.namespace}"]
+    return lines or [f"Look at the events and the operator's log: ddpjob events {address(job)}"]

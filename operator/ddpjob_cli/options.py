@@ -5,12 +5,14 @@ The options for a cluster may be given before or after the name of the command.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from ddpjob.client import Client
+    from ddpjob_cli.local_runs import RunDirectory
 
 
 @dataclass(slots=True)
@@ -53,6 +55,15 @@ def complete_jobs(incomplete: str) -> list[str]:
 JobName = Annotated[
     str, typer.Argument(metavar="JOB", help="Name of the job", autocompletion=complete_jobs, show_default=False)
 ]
+JobOrRun = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB",
+        help="Name of the job, or directory of a local run",
+        autocompletion=complete_jobs,
+        show_default=False,
+    ),
+]
 OutputOption = Annotated[
     Output | None, typer.Option("--output", "-o", help="Print data or names instead of text", show_default=False)
 ]
@@ -63,6 +74,13 @@ def connect() -> "Client":
     from ddpjob.client import Client
 
     return Client(namespace=CLUSTER.namespace, context=CLUSTER.context, kubeconfig=CLUSTER.kubeconfig)
+
+
+def look_at(job: str) -> "Client | RunDirectory":
+    """A client for the cluster of the options, or the reader of a local run if `job` is the path of its directory."""
+    from ddpjob_cli.local_runs import RunDirectory, is_run
+
+    return RunDirectory(Path(job)) if is_run(job) else connect()
 
 
 def cluster_options() -> list[Any]:

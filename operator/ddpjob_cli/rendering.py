@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from ddpjob_cli.local_runs import ANNOTATION
 from ddpjob_operator.api.names import Phase
 from ddpjob_operator.api.status import DDPJobStatus, Progress, TimeSpent
 from ddpjob_operator.core.times import duration, epoch_seconds
@@ -210,20 +211,26 @@ def parse_seconds(text: str | None, option: str) -> float | None:
     return seconds
 
 
+def address(job: "Job") -> str:
+    """How a command names the job: by its name and namespace, or by the directory of a local run."""
+    run = (job.body["metadata"].get("annotations") or {}).get(ANNOTATION)
+    return run or f"{job.name} -n {job.namespace}"
+
+
 def next_command(job: "Job", pods: "Sequence[Pod]" = ()) -> str:
     """The command that most likely helps now."""
-    flag = f"-n {job.namespace}"
+    name = address(job)
     if job.failed:
-        return f"ddpjob logs {job.name} --failed {flag}"
+        return f"ddpjob logs {name} --failed"
     if job.succeeded:
-        return f"ddpjob logs {job.name} --tail 20 {flag}"
+        return f"ddpjob logs {name} --tail 20"
     if job.phase == Phase.SUSPENDED:
-        return f"ddpjob resume {job.name} {flag}"
+        return f"ddpjob resume {name}"
     if not job.status.phase:
-        return f"ddpjob doctor {flag}"
+        return f"ddpjob doctor -n {job.namespace}"
     if job.phase == Phase.RUNNING or any(pod.started for pod in pods):
-        return f"ddpjob logs {job.name} -f {flag}"
-    return f"ddpjob events {job.name} {flag}"
+        return f"ddpjob logs {name} -f"
+    return f"ddpjob events {name}"
 
 
 def event_lines(events: "Iterable[JobEvent]", now: float | None = None) -> list[str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from ddpjob_cli.curves import Curves, Point, title_of
+from ddpjob_cli.local_runs import ANNOTATION
 from ddpjob_cli.rendering import NOTHING, facts, metrics, number, outcome
 from ddpjob_operator.core.times import duration
 from ddpjob_operator.core.untrusted import visible
@@ -120,7 +121,8 @@ def redacted(body: Mapping[str, Any]) -> dict[str, Any]:
     metadata = kept.get("metadata", {})
     for name in ("managedFields", "resourceVersion", "uid", "generation"):
         metadata.pop(name, None)
-    metadata.get("annotations", {}).pop("kubectl.kubernetes.io/last-applied-configuration", None)
+    for name in ("kubectl.kubernetes.io/last-applied-configuration", ANNOTATION):
+        metadata.get("annotations", {}).pop(name, None)
     return dict(_without_secrets(kept))
 
 

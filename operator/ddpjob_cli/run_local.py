@@ -7,13 +7,15 @@ import sys
 import time
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from ddpjob_cli.display import Display
 from ddpjob_cli.failures import EXIT_FAILED, EXIT_SUCCEEDED
+from ddpjob_cli.local_runs import write_objects
 from ddpjob_cli.manifest import Manifest, ManifestError
 from ddpjob_operator.api.names import ConditionType
 from ddpjob_operator.api.status import DDPJobStatus
-from ddpjob_operator.core.times import duration
+from ddpjob_operator.core.times import duration, rfc3339
 from ddpjob_operator.local.run import LocalRun
 
 #: The directory of all runs, in the current directory.
@@ -41,8 +43,9 @@ def run_local(manifest: Manifest, *, verbose: bool, show_status: bool) -> int:
         if manifest.others:
             display.say(f"a local run ignores these objects of the file: {', '.join(manifest.others)}", style="dim")
         folder = _new_folder(manifest.name)
-        started = time.monotonic()
+        started, created = time.monotonic(), rfc3339(time.time())
         run, received = asyncio.run(_to_the_end(manifest, folder, display))
+    write_objects(folder, _job_as_json(manifest, run.status, created), run.pods)
     if show_status:
         display.show_status(run.status)
     took = duration(time.monotonic() - started)
@@ -61,16 +64,33 @@ def run_local(manifest: Manifest, *, verbose: bool, show_status: bool) -> int:
     else:
         display.show_summary(run.status)
         display.say(f"  {'files':<9} {_where_to_look(run.status, folder)}", style="")
+        display.say(f"  {'next':<9} {_next_command(run.status, folder)}", style="")
     display.say(f"{manifest.name} {outcome}", f"bold {style}")
     return code
+
+
+def _job_as_json(manifest: Manifest, status: DDPJobStatus, created: str) -> dict[str, Any]:
+    """The job as an API server would show it."""
+    metadata = {**manifest.body["metadata"], "namespace": manifest.namespace, "creationTimestamp": created}
+    return {**manifest.body, "metadata": metadata, "status": status.as_json()}
 
 
 def _where_to_look(status: DDPJobStatus, folder: Path) -> str:
     """The log of the rank that failed, or the directory of the run."""
     log = folder / "logs" / f"{status.failure.pod}.log" if status.failure and status.failure.pod else None
-    shown = log if log is not None and log.exists() else folder
+    return _from_here(log if log is not None and log.exists() else folder)
+
+
+def _next_command(status: DDPJobStatus, folder: Path) -> str:
+    """A command that shows more of the run."""
+    if status.condition(ConditionType.SUCCEEDED):
+        return f"ddpjob {'plot' if status.progress else 'logs'} {_from_here(folder)}"
+    return f"ddpjob explain {_from_here(folder)}"
+
+
+def _from_here(path: Path) -> str:
     here = Path.cwd()
-    return str(shown.relative_to(here) if shown.is_relative_to(here) else shown)
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 async def _to_the_end(manifest: Manifest, folder: Path, display: Display) -> tuple[LocalRun, signal.Signals | None]:

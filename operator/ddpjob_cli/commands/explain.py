@@ -4,16 +4,17 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from ddpjob_cli.events import events_if_allowed
-from ddpjob_cli.options import JobName, OutputOption, connect
+from ddpjob_cli.options import JobOrRun, OutputOption, look_at
 from ddpjob_cli.output import console, name_of, note, print_data
 
 if TYPE_CHECKING:
     from ddpjob.client import Client, Job, LogLine
+    from ddpjob_cli.local_runs import RunDirectory
 
 _LOG_LINES = 15
 
 
-def command(job: JobName, output: OutputOption = None) -> None:
+def command(job: JobOrRun, output: OutputOption = None) -> None:
     """Say why a job waits or failed, with the evidence, and what to do about it.
 
     [bold]Example[/bold]
@@ -24,7 +25,7 @@ def command(job: JobName, output: OutputOption = None) -> None:
 
     from ddpjob_cli.explanation import explained
 
-    with connect() as client:
+    with look_at(job) as client:
         seen = client.get(job)
         pods = client.pods(seen, attempt=seen.status.attempt)
         sections = explained(seen, pods, events_if_allowed(client, seen), _log_of_the_failure(client, seen))
@@ -37,7 +38,7 @@ def command(job: JobName, output: OutputOption = None) -> None:
             console().print(Text(f"  {line}", overflow="fold"))
 
 
-def _log_of_the_failure(client: "Client", job: "Job") -> "list[LogLine]":
+def _log_of_the_failure(client: "Client | RunDirectory", job: "Job") -> "list[LogLine]":
     """The last lines of the rank that caused the last failure, if its pod is still there."""
     from ddpjob.client import ClientError
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpjob_cli.failures import CommandError
-from ddpjob_cli.options import JobName, connect
+from ddpjob_cli.options import JobOrRun, look_at
 from ddpjob_cli.output import console, note
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class LogOutput(StrEnum):
 
 
 def command(
-    job: JobName,
+    job: JobOrRun,
     follow: Annotated[
         bool,
         typer.Option("--follow", "-f", help="Follow new lines, also of later attempts, until the job has finished"),
@@ -69,7 +69,7 @@ def command(
     seconds = parse_seconds(since, "--since")
     pattern = _pattern(grep)
     out = console()
-    with connect() as client:
+    with look_at(job) as client:
         if failed:
             number, ranks = culprit(client.get(job))
         lines = client.logs(
@@ -99,13 +99,15 @@ def culprit(job: "Job") -> tuple[int, frozenset[int]]:
     Raises:
         CommandError: the job has no failure, or no rank caused it.
     """
+    from ddpjob_cli.rendering import address
+
     failure = job.status.failure
     if failure is None:
         raise CommandError(f"DDPJob {job.namespace}/{job.name} has no failure; leave out --failed")
     if failure.rank is None:
         raise CommandError(
             f"DDPJob {job.namespace}/{job.name}: no single rank caused the failure of attempt {failure.attempt}"
-            f" ({failure.reason}); to see all ranks: ddpjob logs {job.name} --attempt {failure.attempt} -n {job.namespace}"
+            f" ({failure.reason}); to see all ranks: ddpjob logs {address(job)} --attempt {failure.attempt}"
         )
     return failure.attempt, frozenset({failure.rank})
 

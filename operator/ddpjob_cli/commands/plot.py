@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpjob_cli.failures import CommandError
-from ddpjob_cli.options import JobName, OutputOption, complete_jobs, connect
+from ddpjob_cli.options import JobOrRun, OutputOption, complete_jobs, look_at
 from ddpjob_cli.output import console, note, print_data
 
 if TYPE_CHECKING:
-    from ddpjob.client import Client
     from ddpjob_cli.curves import Curves
 
 _HEIGHT = 18
 
 
 def command(
-    job: JobName,
+    job: JobOrRun,
     metric: Annotated[
         list[str] | None, typer.Option(help="loss, throughput or a named metric; all by default", show_default=False)
     ] = None,
@@ -44,8 +43,7 @@ def command(
     """
     from ddpjob_cli.curves import as_csv
 
-    with connect() as client:
-        jobs = {name: _curves(client, name) for name in (job, compare) if name}
+    jobs = {name: _curves(name) for name in (job, compare) if name}
     metrics = [name for name in jobs[job].metrics if not metric or name in metric]
     if missing := set(metric or ()).difference(metrics):
         found = ", ".join(jobs[job].metrics) or "none"
@@ -74,10 +72,11 @@ def command(
         note(f"wrote {save}")
 
 
-def _curves(client: "Client", name: str) -> "Curves":
+def _curves(name: str) -> "Curves":
     from ddpjob_cli.curves import read_curves
 
-    return read_curves(client.logs(name, ranks=[0], attempt="all", on_note=note))
+    with look_at(name) as client:
+        return read_curves(client.logs(name, ranks=[0], attempt="all", on_note=note))
 
 
 def _draw(metric: str, jobs: "dict[str, Curves]") -> None:

@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from ddpjob_cli.events import events_if_allowed
-from ddpjob_cli.options import JobName, connect
+from ddpjob_cli.options import JobOrRun, look_at
 from ddpjob_cli.output import note
 
 
 def command(
-    job: JobName,
+    job: JobOrRun,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write", show_default="JOB.html")
     ] = None,
@@ -31,7 +31,7 @@ def command(
     from ddpjob_cli.explanation import explained
     from ddpjob_cli.report_page import page
 
-    with connect() as client:
+    with look_at(job) as client:
         seen = client.get(job)
         pods = client.pods(seen)
         events = events_if_allowed(client, seen)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpjob_cli.events import events_if_allowed
-from ddpjob_cli.options import JobName, OutputOption, connect
+from ddpjob_cli.options import JobOrRun, OutputOption, look_at
 from ddpjob_cli.output import is_live, live, print_objects, print_screen
 
 if TYPE_CHECKING:
@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ddpjob.client import Client, Job, JobEvent, Pod
+    from ddpjob_cli.local_runs import RunDirectory
 
 _MAX_ROWS = 64
 _EVENTS = 5
 
 
 def command(
-    job: JobName,
+    job: JobOrRun,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show each change until the job has finished")] = False,
     output: OutputOption = None,
 ) -> None:
@@ -34,7 +35,7 @@ def command(
 
       ddpjob status resnet18 -o json
     """
-    with connect() as client:
+    with look_at(job) as client:
         jobs = _until_finished(client.watch(job)) if watch else iter((client.get(job),))
         if output:
             for seen in jobs:
@@ -55,7 +56,7 @@ def _until_finished(jobs: "Iterator[Job]") -> "Iterator[Job]":
             return
 
 
-def _current_screen(client: "Client", job: "Job") -> "RenderableType":
+def _current_screen(client: "Client | RunDirectory", job: "Job") -> "RenderableType":
     pods = client.pods(job, attempt=job.status.attempt)
     return screen(
         job, pods, events_if_allowed(client, job, on_note=lambda _: None)

@@ -79,6 +79,10 @@ class Kubelet:
         self._pods = {name: pod for name, pod in self._pods.items() if not pod.gone}
         return tuple(pod.record() for pod in self._pods.values())
 
+    def pods(self) -> list[Body]:
+        """The same pods as an API server would show them."""
+        return [pod.as_json() for pod in self._pods.values() if not pod.gone]
+
     @property
     def all_ended(self) -> bool:
         """Whether all processes of all pods have ended."""

@@ -141,6 +141,11 @@ class LocalPod:
 
     def record(self) -> Pod:
         """The record of the pod, parsed by the same code as a pod of a cluster."""
+        pod = pod_of(self.as_json())
+        return replace(pod, exit=replace(pod.exit, seen=self._ended_at)) if pod.exit else pod
+
+    def as_json(self) -> Body:
+        """The pod as an API server would show it."""
         state = {"terminated": self._exit} if self._exit else {"running": {}}
         phase = "Running" if self._exit is None else "Failed" if self._exit["exitCode"] else "Succeeded"
         status: dict[str, Any] = {
@@ -155,8 +160,7 @@ class LocalPod:
             metadata["deletionTimestamp"] = rfc3339(self._deletion_deadline)
         # The process runs as the user who started the command, whatever the pod's securityContext says.
         spec = {key: value for key, value in self._body["spec"].items() if key != "securityContext"}
-        pod = pod_of({**self._body, "metadata": metadata, "spec": spec, "status": status})
-        return replace(pod, exit=replace(pod.exit, seen=self._ended_at)) if pod.exit else pod
+        return {**self._body, "metadata": metadata, "spec": spec, "status": status}
 
 
 async def _lines(stream: asyncio.StreamReader, keep: Callable[[bytes], object]) -> AsyncIterator[str]:

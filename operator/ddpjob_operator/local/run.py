@@ -84,6 +84,8 @@ class LocalRun:
             deleting=False,
             spec=spec,
         )
+        self.pods: list[Body] = []
+        """At the end: the pods that the job still has, as an API server would show them."""
         self._service: dict[str, Any] | None = None
         self._logs: dict[str, LogEnd] = {}
         self._progress: tuple[int, Progress] | None = None
@@ -127,6 +129,7 @@ class LocalRun:
                 except (ValueError, OSError) as error:  # raised below, so that it is not wrapped in an exception group
                     mistake = error
                 finally:
+                    self.pods = kubelet.pods()
                     kubelet.kill_all()
             if mistake is not None:
                 raise mistake

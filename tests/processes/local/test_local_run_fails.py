@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from ddpjob_cli.__main__ import main
 from local_command import run_job
 
 FAIL_ON_RANK_1 = """
@@ -42,6 +43,25 @@ def test_a_job_without_restarts_left_fails_and_names_rank_and_exception(tmp_path
     assert "\x1b" not in outcome.output, "no control sequence of a program is printed"
     assert "failed after" in outcome.output.splitlines()[-1]
     assert "Rank 1" in outcome.output.splitlines()[-1]
+
+
+def test_commands_show_a_run_that_has_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_job(tmp_path, spec(tmp_path, failing_attempts=9, max_restarts=1))
+    (folder,) = map(str, tmp_path.glob(".ddpjob/runs/*"))
+    page = tmp_path / "report.html"
+
+    assert main(["explain", folder]) == main(["status", folder]) == main(["report", folder, "-o", str(page)]) == 0
+    explained, _, status = capsys.readouterr().out.partition("\nJob ")
+    assert "default/job is Failed (ProgramError) in attempt 2" in explained
+    assert "ValueError: the sample is" in explained
+    assert f"ddpjob logs {folder} --failed" in explained
+    assert "job-2-1" in status
+    assert "ValueError: the sample is" in page.read_text()
+
+    assert main(["logs", folder, "--failed", "--grep", "attempt"]) == 0
+    assert capsys.readouterr().out == "[r01] attempt 2\n"
+    assert main(["logs", folder, "--attempt", "all", "--rank", "1", "--grep", "attempt"]) == 0
+    assert capsys.readouterr().out == "[r01] attempt 1\n[r01] attempt 2\n"
 
 
 WRITE_A_MESSAGE = "import os; open(os.environ['DDPJOB_TERMINATION_LOG'], 'w').write('RuntimeError: boom'); os._exit(3)"

@@ -1,0 +1,125 @@
+"""Local runs that have ended, in the form in which commands read jobs of a cluster.
+
+`ddpjob run --local` keeps the job and its last pods in the directory of the run, next to the logs. A command that gets the path of
+that directory in place of the name of a job reads them from there.
+"""
+
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+from ddpjob_cli.failures import CommandError
+
+if TYPE_CHECKING:
+    from ddpjob.client import Job, JobEvent, LogLine, Pod
+    from ddpjob_operator.api.resource import Body
+
+OBJECTS: Final = "objects.json"
+#: An annotation that names the directory of the run, for what refers to the job.
+ANNOTATION: Final = "ddpjob.dev/local-run"
+
+
+def is_run(job: str) -> bool:
+    """Whether this is the path of a run and not the name of a job, which has no separator and begins with a letter."""
+    return os.sep in job or job.startswith(".")
+
+
+def write_objects(folder: Path, job: "Body", pods: "Sequence[Body]") -> None:
+    """Keep the job and its pods for `RunDirectory`. Their environment may hold secrets, so only the user may read them."""
+    file = folder / OBJECTS
+    file.touch(mode=0o600)
+    file.write_text(json.dumps({"job": job, "pods": pods}), encoding="utf-8")
+
+
+class RunDirectory:
+    """The directory of one local run, with those methods of a client that read a job. Names are ignored: it has one job."""
+
+    def __init__(self, path: Path) -> None:
+        """Read what the run has kept.
+
+        Raises:
+            CommandError: the path is not that of a run that has ended.
+        """
+        self._path = path
+        try:
+            self._objects = json.loads((path / OBJECTS).read_text(encoding="utf-8"))
+        except OSError:
+            why = (
+                f"the run has not ended, or was killed; its logs are in {path / 'logs'}"
+                if (path / "logs").is_dir()
+                else "it is not the directory of a local run, such as .ddpjob/runs/digits-20261123-084053"
+            )
+            raise CommandError(f"{path}: {why}") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def get(self, name: str) -> "Job":  # noqa: ARG002
+        """The job as it was at the end."""
+        from ddpjob.client.jobs import read_job
+
+        body = self._objects["job"]
+        annotations = {**(body["metadata"].get("annotations") or {}), ANNOTATION: str(self._path)}
+        return read_job({**body, "metadata": {**body["metadata"], "annotations": annotations}})
+
+    def watch(self, name: str) -> "Iterator[Job]":
+        """The job; nothing changes any more."""
+        yield self.get(name)
+
+    def pods(self, job: "Job", *, attempt: int | None = None) -> "list[Pod]":  # noqa: ARG002
+        """The pods that the job still had at its end."""
+        from ddpjob.client.jobs import read_pod
+
+        pods = [pod for body in self._objects["pods"] if (pod := read_pod(body)) is not None]
+        return sorted((pod for pod in pods if attempt in (None, pod.attempt)), key=lambda pod: (pod.attempt, pod.rank))
+
+    def events(self, name: str, *, namespace: str | None = None) -> "list[JobEvent]":  # noqa: ARG002
+        """None: a local run writes its events to the terminal."""
+        return []
+
+    def logs(
+        self,
+        name: str,
+        *,
+        namespace: str | None = None,  # noqa: ARG002
+        follow: bool = False,  # noqa: ARG002
+        ranks: Collection[int] | None = None,
+        attempt: int | str | None = None,
+        tail_lines: int | None = None,
+        since_seconds: int | None = None,
+        on_note: Callable[[str], None] = lambda text: None,  # noqa: ARG005
+    ) -> "Iterator[LogLine]":
+        """The lines of the pods, one pod after the other: they have no times. All logs are kept, also those of deleted pods.
+
+        Raises:
+            CommandError: lines are selected by their age.
+        """
+        from ddpjob.client import LogLine
+        from ddpjob_operator.core.untrusted import visible
+
+        if since_seconds is not None:
+            raise CommandError("--since: lines of a local run have no times; use --tail")
+        wanted = self.get(name).status.attempt if attempt is None else attempt
+        found = False
+        for number, rank, log in self._logs():
+            if wanted not in ("all", number) or (ranks is not None and rank not in ranks):
+                continue
+            found = True
+            with log.open(encoding="utf-8", errors="replace") as lines:
+                for line in lines if tail_lines is None else deque(lines, tail_lines):
+                    text = visible(line.rstrip("\n"))
+                    yield LogLine(attempt=number, rank=rank, pod=log.stem, node=None, time="", text=text)
+        if not found:
+            on_note(f"{self._path}: there is no log of these ranks and attempts")
+
+    def _logs(self) -> list[tuple[int, int, Path]]:
+        """Attempt, rank and file of each log."""
+        logs = (self._path / "logs").glob("*.log")
+        parts = ((log.stem.rsplit("-", 2), log) for log in logs)
+        return sorted((int(attempt), int(rank), log) for (_, attempt, rank), log in parts)

@@ -129,13 +129,13 @@ async def test_run_gives_exit_code_1_for_a_failed_job_and_logs_shows_the_culprit
         _, notes = await asyncio.to_thread(process.communicate, timeout=SECONDS)
     assert process.returncode == 1
     assert "Rank 1 (pod j-1-1" in notes.splitlines()[-1]
-    assert f"ddpjob logs j --failed -n {namespace.name}" in notes
+    assert f"ddpjob logs j -n {namespace.name} --failed" in notes
     output, _ = await ddpjob("logs", "j", "--failed", "-o", "raw")
     assert output == "starts\n"
     output, notes = await ddpjob("status", "j")
     for text in ("Failed", "rank 1 on kwok-", "exit code 3", "ValueError: boom", "j-1-1", "Conditions", "Last events"):
         assert text in output
-    assert f"Next: ddpjob logs j --failed -n {namespace.name}" in output
+    assert f"Next: ddpjob logs j -n {namespace.name} --failed" in output
     _, notes = await ddpjob("wait", "j", "--for", "succeeded", code=1)
     assert "j failed" in notes
     _, notes = await ddpjob("suspend", "j", code=2)
@@ -256,7 +256,7 @@ async def test_live_views_leave_one_screen_behind(ddpjob: Commands, namespace: N
             assert terminal.process.wait(SECONDS) == 0
     assert status.screen.text.count("State") == 1
     assert "Succeeded" in status.screen.text
-    assert "Next: ddpjob logs j --tail 20" in status.screen.text, "the last state is printed as a whole"
+    assert "Next: ddpjob logs j -n" in status.screen.text, "the last state is printed as a whole"
     assert top.screen.text.count("RANK") == 1
     assert "j succeeded after" in top.screen.text
     for terminal in (status, top):

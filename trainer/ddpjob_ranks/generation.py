@@ -64,7 +64,8 @@ class Generation:
         replacement = int(os.environ.get(contract.DDPJOB_REPLACEMENT) or "0")
         if is_replaced(own, rank, replacement):
             raise ReplacedError(f"rank {rank} runs in another pod now, which has replaced this one")
-        own.set(_key(self.number), "")
+        for number in range(1, self.number + 1):  # the ranks of some may have failed before they could
+            own.set(_key(number), "")
 
         def listen() -> None:
             import torch.distributed as dist

@@ -89,13 +89,14 @@ class _Supervisor:
                 return code
         while True:
             number = first_number + len(reached)
-            began = time.monotonic()
+            started = time.monotonic()
 
-            def may_restart(code: int, number: int = number, began: float = began) -> bool:
-                waited = all(slots.step_of(memory, generation.BEGUN_SLOT) < number for memory in own.values())
-                if waited and self._has_waited_long_enough(code, time.monotonic() - began):
+            def may_restart(code: int, number: int = number, started: float = started) -> bool:
+                begun = any(slots.step_of(memory, generation.BEGUN_SLOT) == number for memory in own.values())
+                if self._is_final(code, begun=begun, seconds=time.monotonic() - started):
                     return False
-                return self._may_restart(code, reached, own, num_restarts)
+                reached.append(max(slots.step_of(memory, slot) for memory in own.values() for slot in range(2)))
+                return len(reached) <= num_restarts and not is_stuck(reached)
 
             ranks = self._generation(number, state, own, server, may_restart)
             if not ranks.to_be_restarted:
@@ -144,16 +145,16 @@ class _Supervisor:
             os.close(reader)
             os.close(writer)
 
-    def _has_waited_long_enough(self, code: int, seconds: float) -> bool:
-        """Whether ranks that did not begin to train in this time shall not start again: a pod that is gone did not come back."""
-        limit = self.environ.get(contract.DDPJOB_REPLACEMENT_SECONDS)
-        return code == contract.EXIT_PEER_LOST and limit is not None and seconds >= int(limit)
+    def _is_final(self, code: int, *, begun: bool, seconds: float) -> bool:
+        """Whether no further start is wanted after ranks that failed with this code so long after they were started.
 
-    def _may_restart(self, code: int, reached: list[int], own: Mapping[int, int], num_restarts: int) -> bool:
-        """Whether another generation may follow the one that has failed with this code. Adds the step that it came to."""
-        by_rule = self.environ.get(contract.DDPJOB_FINAL_EXIT_CODES, "").split(",")
-        is_stop = code in STOPPED_EXIT_CODES and contract.DDPJOB_REPLACEMENT_SECONDS in self.environ
-        if (code in FINAL_EXIT_CODES and not is_stop) or str(code) in by_rule:
-            return False
-        reached.append(max(slots.step_of(memory, slot) for memory in own.values() for slot in range(2)))
-        return len(reached) <= num_restarts and not is_stuck(reached)
+        `begun`: they had begun to train, with a session.
+        """
+        limit = self.environ.get(contract.DDPJOB_REPLACEMENT_SECONDS)
+        if str(code) in self.environ.get(contract.DDPJOB_FINAL_EXIT_CODES, "").split(","):
+            return True
+        if limit is None:
+            return code in FINAL_EXIT_CODES
+        if code == contract.EXIT_PEER_LOST and not begun:
+            return seconds >= int(limit)  # they have waited for a pod that was not replaced
+        return code in FINAL_EXIT_CODES - (STOPPED_EXIT_CODES if begun else frozenset())

@@ -25,6 +25,8 @@ NODE_NEWS_SECONDS = 70.0
 VIEW_SECONDS = 320.0
 #: How soon an operator whose watches work must have deleted a straggler.
 STRAGGLER_SECONDS = 20.0
+#: Of a pod: attempt, node rank, and how often the pod of that rank had been replaced before.
+Place = tuple[int, int, int]
 #: Ends of an attempt that no failure has caused.
 _NO_FAILURE = frozenset({Reason.SUSPENDED, Reason.SPEC_CHANGED})
 
@@ -56,8 +58,8 @@ class World(Protocol):
 class _JobFacts:
     """What is remembered of one job object."""
 
-    created: Counter[tuple[int, int]] = field(default_factory=Counter)
-    """Pods by attempt and rank."""
+    created: Counter[tuple[int, int, int]] = field(default_factory=Counter)
+    """Pods by attempt, rank and replacement."""
     end: Body | None = None
     service_touched: bool = False
     """Whether somebody else has changed or removed the Service."""
@@ -115,15 +117,18 @@ class Checker:
             return  # it was deleted a moment ago, and the garbage collector takes the pod
         name, uid = metadata["name"], metadata["uid"]
         labels = metadata["labels"]
-        attempt, rank = int(labels[names.LABEL_ATTEMPT]), int(labels[names.LABEL_RANK])
+        attempt, rank, replacement = place = _place(pod)
         facts = self._facts(job)
-        self._must(name == f"{job['metadata']['name']}-{attempt}-{rank}", f"pod {name} is labelled {labels}")
+        suffix = f"-r{replacement}" if replacement else ""
+        self._must(name == f"{job['metadata']['name']}-{attempt}-{rank}{suffix}", f"pod {name} is labelled {labels}")
         status = job.get("status") or {}
         current = status.get("attempt", 1)
-        self._must(attempt <= current, f"{name} is created by {by} before the status names its attempt")
-        facts.created[attempt, rank] += 1
+        is_early = attempt > current or (attempt == current and replacement > _replacement(status, rank))
+        self._must(not is_early, f"{name} is created by {by} before the status names its attempt or replacement")
+        facts.created[place] += 1
+        self.counts["pod replaced"] += replacement > 0
         alone = self._alone(by)
-        if attempt < current:
+        if attempt < current or replacement < _replacement(status, rank):
             self._stragglers.add(uid)
             self.counts["straggler"] += 1
             world.later(STRAGGLER_SECONDS, self._straggler_is_deleted, uid)
@@ -133,13 +138,13 @@ class Checker:
             self.counts["pod of a second writer"] += 1
             return
         self._must(facts.end is None, f"{name} is created by {by} after the end of the job")
-        again = facts.created[attempt, rank] > 1 and _is_true(status, "Created")
+        again = facts.created[place] > 1 and _is_true(status, "Created")
         self._must(not again, f"{name} is created a second time by {by}")
         self._not_too_early(name, status, by)
         for other in world.server.all(PODS):
             if owner_uid(other) == metadata["ownerReferences"][0]["uid"] and other["metadata"]["uid"] != uid:
-                self._must(not self._may_run(other, attempt), f"{name} is created while {_name(other)} may run")
-        self._no_hidden_container_runs(name, job["metadata"]["uid"], attempt)
+                self._must(not self._may_run(other, place), f"{name} is created while {_name(other)} may run")
+        self._no_hidden_container_runs(name, job["metadata"]["uid"], place)
         self._must(
             facts.service_touched or world.cluster.programs.master_of(job["metadata"]["uid"], attempt),
             f"{name} is created by {by} while no Service leads to rank 0 of attempt {attempt}",
@@ -151,22 +156,23 @@ class Checker:
             early = epoch_seconds(retry_time) - self._world.clocks.wall_of(by)
             self._must(early <= 0.1, f"{name} is created {early:.1f} s before status.retryTime")
 
-    def _may_run(self, pod: Body, attempt: int) -> bool:
-        """Whether a pod of another attempt may run on a node that lives, now or later."""
+    def _may_run(self, pod: Body, new: Place) -> bool:
+        """Whether a pod that a new one follows may run on a node that lives, now or later."""
         metadata = pod["metadata"]
-        if int(metadata["labels"][names.LABEL_ATTEMPT]) == attempt or metadata["uid"] in self._stragglers:
+        if not _follows(new, _place(pod)) or metadata["uid"] in self._stragglers:
             return False
         sandbox = self._world.cluster.sandboxes.get(metadata["uid"])
         if sandbox is None:
             return "deletionTimestamp" not in metadata and pod.get("status", {}).get("phase") != "Failed"
         return sandbox.runs and self._node_lives(sandbox.node)
 
-    def _no_hidden_container_runs(self, name: str, job_uid: str, attempt: int) -> None:
+    def _no_hidden_container_runs(self, name: str, job_uid: str, new: Place) -> None:
         """Pods whose object is gone may still run: they must not have been removed so by us."""
         world = self._world
         for uid, sandbox in world.cluster.sandboxes.items():
-            of_job, of_attempt = sandbox.main.job_and_attempt
-            if not sandbox.runs or of_job != job_uid or of_attempt == attempt or uid in self.forced | self._stragglers:
+            of_job, attempt = sandbox.main.job_and_attempt
+            followed = of_job == job_uid and _follows(new, (attempt, sandbox.main.rank, sandbox.main.replacement))
+            if not sandbox.runs or not followed or uid in self.forced | self._stragglers:
                 continue
             hidden = self._node_lives(sandbox.node) and world.server.by_uid(PODS, uid) is None
             self._must(not hidden, f"{name} is created while the containers of {sandbox.name} still run")
@@ -179,13 +185,14 @@ class Checker:
             return
         spec, status = job["spec"], job.get("status") or {}
         facts = self._facts(job)
-        attempt, current = int(metadata["labels"][names.LABEL_ATTEMPT]), status.get("attempt", 1)
+        (attempt, rank, replacement), current = _place(old), status.get("attempt", 1)
         sandbox = world.cluster.sandboxes.get(metadata["uid"])
         if new is None and sandbox is not None and sandbox.runs:
             lives = self._node_lives(sandbox.node)
             self._must(not lives, f"{by} removes {metadata['name']} by force although it runs on a living node")
             self.counts["force deletion on a lost node"] += 1
-        ours = attempt >= current and facts.end is None
+        is_current = attempt > current or (attempt == current and replacement >= _replacement(status, rank))
+        ours = is_current and facts.end is None
         self._must(not ours, f"{by} deletes {metadata['name']}, a pod of the current attempt {current}")
         if not self._alone(by):
             return
@@ -231,7 +238,7 @@ class Checker:
         self._must(step in (0, 1), f"{by} takes {name} from attempt {before.get('attempt')} to {status['attempt']}")
         self._counted(name, before, status, step)
         self._check_failure(new, status.get("failure") or {}, before.get("failure") or {})
-        past = [failure["attempt"] for failure in status.get("attempts", ())]
+        past = [failure["attempt"] for failure in status.get("attempts", ()) if not failure.get("replaced")]
         self._must(past == sorted(set(past)), f"{name} remembers the attempts {past}")
         if _is_true(status, "Succeeded") or _is_true(status, "Failed"):
             facts.end = facts.end or status
@@ -241,10 +248,12 @@ class Checker:
         """Each attempt that a failure ended is counted once, as one or the other."""
         more = _num_restarts(status) - _num_restarts(before)
         failure = status.get("failure") or {}
-        failed = step == 1 and failure.get("attempt") == before.get("attempt", 1)
+        failed = step == 1 and failure.get("attempt") == before.get("attempt", 1) and not failure.get("replaced")
         failed = failed and failure.get("reason") not in _NO_FAILURE and status["reason"] not in _NO_FAILURE
         words = f"{name}: restarts {before.get('restarts')} → {status.get('restarts')} with failure {failure}"
-        self._must(more == (1 if failed else 0), words)
+        replaced = _restarts(status, "podReplacements") - _restarts(before, "podReplacements")
+        self._must(replaced in (0, 1) and (not replaced or (step == 0 and failure.get("replaced", False))), words)
+        self._must(more == (1 if failed or replaced else 0), words)
         self.counts["restart"] += step
 
     def _check_failure(self, job: Body, failure: Body, before: Body) -> None:
@@ -391,8 +400,27 @@ def _is_true(status: Body, type_: str) -> bool:
 
 
 def _num_restarts(status: Body) -> int:
-    restarts = status.get("restarts") or {}
-    return int(restarts.get("counted", 0) + restarts.get("infrastructure", 0))
+    return _restarts(status, "counted") + _restarts(status, "infrastructure")
+
+
+def _restarts(status: Body, kind: str) -> int:
+    return int((status.get("restarts") or {}).get(kind, 0))
+
+
+def _place(pod: Body) -> Place:
+    labels = pod["metadata"]["labels"]
+    replacement = labels.get(names.LABEL_REPLACEMENT, "0")
+    return int(labels[names.LABEL_ATTEMPT]), int(labels[names.LABEL_RANK]), int(replacement)
+
+
+def _replacement(status: Body, rank: int) -> int:
+    """How often the pod of this rank has been replaced in the current attempt."""
+    return next((pod["replacement"] for pod in status.get("replacedPods", ()) if pod["rank"] == rank), 0)
+
+
+def _follows(new: Place, old: Place) -> bool:
+    """Whether the new pod may be created only once the old one has stopped."""
+    return new[0] != old[0] or (new[1] == old[1] and new[2] > old[2])
 
 
 def _difference(old: Body, new: Body) -> str:

@@ -12,10 +12,10 @@ from unittest.mock import patch
 
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core import plan as planning
-from ddpjob_operator.core import render, stopping
+from ddpjob_operator.core import render, situation, stopping
 from ddpjob_operator.core.failure import cause as failures
 from ddpjob_operator.core.failure import refine_record, restart
-from ddpjob_operator.core.gang import Gang
+from ddpjob_operator.core.gang import Gang, gang_of
 from ddpjob_operator.core.model import CreateObject, CreatePod, DeletePod, PatchObject
 from ddpjob_operator.core.policies import failed_attempt, finished_job, handover, hang
 from ddpjob_operator.core.render import actions, pods, service
@@ -28,6 +28,7 @@ from ddpjob_operator.kube.engine.workqueue import WorkQueue
 from ddpjob_operator.kube.lookups import node_reader
 from ddpjob_operator.transport.resources import DDPJOBS
 from simulation.api_client import ModelClient
+from simulation.schedule import REPLACED_PODS
 
 _REAL_DECIDE_RESTART = restart.decide_restart
 _REAL_HAS_STOPPED: Callable[..., bool] = stopping.has_stopped
@@ -37,6 +38,7 @@ _REAL_WRITE = StatusWriter.write
 _REAL_MERGE_PATCH = ModelClient.merge_patch
 _REAL_DELETE = ModelClient.delete
 _REAL_ENVIRONMENT = pods._environment
+_REAL_GANG_OF = gang_of
 
 
 def _always(value: Any) -> Callable[..., Any]:
@@ -108,6 +110,11 @@ def _first_attempts_environment(job: Any, *arguments: Any) -> Any:
     return _REAL_ENVIRONMENT(replace(job, status=job.status.model_copy(update={"attempt": 1})), *arguments)
 
 
+def _without_replaced_pods(observed: Any, num_nodes: int) -> Gang:
+    gang = _REAL_GANG_OF(observed, num_nodes)
+    return replace(gang, old=tuple(pod for pod in gang.old if pod.attempt < observed.job.status.attempt))
+
+
 def _put_any_version(real: Callable[..., bool]) -> Callable[..., bool]:
     def put(self: Any, body: Any) -> bool:
         known = self._entries.get((body["metadata"]["namespace"], body["metadata"]["name"]))
@@ -142,6 +149,7 @@ _REPLACED: dict[str, tuple[tuple[Any, str, Any], ...]] = {
         (actions, "has_stopped", _stopped_when_overdue),
         (stopping, "has_stopped", _stopped_when_overdue),
     ),
+    "replaced pods do not wait for the lost ones": ((situation, "gang_of", _without_replaced_pods),),
     "a living sidecar is overlooked": (
         (actions, "has_stopped", _stopped_with_its_program),
         (stopping, "has_stopped", _stopped_with_its_program),
@@ -195,6 +203,7 @@ _FOCUS = {
     "stragglers are left alone": "two writers",
     "deletions name no uid": "replaced jobs",
     "outdated evidence stays": "failing ranks",
+    "replaced pods do not wait for the lost ones": REPLACED_PODS,
     "a deleted pod is created again": "failing ranks",
     "older versions overwrite newer ones": "old news",
 }

@@ -19,6 +19,10 @@ ECHO = 'Traceback (most recent call last):\n  File "t.py", line 1\nRuntimeError:
 #: How long ranks wait for each other at the start.
 RENDEZVOUS_SECONDS = 300.0
 COMMIT_SECONDS = 10.0
+#: How long the ranks of a pod that is replaced need to join the others.
+JOIN_SECONDS = 3.0
+#: How a main process ends that was killed or asked to stop.
+LOST_CODES = frozenset({137, contract.EXIT_TERMINATED, contract.EXIT_CHECKPOINTED})
 
 
 #: Exit code, termination message and the kubelet's reason of a rank that fails by itself.
@@ -69,6 +73,16 @@ class Container:
         return self.variables[contract.DDPJOB_UID], int(self.variables[contract.DDPJOB_ATTEMPT])
 
     @property
+    def replacement(self) -> int:
+        """How often the pod of its rank has been replaced in its attempt."""
+        return int(self.variables.get(contract.DDPJOB_REPLACEMENT, "0"))
+
+    @property
+    def waits_for_pods(self) -> bool:
+        """Whether it waits for a lost pod of another rank."""
+        return contract.DDPJOB_REPLACEMENT_SECONDS in self.variables
+
+    @property
     def rank(self) -> int:
         """Its node rank."""
         return int(self.variables[contract.NODE_RANK])
@@ -88,7 +102,13 @@ class Gang:
     num_nodes: int
     ranks: dict[int, Container] = field(default_factory=dict)
     met_at: float | None = None
+    trains_since: float = 0.0
+    """When its ranks met last."""
     hangs_at: float | None = None
+    waits_since: float | None = None
+    """Since when its ranks have waited for a pod that is replaced."""
+    coming: asyncio.TimerHandle | None = None
+    """What makes its fate come true."""
     fate: Fate = Fate(kind="succeed")
 
 
@@ -115,6 +135,9 @@ class Programs:
         key, rank = container.job_and_attempt, container.rank
         gang = self.gangs.setdefault(key, Gang(num_nodes=int(container.variables[contract.NNODES])))
         gang.ranks[rank] = container
+        if container.replacement and gang.met_at is not None:
+            self._wait(gang)
+            self._later(JOIN_SECONDS, self._join, gang)
         if rank == 0 and not self._claim(container):
             self._later(0.5, self.end, container, contract.EXIT_FENCED)
             return
@@ -128,10 +151,32 @@ class Programs:
         container.exit = Ended(code=code, finished_at=rfc3339(self._server.now), reason=reason, message=message)
         self.ended(container)
         gang = self._gang_of(container)
-        if code and gang.met_at is not None and not gang.fate.peers_hang:
+        if not code or gang.met_at is None or gang.ranks.get(container.rank) is not container:
+            return
+        if container.waits_for_pods and code in LOST_CODES:
+            self._wait(gang)
+        elif not gang.fate.peers_hang:
             for rank, peer in gang.ranks.items():
                 if peer.exit is None:
                     self._later(self._random.choice((0.2, 1.0)), self._lose_peer, peer, rank)
+
+    def _wait(self, gang: Gang) -> None:
+        if gang.waits_since is None:
+            gang.waits_since = self._now()
+            if gang.coming is not None:
+                gang.coming.cancel()
+            seconds = float(gang.ranks[0].variables[contract.DDPJOB_REPLACEMENT_SECONDS])
+            self._later(seconds, self._end_waiting, gang, gang.waits_since)
+
+    def _join(self, gang: Gang) -> None:
+        if gang.waits_since is not None and all(container.exit is None for container in gang.ranks.values()):
+            gang.waits_since = None
+            self._train(gang)
+
+    def _end_waiting(self, gang: Gang, since: float) -> None:
+        if gang.waits_since == since:
+            for container in gang.ranks.values():
+                self._lose_peer(container, rank=1)
 
     def sigterm(self, container: Container, grace_seconds: float) -> None:
         """Somebody asks it to stop."""
@@ -162,12 +207,13 @@ class Programs:
             gang.hangs_at = None
             if gang.met_at is not None and gang.fate.kind in ("hang", "straggle"):
                 for container in gang.ranks.values():
-                    self._later(1.0, self.end, container, 0)
+                    if container.has_met:
+                        self._later(1.0, self.end, container, 0)
 
     def stuck_seconds(self, kind: str) -> float:
         """For how long some gang of this fate has had ranks that never end; 0 where there is none."""
         stuck = [
-            self._now() - gang.met_at - gang.fate.after_seconds
+            self._now() - gang.trains_since - gang.fate.after_seconds
             for gang in self.gangs.values()
             if gang.met_at is not None and gang.fate.kind == kind and any(c.exit is None for c in gang.ranks.values())
         ]
@@ -189,13 +235,19 @@ class Programs:
         if any(container.exit for container in gang.ranks.values()) or not self.master_of(*key):
             return
         gang.met_at = self._now()
+        self._train(gang)
+        self._later(COMMIT_SECONDS, self._commit, gang.ranks[0])
+
+    def _train(self, gang: Gang) -> None:
+        """From now on, until the fate that comes next; all ranks have met."""
         for container in gang.ranks.values():
             container.has_met = True
         gang.fate = self._fates.pop(0) if self._fates else self._success
-        if gang.fate.kind == "hang":
-            gang.hangs_at = gang.met_at + gang.fate.after_seconds
-        self._later(gang.fate.after_seconds, self._fulfil, gang)
-        self._later(COMMIT_SECONDS, self._commit, gang.ranks[0])
+        gang.trains_since = self._now()
+        gang.hangs_at = self._now() + gang.fate.after_seconds if gang.fate.kind == "hang" else None
+        if gang.coming is not None:
+            gang.coming.cancel()
+        gang.coming = self._later(gang.fate.after_seconds, self._fulfil, gang)
 
     def _fulfil(self, gang: Gang) -> None:
         fate = gang.fate
@@ -273,8 +325,8 @@ class Programs:
     def _gang_of(self, container: Container) -> Gang:
         return self.gangs[container.job_and_attempt]
 
-    def _later(self, seconds: float, call: Any, *arguments: Any) -> None:
-        asyncio.get_running_loop().call_later(seconds, call, *arguments)
+    def _later(self, seconds: float, call: Any, *arguments: Any) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(seconds, call, *arguments)
 
     @staticmethod
     def _now() -> float:

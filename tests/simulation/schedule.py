@@ -77,6 +77,8 @@ class Schedule:
     """Pods that fit on each node of the cluster."""
     num_machines: int = 3
     trainer: bool = False
+    in_place: bool = False
+    """Whether ranks wait in their pods for a lost pod, which only the trainer does."""
     sidecar: bool = False
     max_restarts: int = 3
     keep_attempts: int = 2
@@ -113,6 +115,8 @@ def fates() -> st.SearchStrategy[Fate]:
     )
 
 
+#: In these schedules ranks wait in their pods for a lost pod.
+REPLACED_PODS = "replaced pods"
 #: Groups of disturbances that together reach what single ones rarely do.
 FOCUSES: dict[str, tuple[str, ...]] = {
     "everything": (),
@@ -126,6 +130,15 @@ FOCUSES: dict[str, tuple[str, ...]] = {
     ),
     "failing ranks": ("kill_rank", "exit_rank", "delete_pod", "evict_pod", "evict_for_memory", "suspend", "resume"),
     "lost nodes": ("lose_node", "lose_node", "node_comes_back", "remove_node", "kill_rank"),
+    REPLACED_PODS: (
+        "kill_rank",
+        "delete_pod",
+        "evict_pod",
+        "evict_for_memory",
+        "lose_node",
+        "node_comes_back",
+        "crash",
+    ),
     "old news": ("repeat_events", "freeze_watches", "forget_history", "lose_delete", "delete_pod", "suspend", "resume"),
 }
 
@@ -143,15 +156,17 @@ def steps(focus: str) -> st.SearchStrategy[Step]:
 
 def schedules(focus: str = "everything") -> st.SearchStrategy[Schedule]:
     """Schedules in which the disturbances of one group are frequent."""
+    waits = focus == REPLACED_PODS
     return st.builds(
         Schedule,
         seed=st.integers(0, 2**32),
-        nodes=st.integers(1, 3),
+        nodes=st.integers(2, 3) if waits else st.integers(1, 3),
         places=st.integers(1, 2),
         num_machines=st.integers(3, 4),
-        trainer=st.booleans(),
+        trainer=st.just(True) if waits else st.booleans(),
+        in_place=st.just(waits),
         sidecar=st.sampled_from((False, False, True)),
-        max_restarts=st.sampled_from((0, 1, 3, 10)),
+        max_restarts=st.sampled_from((3, 10) if waits else (0, 1, 3, 10)),
         keep_attempts=st.integers(0, 2),
         own_grace_seconds=st.sampled_from((1, 10, 30)),
         start_seconds=st.sampled_from((60, 300)),

@@ -226,6 +226,12 @@ class Namesake:
             False,
             "it exists and belongs to DDPJob other (uid old-uid), not to this job",
         ),
+        # Otherwise it was looked up every five seconds for ever, with a status that named no obstacle.
+        (
+            {"ownerReferences": [{"kind": "DDPJob", "name": "job", "uid": "job-uid"}]},
+            False,
+            "it exists without its label ddpjob.dev/job-uid=job-uid: add the label again, or delete the object",
+        ),
     ],
 )
 async def test_a_pod_of_the_same_name_is_waited_for_if_it_is_being_deleted_or_is_an_earlier_job_s(

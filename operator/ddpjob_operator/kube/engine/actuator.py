@@ -243,9 +243,13 @@ class Actuator:
                 f"create {resource.plural} {action.name}", "the request conflicts with another one"
             ) from error
         owners = body["metadata"].get("ownerReferences") or []
-        if any(owner["uid"] == job.uid for owner in owners):
+        is_own, is_watched = any(owner["uid"] == job.uid for owner in owners), _is_watched(body, job)
+        if is_own and is_watched:
             return None
         self._expectations.failed(key, action)
+        if is_own:  # the watch will never show it
+            found = f"it exists without its label {names.LABEL_JOB_UID}={job.uid}"
+            return Rejection(f"{found}: add the label again, or delete the object", request=_request(action))
         whose = ", ".join(f"{owner['kind']} {owner['name']} (uid {owner['uid']})" for owner in owners) or "no owner"
         # What an earlier job of this name owned goes by garbage collection, which may not have reached it yet.
         is_left_over = any((owner["kind"], owner["name"]) == (names.KIND, job.name) for owner in owners)
@@ -338,6 +342,10 @@ def _request(action: Action) -> str:
 
 def _resource(kind: Kind) -> Resource:
     return Resource.of_version(kind.api_version, kind.plural)
+
+
+def _is_watched(body: Body, job: Job) -> bool:
+    return (body["metadata"].get("labels") or {}).get(names.LABEL_JOB_UID) == job.uid
 
 
 def _wait_for_deletion(body: Body, name: str, whose: str) -> str:

@@ -157,6 +157,15 @@ def test_a_restart_rule_decides_before_anything_else(action, attempt, restarts) 
     assert (status.attempt, status.restarts) == (attempt, restarts)
 
 
+@pytest.mark.parametrize("action", ["Fail", "Restart"])
+@pytest.mark.parametrize("taken_away", [EVICTED, {"deletion_requested": NOW - 9}], ids=["evicted", "deleted"])
+def test_a_rule_for_an_exit_code_does_not_concern_how_a_program_answers_sigterm(action, taken_away) -> None:
+    """torchrun ends with 1, and a rule that ends the job at exit code 1 ended it when a node was drained."""
+    of = program(nodes=1, restart={"rules": [{"exitCodes": [1], "action": action}]})
+    status = plan(broken(of, crashed(of, **taken_away)), NOW).status
+    assert (status.attempt, status.restarts) == (2, UNCOUNTED)
+
+
 def test_a_stop_with_a_checkpoint_is_not_counted_and_the_other_ranks_have_their_own_grace() -> None:
     seen = reconciled(broken(TRAINER, ended(TRAINER, 0, code=75, message="stopped checkpointStep=40")))
     for now in (NOW, NOW + 1):

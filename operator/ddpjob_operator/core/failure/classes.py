@@ -1,7 +1,8 @@
 """Everything that can go wrong with a job: how it is recognised, whether it counts, and what follows.
 
 `KINDS` decides, and the table in the operator's README is generated from the same rows (`reference/failures.py`), so the two
-cannot differ. A restart rule of the user's, by exit code, takes precedence.
+cannot differ. A restart rule of the user's, by exit code, takes precedence unless the pod was taken away: programs answer
+SIGTERM with any exit code, torchrun with 1.
 """
 
 from collections.abc import Mapping
@@ -259,7 +260,10 @@ CLASSES = (
 HOW: Mapping[str, str] = {row.reason: row.how for row in CLASSES}
 KINDS: Mapping[str, Kind] = {row.reason: row.kind for row in CLASSES}
 ECHOES = frozenset(row.reason for row in CLASSES if row.is_echo)
-#: Somebody took a pod away and its program was asked to stop, so the programs of the other ranks can still save their work.
-#: Ranks that lost their peer with its node are blocked in a collective instead.
-ASKED_TO_STOP = frozenset(row.reason for row in CLASSES if row.kind == Kind.UNCOUNTED) - {Reason.NODE_LOST}
+_UNCOUNTED = frozenset(row.reason for row in CLASSES if row.kind == Kind.UNCOUNTED)
+#: The cluster or somebody took the pod away.
+TAKEN_AWAY = _UNCOUNTED - {Reason.STOPPED_WITH_CHECKPOINT}
+#: The program was asked to stop, so the programs of the other ranks can still save their work. Ranks that lost their peer
+#: with its node are blocked in a collective instead.
+ASKED_TO_STOP = _UNCOUNTED - {Reason.NODE_LOST}
 MAY_BE_THE_NODE = frozenset(row.reason for row in CLASSES if row.may_be_the_node)

@@ -9,7 +9,7 @@ from ddpjob_operator.api.names import Reason
 from ddpjob_operator.api.spec import DDPJobSpec, RestartAction
 from ddpjob_operator.api.status import DDPJobStatus, Failure, Progress, Restarts
 from ddpjob_operator.core.backoff import doubled
-from ddpjob_operator.core.failure.classes import KINDS, Kind
+from ddpjob_operator.core.failure.classes import KINDS, TAKEN_AWAY, Kind
 from ddpjob_operator.core.model import Job
 from ddpjob_operator.core.times import duration, epoch_seconds, rfc3339
 
@@ -132,8 +132,9 @@ def recount(spec: DDPJobSpec, restarts: Restarts, recorded: Failure, better: Fai
 
 
 def kind_of(spec: DDPJobSpec, failure: Failure) -> Kind:
-    """How a failure is dealt with: the user's rules first, then its class."""
-    for rule in spec.restart.rules:
+    """How a failure is dealt with: by the user's rules for how programs end, otherwise by its class."""
+    rules = () if failure.reason in TAKEN_AWAY else spec.restart.rules
+    for rule in rules:
         if failure.exit_code in rule.exit_codes:
             return _RULE_KINDS[rule.action]
     return KINDS.get(failure.reason, Kind.COUNTED)  # what a newer release calls otherwise counts, so it ends

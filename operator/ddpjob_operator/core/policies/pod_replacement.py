@@ -9,22 +9,12 @@ from collections.abc import Iterable
 
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.failure.cause import End
+from ddpjob_operator.core.failure.classes import TAKEN_AWAY
 from ddpjob_operator.core.failure.restart import RestartDecision, restarts_left
 from ddpjob_operator.core.model import Pod
 from ddpjob_operator.core.render.pods import REPLACING_PROVIDERS
 from ddpjob_operator.core.situation import Situation
 
-#: The cluster or somebody took the pod away.
-_TAKEN_AWAY = frozenset(
-    {
-        Reason.POD_DELETED,
-        Reason.EVICTED,
-        Reason.PREEMPTED,
-        Reason.NODE_DRAINED,
-        Reason.NODE_LOST,
-        Reason.POD_DISRUPTED,
-    }
-)
 #: The launcher itself was killed. One that gives up after a rank was killed names that rank.
 _KILLED = frozenset({Reason.KILLED, Reason.OUT_OF_MEMORY})
 _LAUNCHERS_MESSAGE = re.compile(r"rank \d+\n")
@@ -60,10 +50,10 @@ def _waits(pod: Pod) -> bool:
 
 def _is_lost(situation: Situation, end: End) -> bool:
     """Whether the pod ended, rather than the program in it."""
+    if end.reason in TAKEN_AWAY:
+        return True
     if any(end.exit_code in rule.exit_codes for rule in situation.spec.restart.rules):
         return False
-    if end.reason in _TAKEN_AWAY:
-        return True
     pod = situation.gang.current.get(end.rank)
     if end.reason not in _KILLED or pod is None or pod.exit is None:
         return False

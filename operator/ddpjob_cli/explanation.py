@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ddpjob_cli.rendering import address, state
+from ddpjob_cli.rendering import address, managed_elsewhere, no_status, restarts_so_far, state
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.failure.classes import KINDS
 from ddpjob_operator.core.untrusted import visible
@@ -69,6 +69,8 @@ def _reason(job: "Job") -> str:
 
 
 def _state(job: "Job") -> str:
+    if managed_elsewhere(job) and not job.status.phase:
+        return f"{job.namespace}/{job.name} has no status: {no_status(job)}. Look at the log of that controller"
     if not job.status.phase:
         return (
             f"{job.namespace}/{job.name} has no status: no operator has acted on it. Check that one runs and watches this"
@@ -97,8 +99,7 @@ def _failure(job: "Job") -> list[str]:
     kind = KINDS.get(failure.reason)
     if kind and not job.finished:
         lines.append(f"consequence: {kind.value}")
-    restarts = job.status.restarts
-    return [*lines, f"restarts so far: {restarts.counted} counted, {restarts.infrastructure} caused by the cluster"]
+    return [*lines, f"restarts so far: {restarts_so_far(job.status)}"]
 
 
 def _pod(pod: "Pod") -> str:

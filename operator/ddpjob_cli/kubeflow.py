@@ -22,6 +22,8 @@ _ANCESTOR: Final = "trainer.kubeflow.org/trainjob-ancestor-step"
 _RENDEZVOUS_FLAGS: Final = frozenset(
     ["nnodes", "node-rank", "nproc-per-node", "master-addr", "master-port", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf"]
 )  # fmt: skip
+#: Values of managedBy that mean Kubeflow's own controllers.
+_OWN_CONTROLLERS: Final = ("kubeflow.org/training-operator", "trainer.kubeflow.org/trainjob-controller")
 #: What kubectl and controllers add to objects.
 _FOREIGN_METADATA: Final = ("kubectl.kubernetes.io/", "kueue.x-k8s.io/")
 #: Fields of a PodSpec that a DDPJob decides.
@@ -125,8 +127,8 @@ def _take_end(result: _Result, policy: Object) -> None:
     for name in ("ttlSecondsAfterFinished", "suspend"):
         if policy.get(name) not in (None, False):
             result.spec[name] = policy[name]
-    if policy.get("managedBy"):
-        result.notes.append("managedBy has no equivalent.")
+    if (controller := policy.get("managedBy")) not in (None, *_OWN_CONTROLLERS):
+        result.spec["managedBy"] = controller
 
 
 def _from_train_job(title: str, spec: Object, objects: Sequence[Object]) -> _Result:
@@ -151,7 +153,10 @@ def _from_train_job(title: str, spec: Object, objects: Sequence[Object]) -> _Res
                 f"spec.{name} has no equivalent; init containers and settings of pods go into template."
             )
     if runtime.get("podGroupPolicy"):
-        result.notes.append("podGroupPolicy has no equivalent.")
+        result.notes.append(
+            "podGroupPolicy is left out: what schedules the pods of a DDPJob together is a setting of the operator (the"
+            " chart's scheduling.provider)."
+        )
     if others := sorted(policy.keys() - {"numNodes", "torch"}):
         raise ConversionError(f"{title}: its runtime is for {', '.join(others)}; a DDPJob runs PyTorch DDP only")
     return result
@@ -312,7 +317,7 @@ def _metadata_of_result(job: Object, result: _Result) -> dict[str, Any]:
 #: The order of a spec that people write.
 _ORDER: Final = (
     *("suspend", "nodes", "gpusPerNode", "gpuResource", "processesPerNode", "image", "command", "env", "resources"),
-    *("scheduling", "restart", "deadlines", "ttlSecondsAfterFinished", "template"),
+    *("managedBy", "scheduling", "restart", "deadlines", "ttlSecondsAfterFinished", "template"),
 )
 
 

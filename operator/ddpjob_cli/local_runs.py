@@ -120,6 +120,11 @@ class RunDirectory:
 
     def _logs(self) -> list[tuple[int, int, Path]]:
         """Attempt, rank and file of each log."""
-        logs = (self._path / "logs").glob("*.log")
-        parts = ((log.stem.rsplit("-", 2), log) for log in logs)
-        return sorted((int(attempt), int(rank), log) for (_, attempt, rank), log in parts)
+        prefix = f"{self._objects['job']['metadata']['name']}-"
+        found = []
+        for log in (self._path / "logs").glob(f"{prefix}*.log"):
+            attempt, rank, *_ = log.stem.removeprefix(prefix).split(
+                "-"
+            )  # a pod that replaced another one has a third number
+            found.append((int(attempt), int(rank), log))
+        return sorted(found)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ddpjob_cli.local_runs import ANNOTATION
+from ddpjob_operator.api import names
 from ddpjob_operator.api.names import Phase
 from ddpjob_operator.api.status import DDPJobStatus, Progress, TimeSpent
 from ddpjob_operator.core.times import duration, epoch_seconds
@@ -144,10 +145,46 @@ def summary(status: DDPJobStatus) -> list[tuple[str, str]]:
         lines.append(("metrics", named))
     if status.time:
         lines.append(("goodput", goodput(status.time)))
-    restarts = status.restarts
-    if restarts.counted or restarts.infrastructure:
-        lines.append(("restarts", f"{restarts.counted} counted, {restarts.infrastructure} by the cluster"))
+    so_far = restarts_so_far(status)
+    if so_far != restarts_so_far(DDPJobStatus()):
+        lines.append(("restarts", so_far))
     return lines
+
+
+def restarts_so_far(status: DDPJobStatus) -> str:
+    """The restarts so far, in one line."""
+    parts = [f"{status.restarts.counted} counted", f"{status.restarts.infrastructure} by the cluster"]
+    if status.progress and status.progress.in_place_restarts:
+        parts.append(f"{status.progress.in_place_restarts} in place in this attempt")
+    if status.restarts.pod_replacements:
+        parts.append(f"{status.restarts.pod_replacements} of these replaced lost pods alone")
+    return ", ".join(parts)
+
+
+def current_attempt_has_failed(status: DDPJobStatus) -> bool:
+    """Whether the last failure ended the current attempt, so that its line says how."""
+    return any(failure.attempt == status.attempt and not failure.replaced for failure in status.attempts)
+
+
+def managed_elsewhere(job: "Job") -> str:
+    """The controller that runs the job in place of the operator; empty where the operator does."""
+    controller = (job.body.get("spec") or {}).get("managedBy") or names.CONTROLLER
+    return "" if controller == names.CONTROLLER else str(controller)
+
+
+def scheduling(job: "Job") -> str:
+    """What schedules the pods together, and the queue of the job; empty where nothing does."""
+    provider = job.status.scheduling.provider if job.status.scheduling else ""
+    queue = ((job.body.get("spec") or {}).get("scheduling") or {}).get("queueName")
+    parts = [provider if provider != "none" else "", f"queue {queue}" if queue else ""]
+    return visible(", ".join(part for part in parts if part))
+
+
+def no_status(job: "Job") -> str:
+    """Why a job has no status yet."""
+    if controller := managed_elsewhere(job):
+        return f"{controller} runs this job (spec.managedBy) and has not written a status yet"
+    return "the operator has not acted on it yet"
 
 
 def attempt_lines(job: "Job") -> list[str]:
@@ -158,9 +195,10 @@ def attempt_lines(job: "Job") -> list[str]:
         node = f" on {failure.node}" if failure.node else ""
         code = "" if failure.exit_code is None else f", exit code {failure.exit_code}"
         text = f": {failure.message}" if failure.message else ""
-        lines.append(f"{failure.attempt}  {failure.time}  {failure.reason}{where}{node}{code}{text}")
+        end = "; the pod was replaced and the attempt went on" if failure.replaced else ""
+        lines.append(f"{failure.attempt}  {failure.time}  {failure.reason}{where}{node}{code}{text}{end}")
     current = job.status
-    if not lines or job.status.attempts[-1].attempt != current.attempt:
+    if not current_attempt_has_failed(current):
         start = current.attempt_start_time or NOTHING
         lines.append(f"{current.attempt}  {start}  {job.phase}")
     return [visible(line) for line in lines]
@@ -226,7 +264,7 @@ def next_command(job: "Job", pods: "Sequence[Pod]" = ()) -> str:
         return f"ddpjob logs {name} --tail 20"
     if job.phase == Phase.SUSPENDED:
         return f"ddpjob resume {name}"
-    if not job.status.phase:
+    if not job.status.phase and not managed_elsewhere(job):
         return f"ddpjob doctor -n {job.namespace}"
     if job.phase == Phase.RUNNING or any(pod.started for pod in pods):
         return f"ddpjob logs {name} -f"

@@ -14,7 +14,7 @@ import yaml
 
 from ddpjob_cli.curves import Curves, Point, title_of
 from ddpjob_cli.local_runs import ANNOTATION
-from ddpjob_cli.rendering import NOTHING, facts, metrics, number, outcome
+from ddpjob_cli.rendering import NOTHING, current_attempt_has_failed, facts, metrics, number, outcome, restarts_so_far
 from ddpjob_operator.core.times import duration
 from ddpjob_operator.core.untrusted import visible
 
@@ -160,14 +160,15 @@ def _attempts(job: "Job") -> str:
             NOTHING if failure.rank is None else failure.rank,
             failure.node or NOTHING,
             NOTHING if failure.exit_code is None else failure.exit_code,
-            failure.message,
+            failure.message + ("; the pod was replaced and the attempt went on" if failure.replaced else ""),
         )
         for failure in job.status.attempts
     ]
-    if not rows or rows[-1][0] != job.status.attempt:
+    if not current_attempt_has_failed(job.status):
         end = job.status.completion_time or NOTHING
         rows.append((job.status.attempt, end, job.phase, NOTHING, NOTHING, NOTHING, ""))
-    return _table(["attempt", "ended", "cause", "rank", "node", "exit code", "message"], rows)
+    table = _table(["attempt", "ended", "cause", "rank", "node", "exit code", "message"], rows)
+    return f'{table}<p class="dim">Restarts: {_text(restarts_so_far(job.status))}.</p>'
 
 
 def _time_spent(job: "Job") -> str:

@@ -53,7 +53,9 @@ spec:
   #   volume: {{persistentVolumeClaim: {{claimName: data, readOnly: true}}}}
 
   # Failures of the program count against maxRestarts; lost nodes, evictions and preemptions do not.
-  # restart: {{maxRestarts: 3, windowSeconds: 3600}}
+{_restart(answers)}
+  # Wait in this queue of Kueue or Volcano until the whole job fits.
+  # scheduling: {{queueName: team-a}}
 
   # Fail if the nodes are not free within a day. Without it, the job waits.
   # deadlines: {{queueSeconds: 86400}}
@@ -74,6 +76,15 @@ def _program(answers: Answers) -> str:
         f"  image: {answers.image or 'registry.example.com/ml/train:1'}\n"
         f"  # No shell: each argument is one element. torchrun needs no flags.\n"
         f"  command: [{launcher}, {answers.script}]\n"
+    )
+
+
+def _restart(answers: Answers) -> str:
+    if not answers.recipe:
+        return "  # restart: {maxRestarts: 3, windowSeconds: 3600}\n"
+    return (
+        "  # With inPlace, all ranks start again within their pods first, without losing a step.\n"
+        "  # restart: {maxRestarts: 3, windowSeconds: 3600, inPlace: true}\n"
     )
 
 

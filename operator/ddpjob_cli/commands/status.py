@@ -77,7 +77,10 @@ def screen(job: "Job", pods: "list[Pod]", events: "list[JobEvent]") -> "Renderab
         goodput,
         metrics,
         next_command,
+        no_status,
         phase_style,
+        restarts_so_far,
+        scheduling,
         state,
     )
     from ddpjob_operator.core.untrusted import visible
@@ -89,14 +92,11 @@ def screen(job: "Job", pods: "list[Pod]", events: "list[JobEvent]") -> "Renderab
     facts_table.add_row("Job", f"{job.namespace}/{job.name}")
     phase, reason = state(job)
     facts_table.add_row("State", Text(phase, style=phase_style(phase)) + Text(f"  {reason}".rstrip(), style="dim"))
-    facts_table.add_row(
-        "Why", Text(visible(status.message or job.spec_error or "the operator has not acted on it yet"))
-    )
+    facts_table.add_row("Why", Text(visible(status.message or job.spec_error or no_status(job))))
     facts_table.add_row("Age", age(job.created))
-    restarts = status.restarts
-    facts_table.add_row(
-        "Attempt", f"{status.attempt}, restarts: {restarts.counted} counted, {restarts.infrastructure} by the cluster"
-    )
+    facts_table.add_row("Attempt", f"{status.attempt}, restarts: {restarts_so_far(status)}")
+    if scheduled := scheduling(job):
+        facts_table.add_row("Scheduler", scheduled)
     facts_table.add_row("Ready", status.ready or "-")
     if status.progress:
         facts_table.add_row("Progress", Text(" · ".join(facts(status.progress, finished=job.finished))))

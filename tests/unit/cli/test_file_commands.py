@@ -38,9 +38,13 @@ def test_a_new_file_is_valid(tmp_path: Path, script: str, gpus: int) -> None:
 
     spec = read_manifest(file).spec
     assert (spec.nodes, spec.gpus_per_node, bool(spec.command)) == (2, gpus, bool(script))
-    commented = file.read_text().replace("  # checkpoint:", "  checkpoint:").replace("  #   volume:", "    volume:", 1)
+    commented = file.read_text().replace("  #   volume:", "    volume:", 1)
+    for field in ("checkpoint", "restart", "scheduling", "deadlines"):
+        commented = commented.replace(f"  # {field}:", f"  {field}:")
     file.write_text(commented)
-    assert read_manifest(file).spec.checkpoint is not None, "what is commented out is valid, too"
+    spec = read_manifest(file).spec
+    assert spec.checkpoint is not None, "what is commented out is valid, too"
+    assert (spec.scheduling.queue_name if spec.scheduling else None, spec.restart.in_place) == ("team-a", not script)
 
 
 def test_init_does_not_overwrite_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

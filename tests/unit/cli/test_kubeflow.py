@@ -130,6 +130,15 @@ def test_a_train_job_takes_the_rest_from_its_runtime(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("controller", "kept"),
+    [("kueue.x-k8s.io/multikueue", "kueue.x-k8s.io/multikueue"), ("kubeflow.org/training-operator", None)],
+)
+def test_another_controller_keeps_the_job(controller: str, kept: str | None, tmp_path: Path) -> None:
+    text = MNIST.replace("runPolicy: {", f"runPolicy: {{managedBy: {controller}, ")
+    assert converted(text, tmp_path)["spec"].get("managedBy") == kept
+
+
+@pytest.mark.parametrize(
     ("old", "new", "said"),
     [
         ("nprocPerNode: \"4\"", "elasticPolicy: {minReplicas: 1, maxReplicas: 3}", "1 to 3 replicas"),

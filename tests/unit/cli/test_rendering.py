@@ -1,11 +1,24 @@
 """Options and figures in the form that people read and write."""
 
+from typing import Any
+
 import pytest
 from rich.table import Table
 
-from ddpjob.client.jobs import read_job
+from ddpjob.client.jobs import Job, read_job
 from ddpjob_cli.output import print_screen
-from ddpjob_cli.rendering import facts, next_command, number, parse_ranks, parse_seconds, summary
+from ddpjob_cli.rendering import (
+    attempt_lines,
+    facts,
+    next_command,
+    no_status,
+    number,
+    parse_ranks,
+    parse_seconds,
+    restarts_so_far,
+    scheduling,
+    summary,
+)
 from ddpjob_cli.training_lines import TrainingLines
 from ddpjob_operator.api.status import DDPJobStatus, Progress
 
@@ -33,9 +46,54 @@ def test_a_finished_job_has_no_time_left() -> None:
     assert facts(progress) == ["step 5", "ETA 0s"]
 
 
-def test_a_job_without_a_status_needs_an_operator() -> None:
-    metadata = {"name": "net", "namespace": "team-a"}
-    assert next_command(read_job({"metadata": metadata, "spec": {"command": ["x"]}})) == "ddpjob doctor -n team-a"
+def job(spec: dict[str, Any], **status: Any) -> Job:
+    return read_job({"metadata": {"name": "net", "namespace": "team-a"}, "spec": spec, "status": status})
+
+
+def test_a_job_without_a_status_needs_the_controller_that_runs_it() -> None:
+    new, sent = job({"command": ["x"]}), job({"command": ["x"], "managedBy": "kueue.x-k8s.io/multikueue"})
+    assert next_command(new) == "ddpjob doctor -n team-a"
+    assert no_status(new) == "the operator has not acted on it yet"
+    assert next_command(sent) == "ddpjob events net -n team-a"
+    assert "kueue.x-k8s.io/multikueue runs this job (spec.managedBy)" in no_status(sent)
+
+
+def test_restarts_within_an_attempt_are_shown() -> None:
+    lost = {
+        "attempt": 1,
+        "rank": 1,
+        "node": "a",
+        "reason": "NodeLost",
+        "time": "2026-11-23T08:00:00Z",
+        "replaced": True,
+    }
+    shown = job(
+        {"command": ["x"]},
+        phase="Running",
+        restarts={"counted": 2, "infrastructure": 1, "podReplacements": 1},
+        progress={"step": 7, "inPlaceRestarts": 3},
+        attempts=[lost],
+        attemptStartTime="2026-11-23T07:00:00Z",
+    )
+    so_far = "2 counted, 1 by the cluster, 3 in place in this attempt, 1 of these replaced lost pods alone"
+    assert restarts_so_far(shown.status) == so_far
+    assert ("restarts", so_far) in summary(shown.status)
+    assert attempt_lines(shown) == [
+        "1  2026-11-23T08:00:00Z  NodeLost rank 1 on a; the pod was replaced and the attempt went on",
+        "1  2026-11-23T07:00:00Z  Running",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "text"),
+    [
+        ({"queueName": "team-a"}, {"scheduling": {"provider": "kueue"}}, "kueue, queue team-a"),
+        ({"queueName": "team-a"}, {}, "queue team-a"),
+        ({}, {"scheduling": {"provider": "none"}}, ""),
+    ],
+)
+def test_what_schedules_the_pods_is_shown(spec: dict[str, Any], status: dict[str, Any], text: str) -> None:
+    assert scheduling(job({"command": ["x"], "scheduling": spec}, **status)) == text
 
 
 @pytest.mark.parametrize(("text", "ranks"), [(None, None), ("0", {0}), ("0,3-5", {0, 3, 4, 5}), ("7, 2", {2, 7})])

@@ -186,7 +186,16 @@ def test_a_node_that_caused_two_failures_is_avoided_and_named() -> None:
 
 @pytest.mark.parametrize(
     ("reason", "is_avoided"),
-    [(reason, True) for reason in (Reason.PROGRAM_ERROR, Reason.KILLED, Reason.START_DEADLINE, Reason.NODE_LOST)]
+    [
+        (reason, True)
+        for reason in (
+            Reason.PROGRAM_ERROR,
+            Reason.KILLED,
+            Reason.START_DEADLINE,
+            Reason.NODE_LOST,
+            Reason.POD_DISRUPTED,
+        )
+    ]
     + [
         (reason, False)
         for reason in (Reason.POD_DELETED, Reason.PREEMPTED, Reason.OUT_OF_MEMORY, Reason.HUNG, Reason.COLLECTIVE_ERROR)

@@ -180,6 +180,7 @@ CLASSES = (
         recognised="any other DisruptionTarget; a pod that the kubelet refused or lost track of",
         says="was taken away …: DeletionByTaintManager: Taint manager: deleting due to NoExecute taint",
         how="was taken away",
+        may_be_the_node=True,  # whose devices fail, so that its kubelet refuses pod after pod (UnexpectedAdmissionError)
     ),
     FailureClass(
         reason=Reason.STOPPED_WITH_CHECKPOINT,

@@ -400,18 +400,23 @@ async def _lines(response: aiohttp.ClientResponse, limit: int | None = None) -> 
     """Lines of any length, or those above `limit` in parts; aiohttp's own reader bounds them.
 
     A rest without a line feed at the end of the stream counts as a line only where there is a limit: half an event of a
-    watch is of no use, the unfinished line of a log is.
+    watch is of no use, the unfinished line of a log is. Each byte is copied a bounded number of times: an event may have
+    a megabyte and come in pieces of some kilobytes.
     """
-    rest = b""
+    parts: list[bytes] = []
+    length = 0
     async for chunk in response.content.iter_any():
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            yield line
-        if limit is not None and len(rest) >= limit:
-            yield rest
-            rest = b""
-    if limit is not None and rest:
-        yield rest
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            yield b"".join((*parts, end))
+            parts, length = [], 0
+        parts.append(rest)
+        length += len(rest)
+        if limit is not None and length >= limit:
+            yield b"".join(parts)
+            parts, length = [], 0
+    if limit is not None and length:
+        yield b"".join(parts)
 
 
 def _query(params: Params) -> str:

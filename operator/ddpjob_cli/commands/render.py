@@ -70,13 +70,13 @@ def objects_of(namespace: str, name: str, body: Any, rank: int | None, setting: 
         raise ValueError(f"--rank {rank}: {name} has the node ranks 0 to {spec.nodes - 1}")
     seen = Observed(job=job, makes_network_policies=True)
     provider = situation_of(seen, spec, 0.0, newest(setting)).provider
+    image = spec.image or _TRAINER_IMAGE
+    pods = [create_pod(job, spec, image, number, provider=provider).manifest for number in range(spec.nodes)]
     needed = (
         *ensure_service(job, spec, None),
         *ensure_network_policy(seen, spec),
-        *provider.before_pods(seen, spec),
+        *provider.before_pods(seen, spec, pods[0].render),
     )
     objects = [action.body for action in needed if isinstance(action, CreateObject)]
-    image = spec.image or _TRAINER_IMAGE
-    ranks = range(spec.nodes) if rank is None else (rank,)
-    rendered = [create_pod(job, spec, image, number, provider=provider).manifest.render() for number in ranks]
+    rendered = [pod.render() for pod in (pods if rank is None else [pods[rank]])]
     return rendered if rank is not None else [*objects, *rendered]

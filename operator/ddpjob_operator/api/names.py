@@ -45,6 +45,10 @@ ANNOTATION_SPEC_HASH: Final = "ddpjob.dev/spec-hash"
 #: The scheduling provider that a pod was created for; absent without one.
 ANNOTATION_SCHEDULING: Final = "ddpjob.dev/scheduling-provider"
 
+#: Annotation of a pod for Volcano, and label of a pod for coscheduling: the name of its PodGroup.
+VOLCANO_GROUP_NAME: Final = "scheduling.k8s.io/group-name"
+COSCHEDULING_GROUP_NAME: Final = "scheduling.x-k8s.io/pod-group"
+
 #: What Kueue reads and sets on the pods of a group
 #: (https://kueue.sigs.k8s.io/docs/tasks/run/plain_pods and https://kueue.sigs.k8s.io/docs/reference/labels-and-annotations).
 KUEUE_QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"

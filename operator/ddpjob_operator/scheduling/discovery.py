@@ -7,14 +7,19 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddpjob_operator.api.names import ProviderName
-from ddpjob_operator.scheduling import kueue, native
+from ddpjob_operator.scheduling import coscheduling, kueue, native, volcano
 from ddpjob_operator.scheduling.interface import Candidate, Provider, Right
 from ddpjob_operator.scheduling.none import NO_PROVIDER
 
 #: The setting that chooses the first candidate that the cluster serves and of which the operator has the rights.
 AUTO = "auto"
-#: In the order in which `auto` tries them: kueue, volcano, coscheduling, native.
-CANDIDATES: Sequence[Candidate] = (kueue.CANDIDATE, native.CANDIDATE)
+#: In the order in which `auto` tries them.
+CANDIDATES: Sequence[Candidate] = (
+    kueue.CANDIDATE,
+    volcano.CANDIDATE,
+    coscheduling.CANDIDATE,
+    native.CANDIDATE,
+)
 #: The values of the setting.
 SETTINGS = (AUTO, *(name.value for name in ProviderName))
 

@@ -4,14 +4,14 @@ A provider is pure, like the core: it reads records of objects and returns actio
 state that their actions lead to they return nothing. A provider has no memory, so one instance serves all jobs.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from ddpjob_operator.api.names import ProviderName, Reason
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.gang import Gang
-from ddpjob_operator.core.model import Action, CreateObject, Job, Observed, PatchObject, Watched
+from ddpjob_operator.core.model import Action, Body, CreateObject, Job, Observed, PatchObject, Watched
 
 
 class Wait(NamedTuple):
@@ -39,10 +39,12 @@ class Provider(Protocol):
     def for_attempt(self, observed: Observed) -> "Provider":
         """The provider that decorates the pods of the current attempt: itself, unless that depends on earlier pods."""
 
-    def before_pods(self, observed: Observed, spec: DDPJobSpec) -> Sequence[CreateObject | PatchObject]:
+    def before_pods(
+        self, observed: Observed, spec: DDPJobSpec, pod: Callable[[], Body]
+    ) -> Sequence[CreateObject | PatchObject]:
         """What must exist before the pods of the current attempt are created; nothing once it does.
 
-        It is called until all pods have a node.
+        It is called until all pods have a node. `pod` renders the pod of rank 0.
         """
 
     def hold(self, observed: Observed, spec: DDPJobSpec) -> Wait | None:

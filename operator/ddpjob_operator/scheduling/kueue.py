@@ -12,7 +12,7 @@ its pods.
 Which group a pod joins follows from the pods that Kueue still holds, so nothing about it is stored.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -20,7 +20,7 @@ from ddpjob_operator.api import names
 from ddpjob_operator.api.names import ProviderName
 from ddpjob_operator.api.spec import DDPJobSpec, TopologyMode
 from ddpjob_operator.core.gang import Gang
-from ddpjob_operator.core.model import POD, CreateObject, Job, Observed, PatchObject, Pod, Watched
+from ddpjob_operator.core.model import POD, Body, CreateObject, Job, Observed, PatchObject, Pod, Watched
 from ddpjob_operator.scheduling.interface import Candidate, Provider, Right, Wait
 from ddpjob_operator.scheduling.kueue_wait import GROUP, explain, local_queues, workloads
 
@@ -63,7 +63,12 @@ class Kueue:
         joined = next((group for group, pods in members.items() if any(pod.attempt == attempt for pod in pods)), None)
         return type(self)(version=self.version, joined=joined, continued=_continued(members, attempt))
 
-    def before_pods(self, observed: Observed, spec: DDPJobSpec) -> Sequence[CreateObject | PatchObject]:  # noqa: ARG002 the interface's
+    def before_pods(
+        self,
+        observed: Observed,  # noqa: ARG002 the interface's
+        spec: DDPJobSpec,  # noqa: ARG002 the interface's
+        pod: Callable[[], Body],  # noqa: ARG002 the interface's
+    ) -> Sequence[CreateObject | PatchObject]:
         """Nothing: Kueue makes the Workload."""
         return ()
 

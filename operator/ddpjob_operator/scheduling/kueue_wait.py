@@ -14,6 +14,7 @@ from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.model import Body, Kind, Observed, OwnedObject, Watched
 from ddpjob_operator.core.untrusted import printable
 from ddpjob_operator.scheduling.interface import Wait
+from ddpjob_operator.scheduling.quantities import BINARY, number
 
 GROUP = "kueue.x-k8s.io"
 #: How Kueue says what is missing (`pkg/scheduler/flavorassigner/flavorassigner.go`).
@@ -22,12 +23,6 @@ _MISSING = re.compile(r"insufficient unused quota for (\S+) in flavor (\S+), (\S
 _GROUP_NAME = re.compile(r"(.+)-\d+-[0-9a-f]{4}")
 #: Users of a quota that a message names.
 _MAX_USERS = 3
-_BINARY = {unit: Decimal(2 ** (10 * power)) for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti"), start=1)}
-_UNITS = {
-    **_BINARY,
-    "m": Decimal("0.001"),
-    **{unit: Decimal(10 ** (3 * power)) for power, unit in enumerate("kMGT", start=1)},
-}
 
 
 def workloads(version: str) -> Watched:
@@ -105,7 +100,7 @@ def _quota(own: OwnedObject, said: re.Match[str], known: Sequence[OwnedObject], 
     largest = sorted(users, key=lambda user: (-users[user], user))
     more = f" and {len(largest) - _MAX_USERS} more" if len(largest) > _MAX_USERS else ""
     by, total = f"used by {', '.join(largest[:_MAX_USERS])}{more}", _text(sum(users.values(), Decimal(0)))
-    if _number(missing) == _request(own, resource):  # nothing was free, so all that there is is used
+    if number(missing) == _request(own, resource):  # nothing was free, so all that there is is used
         return f"quota {name}: {total} of {total} {by}"
     return f"quota {name}: {total} {by}, {lack}"
 
@@ -114,7 +109,7 @@ def _usage(workload: OwnedObject, resource: str, flavor: str) -> Decimal:
     assignments = (workload.status.get("admission") or {}).get("podSetAssignments") or ()
     return sum(
         (
-            _number((assigned.get("resourceUsage") or {}).get(resource, "0"))
+            number((assigned.get("resourceUsage") or {}).get(resource, "0"))
             for assigned in assignments
             if (assigned.get("flavors") or {}).get(resource) == flavor
         ),
@@ -124,7 +119,7 @@ def _usage(workload: OwnedObject, resource: str, flavor: str) -> Decimal:
 
 def _request(workload: OwnedObject, resource: str) -> Decimal:
     requests = workload.status.get("resourceRequests") or ()
-    return sum((_number((r.get("resources") or {}).get(resource, "0")) for r in requests), Decimal(0))
+    return sum((number((r.get("resources") or {}).get(resource, "0")) for r in requests), Decimal(0))
 
 
 def _condition(body: Body, type_: str) -> Body:
@@ -136,18 +131,9 @@ def _is_true(body: Body, type_: str) -> bool:
     return bool(_condition(body, type_).get("status") == "True")
 
 
-def _number(quantity: str) -> Decimal:
-    """A quantity of Kubernetes; 0 for one that has another form."""
-    text = str(quantity)
-    unit = next((unit for unit in _UNITS if text.endswith(unit)), "")
-    number = text.removesuffix(unit)
-    scale = _UNITS.get(unit, Decimal(1))
-    return Decimal(number) * scale if re.fullmatch(r"\d{1,18}(\.\d{1,9})?", number) else Decimal(0)
-
-
 def _text(number: Decimal) -> str:
-    binary = next((unit for unit, size in reversed(_BINARY.items()) if number >= size and number % size == 0), "")
-    return f"{number / _BINARY[binary]:f}{binary}" if binary else f"{number.normalize():f}"
+    binary = next((unit for unit, size in reversed(BINARY.items()) if number >= size and number % size == 0), "")
+    return f"{number / BINARY[binary]:f}{binary}" if binary else f"{number.normalize():f}"
 
 
 def _without_templates(body: Body) -> Body:

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 
 from ddpjob_operator.api.names import ProviderName
-from ddpjob_operator.scheduling.interface import Candidate, Provider, Right
+from ddpjob_operator.scheduling.interface import Candidate, Provider
 from ddpjob_operator.scheduling.native_v1alpha2 import NativeV1Alpha2
+from ddpjob_operator.scheduling.pod_groups import rights_on_groups
 
 GROUP = "scheduling.k8s.io"
 #: Newest first.
@@ -14,5 +15,5 @@ CANDIDATE = Candidate(
     name=ProviderName.NATIVE,
     group=GROUP,
     versions=_VERSIONS,
-    rights=[Right(verb, GROUP, "podgroups") for verb in ("get", "list", "watch", "create", "delete")],
+    rights=rights_on_groups(GROUP),
 )

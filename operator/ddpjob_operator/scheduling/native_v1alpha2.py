@@ -1,23 +1,21 @@
 """Gang scheduling of Kubernetes 1.36: a PodGroup, and pods that name it.
 
 The default scheduler gives no pod of a PodGroup a node before `minCount` of them can have one. A pod that names a group that
-does not exist waits. The group is immutable and each attempt has its own, so that no pod of an attempt that still stops
-counts for the next one. A group whose deletion is requested goes when the last of its pods has gone or ended.
+does not exist waits. The group is immutable. A group whose deletion is requested goes when the last of its pods has gone or ended.
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, Self
+from collections.abc import Callable
+from typing import Any
 
-from ddpjob_operator.api import names
 from ddpjob_operator.api.names import ProviderName, Reason
 from ddpjob_operator.api.spec import DDPJobSpec, TopologyMode
 from ddpjob_operator.core.gang import Gang
-from ddpjob_operator.core.model import Action, CreateObject, DeleteObject, Job, Kind, Observed, OwnedObject, Watched
-from ddpjob_operator.core.ownership import metadata_of
+from ddpjob_operator.core.model import Body, Job, Kind, Observed, OwnedObject
 from ddpjob_operator.core.scheduler_message import scheduler_message
 from ddpjob_operator.scheduling.affinity import attract
 from ddpjob_operator.scheduling.interface import Wait
+from ddpjob_operator.scheduling.pod_groups import PodGroups, group_name
 
 POD_GROUP = Kind(api_version="scheduling.k8s.io/v1alpha2", kind="PodGroup", plural="podgroups")
 
@@ -26,36 +24,26 @@ POD_GROUP = Kind(api_version="scheduling.k8s.io/v1alpha2", kind="PodGroup", plur
 _OF_THE_OTHERS = "pod group is unschedulable"
 
 
-def group_name(job_name: str, attempt: int) -> str:
-    """Name of the PodGroup of an attempt."""
-    return f"{job_name}-{attempt}"
-
-
-class NativeV1Alpha2:
+class NativeV1Alpha2(PodGroups):
     """PodGroups of scheduling.k8s.io/v1alpha2."""
 
     name = ProviderName.NATIVE
-    places_whole_gangs = True
-    watched: Sequence[Watched] = (Watched(kind=POD_GROUP),)
+    kind = POD_GROUP
 
-    def for_attempt(self, observed: Observed) -> Self:  # noqa: ARG002 the interface's
-        """Itself."""
-        return self
-
-    def before_pods(self, observed: Observed, spec: DDPJobSpec) -> Sequence[CreateObject]:
-        """The PodGroup of the current attempt."""
-        # One whose deletion was requested still counts for the scheduler, and stays while its pods do (seen on 1.36).
-        if _current(observed) is not None:
-            return ()
-        name = group_name(observed.job.name, observed.job.status.attempt)
-        return (CreateObject(kind=POD_GROUP, name=name, body=_body(observed.job, spec, name)),)
+    def group_spec(self, spec: DDPJobSpec, pod: Callable[[], Body]) -> Body:  # noqa: ARG002 the interface's
+        """All pods of the gang together, in one domain of a required topology."""
+        group: dict[str, Any] = {"schedulingPolicy": {"gang": {"minCount": spec.nodes}}}
+        topology = spec.scheduling.topology
+        if topology is not None and topology.mode is TopologyMode.REQUIRED:
+            group["schedulingConstraints"] = {"topology": [{"key": topology.key}]}
+        return group
 
     def hold(self, observed: Observed, spec: DDPJobSpec) -> Wait | None:
         """The topology, if the API server has dropped it: without its feature gate it does so without an error."""
         topology = spec.scheduling.topology
         if topology is None or topology.mode is not TopologyMode.REQUIRED:
             return None
-        group = _current(observed)
+        group = self.current(observed)
         if group is None:
             return Wait(Reason.CREATING, "the PodGroup does not exist yet")
         if "schedulingConstraints" in group.spec:
@@ -68,30 +56,20 @@ class NativeV1Alpha2:
 
     def decorate(self, pod: dict[str, Any], job: Job, spec: DDPJobSpec, rank: int) -> None:  # noqa: ARG002 the interface's
         """Name the group. Its topology constraint is always required, so a preferred one is an affinity of the pods."""
-        pod["spec"]["schedulingGroup"] = {"podGroupName": group_name(job.name, job.status.attempt)}
+        pod["spec"]["schedulingGroup"] = {"podGroupName": group_name(job)}
         if (topology := spec.scheduling.topology) is not None and topology.mode is TopologyMode.PREFERRED:
             attract(pod, topology)
-
-    def end(self, observed: Observed) -> Sequence[Action]:
-        """Delete the groups of earlier attempts, and that of the current one when the job is suspended or has finished."""
-        job = observed.job
-        runs = job.spec is not None and not job.spec.suspend and not job.status.finished
-        return [
-            DeleteObject(kind=POD_GROUP, name=group.name, uid=group.uid)
-            for group in _groups(observed)
-            if not group.deleting and (not runs or group.attempt < job.status.attempt)
-        ]
 
     def explain(self, observed: Observed, spec: DDPJobSpec, gang: Gang) -> Wait | None:
         """What the scheduler says of the pods that fail first. Of the others it says only that they wait for these."""
         waiting = [pod.waiting for pod in gang.current.values() if pod.node is None and pod.waiting]
         if not waiting:
             return None
-        if gang.num_placed and not _is_scheduled(observed):
+        if gang.num_placed and not _is_scheduled(self.current(observed)):
             return Wait(
                 Reason.UNSCHEDULABLE,
                 f"{gang.num_placed} of {gang.num_nodes} pods have a node although PodGroup"
-                f" {group_name(observed.job.name, observed.job.status.attempt)} is not scheduled: enable the feature gates"
+                f" {group_name(observed.job)} is not scheduled: enable the feature gates"
                 " GenericWorkload and GangScheduling in the scheduler",
             )
         topology = spec.scheduling.topology
@@ -105,28 +83,7 @@ class NativeV1Alpha2:
         return Wait(Reason.UNSCHEDULABLE, f"{nowhere}: {scheduler_message(spec, common)}")
 
 
-def _current(observed: Observed) -> OwnedObject | None:
-    """The PodGroup of the current attempt."""
-    name = group_name(observed.job.name, observed.job.status.attempt)
-    return next((group for group in _groups(observed) if group.name == name), None)
-
-
-def _is_scheduled(observed: Observed) -> bool:
+def _is_scheduled(group: OwnedObject | None) -> bool:
     """Whether the scheduler has found nodes for the whole gang; it binds the pods one after the other."""
-    group = _current(observed)
     conditions = group.status.get("conditions") or () if group is not None else ()
     return any((found["type"], found["status"]) == ("PodGroupScheduled", "True") for found in conditions)
-
-
-def _groups(observed: Observed) -> list[OwnedObject]:
-    return [found for found in observed.objects if found.kind == POD_GROUP and found.job_uid == observed.job.uid]
-
-
-def _body(job: Job, spec: DDPJobSpec, name: str) -> dict[str, Any]:
-    metadata = metadata_of(job, name)
-    metadata["labels"][names.LABEL_ATTEMPT] = str(job.status.attempt)
-    group: dict[str, Any] = {"schedulingPolicy": {"gang": {"minCount": spec.nodes}}}
-    topology = spec.scheduling.topology
-    if topology is not None and topology.mode is TopologyMode.REQUIRED:
-        group["schedulingConstraints"] = {"topology": [{"key": topology.key}]}
-    return {"apiVersion": POD_GROUP.api_version, "kind": POD_GROUP.kind, "metadata": metadata, "spec": group}

@@ -1,12 +1,12 @@
 """No provider: the scheduler places one pod after the other, and a gang that fits only in part releases its nodes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from ddpjob_operator.api.names import ProviderName
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.gang import Gang
-from ddpjob_operator.core.model import Action, CreateObject, Job, Observed, PatchObject, Watched
+from ddpjob_operator.core.model import Action, Body, CreateObject, Job, Observed, PatchObject, Watched
 from ddpjob_operator.scheduling.affinity import attract
 from ddpjob_operator.scheduling.interface import Wait
 
@@ -22,7 +22,12 @@ class NoProvider:
         """Itself."""
         return self
 
-    def before_pods(self, observed: Observed, spec: DDPJobSpec) -> Sequence[CreateObject | PatchObject]:  # noqa: ARG002 the interface's
+    def before_pods(
+        self,
+        observed: Observed,  # noqa: ARG002 the interface's
+        spec: DDPJobSpec,  # noqa: ARG002 the interface's
+        pod: Callable[[], Body],  # noqa: ARG002 the interface's
+    ) -> Sequence[CreateObject | PatchObject]:
         """Nothing."""
         return ()
 

@@ -21,7 +21,7 @@ def group(of: Job, attempt: int = 1, **changes: Any) -> OwnedObject:
     """The PodGroup that the provider creates, as the API server holds it."""
     seen = observed(replace(of, status=of.status.model_copy(update={"attempt": attempt})))
     assert of.spec is not None
-    (creation,) = NATIVE.before_pods(seen, of.spec)
+    (creation,) = NATIVE.before_pods(seen, of.spec, dict)
     metadata = {**creation.body["metadata"], "uid": f"group-{attempt}", "resourceVersion": "1"}
     found = object_of(NATIVE.watched[0], {**creation.body, "metadata": metadata})
     return replace(found, **changes)

@@ -4,7 +4,7 @@ from ddpjob_operator.api.names import Reason, contract
 from ddpjob_operator.core.decision import Decision, KeepWhole, StaySuspended, WaitToStart
 from ddpjob_operator.core.failure.classes import ASKED_TO_STOP
 from ddpjob_operator.core.failure.node_avoidance import avoided_nodes
-from ddpjob_operator.core.model import Action, DeletePod
+from ddpjob_operator.core.model import Action, CreatePod, DeletePod
 from ddpjob_operator.core.render.network_policy import ensure_network_policy
 from ddpjob_operator.core.render.pods import create_pod, default_image
 from ddpjob_operator.core.render.service import ensure_service
@@ -38,16 +38,20 @@ def _keep_whole(situation: Situation) -> tuple[Action, ...]:
     """What pods need before they start, no pod of an earlier attempt but kept evidence, and every pod of this one."""
     observed, spec, gang = situation.observed, situation.spec, situation.gang
     provider, image = situation.provider, spec.image or default_image(observed)
-    before_pods = () if gang.all_scheduled else provider.before_pods(observed, spec)
-    missing = () if provider.hold(observed, spec) else gang.missing
     avoided = avoided_nodes(situation.status)
+
+    def creation(rank: int) -> CreatePod:
+        return create_pod(observed.job, spec, image, rank, avoided, provider)
+
+    before_pods = () if gang.all_scheduled else provider.before_pods(observed, spec, creation(0).manifest.render)
+    missing = () if provider.hold(observed, spec) else gang.missing
     return (
         *ensure_service(observed.job, spec, observed.service),
         *ensure_network_policy(observed, spec),  # before the pods, so that no rank is ever open to strangers
         *before_pods,
         *stop(observed, gang.old, SURVIVOR_GRACE_SECONDS, situation.now),  # made by a writer with an old view
         *outdated_evidence(situation),  # before the new pods, for which a quota may have nothing left otherwise
-        *(create_pod(observed.job, spec, image, rank, avoided, provider) for rank in missing),
+        *map(creation, missing),
     )
 
 

@@ -1,0 +1,59 @@
+"""Gangs of the coscheduling plugin of scheduler-plugins: a PodGroup, and pods whose label names it.
+
+The plugin binds no pod of a group before `minMember` of them have a place.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ddpjob_operator.api import names
+from ddpjob_operator.api.names import ProviderName, Reason
+from ddpjob_operator.api.spec import DDPJobSpec
+from ddpjob_operator.core.gang import Gang
+from ddpjob_operator.core.model import Body, Job, Kind, Observed
+from ddpjob_operator.core.scheduler_message import scheduler_message
+from ddpjob_operator.scheduling.affinity import attract
+from ddpjob_operator.scheduling.interface import Candidate, Provider, Wait
+from ddpjob_operator.scheduling.pod_groups import PodGroups, group_name, rights_on_groups
+from ddpjob_operator.scheduling.quantities import requests_of_gang
+
+GROUP = "scheduling.x-k8s.io"
+#: Name of the scheduler with the plugin, by the chart of scheduler-plugins.
+SCHEDULER = "scheduler-plugins-scheduler"
+
+
+class Coscheduling(PodGroups):
+    """PodGroups of scheduling.x-k8s.io/v1alpha1."""
+
+    name = ProviderName.COSCHEDULING
+    kind = Kind(api_version=f"{GROUP}/v1alpha1", kind="PodGroup", plural="podgroups")
+
+    def group_spec(self, spec: DDPJobSpec, pod: Callable[[], Body]) -> Body:
+        """All pods of the gang, and what they request together: with less in the cluster the plugin tries no pod."""
+        return {"minMember": spec.nodes, "minResources": requests_of_gang(pod(), spec.nodes)}
+
+    def decorate(self, pod: dict[str, Any], job: Job, spec: DDPJobSpec, rank: int) -> None:  # noqa: ARG002 the interface's
+        """Name the group and the scheduler, unless the template names another one. Topology is an affinity of the pods."""
+        pod["metadata"]["labels"][names.COSCHEDULING_GROUP_NAME] = group_name(job)
+        pod["spec"].setdefault("schedulerName", SCHEDULER)
+        if (topology := spec.scheduling.topology) is not None:
+            attract(pod, topology)
+
+    def explain(self, observed: Observed, spec: DDPJobSpec, gang: Gang) -> Wait | None:  # noqa: ARG002 the interface's
+        """What the scheduler says of a pod without a node."""
+        waiting = [pod.waiting for pod in gang.current.values() if pod.node is None]
+        if not waiting:
+            return None
+        messages = sorted({scheduler_message(spec, why.message) for why in waiting if why is not None})
+        nowhere = f"no nodes for all {gang.num_nodes} pods together"
+        if messages:
+            return Wait(Reason.UNSCHEDULABLE, f"{nowhere}: {messages[0]}")
+        return Wait(
+            Reason.UNSCHEDULABLE,
+            f"no scheduler has considered the pods yet; if none is named {SCHEDULER}, name the one that has the plugin in"
+            " spec.template.spec.schedulerName",
+        )
+
+
+_VERSIONS: Mapping[str, Provider] = {"v1alpha1": Coscheduling()}
+CANDIDATE = Candidate(name=ProviderName.COSCHEDULING, group=GROUP, versions=_VERSIONS, rights=rights_on_groups(GROUP))

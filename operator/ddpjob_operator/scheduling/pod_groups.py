@@ -1,0 +1,98 @@
+"""What providers have in common that place the pods of a PodGroup together: one PodGroup for each attempt.
+
+Each attempt has its own group, so that no pod of an attempt that still stops counts for the next one.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Self
+
+from ddpjob_operator.api import names
+from ddpjob_operator.api.names import ProviderName
+from ddpjob_operator.api.spec import DDPJobSpec
+from ddpjob_operator.core.gang import Gang
+from ddpjob_operator.core.model import (
+    Action,
+    Body,
+    CreateObject,
+    DeleteObject,
+    Job,
+    Kind,
+    Observed,
+    OwnedObject,
+    Watched,
+)
+from ddpjob_operator.core.ownership import metadata_of
+from ddpjob_operator.scheduling.interface import Right, Wait
+
+
+def group_name(job: Job) -> str:
+    """Name of the PodGroup of the job's current attempt."""
+    return f"{job.name}-{job.status.attempt}"
+
+
+def rights_on_groups(group: str) -> Sequence[Right]:
+    """The rights on PodGroups of this API group that a provider needs."""
+    return [Right(verb, group, "podgroups") for verb in ("get", "list", "watch", "create", "delete")]
+
+
+class PodGroups(ABC):
+    """Creates the PodGroup of an attempt before its pods, and deletes it when no pod needs it."""
+
+    name: ClassVar[ProviderName]
+    kind: ClassVar[Kind]
+    places_whole_gangs = True
+
+    @property
+    def watched(self) -> Sequence[Watched]:
+        """The PodGroups of jobs."""
+        return (Watched(kind=self.kind),)
+
+    def for_attempt(self, observed: Observed) -> Self:  # noqa: ARG002 the interface's
+        """Itself."""
+        return self
+
+    def before_pods(self, observed: Observed, spec: DDPJobSpec, pod: Callable[[], Body]) -> Sequence[CreateObject]:
+        """The PodGroup of the current attempt."""
+        # One whose deletion was requested still counts for the native scheduler, and stays while its pods do (seen on 1.36).
+        if self.current(observed) is not None:
+            return ()
+        job, name = observed.job, group_name(observed.job)
+        metadata = metadata_of(job, name)
+        metadata["labels"][names.LABEL_ATTEMPT] = str(job.status.attempt)
+        body = {"apiVersion": self.kind.api_version, "kind": self.kind.kind, "metadata": metadata}
+        return (CreateObject(kind=self.kind, name=name, body={**body, "spec": self.group_spec(spec, pod)}),)
+
+    def hold(self, observed: Observed, spec: DDPJobSpec) -> Wait | None:  # noqa: ARG002 the interface's
+        """Nothing."""
+        return None
+
+    def end(self, observed: Observed) -> Sequence[Action]:
+        """Delete the groups of earlier attempts, and that of the current one when the job is suspended or has finished."""
+        job = observed.job
+        runs = job.spec is not None and not job.spec.suspend and not job.status.finished
+        return [
+            DeleteObject(kind=self.kind, name=group.name, uid=group.uid)
+            for group in self._groups(observed)
+            if not group.deleting and (not runs or group.attempt < job.status.attempt)
+        ]
+
+    def current(self, observed: Observed) -> OwnedObject | None:
+        """The PodGroup of the current attempt."""
+        name = group_name(observed.job)
+        return next((group for group in self._groups(observed) if group.name == name), None)
+
+    def _groups(self, observed: Observed) -> list[OwnedObject]:
+        return [found for found in observed.objects if found.kind == self.kind and found.job_uid == observed.job.uid]
+
+    @abstractmethod
+    def group_spec(self, spec: DDPJobSpec, pod: Callable[[], Body]) -> Body:
+        """The spec of the PodGroup; `pod` renders the pod of one rank."""
+
+    @abstractmethod
+    def decorate(self, pod: dict[str, Any], job: Job, spec: DDPJobSpec, rank: int) -> None:
+        """Name the group in the rendered pod."""
+
+    @abstractmethod
+    def explain(self, observed: Observed, spec: DDPJobSpec, gang: Gang) -> Wait | None:
+        """Why the gang waits."""

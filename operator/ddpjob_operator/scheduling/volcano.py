@@ -1,0 +1,77 @@
+"""Gangs of Volcano: a PodGroup in a queue, and pods that name it and Volcano's scheduler.
+
+Volcano admits a PodGroup from its queue (phase Inqueue) when the queue has `minResources` for it. Then it gives the pods their
+nodes if all `minMember` of them can have one.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ddpjob_operator.api import names
+from ddpjob_operator.api.names import ProviderName, Reason
+from ddpjob_operator.api.spec import DDPJobSpec
+from ddpjob_operator.core.gang import Gang
+from ddpjob_operator.core.model import Body, Job, Kind, Observed
+from ddpjob_operator.core.scheduler_message import scheduler_message
+from ddpjob_operator.scheduling.affinity import attract
+from ddpjob_operator.scheduling.interface import Candidate, Provider, Wait
+from ddpjob_operator.scheduling.pod_groups import PodGroups, group_name, rights_on_groups
+from ddpjob_operator.scheduling.quantities import requests_of_gang
+
+GROUP = "scheduling.volcano.sh"
+#: Name of Volcano's scheduler, and of the queue of a PodGroup that names none.
+SCHEDULER = "volcano"
+DEFAULT_QUEUE = "default"
+
+
+class Volcano(PodGroups):
+    """PodGroups of scheduling.volcano.sh/v1beta1."""
+
+    name = ProviderName.VOLCANO
+    kind = Kind(api_version=f"{GROUP}/v1beta1", kind="PodGroup", plural="podgroups")
+
+    def group_spec(self, spec: DDPJobSpec, pod: Callable[[], Body]) -> Body:
+        """All pods of the gang, and what they request together, for the quota of the queue."""
+        asked, rendered = spec.scheduling, pod()
+        priority = rendered["spec"].get("priorityClassName")
+        return {
+            "minMember": spec.nodes,
+            "minResources": requests_of_gang(rendered, spec.nodes),
+            "queue": asked.queue_name or DEFAULT_QUEUE,
+            **({"priorityClassName": priority} if priority else {}),
+        }
+
+    def decorate(self, pod: dict[str, Any], job: Job, spec: DDPJobSpec, rank: int) -> None:  # noqa: ARG002 the interface's
+        """Name the group and the scheduler, unless the template names another one. Topology is an affinity of the pods."""
+        pod["metadata"]["annotations"][names.VOLCANO_GROUP_NAME] = group_name(job)
+        pod["spec"].setdefault("schedulerName", SCHEDULER)
+        if (topology := spec.scheduling.topology) is not None:
+            attract(pod, topology)
+
+    def explain(self, observed: Observed, spec: DDPJobSpec, gang: Gang) -> Wait | None:
+        """What Volcano says of the PodGroup, as long as some pod has no node."""
+        if gang.all_scheduled:
+            return None
+        group = self.current(observed)
+        phase = group.status.get("phase") if group is not None else None
+        queue = spec.scheduling.queue_name or DEFAULT_QUEUE
+        if group is None or phase is None:
+            return Wait(Reason.UNSCHEDULABLE, f"Volcano has not considered PodGroup {group_name(observed.job)} yet")
+        said = scheduler_message(spec, _message(group.status))
+        if phase == "Pending":
+            return Wait(Reason.QUEUED, f"queued in {queue}: {said or 'Volcano has not admitted the PodGroup yet'}")
+        nowhere = f"no nodes for all {gang.num_nodes} pods together"
+        return Wait(Reason.UNSCHEDULABLE, f"{nowhere}: {said}" if said else nowhere)
+
+
+def _message(status: Mapping[str, Any]) -> str:
+    """Why the PodGroup is not scheduled, if it says so."""
+    conditions = status.get("conditions") or ()
+    messages = [
+        found.get("message") for found in conditions if (found["type"], found["status"]) == ("Unschedulable", "True")
+    ]
+    return str(messages[-1] or "") if messages else ""
+
+
+_VERSIONS: Mapping[str, Provider] = {"v1beta1": Volcano()}
+CANDIDATE = Candidate(name=ProviderName.VOLCANO, group=GROUP, versions=_VERSIONS, rights=rights_on_groups(GROUP))

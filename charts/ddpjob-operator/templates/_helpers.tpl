@@ -98,10 +98,12 @@ annotations:
   resources: [workloads, localqueues]
   verbs: [get, list, watch]
 {{- end }}
-{{- if include "ddpjob-operator.mayUse" (dict "root" . "provider" "native" "apis" (list "scheduling.k8s.io/v1alpha2")) }}
-- apiGroups: [scheduling.k8s.io]
+{{- range $provider, $api := dict "native" "scheduling.k8s.io/v1alpha2" "volcano" "scheduling.volcano.sh/v1beta1" "coscheduling" "scheduling.x-k8s.io/v1alpha1" }}
+{{- if include "ddpjob-operator.mayUse" (dict "root" $ "provider" $provider "apis" (list $api)) }}
+- apiGroups: [{{ dir $api }}]
   resources: [podgroups]
   verbs: [get, list, watch, create, delete]
+{{- end }}
 {{- end }}
 {{- end }}
 

@@ -4,14 +4,14 @@ Volcano admits a PodGroup from its queue (phase Inqueue) when the queue has `min
 nodes if all `minMember` of them can have one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import ProviderName, Reason
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.gang import Gang
-from ddpjob_operator.core.model import Body, Job, Kind, Observed
+from ddpjob_operator.core.model import Body, Job, Kind, Observed, OwnedObject
 from ddpjob_operator.core.scheduler_message import scheduler_message
 from ddpjob_operator.scheduling.affinity import attract
 from ddpjob_operator.scheduling.interface import Candidate, Provider, Wait
@@ -22,6 +22,8 @@ GROUP = "scheduling.volcano.sh"
 #: Name of Volcano's scheduler, and of the queue of a PodGroup that names none.
 SCHEDULER = "volcano"
 DEFAULT_QUEUE = "default"
+#: Jobs that a message names.
+_MAX_NAMED = 3
 
 
 class Volcano(PodGroups):
@@ -59,9 +61,23 @@ class Volcano(PodGroups):
             return Wait(Reason.UNSCHEDULABLE, f"Volcano has not considered PodGroup {group_name(observed.job)} yet")
         said = scheduler_message(spec, _message(group.status))
         if phase == "Pending":
-            return Wait(Reason.QUEUED, f"queued in {queue}: {said or 'Volcano has not admitted the PodGroup yet'}")
+            ahead = _ahead(observed.all_of(self.kind), queue)
+            return Wait(
+                Reason.QUEUED, f"queued in {queue}{ahead}: {said or 'Volcano has not admitted the PodGroup yet'}"
+            )
         nowhere = f"no nodes for all {gang.num_nodes} pods together"
         return Wait(Reason.UNSCHEDULABLE, f"{nowhere}: {said}" if said else nowhere)
+
+
+def _ahead(groups: Iterable[OwnedObject], queue: str) -> str:
+    """The jobs that the queue has admitted, of those that the operator watches."""
+    admitted = sorted(
+        f"{group.namespace}/{group.job_name}"
+        for group in groups
+        if group.spec.get("queue") == queue and group.status.get("phase") in ("Inqueue", "Running")
+    )
+    more = f" and {len(admitted) - _MAX_NAMED} more" if len(admitted) > _MAX_NAMED else ""
+    return f" behind {', '.join(admitted[:_MAX_NAMED])}{more}" if admitted else ""
 
 
 def _message(status: Mapping[str, Any]) -> str:

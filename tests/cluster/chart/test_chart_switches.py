@@ -63,7 +63,10 @@ def test_the_runbook_of_alerts_may_be_elsewhere():
         ("auto", ("scheduling.k8s.io/v1alpha2",), {"scheduling.k8s.io"}),
         ("auto", ("kueue.x-k8s.io/v1beta2", "scheduling.k8s.io/v1alpha2"), {"kueue.x-k8s.io", "scheduling.k8s.io"}),
         ("native", (), {"scheduling.k8s.io"}),
+        ("auto", ("scheduling.volcano.sh/v1beta1",), {"scheduling.volcano.sh"}),
         ("kueue", ("scheduling.k8s.io/v1alpha2",), {"kueue.x-k8s.io"}),
+        ("volcano", (), {"scheduling.volcano.sh"}),
+        ("coscheduling", ("scheduling.k8s.io/v1alpha2",), {"scheduling.x-k8s.io"}),
         ("none", ("kueue.x-k8s.io/v1beta2", "scheduling.k8s.io/v1alpha2"), set()),
     ],
 )

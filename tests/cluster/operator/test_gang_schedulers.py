@@ -1,0 +1,211 @@
+"""Volcano and coscheduling on a real API server: with their kinds alone, and with the real schedulers where they are named.
+
+`DDPJOB_TEST_VOLCANO` and `DDPJOB_TEST_COSCHEDULING` name copies of their repositories with the built programs
+(`gang_schedulers.py`).
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gang_schedulers
+import testbed
+from bench import gangs
+from bench.operators import installation
+from ddpjob_operator.scheduling.quantities import number
+from ddpjob_operator.transport.resources import Resource
+from operator_cluster import Namespace, eventually
+from operator_process import OperatorProcess
+
+pytestmark = pytest.mark.usefixtures("operator_process")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduler:
+    """A scheduler of gangs."""
+
+    provider: str
+    group: str
+    version: str
+    start: Callable[[testbed.ControlPlane, Path], None]
+    waits: str
+    """What the status says while the scheduler finds no nodes."""
+    unseen: str
+    """What the status says while no scheduler looks at the gang."""
+
+    @property
+    def variable(self) -> str:
+        return f"DDPJOB_TEST_{self.provider.upper()}"
+
+    @property
+    def pod_groups(self) -> Resource:
+        return Resource.of_version(f"{self.group}/{self.version}", "podgroups")
+
+
+VOLCANO = Scheduler(
+    provider="volcano",
+    group="scheduling.volcano.sh",
+    version="v1beta1",
+    start=gang_schedulers.start_volcano,
+    waits="queued in default: 5/5 tasks in gang unschedulable",
+    unseen="Volcano has not considered PodGroup j-1 yet",
+)
+COSCHEDULING = Scheduler(
+    provider="coscheduling",
+    group="scheduling.x-k8s.io",
+    version="v1alpha1",
+    start=gang_schedulers.start_coscheduling,
+    waits="no nodes for all 5 pods together",
+    unseen="no scheduler has considered the pods yet",
+)
+BOTH = (VOLCANO, COSCHEDULING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A scheduler, and whether it is the real one or its kind of objects alone."""
+
+    scheduler: Scheduler
+    is_real: bool
+
+
+def cases() -> list[Any]:
+    kinds_alone = [pytest.param(Case(scheduler=each, is_real=False), id=each.provider) for each in BOTH]
+    real = [
+        pytest.param(
+            Case(scheduler=each, is_real=True),
+            id=f"real {each.provider}",
+            marks=pytest.mark.skipif(each.variable not in os.environ, reason=f"{each.variable} names no repository"),
+        )
+        for each in BOTH
+    ]
+    return [*kinds_alone, *real]
+
+
+@pytest.fixture(scope="module", params=cases())
+def case(request: pytest.FixtureRequest) -> Case:
+    given: Case = request.param
+    return given
+
+
+@pytest.fixture(scope="module")
+def cluster(case: Case) -> Iterator[testbed.ControlPlane]:
+    """A control plane of its own, since operators of other tests would find the provider on a shared one."""
+    with testbed.ControlPlane(node_monitor_grace_seconds=600) as cluster:
+        if case.is_real:
+            case.scheduler.start(cluster, Path(os.environ[case.scheduler.variable]))
+        else:
+            cluster.kubectl.apply(definition(case.scheduler))
+        cluster.wait_served(f"podgroups.{case.scheduler.group}")
+        cluster.add_kwok_nodes(2, gpus=2)
+        yield cluster
+
+
+def definition(scheduler: Scheduler) -> dict[str, Any]:
+    """A CustomResourceDefinition that accepts every PodGroup."""
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": scheduler.version, "served": True, "storage": True, "schema": {"openAPIV3Schema": anything}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        # The API server wants a reference for groups that end with k8s.io.
+        "metadata": {
+            "name": f"podgroups.{scheduler.group}",
+            "annotations": {"api-approved.kubernetes.io": "unapproved, a test"},
+        },
+        "spec": {
+            "group": scheduler.group,
+            "scope": "Namespaced",
+            "names": {"kind": "PodGroup", "plural": "podgroups", "singular": "podgroup"},
+            "versions": [version],
+        },
+    }
+
+
+@pytest.fixture(scope="module")
+def operator_process(
+    cluster: testbed.ControlPlane, case: Case, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OperatorProcess]:
+    """An operator that discovers the provider, and has the rights of the chart."""
+    kubeconfig = installation.install(cluster, scheduling_provider=case.scheduler.provider)
+    process = OperatorProcess(kubeconfig, tmp_path_factory.mktemp("operator") / "log")
+    process.start()
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def scheduler(case: Case) -> Scheduler:
+    return case.scheduler
+
+
+@pytest.fixture
+def real(case: Case) -> Scheduler:
+    if not case.is_real:
+        pytest.skip("there are the PodGroups alone, and no scheduler gives their pods nodes")
+    return case.scheduler
+
+
+async def has_groups(namespace: Namespace, scheduler: Scheduler, *names: str) -> None:
+    async def there() -> bool:
+        pages = namespace.client.pages(scheduler.pod_groups, namespace.name)
+        return {item["metadata"]["name"] async for page in pages for item in page.items} == set(names)
+
+    await eventually(f"the PodGroups to be {names}", there)
+
+
+async def says(namespace: Namespace, name: str, words: str) -> None:
+    async def message() -> bool:
+        return words in str((await namespace.status(name)).get("message"))
+
+    await eventually(f"the status of {name} to say {words!r}", message)
+
+
+async def test_a_gang_waits_with_its_group_and_leaves_nothing_when_it_is_suspended(
+    namespace: Namespace, scheduler: Scheduler, case: Case
+) -> None:
+    resources = {"requests": {"cpu": "500m"}}
+    job = await namespace.apply("j", nodes=5, gpusPerNode=1, resources=resources)
+    await says(namespace, "j", scheduler.waits if case.is_real else scheduler.unseen)
+    assert (await namespace.status("j"))["scheduling"] == {"provider": scheduler.provider}
+    group = await namespace.client.get(scheduler.pod_groups, namespace.name, "j-1")
+    assert group["spec"]["minMember"] == 5
+    requested = {resource: number(quantity) for resource, quantity in group["spec"]["minResources"].items()}
+    assert requested == {"cpu": Decimal("2.5"), "nvidia.com/gpu": 5}  # Volcano writes 2500m
+    assert [owner["uid"] for owner in group["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
+    assert len(await namespace.pods()) == 5
+
+    await namespace.edit("j", suspend=True)
+    await has_groups(namespace, scheduler)
+
+
+async def test_each_attempt_has_a_group_which_goes_at_the_end(namespace: Namespace, real: Scheduler) -> None:
+    await namespace.apply("j", nodes=2, gpusPerNode=1)
+    await namespace.reaches("j", "Running")
+    await has_groups(namespace, real, "j-1")
+    await namespace.ends("j-1-1", 1)
+    await namespace.reaches("j", "Running", attempt=2)
+    await has_groups(namespace, real, "j-2")
+    for rank in range(2):
+        await namespace.ends(f"j-2-{rank}", 0)
+    await namespace.reaches("j", "Succeeded", attempt=2)
+    await has_groups(namespace, real)
+
+
+@pytest.mark.usefixtures("real")
+@pytest.mark.timeout(400)
+async def test_gangs_of_which_one_fits_run_one_after_the_other_and_release_nothing(
+    namespace: Namespace, cluster: testbed.ControlPlane
+) -> None:
+    nodes = cluster.add_kwok_nodes(3, gpus=gangs.NUM_GPUS)
+    try:
+        pairs = await gangs.compete(namespace, cluster, nodes)
+    finally:
+        cluster.kubectl("delete", "node", *nodes, "--wait=false")
+    assert sum(pair.num_given_back for pair in pairs) == 0
+    assert sum(pair.num_restarts for pair in pairs) == 0

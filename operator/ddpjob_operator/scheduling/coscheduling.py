@@ -15,7 +15,6 @@ from ddpjob_operator.core.scheduler_message import scheduler_message
 from ddpjob_operator.scheduling.affinity import attract
 from ddpjob_operator.scheduling.interface import Candidate, Provider, Wait
 from ddpjob_operator.scheduling.pod_groups import PodGroups, group_name, rights_on_groups
-from ddpjob_operator.scheduling.quantities import requests_of_gang
 
 GROUP = "scheduling.x-k8s.io"
 #: Name of the scheduler with the plugin, by the chart of scheduler-plugins.
@@ -28,9 +27,13 @@ class Coscheduling(PodGroups):
     name = ProviderName.COSCHEDULING
     kind = Kind(api_version=f"{GROUP}/v1alpha1", kind="PodGroup", plural="podgroups")
 
-    def group_spec(self, spec: DDPJobSpec, pod: Callable[[], Body]) -> Body:
-        """All pods of the gang, and what they request together: with less in the cluster the plugin tries no pod."""
-        return {"minMember": spec.nodes, "minResources": requests_of_gang(pod(), spec.nodes)}
+    def group_spec(self, spec: DDPJobSpec, pod: Callable[[], Body]) -> Body:  # noqa: ARG002 the interface's
+        """All pods of the gang.
+
+        Without `minResources`: a group that the plugin refuses for lack of them is not considered again when pods end, only
+        when pods are created or after five minutes (`EventsToRegister` of the plugin, and seen with the real one).
+        """
+        return {"minMember": spec.nodes}
 
     def decorate(self, pod: dict[str, Any], job: Job, spec: DDPJobSpec, rank: int) -> None:  # noqa: ARG002 the interface's
         """Name the group and the scheduler, unless the template names another one. Topology is an affinity of the pods."""

@@ -36,7 +36,10 @@ def exit_code_of(error: Exception) -> int:
     code = _code(error)
     if code is None:
         raise error
-    for line in _text(error).splitlines() or [type(error).__name__]:
+    text = _text(error)
+    if code == EXIT_CLUSTER and "there is no kubeconfig" in text:
+        text += ", or --kubeconfig; without a cluster, jobs run on this machine: ddpjob run --local FILE"
+    for line in text.splitlines() or [type(error).__name__]:
         print(f"ddpjob: {line}", file=sys.stderr)
     return code
 

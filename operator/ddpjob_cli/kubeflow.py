@@ -53,9 +53,7 @@ def convert(objects: Sequence[Object]) -> str:
     jobs = [body for body in objects if body.get("kind") in ("PyTorchJob", "TrainJob")]
     if len(jobs) != 1:
         kinds = ", ".join(str(body.get("kind")) for body in objects) or "nothing"
-        raise ConversionError(
-            f"found {len(jobs)} objects of kind PyTorchJob or TrainJob ({kinds}); expected exactly one"
-        )
+        raise ConversionError(f"found {kinds}; expected one PyTorchJob, or one TrainJob with its runtime")
     (job,) = jobs
     title = f"{job['kind']} {_metadata(job).get('name')}"
     if job["kind"] == "PyTorchJob":

@@ -50,7 +50,7 @@ class RunDirectory:
             why = (
                 f"the run has not ended, or was killed; its logs are in {path / 'logs'}"
                 if (path / "logs").is_dir()
-                else "it is not the directory of a local run, such as .ddpjob/runs/digits-20261123-084053"
+                else "this is not the directory of a local run, such as .ddpjob/runs/digits-20261123-084053"
             )
             raise CommandError(f"{path}: {why}") from None
 

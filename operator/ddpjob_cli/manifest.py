@@ -104,6 +104,7 @@ def command_manifest(
     settings: Iterable[str] = (),
     variables: Iterable[str] = (),
     with_files: bool,
+    starts_here: bool = False,
 ) -> Manifest:
     """A job that runs a command in each pod.
 
@@ -113,9 +114,10 @@ def command_manifest(
         settings: Fields of the spec and their values; the values are YAML.
         variables: Environment variables.
         with_files: Whether the files of the current directory travel with the job.
+        starts_here: Whether the command starts in the current directory, so that its script must exist.
 
     Raises:
-        ManifestError: a cluster would refuse the job, or the script is not among the files.
+        ManifestError: a cluster would refuse the job, or the script does not exist or is not among the files.
         ValueError: the files do not fit.
     """
     place = Path("command line")
@@ -130,6 +132,8 @@ def command_manifest(
         "spec": spec,
     }
     namespace, job_name = _identity(place, job)
+    if starts_here and script and not Path(script).exists():
+        raise ManifestError(f"{Path.cwd() / script} does not exist; correct the path of the script")
     files = _files_here() if with_files else {}
     if with_files and script and not script.startswith("/") and posixpath.normpath(script) not in files:
         raise ManifestError(
@@ -163,6 +167,11 @@ def _files_here() -> "Files":
 
 
 def _documents(path: Path) -> list[dict[str, Any]]:
+    if path.suffix == ".py":
+        raise ManifestError(
+            f"{path}: is a script, and a DDPJob in YAML is expected; to run it: ddpjob run -- python {path}; to write a DDPJob"
+            f" for it: ddpjob init --script {path}"
+        )
     try:
         documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
     except OSError as error:
@@ -255,7 +264,7 @@ def _lines(error: ValidationError) -> Iterable[str]:
         elif item["type"] == "missing":
             yield f"{where} is missing; set it"
         else:
-            expected = item["msg"].replace("Input should", "it should")
+            expected = item["msg"].replace("Input should", "it should").partition(", unable to parse")[0]
             yield f"{where} is {_shown(item['input'])}; {expected}"
 
 

@@ -349,14 +349,15 @@ def note_missing(job: Job, pods: Collection[Pod], selection: Selection, note: Ca
             note(f"rank {pod.rank}: the pod {pod.name} has no log yet ({pod.state}{why})")
     if selection.attempt == "all":
         there = {pod.attempt for pod in pods}
-        gone = [number for number in range(1, job.status.attempt + 1) if number not in there]
+        # The pods of the current attempt may not exist yet.
+        gone = [number for number in range(1, job.status.attempt + job.finished) if number not in there]
         if gone:
             note(
                 f"no pods of attempt {', '.join(map(str, gone))} exist any more: survivors of a failed attempt are deleted"
                 " when the next one starts"
             )
-    elif not pods:
-        which = selection.attempt or job.status.attempt
+    if not pods:
+        which = job.status.attempt if selection.attempt in (None, "all") else selection.attempt
         note(f"no pods of attempt {which} exist; the job is {job.phase}: {job.status.message or 'no message'}")
 
 

@@ -138,13 +138,14 @@ def command(
     settings = [*given, *(set_ or ())]
     if program:
         manifest = command_manifest(
-            program, name=name, settings=settings, variables=env or (), with_files=files and not local
+            program,
+            name=name,
+            settings=settings,
+            variables=env or (),
+            with_files=files and not local,
+            starts_here=local,
         )
         _report_files(manifest)
-    elif file and file.suffix == ".py":
-        raise CommandError(
-            f"run: {file} is a script, and FILE is a DDPJob in YAML; to run it: ddpjob run -- python {file}"
-        )
     elif file:
         manifest = read_manifest(file, name=name, settings=settings, variables=env or ())
     else:

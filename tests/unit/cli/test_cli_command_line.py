@@ -34,7 +34,9 @@ def test_wrong_use_is_exit_code_2(arguments: list[str]) -> None:
 
 def test_a_cluster_that_cannot_be_found_is_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "--kubeconfig", str(tmp_path / "absent")]) == 3
-    assert "there is no kubeconfig at" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "there is no kubeconfig at" in error
+    assert "without a cluster, jobs run on this machine: ddpjob run --local FILE" in error
 
 
 def test_each_module_of_a_command_is_in_the_table() -> None:
@@ -121,11 +123,13 @@ from kubernetes.aio import watch
         ),
         (["run", str(EXAMPLES[0]), "--set", "nodes={"], "; quote it, as in --set 'FIELD="),
         (["logs", "j", "--grep", "("], "put a \\ before characters that mean themselves"),
+        (["run", "--local", "--nodes", "2", "--", "python", "absent.py"], "absent.py does not exist; correct the path"),
+        (["validate", __file__], "to write a DDPJob for it: ddpjob init --script"),
         (["logs", "j", "--rank", "a"], "give ranks such as 0,3-5"),
         (["wait", "j", "--timeout", "soon"], "give one such as 90s"),
         (["-A", "status", "j"], "name it with -n, or find a job with ddpjob list -A"),
         (["wait", ".ddpjob/runs/j"], "The commands status, logs, explain, plot, report also take the directory"),
-        (["status", "./absent"], "absent: it is not the directory of a local run, such as .ddpjob/runs/"),
+        (["status", "./absent"], "absent: this is not the directory of a local run, such as .ddpjob/runs/"),
     ],
 )
 def test_an_error_names_the_next_step(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

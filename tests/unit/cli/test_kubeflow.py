@@ -155,7 +155,7 @@ def test_what_has_no_equivalent_is_named(old: str, new: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("kind: Pod", r"found 0 objects of kind PyTorchJob or TrainJob \(Pod\)"),
+        ("kind: Pod", "found Pod; expected one PyTorchJob, or one TrainJob with its runtime"),
         (
             MNIST.replace("name: pytorch\n", "name: main\n"),
             "found the containers main; expected one with the name pytorch",

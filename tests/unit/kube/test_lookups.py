@@ -128,6 +128,19 @@ async def test_a_log_that_cannot_be_read_is_empty(error: ApiError) -> None:
     assert lookups.logs(KEY) == {"p0": NO_LOG}
 
 
+async def test_a_log_that_cannot_be_parsed_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the decision that waits for it would never be made."""
+
+    def parse(_: str) -> LogEnd:
+        raise RecursionError
+
+    monkeypatch.setattr(log_reader, "end_of_log", parse)
+    lookups, keys = lookups_of(Cluster(log="x"))
+    lookups.update(seen("p0"), [ReadLog(pod="p", uid="p0")])
+    await keys.next()
+    assert lookups.logs(KEY) == {"p0": NO_LOG}
+
+
 @pytest.mark.parametrize(
     ("status", "kept"),
     [

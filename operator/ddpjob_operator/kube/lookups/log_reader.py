@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ddpjob_operator.api.names import MAIN_CONTAINER
 from ddpjob_operator.core.failure.log_parsing import end_of_log
-from ddpjob_operator.core.model import LogEnd, ReadLog
+from ddpjob_operator.core.model import NO_LOG, LogEnd, ReadLog
 from ddpjob_operator.kube.fair_share import FairSlots
 from ddpjob_operator.kube.keys import Key
 from ddpjob_operator.kube.lookups.keyed_tasks import KeyedTasks
@@ -69,7 +69,7 @@ class LogReader:
         self._reads.start((key, lookup.uid), lambda: self._read(key, lookup), f"log of {lookup.pod}")
 
     async def _read(self, key: Key, lookup: ReadLog) -> None:
-        text = ""
+        log = NO_LOG
         try:
             async with asyncio.timeout(DEADLINE_SECONDS), self._slots.of(key[0]):
                 text = await self._client.pod_log(
@@ -80,6 +80,7 @@ class LogReader:
                     limit_bytes=LIMIT_BYTES,
                     timeout_seconds=READ_SECONDS,
                 )
+            log = end_of_log(text)
             LOG_READS.labels("cause", "ok").inc()
         except ApiError as error:
             logger.info("the log of pod %s/%s cannot be read: %s", key[0], lookup.pod, error)
@@ -89,7 +90,7 @@ class LogReader:
             LOG_READS.labels("cause", "failed").inc()
         except Exception:  # whatever it is: without an answer the job would never end
             logger.exception("the log of pod %s/%s cannot be read", key[0], lookup.pod)
-        self._logs.setdefault(key, {})[lookup.uid] = end_of_log(text)
+        self._logs.setdefault(key, {})[lookup.uid] = log
         while len(self._logs) > MAX_JOBS:
             del self._logs[next(iter(self._logs))]
         self._changed(key)

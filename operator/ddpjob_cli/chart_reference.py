@@ -1,11 +1,17 @@
-"""The generated table of the chart's values: each key, its default and the comment above it in values.yaml."""
+"""The generated table of the chart's values, and the page of the site that repeats the chart's README.
 
+The table has each key, its default and the comment above it in values.yaml. The README is packaged with the chart, so the site, which
+holds the files of docs/ alone, has a copy.
+"""
+
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import yaml
 
 _VALUES = Path("charts/ddpjob-operator/values.yaml")
+_README = Path("charts/ddpjob-operator/README.md")
 
 
 def values() -> str:
@@ -15,6 +21,17 @@ def values() -> str:
     assert isinstance(document, yaml.MappingNode), "values.yaml is a mapping"
     rows = [f"| `{key}` | `{default}` | {meaning} |" for key, default, meaning in _leaves(document, text.splitlines())]
     return "\n".join(["| key | default | meaning |", "| --- | --- | --- |", *rows])
+
+
+def readme() -> str:
+    """The chart's README without its title, with links as a page in docs/reference has them."""
+    _, _, text = _README.read_text(encoding="utf-8").partition("\n")
+    text = re.sub(r"<!-- (?:part: .*|end of part) -->\n\n?", "", text)
+    return (
+        re.sub(r"<!-- run: \w[^>]* -->", "<!-- run: skip: a copy of the chart's README -->", text)
+        .replace("](../../docs/", "](../")
+        .strip()
+    )
 
 
 def _leaves(

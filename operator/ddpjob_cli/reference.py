@@ -60,9 +60,11 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "commands": commands,
     "client": python_reference.client,
     "values": chart_reference.values,
+    "chart": chart_reference.readme,
 }
 DOCUMENTS: Final = (
     "charts/ddpjob-operator/README.md",
+    "docs/reference/chart.md",  # after the README, of which it is a copy
     "docs/reference/cli.md",
     "docs/reference/python.md",
     "docs/reference/ddpjob.md",

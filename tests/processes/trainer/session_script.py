@@ -26,6 +26,8 @@ def go_wrong() -> None:
         sys.exit(0 if FAULT == "exit 0" else 9)
     if FAULT == "stop":
         os.kill(os.getpid(), signal.SIGTERM)
+    if FAULT.startswith("pod"):
+        os.kill(os.getppid(), signal.SIGTERM if FAULT == "pod is stopped" else signal.SIGKILL)
     if FAULT == "hang":
         threading.Event().wait()
 

@@ -5,16 +5,20 @@ Each launcher is a pod of one process.
 
 import os
 import signal
+import sys
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 
 from ddpjob_ranks import contract
-from training_runs import Run, finished, ranks_by_hand, started
+from test_session import assert_same, saved
+from training_runs import TRAINER, Run, finished, ranks_by_hand, started
 
 DIGITS = ("epochs=8", "logEverySteps=5")
 JOB = {contract.DDPJOB_UID: "u1", contract.DDPJOB_ATTEMPT: "1"}
 SUPERVISED = JOB | {contract.DDPJOB_IN_PLACE_RESTARTS: "20", contract.DDPJOB_REPLACEMENT_SECONDS: "200"}
+SCRIPT = (sys.executable, "-m", "ddpjob.launch", str(Path(__file__).with_name("session_script.py")))
 FROM_MEMORY = "in memory: no step is lost"
 
 
@@ -24,12 +28,13 @@ class Gang:
     def __init__(self, folder, num_pods: int, stack: ExitStack) -> None:
         self._folder, self._stack, self._variables = folder, stack, ranks_by_hand(num_pods)
 
-    def pod(self, rank: int, replacement: int = 0, **more: str) -> Run:
+    def pod(self, rank: int, replacement: int = 0, command: tuple[str, ...] = TRAINER, **more: str) -> Run:
         variables = self._variables[rank] | SUPERVISED | more
         if replacement:
             variables[contract.DDPJOB_REPLACEMENT] = str(replacement)
         folder = self._folder / f"{rank}-{replacement}"
-        return self._stack.enter_context(started(folder, *DIGITS, ranks=0, environ=variables))
+        keys = DIGITS if command == TRAINER else ()
+        return self._stack.enter_context(started(folder, *keys, ranks=0, command=command, environ=variables))
 
 
 @contextmanager
@@ -85,3 +90,22 @@ def test_ranks_whose_pod_is_not_replaced_in_time_end(tmp_path):
         second.process.kill()
         assert first.wait() == contract.EXIT_PEER_LOST, first.text
     assert first.message.startswith("rank 0 lost a peer")
+
+
+def test_a_script_with_a_session_goes_on_from_the_newest_checkpoint_with_the_same_bits(tmp_path):
+    """Only the lost pod knew its generators of random numbers. It is stopped first, and its successor is killed."""
+    whole = tmp_path / "whole"
+    with gang(whole) as pods:  # of two pods, too: how many threads a rank has changes the bits
+        saving = {contract.DDPJOB_CHECKPOINT_DIR: str(whole / "checkpoints")}
+        assert [run.wait() for run in [pods.pod(rank, command=SCRIPT, **saving) for rank in range(2)]] == [0, 0]
+    saving = {contract.DDPJOB_CHECKPOINT_DIR: str(tmp_path / "checkpoints")}
+    with gang(tmp_path) as pods:
+        first = pods.pod(0, command=SCRIPT, **saving)
+        stopped = pods.pod(1, command=SCRIPT, **saving, FAULT="pod is stopped", FAULT_STEP="20")
+        assert stopped.wait() == contract.EXIT_CHECKPOINTED, stopped.text
+        killed = pods.pod(1, 1, command=SCRIPT, **saving, FAULT="pod is killed", FAULT_STEP="40")
+        assert killed.wait() == -signal.SIGKILL, killed.text
+        last = pods.pod(1, 2, command=SCRIPT, **saving)
+        assert [first.wait(), last.wait()] == [0, 0], first.text
+    assert first.text.count("resumed from step") == 2
+    assert_same(saved(tmp_path), saved(whole))

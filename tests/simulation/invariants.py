@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ddpjob_operator.api import names
-from ddpjob_operator.api.names import Reason
+from ddpjob_operator.api.names import Reason, contract
 from ddpjob_operator.core.times import epoch_seconds
 from simulation.api_server import JOBS, NODES, PODS, SERVICES, ApiServer, Body, owner_uid
 from simulation.nodes import Cluster
@@ -140,7 +140,8 @@ class Checker:
         self._must(facts.end is None, f"{name} is created by {by} after the end of the job")
         again = facts.created[place] > 1 and _is_true(status, "Created")
         self._must(not again, f"{name} is created a second time by {by}")
-        self._not_too_early(name, status, by)
+        if not self._stopped_with_checkpoint(job["metadata"]["uid"], attempt - 1):  # there is nothing to back off from
+            self._not_too_early(name, status, by)
         for other in world.server.all(PODS):
             if owner_uid(other) == metadata["ownerReferences"][0]["uid"] and other["metadata"]["uid"] != uid:
                 self._must(not self._may_run(other, place), f"{name} is created while {_name(other)} may run")
@@ -155,6 +156,14 @@ class Checker:
         if retry_time is not None and self._world.now() > self.clock_jumped_at + 60:
             early = epoch_seconds(retry_time) - self._world.clocks.wall_of(by)
             self._must(early <= 0.1, f"{name} is created {early:.1f} s before status.retryTime")
+
+    def _stopped_with_checkpoint(self, job_uid: str, attempt: int) -> bool:
+        """Whether rank 0 of this attempt has saved on request, which may show only after the failure was recorded."""
+        boxes = (box.main for box in self._world.cluster.sandboxes.values() if box.main.rank == 0)
+        return any(
+            main.job_and_attempt == (job_uid, attempt) and main.exit and main.exit.code == contract.EXIT_CHECKPOINTED
+            for main in boxes
+        )
 
     def _may_run(self, pod: Body, new: Place) -> bool:
         """Whether a pod that a new one follows may run on a node that lives, now or later."""

@@ -36,7 +36,6 @@ RARER_THAN = {
     "replace_job": 15,
     "straggler": 250,
     "force deletion on a lost node": 150,
-    "pod replaced": 40,
 }
 
 

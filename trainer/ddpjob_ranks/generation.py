@@ -1,9 +1,9 @@
 """Generations of ranks: when one rank fails, all ranks start again within their pods, whose launchers go on.
 
-A generation ends with the first rank that fails. Its launcher closes a pipe, which every rank of that node reads, and the
-ranks that it starts for the next generation write into the store, which the launcher of node 0 keeps alive, that theirs has
-begun. A thread in every rank waits for either. Then it saves what the rank still holds and ends the process, and the
-launcher of that node starts the next generation, too.
+A generation ends with the first rank that fails. Its launcher writes into a pipe, which a thread in every rank of that node
+reads. The thread saves what the rank still holds and ends the process, and the launcher starts the next generation. The ranks
+of that write into the store, which the launcher of node 0 keeps alive, that theirs has begun. On every other node a process
+next to the ranks waits for this (`ddpjob_ranks.launch.follow`), since the ranks there may hang, and its launcher does the same.
 
 The ranks of a pod that is gone are missing in the next generation, where the others wait for the pod that replaces it
 (`ddpjob_ranks.launch.join`).
@@ -54,32 +54,17 @@ class Generation:
 
         threading.Thread(target=read, name=THREAD_NAME, daemon=True).start()
 
-    def follow_store(self, store: "Store", *, rank: int) -> None:
-        """Announce this generation in the store, and end this process when the next one is announced there.
+    def announce(self, store: "Store", *, rank: int) -> None:
+        """Write into the store that this generation has begun.
 
         Raises:
             ReplacedError: another pod has replaced this one, whose node did not respond for some time.
         """
-        own = store.clone()
         replacement = int(os.environ.get(contract.DDPJOB_REPLACEMENT) or "0")
-        if is_replaced(own, rank, replacement):
+        if is_replaced(store, rank, replacement):
             raise ReplacedError(f"rank {rank} runs in another pod now, which has replaced this one")
         for number in range(1, self.number + 1):  # the ranks of some may have failed before they could
-            own.set(_key(number), "")
-
-        def listen() -> None:
-            import torch.distributed as dist
-
-            while True:
-                try:
-                    own.wait([_key(self.number + 1)], LISTEN)
-                except dist.DistStoreError:  # that was the timeout
-                    continue
-                except RuntimeError:  # node 0 is gone, which the collectives of this rank notice
-                    return
-                self._end()
-
-        threading.Thread(target=listen, name=THREAD_NAME, daemon=True).start()
+            store.set(_key(number), "")
 
     def begun(self) -> None:
         """Record that all ranks of this generation are here and begin to train."""
@@ -110,6 +95,22 @@ def current(environ: Mapping[str, str]) -> Generation | None:
         number = int(environ[contract.DDPJOB_GENERATION])
         _current.append(Generation(number=number, pipe=pipe, state_memory=state, own_memory=own))
     return _current[0] if _current else None
+
+
+def wait_for_next(store: "Store", number: int) -> None:
+    """Wait until the generation after this one is announced in the store.
+
+    Raises:
+        RuntimeError: node 0 is gone, which the collectives of the ranks notice.
+    """
+    import torch.distributed as dist
+
+    while True:
+        try:
+            store.wait([_key(number + 1)], LISTEN)
+        except dist.DistStoreError:  # that was the timeout
+            continue
+        return
 
 
 def newest(store: "Store") -> int:

@@ -1,7 +1,11 @@
-"""A script with a session whose steps draw all kinds of random numbers; FAULT says what its last rank does at FAULT_STEP."""
+"""A script with a session whose steps draw all kinds of random numbers; FAULT says what its last rank does at FAULT_STEP.
+
+Several faults, separated by commas, are those of successive generations, the second one at twice that step, and so on.
+"""
 
 import os
 import random
+import re
 import signal
 import sys
 import threading
@@ -14,8 +18,10 @@ from torch.optim.swa_utils import AveragedModel
 
 from ddpjob.session import Session
 
-FAULT, FAULT_STEP = os.environ.get("FAULT", ""), int(os.environ.get("FAULT_STEP", "0"))
-STEP_TIMEOUT = 4 if FAULT == "hang" else 300
+FAULTS = os.environ.get("FAULT", "").split(",")
+NUMBER = min(len(FAULTS), int(os.environ.get("DDPJOB_GENERATION", "1")))
+FAULT, FAULT_STEP = FAULTS[NUMBER - 1], NUMBER * int(os.environ.get("FAULT_STEP", "0"))
+STEP_TIMEOUT = 4 if "hang" in FAULTS else 300
 
 
 def go_wrong() -> None:
@@ -30,6 +36,10 @@ def go_wrong() -> None:
         os.kill(os.getppid(), signal.SIGTERM if FAULT == "pod is stopped" else signal.SIGKILL)
     if FAULT == "hang":
         threading.Event().wait()
+    if FAULT == "pause":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if FAULT == "hold":  # no other thread of this process runs Python any more
+        re.match(r"(a+)+$", "a" * 64 + "b")
 
 
 with Session(settings={"width": 8}, step_timeout_seconds=STEP_TIMEOUT) as session:

@@ -16,7 +16,9 @@ from training_runs import DEADLINE_SECONDS, Run, finished, ranks_by_hand, starte
 
 SCRIPT = str(Path(__file__).with_name("session_script.py"))
 LAUNCH = (sys.executable, "-m", "ddpjob.launch", "--nproc-per-node=2", SCRIPT)
+ONE_RANK = (sys.executable, "-m", "ddpjob.launch", SCRIPT)
 IN_PLACE = {contract.DDPJOB_IN_PLACE_RESTARTS: "20"}
+HANGS = {"FAULT": "hang,pause,hold,", "FAULT_STEP": "12"}
 RESTART = "start again in place"
 DIGITS = ("epochs=8", "logEverySteps=5")
 SEED = 20261123
@@ -82,6 +84,21 @@ def test_a_script_with_a_session_has_the_same_bits_after_kills_at_any_moment(tmp
             os.kill(pid_of_rank(run, moments.randrange(2)), signal.SIGKILL)
         assert run.wait() == 0, run.text
     assert 1 <= run.text.count(RESTART) <= 4
+    assert_same(saved(tmp_path), saved(tmp_path / "whole"))
+
+
+def test_ranks_that_hang_cost_no_step_and_no_bit(tmp_path):
+    """One that waits without end, one that is stopped, and one that runs compiled code without end; two pods of one rank."""
+    same_sums = {"OMP_NUM_THREADS": "1"}
+    with ExitStack() as pods:
+        runs = [
+            pods.enter_context(started(tmp_path, ranks=0, command=ONE_RANK, environ=environ))
+            for variables in ranks_by_hand(2)
+            for environ in [variables | job(tmp_path) | IN_PLACE | same_sums | HANGS]
+        ]
+        assert [run.wait() for run in runs] == [0, 0], runs[0].text
+    assert all(f"resumed from step {step} in memory: no step is lost" in runs[0].text for step in (12, 24, 36))
+    finished(tmp_path / "whole", ranks=0, command=LAUNCH, environ=job(tmp_path / "whole") | same_sums)
     assert_same(saved(tmp_path), saved(tmp_path / "whole"))
 
 

@@ -98,6 +98,7 @@ class Ranks:
         end_generation: Called with its exit code when a rank has failed. If the caller is to start all ranks again, it asks them to save what they
             hold and to end, and returns True. Otherwise the failure ends the other ranks of the node.
         server: The pid of another process that the ranks need.
+        follower: The pid of a process that ends with exit code 0 when the ranks of another node have failed.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class Ranks:
         start: Callable[[Worker], int],
         end_generation: Callable[[int], bool] = lambda _: False,
         server: int | None = None,
+        follower: int | None = None,
     ) -> None:
         self.running = {start(worker): worker for worker in node.workers}
         self.exit_code = 0
@@ -118,6 +120,7 @@ class Ranks:
         self._end_generation = end_generation
         self._may_restart = True
         self._server = server
+        self._follower = follower
 
     def wait(self) -> None:
         """Wait until all of them have ended."""
@@ -134,6 +137,8 @@ class Ranks:
                     self._may_restart = False
                     self.to_be_restarted = False
                 self._send(signal.Signals(received.si_signo))
+        if self._follower is not None:
+            os.kill(self._follower, signal.SIGKILL)
 
     def _reap(self) -> None:
         """Read the exit status of every process that has ended, as PID 1 also of those that other processes left."""
@@ -148,6 +153,13 @@ class Ranks:
                 self.exit_code = self.exit_code or os.waitstatus_to_exitcode(status) % 256
                 self.terminate_at = time.monotonic()
                 self._enforce_deadlines()
+            elif pid == self._follower:
+                self._follower = None
+                if status == 0 and self.kill_at is None:
+                    self.exit_code = self.exit_code or contract.EXIT_PEER_LOST
+                    self.cause = self.cause or "a rank of another pod failed"
+                    self.terminate_at = time.monotonic()
+                    self._enforce_deadlines()
 
     def _ended(self, worker: Worker, returncode: int) -> None:
         now = time.monotonic()
@@ -182,6 +194,7 @@ class Ranks:
         if self._may_restart:
             self.to_be_restarted = True
             self.kill_at = time.monotonic() + SAVE_SECONDS
+            self._send(signal.SIGCONT)  # a rank that was stopped holds the state, too
         return self._may_restart
 
     def _enforce_deadlines(self) -> None:

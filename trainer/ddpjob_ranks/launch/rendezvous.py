@@ -54,7 +54,7 @@ def open_store(worker: Worker) -> Store:
     store = _open_store(worker, rendezvous_timeout())
     of_attempt = PrefixStore(_attempt(), store)
     if (current := generation.current(os.environ)) is not None:
-        current.follow_store(of_attempt, rank=worker.rank)
+        current.announce(of_attempt, rank=worker.rank)
     return PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", ""), of_attempt)
 
 

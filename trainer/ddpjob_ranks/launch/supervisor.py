@@ -33,6 +33,8 @@ STOPPED_EXIT_CODES = frozenset({contract.EXIT_CHECKPOINTED, contract.EXIT_TERMIN
 MAX_RESTARTS_WITHOUT_PROGRESS = 2
 #: Serves the store of the gang.
 STORE_PROGRAM = ("-m", "ddpjob_ranks.launch.store")
+#: Ends when the ranks of another node have begun the next generation.
+FOLLOW_PROGRAM = ("-m", "ddpjob_ranks.launch.follow")
 #: Finds out with which generation a pod begins that replaces another one.
 JOIN_PROGRAM = ("-m", "ddpjob_ranks.launch.join")
 
@@ -137,8 +139,12 @@ class _Supervisor:
         def end(code: int) -> bool:
             return may_restart(code) and os.write(writer, bytes(len(own))) > 0  # a byte for each rank
 
+        follower = None
+        if (first := self.node.workers[0]).world_size > first.local_world_size:
+            environ = {**self.environ, **first.environment()}
+            follower = self.template.fork([*FOLLOW_PROGRAM, str(number)], environ, [])
         try:
-            ranks = Ranks(self.node, start, end, server)
+            ranks = Ranks(self.node, start, end, server, follower)
             ranks.wait()
             return ranks
         finally:

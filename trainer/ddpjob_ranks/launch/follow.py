@@ -6,6 +6,8 @@ runs compiled code without end.
 
 import os
 import sys
+from contextlib import redirect_stderr
+from pathlib import Path
 
 from ddpjob_ranks import contract, generation
 from ddpjob_ranks.errors import ConfigError, PeersMissingError
@@ -17,12 +19,12 @@ def main() -> int:
     os.environ[contract.DDPJOB_GENERATION] = sys.argv[1]  # so that this process does not serve the store
     worker = identity.resolve(os.environ)
     assert isinstance(worker, identity.Worker), "the launcher passes the variables of a rank"
-    sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for as long as this process; the ranks report the same waits
-    try:
-        store = rendezvous.open_store_of_attempt(worker)
-        generation.wait_for_next(store, int(sys.argv[1]))
-    except (ConfigError, PeersMissingError, RuntimeError):  # which the ranks notice, too
-        return contract.EXIT_PEER_LOST
+    with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):  # the ranks report the same waits
+        try:
+            store = rendezvous.open_store_of_attempt(worker)
+            generation.wait_for_next(store, int(sys.argv[1]))
+        except (ConfigError, PeersMissingError, RuntimeError):  # which the ranks notice, too
+            return contract.EXIT_PEER_LOST
     return contract.EXIT_SUCCESS
 
 

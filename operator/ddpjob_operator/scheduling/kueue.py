@@ -98,8 +98,7 @@ class Kueue:
 
     def end(self, observed: Observed) -> Sequence[PatchObject]:
         """Close the groups that no pod will join again, and release their pods on lost nodes: this returns their quota."""
-        job = observed.job
-        runs = job.spec is not None and not (job.spec.suspend or job.status.finished or job.deleting)
+        runs = _runs(observed.job)
         joined = self.for_attempt(observed).joined
         if runs and joined is None:
             return ()  # the next attempt may continue the group
@@ -149,15 +148,20 @@ def _closes(pod: Pod) -> bool:
     return pod.membership is not None and pod.membership.closes
 
 
-def _is_lost(observed: Observed, pod: Pod) -> bool:
-    """Whether the pod of an earlier attempt will never be seen to end, as its node is lost.
+def _runs(job: Job) -> bool:
+    return job.spec is not None and not (job.spec.suspend or job.status.finished or job.deleting)
 
-    The next attempt has pods, so the operator has deleted it without a grace, and only Kueue's finalizer keeps it.
+
+def _is_lost(observed: Observed, pod: Pod) -> bool:
+    """Whether the pod will never be seen to end, as its node is lost, and no attempt waits for it.
+
+    The next attempt has pods, or there is none: the operator has deleted it without a grace, and only Kueue's finalizer
+    keeps it.
     """
     attempt = observed.job.status.attempt
-    is_replaced = any(other.attempt == attempt for other in observed.pods)
+    is_replaced = pod.attempt < attempt and any(other.attempt == attempt for other in observed.pods)
     is_gone = pod.deletion is not None and pod.node in observed.nodes_gone and not pod.all_ended
-    return is_gone and pod.attempt < attempt and is_replaced
+    return is_gone and (is_replaced or not _runs(observed.job))
 
 
 def _release(pod: Pod) -> PatchObject:

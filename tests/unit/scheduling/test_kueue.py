@@ -10,6 +10,7 @@ from ddpjob_operator.api.status import Condition, DDPJobStatus
 from ddpjob_operator.core.model import (
     GATED,
     CreatePod,
+    DeletePod,
     Deletion,
     Job,
     Kind,
@@ -159,8 +160,7 @@ def test_a_job_that_waits_between_two_attempts_keeps_its_quota() -> None:
     assert closed(observed(of, failed(of), still_running)) == []
 
 
-@pytest.mark.parametrize("why", ["suspended", "finished", "deleting"])
-def test_the_quota_of_a_job_that_does_not_run_is_returned(why: str) -> None:
+def not_running(why: str) -> Job:
     of = queued_job(attempt=2, suspend=why == "suspended")
     if why == "finished":
         of = replace(
@@ -174,8 +174,24 @@ def test_the_quota_of_a_job_that_does_not_run_is_returned(why: str) -> None:
             "lastTransitionTime": "2026-01-01T00:00:00Z",
         }
         of = replace(of, status=of.status.model_copy(update={"conditions": [Condition.model_validate(condition)]}))
-    of = replace(of, deleting=why == "deleting")
+    return replace(of, deleting=why == "deleting")
+
+
+@pytest.mark.parametrize("why", ["suspended", "finished", "deleting"])
+def test_the_quota_of_a_job_that_does_not_run_is_returned(why: str) -> None:
+    of = not_running(why)
     assert closed(observed(of, failed(of))) == ["job-1-0"]
+
+
+@pytest.mark.parametrize("why", ["suspended", "finished"])
+def test_a_pod_on_a_lost_node_does_not_keep_the_quota_of_a_job_that_does_not_run(why: str) -> None:
+    """Kueue waited for its end, so the quota was not returned before the node was there again."""
+    of = not_running(why)
+    lost = member(pod(of, 1, deletion=Deletion(deadline=NOW - 100)), closes=True)
+    made = planned(observed(of, failed(of), lost, nodes_gone=frozenset({"node-1"})))
+    (release,) = [action for action in made.actions if isinstance(action, PatchObject)]
+    assert (release.name, release.patch["metadata"]["finalizers"]) == ("job-1-1", None)
+    assert [(gone.name, gone.grace_seconds) for gone in made.actions if isinstance(gone, DeletePod)] == [("job-1-1", 0)]
 
 
 def body_of_a_member(**status: Any) -> dict[str, Any]:

@@ -87,6 +87,14 @@ SCHEDULES = {
     "a pod that an operator with an old view created and deleted counted as deleted by somebody else": shrunk(
         "0.1 second_operator; 0.1 evict_pod; 0 second_operator; 0.5 second_operator", seed=8738, fault_percent=3
     ),
+    # Of two operators one creates a pod again that somebody deleted, and the other says that it runs before the first has
+    # seen it: the first remembered the deleted one.
+    "a pod that was created again counted as deleted while the watch had not shown it": shrunk(
+        "0.02 stop_second_operator; 2 delete_pod 1; 5 second_operator; 0.5 second_operator",
+        seed=24671448,
+        ignored_exit_code=1,
+        fault_percent=3,
+    ),
     # A pod was deleted before it had started, and for as long as that took its job said that it was starting.
     "a pod that was being deleted was reported as starting": shrunk(
         "0 lose_node; 0 lose_node; 2 lose_node; 0 jump_clock"

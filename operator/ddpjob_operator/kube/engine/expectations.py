@@ -6,7 +6,7 @@ What does not show in time may not have happened (the answer was lost), so it is
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from ddpjob_operator.core.model import Action, CreateObject, CreatePod, DeleteObject, DeletePod, DeletePods, Observed
 from ddpjob_operator.kube.keys import Key
@@ -62,6 +62,10 @@ class Expectations:
             and not (isinstance(action, DeletePod | DeleteObject) and action.uid in deletions)
             and not (isinstance(action, DeletePods) and deletions)
         )
+
+    def created(self, key: Key) -> Collection[str]:
+        """Names of what was created and has not shown."""
+        return self._creations.get(key, {}).keys()
 
     def seconds_left(self, key: Key) -> float | None:
         """Time until the first deadline, not above zero once it has passed; None if nothing is expected."""

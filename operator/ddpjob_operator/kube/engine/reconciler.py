@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from ddpjob_operator.api.names import ConditionType
@@ -98,7 +98,7 @@ class Reconciler:
             return
         observed = self._observe(key, known)
         self.expectations.settle(key, observed)
-        if self._is_overdue(key) or _never_seen(observed):
+        if self._is_overdue(key) or _never_seen(observed, self.expectations.created(key)):
             await self._look_up(key, known)
             observed = self._observe(key, known)
         now = time.time()
@@ -221,13 +221,15 @@ class Reconciler:
         self.queue.drop(key)
 
 
-def _never_seen(observed: Observed) -> bool:
+def _never_seen(observed: Observed, created: Collection[str]) -> bool:
     """Whether pods are missing that existed by the status and that this process has never seen.
 
-    Its cache of pods may be older than the job, and a pod that counts as deleted by mistake would restart the gang.
+    Its cache of pods may be older than the job, and a pod that counts as deleted by mistake would restart the gang. A pod that
+    has gone says nothing of the one of its name that this process has `created` since and that the watch has not shown.
     """
     job = observed.job
     if job.spec is None or job.deleting or job.status.finished or not job.status.condition(ConditionType.CREATED):
         return False
-    ranks = {pod.rank for pod in (*observed.pods, *observed.vanished) if is_current(pod, job.status)}
+    gone = [pod for pod in observed.vanished if pod.name not in created]
+    ranks = {pod.rank for pod in (*observed.pods, *gone) if is_current(pod, job.status)}
     return len(ranks) < job.spec.nodes

@@ -4,11 +4,14 @@ import json
 import os
 import re
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
 import testbed
+from ddpjob_operator.core.failure.restart import SHORT_SECONDS
+from ddpjob_operator.core.times import epoch_seconds
 
 EXAMPLES = Path(__file__).parents[3] / "manifests/examples"
 
@@ -90,12 +93,13 @@ def test_a_killed_rank_starts_again_in_its_pod(job, machine) -> None:
 
 def test_a_lost_pod_is_replaced_while_the_other_waits(job, machine) -> None:
     """It is deleted first, and its successor's main process is killed."""
-    job.apply("replaced", nodes=2, trainer={"recipe": "digits", "epochs": 400}, restart={"inPlace": True})
+    job.apply("replaced", nodes=2, trainer={"recipe": "digits", "epochs": 10000}, restart={"inPlace": True})
     job.wait_step(20)
     (first, _) = job.pods(1)
     job.kubectl("delete", "pod", "replaced-1-1", "-n", job.namespace, "--wait=false")
     wait_for_resumptions(job, 1)
     wait_for_progress_beyond(job, job.step())
+    wait_for_a_run_of(job, SHORT_SECONDS)  # the next loss is the second within moments otherwise, and has to wait
     os.kill(machine.container_pid(job.namespace, "replaced-1-1-r1", "trainer"), signal.SIGKILL)
     wait_for_resumptions(job, 2)
 
@@ -109,12 +113,20 @@ def test_a_lost_pod_is_replaced_while_the_other_waits(job, machine) -> None:
     assert pods["replaced-1-1-r1"]["status"]["phase"] == "Failed"
 
 
+def wait_for_a_run_of(job, seconds: float) -> None:
+    def runs_for_so_long() -> bool:
+        since = job.status.get("runningSince")
+        return since is not None and time.time() - epoch_seconds(since) > seconds
+
+    testbed.wait_for(f"{seconds} s of training", runs_for_so_long, seconds=120, every_seconds=0.5)
+
+
 def wait_for_resumptions(job, number: int) -> None:
     """Wait until training goes on after so many restarts."""
     resumed = "in memory: no step is lost"
     after = rf"(?s)(?:{resumed}.*?\bstep \d+/.*?){{{number}}}"
     testbed.wait_for(
-        f"step after {number} restarts", lambda: re.search(after, job.log()), seconds=120, every_seconds=0.2
+        f"step after {number} restarts", lambda: re.search(after, job.log()), seconds=120, every_seconds=0.5
     )
 
 

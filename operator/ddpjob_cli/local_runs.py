@@ -6,6 +6,7 @@ that directory in place of the name of a job reads them from there.
 
 import json
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 OBJECTS: Final = "objects.json"
 #: An annotation that names the directory of the run, for what refers to the job.
 ANNOTATION: Final = "ddpjob.dev/local-run"
+#: What the directory of a run adds to the name of the job.
+_TIME: Final = re.compile(r"-\d{8}-\d{6}(-\d+)?")
 
 
 def is_run(job: str) -> bool:
@@ -38,19 +41,20 @@ class RunDirectory:
     """The directory of one local run, with those methods of a client that read a job. Names are ignored: it has one job."""
 
     def __init__(self, path: Path) -> None:
-        """Read what the run has kept.
+        """Read what the run has kept. A path without the time at its end means the newest run of that job.
 
         Raises:
             CommandError: the path is not that of a run that has ended.
         """
-        self._path = path
+        self._path = path = _newest(path)
         try:
             self._objects = json.loads((path / OBJECTS).read_text(encoding="utf-8"))
         except OSError:
             why = (
                 f"the run has not ended, or was killed; its logs are in {path / 'logs'}"
                 if (path / "logs").is_dir()
-                else "this is not the directory of a local run, such as .ddpjob/runs/digits-20261123-084053"
+                else "this is not the directory of a local run, such as .ddpjob/runs/digits-20261123-084053, or"
+                " .ddpjob/runs/digits for the newest run of digits"
             )
             raise CommandError(f"{path}: {why}") from None
 
@@ -128,3 +132,9 @@ class RunDirectory:
             )  # a pod that replaced another one has a third number
             found.append((int(attempt), int(rank), log))
         return sorted(found)
+
+
+def _newest(path: Path) -> Path:
+    """The directory of this path, or else the newest of those that add a time to it."""
+    runs = [run for run in path.parent.glob(f"{path.name}-*") if _TIME.fullmatch(run.name.removeprefix(path.name))]
+    return path if path.exists() or not runs else max(runs, key=lambda run: run.stat().st_mtime_ns)

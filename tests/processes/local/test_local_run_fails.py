@@ -58,7 +58,8 @@ def test_commands_show_a_run_that_has_ended(tmp_path: Path, capsys: pytest.Captu
     assert "job-2-1" in status
     assert "ValueError: the sample is" in page.read_text()
 
-    assert main(["logs", folder, "--failed", "--grep", "attempt"]) == 0
+    newest = str(tmp_path / ".ddpjob/runs/job")
+    assert main(["logs", newest, "--failed", "--grep", "attempt"]) == 0
     assert capsys.readouterr().out == "[r01] attempt 2\n"
     assert main(["logs", folder, "--attempt", "all", "--rank", "1", "--grep", "attempt"]) == 0
     assert capsys.readouterr().out == "[r01] attempt 1\n[r01] attempt 2\n"

@@ -12,4 +12,5 @@ def test_the_readme_trains_on_this_machine() -> None:
     # the last bits of sums, not the weights that training starts from nor the order of samples.
     assert accuracies[-1] >= 97
     assert output.count("  cpu  ") == 2, "one row for each rank"
+    assert "┤" in output, "a curve"
     assert "4 ranks found y = 3.00x + 1.00" in output

@@ -47,10 +47,10 @@ class Coscheduling(PodGroups):
         waiting = [pod.waiting for pod in gang.current.values() if pod.node is None]
         if not waiting:
             return None
-        messages = sorted({scheduler_message(spec, why.message) for why in waiting if why is not None})
+        messages = {why.message for why in waiting if why is not None}
         nowhere = f"no nodes for all {gang.num_nodes} pods together"
         if messages:
-            return Wait(Reason.UNSCHEDULABLE, f"{nowhere}: {messages[0]}")
+            return Wait(Reason.UNSCHEDULABLE, f"{nowhere}: {scheduler_message(spec, min(messages))}")
         return Wait(
             Reason.UNSCHEDULABLE,
             f"no scheduler has considered the pods yet; if none is named {SCHEDULER}, name the one that has the plugin in"

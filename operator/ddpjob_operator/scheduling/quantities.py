@@ -44,7 +44,8 @@ def requests_of_gang(pod: Body, num_pods: int) -> dict[str, str]:
 
 
 def _requests(container: Body) -> Mapping[str, Decimal]:
-    resources = container.get("resources") or {}
-    # A limit without a request is the request.
-    requested = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    resources = container.get("resources")
+    # A limit without a request is the request. What is none of these the API server refuses, with the pod.
+    parts = [resources.get(part) for part in ("limits", "requests")] if isinstance(resources, Mapping) else []
+    requested = {name: quantity for part in parts if isinstance(part, Mapping) for name, quantity in part.items()}
     return {resource: number(quantity) for resource, quantity in requested.items()}

@@ -13,6 +13,10 @@ from ddpjob_operator.core.failure import log_parsing
 from ddpjob_operator.core.model import Observed, Pod, Waiting
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.records import pod_of
+from ddpjob_operator.scheduling.coscheduling import Coscheduling
+from ddpjob_operator.scheduling.interface import Provider
+from ddpjob_operator.scheduling.native_v1alpha2 import NativeV1Alpha2
+from ddpjob_operator.scheduling.none import NO_PROVIDER
 
 
 class Counted(tuple[Pod, ...]):
@@ -44,8 +48,9 @@ def test_a_plan_parses_no_termination_message(monkeypatch: pytest.MonkeyPatch) -
     assert plan(seen, NOW).status.failure.message == "ValueError: boom"
 
 
+@pytest.mark.parametrize("provider", [NO_PROVIDER, NativeV1Alpha2(), Coscheduling()], ids=lambda p: p.name)
 def test_as_few_messages_are_made_printable_of_a_large_gang_without_nodes_as_of_a_small_one(
-    monkeypatch: pytest.MonkeyPatch,
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was a quarter of a second of each plan for 4,096 pods, while the scheduler changes one after the other."""
     shown: list[str] = []
@@ -54,11 +59,11 @@ def test_as_few_messages_are_made_printable_of_a_large_gang_without_nodes_as_of_
     def num_shown(nodes: int) -> int:
         shown.clear()
         of = program(nodes=nodes)
-        messages = ("0/9 nodes are available", *["pod group is unschedulable"] * (nodes - 1))
-        pods = [
-            pending(of, rank, waiting=Waiting(reason="Unschedulable", message=messages[rank])) for rank in range(nodes)
-        ]
-        assert "pods have no node: pod group is unschedulable" in (plan(observed(of, *pods), NOW).status.message or "")
+        messages = ("0/9 nodes are available: 9 are full", *["0/9 nodes are available"] * (nodes - 1))
+        held = [Waiting(reason="Unschedulable", message=message) for message in messages]
+        name = "" if provider is NO_PROVIDER else provider.name
+        pods = [pending(of, rank, waiting=why, scheduling=name) for rank, why in enumerate(held)]
+        assert "0/9 nodes are available" in (plan(observed(of, *pods), NOW, provider).status.message or "")
         return len(shown)
 
     assert num_shown(64) == num_shown(4)

@@ -131,3 +131,12 @@ def test_what_coscheduling_says_of_the_pods() -> None:
 def test_a_quantity_of_another_form_counts_for_nothing() -> None:
     container = {"resources": {"requests": {"cpu": "1e3", "memory": "1.5Gi"}}}
     assert requests_of_gang({"spec": {"containers": [container]}}, 2) == {"memory": str(3 * 2**30)}
+
+
+@pytest.mark.parametrize("resources", ["8Gi", ["8Gi"], {"limits": "8Gi"}, {"requests": ["8Gi"]}], ids=str)
+def test_resources_that_are_none_count_for_nothing_and_are_left_for_the_api_server_to_refuse(resources: Any) -> None:
+    """Every plan of such a job failed, so it stayed without pods and without a status."""
+    of = job(nodes=2, template={"spec": {"initContainers": [{"name": "init", "resources": resources}]}})
+    group, pods = creations(of, VOLCANO)
+    assert group.body["spec"]["minResources"] == {}
+    assert pods[0].body["spec"]["initContainers"][0]["resources"] == resources

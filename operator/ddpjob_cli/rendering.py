@@ -155,7 +155,8 @@ def restarts_so_far(status: DDPJobStatus) -> str:
     """The restarts so far, in one line."""
     parts = [f"{status.restarts.counted} counted", f"{status.restarts.infrastructure} by the cluster"]
     if status.progress and status.progress.in_place_restarts:
-        parts.append(f"{status.progress.in_place_restarts} in place in this attempt")
+        cause = f" (last: {status.progress.in_place_cause})" if status.progress.in_place_cause else ""
+        parts.append(f"{status.progress.in_place_restarts} in place in this attempt{cause}")
     if status.restarts.pod_replacements:
         parts.append(f"{status.restarts.pod_replacements} of these replaced lost pods alone")
     return ", ".join(parts)

@@ -71,6 +71,8 @@ DDPJOB_REPLACEMENT_SECONDS: Final = "DDPJOB_REPLACEMENT_SECONDS"
 DDPJOB_REPLACEMENT: Final = "DDPJOB_REPLACEMENT"
 #: Generation of this rank, from 1; set for ranks only, and only where the launcher can start them again in place.
 DDPJOB_GENERATION: Final = "DDPJOB_GENERATION"
+#: How the first rank of this pod that failed ended, where ranks start again in place; empty where the cause is in another pod.
+DDPJOB_IN_PLACE_CAUSE: Final = "DDPJOB_IN_PLACE_CAUSE"
 #: The file descriptors that such a rank inherits (`ddpjob_ranks.generation`).
 DDPJOB_INHERITED: Final = "DDPJOB_INHERITED"
 #: Existing file for the termination message where it is not TERMINATION_LOG_PATH (outside a cluster).
@@ -153,6 +155,8 @@ PROGRESS_ETA_SECONDS: Final = "etaSeconds"
 PROGRESS_CHECKPOINT_STEP: Final = "checkpointStep"
 #: How often all ranks of this attempt have started again in place (int; left out while they have not).
 PROGRESS_IN_PLACE_RESTARTS: Final = "inPlaceRestarts"
+#: Why they last did so, and at which step (string; left out while they have not).
+PROGRESS_IN_PLACE_CAUSE: Final = "inPlaceCause"
 #: What rank 0 is doing: one of PHASES (string; optional).
 PROGRESS_PHASE: Final = "phase"
 #: Further values by name, the latest known of each (object of at most MAX_METRICS finite numbers; optional).
@@ -169,6 +173,7 @@ PROGRESS_FIELDS: Final = (
     PROGRESS_ETA_SECONDS,
     PROGRESS_CHECKPOINT_STEP,
     PROGRESS_IN_PLACE_RESTARTS,
+    PROGRESS_IN_PLACE_CAUSE,
     PROGRESS_PHASE,
     PROGRESS_METRICS,
     PROGRESS_HEADLINE,
@@ -180,6 +185,8 @@ MAX_METRICS: Final = 16
 METRIC_NAME_PATTERN: Final = r"[A-Za-z][A-Za-z0-9_./-]{0,23}"
 #: The whole headline. Printable ASCII, since terminals show it.
 HEADLINE_PATTERN: Final = r"[A-Za-z0-9][A-Za-z0-9 _./:%+-]{0,39}"
+#: The whole cause of a restart in place.
+IN_PLACE_CAUSE_PATTERN: Final = r"[A-Za-z0-9][A-Za-z0-9 _./:,+-]{0,79}"
 
 PHASE_START: Final = "start"
 PHASE_TRAIN: Final = "train"

@@ -22,6 +22,7 @@ class Progress:
     eta_seconds: float | None = None
     checkpoint_step: int | None = None
     in_place_restarts: int | None = None
+    in_place_cause: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     headline: str | None = None
 
@@ -37,6 +38,7 @@ class Progress:
             contract.PROGRESS_ETA_SECONDS: _rounded(self.eta_seconds, 1),
             contract.PROGRESS_CHECKPOINT_STEP: self.checkpoint_step,
             contract.PROGRESS_IN_PLACE_RESTARTS: self.in_place_restarts,
+            contract.PROGRESS_IN_PLACE_CAUSE: self.in_place_cause,
             contract.PROGRESS_PHASE: self.phase,
             contract.PROGRESS_METRICS: finite or None,
             contract.PROGRESS_HEADLINE: self.headline,

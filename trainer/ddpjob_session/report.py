@@ -78,6 +78,7 @@ class Reporter:
         steps_per_epoch: int | None,
         checkpoint_step: int | None,
         in_place_restarts: int | None = None,
+        in_place_cause: str | None = None,
         settings: Mapping[str, object] | None = None,
     ) -> None:
         """Print the first progress line and start the heartbeat. Observers get the settings."""
@@ -94,6 +95,7 @@ class Reporter:
             phase=contract.PHASE_START,
             checkpoint_step=checkpoint_step,
             in_place_restarts=in_place_restarts,
+            in_place_cause=in_place_cause,
         )
         self._print_progress()
         if self._enabled:

@@ -128,6 +128,7 @@ class Run:
             steps_per_epoch=steps_per_epoch,
             checkpoint_step=saved,
             in_place_restarts=num_before or None,
+            in_place_cause=self._cause_of_restart() if num_before else None,
             settings=settings,
         )
         self.timeline.begin_training(step=self.state.step)
@@ -207,6 +208,12 @@ class Run:
         if self.gang.rank == 0:
             termination.write(f"{contract.TERMINATION_CHECKPOINT_PREFIX}{step}", echo=False)
         return contract.EXIT_CHECKPOINTED
+
+    def _cause_of_restart(self) -> str:
+        """Why all ranks started again in place. All ranks take part, since the launcher of one pod alone may know it."""
+        causes = self.gang.all_gather(os.environ.get(contract.DDPJOB_IN_PLACE_CAUSE, ""))
+        cause = next(filter(None, causes), "a rank lost its connection to another one")
+        return f"{cause} at step {self.state.step}"
 
     def _load_newest(self, checkpoints: folder.CheckpointFolder) -> None:
         """Load the newest checkpoint, unless it is the one that is loaded.

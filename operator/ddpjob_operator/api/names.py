@@ -161,6 +161,7 @@ class Reason(StrEnum):
     TERMINATING_TOO_LONG = "TerminatingTooLong"  # A pod exceeds its grace period on a node that may be alive.
     BACKING_OFF = "BackingOff"  # After several failures in a row the next attempt is delayed.
     RUNNING = "Running"  # All ranks run.
+    RESTARTED_IN_PLACE = "RestartedInPlace"  # All ranks started again within their pods; the reason of an event only.
     FINISHING = "Finishing"  # Some ranks have succeeded while others still run.
     SUSPENDED = "Suspended"  # spec.suspend is set.
     SUCCEEDED = "Succeeded"  # All ranks ended with exit code 0.

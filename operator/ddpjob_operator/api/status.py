@@ -102,6 +102,10 @@ class Progress(Resource):
     in_place_restarts: int | None = Field(
         default=None, description="How often all ranks of this attempt have started again within their pods."
     )
+    in_place_cause: str | None = Field(
+        default=None,
+        description="Why they last did so, and at which step, for example: rank 1 was killed by SIGKILL at step 345.",
+    )
     phase: str | None = Field(
         default=None, description="What rank 0 is doing, for example train, evaluate or checkpoint."
     )

@@ -39,6 +39,10 @@ def events_between(before: DDPJobStatus, after: DDPJobStatus) -> tuple[Notice, .
     notices: list[Notice] = []
     if (failure := _new_failure(before, after)) is not None:
         notices.append(Notice(type="Warning", reason=failure.reason, message=failure_sentence(failure)))
+    if (restarts := _restarts_in_place(after)) > _restarts_in_place(before) and after.attempt == before.attempt:
+        cause = (after.progress and after.progress.in_place_cause) or "the program does not report why"
+        text = f"Restarted in place, {restarts} times in attempt {after.attempt} so far; the last cause: {cause}"
+        notices.append(Notice(type="Warning", reason=Reason.RESTARTED_IN_PLACE, message=text))
     reason, message = after.reason or "", after.message or ""
     if _turned(before, after, ConditionType.SUCCEEDED):
         notices.append(Notice(type="Normal", reason=reason, message=message))
@@ -51,6 +55,10 @@ def events_between(before: DDPJobStatus, after: DDPJobStatus) -> tuple[Notice, .
     elif reason in _OBSTACLES and before.reason != reason:
         notices.append(Notice(type="Warning", reason=reason, message=message))
     return tuple(notices)
+
+
+def _restarts_in_place(status: DDPJobStatus) -> int:
+    return (status.progress and status.progress.in_place_restarts) or 0
 
 
 def _turned(before: DDPJobStatus, after: DDPJobStatus, type_: ConditionType) -> bool:

@@ -42,6 +42,7 @@ class _Line(BaseModel):
     in_place_restarts: int | None = Field(default=None, ge=0, le=MAX_IN_PLACE_RESTARTS)
     phase: str | None = Field(default=None, max_length=32, pattern=r"^[\w -]*$")
     # Of any type here: without them the rest of the line is still of use.
+    in_place_cause: Any = None
     metrics: Any = None
     headline: Any = None
 
@@ -81,9 +82,11 @@ def _parsed(text: str) -> Progress | None:
         eta_seconds=None if line.eta_seconds is None else round(line.eta_seconds),
         checkpoint_step=line.checkpoint_step,
         in_place_restarts=line.in_place_restarts,
+        in_place_cause=_if_matches(contract.IN_PLACE_CAUSE_PATTERN, line.in_place_cause),
         phase=line.phase,
         metrics=metrics or None,
-        headline=_valid_headline(line.headline) or next((f"{name} {value:g}" for name, value in metrics.items()), None),
+        headline=_if_matches(contract.HEADLINE_PATTERN, line.headline)
+        or next((f"{name} {value:g}" for name, value in metrics.items()), None),
     )
 
 
@@ -102,8 +105,8 @@ def _valid_metrics(found: object) -> dict[str, float]:
     return dict(itertools.islice(valid.items(), contract.MAX_METRICS))
 
 
-def _valid_headline(found: object) -> str | None:
-    return found if isinstance(found, str) and re.fullmatch(contract.HEADLINE_PATTERN, found) else None
+def _if_matches(pattern: str, found: object) -> str | None:
+    return found if isinstance(found, str) and re.fullmatch(pattern, found) else None
 
 
 def _rounded(value: float | None) -> float | None:

@@ -62,7 +62,8 @@ class Situation:
         if known is None or read is None:
             return read or known
         most = max(known.in_place_restarts or 0, read.in_place_restarts or 0)
-        return read.model_copy(update={"in_place_restarts": most or None})
+        cause = read.in_place_cause or known.in_place_cause
+        return read.model_copy(update={"in_place_restarts": most or None, "in_place_cause": cause})
 
     @property
     def failure(self) -> Failure | None:

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -69,6 +70,7 @@ def test_ranks_of_other_pods_start_again_too(undisturbed, tmp_path):
         assert [run.wait() for run in runs] == [0, 0], runs[0].text
     assert [run.text.count(RESTART) for run in runs] == [2, 2]
     assert runs[0].text.count("in memory: no step is lost") == 2
+    assert re.search(r'"inPlaceRestarts": 1, "inPlaceCause": "rank 1 was killed by SIGKILL at step \d+"', runs[0].text)
     assert (runs[0].weights, runs[0].losses) == (undisturbed.weights, undisturbed.losses)
 
 

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from builders import NOW, broken, crashed, ended, job, observed, pending, pod, program, with_status
-from ddpjob_operator.api.status import DDPJobStatus
+from ddpjob_operator.api.status import DDPJobStatus, Progress
 from ddpjob_operator.core.events import events_between
 from ddpjob_operator.core.model import NO_LOG, Waiting
 from ddpjob_operator.core.plan import plan
@@ -48,3 +48,20 @@ def test_an_obstacle_has_one_event_although_its_numbers_change() -> None:
     waiting = observed(of, pending(of, waiting=held))
     other = observed(of, pending(of, waiting=replace(held, message="0/3 nodes are available")))
     assert events_of(waiting, waiting, other) == [("Warning", "Unschedulable")]
+
+
+def test_restarts_in_place_have_events_with_their_cause() -> None:
+    of, before, texts = job(nodes=1, restart={"inPlace": True}), DDPJobStatus(), []
+    first, second = ("rank 1 was killed by SIGKILL at step 7", "rank 0 ended with exit code 9 at step 8")
+    lines = [Progress(step=5)]
+    lines += [Progress(step=9, in_place_restarts=n, in_place_cause=cause) for n, cause in ((1, first), (3, second))]
+    for progress in (*lines, Progress(step=20)):  # a line may omit them
+        seen = replace(observed(of, pod(of, 0)), progress=progress)
+        after = plan(with_status(seen, before), NOW).status
+        texts += [e.message for e in events_between(before, after) if e.reason == "RestartedInPlace"]
+        before = after
+    assert texts == [
+        f"Restarted in place, 1 times in attempt 1 so far; the last cause: {first}",
+        f"Restarted in place, 3 times in attempt 1 so far; the last cause: {second}",
+    ]
+    assert before.progress.in_place_cause == second

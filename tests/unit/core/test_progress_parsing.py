@@ -115,3 +115,15 @@ def test_an_operator_that_knows_no_metrics_reads_the_lines_of_a_trainer_that_has
     assert len(line) <= 1024
     assert len(latest_progress(line).metrics) == contract.MAX_METRICS
     assert latest_progress(line_with(of_a_later_release={"a": 1})).step == 1
+
+
+CAUSE = "rank 1 was killed by SIGKILL at step 345"
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [(CAUSE, CAUSE), (CAUSE + "\x1b[2J", None), ("x" * 81, None), (7, None), (["rank 1"], None)],
+)
+def test_the_cause_of_a_restart_in_place_is_short_printable_text_or_none(sent, kept) -> None:
+    progress = latest_progress("ddpjob-progress " + json.dumps({"step": 1, "inPlaceCause": sent}))
+    assert (progress.step, progress.in_place_cause) == (1, kept)

@@ -37,6 +37,7 @@ def test_a_full_line_has_every_field():
             eta_seconds=12.34,
             checkpoint_step=115,
             in_place_restarts=2,
+            in_place_cause="rank 1 was killed by SIGKILL at step 110",
             metrics={"accuracy": 99.7},
             headline="accuracy 99.70 %",
         ).line()

@@ -29,6 +29,11 @@ FINAL_EXIT_CODES = frozenset(
 )
 #: Those of them that say that some pod was asked to stop.
 STOPPED_EXIT_CODES = frozenset({contract.EXIT_CHECKPOINTED, contract.EXIT_TERMINATED})
+#: What the launcher says of the end of a generation where that of its first rank would mislead.
+CAUSES = {
+    **dict.fromkeys(STOPPED_EXIT_CODES, "another pod was asked to stop"),
+    contract.EXIT_HUNG: "a rank made no progress",
+}
 #: After so many restarts in place in a row without a further step, the next failure ends the run: fresh pods may help.
 MAX_RESTARTS_WITHOUT_PROGRESS = 2
 #: Serves the store of the gang.
@@ -84,6 +89,7 @@ class _Supervisor:
         state = os.memfd_create("ddpjob-state")
         own = {worker.rank: os.memfd_create(f"ddpjob-rank-{worker.rank}") for worker in self.node.workers}
         reached: list[int] = []
+        environ = dict(self.environ)
         first_number = 1
         if contract.DDPJOB_REPLACEMENT in self.environ:
             code, first_number = self._generation_to_join()
@@ -100,16 +106,17 @@ class _Supervisor:
                 reached.append(max(slots.step_of(memory, slot) for memory in own.values() for slot in range(2)))
                 return len(reached) <= num_restarts and not is_stuck(reached)
 
-            ranks = self._generation(number, state, own, server, may_restart)
+            ranks = self._generation(number, environ, state, own, server, may_restart)
             if not ranks.to_be_restarted:
                 return ranks.exit_code
-            cause = "another pod was asked to stop" if ranks.exit_code in STOPPED_EXIT_CODES else ranks.cause
+            cause = CAUSES.get(ranks.exit_code, ranks.cause)
             print(
                 f"ddpjob launcher: {cause}; all ranks start again in place ({len(reached)} of at most {num_restarts}"
                 " times)",
                 file=sys.stderr,
                 flush=True,
             )
+            environ[contract.DDPJOB_IN_PLACE_CAUSE] = "" if ranks.exit_code == contract.EXIT_PEER_LOST else cause
             termination.clear()
 
     def _generation_to_join(self) -> tuple[int, int]:
@@ -126,23 +133,29 @@ class _Supervisor:
         return process.exit_code, number
 
     def _generation(
-        self, number: int, state: int, own: Mapping[int, int], server: int | None, may_restart: Callable[[int], bool]
+        self,
+        number: int,
+        environ: Mapping[str, str],
+        state: int,
+        own: Mapping[int, int],
+        server: int | None,
+        may_restart: Callable[[int], bool],
     ) -> Ranks:
         """Start all workers, and wait until they have ended."""
         reader, writer = os.pipe()
         count = {contract.DDPJOB_GENERATION: str(number), "TORCHELASTIC_RESTART_COUNT": str(number)}
 
         def start(worker: Worker) -> int:
-            environ = {**self.environ, **worker.environment(), **count}
-            return self.template.fork(self.program, environ, [reader, state, own[worker.rank]])
+            variables = {**environ, **worker.environment(), **count}
+            return self.template.fork(self.program, variables, [reader, state, own[worker.rank]])
 
         def end(code: int) -> bool:
             return may_restart(code) and os.write(writer, bytes(len(own))) > 0  # a byte for each rank
 
         follower = None
         if (first := self.node.workers[0]).world_size > first.local_world_size:
-            environ = {**self.environ, **first.environment()}
-            follower = self.template.fork([*FOLLOW_PROGRAM, str(number)], environ, [])
+            variables = {**environ, **first.environment()}
+            follower = self.template.fork([*FOLLOW_PROGRAM, str(number)], variables, [])
         try:
             ranks = Ranks(self.node, start, end, server, follower)
             ranks.wait()

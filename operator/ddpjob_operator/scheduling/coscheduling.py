@@ -3,6 +3,7 @@
 The plugin binds no pod of a group before `minMember` of them have a place.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,14 +12,22 @@ from ddpjob_operator.api.names import ProviderName, Reason
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.gang import Gang
 from ddpjob_operator.core.model import Body, Job, Kind, Observed
-from ddpjob_operator.core.scheduler_message import scheduler_message
 from ddpjob_operator.scheduling.affinity import attract
 from ddpjob_operator.scheduling.interface import Candidate, Provider, Wait
-from ddpjob_operator.scheduling.pod_groups import PodGroups, group_name, rights_on_groups
+from ddpjob_operator.scheduling.pod_groups import (
+    PodGroups,
+    group_name,
+    no_nodes,
+    partly_placed,
+    rights_on_groups,
+    scheduler_of,
+)
 
 GROUP = "scheduling.x-k8s.io"
 #: Name of the scheduler with the plugin, by the chart of scheduler-plugins.
 SCHEDULER = "scheduler-plugins-scheduler"
+#: What the plugin says of pods that wait because another pod of the group has no node, or because it has just failed.
+_OF_THE_OTHERS = re.compile(r"gets rejected due to Pod|failed recently|rejection in (?:PostFilter|Unreserve)")
 
 
 class Coscheduling(PodGroups):
@@ -38,22 +47,23 @@ class Coscheduling(PodGroups):
     def decorate(self, pod: dict[str, Any], job: Job, spec: DDPJobSpec, rank: int) -> None:  # noqa: ARG002 the interface's
         """Name the group and the scheduler, unless the template names another one. Topology is an affinity of the pods."""
         pod["metadata"]["labels"][names.COSCHEDULING_GROUP_NAME] = group_name(job)
-        pod["spec"].setdefault("schedulerName", SCHEDULER)
+        pod["spec"]["schedulerName"] = scheduler_of(spec, SCHEDULER)
         if (topology := spec.scheduling.topology) is not None:
             attract(pod, topology)
 
     def explain(self, observed: Observed, spec: DDPJobSpec, gang: Gang) -> Wait | None:  # noqa: ARG002 the interface's
-        """What the scheduler says of a pod without a node."""
-        waiting = [pod.waiting for pod in gang.current.values() if pod.node is None]
-        if not waiting:
+        """What the scheduler says of the pods that fail first. Of the others it says only that they wait for these."""
+        if gang.all_scheduled:
             return None
-        messages = {why.message for why in waiting if why is not None}
-        nowhere = f"no nodes for all {gang.num_nodes} pods together"
+        scheduler = scheduler_of(spec, SCHEDULER)
+        if gang.num_placed:
+            return partly_placed(gang, scheduler)
+        messages = [pod.waiting.message for pod in gang.current.values() if pod.waiting]
         if messages:
-            return Wait(Reason.UNSCHEDULABLE, f"{nowhere}: {scheduler_message(spec, min(messages))}")
+            return no_nodes(spec, (message for message in messages if not _OF_THE_OTHERS.search(message)))
         return Wait(
             Reason.UNSCHEDULABLE,
-            f"no scheduler has considered the pods yet; if none is named {SCHEDULER}, name the one that has the plugin in"
+            f"no scheduler has considered the pods yet; if none is named {scheduler}, name the one that has the plugin in"
             " spec.template.spec.schedulerName",
         )
 

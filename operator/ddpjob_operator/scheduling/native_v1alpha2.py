@@ -4,7 +4,6 @@ The default scheduler gives no pod of a PodGroup a node before `minCount` of the
 does not exist waits. The group is immutable. A group whose deletion is requested goes when the last of its pods has gone or ended.
 """
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -12,10 +11,9 @@ from ddpjob_operator.api.names import ProviderName, Reason
 from ddpjob_operator.api.spec import DDPJobSpec, TopologyMode
 from ddpjob_operator.core.gang import Gang
 from ddpjob_operator.core.model import Body, Job, Kind, Observed, OwnedObject
-from ddpjob_operator.core.scheduler_message import scheduler_message
 from ddpjob_operator.scheduling.affinity import attract
 from ddpjob_operator.scheduling.interface import Wait
-from ddpjob_operator.scheduling.pod_groups import PodGroups, group_name
+from ddpjob_operator.scheduling.pod_groups import PodGroups, group_name, no_nodes
 
 POD_GROUP = Kind(api_version="scheduling.k8s.io/v1alpha2", kind="PodGroup", plural="podgroups")
 
@@ -75,12 +73,7 @@ class NativeV1Alpha2(PodGroups):
         topology = spec.scheduling.topology
         required = topology is not None and topology.mode is TopologyMode.REQUIRED
         where = f" with the same {topology.key}" if topology is not None and required else ""
-        nowhere = f"no nodes{where} for all {gang.num_nodes} pods together"
-        messages = [why.message for why in waiting if _OF_THE_OTHERS not in why.message]
-        if not messages:
-            return Wait(Reason.UNSCHEDULABLE, nowhere)
-        common, _ = min(Counter(messages).items(), key=lambda item: (-item[1], item[0]))
-        return Wait(Reason.UNSCHEDULABLE, f"{nowhere}: {scheduler_message(spec, common)}")
+        return no_nodes(spec, (why.message for why in waiting if _OF_THE_OTHERS not in why.message), where)
 
 
 def _is_scheduled(group: OwnedObject | None) -> bool:

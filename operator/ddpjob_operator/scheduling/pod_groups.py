@@ -4,11 +4,12 @@ Each attempt has its own group, so that no pod of an attempt that still stops co
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Self
 
 from ddpjob_operator.api import names
-from ddpjob_operator.api.names import ProviderName
+from ddpjob_operator.api.names import ProviderName, Reason
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.gang import Gang
 from ddpjob_operator.core.model import (
@@ -23,6 +24,7 @@ from ddpjob_operator.core.model import (
     Watched,
 )
 from ddpjob_operator.core.ownership import metadata_of
+from ddpjob_operator.core.scheduler_message import scheduler_message
 from ddpjob_operator.scheduling.interface import Right, Wait
 
 
@@ -34,6 +36,30 @@ def group_name(job: Job) -> str:
 def rights_on_groups(group: str) -> Sequence[Right]:
     """The rights on PodGroups of this API group that a provider needs."""
     return [Right(verb, group, "podgroups") for verb in ("get", "list", "watch", "create", "delete")]
+
+
+def no_nodes(spec: DDPJobSpec, messages: Iterable[str], where: str = "") -> Wait:
+    """The wait of a gang for which the scheduler finds no nodes: the most common message of its pods."""
+    nowhere = f"no nodes{where} for all {spec.nodes} pods together"
+    counted = Counter(messages)
+    if not counted:
+        return Wait(Reason.UNSCHEDULABLE, nowhere)
+    common, _ = min(counted.items(), key=lambda item: (-item[1], item[0]))
+    return Wait(Reason.UNSCHEDULABLE, f"{nowhere}: {scheduler_message(spec, common)}")
+
+
+def scheduler_of(spec: DDPJobSpec, default: str) -> str:
+    """The scheduler of the pods: a cluster may run the one that knows of gangs under another name, which the template gives."""
+    pod = spec.template.spec if spec.template else None
+    return str((pod.model_extra or {}).get("schedulerName") or default) if pod else default
+
+
+def partly_placed(gang: Gang, scheduler: str) -> Wait:
+    """The wait of a gang of which a part has nodes: a moment with a scheduler that knows of gangs, for ever with another."""
+    return Wait(
+        Reason.UNSCHEDULABLE,
+        f"{gang.num_placed} of {gang.num_nodes} pods have a node; the scheduler {scheduler} has not bound the others yet",
+    )
 
 
 class PodGroups(ABC):

@@ -4,6 +4,7 @@ Volcano admits a PodGroup from its queue (phase Inqueue) when the queue has `min
 nodes if all `minMember` of them can have one.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -13,15 +14,25 @@ from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.gang import Gang
 from ddpjob_operator.core.model import Body, Job, Kind, Observed, OwnedObject
 from ddpjob_operator.core.scheduler_message import scheduler_message
+from ddpjob_operator.core.untrusted import tail
 from ddpjob_operator.scheduling.affinity import attract
 from ddpjob_operator.scheduling.interface import Candidate, Provider, Wait
-from ddpjob_operator.scheduling.pod_groups import PodGroups, group_name, rights_on_groups
+from ddpjob_operator.scheduling.pod_groups import (
+    PodGroups,
+    group_name,
+    no_nodes,
+    partly_placed,
+    rights_on_groups,
+    scheduler_of,
+)
 from ddpjob_operator.scheduling.quantities import requests_of_gang
 
 GROUP = "scheduling.volcano.sh"
 #: Name of Volcano's scheduler, and of the queue of a PodGroup that names none.
 SCHEDULER = "volcano"
 DEFAULT_QUEUE = "default"
+#: Before it a message repeats how many pods are in which state (`FitError` in `pkg/scheduler/api/job_info.go`).
+_CAUSE = re.compile(r"Origin reason is (?:\S+: )?(.+)", re.DOTALL)
 #: Jobs that a message names.
 _MAX_NAMED = 3
 
@@ -46,7 +57,7 @@ class Volcano(PodGroups):
     def decorate(self, pod: dict[str, Any], job: Job, spec: DDPJobSpec, rank: int) -> None:  # noqa: ARG002 the interface's
         """Name the group and the scheduler, unless the template names another one. Topology is an affinity of the pods."""
         pod["metadata"]["annotations"][names.VOLCANO_GROUP_NAME] = group_name(job)
-        pod["spec"].setdefault("schedulerName", SCHEDULER)
+        pod["spec"]["schedulerName"] = scheduler_of(spec, SCHEDULER)
         if (topology := spec.scheduling.topology) is not None:
             attract(pod, topology)
 
@@ -54,19 +65,21 @@ class Volcano(PodGroups):
         """What Volcano says of the PodGroup, as long as some pod has no node."""
         if gang.all_scheduled:
             return None
+        if gang.num_placed:
+            return partly_placed(gang, scheduler_of(spec, SCHEDULER))
         group = self.current(observed)
         phase = group.status.get("phase") if group is not None else None
         queue = spec.scheduling.queue_name or DEFAULT_QUEUE
         if group is None or phase is None:
             return Wait(Reason.UNSCHEDULABLE, f"Volcano has not considered PodGroup {group_name(observed.job)} yet")
-        said = scheduler_message(spec, _message(group.status))
+        said = _message(group.status)
         if phase == "Pending":
             ahead = _ahead(observed.all_of(self.kind), queue)
             return Wait(
-                Reason.QUEUED, f"queued in {queue}{ahead}: {said or 'Volcano has not admitted the PodGroup yet'}"
+                Reason.QUEUED,
+                f"queued in {queue}{ahead}: {scheduler_message(spec, said) or 'Volcano has not admitted the PodGroup yet'}",
             )
-        nowhere = f"no nodes for all {gang.num_nodes} pods together"
-        return Wait(Reason.UNSCHEDULABLE, f"{nowhere}: {said}" if said else nowhere)
+        return no_nodes(spec, [said] if said else ())
 
 
 def _ahead(groups: Iterable[OwnedObject], queue: str) -> str:
@@ -83,10 +96,10 @@ def _ahead(groups: Iterable[OwnedObject], queue: str) -> str:
 def _message(status: Mapping[str, Any]) -> str:
     """Why the PodGroup is not scheduled, if it says so."""
     conditions = status.get("conditions") or ()
-    messages = [
-        found.get("message") for found in conditions if (found["type"], found["status"]) == ("Unschedulable", "True")
-    ]
-    return str(messages[-1] or "") if messages else ""
+    unschedulable = [c for c in conditions if (c.get("type"), c.get("status")) == ("Unschedulable", "True")]
+    message = tail(str(unschedulable[-1].get("message", ""))) if unschedulable else ""
+    cause = _CAUSE.search(message)
+    return cause[1] if cause else message
 
 
 _VERSIONS: Mapping[str, Provider] = {"v1beta1": Volcano()}

@@ -9,6 +9,7 @@ import pytest
 from builders import NOW, job, observed, pod
 from ddpjob_operator.core.model import CreateObject, CreatePod, Job, OwnedObject, Plan, Waiting
 from ddpjob_operator.core.plan import plan
+from ddpjob_operator.core.policies.whole_gang import QUEUE_SECONDS
 from ddpjob_operator.core.records import object_of
 from ddpjob_operator.scheduling.coscheduling import Coscheduling
 from ddpjob_operator.scheduling.pod_groups import PodGroups
@@ -75,16 +76,28 @@ def test_the_template_may_name_another_scheduler_and_topology_is_an_affinity(pro
         assert term["topologyKey"] == "rack"
 
 
+#: How Volcano says why a pod has no node.
+NO_GPU = "0/1 nodes are unavailable: 1 Insufficient nvidia.com/gpu."
+
+
 def waiting(
-    provider: PodGroups, said: str = "", status: dict[str, Any] | None = None, others: Sequence[OwnedObject] = ()
+    provider: PodGroups,
+    *said: str,
+    status: dict[str, Any] | None = None,
+    others: Sequence[OwnedObject] = (),
+    num_placed: int = 0,
+    **spec: Any,
 ) -> Plan:
-    of = job(nodes=2, gpusPerNode=1, scheduling={"queueName": "team-a"})
-    why = Waiting(reason="Unschedulable", message=said) if said else None
-    held: dict[str, Any] = {"node": None, "running": False, "scheduling": provider.name.value, "waiting": why}
+    of = job(nodes=2, gpusPerNode=1, scheduling={"queueName": "team-a"}, **spec)
+    held: dict[str, Any] = {"scheduling": provider.name.value}
+    pods = []
     group, _ = creations(of, provider)
     metadata = {**group.body["metadata"], "uid": "group", "resourceVersion": "1"}
     found: OwnedObject = object_of(provider.watched[0], {**group.body, "metadata": metadata, "status": status or {}})
-    pods = [pod(of, rank, **held) for rank in range(2)]
+    for rank in range(2):
+        why = Waiting(reason="Unschedulable", message=said[min(rank, len(said) - 1)]) if said else None
+        unplaced: dict[str, Any] = {"node": None, "running": False, "waiting": why}
+        pods.append(pod(of, rank, **held, **({} if rank < num_placed else unplaced)))
     seen = replace(observed(of, *pods), objects=(found,), all_of=lambda kind: others)  # noqa: ARG005 of the one kind
     return plan(seen, NOW, provider)
 
@@ -97,6 +110,11 @@ def waiting(
         ({"phase": "Pending", "said": "quota\x1b[2J"}, "Queued", "queued in team-a: quota"),
         ({"phase": "Inqueue"}, "Unschedulable", "no nodes for all 2 pods together"),
         ({"phase": "Inqueue", "said": "2/2 tasks"}, "Unschedulable", "no nodes for all 2 pods together: 2/2 tasks"),
+        (
+            {"phase": "Inqueue", "said": f"2/2 tasks in gang unschedulable: x. Origin reason is job-1-0: {NO_GPU}"},
+            "Unschedulable",
+            "no nodes for all 2 pods together: 0/1 nodes are unavailable: 1 without nvidia.com/gpu: 1 free",
+        ),
     ],
 )
 def test_what_volcano_says_of_the_group(status: dict[str, Any], reason: str, message: str) -> None:
@@ -128,11 +146,6 @@ def test_what_coscheduling_says_of_the_pods() -> None:
     assert "queueName team-a has no effect, since the scheduling provider is coscheduling" in str(made.status.message)
 
 
-def test_a_quantity_of_another_form_counts_for_nothing() -> None:
-    container = {"resources": {"requests": {"cpu": "1e3", "memory": "1.5Gi"}}}
-    assert requests_of_gang({"spec": {"containers": [container]}}, 2) == {"memory": str(3 * 2**30)}
-
-
 @pytest.mark.parametrize("resources", ["8Gi", ["8Gi"], {"limits": "8Gi"}, {"requests": ["8Gi"]}], ids=str)
 def test_resources_that_are_none_count_for_nothing_and_are_left_for_the_api_server_to_refuse(resources: Any) -> None:
     """Every plan of such a job failed, so it stayed without pods and without a status."""
@@ -140,3 +153,68 @@ def test_resources_that_are_none_count_for_nothing_and_are_left_for_the_api_serv
     group, pods = creations(of, VOLCANO)
     assert group.body["spec"]["minResources"] == {}
     assert pods[0].body["spec"]["initContainers"][0]["resources"] == resources
+
+
+def test_coscheduling_shows_the_pod_that_fails_first_and_not_those_that_wait_for_it() -> None:
+    echo = "0/2 nodes are available: 1 a taint. PodGroup here/job-1 gets rejected due to Pod job-1-1 is unschedulable"
+    made = waiting(COSCHEDULING, echo, "0/2 nodes are available: 2 Insufficient nvidia.com/gpu.")
+    assert made.status.message is not None
+    assert made.status.message.startswith("no nodes for all 2 pods together: 0/2 nodes have nvidia.com/gpu: 1 free")
+    alone = waiting(COSCHEDULING, "podGroup here/job-1 failed recently").status.message
+    assert str(alone).startswith("no nodes for all 2 pods together;")
+
+
+@pytest.mark.parametrize("provider", [VOLCANO, COSCHEDULING], ids=lambda provider: provider.name)
+def test_a_scheduler_that_places_pods_alone_is_named_and_nothing_is_given_back(provider: PodGroups) -> None:
+    template = {"spec": {"schedulerName": "default-scheduler"}}
+    made = waiting(provider, "0/1 nodes", num_placed=1, template=template)
+    assert "1 of 2 pods have a node; the scheduler default-scheduler has not bound the others yet" in str(
+        made.status.message
+    )
+    assert (made.status.attempt, made.actions) == (1, ())
+
+
+def test_what_a_queue_says_is_looked_at_again_since_other_jobs_change_it() -> None:
+    made = waiting(VOLCANO, status={"phase": "Pending"})
+    assert made.wake_at == NOW + QUEUE_SECONDS
+
+
+def test_a_condition_is_untrusted_text() -> None:
+    long = "\u202e" + "x" * 100_000 + "\nend"
+    conditions: list[dict[str, str]] = [{}, {"type": "Unschedulable", "status": "True", "message": long}]
+    message = waiting(VOLCANO, status={"phase": "Inqueue", "conditions": conditions}).status.message
+    assert message is not None
+    assert len(message) < 1200
+    assert message.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("quantity", "requested"),
+    [
+        ("500m", "1"), ("1.5Gi", str(3 * 2**30)), ("1e3", "2000"), ("5e-1", "1"), ("2E", str(4 * 10**18)), ("1Pi", str(2**51)),
+        ("5u", "0.00001"), (".5", "1"), (4, "8"), ("much", None), ("-1", None), ("1Xi", None), (None, None),
+    ],
+)  # fmt: skip
+def test_a_quantity_of_another_form_counts_for_nothing(quantity: object, requested: str | None) -> None:
+    container = {"resources": {"requests": {"cpu": quantity}}}
+    expected = {"cpu": requested} if requested else {}
+    assert requests_of_gang({"spec": {"containers": [container]}}, 2) == expected
+
+
+def container(restart: str | None = None, **requested: Any) -> dict[str, Any]:
+    return {"resources": {"requests": requested}, **({"restartPolicy": restart} if restart else {})}
+
+
+@pytest.mark.parametrize(
+    ("spec", "cpu"),
+    [
+        ({"containers": [container(cpu=1)], "initContainers": [container(cpu=3)]}, "3"),
+        ({"containers": [container(cpu=1)], "initContainers": [container("Always", cpu=2), container(cpu=2)]}, "4"),
+        ({"containers": [container(cpu=1)], "initContainers": [container(cpu=2), container("Always", cpu=2)]}, "3"),
+        ({"containers": [container(cpu=1)], "overhead": {"cpu": "250m"}}, "1.25"),
+        ({"containers": ["none"], "initContainers": 3, "overhead": []}, None),
+    ],
+    ids=["init container", "sidecar before it", "sidecar after it", "overhead", "malformed"],
+)
+def test_a_pod_requests_what_kubernetes_reserves_for_it(spec: dict[str, Any], cpu: str | None) -> None:
+    assert requests_of_gang({"spec": spec}, 1) == ({"cpu": cpu} if cpu else {})

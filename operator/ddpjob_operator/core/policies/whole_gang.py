@@ -30,7 +30,7 @@ def keep_whole(situation: Situation) -> Advice:
     return Advice(
         decision=KeepWhole(reason=reason, message=message, created=created, running=is_running),
         lookups=_lookups(situation),
-        wake_at=soonest(_wake_ups(situation), situation.now),
+        wake_at=soonest(_wake_ups(situation, reason), situation.now),
     )
 
 
@@ -47,7 +47,7 @@ def _lookups(situation: Situation) -> tuple[Lookup, ...]:
     )
 
 
-def _wake_ups(situation: Situation) -> tuple[float | None, ...]:
+def _wake_ups(situation: Situation, reason: str) -> tuple[float | None, ...]:
     placed_at = _placed_at(situation)
     return (
         _finishing_at(situation),
@@ -55,7 +55,7 @@ def _wake_ups(situation: Situation) -> tuple[float | None, ...]:
         placed_at and placed_at + QUIET_START_SECONDS,
         autoscaling.next_change(situation),
         next_overdue(list(situation.gang.current.values()), situation.now),
-        situation.now + QUEUE_SECONDS if any(pod.is_gated for pod in situation.gang.current.values()) else None,
+        situation.now + QUEUE_SECONDS if reason == Reason.QUEUED else None,
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ddpjob_cli.rendering import address, managed_elsewhere, no_status, restarts_so_far, state
+from ddpjob_cli.rendering import address, local_run, managed_elsewhere, no_status, restarts_so_far, state
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.failure.classes import KINDS
 from ddpjob_operator.core.untrusted import visible
@@ -112,6 +112,8 @@ def _advice(job: "Job", reason: str) -> list[str]:
     text = next((advice for known, advice in ADVICE.items() if known == reason), "")
     if text.endswith("`."):  # a command at the end is copied with what follows it
         text = text[:-1]
+    if local_run(job):  # a job of a cluster has to make place for the next one of its name
+        text = text.replace("delete and apply the job", "run the job again")
     lines = [text.replace("NAME", address(job)).replace("`", "")] if text else []
     if job.spec_error:
         lines.append("Upgrade the operator or this command if they are older than the job, or correct the spec.")

@@ -252,8 +252,12 @@ def parse_seconds(text: str | None, option: str) -> float | None:
 
 def address(job: "Job") -> str:
     """How a command names the job: by its name and namespace, or by the directory of a local run."""
-    run = (job.body["metadata"].get("annotations") or {}).get(ANNOTATION)
-    return run or f"{job.name} -n {job.namespace}"
+    return local_run(job) or f"{job.name} -n {job.namespace}"
+
+
+def local_run(job: "Job") -> str:
+    """The directory of a local run; empty for a job of a cluster."""
+    return str((job.body["metadata"].get("annotations") or {}).get(ANNOTATION, ""))
 
 
 def next_command(job: "Job", pods: "Sequence[Pod]" = ()) -> str:

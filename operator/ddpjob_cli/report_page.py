@@ -100,7 +100,11 @@ def page(
         _section("Manifest", _pre(yaml.safe_dump(redacted(job.body), sort_keys=False, width=100))),
         _section("Versions", _table(["component", "version"], versions.items())),
     ]
-    progress = " · ".join(facts(job.status.progress)) if job.status.progress else "no progress was reported"
+    progress = (
+        " · ".join(facts(job.status.progress, finished=job.finished))
+        if job.status.progress
+        else "no progress was reported"
+    )
     if named := metrics(job.status.progress):
         progress += f"\nmetrics: {named}"
     return (
@@ -123,6 +127,8 @@ def redacted(body: Mapping[str, Any]) -> dict[str, Any]:
         metadata.pop(name, None)
     for name in ("kubectl.kubernetes.io/last-applied-configuration", ANNOTATION):
         metadata.get("annotations", {}).pop(name, None)
+    if not metadata.get("annotations"):
+        metadata.pop("annotations", None)
     return dict(_without_secrets(kept))
 
 

@@ -9,6 +9,8 @@ from ddpjob.client.jobs import Job, read_event, read_job, read_pod
 from ddpjob.client.logs import LogLine
 from ddpjob_cli.events import events_if_allowed
 from ddpjob_cli.explanation import explained
+from ddpjob_cli.local_runs import ANNOTATION
+from ddpjob_cli.rendering import address
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.failure.classes import CLASSES
 from ddpjob_operator.reference.advice import ADVICE
@@ -53,6 +55,16 @@ def test_a_failed_job_is_explained_by_its_failure() -> None:
     assert "consequence" not in shown["Last failure"], "nothing follows from the failure that ended the job"
     assert shown["Last lines of net-2-1"] == "ValueError: label 12"
     assert shown["What to do"].endswith("ddpjob logs net -n team-a --failed"), "a command ends without a full stop"
+
+
+def test_a_local_run_is_named_by_its_directory() -> None:
+    failure = {**FAILURE, "reason": "BadConfig", "message": "config: epochs is -3"}
+    failed = job(phase="Failed", reason="BadConfig", attempt=2, failure=failure)
+    metadata = {**failed.body["metadata"], "annotations": {ANNOTATION: ".ddpjob/runs/net"}}
+    local = read_job({**failed.body, "metadata": metadata})
+    assert "then delete and apply the job" in sections(failed, [], [])["What to do"]
+    assert "then run the job again" in sections(local, [], [])["What to do"]
+    assert (address(failed), address(local)) == ("net -n team-a", ".ddpjob/runs/net")
 
 
 def test_events_that_the_user_may_not_list_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:

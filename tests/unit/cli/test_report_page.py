@@ -25,6 +25,14 @@ def test_the_page_shows_the_whole_story() -> None:
     assert text.count('class="restart"') == 2
 
 
+def test_a_finished_job_has_no_time_left() -> None:
+    status = {**BODY["status"], "progress": {"step": 345, "eta": "0s"}}
+    for ended, conditions in ((True, status["conditions"]), (False, [])):
+        job = read_job({**BODY, "status": {**status, "conditions": conditions}})
+        text = page(job, [], [], Curves(points={}), [], versions={}, created="now")
+        assert ("ETA" in text) is not ended
+
+
 def test_texts_of_programs_are_no_part_of_the_page() -> None:
     text = report()
 

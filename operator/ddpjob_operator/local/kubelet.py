@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddpjob_operator.api.names import LABEL_ATTEMPT, LABEL_RANK
+from ddpjob_operator.api.names import LABEL_ATTEMPT, LABEL_RANK, LABEL_REPLACEMENT
 from ddpjob_operator.core.model import Body, Pod
 from ddpjob_operator.local.ignored import ignored_parts
 from ddpjob_operator.local.listener import Listener
@@ -58,7 +58,8 @@ class Kubelet:
             OSError: a directory, file or process cannot be created.
         """
         name, labels = body["metadata"]["name"], body["metadata"]["labels"]
-        tmp_folder = self._folders.temporary / f"{labels[LABEL_ATTEMPT]}-{labels[LABEL_RANK]}"
+        numbers = (labels[label] for label in (LABEL_ATTEMPT, LABEL_RANK, LABEL_REPLACEMENT) if label in labels)
+        tmp_folder = self._folders.temporary / "-".join(numbers)
         tmp_folder.mkdir()
         logs = self._folders.run / "logs"
         logs.mkdir(exist_ok=True)

@@ -90,6 +90,12 @@ class Gang:
         assert work is not None
         return work
 
+    def begin_barrier(self) -> dist.Work:
+        """Begin to wait until every rank is here."""
+        work = dist.barrier(group=self.control, async_op=True)
+        assert work is not None
+        return work
+
     def all_gather(self, value: object) -> list[Any]:
         """The picklable `value` of every rank, by rank."""
         values: list[Any] = [None] * self.world_size

@@ -56,7 +56,7 @@ def _exit_code(error: BaseException) -> int:
             return contract.EXIT_FENCED
         case KeyboardInterrupt():
             return 128 + signal.SIGINT
-        case SystemExit(code=int(code)):
+        case SystemExit(code=int(code)) if code:
             return code
     return contract.EXIT_OUT_OF_MEMORY if distributed.is_out_of_memory(error) else contract.EXIT_PROGRAM_ERROR
 

@@ -34,8 +34,11 @@ class Run:
     `restore` comes first and `begin` right before the first step; only then can the other methods be called.
     """
 
-    def __init__(self, gang: Gang, report: Reporter, timeline: Timeline | None = None) -> None:
+    def __init__(
+        self, gang: Gang, report: Reporter, timeline: Timeline | None = None, watchdog: Watchdog | None = None
+    ) -> None:
         self.gang = gang
+        self._watchdog = watchdog
         self.report = report
         self.timeline = timeline or Timeline()
         self.checkpoints: folder.CheckpointFolder | None = None
@@ -146,6 +149,8 @@ class Run:
 
         `is_left`: by `break`, or by an exception, after which the state may still be that before the step.
         """
+        if is_left:
+            self.timeline.enter(Phase.LEAVE)  # first: the other ranks must not see a rank that goes on
         self.state.step += 1
         if self._memory is not None and not is_left:
             self._memory.step_done()
@@ -160,6 +165,25 @@ class Run:
         if self.timeline.mark.phase is not Phase.CHECKPOINT:
             self.timeline.enter(Phase.CHECKPOINT)
         self.writer.save(self.state, since=self.timeline.mark.since)
+
+    def count_call(self) -> None:
+        """Before the loop: this rank begins what all ranks take part in."""
+        if self._watchdog is not None:
+            self._watchdog.num_calls += 1
+
+    def wait_for_others(self, place: str, *, is_early: bool) -> None:
+        """Wait until all ranks are at the end of the training; `place` is where this one has left it.
+
+        Raises:
+            RuntimeError: another rank goes on, and waits for this one.
+        """
+        self.timeline.enter(Phase.LEAVE)
+        other = self._watchdog and self._watchdog.wait_for_others(self.gang, is_early=is_early)
+        if other is not None:
+            raise RuntimeError(
+                f"rank {self.gang.rank} left {place}, but rank {other} goes on and waits for it: leave the loop by `break`,"
+                " and the block by `sys.exit(0)`, on all ranks at the same place, or on none"
+            )
 
     def finish(self) -> None:
         """Wait until the last checkpoint is on the disk."""
@@ -262,7 +286,7 @@ def joined(
         with watchdog, distributed.join(found) as gang, Reporter(enabled=worker.rank == 0) as report:
             timeline.enter(Phase.SETUP)
             checks.check_group(gang)  # here rather than where the group is created: the watchdog is active by now
-            run = Run(gang, report, timeline)
+            run = Run(gang, report, timeline, watchdog)
             yield run
             timeline.enter(Phase.LEAVE)
         # All ranks have left the group. srun and others send SIGTERM as soon as one rank has exited: not a request to stop.

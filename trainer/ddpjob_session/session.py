@@ -83,6 +83,7 @@ class Session:
         self._joined: AbstractContextManager[Run] | None = None
         self._total: int | None = None  # until the loop begins
         self._saved_at = -math.inf
+        self._saved_step: int | None = None
         self._reported_at: dict[str, float] = {}
 
     def __enter__(self) -> Self:
@@ -112,6 +113,8 @@ class Session:
             if not ended:
                 kind, error = RuntimeError, RuntimeError(_exited(self._run.state.step, self._total))
         try:
+            if ended:
+                self._wait_for_others()
             if (ended or isinstance(error, Stopped)) and self._total is not None:
                 self.save()
                 self._run.finish()
@@ -127,8 +130,18 @@ class Session:
         if isinstance(error, Stopped):
             raise SystemExit(self._run.stopped()) from None
 
+    def _wait_for_others(self) -> None:
+        step, total = self._run.state.step if self._total is not None else 0, self._total
+        if step == total:  # ranks that leave the last step by `break` save as those do that finish it
+            self.save()
+        place = "the `with` block of its session before the loop"
+        if total is not None:
+            place = f"the loop after step {step} of {total}"
+        self._run.wait_for_others(place, is_early=total is not None and step < total)
+
     def replicate(self, model: nn.Module, **options: Any) -> DistributedDataParallel:
         """The model on the device and in DistributedDataParallel, which takes the options; equal on all ranks."""
+        self._run.count_call()
         replicated = replica.replicate(model.to(self.device), self._run.gang, **options)
         replica.settle_buckets(replicated)
         self._replicas.append(replicated)
@@ -158,6 +171,7 @@ class Session:
         }
         self._state = State(bare, program=f"script {Path(sys.argv[0]).name}", world_size=self.world_size)
         self._state.check_loadable()
+        self._run.count_call()
         self._run.restore(self._state, keep=self._keep, keep_generators=True)
         return self._state
 
@@ -179,6 +193,7 @@ class Session:
             raise RuntimeError("Session.steps: it was called before; call it once, with the steps of all epochs")
         state = self._state or self.track()
         run = self._run
+        run.count_call()
         if self.rank == 0:
             run.report.watch(self._observers)
         run.begin(
@@ -232,12 +247,14 @@ class Session:
         """
         self._check_begun("save")
         run = self._run
+        if self._saved_step == run.state.step:
+            return
         run.timeline.enter(Phase.CHECKPOINT)
         if run.checkpoints is not None:
             run.state.random = run.gang.all_gather(generators.state(generators.capture(self.device)))
         run.save()
         run.stop.save_agreed = False
-        self._saved_at = time.monotonic()
+        self._saved_at, self._saved_step = time.monotonic(), run.state.step
 
     def _check_begun(self, method: str) -> None:
         if self._total is None:

@@ -28,8 +28,8 @@ def go_wrong() -> None:
     """What the environment asks for."""
     if FAULT == "raise":
         raise LookupError("the disk of sample 7 is on fire")
-    if FAULT.startswith("exit"):
-        sys.exit(0 if FAULT == "exit 0" else 9)
+    if FAULT in ("exit 0", "exit 9"):
+        sys.exit(int(FAULT[-1]))
     if FAULT == "stop":
         os.kill(os.getpid(), signal.SIGTERM)
     if FAULT.startswith("pod"):
@@ -51,9 +51,13 @@ with Session(settings={"width": 8}, step_timeout_seconds=STEP_TIMEOUT) as sessio
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     schedule = CosineAnnealingLR(optimizer, 60)
     average = AveragedModel(net)
+    if FAULT == "exit 0 before the loop" and session.rank == session.world_size - 1:
+        sys.exit(0)
     state = session.track(model=model, optimizer=optimizer, schedule=schedule, average=average)
     for step in session.steps(60, checkpoint_every=7, checkpoint_every_seconds=0.01):
         if session.rank == session.world_size - 1 and step == FAULT_STEP:
+            if FAULT == "break":
+                break
             go_wrong()
         x = torch.rand(16, 4) + random.random() + float(np.random.rand())  # noqa: S311 - as scripts do
         loss = (model(x) - x.sum(dim=1, keepdim=True)).square().mean()

@@ -137,11 +137,17 @@ def test_one_ranks_sigterm_stops_all_after_the_same_step_and_nothing_is_lost(uni
     ("fault", "code", "text"),
     [
         ("raise", 1, "LookupError: the disk of sample 7 is on fire"),
-        ("exit", 9, "SystemExit: 9"),
+        ("exit 9", 9, "SystemExit: 9"),
         (
             "exit 0",
             1,
             "RuntimeError: sys.exit(0) within the loop after step 6 of 60: other ranks cannot know that this one ends; to end",
+        ),
+        ("break", 1, "RuntimeError: rank 2 left the loop after step 6 of 60, but rank "),
+        (
+            "exit 0 before the loop",
+            1,
+            "RuntimeError: rank 2 left the `with` block of its session before the loop, but rank ",
         ),
     ],
 )

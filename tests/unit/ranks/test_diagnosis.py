@@ -189,3 +189,25 @@ def test_collectives_outlast_every_wait_that_is_allowed(first, other, longest):
 @pytest.mark.parametrize(("phase", "seconds"), [(Phase.EVALUATE, 900), (Phase.CHECKPOINT, 900), (Phase.DATA, 300)])
 def test_evaluations_and_checkpoints_may_take_longer(phase, seconds):
     assert Limits(first_step_seconds=600, step_seconds=300).of(phase, past_first_step=True) == seconds
+
+
+@pytest.mark.parametrize(
+    ("other", "waits"),
+    [
+        ({"step": 42}, True),  # between two steps
+        ({"step": 41, "num_collectives": 91}, True),  # in the step that was left, for its gradients
+        ({"step": 41, "num_collectives": 90}, False),  # it may leave the same step
+        ({"step": 40, "num_collectives": 91}, False),
+        ({"step": 42, "phase": Phase.LEAVE}, False),
+    ],
+)
+def test_a_rank_that_goes_on_waits_for_one_that_has_left_the_loop(other, waits):
+    left = status(0, Phase.LEAVE, step=42)
+    assert status(1, **{"phase": Phase.STEP, **other}).waits_for(left, is_early=True) is waits
+    assert not status(1, **{"phase": Phase.STEP, **other}).waits_for(left, is_early=False)
+
+
+def test_a_rank_that_ends_before_the_loop_is_waited_for_by_those_that_prepare_it():
+    left = status(0, Phase.LEAVE, step=0, num_calls=1)
+    assert status(1, Phase.SETUP, step=0, num_calls=2).waits_for(left, is_early=False)
+    assert not status(1, Phase.SETUP, step=0, num_calls=1).waits_for(left, is_early=False)

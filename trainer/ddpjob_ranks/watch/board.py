@@ -47,6 +47,10 @@ class Board:
         self._store.set(f"failure/{self._rank}", cause[:MAX_CAUSE_CHARACTERS])
         self._store.append("failed", f"{self._rank} ")  # type: ignore[attr-defined]  # not in torch's stubs
 
+    def publish_arrival(self) -> None:
+        """This rank is at the end of the training. All that it publishes later arrives later."""
+        self._store.set(f"arrived/{self._rank}", "")
+
     def call(self, number: int) -> None:
         """Start a round, if nobody has started it yet. All ranks are called at once or none is."""
         keys = [f"call/{rank}/{number}" for rank in self._ranks]
@@ -88,6 +92,10 @@ class Board:
     def last_known(self) -> dict[int, RankStatus]:
         """The status that each rank published last."""
         return self._statuses("status")
+
+    def has_arrived(self, rank: int) -> bool:
+        """Whether the rank is at the end of the training."""
+        return bool(self._store.check([f"arrived/{rank}"]))
 
     def failures(self) -> dict[int, str]:
         """The cause of each rank that is about to end; empty for a rank that lost another one."""

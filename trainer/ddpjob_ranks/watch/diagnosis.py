@@ -45,6 +45,9 @@ class RankStatus:
     num_started_by_gpu: int = 0
     """Collectives of the default group that its GPU has started, after the host queued them; 0 if that is unknown."""
 
+    num_calls: int = 0
+    """Calls of the session before the loop in which all ranks take part."""
+
     @property
     def position(self) -> tuple[int, int]:
         """Orders ranks by how far they are in the program."""
@@ -54,6 +57,17 @@ class RankStatus:
     def progress(self) -> tuple[tuple[int, int], int]:
         """The same, and within one position by the collectives that they have started."""
         return self.position, self.num_collectives + self.num_control_collectives
+
+    def waits_for(self, ended: Self, *, is_early: bool) -> bool:
+        """Whether it has gone on where the other rank has ended, if `is_early` within the loop over steps.
+
+        In the step that the other has left early, it waits if it has started a collective that the other has not.
+        """
+        if not is_early or self.phase is Phase.LEAVE:
+            return self.num_calls > ended.num_calls
+        if self.step == ended.step - 1:
+            return self.phase is Phase.STEP and self.num_collectives > ended.num_collectives
+        return self.step >= ended.step
 
     @property
     def is_idle(self) -> bool:

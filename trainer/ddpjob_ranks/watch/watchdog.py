@@ -29,9 +29,10 @@ from torch._C._distributed_c10d import Store
 from torch.distributed import distributed_c10d
 
 from ddpjob_ranks import contract, generation, stacks, termination
+from ddpjob_ranks.distributed import Gang
 from ddpjob_ranks.launch.identity import Worker
 from ddpjob_ranks.limits import Limits
-from ddpjob_ranks.watch.board import GO_ON, Board
+from ddpjob_ranks.watch.board import GO_ON, POLL_SECONDS, Board
 from ddpjob_ranks.watch.diagnosis import RankStatus, diagnose, unresponsive
 from ddpjob_ranks.watch.idleness import Action, Idleness, Timing
 from ddpjob_ranks.watch.timeline import Phase, Timeline
@@ -57,6 +58,8 @@ class Watchdog:
         self._round = 0  # the listener's
         self._idleness = Idleness.starting(timeline.mark.since, time.monotonic())  # the monitor's
         self._board: Board | None = None  # until the rendezvous
+        self.num_calls = 0
+        """Calls of the session before the loop in which all ranks take part, as the session counts them."""
         self.aborted_collectives = False
         """Whether it aborted the collectives of this rank because another rank failed; any error after that is an echo."""
 
@@ -95,6 +98,27 @@ class Watchdog:
                 self._board.publish_failure(cause)
                 if self._nccl_backends():
                     self._board.call(self._round)
+
+    def wait_for_others(self, gang: Gang, *, is_early: bool) -> int | None:
+        """Wait until all ranks are at the end of the training. `is_early` is before the last step of a loop.
+
+        Returns None, or a rank that has gone on and waits for this one.
+        """
+        board = self._board
+        if board is None:
+            return None
+        here = self._status()
+        board.publish_arrival()
+        arrived, looked_at = gang.begin_barrier(), time.monotonic()
+        while not arrived.is_completed():
+            time.sleep(POLL_SECONDS)
+            if time.monotonic() - looked_at >= self._timing.tick_seconds:
+                looked_at = time.monotonic()
+                for rank, status in board.last_known().items():
+                    if status.waits_for(here, is_early=is_early) and not board.has_arrived(rank):
+                        return rank
+        arrived.wait()
+        return None
 
     def find_lost_rank(self) -> str:
         """Which rank is gone, for a rank that lost a connection; empty if that cannot be found out within a second.
@@ -258,6 +282,7 @@ class Watchdog:
             num_collectives=sum(map(_num_collectives, _groups(default=True))),
             num_control_collectives=sum(map(_num_collectives, _groups(default=False))),
             num_started_by_gpu=self._num_started_by_gpu(),
+            num_calls=self.num_calls,
         )
 
 

@@ -1,5 +1,6 @@
 """The images without a cluster: their content, that any user can run them, and what a change of code rebuilds."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -60,6 +61,15 @@ def built() -> dict[str, images.Image]:
 )
 def test_a_user_that_the_image_does_not_know_runs_it(target: str, command: list[str], expected: str) -> None:
     assert expected in images.run(target, *command, user=UNKNOWN_USER)
+
+
+def test_the_page_s_dockerfile_makes_an_image_that_trains_its_recipe(tmp_path: Path) -> None:
+    page = (REPOSITORY / "docs/how-to/own-model.md").read_text()
+    (dockerfile,) = re.findall(r"```dockerfile\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "Dockerfile").write_text(dockerfile)
+    shutil.copy(REPOSITORY / "trainer/examples/own_recipe.py", tmp_path)
+    train = ["env", "HOME=/tmp", "python", "-m", "ddpjob_trainer", "--set", "recipe=own_recipe:digits_mlp"]
+    assert "accuracy 9" in images.run("trainer-cpu", *train, user=UNKNOWN_USER, extended_by=tmp_path)
 
 
 @pytest.mark.parametrize(("target", "package"), [("operator", "ddpjob_operator"), ("trainer", "ddpjob_trainer")])

@@ -142,14 +142,19 @@ def load(image: Image, cluster: Cluster) -> None:
             outcome.result()
 
 
-def run(target: str, *command: str, user: str) -> str:
+def run(target: str, *command: str, user: str, extended_by: Path | None = None) -> str:
     """Run a command in a fresh container of the target's built image as `user` (uid:gid), and give what it printed.
+
+    `extended_by` is the folder of a Dockerfile that makes another image of it, whatever its FROM names.
 
     Raises:
         CommandError: it failed.
     """
     with exclusive(_lock()), _workshop() as workshop:
-        (container,) = commands.run(*_buildah(workshop), "from", _built_name(target))
+        image = _built_name(target)
+        if extended_by is not None:  # the image has no tag, so the next build discards it
+            (image,) = commands.run(*_buildah(workshop), "bud", "--quiet", f"--from={image}", str(extended_by))
+        (container,) = commands.run(*_buildah(workshop), "from", image)
         started = commands.run(
             *_buildah(workshop), "run", "--isolation=chroot", f"--user={user}", container, "--", *command
         )

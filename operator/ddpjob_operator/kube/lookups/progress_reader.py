@@ -1,4 +1,4 @@
-"""Reads the progress of training from the log of each running job's rank 0: every ten seconds, every minute once it is old.
+"""Reads the progress of training from the log of each running job's rank 0: every ten seconds to every minute.
 
 It needs nothing of the image but a printed line. Reads are spread by jitter, few at a time and of a bounded rate: a log
 costs the API server and the kubelet about a millisecond of CPU each, and nothing ever waits for one. The rate of long reads
@@ -47,8 +47,12 @@ MAX_PARALLEL = 8
 READS_PER_SECOND = 20.0
 #: The first read of a program comes earlier, but not so early that one that ends within seconds is read at all.
 FIRST_READ_SECONDS = 3.0
-#: Reads of a job that has run for ten minutes are this far apart.
+#: Reads of a job that has run for ten minutes are this far apart, and those of a younger one at most.
 LAST_INTERVAL_SECONDS = 60.0
+#: All jobs share so many reads, each the same, until each is read once a minute.
+READS_PER_MINUTE = 150
+#: A job that has just started is read as often as if it were alone, because somebody may be watching it.
+WATCHED_SECONDS = 60.0
 #: Pauses are longer by a random factor, so that jobs that started together do not stay together.
 JITTER = (1.0, 1.2)
 
@@ -71,13 +75,17 @@ class _Target:
     """How many reads without a line have to pass before the next long read."""
 
 
-def pause_seconds(interval_seconds: float, ran_seconds: float, hang_seconds: float, silent_seconds: float) -> float:
-    """The time between two reads of a job: a tenth of how long it has run, from the interval up to a minute.
+def pause_seconds(
+    interval_seconds: float, ran_seconds: float, hang_seconds: float, silent_seconds: float, num_jobs: int
+) -> float:
+    """The time between two reads of a job: a tenth of how long it has run, or longer where many jobs share the reads.
 
     A hang must be noticed in time: what is seen is never older than a tenth of the limit, and a program that has printed
-    nothing new is read again when the limit passes. No pause is shorter than the interval.
+    nothing new is read again when the limit passes. No pause is shorter than the interval, or longer than a minute.
     """
-    longest = min(ran_seconds / 10, LAST_INTERVAL_SECONDS, hang_seconds / 10, hang_seconds - silent_seconds)
+    share = num_jobs * 60 / READS_PER_MINUTE if ran_seconds >= WATCHED_SECONDS else 0.0
+    wanted = max(ran_seconds / 10, share)
+    longest = min(wanted, LAST_INTERVAL_SECONDS, hang_seconds / 10, hang_seconds - silent_seconds)
     return max(interval_seconds, longest)
 
 
@@ -184,7 +192,9 @@ class ProgressReader:
 
     def _pause_seconds(self, target: _Target) -> float:
         ran_seconds = 0.0 if target.running_since is None else time.time() - target.running_since
-        return pause_seconds(self._interval_seconds, ran_seconds, target.hang_seconds, target.silent_seconds)
+        return pause_seconds(
+            self._interval_seconds, ran_seconds, target.hang_seconds, target.silent_seconds, len(self._targets)
+        )
 
     async def _look(self, key: Key, target: _Target) -> None:
         """Store the progress that the end of the log shows."""

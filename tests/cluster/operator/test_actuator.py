@@ -28,7 +28,7 @@ from ddpjob_operator.kube.engine.rejections import Rejections
 from ddpjob_operator.transport.access import load_access
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import ConflictError, NotFoundError
-from ddpjob_operator.transport.resources import PODS, SERVICES, Resource
+from ddpjob_operator.transport.resources import SERVICES, Resource
 from operator_cluster import Namespace, eventually
 
 QUOTAS = Resource(prefix="/api/v1", plural="resourcequotas")
@@ -97,23 +97,6 @@ async def test_a_service_of_the_same_name_without_an_owner_is_reported_and_left_
     assert "belongs to no owner" in bench.messages["j-master"]
     assert await bench.namespace.pods() == {}  # Nothing after what was refused.
     assert bench.expectations.seconds_left(bench.key) is None
-
-
-async def test_a_pod_of_an_earlier_job_of_the_same_name_is_left_alone(bench: Bench, client: Client) -> None:
-    body: Any = bench.pod(0).body
-    owners = [
-        {
-            **body["metadata"]["ownerReferences"][0],
-            "apiVersion": "test/v1",
-            "uid": "former",
-            "blockOwnerDeletion": False,
-        }
-    ]
-    former = {**body, "metadata": {**body["metadata"], "ownerReferences": owners}}
-    await client.create(PODS, bench.namespace.name, former)
-    await bench.run(bench.pod(0), bench.pod(1))
-    assert "uid former" in bench.messages["j-1-0"]
-    assert set(await bench.namespace.pods()) == {"j-1-0", "j-1-1"}
 
 
 async def test_a_typo_in_the_template_is_reported_with_the_server_s_message(bench: Bench) -> None:

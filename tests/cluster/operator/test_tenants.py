@@ -3,8 +3,6 @@
 What hostile logs become is tested in tests/unit/core/test_untrusted_text.py and, with strangers who connect to ranks, on real nodes.
 """
 
-from typing import Any
-
 import pytest
 
 from ddpjob_operator.api import names
@@ -15,38 +13,12 @@ from operator_cluster import Namespace, eventually
 pytestmark = pytest.mark.usefixtures("operator_process")
 
 ENDPOINT_SLICES = Resource.of_version("discovery.k8s.io/v1", "endpointslices")
-NUM_BAD_JOBS = 60
-#: The API server refuses the pods of each.
-BAD_TEMPLATES: list[dict[str, Any]] = [
-    {"spec": {"tolerations": [{"operator": "Sometimes"}]}},
-    {"spec": {"serviceAccountName": "nobody"}},
-    {"spec": {"priorityClassName": "above-all"}},
-]
 
 
 @pytest.fixture
 async def hostile(new_namespace) -> Namespace:
     """The namespace of the hostile tenant; the other one's is `namespace`."""
     return await new_namespace()
-
-
-async def test_a_job_starts_and_ends_while_another_tenant_has_many_jobs_that_the_server_refuses(
-    namespace: Namespace, hostile: Namespace
-) -> None:
-    for number in range(NUM_BAD_JOBS):
-        await hostile.apply(f"bad-{number}", nodes=8, template=BAD_TEMPLATES[number % len(BAD_TEMPLATES)])
-    await namespace.apply("train", nodes=2)
-    await namespace.reaches("train", "Running")
-    for rank in range(2):
-        await namespace.ends(f"train-1-{rank}", 0)
-    await namespace.reaches("train", "Succeeded")
-    for number in range(len(BAD_TEMPLATES)):
-
-        async def reported(name: str = f"bad-{number}") -> bool:
-            return (await hostile.status(name)).get("reason") == "PodRejected"
-
-        await eventually("the refusal to be reported", reported)
-    assert await hostile.pods() == {}
 
 
 async def test_a_pod_with_the_labels_and_the_owner_of_another_namespace_s_rank_is_no_rank(

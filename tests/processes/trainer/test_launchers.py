@@ -29,17 +29,12 @@ def test_pods_of_the_operator(tmp_path, expected):
     assert run.weights == expected
 
 
-def test_torchrun(tmp_path, expected):
-    run = finished(tmp_path, *KEYS, ranks=0, command=(*TORCHRUN, "--nproc-per-node=2", "-m", "ddpjob_trainer"))
-    assert "launcher torchrun, world size 2" in run.text
-    assert run.weights == expected
-
-
 def test_torchrun_that_restarts_its_ranks(tmp_path, expected):
     fault = {"FAULT": "raise", "FAULTY_RANK": "1", "FAULT_STEP": "3"}
     job = {contract.DDPJOB_CHECKPOINT_DIR: str(tmp_path / "checkpoints")}
     command = (*TORCHRUN, "--nproc-per-node=2", "--max-restarts=1", FAULTY_RANK)
     run = finished(tmp_path, *KEYS, "checkpointEverySteps=2", ranks=0, command=command, environ={**fault, **job})
+    assert "launcher torchrun, world size 2" in run.text
     assert "the disk of sample 7 is on fire" in run.text
     assert "resumed from step 2 in " in run.text
     assert run.weights == expected

@@ -58,11 +58,6 @@ def check_same_losses(alone: ForkedRun, losses: dict[int, float]) -> None:
     assert alone.losses[STEPS] < alone.losses[1] - 0.5, "and it learns: from 2.3 to 0.8"
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_losses_are_those_of_one_process(alone, tmp_path, ranks):
-    check_same_losses(alone, finished(tmp_path, *KEYS, ranks=ranks, first=in_float64).losses)
-
-
 def test_losses_of_attempts_on_4_2_3_and_4_ranks_are_those_of_one_process(alone, tmp_path):
     losses: dict[int, float] = {}
     for attempt, (ranks, stop) in enumerate(RANKS_AND_STOPS, start=1):

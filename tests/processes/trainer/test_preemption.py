@@ -75,6 +75,8 @@ def test_a_preempted_training_resumes_where_it_stopped(tmp_path):
         who = "all ranks" if rank == RANKS else f"rank {rank}"
         print(f"{point} at {who}: steps {len(losses) + 1} to {stopped_at}, ended {seconds:.2f} s after the signal")
         assert list(run.losses) == list(range(len(losses) + 1, stopped_at + 1)), "the last step done is the step saved"
+        assert run.message(1) == "", "the step is reported by rank 0 alone"
+        assert "ddpjob stacks: SIGTERM received\nthread MainThread\n" in run.text(min(rank, RANKS - 1))
         assert seconds < GRACE_SECONDS
         losses |= run.losses
         slowest = max(slowest, seconds)

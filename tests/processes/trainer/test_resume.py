@@ -49,22 +49,6 @@ def test_a_training_with_a_killed_rank_ends_with_the_same_bits(uninterrupted, tm
     assert resumed.weights == uninterrupted.weights
 
 
-def test_one_ranks_sigterm_stops_all_with_a_checkpoint_and_nothing_is_lost(uninterrupted, tmp_path):
-    with forked_ranks.started(tmp_path, *KEYS, ranks=3, environ=job(tmp_path)) as run:
-        run.wait_for("step 20/60")
-        run.processes[1].terminate()
-        assert run.wait() == 3 * [contract.EXIT_CHECKPOINTED]
-    stopped_at = int(run.message().removeprefix(contract.TERMINATION_CHECKPOINT_PREFIX))
-    before = run.losses
-    assert stopped_at == max(before), "the last step done is the step saved"
-    assert (run.message(1), run.message(2)) == ("", "")
-    assert "ddpjob stacks: SIGTERM received\nthread MainThread\n" in run.text(1)
-    resumed = finished(tmp_path / "resumed", *KEYS, ranks=3, environ=job(tmp_path, attempt=2))
-    assert min(resumed.losses) == stopped_at + 1
-    assert {**before, **resumed.losses} == uninterrupted.losses
-    assert resumed.weights == uninterrupted.weights
-
-
 def test_who_may_continue_the_checkpoints_of_a_finished_training(uninterrupted, folder_of_a_finished_job, tmp_path):
     """A job of the same name, a late rank of an older attempt, and another training."""
     shutil.copytree(folder_of_a_finished_job / "checkpoints", tmp_path / "checkpoints")

@@ -121,25 +121,6 @@ def test_the_ranks_losses_average_to_the_mean_over_the_steps_samples(num_samples
     torch.testing.assert_close(sum(losses) / world_size, expected, rtol=1e-6, atol=1e-6)
 
 
-@settings(deadline=None)
-@given(num_samples=sizes, batch=sizes, data=st.data())
-def test_an_epoch_holds_each_sample_once_though_the_number_of_ranks_changes_at_any_step(num_samples, batch, data):
-    plan = sampling(num_samples, batch)
-    taken = []
-    for ids in epoch(plan, 1):
-        world_size = data.draw(worlds)  # of the attempt that takes this step
-        taken += [sample for r in range(world_size) for sample in ids[share(len(ids), rank=r, world_size=world_size)]]
-    assert sorted(taken) == list(range(num_samples))
-
-
-def test_512_samples_over_3_ranks():
-    assert [share(512, rank=rank, world_size=3) for rank in range(3)] == [
-        slice(0, 171),
-        slice(171, 342),
-        slice(342, 512),
-    ]
-
-
 @pytest.mark.parametrize(
     ("num_samples", "batch", "world_size", "norm", "message"),
     [

@@ -228,9 +228,12 @@ class Namesake:
         ),
         # Otherwise it was looked up every five seconds for ever, with a status that named no obstacle.
         (
-            {"ownerReferences": [{"kind": "DDPJob", "name": "job", "uid": "job-uid"}]},
+            {
+                "ownerReferences": [{"kind": "DDPJob", "name": "job", "uid": "job-uid"}],
+                "labels": {"ddpjob.dev/job": "job", "ddpjob.dev/attempt": "1"},
+            },
             False,
-            "it exists without its label ddpjob.dev/job-uid=job-uid: add the label again, or delete the object",
+            "it exists without its label ddpjob.dev/job-uid=job-uid, ddpjob.dev/rank=0: add the label again, or delete",
         ),
     ],
 )

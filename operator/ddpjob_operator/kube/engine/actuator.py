@@ -58,6 +58,8 @@ _REQUESTS: Mapping[type[Action], str] = {
 }
 #: Requests in flight for the jobs of one namespace, while no other has any; more than this only queues up in the API server.
 MAX_PARALLEL = 32
+#: The labels without which the caches do not take an object for one of a job.
+_WATCHED_LABELS = (names.LABEL_JOB_UID, names.LABEL_JOB, names.LABEL_ATTEMPT, names.LABEL_RANK)
 #: The admission plugin OwnerReferencesPermissionEnforcement reads the kinds of the API server now and then. For some seconds
 #: after the CRD was installed it refuses `blockOwnerDeletion` of DDPJobs with this text.
 _UNKNOWN_KIND = "cannot find RESTMapping"
@@ -243,12 +245,12 @@ class Actuator:
                 f"create {resource.plural} {action.name}", "the request conflicts with another one"
             ) from error
         owners = body["metadata"].get("ownerReferences") or []
-        is_own, is_watched = any(owner["uid"] == job.uid for owner in owners), _is_watched(body, job)
-        if is_own and is_watched:
+        is_own, lost = any(owner["uid"] == job.uid for owner in owners), _lost_labels(action.body, body)
+        if is_own and not lost:
             return None
         self._expectations.failed(key, action)
         if is_own:  # the watch will never show it
-            found = f"it exists without its label {names.LABEL_JOB_UID}={job.uid}"
+            found = f"it exists without its label {', '.join(lost)}"
             return Rejection(f"{found}: add the label again, or delete the object", request=_request(action))
         whose = ", ".join(f"{owner['kind']} {owner['name']} (uid {owner['uid']})" for owner in owners) or "no owner"
         # What an earlier job of this name owned goes by garbage collection, which may not have reached it yet.
@@ -344,8 +346,10 @@ def _resource(kind: Kind) -> Resource:
     return Resource.of_version(kind.api_version, kind.plural)
 
 
-def _is_watched(body: Body, job: Job) -> bool:
-    return (body["metadata"].get("labels") or {}).get(names.LABEL_JOB_UID) == job.uid
+def _lost_labels(wanted: Body, found: Body) -> list[str]:
+    """The labels by which the watches recognise an object and that this one does not have, or not with this value."""
+    own, left = (body["metadata"].get("labels") or {} for body in (wanted, found))
+    return [f"{name}={own[name]}" for name in _WATCHED_LABELS if name in own and left.get(name) != own[name]]
 
 
 def _wait_for_deletion(body: Body, name: str, whose: str) -> str:

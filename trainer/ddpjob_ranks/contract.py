@@ -71,6 +71,8 @@ DDPJOB_REPLACEMENT_SECONDS: Final = "DDPJOB_REPLACEMENT_SECONDS"
 DDPJOB_REPLACEMENT: Final = "DDPJOB_REPLACEMENT"
 #: Generation of this rank, from 1; set for ranks only, and only where the launcher can start them again in place.
 DDPJOB_GENERATION: Final = "DDPJOB_GENERATION"
+#: "0" keeps ranks from copying their state into memory when they are to start again in place.
+DDPJOB_STATE_IN_MEMORY: Final = "DDPJOB_STATE_IN_MEMORY"
 #: How the first rank of this pod that failed ended, where ranks start again in place; empty where the cause is in another pod.
 DDPJOB_IN_PLACE_CAUSE: Final = "DDPJOB_IN_PLACE_CAUSE"
 #: The file descriptors that such a rank inherits (`ddpjob_ranks.generation`).

@@ -24,15 +24,19 @@ from typing import Final
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import tree_leaves  # of torch.distributed.checkpoint, too
 
 from ddpjob_ranks import slots
 from ddpjob_ranks.distributed import Gang, as_bytes
 from ddpjob_ranks.generation import Generation
+from ddpjob_ranks.host_memory import available_bytes
 from ddpjob_session import generators
 from ddpjob_session.state import State, from_bytes
 
 #: Longest wait of a rank that ends for the optimizer's step.
 STEP_SECONDS: Final = 5.0
+#: What a state that is written into memory must leave free, for what the processes need until they have ended.
+MARGIN_BYTES: Final = 64 * 2**20
 
 
 class Memory:
@@ -93,6 +97,7 @@ class Memory:
                 fcntl.lockf(self._node, fcntl.LOCK_EX)  # other ranks of the node write, too
                 if slots.step_of(self._node) < self._step:
                     content = {**self._state.content(), "step": self._step}
+                    _check_size(content)
                     slots.write(self._node, self._step, partial(torch.save, content))
                 fcntl.lockf(self._node, fcntl.LOCK_UN)
         except Exception as error:  # noqa: BLE001 - the process ends anyway, and another rank may have kept the state
@@ -142,6 +147,22 @@ class Memory:
     def _needs_own(self) -> bool:
         """Whether this rank knows something that no other does."""
         return self._keep_generators or (self._gang.rank == 0 and bool(_buffers(self._state)))
+
+
+def _check_size(content: object) -> None:
+    """Check that a copy of the tensors fits, since the kernel would otherwise kill the pod.
+
+    Raises:
+        MemoryError: it does not.
+    """
+    tensors = [leaf.untyped_storage() for leaf in tree_leaves(content) if isinstance(leaf, torch.Tensor)]
+    needed = sum({storage.data_ptr(): storage.nbytes() for storage in tensors}.values())
+    left = available_bytes() - MARGIN_BYTES
+    if needed > left:
+        raise MemoryError(
+            f"it needs {needed / 2**20:.0f} MiB, and the memory limit of the pod or the host leaves"
+            f" {max(0, left) / 2**20:.0f} MiB; raise resources.limits.memory to lose no step"
+        )
 
 
 def _buffers(state: State) -> list[torch.Tensor]:

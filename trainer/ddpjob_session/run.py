@@ -62,7 +62,8 @@ class Run:
         """
         self.state = state
         self.checkpoints = folder.from_environment(os.environ, keep=keep, report=self.report.say)
-        if (current := generation.current(os.environ)) is not None and self.gang.device.type == "cpu":
+        keeps_state = self.gang.device.type == "cpu" and os.environ.get(contract.DDPJOB_STATE_IN_MEMORY) != "0"
+        if (current := generation.current(os.environ)) is not None and keeps_state:
             self._memory = Memory(current, state, self.gang, keep_generators=keep_generators)
             current.before_exit = self._memory.save
             if current.number > 1 and self._memory.restore():

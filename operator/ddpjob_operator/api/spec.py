@@ -132,6 +132,10 @@ class Restart(Resource):
         default=False,
         description="Whether the launcher of our image first starts all ranks again within their pods, without losing a step, and whether a lost pod is replaced while the others wait. Such restarts count, too.",
     )
+    state_in_memory: bool = Field(
+        default=True,
+        description="With inPlace: whether a rank that ends leaves a copy of its state in the memory of its pod for the next ranks. Without it they start from the newest checkpoint.",
+    )
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "!has(self.rules) || self.rules.all(r, r.exitCodes.all(c, self.rules.exists_one(q, c in q.exitCodes)))",

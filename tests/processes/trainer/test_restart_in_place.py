@@ -118,10 +118,16 @@ def test_an_exit_code_that_the_operator_has_a_rule_for_is_the_operators(tmp_path
     assert RESTART not in finished(tmp_path, ranks=0, command=LAUNCH, environ=faulty | IN_PLACE, expected=9).text
 
 
-def test_where_all_ranks_are_killed_at_once_the_newest_checkpoint_is_taken(tmp_path):
-    with started(tmp_path, *DIGITS, "checkpointEverySteps=10", ranks=2, environ=IN_PLACE | job(tmp_path)) as run:
+@pytest.mark.parametrize(
+    ("killed", "variables"),
+    [((0, 1), {}), ((1,), {contract.DDPJOB_STATE_IN_MEMORY: "0"})],
+    ids=["all ranks are killed at once", "off"],
+)
+def test_where_no_state_is_kept_the_newest_checkpoint_is_taken(killed, variables, tmp_path):
+    environ = IN_PLACE | job(tmp_path) | variables
+    with started(tmp_path, *DIGITS, "checkpointEverySteps=10", ranks=2, environ=environ) as run:
         run.wait_for("checkpoint of step 20:")
-        for pid in [pid_of_rank(run, rank) for rank in range(2)]:
+        for pid in [pid_of_rank(run, rank) for rank in killed]:
             os.kill(pid, signal.SIGKILL)
         run.wait_for(r"resumed from step \d+ in /")
         assert run.wait() == 0, run.text

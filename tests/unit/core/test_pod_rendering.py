@@ -88,6 +88,9 @@ def test_launchers_may_restart_in_place_as_often_as_restarts_are_left() -> None:
     used = replace(of, status=of.status.model_copy(update={"restarts": Restarts(counted=9, counted_times=["t", "t"])}))
     assert [environment(found)["DDPJOB_IN_PLACE_RESTARTS"] for found in (of, used)] == ["5", "3"]
     assert environment(of)["DDPJOB_FINAL_EXIT_CODES"] == "7,8,9", "the operator decides what follows"
+    assert "DDPJOB_STATE_IN_MEMORY" not in environment(of)
+    without = job(restart={"inPlace": True, "stateInMemory": False})
+    assert environment(without)["DDPJOB_STATE_IN_MEMORY"] == "0"
 
 
 @pytest.mark.parametrize(

@@ -259,9 +259,7 @@ def _environment(job: Job, spec: DDPJobSpec, rank: int, provider: Provider) -> d
     if spec.data:
         environment[contract.DDPJOB_DATA_DIR] = contract.DATA_DIR
     if spec.restart.in_place:
-        codes = [str(code) for rule in spec.restart.rules for code in rule.exit_codes]
-        environment[contract.DDPJOB_IN_PLACE_RESTARTS] = str(restarts_left(spec, job.status.restarts))
-        environment[contract.DDPJOB_FINAL_EXIT_CODES] = ",".join(codes)
+        environment |= _restart_in_place(job, spec)
     if waits_for_pods(job, spec, provider):
         environment[contract.DDPJOB_REPLACEMENT_SECONDS] = str(REPLACEMENT_SECONDS)
     if replacement := job.status.replacement(rank):
@@ -269,6 +267,16 @@ def _environment(job: Job, spec: DDPJobSpec, rank: int, provider: Provider) -> d
     if spec.gpus_per_node and spec.gpu_resource.startswith(CUDA_RESOURCES):
         environment[contract.DDPJOB_GPUS_PER_NODE] = str(spec.gpus_per_node)
     return environment
+
+
+def _restart_in_place(job: Job, spec: DDPJobSpec) -> dict[str, str]:
+    """The variables for a launcher that starts ranks again in place."""
+    codes = [str(code) for rule in spec.restart.rules for code in rule.exit_codes]
+    return {
+        contract.DDPJOB_IN_PLACE_RESTARTS: str(restarts_left(spec, job.status.restarts)),
+        contract.DDPJOB_FINAL_EXIT_CODES: ",".join(codes),
+        **({} if spec.restart.state_in_memory else {contract.DDPJOB_STATE_IN_MEMORY: "0"}),
+    }
 
 
 def _resources(spec: DDPJobSpec) -> dict[str, Any]:

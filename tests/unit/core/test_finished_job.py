@@ -112,9 +112,9 @@ def test_a_finished_job_is_deleted_after_its_time_to_live() -> None:
 
 def test_no_node_of_the_evidence_of_a_finished_job_is_looked_up() -> None:
     """A finished job with one evicted pod among its evidence polled that pod's node every two seconds for ever."""
-    of = job(nodes=2, restart={"rules": [{"exitCodes": [143], "action": "Fail"}]})
+    of = job(nodes=2, restart={"maxRestarts": 0})
     evicted = ended(of, 0, code=143, disruption="EvictionByEvictionAPI: evicting")
-    done = reconciled(broken(of, evicted, ended(of, 1, code=1, message="x")))
+    done = reconciled(broken(of, evicted, ended(of, 1, code=1, message="x", ended_seen=NOW - 20)))
     done = reconciled(replace(done, logs={evicted.uid: NO_LOG}))
     assert done.job.status.finished
     assert plan(done, NOW).lookups == ()

@@ -127,24 +127,26 @@ class Reporter:
         self,
         *,
         loss: float,
+        step: int | None = None,
         data_seconds: float,
         compute_seconds: float,
         exposed_seconds: float = 0.0,
         learning_rate: float | None = None,
     ) -> None:
-        """Print the log line of the step counted last. `loss` is the mean over the step's samples on all ranks.
+        """Print the log line of the step, by default that counted last. `loss` is the mean over the step's samples on all ranks.
 
         `exposed_seconds` are the part of `compute_seconds` in which gradients travel and nothing is computed.
         """
         now = time.monotonic()
         current = self._current
+        step = current.step if step is None else step
         per_second = self._window_samples / max(1e-9, now - self._window_start)
         self._window_start, self._window_samples = now, 0
         seconds_per_step = (now - self._began) / max(1, current.step - self.first_step)
         eta_seconds = seconds_per_step * (current.total_steps - current.step)
         self._update(loss=loss, samples_per_second=per_second, eta_seconds=eta_seconds)
         self.say(
-            f"epoch {current.epoch} step {current.step}/{current.total_steps} loss {loss:.9g}"
+            f"epoch {self._epoch(step, current.total_steps)} step {step}/{current.total_steps} loss {loss:.9g}"
             f" data {data_seconds * 1e3:.1f} ms compute {compute_seconds * 1e3:.1f} ms"
             f" {per_second:,.0f} samples/s eta {timedelta(seconds=round(eta_seconds))}"
         )
@@ -155,7 +157,7 @@ class Reporter:
             values["share/data"] = data_seconds / whole
             values["share/compute"] = (compute_seconds - exposed_seconds) / whole
             values["share/communication"] = exposed_seconds / whole
-        self._observe(current.step, values)
+        self._observe(step, values)
         self._print_progress_unless_recent()
 
     def metrics(self, values: Mapping[str, float], *, headline: str | None = None) -> None:

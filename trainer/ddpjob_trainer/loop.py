@@ -34,6 +34,17 @@ class DivergedError(RuntimeError):
     """Loss or weights are no longer finite, and further steps cannot change that."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedStep:
+    """What the log line of a step needs. `loss` is on its way to the host until `copied`, which is None on a CPU."""
+
+    step: int
+    loss: torch.Tensor
+    copied: torch.cuda.Event | None
+    learning_rate: float
+    timer: StepTimer
+
+
 class Batches(Protocol):
     """This rank's part of each step."""
 
@@ -59,6 +70,8 @@ class Training:
     replica: nn.Module
     exported: list[str] = field(default_factory=list)
     """Files with weights that this attempt has written."""
+    unwritten: list[LoggedStep] = field(default_factory=list)
+    """Steps whose log lines are still to be written."""
 
     def run(self) -> bool:
         """Train to the end and evaluate; returns False if all ranks agreed to stop earlier. Then the last checkpoint is on the disk."""
@@ -120,7 +133,10 @@ class Training:
         )
 
     def advance(self, step: int, *, logged: bool) -> bool:
-        """Agree on continuing, take the step, count it, and log it if asked to; returns False if all ranks agreed to stop."""
+        """Agree on continuing, take the step, count it, and log it if asked to; returns False if all ranks agreed to stop.
+
+        The loss of a GPU is read once the next step is in its queue, which would otherwise run empty.
+        """
         session = self.session
         timer = StepTimer(session.gang.device, exact=logged, timeline=session.timeline)
         timer.enter(Phase.AGREE)
@@ -128,8 +144,11 @@ class Training:
             return False
         loss = self.take_step(step, timer)
         session.step_done(num_samples=len(self.feed.sampling.global_batch(step)))
+        self.write_log()
         if logged:
             self.log(loss, timer)
+            if session.gang.device.type != "cuda":
+                self.write_log()
         return True
 
     def take_step(self, step: int, timer: StepTimer) -> torch.Tensor:
@@ -179,34 +198,51 @@ class Training:
             state.average.update_parameters(state.model)
 
     def log(self, loss: torch.Tensor, timer: StepTimer) -> None:
-        """Print rank 0's log line. The mean of the ranks' losses is the mean over the step's samples (see Batch)."""
-        mean_loss = (self.session.gang.sum_(loss) / self.session.gang.world_size).item()
-        if not math.isfinite(mean_loss):
-            raise self.diverged(f"the loss is {mean_loss}")
-        seconds = timer.seconds()
-        self.session.timeline.sample(seconds, timer.exposed_seconds)
-        self.session.timeline.flush()
-        compute_seconds = sum(seconds[phase] for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER))
-        self.session.report.log(
-            loss=mean_loss,
-            data_seconds=seconds[Phase.DATA],
-            compute_seconds=compute_seconds,
-            exposed_seconds=timer.exposed_seconds,
-            learning_rate=self.state.optimizer.param_groups[0]["lr"],
-        )
+        """Begin to read the loss of the step. The mean of the ranks' losses is the mean over the step's samples (see Batch)."""
+        mean_loss = self.session.gang.sum_(loss) / self.session.gang.world_size
+        host_loss = mean_loss.to("cpu", non_blocking=True)  # from a GPU to pinned memory
+        copied = None
+        if self.session.gang.device.type == "cuda":
+            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            copied.record()
+        rate = self.state.optimizer.param_groups[0]["lr"]
+        step = self.state.step
+        self.unwritten.append(LoggedStep(step=step, loss=host_loss, copied=copied, learning_rate=rate, timer=timer))
+
+    def write_log(self) -> None:
+        """Print rank 0's lines of the steps that were logged."""
+        while self.unwritten:
+            logged = self.unwritten.pop()
+            if logged.copied is not None:
+                logged.copied.synchronize()
+            loss = logged.loss.item()
+            if not math.isfinite(loss):
+                raise self.diverged(f"the loss is {loss}", step=logged.step)
+            seconds, exposed_seconds = logged.timer.seconds(), logged.timer.exposed_seconds
+            self.session.timeline.sample(seconds, exposed_seconds)
+            self.session.timeline.flush()
+            self.session.report.log(
+                step=logged.step,
+                loss=loss,
+                data_seconds=seconds[Phase.DATA],
+                compute_seconds=sum(seconds[phase] for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)),
+                exposed_seconds=exposed_seconds,
+                learning_rate=logged.learning_rate,
+            )
 
     def save(self) -> None:
         """Save a checkpoint of this step, if there is a folder for it. Training waits only for the copy."""
+        self.write_log()
         self.session.timeline.enter(Phase.CHECKPOINT)
         if not torch.stack(torch._foreach_norm(list(self.state.model.parameters()))).isfinite().all():
-            raise self.diverged("weights are not finite")
+            raise self.diverged("weights are not finite", step=self.state.step)
         self.equalise_buffers()
         self.session.save()
 
-    def diverged(self, what: str) -> DivergedError:
+    def diverged(self, what: str, *, step: int) -> DivergedError:
         """The error to raise. It is the same on all ranks, since losses are summed and weights are equal."""
         return DivergedError(
-            f"training has diverged: {what} after step {self.state.step} (learningRate {self.config.learning_rate:g});"
+            f"training has diverged: {what} after step {step} (learningRate {self.config.learning_rate:g});"
             " this state is not saved: set a lower learningRate or a longer warmupEpochs; earlier checkpoints are intact"
         )
 
@@ -219,6 +255,7 @@ class Training:
     def evaluate(self, *, last: bool = False) -> bool:
         """Report the metrics of the held-out split; returns False if all ranks agreed to stop before they were known."""
         recipe, config = self.recipe, self.config
+        self.write_log()
         self.session.timeline.enter(Phase.EVALUATE)
         self.equalise_buffers()
         self.seed_layers(self.state.step, randomness.EVALUATION_LAYERS)

@@ -1,0 +1,76 @@
+"""When the loss of a step is read: at once on a CPU, and on a GPU only after the next step is in its queue."""
+
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+from ddpjob_ranks.watch.timeline import Phase, Timeline
+from ddpjob_trainer.loop import DivergedError, Training
+
+
+class Counted(Training):
+    """A training whose steps do nothing but take their time."""
+
+    __slots__ = ()
+
+    def take_step(self, step: int, timer: Any) -> torch.Tensor:
+        for phase in (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER):
+            timer.enter(phase)
+        timer.enter(Phase.LOG, step=step + 1)
+        return torch.tensor(float("nan") if step == 7 else float(step))
+
+
+@pytest.fixture
+def begin(monkeypatch: pytest.MonkeyPatch):
+    """A training on the device; its lines appear in the list."""
+    event = mock.Mock(elapsed_time=lambda _: 1.0)
+    monkeypatch.setattr(torch.cuda, "Event", type("Event", (), {"__new__": lambda *_, **__: event}))
+    monkeypatch.setattr("ddpjob_ranks.watch.step_timer._between", lambda *_: 0.001)
+    lines: list[tuple[int, float]] = []
+
+    def begin(device: str) -> tuple[Counted, list[tuple[int, float]]]:
+        state = SimpleNamespace(step=0, optimizer=SimpleNamespace(param_groups=[{"lr": 0.1}]))
+
+        def step_done(**_: object) -> None:
+            state.step += 1
+
+        session = SimpleNamespace(
+            gang=SimpleNamespace(device=torch.device(device), sum_=lambda loss: loss, world_size=1),
+            timeline=Timeline(),
+            report=SimpleNamespace(log=lambda *, step, loss, **_: lines.append((step, loss))),
+            stop_reached=lambda: False,
+            step_done=step_done,
+        )
+        sampling = SimpleNamespace(global_batch=lambda _: [0])
+        parts: Any = {"session": session, "state": state, "feed": SimpleNamespace(sampling=sampling)}
+        config = SimpleNamespace(learning_rate=0.1)
+        return Counted(config=config, data=None, recipe=None, numerics=None, replica=None, **parts), lines
+
+    return begin
+
+
+def test_the_loss_is_read_at_once_on_a_cpu(begin) -> None:
+    training, lines = begin("cpu")
+    training.advance(0, logged=True)
+    assert lines == [(1, 0.0)]
+
+
+def test_the_loss_of_a_gpu_is_read_after_the_next_step(begin) -> None:
+    training, lines = begin("cuda")
+    training.advance(0, logged=True)
+    assert lines == []
+    training.advance(1, logged=True)
+    assert lines == [(1, 0.0)]
+    training.write_log()  # as before a checkpoint
+    assert lines == [(1, 0.0), (2, 1.0)]
+
+
+def test_a_loss_that_is_read_late_names_its_own_step(begin) -> None:
+    training, _ = begin("cuda")
+    training.state.step = 7
+    training.advance(7, logged=True)
+    with pytest.raises(DivergedError, match="after step 8 "):
+        training.advance(8, logged=False)

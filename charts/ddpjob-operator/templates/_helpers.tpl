@@ -102,7 +102,7 @@ annotations:
 {{- if include "ddpjob-operator.mayUse" (dict "root" $ "provider" $provider "apis" (list $api)) }}
 - apiGroups: [{{ dir $api }}]
   resources: [podgroups]
-  verbs: [get, list, watch, create, delete]
+  verbs: [get, list, watch, create, delete{{ if eq $provider "coscheduling" }}, patch{{ end }}]
 {{- end }}
 {{- end }}
 {{- end }}

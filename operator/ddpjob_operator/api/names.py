@@ -44,6 +44,8 @@ RESERVED_PREFIX: Final = "ddpjob.dev/"
 ANNOTATION_SPEC_HASH: Final = "ddpjob.dev/spec-hash"
 #: The scheduling provider that a pod was created for; absent without one.
 ANNOTATION_SCHEDULING: Final = "ddpjob.dev/scheduling-provider"
+#: On a PodGroup: the versions, as a hash, of the pods that the plugin Coscheduling refused because of each other.
+ANNOTATION_REFUSED: Final = "ddpjob.dev/refused-pods"
 
 #: Annotation of a pod for Volcano, and label of a pod for coscheduling: the name of its PodGroup.
 VOLCANO_GROUP_NAME: Final = "scheduling.k8s.io/group-name"

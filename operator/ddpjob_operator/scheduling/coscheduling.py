@@ -3,17 +3,18 @@
 The plugin binds no pod of a group before `minMember` of them have a place.
 """
 
+import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import ProviderName, Reason
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.gang import Gang
-from ddpjob_operator.core.model import Body, Job, Kind, Observed
+from ddpjob_operator.core.model import Body, CreateObject, Job, Kind, Observed, PatchObject
 from ddpjob_operator.scheduling.affinity import attract
-from ddpjob_operator.scheduling.interface import Candidate, Provider, Wait
+from ddpjob_operator.scheduling.interface import Candidate, Provider, Right, Wait
 from ddpjob_operator.scheduling.pod_groups import (
     PodGroups,
     group_name,
@@ -26,8 +27,8 @@ from ddpjob_operator.scheduling.pod_groups import (
 GROUP = "scheduling.x-k8s.io"
 #: Name of the scheduler with the plugin, by the chart of scheduler-plugins.
 SCHEDULER = "scheduler-plugins-scheduler"
-#: What the plugin says of pods that wait because another pod of the group has no node, or because it has just failed.
-_OF_THE_OTHERS = re.compile(r"gets rejected due to Pod|failed recently|rejection in (?:PostFilter|Unreserve)")
+#: What the plugin says of pods that it refuses because of another pod of the group.
+_OF_THE_OTHERS = re.compile(r"failed recently|rejection in (?:PostFilter|Unreserve)")
 
 
 class Coscheduling(PodGroups):
@@ -44,6 +45,32 @@ class Coscheduling(PodGroups):
         """
         return {"minMember": spec.nodes}
 
+    def before_pods(
+        self, observed: Observed, spec: DDPJobSpec, pod: Callable[[], Body]
+    ) -> Sequence[CreateObject | PatchObject]:
+        """The PodGroup of the current attempt, and a change of it when its pods are refused only because of each other.
+
+        By the time the last of them is refused, nodes may be free for all. The plugin considers them again only when their
+        PodGroup changes, when any pod is created, or after five minutes (`EventsToRegister`; seen with the real one).
+        """
+        return super().before_pods(observed, spec, pod) or self._reminder(observed, spec)
+
+    def _reminder(self, observed: Observed, spec: DDPJobSpec) -> Sequence[PatchObject]:
+        group = self.current(observed)
+        pods = [pod for pod in observed.pods if pod.attempt == observed.job.status.attempt]
+        refused = [
+            pod for pod in pods if pod.waiting and pod.node is None and _OF_THE_OTHERS.search(pod.waiting.message)
+        ]
+        if group is None or group.deleting or not len(refused) == len(pods) == spec.nodes:
+            return ()
+        # Once for each version of the pods, which changes when the scheduler says something else of them.
+        versions = ",".join(sorted(pod.unplaced_version for pod in refused))
+        seen = hashlib.sha256(versions.encode()).hexdigest()[:16]
+        if group.annotations.get(names.ANNOTATION_REFUSED) == seen:
+            return ()
+        patch = {"metadata": {"uid": group.uid, "annotations": {names.ANNOTATION_REFUSED: seen}}}
+        return (PatchObject(kind=self.kind, name=group.name, resource_version="", patch=patch),)
+
     def decorate(self, pod: dict[str, Any], job: Job, spec: DDPJobSpec, rank: int) -> None:  # noqa: ARG002 the interface's
         """Name the group and the scheduler, unless the template names another one. Topology is an affinity of the pods."""
         pod["metadata"]["labels"][names.COSCHEDULING_GROUP_NAME] = group_name(job)
@@ -52,7 +79,7 @@ class Coscheduling(PodGroups):
             attract(pod, topology)
 
     def explain(self, observed: Observed, spec: DDPJobSpec, gang: Gang) -> Wait | None:  # noqa: ARG002 the interface's
-        """What the scheduler says of the pods that fail first. Of the others it says only that they wait for these."""
+        """What the scheduler says of the pods that find no node. Of the others it says only that they were refused with these."""
         if gang.all_scheduled:
             return None
         scheduler = scheduler_of(spec, SCHEDULER)
@@ -62,11 +89,12 @@ class Coscheduling(PodGroups):
         if messages:
             return no_nodes(spec, (message for message in messages if not _OF_THE_OTHERS.search(message)))
         return Wait(
-            Reason.UNSCHEDULABLE,
-            f"no scheduler has considered the pods yet; if none is named {scheduler}, name the one that has the plugin in"
-            " spec.template.spec.schedulerName",
+            Reason.STARTING,
+            f"the scheduler {scheduler} has not considered the pods yet; if there is none of this name, name the one that"
+            " has the plugin in spec.template.spec.schedulerName",
         )
 
 
 _VERSIONS: Mapping[str, Provider] = {"v1alpha1": Coscheduling()}
-CANDIDATE = Candidate(name=ProviderName.COSCHEDULING, group=GROUP, versions=_VERSIONS, rights=rights_on_groups(GROUP))
+_RIGHTS = (*rights_on_groups(GROUP), Right("patch", GROUP, "podgroups"))
+CANDIDATE = Candidate(name=ProviderName.COSCHEDULING, group=GROUP, versions=_VERSIONS, rights=_RIGHTS)

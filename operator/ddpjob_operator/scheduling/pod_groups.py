@@ -21,6 +21,7 @@ from ddpjob_operator.core.model import (
     Kind,
     Observed,
     OwnedObject,
+    PatchObject,
     Watched,
 )
 from ddpjob_operator.core.ownership import metadata_of
@@ -78,7 +79,9 @@ class PodGroups(ABC):
         """Itself."""
         return self
 
-    def before_pods(self, observed: Observed, spec: DDPJobSpec, pod: Callable[[], Body]) -> Sequence[CreateObject]:
+    def before_pods(
+        self, observed: Observed, spec: DDPJobSpec, pod: Callable[[], Body]
+    ) -> Sequence[CreateObject | PatchObject]:
         """The PodGroup of the current attempt."""
         # One whose deletion was requested still counts for the native scheduler, and stays while its pods do (seen on 1.36).
         if self.current(observed) is not None:

@@ -14,7 +14,7 @@ from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.gang import Gang
 from ddpjob_operator.core.model import Body, Job, Kind, Observed, OwnedObject
 from ddpjob_operator.core.scheduler_message import scheduler_message
-from ddpjob_operator.core.untrusted import tail
+from ddpjob_operator.core.untrusted import printable, tail
 from ddpjob_operator.scheduling.affinity import attract
 from ddpjob_operator.scheduling.interface import Candidate, Provider, Wait
 from ddpjob_operator.scheduling.pod_groups import (
@@ -31,6 +31,8 @@ GROUP = "scheduling.volcano.sh"
 #: Name of Volcano's scheduler, and of the queue of a PodGroup that names none.
 SCHEDULER = "volcano"
 DEFAULT_QUEUE = "default"
+#: A message of counts alone, which says no cause.
+_COUNTS = re.compile(r"\d+/\d+ tasks in gang unschedulable: pod group is not ready[^.]*")
 #: Before it a message repeats how many pods are in which state (`FitError` in `pkg/scheduler/api/job_info.go`).
 _CAUSE = re.compile(r"Origin reason is (?:\S+: )?(.+)", re.DOTALL)
 #: Jobs that a message names.
@@ -65,20 +67,21 @@ class Volcano(PodGroups):
         """What Volcano says of the PodGroup, as long as some pod has no node."""
         if gang.all_scheduled:
             return None
+        scheduler = scheduler_of(spec, SCHEDULER)
         if gang.num_placed:
-            return partly_placed(gang, scheduler_of(spec, SCHEDULER))
+            return partly_placed(gang, scheduler)
         group = self.current(observed)
         phase = group.status.get("phase") if group is not None else None
         queue = spec.scheduling.queue_name or DEFAULT_QUEUE
         if group is None or phase is None:
-            return Wait(Reason.UNSCHEDULABLE, f"Volcano has not considered PodGroup {group_name(observed.job)} yet")
+            return Wait(
+                Reason.STARTING, f"the scheduler {scheduler} has not considered PodGroup {group_name(observed.job)} yet"
+            )
         said = _message(group.status)
         if phase == "Pending":
             ahead = _ahead(observed.all_of(self.kind), queue)
-            return Wait(
-                Reason.QUEUED,
-                f"queued in {queue}{ahead}: {scheduler_message(spec, said) or 'Volcano has not admitted the PodGroup yet'}",
-            )
+            why = scheduler_message(spec, said) if said else f"Volcano has not admitted the PodGroup{_needs(group)}"
+            return Wait(Reason.QUEUED, f"queued in {queue}{ahead}: {why}")
         return no_nodes(spec, [said] if said else ())
 
 
@@ -93,11 +96,18 @@ def _ahead(groups: Iterable[OwnedObject], queue: str) -> str:
     return f" behind {', '.join(admitted[:_MAX_NAMED])}{more}" if admitted else ""
 
 
+def _needs(group: OwnedObject) -> str:
+    needed = ", ".join(f"{name}: {amount}" for name, amount in sorted((group.spec.get("minResources") or {}).items()))
+    return printable(f", which needs {needed}") if needed else ""
+
+
 def _message(status: Mapping[str, Any]) -> str:
     """Why the PodGroup is not scheduled, if it says so."""
     conditions = status.get("conditions") or ()
     unschedulable = [c for c in conditions if (c.get("type"), c.get("status")) == ("Unschedulable", "True")]
     message = tail(str(unschedulable[-1].get("message", ""))) if unschedulable else ""
+    if _COUNTS.fullmatch(message):
+        return ""
     cause = _CAUSE.search(message)
     return cause[1] if cause else message
 

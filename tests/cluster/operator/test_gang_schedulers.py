@@ -52,8 +52,8 @@ VOLCANO = Scheduler(
     group="scheduling.volcano.sh",
     version="v1beta1",
     start=gang_schedulers.start_volcano,
-    waits="queued in default: 5/5 tasks in gang unschedulable",
-    unseen="Volcano has not considered PodGroup j-1 yet",
+    waits="queued in default: Volcano has not admitted the PodGroup, which needs cpu: 2500m, nvidia.com/gpu: 5",
+    unseen="the scheduler volcano has not considered PodGroup j-1 yet",
 )
 COSCHEDULING = Scheduler(
     provider="coscheduling",
@@ -61,7 +61,7 @@ COSCHEDULING = Scheduler(
     version="v1alpha1",
     start=gang_schedulers.start_coscheduling,
     waits="no nodes for all 5 pods together",
-    unseen="no scheduler has considered the pods yet",
+    unseen="the scheduler scheduler-plugins-scheduler has not considered the pods yet",
 )
 BOTH = (VOLCANO, COSCHEDULING)
 

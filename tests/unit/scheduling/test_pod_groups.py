@@ -1,17 +1,17 @@
 """Volcano and coscheduling: a PodGroup with what the gang requests, and what their schedulers say."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from builders import NOW, job, observed, pod
-from ddpjob_operator.core.model import CreateObject, CreatePod, Job, OwnedObject, Plan, Waiting
+from ddpjob_operator.core.model import CreateObject, CreatePod, Job, OwnedObject, PatchObject, Plan, Waiting
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.policies.whole_gang import QUEUE_SECONDS
 from ddpjob_operator.core.records import object_of
-from ddpjob_operator.scheduling.coscheduling import Coscheduling
+from ddpjob_operator.scheduling.coscheduling import CANDIDATE, Coscheduling
 from ddpjob_operator.scheduling.pod_groups import PodGroups
 from ddpjob_operator.scheduling.quantities import requests_of_gang
 from ddpjob_operator.scheduling.volcano import Volcano
@@ -76,6 +76,8 @@ def test_the_template_may_name_another_scheduler_and_topology_is_an_affinity(pro
         assert term["topologyKey"] == "rack"
 
 
+#: What Volcano says of each group that it has not admitted.
+COUNTS = "2/2 tasks in gang unschedulable: pod group is not ready, 2 Pending, 2 minAvailable; Pending: 2 Unschedulable"
 #: How Volcano says why a pod has no node.
 NO_GPU = "0/1 nodes are unavailable: 1 Insufficient nvidia.com/gpu."
 
@@ -86,17 +88,19 @@ def waiting(
     status: dict[str, Any] | None = None,
     others: Sequence[OwnedObject] = (),
     num_placed: int = 0,
+    annotations: Mapping[str, str] | None = None,
+    version: str = "1",
     **spec: Any,
 ) -> Plan:
     of = job(nodes=2, gpusPerNode=1, scheduling={"queueName": "team-a"}, **spec)
     held: dict[str, Any] = {"scheduling": provider.name.value}
     pods = []
     group, _ = creations(of, provider)
-    metadata = {**group.body["metadata"], "uid": "group", "resourceVersion": "1"}
+    metadata = {**group.body["metadata"], "uid": "group", "resourceVersion": "1", "annotations": annotations or {}}
     found: OwnedObject = object_of(provider.watched[0], {**group.body, "metadata": metadata, "status": status or {}})
     for rank in range(2):
         why = Waiting(reason="Unschedulable", message=said[min(rank, len(said) - 1)]) if said else None
-        unplaced: dict[str, Any] = {"node": None, "running": False, "waiting": why}
+        unplaced: dict[str, Any] = {"node": None, "running": False, "waiting": why, "unplaced_version": version}
         pods.append(pod(of, rank, **held, **({} if rank < num_placed else unplaced)))
     seen = replace(observed(of, *pods), objects=(found,), all_of=lambda kind: others)  # noqa: ARG005 of the one kind
     return plan(seen, NOW, provider)
@@ -105,8 +109,18 @@ def waiting(
 @pytest.mark.parametrize(
     ("status", "reason", "message"),
     [
-        ({}, "Unschedulable", "Volcano has not considered PodGroup job-1 yet"),
-        ({"phase": "Pending"}, "Queued", "queued in team-a: Volcano has not admitted the PodGroup yet"),
+        ({}, "Starting", "the scheduler volcano has not considered PodGroup job-1 yet"),
+        (
+            {"phase": "Pending"},
+            "Queued",
+            "queued in team-a: Volcano has not admitted the PodGroup, which needs nvidia.com/gpu: 2",
+        ),
+        (
+            {"phase": "Pending", "said": COUNTS},
+            "Queued",
+            "queued in team-a: Volcano has not admitted the PodGroup, which needs nvidia",
+        ),
+        ({"phase": "Inqueue", "said": COUNTS}, "Unschedulable", "no nodes for all 2 pods together"),
         ({"phase": "Pending", "said": "quota\x1b[2J"}, "Queued", "queued in team-a: quota"),
         ({"phase": "Inqueue"}, "Unschedulable", "no nodes for all 2 pods together"),
         ({"phase": "Inqueue", "said": "2/2 tasks"}, "Unschedulable", "no nodes for all 2 pods together: 2/2 tasks"),
@@ -139,7 +153,9 @@ def test_a_queued_job_names_the_jobs_that_its_queue_has_admitted() -> None:
 
 
 def test_what_coscheduling_says_of_the_pods() -> None:
-    assert "no scheduler has considered the pods yet" in str(waiting(COSCHEDULING).status.message)
+    assert "the scheduler scheduler-plugins-scheduler has not considered the pods yet" in str(
+        waiting(COSCHEDULING).status.message
+    )
     made = waiting(COSCHEDULING, "0/2 nodes are available: 2 Insufficient nvidia.com/gpu. preemption: 0/2 nodes")
     assert made.status.reason == "Unschedulable"
     assert "no nodes for all 2 pods together: 0/2 nodes have nvidia.com/gpu: 1 free" in str(made.status.message)
@@ -155,13 +171,41 @@ def test_resources_that_are_none_count_for_nothing_and_are_left_for_the_api_serv
     assert pods[0].body["spec"]["initContainers"][0]["resources"] == resources
 
 
+#: What the real plugin says of pods that it refuses because of another pod of the group, and of one that finds no node itself.
+OPTIMISTIC, UNRESERVED = (
+    f"0/1 nodes are available: 1 {why}." for why in ("optimistic rejection in PostFilter", "rejection in Unreserve")
+)
+NO_NODE = (
+    "0/5 nodes are available: 5 Insufficient nvidia.com/gpu. no new claims to deallocate, preemption: 0/5 nodes are available:"
+    " 5 No preemption victims found for incoming pod., PodGroup here/job-1 gets rejected due to Pod job-1-1 is unschedulable even"
+    " after PostFilter"
+)
+
+
 def test_coscheduling_shows_the_pod_that_fails_first_and_not_those_that_wait_for_it() -> None:
-    echo = "0/2 nodes are available: 1 a taint. PodGroup here/job-1 gets rejected due to Pod job-1-1 is unschedulable"
-    made = waiting(COSCHEDULING, echo, "0/2 nodes are available: 2 Insufficient nvidia.com/gpu.")
-    assert made.status.message is not None
-    assert made.status.message.startswith("no nodes for all 2 pods together: 0/2 nodes have nvidia.com/gpu: 1 free")
+    for messages in ((OPTIMISTIC, NO_NODE), (NO_NODE, NO_NODE)):
+        message = str(waiting(COSCHEDULING, *messages).status.message)
+        assert message.startswith("no nodes for all 2 pods together: 0/5 nodes have nvidia.com/gpu: 1 free;")
     alone = waiting(COSCHEDULING, "podGroup here/job-1 failed recently").status.message
     assert str(alone).startswith("no nodes for all 2 pods together;")
+
+
+def test_pods_that_coscheduling_refuses_only_because_of_each_other_are_brought_to_its_attention() -> None:
+    """The plugin looks at them again when their PodGroup changes, and otherwise after five minutes, though nodes are free."""
+    (touch,) = waiting(COSCHEDULING, OPTIMISTIC, UNRESERVED).actions
+    assert isinstance(touch, PatchObject)
+    assert touch.name == "job-1"
+    annotations = touch.patch["metadata"]["annotations"]
+    assert waiting(COSCHEDULING, OPTIMISTIC, UNRESERVED, annotations=annotations).actions == ()
+    later = waiting(COSCHEDULING, OPTIMISTIC, UNRESERVED, annotations=annotations, version="2")
+    assert [type(action) for action in later.actions] == [PatchObject]
+
+    for messages in ((OPTIMISTIC, NO_NODE), ()):
+        assert waiting(COSCHEDULING, *messages).actions == ()
+    assert waiting(COSCHEDULING, OPTIMISTIC, num_placed=1).actions == ()
+    assert waiting(VOLCANO, OPTIMISTIC).actions == ()
+    (patch,) = (right for right in CANDIDATE.rights if right.verb == "patch")
+    assert patch.group == "scheduling.x-k8s.io"
 
 
 @pytest.mark.parametrize("provider", [VOLCANO, COSCHEDULING], ids=lambda provider: provider.name)

@@ -162,3 +162,22 @@ def test_symptoms_say_of_a_log_what_its_whole_text_says(text) -> None:
     symptoms = end_of_log("line before\n" + text).symptoms
     for says in (is_echo, is_timeout, is_out_of_memory):
         assert says(symptoms) == says(text)
+
+
+@pytest.mark.parametrize(
+    ("log", "exception"),
+    [
+        (PLAIN + "tensor([" + "0.1, " * 400_000 + "])\n", "KeyError: 'x'"),
+        (PLAIN + ("weights " + "0.1, " * 20_000 + "\n") * 20, "KeyError: 'x'"),
+        ("tensor([" + "0.1, " * 400_000 + "])\n" + PLAIN, "KeyError: 'x'"),
+    ],
+    ids=["one line after it", "several lines after it", "before it"],
+)
+def test_a_line_of_megabytes_does_not_hide_the_exception(log: str, exception: str) -> None:
+    assert end_of_log(log).exception == exception
+
+
+def test_an_exception_with_a_message_of_megabytes_has_its_type_and_its_end() -> None:
+    found = end_of_log(PLAIN.replace("KeyError: 'x'", "ValueError: bad input " + "0.1, " * 400_000 + "is not finite"))
+    assert found.exception.startswith("ValueError: bad input 0.1")
+    assert found.exception.endswith("0.1, is not finite")

@@ -39,6 +39,7 @@ ENDED = DDPJobStatus(
     attempt=2, conditions=[Condition(type=ConditionType.FAILED, status="True", reason="x", last_transition_time="")]
 )
 LINE = 'ddpjob-progress {"step": %d}\n'
+TRACEBACK = 'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\nValueError: boom\n'
 READY: dict[str, Any] = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
 
 
@@ -104,6 +105,20 @@ async def test_a_log_is_read_once_and_kept_while_its_pod_is_there() -> None:
     assert cluster.num_logs == 1
     lookups.update(seen("another"), [])
     assert lookups.logs(KEY) == {}
+
+
+async def test_an_exception_after_a_line_of_megabytes_is_read() -> None:
+    """The limit in bytes cuts the end of the lines that are read, so the last lines are read as well."""
+
+    class LongLog(Cluster):
+        async def pod_log(self, *_: Any, tail_lines: int, limit_bytes: int, **__: Any) -> str:
+            pieces = [*("0" * 16_384 for _ in range(200)), *TRACEBACK.splitlines()]  # as the kubelet counts lines
+            return "\n".join(pieces[-tail_lines:])[:limit_bytes]
+
+    lookups, keys = lookups_of(LongLog())
+    lookups.update(seen("p0"), [ReadLog(pod="p", uid="p0")])
+    await keys.next()
+    assert lookups.logs(KEY)["p0"].exception == "ValueError: boom"
 
 
 async def test_what_the_logs_of_a_bounded_number_of_jobs_show_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

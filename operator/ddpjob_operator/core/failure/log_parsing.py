@@ -3,6 +3,8 @@
 A Python program that fails prints a traceback. torchrun prints a table after the worker's traceback and ends with an
 exception of its own (ChildFailedError), which does not name the cause; the table holds the worker's exit code. All of it is
 untrusted text: each function takes time in proportion to its length, and each result is short and printable.
+
+A program may print a line of megabytes, such as a tensor, after its traceback. Of such a line only the ends are parsed.
 """
 
 import re
@@ -11,6 +13,9 @@ from ddpjob_operator.core.model import LogEnd, WorkerExit
 from ddpjob_operator.core.progress import latest_progress
 from ddpjob_operator.core.untrusted import last_lines, printable, tail
 
+#: Lines with more characters are shortened to their first and last KEPT_LENGTH ones.
+LONG_LINE_LENGTH = 4096
+KEPT_LENGTH = 500
 _TRACEBACK = "Traceback (most recent call last):"
 #: What torchrun and the ranks' loggers put before each line of a worker.
 _PREFIX = re.compile(r"(?:\[[\w-]+\]:\s?)+")
@@ -54,12 +59,21 @@ _OUT_OF_MEMORY = re.compile(
 
 def end_of_log(text: str) -> LogEnd:
     """What decisions need of the end of a log."""
+    short = _with_short_lines(text)
     return LogEnd(
-        exception=last_exception(text),
-        worker=worker_exit(text),
-        symptoms=_symptoms(tail(text)),
-        last_line=last_line(text),
+        exception=last_exception(short),
+        worker=worker_exit(short),
+        symptoms=_symptoms(tail(short)),
+        last_line=last_line(short),
         progress=latest_progress(text),
+    )
+
+
+def _with_short_lines(text: str) -> str:
+    """The text with the middle of each long line left out, so that such lines do not push a traceback out of what is parsed."""
+    return "\n".join(
+        line if len(line) <= LONG_LINE_LENGTH else f"{line[:KEPT_LENGTH]}…{line[-KEPT_LENGTH:]}"
+        for line in text.split("\n")
     )
 
 

@@ -19,9 +19,12 @@ from ddpjob_operator.transport.errors import ApiError
 
 logger = logging.getLogger(__name__)
 
-#: Only the end of it is parsed; limitBytes cuts the end, so it must hold all of the requested lines.
+#: Only the end of it is parsed. limitBytes cuts the end of the requested lines.
 LIMIT_BYTES = 1024 * 1024
 LINES = 1000
+#: Read in addition where the limit has cut the end. They always fit: container runtimes store a line in pieces of 16 KiB, and
+#: the kubelet counts each piece as a line.
+LAST_LINES = 60
 READ_SECONDS = 5.0
 #: A log that has not come by then, the wait for a turn included, counts as empty.
 DEADLINE_SECONDS = 10.0
@@ -72,16 +75,10 @@ class LogReader:
         log = NO_LOG
         try:
             async with asyncio.timeout(DEADLINE_SECONDS), self._slots.of(key[0]):
-                text = await self._client.pod_log(
-                    key[0],
-                    lookup.pod,
-                    container=MAIN_CONTAINER,
-                    tail_lines=LINES,
-                    limit_bytes=LIMIT_BYTES,
-                    timeout_seconds=READ_SECONDS,
-                )
+                text = await self._tail(key, lookup, LINES)
+                if len(text.encode()) >= LIMIT_BYTES - 4:  # cut within a character at most
+                    text += "\n" + await self._tail(key, lookup, LAST_LINES)
             log = end_of_log(text)
-            LOG_READS.labels("cause", "ok").inc()
         except ApiError as error:
             logger.info("the log of pod %s/%s cannot be read: %s", key[0], lookup.pod, error)
             LOG_READS.labels("cause", "failed").inc()
@@ -94,3 +91,15 @@ class LogReader:
         while len(self._logs) > MAX_JOBS:
             del self._logs[next(iter(self._logs))]
         self._changed(key)
+
+    async def _tail(self, key: Key, lookup: ReadLog, lines: int) -> str:
+        text = await self._client.pod_log(
+            key[0],
+            lookup.pod,
+            container=MAIN_CONTAINER,
+            tail_lines=lines,
+            limit_bytes=LIMIT_BYTES,
+            timeout_seconds=READ_SECONDS,
+        )
+        LOG_READS.labels("cause", "ok").inc()
+        return text

@@ -1,7 +1,7 @@
-"""Local runs that have ended, in the form in which commands read jobs of a cluster.
+"""Local runs in the form in which commands read jobs of a cluster.
 
 `ddpjob run --local` keeps the job and its last pods in the directory of the run, next to the logs. A command that gets the path of
-that directory in place of the name of a job reads them from there.
+that directory in place of the name of a job reads them from there; until the run has ended, there are logs only.
 """
 
 import json
@@ -10,7 +10,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from ddpjob_cli.failures import CommandError
 
@@ -22,7 +22,7 @@ OBJECTS: Final = "objects.json"
 #: An annotation that names the directory of the run, for what refers to the job.
 ANNOTATION: Final = "ddpjob.dev/local-run"
 #: What the directory of a run adds to the name of the job.
-_TIME: Final = re.compile(r"-\d{8}-\d{6}(-\d+)?")
+_TIME: Final = re.compile(r"-(\d{8}-\d{6})(?:-(\d+))?$")
 
 
 def is_run(job: str) -> bool:
@@ -41,22 +41,17 @@ class RunDirectory:
     """The directory of one local run, with those methods of a client that read a job. Names are ignored: it has one job."""
 
     def __init__(self, path: Path) -> None:
-        """Read what the run has kept. A path without the time at its end means the newest run of that job.
+        """A path without the time at its end means the newest run of that job.
 
         Raises:
-            CommandError: the path is not that of a run that has ended.
+            CommandError: the path is not that of a run.
         """
-        self._path = path = _newest(path)
-        try:
-            self._objects = json.loads((path / OBJECTS).read_text(encoding="utf-8"))
-        except OSError:
-            why = (
-                f"the run has not ended, or was killed; its logs are in {path / 'logs'}"
-                if (path / "logs").is_dir()
-                else "this is not the directory of a local run, such as .ddpjob/runs/digits-20261123-084053, or"
+        self._path = _newest(path)
+        if not (self._path / "logs").is_dir():
+            raise CommandError(
+                f"{path}: this is not the directory of a local run, such as .ddpjob/runs/digits-20261123-084053, or"
                 " .ddpjob/runs/digits for the newest run of digits"
             )
-            raise CommandError(f"{path}: {why}") from None
 
     def __enter__(self) -> Self:
         return self
@@ -65,10 +60,14 @@ class RunDirectory:
         return
 
     def get(self, name: str) -> "Job":  # noqa: ARG002
-        """The job as it was at the end."""
+        """The job as it was at the end.
+
+        Raises:
+            CommandError: the run has not ended.
+        """
         from ddpjob.client.jobs import read_job
 
-        body = self._objects["job"]
+        body = self._objects()["job"]
         annotations = {**(body["metadata"].get("annotations") or {}), ANNOTATION: str(self._path)}
         return read_job({**body, "metadata": {**body["metadata"], "annotations": annotations}})
 
@@ -80,7 +79,7 @@ class RunDirectory:
         """The pods that the job still had at its end."""
         from ddpjob.client.jobs import read_pod
 
-        pods = [pod for body in self._objects["pods"] if (pod := read_pod(body)) is not None]
+        pods = [pod for body in self._objects()["pods"] if (pod := read_pod(body)) is not None]
         return sorted((pod for pod in pods if attempt in (None, pod.attempt)), key=lambda pod: (pod.attempt, pod.rank))
 
     def events(self, name: str, *, namespace: str | None = None) -> "list[JobEvent]":  # noqa: ARG002
@@ -89,7 +88,7 @@ class RunDirectory:
 
     def logs(
         self,
-        name: str,
+        name: str,  # noqa: ARG002
         *,
         namespace: str | None = None,  # noqa: ARG002
         follow: bool = False,  # noqa: ARG002
@@ -109,9 +108,10 @@ class RunDirectory:
 
         if since_seconds is not None:
             raise CommandError("--since: lines of a local run have no times; use --tail")
-        wanted = self.get(name).status.attempt if attempt is None else attempt
+        logs = self._logs()
+        wanted = max((number for number, _, _ in logs), default=1) if attempt is None else attempt
         found = False
-        for number, rank, log in self._logs():
+        for number, rank, log in logs:
             if wanted not in ("all", number) or (ranks is not None and rank not in ranks):
                 continue
             found = True
@@ -122,19 +122,34 @@ class RunDirectory:
         if not found:
             on_note(f"{self._path}: there is no log of these ranks and attempts")
 
+    def _objects(self) -> dict[str, Any]:
+        try:
+            objects: dict[str, Any] = json.loads((self._path / OBJECTS).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise CommandError(
+                f"{self._path}: the run has not ended, or was killed. To see what it has printed so far: ddpjob logs"
+                f" {self._path}, or ddpjob plot {self._path}"
+            ) from None
+        return objects
+
     def _logs(self) -> list[tuple[int, int, Path]]:
         """Attempt, rank and file of each log."""
-        prefix = f"{self._objects['job']['metadata']['name']}-"
+        prefix = _TIME.sub("", self._path.resolve().name) + "-"
         found = []
         for log in (self._path / "logs").glob(f"{prefix}*.log"):
-            attempt, rank, *_ = log.stem.removeprefix(prefix).split(
-                "-"
-            )  # a pod that replaced another one has a third number
-            found.append((int(attempt), int(rank), log))
-        return sorted(found)
+            # A pod that replaced another one has a third number.
+            numbers = [int(number) for number in log.stem.removeprefix(prefix).split("-")]
+            found.append((numbers, log))
+        return [(numbers[0], numbers[1], log) for numbers, log in sorted(found)]
 
 
 def _newest(path: Path) -> Path:
     """The directory of this path, or else the newest of those that add a time to it."""
-    runs = [run for run in path.parent.glob(f"{path.name}-*") if _TIME.fullmatch(run.name.removeprefix(path.name))]
-    return path if path.exists() or not runs else max(runs, key=lambda run: run.stat().st_mtime_ns)
+    if path.exists():
+        return path
+    runs = [
+        ((found[1], int(found[2] or 1)), run)
+        for run in path.parent.glob(f"{path.name}-*")
+        if (found := _TIME.fullmatch(run.name.removeprefix(path.name)))
+    ]
+    return max(runs)[1] if runs else path

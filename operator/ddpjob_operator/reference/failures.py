@@ -7,7 +7,7 @@ from ddpjob_ranks import contract
 def classes() -> str:
     """All failure classes as a Markdown table."""
     rows = ["| class (reason) | recognised by | what follows | the user reads |", "| --- | --- | --- | --- |"]
-    rows += (f"| {row.reason} | {row.recognised} | {row.kind.value} | `{row.says}` |" for row in CLASSES)
+    rows += (f"| {row.reason} | {row.recognised} | {row.kind.value} | `{row.example}` |" for row in CLASSES)
     return "\n".join(rows)
 
 

@@ -1,9 +1,12 @@
 """States as torch.save writes them, and checkpoints of a few bytes."""
 
 import io
+from pathlib import Path
 
 import torch
 
+from ddpjob_session.checkpoints.claim import Claim, Owner
+from ddpjob_session.checkpoints.files import Folder
 from ddpjob_session.checkpoints.folder import CheckpointFolder
 
 
@@ -23,3 +26,12 @@ def newest(checkpoints: CheckpointFolder) -> tuple[int, bytes] | None:
     """Step and state of the newest checkpoint; None if there is none."""
     found = checkpoints.load_newest()
     return None if found is None else (found[0].step, bytes(found[1]))
+
+
+def folder(path: Path, *, uid: str = "u1", attempt: int = 1, keep: int = 3) -> CheckpointFolder:
+    """The folder as an attempt opens it."""
+    opened = CheckpointFolder(
+        claim=Claim(storage=Folder(path), owner=Owner(uid=uid, attempt=attempt)), keep=keep, report=lambda _: None
+    )
+    opened.open()
+    return opened

@@ -1,8 +1,8 @@
 """Everything that can go wrong with a job: how it is recognised, whether it counts, and what follows.
 
-`KINDS` decides, and the table in the operator's README is generated from the same rows (`reference/failures.py`), so the two
-cannot differ. A restart rule of the user's, by exit code, takes precedence unless the pod was taken away: programs answer
-SIGTERM with any exit code, torchrun with 1.
+Decisions use `KINDS`, and the table in docs/reference/failures.md is generated from the same rows (`reference/failures.py`), so
+the two cannot differ. A restart rule of the user for an exit code takes precedence, unless the cluster removed the pod:
+programs react to SIGTERM with any exit code, torchrun with 1.
 """
 
 from collections.abc import Mapping
@@ -23,13 +23,13 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureClass:
-    """One way to end."""
+    """One way in which an attempt or a job ends, or for which a job waits."""
 
     reason: Reason
     kind: Kind
     recognised: str
     """How the operator recognises it."""
-    says: str
+    example: str
     """An example of what the user reads, at the end of the status message."""
     how: str = ""
     """What the rank did or what was done to it; the default is how its program ended."""
@@ -44,42 +44,42 @@ CLASSES = (
         reason=Reason.PROGRAM_ERROR,
         kind=Kind.COUNTED,
         recognised="any other exit code; under torchrun the worker's, from torchrun's table",
-        says="ended with exit code 1 …: ValueError: label 12 is out of range for 10 classes",
+        example="ended with exit code 1 …: ValueError: label 12 is out of range for 10 classes",
         may_be_the_node=True,
     ),
     FailureClass(
         reason=Reason.BAD_COMMAND,
         kind=Kind.FINAL,
         recognised="the container runtime finds no such program, or may not execute it",
-        says='could not start …: exec: "trian.py": executable file not found in $PATH',
+        example='could not start …: exec: "trian.py": executable file not found in $PATH',
         how="could not start",
     ),
     FailureClass(
         reason=Reason.BAD_CONFIG,
         kind=Kind.FINAL,
         recognised="exit code 2 of the built-in trainer",
-        says="ended with exit code 2 …: trainer.recipe …; another attempt would end in the same way",
+        example="ended with exit code 2 …: trainer.recipe …; another attempt would end in the same way",
     ),
     FailureClass(
         reason=Reason.OUT_OF_MEMORY,
         kind=Kind.COUNTED,
         recognised="OOMKilled, whatever the exit code but 0; or an out-of-memory exception (CUDA, the allocator, Python's);"
         " or exit code 71 of the trainer",
-        says="ran out of memory …: it was OOMKilled: raise resources.limits.memory or use less",
+        example="ran out of memory …: it was OOMKilled: raise resources.limits.memory or use less",
         how="ran out of memory",
     ),
     FailureClass(
         reason=Reason.KILLED,
         kind=Kind.COUNTED,
         recognised="the program died of a signal that the operator did not cause",
-        says="died of signal 9 (SIGKILL)",
+        example="died of signal 9 (SIGKILL)",
         may_be_the_node=True,
     ),
     FailureClass(
         reason=Reason.COLLECTIVE_TIMEOUT,
         kind=Kind.COUNTED,
         recognised="an exception of a collective that timed out, on every rank that failed",
-        says="timed out waiting for other ranks …: RuntimeError: Timed out waiting 1800000ms for recv operation to complete",
+        example="timed out waiting for other ranks …: RuntimeError: Timed out waiting 1800000ms for recv operation to complete",
         is_echo=True,
         how="timed out waiting for other ranks",
     ),
@@ -87,7 +87,7 @@ CLASSES = (
         reason=Reason.COLLECTIVE_ERROR,
         kind=Kind.COUNTED,
         recognised="an exception of a lost connection (or exit code 69 of the trainer), on every rank that failed",
-        says="lost other ranks …: RuntimeError: Connection closed by peer",
+        example="lost other ranks …: RuntimeError: Connection closed by peer",
         is_echo=True,
         how="lost other ranks",
     ),
@@ -97,13 +97,13 @@ CLASSES = (
         recognised="no new step or phase in rank 0's log for deadlines.hangSeconds, while the log can be read; or exit code"
         " 70 of the trainer, whose ranks determined which of them is late",
         how="made no progress",
-        says="made no progress …: it printed nothing after step 120 (train) for 15m0s (deadlines.hangSeconds); the pods are kept",
+        example="made no progress …: it printed nothing after step 120 (train) for 15m0s (deadlines.hangSeconds); the pods are kept",
     ),
     FailureClass(
         reason=Reason.IMAGE_PULL,
         kind=Kind.COUNTED,
         recognised="deadlines.startSeconds passed while an image cannot be pulled",
-        says="did not start …: 2 of 4 pods wait: image x:2.1 cannot be pulled: not found; deadlines.startSeconds is 10m0s",
+        example="did not start …: 2 of 4 pods wait: image x:2.1 cannot be pulled: not found; deadlines.startSeconds is 10m0s",
         how="did not start",
     ),
     FailureClass(
@@ -111,14 +111,14 @@ CLASSES = (
         kind=Kind.COUNTED,
         recognised="deadlines.startSeconds passed while a container cannot be created (Secret, ConfigMap, volume); or the"
         " runtime fails to start it",
-        says='did not start …: 4 of 4 pods wait: secret "hf-token" not found; deadlines.startSeconds is 10m0s',
+        example='did not start …: 4 of 4 pods wait: secret "hf-token" not found; deadlines.startSeconds is 10m0s',
         how="did not start",
     ),
     FailureClass(
         reason=Reason.START_DEADLINE,
         kind=Kind.COUNTED,
         recognised="deadlines.startSeconds passed for any other cause",
-        says="did not start …: 1 of 4 pods are starting; deadlines.startSeconds is 10m0s",
+        example="did not start …: 1 of 4 pods are starting; deadlines.startSeconds is 10m0s",
         how="did not start",
         may_be_the_node=True,
     ),
@@ -126,7 +126,7 @@ CLASSES = (
         reason=Reason.FINISH_DEADLINE,
         kind=Kind.COUNTED,
         recognised="deadlines.finishSeconds passed after the first rank succeeded",
-        says="was ended …: it still ran deadlines.finishSeconds (1h0m) after the first rank had succeeded",
+        example="was ended …: it still ran deadlines.finishSeconds (1h0m) after the first rank had succeeded",
         how="was ended",
     ),
     FailureClass(
@@ -134,35 +134,35 @@ CLASSES = (
         kind=Kind.COUNTED,
         recognised="the kubelet's DeadlineExceeded for activeDeadlineSeconds of spec.template, and the program answered SIGTERM"
         " with exit code 0 (torchrun: with its SignalException) or was killed",
-        says="was ended …: it ran longer than activeDeadlineSeconds of its pod (3600)",
+        example="was ended …: it ran longer than activeDeadlineSeconds of its pod (3600)",
         how="was ended",
     ),
     FailureClass(
         reason=Reason.POD_DELETED,
         kind=Kind.UNCOUNTED,
         recognised="a pod is deleted, or gone, and not by the operator",
-        says="was deleted …: the operator did not delete it",
+        example="was deleted …: the operator did not delete it",
         how="was deleted",
     ),
     FailureClass(
         reason=Reason.EVICTED,
         kind=Kind.UNCOUNTED,
         recognised="DisruptionTarget EvictionByEvictionAPI, or the kubelet's Evicted",
-        says="was evicted …: Eviction API: evicting",
+        example="was evicted …: Eviction API: evicting",
         how="was evicted",
     ),
     FailureClass(
         reason=Reason.PREEMPTED,
         kind=Kind.UNCOUNTED,
         recognised="DisruptionTarget PreemptionByScheduler, or the kubelet's Preempting",
-        says="was preempted …: default-scheduler: preempting to accommodate a higher priority pod",
+        example="was preempted …: default-scheduler: preempting to accommodate a higher priority pod",
         how="was preempted",
     ),
     FailureClass(
         reason=Reason.NODE_DRAINED,
         kind=Kind.UNCOUNTED,
         recognised="evicted from a node that is cordoned, or ended by the node's shutdown",
-        says="had to leave its node …: node gpu-3 is being drained",
+        example="had to leave its node …: node gpu-3 is being drained",
         how="had to leave its node",
     ),
     FailureClass(
@@ -170,7 +170,7 @@ CLASSES = (
         kind=Kind.UNCOUNTED,
         recognised="its node does not exist, is unreachable (Ready is Unknown) or out of service, and the pod has outlived its grace"
         " after a deletion",
-        says="was lost …: node gpu-3 stopped answering",
+        example="was lost …: node gpu-3 stopped answering",
         may_be_the_node=True,
         how="was lost",
     ),
@@ -178,7 +178,7 @@ CLASSES = (
         reason=Reason.POD_DISRUPTED,
         kind=Kind.UNCOUNTED,
         recognised="any other DisruptionTarget; a pod that the kubelet refused or lost track of",
-        says="was taken away …: DeletionByTaintManager: Taint manager: deleting due to NoExecute taint",
+        example="was taken away …: DeletionByTaintManager: Taint manager: deleting due to NoExecute taint",
         how="was taken away",
         may_be_the_node=True,  # whose devices fail, so that its kubelet refuses pod after pod (UnexpectedAdmissionError)
     ),
@@ -186,75 +186,75 @@ CLASSES = (
         reason=Reason.STOPPED_WITH_CHECKPOINT,
         kind=Kind.UNCOUNTED,
         recognised="exit code 75, and rank 0's termination message has checkpointStep=<n>, larger than at every earlier stop",
-        says="stopped on request …; it had saved step 1200",
+        example="stopped on request …; it had saved step 1200",
         how="stopped on request",
     ),
     FailureClass(
         reason=Reason.UNSCHEDULABLE,
         kind=Kind.WAITS,
         recognised="the scheduler finds no node for a pod; deadlines.queueSeconds limits it",
-        says="4 of 4 pods have no node: 0/4 nodes have nvidia.com/gpu: 8 free",
+        example="4 of 4 pods have no node: 0/4 nodes have nvidia.com/gpu: 8 free",
     ),
     FailureClass(
         reason=Reason.QUEUED,
         kind=Kind.WAITS,
         recognised="the queue that spec.scheduling.queueName names has not admitted the job; deadlines.queueSeconds limits it",
-        says="queued in team-a: 3 jobs before it",
+        example="queued in team-a: 3 jobs before it",
     ),
     FailureClass(
         reason=Reason.QUOTA_EXCEEDED,
         kind=Kind.WAITS,
         recognised="the API server refuses a pod for a quota; deadlines.queueSeconds limits it",
-        says="2 of 4 pods exceed quota team: 8 of 8 requests.nvidia.com/gpu used, 4 more wanted by each pod",
+        example="2 of 4 pods exceed quota team: 8 of 8 requests.nvidia.com/gpu used, 4 more wanted by each pod",
     ),
     FailureClass(
         reason=Reason.POD_REJECTED,
         kind=Kind.WAITS,
         recognised="the API server refuses a pod, or the Service, for another reason; after deadlines.startSeconds a job that never ran fails",
-        says='the API server refuses to create pod resnet-1-0: strict decoding error: unknown field "spec.nodeSelektor"',
+        example='the API server refuses to create pod resnet-1-0: strict decoding error: unknown field "spec.nodeSelektor"',
     ),
     FailureClass(
         reason=Reason.REMOVAL_REJECTED,
         kind=Kind.WAITS,
         recognised="the API server refuses to delete or to stop what a finished job has left; it is the reason of the condition"
         " Stalled",
-        says="the API server refuses to delete DDPJob resnet: admission webhook denied the request",
+        example="the API server refuses to delete DDPJob resnet: admission webhook denied the request",
     ),
     FailureClass(
         reason=Reason.GANG_GIVEN_BACK,
         kind=Kind.WAITS,
         recognised="for 15 to 45 s (longer each time) some pods had a node and the others had none",
-        says="2 of 4 pods had a node and the others found none: the gang releases its nodes for a moment",
+        example="2 of 4 pods had a node and the others found none: the gang releases its nodes for a moment",
     ),
     FailureClass(
         reason=Reason.TERMINATING_TOO_LONG,
         kind=Kind.WAITS,
         recognised="a pod of an earlier attempt still exists a minute after its grace period, on a node that is not known to be lost",
-        says="pod resnet-1-0 should have stopped on node gpu-3, which is not known to be lost: restart the kubelet there, or …",
+        example="pod resnet-1-0 should have stopped on node gpu-3, which is not known to be lost: restart the kubelet there, or …",
     ),
     FailureClass(
         reason=Reason.QUEUE_DEADLINE,
         kind=Kind.FINAL,
         recognised="deadlines.queueSeconds passed without a node for every pod",
-        says="the gang did not get all its nodes within deadlines.queueSeconds (1h0m): 4 of 4 pods have no node: …",
+        example="the gang did not get all its nodes within deadlines.queueSeconds (1h0m): 4 of 4 pods have no node: …",
     ),
     FailureClass(
         reason=Reason.ACTIVE_DEADLINE,
         kind=Kind.FINAL,
         recognised="deadlines.activeSeconds on nodes, over all attempts",
-        says="the job was active for deadlines.activeSeconds (2d0h)",
+        example="the job was active for deadlines.activeSeconds (2d0h)",
     ),
     FailureClass(
         reason=Reason.INVALID_SPEC,
         kind=Kind.FINAL,
         recognised="a stored spec that this release cannot read, of a job that never ran",
-        says="spec.nodes: Input should be greater than or equal to 1",
+        example="spec.nodes: Input should be greater than or equal to 1",
     ),
     FailureClass(
         reason=Reason.TOO_MANY_INFRASTRUCTURE_RESTARTS,
         kind=Kind.FINAL,
         recognised="100 restarts within a day that did not count, without progress between them",
-        says="…; the job was restarted 100 times within 1d0h for causes that do not count, without progress in an attempt that ran for 10s",
+        example="…; the job was restarted 100 times within 1d0h for causes that do not count, without progress in an attempt that ran for 10s",
     ),
 )
 

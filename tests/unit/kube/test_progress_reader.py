@@ -1,0 +1,157 @@
+"""Reads of the progress of running jobs: how often, how many at a time, and what counts as silence."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ddpjob_operator.core.model import Observed
+from ddpjob_operator.kube.lookups import progress_reader as progress_module
+from ddpjob_operator.kube.lookups.progress_reader import ProgressReader
+from ddpjob_operator.transport.errors import UnavailableError
+from engine import happens
+from lookup_cluster import JOB, KEY, Cluster, Keys, five_intervals, rank0, seen
+
+LINE = 'ddpjob-progress {"step": %d}\n'
+
+
+class Reading:
+    """A progress reader with short intervals, and the keys of the jobs whose progress changed."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster, self.keys = cluster, Keys()
+        self.reader = ProgressReader(cluster, 0.01, self.keys.put_nowait)  # type: ignore[arg-type]  # as a Client does
+        self.latest, self.follow = self.reader.latest, self.reader.follow
+
+    def silence(self) -> float:
+        return self.reader.silent_seconds(KEY, "p0")
+
+    async def more_reads(self, number: int) -> None:
+        """Wait until the log was read so many times more."""
+        wanted = self.cluster.num_logs + number
+        await happens(lambda: self.cluster.num_logs >= wanted)
+
+
+@pytest.fixture
+async def reading(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[[Cluster], Reading]]:
+    """Starts readers of a cluster, which end with the test."""
+    monkeypatch.setattr(progress_module, "FIRST_READ_SECONDS", 0.01)
+    monkeypatch.setattr(progress_module, "READS_PER_SECOND", 500.0)
+    monkeypatch.setattr(progress_module, "LONG_READ_PAUSE_SECONDS", 0.0)
+    running: list[tuple[asyncio.Task[None], ProgressReader]] = []
+
+    def start(cluster: Cluster) -> Reading:
+        made = Reading(cluster)
+        running.append((asyncio.create_task(made.reader.run()), made.reader))
+        return made
+
+    yield start
+    for task, reader in running:
+        task.cancel()
+        await reader.stop()
+
+
+async def test_progress_is_that_of_the_current_rank_0_and_its_job_is_reconciled_when_it_changes(reading) -> None:
+    cluster = Cluster(log=LINE % 1)
+    read = reading(cluster)
+    read.follow(seen("p0"))
+    await read.keys.next()
+    assert read.latest(KEY, "p0").step == 1
+    assert read.latest(KEY, "another") is None
+    await read.more_reads(3)
+    assert read.keys.empty()
+    cluster.log = LINE % 2
+    await read.keys.next()
+    read.follow(Observed(job=JOB, pods=(rank0(running=False),)))
+    num_logs = cluster.num_logs
+    await five_intervals()
+    assert cluster.num_logs == num_logs
+
+
+async def test_few_logs_are_read_at_a_time(reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_module, "MAX_PARALLEL", 3)
+    cluster = Cluster()
+    cluster.seconds = 0.02
+    read = reading(cluster)
+    for number in range(30):
+        read.follow(seen(f"p{number}", of=replace(JOB, name=f"j{number}")))
+    await read.more_reads(30)
+    assert cluster.most_at_once == 3
+
+
+async def test_an_interval_of_0_reads_nothing() -> None:
+    cluster = Cluster(log=LINE % 1)
+    reader = ProgressReader(cluster, 0, Keys().put_nowait)  # type: ignore[arg-type]  # it does what a Client does
+    running = asyncio.create_task(reader.run())
+    reader.follow(seen("p0"))
+    await five_intervals()
+    assert cluster.num_logs == 0
+    running.cancel()
+
+
+async def test_silence_is_a_log_that_can_be_read_and_has_nothing_new(reading) -> None:
+    cluster = Cluster(log=LINE % 1)
+    read = reading(cluster)
+    read.follow(seen("p0"))
+    await happens(lambda: read.silence() > 0.05)
+    assert read.reader.silent_seconds(KEY, "another") == 0
+
+    cluster.log = UnavailableError("log", "the node does not answer")
+    await read.more_reads(3)
+    before = read.silence()
+    await read.more_reads(4)
+    assert read.silence() == before, "a log that cannot be read says nothing of the program"
+
+    cluster.log = LINE % 2
+    await happens(lambda: read.silence() < before)
+
+
+class Lines(Cluster):
+    """Gives the last lines only; counts the long reads."""
+
+    num_long = 0
+
+    async def pod_log(self, *_: Any, tail_lines: int, **__: Any) -> str:
+        self.num_logs += 1
+        self.num_long += tail_lines > progress_module.TAIL_LINES
+        assert isinstance(self.log, str)
+        return "".join(self.log.splitlines(keepends=True)[-tail_lines:])
+
+
+async def test_few_long_reads_are_made_of_a_log_that_hides_its_progress(reading) -> None:
+    cluster = Lines(log=LINE % 1)
+    read = reading(cluster)
+    read.follow(seen("p0"))
+    await read.keys.next()
+    cluster.log = LINE % 2 + "other output\n" * 4000
+    await read.more_reads(40)
+    assert 1 <= cluster.num_long <= 5
+
+
+async def test_long_reads_of_all_jobs_share_one_rate(reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_module, "LONG_READ_PAUSE_SECONDS", 3600.0)
+    cluster = Lines(log=LINE % 1 + "other output\n" * 100)
+    read = reading(cluster)
+    for number in range(20):
+        read.follow(seen(f"p{number}", of=replace(JOB, name=f"j{number}")))
+    await read.more_reads(40)
+    assert cluster.num_long == 1
+
+
+@pytest.mark.parametrize("text", ["other output\n" * 20, "failed to try resolving symlinks in path: no such file"])
+async def test_a_part_of_a_log_without_progress_is_no_silence(reading, text: str) -> None:
+    cluster = Lines(log=LINE % 1)
+    read = reading(cluster)
+    read.follow(seen("p0"))
+    await read.keys.next()
+    cluster.log = text if text.startswith("failed") else LINE % 1 + text * 200
+    await happens(lambda: read.silence() > 0 or cluster.num_logs > 3)
+    before = read.silence()
+    await read.more_reads(5)
+    assert read.silence() == before
+
+    cluster.log = LINE % 2 + "other output\n" * 100  # found in a longer piece
+    await read.keys.next()
+    assert read.latest(KEY, "p0").step == 2

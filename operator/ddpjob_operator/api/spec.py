@@ -337,7 +337,8 @@ class DDPJobSpec(Resource):
         default=contract.DEFAULT_MASTER_PORT,
         ge=1024,
         le=65535,
-        description="Port on which rank 0 accepts the connections of the other ranks.",
+        description="Port on which rank 0 accepts the connections of the other ranks. With `hostNetwork` in the template, the default"
+        " stands for a port from 20000 to 29999 that differs for each job and attempt.",
     )
     image: str | None = Field(
         default=None,

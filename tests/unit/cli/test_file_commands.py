@@ -109,3 +109,22 @@ def test_convert_prints_a_valid_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     ours.write_text(capsys.readouterr().out)
     assert main(["validate", str(ours)]) == 0
     assert main(["convert", str(tmp_path / "nowhere.yaml")]) == 2
+
+
+def test_the_rdma_example_renders_pods_on_the_network_of_their_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    (file,) = (example for example in EXAMPLES if example.name == "rdma.yaml")
+
+    assert main(["render", str(file), "--pods"]) == 0
+    pods = [item for item in yaml.safe_load(capsys.readouterr().out)["items"] if item["kind"] == "Pod"]
+    assert [(pod["spec"]["hostNetwork"], pod["spec"]["dnsPolicy"]) for pod in pods] == [
+        (True, "ClusterFirstWithHostNet")
+    ] * 2
+    containers = [pod["spec"]["containers"][0] for pod in pods]
+    variables = [{entry["name"]: entry.get("value") for entry in container["env"]} for container in containers]
+    assert {names["MASTER_ADDR"] for names in variables} == {"rdma-master.default.svc"}
+    assert [names["NCCL_IB_HCA"] for names in variables] == ["mlx5", "mlx5"]
+    port = int(variables[0]["MASTER_PORT"])
+    assert containers[0]["ports"] == [{"name": "master", "containerPort": port, "hostPort": port}]
+    for container in containers:
+        assert container["resources"]["limits"] == {"rdma/ib": 1, "nvidia.com/gpu": "8"}
+        assert container["securityContext"]["capabilities"] == {"add": ["IPC_LOCK"]}

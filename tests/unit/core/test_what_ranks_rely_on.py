@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from builders import NOW, job, observed, program
+from builders import NOW, in_attempt, job, observed, program
 from ddpjob_operator.api import names
 from ddpjob_operator.core.model import CreateObject, CreatePod, Job
 from ddpjob_operator.core.plan import plan
@@ -42,10 +42,33 @@ def test_rank_0_has_a_name_before_it_is_ready() -> None:
 
 
 def test_jobs_on_the_network_of_the_host_can_use_different_ports() -> None:
-    template = {"spec": {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}}
+    template = {"spec": {"hostNetwork": True}}
     for body in pods(program(nodes=2, masterPort=29777, template=template)):
         assert body["spec"]["hostNetwork"]
         assert environment(body)["PET_MASTER_PORT"] == "29777"
+
+
+def test_an_attempt_on_the_network_of_the_host_has_a_port_of_its_own_by_default() -> None:
+    one = program(nodes=2, template={"spec": {"hostNetwork": True}})
+    others = [replace(one, uid="another"), in_attempt(one, 2)]
+    found = [{environment(body)["MASTER_PORT"] for body in pods(of)} for of in (one, *others)]
+    assert [len(ports) for ports in found] == [1, 1, 1], "all ranks have the same port"
+    assert len(set.union(*found)) == 3
+    assert all(20_000 <= int(port) < 30_000 for ports in found for port in ports)
+    assert environment(pods(program(nodes=1))[0])["MASTER_PORT"] == "29500"
+
+
+def test_the_scheduler_and_the_resolver_know_that_a_pod_is_on_the_network_of_the_host() -> None:
+    rank_0, rank_1 = pods(program(nodes=2, template={"spec": {"hostNetwork": True}}))
+    port = int(environment(rank_0)["MASTER_PORT"])
+    (declared,) = rank_0["spec"]["containers"][0]["ports"]
+    assert (declared["containerPort"], declared["hostPort"]) == (port, port)
+    assert "ports" not in rank_1["spec"]["containers"][0], "ranks other than 0 listen at no port that they name"
+    assert {body["spec"]["dnsPolicy"] for body in (rank_0, rank_1)} == {"ClusterFirstWithHostNet"}
+
+    own = pods(program(nodes=1, template={"spec": {"hostNetwork": True, "dnsPolicy": "Default"}}))[0]
+    assert own["spec"]["dnsPolicy"] == "Default", "the template takes precedence"
+    assert "dnsPolicy" not in pods(program(nodes=1))[0]["spec"]
 
 
 @pytest.mark.parametrize("of", [program(nodes=2, image=IMAGE), job(nodes=2)], ids=["own program", "trainer"])

@@ -1,6 +1,7 @@
 """Renders the pod of one rank from the job, and merges the user's template into it.
 
-All pods of an attempt differ only in the rank label and the rank variables, because schedulers group equal pods. There is
+All pods of an attempt differ only in the rank label and the rank variables, because schedulers group equal pods; in the
+network of the node, rank 0 declares its port as well. There is
 no init container and no other image: everything that the ranks need to start is in the environment.
 """
 
@@ -16,6 +17,7 @@ from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.failure.restart import restarts_left
 from ddpjob_operator.core.model import Body, CreatePod, Job, Observed
 from ddpjob_operator.core.ownership import common_labels, owner_reference
+from ddpjob_operator.core.render.host_network import master_port, uses_host_network
 from ddpjob_operator.core.render.overlay import overlaid, overlaid_list
 from ddpjob_operator.core.render.service import master_address
 from ddpjob_operator.core.security import HOME_DIR, TMP_DIR, container_security, has_own_home, pod_security
@@ -138,6 +140,12 @@ def _labels(job: Job, spec: DDPJobSpec, rank: int, provider: Provider) -> dict[s
 def _body(job: Job, spec: DDPJobSpec, image: str, rank: int, provider: Provider) -> dict[str, Any]:
     volumes, mounts = _volumes(spec)
     container = _container(spec, image, _environment(job, spec, rank, provider), mounts)
+    host_network: Body = {}
+    if uses_host_network(spec):
+        host_network["dnsPolicy"] = "ClusterFirstWithHostNet"  # Otherwise MASTER_ADDR cannot be resolved.
+        if rank == 0:
+            port = master_port(job, spec)
+            container["ports"] = [{"name": "master", "containerPort": port, "hostPort": port}]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -176,6 +184,7 @@ def _body(job: Job, spec: DDPJobSpec, image: str, rank: int, provider: Provider)
             ],
             "volumes": volumes,
             "containers": [container],
+            **host_network,
         },
     }
 
@@ -219,7 +228,7 @@ def _command(spec: DDPJobSpec) -> list[str]:
 
 def _environment(job: Job, spec: DDPJobSpec, rank: int, provider: Provider) -> dict[str, str]:
     """The variables of the process group for plain programs and for torchrun, and writable directories."""
-    address, port = master_address(job.namespace, job.name), str(spec.master_port)
+    address, port = master_address(job.namespace, job.name), str(master_port(job, spec))
     processes, nodes = str(spec.processes), str(spec.nodes)
     environment = {
         contract.MASTER_ADDR: address,

@@ -62,6 +62,10 @@ setup: $(VENV)/dev.stamp ## Install the project and its development tools into .
 demo: $(VENV)/demo.stamp ## Train a network with two DDP ranks on this machine, with the decisions of the operator
 	@$(BIN)/ddpjob run --local manifests/examples/digits.yaml
 
+.PHONY: demo-recovery
+demo-recovery: $(VENV)/demo.stamp ## Kill a rank of such a training and print how it starts again in place
+	@PYTHONPATH=tests/tools $(BIN)/python -m recovery_demo
+
 .PHONY: test
 test: test-unit test-processes test-cluster ## Run the tests that need no root and no container runtime
 

@@ -1,0 +1,1 @@
+"""Shows a restart in place on this machine: `make demo-recovery`."""

@@ -306,6 +306,11 @@ class DDPJobSpec(Resource):
             "resources must not list the GPU resource: set the number of GPUs in gpusPerNode only",
         ),
         Rule(
+            "self.gpusPerNode <= 1 || !(self.gpuResource.contains('/mig-') || self.gpuResource.endsWith('.shared'))",
+            "gpuResource is a part of a GPU (a MIG slice or a time-sliced GPU), of which each pod can use one only: set gpusPerNode to 1"
+            " and raise nodes",
+        ),
+        Rule(
             "!has(self.checkpoint) || !has(self.checkpoint.everySteps) || (has(self.trainer)"
             " && self.trainer.checkpointEverySteps == 0)",
             "checkpoint.everySteps applies to the built-in trainer only and means the same as trainer.checkpointEverySteps: set one of them",

@@ -75,6 +75,8 @@ SPECS: list[tuple[str, Change, str]] = [
     ("more processes than GPUs", {"gpusPerNode": 4, "processesPerNode": 8}, "processesPerNode must equal gpusPerNode"),
     ("fewer processes than GPUs", {"gpusPerNode": 4, "processesPerNode": 2}, "processesPerNode must equal gpusPerNode"),
     ("GPU resource without a domain", {"gpuResource": "gpu"}, "spec.gpuResource in body should match"),
+    ("two MIG slices", {"gpusPerNode": 2, "gpuResource": "nvidia.com/mig-1g.10gb"}, "each pod can use one only"),
+    ("two time-sliced GPUs", {"gpusPerNode": 2, "gpuResource": "nvidia.com/gpu.shared"}, "each pod can use one only"),
     ("GPUs twice", {"resources": {"limits": {"nvidia.com/gpu": 1}}}, "set the number of GPUs in gpusPerNode only"),
     (
         "GPUs twice, of another vendor",

@@ -247,10 +247,12 @@ class Run:
         """
         moved = self.timeline.moved
         found = checkpoints.load_newest(self._newest, moved=moved) if self.gang.rank == 0 else None
-        payload = self.gang.broadcast_bytes(None if found is None else found[1], moved)
         self._newest = self._newest if found is None else found[0]
+        payload = self.gang.broadcast_bytes(None if found is None else found[1], moved)
         if payload is not None:
-            saved_by = self.state.load(from_bytes(payload))
+            content = from_bytes(payload)
+            del payload, found  # as much memory as the state, of which loading makes copies
+            saved_by = self.state.load(content)
             self.resumed = True
             self.report.say(f"resumed from step {self.state.step} in {checkpoints.location}, {saved_by}")
 

@@ -56,7 +56,7 @@ class State:
         return {"step": self.step, "world_size": self.world_size, **random, **parts}
 
     def load(self, content: dict[str, Any]) -> str:
-        """Load what `content` returned. Returns who saved it, for the log.
+        """Load what `content` returned, whose parts it removes. Returns who saved it, for the log.
 
         Raises:
             ConfigError: it is the state of another training.
@@ -64,7 +64,7 @@ class State:
         step = content["step"]
         try:
             for name, part in self.parts.items():
-                part.load_state_dict(content[name])
+                part.load_state_dict(content.pop(name))  # so that only one part at a time is there twice
                 if isinstance(part, torch.optim.Optimizer):
                     _lay_out_like_parameters(part)
         except (KeyError, RuntimeError, ValueError) as error:

@@ -44,6 +44,12 @@ def test_all_parts_come_back():
     assert loaded.random is not None
 
 
+def test_a_part_that_has_been_loaded_is_not_kept_twice():
+    content = from_bytes(to_bytes(of(model=nn.Linear(2, 1)).content()))
+    of(model=nn.Linear(2, 1)).load(content)
+    assert "model" not in content
+
+
 def test_a_checkpoint_is_read_from_memory_without_a_copy_of_it():
     payload = bytearray(to_bytes(of(model=nn.Linear(1000, 1000)).content()))
     tracemalloc.start()  # counts what Python allocates, which tensors are not

@@ -158,18 +158,6 @@ async def test_a_restarted_leader_continues_with_its_own_lease(namespace: Namesp
     assert (await lease(namespace))["leaseTransitions"] == 0
 
 
-async def test_a_leader_whose_lease_was_taken_ends_and_writes_nothing_more(namespace: Namespace, start: Start) -> None:
-    leader = start("first", lease_seconds=600)
-    await holder_is(namespace, "first")
-    await give_the_lease_to(namespace, "somebody")
-    created = await namespace.apply("j")
-    assert leader.process is not None
-    assert await asyncio.to_thread(leader.process.wait, 20) == 1
-    assert not await namespace.pods()
-    assert (await namespace.job("j"))["metadata"]["resourceVersion"] == created["metadata"]["resourceVersion"]
-    assert (await lease(namespace))["holderIdentity"] == "somebody"
-
-
 async def test_a_leader_that_was_stopped_by_a_signal_writes_nothing_when_it_continues(
     namespace: Namespace, start: Start
 ) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from local_command import LocalCommand, run_job, write_job
+from local_command import run_job
 
 HERE = Path(__file__).parent
 COMMANDS = {
@@ -38,12 +38,3 @@ def test_all_ranks_sum_up(tmp_path: Path, launcher: str, nodes: int, processes: 
         printed = {line for line in outcome.lines_of(node, title) if line.startswith("rank")}
         assert printed == {line for line in expected if int(line.split()[1]) in its_ranks}
     assert outcome.exit_code == 0
-
-
-def test_one_python_process_for_two_ranks_is_refused(tmp_path: Path) -> None:
-    file = write_job(tmp_path, {"processesPerNode": 2, "command": COMMANDS["python"]})
-    with LocalCommand(file, tmp_path) as command:
-        outcome = command.outcome(20)
-    assert outcome.exit_code == 2
-    assert "one python process but each node has several ranks" in outcome.output
-    assert "torchrun" in outcome.output

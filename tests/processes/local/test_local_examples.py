@@ -23,10 +23,3 @@ def test_the_example_and_the_page_contain_the_recipe() -> None:
     page = (EXAMPLES.parents[1] / "docs/how-to/own-model.md").read_text()
     assert f"```python\n{recipe}```" in page
     assert "```yaml\n" + example.partition("---\n")[2] + "```" in page
-
-
-def test_resnet18_says_which_gpus_are_missing(tmp_path: Path) -> None:
-    with LocalCommand(EXAMPLES / "resnet18-cifar10.yaml", tmp_path) as command:
-        outcome = command.outcome(60)
-    assert outcome.exit_code == 2
-    assert "2 x 4 = 8, but this machine has" in outcome.output

@@ -63,16 +63,6 @@ def accuracy(log: str) -> float:
     return float(re.findall(r"accuracy ([\d.]+) %", log)[-1])
 
 
-def test_a_running_job_shows_its_progress_and_can_be_deleted(job) -> None:
-    job.apply("watched", nodes=1, trainer={"recipe": "digits", "epochs": 60})
-
-    job.wait_phase("Running", seconds=120)
-    first = wait_for_progress_beyond(job, 0)
-    wait_for_progress_beyond(job, first)
-    job.kubectl("delete", "ddpjob", "watched", "-n", job.namespace, "--wait=false")
-    job.wait_gone()
-
-
 def test_a_killed_rank_starts_again_in_its_pod(job, machine) -> None:
     trainer = {"recipe": "digits", "epochs": 120}  # some seconds more than the test needs
     job.apply("in-place", nodes=2, trainer=trainer, restart={"inPlace": True})
@@ -145,21 +135,6 @@ def test_the_examples_of_scripts_run_under_torchrun_and_our_launcher(job, exampl
 
     assert job.wait_end(seconds=240)["phase"] == "Succeeded"
     assert "4 ranks found y = 3.00x + 1.00" in job.log()
-
-
-def test_a_recipe_in_a_config_map_trains(job) -> None:
-    job.apply_file(EXAMPLES / "own-recipe.yaml")
-
-    assert job.wait_end(seconds=240)["phase"] == "Succeeded"
-    assert "after 184 steps: accuracy 9" in job.log()
-
-
-def test_the_resnet_example_is_accepted(job) -> None:
-    output = job.kubectl(
-        "apply", "-n", job.namespace, "--dry-run=server", "-f", str(EXAMPLES / "resnet18-cifar10.yaml")
-    )
-
-    assert "created (server dry run)" in output
 
 
 UNKNOWN_UID = """

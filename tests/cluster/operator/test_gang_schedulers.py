@@ -4,6 +4,7 @@
 (`gang_schedulers.py`).
 """
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -183,6 +184,30 @@ async def test_a_gang_waits_with_its_group_and_leaves_nothing_when_it_is_suspend
 
     await namespace.edit("j", suspend=True)
     await has_groups(namespace, scheduler)
+
+
+async def test_the_operator_may_remind_coscheduling_of_pods_that_it_refused_because_of_each_other(
+    namespace: Namespace, cluster: testbed.ControlPlane, case: Case
+) -> None:
+    if case.is_real or case.scheduler is not COSCHEDULING:
+        pytest.skip("the test takes the place of the scheduler, and only coscheduling needs to be reminded")
+    await namespace.apply("j", nodes=2, gpusPerNode=1)
+    await says(namespace, "j", COSCHEDULING.unseen)
+    refused = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "0/1 nodes are available: 1 optimistic rejection in PostFilter.",
+    }
+    patch = json.dumps({"status": {"conditions": [refused]}})
+    cluster.kubectl("patch", "pod", "j-1-0", "j-1-1", "-n", namespace.name, "--subresource=status", "-p", patch)
+
+    async def is_reminded() -> bool:
+        group = await namespace.client.get(COSCHEDULING.pod_groups, namespace.name, "j-1")
+        return "ddpjob.dev/refused-pods" in group["metadata"].get("annotations", {})
+
+    await eventually("the PodGroup to change", is_reminded)
+    await says(namespace, "j", "no nodes for all 2 pods together")
 
 
 async def test_each_attempt_has_a_group_which_goes_at_the_end(namespace: Namespace, real: Scheduler) -> None:

@@ -273,7 +273,9 @@ def _waiting(spec: Body, status: Body, conditions: Body) -> Waiting | None:
     if "nodeName" not in spec:
         if scheduled.get("status") == "False":
             reason = GATED if scheduled.get("reason") == GATED else "Unschedulable"
-            return Waiting(reason=reason, message=scheduled.get("message", ""))
+            gates = ", ".join(gate["name"] for gate in spec.get("schedulingGates") or ())
+            message = f"held by scheduling gates: {gates}" if gates else scheduled.get("message", "")
+            return Waiting(reason=reason, message=message)
         return None
     main = _named(status.get("containerStatuses"), names.MAIN_CONTAINER).get("state") or {}
     if "running" in main or "terminated" in main:

@@ -53,6 +53,15 @@ def test_the_status_of_a_waiting_gang_says_what_it_waits_for(waiting, node, reas
     assert text in status.message
 
 
+@pytest.mark.parametrize(
+    ("template", "scheduler"), [({}, "default-scheduler"), ({"spec": {"schedulerName": "gpu-scheduler"}}, "gpu-scheduler")]
+)
+def test_a_scheduler_that_does_not_look_at_the_pods_is_named(template, scheduler) -> None:
+    of = job(nodes=2, template=template)
+    status = plan(observed(of, pod(of, 0), pending(of, 1)), NOW).status
+    assert status.message == f"1 of 2 pods have not been considered by the scheduler {scheduler} yet"
+
+
 QUOTA = (
     'pods "job-1-1" is forbidden: exceeded quota: team, requested: pods=1,requests.nvidia.com/gpu=8,'
     " used: pods=1,requests.nvidia.com/gpu=8, limited: pods=1,requests.nvidia.com/gpu=8"

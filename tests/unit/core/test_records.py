@@ -44,6 +44,17 @@ def test_the_main_containers_end_shows_before_the_phase() -> None:
     assert (record.exit.code, record.exit.signal, record.exit.message, record.all_ended) == (137, 9, "bye", True)
 
 
+def test_a_pod_with_scheduling_gates_names_them() -> None:
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "SchedulingGated",
+        "message": "Scheduling is blocked due to non-empty scheduling gates",
+    }
+    body = pod({"conditions": [condition]}, schedulingGates=[{"name": "example.com/quota"}, {"name": "example.com/net"}])
+    assert pod_of(body).waiting.message == "held by scheduling gates: example.com/quota, example.com/net"
+
+
 def test_a_living_sidecar_keeps_the_pod_from_having_ended() -> None:
     statuses = [container({"terminated": {"exitCode": 1}}), container({"running": {}}, "sidecar")]
     body = pod({"phase": "Running", "containerStatuses": statuses}, nodeName="n")

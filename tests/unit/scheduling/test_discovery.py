@@ -21,6 +21,7 @@ def test_auto_prefers_what_an_administrator_installed() -> None:
     [
         ("auto", {}, (), "none", "no other"),
         ("auto", {"scheduling.k8s.io": ["v1"]}, (), "none", "no other"),
+        ("auto", {"scheduling.k8s.io": ["v1", "v1alpha1"]}, (), "none", "no other"),  # Kubernetes 1.35
         ("auto", NATIVE, (), "native", "scheduling.k8s.io"),
         ("auto", NATIVE, [CREATE_GROUPS], "none", "may not create podgroups.scheduling.k8s.io"),
         ("none", NATIVE, (), "none", "setting"),

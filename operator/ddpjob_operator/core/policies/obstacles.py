@@ -12,8 +12,12 @@ from ddpjob_operator.core.scheduler_message import scheduler_message
 from ddpjob_operator.core.untrusted import printable, tail
 from ddpjob_operator.scheduling.interface import Provider
 from ddpjob_operator.scheduling.none import NO_PROVIDER
+from ddpjob_operator.scheduling.pod_groups import scheduler_of
 
 _IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
+
+#: The scheduler of a pod that names none.
+DEFAULT_SCHEDULER = "default-scheduler"
 
 #: A pod starts within seconds where its image is there; one that takes longer may have something to complain of.
 QUIET_START_SECONDS = 10.0
@@ -43,7 +47,8 @@ def explain_wait(observed: Observed, gang: Gang, provider: Provider = NO_PROVIDE
     if not held:
         unplaced = sum(pod.node is None for pod in starting)
         if unplaced:
-            return Reason.STARTING, f"{unplaced} of {gang.num_nodes} pods have not been considered by a scheduler yet"
+            by = f"the scheduler {scheduler_of(spec, DEFAULT_SCHEDULER)}" if spec is not None else "a scheduler"
+            return Reason.STARTING, f"{unplaced} of {gang.num_nodes} pods have not been considered by {by} yet"
         warning = next((observed.warnings[pod.uid] for pod in starting if pod.uid in observed.warnings), None)
         if warning is not None:
             return Reason.CONTAINER_CONFIG, f"{len(starting)} of {gang.num_nodes} pods wait: {printable(warning)}"

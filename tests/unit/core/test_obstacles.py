@@ -54,7 +54,8 @@ def test_the_status_of_a_waiting_gang_says_what_it_waits_for(waiting, node, reas
 
 
 @pytest.mark.parametrize(
-    ("template", "scheduler"), [({}, "default-scheduler"), ({"spec": {"schedulerName": "gpu-scheduler"}}, "gpu-scheduler")]
+    ("template", "scheduler"),
+    [({}, "default-scheduler"), ({"spec": {"schedulerName": "gpu-scheduler"}}, "gpu-scheduler")],
 )
 def test_a_scheduler_that_does_not_look_at_the_pods_is_named(template, scheduler) -> None:
     of = job(nodes=2, template=template)

@@ -51,7 +51,9 @@ def test_a_pod_with_scheduling_gates_names_them() -> None:
         "reason": "SchedulingGated",
         "message": "Scheduling is blocked due to non-empty scheduling gates",
     }
-    body = pod({"conditions": [condition]}, schedulingGates=[{"name": "example.com/quota"}, {"name": "example.com/net"}])
+    body = pod(
+        {"conditions": [condition]}, schedulingGates=[{"name": "example.com/quota"}, {"name": "example.com/net"}]
+    )
     assert pod_of(body).waiting.message == "held by scheduling gates: example.com/quota, example.com/net"
 
 

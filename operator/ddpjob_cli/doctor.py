@@ -230,7 +230,7 @@ def _schedulers(facts: Facts) -> Finding:
     if name is ProviderName.NONE:
         text = f"provider {name} ({why}): {choice.why}; a gang that fits only in part releases its nodes for a while"
         return Finding(subject="scheduling", state=State.NOTE, text=text)
-    text = f"provider {name} ({why}): {choice.why}; the operator uses it if it has the rights, which its log says"
+    text = f"provider {name} ({why}): {choice.why}; the operator uses it if it has the rights; its log shows whether it has"
     return Finding(subject="scheduling", state=State.OK, text=text)
 
 
@@ -274,7 +274,7 @@ def _network_policies(facts: Facts) -> Finding:
         text = f"the operator creates none (chart value networkPolicy.jobs); {open_ranks}"
         return Finding(subject=subject, state=State.NOTE, text=text)
     if facts.may_make_policies is None:
-        text = "you may not find out whether the operator may create them; its log says so when it starts"
+        text = "you do not have the right to check whether the operator may create them; the operator logs it when it starts"
         return Finding(subject=subject, state=State.NOTE, text=text)
     if not facts.may_make_policies:
         text = f"the operator may not create them in namespace {facts.namespace}; {open_ranks}"

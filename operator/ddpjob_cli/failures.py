@@ -14,7 +14,7 @@ EXIT_BROKEN_PIPE = 141
 
 
 class CommandError(Exception):
-    """A command cannot go on. Its text names the object and the next step."""
+    """A command cannot continue. Its text names the object and the next step."""
 
     def __init__(self, message: str, *, code: int = EXIT_USAGE) -> None:
         """`code` is the exit code."""

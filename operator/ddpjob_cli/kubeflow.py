@@ -269,7 +269,7 @@ def _command(result: _Result, command: Sequence[str], arguments: Sequence[str]) 
             kept.append(part)
     if dropped:
         result.notes.append(
-            f"Left out of the command, because variables of the operator say the same: {' '.join(dropped)}"
+            f"Left out of the command, because the operator sets variables with the same meaning: {' '.join(dropped)}"
         )
     return kept
 

@@ -108,7 +108,7 @@ def covered(stretches: list[Stretch]) -> float:
 
 
 def _reduce_alone(buffers: list[torch.Tensor], gang: Gang, *, num_times: int) -> float:
-    """Seconds to reduce buffers of the same sizes one after the other, while nothing else goes on; the median."""
+    """Seconds to reduce buffers of the same sizes one after the other, while nothing else runs; the median."""
     copies = [buffer.detach().clone() for buffer in buffers]
     seconds = []
     for _ in range(num_times):

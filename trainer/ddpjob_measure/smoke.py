@@ -69,12 +69,12 @@ def flight_recorder(_: torch.device) -> object:
 
 
 def abort(device: torch.device) -> object:
-    """The watchdog's way out of a collective: this process goes on after its communicator was aborted."""
+    """The watchdog's way out of a collective: this process continues after its communicator was aborted."""
     group = dist.group.WORLD
     assert group is not None
     group._get_backend(device).abort()
     time.sleep(AFTERWARDS_SECONDS)
-    return "the process goes on"
+    return "the process continues"
 
 
 def own_fault(device: torch.device) -> object:

@@ -1,4 +1,4 @@
-"""Generations of ranks: when one rank fails, all ranks start again within their pods, whose launchers go on.
+"""Generations of ranks: when one rank fails, all ranks start again within their pods, whose launchers continue.
 
 A generation ends with the first rank that fails. Its launcher writes into a pipe, which a thread in every rank of that node
 reads. The thread saves what the rank still holds and ends the process, and the launcher starts the next generation. The ranks

@@ -151,7 +151,7 @@ class Run:
         `is_left`: by `break`, or by an exception, after which the state may still be that before the step.
         """
         if is_left:
-            self.timeline.enter(Phase.LEAVE)  # first: the other ranks must not see a rank that goes on
+            self.timeline.enter(Phase.LEAVE)  # first: the other ranks must not see a rank that continues
         self.state.step += 1
         if self._memory is not None and not is_left:
             self._memory.step_done()
@@ -176,13 +176,13 @@ class Run:
         """Wait until all ranks are at the end of the training; `place` is where this one has left it.
 
         Raises:
-            RuntimeError: another rank goes on, and waits for this one.
+            RuntimeError: another rank continues, and waits for this one.
         """
         self.timeline.enter(Phase.LEAVE)
         other = self._watchdog and self._watchdog.wait_for_others(self.gang, is_early=is_early)
         if other is not None:
             raise RuntimeError(
-                f"rank {self.gang.rank} left {place}, but rank {other} goes on and waits for it: leave the loop by `break`,"
+                f"rank {self.gang.rank} left {place}, but rank {other} continues and waits for it: leave the loop by `break`,"
                 " and the block by `sys.exit(0)`, on all ranks at the same place, or on none"
             )
 

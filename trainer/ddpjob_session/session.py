@@ -272,7 +272,7 @@ class Session:
 
 
 def _exited(step: int, total: int | None) -> str:
-    """Why sys.exit(0) within the loop is an error: other ranks may go on, and would wait for this one."""
+    """Why sys.exit(0) within the loop is an error: other ranks may continue, and would wait for this one."""
     return (
         f"sys.exit(0) within the loop after step {step} of {total}: other ranks cannot know that this one ends; to end the"
         " training early, leave the loop by `break` on all ranks after the same step"

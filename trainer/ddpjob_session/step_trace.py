@@ -59,7 +59,7 @@ class StepTrace:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             recorded.export_chrome_trace(str(self._path))
-        except (OSError, RuntimeError) as error:  # the training goes on without it
+        except (OSError, RuntimeError) as error:  # the training continues without it
             self._say(f"profileSteps: {self._path} cannot be written: {error}")
         else:
             self._say(f"profileSteps: traces of the ranks in {self._path.parent}")

@@ -1,4 +1,4 @@
-"""The smallest complete DDP script, with a session: it saves checkpoints, and goes on where it was stopped or killed."""
+"""The smallest complete DDP script, with a session: it saves checkpoints, and continues where it was stopped or killed."""
 
 import torch
 

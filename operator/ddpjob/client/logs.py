@@ -1,4 +1,4 @@
-"""The log of a whole job: the logs of its ranks as one stream, which goes on into the next attempts.
+"""The log of a whole job: the logs of its ranks as one stream, which continues with the next attempts.
 
 A log that has ended is merged by the times that the kubelet wrote. While the log is followed, the lines of each rank are in
 order and those of different ranks come as they arrive.

@@ -187,7 +187,7 @@ def notes(name: str, found: "Sequence[Speed]") -> list[str]:
     lines = [f"pod {speed.pod}: {speed.error}" for speed in found if speed.error]
     known = [speed for speed in found if not speed.error]
     if lines:
-        lines.append(f"what a program prints by itself: ddpjob logs {name} -f")
+        lines.append(f"the output of the program: ddpjob logs {name} -f")
     if any(speed.data_share is None for speed in known):
         lines.append(
             "DATA and COMM are known from the second log line of the built-in trainer on; ddpjob.session does not see the"

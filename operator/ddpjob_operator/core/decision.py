@@ -50,7 +50,7 @@ class StartNextAttempt:
     releases_partial_gang: bool = False
     """Whether the gang only releases the nodes of a part of its pods; it keeps its position in the queue then."""
     replaces: tuple[int, ...] = ()
-    """Node ranks of the lost pods, where the others go on in the same attempt."""
+    """Node ranks of the lost pods, where the others continue in the same attempt."""
     restarts: Restarts | None = None
     """The counters after a failure."""
     failure: Failure | None = None

@@ -62,7 +62,7 @@ def test_a_good_cluster_has_no_problem() -> None:
         ({"claims": []}, "checkpoints", State.NOTE, "no claim with ReadWriteMany"),
         ({"namespace_body": None}, "pod security", State.NOTE, "does not exist"),
         ({"may_make_policies": False}, "network policies", State.NOTE, "may not create them in namespace team-a"),
-        ({"may_make_policies": None}, "network policies", State.NOTE, "you may not find out"),
+        ({"may_make_policies": None}, "network policies", State.NOTE, "you do not have the right to check"),
         ({"operator_pods": [operator_with("auto", "none")]}, "network policies", State.NOTE, "networkPolicy.jobs"),
         ({"corefile": "cache 30"}, "DNS", State.NOTE, "up to 30 s"),
         ({"corefile": "cache 30 {\n success 9984 30\n denial 9984 5\n}"}, "DNS", State.OK, "at most 5 s"),

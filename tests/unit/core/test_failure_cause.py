@@ -212,7 +212,7 @@ def test_a_pod_that_disappeared_between_two_reconciles_is_judged_by_its_last_sta
     ("pod_changes", "text"),
     [
         (BAD_COMMAND, 'could not start in attempt 1: exec: "trian":'),
-        ({"code": 137}, "died of signal 9 (SIGKILL)"),
+        ({"code": 137}, "was killed by signal 9 (SIGKILL)"),
         ({"code": 137, "exit_reason": "OOMKilled"}, "ran out of memory in attempt 1: it was OOMKilled: raise"),
         ({"code": 143, "deletion_deadline": NOW + 9}, "was deleted in attempt 1: the operator did not delete it"),
         (EVICTED, "was evicted in attempt 1: Eviction"),

@@ -38,7 +38,7 @@ def not_finished_in_time() -> Observed:
 FAILURES: dict[str, Callable[[], Observed]] = {
     "the budget of restarts is used up": lambda: rank_1_crashed(maxRestarts=0),
     "the budget is used up in the second attempt": crashed_in_the_second_attempt,
-    "a restart rule says Fail": lambda: rank_1_crashed(maxRestarts=3, rules=[{"exitCodes": [7], "action": "Fail"}]),
+    "a restart rule requests Fail": lambda: rank_1_crashed(maxRestarts=3, rules=[{"exitCodes": [7], "action": "Fail"}]),
     "another attempt would end in the same way": lambda: broken(
         TRAINER, ended(TRAINER, 1, code=2, message="rank 1\nbad")
     ),

@@ -4,7 +4,7 @@
         model = session.replicate(Net())
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         state = session.track(model=model, optimizer=optimizer)  # restored here, if there is a checkpoint
-        for step in session.steps(total=10_000):  # goes on where the last attempt stopped
+        for step in session.steps(total=10_000):  # continues where the last attempt stopped
             ...
             session.report(loss=loss)
 

@@ -5,7 +5,7 @@ survivor saves its state in memory that the launcher owns, and each launcher sta
 
 Where the operator replaces a pod of a running attempt, the ranks of the other pods wait for it in the next generation, for a
 limited time. That is also what follows when a pod is asked to stop: its ranks stop after the same step as all others, whose
-pods go on.
+pods continue.
 """
 
 import os

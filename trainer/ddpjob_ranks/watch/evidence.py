@@ -79,7 +79,7 @@ def device_name(device: torch.device) -> str:
 def write(timeline: Timeline, environ: Mapping[str, str], **facts: Any) -> Path | None:
     """Write the facts, with both clocks and the checkpoints' stalls; None where DDPJOB_EVENTS_DIR names no folder.
 
-    The file is `attempt-1-evidence.json`: a run that stops and goes on has one for each attempt.
+    The file is `attempt-1-evidence.json`: a run that stops and continues has one for each attempt.
     """
     folder = environ.get(contract.DDPJOB_EVENTS_DIR)
     if not folder:

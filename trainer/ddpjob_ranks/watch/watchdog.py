@@ -178,7 +178,7 @@ class Watchdog:
             self._end(decision, announced_here=coordinates, leave=lambda: self._leave(board, number))
 
     def _abort_if_a_rank_failed(self, board: Board) -> None:
-        """Abort this rank's collectives on GPUs, so that its main thread goes on and raises, if another rank failed."""
+        """Abort this rank's collectives on GPUs, so that its main thread continues and raises, if another rank failed."""
         if (
             not self.aborted_collectives
             and (backends := self._nccl_backends())

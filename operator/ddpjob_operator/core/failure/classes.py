@@ -72,7 +72,7 @@ CLASSES = (
         reason=Reason.KILLED,
         kind=Kind.COUNTED,
         recognised="the program died of a signal that the operator did not cause",
-        example="died of signal 9 (SIGKILL)",
+        example="was killed by signal 9 (SIGKILL)",
         may_be_the_node=True,
     ),
     FailureClass(

@@ -57,7 +57,7 @@ def _how(failure: Failure) -> str:
     if how := HOW.get(failure.reason):
         return how
     if failure.signal is not None:
-        return f"died of signal {failure.signal} ({_signal_name(failure.signal)})"
+        return f"was killed by signal {failure.signal} ({_signal_name(failure.signal)})"
     return "was ended" if failure.exit_code is None else f"ended with exit code {failure.exit_code}"
 
 

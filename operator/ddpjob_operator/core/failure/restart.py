@@ -43,7 +43,7 @@ class RestartDecision:
     delay_seconds: float = 0.0
     """How long the next attempt waits."""
     final: str | None = None
-    """The reason with which the job ends; None if it goes on."""
+    """The reason with which the job ends; None if it continues."""
     why: str = ""
     """Why there is no further attempt, where the decision is final."""
 
@@ -57,7 +57,7 @@ def decide_restart(
     if kind == Kind.FINAL:
         by_rule = KINDS.get(failure.reason) != Kind.FINAL
         why = (
-            f"a restart rule says Fail for exit code {failure.exit_code}"
+            f"a restart rule requests Fail for exit code {failure.exit_code}"
             if by_rule
             else "another attempt would end in the same way"
         )

@@ -88,7 +88,7 @@ def _restart(situation: Situation, failure: Failure) -> RestartDecision:
 
 
 def _ends(situation: Situation) -> list[End]:
-    """The ends that end the current attempt; none while it goes on."""
+    """The ends that end the current attempt; none while it continues."""
     observed, gang, now = situation.observed, situation.gang, situation.now
     ends = ends_of(observed, (pod for pod in gang.current.values() if has_ended(pod, now)), now)
     names = {rank: name_of_pod(situation.job, rank) for rank in gang.missing if _existed(situation, rank)}

@@ -47,8 +47,8 @@ from ddpjob_operator.local.program import Machine
 
 #: The image in the status of a job without an image: the Python of this machine.
 LOCAL_IMAGE = "local"
-#: The operator reads as much of a log to find the cause of a failure.
-LOG_TAIL_BYTES = 64 * 1024
+#: So much of a log is read to find the cause of a failure: a line of megabytes, such as a tensor, may follow the traceback.
+LOG_TAIL_BYTES = 8 * 1024 * 1024
 #: The loop plans at least this often, although every change wakes it, and it waits at least BREATH_SECONDS.
 AUDIT_SECONDS = 30.0
 BREATH_SECONDS = 0.02

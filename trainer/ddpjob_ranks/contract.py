@@ -41,6 +41,23 @@ PET_MASTER_ADDR: Final = "PET_MASTER_ADDR"
 #: torchrun's default for --master-port.
 PET_MASTER_PORT: Final = "PET_MASTER_PORT"
 
+#: torchrun's default for --max-restarts.
+PET_MAX_RESTARTS: Final = "PET_MAX_RESTARTS"
+#: torchrun's default for --rdzv-backend. With c10d the agents of all nodes restart their workers together.
+PET_RDZV_BACKEND: Final = "PET_RDZV_BACKEND"
+#: torchrun's default for --rdzv-endpoint.
+PET_RDZV_ENDPOINT: Final = "PET_RDZV_ENDPOINT"
+#: torchrun's default for --rdzv-id.
+PET_RDZV_ID: Final = "PET_RDZV_ID"
+#: torchrun's default for --rdzv-conf.
+PET_RDZV_CONF: Final = "PET_RDZV_CONF"
+#: torchrun's default for --local-addr, by which c10d orders the nodes.
+PET_LOCAL_ADDR: Final = "PET_LOCAL_ADDR"
+#: "1": workers do not use the store of torchrun's agents, where each node would read under its own number of restarts.
+TORCH_DISABLE_SHARE_RDZV_TCP_STORE: Final = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+#: Set by torchrun for workers: "True" if they use the store of its agents.
+TORCHELASTIC_USE_AGENT_STORE: Final = "TORCHELASTIC_USE_AGENT_STORE"
+
 #: Name of the DDPJob.
 DDPJOB_NAME: Final = "DDPJOB_NAME"
 #: Namespace of the DDPJob.

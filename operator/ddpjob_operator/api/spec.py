@@ -130,7 +130,7 @@ class Restart(Resource):
     )
     in_place: bool = Field(
         default=False,
-        description="Whether the launcher of our image first starts all ranks again within their pods, without losing a step, and whether a lost pod is replaced while the others wait. Such restarts count, too.",
+        description="Whether the launcher of our image first starts all ranks again within their pods, without losing a step, and whether a lost pod is replaced while the others wait. Such restarts count, too. With torchrun, its agents start all ranks again within their pods, from the newest checkpoint.",
     )
     state_in_memory: bool = Field(
         default=True,

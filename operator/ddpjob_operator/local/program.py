@@ -68,7 +68,7 @@ def program_of(pod: Body, mounts: Iterable[Mount], machine: Machine, termination
             **_inherited(machine),
             **_threads(machine, own),
             **own,
-            **_rendezvous(machine.master_port),
+            **_rendezvous(machine.master_port, own),
             **_gpus(pod, machine),
             contract.DDPJOB_TERMINATION_LOG: str(termination_log),
         },
@@ -102,9 +102,13 @@ def _threads(machine: Machine, own: Mapping[str, str]) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(max(1, machine.num_cpus // world_size))}
 
 
-def _rendezvous(port: int) -> dict[str, str]:
+def _rendezvous(port: int, own: Mapping[str, str]) -> dict[str, str]:
     """All ranks use the loopback interface, which needs neither DNS nor an open firewall."""
+    endpoint = {contract.PET_RDZV_ENDPOINT: f"127.0.0.1:{port}"} if contract.PET_RDZV_ENDPOINT in own else {}
+    is_first = own.get(contract.PET_LOCAL_ADDR) == own[contract.MASTER_ADDR]
     return {
+        **endpoint,
+        **({contract.PET_LOCAL_ADDR: "127.0.0.1"} if is_first else {}),
         contract.MASTER_ADDR: "127.0.0.1",
         contract.PET_MASTER_ADDR: "127.0.0.1",
         contract.MASTER_PORT: str(port),

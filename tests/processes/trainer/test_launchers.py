@@ -1,11 +1,14 @@
 """The launchers that need no root; Slurm's are in tests/system/slurm."""
 
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 import forked_ranks
+from builders import job
+from ddpjob_operator.core.render.pods import restart_by_torchrun
 from ddpjob_ranks import contract
 from testbed import free_ports
 from training_runs import finished, started
@@ -29,11 +32,33 @@ def test_pods_of_the_operator(tmp_path, expected):
     assert run.weights == expected
 
 
+def test_torchruns_of_two_pods_restart_their_ranks_together(tmp_path, expected):
+    """With what the operator sets for restart.inPlace; rank 0 stays in the first pod, whose log the operator reads."""
+    of, port = job(nodes=2, command=["torchrun", "x.py"], restart={"inPlace": True}), str(*free_ports(1))
+    own = {contract.PET_NNODES: "2", contract.PET_NPROC_PER_NODE: "1", contract.PET_RDZV_ENDPOINT: f"127.0.0.1:{port}"}
+    fault = {"FAULT": "raise", "FAULTY_RANK": "1", "FAULT_STEP": "3"}
+    saved = {contract.DDPJOB_CHECKPOINT_DIR: str(tmp_path / "checkpoints")}
+    command, keys = (sys.executable, "-m", "torch.distributed.run", FAULTY_RANK), (*KEYS, "checkpointEverySteps=2")
+    with ExitStack() as pods:
+        runs = []
+        for rank in range(2):
+            environ = restart_by_torchrun(of, of.spec, rank) | own | fault | saved
+            if rank == 0:
+                environ[contract.PET_LOCAL_ADDR] = "127.0.0.1"
+            pod = started(tmp_path / str(rank), *keys, ranks=0, command=command, environ=environ)
+            runs.append(pods.enter_context(pod))
+        assert [run.wait() for run in runs] == [0, 0], runs[0].text + runs[1].text
+    assert "the disk of sample 7 is on fire" in runs[1].text
+    assert "resumed from step 2 in " in runs[0].text
+    assert not runs[1].losses
+    assert runs[0].weights == expected
+
+
 def test_torchrun_that_restarts_its_ranks(tmp_path, expected):
     fault = {"FAULT": "raise", "FAULTY_RANK": "1", "FAULT_STEP": "3"}
-    job = {contract.DDPJOB_CHECKPOINT_DIR: str(tmp_path / "checkpoints")}
+    saved = {contract.DDPJOB_CHECKPOINT_DIR: str(tmp_path / "checkpoints")}
     command = (*TORCHRUN, "--nproc-per-node=2", "--max-restarts=1", FAULTY_RANK)
-    run = finished(tmp_path, *KEYS, "checkpointEverySteps=2", ranks=0, command=command, environ={**fault, **job})
+    run = finished(tmp_path, *KEYS, "checkpointEverySteps=2", ranks=0, command=command, environ={**fault, **saved})
     assert "launcher torchrun, world size 2" in run.text
     assert "the disk of sample 7 is on fire" in run.text
     assert "resumed from step 2 in " in run.text

@@ -93,6 +93,21 @@ def test_launchers_may_restart_in_place_as_often_as_restarts_are_left() -> None:
     assert environment(without)["DDPJOB_STATE_IN_MEMORY"] == "0"
 
 
+def test_agents_of_torchrun_restart_their_ranks_together_with_rank_0_in_the_first_pod() -> None:
+    of = job(nodes=12, command=["torchrun", "x.py"], restart={"inPlace": True, "maxRestarts": 5})
+    pods = [environment(of, rank) for rank in range(12)]
+    assert {(pod["PET_RDZV_BACKEND"], pod["PET_MAX_RESTARTS"], pod["PET_RDZV_ID"]) for pod in pods} == {
+        ("c10d", "5", "job-uid-1")
+    }
+    assert {pod["PET_RDZV_ENDPOINT"] for pod in pods} == {f"{pods[0]['MASTER_ADDR']}:{pods[0]['MASTER_PORT']}"}
+    names = [pod["PET_LOCAL_ADDR"] for pod in pods]
+    assert (names[0], sorted(names)) == (pods[0]["MASTER_ADDR"], names), (
+        "c10d numbers nodes in the order of their names"
+    )
+    without = job(nodes=12, command=["torchrun", "x.py"])
+    assert "PET_RDZV_BACKEND" not in environment(without)
+
+
 @pytest.mark.parametrize(
     ("of", "names"),
     [

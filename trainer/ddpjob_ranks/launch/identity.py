@@ -144,10 +144,10 @@ def _check_restarts_of_torchrun(environ: Mapping[str, str]) -> None:
     """Refuse restarts whose ranks would not find each other: each node's agent counts its own."""
     restarts = _integer(environ, "TORCHELASTIC_MAX_RESTARTS", default=0)
     num_nodes = _integer(environ, "GROUP_WORLD_SIZE", default=1)
-    if restarts and num_nodes > 1:
+    if restarts and num_nodes > 1 and environ.get(contract.TORCHELASTIC_USE_AGENT_STORE) != "False":
         raise ConfigError(
             f"torchrun: --max-restarts is {restarts} on {num_nodes} nodes, but each node's agent counts its own restarts;"
-            " remove --max-restarts and restart the whole job instead (a DDPJob does so itself, Slurm with --requeue)"
+            " set restart.inPlace of the DDPJob, or remove --max-restarts and restart the whole job instead (a DDPJob does so itself, Slurm with --requeue)"
         )
 
 

@@ -55,7 +55,8 @@ def open_store(worker: Worker) -> Store:
     of_attempt = PrefixStore(_attempt(), store)
     if (current := generation.current(os.environ)) is not None:
         current.announce(of_attempt, rank=worker.rank)
-    return PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", ""), of_attempt)
+    shares_store = os.environ.get(contract.TORCHELASTIC_USE_AGENT_STORE) != "False"
+    return PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "") if shares_store else "", of_attempt)
 
 
 def open_store_of_attempt(worker: Worker) -> Store:

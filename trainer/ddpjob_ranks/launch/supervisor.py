@@ -55,7 +55,7 @@ def run(
         As `launcher.run`, of the generation whose failure ended the run.
     """
     # torch's own rendezvous ("env://") then uses the store that is there, in each generation under another prefix.
-    environ = {**environ, "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    environ = {**environ, contract.TORCHELASTIC_USE_AGENT_STORE: "True"}
     with launcher.signals_blocked() as mask:
         template = Template([*MODULES, *modules], environ, launcher.dies_with_this_process(mask))
         try:

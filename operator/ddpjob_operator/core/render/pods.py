@@ -7,6 +7,7 @@ no init container and no other image: everything that the ranks need to start is
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,8 @@ from ddpjob_operator.scheduling.none import NO_PROVIDER
 #: Limit of /dev/shm for each process. Data loader workers and NCCL share memory there. It counts as memory of the
 #: container when it is written.
 SHM_BYTES_PER_PROCESS = 2**30
+#: In a part of a command, it is torchrun that starts the ranks.
+TORCHRUN = re.compile(r"\btorchrun\b|\btorch\.distributed\.run\b")
 #: How long a pod stays on a node that does not respond. The default of Kubernetes is 300 s, in which all ranks wait.
 LOST_NODE_TOLERATION_SECONDS = 30
 
@@ -268,7 +271,7 @@ def _environment(job: Job, spec: DDPJobSpec, rank: int, provider: Provider) -> d
     if spec.data:
         environment[contract.DDPJOB_DATA_DIR] = contract.DATA_DIR
     if spec.restart.in_place:
-        environment |= _restart_in_place(job, spec)
+        environment |= _restart_in_place(job, spec, rank)
     if waits_for_pods(job, spec, provider):
         environment[contract.DDPJOB_REPLACEMENT_SECONDS] = str(REPLACEMENT_SECONDS)
     if replacement := job.status.replacement(rank):
@@ -278,13 +281,33 @@ def _environment(job: Job, spec: DDPJobSpec, rank: int, provider: Provider) -> d
     return environment
 
 
-def _restart_in_place(job: Job, spec: DDPJobSpec) -> dict[str, str]:
-    """The variables for a launcher that starts ranks again in place."""
+def _restart_in_place(job: Job, spec: DDPJobSpec, rank: int) -> dict[str, str]:
+    """The variables for what starts ranks again in place: our launcher, or torchrun."""
+    if any(TORCHRUN.search(part) for part in spec.command or ()):
+        return restart_by_torchrun(job, spec, rank)
     codes = [str(code) for rule in spec.restart.rules for code in rule.exit_codes]
     return {
         contract.DDPJOB_IN_PLACE_RESTARTS: str(restarts_left(spec, job.status.restarts)),
         contract.DDPJOB_FINAL_EXIT_CODES: ",".join(codes),
         **({} if spec.restart.state_in_memory else {contract.DDPJOB_STATE_IN_MEMORY: "0"}),
+    }
+
+
+def restart_by_torchrun(job: Job, spec: DDPJobSpec, rank: int) -> dict[str, str]:
+    """The variables with which torchrun's agents start all workers again together (--rdzv-backend=c10d).
+
+    c10d numbers the nodes in the order of their names (--local-addr) and uses that of the first one alone, for rank 0. So the
+    others get names that sort behind it. The operator reads rank 0's log in the first pod.
+    """
+    address = master_address(job.namespace, job.name)
+    return {
+        contract.PET_MAX_RESTARTS: str(restarts_left(spec, job.status.restarts)),
+        contract.PET_RDZV_BACKEND: "c10d",
+        contract.PET_RDZV_ENDPOINT: f"{address}:{master_port(job, spec)}",
+        contract.PET_RDZV_ID: f"{job.uid}-{job.status.attempt}",
+        contract.PET_RDZV_CONF: f"is_host={int(rank == 0)}",
+        contract.PET_LOCAL_ADDR: f"~{rank:05d}" if rank else address,
+        contract.TORCH_DISABLE_SHARE_RDZV_TCP_STORE: "1",
     }
 
 

@@ -143,7 +143,7 @@ def _labels(job: Job, spec: DDPJobSpec, rank: int, provider: Provider) -> dict[s
 def _body(job: Job, spec: DDPJobSpec, image: str, rank: int, provider: Provider) -> dict[str, Any]:
     volumes, mounts = _volumes(spec)
     container = _container(spec, image, _environment(job, spec, rank, provider), mounts)
-    host_network: Body = {}
+    host_network: dict[str, Any] = {}
     if uses_host_network(spec):
         host_network["dnsPolicy"] = "ClusterFirstWithHostNet"  # Otherwise MASTER_ADDR cannot be resolved.
         if rank == 0:

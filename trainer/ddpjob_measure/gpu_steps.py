@@ -61,14 +61,19 @@ def smoke_test(bench: Workbench) -> Iterator[Row]:
         yield {"checks": checks, "ranks": world_size, "check": "all", "seconds": time.monotonic() - began}
 
 
+#: The built-in recipes have images that are decoded once; this one's samples are read by a DataLoader.
+MAP_STYLE = "examples.own_recipe:digits_mlp"
+
+
 def recipes_in_bfloat16(bench: Workbench) -> Iterator[Row]:
-    """Every built-in recipe for a few steps: eager float32, then the profile fast without and with torch.compile."""
+    """Every built-in recipe, and one with a map-style data set, for a few steps: eager float32, then the profile fast without and with torch.compile."""
     kinds = {
         "eager float32": {"profile": "exact"},
         "fast, eager": {"profile": "fast", "compile": "never"},
         "fast, compiled": {"profile": "fast"},
     }
     names = ["digits", "speedrun-cifar10"] if bench.quick else list(short_names())
+    names.append(MAP_STYLE)
     if bench.device == "cpu":
         del kinds["fast, compiled"]  # the trainer compiles on GPUs only
     found: dict[str, dict[str, tuple[Run, Figures, str]]] = {name: {} for name in names}

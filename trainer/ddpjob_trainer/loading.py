@@ -165,7 +165,10 @@ class Samples:
         )
 
     def _moved(self, loader: DataLoader[Any]) -> Iterator[Any]:
-        return (moved_to(self.target, content) for content in loader)
+        stream = None
+        if self.target.type == "cuda":
+            stream = torch.cuda.Stream(self.target)  # type: ignore[no-untyped-call]
+        return (moved_to(self.target, content, stream) for content in loader)
 
 
 class Seeded(Dataset[Any]):
@@ -275,13 +278,38 @@ class LoadedFeed:
             yield [(epoch, sample) for sample in ids_B.tolist()]
 
 
-def moved_to(device: torch.device, value: Any) -> Any:
-    """The nested value with its tensors on the device."""
+def moved_to(device: torch.device, value: Any, stream: torch.cuda.Stream | None = None) -> Any:
+    """The nested value with its tensors on the device.
+
+    They are copied by the stream of a GPU while its current stream still computes the step before. A value that consists of
+    more than tensors may hold device memory that cannot be found, so the current stream copies it.
+    """
+    if stream is None or not all(isinstance(leaf, torch.Tensor) for leaf in _leaves(value)):
+        return _moved_to(device, value)
+    with torch.cuda.stream(stream):
+        moved = _moved_to(device, value)
+    current = torch.cuda.current_stream(device)
+    current.wait_stream(stream)
+    for tensor in _leaves(moved):
+        tensor.record_stream(current)  # else the next copy could be given its memory while that still reads it
+    return moved
+
+
+def _moved_to(device: torch.device, value: Any) -> Any:
     if hasattr(value, "to"):
         return value.to(device, non_blocking=True)
     if isinstance(value, Mapping):
-        return {key: moved_to(device, item) for key, item in value.items()}
+        return {key: _moved_to(device, item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        items = [moved_to(device, item) for item in value]
+        items = [_moved_to(device, item) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """What `_moved_to` moves within a nested value."""
+    if hasattr(value, "to"):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _leaves(item)

@@ -1,6 +1,7 @@
 """The commands of `python -m ddpjob_measure` on real ranks, very little of each; how fast anything is, no test says."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from ddpjob_measure import processes
 from ddpjob_measure.__main__ import main
 from ddpjob_measure.compare import DDP_OPTIONS
 from ddpjob_measure.plain_ddp import PlainTraining
-from ddpjob_measure.task import PARTS
+from ddpjob_measure.task import PARTS, Task
 from ddpjob_ranks.distributed import Gang
 from forked_ranks import measured
 
@@ -95,3 +96,17 @@ def test_the_plain_script_trains_over_several_epochs(tmp_path: Path, gang: Gang)
         plain.take_step()
         losses.append(plain.running_loss - before)
     assert sum(losses[-5:]) < sum(losses[:5])
+
+
+def test_a_measured_rank_with_data_workers_ends():
+    task = Task(
+        program="trainer",
+        config={"recipe": "examples.own_recipe:digits_mlp", "dataWorkers": 1},
+        warmup_steps=1,
+        steps=1,
+        windows=1,
+    )
+    command = [sys.executable, "-m", "ddpjob_measure.rank", "--task", task.to_json()]
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3] / "trainer"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr

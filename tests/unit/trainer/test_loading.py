@@ -2,6 +2,7 @@
 
 import multiprocessing
 import random
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch.utils.data import default_collate
 from ddpjob.recipe import Data
 from ddpjob_trainer.data import Feed
 from ddpjob_trainer.export import is_safetensors, read_tensors, write_tensors
-from ddpjob_trainer.loading import LoadedFeed, prepare
+from ddpjob_trainer.loading import LoadedFeed, moved_to, prepare
 from ddpjob_trainer.sampling import Sampling
 
 CPU = torch.device("cpu")
@@ -135,3 +136,33 @@ def test_a_safetensors_file_has_every_tensor_of_a_model():
         assert torch.equal(read[name], tensor)
     with pytest.raises(ValueError, match="tensor flags"):
         read_tensors(written[:-1])
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """What is called of a GPU's streams, in order."""
+    calls: list[str] = []
+
+    @contextmanager
+    def within(stream):
+        calls.append(f"copy by {stream}")
+        yield
+        calls.append("copied")
+
+    current = SimpleNamespace(wait_stream=lambda stream: calls.append(f"wait for {stream}"))
+    monkeypatch.setattr(torch.cuda, "stream", within)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: current)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda *_: calls.append("record"))
+    return calls
+
+
+def test_a_batch_for_a_gpu_is_copied_by_a_stream_of_its_own_which_the_step_waits_for(calls):
+    batch = {"image": torch.ones(2), "more": [torch.ones(1), "name"]}
+    assert moved_to(CPU, batch, "side")["more"][1] == "name"
+    assert calls == ["copy by side", "copied", "wait for side", "record", "record"]
+
+
+def test_a_batch_whose_tensors_cannot_be_found_is_copied_by_the_stream_of_the_step(calls):
+    opaque = SimpleNamespace(to=lambda *_, **__: "moved")
+    assert moved_to(CPU, {"image": torch.ones(2), "more": opaque}, "side")["more"] == "moved"
+    assert calls == []

@@ -114,7 +114,7 @@ def test_a_failure_that_comes_back_ends_the_run_with_its_message(tmp_path):
 
 
 def test_an_exit_code_that_the_operator_has_a_rule_for_is_the_operators(tmp_path):
-    faulty = {"FAULT": "exit", "FAULT_STEP": "5", contract.DDPJOB_FINAL_EXIT_CODES: "8,9"}
+    faulty = {"FAULT": "exit 9", "FAULT_STEP": "5", contract.DDPJOB_FINAL_EXIT_CODES: "8,9"}
     assert RESTART not in finished(tmp_path, ranks=0, command=LAUNCH, environ=faulty | IN_PLACE, expected=9).text
 
 

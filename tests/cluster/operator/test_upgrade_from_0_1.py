@@ -19,7 +19,7 @@ RELEASE = Path(__file__).parent / "releases" / "0.1.0.tar.xz"
 CHART = ROOT / "charts" / "ddpjob-operator"
 NAMESPACE, NAME = "ddpjob-system", "ddpjob-operator"
 #: What this release adds to the status, which 0.1.0 removes as it does not know it.
-NEW_FIELDS = ("replicas", "selector")
+NEW_FIELDS = ("replicas", "selector", "restarts.podReplacements", "restarts.inPlaceCounted")
 OLD_API, NEW_API = "ddpjob.dev/v1alpha1", "ddpjob.dev/v1beta1"
 
 Make = Callable[[str], OperatorProcess]
@@ -96,10 +96,11 @@ class Jobs:
         """The status of each job, without what only the new release writes."""
         jobs = self._kubectl.json("get", "ddpjobs.v1alpha1.ddpjob.dev", "-n", "default")["items"]
         known = {job["metadata"]["name"]: job.get("status", {}) for job in jobs}
-        return {
-            name: {field: value for field, value in status.items() if field not in NEW_FIELDS}
-            for name, status in known.items()
-        }
+        for status in known.values():
+            for new in NEW_FIELDS:
+                of, _, field = new.rpartition(".")
+                (status.get(of, {}) if of else status).pop(field, None)
+        return known
 
     async def reaches(self, name: str, phase: str, attempt: int = 1) -> None:
         """Wait until the job is in this phase in this attempt."""

@@ -89,7 +89,8 @@ def main() -> int:
             steps = re.findall(STEP_DONE, run.log(0), re.MULTILINE)
             accuracy = re.findall(r"accuracy (\S+ %)", run.log(0))[-1]
             repeated = len(steps) - len(set(steps))
-            print(f"{len(set(steps))} steps in all, {repeated} of them repeated; accuracy {accuracy}")
+            # The step during which rank 0 was stopped is done, since training resumed after it, but may have left no line.
+            print(f"{steps[-1]} steps in all, {repeated} of them repeated; accuracy {accuracy}")
         finally:
             run.process.terminate()
             run.process.wait(timeout=DEADLINE_SECONDS)

@@ -76,6 +76,19 @@ class Namespace:
         except AssertionError as error:
             raise AssertionError(f"{error}; status: {await self.status(name)}") from error
 
+    async def reaches_again(self, name: str, attempt: int = 1, seconds: float = SECONDS) -> dict[str, Any]:
+        """Wait for the job to run with a pod that was replaced in this attempt; gives its status."""
+
+        async def there() -> dict[str, Any] | None:
+            status = await self.status(name)
+            runs = (status.get("phase"), status.get("attempt")) == ("Running", attempt)
+            return status if runs and status.get("replacedPods") else None
+
+        try:
+            return await eventually(f"{name} to run in attempt {attempt} with a replaced pod", there, seconds)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; status: {await self.status(name)}") from error
+
     async def pods(self) -> dict[str, dict[str, Any]]:
         """All pods by name."""
         return await self._all(PODS)

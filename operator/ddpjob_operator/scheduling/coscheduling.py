@@ -78,7 +78,7 @@ class Coscheduling(PodGroups):
         if (topology := spec.scheduling.topology) is not None:
             attract(pod, topology)
 
-    def explain(self, observed: Observed, spec: DDPJobSpec, gang: Gang) -> Wait | None:  # noqa: ARG002 the interface's
+    def explain_gang(self, observed: Observed, spec: DDPJobSpec, gang: Gang) -> Wait | None:  # noqa: ARG002 the interface's
         """What the scheduler says of the pods that find no node. Of the others it says only that they were refused with these."""
         if gang.all_scheduled:
             return None

@@ -4,10 +4,10 @@ Kueue's webhook gives each pod of a queue a scheduling gate and a finalizer. Onc
 Workload of the group's name, and removes the gates when the queue has quota for all of them. An evicted group loses its pods,
 and their replacements wait in the queue again. A finalizer goes when its pod has been replaced or the group has finished.
 
-A group outlives its attempts. The pods of a restart take the places of those that failed, so the job keeps its quota. Kueue
-counts a pod that has succeeded, or that runs on a lost node, as a member for good; after these the next attempt has a group
-of its own. The end of a group is said by an annotation on one of its pods, after which Kueue returns its quota and releases
-its pods.
+A group outlives its attempts. The pods of a restart, and a pod that is replaced within an attempt, take the places of those that
+failed, so the job keeps its quota ("Retrying Failed Pods" in Kueue's `keps/976-plain-pods`). Kueue counts a pod that has
+succeeded, or that runs on a lost node, as a member for good; after these the next attempt has a group of its own. The end of a
+group is said by an annotation on one of its pods, after which Kueue returns its quota and releases its pods.
 
 Which group a pod joins follows from the pods that Kueue still holds, so nothing about it is stored.
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from ddpjob_operator.api import names
-from ddpjob_operator.api.names import ProviderName
+from ddpjob_operator.api.names import ProviderName, Reason
 from ddpjob_operator.api.spec import DDPJobSpec, TopologyMode
 from ddpjob_operator.core.gang import Gang
 from ddpjob_operator.core.model import POD, Body, CreateObject, Job, Observed, PatchObject, Pod, Watched
@@ -73,8 +73,9 @@ class Kueue:
         return ()
 
     def hold(self, observed: Observed, spec: DDPJobSpec) -> Wait | None:  # noqa: ARG002 the interface's
-        """Nothing."""
-        return None
+        """A replaced pod on a lost node: while it exists, Kueue deletes its successor as one pod too many."""
+        lost = next((pod for pod in observed.pods if _is_replaced(observed, pod) and _is_lost(observed, pod)), None)
+        return Wait(Reason.STOPPING, f"waiting for pod {lost.name} on a lost node to be removed") if lost else None
 
     def decorate(self, pod: dict[str, Any], job: Job, spec: DDPJobSpec, rank: int) -> None:
         """Make the pod a member of the group, in the order of ranks."""
@@ -107,7 +108,7 @@ class Kueue:
             for group, pods in _members(observed).items()
             if (group != joined or not runs) and any(map(_is_held, pods)) and not any(map(_closes, pods))
         ]
-        return [*closed, *(_release(pod) for pod in observed.pods if _is_held(pod) and _is_lost(observed, pod))]
+        return [*closed, *(_release(pod) for pod in observed.pods if _is_needless(observed, pod))]
 
     def explain(self, observed: Observed, spec: DDPJobSpec, gang: Gang) -> Wait | None:
         """What the queue says of a gang that it has not admitted."""
@@ -153,15 +154,26 @@ def _runs(job: Job) -> bool:
 
 
 def _is_lost(observed: Observed, pod: Pod) -> bool:
-    """Whether the pod will never be seen to end, as its node is lost, and no attempt waits for it.
+    """Whether a deleted member will never be seen to end, as its node is lost."""
+    is_gone = pod.deletion is not None and pod.node in observed.nodes_gone and not pod.all_ended
+    return pod.membership is not None and is_gone
 
-    The next attempt has pods, or there is none: the operator has deleted it without a grace, and only Kueue's finalizer
-    keeps it.
+
+def _is_replaced(observed: Observed, pod: Pod) -> bool:
+    """Whether another pod takes its place in the current attempt."""
+    status = observed.job.status
+    return pod.attempt == status.attempt and pod.replacement < status.replacement(pod.rank)
+
+
+def _is_needless(observed: Observed, pod: Pod) -> bool:
+    """Whether only Kueue's finalizer keeps a pod on a lost node, for which no attempt waits.
+
+    It has been replaced, the next attempt has pods, or there is none: the operator has deleted it without a grace.
     """
     attempt = observed.job.status.attempt
-    is_replaced = pod.attempt < attempt and any(other.attempt == attempt for other in observed.pods)
-    is_gone = pod.deletion is not None and pod.node in observed.nodes_gone and not pod.all_ended
-    return is_gone and (is_replaced or not _runs(observed.job))
+    is_old = pod.attempt < attempt and any(other.attempt == attempt for other in observed.pods)
+    is_over = is_old or _is_replaced(observed, pod) or not _runs(observed.job)
+    return is_over and _is_held(pod) and _is_lost(observed, pod)
 
 
 def _release(pod: Pod) -> PatchObject:

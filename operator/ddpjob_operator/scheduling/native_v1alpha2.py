@@ -58,7 +58,7 @@ class NativeV1Alpha2(PodGroups):
         if (topology := spec.scheduling.topology) is not None and topology.mode is TopologyMode.PREFERRED:
             attract(pod, topology)
 
-    def explain(self, observed: Observed, spec: DDPJobSpec, gang: Gang) -> Wait | None:
+    def explain_gang(self, observed: Observed, spec: DDPJobSpec, gang: Gang) -> Wait | None:
         """What the scheduler says of the pods that fail first. Of the others it says only that they wait for these."""
         waiting = [pod.waiting for pod in gang.current.values() if pod.node is None and pod.waiting]
         if not waiting:

@@ -1,6 +1,9 @@
 """What providers have in common that place the pods of a PodGroup together: one PodGroup for each attempt.
 
-Each attempt has its own group, so that no pod of an attempt that still stops counts for the next one.
+Each attempt has its own group, so that no pod of an attempt that still stops counts for the next one. A pod that is replaced within an
+attempt joins the group of the others, whose nodes count: all three schedulers admit it as soon as there is a node for it alone
+(`Permit` in Kubernetes 1.36's `plugins/gangscheduling/gangscheduling.go`, `ReadyTaskNum` in Volcano's `pkg/scheduler/api/job_info.go`,
+`Permit` in scheduler-plugins' `pkg/coscheduling/core/core.go`).
 """
 
 from abc import ABC, abstractmethod
@@ -122,6 +125,10 @@ class PodGroups(ABC):
     def decorate(self, pod: dict[str, Any], job: Job, spec: DDPJobSpec, rank: int) -> None:
         """Name the group in the rendered pod."""
 
-    @abstractmethod
     def explain(self, observed: Observed, spec: DDPJobSpec, gang: Gang) -> Wait | None:
-        """Why the gang waits."""
+        """Why the gang waits. Of pods that are replaced in a gang that has had its nodes the scheduler says it on the pods."""
+        return None if observed.job.status.replaced_pods else self.explain_gang(observed, spec, gang)
+
+    @abstractmethod
+    def explain_gang(self, observed: Observed, spec: DDPJobSpec, gang: Gang) -> Wait | None:
+        """Why a gang waits that gets its nodes together."""

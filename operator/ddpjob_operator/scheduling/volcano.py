@@ -63,7 +63,7 @@ class Volcano(PodGroups):
         if (topology := spec.scheduling.topology) is not None:
             attract(pod, topology)
 
-    def explain(self, observed: Observed, spec: DDPJobSpec, gang: Gang) -> Wait | None:
+    def explain_gang(self, observed: Observed, spec: DDPJobSpec, gang: Gang) -> Wait | None:
         """What Volcano says of the PodGroup, as long as some pod has no node."""
         if gang.all_scheduled:
             return None

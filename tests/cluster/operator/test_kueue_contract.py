@@ -257,3 +257,60 @@ async def test_after_a_rank_has_succeeded_a_restart_has_a_new_group(queue: Queue
     assert await queue.group("j", attempt=2) != first
     await eventually("the first group to be released", lambda: queue.is_released(first))
     assert await space.find(PODS, "j-1-1") is not None
+
+
+#: Programs whose ranks wait for a lost pod.
+WAITING = {"command": ["python", "-m", "ddpjob.launch", "train.py"], "restart": {"inPlace": True}}
+
+
+async def has_replaced_rank_1(queue: Queue, name: str) -> None:
+    """Wait for the pod of rank 1 to be replaced in the first attempt, in the same group."""
+    space = queue.namespace
+    status = await space.reaches_again(name)
+    assert status["replacedPods"] == [{"rank": 1, "replacement": 1}]
+    group = await queue.group(name)
+    pods = await space.pods()
+    assert pods[f"{name}-1-1-r1"]["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"] == group
+    assert "deletionTimestamp" not in pods[f"{name}-1-0"]["metadata"]
+
+    async def nothing_is_missing() -> bool:
+        status = (await space.client.get(WORKLOADS, space.name, group))["status"]
+        conditions = {c["type"]: c["status"] for c in status["conditions"]}
+        return conditions["Admitted"] == "True" and conditions.get("WaitingForReplacementPods", "False") == "False"
+
+    await eventually("Kueue to count the new pod", nothing_is_missing)
+
+
+async def test_a_killed_pod_is_replaced_in_its_group_while_the_other_waits(queue: Queue) -> None:
+    """ "Retrying Failed Pods" in Kueue's `keps/976-plain-pods/README.md`."""
+    space = queue.namespace
+    await queue.submit("j", **WAITING)
+    await space.reaches("j", "Running")
+    await queue.submit("b")
+    await queue.waits("b", f"used by {space.name}/j")
+    await space.ends("j-1-1", 137)
+    await has_replaced_rank_1(queue, "j")
+    await queue.waits("b", f"used by {space.name}/j")
+
+    async def is_released() -> bool:
+        return not (await space.pods())["j-1-1"]["metadata"].get("finalizers")
+
+    await eventually("Kueue to release the pod that failed, which stays as evidence", is_released)
+
+
+async def test_a_pod_on_a_lost_node_is_replaced_in_its_group(queue: Queue, cluster: testbed.ControlPlane) -> None:
+    """Kueue counts such a pod (`isPodRunnableOrSucceeded` in pod_controller.go), and would delete the new one."""
+    space = queue.namespace
+    await queue.submit("j", **WAITING)
+    await space.reaches("j", "Running")
+    never_stops = {"metadata": {"annotations": {"testbed/stop-after": "1h"}}}
+    await space.client.merge_patch(PODS, space.name, "j-1-1", never_stops)
+    node = (await space.pods())["j-1-1"]["spec"]["nodeName"]
+    taint = "node.kubernetes.io/out-of-service"
+    cluster.kubectl("taint", "node", node, f"{taint}=:NoSchedule")
+    try:
+        await space.delete_pod("j-1-1", grace_seconds=1)
+        await has_replaced_rank_1(queue, "j")
+        assert "j-1-1" not in await space.pods()
+    finally:
+        cluster.kubectl("taint", "node", node, f"{taint}-")

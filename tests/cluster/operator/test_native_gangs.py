@@ -18,6 +18,10 @@ from operator_process import OperatorProcess
 pytestmark = pytest.mark.usefixtures("operator_process")
 
 POD_GROUPS = Resource.of_version("scheduling.k8s.io/v1alpha2", "podgroups")
+#: Programs whose ranks wait for a lost pod.
+WAITING = {"command": ["python", "-m", "ddpjob.launch", "train.py"], "restart": {"inPlace": True}}
+#: A gang holds the nodes of a part of it for up to 45 s, and pauses for up to 23 s.
+RELEASE_SECONDS = 150.0
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +94,61 @@ async def test_each_attempt_has_a_group_which_goes_with_its_pods(namespace: Name
         await namespace.ends(f"j-3-{rank}", 0)
     await namespace.reaches("j", "Succeeded", attempt=3)
     await has_groups(namespace)
+
+
+async def test_a_lost_pod_is_replaced_in_the_group_of_the_others(
+    namespace: Namespace, cluster: testbed.ControlPlane
+) -> None:
+    """The scheduler counts the pods that run (`Permit` of Kubernetes 1.36's plugin gangscheduling): one node is enough."""
+    nodes = cluster.add_kwok_nodes(3, gpus=1)
+    try:
+        await namespace.apply("j", nodes=3, gpusPerNode=1, **WAITING)
+        await namespace.reaches("j", "Running")
+        (before,) = (await groups_of(namespace)).values()
+        await namespace.delete_pod("j-1-1")
+        status = await namespace.reaches_again("j")
+        assert status["replacedPods"] == [{"rank": 1, "replacement": 1}]
+        pod = (await namespace.pods())["j-1-1-r1"]
+        assert pod["spec"]["schedulingGroup"] == {"podGroupName": "j-1"}
+        (after,) = (await groups_of(namespace)).values()
+        assert after["metadata"]["uid"] == before["metadata"]["uid"]
+        for name in ("j-1-0", "j-1-1-r1", "j-1-2"):
+            await namespace.ends(name, 0)
+        await namespace.reaches("j", "Succeeded")
+        await has_groups(namespace)
+    finally:
+        cluster.kubectl("delete", "node", *nodes, "--wait=false")
+
+
+@pytest.mark.timeout(400)
+async def test_a_replaced_pod_without_a_node_says_so_and_the_gang_releases_its_nodes(
+    namespace: Namespace, cluster: testbed.ControlPlane
+) -> None:
+    nodes = cluster.add_kwok_nodes(3, gpus=1)
+    try:
+        await namespace.apply("j", nodes=3, gpusPerNode=1, **WAITING)
+        await namespace.reaches("j", "Running")
+        node = (await namespace.pods())["j-1-1"]["spec"]["nodeName"]
+        cluster.kubectl("cordon", node)
+        await namespace.delete_pod("j-1-1")
+
+        async def message() -> bool:
+            return str((await namespace.status("j")).get("message")).startswith("1 of 3 pods have no node: ")
+
+        await eventually("the status to say what the new pod waits for", message)
+
+        async def is_released() -> bool:
+            status = await namespace.status("j")
+            return status["attempt"] == 2 and "no nodes for all 3 pods together" in status["message"]
+
+        await eventually("the gang to wait for three nodes", is_released, RELEASE_SECONDS)
+        cluster.kubectl("uncordon", node)
+        await namespace.reaches("j", "Running", attempt=2)
+        for rank in range(3):
+            await namespace.ends(f"j-2-{rank}", 0)
+        await namespace.reaches("j", "Succeeded", attempt=2)
+    finally:
+        cluster.kubectl("delete", "node", *nodes, "--wait=false")
 
 
 async def test_a_group_of_somebody_else_is_left_alone_and_named(namespace: Namespace) -> None:

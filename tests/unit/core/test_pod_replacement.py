@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 
 from builders import NOW, created, edited, ended, job, observed, reconciled, supervised, updated
-from ddpjob_operator.api.names import LABEL_REPLACEMENT, LABEL_SUPERVISED, Phase, ProviderName, Reason, contract
+from ddpjob_operator.api.names import LABEL_REPLACEMENT, LABEL_SUPERVISED, Phase, Reason, contract
 from ddpjob_operator.api.status import Progress
 from ddpjob_operator.core.model import CreatePod, Deletion, Waiting
 from ddpjob_operator.core.plan import plan
-from ddpjob_operator.scheduling.native_v1alpha2 import NativeV1Alpha2
 
 IN_PLACE = {"inPlace": True, "maxRestarts": 9}
 JOB = job(nodes=3, restart=IN_PLACE)
@@ -158,13 +157,6 @@ def test_a_second_loss_without_progress_restarts_the_whole_gang() -> None:
     lost = after_loss(at=NOW + 20)
     back = reconciled(with_pods(lost, supervised(lost.job, 1)), NOW + 25)
     assert reconciled(without(back, 1), NOW + 40).job.status.attempt == 2
-
-
-def test_a_gang_whose_scheduler_counts_its_pods_restarts_as_a_whole() -> None:
-    native = NativeV1Alpha2()
-    pods = (replace(supervised(JOB, rank), scheduling=ProviderName.NATIVE) for rank in (0, 2))
-    seen = replace(running_gang(), pods=tuple(pods))
-    assert plan(seen, LATER, native).status.attempt == 2
 
 
 def test_a_replaced_pod_that_finds_no_node_gives_the_nodes_of_all_back() -> None:

@@ -45,7 +45,9 @@ def release(situation: Situation) -> StartNextAttempt:
 def releases_at(situation: Situation) -> float | None:
     """When the gang releases its nodes; None while it has all or none, or while no other pod is refused one."""
     gang, hold = situation.gang, _hold_seconds(situation)
-    if situation.provider.places_whole_gangs or not 0 < gang.num_placed < gang.num_nodes or hold is None:
+    # A pod that is replaced needs a node of its own, also where the gang got its first nodes together.
+    is_placed_together = situation.provider.places_whole_gangs and not situation.status.replaced_pods
+    if is_placed_together or not 0 < gang.num_placed < gang.num_nodes or hold is None:
         return None
     first_placed = min((pod.placed for pod in gang.current.values() if pod.placed is not None), default=0.0)
     held_since = max(first_placed, situation.clocks.creation_began)

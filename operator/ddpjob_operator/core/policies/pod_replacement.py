@@ -7,12 +7,12 @@ import re
 import signal
 from collections.abc import Iterable
 
-from ddpjob_operator.api.names import Reason
+from ddpjob_operator.api.names import ProviderName, Reason
 from ddpjob_operator.core.failure.cause import End
+from ddpjob_operator.core.failure.class_of_end import QUEUE_EVICTION
 from ddpjob_operator.core.failure.classes import TAKEN_AWAY
 from ddpjob_operator.core.failure.restart import RestartDecision, restarts_left
 from ddpjob_operator.core.model import Pod
-from ddpjob_operator.core.render.pods import REPLACING_PROVIDERS
 from ddpjob_operator.core.situation import Situation
 
 #: The launcher itself was killed. One that gives up after a rank was killed names that rank.
@@ -32,29 +32,31 @@ def ranks_to_replace(situation: Situation, ends: Iterable[End], restart: Restart
     others = [pod for rank, pod in gang.current.items() if rank not in lost]
     is_sure = (
         spec.restart.in_place
-        and situation.provider.name in REPLACING_PROVIDERS
         and situation.status.running_since is not None
         and restart.final is None
         and restart.delay_seconds == 0
         and restarts_left(spec, restart.restarts) > 0
         and 0 not in lost
-        and all(_waits(pod) for pod in others)
+        and all(_waits(pod, situation.provider.name) for pod in others)
         and all(_is_lost(situation, end) for end in ends)
     )
     return tuple(sorted(lost)) if is_sure else ()
 
 
-def _waits(pod: Pod) -> bool:
-    return pod.is_supervised and pod.running and pod.deletion is None and not pod.disruption
+def _waits(pod: Pod, provider: ProviderName) -> bool:
+    # A pod that is created for one scheduling provider is no member of a group that another one has scheduled.
+    is_of_provider = (pod.scheduling or ProviderName.NONE) == provider
+    return is_of_provider and pod.is_supervised and pod.running and pod.deletion is None and not pod.disruption
 
 
 def _is_lost(situation: Situation, end: End) -> bool:
     """Whether the pod ended, rather than the program in it."""
+    pod = situation.gang.current.get(end.rank)
     if end.reason in TAKEN_AWAY:
-        return True
+        # A queue evicts whole groups; the other pods of this one have not been marked yet.
+        return pod is None or not pod.disruption.startswith(QUEUE_EVICTION)
     if any(end.exit_code in rule.exit_codes for rule in situation.spec.restart.rules):
         return False
-    pod = situation.gang.current.get(end.rank)
     if end.reason not in _KILLED or pod is None or pod.exit is None:
         return False
     return pod.exit.signal == signal.SIGKILL and not _LAUNCHERS_MESSAGE.match(pod.exit.message)

@@ -35,8 +35,6 @@ LOST_NODE_TOLERATION_SECONDS = 30
 
 #: How long ranks wait in their pods until a lost pod is replaced: for a node, the image, and its start.
 REPLACEMENT_SECONDS = 300
-#: Without or with these providers a pod can be replaced alone. Others may count it as one too many.
-REPLACING_PROVIDERS = (ProviderName.NONE,)
 
 #: Source of a variable whose value is the name of the pod's node.
 NODE_OF_THE_POD = {"fieldRef": {"fieldPath": "spec.nodeName"}}
@@ -91,7 +89,7 @@ class PodManifest:
         """The pod as JSON (0.1 to 0.2 ms)."""
         job, spec = self.job, self.spec
         template = spec.template.model_dump(by_alias=True, mode="json", exclude_unset=True) if spec.template else {}
-        body = _body(job, spec, self.image, self.rank, self.provider)
+        body = _body(job, spec, self.image, self.rank)
         if self.avoided:
             body["spec"]["affinity"] = _away_from(self.avoided)
         if spec.scheduling.priority_class_name:
@@ -100,7 +98,7 @@ class PodManifest:
         # The template cannot change the identity of the pod.
         name = name_of_pod(job, self.rank)
         body["metadata"] |= {"name": name, "namespace": job.namespace, "ownerReferences": [owner_reference(job)]}
-        body["metadata"]["labels"] |= _labels(job, spec, self.rank, self.provider)
+        body["metadata"]["labels"] |= _labels(job, spec, self.rank)
         if self.provider.name != ProviderName.NONE:
             body["metadata"]["annotations"][names.ANNOTATION_SCHEDULING] = self.provider.name.value
         self.provider.decorate(body, job, spec, self.rank)
@@ -120,29 +118,29 @@ def create_pod(
     return CreatePod(name=name_of_pod(job, rank), manifest=manifest)
 
 
-def waits_for_pods(job: Job, spec: DDPJobSpec, provider: Provider) -> bool:
+def waits_for_pods(job: Job, spec: DDPJobSpec) -> bool:
     """Whether ranks of new pods can start again in place and wait for a lost pod, as those of our launcher do."""
     is_launched = spec.trainer is not None or any("ddpjob.launch" in part for part in spec.command or ())
     can_restart = spec.restart.in_place and restarts_left(spec, job.status.restarts) > 0
-    return can_restart and is_launched and spec.nodes > 1 and provider.name in REPLACING_PROVIDERS
+    return can_restart and is_launched and spec.nodes > 1
 
 
-def _labels(job: Job, spec: DDPJobSpec, rank: int, provider: Provider) -> dict[str, str]:
+def _labels(job: Job, spec: DDPJobSpec, rank: int) -> dict[str, str]:
     labels = {
         **common_labels(job),
         names.LABEL_ATTEMPT: str(job.status.attempt),
         names.LABEL_RANK: str(rank),
     }
-    if waits_for_pods(job, spec, provider):
+    if waits_for_pods(job, spec):
         labels[names.LABEL_SUPERVISED] = "true"
     if replacement := job.status.replacement(rank):
         labels[names.LABEL_REPLACEMENT] = str(replacement)
     return labels
 
 
-def _body(job: Job, spec: DDPJobSpec, image: str, rank: int, provider: Provider) -> dict[str, Any]:
+def _body(job: Job, spec: DDPJobSpec, image: str, rank: int) -> dict[str, Any]:
     volumes, mounts = _volumes(spec)
-    container = _container(spec, image, _environment(job, spec, rank, provider), mounts)
+    container = _container(spec, image, _environment(job, spec, rank), mounts)
     host_network: dict[str, Any] = {}
     if uses_host_network(spec):
         host_network["dnsPolicy"] = "ClusterFirstWithHostNet"  # Otherwise MASTER_ADDR cannot be resolved.
@@ -153,7 +151,7 @@ def _body(job: Job, spec: DDPJobSpec, image: str, rank: int, provider: Provider)
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "labels": _labels(job, spec, rank, provider),
+            "labels": _labels(job, spec, rank),
             "annotations": {names.ANNOTATION_SPEC_HASH: spec_hash(spec)},
         },
         "spec": {
@@ -229,7 +227,7 @@ def _command(spec: DDPJobSpec) -> list[str]:
     return ["python", "-m", "ddpjob_trainer", "--config-json", json.dumps(config, sort_keys=True)]
 
 
-def _environment(job: Job, spec: DDPJobSpec, rank: int, provider: Provider) -> dict[str, str]:
+def _environment(job: Job, spec: DDPJobSpec, rank: int) -> dict[str, str]:
     """The variables of the process group for plain programs and for torchrun, and writable directories."""
     address, port = master_address(job.namespace, job.name), str(master_port(job, spec))
     processes, nodes = str(spec.processes), str(spec.nodes)
@@ -272,7 +270,7 @@ def _environment(job: Job, spec: DDPJobSpec, rank: int, provider: Provider) -> d
         environment[contract.DDPJOB_DATA_DIR] = contract.DATA_DIR
     if spec.restart.in_place:
         environment |= _restart_in_place(job, spec, rank)
-    if waits_for_pods(job, spec, provider):
+    if waits_for_pods(job, spec):
         environment[contract.DDPJOB_REPLACEMENT_SECONDS] = str(REPLACEMENT_SECONDS)
     if replacement := job.status.replacement(rank):
         environment[contract.DDPJOB_REPLACEMENT] = str(replacement)

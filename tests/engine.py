@@ -50,7 +50,7 @@ class Engine:
 
 
 async def happens(condition: Callable[[], bool]) -> None:
-    """Let the other tasks run until the condition holds; TimeoutError after 5 s."""
-    async with asyncio.timeout(5):
+    """Let the other tasks run until the condition holds; TimeoutError after a minute."""
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 the stand-in has no event for each thing a test may wait for
             await asyncio.sleep(0)

@@ -157,6 +157,7 @@ class Reason(StrEnum):
     QUOTA_EXCEEDED = "QuotaExceeded"  # A ResourceQuota of the namespace is used up.
     POD_REJECTED = "PodRejected"  # The API server refuses a pod, by admission or for a mistake in the template.
     REMOVAL_REJECTED = "RemovalRejected"  # The API server refuses to delete or to stop what a finished job has left.
+    OPERATOR_DEFECT = "OperatorDefect"  # The operator itself fails on the job; the reason of the condition Stalled.
     IMAGE_PULL = "ImagePull"  # An image cannot be pulled.
     CONTAINER_CONFIG = "ContainerConfig"  # A container cannot be created, for example because a Secret is missing.
     STARTING = "Starting"  # All pods have nodes, and not all run yet.

@@ -37,6 +37,7 @@ ADVICE: Final[Mapping[Reason, str]] = MappingProxyType(
         Reason.CONTAINER_CONFIG: _START,
         Reason.POD_DEADLINE: "Remove `template.spec.activeDeadlineSeconds`, or raise it: for the whole job, use `deadlines.activeSeconds`.",
         Reason.REMOVAL_REJECTED: "Find out which admission webhook or policy refuses the request that the message shows; the operator repeats it.",
+        Reason.OPERATOR_DEFECT: "Report the traceback, which the operator's log has next to the name of the job. Until there is a fix, nothing reacts to the end of its pods.",
         Reason.START_DEADLINE: "Look at the events of the pods: `ddpjob events NAME`. If starting takes this long by nature, raise `deadlines.startSeconds`.",
         Reason.FINISH_DEADLINE: "Find out why some ranks continue after others have ended: all ranks must take the same number of steps.",
         Reason.POD_DELETED: "Find out who deletes pods (look in the audit log of the API server); the restart does not count.",

@@ -65,3 +65,15 @@ def test_restarts_in_place_have_events_with_their_cause() -> None:
         f"Restarted in place, 3 times in attempt 1 so far; the last cause: {second}",
     ]
     assert before.progress.in_place_cause == second
+
+
+def test_a_job_that_the_operator_cannot_act_on_has_one_event_that_says_why() -> None:
+    of = job(nodes=1)
+    seen = observed(of, pod(of, 0))
+    before = plan(seen, NOW).status
+    unreadable = replace(seen, job=replace(of, spec=None, spec_error="spec.nodes: no number"))
+    stalled = plan(with_status(unreadable, before), NOW + 1).status
+    (event,) = events_between(before, stalled)
+    assert (event.type, event.reason) == ("Warning", "InvalidSpec")
+    assert "spec.nodes: no number" in event.message
+    assert events_between(stalled, plan(with_status(unreadable, stalled), NOW + 2).status) == ()

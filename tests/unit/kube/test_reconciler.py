@@ -3,6 +3,8 @@
 The API server is a stand-in that stores what is created and refuses what a test names; the real one is in tests/cluster/operator.
 """
 
+import asyncio
+import re
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -13,7 +15,7 @@ from ddpjob_operator.core.model import Body
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import NotFoundError, RejectedError
 from ddpjob_operator.transport.resources import DDPJOBS, PODS, Resource
-from engine import Engine
+from engine import Engine, happens
 
 KEY = ("ns", "job")
 DENIED = "ValidatingAdmissionPolicy 'keep' denied request: ask the team"
@@ -198,3 +200,41 @@ async def test_a_job_that_was_applied_again_inherits_nothing_from_the_job_of_the
     assert operator.pods == {"job-1-0"}
     assert operator.rejections.seconds_to_retry(KEY) == 0
     assert operator.queue.retry(KEY) < 1
+
+
+def stalled(status: Any) -> Any:
+    (found,) = (condition for condition in status["conditions"] if condition["type"] == "Stalled")
+    return found
+
+
+def fail(*_: Any, **__: Any) -> Any:
+    raise KeyError("\x1b[31mnodeName")
+
+
+@pytest.mark.usefixtures("no_delays")
+@pytest.mark.parametrize("broken", ["kube.engine.reconciler.plan", "core.render.pods.PodManifest.render"])
+async def test_a_defect_leaves_the_pods_alone_and_is_shown_until_it_is_gone(
+    broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    operator = Operator()
+    operator.apply()
+    worker = asyncio.create_task(operator.reconciler.work())
+    with monkeypatch.context() as patched:
+        patched.setattr(f"ddpjob_operator.{broken}", fail)
+        await operator.store.jobs.refresh(cast("Client", operator.server), None)
+        defect = "ns/job: reconcile failed by a defect of the operator"
+        await happens(lambda: caplog.text.count(defect) >= 3)
+        num_requests = len(operator.server.requests)
+        await happens(lambda: caplog.text.count(defect) >= 4)
+        assert len(operator.server.requests) == num_requests, "a retry writes nothing"
+        assert stalled(operator.status)["reason"] == "OperatorDefect"
+        assert "by a defect (KeyError in " in stalled(operator.status)["message"]
+        assert "\x1b" not in stalled(operator.status)["message"]
+        assert operator.status["phase"] == "Pending"
+        assert operator.pods == set()
+        assert "Traceback" in caplog.text
+        delays = [float(text) for text in re.findall(r"retrying in ([\d.]+) s", caplog.text)]
+        assert delays == sorted(delays), "later each time"
+    operator.queue.add(KEY)
+    await happens(lambda: bool(operator.pods) and stalled(operator.status)["status"] == "False")
+    worker.cancel()

@@ -221,6 +221,14 @@ CLASSES = (
         example="the API server refuses to delete DDPJob resnet: admission webhook denied the request",
     ),
     FailureClass(
+        reason=Reason.OPERATOR_DEFECT,
+        kind=Kind.WAITS,
+        recognised="the operator fails on the job with an exception that it does not expect; its pods continue, and it is the"
+        " reason of the condition Stalled",
+        example="the operator fails on this job by a defect (KeyError in core/policies/hang.py, line 40) and leaves the job and its"
+        " pods as they are; …",
+    ),
+    FailureClass(
         reason=Reason.GANG_GIVEN_BACK,
         kind=Kind.WAITS,
         recognised="for 15 to 45 s (longer each time) some pods had a node and the others had none",

@@ -61,9 +61,11 @@ def still_finished(observed: Observed, now: float) -> DDPJobStatus:
 
 
 def stalled(observed: Observed, reason: Reason, message: str, now: float) -> DDPJobStatus:
-    """The status of a job that is left as it is, with a condition that says why."""
-    truths = {ConditionType.STALLED: True}
-    return _with_conditions(observed, observed.job.status, truths, reason=reason, message=message, now=now)
+    """The status of a job that is left as it is, with a condition that says why; it is that of a new job, too."""
+    status = observed.job.status
+    if status.phase is None:
+        status = status.model_copy(update={"phase": Phase.PENDING, "reason": reason, "message": message})
+    return _with_conditions(observed, status, {ConditionType.STALLED: True}, reason=reason, message=message, now=now)
 
 
 def finished(observed: Observed, end: Finish, now: float, status: DDPJobStatus | None = None) -> DDPJobStatus:

@@ -217,9 +217,10 @@ class Actuator:
     async def _create(
         self, key: Key, job: Job, resource: Resource, action: CreatePod | CreateObject
     ) -> Rejection | None:
+        body = action.body  # first: what cannot be rendered is not sent
         self._expectations.sent(key, action)
         try:
-            await self._client.create(resource, job.namespace, action.body)
+            await self._client.create(resource, job.namespace, body)
         except ConflictError:
             return await self._look_at_the_owner(key, job, resource, action)
         except UnavailableError:

@@ -4,9 +4,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ddpjob_operator.api.names import ConditionType
+from ddpjob_operator.core.defect import after_defect
 from ddpjob_operator.core.gang import is_current
 from ddpjob_operator.core.model import CreatePod, Job, Observed, Plan, Rejection
 from ddpjob_operator.core.plan import plan
@@ -102,7 +104,11 @@ class Reconciler:
             await self._look_up(key, known)
             observed = self._observe(key, known)
         now = time.time()
-        planned = plan(observed, now, self.provider)
+        try:
+            planned = plan(observed, now, self.provider)
+        except Exception as error:  # `work` logs it and tries again
+            await self._report_defect(known, observed, error)
+            raise
         self.lookups.update(observed, planned.lookups)
         self.progress.follow(observed)
         if planned.write_ahead:
@@ -110,9 +116,9 @@ class Reconciler:
             await self.status_writer.write(known, planned.status)
             self.queue.add(key, first=True)
             return
-        await self._carry_out(key, known, planned, now)
+        await self._carry_out(key, known, observed, planned, now)
 
-    async def _carry_out(self, key: Key, known: KnownJob, planned: Plan, now: float) -> None:
+    async def _carry_out(self, key: Key, known: KnownJob, observed: Observed, planned: Plan, now: float) -> None:
         error: ApiError | None = None
         shown = self._refusals(key)
         self.rejections.keep_wanted(key, planned.actions)
@@ -121,6 +127,9 @@ class Reconciler:
             await self.actuator.run(known.job, actions)
         except ApiError as caught:
             error = caught  # The status is true all the same, and the user should see it.
+        except Exception as caught:  # pods are rendered as late as this
+            await self._report_defect(known, observed, caught)
+            raise
         if self._refusals(key) != shown:
             self.queue.add(key)
         just_created = error is None and any(isinstance(action, CreatePod) for action in actions)
@@ -128,6 +137,11 @@ class Reconciler:
         if error is not None:
             raise error
         self._look_again(key, planned, now, pending_seconds)
+
+    async def _report_defect(self, known: KnownJob, observed: Observed, error: Exception) -> None:
+        """Show in the status that the operator fails on the job; a later attempt does if the API server does not accept it now."""
+        with suppress(ApiError):
+            await self.status_writer.write(known, after_defect(observed, error, time.time()))
 
     def _refusals(self, key: Key) -> tuple[Mapping[str, Rejection], ...]:
         return dict(self.rejections.of(key)), dict(self.rejections.removals_of(key))

@@ -80,6 +80,10 @@ class TimeSpent(Resource):
         default=0,
         description="Seconds of work that failures discarded, and of stopping pods and waiting between attempts.",
     )
+    unsaved_seconds: int | None = Field(
+        default=None,
+        description="Those of trainingSeconds since the newest checkpoint, which are lost if the current attempt fails.",
+    )
     goodput_percent: float | None = Field(
         default=None, description="trainingSeconds as a percentage of the sum of all four."
     )

@@ -19,7 +19,7 @@ RELEASE = Path(__file__).parent / "releases" / "0.1.0.tar.xz"
 CHART = ROOT / "charts" / "ddpjob-operator"
 NAMESPACE, NAME = "ddpjob-system", "ddpjob-operator"
 #: What this release adds to the status, which 0.1.0 removes as it does not know it.
-NEW_FIELDS = ("replicas", "selector", "restarts.podReplacements", "restarts.inPlaceCounted")
+NEW_FIELDS = ("replicas", "selector", "restarts.podReplacements", "restarts.inPlaceCounted", "time.unsavedSeconds")
 OLD_API, NEW_API = "ddpjob.dev/v1alpha1", "ddpjob.dev/v1beta1"
 
 Make = Callable[[str], OperatorProcess]

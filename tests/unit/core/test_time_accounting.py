@@ -1,6 +1,10 @@
 from dataclasses import replace
 
-from builders import NOW, crashed, edited, ended, job, observed, pending, pod, program, reconciled, running
+import pytest
+
+from builders import (
+    NOW, crashed, edited, ended, job, observed, pending, pod, program, reconciled, running, supervised, updated,
+)
 from ddpjob_operator.api.status import Progress
 from ddpjob_operator.core.model import NO_LOG
 from ddpjob_operator.core.plan import plan
@@ -59,3 +63,28 @@ def test_the_time_of_a_suspension_counts_for_nothing() -> None:
 def test_a_status_does_not_change_with_the_time_alone() -> None:
     seen = running(job(nodes=1), NOW)
     assert plan(seen, NOW + 1000).status == seen.job.status
+
+
+@pytest.mark.parametrize(("progress", "lost"), [(None, 100 + 70), (SAVED, 60 + 70)])
+def test_after_a_replaced_pod_a_failure_loses_the_training_before_the_replacement_too(progress, lost) -> None:
+    """Rank 1 is lost after 100 s and runs again after 130 s; the newest checkpoint, if there is one, was saved after 40 s."""
+    of = job(nodes=2, restart={"inPlace": True})
+    seen = reconciled(observed(of, *(supervised(of, rank) for rank in range(2))), NOW)
+    seen = reconciled(replace(seen, progress=progress), NOW + 40)
+    replaced = reconciled(replace(seen, pods=seen.pods[:1]), NOW + 100)
+    assert [pod.rank for pod in replaced.job.status.replaced_pods] == [1]
+    back = replace(replaced, pods=(*replaced.pods, supervised(replaced.job, 1)))
+    back = reconciled(reconciled(back, NOW + 130), NOW + 130)
+    assert (back.job.status.time.training_seconds, back.job.status.time.lost_seconds) == (100, 30)
+    failed = replace(back, pods=tuple(crashed(back.job, rank) for rank in range(2)))
+    status = plan(replace(failed, logs={pod.uid: NO_LOG for pod in failed.pods}), NOW + 200).status
+    assert (status.attempt, status.time.lost_seconds) == (2, 30 + lost)
+    assert status.time.training_seconds == 170 - lost
+    assert status.time.unsaved_seconds == 0
+
+
+def test_a_job_of_a_release_that_did_not_count_unsaved_training_loses_what_its_clocks_say() -> None:
+    seen = running(SINGLE, NOW)
+    old = updated(seen, time=seen.job.status.time.model_copy(update={"unsaved_seconds": None}))
+    failed = replace(old, pods=(crashed(SINGLE),), logs={"pod-uid-1-0": NO_LOG})
+    assert seconds(plan(failed, NOW + 50).status) == (0, 0, 0, 50)

@@ -22,7 +22,7 @@ from ddpjob_operator.core.failure.restart import with_restarts_in_place
 from ddpjob_operator.core.model import Observed
 from ddpjob_operator.core.refusals import refusals
 from ddpjob_operator.core.render.pods import default_image
-from ddpjob_operator.core.render.time_accounting import active_seconds, with_time_accounted, with_work_lost
+from ddpjob_operator.core.render.time_accounting import active_seconds, with_time_accounted, with_work_lost, with_work_saved
 from ddpjob_operator.core.situation import Situation
 from ddpjob_operator.core.times import rfc3339
 
@@ -91,7 +91,7 @@ def finished(observed: Observed, end: Finish, now: float, status: DDPJobStatus |
     spent = with_time_accounted(status, now)
     return _shown(
         observed,
-        (spent if end.succeeded else with_work_lost(spent, now)).model_copy(update=changes),
+        (with_work_saved(spent) if end.succeeded else with_work_lost(spent)).model_copy(update=changes),
         now,
         phase=Phase.SUCCEEDED if end.succeeded else Phase.FAILED,
         reason=end.reason,
@@ -149,8 +149,9 @@ def _next_attempt(situation: Situation, decision: StartNextAttempt) -> DDPJobSta
     """The status that names the next attempt, or which pods of this one are replaced. The old ones are stopped then."""
     now, failure = situation.now, decision.failure
     status = with_time_accounted(_with_progress(situation, _acted_on(situation.observed, now)), now)
-    if failure is not None and failure.checkpoint_step is None and not decision.replaces:
-        status = with_work_lost(status, now)
+    if not decision.replaces:
+        is_lost = failure is not None and failure.checkpoint_step is None
+        status = with_work_lost(status) if is_lost else with_work_saved(status)
     changes: dict[str, Any] = {
         **(_remembered(status, failure) if failure else {}),
         "attempt_start_time": None,
@@ -255,9 +256,11 @@ def _with_progress(situation: Situation, status: DDPJobStatus) -> DDPJobStatus:
     known = status.progress.checkpoint_step if status.progress else None
     saved = progress.checkpoint_step
     changes: dict[str, Any] = {"progress": progress}
+    status = with_time_accounted(status, situation.now)
     if saved is not None and (known is None or saved > known):
         changes["checkpoint_time"] = rfc3339(situation.now)
-    return with_time_accounted(status, situation.now).model_copy(update=changes)
+        status = with_work_saved(status)
+    return status.model_copy(update=changes)
 
 
 def _with_refined_record(situation: Situation, status: DDPJobStatus) -> DDPJobStatus:

@@ -1,7 +1,8 @@
 """Where a job's time goes: queued, starting, training, or lost; and the share that was training (goodput).
 
 Time is added to what the job was doing whenever that changes, and with each new progress. A failure moves the training
-since the attempt's last checkpoint from training to lost. Time while suspended is not counted.
+since the attempt's last checkpoint from training to lost. The attempt may have paused in between, while a lost pod was
+replaced: these seconds are lost already. Time while suspended is not counted.
 """
 
 from typing import Any
@@ -18,22 +19,31 @@ def with_time_accounted(status: DDPJobStatus, now: float) -> DDPJobStatus:
     spent = status.time or TimeSpent(until=rfc3339(now))
     # Both ends in whole seconds, so that no fraction is dropped or counted twice; a clock set back adds nothing.
     seconds = max(0, int(now) - int(epoch_seconds(spent.until)))
-    update: dict[str, Any] = {"until": rfc3339(now)}
     field = _time_field(status)
+    update: dict[str, Any] = {"until": rfc3339(now), "unsaved_seconds": _unsaved_seconds(status, spent)}
     if field is not None:
         update[field] = getattr(spent, field) + seconds
+    if field == "training_seconds":
+        update["unsaved_seconds"] += seconds
     return _with_time(status, spent.model_copy(update=update))
 
 
-def with_work_lost(status: DDPJobStatus, now: float) -> DDPJobStatus:
-    """The accounted status after a failure of its attempt: training since the last checkpoint is lost."""
-    since = status.checkpoint_time or status.running_since
-    if status.time is None or since is None:
+def with_work_saved(status: DDPJobStatus) -> DDPJobStatus:
+    """The accounted status after a checkpoint, or at the end of an attempt: a failure loses none of the training so far."""
+    if status.time is None:
         return status
-    lost = min(max(0, int(now) - int(epoch_seconds(since))), status.time.training_seconds)
+    return _with_time(status, status.time.model_copy(update={"unsaved_seconds": 0}))
+
+
+def with_work_lost(status: DDPJobStatus) -> DDPJobStatus:
+    """The accounted status after a failure of its attempt: training since the last checkpoint is lost."""
+    if status.time is None:
+        return status
+    lost = status.time.unsaved_seconds or 0
     update = {
         "training_seconds": status.time.training_seconds - lost,
         "lost_seconds": status.time.lost_seconds + lost,
+        "unsaved_seconds": 0,
     }
     return _with_time(status, status.time.model_copy(update=update))
 
@@ -42,6 +52,15 @@ def active_seconds(status: DDPJobStatus, now: float) -> float:
     """Seconds that the job has spent on nodes, over all attempts."""
     current = now - epoch_seconds(status.scheduled_time) if status.scheduled_time else 0.0
     return status.active_seconds_before + max(0.0, current)
+
+
+def _unsaved_seconds(status: DDPJobStatus, spent: TimeSpent) -> int:
+    """The unsaved training as stored; by the clocks where a release stored the status that did not count it."""
+    if spent.unsaved_seconds is not None:
+        return spent.unsaved_seconds
+    since = status.checkpoint_time or status.running_since
+    elapsed = int(epoch_seconds(spent.until)) - int(epoch_seconds(since)) if since else 0
+    return min(max(0, elapsed), spent.training_seconds)
 
 
 def _time_field(status: DDPJobStatus) -> str | None:

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ddpjob_operator.api import names
+from ddpjob_operator.api.crd import field_paths, fields
 from ddpjob_operator.api.names import ProviderName
 from ddpjob_operator.core.untrusted import printable
 from ddpjob_operator.scheduling.discovery import AUTO, CANDIDATES, choose
@@ -29,6 +30,8 @@ RIGHTS: Final = (
     ("create", "", "configmaps"),
     ("create", "", "pods/exec"),
 )
+#: Missing fields of the served type that are named.
+_MAX_FIELDS = 5
 _OPERATOR = "app.kubernetes.io/name=ddpjob-operator"
 _CACHE = re.compile(r"^\s*cache\s+(\d+)\s*(\{[^}]*\})?", re.MULTILINE)
 _DENIAL = re.compile(r"denial\s+\d+\s+(\d+)")
@@ -60,6 +63,8 @@ class Facts:
     namespace: str
     version: str = ""
     crd_versions: Sequence[str] = ()
+    schemas: Mapping[str, Body] | None = None
+    """The served schemas of the DDPJob type's group, by name."""
     groups: dict[str, Sequence[str]] = field(default_factory=dict)
     rights: dict[tuple[str, str, str], bool] = field(default_factory=dict)
     operator_pods: Sequence[Body] | None = None
@@ -84,6 +89,10 @@ async def gather(api: "Transport", namespace: str) -> Facts:
 
     facts = Facts(namespace=namespace, version=await api.server_version())
     facts.crd_versions = await api.group_versions(names.GROUP)
+    if names.VERSION in facts.crd_versions:
+        openapi = Resource(prefix="/openapi/v3/apis", plural=names.GROUP)
+        document = await _if_allowed(api.get(openapi, None, names.VERSION))
+        facts.schemas = None if document is None else document["components"]["schemas"]
     facts.groups = {group: await api.group_versions(group) for group in {candidate.group for candidate in CANDIDATES}}
     reviews = Resource(prefix="/apis/authorization.k8s.io/v1", plural="selfsubjectaccessreviews")
     for verb, group, resource in RIGHTS:
@@ -167,7 +176,34 @@ def _crd(facts: Facts) -> Finding:
         served = ", ".join(facts.crd_versions)
         text = f"the cluster serves {served}, this command uses {names.VERSION}; install the release of this command that matches the operator"
         return Finding(subject="DDPJob type", state=State.PROBLEM, text=text)
-    return Finding(subject="DDPJob type", state=State.OK, text=f"{names.API_VERSION} is served")
+    missing = _missing_fields(facts)
+    if missing is None:
+        text = f"{names.API_VERSION} is served; its schema is not visible to you"
+        return Finding(subject="DDPJob type", state=State.OK, text=text)
+    if missing:
+        shown = ", ".join(missing[:_MAX_FIELDS])
+        more = f" and {len(missing) - _MAX_FIELDS} more" if len(missing) > _MAX_FIELDS else ""
+        text = (
+            f"the type that the cluster serves is older than this command: it has no {shown}{more}. An operator of this release"
+            " forgets what it cannot store there, such as counters of restarts: upgrade the CRD with it (helm upgrade with"
+            " crds.enabled=true, or kubectl apply --server-side --force-conflicts -f manifests/crd/ddpjob.yaml). If the operator is"
+            " older, too, install the release of this command that matches it"
+        )
+        return Finding(subject="DDPJob type", state=State.PROBLEM, text=text)
+    return Finding(
+        subject="DDPJob type", state=State.OK, text=f"{names.API_VERSION} is served, with all fields of this release"
+    )
+
+
+def _missing_fields(facts: Facts) -> list[str] | None:
+    """The fields of this release that the served type does not have; None if its schema cannot be read."""
+    for schema in (facts.schemas or {}).values():
+        kinds = schema.get("x-kubernetes-group-version-kind") or ()
+        if any(
+            (kind["group"], kind["version"], kind["kind"]) == (names.GROUP, names.VERSION, names.KIND) for kind in kinds
+        ):
+            return sorted(fields() - field_paths(schema))
+    return None
 
 
 def _operator(facts: Facts) -> Finding:

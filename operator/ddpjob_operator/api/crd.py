@@ -78,6 +78,20 @@ def custom_resource_definition() -> dict[str, Any]:
     }
 
 
+def field_paths(schema: Mapping[str, Any], path: str = "") -> frozenset[str]:
+    """The paths of all fields of a schema, such as status.restarts.counted. The items of a list have the path of the list."""
+    found = {path} if path else set()
+    for name, inner in schema.get("properties", {}).items():
+        found |= field_paths(inner, f"{path}.{name}" if path else name)
+    return frozenset(found | field_paths(schema["items"], path) if "items" in schema else found)
+
+
+def fields() -> frozenset[str]:
+    """The paths of all fields of a DDPJob's spec and status that this release knows."""
+    schema = _version()["schema"]["openAPIV3Schema"]
+    return field_paths({"properties": {part: schema["properties"][part] for part in ("spec", "status")}})
+
+
 def _deprecation(version: str) -> dict[str, Any]:
     warning = f"{names.GROUP}/{version} {names.KIND} is deprecated: use {names.API_VERSION}, which has the same fields"
     return {"deprecated": True, "deprecationWarning": warning}

@@ -358,6 +358,8 @@ class Observed:
     """By name of each object that the API server refused to create or to update last."""
     refused_removals: Mapping[str, Rejection] = field(default_factory=dict)
     """By name of each object that the API server refused to delete or to stop last."""
+    dropped_fields: frozenset[str] = frozenset()
+    """Paths of fields that the API server does not store in a status, since an older CRD is installed: restarts.podReplacements."""
 
     @property
     def is_refused(self) -> bool:

@@ -44,5 +44,6 @@ def test_doctor_reads_the_cluster(options: list[str], capsys: pytest.CaptureFixt
     assert main(["doctor", "-o", "json", *options]) == 1, "the operator is no pod of this cluster"
     found = {finding["subject"]: finding for finding in json.loads(capsys.readouterr().out)}
     assert found["API server"]["text"].startswith("v1.")
+    assert found["DDPJob type"]["text"] == "ddpjob.dev/v1beta1 is served, with all fields of this release"
     assert {subject for subject, finding in found.items() if finding["state"] == "problem"} == {"operator"}
     assert main(["doctor", "--kubeconfig", "/nowhere"]) == 3

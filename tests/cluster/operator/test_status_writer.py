@@ -175,3 +175,17 @@ async def test_a_job_that_finished_is_measured_once_even_if_the_answer_is_lost(w
     another_leader = StatusWriter(writing.client, writing.store, EventRecorder(writing.client, "test"))  # type: ignore[arg-type]  # as above
     await another_leader.write(writing.known, writing.known.job.status.model_copy(update={"observed_generation": 1}))
     assert finished() == before + 1
+
+
+class StatusOfANewerRelease(DDPJobStatus):
+    nodes_seen: int = 1
+
+
+async def test_a_field_that_the_crd_does_not_have_is_reported_once(
+    writing: Writing, caplog: pytest.LogCaptureFixture
+) -> None:
+    for attempt in (2, 3):
+        await writing.writer.write(writing.known, StatusOfANewerRelease(attempt=attempt))
+        assert writing.writer.dropped_fields == {"nodesSeen"}
+    assert caplog.text.count("older than this operator: nodesSeen. ") == 1
+    assert (await writing.namespace.status("j"))["attempt"] == 3

@@ -1,10 +1,12 @@
 """What `ddpjob doctor` concludes from what it has read."""
 
+import copy
 from typing import Any
 
 import pytest
 
 from ddpjob_cli.doctor import RIGHTS, Facts, State, findings, text_of
+from ddpjob_operator.api.crd import custom_resource_definition
 
 
 def operator_with(provider: str, policies: str = "auto") -> dict[str, Any]:
@@ -23,6 +25,7 @@ GOOD: dict[str, Any] = {
     "namespace": "team-a",
     "version": "v1.36.3",
     "crd_versions": ["v1beta1", "v1alpha1"],
+    "schemas": {},
     "groups": {},
     "rights": dict.fromkeys(RIGHTS, True),
     "operator_pods": [operator_with("auto")],
@@ -32,6 +35,15 @@ GOOD: dict[str, Any] = {
     "namespace_body": {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}},
     "corefile": ".:53 {\n  cache 30 {\n    disable denial cluster.local\n  }\n}",
 }
+
+
+def served(*missing: str) -> dict[str, Any]:
+    """The schemas of an API server whose DDPJob type lacks these fields of the status."""
+    schema = copy.deepcopy(custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
+    for name in missing:
+        del schema["properties"]["status"]["properties"][name]
+    kind = {"group": "ddpjob.dev", "version": "v1beta1", "kind": "DDPJob"}
+    return {"DDPJobList": {}, "DDPJob": {**schema, "x-kubernetes-group-version-kind": [kind]}}
 
 
 def found(**changes: Any) -> dict[str, tuple[State, str]]:
@@ -51,6 +63,10 @@ def test_a_good_cluster_has_no_problem() -> None:
     [
         ({"crd_versions": []}, "DDPJob type", State.PROBLEM, "install the chart"),
         ({"crd_versions": ["v9"]}, "DDPJob type", State.PROBLEM, "serves v9"),
+        ({"schemas": served()}, "DDPJob type", State.OK, "with all fields of this release"),
+        ({"schemas": served("selector")}, "DDPJob type", State.PROBLEM, "has no status.selector. An operator"),
+        ({"schemas": served("restarts")}, "DDPJob type", State.PROBLEM, "status.restarts.countedTimes"),
+        ({"schemas": served("restarts")}, "DDPJob type", State.PROBLEM, " more. An operator"),
         ({"operator_pods": []}, "operator", State.PROBLEM, "no pod"),
         ({"operator_pods": None}, "operator", State.NOTE, "may not list pods"),
         ({"rights": {("create", "ddpjob.dev", "ddpjobs"): False}}, "rights", State.PROBLEM, "may not create ddpjobs"),

@@ -3,7 +3,19 @@ from dataclasses import replace
 import pytest
 
 from builders import (
-    NOW, crashed, edited, ended, job, observed, pending, pod, program, reconciled, running, supervised, updated,
+    NOW,
+    crashed,
+    edited,
+    ended,
+    job,
+    observed,
+    pending,
+    pod,
+    program,
+    reconciled,
+    running,
+    supervised,
+    updated,
 )
 from ddpjob_operator.api.status import Progress
 from ddpjob_operator.core.model import NO_LOG

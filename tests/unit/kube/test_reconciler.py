@@ -16,6 +16,7 @@ from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import NotFoundError, RejectedError
 from ddpjob_operator.transport.resources import DDPJOBS, PODS, Resource
 from engine import Engine, happens
+from simulation.api_server import merged
 
 KEY = ("ns", "job")
 DENIED = "ValidatingAdmissionPolicy 'keep' denied request: ask the team"
@@ -28,6 +29,8 @@ class Server:
     objects: dict[tuple[str, str], Any] = field(default_factory=dict)
     refused: set[tuple[str, str]] = field(default_factory=set)
     requests: list[tuple[str, str]] = field(default_factory=list)
+    drops: set[str] = field(default_factory=set)
+    """Fields that the schema of an older CRD does not have, wherever they are in a status."""
     version: int = 0
 
     def ask(self, verb: str, resource: Resource, name: str) -> None:
@@ -54,8 +57,8 @@ class Server:
     async def merge_patch(self, resource: Resource, _namespace: str, name: str, patch: Any, **_: Any) -> Body:
         self.ask("patch", resource, name)
         old = self.objects[resource.plural, name]
-        parts = {part: {**old.get(part, {}), **patch[part]} for part in ("spec", "status") if part in patch}
-        return cast("Body", self.put(resource, {**old, **parts}))
+        parts = {part: merged(old.get(part, {}), patch[part]) for part in ("spec", "status") if part in patch}
+        return cast("Body", self.put(resource, {**old, **without(parts, self.drops)}))
 
     async def get(self, resource: Resource, _namespace: str, name: str) -> Body:
         if (resource.plural, name) not in self.objects:
@@ -71,6 +74,12 @@ class Server:
         yield Page(str(self.version), [body for (plural, _), body in self.objects.items() if plural == resource.plural])
 
 
+def without(value: Any, names: set[str]) -> Any:
+    if isinstance(value, dict):
+        return {name: without(inner, names) for name, inner in value.items() if name not in names}
+    return [without(inner, names) for inner in value] if isinstance(value, list) else value
+
+
 class Operator(Engine):
     """A reconciler with its caches, and its API server."""
 
@@ -78,8 +87,9 @@ class Operator(Engine):
         self.server = Server()
         super().__init__(self.server)
 
-    def apply(self, uid: str = "job-uid", **status: Any) -> None:
-        spec = {"nodes": 1, "gpusPerNode": 0, "trainer": {"recipe": "digits"}, "restart": {"keepAttempts": 0}}
+    def apply(self, uid: str = "job-uid", *, nodes: int = 1, restart: Any = None, **status: Any) -> None:
+        restart = restart or {"keepAttempts": 0}
+        spec = {"nodes": nodes, "gpusPerNode": 0, "trainer": {"recipe": "digits"}, "restart": restart}
         metadata = {"name": "job", "uid": uid, "generation": 1}
         self.server.put(DDPJOBS, {"metadata": metadata, "spec": spec, "status": status})
 
@@ -90,10 +100,14 @@ class Operator(Engine):
             await self.reconciler.reconcile(KEY)
 
     def fail_pod(self, attempt: int) -> None:
-        pod = self.server.objects["pods", f"job-{attempt}-0"]
         ended = {"terminated": {"exitCode": 1, "reason": "Error", "message": "ValueError: boom"}}
-        statuses = [{"name": names.MAIN_CONTAINER, "state": ended}]
-        self.server.put(PODS, {**pod, "status": {"phase": "Failed", "containerStatuses": statuses}})
+        self.shows(f"job-{attempt}-0", "Failed", ended)
+
+    def shows(self, name: str, phase: str, state: Any) -> None:
+        pod = self.server.objects["pods", name]
+        statuses = [{"name": names.MAIN_CONTAINER, "state": state}]
+        spec = {**pod["spec"], "nodeName": f"node-of-{name}"}
+        self.server.put(PODS, {**pod, "spec": spec, "status": {"phase": phase, "containerStatuses": statuses}})
 
     @property
     def status(self) -> Any:
@@ -238,3 +252,27 @@ async def test_a_defect_leaves_the_pods_alone_and_is_shown_until_it_is_gone(
     operator.queue.add(KEY)
     await happens(lambda: bool(operator.pods) and stalled(operator.status)["status"] == "False")
     worker.cancel()
+
+
+@pytest.mark.usefixtures("no_delays")
+async def test_an_older_crd_that_drops_fields_of_the_status_is_reported_and_costs_no_restarts(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("ddpjob_operator.core.failure.restart.SHORT_SECONDS", 0.0)
+    operator = Operator()
+    operator.server.drops = {"replacedPods", "podReplacements", "inPlaceCounted", "replaced"}
+    operator.apply(nodes=2, restart={"inPlace": True, "maxRestarts": 2})
+    await operator.reconcile(2)
+    for name in ("job-1-0", "job-1-1"):
+        operator.shows(name, "Running", {"running": {}})
+    await operator.reconcile(2)
+    assert "older than this operator" in caplog.text
+    assert "restarts.podReplacements" in caplog.text
+    operator.shows("job-1-1", "Failed", {"terminated": {"exitCode": 137, "reason": "OOMKilled"}})
+    await operator.reconcile(6)
+
+    assert (operator.status["phase"], operator.status["attempt"]) == ("Restarting", 2)
+    assert operator.status["restarts"]["counted"] == 1
+    caplog.clear()
+    await operator.reconcile(2)
+    assert "older than this operator" not in caplog.text, "once is enough"

@@ -17,6 +17,8 @@ from ddpjob_operator.core.situation import Situation
 
 #: The launcher itself was killed. One that gives up after a rank was killed names that rank.
 _KILLED = frozenset({Reason.KILLED, Reason.OUT_OF_MEMORY})
+#: What the status must hold until the successor of a pod runs.
+_FIELDS = frozenset({"replacedPods", "restarts.podReplacements", "restarts.inPlaceCounted"})
 _LAUNCHERS_MESSAGE = re.compile(r"rank \d+\n")
 
 
@@ -32,6 +34,7 @@ def ranks_to_replace(situation: Situation, ends: Iterable[End], restart: Restart
     others = [pod for rank, pod in gang.current.items() if rank not in lost]
     is_sure = (
         spec.restart.in_place
+        and not _FIELDS & situation.observed.dropped_fields
         and situation.status.running_since is not None
         and restart.final is None
         and restart.delay_seconds == 0

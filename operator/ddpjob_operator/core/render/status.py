@@ -22,7 +22,12 @@ from ddpjob_operator.core.failure.restart import with_restarts_in_place
 from ddpjob_operator.core.model import Observed
 from ddpjob_operator.core.refusals import refusals
 from ddpjob_operator.core.render.pods import default_image
-from ddpjob_operator.core.render.time_accounting import active_seconds, with_time_accounted, with_work_lost, with_work_saved
+from ddpjob_operator.core.render.time_accounting import (
+    active_seconds,
+    with_time_accounted,
+    with_work_lost,
+    with_work_saved,
+)
 from ddpjob_operator.core.situation import Situation
 from ddpjob_operator.core.times import rfc3339
 

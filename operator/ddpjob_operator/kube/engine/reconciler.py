@@ -180,6 +180,7 @@ class Reconciler:
             silent_seconds=self.progress.silent_seconds(key, rank0),
             rejections=self.rejections.of(key),
             refused_removals=self.rejections.removals_of(key),
+            dropped_fields=self.status_writer.dropped_fields,
         )
 
     def _is_overdue(self, key: Key) -> bool:

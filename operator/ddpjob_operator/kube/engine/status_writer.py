@@ -19,6 +19,7 @@ from ddpjob_operator.api.names import Phase, Reason
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.measurements import measurements_between
 from ddpjob_operator.core.model import Job
+from ddpjob_operator.core.stored_status import field_paths
 from ddpjob_operator.kube.cache.store import KnownJob, Store
 from ddpjob_operator.kube.engine.event_recorder import EventRecorder
 from ddpjob_operator.kube.keys import Key, about, key_of
@@ -28,6 +29,12 @@ from ddpjob_operator.transport.errors import ConflictError, UnavailableError
 from ddpjob_operator.transport.resources import DDPJOBS
 
 logger = logging.getLogger(__name__)
+
+_OLDER_TYPE = (
+    "the API server drops fields of the status, since the DDPJob type that it serves is older than this operator: %s. The operator"
+    " forgets what they hold, so that counters of restarts may begin again. Apply the CRD of this release (helm upgrade with"
+    " crds.enabled=true, or kubectl apply --server-side --force-conflicts -f manifests/crd/ddpjob.yaml), then restart the operator"
+)
 
 #: Least time between two writes of a job that change nothing but these. Other writes take them along.
 TICK_SECONDS = 10.0
@@ -55,6 +62,8 @@ class StatusWriter:
         self._ticked_at: dict[Key, float] = {}
         #: Jobs whose stored status is not known, each with the job and the status of a write that may have succeeded.
         self._in_doubt: dict[Key, tuple[Job, DDPJobStatus] | None] = {}
+        #: Fields of a status that the API server has dropped, as paths: an older CRD does not have them.
+        self.dropped_fields: frozenset[str] = frozenset()
 
     async def write(self, known: KnownJob, wanted: DDPJobStatus, *, just_created: bool = False) -> float | None:
         """Make the job show the wanted status, if it still is the version that was seen.
@@ -70,9 +79,10 @@ class StatusWriter:
         tick = _only_counts_change(job.status, wanted)
         if (wait_seconds := self._seconds_to_wait(key, job.status, wanted, tick, just_created)) > 0:
             return wait_seconds
+        status = wanted.as_json()
         patch = {
             "metadata": {"resourceVersion": job.resource_version},
-            "status": merge_patch_between(known.status, wanted.as_json()),
+            "status": merge_patch_between(known.status, status),
         }
         try:
             answer = await self._client.merge_patch(DDPJOBS, job.namespace, job.name, patch, subresource="status")
@@ -87,6 +97,7 @@ class StatusWriter:
         self._written_at[key] = time.monotonic()
         if tick:
             self._ticked_at[key] = time.monotonic()
+        self._look_for_dropped_fields(status, answer.get("status") or {})
         self._store.jobs.put_answer(answer)
         self._record(job, wanted)
         return None
@@ -112,6 +123,14 @@ class StatusWriter:
         self._written_at.pop(key, None)
         self._ticked_at.pop(key, None)
         self._events.forget(key)
+
+    def _look_for_dropped_fields(self, written: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
+        """Compare the answer to a write with what was written: the API server removes fields that the CRD does not have silently."""
+        paths = field_paths(written)
+        dropped = (self.dropped_fields - paths) | (paths - field_paths(stored))
+        if dropped - self.dropped_fields:
+            logger.warning(_OLDER_TYPE, ", ".join(sorted(dropped)))
+        self.dropped_fields = dropped
 
     def _record(self, job: Job, written: DDPJobStatus) -> None:
         """Record what happened between the status that was seen and the one that was written, once for each write."""

@@ -6,8 +6,9 @@ from typing import Any
 
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import DDPJobStatus
+from ddpjob_operator.core.actions import CreatePod, DeletePod, Plan
 from ddpjob_operator.core.failure.log_parsing import end_of_log
-from ddpjob_operator.core.model import CreatePod, DeletePod, Deletion, Exit, Job, Observed, Plan, Pod, Service
+from ddpjob_operator.core.model import Deletion, Exit, Job, Observed, Pod, Service
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.render.pods import name_of_pod, pod_name, spec_hash
 from ddpjob_operator.core.render.service import selector, service_name

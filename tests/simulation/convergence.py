@@ -11,20 +11,18 @@ from typing import Any
 from unittest.mock import patch
 
 from ddpjob_operator.core import plan as plan_module
-from ddpjob_operator.core.model import (
+from ddpjob_operator.core.actions import (
     Action,
     CreateObject,
     CreatePod,
     DeleteJob,
     DeletePod,
     DeletePods,
-    Deletion,
     LowerPodDeadline,
-    Observed,
     PatchObject,
     Plan,
-    Pod,
 )
+from ddpjob_operator.core.model import Deletion, Observed, Pod
 from ddpjob_operator.core.records import pod_of, service_of
 from ddpjob_operator.kube.engine import reconciler
 from ddpjob_operator.scheduling.interface import Provider

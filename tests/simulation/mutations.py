@@ -13,10 +13,10 @@ from unittest.mock import patch
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core import plan as planning
 from ddpjob_operator.core import render, situation, stopping
+from ddpjob_operator.core.actions import CreateObject, CreatePod, DeletePod, PatchObject
 from ddpjob_operator.core.failure import cause as failures
 from ddpjob_operator.core.failure import refine_record, restart
 from ddpjob_operator.core.gang import Gang, gang_of
-from ddpjob_operator.core.model import CreateObject, CreatePod, DeletePod, PatchObject
 from ddpjob_operator.core.policies import failed_attempt, finished_job, handover, hang
 from ddpjob_operator.core.render import actions, pods, service
 from ddpjob_operator.kube.cache.cache import Cache

@@ -54,7 +54,8 @@ def objects_of(namespace: str, name: str, body: Any, rank: int | None, setting: 
     Raises:
         ValueError: the job has no such rank.
     """
-    from ddpjob_operator.core.model import CreateObject, Observed
+    from ddpjob_operator.core.actions import CreateObject
+    from ddpjob_operator.core.model import Observed
     from ddpjob_operator.core.records import job_of
     from ddpjob_operator.core.render.network_policy import ensure_network_policy
     from ddpjob_operator.core.render.pods import create_pod

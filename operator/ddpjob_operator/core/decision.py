@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ddpjob_operator.api.names import Phase
 from ddpjob_operator.api.status import Failure, Progress, Restarts
-from ddpjob_operator.core.model import Lookup
+from ddpjob_operator.core.actions import Lookup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,9 @@ the decision into a status and into actions.
 from collections.abc import Callable, Sequence
 
 from ddpjob_operator.core import render
+from ddpjob_operator.core.actions import Lookup, Plan
 from ddpjob_operator.core.decision import Advice, StartNextAttempt
-from ddpjob_operator.core.model import Lookup, Observed, Plan
+from ddpjob_operator.core.model import Observed
 from ddpjob_operator.core.policies import (
     deadlines,
     failed_attempt,

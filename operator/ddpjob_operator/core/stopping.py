@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterable, Sequence
 
 from ddpjob_operator.api.names import ConditionType
 from ddpjob_operator.api.status import DDPJobStatus
-from ddpjob_operator.core.model import Action, DeletePod, DeletePods, LowerPodDeadline, Observed, Pod, ReadNode
+from ddpjob_operator.core.actions import Action, DeletePod, DeletePods, LowerPodDeadline, ReadNode
+from ddpjob_operator.core.model import Observed, Pod
 from ddpjob_operator.core.times import soonest
 
 #: Grace of the survivors of an attempt that failed by itself. They block in a collective that can never end, so a longer

@@ -18,23 +18,20 @@ from typing import Any
 from ddpjob_operator.api.names import contract
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import DDPJobStatus, Progress
-from ddpjob_operator.core.failure.log_parsing import end_of_log
-from ddpjob_operator.core.model import (
+from ddpjob_operator.core.actions import (
     Action,
-    Body,
     CreateObject,
     CreatePod,
     DeleteJob,
     DeletePod,
     DeletePods,
-    Job,
-    LogEnd,
     Lookup,
     LowerPodDeadline,
-    Observed,
     PatchObject,
     ReadLog,
 )
+from ddpjob_operator.core.failure.log_parsing import end_of_log
+from ddpjob_operator.core.model import Body, Job, LogEnd, Observed
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.progress import latest_progress
 from ddpjob_operator.core.records import service_of

@@ -11,8 +11,9 @@ from typing import Any
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import ProviderName, Reason
 from ddpjob_operator.api.spec import DDPJobSpec
+from ddpjob_operator.core.actions import CreateObject, PatchObject
 from ddpjob_operator.core.gang import Gang
-from ddpjob_operator.core.model import Body, CreateObject, Job, Kind, Observed, PatchObject
+from ddpjob_operator.core.model import Body, Job, Kind, Observed
 from ddpjob_operator.scheduling.affinity import attract
 from ddpjob_operator.scheduling.interface import Candidate, Provider, Right, Wait
 from ddpjob_operator.scheduling.pod_groups import (

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple, Protocol
 
 from ddpjob_operator.api.names import ProviderName, Reason
 from ddpjob_operator.api.spec import DDPJobSpec
+from ddpjob_operator.core.actions import Action, CreateObject, PatchObject
 from ddpjob_operator.core.gang import Gang
-from ddpjob_operator.core.model import Action, Body, CreateObject, Job, Observed, PatchObject, Watched
+from ddpjob_operator.core.model import Body, Job, Observed, Watched
 
 
 class Wait(NamedTuple):

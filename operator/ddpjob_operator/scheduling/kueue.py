@@ -19,8 +19,9 @@ from typing import Any, Self
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import ProviderName, Reason
 from ddpjob_operator.api.spec import DDPJobSpec, TopologyMode
+from ddpjob_operator.core.actions import CreateObject, PatchObject
 from ddpjob_operator.core.gang import Gang
-from ddpjob_operator.core.model import POD, Body, CreateObject, Job, Observed, PatchObject, Pod, Watched
+from ddpjob_operator.core.model import POD, Body, Job, Observed, Pod, Watched
 from ddpjob_operator.scheduling.interface import Candidate, Provider, Right, Wait
 from ddpjob_operator.scheduling.kueue_wait import GROUP, explain, local_queues, workloads
 

@@ -14,19 +14,9 @@ from typing import Any, ClassVar, Self
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import ProviderName, Reason
 from ddpjob_operator.api.spec import DDPJobSpec
+from ddpjob_operator.core.actions import Action, CreateObject, DeleteObject, PatchObject
 from ddpjob_operator.core.gang import Gang
-from ddpjob_operator.core.model import (
-    Action,
-    Body,
-    CreateObject,
-    DeleteObject,
-    Job,
-    Kind,
-    Observed,
-    OwnedObject,
-    PatchObject,
-    Watched,
-)
+from ddpjob_operator.core.model import Body, Job, Kind, Observed, OwnedObject, Watched
 from ddpjob_operator.core.ownership import metadata_of
 from ddpjob_operator.core.scheduler_message import scheduler_message
 from ddpjob_operator.scheduling.interface import Right, Wait

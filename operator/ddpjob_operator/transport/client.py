@@ -1,36 +1,23 @@
-"""Typed verbs over the official client's transport, with plain dictionaries as bodies.
+"""Typed verbs of the Kubernetes API, with plain dictionaries as bodies. How requests are sent is in `connection.py`."""
 
-The official package brings configuration, TLS, credentials and the connection pool; its models are left out, since they
-cost three times as much as the request itself. Every request has a deadline and every failure is an `ApiError`. Writes are
-never retried here: the caller knows whether another try is right.
-"""
-
-import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
-from urllib.parse import urlencode
 
 import aiohttp
-from kubernetes.aio.client import ApiClient, Configuration
+from kubernetes.aio.client import Configuration
 
 from ddpjob_operator.api.resource import Body
+from ddpjob_operator.transport.connection import CONNECT_SECONDS, Connection, Params, Request, limits, lines_of
 from ddpjob_operator.transport.decoding import decoded
 from ddpjob_operator.transport.errors import NotFoundError, UnavailableError, error_of
 from ddpjob_operator.transport.execution import PROTOCOL, Execution, collect, query
 from ddpjob_operator.transport.resources import PODS, Resource
 
-JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
-REQUEST_SECONDS = 30.0
-CONNECT_SECONDS = 5.0
-#: Pauses before a read is sent again that the server answered with 5xx. A reconcile needs several reads: where a third of
-#: all requests fails, ten reconciles in a row would, each after twice the delay (found by the faults tests).
-READ_PAUSES_SECONDS = (0.1, 0.3)
 #: The audit lists everything every few minutes; a page of pods is about 8 MB.
 PAGE_SIZE = 1000
 #: The server ends a watch after this long; the client continues from the last version.
@@ -40,10 +27,6 @@ WATCH_SILENCE_SECONDS = 100.0
 #: A program may print any amount of text without a line feed.
 MAX_LOG_LINE_BYTES = 64 * 1024
 
-_METHODS = {"create": "POST", "patch": "PATCH", "delete": "DELETE", "deletecollection": "DELETE"}
-
-Params = Mapping[str, str | int | bool | None]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
@@ -51,33 +34,6 @@ class Event:
 
     type: str
     body: Body
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
-    """One request, as it is sent and as errors and metrics name it."""
-
-    verb: str
-    """The Kubernetes verb, which metrics and errors name and the method follows from."""
-    resource: Resource
-    path: str
-    params: Params = field(default_factory=dict)
-    body: Body | None = None
-    content_type: str = JSON
-    accept: str = JSON
-    limits: aiohttp.ClientTimeout = field(default_factory=lambda: _limits(REQUEST_SECONDS))
-
-    @property
-    def method(self) -> str:
-        """The HTTP method."""
-        return _METHODS.get(self.verb, "GET")
-
-    def __str__(self) -> str:
-        return f"{self.verb} {self.path}"
-
-
-def _limits(total_seconds: float) -> aiohttp.ClientTimeout:
-    return aiohttp.ClientTimeout(total=total_seconds, sock_connect=CONNECT_SECONDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,27 +64,25 @@ class Client:
                 answer came.
             user_agent: The name of this client in the server's audit log.
         """
-        self._api = ApiClient(configuration)
-        self._server = configuration.host
-        self._may_write = may_write
-        self._on_response = on_response
-        self._user_agent = user_agent
+        self._connection = Connection(configuration, may_write, on_response, user_agent)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._api.close()  # type: ignore[no-untyped-call]  # the package is typed only in part
+        await self._connection.close()
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Body:
         """One object, as it is now."""
-        return await self._json(_Request(verb="get", resource=resource, path=resource.path(namespace, name)))
+        return await self._connection.json(Request(verb="get", resource=resource, path=resource.path(namespace, name)))
 
     async def create(self, resource: Resource, namespace: str | None, body: Body, *, dry_run: bool = False) -> Body:
         """Create an object; the server refuses fields that it does not know. Returns it as created."""
         path: str = resource.path(namespace)
         params: Params = {"fieldValidation": "Strict", "dryRun": "All" if dry_run else None}
-        return await self._json(_Request(verb="create", resource=resource, path=path, params=params, body=body))
+        return await self._connection.json(
+            Request(verb="create", resource=resource, path=path, params=params, body=body)
+        )
 
     async def apply(
         self, resource: Resource, namespace: str, name: str, body: Body, *, manager: str, dry_run: bool = False
@@ -141,8 +95,8 @@ class Client:
             "dryRun": "All" if dry_run else None,
         }
         path = resource.path(namespace, name)
-        return await self._json(
-            _Request(verb="patch", resource=resource, path=path, params=params, body=body, content_type=APPLY_PATCH)
+        return await self._connection.json(
+            Request(verb="patch", resource=resource, path=path, params=params, body=body, content_type=APPLY_PATCH)
         )
 
     async def delete(
@@ -167,21 +121,21 @@ class Client:
         if propagation is not None:
             options["propagationPolicy"] = propagation
         path = resource.path(namespace, name)
-        await self._json(_Request(verb="delete", resource=resource, path=path, body=options))
+        await self._connection.json(Request(verb="delete", resource=resource, path=path, body=options))
 
     async def delete_collection(self, resource: Resource, namespace: str, labels: str) -> None:
         """Delete all objects of these labels in a namespace, each with its own grace."""
         assert labels, "without a selector it would be everybody's objects"
         path, params = resource.path(namespace), {"labelSelector": labels}
-        await self._read(_Request(verb="deletecollection", resource=resource, path=path, params=params))
+        await self._connection.read(Request(verb="deletecollection", resource=resource, path=path, params=params))
 
     async def merge_patch(
         self, resource: Resource, namespace: str, name: str, patch: Body, *, subresource: str | None = None
     ) -> Body:
         """Change the fields that `patch` names. Its metadata may carry uid and resourceVersion as preconditions."""
         path = resource.path(namespace, name, subresource)
-        return await self._json(
-            _Request(verb="patch", resource=resource, path=path, body=patch, content_type=MERGE_PATCH)
+        return await self._connection.json(
+            Request(verb="patch", resource=resource, path=path, body=patch, content_type=MERGE_PATCH)
         )
 
     async def pod_log(
@@ -199,14 +153,14 @@ class Client:
         `limit_bytes` cuts the end of those lines off, so choose it larger than they can be. The text may be an error of
         the node although the request succeeded.
         """
-        body = await self._read(
-            _Request(
+        body = await self._connection.read(
+            Request(
                 verb="log",
                 resource=PODS,
                 path=PODS.path(namespace, pod, "log"),
                 params={"container": container, "tailLines": tail_lines, "limitBytes": limit_bytes},
                 accept="*/*",
-                limits=_limits(timeout_seconds),
+                limits=limits(timeout_seconds),
             )
         )
         return body.decode(errors="replace")
@@ -234,7 +188,7 @@ class Client:
             "sinceSeconds": since_seconds,
             "sinceTime": since_time,
         }
-        request = _Request(
+        request = Request(
             verb="log",
             resource=PODS,
             path=PODS.path(namespace, pod, "log"),
@@ -242,8 +196,8 @@ class Client:
             accept="*/*",
             limits=aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS),
         )
-        async with self._response(request) as response:
-            async for line in _lines(response, limit=MAX_LOG_LINE_BYTES):
+        async with self._connection.response(request) as response:
+            async for line in lines_of(response, limit=MAX_LOG_LINE_BYTES):
                 yield line.decode(errors="replace")
 
     async def execute(
@@ -254,44 +208,27 @@ class Client:
         RejectedError: the server does not allow it. UnavailableError: it did not end in time.
         """
         path = PODS.path(namespace, pod, "exec")
-        request = _Request(verb="create", resource=PODS, path=path)
-        rest = self._api.rest_client
-        rest.pool_manager = rest.pool_manager or rest._create_pool_manager()  # as its own requests do
-        proxy = {"proxy": rest.proxy, "proxy_headers": rest.proxy_headers} if rest.proxy else {}
-        try:
-            async with (
-                asyncio.timeout(timeout_seconds),
-                rest.pool_manager.ws_connect(
-                    f"{self._server}{path}?{query(container, command)}",
-                    protocols=(PROTOCOL,),
-                    headers={"User-Agent": self._user_agent},
-                    **proxy,
-                ) as connection,
-            ):
-                return await collect(message.data async for message in connection if isinstance(message.data, bytes))
-        except aiohttp.WSServerHandshakeError as error:  # it has no body
-            reason = 'the user cannot create resource "pods/exec"' if error.status == 403 else error.message
-            raise error_of(str(request), error.status, reason.encode(), None) from error
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            reason = f"no end after {timeout_seconds:g} s" if isinstance(error, TimeoutError) else str(error)
-            raise UnavailableError(str(request), reason or type(error).__name__) from error
+        request = Request(verb="create", resource=PODS, path=path)
+        parameters = query(container, command)
+        async with self._connection.web_socket(request, parameters, PROTOCOL, timeout_seconds) as messages:
+            return await collect(messages)
 
     async def serves(self, resource: Resource) -> bool:
         """Whether the API server knows this kind of objects."""
-        known = await self._json(_Request(verb="get", resource=resource, path=resource.prefix))
+        known = await self._connection.json(Request(verb="get", resource=resource, path=resource.prefix))
         return any(entry.get("name") == resource.plural for entry in known.get("resources", ()))
 
     async def server_version(self) -> str:
         """The server's version, such as v1.36.3."""
         root = Resource(prefix="/version", plural="")
-        known = await self._json(_Request(verb="get", resource=root, path=root.prefix))
+        known = await self._connection.json(Request(verb="get", resource=root, path=root.prefix))
         return str(known.get("gitVersion"))
 
     async def group_versions(self, group: str) -> list[str]:
         """The served versions of an API group; empty if the server does not know it."""
         root = Resource(prefix=f"/apis/{group}", plural="")
         try:
-            known = await self._json(_Request(verb="get", resource=root, path=root.prefix))
+            known = await self._connection.json(Request(verb="get", resource=root, path=root.prefix))
         except NotFoundError:
             return []
         return [str(entry.get("version")) for entry in known.get("versions", ())]
@@ -309,7 +246,7 @@ class Client:
                 "continue": token,
             }
             path = resource.path(namespace)
-            body = await self._json(_Request(verb="list", resource=resource, path=path, params=params))
+            body = await self._connection.json(Request(verb="list", resource=resource, path=path, params=params))
             metadata = body["metadata"]
             yield Page(items=body.get("items") or [], resource_version=metadata["resourceVersion"])
             token = metadata.get("continue")
@@ -334,9 +271,9 @@ class Client:
         }
         limits = aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=WATCH_SILENCE_SECONDS)
         path = resource.path(namespace)
-        request = _Request(verb="watch", resource=resource, path=path, params=params, limits=limits)
-        async with self._response(request) as response:
-            async for line in _lines(response):
+        request = Request(verb="watch", resource=resource, path=path, params=params, limits=limits)
+        async with self._connection.response(request) as response:
+            async for line in lines_of(response):
                 try:
                     event = decoded(resource, line)
                 except ValueError as error:
@@ -345,84 +282,3 @@ class Client:
                     status = event["object"]
                     raise error_of(str(request), status.get("code") or 500, json.dumps(status).encode(), None)
                 yield Event(type=event["type"], body=event["object"])
-
-    async def _json(self, request: _Request) -> dict[str, Any]:
-        """The answer as JSON; a read that the server answers with 5xx is sent again."""
-        pauses = iter(READ_PAUSES_SECONDS if request.method == "GET" else ())
-        while True:
-            try:
-                content = await self._read(request)
-                break
-            except UnavailableError as error:
-                pause = next(pauses, None)
-                if error.status < 500 or pause is None:
-                    raise
-            await asyncio.sleep(pause)
-        try:
-            answer: dict[str, Any] = decoded(request.resource, content)
-        except ValueError as error:
-            raise UnavailableError(str(request), f"the answer is not JSON: {content[:200]!r}") from error
-        return answer
-
-    async def _read(self, request: _Request) -> bytes:
-        async with self._response(request) as response:
-            return await response.read()
-
-    @asynccontextmanager
-    async def _response(self, request: _Request) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer to a request, once it is known to be good; released at the end, whatever happens."""
-        if request.method != "GET" and not self._may_write():
-            raise UnavailableError(str(request), "not sent, since this process does not hold the Lease")
-        url = f"{self._server}{request.path}{_query(request.params)}"
-        headers = {"User-Agent": self._user_agent, "Accept": request.accept, "Content-Type": request.content_type}
-        verb, plural = request.verb, request.resource.plural
-        response: aiohttp.ClientResponse | None = None
-        try:
-            answer = await self._api.call_api(
-                request.method, url, headers, body=request.body, _request_timeout=request.limits
-            )
-            response = answer.response
-            self._on_response(verb, plural, str(response.status))
-            if response.status >= 400:
-                content = await response.read()
-                raise error_of(str(request), response.status, content, response.headers.get("Retry-After"))
-            yield response
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            if response is None:
-                self._on_response(verb, plural, "none")
-            raise UnavailableError(str(request), str(error) or type(error).__name__) from error
-        finally:
-            if response is not None:
-                response.close()
-
-
-async def _lines(response: aiohttp.ClientResponse, limit: int | None = None) -> AsyncIterator[bytes]:
-    """Lines of any length, or those above `limit` in parts; aiohttp's own reader bounds them.
-
-    A rest without a line feed at the end of the stream counts as a line only where there is a limit: half an event of a
-    watch is of no use, the unfinished line of a log is. Each byte is copied a bounded number of times: an event may have
-    a megabyte and come in pieces of some kilobytes.
-    """
-    parts: list[bytes] = []
-    length = 0
-    async for chunk in response.content.iter_any():
-        *ends, rest = chunk.split(b"\n")
-        for end in ends:
-            yield b"".join((*parts, end))
-            parts, length = [], 0
-        parts.append(rest)
-        length += len(rest)
-        if limit is not None and length >= limit:
-            yield b"".join(parts)
-            parts, length = [], 0
-    if limit is not None and length:
-        yield b"".join(parts)
-
-
-def _query(params: Params) -> str:
-    given = {name: _text(value) for name, value in params.items() if value is not None}
-    return f"?{urlencode(given)}" if given else ""
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -8,17 +8,16 @@ import pytest
 
 import testbed
 from ddpjob_operator.api.template import Template
-from ddpjob_operator.core.model import (
-    SERVICE,
+from ddpjob_operator.core.actions import (
     CreateObject,
     CreatePod,
     DeleteJob,
     DeletePod,
     DeletePods,
-    Job,
     LowerPodDeadline,
     PatchObject,
 )
+from ddpjob_operator.core.model import SERVICE, Job
 from ddpjob_operator.core.render.pods import create_pod
 from ddpjob_operator.core.render.service import ensure_service
 from ddpjob_operator.kube.cache.store import Store

@@ -55,7 +55,7 @@ async def test_the_end_of_a_log_is_read(client: Client, namespace: Namespace, cl
 
 
 async def test_a_server_that_does_not_listen_is_unavailable(client: Client) -> None:
-    client._server = "https://127.0.0.1:1"
+    client._connection._server = "https://127.0.0.1:1"
     with pytest.raises(errors.UnavailableError):
         await client.get(CONFIG_MAPS, "default", "a")
 

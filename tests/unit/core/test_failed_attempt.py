@@ -22,8 +22,8 @@ from builders import (
 )
 from ddpjob_operator.api.names import ConditionType, Phase, Reason
 from ddpjob_operator.api.status import DDPJobStatus, Progress, Restarts
+from ddpjob_operator.core.actions import LowerPodDeadline, PatchObject, ReadNode
 from ddpjob_operator.core.failure.restart import restarts_left
-from ddpjob_operator.core.model import LowerPodDeadline, PatchObject, ReadNode
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.stopping import OVERDUE_SECONDS
 from ddpjob_operator.core.times import rfc3339

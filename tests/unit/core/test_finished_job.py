@@ -7,7 +7,8 @@ import pytest
 
 from builders import NOW, broken, crashed, deleted, ended, job, observed, pending, pod, program, reconciled, running
 from ddpjob_operator.api.names import Phase, Reason
-from ddpjob_operator.core.model import NO_LOG, DeleteJob, LowerPodDeadline, Observed, ReadNode
+from ddpjob_operator.core.actions import DeleteJob, LowerPodDeadline, ReadNode
+from ddpjob_operator.core.model import NO_LOG, Observed
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.stopping import KEPT_SECONDS
 

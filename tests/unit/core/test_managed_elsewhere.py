@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from builders import NOW, job, observed, pod
-from ddpjob_operator.core.model import Plan
+from ddpjob_operator.core.actions import Plan
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.records import job_of
 

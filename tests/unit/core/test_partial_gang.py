@@ -16,7 +16,8 @@ from builders import (
     updated,
 )
 from ddpjob_operator.api.names import Phase, Reason
-from ddpjob_operator.core.model import GATED, ReadScaleUp, Rejection, ScaleUp, Waiting
+from ddpjob_operator.core.actions import ReadScaleUp
+from ddpjob_operator.core.model import GATED, Rejection, ScaleUp, Waiting
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.policies.autoscaling import MAX_PROVISIONING_SECONDS, PROVISIONING_SECONDS
 from ddpjob_operator.core.policies.partial_gang import HOLD_SECONDS, MAX_HOLD_SECONDS, PAUSE_SECONDS

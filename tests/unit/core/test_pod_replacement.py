@@ -7,7 +7,8 @@ import pytest
 from builders import NOW, created, edited, ended, job, observed, reconciled, supervised, updated
 from ddpjob_operator.api.names import LABEL_REPLACEMENT, LABEL_SUPERVISED, Phase, Reason, contract
 from ddpjob_operator.api.status import Progress
-from ddpjob_operator.core.model import CreatePod, Deletion, Waiting
+from ddpjob_operator.core.actions import CreatePod
+from ddpjob_operator.core.model import Deletion, Waiting
 from ddpjob_operator.core.plan import plan
 
 IN_PLACE = {"inPlace": True, "maxRestarts": 9}

@@ -6,7 +6,8 @@ import pytest
 
 from builders import NOW, program, reconciled, running
 from ddpjob_operator.api.names import Phase
-from ddpjob_operator.core.model import NO_LOG, LowerPodDeadline, Observed, Pod
+from ddpjob_operator.core.actions import LowerPodDeadline
+from ddpjob_operator.core.model import NO_LOG, Observed, Pod
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.records import pod_of
 from ddpjob_operator.core.render.pods import create_pod

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from builders import NOW, changed, edited, ended, job, observed, pending, pod, program, reconciled, running
+from ddpjob_operator.core.actions import DeletePod, LowerPodDeadline, ReadNode
 from ddpjob_operator.core.gang import gang_of
-from ddpjob_operator.core.model import DeletePod, LowerPodDeadline, ReadNode
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.stopping import KEPT_SECONDS, OVERDUE_SECONDS, node_lookups, stop, stop_and_keep_logs
 

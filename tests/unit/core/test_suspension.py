@@ -2,7 +2,8 @@ from dataclasses import replace
 
 from builders import NOW, created, deleted, edited, ended, job, observed, pod, reconciled, running
 from ddpjob_operator.api.names import ConditionType, Phase, Reason
-from ddpjob_operator.core.model import NO_LOG, DeletePods, LowerPodDeadline
+from ddpjob_operator.core.actions import DeletePods, LowerPodDeadline
+from ddpjob_operator.core.model import NO_LOG
 from ddpjob_operator.core.plan import plan
 
 

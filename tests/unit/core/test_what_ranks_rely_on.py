@@ -7,7 +7,8 @@ import pytest
 
 from builders import NOW, in_attempt, job, observed, program
 from ddpjob_operator.api import names
-from ddpjob_operator.core.model import CreateObject, CreatePod, Job
+from ddpjob_operator.core.actions import CreateObject, CreatePod
+from ddpjob_operator.core.model import Job
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.render.pods import pod_name
 from ddpjob_operator.core.render.service import service_name

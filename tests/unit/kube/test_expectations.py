@@ -4,17 +4,8 @@ from typing import Any
 
 import pytest
 
-from ddpjob_operator.core.model import (
-    SERVICE,
-    CreateObject,
-    CreatePod,
-    DeletePod,
-    Deletion,
-    Job,
-    LowerPodDeadline,
-    Observed,
-    Pod,
-)
+from ddpjob_operator.core.actions import CreateObject, CreatePod, DeletePod, LowerPodDeadline
+from ddpjob_operator.core.model import SERVICE, Deletion, Job, Observed, Pod
 from ddpjob_operator.kube.engine import expectations as module
 from ddpjob_operator.kube.engine.expectations import Expectations
 

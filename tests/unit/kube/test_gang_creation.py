@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from builders import job, observed
-from ddpjob_operator.core.model import Action, Body, CreatePod, DeletePod, Job, Rejection
+from ddpjob_operator.core.actions import Action, CreatePod, DeletePod
+from ddpjob_operator.core.model import Body, Job, Rejection
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.render.pods import PodManifest, create_pod
 from ddpjob_operator.kube.cache.store import Store

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob_operator.transport.client import _lines
+from ddpjob_operator.transport.connection import lines_of
 
 TEXT = b"one\n\ntwo\n" + b"x" * 20 + b"\nthe rest"
 
@@ -17,7 +17,7 @@ async def lines(pieces: Iterable[bytes], limit: int | None = None) -> list[bytes
             yield piece
 
     response: Any = SimpleNamespace(content=SimpleNamespace(iter_any=read))
-    return [line async for line in _lines(response, limit)]
+    return [line async for line in lines_of(response, limit)]
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 100])

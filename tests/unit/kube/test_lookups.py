@@ -8,16 +8,8 @@ import pytest
 
 from ddpjob_operator.api.names import ConditionType
 from ddpjob_operator.api.status import Condition, DDPJobStatus
-from ddpjob_operator.core.model import (
-    NO_LOG,
-    LogEnd,
-    Observed,
-    ReadLog,
-    ReadNode,
-    ReadScaleUp,
-    ReadWarning,
-    ScaleUp,
-)
+from ddpjob_operator.core.actions import ReadLog, ReadNode, ReadScaleUp, ReadWarning
+from ddpjob_operator.core.model import NO_LOG, LogEnd, Observed, ScaleUp
 from ddpjob_operator.core.times import epoch_seconds
 from ddpjob_operator.core.untrusted import MAX_SHOWN_LENGTH
 from ddpjob_operator.kube.lookups import log_reader, node_reader

@@ -9,7 +9,8 @@ import pytest
 from builders import NOW, ended, job, observed, pod
 from ddpjob_operator.api.names import ConditionType, Phase
 from ddpjob_operator.api.status import DDPJobStatus
-from ddpjob_operator.core.model import NO_LOG, Body, CreatePod, Pod
+from ddpjob_operator.core.actions import CreatePod
+from ddpjob_operator.core.model import NO_LOG, Body, Pod
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.kube.cache.store import KnownJob
 from ddpjob_operator.kube.engine import status_writer

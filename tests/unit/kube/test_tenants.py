@@ -7,7 +7,8 @@ import pytest
 
 from ddpjob_operator.api.names import ConditionType
 from ddpjob_operator.api.status import Condition, DDPJobStatus
-from ddpjob_operator.core.model import NO_LOG, Body, Job, Observed, ReadLog
+from ddpjob_operator.core.actions import ReadLog
+from ddpjob_operator.core.model import NO_LOG, Body, Job, Observed
 from ddpjob_operator.kube.engine.event_recorder import EventRecorder
 from ddpjob_operator.kube.lookups import log_reader
 from ddpjob_operator.kube.lookups.lookups import Lookups

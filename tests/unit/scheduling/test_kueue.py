@@ -7,21 +7,8 @@ import pytest
 
 from builders import NOW, crashed, ended, job, observed, pending, pod
 from ddpjob_operator.api.status import Condition, DDPJobStatus
-from ddpjob_operator.core.model import (
-    GATED,
-    CreatePod,
-    DeletePod,
-    Deletion,
-    Job,
-    Kind,
-    Membership,
-    Observed,
-    OwnedObject,
-    PatchObject,
-    Plan,
-    Pod,
-    Waiting,
-)
+from ddpjob_operator.core.actions import CreatePod, DeletePod, PatchObject, Plan
+from ddpjob_operator.core.model import GATED, Deletion, Job, Kind, Membership, Observed, OwnedObject, Pod, Waiting
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.policies.whole_gang import QUEUE_SECONDS
 from ddpjob_operator.core.records import object_of, pod_of

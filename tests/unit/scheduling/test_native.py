@@ -8,7 +8,8 @@ import pytest
 
 from builders import NOW, job, observed, pod
 from ddpjob_operator.api.status import Condition, DDPJobStatus
-from ddpjob_operator.core.model import CreateObject, CreatePod, DeleteObject, Job, Observed, OwnedObject, Plan, Waiting
+from ddpjob_operator.core.actions import CreateObject, CreatePod, DeleteObject, Plan
+from ddpjob_operator.core.model import Job, Observed, OwnedObject, Waiting
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.policies.partial_gang import MAX_HOLD_SECONDS
 from ddpjob_operator.core.records import object_of

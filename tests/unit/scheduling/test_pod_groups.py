@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from builders import NOW, job, observed, pod
-from ddpjob_operator.core.model import CreateObject, CreatePod, Job, OwnedObject, PatchObject, Plan, Waiting
+from ddpjob_operator.core.actions import CreateObject, CreatePod, PatchObject, Plan
+from ddpjob_operator.core.model import Job, OwnedObject, Waiting
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.policies.whole_gang import QUEUE_SECONDS
 from ddpjob_operator.core.records import object_of

@@ -8,18 +8,8 @@ import pytest
 
 from builders import NOW, created, job, observed, supervised, with_status
 from ddpjob_operator.api.names import ProviderName
-from ddpjob_operator.core.model import (
-    CreateObject,
-    CreatePod,
-    DeletePod,
-    Deletion,
-    Membership,
-    Observed,
-    PatchObject,
-    Plan,
-    Pod,
-    Waiting,
-)
+from ddpjob_operator.core.actions import CreateObject, CreatePod, DeletePod, PatchObject, Plan
+from ddpjob_operator.core.model import Deletion, Membership, Observed, Pod, Waiting
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.records import object_of
 from ddpjob_operator.scheduling.discovery import newest

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from ddpjob_operator.api.names import Reason, contract
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import DDPJobStatus, Failure
+from ddpjob_operator.core.actions import ReadLog
 from ddpjob_operator.core.failure.class_of_end import START_REASONS, class_of_end, newly_saved_step
 from ddpjob_operator.core.failure.classes import ECHOES, KINDS, Kind
 from ddpjob_operator.core.failure.messages import end_message
-from ddpjob_operator.core.model import NO_LOG, Observed, Pod, ReadLog
+from ddpjob_operator.core.model import NO_LOG, Observed, Pod
 from ddpjob_operator.core.times import rfc3339
 
 #: How long an echo waits for a better cause: a container's end can show a second late in its pod's status.

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from ddpjob_operator.api.names import Reason, contract
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import DDPJobStatus, Failure, Restarts
+from ddpjob_operator.core.actions import ReadLog
 from ddpjob_operator.core.failure import cause as failures
 from ddpjob_operator.core.failure.cause import End
 from ddpjob_operator.core.failure.class_of_end import DEADLINE_EXCEEDED, newly_saved_step
 from ddpjob_operator.core.failure.classes import ECHOES, KINDS, Kind
 from ddpjob_operator.core.failure.restart import recount
-from ddpjob_operator.core.model import NO_LOG, Observed, Pod, ReadLog
+from ddpjob_operator.core.model import NO_LOG, Observed, Pod
 from ddpjob_operator.core.times import epoch_seconds
 
 #: The operator itself ended these attempts, so how their pods end says nothing.

@@ -3,7 +3,7 @@
 An autoscaler adds nodes for pods that exist. A gang that deleted its pods would make it remove the nodes again.
 """
 
-from ddpjob_operator.core.model import ReadScaleUp
+from ddpjob_operator.core.actions import ReadScaleUp
 from ddpjob_operator.core.render.pods import gang_name
 from ddpjob_operator.core.situation import Situation
 from ddpjob_operator.core.times import duration

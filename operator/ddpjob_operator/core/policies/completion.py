@@ -1,8 +1,9 @@
 """A gang whose every rank ended with exit code 0: the job has succeeded."""
 
 from ddpjob_operator.api.names import Reason
+from ddpjob_operator.core.actions import ReadLog
 from ddpjob_operator.core.decision import Advice, AwaitEvidence, Finish
-from ddpjob_operator.core.model import NO_LOG, Pod, ReadLog
+from ddpjob_operator.core.model import NO_LOG, Pod
 from ddpjob_operator.core.policies.suspension import is_edited
 from ddpjob_operator.core.situation import Situation
 

@@ -2,6 +2,7 @@
 
 from ddpjob_operator.api.names import ConditionType, Phase
 from ddpjob_operator.api.status import Failure
+from ddpjob_operator.core.actions import Lookup
 from ddpjob_operator.core.decision import Advice, AwaitEvidence, Finish, StartNextAttempt
 from ddpjob_operator.core.failure.cause import (
     End,
@@ -16,7 +17,6 @@ from ddpjob_operator.core.failure.cause import (
 from ddpjob_operator.core.failure.messages import failure_sentence
 from ddpjob_operator.core.failure.restart import RestartDecision, after_replacement, decide_restart
 from ddpjob_operator.core.gang import is_current
-from ddpjob_operator.core.model import Lookup
 from ddpjob_operator.core.policies.partial_gang import release
 from ddpjob_operator.core.policies.pod_replacement import ranks_to_replace
 from ddpjob_operator.core.render.pods import name_of_pod

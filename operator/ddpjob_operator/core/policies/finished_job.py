@@ -1,7 +1,8 @@
 """A job that has ended: nothing of it runs, and what failed stays as evidence until the job is deleted."""
 
 from ddpjob_operator.core import render
-from ddpjob_operator.core.model import Action, DeleteJob, DeletePods, Observed, Plan
+from ddpjob_operator.core.actions import Action, DeleteJob, DeletePods, Plan
+from ddpjob_operator.core.model import Observed
 from ddpjob_operator.core.stopping import first_end_of_keeping, next_overdue, node_lookups, stop_and_keep_logs
 from ddpjob_operator.core.times import epoch_seconds, soonest
 from ddpjob_operator.scheduling.interface import Provider

@@ -5,8 +5,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from ddpjob_operator.api.names import Reason
+from ddpjob_operator.core.actions import ReadWarning
 from ddpjob_operator.core.gang import Gang
-from ddpjob_operator.core.model import Observed, Pod, ReadWarning, Rejection
+from ddpjob_operator.core.model import Observed, Pod, Rejection
 from ddpjob_operator.core.refusals import refusal
 from ddpjob_operator.core.scheduler_message import scheduler_message
 from ddpjob_operator.core.untrusted import printable, tail

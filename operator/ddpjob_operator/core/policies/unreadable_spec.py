@@ -2,8 +2,9 @@
 
 from ddpjob_operator.api.names import ConditionType, Reason
 from ddpjob_operator.core import render
+from ddpjob_operator.core.actions import Plan
 from ddpjob_operator.core.decision import Finish
-from ddpjob_operator.core.model import Observed, Plan
+from ddpjob_operator.core.model import Observed
 
 
 def leave_alone_or_fail(observed: Observed, now: float) -> Plan:

@@ -1,10 +1,10 @@
 """A gang that is wanted: how far it is, what it waits for, and what is worth saying while it runs."""
 
 from ddpjob_operator.api.names import ProviderName, Reason
+from ddpjob_operator.core.actions import Lookup
 from ddpjob_operator.core.decision import Advice, KeepWhole
 from ddpjob_operator.core.failure.messages import failure_sentence
 from ddpjob_operator.core.failure.node_avoidance import avoided_nodes
-from ddpjob_operator.core.model import Lookup
 from ddpjob_operator.core.policies import autoscaling
 from ddpjob_operator.core.policies.obstacles import QUIET_START_SECONDS, deletion_message, explain_wait, warning_lookup
 from ddpjob_operator.core.refusals import refusals

@@ -1,10 +1,10 @@
 """The actions that carry out a decision. What only changes the status has none."""
 
 from ddpjob_operator.api.names import Reason, contract
+from ddpjob_operator.core.actions import Action, CreatePod, DeletePod
 from ddpjob_operator.core.decision import Decision, KeepWhole, StaySuspended, WaitToStart
 from ddpjob_operator.core.failure.classes import ASKED_TO_STOP
 from ddpjob_operator.core.failure.node_avoidance import avoided_nodes
-from ddpjob_operator.core.model import Action, CreatePod, DeletePod
 from ddpjob_operator.core.render.network_policy import ensure_network_policy
 from ddpjob_operator.core.render.pods import create_pod, default_image
 from ddpjob_operator.core.render.service import ensure_service

@@ -10,7 +10,8 @@ the namespace can admit more, such as a Prometheus server, and the operator neve
 
 from ddpjob_operator.api import names
 from ddpjob_operator.api.spec import DDPJobSpec
-from ddpjob_operator.core.model import Body, CreateObject, DeleteObject, Job, Kind, Observed, Watched
+from ddpjob_operator.core.actions import CreateObject, DeleteObject
+from ddpjob_operator.core.model import Body, Job, Kind, Observed, Watched
 from ddpjob_operator.core.ownership import metadata_of
 
 NETWORK_POLICY = Kind(api_version="networking.k8s.io/v1", kind="NetworkPolicy", plural="networkpolicies")

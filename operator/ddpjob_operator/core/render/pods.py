@@ -15,8 +15,9 @@ from typing import Any
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import ProviderName, contract
 from ddpjob_operator.api.spec import DDPJobSpec
+from ddpjob_operator.core.actions import CreatePod
 from ddpjob_operator.core.failure.restart import restarts_left
-from ddpjob_operator.core.model import Body, CreatePod, Job, Observed
+from ddpjob_operator.core.model import Body, Job, Observed
 from ddpjob_operator.core.ownership import common_labels, owner_reference
 from ddpjob_operator.core.render.host_network import master_port, uses_host_network
 from ddpjob_operator.core.render.overlay import overlaid, overlaid_list

@@ -7,7 +7,8 @@ since a failed pod stays in the endpoints until some other pod of the Service ch
 
 from ddpjob_operator.api import names
 from ddpjob_operator.api.spec import DDPJobSpec
-from ddpjob_operator.core.model import SERVICE, Body, CreateObject, Job, PatchObject, Service
+from ddpjob_operator.core.actions import CreateObject, PatchObject
+from ddpjob_operator.core.model import SERVICE, Body, Job, Service
 from ddpjob_operator.core.ownership import metadata_of
 
 

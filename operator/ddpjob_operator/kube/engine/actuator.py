@@ -12,22 +12,19 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from ddpjob_operator.api import names
-from ddpjob_operator.core.model import (
+from ddpjob_operator.core.actions import (
     Action,
-    Body,
     CreateObject,
     CreatePod,
     DeleteJob,
     DeleteObject,
     DeletePod,
     DeletePods,
-    Job,
-    Kind,
     LowerPodDeadline,
     PatchObject,
-    Rejection,
     SetUp,
 )
+from ddpjob_operator.core.model import Body, Job, Kind, Rejection
 from ddpjob_operator.kube.cache.store import Store
 from ddpjob_operator.kube.engine.expectations import Expectations
 from ddpjob_operator.kube.engine.rejections import Rejections, name_of

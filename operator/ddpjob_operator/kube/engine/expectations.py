@@ -8,7 +8,8 @@ What does not show in time may not have happened (the answer was lost), so it is
 import time
 from collections.abc import Callable, Collection, Iterable
 
-from ddpjob_operator.core.model import Action, CreateObject, CreatePod, DeleteObject, DeletePod, DeletePods, Observed
+from ddpjob_operator.core.actions import Action, CreateObject, CreatePod, DeleteObject, DeletePod, DeletePods
+from ddpjob_operator.core.model import Observed
 from ddpjob_operator.kube.keys import Key
 
 #: A watch event follows its write by milliseconds; an API server under load takes a second or two.

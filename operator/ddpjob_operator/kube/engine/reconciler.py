@@ -8,9 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ddpjob_operator.api.names import ConditionType
+from ddpjob_operator.core.actions import CreatePod, Plan
 from ddpjob_operator.core.defect import after_defect
 from ddpjob_operator.core.gang import is_current
-from ddpjob_operator.core.model import CreatePod, Job, Observed, Plan, Rejection
+from ddpjob_operator.core.model import Job, Observed, Rejection
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.kube.cache.store import KnownJob, Store
 from ddpjob_operator.kube.engine.actuator import Actuator

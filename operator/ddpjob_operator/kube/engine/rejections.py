@@ -4,8 +4,9 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from ddpjob_operator.core.actions import Action, DeletePods, Removal, SetUp
 from ddpjob_operator.core.backoff import doubled
-from ddpjob_operator.core.model import Action, DeletePods, Rejection, Removal, SetUp
+from ddpjob_operator.core.model import Rejection
 from ddpjob_operator.kube.keys import Key
 
 FIRST_RETRY_SECONDS = 1.0

@@ -8,8 +8,9 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ddpjob_operator.api.names import MAIN_CONTAINER
+from ddpjob_operator.core.actions import ReadLog
 from ddpjob_operator.core.failure.log_parsing import end_of_log
-from ddpjob_operator.core.model import NO_LOG, LogEnd, ReadLog
+from ddpjob_operator.core.model import NO_LOG, LogEnd
 from ddpjob_operator.kube.fair_share import FairSlots
 from ddpjob_operator.kube.keys import Key
 from ddpjob_operator.kube.lookups.keyed_tasks import KeyedTasks

@@ -6,8 +6,9 @@ A worker never waits for an answer: a node that does not answer, or a log of meg
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
+from ddpjob_operator.core.actions import Lookup, ReadLog, ReadNode, ReadScaleUp, ReadWarning
 from ddpjob_operator.core.failure.cause import pods_with_logs_in_use
-from ddpjob_operator.core.model import LogEnd, Lookup, Observed, ReadLog, ReadNode, ReadScaleUp, ReadWarning, ScaleUp
+from ddpjob_operator.core.model import LogEnd, Observed, ScaleUp
 from ddpjob_operator.kube.keys import Key, key_of
 from ddpjob_operator.kube.lookups.log_reader import LogReader
 from ddpjob_operator.kube.lookups.node_reader import NodeReader, NodeState

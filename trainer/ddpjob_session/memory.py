@@ -3,7 +3,8 @@
 A rank whose process ends because it failed, or because another rank did, writes the whole state into memory of its node,
 where the ranks of the next generation find it. The state is whole except while a step of the optimizer changes it: then the
 rank waits for the end of that step. All ranks take part in each step, so the states of two ranks differ by one step at most,
-and the newest of all is taken.
+and the newest of all is taken. Parts that are neither modules nor optimizers, such as samplers, may change at any time: of
+these the rank keeps a copy from the end of the last step.
 
 A process that is killed writes nothing any more. So each rank writes in each step what no other rank knows: rank 0 the
 buffers of the modules (such as the statistics of BatchNorm), and each rank its generators of random numbers, unless the
@@ -13,17 +14,19 @@ and again at the end of the step if it has changed since. The last two steps are
 On CPUs only: kernels that still wait in the queue of a GPU may change its state at any time after a failure.
 """
 
+import copy
 import fcntl
 import pickle
 import sys
 import threading
 from collections.abc import Iterable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves  # of torch.distributed.checkpoint, too
 
 from ddpjob_ranks import slots
@@ -52,7 +55,9 @@ class Memory:
         self._state = state
         self._gang = gang
         self._keep_generators = keep_generators
-        self._step = state.step  # of the state while it is whole
+        self._step = slots.NO_STEP  # of the state while it is whole, which it is from `hold` on
+        self._others: dict[str, Any] = {}
+        """The state of the parts that are neither modules nor optimizers, after that step."""
         self._whole = threading.Lock()
         self._in_optimizer = False
         self._written: tuple[int, bytes] | None = None
@@ -66,13 +71,13 @@ class Memory:
 
         To be called before a barrier, so that no rank of the node has kept anything new yet.
         """
+        self._keep_others()
         self._step = self._state.step
         slots.empty(self._node)
         if not restored:
             slots.empty(self._own)  # it may be of later steps than a checkpoint
-        for part in self._state.parts.values():
-            if isinstance(part, torch.optim.Optimizer):
-                part.register_step_pre_hook(lambda *_: self._begin_change())
+        # Of every optimizer, since one without state, such as plain SGD, may be no part.
+        register_optimizer_step_pre_hook(lambda *_: self._begin_change())
         for replica in replicas:  # one rank alone needs none, and a hook would be compiled with its model
             if isinstance(replica, DistributedDataParallel):
                 replica.register_forward_hook(lambda module, *_: self._forward_done(module))
@@ -84,6 +89,7 @@ class Memory:
             self._changes_late |= self._written is not None
             self._write_own(self._state.step, content, is_final=True)
         self._written = None
+        self._keep_others()
         self._step = self._state.step
         if self._in_optimizer:
             self._in_optimizer = False
@@ -96,12 +102,21 @@ class Memory:
             if not in_step and self._whole.acquire(timeout=STEP_SECONDS):
                 fcntl.lockf(self._node, fcntl.LOCK_EX)  # other ranks of the node write, too
                 if slots.step_of(self._node) < self._step:
-                    content = {**self._state.content(), "step": self._step}
+                    content = {**self._state.content(), **self._others, "step": self._step}
                     _check_size(content)
                     slots.write(self._node, self._step, partial(torch.save, content))
                 fcntl.lockf(self._node, fcntl.LOCK_UN)
         except Exception as error:  # noqa: BLE001 - the process ends anyway, and another rank may have kept the state
             print(f"rank {self._gang.rank}: its state is not kept in memory: {error}", file=sys.stderr, flush=True)
+
+    def _keep_others(self) -> None:
+        found = {
+            name: part.state_dict()
+            for name, part in self._state.parts.items()
+            if not isinstance(part, nn.Module | torch.optim.Optimizer)
+        }
+        tensors = {id(leaf): leaf for leaf in tree_leaves(found) if isinstance(leaf, torch.Tensor)}
+        self._others = copy.deepcopy(found, tensors)  # tensors may be large, and are not copied
 
     def _begin_change(self) -> None:
         if not self._in_optimizer:

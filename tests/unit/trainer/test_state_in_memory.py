@@ -1,6 +1,8 @@
 """The copy of the state for a restart in place: no larger than the memory that is left."""
 
 import os
+import sys
+from collections import OrderedDict
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +12,7 @@ from ddpjob_ranks import slots
 from ddpjob_ranks.generation import Generation
 from ddpjob_ranks.host_memory import available_bytes
 from ddpjob_session.memory import MARGIN_BYTES, Memory
-from ddpjob_session.state import State
+from ddpjob_session.state import State, from_bytes
 
 MIB = 2**20
 MEMINFO = "MemTotal: 9000 kB\nMemAvailable:    8000 kB\n"
@@ -32,18 +34,82 @@ def test_without_a_cgroup_the_host_alone_counts(tmp_path):
     assert available_bytes(tmp_path, tmp_path / "meminfo") == 8000 * 1024
 
 
-@pytest.mark.parametrize(("left", "kept"), [(5 * MIB, True), (3 * MIB, False)])
-def test_a_state_that_does_not_fit_is_not_kept_and_that_is_reported(monkeypatch, capsys, left, kept):
-    monkeypatch.setattr("ddpjob_session.memory.available_bytes", lambda: left + MARGIN_BYTES)
-    state = State({"model": torch.nn.Linear(1024, 1024, bias=False)}, program="this test")  # 4 MiB
+@pytest.fixture
+def generation(monkeypatch):
+    hooks = sys.modules["torch.optim.optimizer"]  # those that this test registers are not to outlive it
+    monkeypatch.setattr(hooks, "_global_optimizer_pre_hooks", OrderedDict())
     node, own = (os.memfd_create(name) for name in ("node", "own"))
-    generation = Generation(number=1, pipe=-1, state_memory=node, own_memory=own)
-    state.step = 7
-    Memory(generation, state, SimpleNamespace(rank=1), keep_generators=False).save()
-    step = slots.step_of(node)
+    yield Generation(number=1, pipe=-1, state_memory=node, own_memory=own)
     os.close(node)
     os.close(own)
+
+
+def memory_of(state: State, generation: Generation) -> Memory:
+    return Memory(generation, state, SimpleNamespace(rank=1), keep_generators=False)
+
+
+@pytest.mark.parametrize(("left", "kept"), [(5 * MIB, True), (3 * MIB, False)])
+def test_a_state_that_does_not_fit_is_not_kept_and_that_is_reported(monkeypatch, capsys, generation, left, kept):
+    monkeypatch.setattr("ddpjob_session.memory.available_bytes", lambda: left + MARGIN_BYTES)
+    state = State({"model": torch.nn.Linear(1024, 1024, bias=False)}, program="this test")  # 4 MiB
+    memory = memory_of(state, generation)
+    state.step = 7
+    memory.hold([], restored=False)
+    memory.save()
     refusal = (
         "rank 1: its state is not kept in memory: it needs 4 MiB, and the memory limit of the pod or the host leaves"
     )
+    step = slots.step_of(generation.state_memory)
     assert (step == 7, refusal in capsys.readouterr().err) == (kept, not kept)
+
+
+def test_a_state_that_is_not_loaded_completely_is_not_kept(generation):
+    """The failure of another rank while the newest checkpoint is loaded: step 0 in memory would win over that."""
+    state = State({"model": torch.nn.Linear(2, 2)}, program="this test")
+    memory = memory_of(state, generation)
+    memory.save()
+    assert slots.step_of(generation.state_memory) == slots.NO_STEP
+
+
+def test_an_optimizer_that_is_not_tracked_changes_the_state_too(monkeypatch, generation):
+    """Plain SGD has no state, so that scripts need not track it."""
+    monkeypatch.setattr("ddpjob_session.memory.STEP_SECONDS", 0.0)
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    state = State({"model": model}, program="this test")
+    memory = memory_of(state, generation)
+    memory.hold([], restored=False)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    memory.save()
+    in_the_step = slots.step_of(generation.state_memory)
+    state.step = 1
+    memory.step_done()
+    memory.save()
+    assert (in_the_step, slots.step_of(generation.state_memory)) == (slots.NO_STEP, 1)
+
+
+class Sampler:
+    """A part that changes at the begin of a step."""
+
+    def __init__(self) -> None:
+        self.drawn = [0]
+
+    def state_dict(self):
+        return {"drawn": self.drawn}
+
+    def load_state_dict(self, state_dict):
+        self.drawn = state_dict["drawn"]
+
+
+def test_what_a_sampler_draws_for_a_step_that_is_not_done_is_not_kept(generation):
+    sampler = Sampler()
+    state = State({"model": torch.nn.Linear(2, 2), "sampler": sampler}, program="this test")
+    memory = memory_of(state, generation)
+    memory.hold([], restored=False)
+    sampler.drawn.append(1)
+    state.step = 1
+    memory.step_done()
+    sampler.drawn.append(2)
+    memory.save()
+    assert from_bytes(slots.read(generation.state_memory))["sampler"]["drawn"] == [0, 1]

@@ -27,6 +27,8 @@ THREAD_NAME: Final = "generation"
 LISTEN: Final = timedelta(days=7)
 #: The slot of a rank's own memory whose step is the last generation that came to its first step.
 BEGUN_SLOT: Final = 2
+#: The slot whose step is the last one that the rank has done.
+DONE_SLOT: Final = 3
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,7 +42,7 @@ class Generation:
     state_memory: int
     """File descriptor of a slot for the state of a survivor, which the ranks of a node share (`slots`)."""
     own_memory: int
-    """File descriptor of two slots for what only this rank knows, after even and after odd steps, and of BEGUN_SLOT."""
+    """File descriptor of two slots for what only this rank knows, after even and after odd steps, BEGUN_SLOT and DONE_SLOT."""
     before_exit: Callable[[], None] = field(default=lambda: None)
     """Saves what this rank holds. It runs once, on any thread, before the process ends because its generation does."""
     _saving: threading.Lock = field(default_factory=threading.Lock)
@@ -68,7 +70,11 @@ class Generation:
 
     def begun(self) -> None:
         """Record that all ranks of this generation are here and begin to train."""
-        slots.write(self.own_memory, self.number, lambda file: file.write(b"1"), slot=BEGUN_SLOT)
+        slots.mark(self.own_memory, self.number, BEGUN_SLOT)
+
+    def step_done(self, step: int) -> None:
+        """Record so many steps as done, by which the launcher sees progress. It takes some microseconds."""
+        slots.mark(self.own_memory, step, DONE_SLOT)
 
     def save(self) -> None:
         """Run `before_exit`; the caller then ends the process. Does not return where another thread does both already."""

@@ -45,6 +45,11 @@ def write(memory: int, step: int, write_content: Callable[[IO[bytes]], object], 
     os.pwrite(memory, _HEADER.pack(step, num_bytes), start)
 
 
+def mark(memory: int, step: int, slot: int) -> None:
+    """Record a step in a slot that is for nothing else."""
+    os.pwrite(memory, _HEADER.pack(step, 1), slot * SLOT_BYTES)
+
+
 def empty(memory: int) -> None:
     """Give the memory of all slots back."""
     os.ftruncate(memory, 0)

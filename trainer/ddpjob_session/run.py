@@ -48,7 +48,8 @@ class Run:
         self.writer: CheckpointWriter
         self.stop: StopAgreement
         self._newest: folder.Manifest | None = None  # on rank 0: what was loaded
-        self._memory: Memory | None = None  # where the launcher can start ranks again in place
+        self._generation = generation.current(os.environ)  # where the launcher can start ranks again in place
+        self._memory: Memory | None = None  # where it is to keep their state, too
         self._trace: StepTrace | None = None
 
     def restore(self, state: State, *, keep: int, keep_generators: bool = False) -> None:
@@ -63,7 +64,7 @@ class Run:
         self.state = state
         self.checkpoints = folder.from_environment(os.environ, keep=keep, report=self.report.say)
         keeps_state = self.gang.device.type == "cpu" and os.environ.get(contract.DDPJOB_STATE_IN_MEMORY) != "0"
-        if (current := generation.current(os.environ)) is not None and keeps_state:
+        if (current := self._generation) is not None and keeps_state:
             self._memory = Memory(current, state, self.gang, keep_generators=keep_generators)
             current.before_exit = self._memory.save
             if current.number > 1 and self._memory.restore():
@@ -121,7 +122,7 @@ class Run:
         saved = self.state.step if self.resumed else None
         if self._from_memory:
             saved = None if self.checkpoints is None else self.checkpoints.newest_step()
-        if (current := generation.current(os.environ)) is not None:
+        if (current := self._generation) is not None:
             current.begun()
         num_before = 0 if current is None else current.number - 1
         mine = self.checkpoints if self.gang.rank == 0 else None
@@ -155,6 +156,8 @@ class Run:
         self.state.step += 1
         if self._memory is not None and not is_left:
             self._memory.step_done()
+        if self._generation is not None:
+            self._generation.step_done(self.state.step)
         self.timeline.step_done(self.state.step, num_samples=num_samples)
         self.report.step_done(self.state.step, num_samples=num_samples)
 
@@ -223,7 +226,7 @@ class Run:
         Where another pod was asked, which the operator may replace, the state is kept in memory, too.
         """
         step = self.state.step
-        current = generation.current(os.environ)
+        current = self._generation
         if current is not None and contract.DDPJOB_REPLACEMENT_SECONDS in os.environ and not self.stop.request.received:
             current.save()
         if self.checkpoints is None:

@@ -119,19 +119,20 @@ def test_an_exit_code_that_the_operator_has_a_rule_for_is_the_operators(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("killed", "variables"),
-    [((0, 1), {}), ((1,), {contract.DDPJOB_STATE_IN_MEMORY: "0"})],
+    ("killed", "variables", "num_kills"),
+    [((0, 1), {}, 1), ((1,), {contract.DDPJOB_STATE_IN_MEMORY: "0"}, 3)],  # three in a row without progress end a run
     ids=["all ranks are killed at once", "off"],
 )
-def test_where_no_state_is_kept_the_newest_checkpoint_is_taken(killed, variables, tmp_path):
+def test_where_no_state_is_kept_the_newest_checkpoint_is_taken(killed, variables, num_kills, tmp_path):
     environ = IN_PLACE | job(tmp_path) | variables
     with started(tmp_path, *DIGITS, "checkpointEverySteps=10", ranks=2, environ=environ) as run:
         run.wait_for("checkpoint of step 20:")
-        for pid in [pid_of_rank(run, rank) for rank in killed]:
-            os.kill(pid, signal.SIGKILL)
-        run.wait_for(r"resumed from step \d+ in /")
+        for number in range(1, num_kills + 1):
+            for pid in [pid_of_rank(run, rank) for rank in killed]:
+                os.kill(pid, signal.SIGKILL)
+            run.wait_for(rf"(?s)(resumed from step \d+ in /.*){{{number}}}checkpoint of step")
         assert run.wait() == 0, run.text
-    assert run.text.count(RESTART) == 1
+    assert run.text.count(RESTART) == num_kills
 
 
 def test_a_request_to_stop_is_honoured_after_a_restart(tmp_path):

@@ -54,6 +54,23 @@ def test_a_slot_whose_writer_was_killed_is_empty(memory):
     assert slots.step_of(memory) == slots.NO_STEP
 
 
+FORKS = """
+import os, sys
+from ddpjob_ranks.launch.template import Template
+template = Template(["numpy.random"], os.environ, lambda: None)
+for _ in range(2):
+    os.waitpid(template.fork([sys.argv[1]], os.environ, []), 0)
+"""
+
+
+def test_forked_ranks_draw_different_numbers(tmp_path):
+    """As processes do that import NumPy themselves."""
+    script = tmp_path / "script.py"
+    script.write_text("import random, numpy\nprint(random.random(), numpy.random.rand())")
+    done = subprocess.run([sys.executable, "-c", FORKS, script], capture_output=True, text=True, check=True)
+    assert len(set(done.stdout.split())) == 4, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     ("num_announced", "last_of_the_lost_rank", "joined"),
     [(0, 0, None), (1, 1, 2), (2, 1, 2), (3, 3, 4)],

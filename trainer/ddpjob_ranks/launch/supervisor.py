@@ -103,7 +103,7 @@ class _Supervisor:
                 begun = any(slots.step_of(memory, generation.BEGUN_SLOT) == number for memory in own.values())
                 if self._is_final(code, begun=begun, seconds=time.monotonic() - started):
                     return False
-                reached.append(max(slots.step_of(memory, slot) for memory in own.values() for slot in range(2)))
+                reached.append(max(slots.step_of(memory, generation.DONE_SLOT) for memory in own.values()))
                 return len(reached) <= num_restarts and not is_stuck(reached)
 
             ranks = self._generation(number, environ, state, own, server, may_restart)

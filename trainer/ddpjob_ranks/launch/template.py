@@ -123,6 +123,8 @@ def _run(arguments: Sequence[str], environ: Mapping[str, str], descriptors: Sequ
     for descriptor in descriptors:
         os.set_inheritable(descriptor, False)
     os.environ[contract.DDPJOB_INHERITED] = " ".join(map(str, descriptors))
+    if (numpy_random := sys.modules.get("numpy.random")) is not None:
+        numpy_random.seed()  # Python's own generator is seeded in each fork, NumPy's is not
     if (current := generation.current(os.environ)) is not None:
         _prctl(PR_SET_NAME, f"rank {os.environ[contract.RANK]}".encode())  # as `ps` and `top` show it
         current.follow_launcher()

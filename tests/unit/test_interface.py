@@ -3,6 +3,7 @@
 A change of the list that is no addition needs a new major version.
 """
 
+import functools
 import importlib.util
 import inspect
 import re
@@ -51,12 +52,23 @@ def _signature(public: Any) -> str:
     """Its parameters, with types by their bare names; those of a pydantic model are its attributes."""
     if hasattr(public, "model_fields"):
         return ""
+    is_late = public.__module__.startswith("ddpjob.client")  # its types are imported when they are used
     try:
-        text = str(inspect.signature(public))
+        text = str(
+            inspect.signature(public, locals=_late_types(), eval_str=True) if is_late else inspect.signature(public)
+        )
     except ValueError:  # a class of exceptions
         return ""
     text = re.sub(r"<function .*? at 0x\w+>", "<function>", text)
     return re.sub(r"\b(?:[A-Za-z_]\w*\.)+(\w+)", r"\1", text)
+
+
+@functools.cache
+def _late_types() -> dict[str, Any]:
+    modules = (
+        importlib.import_module(f"ddpjob.client.{name}") for name in ("files", "functions", "inspection", "logs")
+    )
+    return {name: value for module in modules for name, value in vars(module).items() if not name.startswith("_")}
 
 
 def test_the_document_lists_the_interface_as_it_is():

@@ -10,6 +10,9 @@ does, or the service account inside a cluster:
         client.wait(job.name, until="succeeded", timeout=60)
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from ddpjob.client.asynchronous import ALL_NAMESPACES, AsyncClient
 from ddpjob.client.errors import (
     ClientError,
@@ -22,11 +25,13 @@ from ddpjob.client.errors import (
     UnreachableError,
     WaitTimeoutError,
 )
-from ddpjob.client.files import Files, read_folder
-from ddpjob.client.inspection import RankProgress, RankStacks, RankState
 from ddpjob.client.jobs import Goal, Job, JobEvent, Pod
-from ddpjob.client.logs import LogLine
 from ddpjob.client.synchronous import Client
+
+if TYPE_CHECKING:
+    from ddpjob.client.files import Files, read_folder
+    from ddpjob.client.inspection import RankProgress, RankStacks, RankState
+    from ddpjob.client.logs import LogLine
 
 __all__ = [
     "ALL_NAMESPACES",
@@ -52,3 +57,19 @@ __all__ = [
     "WaitTimeoutError",
     "read_folder",
 ]
+
+#: What is imported when a program first names it, because a command that reads the status of jobs needs none of it.
+_LATE = {
+    "Files": "files",
+    "LogLine": "logs",
+    "RankProgress": "inspection",
+    "RankStacks": "inspection",
+    "RankState": "inspection",
+    "read_folder": "files",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_LATE[name]}"), name)

@@ -1,22 +1,29 @@
-"""The one implementation of the client; `synchronous.py` offers the same without coroutines."""
+"""The one implementation of the client; `synchronous.py` offers the same without coroutines.
+
+What only some methods need is imported by them: each command of the terminal pays for all that this module imports.
+"""
+
+from __future__ import annotations
 
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import aclosing
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from ddpjob.client import following, inspection, objects
+from ddpjob.client import following, objects
 from ddpjob.client.errors import UnreachableError
-from ddpjob.client.files import Files, read_folder
-from ddpjob.client.functions import Function, function_job
-from ddpjob.client.inspection import RankProgress, RankStacks
 from ddpjob.client.jobs import Goal, Job, JobEvent, Pod
-from ddpjob.client.logs import MAX_PODS, Attempt, LogLine, Selection, finished_log, followed_log, note_missing, too_many
 from ddpjob_operator.api import names
 from ddpjob_operator.api.resource import Body
 from ddpjob_operator.transport.access import Access, load_access
 from ddpjob_operator.transport.client import Client as Transport
+
+if TYPE_CHECKING:
+    from ddpjob.client.files import Files
+    from ddpjob.client.functions import Function
+    from ddpjob.client.inspection import RankProgresses, Stacks
+    from ddpjob.client.logs import Attempt, LogLine
 
 ALL_NAMESPACES: Final = "*"
 """The namespace argument that means all of them."""
@@ -25,8 +32,6 @@ ALL_NAMESPACES: Final = "*"
 Jobs = list[Job]
 Pods = list[Pod]
 JobEvents = list[JobEvent]
-Stacks = list[RankStacks]
-RankProgresses = list[RankProgress]
 
 
 class AsyncClient:
@@ -57,7 +62,7 @@ class AsyncClient:
             self._access = await load_access(kubeconfig=self._kubeconfig, context=self._context)
         except ValueError as error:
             raise UnreachableError(str(error)) from error
-        self._access.configuration.connection_pool_maxsize = MAX_PODS + 16
+        self._access.configuration.connection_pool_maxsize = objects.MAX_LOGS + 16
         self._api = await Transport(self._access.configuration, user_agent=objects.MANAGER).__aenter__()
         self._fresh = asyncio.create_task(self._access.keep_fresh())
         return self
@@ -130,6 +135,8 @@ class AsyncClient:
             NotInstalledError: the cluster does not serve DDPJobs.
         """
         if not isinstance(job, Mapping):
+            from ddpjob.client.functions import function_job
+
             fields = {"nodes": nodes, "gpusPerNode": gpus_per_node, "image": image}
             given = {key: value for key, value in fields.items() if value is not None}
             job, script = function_job(job, name=name, spec={**given, **(spec or {})}, args=args or {}, imports=imports)
@@ -142,7 +149,11 @@ class AsyncClient:
             "metadata": {**(job.get("metadata") or {}), **({"name": name} if name else {})},
         }
         where = namespace or body["metadata"].get("namespace") or self.namespace
-        sent = {**(read_folder(files) if isinstance(files, str | os.PathLike) else files or {}), **script}
+        if isinstance(files, str | os.PathLike):
+            from ddpjob.client.files import read_folder
+
+            files = read_folder(files)
+        sent = {**(files or {}), **script}
         if not sent:
             return await objects.create(self.api, where, body, dry_run=dry_run)
         return await objects.create_with_files(self.api, where, body, sent, dry_run=dry_run)
@@ -207,6 +218,8 @@ class AsyncClient:
             ConflictError: none of its pods runs.
             ForbiddenError: the user may not read pods, or run commands in them (create pods/exec).
         """
+        from ddpjob.client import inspection
+
         job, pods = await self._running(name, namespace, ranks)
         return await inspection.stacks(self.api, job, pods)
 
@@ -214,6 +227,8 @@ class AsyncClient:
         self, name: str, *, namespace: str | None = None, ranks: Collection[int] | None = None
     ) -> RankProgresses:
         """Where each running rank is, and where its time went since its first step; arguments and errors are those of `stacks`."""
+        from ddpjob.client import inspection
+
         job, pods = await self._running(name, namespace, ranks)
         return await inspection.progress(self.api, job, pods)
 
@@ -289,18 +304,20 @@ class AsyncClient:
             ForbiddenError: the user may not read logs here.
             ConflictError: more pods match than logs can be read at once.
         """
+        from ddpjob.client import logs
+
         job = await self.get(name, namespace=namespace)
-        selection = Selection(ranks=ranks, attempt=attempt, tail_lines=tail_lines, since_seconds=since_seconds)
+        selection = logs.Selection(ranks=ranks, attempt=attempt, tail_lines=tail_lines, since_seconds=since_seconds)
         if follow and not job.finished:
-            lines = followed_log(self.api, job.namespace, name, selection, on_note)
+            lines = logs.followed_log(self.api, job.namespace, name, selection, on_note)
         else:
             pods = await self.pods(job)
             wanted = [pod for pod in pods if selection.wants(pod, job.status.attempt, follow=False)]
-            note_missing(job, wanted, selection, on_note)
+            logs.note_missing(job, wanted, selection, on_note)
             started = [pod for pod in wanted if pod.started]
-            if len(started) > MAX_PODS:
-                raise too_many(job.namespace, name, len(started))
-            lines = finished_log(self.api, job.namespace, started, selection, on_note)
+            if len(started) > objects.MAX_LOGS:
+                raise logs.too_many(job.namespace, name, len(started))
+            lines = logs.finished_log(self.api, job.namespace, started, selection, on_note)
         async with aclosing(lines):
             async for line in lines:
                 yield line

@@ -53,12 +53,17 @@ class RankProgress:
     """Why there is no state; empty if there is one."""
 
 
-async def stacks(api: Transport, job: Job, pods: Collection[Pod]) -> list[RankStacks]:
+# In the client's class `list` is a method.
+Stacks = list[RankStacks]
+RankProgresses = list[RankProgress]
+
+
+async def stacks(api: Transport, job: Job, pods: Collection[Pod]) -> Stacks:
     """The stacks of each rank in these pods, by rank."""
     return await _ask_all(api, job, pods, "stacks")
 
 
-async def progress(api: Transport, job: Job, pods: Collection[Pod]) -> list[RankProgress]:
+async def progress(api: Transport, job: Job, pods: Collection[Pod]) -> RankProgresses:
     """The state of each rank in these pods, by rank."""
     return [_read_state(answer) for answer in await _ask_all(api, job, pods, "state")]
 
@@ -73,7 +78,7 @@ def _read_state(answer: RankStacks) -> RankProgress:
     return RankProgress(rank=answer.rank, pod=answer.pod, state=state, error=error)
 
 
-async def _ask_all(api: Transport, job: Job, pods: Collection[Pod], question: str) -> list[RankStacks]:
+async def _ask_all(api: Transport, job: Job, pods: Collection[Pod], question: str) -> Stacks:
     running = [pod for pod in pods if pod.started and not pod.finished]
     if not running:
         raise ConflictError(
@@ -83,7 +88,7 @@ async def _ask_all(api: Transport, job: Job, pods: Collection[Pod], question: st
         )
     limit = asyncio.Semaphore(_MAX_AT_ONCE)
 
-    async def ask(pod: Pod) -> list[RankStacks]:
+    async def ask(pod: Pod) -> Stacks:
         async with limit:
             return await _ask(api, job.namespace, pod, question)
 
@@ -91,7 +96,7 @@ async def _ask_all(api: Transport, job: Job, pods: Collection[Pod], question: st
     return sorted(found, key=lambda answer: (-1 if answer.rank is None else answer.rank, answer.pod.rank))
 
 
-async def _ask(api: Transport, namespace: str, pod: Pod, question: str) -> list[RankStacks]:
+async def _ask(api: Transport, namespace: str, pod: Pod, question: str) -> Stacks:
     command = ["python", "-m", contract.INSPECTION_MODULE, question]
     try:
         with translated("create", PODS, namespace, pod.name):

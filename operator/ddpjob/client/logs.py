@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from ddpjob.client.errors import ClientError, ConflictError, client_error
 from ddpjob.client.jobs import Job, Pod, read_job, read_pod
+from ddpjob.client.objects import MAX_LOGS
 from ddpjob.client.outage import RETRY_SECONDS, Outage
 from ddpjob_operator.api.names import MAIN_CONTAINER
 from ddpjob_operator.core.times import epoch_seconds
@@ -22,8 +23,6 @@ from ddpjob_operator.transport.client import Client as Transport
 from ddpjob_operator.transport.errors import ApiError, GoneError, NotFoundError, UnavailableError
 from ddpjob_operator.transport.resources import DDPJOBS, PODS, Resource, of_job
 
-#: Each log is a connection of its own.
-MAX_PODS = 256
 #: Lines that wait for a reader before the streams are read no further.
 _QUEUED_LINES = 1000
 #: A change is often one of several.
@@ -225,7 +224,7 @@ class _Follower:
 
     def _start(self, wanted: Sequence[Pod], streams: asyncio.TaskGroup) -> None:
         """Read the pods that have a log by now, and end the streams of those that print no more."""
-        if sum(not pod.finished for pod in wanted) > MAX_PODS:
+        if sum(not pod.finished for pod in wanted) > MAX_LOGS:
             raise too_many(self._namespace, self._name, len(wanted))
         for pod in wanted:
             if pod.started and pod.name not in self._ended:
@@ -364,7 +363,7 @@ def note_missing(job: Job, pods: Collection[Pod], selection: Selection, note: Ca
 def too_many(namespace: str, name: str, count: int) -> ConflictError:
     """The error for more logs than are read at once."""
     return ConflictError(
-        f"DDPJob {namespace}/{name}: {count} pods match, and at most {MAX_PODS} logs are read at once; select ranks, such as 0-99"
+        f"DDPJob {namespace}/{name}: {count} pods match, and at most {MAX_LOGS} logs are read at once; select ranks, such as 0-99"
     )
 
 

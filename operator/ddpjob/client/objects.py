@@ -2,10 +2,9 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ddpjob.client.errors import NotInstalledError, translated
-from ddpjob.client.files import Files, config_map_of, with_files
 from ddpjob.client.jobs import Job, JobEvent, Pod, read_event, read_job, read_pod
 from ddpjob_operator.api import names
 from ddpjob_operator.api.resource import Body
@@ -14,8 +13,13 @@ from ddpjob_operator.transport.errors import ApiError
 from ddpjob_operator.transport.errors import NotFoundError as NoSuchObjectError
 from ddpjob_operator.transport.resources import CONFIG_MAPS, DDPJOBS, EVENTS, PODS, of_job
 
+if TYPE_CHECKING:
+    from ddpjob.client.files import Files
+
 #: Name of this client as field manager and in audit logs.
 MANAGER: Final = "ddpjob-client"
+#: How many logs are read at once: each has a connection of its own.
+MAX_LOGS: Final = 256
 
 
 async def get(api: Transport, namespace: str, name: str) -> Job:
@@ -71,8 +75,10 @@ async def create(api: Transport, namespace: str, body: Body, *, dry_run: bool) -
             raise
 
 
-async def create_with_files(api: Transport, namespace: str, body: Body, files: Files, *, dry_run: bool) -> Job:
+async def create_with_files(api: Transport, namespace: str, body: Body, files: "Files", *, dry_run: bool) -> Job:
     """Create a job and the ConfigMap of its files, which it owns. Its pods wait for the ConfigMap if they are faster."""
+    from ddpjob.client.files import config_map_of, with_files
+
     changed = with_files(body, files)
     job = await create(api, namespace, changed, dry_run=dry_run)
     config_map = config_map_of(changed, files)

@@ -1,17 +1,22 @@
 """The client without coroutines. Its event loop runs in a thread of its own, so it works in notebooks too."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterator, Mapping
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from ddpjob.client.asynchronous import AsyncClient, JobEvents, Jobs, Pods, RankProgresses, Stacks
-from ddpjob.client.files import Files
-from ddpjob.client.functions import Function
+from ddpjob.client.asynchronous import AsyncClient, JobEvents, Jobs, Pods
 from ddpjob.client.jobs import Goal, Job
-from ddpjob.client.logs import Attempt, LogLine
 from ddpjob_operator.api.resource import Body
+
+if TYPE_CHECKING:
+    from ddpjob.client.files import Files
+    from ddpjob.client.functions import Function
+    from ddpjob.client.inspection import RankProgresses, Stacks
+    from ddpjob.client.logs import Attempt, LogLine
 
 T = TypeVar("T")
 

@@ -9,7 +9,9 @@ these the rank keeps a copy from the end of the last step.
 A process that is killed writes nothing any more. So each rank writes in each step what no other rank knows: rank 0 the
 buffers of the modules (such as the statistics of BatchNorm), and each rank its generators of random numbers, unless the
 training draws by step. It writes that before it sends its gradients, without which no other rank can complete the step,
-and again at the end of the step if it has changed since. The last two steps are kept.
+and again at the end of the step if it has changed since. The last two steps are kept. Where it changes after the forward pass,
+as the copies of statistics in an AveragedModel do, a rank that is killed before the end of a step that others have completed
+takes it along, and all ranks continue from the newest checkpoint.
 
 On CPUs only: kernels that still wait in the queue of a GPU may change its state at any time after a failure.
 """
@@ -27,6 +29,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.swa_utils import AveragedModel
 from torch.utils._pytree import tree_leaves  # of torch.distributed.checkpoint, too
 
 from ddpjob_ranks import slots
@@ -55,14 +58,14 @@ class Memory:
         self._state = state
         self._gang = gang
         self._keep_generators = keep_generators
-        self._step = slots.NO_STEP  # of the state while it is whole, which it is from `hold` on
+        self._step = slots.NO_STEP  # of the state while it is whole, which it is once it is loaded
         self._others: dict[str, Any] = {}
         """The state of the parts that are neither modules nor optimizers, after that step."""
         self._whole = threading.Lock()
         self._in_optimizer = False
         self._written: tuple[int, bytes] | None = None
-        self._changes_late = False
-        """Whether what only this rank knows has changed in some step after it was first written."""
+        self._changes_late: bool | None = None
+        """Whether what only this rank knows has changed in some step after it was first written; None before the first step."""
 
     # For the next generation.
 
@@ -84,10 +87,12 @@ class Memory:
 
     def step_done(self) -> None:
         """The step is counted, and the state whole."""
-        content = self._own_content()
-        if self._written != (self._state.step, content):
-            self._changes_late |= self._written is not None
-            self._write_own(self._state.step, content, is_final=True)
+        current = (self._state.step, self._own_content())
+        has_changed = self._written not in (None, current)
+        is_known = self._written == current and self._changes_late is False
+        self._changes_late = bool(self._changes_late) or has_changed
+        if not is_known:
+            self._write_own(*current, is_final=True)
         self._written = None
         self._keep_others()
         self._step = self._state.step
@@ -97,23 +102,17 @@ class Memory:
 
     def save(self) -> None:
         """Write the state, from whichever thread, once it is whole. The process ends after that."""
-        if self._step == slots.NO_STEP:
-            return
         try:
-            self._wait_for_step()
-            fcntl.lockf(self._node, fcntl.LOCK_EX)  # other ranks of the node write, too
-            if slots.step_of(self._node) < self._step:
-                content = {**self._state.content(), **self._others, "step": self._step}
-                _check_size(content)
-                slots.write(self._node, self._step, partial(torch.save, content))
-            fcntl.lockf(self._node, fcntl.LOCK_UN)
+            in_step = self._in_optimizer and threading.current_thread() is threading.main_thread()
+            if not in_step and self._whole.acquire(timeout=STEP_SECONDS):
+                fcntl.lockf(self._node, fcntl.LOCK_EX)  # other ranks of the node write, too
+                if slots.step_of(self._node) < self._step:
+                    content = {**self._state.content(), **self._others, "step": self._step}
+                    _check_size(content)
+                    slots.write(self._node, self._step, partial(torch.save, content))
+                fcntl.lockf(self._node, fcntl.LOCK_UN)
         except Exception as error:  # noqa: BLE001 - the process ends anyway, and another rank may have kept the state
             print(f"rank {self._gang.rank}: its state is not kept in memory: {error}", file=sys.stderr, flush=True)
-
-    def _wait_for_step(self) -> None:
-        in_step = self._in_optimizer and threading.current_thread() is threading.main_thread()
-        if in_step or not self._whole.acquire(timeout=STEP_SECONDS):
-            raise TimeoutError(f"step {self._step + 1} has changed it and has not ended")
 
     def _keep_others(self) -> None:
         found = {
@@ -131,7 +130,7 @@ class Memory:
 
     def _forward_done(self, replica: nn.Module) -> None:
         if replica.training:
-            self._write_own(self._state.step + 1, self._own_content(), is_final=not self._changes_late)
+            self._write_own(self._state.step + 1, self._own_content(), is_final=self._changes_late is False)
 
     def _own_content(self) -> bytes:
         drawn = generators.capture(self._gang.device) if self._keep_generators else None
@@ -140,7 +139,8 @@ class Memory:
 
     def _write_own(self, step: int, content: bytes, *, is_final: bool) -> None:
         self._written = (step, content)
-        slots.write(self._own, step, lambda file: file.write(bytes([is_final]) + content), slot=step % 2)
+        flags = bytes([is_final, self._changes_late is not False])
+        slots.write(self._own, step, lambda file: file.write(flags + content), slot=step % 2)
 
     # From the last generation.
 
@@ -149,19 +149,23 @@ class Memory:
         gang, state = self._gang, self._state
         steps = gang.all_gather(slots.step_of(self._node))
         step = max(steps)
+        if step == slots.NO_STEP:
+            return False
         own = slots.read(self._own, step % 2) if slots.step_of(self._own, step % 2) == step else None
         is_known = not self._needs_own or (own is not None and bool(own[0]))
-        if step == slots.NO_STEP or not all(gang.all_gather(is_known)):
+        if not all(gang.all_gather(is_known)):
             return False
         source = steps.index(step)
         content = gang.broadcast_bytes(slots.read(self._node) if gang.rank == source else None, source=source)
         assert content is not None
         state.load(from_bytes(content))
         # Only processes of this pod can write this memory.
-        drawn, buffers = pickle.loads(own[1:]) if own else (None, b"")  # noqa: S301
+        drawn, buffers = pickle.loads(own[2:]) if own else (None, b"")  # noqa: S301
         if packed := gang.broadcast_bytes(bytearray(buffers) if gang.rank == 0 else None):
             _unpack(_buffers(state), packed)
         state.random = gang.all_gather(drawn and generators.state(drawn)) if self._keep_generators else None
+        self._changes_late = bool(own[1]) if own else None
+        self._step = step
         return True
 
     @property
@@ -187,7 +191,13 @@ def _check_size(content: object) -> None:
 
 
 def _buffers(state: State) -> list[torch.Tensor]:
-    return [buffer for part in state.parts.values() if isinstance(part, nn.Module) for buffer in part.buffers()]
+    """Those that may differ between ranks, each one once."""
+    found = {}
+    for part in state.parts.values():
+        for name, buffer in part.named_buffers() if isinstance(part, nn.Module) else ():
+            if not (isinstance(part, AveragedModel) and name == "n_averaged"):  # which counts steps
+                found[id(buffer)] = buffer
+    return list(found.values())
 
 
 def _packed(buffers: list[torch.Tensor]) -> bytes:

@@ -151,7 +151,7 @@ def _build_model(
     replica = parallel.replicate(model, config, gang) if gang.world_size > 1 else model
     average = None
     if config.ema_decay:
-        average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.ema_decay))  # type: ignore[no-untyped-call]  # torch has no types for it
+        average = _average_of(model, config.ema_decay)
     state = TrainingState(
         model=model,
         optimizer=recipe.optimizer(model, config),
@@ -162,6 +162,19 @@ def _build_model(
         scaler=numbers.loss_scaler(),
     )
     return state, replica
+
+
+def _average_of(model: nn.Module, decay: float) -> AveragedModel:
+    """A moving average of the weights. The buffers are the model's own ones.
+
+    torch's copies would get the same values after each step of the optimizer. Then only rank 0 would know its statistics of
+    BatchNorm after a step that the other ranks have completed already (`ddpjob_session.memory`).
+    """
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))  # type: ignore[no-untyped-call]  # torch has no types for it
+    for copied, original in zip(average.module.modules(), model.modules(), strict=True):
+        for name, buffer in original.named_buffers(recurse=False):
+            setattr(copied, name, buffer)
+    return average
 
 
 @contextmanager

@@ -71,7 +71,7 @@ def test_a_state_that_is_not_loaded_completely_is_not_kept(generation):
     assert slots.step_of(generation.state_memory) == slots.NO_STEP
 
 
-def test_an_optimizer_that_is_not_tracked_changes_the_state_too(monkeypatch, capsys, generation):
+def test_an_optimizer_that_is_not_tracked_changes_the_state_too(monkeypatch, generation):
     """Plain SGD has no state, so that scripts need not track it."""
     monkeypatch.setattr("ddpjob_session.memory.STEP_SECONDS", 0.0)
     model = torch.nn.Linear(2, 2)
@@ -83,7 +83,6 @@ def test_an_optimizer_that_is_not_tracked_changes_the_state_too(monkeypatch, cap
     optimizer.step()
     memory.save()
     in_the_step = slots.step_of(generation.state_memory)
-    assert "rank 1: its state is not kept in memory: step 1 has changed it and has not ended" in capsys.readouterr().err
     state.step = 1
     memory.step_done()
     memory.save()
@@ -114,3 +113,22 @@ def test_what_a_sampler_draws_for_a_step_that_is_not_done_is_not_kept(generation
     sampler.drawn.append(2)
     memory.save()
     assert from_bytes(slots.read(generation.state_memory))["sampler"]["drawn"] == [0, 1]
+
+
+@pytest.mark.parametrize("changes_late", [True, False])
+def test_what_a_rank_knows_in_the_forward_pass_is_final_where_no_step_has_changed_it_later(generation, changes_late):
+    """Also not in the first step of a process, of which the others know nothing yet."""
+    model = torch.nn.BatchNorm1d(1)
+    state = State({"model": model}, program="this test")
+    gang = SimpleNamespace(rank=0, device=torch.device("cpu"))
+    memory = Memory(generation, state, gang, keep_generators=False)
+    memory.hold([], restored=False)
+    final = []
+    for step in range(1, 4):
+        memory._forward_done(model)
+        final.append(bool(slots.read(generation.own_memory, step % 2)[0]))
+        model.running_mean += int(changes_late)
+        state.step = step
+        memory.step_done()
+        assert slots.read(generation.own_memory, step % 2)[0], "the end of a step is final"
+    assert final == [False, not changes_late, not changes_late]

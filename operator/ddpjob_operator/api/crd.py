@@ -113,15 +113,7 @@ def _version() -> dict[str, Any]:
         },
     }
     return {
-        "subresources": {
-            "status": {},
-            # `kubectl scale`, and whatever else changes a number of replicas, such as a HorizontalPodAutoscaler.
-            "scale": {
-                "specReplicasPath": ".spec.nodes",
-                "statusReplicasPath": ".status.replicas",
-                "labelSelectorPath": ".status.selector",
-            },
-        },
+        "subresources": {"status": {}},
         "additionalPrinterColumns": [
             {"name": name, "type": type_, "jsonPath": path, "priority": priority}
             for name, type_, path, priority in _COLUMNS

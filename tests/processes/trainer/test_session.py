@@ -37,8 +37,7 @@ def job(folder: Path, *, attempt: int = 1) -> dict[str, str]:
 
 def saved(folder: Path) -> dict[str, Any]:
     """What the newest checkpoint holds."""
-    manifests = (folder / "checkpoints").glob("*.json")
-    newest = max((path for path in manifests if path.name != "claim.json"), key=lambda p: int(p.name.split("-")[1]))
+    newest = max((folder / "checkpoints").glob("step-*.json"), key=lambda p: int(p.name.split("-")[1]))
     assert json.loads(newest.read_text())["num_bytes"] == newest.with_suffix(".pt").stat().st_size
     return from_bytes(newest.with_suffix(".pt").read_bytes())
 

@@ -118,6 +118,29 @@ def test_a_killed_rank_has_exit_code_128_plus_the_signal_and_a_message(tmp_path)
     assert message.read_text() == "rank 1\nkilled by SIGKILL"
 
 
+SERVER_IS_KILLED = """
+import os, sys
+from ddpjob_ranks.launch import identity, launcher
+launcher.SURVIVOR_GRACE_SECONDS = 0.1
+with launcher.signals_blocked():
+    start = lambda *_: os.posix_spawn(sys.executable, [sys.executable, "-c", "import time; time.sleep(600)"], os.environ)
+    server = start()
+    ranks = launcher.Ranks(identity.resolve(os.environ), start, server=server)
+    os.kill(server, 9)
+    ranks.wait()
+sys.exit(ranks.exit_code)
+"""
+
+
+def test_the_end_of_the_process_that_serves_the_store_ends_the_ranks_and_is_the_cause(tmp_path):
+    message = tmp_path / "termination-log"
+    message.touch()
+    environ = {**os.environ, "NPROC_PER_NODE": "2", "DDPJOB_TERMINATION_LOG": str(message)}
+    done = subprocess.run([sys.executable, "-c", SERVER_IS_KILLED], env=environ, timeout=60, check=False)
+    assert done.returncode == 137
+    assert message.read_text() == "the process that serves the store of all ranks was killed by SIGKILL"
+
+
 def test_the_message_of_a_rank_is_not_overwritten(tmp_path):
     message = tmp_path / "termination-log"
     message.touch()

@@ -9,7 +9,7 @@ from torch._C._distributed_c10d import HashStore
 
 from ddpjob_ranks import generation, slots
 from ddpjob_ranks.launch.join import generation_to_join
-from ddpjob_ranks.launch.supervisor import is_stuck
+from ddpjob_ranks.launch.supervisor import MODULES, is_stuck
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,25 @@ def test_a_slot_whose_writer_was_killed_is_empty(memory):
     slots.write(memory, 8, lambda file: file.write(b"eight"))
     subprocess.run([sys.executable, "-c", WRITER, str(memory)], pass_fds=[memory], check=False)
     assert slots.step_of(memory) == slots.NO_STEP
+
+
+IMPORTS = """
+import sys, torch
+from importlib import import_module
+def refuse(*_):
+    sys.exit("CUDA is asked, and cannot be used in a fork any more")
+for name in ("is_available", "device_count", "current_device", "_lazy_init"):
+    setattr(torch.cuda, name, refuse)
+torch._C._cuda_getDeviceCount = refuse
+for name in sys.argv[1:]:
+    import_module(name)
+"""
+
+
+def test_what_ranks_are_forked_from_does_not_touch_a_gpu():
+    modules = [*MODULES, "ddpjob_trainer.worker"]
+    done = subprocess.run([sys.executable, "-c", IMPORTS, *modules], stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 FORKS = """

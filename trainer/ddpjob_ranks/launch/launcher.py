@@ -150,7 +150,9 @@ class Ranks:
                 self._ended(self.running.pop(pid), os.waitstatus_to_exitcode(status))
             elif pid == self._server:
                 self._may_restart = False
-                self.exit_code = self.exit_code or os.waitstatus_to_exitcode(status) % 256
+                code, how = end_of(os.waitstatus_to_exitcode(status))
+                self.exit_code = self.exit_code or code
+                termination.write(f"the process that serves the store of all ranks {how}", echo=False)
                 self.terminate_at = time.monotonic()
                 self._enforce_deadlines()
             elif pid == self._follower:
@@ -166,15 +168,13 @@ class Ranks:
         if returncode == 0:
             self._may_restart = False  # the training is over, as ranks leave together
             return
-        code = returncode if returncode > 0 else 128 - returncode
+        code, how = end_of(returncode)
         by_itself = self.kill_at is None or (self.to_be_restarted and self.kill_at < math.inf)
         if by_itself and self.exit_code in (contract.EXIT_SUCCESS, contract.EXIT_PEER_LOST):
             self.exit_code = code
-            self.cause = f"rank {worker.rank} ended with exit code {code}"
+            self.cause = f"rank {worker.rank} {how}"
             if returncode < 0:
-                name = SIGNAL_NAMES.get(-returncode, f"signal {-returncode}")
-                self.cause = f"rank {worker.rank} was killed by {name}"
-                termination.write(f"rank {worker.rank}\nkilled by {name}", echo=False)
+                termination.write(f"rank {worker.rank}\n{how.removeprefix('was ')}", echo=False)
         if self.to_be_restarted:
             return
         print(f"ddpjob launcher: rank {worker.rank} ended with exit code {code}", file=sys.stderr, flush=True)
@@ -213,6 +213,13 @@ class Ranks:
         # Popen.send_signal would first take the exit status of one that has ended, which is for _reap.
         for pid in self.running:
             os.kill(pid, signal_number)
+
+
+def end_of(returncode: int) -> tuple[int, str]:
+    """The exit code of a process as a shell has it, and how it ended, for a sentence; `returncode` is -n for signal n."""
+    if returncode >= 0:
+        return returncode, f"ended with exit code {returncode}"
+    return 128 - returncode, f"was killed by {SIGNAL_NAMES.get(-returncode, f'signal {-returncode}')}"
 
 
 def dies_with_this_process(signal_mask: set[signal.Signals | int]) -> Callable[[], None]:

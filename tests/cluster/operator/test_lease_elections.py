@@ -70,7 +70,8 @@ async def test_a_holder_renews_over_changes_by_others_and_a_standby_waits(namesp
 
 
 async def test_an_outage_without_another_candidate_suspends_the_lease_only_while_it_lasts(elect: Elect) -> None:
-    holder, connection = await elect("holder")
+    holder, client = await elect("holder")
+    connection = client._connection
     assert await holder.try_acquire()
     keeping = asyncio.create_task(holder.keep())
     server, connection._server = connection._server, NOWHERE

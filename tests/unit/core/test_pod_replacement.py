@@ -8,8 +8,10 @@ from builders import NOW, created, edited, ended, job, observed, reconciled, sup
 from ddpjob_operator.api.names import LABEL_REPLACEMENT, LABEL_SUPERVISED, Phase, Reason, contract
 from ddpjob_operator.api.status import Progress
 from ddpjob_operator.core.actions import CreatePod
+from ddpjob_operator.core.failure.restart import MAX_INFRASTRUCTURE_RESTARTS
 from ddpjob_operator.core.model import Deletion, Waiting
 from ddpjob_operator.core.plan import plan
+from ddpjob_operator.core.times import rfc3339
 
 IN_PLACE = {"inPlace": True, "maxRestarts": 9}
 JOB = job(nodes=3, restart=IN_PLACE)
@@ -102,6 +104,14 @@ def test_restarts_in_place_for_a_lost_pod_are_not_counted_a_second_time() -> Non
     failed = plan(with_pods(back, ended(JOB, 0, code=1, ended_seen=LATER + 400)), LATER + 400).status
     assert (failed.attempt, failed.restarts.counted, failed.restarts.in_place_counted) == (2, 4, 0)
     assert failed.replaced_pods == []
+
+
+def test_a_job_whose_pods_are_lost_again_and_again_without_progress_ends() -> None:
+    seen = running_gang()
+    many = {"infrastructure_times": [rfc3339(LATER - 1)] * MAX_INFRASTRUCTURE_RESTARTS}
+    seen = updated(seen, restarts=seen.job.status.restarts.model_copy(update=many))
+    status = plan(without(seen, 1), LATER).status
+    assert (status.phase, status.reason) == (Phase.FAILED, Reason.TOO_MANY_INFRASTRUCTURE_RESTARTS)
 
 
 def failing(*pods, of=JOB):

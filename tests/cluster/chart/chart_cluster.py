@@ -1,7 +1,6 @@
 """Helm and kubectl on a real API server, for one test."""
 
 import itertools
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -79,16 +78,6 @@ class Cluster:
         """Wait until the API server's authorizer knows of a right: it learns of new roles and bindings by watches."""
         what = f"the right of {user} to {verb} {resource}"
         testbed.wait_for(what, lambda: self.may(user, verb, resource, namespace), seconds=60)
-
-    def refusal(self, pod_spec: Mapping[str, Any], namespace: str) -> str:
-        """Why the namespace's admission refuses a pod with this spec; empty if it admits it."""
-        metadata = {"name": "candidate", "namespace": namespace}
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec}
-        try:
-            self.kubectl("create", "--dry-run=server", "--filename=-", stdin=json.dumps(pod))
-        except KubectlError as error:
-            return str(error)
-        return ""
 
     def clean_up(self) -> None:
         """Remove releases, namespaces and the CRD."""

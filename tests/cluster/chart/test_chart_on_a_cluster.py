@@ -7,7 +7,7 @@ import pytest
 import documents
 import testbed
 from chart_cluster import CRD
-from chart_render import REPOSITORY, find, installed, of_test, operator_pod, render
+from chart_render import REPOSITORY, installed, render
 from ddpjob_operator.api.names import API_VERSION, KIND
 
 EVERYTHING = "all,serviceaccounts,configmaps,secrets,roles,rolebindings,clusterroles,clusterrolebindings,customresourcedefinitions"
@@ -53,32 +53,6 @@ def test_a_failed_test_is_reported_and_leaves_nothing(cluster):
     with pytest.raises(Exception, match="ddpjob-operator-test"):
         cluster.helm("test", "ddpjob-operator", "--namespace", namespace)
     assert not cluster.exists("pod,serviceaccount,role,configmap", "ddpjob-operator-test", "-n", namespace)
-
-
-@pytest.mark.parametrize(
-    ("values", "refused_for"),
-    [
-        ({}, ""),
-        ({"podSecurityContext": {"runAsNonRoot": None}}, "runAsNonRoot != true"),
-        ({"podSecurityContext": {"seccompProfile": None}}, "seccompProfile"),
-        ({"securityContext": {"allowPrivilegeEscalation": None}}, "allowPrivilegeEscalation != false"),
-        ({"securityContext": {"capabilities": None}}, "unrestricted capabilities"),
-    ],
-)
-def test_pod_security_admission(cluster, values, refused_for):
-    """The namespace enforces `restricted`: without any one of the settings the pods are refused."""
-    namespace = cluster.namespace()
-    pods = operator_pod(values), find(of_test(render(values)), "Pod")["spec"]
-    # Admission looks service accounts up, so these pods take one that every namespace has after a moment.
-    account = ("serviceaccount", "default", "-n", namespace)
-    testbed.wait_for(f"{namespace}'s default service account", lambda: cluster.exists(*account), seconds=20)
-    for pod in pods:
-        refusal = cluster.refusal({**pod, "serviceAccountName": "default"}, namespace)
-        if refused_for:
-            assert "violates PodSecurity" in refusal
-            assert refused_for in refusal
-        else:
-            assert refusal == ""
 
 
 def test_the_operator_works_where_it_watches_and_nowhere_else(cluster):

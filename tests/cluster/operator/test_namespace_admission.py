@@ -15,6 +15,8 @@ SERVICE_ACCOUNTS = Resource(prefix="/api/v1", plural="serviceaccounts")
 LIMIT_RANGES = Resource(prefix="/api/v1", plural="limitranges")
 QUOTAS = Resource(prefix="/api/v1", plural="resourcequotas")
 HOST_NETWORK = {"spec": {"hostNetwork": True}}
+CAPABILITIES = {"add": ["IPC_LOCK"]}
+IPC_LOCK = {"spec": {"containers": [{"name": "trainer", "securityContext": {"capabilities": CAPABILITIES}}]}}
 
 
 @pytest.mark.parametrize(
@@ -22,7 +24,9 @@ HOST_NETWORK = {"spec": {"hostNetwork": True}}
     [
         pytest.param("restricted", None, {}, id="restricted"),
         pytest.param("baseline", "restricted", {"securityProfile": "baseline"}, id="baseline"),
+        pytest.param("restricted", None, {"command": None, "trainer": {"recipe": "digits"}}, id="built-in trainer"),
         pytest.param("privileged", "baseline", {"template": HOST_NETWORK}, id="privileged"),
+        pytest.param("privileged", "baseline", {"template": IPC_LOCK}, id="IPC_LOCK"),
     ],
 )
 async def test_a_job_runs_at_its_level_and_the_level_above_is_named_where_it_refuses_it(

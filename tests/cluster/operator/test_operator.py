@@ -77,22 +77,6 @@ async def test_a_policy_that_rewrites_managed_by_changes_nothing(namespace: Name
     await namespace.reaches("j", "Succeeded", attempt=1)
 
 
-async def test_suspend_stops_all_pods_and_resume_starts_a_new_attempt(namespace: Namespace) -> None:
-    await namespace.apply("j", nodes=2)
-    await namespace.reaches("j", "Running")
-    await namespace.edit("j", suspend=True)
-    await namespace.reaches("j", "Suspended", attempt=2)
-
-    async def none_left() -> bool:
-        return not await namespace.pods()
-
-    await eventually("all pods to stop", none_left)
-    await namespace.edit("j", suspend=False)
-    status = await namespace.reaches("j", "Running", attempt=2)
-    assert status["restarts"]["counted"] == status["restarts"]["infrastructure"] == 0
-    assert set(await namespace.pods()) == {"j-2-0", "j-2-1"}
-
-
 async def test_a_job_that_is_applied_again_starts_once_the_pods_of_the_earlier_job_are_gone(
     namespace: Namespace,
 ) -> None:

@@ -92,13 +92,11 @@ class SeededFailure:
     within_seconds: float = 60
     """From the fault, or from `kubectl apply` where there is none, to the reason in the column."""
     leads_to: str = "Failed"
-    """The state that the job must then reach before it is described; empty if it keeps waiting."""
+    """The state that the job must then reach before it is described."""
     program: str = BUSY
     pod_spec: dict[str, Any] | None = None
     spec: dict[str, Any] = field(default_factory=dict)
     """The job's spec, if it is not two nodes, no restart and the program."""
-    before: Callable[[JobOnCluster], None] | None = None
-    """A change of the namespace before the job is applied."""
     fault: Callable[[AnyCluster, JobOnCluster], None] | None = None
     """The fault, injected when the job runs."""
     needs_machine: bool = False
@@ -106,8 +104,6 @@ class SeededFailure:
 
     def apply(self, job: JobOnCluster) -> None:
         """Apply the job."""
-        if self.before:
-            self.before(job)
         spec = {"nodes": 2, "restart": {"maxRestarts": int(self.leads_to == "Running")}, **self.spec}
         if "trainer" in spec:
             job.apply(self.name, **spec)
@@ -127,23 +123,6 @@ def _lose_the_node_of_rank_1(cluster: AnyCluster, job: JobOnCluster) -> None:
     assert isinstance(cluster, testbed.Cluster)
     name = job.pods(1)[1]["spec"]["nodeName"]
     next(node for node in cluster.nodes if node.name == name).kill_kubelet()
-
-
-def _allow_one_pod(job: JobOnCluster) -> None:
-    job.kubectl.apply(
-        {
-            "apiVersion": "v1",
-            "kind": "ResourceQuota",
-            "metadata": {"name": "team", "namespace": job.namespace},
-            "spec": {"hard": {"pods": "1"}},
-        }
-    )
-    testbed.wait_for(
-        "the quota to be counted",
-        lambda: job.kubectl.json("get", "resourcequota", "team", "-n", job.namespace).get("status", {}).get("hard"),
-        seconds=30,
-        every_seconds=0.5,
-    )
 
 
 OUT_OF_RANGE = ["exit code 1 ", "ValueError: label 12 is out of range for 10 classes"]
@@ -223,17 +202,10 @@ FAILURES = (
         within_seconds=180,
     ),
     SeededFailure(
-        name="no-gpus",
-        spec={"gpusPerNode": 4, "command": TORCHRUN},
-        reason="Unschedulable",
-        words=[r"nvidia\.com/gpu", "0/2 nodes"],
-        leads_to="",
-    ),
-    SeededFailure(
         name="no-gpus-in-time",
         spec={"gpusPerNode": 4, "command": TORCHRUN, "deadlines": {"queueSeconds": 5}},
         reason="QueueDeadline",
-        words=[r"deadlines\.queueSeconds", r"nvidia\.com/gpu"],
+        words=[r"deadlines\.queueSeconds", r"nvidia\.com/gpu", "0/2 nodes"],
     ),
     SeededFailure(
         name="no-volume",
@@ -275,13 +247,6 @@ FAILURES = (
         rank=0,
         logged=r"ddpjob stacks: SIGTERM received\nthread MainThread\n  File ",
         words=[r"step \d+", r"\d\ds", r"deadlines\.hangSeconds"],
-    ),
-    SeededFailure(
-        name="over-quota",
-        before=_allow_one_pod,
-        reason="QuotaExceeded",
-        words=["quota team", "1 of 1 pods used"],
-        leads_to="",
     ),
 )
 

@@ -137,29 +137,3 @@ def test_the_examples_of_scripts_run_under_torchrun_and_our_launcher(job, exampl
 
     assert job.wait_end(seconds=240)["phase"] == "Succeeded"
     assert "4 ranks found y = 3.00x + 1.00" in job.log()
-
-
-UNKNOWN_UID = """
-import getpass, os, pathlib, pwd, tempfile
-import torch
-try:
-    pwd.getpwuid(os.getuid())
-    raise SystemExit("the uid has a passwd entry")
-except KeyError:
-    pass
-pathlib.Path.home().joinpath("file").write_text("x")
-with tempfile.TemporaryFile() as file:
-    file.write(b"x")
-print("user", getpass.getuser(), "uid", os.getuid(), "torch", torch.ones(2).sum().item())
-"""
-
-
-@pytest.mark.parametrize(
-    ("command", "processes"), [(["python", "/script/train.py"], 1), (["torchrun", "/script/train.py"], 2)]
-)
-def test_a_program_runs_as_a_user_that_the_image_does_not_know(job, command, processes) -> None:
-    stranger = {"securityContext": {"runAsUser": 12345, "runAsGroup": 12345}}
-    job.apply_script("stranger", UNKNOWN_UID, command=command, processesPerNode=processes, pod_spec=stranger)
-
-    assert job.wait_end(seconds=120)["phase"] == "Succeeded"
-    assert "user ddpjob uid 12345" in job.log()

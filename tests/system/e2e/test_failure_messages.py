@@ -58,8 +58,7 @@ def play(failure: SeededFailure, cluster, watch: JobWatch, transcripts: Path) ->
             )
             seconds = time.monotonic() - began
             at_first = describe(job)
-            if failure.leads_to:
-                watch.wait_row(namespace, job.name, state=failure.leads_to, behind=found, seconds=120)
+            watch.wait_row(namespace, job.name, state=failure.leads_to, behind=found, seconds=120)
             description = with_event(job, failure.reason)
             if failure.logged:
                 wait_for_log(job, failure)
@@ -67,7 +66,7 @@ def play(failure: SeededFailure, cluster, watch: JobWatch, transcripts: Path) ->
         except testbed.DeadlineError as error:
             rows = [row.line for row in watch.rows(namespace, job.name)]
             raise AssertionError("\n".join([str(error), *rows, describe(job), job.report()])) from error
-        write(transcripts / f"{failure.name}.txt", watch.header, shown, at_first if failure.leads_to else "")
+        write(transcripts / f"{failure.name}.txt", watch.header, shown, at_first)
         return shown
 
 
@@ -99,9 +98,8 @@ def write(file: Path, header: str, shown: Shown, at_first: str) -> None:
         f"The reason was in the column {shown.seconds:.1f} s after the fault.",
         "\n".join(["$ kubectl get ddpjob --all-namespaces --watch", header, *(row.line for row in shown.rows)]),
         f"$ kubectl describe ddpjob {file.stem}    # at the end\n{shown.description}",
+        f"$ kubectl describe ddpjob {file.stem}    # when the reason first showed\n{at_first}",
     ]
-    if at_first:
-        parts.append(f"$ kubectl describe ddpjob {file.stem}    # when the reason first showed\n{at_first}")
     file.write_text("\n\n".join(parts))
 
 

@@ -1,6 +1,6 @@
 """The test bed's nodes run real pods in a network of their own, and leave the machine as they found it. Needs root.
 
-The end-to-end tests of ddpjob prove volumes, the Service of the API server, killed containers and killed kubelets.
+The end-to-end tests of ddpjob prove volumes, names and Services, enforced NetworkPolicies, killed containers and killed kubelets.
 """
 
 import contextlib
@@ -101,21 +101,6 @@ def pod(name: str, node: str, *arguments: str, **labels: str) -> dict[str, objec
     }
 
 
-def service(name: str, selector: str, **spec: object) -> dict[str, object]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"selector": {"app": selector}, "ports": [{"port": 8080}], **spec},
-    }
-
-
-def outcome(cluster: testbed.Cluster, name: str) -> str:
-    """The log of a pod that has ended well."""
-    cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", f"pod/{name}", "--timeout=40s")
-    return cluster.kubectl("logs", name).strip()
-
-
 OWNER = """
 import sys, testbed
 from pathlib import Path
@@ -151,47 +136,6 @@ def test_the_next_cluster_removes_one_whose_owner_and_guard_were_killed_and_keep
         for number in range(2):
             successor.kubectl("wait", "--for=condition=Ready", f"pod/right-{number}", "--timeout=40s")
     wait_until_as(machine_before)
-
-
-@pytest.fixture(scope="module")
-def server(cluster: testbed.Cluster) -> str:
-    """A pod on the first node that answers on port 8080 with its name."""
-    cluster.kubectl.apply(pod("server", "node-0", "serve", ":8080", app="server"))
-    cluster.kubectl("wait", "--for=condition=Ready", "pod/server", "--timeout=40s")
-    return "server"
-
-
-def test_pods_find_each_other_by_name_within_a_node_and_across(cluster: testbed.Cluster, server: str) -> None:
-    cluster.kubectl.apply(service("headless", server, clusterIP="None"), service("virtual", server))
-    asked = {"near": ("node-0", "headless.default.svc"), "far": ("node-1", "headless.default.svc")}
-    asked |= {"near-virtual": ("node-0", "virtual"), "far-virtual": ("node-1", "virtual")}
-    cluster.kubectl.apply([pod(name, node, "ask", f"{host}:8080", "30") for name, (node, host) in asked.items()])
-    assert {name: outcome(cluster, name) for name in asked} == dict.fromkeys(asked, server)
-
-
-def test_network_policies_are_enforced_within_a_node_and_across(cluster: testbed.Cluster) -> None:
-    """That nothing is left of it is checked at the end of the module."""
-    mine = {"matchLabels": {"team": "mine"}}
-    policy = {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": {"name": "mine", "namespace": "default"},
-        "spec": {"podSelector": mine, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": mine}]}]},
-    }
-    with cluster.enforced_network_policies() as isolates:
-        cluster.kubectl.apply(policy, pod("isolated", "node-0", "serve", ":8080", team="mine"))
-        cluster.kubectl("wait", "--for=condition=Ready", "pod/isolated", "--timeout=40s")
-        testbed.wait_for("the policy to be enforced", lambda: isolates("default", "isolated"), seconds=30)
-        address = cluster.kubectl.json("get", "pod", "isolated")["status"]["podIP"]
-        nodes = ("node-0", "node-1")
-        cluster.kubectl.apply(
-            [pod(f"friend-{node}", node, "ask", f"{address}:8080", "30", team="mine") for node in nodes],
-            [pod(f"stranger-{node}", node, "ask", f"{address}:8080", "3", team="theirs") for node in nodes],
-        )
-        assert [outcome(cluster, f"friend-{node}") for node in nodes] == ["isolated", "isolated"]
-        for node in nodes:
-            cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Failed", f"pod/stranger-{node}", "--timeout=40s")
-    cluster.kubectl("delete", "networkpolicy", "mine")
 
 
 def test_a_second_cluster_is_refused_while_one_runs(cluster: testbed.Cluster) -> None:

@@ -47,3 +47,9 @@ def test_the_error_of_an_answer(error: ApiError, resource: Resource, kind: type[
 def test_the_error_of_a_list_names_where(namespace: str | None, text: str) -> None:
     with pytest.raises(errors.UnreachableError, match=text), errors.translated("list", DDPJOBS, namespace):
         raise answer(503, "no endpoints")
+
+
+def test_a_missing_right_names_verb_resource_and_namespace() -> None:
+    with pytest.raises(errors.ForbiddenError) as raised, errors.translated("get", PODS, "team", "j"):
+        raise answer(403, DENIED)
+    assert (raised.value.verb, raised.value.resource, raised.value.namespace) == ("list", "pods", "team")

@@ -1,10 +1,12 @@
-"""The command line of the operator."""
+"""The command line of the operator, and the end of one that cannot know where the API server is."""
 
 import os
 import socket
+from pathlib import Path
 
 import pytest
 
+from ddpjob_operator.app import run
 from ddpjob_operator.settings import LeaseName, Settings, settings_from
 
 IMAGE = ("--trainer-image", "t")
@@ -52,3 +54,11 @@ def test_a_wrong_value_is_refused_and_named(arguments: list[str], message: str, 
     with pytest.raises(SystemExit):
         settings_from(arguments)
     assert message in capsys.readouterr().err
+
+
+async def test_the_operator_ends_and_its_message_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    assert await run(Settings(namespaces=(), trainer_image="t", health_port=0)) == 1
+    assert "set KUBECONFIG" in caplog.text

@@ -77,7 +77,7 @@ def _from_pytorch_job(title: str, spec: Object) -> _Result:
     if elastic := spec.get("elasticPolicy"):
         result.notes.append(
             f"elasticPolicy ({elastic.get('minReplicas', '?')} to {elastic.get('maxReplicas', '?')} replicas) has no"
-            " equivalent: the number of nodes is fixed."
+            " equivalent: nodes changes by `kubectl scale` or a HorizontalPodAutoscaler."
         )
     _take_processes(result, spec.get("nprocPerNode", (spec.get("elasticPolicy") or {}).get("nProcPerNode")))
     _take_template(title, result, groups[0].get("template") or {}, main="pytorch")

@@ -10,7 +10,7 @@ from ddpjob_operator.api import names
 from simulation.api_client import FAULTS, changes_until
 from simulation.api_server import JOBS, NODES, PODS, SERVICES, Body, owner_uid
 from simulation.nodes import Sandbox
-from simulation.schedule import DISTURBANCES, Step
+from simulation.schedule import DISTURBANCES, FOCUSES, Step
 from simulation.world import FIRST, JOB, SECOND, World
 
 T = TypeVar("T")
@@ -217,6 +217,11 @@ def edit_shape(world: World, pick: int) -> None:
         world.patch_spec({"masterPort": 30000 + pick} if pick % 2 else {"nodes": 1 + pick // 2 % 3})
 
 
+def resize(world: World, pick: int) -> None:
+    """With `kubectl scale`."""
+    world.patch_spec({"nodes": 1 + pick % 3})
+
+
 def edit_limits(world: World, pick: int) -> None:
     """Other limits, which take effect at once."""
     change: Body = ({"restart": {"maxRestarts": pick % 5}}, {"deadlines": {"activeSeconds": 600}})[pick % 2]
@@ -333,4 +338,6 @@ _SHORT: dict[str, Disturbance] = {
     "lose_image": _sets("cluster", "image_is_missing", lambda _: True),
     "find_image": _sets("cluster", "image_is_missing", lambda _: False),
 }
-_BY_NAME: dict[str, Disturbance] = {name: _SHORT.get(name) or globals()[name] for name in DISTURBANCES}
+_BY_NAME: dict[str, Disturbance] = {
+    name: _SHORT.get(name) or globals()[name] for names_ in (DISTURBANCES, *FOCUSES.values()) for name in names_
+}

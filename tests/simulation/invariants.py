@@ -28,7 +28,7 @@ STRAGGLER_SECONDS = 20.0
 #: Of a pod: attempt, node rank, and how often the pod of that rank had been replaced before.
 Place = tuple[int, int, int]
 #: Ends of an attempt that no failure has caused.
-_NO_FAILURE = frozenset({Reason.SUSPENDED, Reason.SPEC_CHANGED})
+_NO_FAILURE = frozenset({Reason.SUSPENDED, Reason.SPEC_CHANGED, Reason.RESIZED})
 
 
 class Violation(AssertionError):  # noqa: N818 it is what an assertion found, not an error of a caller
@@ -60,6 +60,8 @@ class _JobFacts:
 
     created: Counter[tuple[int, int, int]] = field(default_factory=Counter)
     """Pods by attempt, rank and replacement."""
+    sizes: dict[int, str] = field(default_factory=dict)
+    """Number of nodes by attempt, as its pods have it."""
     end: Body | None = None
     service_touched: bool = False
     """Whether somebody else has changed or removed the Service."""
@@ -138,6 +140,10 @@ class Checker:
             self.counts["pod of a second writer"] += 1
             return
         self._must(facts.end is None, f"{name} is created by {by} after the end of the job")
+        size = _num_nodes(pod)
+        others = facts.sizes.setdefault(attempt, size)
+        self._must(size == others, f"{name} is one of {size} pods, and others of its attempt are of {others}")
+        self.counts["attempt of another size"] += facts.sizes.get(attempt - 1, size) != size
         again = facts.created[place] > 1 and _is_true(status, "Created")
         self._must(not again, f"{name} is created a second time by {by}")
         if not self._stopped_with_checkpoint(job["metadata"]["uid"], attempt - 1):  # there is nothing to back off from
@@ -422,6 +428,12 @@ def _place(pod: Body) -> Place:
     labels = pod["metadata"]["labels"]
     replacement = labels.get(names.LABEL_REPLACEMENT, "0")
     return int(labels[names.LABEL_ATTEMPT]), int(labels[names.LABEL_RANK]), int(replacement)
+
+
+def _num_nodes(pod: Body) -> str:
+    """The number of nodes of its attempt, by its environment."""
+    variables = pod["spec"]["containers"][0]["env"]
+    return next(str(variable["value"]) for variable in variables if variable["name"] == contract.NNODES)
 
 
 def _replacement(status: Body, rank: int) -> int:

@@ -17,7 +17,8 @@ from ddpjob_operator.core.actions import CreateObject, CreatePod, DeletePod, Pat
 from ddpjob_operator.core.failure import cause as failures
 from ddpjob_operator.core.failure import refine_record, restart
 from ddpjob_operator.core.gang import Gang, gang_of
-from ddpjob_operator.core.policies import failed_attempt, finished_job, handover, hang
+from ddpjob_operator.core.model import Job
+from ddpjob_operator.core.policies import failed_attempt, finished_job, handover, hang, suspension
 from ddpjob_operator.core.render import actions, pods, service
 from ddpjob_operator.kube.cache.cache import Cache
 from ddpjob_operator.kube.engine.actuator import Actuator
@@ -28,7 +29,7 @@ from ddpjob_operator.kube.engine.workqueue import WorkQueue
 from ddpjob_operator.kube.lookups import node_reader
 from ddpjob_operator.transport.resources import DDPJOBS
 from simulation.api_client import ModelClient
-from simulation.schedule import REPLACED_PODS
+from simulation.schedule import REPLACED_PODS, RESIZED
 
 _REAL_DECIDE_RESTART = restart.decide_restart
 _REAL_HAS_STOPPED: Callable[..., bool] = stopping.has_stopped
@@ -194,6 +195,10 @@ _REPLACED: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "a pod of another owner counts as one of the job": ((Actuator, "_look_at_the_owner", _ask_nobody),),
     "older versions overwrite newer ones": ((Cache, "put", _put_any_version(Cache.put)),),
     "lists do not remove what is gone": ((Cache, "refresh", _list_without_removing),),
+    "an attempt follows the spec's number of nodes": (
+        (Job, "spec_of_attempt", property(lambda job: job.spec)),
+        (suspension, "is_edited", _always(False)),
+    ),
     "no reconcile is scheduled for later": ((Reconciler, "_look_again", _always(None)),),
     "a failed reconcile is not repeated": ((WorkQueue, "retry", _always(1.0)),),
 }
@@ -204,6 +209,7 @@ _FOCUS = {
     "deletions name no uid": "replaced jobs",
     "outdated evidence stays": "failing ranks",
     "replaced pods do not wait for the lost ones": REPLACED_PODS,
+    "an attempt follows the spec's number of nodes": RESIZED,
     "a deleted pod is created again": "failing ranks",
     "older versions overwrite newer ones": "old news",
 }

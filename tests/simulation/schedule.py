@@ -117,6 +117,8 @@ def fates() -> st.SearchStrategy[Fate]:
 
 #: In these schedules ranks wait in their pods for a lost pod.
 REPLACED_PODS = "replaced pods"
+#: In these schedules spec.nodes changes while the job runs.
+RESIZED = "changed sizes"
 #: Groups of disturbances that together reach what single ones rarely do.
 FOCUSES: dict[str, tuple[str, ...]] = {
     "everything": (),
@@ -138,6 +140,17 @@ FOCUSES: dict[str, tuple[str, ...]] = {
         "lose_node",
         "node_comes_back",
         "crash",
+    ),
+    RESIZED: (
+        "resize",
+        "resize",
+        "resize",
+        "crash",
+        "kill_rank",
+        "evict_pod",
+        "lose_node",
+        "second_operator",
+        "suspend",
     ),
     "old news": ("repeat_events", "freeze_watches", "forget_history", "lose_delete", "delete_pod", "suspend", "resume"),
 }

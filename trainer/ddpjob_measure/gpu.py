@@ -32,8 +32,9 @@ from ddpjob_ranks import contract
 
 #: By default; one command on a rented machine often has ten minutes.
 BUDGET_SECONDS = 530
-#: Of nvidia-smi.
-FACTS = "name,driver_version,memory.total,power.limit,clocks.max.sm,compute_cap"
+#: Of nvidia-smi, whose answer is waited for so long: with a broken driver it does not end.
+QUERY = "--query-gpu=name,driver_version,memory.total,power.limit,clocks.max.sm,compute_cap"
+QUERY_SECONDS = 60.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -156,10 +157,23 @@ def versions() -> dict[str, str]:
         found["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
         found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     if shutil.which("nvidia-smi"):
-        command = ["nvidia-smi", f"--query-gpu={FACTS}", "--format=csv,noheader"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        found["nvidia_smi"] = " / ".join((done.stdout or done.stderr).strip().splitlines())[:500]
+        found["nvidia_smi"] = _nvidia_smi()
     return found
+
+
+def _nvidia_smi() -> str:
+    """The facts of each GPU, or why they are not known: the steps run without them."""
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", QUERY, "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=QUERY_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return " / ".join((done.stdout or done.stderr).strip().splitlines())[:500]
 
 
 def say(text: str) -> None:

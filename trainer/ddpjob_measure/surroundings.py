@@ -4,12 +4,15 @@ import datetime
 import os
 import platform
 import re
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
 
 from ddpjob_ranks.cpus import available_cpus
+
+#: What figures depend on.
+PACKAGES = ("torch", "torchvision", "numpy")
 
 
 def surroundings() -> dict[str, str | int | float]:
@@ -22,7 +25,7 @@ def surroundings() -> dict[str, str | int | float]:
         "memory_gib": round(int(_first(r"MemTotal:\s+(\d+)", "/proc/meminfo") or 0) / 2**20),
         "gpus": ", ".join(_gpus()) or "none",
         "python": platform.python_version(),
-        **{package: version(package) for package in ("torch", "torchvision", "numpy")},
+        **{package: _version(package) for package in PACKAGES},
     }
 
 
@@ -33,6 +36,13 @@ def headline(facts: dict[str, str | int | float]) -> str:
 
 def _gpus() -> list[str]:
     return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # copied to the machine without its metadata
+        return "unknown"
 
 
 def _first(pattern: str, path: str) -> str | None:

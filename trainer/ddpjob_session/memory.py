@@ -102,17 +102,23 @@ class Memory:
 
     def save(self) -> None:
         """Write the state, from whichever thread, once it is whole. The process ends after that."""
+        if self._step == slots.NO_STEP:
+            return
         try:
-            in_step = self._in_optimizer and threading.current_thread() is threading.main_thread()
-            if not in_step and self._whole.acquire(timeout=STEP_SECONDS):
-                fcntl.lockf(self._node, fcntl.LOCK_EX)  # other ranks of the node write, too
-                if slots.step_of(self._node) < self._step:
-                    content = {**self._state.content(), **self._others, "step": self._step}
-                    _check_size(content)
-                    slots.write(self._node, self._step, partial(torch.save, content))
-                fcntl.lockf(self._node, fcntl.LOCK_UN)
+            self._wait_for_step()
+            fcntl.lockf(self._node, fcntl.LOCK_EX)  # other ranks of the node write, too
+            if slots.step_of(self._node) < self._step:
+                content = {**self._state.content(), **self._others, "step": self._step}
+                _check_size(content)
+                slots.write(self._node, self._step, partial(torch.save, content))
+            fcntl.lockf(self._node, fcntl.LOCK_UN)
         except Exception as error:  # noqa: BLE001 - the process ends anyway, and another rank may have kept the state
             print(f"rank {self._gang.rank}: its state is not kept in memory: {error}", file=sys.stderr, flush=True)
+
+    def _wait_for_step(self) -> None:
+        in_step = self._in_optimizer and threading.current_thread() is threading.main_thread()
+        if in_step or not self._whole.acquire(timeout=STEP_SECONDS):
+            raise TimeoutError(f"step {self._step + 1} has changed it and has not ended")
 
     def _keep_others(self) -> None:
         found = {

@@ -88,7 +88,7 @@ def _look(
     from ddpjob_cli.speeds import speeds
 
     found = client.progress(job.name, ranks=ranks)
-    world_size = job.spec.nodes * job.spec.processes if job.spec else len(found)
+    world_size = (job.status.replicas or job.spec.nodes) * job.spec.processes if job.spec else len(found)
     result = speeds(found, before, world_size=world_size)
     before.update({rank.state.rank: rank.state for rank in found if rank.state is not None})
     return result

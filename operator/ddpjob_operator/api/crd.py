@@ -113,7 +113,15 @@ def _version() -> dict[str, Any]:
         },
     }
     return {
-        "subresources": {"status": {}},
+        "subresources": {
+            "status": {},
+            # `kubectl scale`, and whatever else changes a number of replicas, such as a HorizontalPodAutoscaler.
+            "scale": {
+                "specReplicasPath": ".spec.nodes",
+                "statusReplicasPath": ".status.replicas",
+                "labelSelectorPath": ".status.selector",
+            },
+        },
         "additionalPrinterColumns": [
             {"name": name, "type": type_, "jsonPath": path, "priority": priority}
             for name, type_, path, priority in _COLUMNS

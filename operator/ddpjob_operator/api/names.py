@@ -191,6 +191,7 @@ class Reason(StrEnum):
     GANG_GIVEN_BACK = "GangGivenBack"  # Only some of the pods found nodes, and they were released.
     STOPPED_WITH_CHECKPOINT = "StoppedWithCheckpoint"  # The program saved its work and stopped on request.
     SPEC_CHANGED = "SpecChanged"  # The spec was edited while the job was suspended.
+    RESIZED = "Resized"  # spec.nodes was changed while the job ran.
 
     # Why a job failed, in addition to the reasons above.
     INVALID_SPEC = "InvalidSpec"  # This release cannot read the spec.

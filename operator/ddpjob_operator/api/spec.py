@@ -257,9 +257,8 @@ def _unchanged(field: str) -> str:
 
 _PROCESSES = "(has(self.processesPerNode) ? self.processesPerNode : (self.gpusPerNode > 0 ? self.gpusPerNode : 1))"
 _LAUNCHER_MODULES = "['torch.distributed.run', 'torch.distributed.launch', 'accelerate.commands.launch', 'ddpjob.launch', 'ddpjob_trainer']"
-#: The fields that pods are rendered from. The hash on each pod covers them.
-SHAPE_FIELDS = (
-    "nodes",
+#: The fields that pods are rendered from and that cannot change while the job runs.
+FIXED_FIELDS = (
     "gpusPerNode",
     "gpuResource",
     "processesPerNode",
@@ -276,6 +275,8 @@ SHAPE_FIELDS = (
     "scheduling",
     "template",
 )
+#: The fields that pods are rendered from. The hash on each pod covers them.
+SHAPE_FIELDS = ("nodes", *FIXED_FIELDS)
 
 
 class DDPJobSpec(Resource):
@@ -316,16 +317,28 @@ class DDPJobSpec(Resource):
             "checkpoint.everySteps applies to the built-in trainer only and means the same as trainer.checkpointEverySteps: set one of them",
         ),
         Rule(
-            "(self.suspend && oldSelf.suspend) || (" + " && ".join(f"({_unchanged(f)})" for f in SHAPE_FIELDS) + ")",
+            "(self.suspend && oldSelf.suspend) || (" + " && ".join(f"({_unchanged(f)})" for f in FIXED_FIELDS) + ")",
             "the fields that pods are created from ("
-            + ", ".join(SHAPE_FIELDS)
+            + ", ".join(FIXED_FIELDS)
             + ") can change only while the job is suspended: set suspend to"
             " true, then edit the job, then set suspend to false",
+        ),
+        Rule(
+            "(self.suspend && oldSelf.suspend) || self.nodes == oldSelf.nodes || !has(self.trainer)"
+            " || self.trainer.perProcessBatchSize == 0",
+            "with trainer.perProcessBatchSize the global batch size depends on nodes, and no checkpoint can be resumed with another"
+            " one: nodes cannot change; use a new job with globalBatchSize instead",
         ),
         Rule(_unchanged("managedBy"), "managedBy cannot change: create another job"),
     )
 
-    nodes: int = Field(default=1, ge=1, le=MAX_NODES, description="Number of nodes. Each node runs one pod of the job.")
+    nodes: int = Field(
+        default=1,
+        ge=1,
+        le=MAX_NODES,
+        description="Number of nodes. Each node runs one pod of the job. It can change while the job runs, for example by `kubectl"
+        " scale`: the pods stop and may save their work, and the next attempt continues with the new number.",
+    )
     gpus_per_node: int = Field(
         default=0, ge=0, le=64, description="Number of GPUs of each pod. With 0 the job trains on CPUs."
     )

@@ -52,6 +52,8 @@ def events_between(before: DDPJobStatus, after: DDPJobStatus) -> tuple[Notice, .
         notices.append(Notice(type="Normal", reason=reason, message=message))
     elif _turned(before, after, ConditionType.RUNNING):
         notices.append(Notice(type="Normal", reason=Reason.RUNNING, message=f"attempt {after.attempt} runs"))
+    elif reason == Reason.RESIZED and after.attempt > before.attempt:
+        notices.append(Notice(type="Normal", reason=reason, message=message))
     elif _turned(before, after, ConditionType.STALLED):
         stalled = next(condition for condition in after.conditions if condition.type == ConditionType.STALLED)
         notices.append(Notice(type="Warning", reason=stalled.reason, message=stalled.message))

@@ -33,6 +33,14 @@ class Job:
     status: DDPJobStatus = field(default_factory=DDPJobStatus)
 
     @property
+    def spec_of_attempt(self) -> DDPJobSpec | None:
+        """The spec with the number of nodes of the current attempt, which somebody may have changed since it began."""
+        nodes = self.status.replicas
+        if self.spec is None or nodes in (None, self.spec.nodes):
+            return self.spec
+        return self.spec.model_copy(update={"nodes": nodes})
+
+    @property
     def is_managed_elsewhere(self) -> bool:
         """Whether another controller runs it and writes its status."""
         return self.managed_by not in (None, names.CONTROLLER)

@@ -34,6 +34,7 @@ from ddpjob_operator.scheduling.none import NO_PROVIDER
 POLICIES: Sequence[Callable[[Situation], Advice]] = (
     all_ranks_succeeded,
     suspension.stop_while_suspended,
+    suspension.change_size,
     suspension.replace_after_an_edit,
     suspension.replace_after_a_change_of_provider,
     failed_attempt.restart_or_fail,  # one rank down is the whole gang down
@@ -57,10 +58,11 @@ def plan(observed: Observed, now: float, provider: Provider = NO_PROVIDER) -> Pl
         return Plan(status=job.status, actions=tuple(provider.end(observed)))  # owner references clean up the rest
     if job.status.finished:
         return clean_up(observed, now, provider)
-    if job.spec is None:
+    spec = job.spec_of_attempt
+    if spec is None:
         return leave_alone_or_fail(observed, now)
 
-    situation = situation_of(observed, job.spec, now, provider)
+    situation = situation_of(observed, spec, now, provider)
     advice = decide(situation)
     assert advice.decision is not None, "the last policy always decides"
     return Plan(

@@ -34,6 +34,7 @@ class Situation:
 
     observed: Observed
     spec: DDPJobSpec
+    """The spec, with the number of nodes of the current attempt."""
     gang: Gang
     clocks: Clocks
     latest_record: RefinedRecord
@@ -49,6 +50,11 @@ class Situation:
     def job(self) -> Job:
         """The job itself."""
         return self.observed.job
+
+    @property
+    def wanted_nodes(self) -> int:
+        """spec.nodes as it is now, for the next attempt."""
+        return self.job.spec.nodes if self.job.spec else self.spec.nodes
 
     @property
     def status(self) -> DDPJobStatus:

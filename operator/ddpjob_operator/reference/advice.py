@@ -25,6 +25,7 @@ ADVICE: Final[Mapping[Reason, str]] = MappingProxyType(
         Reason.SUSPENDED: "Set `spec.suspend` to false, or run `ddpjob resume NAME`.",
         Reason.SUCCEEDED: "Nothing: all ranks have ended with exit code 0.",
         Reason.SPEC_CHANGED: "Wait: the gang restarts with the changed spec.",
+        Reason.RESIZED: "Wait: the gang saves its work and continues with the new number of nodes.",
         Reason.PROGRAM_ERROR: "Read the exception and the log of the rank that failed: `ddpjob logs NAME --failed`.",
         Reason.BAD_COMMAND: "Correct `command`: it is a list of arguments without a shell, and the program must be in the image and executable.",
         Reason.BAD_CONFIG: "Correct what the message names, then delete and apply the job: another attempt would end in the same way.",

@@ -168,7 +168,8 @@ SPECS: list[tuple[str, Change, str]] = [
 
 #: An edit of a job, and whether the API server accepts it while the job runs; it accepts each while the job is suspended.
 EDITS: list[tuple[str, Change, bool]] = [
-    ("nodes", {"nodes": 3}, False),
+    ("nodes", {"nodes": 3}, True),
+    ("nodes and program", {"nodes": 3, "image": "other:1"}, False),
     ("program", {"trainer": {"recipe": "digits", "epochs": 2}}, False),
     ("image", {"image": "other:1"}, False),
     ("environment", {"env": [{"name": "A", "value": "1"}]}, False),
@@ -176,7 +177,7 @@ EDITS: list[tuple[str, Change, bool]] = [
     ("resources", {"resources": {"limits": {"cpu": "1"}}}, False),
     ("security profile", {"securityProfile": "baseline"}, False),
     ("queue", {"scheduling": {"queueName": "team-b"}}, False),
-    ("edit together with a suspension", {"nodes": 3, "suspend": True}, False),
+    ("edit together with a suspension", {"image": "other:1", "suspend": True}, False),
     ("restarts", {"restart": {"maxRestarts": 7}}, True),
     ("deadlines", {"deadlines": {"activeSeconds": 60}}, True),
     ("suspension", {"suspend": True}, True),

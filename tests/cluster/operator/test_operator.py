@@ -15,6 +15,7 @@ from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.resources import DDPJOBS, PODS, SERVICES, Resource
 from operator_cluster import GARBAGE_COLLECTOR_SECONDS, Namespace, eventually
 from operator_process import OperatorProcess
+from testbed.kubectl import KubectlError
 
 pytestmark = pytest.mark.usefixtures("operator_process")
 
@@ -165,3 +166,41 @@ async def test_probes_and_metrics(namespace: Namespace, operator_process: Operat
     ):
         assert line in metrics
     assert namespace.name not in metrics  # No label names an object.
+
+
+async def test_kubectl_scale_starts_the_next_attempt_in_the_new_size(
+    namespace: Namespace, cluster: testbed.ControlPlane
+) -> None:
+    def scale(nodes: int) -> str:
+        return cluster.kubectl("scale", "ddpjob", "j", f"--replicas={nodes}", "-n", namespace.name)
+
+    await namespace.apply("j", nodes=2)
+    await namespace.reaches("j", "Running")
+    for attempt, nodes in ((2, 3), (3, 1)):
+        assert "scaled" in scale(nodes)
+        status = await namespace.reaches("j", "Running", attempt=attempt)
+        assert (status["ready"], status["replicas"]) == (f"{nodes}/{nodes}", nodes)
+        assert (status["restarts"]["counted"], status["restarts"]["infrastructure"]) == (0, 0)
+        found = await namespace.pods()  # also of the attempt before, whose programs have ended
+        pods = {name: pod for name, pod in found.items() if name.startswith(f"j-{attempt}-")}
+        assert set(pods) == {f"j-{attempt}-{rank}" for rank in range(nodes)}
+        assert {environment(pod)["WORLD_SIZE"] for pod in pods.values()} == {str(nodes)}
+    shown = json.loads(cluster.kubectl("get", "--raw", _scale_of("j", namespace)))
+    assert (shown["spec"]["replicas"], shown["status"]["replicas"]) == (1, 1)
+    selected = cluster.kubectl("get", "pods", "-n", namespace.name, "-l", shown["status"]["selector"], "-o", "name")
+    assert "pod/j-3-0" in selected.split()
+    with pytest.raises(KubectlError, match="greater than or equal to 1"):
+        scale(0)
+
+
+def _scale_of(job: str, namespace: Namespace) -> str:
+    return f"/apis/ddpjob.dev/v1beta1/namespaces/{namespace.name}/ddpjobs/{job}/scale"
+
+
+async def test_an_autoscaler_changes_the_number_of_nodes(namespace: Namespace, cluster: testbed.ControlPlane) -> None:
+    """To the least number, for which it needs no metric."""
+    await namespace.apply("j", nodes=1)
+    await namespace.reaches("j", "Running")
+    cluster.kubectl("autoscale", "ddpjob", "j", "--min=2", "--max=4", "--cpu=50%", "-n", namespace.name)
+    status = await namespace.reaches("j", "Running", attempt=2, seconds=GARBAGE_COLLECTOR_SECONDS)
+    assert status["ready"] == "2/2"

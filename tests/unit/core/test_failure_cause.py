@@ -233,6 +233,6 @@ def test_the_sentence_says_what_happened_to_the_rank(pod_changes, text) -> None:
 def test_every_reason_for_trouble_is_a_class() -> None:
     harmless = {
         *(Reason.CREATING, Reason.STARTING, Reason.STOPPING, Reason.BACKING_OFF, Reason.RUNNING, Reason.FINISHING),
-        *(Reason.SUSPENDED, Reason.SUCCEEDED, Reason.SPEC_CHANGED, Reason.RESTARTED_IN_PLACE),
+        *(Reason.SUSPENDED, Reason.SUCCEEDED, Reason.SPEC_CHANGED, Reason.RESIZED, Reason.RESTARTED_IN_PLACE),
     }
     assert {row.reason for row in CLASSES} == set(Reason) - harmless

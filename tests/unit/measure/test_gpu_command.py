@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_measure import carried, carry, gpu, gpu_steps
+from ddpjob_measure import carried, carry, gpu, gpu_steps, surroundings
 from ddpjob_measure.task import MeasureError
 from ddpjob_measure.verify_resume import Run
 from ddpjob_measure.workbench import Row, Skipped, Step, Workbench
@@ -58,6 +58,19 @@ def test_a_failed_step_leaves_its_rows_and_its_error_and_the_next_one_runs(found
     assert "the device is on fire" in (tmp_path / "gpu.md").read_text()
     assert "Traceback" in capsys.readouterr().err
     assert (second["status"], second["rows"]) == ("ok", [{"what": "good", "value": 1.0}])
+
+
+def test_facts_that_cannot_be_found_out_keep_no_step_from_running(found, tmp_path, monkeypatch):
+    program = tmp_path / "nvidia-smi"  # of a broken driver: it does not end
+    program.write_text("#!/bin/sh\nexec sleep 1000")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(gpu, "QUERY_SECONDS", 0.1)
+    monkeypatch.setattr(surroundings, "PACKAGES", ("torch", "no-such-package"))
+    code, _ = found(step("good", good))
+    assert code == 0
+    facts = json.loads((tmp_path / "gpu.json").read_text())
+    assert "timed out" in str(facts), facts
 
 
 def test_a_step_that_does_not_fit_any_more_is_skipped_and_so_is_one_that_cannot_run(found):

@@ -71,7 +71,7 @@ def test_a_state_that_is_not_loaded_completely_is_not_kept(generation):
     assert slots.step_of(generation.state_memory) == slots.NO_STEP
 
 
-def test_an_optimizer_that_is_not_tracked_changes_the_state_too(monkeypatch, generation):
+def test_an_optimizer_that_is_not_tracked_changes_the_state_too(monkeypatch, capsys, generation):
     """Plain SGD has no state, so that scripts need not track it."""
     monkeypatch.setattr("ddpjob_session.memory.STEP_SECONDS", 0.0)
     model = torch.nn.Linear(2, 2)
@@ -83,6 +83,7 @@ def test_an_optimizer_that_is_not_tracked_changes_the_state_too(monkeypatch, gen
     optimizer.step()
     memory.save()
     in_the_step = slots.step_of(generation.state_memory)
+    assert "rank 1: its state is not kept in memory: step 1 has changed it and has not ended" in capsys.readouterr().err
     state.step = 1
     memory.step_done()
     memory.save()

@@ -34,7 +34,7 @@ def explain_wait(observed: Observed, gang: Gang, provider: Provider = NO_PROVIDE
     if refused:
         name, why = min(refused.items(), key=lambda item: (item[1].is_terminating, item[1].by_failure, item[0]))
         return (Reason.STOPPING, printable(why.message)) if why.is_terminating else _refused(gang, name, why)
-    spec = observed.job.spec
+    spec = observed.job.spec_of_attempt
     if gang.missing and spec is not None and (hold := provider.hold(observed, spec)) is not None:
         return hold
     if gang.missing:

@@ -1,7 +1,8 @@
-"""A job that is suspended, one whose spec was edited meanwhile, and one whose pods were created for another provider."""
+"""A job that is suspended, one whose spec was edited, and one whose pods were created for another provider."""
 
 from ddpjob_operator.api.names import ConditionType, Phase, Reason
 from ddpjob_operator.core.decision import Advice, StartNextAttempt, StaySuspended
+from ddpjob_operator.core.gang import is_current
 from ddpjob_operator.core.render.pods import spec_hash
 from ddpjob_operator.core.situation import Situation
 from ddpjob_operator.core.stopping import may_still_run, next_overdue, node_lookups
@@ -30,11 +31,26 @@ def _has_objects(situation: Situation) -> bool:
     return any(o.job_uid == job.uid and o.attempt == job.status.attempt for o in situation.observed.objects)
 
 
+def change_size(situation: Situation) -> Advice:
+    """Replace a gang of another number of nodes than the spec's; its pods have their own grace to save their work.
+
+    Not while it ends: the first rank that has succeeded has done its part of all the work.
+    """
+    nodes, wanted = situation.spec.nodes, situation.wanted_nodes
+    if nodes == wanted or situation.gang.first_success is not None:
+        return Advice()
+    message = (
+        f"spec.nodes was changed from {nodes} to {wanted}: the pods stop and may save their work, and the next attempt"
+        f" continues on {wanted} node{'s' if wanted > 1 else ''}"
+    )
+    return Advice(decision=StartNextAttempt(phase=Phase.RESTARTING, reason=Reason.RESIZED, message=message))
+
+
 def replace_after_an_edit(situation: Situation) -> Advice:
     """Replace a gang whose pods were rendered from an earlier spec."""
     if not is_edited(situation):
         return Advice()
-    message = "the spec was edited while the job was suspended; its pods are being replaced"
+    message = "the pods were created from an earlier spec; they are being replaced"
     return Advice(decision=StartNextAttempt(phase=Phase.RESTARTING, reason=Reason.SPEC_CHANGED, message=message))
 
 
@@ -55,6 +71,10 @@ def replace_after_a_change_of_provider(situation: Situation) -> Advice:
 
 
 def is_edited(situation: Situation) -> bool:
-    """Whether a pod of the current attempt was rendered from another spec."""
-    wanted = spec_hash(situation.spec)
-    return any(pod.spec_hash not in ("", wanted) for pod in situation.gang.current.values())
+    """Whether a pod of the current attempt was rendered from another spec.
+
+    Also one of a rank that the gang no longer has: nodes may have changed before the status held the size of the attempt.
+    """
+    wanted, status = spec_hash(situation.spec), situation.status
+    pods = (*situation.gang.current.values(), *(pod for pod in situation.observed.pods if is_current(pod, status)))
+    return any(pod.spec_hash not in ("", wanted) for pod in pods)

@@ -76,7 +76,7 @@ def stalled(observed: Observed, reason: Reason, message: str, now: float) -> DDP
 def finished(observed: Observed, end: Finish, now: float, status: DDPJobStatus | None = None) -> DDPJobStatus:
     """The job's end, which never changes again. `status` is the observed one unless it is given."""
     status = status or _acted_on(observed, now)
-    spec = observed.job.spec
+    spec = observed.job.spec_of_attempt
     changes: dict[str, Any] = {
         **(_remembered(status, end.failure) if end.failure else {}),
         "completion_time": rfc3339(now),

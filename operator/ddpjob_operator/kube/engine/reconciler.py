@@ -244,8 +244,9 @@ def _never_seen(observed: Observed, created: Collection[str]) -> bool:
     has gone says nothing of the one of its name that this process has `created` since and that the watch has not shown.
     """
     job = observed.job
-    if job.spec is None or job.deleting or job.status.finished or not job.status.condition(ConditionType.CREATED):
+    spec = job.spec_of_attempt
+    if spec is None or job.deleting or job.status.finished or not job.status.condition(ConditionType.CREATED):
         return False
     gone = [pod for pod in observed.vanished if pod.name not in created]
     ranks = {pod.rank for pod in (*observed.pods, *gone) if is_current(pod, job.status)}
-    return len(ranks) < job.spec.nodes
+    return len(ranks) < spec.nodes

@@ -5,14 +5,14 @@ nodes if all `minMember` of them can have one.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import ProviderName, Reason
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.gang import Gang
-from ddpjob_operator.core.model import Body, Job, Kind, Observed, OwnedObject
+from ddpjob_operator.core.model import Body, Job, Kind, Observed, OwnedObject, Watched
 from ddpjob_operator.core.scheduler_message import scheduler_message
 from ddpjob_operator.core.untrusted import printable, tail
 from ddpjob_operator.scheduling.affinity import attract
@@ -44,6 +44,11 @@ class Volcano(PodGroups):
 
     name = ProviderName.VOLCANO
     kind = Kind(api_version=f"{GROUP}/v1beta1", kind="PodGroup", plural="podgroups")
+
+    @property
+    def watched(self) -> Sequence[Watched]:
+        """The PodGroups of jobs, with their age."""
+        return (Watched(kind=self.kind, trim=_with_position),)
 
     def group_spec(self, spec: DDPJobSpec, pod: Callable[[], Body]) -> Body:
         """All pods of the gang, and what they request together, for the quota of the queue."""
@@ -81,7 +86,9 @@ class Volcano(PodGroups):
         if phase == "Pending":
             ahead = _ahead(observed.all_of(self.kind), queue)
             why = scheduler_message(spec, said) if said else f"Volcano has not admitted the PodGroup{_needs(group)}"
-            return Wait(Reason.QUEUED, f"queued in {queue}{ahead}: {why}")
+            before = _num_before(group, observed.all_of(self.kind))
+            jobs = f"{before} {'job' if before == 1 else 'jobs'} before it; " if before else ""
+            return Wait(Reason.QUEUED, f"queued in {queue}{ahead}: {jobs}{why}")
         return no_nodes(spec, [said] if said else ())
 
 
@@ -94,6 +101,23 @@ def _ahead(groups: Iterable[OwnedObject], queue: str) -> str:
     )
     more = f" and {len(admitted) - _MAX_NAMED} more" if len(admitted) > _MAX_NAMED else ""
     return f" behind {', '.join(admitted[:_MAX_NAMED])}{more}" if admitted else ""
+
+
+def _with_position(body: Body) -> Body:
+    """A PodGroup with what decides between those of one queue and priority (`JobOrderFn` in Volcano's session_plugins.go)."""
+    metadata = body["metadata"]
+    position = (str(metadata.get("creationTimestamp", "")), str(metadata["uid"]))
+    return {**body, "spec": {**(body.get("spec") or {}), "position": position}}
+
+
+def _num_before(own: OwnedObject, groups: Iterable[OwnedObject]) -> int:
+    """How many jobs, of those that the operator watches, wait in the same queue with the same priority for longer."""
+
+    def same(group: OwnedObject) -> bool:
+        return all(group.spec.get(key) == own.spec.get(key) for key in ("queue", "priorityClassName"))
+
+    waiting = (group for group in groups if group.status.get("phase") == "Pending" and same(group))
+    return sum(group.spec["position"] < own.spec["position"] for group in waiting)
 
 
 def _needs(group: OwnedObject) -> str:

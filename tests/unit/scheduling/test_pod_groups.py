@@ -98,6 +98,7 @@ def waiting(
     pods = []
     group, _ = creations(of, provider)
     metadata = {**group.body["metadata"], "uid": "group", "resourceVersion": "1", "annotations": annotations or {}}
+    metadata["creationTimestamp"] = "2026-01-01T00:00:00Z"
     found: OwnedObject = object_of(provider.watched[0], {**group.body, "metadata": metadata, "status": status or {}})
     for rank in range(2):
         why = Waiting(reason="Unschedulable", message=said[min(rank, len(said) - 1)]) if said else None
@@ -148,9 +149,24 @@ def test_a_queued_job_names_the_jobs_that_its_queue_has_admitted() -> None:
         body = {"metadata": metadata, "spec": {"queue": queue}, "status": {"phase": phase}}
         return object_of(VOLCANO.watched[0], body)
 
-    others = [*map(group, "abcd"), group("x", queue="team-b"), group("y", phase="Pending")]
+    others = [*map(group, "abcd"), group("x", queue="team-b"), group("y", phase="Unknown")]
     made = waiting(VOLCANO, status={"phase": "Pending"}, others=others)
     assert "queued in team-a behind there/a, there/b, there/c and 1 more: Volcano" in str(made.status.message)
+
+
+def test_a_queued_job_says_how_many_jobs_of_its_priority_wait_for_longer() -> None:
+    def group(name: str, created: str, queue: str = "team-a", phase: str = "Pending", **spec: str) -> OwnedObject:
+        metadata: dict[str, Any] = {"name": f"{name}-1", "namespace": "there", "uid": name, "resourceVersion": "1"}
+        metadata |= {"labels": {"ddpjob.dev/job": name}, "creationTimestamp": created}
+        body = {"metadata": metadata, "spec": {"queue": queue, **spec}, "status": {"phase": phase}}
+        return object_of(VOLCANO.watched[0], body)
+
+    old, new = "2025-12-31T00:00:00Z", "2026-01-02T00:00:00Z"
+    elsewhere = [group("x", old, queue="team-b"), group("y", old, priorityClassName="low"), group("z", new)]
+    for earlier, words in (([], ""), (["a"], "1 job before it; "), (["a", "b", "c"], "3 jobs before it; ")):
+        others = [*(group(name, old) for name in earlier), *elsewhere]
+        message = waiting(VOLCANO, status={"phase": "Pending"}, others=others).status.message
+        assert str(message).startswith(f"queued in team-a: {words}Volcano has not admitted the PodGroup")
 
 
 def test_what_coscheduling_says_of_the_pods() -> None:

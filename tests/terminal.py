@@ -13,12 +13,13 @@ import termios
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Self
 
 from recording import terminal as screen
 
 
 class Terminal:
-    """A `ddpjob` command on a pseudo-terminal."""
+    """A `ddpjob` command on a pseudo-terminal, which does not outlive the context."""
 
     def __init__(
         self,
@@ -65,8 +66,10 @@ class Terminal:
             self.seen += new
             self.screen.write(new)
 
-    def close(self) -> None:
-        """End the command if it still runs."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.wait()
         os.close(self._master)

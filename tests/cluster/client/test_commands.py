@@ -56,16 +56,11 @@ class Commands:
             finally:
                 process.kill()
 
-    @contextmanager
-    def on_a_terminal(self, *arguments: str, columns: int = 100, rows: int = 40) -> Iterator[Terminal]:
+    def on_a_terminal(self, *arguments: str, columns: int = 100, rows: int = 40) -> Terminal:
         """A command on a terminal, which does not outlive the context."""
         path = f"{ROOT / 'operator'}{os.pathsep}{ROOT / 'trainer'}"
         words = (*self._cluster, *arguments)
-        terminal = Terminal(*words, folder=ROOT, columns=columns, rows=rows, environ={"PYTHONPATH": path})
-        try:
-            yield terminal
-        finally:
-            terminal.close()
+        return Terminal(*words, folder=ROOT, columns=columns, rows=rows, environ={"PYTHONPATH": path})
 
     async def __call__(self, *arguments: str, code: int = 0) -> tuple[str, str]:
         """Run a command in this process; gives standard output and standard error."""

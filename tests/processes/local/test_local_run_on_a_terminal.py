@@ -27,15 +27,12 @@ def started(folder: Path, *, columns: int = 160, **environ: str) -> Terminal:
 
 
 def test_the_bar_follows_the_progress_of_the_status_while_the_job_runs(tmp_path: Path) -> None:
-    terminal = started(tmp_path)
-    try:
+    with started(tmp_path) as terminal:
         terminal.read_until("step 3/9 (33%) · loss 0.25 · iou 0.5 · 100 samples/s · ETA 1m15s")
         assert terminal.process.poll() is None
         (tmp_path / "go").touch()
         terminal.read_until("")
         assert terminal.process.wait(timeout=10) == 0
-    finally:
-        terminal.close()
     shown = terminal.screen.text
     assert shown.count("[rank 0] hello from the program") == 1
     assert "ddpjob-progress" not in shown
@@ -48,13 +45,10 @@ def test_the_bar_follows_the_progress_of_the_status_while_the_job_runs(tmp_path:
 
 
 def test_nothing_is_left_of_the_bar_on_a_narrow_terminal(tmp_path: Path) -> None:
-    terminal = started(tmp_path, columns=40)
-    try:
+    with started(tmp_path, columns=40) as terminal:
         terminal.read_until("step 3/9")
         (tmp_path / "go").touch()
         terminal.read_until("")
-    finally:
-        terminal.close()
     lines = terminal.screen.text.splitlines()
     assert max(map(len, lines)) <= 40
     assert [line for line in lines if "Running ·" in line or "ready" in line] == []
@@ -63,24 +57,18 @@ def test_nothing_is_left_of_the_bar_on_a_narrow_terminal(tmp_path: Path) -> None
 @pytest.mark.parametrize("environ", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_lines_are_plain_where_no_color_is_wanted(tmp_path: Path, environ: dict[str, str]) -> None:
     (tmp_path / "go").touch()
-    terminal = started(tmp_path, **environ)
-    try:
+    with started(tmp_path, **environ) as terminal:
         terminal.read_until("")
         assert terminal.process.wait(timeout=10) == 0
-    finally:
-        terminal.close()
     assert "[rank 0] hello from the program" in terminal.seen
     assert "\x1b" not in terminal.seen
 
 
 def test_ctrl_c_at_the_terminal_stops_the_run(tmp_path: Path) -> None:
-    terminal = started(tmp_path)
-    try:
+    with started(tmp_path) as terminal:
         terminal.read_until("hello from the program")
         os.killpg(terminal.process.pid, signal.SIGINT)  # as the terminal does to its foreground process group
         terminal.read_until("")
         assert terminal.process.wait(timeout=10) == 130
-    finally:
-        terminal.close()
     assert "stopping all ranks, which can save their work first" in terminal.seen
     assert "KeyboardInterrupt" not in terminal.seen

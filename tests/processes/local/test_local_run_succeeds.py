@@ -31,31 +31,6 @@ def test_progress_lines_are_in_the_status_and_not_in_the_output(outcome: Outcome
     assert "ddpjob-progress" not in outcome.output
 
 
-def test_each_rank_gets_the_process_group_of_the_contract(outcome: Outcome) -> None:
-    first, second = outcome.json_of(0)[0], outcome.json_of(1)[0]
-    for rank, environment in (("0", first), ("1", second)):
-        expected = {
-            "MASTER_ADDR": "127.0.0.1",
-            "PET_MASTER_ADDR": "127.0.0.1",
-            "WORLD_SIZE": "2",
-            "RANK": rank,
-            "NODE_RANK": rank,
-            "PET_NODE_RANK": rank,
-            "LOCAL_RANK": "0",
-            "LOCAL_WORLD_SIZE": "1",
-            "NNODES": "2",
-            "NPROC_PER_NODE": "1",
-            "DDPJOB_NAME": "job",
-            "DDPJOB_NAMESPACE": "default",
-            "DDPJOB_ATTEMPT": "1",
-            "CUDA_VISIBLE_DEVICES": "",
-        }
-        assert {name: environment.get(name) for name in expected} == expected
-    shared = ("MASTER_PORT", "DDPJOB_UID", "DDPJOB_CHECKPOINT_DIR")
-    assert [first[name] for name in shared] == [second[name] for name in shared]
-    assert first["MASTER_PORT"] == first["PET_MASTER_PORT"] != "29500"
-
-
 def test_a_rank_has_folders_of_its_own(outcome: Outcome) -> None:
     first, second = outcome.json_of(0)[0], outcome.json_of(1)[0]
     assert first["HOME"] != second["HOME"]

@@ -47,14 +47,6 @@ def test_a_rank_that_stops_after_the_last_step_is_named(tmp_path, faulty):
     assert f"rank {other} waits in shutdown after 23 steps" in run.message(other)
 
 
-def test_a_stopped_rank_is_named_by_the_others(tmp_path):
-    with two_ranks(tmp_path, fault="stop", faulty_rank=1) as run:
-        assert run.exit_code(0) == contract.EXIT_HUNG
-    assert run.message(0).startswith("rank 0\nrank 1 (host ")
-    assert ") does not respond (stopped, blocked or gone), last seen in " in run.message(0)
-    assert run.message(0).endswith(f"; rank 0 waits in backward or all-reduce {STEP_7}")
-
-
 def test_a_stopped_rank_0_is_named_although_it_serves_the_store(tmp_path):
     with two_ranks(tmp_path, fault="stop", faulty_rank=0) as run:
         assert run.exit_code(1) == contract.EXIT_HUNG

@@ -53,6 +53,13 @@ def title_of(metric: str) -> str:
     return _TITLES.get(metric, metric)
 
 
+def ticks(steps: Iterable[int]) -> list[int]:
+    """Whole steps for the marks of an axis, evenly spaced from the first to the last; at most five."""
+    seen = sorted(set(steps))
+    first, last = seen[0], seen[-1]
+    return sorted({first + (last - first) * number // 4 for number in range(5)})
+
+
 def read_curves(lines: "Iterable[LogLine]") -> Curves:
     """The curves in the log of rank 0 of all attempts, oldest first."""
     points: dict[str, list[Point]] = {name: [] for name in _FIRST}

@@ -1,5 +1,6 @@
 """The output of `ddpjob run`: the lines of all ranks, the progress of the training, and a summary at the end."""
 
+import re
 from typing import Self
 
 import yaml
@@ -11,6 +12,7 @@ from ddpjob_cli.output import console
 from ddpjob_cli.rendering import facts, phase_style, rank_style, summary
 from ddpjob_cli.training_lines import TrainingLines
 from ddpjob_operator.api.status import DDPJobStatus
+from ddpjob_operator.core.failure.messages import failure_sentence
 from ddpjob_operator.core.untrusted import visible
 
 
@@ -30,6 +32,7 @@ class Display:
         self._bar = _Bar(self._console) if fancy else None
         self._notes = console(stderr=True) if notes_on_stderr and not fancy else self._console
         self._shown = DDPJobStatus()
+        self._said = ""
 
     def __enter__(self) -> Self:
         if self._bar:
@@ -47,7 +50,8 @@ class Display:
 
     def on_ignored(self, parts: tuple[str, ...]) -> None:
         """Print the parts of the pods that a local run ignores."""
-        self.say(f"a local run ignores these parts of the pods: {', '.join(parts)}", style="dim")
+        if parts:
+            self.say(f"a local run ignores these parts of the job: {', '.join(parts)}", style="dim")
 
     def on_pod(self, name: str, command: tuple[str, ...]) -> None:
         """A pod starts."""
@@ -76,8 +80,18 @@ class Display:
             self._shown.attempt,
         ):
             style = phase_style(status.phase)
-            self.say(f"attempt {status.attempt}: {status.phase}: {status.message or status.reason}", style=style)
+            self.say(f"attempt {status.attempt}: {status.phase}: {self._news(status) or status.reason}", style=style)
         self._shown = status
+
+    def _news(self, status: DDPJobStatus) -> str:
+        """The message of the status without the sentence about a failure that an earlier line has said."""
+        message = status.message or ""
+        sentence = failure_sentence(status.failure) if status.failure else ""
+        if sentence and sentence == self._said:
+            return re.sub(rf"(; |\. Before: ){re.escape(sentence)}", "", message)
+        if sentence in message:
+            self._said = sentence
+        return message
 
     def show_status(self, status: DDPJobStatus) -> None:
         """Print the whole status in the format of `kubectl get -o yaml`."""

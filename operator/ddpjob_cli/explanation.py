@@ -38,7 +38,7 @@ def explained(
     """
     status = job.status
     reason = _reason(job)
-    sections = [Section(title="What happens", lines=(_state(job),))]
+    sections = [Section(title="What happened" if job.finished else "What happens", lines=(_state(job),))]
     if job.spec_error:
         sections.append(Section(title="The spec cannot be read", lines=(job.spec_error,)))
     if status.failure and not job.succeeded:

@@ -14,7 +14,16 @@ import yaml
 
 from ddpjob_cli.curves import Curves, Point, title_of
 from ddpjob_cli.local_runs import ANNOTATION
-from ddpjob_cli.rendering import NOTHING, current_attempt_has_failed, facts, metrics, number, outcome, restarts_so_far
+from ddpjob_cli.rendering import (
+    NOTHING,
+    current_attempt_has_failed,
+    facts,
+    local_run,
+    metrics,
+    number,
+    outcome,
+    restarts_so_far,
+)
 from ddpjob_operator.core.times import duration
 from ddpjob_operator.core.untrusted import visible
 
@@ -56,7 +65,7 @@ pre { background: var(--card); border: 1px solid var(--line); border-radius: .4r
 .bar { display: flex; height: 1.4rem; border-radius: .4rem; overflow: hidden; background: var(--line); }
 .key { display: inline-block; width: .8rem; height: .8rem; border-radius: .2rem; margin: 0 .3rem 0 0; }
 .legend span { margin-right: 1.2rem; white-space: nowrap; }
-svg { display: block; width: 100%; max-width: 44rem; height: auto; font: 12px system-ui, sans-serif; }
+svg { display: block; width: 100%; height: auto; font: 12px system-ui, sans-serif; }
 svg text { fill: var(--dim); } svg .axis { stroke: var(--line); } svg .curve { stroke: var(--start); fill: none; stroke-width: 2; }
 svg .restart { stroke: var(--bad); stroke-dasharray: 3 4; }
 @media (max-width: 36rem) { svg { font-size: 18px; } }
@@ -88,6 +97,7 @@ def page(
     """
     title = f"{job.namespace}/{job.name}"
     state = "good" if job.succeeded else "bad" if job.failed else "start"
+    no_events = "A local run has no events." if local_run(job) else "None that the cluster still keeps."
     sections = [
         _section("Attempts", _attempts(job)),
         _section("Where the time went", _time_spent(job)),
@@ -96,7 +106,9 @@ def page(
         _section(
             "Ranks", _table(["attempt", "rank", "pod", "node", "state", "exit code", "message"], map(_rank, pods))
         ),
-        _section("Events", _table(["time", "type", "reason", "object", "message"], map(_event, events))),
+        _section(
+            "Events", _table(["time", "type", "reason", "object", "message"], map(_event, events), empty=no_events)
+        ),
         _section("Manifest", _pre(yaml.safe_dump(redacted(job.body), sort_keys=False, width=100))),
         _section("Versions", _table(["component", "version"], versions.items())),
     ]
@@ -223,8 +235,8 @@ def _curve(points: Sequence[Point], restarts: Sequence[int]) -> str:
         f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - 10}" y1="{10 + height}" y2="{10 + height}"/>'
         f'<line class="axis" x1="{_LEFT}" x2="{_LEFT}" y1="10" y2="{10 + height}"/>{marks}'
         f'<polyline class="curve" points="{line}"/>'
-        f'<text x="{_LEFT - 6}" y="20" text-anchor="end">{number(high)}</text>'
-        f'<text x="{_LEFT - 6}" y="{10 + height}" text-anchor="end">{number(low)}</text>'
+        f'<text x="{_LEFT - 6}" y="10" dy=".35em" text-anchor="end">{number(high)}</text>'
+        f'<text x="{_LEFT - 6}" y="{10 + height}" dy=".35em" text-anchor="end">{number(low)}</text>'
         f'<text x="{_LEFT}" y="{_HEIGHT - 8}">step {first:,}</text>'
         f'<text x="{_WIDTH - 10}" y="{_HEIGHT - 8}" text-anchor="end">step {last:,}</text></svg>{note}'
     )
@@ -244,10 +256,10 @@ def _section(title: str, content: str) -> str:
     return f"<section><h2>{_text(title[:1].upper() + title[1:])}</h2>{content}</section>" if content else ""
 
 
-def _table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def _table(titles: Sequence[str], rows: Iterable[Sequence[object]], empty: str = "None.") -> str:
     body = "".join("<tr>" + "".join(f"<td>{_text(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
     if not body:
-        return '<p class="dim">None that the cluster still keeps.</p>'
+        return f'<p class="dim">{empty}</p>'
     head = "".join(f"<th>{_text(title)}</th>" for title in titles)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 

@@ -17,7 +17,10 @@ _SETTINGS = "config {"
 #: A stack of torch's C++ code, which follows on a warning and names no line of a user's program.
 _CPP_STACK = re.compile(r"Exception raised from \w+ at |frame #\d+: |<omitting python frames>")
 _STEP = re.compile(r"epoch \d+ step \d+(?:/\d+)? ")
-_LOSS = re.compile(r"(?<=\bloss )\d+\.\d{4,}(?:e[+-]?\d+)?")
+#: What a session prints: `step 1/200 loss 4.24160147`. It prints few of them.
+_STEP_OF_A_SESSION = re.compile(r"step \d+/\d+(?: [\w/.-]+ -?[\d.]+(?:e[+-]?\d+)?)+$")
+#: A number with more digits than a person reads.
+_EXACT = re.compile(r"(?<= )-?\d+\.\d{4,}(?:e[+-]?\d+)?(?= |$)")
 
 
 class TrainingLines:
@@ -40,5 +43,6 @@ class TrainingLines:
             if now - self._shown_at.get(rank, float("-inf")) < SECONDS_BETWEEN_STEPS:
                 return None
             self._shown_at[rank] = now
-            return _LOSS.sub(lambda found: number(float(found.group())), line)
+        if _STEP.match(line) or _STEP_OF_A_SESSION.match(line):
+            return _EXACT.sub(lambda found: number(float(found.group())), line)
         return line

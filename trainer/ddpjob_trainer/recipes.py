@@ -4,8 +4,10 @@ The built-in recipes are in the package `ddpjob_recipes`, which imports this one
 recipe is found in the same way. What of this is public is in `ddpjob.recipe`.
 """
 
+import difflib
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,13 +102,24 @@ def find(name: str, settings: Mapping[str, Any] | None = None) -> Recipe:
     elif settings and isinstance(found, Recipe):
         raise ConfigError(f"config: settings has {', '.join(settings)}, but recipe {name} has no settings; remove it")
     if not isinstance(found, Recipe):
-        what = f"has no {attribute}" if found is None else f"has {attribute} of type {type(found).__name__}"
+        if found is None:
+            raise ConfigError(
+                f"config: recipe is {name!r}, but module {module} has no {attribute}{_similar(module, attribute)}"
+            )
         raise ConfigError(
-            f"config: recipe is {name!r}, and module {module} {what}; expected an object of ddpjob.recipe.Recipe, or a"
-            " function that makes one from its settings, a pydantic model"
+            f"config: recipe is {name!r}, which is of type {type(found).__name__}; expected an object of ddpjob.recipe.Recipe,"
+            " or a function that makes one from its settings, whose only parameter is a pydantic model"
         )
     _check_metrics(name, found)
     return found
+
+
+def _similar(module: str, attribute: str) -> str:
+    """The names of the module that somebody may have meant."""
+    close = difflib.get_close_matches(
+        attribute, [name for name in vars(sys.modules[module]) if not name.startswith("_")]
+    )
+    return f"; did you mean {' or '.join(close)}?" if close else "; define it there, or correct the name"
 
 
 def _check_metrics(name: str, recipe: Recipe) -> None:

@@ -152,7 +152,8 @@ def read_pod(body: Body) -> Pod | None:
         ),
         restarts=main.get("restartCount", 0),
         exit_code=(ended or {}).get("exitCode"),
-        message=_exception_in(said) or printable(said or waiting.get("message") or status.get("message") or ""),
+        message=_exception_in(said)
+        or printable(said.replace("\n", ": ", 1) or waiting.get("message") or status.get("message") or ""),
         started="running" in state or ended is not None,
         finished=phase in ("Succeeded", "Failed") or ended is not None,
         body={"apiVersion": "v1", "kind": "Pod", **body},

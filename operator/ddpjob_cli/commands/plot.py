@@ -83,7 +83,7 @@ def _draw(metric: str, jobs: "dict[str, Curves]") -> None:
     import plotext
     from rich.text import Text
 
-    from ddpjob_cli.curves import title_of
+    from ddpjob_cli.curves import ticks, title_of
 
     out = console()
     plotext.clear_figure()
@@ -95,6 +95,7 @@ def _draw(metric: str, jobs: "dict[str, Curves]") -> None:
         plotext.plot([p.step for p in points], [p.value for p in points], label=name if len(jobs) > 1 else None)
         for step in curves.restarts:
             plotext.vline(step, color="red")
+    plotext.xticks(ticks(p.step for curves in jobs.values() for p in curves.points.get(metric, ())))
     plotext.xlabel("step" + (" (vertical lines: restarts)" if any(c.restarts for c in jobs.values()) else ""))
     out.print(Text.from_ansi(plotext.build()))
 

@@ -28,8 +28,9 @@ def gpus_for(spec: DDPJobSpec, environ: Mapping[str, str]) -> tuple[str, ...]:
     found = _visible_gpus(environ)
     if len(found) < needed:
         raise ValueError(
-            f"nodes x gpusPerNode is {spec.nodes} x {spec.gpus_per_node} = {needed}, but this machine has"
-            f" {len(found)} GPUs: lower spec.nodes or spec.gpusPerNode (0 trains on CPUs), or run the job on a cluster"
+            f"the job needs {needed} GPUs (nodes x gpusPerNode is {spec.nodes} x {spec.gpus_per_node}), but this machine"
+            f" has {len(found) or 'none'}; to train on its CPUs, add --set gpusPerNode=0 to the command; otherwise lower"
+            " nodes or gpusPerNode, or run the job on a cluster"
         )
     return found[:needed]
 

@@ -1,9 +1,10 @@
-"""Lists the parts of a pod that a local run ignores. Pure."""
+"""Lists the parts of a pod that a local run ignores, of those that its user has set. Pure."""
 
 from collections.abc import Iterable
 
-from ddpjob_operator.core.model import Body
-from ddpjob_operator.core.render.pods import NODE_OF_THE_POD
+from ddpjob_operator.api.spec import DDPJobSpec
+from ddpjob_operator.core.model import Body, Job
+from ddpjob_operator.core.render.pods import NODE_OF_THE_POD, PodManifest
 from ddpjob_operator.local.volumes import Mount, localized
 
 #: Fields of a PodSpec that a local run honours, or that have no effect on a process of one machine.
@@ -16,12 +17,21 @@ _HONOURED_OF_CONTAINER = frozenset(
 )
 
 
-def ignored_parts(pod: Body, mounts: Iterable[Mount]) -> tuple[str, ...]:
-    """The parts that a local run ignores or replaces, one short phrase each."""
+def plain_pod(job: Job, spec: DDPJobSpec, image: str) -> Body:
+    """A pod of the job as it would be with this image and without the parts of the spec that a local run ignores."""
+    kept = spec.model_copy(update={"image": None, "template": None, "resources": None})
+    return PodManifest(job=job, spec=kept, image=image, rank=0).render()
+
+
+def ignored_parts(pod: Body, plain: Body, mounts: Iterable[Mount]) -> tuple[str, ...]:
+    """The parts that a local run ignores or replaces, one short phrase each; `plain` is the pod without its user's settings."""
     spec = pod["spec"]
     main, *others = spec["containers"]
     mounts = tuple(mounts)
-    fields = sorted((spec.keys() - _HONOURED) | (main.keys() - _HONOURED_OF_CONTAINER))
+    plain_main = plain["spec"]["containers"][0]
+    of_pod = (key for key in spec.keys() - _HONOURED if spec[key] != plain["spec"].get(key))
+    of_main = (key for key in main.keys() - _HONOURED_OF_CONTAINER if main[key] != plain_main.get(key))
+    fields = sorted({*of_pod, *of_main})
     if (working_dir := main.get("workingDir", "")) != localized(working_dir, mounts):
         fields.remove("workingDir")
     return (

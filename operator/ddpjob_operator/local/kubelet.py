@@ -50,8 +50,8 @@ class Kubelet:
         self._pods: dict[str, LocalPod] = {}
         self._reported_ignored_parts = False
 
-    async def create(self, body: Body) -> None:
-        """Start the pod.
+    async def create(self, body: Body, plain: Body) -> None:
+        """Start the pod. `plain` is the pod without its user's settings, from which follows what of these is ignored.
 
         Raises:
             ValueError: the pod is invalid, and an API server would refuse it.
@@ -70,7 +70,7 @@ class Kubelet:
         program.folder.mkdir(parents=True, exist_ok=True)
         if not self._reported_ignored_parts:
             self._reported_ignored_parts = True
-            self._listener.on_ignored(ignored_parts(body, mounts))
+            self._listener.on_ignored(ignored_parts(body, plain, mounts))
         self._listener.on_pod(name, program.command)
         self._pods[name] = await LocalPod.start(body, program, log, termination_log)
         self._followers.create_task(self._pods[name].follow(self._on_line, self._on_end))

@@ -36,6 +36,7 @@ from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.progress import latest_progress
 from ddpjob_operator.core.records import service_of
 from ddpjob_operator.local.gpus import gpus_for
+from ddpjob_operator.local.ignored import plain_pod
 from ddpjob_operator.local.kubelet import Folders, Kubelet
 from ddpjob_operator.local.listener import Listener
 from ddpjob_operator.local.pod import LocalPod
@@ -69,6 +70,7 @@ class LocalRun:
             ValueError: this machine cannot run the job; the text says what to change.
         """
         self._gpus = gpus_for(spec, os.environ)
+        self._spec = spec
         self._config_maps = tuple(config_maps)
         self._folder = folder
         self._listener = listener
@@ -178,7 +180,7 @@ class LocalRun:
         self._changed.set()  # plan again with the result
         match action:
             case CreatePod():
-                await kubelet.create(action.body)
+                await kubelet.create(action.body, plain_pod(self._job, self._spec, LOCAL_IMAGE))
                 self._last_news_at = time.monotonic()
             case DeletePod():
                 kubelet.delete(action.name, action.grace_seconds)

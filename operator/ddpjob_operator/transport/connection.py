@@ -6,6 +6,7 @@ never retried here: the caller knows whether another try is right.
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -127,7 +128,7 @@ class Connection:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             if response is None:
                 self._on_response(verb, plural, "none")
-            raise UnavailableError(str(request), str(error) or type(error).__name__) from error
+            raise UnavailableError(str(request), reason_of(error)) from error
         finally:
             if response is not None:
                 response.close()
@@ -180,6 +181,15 @@ async def lines_of(response: aiohttp.ClientResponse, limit: int | None = None) -
             parts, length = [], 0
     if limit is not None and length:
         yield b"".join(parts)
+
+
+def reason_of(error: Exception) -> str:
+    """Why no answer came; aiohttp writes Python's own lists of errors around the reason of the operating system."""
+    if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
+        cause = error.os_error  # a negative number is that of a name that cannot be resolved
+        why = os.strerror(cause.errno) if cause.errno and cause.errno > 0 else cause.strerror or str(cause)
+        return f"no connection to {error.host}:{error.port} ({why})"
+    return str(error) or type(error).__name__
 
 
 def _query(params: Params) -> str:

@@ -16,7 +16,8 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     folder = tmp_path_factory.mktemp("run")
     (folder / "show.py").write_text(SHOW_ENVIRONMENT)
     checkpoint = {"volume": {"persistentVolumeClaim": {"claimName": "ckpt"}}}
-    return run_job(folder, {"nodes": 2, "command": ["python", "show.py"], "checkpoint": checkpoint})
+    ignored = {"image": "i", "template": {"spec": {"tolerations": [{"key": "spot", "operator": "Exists"}]}}}
+    return run_job(folder, {"nodes": 2, "command": ["python", "show.py"], "checkpoint": checkpoint, **ignored})
 
 
 def test_the_exit_code_is_0_and_the_status_is_that_of_a_cluster(outcome: Outcome) -> None:
@@ -47,5 +48,6 @@ def test_the_checkpoint_volume_is_a_folder_of_the_run(outcome: Outcome) -> None:
 
 def test_ignored_parts_of_the_job_are_reported(outcome: Outcome) -> None:
     (line,) = (line for line in outcome.output.splitlines() if "ignores" in line)
-    for part in ("image", "securityContext", "tolerations", "persistentVolumeClaim ckpt at /checkpoints"):
+    for part in ("image", "tolerations", "persistentVolumeClaim ckpt at /checkpoints"):
         assert part in line
+    assert "topologySpreadConstraints" not in line, "the operator sets them, not the user"

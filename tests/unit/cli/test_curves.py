@@ -6,7 +6,7 @@ import pytest
 
 from ddpjob.client.logs import LogLine
 from ddpjob_cli.commands import plot
-from ddpjob_cli.curves import Curves, as_csv, read_curves
+from ddpjob_cli.curves import Curves, as_csv, read_curves, ticks
 
 
 def lines(*texts: str, attempt: int = 1) -> list[LogLine]:
@@ -54,6 +54,13 @@ def test_a_named_metric_has_a_point_for_each_new_value() -> None:
 def test_a_program_that_prints_new_names_without_end_has_a_bounded_number_of_curves() -> None:
     log = lines(*(f'ddpjob-progress {{"step": {step}, "metrics": {{"m{step}": 1}}}}' for step in range(100)))
     assert len(read_curves(log).metrics) == 16
+
+
+@pytest.mark.parametrize(
+    ("steps", "marks"), [([23, 46, 345], [23, 103, 184, 264, 345]), ([7], [7]), ([7, 9, 8], [7, 8, 9])]
+)
+def test_an_axis_is_marked_with_whole_steps(steps: list[int], marks: list[int]) -> None:
+    assert ticks(steps) == marks
 
 
 @pytest.mark.parametrize("curves", [read_curves(LOG), read_curves(LOG[:2])])

@@ -49,7 +49,7 @@ def test_a_failed_job_is_explained_by_its_failure() -> None:
     shown = sections(failed, [], [read_event({"metadata": {}, **event})], [line])
 
     assert "Warnings" not in shown, "the event repeats the status"
-    assert shown["What happens"] == "team-a/net is Failed (ProgramError) in attempt 2: no restarts are left"
+    assert shown["What happened"] == "team-a/net is Failed (ProgramError) in attempt 2: no restarts are left"
     assert "rank: 1\npod: net-2-1\nnode: gpu-3\nexit code: 1" in shown["Last failure"]
     assert "\x1b" not in shown["Last failure"], "a message of a program is hostile input"
     assert "consequence" not in shown["Last failure"], "nothing follows from the failure that ended the job"
@@ -99,6 +99,15 @@ def test_a_waiting_job_is_explained_by_its_pods_and_warnings() -> None:
     assert shown["Pods that do not run"] == "rank 0 (net-1-0): ImagePullBackOff: not found"
     assert shown["Warnings"] == "Pod/net-1-0: Failed: no such image"
     assert "pull secret" in shown["What to do"]
+
+
+def test_the_message_of_a_rank_that_lost_a_peer_has_its_parts_separated() -> None:
+    labels = {"ddpjob.dev/attempt": "1", "ddpjob.dev/rank": "0"}
+    ended = {"exitCode": 69, "reason": "Error", "message": "rank 0 lost a peer\nrank 1 ended: no memory"}
+    container = {"name": "trainer", "state": {"terminated": ended}}
+    pod = read_pod({"metadata": {"name": "net-1-0", "labels": labels}, "status": {"containerStatuses": [container]}})
+    assert pod is not None
+    assert pod.message == "rank 0 lost a peer: rank 1 ended: no memory"
 
 
 @pytest.mark.parametrize(

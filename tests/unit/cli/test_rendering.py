@@ -137,6 +137,9 @@ def test_steps_are_shown_every_few_seconds() -> None:
     )
     assert [lines.shown(0, line) for line in cpp_stack] == [None, None, None]
     assert lines.shown(0, "my own loss 0.123456789") == "my own loss 0.123456789"
+    session = "step 200/200 loss 5.90860694e-13 val/iou 0.123456789"
+    assert [lines.shown(0, session)] * 2 == ["step 200/200 loss 5.91e-13 val/iou 0.123"] * 2
+    assert lines.shown(0, "step 7/9 at 0.123456789 s") == "step 7/9 at 0.123456789 s"
     assert lines.shown(0, 'ddpjob-progress {"step": 1}') is None
     assert lines.shown(0, 'config {"recipe":"digits","epochs":15}') is None, "the manifest shows the settings"
     assert TrainingLines(verbose=True).shown(0, step) == step

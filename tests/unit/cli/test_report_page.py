@@ -53,6 +53,13 @@ def test_secrets_are_left_out() -> None:
     assert spec["env"] == [{"name": "HF_TOKEN", "value": "(left out)"}]
 
 
+def test_a_local_run_has_no_events_that_a_cluster_could_have_kept() -> None:
+    local = {**BODY, "metadata": {**BODY["metadata"], "annotations": {"ddpjob.dev/local-run": ".ddpjob/runs/net"}}}
+    texts = [page(read_job(body), [], [], Curves(points={}), [], versions={}, created="now") for body in (BODY, local)]
+    assert ["still keeps" in text for text in texts] == [True, False]
+    assert "A local run has no events." in texts[1]
+
+
 def test_a_job_without_a_status_has_a_report() -> None:
     job = read_job({key: value for key, value in BODY.items() if key != "status"})
 

@@ -18,11 +18,13 @@ def test_everything_that_a_process_cannot_honour_is_named_once() -> None:
         "containers": [main, {"name": "sidecar"}],
         "securityContext": {},
         "tolerations": [],
+        "topologySpreadConstraints": ["the operator's"],
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 60,
     }
     mounts = (Mount(path="/data", folder=Path("/here"), instead_of="nfs"), Mount(path="/tmp", folder=Path("/tmp/x")))
-    assert ignored_parts({"spec": spec}, mounts) == (
+    plain = {"containers": [{"image": "local"}], "topologySpreadConstraints": ["the operator's"]}
+    assert ignored_parts({"spec": spec}, {"spec": plain}, mounts) == (
         "image",
         "securityContext",
         "tolerations",
@@ -37,4 +39,7 @@ def test_a_working_directory_of_the_image_is_ignored_and_one_below_a_mount_is_no
     working_dir: str, expected: tuple[str, ...]
 ) -> None:
     spec = {"containers": [{"name": "trainer", "command": ["x"], "workingDir": working_dir}]}
-    assert ignored_parts({"spec": spec}, (Mount(path="/data", folder=Path("/here")),)) == expected
+    assert (
+        ignored_parts({"spec": spec}, {"spec": {"containers": [{}]}}, (Mount(path="/data", folder=Path("/here")),))
+        == expected
+    )

@@ -26,7 +26,9 @@ async def test_the_successor_of_a_pod_has_folders_of_its_own(tmp_path: Path) -> 
         kubelet = Kubelet(machine, folders, (), Mock(), followers, Mock(), Mock())
         for owner in (of, successor):
             body = create_pod(owner, of.spec, "local", 1).body
-            await kubelet.create({**body, "metadata": {**body["metadata"], "uid": body["metadata"]["name"]}})
+            await kubelet.create(
+                {**body, "metadata": {**body["metadata"], "uid": body["metadata"]["name"]}}, plain=body
+            )
     assert [(pod.name, pod.replacement, pod.is_supervised) for pod in kubelet.records()] == [
         ("job-1-1", 0, True),
         ("job-1-1-r1", 1, True),

@@ -66,8 +66,15 @@ def test_the_readme_has_the_defaults_of_every_recipe():
         ("digit", "recipe is 'digit'; expected one of digits, resnet18-cifar10, .* or module:object"),
         ("nowhere.at_all:x", "there is no module nowhere in this image or environment; .* set PYTHONPATH"),
         ("ddpjob_recipes.nowhere:x", "there is no module ddpjob_recipes.nowhere"),
-        ("ddpjob_recipes.digits:lost", "module ddpjob_recipes.digits has no lost; expected an object"),
-        ("ddpjob_recipes.digits:load", "module ddpjob_recipes.digits has load of type function; expected an object"),
+        (
+            "ddpjob_recipes.digits:zzzz",
+            "module ddpjob_recipes.digits has no zzzz; define it there, or correct the name",
+        ),
+        ("ddpjob_recipes.digits:lode", r"has no lode; did you mean load\b"),
+        (
+            "ddpjob_recipes.digits:load",
+            "recipe is 'ddpjob_recipes.digits:load', which is of type function; expected an object",
+        ),
     ],
 )
 def test_a_recipe_that_does_not_exist_is_refused(name, text):

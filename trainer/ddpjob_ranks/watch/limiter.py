@@ -104,7 +104,7 @@ def advice(parts: Mapping[Part, float], *, slowest_rank: int) -> str:
         gain, message = sum(parts[part] for part in PARALLEL) / 2, "twice as many ranks; nothing else limits it"
     elif part is Part.WAITING:
         message += f": rank {slowest_rank} is the slowest"
-    return f"biggest win: {message} (up to {100 * gain:.0f} % faster)"
+    return f"to train faster: {message} (up to {100 * gain:.0f} % faster)"
 
 
 def report(ranks: Sequence[Mapping[str, float]]) -> str:

@@ -82,6 +82,8 @@ class PodGroups(ABC):
         job, name = observed.job, group_name(observed.job)
         metadata = metadata_of(job, name)
         metadata["labels"][names.LABEL_ATTEMPT] = str(job.status.attempt)
+        spec_hash = pod()["metadata"]["annotations"][names.ANNOTATION_SPEC_HASH]
+        metadata["annotations"] = {names.ANNOTATION_SPEC_HASH: spec_hash}  # the group is as immutable as the pods
         body = {"apiVersion": self.kind.api_version, "kind": self.kind.kind, "metadata": metadata}
         return (CreateObject(kind=self.kind, name=name, body={**body, "spec": self.group_spec(spec, pod)}),)
 

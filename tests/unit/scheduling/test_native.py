@@ -13,6 +13,7 @@ from ddpjob_operator.core.model import Job, Observed, OwnedObject, Waiting
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.policies.partial_gang import MAX_HOLD_SECONDS
 from ddpjob_operator.core.records import object_of
+from ddpjob_operator.core.render.pods import create_pod
 from ddpjob_operator.scheduling.native_v1alpha2 import NativeV1Alpha2
 
 NATIVE = NativeV1Alpha2()
@@ -22,7 +23,7 @@ def group(of: Job, attempt: int = 1, **changes: Any) -> OwnedObject:
     """The PodGroup that the provider creates, as the API server holds it."""
     seen = observed(replace(of, status=of.status.model_copy(update={"attempt": attempt})))
     assert of.spec is not None
-    (creation,) = NATIVE.before_pods(seen, of.spec, dict)
+    (creation,) = NATIVE.before_pods(seen, of.spec, create_pod(of, of.spec, "trainer:1", 0).manifest.render)
     metadata = {**creation.body["metadata"], "uid": f"group-{attempt}", "resourceVersion": "1"}
     found = object_of(NATIVE.watched[0], {**creation.body, "metadata": metadata})
     return replace(found, **changes)
@@ -125,6 +126,15 @@ def test_a_job_that_is_suspended_between_group_and_pods_leaves_the_group_to_its_
     after = replace(seen, job=replace(of, status=ahead.status))
     assert deleted(planned(after, group(of))) == ["job-1"]
     assert planned(after, group(of, deleting=True)).status.attempt == 2
+
+
+@pytest.mark.parametrize("nodes", [2, 4])
+def test_a_job_whose_size_changes_between_group_and_pods_leaves_the_group_to_its_attempt(nodes: int) -> None:
+    """The group is immutable: of more pods a part could get nodes, and fewer would wait for ever."""
+    before, seen = group(job(nodes=3)), observed(job(nodes=nodes))
+    made = planned(seen, before)
+    assert (made.status.attempt, made.actions) == (2, ())
+    assert deleted(planned(replace(seen, job=replace(seen.job, status=made.status)), before)) == ["job-1"]
 
 
 def test_a_group_of_somebody_else_is_left_alone() -> None:

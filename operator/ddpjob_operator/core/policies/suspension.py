@@ -1,8 +1,10 @@
 """A job that is suspended, one whose spec was edited, and one whose pods were created for another provider."""
 
+from ddpjob_operator.api import names
 from ddpjob_operator.api.names import ConditionType, Phase, Reason
 from ddpjob_operator.core.decision import Advice, StartNextAttempt, StaySuspended
 from ddpjob_operator.core.gang import is_current
+from ddpjob_operator.core.model import OwnedObject
 from ddpjob_operator.core.render.pods import spec_hash
 from ddpjob_operator.core.situation import Situation
 from ddpjob_operator.core.stopping import may_still_run, next_overdue, node_lookups
@@ -13,7 +15,7 @@ def stop_while_suspended(situation: Situation) -> Advice:
     if not situation.spec.suspend:
         return Advice()
     gang = situation.gang
-    if gang.current or situation.status.condition(ConditionType.CREATED) or _has_objects(situation):
+    if gang.current or situation.status.condition(ConditionType.CREATED) or _objects(situation):
         message = "spec.suspend is true; the pods are being stopped"
         return Advice(decision=StartNextAttempt(phase=Phase.SUSPENDED, reason=Reason.SUSPENDED, message=message))
     stopping = may_still_run(situation.observed, gang.old, situation.now)
@@ -25,10 +27,10 @@ def stop_while_suspended(situation: Situation) -> Advice:
     )
 
 
-def _has_objects(situation: Situation) -> bool:
-    """Whether an object of the current attempt exists, such as a PodGroup: it is immutable, and the spec may be edited now."""
+def _objects(situation: Situation) -> list[OwnedObject]:
+    """The objects of the current attempt, such as a PodGroup: it is immutable, and the spec may be edited."""
     job = situation.job
-    return any(o.job_uid == job.uid and o.attempt == job.status.attempt for o in situation.observed.objects)
+    return [o for o in situation.observed.objects if o.job_uid == job.uid and o.attempt == job.status.attempt]
 
 
 def change_size(situation: Situation) -> Advice:
@@ -71,10 +73,11 @@ def replace_after_a_change_of_provider(situation: Situation) -> Advice:
 
 
 def is_edited(situation: Situation) -> bool:
-    """Whether a pod of the current attempt was rendered from another spec.
+    """Whether a pod of the current attempt, or a PodGroup, was rendered from another spec.
 
     Also one of a rank that the gang no longer has: nodes may have changed before the status held the size of the attempt.
     """
     wanted, status = spec_hash(situation.spec), situation.status
     pods = (*situation.gang.current.values(), *(pod for pod in situation.observed.pods if is_current(pod, status)))
-    return any(pod.spec_hash not in ("", wanted) for pod in pods)
+    hashes = {found.annotations.get(names.ANNOTATION_SPEC_HASH, "") for found in _objects(situation)}
+    return not {pod.spec_hash for pod in pods} | hashes <= {"", wanted}

@@ -33,6 +33,14 @@ def lookups_of(cluster: Cluster) -> tuple[Lookups, Keys]:
     return Lookups(cluster, keys.put_nowait), keys  # type: ignore[arg-type]  # it does what a Client does
 
 
+async def log_of(cluster: Cluster) -> LogEnd:
+    """What a pod's log is once it was looked up."""
+    lookups, keys = lookups_of(cluster)
+    lookups.update(seen("p0"), [ReadLog(pod="p", uid="p0")])
+    await keys.next()
+    return lookups.logs(KEY)["p0"]
+
+
 async def test_a_log_is_read_once_and_kept_while_its_pod_is_there() -> None:
     cluster = Cluster(log="x" * 200_000 + "\nthe end")
     lookups, keys = lookups_of(cluster)
@@ -54,10 +62,7 @@ async def test_an_exception_after_a_line_of_megabytes_is_read() -> None:
             pieces = [*("0" * 16_384 for _ in range(200)), *TRACEBACK.splitlines()]  # as the kubelet counts lines
             return "\n".join(pieces[-tail_lines:])[:limit_bytes]
 
-    lookups, keys = lookups_of(LongLog())
-    lookups.update(seen("p0"), [ReadLog(pod="p", uid="p0")])
-    await keys.next()
-    assert lookups.logs(KEY)["p0"].exception == "ValueError: boom"
+    assert (await log_of(LongLog())).exception == "ValueError: boom"
 
 
 async def test_what_the_logs_of_a_bounded_number_of_jobs_show_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,10 +81,7 @@ async def test_what_the_logs_of_a_bounded_number_of_jobs_show_is_kept(monkeypatc
 
 @pytest.mark.parametrize("error", [NotFoundError("log", "no"), UnavailableError("log", "late")])
 async def test_a_log_that_cannot_be_read_is_empty(error: ApiError) -> None:
-    lookups, keys = lookups_of(Cluster(log=error))
-    lookups.update(seen("p0"), [ReadLog(pod="p", uid="p0")])
-    await keys.next()
-    assert lookups.logs(KEY) == {"p0": NO_LOG}
+    assert await log_of(Cluster(log=error)) == NO_LOG
 
 
 async def test_a_log_that_cannot_be_parsed_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,10 +91,7 @@ async def test_a_log_that_cannot_be_parsed_is_empty(monkeypatch: pytest.MonkeyPa
         raise RecursionError
 
     monkeypatch.setattr(log_reader, "end_of_log", parse)
-    lookups, keys = lookups_of(Cluster(log="x"))
-    lookups.update(seen("p0"), [ReadLog(pod="p", uid="p0")])
-    await keys.next()
-    assert lookups.logs(KEY) == {"p0": NO_LOG}
+    assert await log_of(Cluster(log="x")) == NO_LOG
 
 
 @pytest.mark.parametrize(

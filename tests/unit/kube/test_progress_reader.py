@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -14,6 +14,7 @@ from ddpjob_operator.transport.errors import UnavailableError
 from engine import happens
 from lookup_cluster import JOB, KEY, Cluster, Keys, five_intervals, rank0, seen
 
+AnyCluster = TypeVar("AnyCluster", bound=Cluster)
 LINE = 'ddpjob-progress {"step": %d}\n'
 
 
@@ -53,11 +54,16 @@ async def reading(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[[Cl
         await reader.stop()
 
 
-async def test_progress_is_that_of_the_current_rank_0_and_its_job_is_reconciled_when_it_changes(reading) -> None:
-    cluster = Cluster(log=LINE % 1)
+async def following(reading: Callable[[AnyCluster], Reading], cluster: AnyCluster) -> tuple[AnyCluster, Reading]:
+    """The reader of a job whose first progress was read."""
     read = reading(cluster)
     read.follow(seen("p0"))
     await read.keys.next()
+    return cluster, read
+
+
+async def test_progress_is_that_of_the_current_rank_0_and_its_job_is_reconciled_when_it_changes(reading) -> None:
+    cluster, read = await following(reading, Cluster(log=LINE % 1))
     assert read.latest(KEY, "p0").step == 1
     assert read.latest(KEY, "another") is None
     await read.more_reads(3)
@@ -121,10 +127,7 @@ class Lines(Cluster):
 
 
 async def test_few_long_reads_are_made_of_a_log_that_hides_its_progress(reading) -> None:
-    cluster = Lines(log=LINE % 1)
-    read = reading(cluster)
-    read.follow(seen("p0"))
-    await read.keys.next()
+    cluster, read = await following(reading, Lines(log=LINE % 1))
     cluster.log = LINE % 2 + "other output\n" * 4000
     await read.more_reads(40)
     assert 1 <= cluster.num_long <= 5
@@ -142,10 +145,7 @@ async def test_long_reads_of_all_jobs_share_one_rate(reading, monkeypatch: pytes
 
 @pytest.mark.parametrize("text", ["other output\n" * 20, "failed to try resolving symlinks in path: no such file"])
 async def test_a_part_of_a_log_without_progress_is_no_silence(reading, text: str) -> None:
-    cluster = Lines(log=LINE % 1)
-    read = reading(cluster)
-    read.follow(seen("p0"))
-    await read.keys.next()
+    cluster, read = await following(reading, Lines(log=LINE % 1))
     cluster.log = text if text.startswith("failed") else LINE % 1 + text * 200
     await happens(lambda: read.silence() > 0 or cluster.num_logs > 3)
     before = read.silence()

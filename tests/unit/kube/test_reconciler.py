@@ -127,15 +127,21 @@ def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ddpjob_operator.core.failure.restart.FIRST_DELAY_SECONDS", 0.0)
 
 
-@pytest.mark.usefixtures("no_delays")
-async def test_evidence_that_may_not_be_deleted_does_not_hold_up_the_next_attempt() -> None:
+async def with_a_failed_pod(refused: tuple[str, str], *, times: int) -> Operator:
+    """The operator after so many reconciles since its job's pod failed, where one kind of request is refused."""
     operator = Operator()
     operator.apply()
     await operator.reconcile(2)
     assert operator.pods == {"job-1-0"}
     operator.fail_pod(1)
-    operator.server.refused = {("delete", "pods")}
-    await operator.reconcile(3)
+    operator.server.refused = {refused}
+    await operator.reconcile(times)
+    return operator
+
+
+@pytest.mark.usefixtures("no_delays")
+async def test_evidence_that_may_not_be_deleted_does_not_hold_up_the_next_attempt() -> None:
+    operator = await with_a_failed_pod(("delete", "pods"), times=3)
 
     assert operator.pods == {"job-1-0", "job-2-0"}
     assert f"the API server refuses to delete pod job-1-0: {DENIED}" in operator.status["message"]
@@ -148,12 +154,7 @@ async def test_evidence_that_may_not_be_deleted_does_not_hold_up_the_next_attemp
 
 @pytest.mark.usefixtures("no_delays")
 async def test_a_service_that_may_not_be_updated_is_named_in_the_status() -> None:
-    operator = Operator()
-    operator.apply()
-    await operator.reconcile(2)
-    operator.fail_pod(1)
-    operator.server.refused = {("patch", "services")}
-    await operator.reconcile(3)
+    operator = await with_a_failed_pod(("patch", "services"), times=3)
 
     assert "job-2-0" not in operator.pods  # its ranks would not find rank 0
     assert f"the API server refuses to update Service job-master: {DENIED}" in operator.status["message"]
@@ -165,12 +166,7 @@ async def test_a_service_that_may_not_be_updated_is_named_in_the_status() -> Non
 
 
 async def test_a_refused_deletion_is_retried_later_and_no_error_of_the_reconcile() -> None:
-    operator = Operator()
-    operator.apply()
-    await operator.reconcile(2)
-    operator.fail_pod(1)
-    operator.server.refused = {("delete", "pods")}
-    await operator.reconcile(5)
+    operator = await with_a_failed_pod(("delete", "pods"), times=5)
 
     assert operator.server.requests.count(("delete", "pods/job-1-0")) <= 1
     assert operator.rejections.seconds_to_retry(KEY) > 0

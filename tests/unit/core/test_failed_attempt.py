@@ -28,7 +28,6 @@ from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.stopping import OVERDUE_SECONDS
 from ddpjob_operator.core.times import rfc3339
 
-COUNTED = Restarts(counted=1, counted_times=[rfc3339(NOW)], in_a_row=1, short_in_a_row=1)
 UNCOUNTED = Restarts(infrastructure=1, infrastructure_times=[rfc3339(NOW)], in_a_row=1, short_in_a_row=1)
 PAIR = program(nodes=2)
 SINGLE = program(nodes=1)
@@ -62,12 +61,6 @@ def test_the_kubelet_stops_the_sidecar_of_a_failed_pod_so_that_pod_and_log_are_k
     assert deleted(plan(seen, NOW + 50)) == {"job-1-0": 1}, "the kubelet did not stop it in time"
 
 
-def test_a_pod_that_disappears_from_a_running_gang_was_deleted_by_somebody_and_is_not_counted() -> None:
-    seen = running(PAIR)
-    status = plan(replace(seen, pods=seen.pods[:1]), NOW).status
-    assert (status.attempt, status.failure.reason, status.restarts) == (2, Reason.POD_DELETED, UNCOUNTED)
-
-
 def test_a_pod_that_is_being_deleted_ends_the_attempt_once_its_grace_is_over() -> None:
     made = plan(broken(PAIR, pod(PAIR, 1, deletion_deadline=NOW + 20)), NOW)
     assert (made.status.attempt, made.wake_at) == (1, NOW + 20 + OVERDUE_SECONDS)
@@ -81,10 +74,6 @@ def test_a_lost_node_counts_as_stopped_and_is_looked_up_until_the_next_gang_is_w
     assert created(made) == ["job-2-0", "job-2-1"]
     assert (made.status.failure.reason, made.status.restarts) == (Reason.NODE_LOST, UNCOUNTED)
     assert ReadNode(name="node-1") in made.lookups
-
-
-def test_a_program_error_is_counted() -> None:
-    assert plan(broken(SINGLE, crashed(SINGLE)), NOW).status.restarts == COUNTED
 
 
 def test_the_job_fails_when_the_restarts_are_used_up() -> None:

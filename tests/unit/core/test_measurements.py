@@ -79,15 +79,6 @@ def test_a_job_that_failed_is_counted_once() -> None:
     assert [m for m in found if m[0] == Quantity.LOST_SECONDS] == [(Quantity.LOST_SECONDS, 100, ("ProgramError",))]
 
 
-def test_an_operator_that_starts_again_counts_nothing_of_a_finished_job() -> None:
-    of = program(nodes=1, restart={"maxRestarts": 0})
-    failed = broken(of, ended(of, 0, code=1, message=TRACEBACK))
-    stored = plan(failed, NOW).status
-    later = plan(with_status(failed, stored), NOW + 1000).status
-    assert stored.finished
-    assert measurements_between(stored, later) == ()
-
-
 def test_every_value_of_a_label_comes_from_a_closed_set() -> None:
     before = running(program(nodes=1)).job.status
     failure = {"attempt": 1, "reason": "NewerRelease", "time": "2027-01-15T08:00:00Z"}

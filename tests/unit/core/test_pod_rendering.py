@@ -200,6 +200,7 @@ def test_a_volume_source_in_the_template_replaces_the_default_one() -> None:
     [
         ({"nodes": 3}, True),
         ({"image": "x:2"}, True),
+        ({"securityProfile": "baseline"}, True),
         ({"template": {"spec": {"priorityClassName": "p"}}}, True),
         ({"suspend": True}, False),
         ({"restart": {"maxRestarts": 9}}, False),

@@ -5,8 +5,6 @@ from dataclasses import replace
 import pytest
 
 from builders import NOW, broken, ended, job, program
-from ddpjob_operator.api.spec import SHAPE_FIELDS
-from ddpjob_operator.core.failure.messages import failure_sentence
 from ddpjob_operator.core.model import Security
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.records import pod_of
@@ -21,19 +19,6 @@ def body(of):
 
 def main(of):
     return body(of)["spec"]["containers"][0]
-
-
-def test_the_container_of_a_command_can_write_to_its_own_file_system() -> None:
-    assert main(program())["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": False,
-        "capabilities": {"drop": ["ALL"]},
-    }
-
-
-@pytest.mark.parametrize("profile", ["restricted", "baseline"])
-def test_the_built_in_trainer_keeps_its_read_only_root(profile) -> None:
-    assert main(job(securityProfile=profile))["securityContext"]["readOnlyRootFilesystem"]
 
 
 def test_baseline_leaves_user_home_and_capabilities_to_the_image() -> None:
@@ -60,11 +45,6 @@ def test_pods_that_an_older_release_created_still_match_their_job(of, hash_of_re
     assert spec_hash(of.spec) == hash_of_release_0_1_0
 
 
-def test_the_profile_is_part_of_the_shape() -> None:
-    assert "securityProfile" in SHAPE_FIELDS
-    assert spec_hash(job(securityProfile="baseline").spec) != spec_hash(job().spec)
-
-
 UID_65532 = Security(uid=65532, read_only_root=False)
 READ_ONLY = Security(uid=65532, read_only_root=True)
 IMAGE_USER = Security(uid=None, read_only_root=False)
@@ -81,6 +61,7 @@ USER_1000 = {
         (job(), READ_ONLY),
         (program(), UID_65532),
         (program(securityProfile="baseline"), IMAGE_USER),
+        (job(securityProfile="baseline"), Security(uid=None, read_only_root=True)),
         (program(template={"spec": USER_1000}), Security(uid=1000, read_only_root=True)),
         (program(template={"spec": ROOT}), Security(uid=0, read_only_root=False)),
     ],
@@ -162,9 +143,3 @@ def test_such_errors_of_torch_and_other_programs_are_recognised(error) -> None:
 )
 def test_other_failures_have_no_hint(security, error) -> None:
     assert failure(program(), security, error).message == error
-
-
-def test_the_hint_is_part_of_the_sentence_that_users_read() -> None:
-    assert failure_sentence(failure(program(), UID_65532, DENIED)).startswith(
-        f"Rank 0 (pod job-1-0, node node-0) ended with exit code 1 in attempt 1: {DENIED} (hint: the"
-    )

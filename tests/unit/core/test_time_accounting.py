@@ -72,11 +72,6 @@ def test_the_time_of_a_suspension_counts_for_nothing() -> None:
     assert seconds(plan(edited(seen, suspend=False), NOW + 1000).status) == (0, 0, 50, 0)
 
 
-def test_a_status_does_not_change_with_the_time_alone() -> None:
-    seen = running(job(nodes=1), NOW)
-    assert plan(seen, NOW + 1000).status == seen.job.status
-
-
 @pytest.mark.parametrize(("progress", "lost"), [(None, 100 + 70), (SAVED, 60 + 70)])
 def test_after_a_replaced_pod_a_failure_loses_the_training_before_the_replacement_too(progress, lost) -> None:
     """Rank 1 is lost after 100 s and runs again after 130 s; the newest checkpoint, if there is one, was saved after 40 s."""

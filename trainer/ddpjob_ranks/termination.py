@@ -37,6 +37,13 @@ def write(text: str, *, echo: bool) -> None:
         return
 
 
+def read() -> str:
+    """The message; empty where there is none."""
+    with suppress(OSError), _path().open(encoding="utf-8", errors="replace") as file:
+        return file.read()
+    return ""
+
+
 def clear() -> None:
     """Remove the message of a failure that does not end this pod."""
     with suppress(OSError), _path().open("r+b") as file:

@@ -82,6 +82,18 @@ def test_a_pod_that_was_given_up_does_not_join_again(undisturbed, tmp_path):
     assert (first.weights, first.losses) == (undisturbed.weights, undisturbed.losses)
 
 
+def test_a_pod_that_is_asked_to_stop_while_its_ranks_wait_for_another_reports_what_they_had_saved(tmp_path):
+    """As when two nodes are drained one after the other."""
+    saving = {contract.DDPJOB_CHECKPOINT_DIR: str(tmp_path / "checkpoints")}
+    with gang(tmp_path) as pods:
+        first = pods.pod(0, command=SCRIPT, **saving)
+        pods.pod(1, command=SCRIPT, **saving, FAULT="pod is stopped", FAULT_STEP="20")
+        first.wait_for("another pod was asked to stop; all ranks start again in place")
+        first.process.send_signal(signal.SIGTERM)
+        assert first.wait() == contract.EXIT_CHECKPOINTED, first.text
+    assert first.message == f"{contract.TERMINATION_CHECKPOINT_PREFIX}{saved(tmp_path)['step']}"
+
+
 def test_ranks_whose_pod_is_not_replaced_in_time_end(tmp_path):
     with gang(tmp_path) as pods:
         first = pods.pod(0, **{contract.DDPJOB_REPLACEMENT_SECONDS: "1"})

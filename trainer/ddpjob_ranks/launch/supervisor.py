@@ -61,12 +61,24 @@ def run(
         try:
             return _Supervisor(node, program, environ, template).run(num_restarts)
         except TemplateError:
-            if signal.sigpending() & {signal.SIGTERM, signal.SIGINT}:
+            if is_asked_to_stop():
                 return contract.EXIT_TERMINATED
             text = f"the process that ranks are forked from ({', '.join(MODULES)}) ended; its output says why"
             print(f"ddpjob launcher: {text}", file=sys.stderr)
             termination.write(text, echo=False)
             return contract.EXIT_PROGRAM_ERROR
+
+
+def is_asked_to_stop() -> bool:
+    """Whether a request to stop has arrived, which is blocked here."""
+    return bool(signal.sigpending() & {signal.SIGTERM, signal.SIGINT})
+
+
+def _stopped_with(message: str) -> int:
+    """The end of a pod that is asked to stop while its ranks wait for another one: what they had saved before counts."""
+    termination.clear()
+    termination.write(message, echo=False)
+    return contract.EXIT_CHECKPOINTED
 
 
 def is_stuck(reached: Sequence[int]) -> bool:
@@ -82,15 +94,13 @@ class _Supervisor:
     template: Template
 
     def run(self, num_restarts: int) -> int:
-        first = self.node.workers[0]
-        server = None
-        if first.rank == 0 and first.world_size > 1:
-            server = self.template.fork(STORE_PROGRAM, {**self.environ, **first.environment()}, [])
+        server = self._serve_store()
         state = os.memfd_create("ddpjob-state")
         own = {worker.rank: os.memfd_create(f"ddpjob-rank-{worker.rank}") for worker in self.node.workers}
         reached: list[int] = []
         environ = dict(self.environ)
         first_number = 1
+        saved: str | None = None  # the message of a generation that ended because another pod was asked to stop
         if contract.DDPJOB_REPLACEMENT in self.environ:
             code, first_number = self._generation_to_join()
             if code != contract.EXIT_SUCCESS:
@@ -99,16 +109,24 @@ class _Supervisor:
             number = first_number + len(reached)
             started = time.monotonic()
 
-            def may_restart(code: int, number: int = number, started: float = started) -> bool:
-                begun = any(slots.step_of(memory, generation.BEGUN_SLOT) == number for memory in own.values())
-                if self._is_final(code, begun=begun, seconds=time.monotonic() - started):
+            def has_begun(number: int = number) -> bool:
+                return any(slots.step_of(memory, generation.BEGUN_SLOT) == number for memory in own.values())
+
+            def may_restart(code: int, begun: Callable[[], bool] = has_begun, started: float = started) -> bool:
+                if self._is_final(code, begun=begun(), seconds=time.monotonic() - started):
                     return False
                 reached.append(max(slots.step_of(memory, generation.DONE_SLOT) for memory in own.values()))
                 return len(reached) <= num_restarts and not is_stuck(reached)
 
-            ranks = self._generation(number, environ, state, own, server, may_restart)
+            try:
+                ranks = self._generation(number, environ, state, own, server, may_restart)
+            except TemplateError:
+                if saved is not None and is_asked_to_stop():
+                    return _stopped_with(saved)
+                raise
             if not ranks.to_be_restarted:
-                return ranks.exit_code
+                is_stopped = ranks.exit_code == contract.EXIT_TERMINATED and not has_begun()
+                return _stopped_with(saved) if saved is not None and is_stopped else ranks.exit_code
             cause = CAUSES.get(ranks.exit_code, ranks.cause)
             print(
                 f"ddpjob launcher: {cause}; all ranks start again in place ({len(reached)} of at most {num_restarts}"
@@ -117,7 +135,15 @@ class _Supervisor:
                 flush=True,
             )
             environ[contract.DDPJOB_IN_PLACE_CAUSE] = "" if ranks.exit_code == contract.EXIT_PEER_LOST else cause
+            saved = termination.read() if ranks.exit_code == contract.EXIT_CHECKPOINTED else None
             termination.clear()
+
+    def _serve_store(self) -> int | None:
+        """The process that serves the store; None on other nodes, and where one rank is alone."""
+        first = self.node.workers[0]
+        if first.rank > 0 or first.world_size == 1:
+            return None
+        return self.template.fork(STORE_PROGRAM, {**self.environ, **first.environment()}, [])
 
     def _generation_to_join(self) -> tuple[int, int]:
         """The exit code of the process that finds it out, and the number of the generation."""

@@ -269,6 +269,10 @@ faults: $(VENV)/dev.stamp ## Test all faults of the API server, and an operator 
 soak: $(VENV)/dev.stamp ## Run 100,000 random schedules of the simulation; the seed is printed: make soak SOAK='--seed 7'
 	@$(BIN)/python -m simulation.soak $(SOAK)
 
+.PHONY: soak-recovery
+soak-recovery: $(VENV)/dev.stamp ## A fault of a rank every few steps: steps in how many seconds, and what is held: make soak-recovery SOAK=200
+	@FAULTS_NUMBER=$(or $(SOAK),60) $(BIN)/pytest --quiet -m nightly -k soak tests/processes/trainer/test_seeded_faults.py
+
 .PHONY: chaos
 chaos: need-root $(VENV)/dev.stamp ## Cause every fault in every phase of a job, on two real nodes (an hour; as root): make chaos CHAOS='--faults pod-evicted'
 	@$(BIN)/python -m chaos $(CHAOS)

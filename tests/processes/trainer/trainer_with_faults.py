@@ -1,8 +1,8 @@
 """The trainer, started by its launcher, with faults that its ranks cause themselves: FAULTS lists them, as `fault_plan` does.
 
 Each comes when a rank reaches a point of the training for the first time after the fault before it, so it does not depend on
-the speed of the machine that all of them come. FAULTS_FOLDER has a link for each that has come, whose target is the generation
-and the step.
+the speed of the machine that all of them come. FAULTS_FOLDER has a link for each that has come, whose target is the generation,
+the step, the rank, and how many processes, threads and descriptors there are then in its pod besides ranks.
 """
 
 import json
@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,9 @@ class Faults:
             return
         step = before[1] if point in RECOVERY_POINTS else self.step
         try:
-            (self.folder / str(number)).symlink_to(f"{self.generation} {step}")
+            (self.folder / str(number)).symlink_to(
+                f"{self.generation} {step} {self.rank} {held_by_launcher(os.getppid())}"
+            )
         except FileExistsError:
             if self._came(number) != (self.generation, step):
                 return
@@ -69,7 +72,7 @@ class Faults:
         """Generation and step of a fault that has come."""
         if number < 0:
             return 0, 0
-        generation, step = str((self.folder / str(number)).readlink()).split()
+        generation, step, *_ = str((self.folder / str(number)).readlink()).split()
         return int(generation), int(step)
 
     def _cause(self, kind: str, delay: float) -> None:
@@ -84,6 +87,18 @@ class Faults:
 
         self.delayed = threading.Thread(target=later)
         self.delayed.start()
+
+
+def held_by_launcher(launcher: int) -> str:
+    """The number of processes, threads and descriptors of a launcher and its children that are no ranks."""
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text(encoding="ascii").split()
+    found = [0, 0, 0]
+    for process in (Path("/proc", pid) for pid in (str(launcher), *children)):
+        with suppress(OSError):  # it has ended
+            if not (process / "comm").read_text(encoding="utf-8").startswith("rank "):
+                mine = (1, len(list((process / "task").iterdir())), len(list((process / "fd").iterdir())))
+                found = [number + more for number, more in zip(found, mine, strict=True)]
+    return " ".join(map(str, found))
 
 
 KINDS: dict[str, Callable[[], None]] = {

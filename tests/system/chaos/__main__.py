@@ -14,7 +14,7 @@ from pathlib import Path
 from chaos import cell as cells
 from chaos.cell import Result
 from chaos.laboratory import Laboratory
-from chaos.matrix import CLUSTER_WIDE, Cell, Fault, Phase
+from chaos.matrix import CELLS, CLUSTER_WIDE, Cell, Fault, Phase
 from chaos.record import Record
 
 RESULTS = Path(__file__).parents[2] / "tools" / "bench" / "results"
@@ -53,8 +53,9 @@ def _line(result: Result) -> str:
     recovered = " ".join(f"{name} {seconds:.2f}" for name, seconds in parts.items()) if parts else "no restart"
     facts = "".join(f"; {name} {seconds:.2f}" for name, seconds in result.facts_seconds.items())
     outcome = "right" if result.right else f"WRONG: {result.wrong}"
+    job = "in place: " if result.in_place else ""
     return (
-        f"{result.fault:<20} {result.phase:<13} {outcome}; attempts {result.attempts}, reason {result.reason},"
+        f"{job}{result.fault:<20} {result.phase:<13} {outcome}; tier {result.tier}, attempts {result.attempts}, reason {result.reason},"
         f" steps lost {result.steps_lost}; {recovered}{facts}; cell {result.seconds:.0f} s"
     )
 
@@ -64,6 +65,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
     parser.add_argument("--faults", nargs="+", type=Fault, choices=list(Fault), default=list(Fault), metavar="FAULT")
     parser.add_argument("--phases", nargs="+", type=Phase, choices=list(Phase), default=list(Phase), metavar="PHASE")
+    parser.add_argument(
+        "--jobs", choices=["all", "plain", "in-place"], default="all", help="with restart.inPlace or not"
+    )
     parser.add_argument("--record", type=Path, default=RESULTS / f"chaos-{today}.json", help="continued if it is there")
     parser.add_argument(
         "--again",
@@ -81,7 +85,12 @@ def main() -> int:
     """Run what is asked for; 0 if every one of those cells is recorded as right."""
     arguments = _arguments()
     record = Record(arguments.record)
-    asked = [c for f in arguments.faults for p in arguments.phases if (c := Cell(f, p)).allowed]
+    asked = [
+        cell
+        for cell in CELLS
+        if cell.allowed and cell.fault in arguments.faults and cell.phase in arguments.phases
+        if arguments.jobs == "all" or cell.in_place == (arguments.jobs == "in-place")
+    ]
     again = {"nothing": (None,), "wrong": (None, False), "all": (None, False, True)}[arguments.again]
     wanted = [cell for cell in asked if record.right(cell) in again]
     print(f"chaos: {len(wanted)} cells to run of {len(asked)} asked for", flush=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 import traceback
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -22,10 +23,10 @@ from chaos.matrix import (
     Outcome,
     Phase,
 )
-from chaos.recovery import recovery, steps_lost
+from chaos.recovery import recovery, recovery_in_place, steps_lost
 from testbed.errors import TestbedError
 
-REACH_SECONDS = 120
+REACH_SECONDS = 240
 END_SECONDS = 240
 #: A kubelet that is back, or a process that ignores SIGTERM, takes some seconds.
 CLEAN_SECONDS = 60
@@ -51,6 +52,10 @@ class Result:
     reason: str | None = None
     message: str = ""
     steps_lost: int = 0
+    in_place: bool = False
+    """Whether the job has `restart.inPlace: true`."""
+    tier: int = 0
+    """What started again, as `Outcome.tier`."""
     recovery_seconds: dict[str, float] | None = None
     facts_seconds: dict[str, float] = field(default_factory=dict)
     ended_seconds: dict[str, float] = field(default_factory=dict)
@@ -68,7 +73,7 @@ class Result:
 def run(laboratory: Laboratory, cell: Cell) -> Result:
     """Run a cell to its end and clean up after it; whatever goes wrong is in the result."""
     began = time.time()
-    target = Target(laboratory=laboratory, job=cell.name)
+    target = Target(laboratory=laboratory, job=cell.name, in_place=cell.in_place)
     injection = INJECTIONS[cell.fault]
     fault_at = 0.0
     trouble = ""
@@ -125,6 +130,11 @@ def _apply(target: Target, cell: Cell) -> None:
         "template": {"spec": pod_spec},
         **injection.spec,
     }
+    if cell.in_place:
+        spec["restart"] = {"inPlace": True}
+        # What a rank that was stopped costs: longer than a phase is held.
+        spec["trainer"] |= {"stepTimeoutSeconds": 20, "firstStepTimeoutSeconds": 60}
+        spec.pop("deadlines", None)  # of the operator, which acts first if they are as short
     metadata = {"name": cell.name, "namespace": NAMESPACE}
     target.laboratory.cluster.kubectl.apply(
         {"apiVersion": "ddpjob.dev/v1beta1", "kind": "DDPJob", "metadata": metadata, "spec": spec}
@@ -185,6 +195,7 @@ def _judged(target: Target, cell: Cell, fault_at: float, seconds: float, trouble
         infrastructure=restarts.get("infrastructure", 0),
         reason=failures[0]["reason"] if failures else None,
         steps_lost=steps_lost(marks),
+        tier=_tier(status, story.attempt),
     )
     done = max((m.step_done() or 0 for m in marks.values()), default=0)
     wrong = [trouble] if trouble else []
@@ -195,6 +206,8 @@ def _judged(target: Target, cell: Cell, fault_at: float, seconds: float, trouble
     if not any(_matches(seen, outcome) for outcome in cell.allowed):
         wrong.append(f"{_shown(seen)}; expected {' or '.join(map(_shown, cell.allowed))}")
     parts = recovery(story, marks, fault_at=fault_at, resumed_at=target.resumed_at) if fault_at else None
+    if fault_at and cell.in_place and story.attempt == 1:
+        parts = recovery_in_place(marks, fault_at=fault_at)
     return Result(
         fault=cell.fault,
         phase=cell.phase,
@@ -207,6 +220,8 @@ def _judged(target: Target, cell: Cell, fault_at: float, seconds: float, trouble
         reason=seen.reason,
         message=failures[0].get("message", "") if failures else "",
         steps_lost=seen.steps_lost,
+        in_place=cell.in_place,
+        tier=seen.tier or 0,
         recovery_seconds=parts,
         facts_seconds={name: round(value, 2) for name, value in target.facts.items()},
         ended_seconds={
@@ -222,12 +237,22 @@ def _judged(target: Target, cell: Cell, fault_at: float, seconds: float, trouble
 def _matches(seen: Outcome, allowed: Outcome) -> bool:
     exact = (seen.attempts, seen.counted, seen.infrastructure, seen.reason)
     wanted = (allowed.attempts, allowed.counted, allowed.infrastructure, allowed.reason)
-    return exact == wanted and seen.steps_lost <= allowed.steps_lost
+    tier_fits = allowed.tier in (None, seen.tier)
+    return exact == wanted and tier_fits and seen.steps_lost <= allowed.steps_lost
+
+
+def _tier(status: Mapping[str, Any], attempt: int) -> int:
+    """What started again, by the status at the end."""
+    if attempt > 1:
+        return 3
+    if status.get("restarts", {}).get("podReplacements"):
+        return 2
+    return int(bool(status.get("progress", {}).get("inPlaceRestarts")))
 
 
 def _shown(outcome: Outcome) -> str:
     return (
-        f"{outcome.attempts} attempts, {outcome.counted} counted, {outcome.infrastructure} infrastructure,"
+        f"tier {outcome.tier}, {outcome.attempts} attempts, {outcome.counted} counted, {outcome.infrastructure} infrastructure,"
         f" reason {outcome.reason}, steps lost {outcome.steps_lost}"
     )
 

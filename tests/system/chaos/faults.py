@@ -8,13 +8,16 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import testbed
 from chaos.laboratory import NAMESPACE, Laboratory
 from chaos.matrix import Fault
 from chaos.story import Story
+from e2e.helm_release import SYSTEM_NAMESPACE
 from testbed import tools
 from testbed.kubectl import KubectlError
 
@@ -30,6 +33,8 @@ class Target:
 
     laboratory: Laboratory
     job: str
+    in_place: bool = False
+    """Whether the main process of a pod is a launcher, whose children are the ranks."""
     facts: dict[str, float] = field(default_factory=dict)
     """Further figures of the cell, in seconds."""
     resumed_at: float | None = None
@@ -48,9 +53,22 @@ class Target:
         """The name of a rank's pod in the first attempt."""
         return f"{self.job}-1-{rank}"
 
+    def main_process(self, rank: int) -> int:
+        """The first process of a rank's pod, on this machine."""
+        return self.laboratory.cluster.container_pid(NAMESPACE, self.pod(rank), "trainer")
+
+    def process(self, rank: int) -> int:
+        """The process of a rank, on this machine."""
+        main = self.main_process(rank)
+        if not self.in_place:
+            return main
+        children = Path(f"/proc/{main}/task/{main}/children").read_text(encoding="ascii").split()
+        named = {Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip(): int(pid) for pid in children}
+        return named[f"rank {rank}"]
+
     def signal(self, rank: int, number: int) -> None:
         """Send a signal to a rank's process."""
-        os.kill(self.laboratory.cluster.container_pid(NAMESPACE, self.pod(rank), "trainer"), number)
+        os.kill(self.process(rank), number)
 
     def node(self) -> testbed.Node:
         """The node of rank 1; of a rank that has none yet, the second."""
@@ -67,6 +85,14 @@ class Target:
 
         what = f"the ranks of a second attempt of {self.job} to meet, or its end"
         testbed.wait_for(what, met, seconds=RECOVERY_SECONDS, every_seconds=0.1)
+
+    def wait_begun_again(self, since: float) -> None:
+        """Wait until rank 0 has begun to train again after this time, in the same attempt."""
+
+        def begun() -> bool:
+            return self.laboratory.marks(self.job)[1, 0].first("begin", since=since) is not None
+
+        testbed.wait_for(f"{self.job} to begin again in place", begun, seconds=RECOVERY_SECONDS, every_seconds=0.1)
 
 
 def _nothing(_: Target) -> None:
@@ -228,6 +254,39 @@ def _start_dns(target: Target) -> None:
     target.laboratory.cluster.control_plane.components["coredns"].start()
 
 
+def _exit_both(target: Target) -> None:
+    for process in [target.process(rank) for rank in (0, 1)]:
+        os.kill(process, signal.SIGUSR1)
+
+
+def _kill_without_operators(target: Target) -> None:
+    """A rank is killed while no operator runs; the operators continue once training does."""
+    cluster, began = target.laboratory.cluster, time.time()
+    names = [pod["metadata"]["name"] for pod in target.laboratory.operators()]
+    operators = [cluster.container_pid(SYSTEM_NAMESPACE, name, "operator") for name in names]
+    for operator in operators:
+        os.kill(operator, signal.SIGSTOP)
+    try:
+        target.signal(1, signal.SIGKILL)
+        target.wait_begun_again(began)
+    finally:
+        for operator in operators:
+            with suppress(ProcessLookupError):  # the kubelet has started it again
+                os.kill(operator, signal.SIGCONT)
+
+
+def _kill_without_api_server(target: Target) -> None:
+    """A rank is killed while the API server is down; it starts again once training does."""
+    server, began = target.laboratory.cluster.control_plane.components["kube-apiserver"], time.time()
+    process = target.process(1)
+    server.kill()
+    try:
+        os.kill(process, signal.SIGKILL)
+        target.wait_begun_again(began)
+    finally:
+        server.start()
+
+
 _IMPATIENT = {
     "terminationGracePeriodSeconds": 5,
     "tolerations": [
@@ -258,5 +317,11 @@ INJECTIONS: Mapping[Fault, Injection] = {
     Fault.OPERATOR: Injection(inject=_kill_operators, repair=_wait_takeover),
     Fault.LEADER: Injection(inject=_kill_leader, repair=_wait_takeover),
     Fault.API_SERVER: Injection(inject=_restart_api_server, hold_seconds=6),
+    Fault.EXCEPTION: Injection(inject=lambda target: target.signal(1, signal.SIGRTMIN)),
+    Fault.BOTH: Injection(inject=_exit_both),
+    Fault.MAIN_PROCESS: Injection(inject=lambda target: os.kill(target.main_process(1), signal.SIGKILL)),
+    Fault.FIRST_MAIN_PROCESS: Injection(inject=lambda target: os.kill(target.main_process(0), signal.SIGKILL)),
+    Fault.OPERATOR_AWAY: Injection(inject=_kill_without_operators, hold_seconds=6),
+    Fault.API_SERVER_AWAY: Injection(inject=_kill_without_api_server, hold_seconds=6),
     Fault.DNS: Injection(inject=_stop_dns, repair=_start_dns, hold_seconds=6),
 }

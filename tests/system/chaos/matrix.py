@@ -30,6 +30,7 @@ class Phase(StrEnum):
     FIRST_STEP = "first-step"  # rank 0 is in its first step, rank 1 waits for it in the all-reduce
     STEADY = "steady"  # steps follow each other
     CHECKPOINTING = "checkpointing"  # rank 0 has written the state of step 40, not the manifest that commits it
+    EVALUATING = "evaluating"  # rank 0 begins the evaluation after the first epoch, which all ranks take part in
     FINISHING = "finishing"  # all steps are done and evaluated, the last checkpoint may be on its way
 
 
@@ -52,11 +53,27 @@ class Fault(StrEnum):
     LEADER = "leader-sigkilled"
     API_SERVER = "api-server-restarted"
     DNS = "coredns-stopped"
+    # Of jobs that start again in place alone:
+    EXCEPTION = "rank-raises"
+    BOTH = "both-ranks-exit-1"
+    MAIN_PROCESS = "main-process-sigkilled"  # of rank 1's pod: the launcher, which outlives ranks
+    FIRST_MAIN_PROCESS = "main-process-0-sigkilled"  # which also keeps the store of the gang
+    OPERATOR_AWAY = "operators-stopped"  # and a rank killed by SIGKILL meanwhile
+    API_SERVER_AWAY = "api-server-down"  # and a rank killed by SIGKILL meanwhile
 
 
 #: These touch more than one job and so are injected while no other job runs.
 CLUSTER_WIDE = frozenset(
-    {Fault.KUBELET, Fault.DRAIN, Fault.OPERATOR, Fault.LEADER, Fault.API_SERVER, Fault.DNS},
+    {
+        Fault.KUBELET,
+        Fault.DRAIN,
+        Fault.OPERATOR,
+        Fault.LEADER,
+        Fault.API_SERVER,
+        Fault.DNS,
+        Fault.OPERATOR_AWAY,
+        Fault.API_SERVER_AWAY,
+    },
 )
 
 
@@ -71,6 +88,8 @@ class Outcome:
     """Why the first attempt failed; None if the status must name no failure."""
     steps_lost: int = 0
     """The most optimizer steps that may have to be done again."""
+    tier: int | None = None
+    """What started again: 1 the ranks in their pods, 2 one pod, 3 the gang, 0 nothing; None if that does not matter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,28 +160,91 @@ MATRIX: Mapping[Fault, Row] = {
 }
 
 
+IN_PLACE = (Outcome(tier=1),)
+
+
+def _replaced(reason: str, **counters: int) -> tuple[Outcome, ...]:
+    """One pod is replaced in the same attempt."""
+    return (Outcome(tier=2, reason=reason, **counters),)
+
+
+def _replaced_once_it_ran(reason: str, **counters: int) -> Row:
+    """A pod is lost, and replaced alone if all pods of the gang are known to have run."""
+    gang = Outcome(attempts=2, tier=3, reason=reason, **counters)
+    either = (*_replaced(reason, **counters), gang)
+    return Row(
+        usual=_replaced(reason, **counters),
+        exceptions={Phase.RENDEZVOUS: either, Phase.FIRST_STEP: either},
+        not_applicable={Phase.PENDING: NO_PROCESS},
+    )
+
+
+def _in_place(outcomes: tuple[Outcome, ...] = IN_PLACE) -> Row:
+    """The ranks start again within their pods, and no step is lost."""
+    return Row(usual=outcomes, not_applicable={Phase.PENDING: NO_PROCESS})
+
+
+#: The same of jobs with `restart.inPlace: true`. A rank whose limit of memory is reached takes its pod along, where the kernel
+#: ends all processes of a container together.
+MATRIX_IN_PLACE: Mapping[Fault, Row] = {
+    Fault.EXIT: _in_place(),
+    Fault.EXCEPTION: _in_place(),
+    Fault.KILL: _in_place(),
+    Fault.OUT_OF_MEMORY: Row(
+        usual=(*IN_PLACE, *_replaced("OutOfMemory", counted=1)),
+        exceptions={
+            phase: (*IN_PLACE, *_replaced("OutOfMemory", counted=1), *_counted("OutOfMemory"))
+            for phase in (Phase.RENDEZVOUS, Phase.FIRST_STEP)
+        },
+        not_applicable={Phase.PENDING: NO_PROCESS},
+    ),
+    Fault.STOP: Row(
+        usual=IN_PLACE,
+        not_applicable={
+            Phase.PENDING: NO_PROCESS,
+            Phase.RENDEZVOUS: "until the ranks have met, only the deadlines of the job bound their waits, as in the other table",
+        },
+    ),
+    Fault.BOTH: _in_place((Outcome(tier=1, steps_lost=MOST_STEPS_LOST),)),
+    Fault.MAIN_PROCESS: _replaced_once_it_ran("Killed", counted=1),
+    Fault.FIRST_MAIN_PROCESS: _in_place((*_replaced("Killed", counted=1), *_counted("Killed"))),
+    Fault.FORCE_DELETE: _replaced_once_it_ran("PodDeleted", infrastructure=1),
+    Fault.OPERATOR_AWAY: _in_place(),
+    Fault.API_SERVER_AWAY: _in_place(),
+}
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Cell:
     """One fault in one phase."""
 
     fault: Fault
     phase: Phase
+    in_place: bool = False
+    """Whether the job has `restart.inPlace: true`."""
 
     @property
     def name(self) -> str:
         """The job's name; also the cell's in records."""
-        return f"{self.fault}-{self.phase}"
+        return f"{'again-' if self.in_place else ''}{self.fault}-{self.phase}"
 
     @property
     def allowed(self) -> tuple[Outcome, ...]:
         """The outcomes that are right; none if the cell makes no sense."""
-        row = MATRIX[self.fault]
+        row = self._row
         return () if self.phase in row.not_applicable else row.exceptions.get(self.phase, row.usual)
 
     @property
     def why_not(self) -> str:
         """Why the cell makes no sense."""
-        return MATRIX[self.fault].not_applicable.get(self.phase, "")
+        return self._row.not_applicable.get(self.phase, "")
+
+    @property
+    def _row(self) -> Row:
+        return (MATRIX_IN_PLACE if self.in_place else MATRIX)[self.fault]
 
 
-CELLS = tuple(Cell(fault, phase) for fault in Fault for phase in Phase)
+CELLS = (
+    *(Cell(fault, phase) for fault in MATRIX for phase in Phase if phase != Phase.EVALUATING),
+    *(Cell(fault, phase, in_place=True) for fault in MATRIX_IN_PLACE for phase in Phase),
+)

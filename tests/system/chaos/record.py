@@ -6,13 +6,13 @@ import datetime
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from chaos.cell import Result
-from chaos.matrix import CELLS, Cell, Fault, Phase
-from chaos.recovery import PARTS
+from chaos.matrix import CELLS, MATRIX, MATRIX_IN_PLACE, Cell, Phase
+from chaos.recovery import PARTS, PARTS_IN_PLACE
 
 
 class Record:
@@ -62,20 +62,18 @@ class Record:
         yield f"Load of the machine (1 minute): median {loads[len(loads) // 2]}, most {loads[-1]}."
         yield "A job: 2 ranks on 2 nodes, 92 steps, a checkpoint every 20 steps and after every 23rd."
         yield ""
-        yield "## Outcome"
-        yield ""
-        yield "ok or WRONG; attempts; reason of the first attempt's end; optimizer steps done twice; seconds to train again."
-        yield ""
-        yield from _table(
-            ["fault", *Phase], ([fault, *(self._outcome(Cell(fault, p)) for p in Phase)] for fault in Fault)
-        )
-        yield ""
+        yield from self._outcomes(in_place=False)
+        yield from self._outcomes(in_place=True)
         yield "## Time to recover, in seconds"
         yield ""
         yield "From the fault until every rank of the next attempt has done a step; each column is the time since the one before."
         yield ""
-        rows = (_recovery_row(cell) for cell in recorded if cell["recovery_seconds"])
-        yield from _table(["fault", "phase", *PARTS, "total"], rows)
+        timed = [cell for cell in recorded if cell["recovery_seconds"]]
+        yield from _recovery_table(PARTS, (cell for cell in timed if "detect" in cell["recovery_seconds"]))
+        yield ""
+        yield "The same where the ranks start again in their pods, or in one that is replaced."
+        yield ""
+        yield from _recovery_table(PARTS_IN_PLACE, (cell for cell in timed if "detect" not in cell["recovery_seconds"]))
         facts = [cell for cell in recorded if cell["facts_seconds"]]
         if facts:
             yield ""
@@ -88,11 +86,29 @@ class Record:
             yield "## Wrong"
             yield ""
             for cell in wrong:
-                yield f"- {cell['fault']}, {cell['phase']}: {cell['wrong']}"
+                yield f"- {_named(cell)}, {cell['phase']}: {cell['wrong']}"
         yield ""
         yield "## Cells that make no sense"
         yield ""
-        yield from (f"- {cell.fault}, {cell.phase}: {cell.why_not}" for cell in CELLS if not cell.allowed)
+        yield from (
+            f"- {'in place: ' if cell.in_place else ''}{cell.fault}, {cell.phase}: {cell.why_not}"
+            for cell in CELLS
+            if not cell.allowed
+        )
+
+    def _outcomes(self, *, in_place: bool) -> Iterator[str]:
+        yield f"## Outcome{' with restart.inPlace' if in_place else ''}"
+        yield ""
+        tier = " tier (1 the ranks in their pods, 2 one pod, 3 the gang);" if in_place else ""
+        yield (
+            f"ok or WRONG; attempts;{tier} reason of the first attempt's end; optimizer steps done twice; seconds to train again."
+        )
+        yield ""
+        cells = {(cell.fault, cell.phase): cell for cell in CELLS if cell.in_place == in_place}
+        phases = [phase for phase in Phase if any(cell[1] == phase for cell in cells)]
+        rows = MATRIX_IN_PLACE if in_place else MATRIX
+        yield from _table(["fault", *phases], ([f, *(self._outcome(cells[f, p]) for p in phases)] for f in rows))
+        yield ""
 
     def _outcome(self, cell: Cell) -> str:
         if not cell.allowed:
@@ -101,21 +117,30 @@ class Record:
         if found is None:
             return ""
         words = "ok" if found["right"] else "**WRONG**"
-        if found["attempts"] == 1:
+        tier = found.get("tier", 0)
+        if found["attempts"] == 1 and not tier:
             return f"{words}, no restart"
         reason = found["reason"] or "resumed"
         seconds = (found["recovery_seconds"] or {}).get("total", 0)
-        return f"{words}, {found['attempts']}, {reason}, lost {found['steps_lost']}, {seconds:.1f} s"
+        shown = f"{found['attempts']}{f', tier {tier}' if cell.in_place else ''}"
+        return f"{words}, {shown}, {reason}, lost {found['steps_lost']}, {seconds:.1f} s"
 
 
-def _recovery_row(cell: Mapping[str, Any]) -> list[str]:
-    parts = cell["recovery_seconds"]
-    return [cell["fault"], cell["phase"], *(f"{parts[name]:.2f}" for name in (*PARTS, "total"))]
+def _recovery_table(parts: Sequence[str], cells: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    rows = (
+        [_named(cell), cell["phase"], *(f"{cell['recovery_seconds'][name]:.2f}" for name in (*parts, "total"))]
+        for cell in cells
+    )
+    yield from _table(["fault", "phase", *parts, "total"], rows)
+
+
+def _named(cell: Mapping[str, Any]) -> str:
+    return f"{'in place: ' if cell.get('in_place') else ''}{cell['fault']}"
 
 
 def _facts_row(cell: Mapping[str, Any]) -> list[str]:
     facts = ", ".join(f"{name} {seconds:.2f}" for name, seconds in cell["facts_seconds"].items())
-    return [cell["fault"], cell["phase"], facts]
+    return [_named(cell), cell["phase"], facts]
 
 
 def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:

@@ -15,6 +15,10 @@ from chaos.story import Story
 #: existed; had a node; ran Python; had loaded torch; had met; had done a step.
 PARTS = ("detect", "stop", "create", "schedule", "start", "load", "rendezvous", "first step")
 
+#: Where the ranks start again in their pods: until all ranks run again, in their pods or in the pod of one that is replaced;
+#: look for each other; have met; have done a step.
+PARTS_IN_PLACE = ("start", "load", "rendezvous", "first step")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
@@ -22,13 +26,9 @@ class Marks:
 
     points: Sequence[tuple[str, float]] = ()
 
-    def first(self, name: str) -> float | None:
-        """When it first reached the point whose name begins with this."""
-        return next((at for point, at in self.points if point.split()[0] == name), None)
-
-    def step_begun(self) -> int | None:
-        """The step that this rank began at."""
-        return next((int(point.split()[1]) for point, _ in self.points if point.startswith("begin ")), None)
+    def first(self, name: str, *, since: float = 0.0) -> float | None:
+        """When it first reached the point whose name begins with this, at that time or later."""
+        return next((at for point, at in self.points if point.split()[0] == name and at >= since), None)
 
     def step_done(self) -> int | None:
         """The last step that it did, or had behind it when it began."""
@@ -46,14 +46,32 @@ AllMarks = Mapping[tuple[int, int], Marks]
 
 
 def steps_lost(marks: AllMarks) -> int:
-    """Optimizer steps that were done more than once, over all attempts."""
+    """Optimizer steps that were done more than once, over all attempts and all starts of rank 0 in each."""
     lost, done = 0, 0
     for attempt in sorted(attempt for attempt, rank in marks if rank == 0):
-        rank0 = marks[attempt, 0]
-        if (begun := rank0.step_begun()) is not None:
-            lost += max(0, done - begun)
-            done = rank0.step_done() or begun
+        for point, _ in marks[attempt, 0].points:
+            if point.startswith("begin "):
+                lost += max(0, done - int(point.split()[1]))
+                done = int(point.split()[1])
+            elif point.startswith("step "):
+                done = int(point.split()[1])
     return lost
+
+
+def recovery_in_place(marks: AllMarks, *, fault_at: float) -> dict[str, float] | None:
+    """Seconds of each part, and "total"; None if the ranks have not started again in the first attempt."""
+    ranks = [found for (attempt, _), found in marks.items() if attempt == 1]
+    if any(found.first("python", since=fault_at) is None for found in ranks):
+        return None
+    began = min(at for found in ranks if (at := found.first("begin", since=fault_at)) is not None)
+    points = [_last(found.first(name, since=fault_at) for found in ranks) for name in ("python", "rendezvous", "met")]
+    points.append(_last(found.first("step", since=began) or found.first("begin", since=fault_at) for found in ranks))
+    parts, before = {}, fault_at
+    for name, reached in zip(PARTS_IN_PLACE, points, strict=True):
+        at = before if reached is None else max(before, reached)
+        parts[name] = round(at - before, 2)
+        before = at
+    return {**parts, "total": round(before - fault_at, 2)}
 
 
 def recovery(story: Story, marks: AllMarks, *, fault_at: float, resumed_at: float | None) -> dict[str, float] | None:

@@ -17,6 +17,8 @@ SAMPLE = (
     Cell(Fault.SUSPEND, Phase.STEADY),
     Cell(Fault.DRAIN, Phase.STEADY),
     Cell(Fault.OPERATOR, Phase.FINISHING),
+    Cell(Fault.KILL, Phase.STEADY, in_place=True),
+    Cell(Fault.MAIN_PROCESS, Phase.STEADY, in_place=True),
 )
 
 

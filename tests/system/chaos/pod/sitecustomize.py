@@ -2,11 +2,14 @@
 
 The trainer stays as it is in its image. In the first attempt rank 0 takes its time in the phase under test, as it would on
 slow storage or with a slow rank, so that a fault can be aimed at it. Every attempt leaves marks with times, from which
-the recovery is timed. SIGUSR1 ends the rank with exit code 1, SIGUSR2 makes it use memory until it is killed.
+the recovery is timed. SIGUSR1 ends the rank with exit code 1, SIGUSR2 makes it use memory until it is killed, and SIGRTMIN
+raises an exception in it.
 
-Standard library only: every Python process of the container runs this first.
+Standard library only: every Python process of the container runs this first. Where ranks start again in place, they are forks
+of a process that has run it, and their launcher and its other children are left alone.
 """
 
+import ctypes
 import importlib.abc
 import importlib.machinery
 import os
@@ -27,8 +30,8 @@ CHECKPOINT_STEP = int(os.environ.get("CHAOS_CHECKPOINT_STEP", "0"))
 ATTEMPT, RANK = os.environ.get("DDPJOB_ATTEMPT", "1"), os.environ.get("RANK", "0")
 MARKS = Path(os.environ.get("CHAOS_MARKS", "."), f"{ATTEMPT}-{RANK}")
 
-#: Whether this process is the one that is slowed down.
-AIMED_AT = ATTEMPT == "1" and RANK == "0"
+#: Whether ranks are forks, which a launcher may start again.
+IN_PLACE = "DDPJOB_IN_PLACE_RESTARTS" in os.environ
 
 #: In the steady phase the time is spread over this many steps, so that training goes on.
 STEPS_OF_STEADY_PHASE = 50
@@ -41,9 +44,15 @@ def mark(name: str) -> None:
         file.write(f"{name} {time.time():.6f}\n")
 
 
+def is_aimed_at() -> bool:
+    """Whether this process is the one that is slowed down: the first one of rank 0."""
+    is_first = os.environ.get("DDPJOB_GENERATION", "1") == "1" and "DDPJOB_REPLACEMENT" not in os.environ
+    return ATTEMPT == "1" and RANK == "0" and is_first
+
+
 def hold(phase: str) -> None:
-    """Take time in this phase, if it is the one under test; in the first attempt and on rank 0 only."""
-    if phase == PHASE and AIMED_AT:
+    """Take time in this phase, if it is the one under test and this process is aimed at."""
+    if phase == PHASE and is_aimed_at():
         mark("phase")
         time.sleep(HOLD_SECONDS)
 
@@ -93,7 +102,7 @@ def watch_beginning(module: Any) -> None:
 
     def done(_self: Any, step: int, **_: Any) -> None:
         mark(f"step {step}")
-        if PHASE == "steady" and AIMED_AT and step == STEADY_STEP:
+        if PHASE == "steady" and is_aimed_at() and step == STEADY_STEP:
             slow_until[0] = time.monotonic() + HOLD_SECONDS
             mark("phase")
         if time.monotonic() < slow_until[0]:
@@ -115,6 +124,21 @@ def watch_first_step(module: Any) -> None:
     module.set_learning_rate = before(module.set_learning_rate, act)
 
 
+def watch_evaluation(module: Any) -> None:
+    """Rank 0 evaluates, and the other ranks wait for it."""
+    module.evaluate = before(module.evaluate, lambda *_, **__: hold("evaluating"))
+
+
+def watch_forks(module: Any) -> None:
+    """A rank has been forked, and has its environment."""
+
+    def act(*_: Any, **__: Any) -> None:
+        mark("python")
+        obey_signals()
+
+    module.Generation.follow_launcher = before(module.Generation.follow_launcher, act)
+
+
 def watch_saving(module: Any) -> None:
     """The state of a checkpoint is on the disk, and the manifest that commits it is not."""
 
@@ -131,10 +155,12 @@ def watch_end(module: Any) -> None:
 
 
 WATCHED: dict[str, Callable[[Any], None]] = {
+    "ddpjob_ranks.generation": watch_forks,
     "ddpjob_ranks.launch.rendezvous": watch_rendezvous,
     "ddpjob_trainer.worker": watch_set_up,
     "ddpjob_session.report": watch_beginning,
     "ddpjob_trainer.optim": watch_first_step,
+    "ddpjob_trainer.loop": watch_evaluation,
     "ddpjob_session.checkpoints.files": watch_saving,
     "ddpjob_ranks.stop": watch_end,
 }
@@ -155,11 +181,17 @@ class Watcher(importlib.abc.MetaPathFinder):
 
 
 def obey_signals() -> None:
-    """A thread that does what the two signals ask, whatever the main thread waits for."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGUSR2})  # before any thread, for all of them
+    """A thread that does what the signals ask, whatever the main thread waits for."""
+    signals = {signal.SIGUSR1, signal.SIGUSR2, signal.SIGRTMIN}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # before any thread, for all of them
+    main_thread = ctypes.c_ulong(threading.main_thread().ident or 0)
 
     def obey() -> None:
-        if signal.sigwait({signal.SIGUSR1, signal.SIGUSR2}) == signal.SIGUSR1:
+        received = signal.sigwait(signals)
+        if received == signal.SIGRTMIN:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(main_thread, ctypes.py_object(LookupError))
+            return
+        if received == signal.SIGUSR1:
             sys.stderr.write("RuntimeError: failing on request\n")
             sys.stderr.flush()
             os._exit(1)
@@ -172,6 +204,7 @@ def obey_signals() -> None:
 
 if PHASE:
     MARKS.parent.mkdir(parents=True, exist_ok=True)
-    mark("python")
-    obey_signals()
+    if not IN_PLACE:
+        mark("python")
+        obey_signals()
     sys.meta_path.insert(0, Watcher())

@@ -91,6 +91,12 @@ def test_a_pod_whose_main_process_was_killed_stays_as_evidence() -> None:
     assert (made.status.restarts.counted, made.status.restarts.infrastructure) == (1, 0)
 
 
+def test_the_last_restart_that_is_left_replaces_a_pod() -> None:
+    of = job(nodes=3, restart={**IN_PLACE, "maxRestarts": 2})
+    status = plan(with_pods(running_gang(of), ended(of, 1, **KILLED)), LATER).status
+    assert (status.restarts.counted, [pod.rank for pod in status.replaced_pods]) == (1, [1])
+
+
 def test_two_lost_pods_are_replaced_together() -> None:
     assert created(plan(reconciled(without(running_gang(), 1, 2), LATER), LATER)) == ["job-1-1-r1", "job-1-2-r1"]
 

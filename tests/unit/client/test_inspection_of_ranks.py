@@ -27,7 +27,7 @@ def pod(rank: int, **state: object) -> Any:
 def test_of_a_traceback_the_message_of_a_pod_is_the_exception() -> None:
     traceback = 'Traceback (most recent call last):\n  File "bad.py", line 30, in <module>\nValueError: boom\n'
     assert pod(0, terminated={"exitCode": 1, "message": traceback}).message == "ValueError: boom"
-    assert pod(0, terminated={"exitCode": 1, "message": "no space\nleft"}).message == "no space left"
+    assert pod(0, terminated={"exitCode": 1, "message": "rank 1\nno space left"}).message == "rank 1: no space left"
 
 
 class Pods:

@@ -61,6 +61,12 @@ def test_the_kubelet_stops_the_sidecar_of_a_failed_pod_so_that_pod_and_log_are_k
     assert deleted(plan(seen, NOW + 50)) == {"job-1-0": 1}, "the kubelet did not stop it in time"
 
 
+def test_a_pod_that_disappears_from_a_running_gang_was_deleted_by_somebody_and_is_not_counted() -> None:
+    seen = running(PAIR)
+    status = plan(replace(seen, pods=seen.pods[:1]), NOW).status
+    assert (status.attempt, status.failure.reason, status.restarts) == (2, Reason.POD_DELETED, UNCOUNTED)
+
+
 def test_a_pod_that_is_being_deleted_ends_the_attempt_once_its_grace_is_over() -> None:
     made = plan(broken(PAIR, pod(PAIR, 1, deletion_deadline=NOW + 20)), NOW)
     assert (made.status.attempt, made.wake_at) == (1, NOW + 20 + OVERDUE_SECONDS)

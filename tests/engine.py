@@ -15,6 +15,8 @@ from ddpjob_operator.kube.engine.status_writer import StatusWriter
 from ddpjob_operator.kube.engine.workqueue import WorkQueue
 from ddpjob_operator.kube.lookups.lookups import Lookups
 from ddpjob_operator.kube.lookups.progress_reader import ProgressReader
+from ddpjob_operator.scheduling.interface import Provider
+from ddpjob_operator.scheduling.none import NO_PROVIDER
 
 
 @dataclass
@@ -24,12 +26,15 @@ class Engine:
     client: Any
     num_workers: int = 1
     progress_interval_seconds: float = 3600.0
+    provider: Provider = NO_PROVIDER
     rejections: Rejections = field(default_factory=Rejections)
     expectations: Expectations = field(default_factory=Expectations)
 
     def __post_init__(self) -> None:
         client, self.queue = self.client, WorkQueue(self.num_workers)
         self.store = Store(self.queue.add, self._name_is_free)
+        for watched in self.provider.watched:
+            self.store.watch(watched)
         self.progress = ProgressReader(client, self.progress_interval_seconds, self.queue.add)
         self.reconciler = Reconciler(
             client=client,
@@ -42,6 +47,7 @@ class Engine:
             lookups=Lookups(client, self.queue.add),
             progress=self.progress,
             trainer_image="trainer:1",
+            provider=self.provider,
         )
 
     def _name_is_free(self, namespace: str, name: str) -> None:

@@ -21,6 +21,7 @@ from simulation.virtual_time import OperatorClocks
 Body = Mapping[str, Any]
 NAMESPACE = "default"
 PODS, SERVICES, NODES, JOBS, EVENTS = "pods", "services", "nodes", "ddpjobs", "events"
+POD_GROUPS = "podgroups"
 #: Grace of a pod whose template sets none.
 DEFAULT_GRACE_SECONDS = 30
 
@@ -48,7 +49,8 @@ class ApiServer:
 
     def __init__(self, clocks: OperatorClocks) -> None:
         self._clocks = clocks
-        self._objects: dict[str, dict[str, Body]] = {PODS: {}, SERVICES: {}, NODES: {}, JOBS: {}, EVENTS: {}}
+        plurals = (PODS, SERVICES, NODES, JOBS, EVENTS, POD_GROUPS)
+        self._objects: dict[str, dict[str, Body]] = {plural: {} for plural in plurals}
         self._num_uids = 0
         self.version = 1
         self.history: list[Change] = []
@@ -103,10 +105,15 @@ class ApiServer:
         return self._put(plural, None, {**body, "metadata": metadata}, by)
 
     def delete(self, plural: str, name: str, *, uid: str | None, grace_seconds: int | None, by: str) -> None:
-        """Pods that have a node and whose containers may run are only marked; everything else goes at once."""
+        """Pods whose containers may run, and the groups of pods, are only marked; everything else goes at once."""
         body = self.get(plural, name)
         if uid is not None and body["metadata"]["uid"] != uid:
             raise ConflictError(f"delete {plural}/{name}", "the UID in the precondition is another one", status=409)
+        if plural == POD_GROUPS and self.members(name):
+            if "deletionTimestamp" not in body["metadata"]:
+                marked = {**body["metadata"], "deletionTimestamp": rfc3339(self.now)}
+                self._put(plural, body, {**body, "metadata": marked}, by)
+            return
         if plural != PODS or self._goes_at_once(body, grace_seconds):
             self.remove(plural, body["metadata"]["uid"], by)
             return
@@ -117,6 +124,10 @@ class ApiServer:
             return  # a grace can only become shorter
         marked = {**metadata, "deletionTimestamp": deadline, "deletionGracePeriodSeconds": grace}
         self._put(plural, body, {**body, "metadata": marked}, by)
+
+    def members(self, group: str) -> list[Body]:
+        """The pods that name this PodGroup and have not ended."""
+        return [pod for pod in self.all(PODS) if group_of(pod) == group and not is_over(pod)]
 
     def expect_version(self, plural: str, name: str, version: str) -> None:
         """Raises ConflictError if the object has another version than this one; an empty one is any."""
@@ -229,6 +240,16 @@ def owner_uid(body: Body) -> str:
     """The uid of the controller; empty for an object of nobody's."""
     owners = body["metadata"].get("ownerReferences") or ()
     return next((str(owner["uid"]) for owner in owners if owner.get("controller")), "")
+
+
+def group_of(pod: Body) -> str:
+    """The PodGroup that a pod names; empty for none."""
+    return str((pod["spec"].get("schedulingGroup") or {}).get("podGroupName", ""))
+
+
+def is_over(pod: Body) -> bool:
+    """Whether all containers of a pod have ended for good."""
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
 def carries(body: Body, labels: str) -> bool:

@@ -16,16 +16,18 @@ from ddpjob_operator.core.actions import (
     CreateObject,
     CreatePod,
     DeleteJob,
+    DeleteObject,
     DeletePod,
     DeletePods,
     LowerPodDeadline,
     PatchObject,
     Plan,
 )
-from ddpjob_operator.core.model import Deletion, Observed, Pod
-from ddpjob_operator.core.records import pod_of, service_of
+from ddpjob_operator.core.model import Deletion, Observed, Pod, Watched
+from ddpjob_operator.core.records import object_of, pod_of, service_of
 from ddpjob_operator.kube.engine import reconciler
 from ddpjob_operator.scheduling.interface import Provider
+from ddpjob_operator.scheduling.native_v1alpha2 import POD_GROUP
 from ddpjob_operator.scheduling.none import NO_PROVIDER
 from simulation.api_server import DEFAULT_GRACE_SECONDS
 from simulation.world import World
@@ -50,7 +52,7 @@ def checked(world: World) -> Iterator[None]:
             world.fail(f"{MAX_PLANS} plans for one job, and it has not ended: {observed.job.status.message}")
         made = real(observed, now, provider)
         if num_plans % ONE_IN == 0 and not observed.rejections:
-            message = _why_not_settled(observed, made, now)
+            message = _why_not_settled(observed, made, now, provider)
             if message:
                 world.fail(message)
         return made
@@ -59,7 +61,7 @@ def checked(world: World) -> Iterator[None]:
         yield
 
 
-def _why_not_settled(seen: Observed, made: Plan, now: float) -> str:
+def _why_not_settled(seen: Observed, made: Plan, now: float, provider: Provider) -> str:
     """Empty if the plan comes to rest, else what it does instead."""
     done: list[Action] = []
     for _ in range(MAX_ROUNDS):
@@ -75,7 +77,7 @@ def _why_not_settled(seen: Observed, made: Plan, now: float) -> str:
         seen = _after(seen, made, now)
         if seen.job.deleting:
             return ""
-        made = plan_module.plan(seen, now)
+        made = plan_module.plan(seen, now, provider)
     return f"a plan does not come to rest: {made.status.reason}, {made.status.message}, {made.actions}"
 
 
@@ -91,6 +93,12 @@ def _carried_out(seen: Observed, action: Action, now: float) -> Observed:
     match action:
         case CreatePod():
             return replace(seen, pods=(*seen.pods, pod_of(_created(action.body))))
+        case CreateObject() if action.kind == POD_GROUP:
+            group = object_of(Watched(kind=POD_GROUP), _created(action.body))
+            return replace(seen, objects=(*seen.objects, group))
+        case DeleteObject():
+            objects = (replace(o, deleting=o.deleting or o.uid == action.uid) for o in seen.objects)
+            return replace(seen, objects=tuple(objects))
         case CreateObject():
             return replace(seen, service=service_of(_created(action.body)))
         case PatchObject():

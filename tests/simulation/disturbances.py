@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from ddpjob_operator.api import names
 from simulation.api_client import FAULTS, changes_until
-from simulation.api_server import JOBS, NODES, PODS, SERVICES, Body, owner_uid
+from simulation.api_server import JOBS, NODES, POD_GROUPS, PODS, SERVICES, Body, owner_uid
 from simulation.nodes import Sandbox
 from simulation.schedule import DISTURBANCES, FOCUSES, Step
 from simulation.world import FIRST, JOB, SECOND, World
@@ -159,6 +159,15 @@ def fill_nodes(world: World, pick: int) -> None:
 
 
 # --- Pods -------------------------------------------------------------------------------------------------------------
+
+
+def delete_group(world: World, pick: int) -> None:
+    """Somebody deletes a PodGroup."""
+    groups = world.server.all(POD_GROUPS)
+    if groups:
+        world.server.delete(
+            POD_GROUPS, _one_of(groups, pick)["metadata"]["name"], uid=None, grace_seconds=None, by="user"
+        )
 
 
 def delete_pod(world: World, pick: int) -> None:

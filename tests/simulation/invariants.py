@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import Reason, contract
 from ddpjob_operator.core.times import epoch_seconds
-from simulation.api_server import JOBS, NODES, PODS, SERVICES, ApiServer, Body, owner_uid
+from simulation.api_server import JOBS, NODES, POD_GROUPS, PODS, SERVICES, ApiServer, Body, group_of, owner_uid
 from simulation.nodes import Cluster
 from simulation.operator_process import OperatorProcess
 from simulation.schedule import Schedule
@@ -62,6 +62,8 @@ class _JobFacts:
     """Pods by attempt, rank and replacement."""
     sizes: dict[int, str] = field(default_factory=dict)
     """Number of nodes by attempt, as its pods have it."""
+    placed: dict[int, set[int]] = field(default_factory=dict)
+    """By attempt the ranks that have had a node."""
     end: Body | None = None
     service_touched: bool = False
     """Whether somebody else has changed or removed the Service."""
@@ -103,6 +105,10 @@ class Checker:
     def _pod(self, old: Body | None, new: Body | None, by: str) -> None:
         if new is not None and new.get("status", {}).get("phase") == "Failed":
             self._failed_at.setdefault(new["metadata"]["uid"], self._world.now())
+        if by == "scheduler" and new is not None:
+            self.counts["gang refused"] += self._world.schedule.gangs and "nodeName" not in new["spec"]
+            if "nodeName" in new["spec"]:
+                self._placed(new)
         if not _is_operator(by):
             if old is not None and (new is None or _newly_marked(old, new)):
                 self._deleted_by_others.add(old["metadata"]["uid"])
@@ -156,6 +162,28 @@ class Checker:
             facts.service_touched or world.cluster.programs.master_of(job["metadata"]["uid"], attempt),
             f"{name} is created by {by} while no Service leads to rank 0 of attempt {attempt}",
         )
+
+    def _placed(self, pod: Body) -> None:
+        """A scheduler of gangs gives no pod of a gang a node unless all of them have had one at the end of its pass."""
+        job = self._world.server.by_uid(JOBS, owner_uid(pod))
+        if job is None or not self._world.schedule.gangs:
+            return
+        attempt, rank, _ = _place(pod)
+        placed = self._facts(job).placed.setdefault(attempt, set())
+        placed.add(rank)
+        environment = {variable["name"]: variable.get("value") for variable in pod["spec"]["containers"][0]["env"]}
+        num_ranks = int(environment[contract.NNODES] or 0)
+
+        def check() -> None:
+            # What the operator creates late for an earlier job of this name counts for the scheduler until it is collected.
+            pods = [other for other in self._world.server.all(PODS) if group_of(other) == group_of(pod)]
+            is_alone = all(owner_uid(other) == owner_uid(pod) for other in pods)
+            self._must(
+                not is_alone or len(placed) >= num_ranks,
+                f"only the ranks {placed} of the gang of {_name(pod)} have a node",
+            )
+
+        self._world.later(0.0, check)
 
     def _not_too_early(self, name: str, status: Body, by: str) -> None:
         retry_time = status.get("retryTime")
@@ -362,6 +390,13 @@ class Checker:
         for job_uid, attempt in self._world.cluster.programs.commits:
             self._must(newest.get(job_uid, 0) <= attempt, f"attempt {attempt} saves after {newest.get(job_uid)}")
             newest[job_uid] = attempt
+
+    def no_group_is_left(self) -> None:
+        """After the end of a job, or of its object, there is no PodGroup of it."""
+        for group in self._world.server.all(POD_GROUPS):
+            job = self._world.server.by_uid(JOBS, owner_uid(group))
+            runs = job is not None and self._facts(job).end is None
+            self._must(runs, f"the PodGroup {_name(group)} is left")
 
     def no_write_changed_nothing(self) -> None:
         """No operator's patch of a status or a Service left everything as it was."""

@@ -27,9 +27,11 @@ from ddpjob_operator.kube.engine.reconciler import Reconciler
 from ddpjob_operator.kube.engine.status_writer import StatusWriter
 from ddpjob_operator.kube.engine.workqueue import WorkQueue
 from ddpjob_operator.kube.lookups import node_reader
+from ddpjob_operator.scheduling.native_v1alpha2 import NativeV1Alpha2
+from ddpjob_operator.scheduling.pod_groups import PodGroups
 from ddpjob_operator.transport.resources import DDPJOBS
 from simulation.api_client import ModelClient
-from simulation.schedule import REPLACED_PODS, RESIZED
+from simulation.schedule import GANGS, REPLACED_PODS, RESIZED
 
 _REAL_DECIDE_RESTART = restart.decide_restart
 _REAL_HAS_STOPPED: Callable[..., bool] = stopping.has_stopped
@@ -161,6 +163,11 @@ _REPLACED: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "a refined failure is counted again": (
         (refine_record, "recount", lambda _, restarts, *__: _counted_once_more(None, restarts)),
     ),
+    "PodGroups are left behind": ((PodGroups, "end", _always([])),),
+    "pods name no PodGroup": ((NativeV1Alpha2, "decorate", _always(None)),),
+    "a PodGroup is for one pod": (
+        (NativeV1Alpha2, "group_spec", _always({"schedulingPolicy": {"gang": {"minCount": 1}}})),
+    ),
     "pods are created before the Service": ((render, "actions_of", _pods_first),),
     "the Service is left as it is": ((render, "actions_of", _without_service),),
     "the Service is pointed at older attempts": ((service, "_attempt_of", _always(0)),),
@@ -210,6 +217,9 @@ _FOCUS = {
     "outdated evidence stays": "failing ranks",
     "replaced pods do not wait for the lost ones": REPLACED_PODS,
     "an attempt follows the spec's number of nodes": RESIZED,
+    "PodGroups are left behind": GANGS,
+    "pods name no PodGroup": GANGS,
+    "a PodGroup is for one pod": GANGS,
     "a deleted pod is created again": "failing ranks",
     "older versions overwrite newer ones": "old news",
 }

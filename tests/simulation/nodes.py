@@ -10,7 +10,19 @@ from random import Random
 from typing import Any
 
 from ddpjob_operator.api import names
-from simulation.api_server import DEFAULT_GRACE_SECONDS, JOBS, NODES, PODS, SERVICES, ApiServer, Body, owner_uid
+from simulation.api_server import (
+    DEFAULT_GRACE_SECONDS,
+    JOBS,
+    NODES,
+    POD_GROUPS,
+    PODS,
+    SERVICES,
+    ApiServer,
+    Body,
+    group_of,
+    is_over,
+    owner_uid,
+)
 from simulation.program import Container, Programs, container_of
 
 LEAST_GRACE_SECONDS = 2.0
@@ -80,16 +92,20 @@ class Cluster:
 
     def on_change(self, plural: str, old: Body | None, new: Body | None, by: str) -> None:
         """React, each part after its own lag."""
-        if plural in (PODS, SERVICES) and old is None and new is not None:
+        if plural in (PODS, SERVICES, POD_GROUPS) and old is None and new is not None:
             self._collect_without_owner(new)
         if plural == PODS:
             self._pod_changed(old, new, by)
+        elif plural == POD_GROUPS:
+            self._later(self.random.choice((0.01, 0.1)), self.look_for_places)
         elif plural == SERVICES:
             self._later(0.1, self.programs.look_for_the_master)
         elif plural == JOBS and new is None and old is not None:
             self._later(self.random.choice((0.1, 2.0)), self._collect, old["metadata"]["uid"])
 
     def _pod_changed(self, old: Body | None, new: Body | None, by: str) -> None:
+        if (body := new or old) and group_of(body) and (new is None or is_over(new)):
+            self._later(0.1, self._remove_groups)
         if new is None:
             assert old is not None
             uid = old["metadata"]["uid"]
@@ -110,22 +126,31 @@ class Cluster:
 
     def _collect(self, owner: str) -> None:
         """The garbage collector: children of an owner that is gone."""
-        for plural in (PODS, SERVICES):
+        for plural in (PODS, SERVICES, POD_GROUPS):
             for body in self.server.all(plural):
                 if owner_uid(body) == owner:
                     name, uid = body["metadata"]["name"], body["metadata"]["uid"]
                     self.server.delete(plural, name, uid=uid, grace_seconds=None, by="garbage collector")
 
+    def _remove_groups(self) -> None:
+        """The controller that protects PodGroups: those that somebody has deleted go after their pods."""
+        for group in self.server.all(POD_GROUPS):
+            if "deletionTimestamp" in group["metadata"] and not self.server.members(group["metadata"]["name"]):
+                self.server.remove(POD_GROUPS, group["metadata"]["uid"], "controller")
+
     # --- Scheduler ---------------------------------------------------------------------------------------------------
 
     def look_for_places(self) -> None:
-        """Give every pod without a node one on which it fits."""
+        """Give every pod without a node one on which it fits, those of a group only if all have one."""
         for uid in list(self._unscheduled):
             pod = self.server.by_uid(PODS, uid)
             if pod is None or "nodeName" in pod["spec"]:
                 self._unscheduled.remove(uid)
                 continue
-            node = self._place()
+            num_needed = self._num_needed(pod)
+            if num_needed is None:
+                continue  # the scheduler says nothing of it
+            node = self._place(num_needed)
             if node is not None:
                 self._unscheduled.remove(uid)
                 self._bind(pod, node)
@@ -134,9 +159,23 @@ class Cluster:
                 refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
                 self.server.update(PODS, uid, {"status": {"phase": "Pending", "conditions": [refused]}}, "scheduler")
 
-    def _place(self) -> Node | None:
-        used = [pod["spec"].get("nodeName") for pod in self.server.all(PODS) if not _is_over(pod)]
+    def _num_needed(self, pod: Body) -> int | None:
+        """How many places must be free for this pod; None for one of a group that is not there yet, or not whole.
+
+        As `PreEnqueue` and `Permit` of Kubernetes 1.36's plugin gangscheduling: pods with a node count.
+        """
+        if not (name := group_of(pod)):
+            return 1
+        group, members = self.server.find(POD_GROUPS, name), self.server.members(name)
+        num_wanted = group["spec"]["schedulingPolicy"]["gang"]["minCount"] if group else len(members) + 1
+        num_placed = sum("nodeName" in member["spec"] for member in members)
+        return max(1, num_wanted - num_placed) if len(members) >= num_wanted else None
+
+    def _place(self, num_needed: int) -> Node | None:
+        used = [pod["spec"].get("nodeName") for pod in self.server.all(PODS) if not is_over(pod)]
         free = [node for node in self.nodes.values() if node.ready and used.count(node.name) < node.places]
+        if sum(node.places - used.count(node.name) for node in free) < num_needed:
+            return None
         return min(free, key=lambda node: used.count(node.name), default=None)
 
     def _bind(self, pod: Body, node: Node) -> None:
@@ -179,7 +218,7 @@ class Cluster:
         if "deletionTimestamp" in metadata:
             self.server.remove(PODS, uid, "kubelet")
             return
-        if _is_over(pod):
+        if is_over(pod):
             return
         if self.image_is_missing:
             waiting = {"waiting": {"reason": "ErrImagePull", "message": "image trainer:1 not found"}}
@@ -302,7 +341,7 @@ class Cluster:
         if node.ready:
             return
         for pod in self.server.all(PODS):
-            if pod["spec"].get("nodeName") == node.name and not _is_over(pod):
+            if pod["spec"].get("nodeName") == node.name and not is_over(pod):
                 self.disrupt(pod, "DeletionByTaintManager", "the node is unreachable")
 
     def disrupt(self, pod: Body, reason: str, message: str) -> None:
@@ -324,10 +363,6 @@ class Cluster:
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
-
-
-def _is_over(pod: Body) -> bool:
-    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
 def _node_body(node: Node) -> Body:

@@ -10,6 +10,7 @@ from typing import Any, cast
 from ddpjob_operator.kopf_adapter import JobFeed
 from ddpjob_operator.kube.cache.audit import Audit
 from ddpjob_operator.kube.cache.informer import Informer
+from ddpjob_operator.scheduling.interface import Provider
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import ApiError, GoneError
 from ddpjob_operator.transport.resources import DDPJOBS
@@ -34,6 +35,7 @@ class OperatorProcess:
         *,
         progress_interval_seconds: float,
         fault_percent: int,
+        provider: Provider,
         died: Callable[["OperatorProcess"], None],
     ) -> None:
         """`died` is called once, when the process has died of itself."""
@@ -43,6 +45,7 @@ class OperatorProcess:
         self._server = server
         self._log_of = log_of
         self._progress_interval_seconds = progress_interval_seconds
+        self._provider = provider
         self._died = died
         self.tasks: list[asyncio.Task[Any]] = []
         self.alive = True
@@ -114,7 +117,7 @@ class OperatorProcess:
         return (
             settled
             and not self.fault_percent
-            and len(self.client.streams) == 3
+            and len(self.client.streams) == 3 + len(self._provider.watched)
             and not any(stream.frozen_until > now - 15 for stream in self.client.streams)
         )
 
@@ -163,7 +166,7 @@ class OperatorProcess:
     async def _run(self) -> None:
         """The order of `app.py`: jobs first, then their pods, so that no job is seen with an older list of pods."""
         client = cast("Client", self.client)
-        engine = Engine(client, NUM_WORKERS, self._progress_interval_seconds)
+        engine = Engine(client, NUM_WORKERS, self._progress_interval_seconds, self._provider)
         store = engine.store
         feed = JobFeed(store.jobs)
         audit = Audit(client, (None,), AUDIT_SECONDS)
@@ -174,12 +177,12 @@ class OperatorProcess:
             except ApiError:
                 await asyncio.sleep(1.0)
         start = self._loop.create_task
-        for cache in (store.pods, store.services):
+        for cache in store.of_jobs:
             informer = Informer(client, cache, None)
             start(informer.run())
             await informer.synced.wait()
         start(self._feed(feed))
-        start(audit.run((store.jobs, store.pods, store.services)))
+        start(audit.run((store.jobs, *store.of_jobs)))
         start(engine.progress.run())
         for _ in range(NUM_WORKERS):
             start(engine.reconciler.work())

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ddpjob_operator.api.names import Reason
 from simulation import convergence
-from simulation.api_server import JOBS, PODS, SERVICES, owner_uid
+from simulation.api_server import JOBS, POD_GROUPS, PODS, SERVICES, owner_uid
 from simulation.disturbances import disturb
 from simulation.invariants import Violation
 from simulation.schedule import Schedule
@@ -124,7 +124,7 @@ def _check_that_it_says_why(world: World) -> None:
 def _names_are_taken(world: World) -> bool:
     """Whether something of a stranger, or of an earlier job on a lost node, is in the way."""
     job = world.job()
-    others = (owner_uid(body) for plural in (PODS, SERVICES) for body in world.server.all(plural))
+    others = (owner_uid(body) for plural in (PODS, SERVICES, POD_GROUPS) for body in world.server.all(plural))
     return job is not None and any(owner != job["metadata"]["uid"] for owner in others)
 
 
@@ -146,6 +146,7 @@ async def _rest(world: World) -> None:
     if not world.schedule.fault_percent:
         checker.outdated_evidence_is_gone()
     checker.checkpoints_were_fenced()
+    checker.no_group_is_left()
     checker.no_write_changed_nothing()
     checker.nothing_was_asked_twice()
     before = world.num_write_calls()

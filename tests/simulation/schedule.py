@@ -79,6 +79,8 @@ class Schedule:
     trainer: bool = False
     in_place: bool = False
     """Whether ranks wait in their pods for a lost pod, which only the trainer does."""
+    gangs: bool = False
+    """Whether the scheduler knows PodGroups, and the operator makes them."""
     sidecar: bool = False
     max_restarts: int = 3
     keep_attempts: int = 2
@@ -119,6 +121,8 @@ def fates() -> st.SearchStrategy[Fate]:
 REPLACED_PODS = "replaced pods"
 #: In these schedules spec.nodes changes while the job runs.
 RESIZED = "changed sizes"
+#: As with REPLACED_PODS, and Kubernetes' own gang scheduling places the pods.
+GANGS = "gangs"
 #: Groups of disturbances that together reach what single ones rarely do.
 FOCUSES: dict[str, tuple[str, ...]] = {
     "everything": (),
@@ -152,6 +156,11 @@ FOCUSES: dict[str, tuple[str, ...]] = {
         "second_operator",
         "suspend",
     ),
+    GANGS: (
+        *("fill_nodes", "free_nodes") * 2,
+        *("suspend", "resume", "delete_group", "delete_pod", "kill_rank", "lose_node", "node_comes_back"),
+        *("replace_job", "replace_job_while_deleting", "crash", "second_operator", "resize"),
+    ),
     "old news": ("repeat_events", "freeze_watches", "forget_history", "lose_delete", "delete_pod", "suspend", "resume"),
 }
 
@@ -169,7 +178,7 @@ def steps(focus: str) -> st.SearchStrategy[Step]:
 
 def schedules(focus: str = "everything") -> st.SearchStrategy[Schedule]:
     """Schedules in which the disturbances of one group are frequent."""
-    waits = focus == REPLACED_PODS
+    waits = focus in (REPLACED_PODS, GANGS)
     return st.builds(
         Schedule,
         seed=st.integers(0, 2**32),
@@ -178,6 +187,7 @@ def schedules(focus: str = "everything") -> st.SearchStrategy[Schedule]:
         num_machines=st.integers(3, 4),
         trainer=st.just(True) if waits else st.booleans(),
         in_place=st.just(waits),
+        gangs=st.just(focus == GANGS),
         sidecar=st.sampled_from((False, False, True)),
         max_restarts=st.sampled_from((3, 10) if waits else (0, 1, 3, 10)),
         keep_attempts=st.integers(0, 2),

@@ -2,7 +2,7 @@
 
 from typing import Any, Protocol
 
-from simulation.api_server import JOBS, NODES, PODS, SERVICES, Body
+from simulation.api_server import JOBS, NODES, POD_GROUPS, PODS, SERVICES, Body
 from simulation.virtual_time import START_SECONDS
 
 
@@ -50,6 +50,8 @@ def _gist(plural: str, body: Body) -> str:
         return f"{gist} {conditions} {status.get('message', '')!r}{suspended}"
     if plural == SERVICES:
         return str(body["spec"].get("selector"))
+    if plural == POD_GROUPS:
+        return f"{body['spec']}{' deleted' if 'deletionTimestamp' in body['metadata'] else ''}"
     assert plural == NODES, plural
     return str([condition["status"] for condition in status["conditions"]])
 

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
+from ddpjob_operator.scheduling.native_v1alpha2 import NativeV1Alpha2
+from ddpjob_operator.scheduling.none import NO_PROVIDER
 from ddpjob_operator.transport.errors import NotFoundError
 from simulation.api_server import JOBS, PODS, SERVICES, ApiServer, Body, owner_uid
 from simulation.invariants import Checker, Violation
@@ -149,6 +151,7 @@ class World:
             self._log_of,
             progress_interval_seconds=10.0 if self.schedule.reads_progress else 0.0,
             fault_percent=0 if self.calm else self.schedule.fault_percent,
+            provider=NativeV1Alpha2() if self.schedule.gangs else NO_PROVIDER,
             died=self._operator_died,
         )
         self.operators[place] = process

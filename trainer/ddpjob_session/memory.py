@@ -76,9 +76,10 @@ class Memory:
         """
         self._keep_others()
         self._step = self._state.step
-        slots.empty(self._node)
-        if not restored:
-            slots.empty(self._own)  # it may be of later steps than a checkpoint
+        with self._whole:  # which a thread that has kept the state, since the generation ends, does not release
+            slots.empty(self._node)
+            if not restored:
+                slots.empty(self._own)  # it may be of later steps than a checkpoint
         # Of every optimizer, since one without state, such as plain SGD, may be no part.
         register_optimizer_step_pre_hook(lambda *_: self._begin_change())
         for replica in replicas:  # one rank alone needs none, and a hook would be compiled with its model

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 from collections import OrderedDict
 from types import SimpleNamespace
 
@@ -88,6 +89,18 @@ def test_an_optimizer_that_is_not_tracked_changes_the_state_too(monkeypatch, cap
     memory.step_done()
     memory.save()
     assert (in_the_step, slots.step_of(generation.state_memory)) == (slots.NO_STEP, 1)
+
+
+def test_a_rank_that_ends_while_it_begins_leaves_what_it_has_kept(generation):
+    """One thread keeps the state because the generation ends; the main thread would empty the memory for the new steps."""
+    state = State({"model": torch.nn.Linear(2, 2)}, program="this test")
+    memory = memory_of(state, generation)
+    memory.hold([], restored=False)
+    memory.save()
+    beginning = threading.Thread(target=memory.hold, args=([],), kwargs={"restored": True}, daemon=True)
+    beginning.start()
+    beginning.join(0.5)  # it never ends, since the process does
+    assert slots.step_of(generation.state_memory) == 0
 
 
 class Sampler:

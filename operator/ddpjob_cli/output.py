@@ -42,6 +42,14 @@ def print_screen(screen: "RenderableType") -> None:
     print("\n".join(line.rstrip() for line in text.get().splitlines()), flush=True)
 
 
+def indented(line: str) -> "RenderableType":
+    """A line that stays to the right of its title, also where the terminal breaks it."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    return Padding(Text(line, overflow="fold"), (0, 0, 0, 2), expand=False)
+
+
 def is_live() -> bool:
     """Whether standard output is a terminal that can show a live view."""
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")

@@ -68,9 +68,9 @@ pre { background: var(--card); border: 1px solid var(--line); border-radius: .4r
 svg { display: block; width: 100%; height: auto; font: 12px system-ui, sans-serif; }
 svg text { fill: var(--dim); } svg .axis { stroke: var(--line); } svg .curve { stroke: var(--start); fill: none; stroke-width: 2; }
 svg .restart { stroke: var(--bad); stroke-dasharray: 3 4; }
-@media (max-width: 36rem) { svg { font-size: 18px; } }
-@media print { table { font-size: .75rem; }
-  td:not(:last-child) { white-space: normal; } td:last-child { min-width: 0; } }
+@media (max-width: 36rem) { svg { font-size: 18px; } th { overflow-wrap: normal; } }
+@media print, (max-width: 36rem) { table { font-size: .75rem; } th, td { padding-right: .5rem; }
+  th, td:not(:last-child) { white-space: normal; } td { overflow-wrap: break-word; } td:last-child { min-width: 7rem; } }
 """
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from ddpjob_cli.events import events_if_allowed
 from ddpjob_cli.options import JobOrRun, OutputOption, look_at
-from ddpjob_cli.output import console, name_of, note, print_data
+from ddpjob_cli.output import console, indented, name_of, note, print_data
 
 if TYPE_CHECKING:
     from ddpjob.client import Client, Job, LogLine
@@ -35,7 +35,7 @@ def command(job: JobOrRun, output: OutputOption = None) -> None:
     for section in sections:
         console().print(Text(section.title, style="bold"))
         for line in section.lines:
-            console().print(Text(f"  {line}", overflow="fold"))
+            console().print(indented(line))
 
 
 def _log_of_the_failure(client: "Client | RunDirectory", job: "Job") -> "list[LogLine]":

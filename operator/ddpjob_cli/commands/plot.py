@@ -84,8 +84,16 @@ def _draw(metric: str, jobs: "dict[str, Curves]") -> None:
     from rich.text import Text
 
     from ddpjob_cli.curves import ticks, title_of
+    from ddpjob_cli.rendering import number
 
     out = console()
+    found = [(name, point) for name, curves in jobs.items() for point in curves.points.get(metric, ())]
+    if len({point.step for _, point in found}) == 1:
+        for name, point in found:
+            out.print(
+                f"{name}: {title_of(metric)} is {number(point.value)} at step {point.step}; a curve needs a second step"
+            )
+        return
     plotext.clear_figure()
     plotext.theme("clear" if out.no_color or not out.is_terminal else "pro")
     plotext.plotsize(min(out.width, 110), _HEIGHT)

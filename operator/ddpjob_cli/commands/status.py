@@ -6,7 +6,7 @@ import typer
 
 from ddpjob_cli.events import events_if_allowed
 from ddpjob_cli.options import JobOrRun, OutputOption, look_at
-from ddpjob_cli.output import is_live, live, print_objects, print_screen
+from ddpjob_cli.output import indented, is_live, live, print_objects, print_screen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,18 +105,18 @@ def screen(job: "Job", pods: "list[Pod]", events: "list[JobEvent]") -> "Renderab
     if status.time:
         facts_table.add_row("Goodput", goodput(status.time))
     parts: list[RenderableType] = [facts_table, Text("\nAttempts", style="bold")]
-    parts += [Text(f"  {line}", overflow="fold") for line in attempt_lines(job)]
+    parts += [indented(line) for line in attempt_lines(job)]
     if pods:
         parts += [Text(""), rank_table(pods)]
     if status.conditions:
         parts.append(Text("\nConditions", style="bold"))
         parts += [
-            Text(f"  {c.type:<11} {c.status:<6} {c.reason}: {visible(c.message)}".removesuffix(": "), overflow="fold")
+            indented(f"{c.type:<11} {c.status:<6} {c.reason}: {visible(c.message)}".removesuffix(": "))
             for c in status.conditions
         ]
     if events:
         parts.append(Text("\nLast events", style="bold"))
-        parts += [Text(f"  {line}", overflow="fold") for line in event_lines(events[-_EVENTS:])]
+        parts += [indented(line) for line in event_lines(events[-_EVENTS:])]
     parts.append(Text(f"\nNext: {next_command(job, pods)}", style="bold"))
     return Group(*parts)
 

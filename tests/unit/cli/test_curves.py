@@ -63,6 +63,11 @@ def test_an_axis_is_marked_with_whole_steps(steps: list[int], marks: list[int]) 
     assert ticks(steps) == marks
 
 
+def test_a_single_step_is_printed_as_a_value(capsys: pytest.CaptureFixture[str]) -> None:
+    plot._draw("loss", {"a": read_curves(lines('ddpjob-progress {"step": 200, "loss": 0.12345}'))})
+    assert capsys.readouterr().out == "a: loss is 0.123 at step 200; a curve needs a second step\n"
+
+
 @pytest.mark.parametrize("curves", [read_curves(LOG), read_curves(LOG[:2])])
 def test_curves_are_drawn(curves: Curves, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plot._draw("loss", {"a": curves, "b": curves})

@@ -1,12 +1,14 @@
 """Options and figures in the form that people read and write."""
 
+import io
 from typing import Any
 
 import pytest
+from rich.console import Console
 from rich.table import Table
 
 from ddpjob.client.jobs import Job, read_job
-from ddpjob_cli.output import print_screen
+from ddpjob_cli.output import indented, print_screen
 from ddpjob_cli.rendering import (
     attempt_lines,
     facts,
@@ -153,3 +155,10 @@ def test_a_table_for_another_program_has_no_blanks_at_the_end_of_lines(capsys: p
     table.add_row("longer-name", "-")
     print_screen(table)
     assert capsys.readouterr().out == "NAME         STATE\ndigits       Running\nlonger-name  -\n"
+
+
+def test_a_line_that_the_terminal_breaks_stays_to_the_right_of_its_title() -> None:
+    narrow = Console(width=20, file=io.StringIO(), markup=False, highlight=False)
+    with narrow.capture() as text:
+        narrow.print(indented("rank 1 on node-a ended: [b]"))
+    assert [line.rstrip() for line in text.get().splitlines()] == ["  rank 1 on node-a", "  ended: [b]"]

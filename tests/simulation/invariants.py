@@ -158,8 +158,9 @@ class Checker:
             if owner_uid(other) == metadata["ownerReferences"][0]["uid"] and other["metadata"]["uid"] != uid:
                 self._must(not self._may_run(other, place), f"{name} is created while {_name(other)} may run")
         self._no_hidden_container_runs(name, job["metadata"]["uid"], place)
+        master = job["metadata"]["uid"], attempt, _replacement(status, 0)
         self._must(
-            facts.service_touched or world.cluster.programs.master_of(job["metadata"]["uid"], attempt),
+            facts.service_touched or world.cluster.programs.master_of(*master),
             f"{name} is created by {by} while no Service leads to rank 0 of attempt {attempt}",
         )
 
@@ -385,11 +386,13 @@ class Checker:
                 self._must(attempt >= oldest, f"{_name(pod)} is kept, and attempts before {oldest} should not be")
 
     def checkpoints_were_fenced(self) -> None:
-        """No attempt has saved anything after a later one of the same job."""
-        newest: dict[str, int] = {}
-        for job_uid, attempt in self._world.cluster.programs.commits:
-            self._must(newest.get(job_uid, 0) <= attempt, f"attempt {attempt} saves after {newest.get(job_uid)}")
-            newest[job_uid] = attempt
+        """No attempt has saved anything after a later one of the same job, and no pod of rank 0 after its successor."""
+        newest: dict[str, tuple[int, int]] = {}
+        for job_uid, *owner in self._world.cluster.programs.commits:
+            attempt, replacement = owner
+            before = newest.setdefault(job_uid, (attempt, replacement))
+            self._must(before <= (attempt, replacement), f"attempt and replacement {owner} save after {before}")
+            newest[job_uid] = attempt, replacement
 
     def no_group_is_left(self) -> None:
         """After the end of a job, or of its object, there is no PodGroup of it."""

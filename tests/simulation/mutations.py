@@ -42,6 +42,7 @@ _REAL_MERGE_PATCH = ModelClient.merge_patch
 _REAL_DELETE = ModelClient.delete
 _REAL_ENVIRONMENT = pods._environment
 _REAL_GANG_OF = gang_of
+_REAL_SELECTOR = service.selector
 
 
 def _always(value: Any) -> Callable[..., Any]:
@@ -113,6 +114,10 @@ def _first_attempts_environment(job: Any, *arguments: Any) -> Any:
     return _REAL_ENVIRONMENT(replace(job, status=job.status.model_copy(update={"attempt": 1})), *arguments)
 
 
+def _selector_of_first_pods(job_uid: str, attempt: int, _: int = 0) -> dict[str, str]:
+    return _REAL_SELECTOR(job_uid, attempt)
+
+
 def _without_replaced_pods(observed: Any, num_nodes: int) -> Gang:
     gang = _REAL_GANG_OF(observed, num_nodes)
     return replace(gang, old=tuple(pod for pod in gang.old if pod.attempt < observed.job.status.attempt))
@@ -170,7 +175,8 @@ _REPLACED: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     ),
     "pods are created before the Service": ((render, "actions_of", _pods_first),),
     "the Service is left as it is": ((render, "actions_of", _without_service),),
-    "the Service is pointed at older attempts": ((service, "_attempt_of", _always(0)),),
+    "the Service is pointed at older attempts": ((service, "_pod_of", _always((0, 0))),),
+    "the Service leads to a lost pod of rank 0": ((service, "selector", _selector_of_first_pods),),
     "stragglers are left alone": ((actions, "_keep_whole", _stops_nothing_of_earlier_attempts),),
     "pods run on after the end": ((finished_job, "stop_and_keep_logs", _always(())),),
     "outdated evidence stays": ((actions, "outdated_evidence", _always([])),),
@@ -212,6 +218,7 @@ _REPLACED: dict[str, tuple[tuple[Any, str, Any], ...]] = {
 
 _FOCUS = {
     "the Service is pointed at older attempts": "two writers",
+    "the Service leads to a lost pod of rank 0": REPLACED_PODS,
     "stragglers are left alone": "two writers",
     "deletions name no uid": "replaced jobs",
     "outdated evidence stays": "failing ranks",

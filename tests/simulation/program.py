@@ -12,6 +12,7 @@ from typing import Any
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import contract
 from ddpjob_operator.core.times import rfc3339
+from ddpjob_ranks.generation import replacements
 from simulation.api_server import SERVICES, ApiServer, Body
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    boom()\nValueError: boom\n'
@@ -56,6 +57,10 @@ class Ended:
     message: str = ""
 
 
+#: Who saves checkpoints: uid of the job, attempt, and how often the pod of rank 0 was replaced in it.
+Owner = tuple[str, int, int]
+
+
 @dataclass(slots=True, kw_only=True)
 class Container:
     """A main container that has been started."""
@@ -75,7 +80,12 @@ class Container:
     @property
     def replacement(self) -> int:
         """How often the pod of its rank has been replaced in its attempt."""
-        return int(self.variables.get(contract.DDPJOB_REPLACEMENT, "0"))
+        return replacements(self.variables).get(self.rank, 0)
+
+    @property
+    def owner(self) -> Owner:
+        """The owner of the checkpoint folder, where it is rank 0's."""
+        return *self.job_and_attempt, self.replacement
 
     @property
     def waits_for_pods(self) -> bool:
@@ -125,10 +135,10 @@ class Programs:
         self._fates = fates
         self._sigterm = sigterm
         self.gangs: dict[tuple[str, int], Gang] = {}
-        self._claims: dict[str, tuple[str, int]] = {}
+        self._claims: dict[str, Owner] = {}
         self.ended: Callable[[Container], None] = lambda _: None
-        self.commits: list[tuple[str, int]] = []
-        """Of each commit, in order: job uid and attempt that wrote it."""
+        self.commits: list[Owner] = []
+        """Of each commit, in order: who wrote it."""
 
     def start(self, container: Container) -> None:
         """A container begins."""
@@ -169,9 +179,15 @@ class Programs:
             self._later(seconds, self._end_waiting, gang, gang.waits_since)
 
     def _join(self, gang: Gang) -> None:
-        if gang.waits_since is not None and all(container.exit is None for container in gang.ranks.values()):
-            gang.waits_since = None
-            self._train(gang)
+        if gang.waits_since is None or any(container.exit for container in gang.ranks.values()):
+            return
+        first = gang.ranks[0]
+        if first.replacement and not self.master_of(*first.owner):  # the others look for the store of its pod
+            return
+        gang.waits_since = None
+        if first.replacement and not first.has_met:
+            self._later(COMMIT_SECONDS, self._commit, first)
+        self._train(gang)
 
     def _end_waiting(self, gang: Gang, since: float) -> None:
         if gang.waits_since == since:
@@ -223,10 +239,14 @@ class Programs:
         """A Service has changed: whoever waits for rank 0 may find it now."""
         for key, gang in self.gangs.items():
             self._meet(key, gang)
+            if gang.waits_since is not None:
+                self._later(JOIN_SECONDS, self._join, gang)
 
-    def master_of(self, job_uid: str, attempt: int) -> bool:
-        """Whether some Service leads to rank 0 of this attempt, and of no other."""
+    def master_of(self, job_uid: str, attempt: int, replacement: int = 0) -> bool:
+        """Whether some Service leads to this pod of rank 0 of this attempt, and to no other."""
         wanted = {names.LABEL_JOB_UID: job_uid, names.LABEL_ATTEMPT: str(attempt), names.LABEL_RANK: "0"}
+        if replacement:
+            wanted[names.LABEL_REPLACEMENT] = str(replacement)
         return any(service["spec"].get("selector") == wanted for service in self._server.all(SERVICES))
 
     def _meet(self, key: tuple[str, int], gang: Gang) -> None:
@@ -293,10 +313,10 @@ class Programs:
     # --- Checkpoints --------------------------------------------------------------------------------------------------
 
     def _claim(self, container: Container) -> bool:
-        """Rank 0 takes the folder, unless a later attempt of the same job has it."""
+        """Rank 0 takes the folder, unless a later attempt of the same job, or a later pod of rank 0 in this one, has it."""
         folder, mine = self._folder_and_id(container)
         claim = self._claims.get(folder)
-        if claim is not None and claim[0] == mine[0] and claim[1] > mine[1]:
+        if claim is not None and claim[0] == mine[0] and claim[1:] > mine[1:]:
             return False
         self._claims[folder] = mine
         return True
@@ -317,10 +337,10 @@ class Programs:
         return True
 
     @staticmethod
-    def _folder_and_id(container: Container) -> tuple[str, tuple[str, int]]:
+    def _folder_and_id(container: Container) -> tuple[str, Owner]:
         variables = container.variables
         folder = f"{variables[contract.DDPJOB_NAMESPACE]}/{variables[contract.DDPJOB_NAME]}"
-        return folder, container.job_and_attempt
+        return folder, container.owner
 
     def _gang_of(self, container: Container) -> Gang:
         return self.gangs[container.job_and_attempt]

@@ -84,8 +84,8 @@ DDPJOB_IN_PLACE_RESTARTS: Final = "DDPJOB_IN_PLACE_RESTARTS"
 DDPJOB_FINAL_EXIT_CODES: Final = "DDPJOB_FINAL_EXIT_CODES"
 #: How long ranks wait within their pods for a pod of the same attempt that is replaced, in seconds. Unset: no pod is replaced.
 DDPJOB_REPLACEMENT_SECONDS: Final = "DDPJOB_REPLACEMENT_SECONDS"
-#: How often the pod of this node rank has been replaced in this attempt; unset in the first one.
-DDPJOB_REPLACEMENT: Final = "DDPJOB_REPLACEMENT"
+#: Of each node rank whose pod has been replaced in this attempt, itself included, how often: "0:1,3:2". Unset in a first pod.
+DDPJOB_REPLACEMENTS: Final = "DDPJOB_REPLACEMENTS"
 #: Generation of this rank, from 1; set for ranks only, and only where the launcher can start them again in place.
 DDPJOB_GENERATION: Final = "DDPJOB_GENERATION"
 #: "0" keeps ranks from copying their state into memory when they are to start again in place.

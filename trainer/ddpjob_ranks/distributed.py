@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store  # torch.distributed's own, which it exports untyped
 
-from ddpjob_ranks import contract
+from ddpjob_ranks import contract, generation
 from ddpjob_ranks.cpus import cpus_of_this_rank
 from ddpjob_ranks.errors import ConfigError, PeersMissingError
 from ddpjob_ranks.launch import preflight
@@ -164,10 +164,24 @@ def rendezvous(worker: Worker, limits: Limits, same: Mapping[str, str]) -> Rende
     device = _device(worker)
     os.environ.update(worker.environment())
     _set_num_threads()
-    store = open_store(worker)
-    preflight.check(store, worker, same, device)
+    store = _meet(worker, same, device)
     store.set_timeout(limits.collectives)
     return Rendezvous(worker=worker, limits=limits, device=device, store=store)
+
+
+def _meet(worker: Worker, same: Mapping[str, str], device: torch.device) -> Store:
+    """The store in which all ranks have met. If it is lost with the pod that serves it, they meet in that of the next pod."""
+    while True:
+        store = open_store(worker)
+        try:
+            preflight.check(store, worker, same, device)
+        except dist.DistError:
+            current = generation.current(os.environ)
+            if current is None or worker.node_rank == 0 or contract.DDPJOB_REPLACEMENT_SECONDS not in os.environ:
+                raise
+            current.leave_store()
+            continue
+        return store
 
 
 @contextmanager

@@ -7,11 +7,15 @@ next to the ranks waits for this (`ddpjob_ranks.launch.follow`), since the ranks
 
 The ranks of a pod that is gone are missing in the next generation, where the others wait for the pod that replaces it
 (`ddpjob_ranks.launch.join`).
+
+With the pod of node 0 the store is gone. The pod that replaces it serves a new one, which has the number of the replacement.
+The others join no store with a lower number than the highest that they know of: an earlier pod may still respond, on a node
+that the cluster has given up, or at an address that a resolver remembers.
 """
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
@@ -29,6 +33,12 @@ LISTEN: Final = timedelta(days=7)
 BEGUN_SLOT: Final = 2
 #: The slot whose step is the last one that the rank has done.
 DONE_SLOT: Final = 3
+#: The slots of a node's memory whose steps are numbers of stores: the one that its ranks joined last, or that was there when the
+#: pod was created, and the newest one that the process next to them found.
+JOINED_SLOT: Final = 0
+FOUND_SLOT: Final = 1
+_STORE_KEY: Final = "ddpjob/store"
+_NO_SESSION_KEY: Final = "ddpjob/no-session"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,6 +53,10 @@ class Generation:
     """File descriptor of a slot for the state of a survivor, which the ranks of a node share (`slots`)."""
     own_memory: int
     """File descriptor of two slots for what only this rank knows, after even and after odd steps, BEGUN_SLOT and DONE_SLOT."""
+    stores: int
+    """File descriptor of JOINED_SLOT and FOUND_SLOT, which the ranks of a node share."""
+    store: int = slots.NO_STEP
+    """Number of the store that this rank has joined."""
     before_exit: Callable[[], None] = field(default=lambda: None)
     """Saves what this rank holds. It runs once, on any thread, before the process ends because its generation does."""
     _saving: threading.Lock = field(default_factory=threading.Lock)
@@ -56,17 +70,23 @@ class Generation:
 
         threading.Thread(target=read, name=THREAD_NAME, daemon=True).start()
 
-    def announce(self, store: "Store", *, rank: int) -> None:
-        """Write into the store that this generation has begun.
+    def announce(self, store: "Store", number_of_store: int, *, node_rank: int) -> None:
+        """Write into the store that this generation has begun, and remember which store it is.
 
         Raises:
             ReplacedError: another pod has replaced this one, whose node did not respond for some time.
         """
-        replacement = int(os.environ.get(contract.DDPJOB_REPLACEMENT) or "0")
-        if is_replaced(store, rank, replacement):
+        if is_replaced(store, node_rank, replacements(os.environ).get(node_rank, 0)):
+            rank = os.environ[contract.RANK]
             raise ReplacedError(f"rank {rank} runs in another pod now, which has replaced this one")
+        self.store = number_of_store
+        record_store(self.stores, number_of_store, JOINED_SLOT)
         for number in range(1, self.number + 1):  # the ranks of some may have failed before they could
             store.set(_key(number), "")
+
+    def leave_store(self) -> None:
+        """Accept only a newer store from now on, since the one that this rank has joined is lost."""
+        record_store(self.stores, self.store + 1, FOUND_SLOT)
 
     def begun(self) -> None:
         """Record that all ranks of this generation are here and begin to train."""
@@ -97,9 +117,9 @@ _current: list[Generation] = []
 def current(environ: Mapping[str, str]) -> Generation | None:
     """The generation of this process; None where no further one would follow it."""
     if not _current and contract.DDPJOB_GENERATION in environ:
-        pipe, state, own = map(int, environ[contract.DDPJOB_INHERITED].split())
+        pipe, state, own, stores = map(int, environ[contract.DDPJOB_INHERITED].split())
         number = int(environ[contract.DDPJOB_GENERATION])
-        _current.append(Generation(number=number, pipe=pipe, state_memory=state, own_memory=own))
+        _current.append(Generation(number=number, pipe=pipe, state_memory=state, own_memory=own, stores=stores))
     return _current[0] if _current else None
 
 
@@ -127,21 +147,59 @@ def newest(store: "Store") -> int:
     return number
 
 
-def replace(store: "Store", ranks: Iterable[int], replacement: int) -> None:
-    """Keep the pods that this one replaces from joining again, should their node respond again."""
-    for rank in ranks:
+def replacements(environ: Mapping[str, str]) -> dict[int, int]:
+    """How often the pods of this attempt had been replaced when this one was created, by node rank."""
+    pairs = (pair.split(":") for pair in environ.get(contract.DDPJOB_REPLACEMENTS, "").split(",") if pair)
+    return {int(node_rank): int(number) for node_rank, number in pairs}
+
+
+def replace(store: "Store", replaced: Mapping[int, int]) -> None:
+    """Keep the pods that others have replaced, so often by node rank, from joining again, should their node respond again."""
+    for node_rank, replacement in replaced.items():
         for number in range(1, replacement + 1):
-            store.set(_replacement_key(rank, number), "")
+            store.set(_replacement_key(node_rank, number), "")
 
 
-def is_replaced(store: "Store", rank: int, replacement: int) -> bool:
-    """Whether another pod has replaced this one of the rank."""
-    return store.check([_replacement_key(rank, replacement + 1)])
+def is_replaced(store: "Store", node_rank: int, replacement: int) -> bool:
+    """Whether another pod has replaced this one of the node rank."""
+    return store.check([_replacement_key(node_rank, replacement + 1)])
+
+
+def set_up_store(store: "Store", environ: Mapping[str, str]) -> None:
+    """Prepare a new store. Its number comes last, since others use a store only once it has one."""
+    replaced = replacements(environ)
+    replace(store, replaced)
+    store.set(_STORE_KEY, str(replaced.get(0, 0)))
+
+
+def number_of_store(store: "Store") -> int | None:
+    """How often the pod that serves the store had been replaced; None while the store is not set up, or of another attempt."""
+    return int(store.get(_STORE_KEY)) if store.check([_STORE_KEY]) else None
+
+
+def record_store(stores: int, number: int, slot: int) -> None:
+    """Write the number of a store into the memory that outlives the ranks of a node, unless a higher one is there."""
+    slots.mark(stores, max(number, slots.step_of(stores, slot)), slot)
+
+
+def newest_store(stores: int) -> int:
+    """The highest number of a store that this node knows of."""
+    return max(slots.step_of(stores, slot) for slot in (JOINED_SLOT, FOUND_SLOT))
+
+
+def report_no_session(store: "Store") -> None:
+    """Write into the store that the ranks of a node have ended without a session, so that their next ones announce nothing."""
+    store.set(_NO_SESSION_KEY, "")
+
+
+def has_no_session(store: "Store") -> bool:
+    """Whether a node has reported that."""
+    return store.check([_NO_SESSION_KEY])
 
 
 def _key(number: int) -> str:
     return f"ddpjob/generation/{number}"
 
 
-def _replacement_key(rank: int, replacement: int) -> str:
-    return f"ddpjob/replacement/{rank}/{replacement}"
+def _replacement_key(node_rank: int, replacement: int) -> str:
+    return f"ddpjob/replacement/{node_rank}/{replacement}"

@@ -1,6 +1,6 @@
 """The pods of a job, sorted by what they are to its current attempt."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ddpjob_operator.api.status import DDPJobStatus
@@ -73,6 +73,11 @@ def gang_of(observed: Observed, num_nodes: int) -> Gang:
         current={pod.rank: pod for pod in (*done, *observed.pods) if pod.rank < num_nodes and is_current(pod, status)},
         old=tuple(sorted((pod for pod in observed.pods if _age(pod, status) > 0), key=_order)),
     )
+
+
+def rank0_of(pods: Iterable[Pod], status: DDPJobStatus) -> Pod | None:
+    """The pod of rank 0 in the current attempt, which prints the progress. One that was replaced may still exist."""
+    return next((pod for pod in pods if pod.rank == 0 and is_current(pod, status)), None)
 
 
 def is_current(pod: Pod, status: DDPJobStatus) -> bool:

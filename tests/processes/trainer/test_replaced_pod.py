@@ -4,16 +4,28 @@ Each launcher is a pod of one process.
 """
 
 import os
+import re
 import signal
+import socket
+import socketserver
 import sys
-from contextlib import ExitStack, contextmanager
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from torch._C._distributed_c10d import TCPStore
 
-from ddpjob_ranks import contract
+from ddpjob_ranks import contract, generation
+from ddpjob_ranks.errors import ReplacedError
+from ddpjob_ranks.launch import identity, rendezvous
+from ddpjob_ranks.launch.identity import Worker
+from test_restart_in_place import pid_of_rank
 from test_session import assert_same, saved
-from training_runs import TRAINER, Run, finished, ranks_by_hand, started
+from testbed import free_ports
+from training_runs import DEADLINE_SECONDS, TRAINER, Run, finished, ranks_by_hand, started
 
 DIGITS = ("epochs=8", "logEverySteps=5")
 JOB = {contract.DDPJOB_UID: "u1", contract.DDPJOB_ATTEMPT: "1"}
@@ -27,11 +39,14 @@ class Gang:
 
     def __init__(self, folder, num_pods: int, stack: ExitStack) -> None:
         self._folder, self._stack, self._variables = folder, stack, ranks_by_hand(num_pods)
+        self._replaced: dict[int, int] = {}
 
     def pod(self, rank: int, replacement: int = 0, command: tuple[str, ...] = TRAINER, **more: str) -> Run:
         variables = self._variables[rank] | SUPERVISED | more
         if replacement:
-            variables[contract.DDPJOB_REPLACEMENT] = str(replacement)
+            self._replaced[rank] = replacement
+            replaced = (f"{node_rank}:{number}" for node_rank, number in self._replaced.items())
+            variables[contract.DDPJOB_REPLACEMENTS] = ",".join(replaced)
         folder = self._folder / f"{rank}-{replacement}"
         keys = DIGITS if command == TRAINER else ()
         return self._stack.enter_context(started(folder, *keys, ranks=0, command=command, environ=variables))
@@ -92,6 +107,138 @@ def test_a_pod_that_is_asked_to_stop_while_its_ranks_wait_for_another_reports_wh
         first.process.send_signal(signal.SIGTERM)
         assert first.wait() == contract.EXIT_CHECKPOINTED, first.text
     assert first.message == f"{contract.TERMINATION_CHECKPOINT_PREFIX}{saved(tmp_path)['step']}"
+
+
+def test_the_pod_of_rank_0_is_replaced_without_a_lost_step_too(undisturbed, tmp_path):
+    """Its launcher served the store. It is killed, and its successor is asked to stop; the survivor hands its state on."""
+    with gang(tmp_path) as pods:
+        first, survivor = pods.pod(0), pods.pod(1)
+        first.wait_for(r"(?m)^epoch \d+ step 20/")
+        first.process.kill()
+        second = pods.pod(0, 1)
+        second.wait_for(rf"(?s){FROM_MEMORY}.*\nepoch \d+ step 80/")
+        second.process.send_signal(signal.SIGTERM)
+        assert second.wait() == contract.EXIT_TERMINATED, second.text
+        last = pods.pod(0, 2)
+        assert [last.wait(), survivor.wait()] == [0, 0], last.text + survivor.text
+    assert [run.text.count(FROM_MEMORY) for run in (second, last)] == [1, 1]
+    assert (last.weights, first.losses | second.losses | last.losses) == (undisturbed.weights, undisturbed.losses)
+    resumed = [int(re.findall(r"resumed from step (\d+) in memory", run.text)[0]) for run in (second, last)]
+    # Ranks differ by one step at most, which is lost if only the lost rank has completed it. A stop is after the same step.
+    assert resumed[0] >= max(first.losses) - 1
+    assert resumed[1] >= max(second.losses)
+
+
+class Master(socketserver.ThreadingTCPServer):
+    """What the master's name is to new connections: the address of a pod of rank 0, here its port. It can change."""
+
+    daemon_threads = True
+
+    def __init__(self, target: int) -> None:
+        super().__init__(("127.0.0.1", 0), Forwarding)
+        self.target = target
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def port(self) -> str:
+        return str(self.server_address[1])
+
+
+class Forwarding(socketserver.BaseRequestHandler):
+    server: Master
+
+    def handle(self) -> None:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.server.target)) as there:
+            threading.Thread(target=_copy, args=(there, self.request), daemon=True).start()
+            _copy(self.request, there)
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(2**16):
+            target.sendall(data)
+    for end in (source, target):
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
+
+
+def test_the_others_leave_a_pod_of_rank_0_that_still_responds_once_the_master_is_another(undisturbed, tmp_path):
+    """The cluster has given up its node, where only the rank has stopped: no connection ends, and both pods serve a store."""
+    old_port, new_port = free_ports(2)
+    with gang(tmp_path) as pods, Master(old_port) as master:
+        old = pods.pod(0, MASTER_PORT=str(old_port))
+        survivor = pods.pod(1, MASTER_PORT=master.port)
+        old.wait_for(r"(?m)^epoch \d+ step 5/")
+        os.kill(pid_of_rank(old, 0), signal.SIGSTOP)
+        new = pods.pod(0, 1, MASTER_PORT=str(new_port))
+        master.target = new_port
+        assert [new.wait(), survivor.wait()] == [0, 0], new.text + survivor.text
+        assert old.process.poll() is None, "nothing has ended it"
+    assert new.text.count(FROM_MEMORY) == 1
+    assert new.weights == undisturbed.weights
+
+
+def test_a_survivor_waits_for_the_store_of_the_newest_pod_of_rank_0_that_it_knows_of(monkeypatch, capsys):
+    (port,) = free_ports(1)
+    worker = Worker(
+        launcher="test",
+        rank=1,
+        world_size=2,
+        local_rank=0,
+        local_world_size=1,
+        master_addr="127.0.0.1",
+        master_port=port,
+    )
+    for name, value in (JOB | {contract.DDPJOB_GENERATION: "2", contract.DDPJOB_REPLACEMENT_SECONDS: "200"}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(rendezvous, "REPORT_SECONDS", 0.0)
+    served = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    reports = ""
+    with ThreadPoolExecutor() as threads:
+        joined = threads.submit(rendezvous.open_store_of_attempt, worker, oldest=1)
+        for environ, reason in (
+            (None, "is not that of this attempt"),
+            ({}, "is that of a pod of rank 0 that has been replaced"),
+        ):
+            if environ is not None:
+                generation.set_up_store(rendezvous.for_attempt(served), environ)
+            deadline = time.monotonic() + DEADLINE_SECONDS
+            while reason not in reports:
+                assert time.monotonic() < deadline, f"no {reason!r} in {reports!r}"
+                assert not joined.done(), "it has joined the wrong store"
+                reports += capsys.readouterr().err
+                time.sleep(0.01)
+        generation.set_up_store(rendezvous.for_attempt(served), {contract.DDPJOB_REPLACEMENTS: "0:1"})
+        assert joined.result(timeout=DEADLINE_SECONDS)[1] == 1
+    assert rendezvous.number_at_master(worker) == 1
+
+
+def test_a_pod_of_rank_0_that_knows_of_its_successor_ends():
+    worker = identity.resolve({**ranks_by_hand(2)[0], contract.DDPJOB_GENERATION: "2"})
+    with pytest.raises(ReplacedError, match="has replaced this one"):
+        rendezvous.open_store_of_attempt(worker, oldest=1)
+
+
+WITHOUT_SESSION = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+print("connected", flush=True)
+while True:
+    dist.all_reduce(torch.ones(1))
+"""
+
+
+def test_the_successor_of_rank_0_does_not_wait_for_scripts_without_a_session(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(WITHOUT_SESSION)
+    command = (sys.executable, "-m", "ddpjob.launch", str(script))
+    with gang(tmp_path) as pods:
+        first, _ = pods.pod(0, command=command), pods.pod(1, command=command)
+        first.wait_for("connected")
+        first.process.kill()
+        successor = pods.pod(0, 1, command=command)
+        assert successor.wait() == contract.EXIT_PEER_LOST, successor.text
+    assert "none uses ddpjob.session" in successor.message
 
 
 def test_ranks_whose_pod_is_not_replaced_in_time_end(tmp_path):

@@ -207,7 +207,8 @@ MATRIX_IN_PLACE: Mapping[Fault, Row] = {
     ),
     Fault.BOTH: _in_place((Outcome(tier=1, steps_lost=MOST_STEPS_LOST),)),
     Fault.MAIN_PROCESS: _replaced_once_it_ran("Killed", counted=1),
-    Fault.FIRST_MAIN_PROCESS: _in_place((*_replaced("Killed", counted=1), *_counted("Killed"))),
+    # A step that rank 0 alone has completed is done again.
+    Fault.FIRST_MAIN_PROCESS: _in_place((*_replaced("Killed", counted=1, steps_lost=1), *_counted("Killed"))),
     Fault.FORCE_DELETE: _replaced_once_it_ran("PodDeleted", infrastructure=1),
     Fault.OPERATOR_AWAY: _in_place(),
     Fault.API_SERVER_AWAY: _in_place(),

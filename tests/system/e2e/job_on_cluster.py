@@ -105,16 +105,17 @@ class JobOnCluster:
         items = self.kubectl.json("get", "pods", "-n", self.namespace, "-l", selector)["items"]
         return sorted(items, key=lambda pod: int(pod["metadata"]["labels"]["ddpjob.dev/rank"]))
 
-    def log(self, attempt: int = 1, rank: int = 0) -> str:
-        """What `kubectl logs` shows of a rank; empty while it has not started."""
+    def log(self, attempt: int = 1, rank: int = 0, replacement: int = 0) -> str:
+        """What `kubectl logs` shows of a rank, or of the pod that replaced its first one; empty while it has not started."""
+        suffix = f"-r{replacement}" if replacement else ""
         try:
-            return self.kubectl("logs", f"{self.name}-{attempt}-{rank}", "-n", self.namespace)
+            return self.kubectl("logs", f"{self.name}-{attempt}-{rank}{suffix}", "-n", self.namespace)
         except KubectlError:
             return ""
 
-    def step(self, attempt: int = 1) -> int:
+    def step(self, attempt: int = 1, replacement: int = 0) -> int:
         """The step that rank 0 printed last; -1 before its first."""
-        steps = re.findall(r"\bstep (\d+)/", self.log(attempt))
+        steps = re.findall(r"\bstep (\d+)/", self.log(attempt, replacement=replacement))
         return int(steps[-1]) if steps else -1
 
     def wait_phase(self, *phases: str, seconds: float) -> dict[str, Any]:

@@ -105,6 +105,29 @@ def test_a_lost_pod_is_replaced_while_the_other_waits(job, machine) -> None:
     assert pods["replaced-1-1-r1"]["status"]["phase"] == "Failed"
 
 
+def test_the_lost_pod_of_rank_0_is_replaced_while_the_other_waits(job, machine) -> None:
+    """It serves the store, and its log has the progress. It is killed first, and its successor is deleted."""
+    job.apply("first-lost", nodes=2, trainer={"recipe": "digits", "epochs": 10000}, restart={"inPlace": True})
+    job.wait_step(20)
+    (_, survivor) = job.pods(1)
+    os.kill(machine.container_pid(job.namespace, "first-lost-1-0", "trainer"), signal.SIGKILL)
+    wait_for_resumptions(job, 1, replacement=1)
+    wait_for_progress_beyond(job, job.step(replacement=1))
+    wait_for_a_run_of(job, SHORT_SECONDS)  # the next loss is the second within moments otherwise, and has to wait
+    job.kubectl("delete", "pod", "first-lost-1-0-r1", "-n", job.namespace, "--wait=false")
+    wait_for_resumptions(job, 1, replacement=2)
+    wait_for_progress_beyond(job, job.step(replacement=2))
+
+    status = job.wait_phase("Running", seconds=60)
+    assert status["attempt"] == 1
+    assert status["replacedPods"] == [{"rank": 0, "replacement": 2}]
+    assert [past["reason"] for past in status["attempts"]] == ["Killed", "PodDeleted"]
+    assert (status["restarts"]["infrastructure"], status["restarts"]["counted"]) == (1, 1)
+    pods = {pod["metadata"]["name"]: pod for pod in job.pods(1)}
+    assert pods["first-lost-1-1"]["metadata"]["uid"] == survivor["metadata"]["uid"]
+    assert pods["first-lost-1-0"]["status"]["phase"] == "Failed"
+
+
 def wait_for_a_run_of(job, seconds: float) -> None:
     def runs_for_so_long() -> bool:
         since = job.status.get("runningSince")
@@ -113,12 +136,15 @@ def wait_for_a_run_of(job, seconds: float) -> None:
     testbed.wait_for(f"{seconds} s of training", runs_for_so_long, seconds=120, every_seconds=0.5)
 
 
-def wait_for_resumptions(job, number: int) -> None:
-    """Wait until training goes on after so many restarts."""
+def wait_for_resumptions(job, number: int, replacement: int = 0) -> None:
+    """Wait until training goes on after so many restarts, by the log of this pod of rank 0."""
     resumed = "in memory: no step is lost"
     after = rf"(?s)(?:{resumed}.*?\bstep \d+/.*?){{{number}}}"
     testbed.wait_for(
-        f"step after {number} restarts", lambda: re.search(after, job.log()), seconds=120, every_seconds=0.5
+        f"step after {number} restarts",
+        lambda: re.search(after, job.log(replacement=replacement)),
+        seconds=120,
+        every_seconds=0.5,
     )
 
 

@@ -4,20 +4,36 @@ from dataclasses import replace
 
 import pytest
 
-from builders import NOW, created, edited, ended, job, observed, reconciled, supervised, updated
+from builders import (
+    NOW,
+    created,
+    edited,
+    ended,
+    in_attempt,
+    job,
+    observed,
+    reconciled,
+    service,
+    supervised,
+    updated,
+)
 from ddpjob_operator.api.names import LABEL_REPLACEMENT, LABEL_SUPERVISED, Phase, Reason, contract
 from ddpjob_operator.api.status import Progress
-from ddpjob_operator.core.actions import CreatePod
+from ddpjob_operator.core.actions import CreatePod, PatchObject
+from ddpjob_operator.core.failure.class_of_end import newly_saved_step
 from ddpjob_operator.core.failure.restart import MAX_INFRASTRUCTURE_RESTARTS
+from ddpjob_operator.core.gang import rank0_of
 from ddpjob_operator.core.model import Deletion, Waiting
 from ddpjob_operator.core.plan import plan
+from ddpjob_operator.core.render.service import ensure_service, selector
 from ddpjob_operator.core.times import rfc3339
 
 IN_PLACE = {"inPlace": True, "maxRestarts": 9}
 JOB = job(nodes=3, restart=IN_PLACE)
 #: Long enough for an attempt to be healthy, after which there is no back-off.
 LATER = NOW + 400
-KILLED = {"code": 137, "is_supervised": True, "ended_seen": LATER}
+IN_GANG = {"is_supervised": True, "ended_seen": LATER}
+KILLED = {"code": 137, **IN_GANG}
 
 
 def running_gang(of=JOB):
@@ -58,7 +74,53 @@ def test_its_successor_has_a_name_a_label_and_a_variable_of_its_own() -> None:
     labels, container = action.body["metadata"]["labels"], action.body["spec"]["containers"][0]
     assert (labels[LABEL_REPLACEMENT], labels[LABEL_SUPERVISED]) == ("1", "true")
     variables = {variable["name"]: variable.get("value") for variable in container["env"]}
-    assert (variables[contract.DDPJOB_REPLACEMENT], variables[contract.NODE_RANK]) == ("1", "1")
+    assert (variables[contract.DDPJOB_REPLACEMENTS], variables[contract.NODE_RANK]) == ("1:1", "1")
+
+
+def test_the_pod_of_rank_0_is_replaced_and_the_service_leads_to_its_successor_first() -> None:
+    lost = reconciled(without(running_gang(), 0), LATER)
+    assert (lost.job.status.attempt, lost.job.status.replaced_pods[0].rank) == (1, 0)
+    to_service, to_pod = plan(lost, LATER).actions
+    assert isinstance(to_service, PatchObject)
+    assert isinstance(to_pod, CreatePod)
+    wanted, labels = to_service.patch["spec"]["selector"], to_pod.body["metadata"]["labels"]
+    assert (to_pod.name, labels.items() >= wanted.items()) == ("job-1-0-r1", True)
+    assert wanted[LABEL_REPLACEMENT] == "1", "the lost pod is not selected, though it may respond"
+
+
+def test_the_service_never_leads_back_to_a_pod_that_was_replaced() -> None:
+    """An operator with an old view: its status does not name the replacement."""
+    ahead = replace(service(JOB), selector=selector(JOB.uid, 1, 1))
+    made = plan(replace(running_gang(), service=ahead), LATER)
+    assert not [action for action in made.actions if isinstance(action, PatchObject)]
+    following = in_attempt(JOB, 2)
+    (patch,) = ensure_service(following, JOB.spec, ahead)
+    assert patch.patch["spec"]["selector"] == selector(JOB.uid, 2) | {LABEL_REPLACEMENT: None}
+
+
+def test_the_successor_of_rank_0_knows_of_all_pods_that_were_replaced_since_the_store_that_did_is_gone() -> None:
+    before = after_loss()
+    back = reconciled(with_pods(before, supervised(before.job, 1)), LATER + 5)
+    back = updated(back, progress=Progress(step=9))
+    lost = reconciled(without(back, 0), LATER + 400)
+    (action,) = (action for action in plan(lost, LATER + 400).actions if isinstance(action, CreatePod))
+    variables = {variable["name"]: variable.get("value") for variable in action.body["spec"]["containers"][0]["env"]}
+    assert variables[contract.DDPJOB_REPLACEMENTS] == "0:1,1:1"
+
+
+def test_progress_is_that_of_the_current_pod_of_rank_0() -> None:
+    """The lost one stays as evidence."""
+    seen = reconciled(with_pods(running_gang(), ended(JOB, 0, **KILLED)), LATER)
+    assert rank0_of(seen.pods, seen.job.status) is None
+    both = with_pods(seen, supervised(seen.job, 0))
+    assert rank0_of(both.pods, both.job.status).name == "job-1-0-r1"
+
+
+def test_a_step_that_a_lost_pod_of_rank_0_saved_when_it_stopped_explains_no_later_end() -> None:
+    drained = ended(JOB, 0, code=75, message="checkpointStep=40", disruption="EvictionByEvictionAPI", **IN_GANG)
+    seen = reconciled(with_pods(running_gang(), drained), LATER)
+    assert (seen.job.status.attempt, seen.job.status.attempts[-1].checkpoint_step) == (1, 40)
+    assert newly_saved_step(seen, 1) is None
 
 
 def test_the_attempt_runs_again_once_it_runs() -> None:
@@ -126,7 +188,7 @@ def failing(*pods, of=JOB):
 
 NOT_PLACED = Waiting(reason="Unschedulable", message="0/3 nodes are available")
 DOUBTS = {
-    "rank 0, which serves the store": without(running_gang(), 0),
+    "nobody is left who has the state": without(running_gang(), 0, 1, 2),
     "pods of an older release": replace(
         without(running_gang(), 1),
         pods=tuple(replace(pod, is_supervised=False) for pod in without(running_gang(), 1).pods),
@@ -161,7 +223,7 @@ def test_in_doubt_the_whole_gang_restarts(doubt) -> None:
 
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_pod_that_is_lost_before_the_successor_of_another_runs_is_not_created_again_in_the_same_attempt(rank) -> None:
-    """Two nodes are often drained at the same time. A new pod of rank 0 would serve a store that the others do not know."""
+    """Two nodes are often drained at the same time."""
     made = plan(without(after_loss(), rank), LATER + 1)
     assert (made.status.attempt, created(made)) == (2, [])
 

@@ -12,10 +12,11 @@ JOB = Job(namespace="ns", name="j", uid="j1", resource_version="1", generation=1
 KEY = ("ns", "j")
 
 
-def rank0(uid: str = "p0", *, running: bool = True) -> Pod:
-    """The pod of rank 0 in attempt 1."""
+def rank0(uid: str = "p0", *, replacement: int = 0, running: bool = True) -> Pod:
+    """A pod of rank 0 in attempt 1."""
     fields: dict[str, Any] = dict.fromkeys(Pod.__dataclass_fields__)
-    return Pod(**fields | {"name": f"{uid}-pod", "uid": uid, "rank": 0, "attempt": 1, "running": running})
+    fields |= {"name": f"{uid}-pod", "uid": uid, "rank": 0, "attempt": 1, "replacement": replacement}
+    return Pod(**fields | {"running": running})
 
 
 def seen(*uids: str, of: Job = JOB) -> Observed:

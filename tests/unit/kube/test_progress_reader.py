@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from ddpjob_operator.api.status import ReplacedPod
 from ddpjob_operator.core.model import Observed
 from ddpjob_operator.kube.lookups import progress_reader as progress_module
 from ddpjob_operator.kube.lookups.progress_reader import ProgressReader
@@ -74,6 +75,18 @@ async def test_progress_is_that_of_the_current_rank_0_and_its_job_is_reconciled_
     num_logs = cluster.num_logs
     await five_intervals()
     assert cluster.num_logs == num_logs
+
+
+async def test_the_pod_that_replaces_that_of_rank_0_is_read_and_the_lost_one_is_not(reading) -> None:
+    """The lost one stays as evidence."""
+    replaced = JOB.status.model_copy(update={"replaced_pods": [ReplacedPod(rank=0, replacement=1)]})
+    read = reading(Cluster(log=LINE % 1))
+    read.follow(
+        Observed(job=replace(JOB, status=replaced), pods=(rank0("lost", running=False), rank0("new", replacement=1)))
+    )
+    await read.keys.next()
+    assert read.latest(KEY, "lost") is None
+    assert read.latest(KEY, "new").step == 1
 
 
 async def test_few_logs_are_read_at_a_time(reading, monkeypatch: pytest.MonkeyPatch) -> None:

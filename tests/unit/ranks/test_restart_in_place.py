@@ -5,9 +5,13 @@ import subprocess
 import sys
 
 import pytest
+import torch
+import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from ddpjob_ranks import generation, slots
+from ddpjob_ranks import contract, distributed, generation, slots
+from ddpjob_ranks.errors import ReplacedError
+from ddpjob_ranks.launch.identity import Worker
 from ddpjob_ranks.launch.join import generation_to_join
 from ddpjob_ranks.launch.supervisor import MODULES, is_stuck
 
@@ -106,8 +110,64 @@ def test_a_replaced_pod_begins_with_the_first_generation_that_lacks_its_ranks(
     assert generation_to_join(store, range(2, 4)) == joined
 
 
-def test_the_pods_that_a_pod_replaces_are_kept_from_joining():
+def test_the_pods_that_others_have_replaced_are_kept_from_joining():
     store = HashStore()
-    generation.replace(store, [4, 5], 2)
-    assert [generation.is_replaced(store, 5, number) for number in range(3)] == [True, True, False]
-    assert not generation.is_replaced(store, 3, 0)
+    generation.replace(store, {1: 2})
+    assert [generation.is_replaced(store, 1, number) for number in range(3)] == [True, True, False]
+    assert not generation.is_replaced(store, 0, 0)
+
+
+@pytest.mark.parametrize(("text", "number"), [(None, 0), ("1:3", 0), ("0:2,1:1", 2)])
+def test_a_store_has_the_number_of_its_pod_and_knows_which_pods_were_replaced_before(text, number):
+    """The store that knew of them is gone with the lost pod."""
+    store = HashStore()
+    assert generation.number_of_store(store) is None
+    environ = {} if text is None else {contract.DDPJOB_REPLACEMENTS: text}
+    generation.set_up_store(store, environ)
+    assert generation.number_of_store(store) == number
+    assert generation.is_replaced(store, 1, 0) == (text is not None)
+
+
+def test_the_newest_store_is_the_one_that_ranks_joined_or_that_was_found(memory):
+    assert generation.newest_store(memory) == slots.NO_STEP
+    for number, slot, newest in ((0, generation.JOINED_SLOT, 0), (2, generation.FOUND_SLOT, 2)):
+        generation.record_store(memory, number, slot)
+        assert generation.newest_store(memory) == newest
+
+
+def test_a_survivor_that_loses_the_store_while_it_waits_meets_the_others_in_the_next_one(memory, monkeypatch):
+    """A pod of rank 0 that was asked to stop serves its store for moments after its ranks have ended."""
+    mine = generation.Generation(number=2, pipe=-1, state_memory=-1, own_memory=-1, stores=memory)
+    worker = Worker(
+        launcher="test", rank=1, world_size=2, local_rank=0, local_world_size=1, master_addr="", master_port=1
+    )
+    monkeypatch.setenv(contract.DDPJOB_REPLACEMENT_SECONDS, "300")
+    monkeypatch.setattr(generation, "_current", [mine])
+    oldest = []
+
+    def open_store(_: Worker) -> HashStore:
+        oldest.append(generation.newest_store(memory))
+        mine.announce(store := HashStore(), len(oldest) - 1, node_rank=1)
+        return store
+
+    def check(*_: object) -> None:
+        if len(oldest) == 1:
+            raise dist.DistNetworkError("connection reset by peer")
+
+    monkeypatch.setattr(distributed, "open_store", open_store)
+    monkeypatch.setattr(distributed.preflight, "check", check)
+    distributed._meet(worker, {}, torch.device("cpu"))
+    assert oldest == [slots.NO_STEP, 1]
+
+
+def test_a_rank_that_announces_itself_remembers_the_store_unless_its_pod_was_replaced(memory, monkeypatch):
+    monkeypatch.setenv(contract.RANK, "3")
+    store = HashStore()
+    generation.replace(store, {1: 1})
+    mine = generation.Generation(number=2, pipe=-1, state_memory=-1, own_memory=-1, stores=memory)
+    with pytest.raises(ReplacedError, match="rank 3 runs in another pod now"):
+        mine.announce(store, 1, node_rank=1)
+    assert (generation.newest(store), generation.newest_store(memory)) == (0, slots.NO_STEP)
+    monkeypatch.setenv(contract.DDPJOB_REPLACEMENTS, "0:1,1:1")
+    mine.announce(store, 1, node_rank=1)
+    assert (generation.newest(store), generation.newest_store(memory)) == (2, 1)

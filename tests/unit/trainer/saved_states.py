@@ -28,10 +28,9 @@ def newest(checkpoints: CheckpointFolder) -> tuple[int, bytes] | None:
     return None if found is None else (found[0].step, bytes(found[1]))
 
 
-def folder(path: Path, *, uid: str = "u1", attempt: int = 1, keep: int = 3) -> CheckpointFolder:
-    """The folder as an attempt opens it."""
-    opened = CheckpointFolder(
-        claim=Claim(storage=Folder(path), owner=Owner(uid=uid, attempt=attempt)), keep=keep, report=lambda _: None
-    )
+def folder(path: Path, *, uid: str = "u1", attempt: int = 1, replacement: int = 0, keep: int = 3) -> CheckpointFolder:
+    """The folder as a pod of rank 0 in an attempt opens it."""
+    owner = Owner(uid=uid, attempt=attempt, replacement=replacement)
+    opened = CheckpointFolder(claim=Claim(storage=Folder(path), owner=owner), keep=keep, report=lambda _: None)
     opened.open()
     return opened

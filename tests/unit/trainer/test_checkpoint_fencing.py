@@ -39,6 +39,32 @@ def test_a_late_rank_cannot_commit(tmp_path, uid, attempt):
     assert newest(current) == (5, b"five")
 
 
+def test_a_pod_of_rank_0_that_was_replaced_cannot_commit(tmp_path):
+    """It may still run on a node that the cluster has given up; its last commit does not count either."""
+    late = folder(tmp_path, attempt=1)
+    save(late, 5, b"five")
+    current = folder(tmp_path, attempt=1, replacement=1)
+    with pytest.raises(
+        Fenced, match="claimed by attempt 1, replacement 1 of rank 0's pod, of job uid u1; this is attempt 1"
+    ):
+        save(late, 6, b"late")
+    assert newest(current) == (5, b"five")
+    save(current, 6, b"six")
+    save(CheckpointFolder(claim=UnfencedClaim(storage=Folder(tmp_path), owner=late.claim.owner), keep=3), 7, b"late")
+    following = folder(tmp_path, attempt=1, replacement=2)
+    assert newest(following) == (6, b"six")
+    with pytest.raises(Fenced):
+        save(current, 8, b"eight")
+    assert newest(folder(tmp_path, attempt=2)) == (6, b"six")
+
+
+def test_a_claim_of_an_earlier_release_is_that_of_the_first_pod(tmp_path):
+    Folder(tmp_path).write(CLAIM, lambda file: file.write(b'{"uid": "u1", "attempt": 2}'))
+    folder(tmp_path, attempt=2, replacement=1)
+    with pytest.raises(Fenced):
+        folder(tmp_path, attempt=2)
+
+
 def test_a_claim_written_over_by_a_late_lower_attempt_is_taken_back(tmp_path):
     current = folder(tmp_path, attempt=2)
     late = Claim(storage=Folder(tmp_path), owner=Owner(uid="u1", attempt=1))

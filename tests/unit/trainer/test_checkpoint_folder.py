@@ -129,6 +129,10 @@ def test_files_of_a_crashed_writer_are_removed(tmp_path):
     ("environ", "owner"),
     [
         ({contract.DDPJOB_UID: "u", contract.DDPJOB_ATTEMPT: "4"}, Owner(uid="u", attempt=4)),
+        (
+            {contract.DDPJOB_UID: "u", contract.DDPJOB_ATTEMPT: "4", contract.DDPJOB_REPLACEMENTS: "0:2,1:1"},
+            Owner(uid="u", attempt=4, replacement=2),
+        ),
         ({"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "2"}, Owner(uid="7", attempt=3)),
     ],
 )

@@ -40,7 +40,7 @@ def generation(monkeypatch):
     hooks = sys.modules["torch.optim.optimizer"]  # those that this test registers are not to outlive it
     monkeypatch.setattr(hooks, "_global_optimizer_pre_hooks", OrderedDict())
     node, own = (os.memfd_create(name) for name in ("node", "own"))
-    yield Generation(number=1, pipe=-1, state_memory=node, own_memory=own)
+    yield Generation(number=1, pipe=-1, state_memory=node, own_memory=own, stores=-1)
     os.close(node)
     os.close(own)
 

@@ -30,6 +30,11 @@ class Worker:
     master_addr: str
     master_port: int
 
+    @property
+    def node_rank(self) -> int:
+        """The number of its node."""
+        return self.rank // self.local_world_size
+
     def environment(self) -> dict[str, str]:
         """The variables that `env://` and libraries read, for this rank."""
         return {

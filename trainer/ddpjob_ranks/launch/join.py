@@ -1,7 +1,8 @@
 """`python -m ddpjob_ranks.launch.join`: which generation of ranks a pod that replaces another one starts with.
 
 The others wait in a generation that the ranks of this pod lack, so that is the one. Where they have not noticed yet that the
-earlier pod is gone, its ranks belong to their generation, and the next one begins with those of this pod.
+earlier pod is gone, its ranks belong to their generation, and the next one begins with those of this pod. A new store, which a
+new pod of node 0 serves, knows of no generation until ranks of another pod have joined it.
 
 Writes the number of the generation as the step of the slot that it inherits. It is a process of its own, since the launcher
 does not import torch.
@@ -16,21 +17,25 @@ from torch._C._distributed_c10d import Store
 from ddpjob_ranks import contract, generation, slots, termination
 from ddpjob_ranks.errors import ConfigError, PeersMissingError
 from ddpjob_ranks.launch import identity, preflight, rendezvous
+from ddpjob_ranks.launch.identity import Worker
 
 
 def main() -> int:
     """Ask the store, which the launcher of node 0 serves; returns the exit code."""
+    os.environ[contract.DDPJOB_GENERATION] = "1"  # so that this process does not serve the store
     worker = identity.resolve(os.environ)
-    assert isinstance(worker, identity.Worker), "the launcher passes the variables of a rank"
+    assert isinstance(worker, Worker), "the launcher passes the variables of a rank"
+    replaced = generation.replacements(os.environ)
     try:
-        store = rendezvous.open_store_of_attempt(worker)
+        store, number_of_store = rendezvous.open_store_of_attempt(worker, oldest=replaced.get(0, 0))
+        generation.replace(store, replaced)
+        if number_of_store > 0:
+            _wait_for_survivors(store, worker)
     except ConfigError as error:
         return termination.refuse(error)
-    except PeersMissingError as error:
+    except RuntimeError as error:
         return _give_up(worker, str(error))
-    ranks = range(worker.rank, worker.rank + worker.local_world_size)
-    generation.replace(store, ranks, int(os.environ[contract.DDPJOB_REPLACEMENT]))
-    number = generation_to_join(store, ranks)
+    number = generation_to_join(store, range(worker.rank, worker.rank + worker.local_world_size))
     if number is None:
         return _give_up(worker, "the other ranks do not start again in place, since none uses ddpjob.session")
     slots.write(int(os.environ[contract.DDPJOB_INHERITED]), number, lambda file: file.write(b"1"))
@@ -46,7 +51,25 @@ def generation_to_join(store: Store, ranks: Sequence[int]) -> int | None:
     return number + has_begun
 
 
-def _give_up(worker: identity.Worker, reason: str) -> int:
+def _wait_for_survivors(store: Store, worker: Worker) -> None:
+    """Wait until ranks of another pod have joined the new store.
+
+    Raises:
+        PeersMissingError: none did in time.
+    """
+
+    def probe() -> str | None:
+        if generation.newest(store) or generation.has_no_session(store):
+            return None
+        return "no other rank of the attempt has found the store of the new pod of rank 0"
+
+    try:
+        rendezvous.wait_until(probe, rank=worker.rank, limit=rendezvous.rendezvous_timeout())
+    except TimeoutError as error:
+        raise PeersMissingError(str(error)) from None
+
+
+def _give_up(worker: Worker, reason: str) -> int:
     """End as a rank that lost its peers: the cause is not in this pod."""
     text = f"rank {worker.rank}{contract.TERMINATION_ECHO_SUFFIX}\n{reason}"
     print(text, file=sys.stderr)

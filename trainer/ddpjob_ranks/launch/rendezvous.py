@@ -18,7 +18,7 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 from torch.distributed.rendezvous import rendezvous
 
 from ddpjob_ranks import contract, generation
-from ddpjob_ranks.errors import ConfigError, PeersMissingError
+from ddpjob_ranks.errors import ConfigError, PeersMissingError, ReplacedError
 from ddpjob_ranks.launch import open_files
 from ddpjob_ranks.launch.identity import Worker
 
@@ -45,29 +45,78 @@ def open_store(worker: Worker) -> Store:
     Raises:
         ConfigError: the master's name does not resolve, or its port is taken on rank 0.
         PeersMissingError: nobody opened the port in time.
+        ReplacedError: another pod has replaced this one.
     """
     if worker.world_size == 1:  # needs no port, so that any number of runs can share a host
         return HashStore()
     open_files.allow(worker.world_size)
-    _wait_for_name(worker)
-    # torchrun's agent serves one store to all the times that it starts its ranks (--max-restarts).
-    store = _open_store(worker, rendezvous_timeout())
-    of_attempt = PrefixStore(_attempt(), store)
     if (current := generation.current(os.environ)) is not None:
-        current.announce(of_attempt, rank=worker.rank)
+        of_attempt, number = open_store_of_attempt(worker, oldest=generation.newest_store(current.stores))
+        current.announce(of_attempt, number, node_rank=worker.node_rank)
+    else:
+        _wait_for_name(worker)
+        # torchrun's agent serves one store to all the times that it starts its ranks (--max-restarts).
+        of_attempt = for_attempt(_open_store(worker, rendezvous_timeout()))
     shares_store = os.environ.get(contract.TORCHELASTIC_USE_AGENT_STORE) != "False"
     return PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "") if shares_store else "", of_attempt)
 
 
-def open_store_of_attempt(worker: Worker) -> Store:
-    """What all generations of the attempt share of the store, whose ranks run.
+def open_store_of_attempt(worker: Worker, *, oldest: int) -> tuple[Store, int]:
+    """What all generations of the attempt share of the store that node 0's launcher serves, and the number of that store.
+
+    `oldest` is the lowest number to accept: a lower one is that of an earlier pod, which has been replaced.
 
     Raises:
         ConfigError: the master's name does not resolve.
-        PeersMissingError: nobody serves the store.
+        PeersMissingError: nobody serves such a store.
+        ReplacedError: this is the earlier pod.
     """
+    if worker.node_rank == 0 and generation.replacements(os.environ).get(0, 0) < oldest:
+        raise ReplacedError(f"rank {worker.rank} runs in another pod now, which has replaced this one")
     _wait_for_name(worker)
-    return PrefixStore(_attempt(), _open_store(worker, rendezvous_timeout()))
+    limit, place = rendezvous_timeout(), f"{worker.master_addr}:{worker.master_port}"
+    found: list[tuple[Store, int]] = []
+
+    def probe() -> str | None:
+        store = for_attempt(_open_store(worker, limit))
+        try:
+            number = generation.number_of_store(store)
+        except RuntimeError as error:
+            return f"the connection to {place} was lost ({error})"
+        if number is None:
+            return f"the store at {place} is not that of this attempt"
+        if number < oldest:
+            return f"the store at {place} is that of a pod of rank 0 that has been replaced"
+        found.append((store, number))
+        return None
+
+    try:
+        wait_until(probe, rank=worker.rank, limit=limit)
+    except TimeoutError as error:
+        raise PeersMissingError(f"rank {worker.rank} on {socket.gethostname()}: {error}") from None
+    return found[0]
+
+
+def number_at_master(worker: Worker) -> int | None:
+    """The number of the store that a new connection to the master leads to; None where no store of the attempt responds."""
+    try:
+        socket.create_connection((worker.master_addr, worker.master_port), timeout=CONNECT_SECONDS).close()
+        store = TCPStore(
+            worker.master_addr,
+            worker.master_port,
+            worker.world_size,
+            is_master=False,
+            timeout=timedelta(seconds=CONNECT_SECONDS),
+            wait_for_workers=False,
+        )
+        return generation.number_of_store(for_attempt(store))
+    except (OSError, RuntimeError):
+        return None
+
+
+def for_attempt(store: Store) -> Store:
+    """The part of the store that belongs to this attempt."""
+    return PrefixStore(_attempt(), store)
 
 
 def of_generation(store_of_attempt: Store, number: int) -> Store:
@@ -130,7 +179,7 @@ def _wait_for_answer(worker: Worker, connecting: Future[TCPStore]) -> None:
 
 def rendezvous_timeout() -> timedelta:
     """Longest wait for all ranks to start. Ranks that start again hold their nodes, and wait for one pod at most."""
-    again = int(os.environ.get(contract.DDPJOB_GENERATION) or "1") > 1 or contract.DDPJOB_REPLACEMENT in os.environ
+    again = int(os.environ.get(contract.DDPJOB_GENERATION) or "1") > 1 or contract.DDPJOB_REPLACEMENTS in os.environ
     if again and (seconds := os.environ.get(contract.DDPJOB_REPLACEMENT_SECONDS)):
         return timedelta(seconds=int(seconds))
     return RENDEZVOUS_TIMEOUT_IN_A_JOB if contract.DDPJOB_UID in os.environ else RENDEZVOUS_TIMEOUT

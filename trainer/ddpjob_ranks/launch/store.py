@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from torch._C._distributed_c10d import TCPStore
 
-from ddpjob_ranks import termination
+from ddpjob_ranks import generation, termination
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch import identity, open_files, rendezvous
 
@@ -29,6 +29,7 @@ def main() -> int:
         timeout=timedelta(seconds=60),
         wait_for_workers=False,
     )
+    generation.set_up_store(rendezvous.for_attempt(store), os.environ)
     signal.pause()
     del store
     return 0

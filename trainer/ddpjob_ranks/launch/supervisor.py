@@ -97,12 +97,14 @@ class _Supervisor:
         server = self._serve_store()
         state = os.memfd_create("ddpjob-state")
         own = {worker.rank: os.memfd_create(f"ddpjob-rank-{worker.rank}") for worker in self.node.workers}
+        stores = os.memfd_create("ddpjob-stores")
         reached: list[int] = []
         environ = dict(self.environ)
         first_number = 1
         saved: str | None = None  # the message of a generation that ended because another pod was asked to stop
-        if contract.DDPJOB_REPLACEMENT in self.environ:
-            code, first_number = self._generation_to_join()
+        if replaced := generation.replacements(self.environ):
+            generation.record_store(stores, replaced.get(0, 0), generation.JOINED_SLOT)
+            code, first_number = self._generation_to_join(server)
             if code != contract.EXIT_SUCCESS:
                 return code
         while True:
@@ -119,7 +121,7 @@ class _Supervisor:
                 return len(reached) <= num_restarts and not is_stuck(reached)
 
             try:
-                ranks = self._generation(number, environ, state, own, server, may_restart)
+                ranks = self._generation(number, environ, (state, stores), own, server, may_restart)
             except TemplateError:
                 if saved is not None and is_asked_to_stop():
                     return _stopped_with(saved)
@@ -145,14 +147,14 @@ class _Supervisor:
             return None
         return self.template.fork(STORE_PROGRAM, {**self.environ, **first.environment()}, [])
 
-    def _generation_to_join(self) -> tuple[int, int]:
+    def _generation_to_join(self, server: int | None) -> tuple[int, int]:
         """The exit code of the process that finds it out, and the number of the generation."""
         memory = os.memfd_create("ddpjob-join")
 
         def start(worker: Worker) -> int:
             return self.template.fork(JOIN_PROGRAM, {**self.environ, **worker.environment()}, [memory])
 
-        process = Ranks(Node(workers=self.node.workers[:1]), start)
+        process = Ranks(Node(workers=self.node.workers[:1]), start, server=server)
         process.wait()
         number = slots.step_of(memory)
         os.close(memory)
@@ -162,18 +164,19 @@ class _Supervisor:
         self,
         number: int,
         environ: Mapping[str, str],
-        state: int,
+        memory: tuple[int, int],
         own: Mapping[int, int],
         server: int | None,
         may_restart: Callable[[int], bool],
     ) -> Ranks:
-        """Start all workers, and wait until they have ended."""
+        """Start all workers, and wait until they have ended. `memory` is what they share: the state, and numbers of stores."""
+        state, stores = memory
         reader, writer = os.pipe()
         count = {contract.DDPJOB_GENERATION: str(number), "TORCHELASTIC_RESTART_COUNT": str(number)}
 
         def start(worker: Worker) -> int:
             variables = {**environ, **worker.environment(), **count}
-            return self.template.fork(self.program, variables, [reader, state, own[worker.rank]])
+            return self.template.fork(self.program, variables, [reader, state, own[worker.rank], stores])
 
         def end(code: int) -> bool:
             return may_restart(code) and os.write(writer, bytes(len(own))) > 0  # a byte for each rank
@@ -181,7 +184,7 @@ class _Supervisor:
         follower = None
         if (first := self.node.workers[0]).world_size > first.local_world_size:
             variables = {**environ, **first.environment()}
-            follower = self.template.fork([*FOLLOW_PROGRAM, str(number)], variables, [])
+            follower = self.template.fork([*FOLLOW_PROGRAM, str(number)], variables, [stores])
         try:
             ranks = Ranks(self.node, start, end, server, follower)
             ranks.wait()

@@ -1,5 +1,7 @@
 """The fence of a checkpoint folder: one attempt of one job owns it, and a late rank of an older attempt cannot commit.
 
+Nor can one of an earlier pod of rank 0 in the same attempt, which another pod has replaced: that counts as an older attempt.
+
 The claim is a small file that rank 0 writes at its start and reads again before each commit. A newer attempt of the same
 job takes it over; so does a job with another uid, which is the same job deleted and applied again.
 
@@ -9,7 +11,7 @@ check: a lower attempt then loses. Meanwhile it may commit checkpoints, which ar
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from ddpjob_ranks import contract
@@ -27,15 +29,27 @@ class Fenced(Exception):  # noqa: N818 - a decision, not a malfunction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """Who writes: the uid of the job and the number of its attempt."""
+    """Who writes: the uid of the job, the number of its attempt, and how often the pod of rank 0 was replaced in that."""
 
     uid: str
     attempt: int
+    replacement: int = 0
+
+    @property
+    def number(self) -> tuple[int, int]:
+        """What grows from one owner of the same job to the next."""
+        return self.attempt, self.replacement
 
     @property
     def tag(self) -> str:
         """The owner in file names."""
-        return f"attempt-{self.attempt}-{self.uid}"
+        replacement = f".{self.replacement}" if self.replacement else ""
+        return f"attempt-{self.attempt}{replacement}-{self.uid}"
+
+    def __str__(self) -> str:
+        """The owner in messages."""
+        replacement = f", replacement {self.replacement} of rank 0's pod," if self.replacement else ""
+        return f"attempt {self.attempt}{replacement} of job uid {self.uid}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +73,7 @@ class Claim:
         Raises:
             Fenced: a later attempt of the same job owns it.
         """
-        content = json.dumps({"uid": self.owner.uid, "attempt": self.owner.attempt}).encode()
+        content = json.dumps(asdict(self.owner)).encode()
         for _ in range(MAX_READS):
             _, version = self._read()
             if self.storage.replace(CLAIM, content, version):
@@ -91,17 +105,21 @@ class Claim:
             return None, None
         try:
             content = json.loads(seen[0])
-            found = Owner(uid=str(content["uid"]), attempt=int(content["attempt"]))
+            found = Owner(
+                uid=str(content["uid"]),
+                attempt=int(content["attempt"]),
+                replacement=int(content.get("replacement", 0)),  # which an earlier release does not write
+            )
         except (ValueError, TypeError, KeyError):  # the storage damaged it, as no writer leaves such a claim
             return None, seen[1]
-        if found.uid == self.owner.uid and found.attempt > self.owner.attempt:
+        if found.uid == self.owner.uid and found.number > self.owner.number:
             raise Fenced(self._refusal(found))
         return found, seen[1]
 
     def _refusal(self, found: Owner) -> str:
         return (
-            f"checkpoint folder {self.storage.location} is claimed by attempt {found.attempt} of job uid {found.uid}; this is"
-            f" attempt {self.owner.attempt} of job uid {self.owner.uid}, which has been superseded and writes nothing more."
+            f"checkpoint folder {self.storage.location} is claimed by {found}; this is"
+            f" {self.owner}, which has been superseded and writes nothing more."
             f" If both are meant to run, give each its own {contract.DDPJOB_CHECKPOINT_DIR} or"
             f" {contract.DDPJOB_CHECKPOINT_URI}"
         )

@@ -1,7 +1,7 @@
 """Checkpoints: `<name>.pt` holds the state as torch.save writes it, `<name>.json`, the manifest, commits it.
 
 The manifest is written last and holds the size and SHA-256 of the state: a state without a matching manifest is no
-checkpoint. Only rank 0 uses the folder. File names contain step, attempt and uid, so nothing is ever overwritten.
+checkpoint. Only rank 0 uses the folder. File names contain step, attempt, replacement and uid, so nothing is ever overwritten.
 
 The storage completes each operation before the next one begins: the state, its manifest, and only then the removal of
 older checkpoints. After a crash at any point a complete checkpoint is there.
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ddpjob_ranks import contract
+from ddpjob_ranks import contract, generation
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch.identity import attempt
 from ddpjob_session.checkpoints.claim import Claim, Owner
@@ -28,8 +28,8 @@ from ddpjob_session.checkpoints.storage import ChecksummedFile, Storage, Unavail
 PATIENCE_SECONDS = 480.0
 #: Wait before a save is repeated.
 RETRY_SECONDS = 10.0
-#: The name of a manifest: step, attempt, uid.
-MANIFEST = re.compile(r"step-(\d+)-attempt-(\d+)-(.+)\.json")
+#: The name of a manifest: step, attempt, replacement of rank 0's pod if it was replaced, uid.
+MANIFEST = re.compile(r"step-(\d+)-attempt-(\d+)(?:\.(\d+))?-(.+)\.json")
 #: Replaces .json in the name of a damaged checkpoint's manifest.
 CORRUPT_SUFFIX = ".json.corrupt"
 
@@ -181,16 +181,17 @@ class CheckpointFolder:
             raise OSError(error.errno, message, self.location) from error
 
     def _newest_first(self, names: Iterable[str]) -> list[str]:
-        """Stems of the manifests of this job by attempt and step, then those of other uids by step.
+        """Stems of the manifests of this job by attempt, replacement of rank 0's pod and step, then those of other uids by step.
 
-        The attempt counts first: a late rank of an older attempt may commit a higher step at the moment it is fenced, and
-        the checkpoint of the newer attempt must win. The order follows from the names, so damaged content cannot change it.
+        The owner counts first: a late rank of an older attempt may commit a higher step at the moment it is fenced, and
+        the checkpoint of the newer one must win. The order follows from the names, so damaged content cannot change it.
         """
 
-        def age(name: re.Match[str]) -> tuple[bool, int, int]:
-            step, attempt, uid = name.groups()
-            ours = uid == self.claim.owner.uid
-            return ours, int(attempt) if ours else 0, int(step)
+        def age(name: re.Match[str]) -> tuple[bool, int, int, int]:
+            step, attempt, replacement, uid = name.groups(default="0")
+            if uid != self.claim.owner.uid:
+                return False, 0, 0, int(step)
+            return True, int(attempt), int(replacement), int(step)
 
         found = filter(None, map(MANIFEST.fullmatch, names))
         return [name.string.removesuffix(".json") for name in sorted(found, key=age, reverse=True)]
@@ -265,4 +266,4 @@ def _owner(environ: Mapping[str, str]) -> Owner:
     Without either, each start is a job of its own, so the latest one owns the folder.
     """
     uid = environ.get(contract.DDPJOB_UID) or environ.get("SLURM_JOB_ID") or secrets.token_hex(4)
-    return Owner(uid=uid, attempt=attempt(environ))
+    return Owner(uid=uid, attempt=attempt(environ), replacement=generation.replacements(environ).get(0, 0))

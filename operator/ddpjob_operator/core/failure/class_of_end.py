@@ -130,7 +130,7 @@ def newly_saved_step(observed: Observed, attempt: int) -> int | None:
     steps = [
         _saved_step(pod) for pod in (*observed.pods, *observed.vanished) if pod.rank == 0 and pod.attempt == attempt
     ]
-    past = [failure for failure in observed.job.status.attempts if failure.attempt < attempt]
+    past = [failure for failure in observed.job.status.attempts if failure.attempt < attempt or failure.replaced]
     before = [failure.checkpoint_step for failure in past if failure.checkpoint_step is not None]
     return next((step for step in steps if step is not None and step > max(before, default=-1)), None)
 

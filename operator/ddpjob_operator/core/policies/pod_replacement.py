@@ -25,8 +25,8 @@ _LAUNCHERS_MESSAGE = re.compile(r"rank \d+\n")
 def ranks_to_replace(situation: Situation, ends: Iterable[End], restart: RestartDecision) -> tuple[int, ...]:
     """The node ranks of the lost pods if it is enough to replace these; nothing if the whole gang is to start again.
 
-    The launchers of the other pods must run and wait, which labels of the pods say. Rank 0's serves the store through which
-    ranks find each other. A back-off is for the whole gang, which would hold its nodes otherwise.
+    The launchers of the other pods must run and wait, which labels of the pods say; at least one of them has the state. A
+    back-off is for the whole gang, which would hold its nodes otherwise.
     """
     gang, spec = situation.gang, situation.spec
     ends = tuple(ends)
@@ -39,7 +39,7 @@ def ranks_to_replace(situation: Situation, ends: Iterable[End], restart: Restart
         and restart.final is None
         and restart.delay_seconds == 0
         and restarts_left(spec, restart.restarts) > 0
-        and 0 not in lost
+        and bool(others)
         and all(_waits(pod, situation.provider.name) for pod in others)
         and all(_is_lost(situation, end) for end in ends)
     )

@@ -273,8 +273,9 @@ def _environment(job: Job, spec: DDPJobSpec, rank: int) -> dict[str, str]:
         environment |= _restart_in_place(job, spec, rank)
     if waits_for_pods(job, spec):
         environment[contract.DDPJOB_REPLACEMENT_SECONDS] = str(REPLACEMENT_SECONDS)
-    if replacement := job.status.replacement(rank):
-        environment[contract.DDPJOB_REPLACEMENT] = str(replacement)
+    if job.status.replacement(rank):
+        replaced = (f"{pod.rank}:{pod.replacement}" for pod in job.status.replaced_pods)
+        environment[contract.DDPJOB_REPLACEMENTS] = ",".join(replaced)
     if spec.gpus_per_node and spec.gpu_resource.startswith(CUDA_RESOURCES):
         environment[contract.DDPJOB_GPUS_PER_NODE] = str(spec.gpus_per_node)
     return environment

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from ddpjob_operator.api.names import ConditionType
 from ddpjob_operator.core.actions import CreatePod, Plan
 from ddpjob_operator.core.defect import after_defect
-from ddpjob_operator.core.gang import is_current
+from ddpjob_operator.core.gang import is_current, rank0_of
 from ddpjob_operator.core.model import Job, Observed, Rejection
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.kube.cache.store import KnownJob, Store
@@ -162,7 +162,8 @@ class Reconciler:
     def _observe(self, key: Key, known: KnownJob) -> Observed:
         job = known.job
         pods = tuple(self.store.pods_of(job))
-        rank0 = next((pod.uid for pod in pods if pod.rank == 0 and pod.attempt == job.status.attempt), None)
+        first = rank0_of(pods, job.status)
+        rank0 = first.uid if first else None
         return Observed(
             job=job,
             pods=pods,

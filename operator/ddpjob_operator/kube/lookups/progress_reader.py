@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from ddpjob_operator.api.names import MAIN_CONTAINER
 from ddpjob_operator.api.status import Progress
+from ddpjob_operator.core.gang import rank0_of
 from ddpjob_operator.core.model import Observed
 from ddpjob_operator.core.progress import latest_progress
 from ddpjob_operator.core.times import epoch_seconds
@@ -126,8 +127,7 @@ class ProgressReader:
     def follow(self, observed: Observed) -> None:
         """Read the log of the current attempt's rank 0 while it runs."""
         key = key_of(observed.job)
-        attempt = observed.job.status.attempt
-        rank0 = next((pod for pod in observed.pods if pod.rank == 0 and pod.attempt == attempt), None)
+        rank0 = rank0_of(observed.pods, observed.job.status)
         if not self._interval_seconds or rank0 is None or not rank0.running:
             self.forget(key)
             return

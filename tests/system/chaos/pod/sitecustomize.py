@@ -46,7 +46,7 @@ def mark(name: str) -> None:
 
 def is_aimed_at() -> bool:
     """Whether this process is the one that is slowed down: the first one of rank 0."""
-    is_first = os.environ.get("DDPJOB_GENERATION", "1") == "1" and "DDPJOB_REPLACEMENT" not in os.environ
+    is_first = os.environ.get("DDPJOB_GENERATION", "1") == "1" and "DDPJOB_REPLACEMENTS" not in os.environ
     return ATTEMPT == "1" and RANK == "0" and is_first
 
 

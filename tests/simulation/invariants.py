@@ -281,6 +281,10 @@ class Checker:
         step = status["attempt"] - before.get("attempt", 1)
         self._must(step in (0, 1), f"{by} takes {name} from attempt {before.get('attempt')} to {status['attempt']}")
         self._counted(name, before, status, step)
+        times = (status.get("restarts") or {}).get("countedTimes", ())
+        most = new["spec"].get("restart", {}).get("maxRestarts", len(times))
+        rose = _restarts(status, "counted") > _restarts(before, "counted")
+        self._must(not rose or len(times) <= most, f"{name}: {len(times)} restarts are counted, and {most} are allowed")
         self._check_failure(new, status.get("failure") or {}, before.get("failure") or {})
         past = [failure["attempt"] for failure in status.get("attempts", ()) if not failure.get("replaced")]
         self._must(past == sorted(set(past)), f"{name} remembers the attempts {past}")

@@ -34,6 +34,7 @@ from simulation.api_client import ModelClient
 from simulation.schedule import GANGS, REPLACED_PODS, RESIZED
 
 _REAL_DECIDE_RESTART = restart.decide_restart
+_REAL_AFTER_REPLACEMENT = restart.after_replacement
 _REAL_HAS_STOPPED: Callable[..., bool] = stopping.has_stopped
 _REAL_ACTIONS_OF: Callable[..., Any] = render.actions_of
 _REAL_KEEP_WHOLE: Callable[..., Any] = actions._keep_whole
@@ -59,6 +60,11 @@ def _restarts_with(change: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 
 def _counted_once_more(_: Any, after: Any) -> Any:
     return after.model_copy(update={"counted": after.counted + 1})
+
+
+def _with_one_restart_more(job: Any, spec: Any, *more: Any) -> Any:
+    restart = spec.restart.model_copy(update={"max_restarts": spec.restart.max_restarts + 1})
+    return _REAL_DECIDE_RESTART(job, spec.model_copy(update={"restart": restart}), *more)
 
 
 def _pods_first(situation: Any, decision: Any) -> Any:
@@ -164,6 +170,11 @@ _REPLACED: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     ),
     "every node counts as lost": ((node_reader, "node_state", _always(node_reader.NodeState.GONE)),),
     "restarts are counted twice": ((failed_attempt, "decide_restart", _restarts_with(_counted_once_more)),),
+    "one restart more than the limit is allowed": ((failed_attempt, "decide_restart", _with_one_restart_more),),
+    "a replaced pod is counted as a restart of the gang": ((failed_attempt, "after_replacement", lambda it: it),),
+    "a replaced pod is counted twice": (
+        (failed_attempt, "after_replacement", lambda it: _counted_once_more(None, _REAL_AFTER_REPLACEMENT(it))),
+    ),
     "restarts are not counted": ((failed_attempt, "decide_restart", _restarts_with(lambda before, _: before)),),
     "a refined failure is counted again": (
         (refine_record, "recount", lambda _, restarts, *__: _counted_once_more(None, restarts)),
@@ -217,6 +228,8 @@ _REPLACED: dict[str, tuple[tuple[Any, str, Any], ...]] = {
 }
 
 _FOCUS = {
+    "a replaced pod is counted as a restart of the gang": REPLACED_PODS,
+    "a replaced pod is counted twice": REPLACED_PODS,
     "the Service is pointed at older attempts": "two writers",
     "the Service leads to a lost pod of rank 0": REPLACED_PODS,
     "stragglers are left alone": "two writers",

@@ -248,6 +248,10 @@ bench-operator: $(VENV)/dev.stamp ## Time the operator against a real control pl
 bench-gangs: $(VENV)/dev.stamp ## Time what two competing gangs lose by scheduling provider: make bench-gangs BENCH='--trials 20'
 	@$(BIN)/python -m bench.gangs $(BENCH)
 
+.PHONY: bench-recovery
+bench-recovery: $(VENV)/dev.stamp ## Time from SIGKILL of a rank to the next step, by tier and with torchrun: make bench-recovery BENCH='--trials 20'
+	@$(BIN)/python -m bench.recovery $(BENCH)
+
 .PHONY: bench-trainer
 bench-trainer: $(VENV)/dev.stamp ## Time the trainer and the plain DDP script: make bench-trainer BENCH='--ranks 2' (more: trainer/README.md)
 	@$(BIN)/python -m ddpjob_measure bench --results tests/tools/bench/results $(BENCH)

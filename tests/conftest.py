@@ -37,7 +37,7 @@ def namespace(control_plane: testbed.ControlPlane) -> Iterator[str]:
     testbed.wait_for(  # admission refuses pods before it is there
         f"the default service account of {name}",
         lambda: control_plane.kubectl("get", "serviceaccounts", "-n", name, "-o", "name"),
-        seconds=30,
+        seconds=120,
     )
     yield name
     control_plane.kubectl("delete", "namespace", name, "--wait=false")

@@ -14,7 +14,7 @@ import testbed
 from testbed.processes import Component
 
 #: A scheduler waits for its caches, on a machine that may be busy.
-READY_SECONDS = 90
+READY_SECONDS = 240
 #: One of the default configuration's, with the plugins that gangs and queues need.
 _VOLCANO_CONFIGURATION = """
 actions: "enqueue, allocate, backfill"

@@ -24,7 +24,7 @@ _IN_ITS_OWN_ETC = """
 mount -t tmpfs kueue /etc && mkdir -p /etc/kueue/metrics/certs && cp "$1"/tls.* /etc/kueue/metrics/certs && exec "$2" --config "$3"
 """
 #: Kueue waits for its caches and webhooks on a machine that may be busy.
-READY_SECONDS = 90
+READY_SECONDS = 240
 
 
 def start(cluster: testbed.ControlPlane, program: Path) -> None:

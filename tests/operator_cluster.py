@@ -4,14 +4,17 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+import testbed
 from ddpjob_operator.api import names
 from ddpjob_operator.transport.client import Client
-from ddpjob_operator.transport.errors import NotFoundError
+from ddpjob_operator.transport.errors import NotFoundError, RejectedError
 from ddpjob_operator.transport.resources import DDPJOBS, PODS, SERVICES, Resource
+from testbed.kubectl import KubectlError
 
-SECONDS = 30.0
+#: Longest wait for what takes a second or less on a machine without other load.
+SECONDS = 120.0
 #: The garbage collector looks for new resource types every 30 s, so it may not know DDPJobs yet.
-GARBAGE_COLLECTOR_SECONDS = 100.0
+GARBAGE_COLLECTOR_SECONDS = 240.0
 #: Of the Lease of operators under test: some tests wait until it expires; a request may take a quarter of it, and on a busy
 #: machine tens of milliseconds become a second.
 LEASE_SECONDS = 6
@@ -28,6 +31,19 @@ async def eventually(what: str, probe: Callable[[], Awaitable[T | None]], second
         if asyncio.get_running_loop().time() > end:
             raise AssertionError(f"timed out after {seconds} s waiting for {what}; last answer: {answer!r}")
         await asyncio.sleep(0.03)
+
+
+async def gets_the_right(cluster: testbed.ControlPlane, account: str, verb: str, resource: str) -> None:
+    """Wait until the API server, which sees new roles after a moment, lets NAMESPACE:ACCOUNT do this in the namespace."""
+    user = ("-n", account.partition(":")[0], f"--as=system:serviceaccount:{account}")
+
+    async def may() -> bool:
+        try:
+            return cluster.kubectl("auth", "can-i", verb, resource, *user).strip() == "yes"
+        except KubectlError:  # no
+            return False
+
+    await eventually(f"{account} to get the right to {verb} {resource}", may)
 
 
 class Namespace:
@@ -103,6 +119,25 @@ class Namespace:
             return dict(await self.client.get(resource, self.name, name))
         except NotFoundError:
             return None
+
+    async def admits(self, what: str, is_seen: Callable[[dict[str, Any] | RejectedError], bool], **spec: Any) -> None:
+        """Wait until admission, which sees new objects and labels after a moment, does `what` to a pod with this spec.
+
+        `is_seen` gets the pod as it would be created, or the refusal. No pod is created.
+        """
+        container = {"name": "probe", "image": "probe"}
+        body = {"metadata": {"name": "probe"}, "spec": {"containers": [container], **spec}}
+
+        async def seen() -> bool:
+            try:
+                answer: dict[str, Any] | RejectedError = dict(
+                    await self.client.create(PODS, self.name, body, dry_run=True)
+                )
+            except RejectedError as error:
+                answer = error
+            return is_seen(answer)
+
+        await eventually(f"admission to {what}", seen)
 
     async def ends(self, pod: str, code: int, message: str = "") -> None:
         """Have the KWOK node end a pod's program."""

@@ -11,8 +11,8 @@ from pathlib import Path
 import testbed
 
 ROOT = Path(__file__).parents[1]
-READY_SECONDS = 120.0
-STOP_SECONDS = 15.0
+READY_SECONDS = 240.0
+STOP_SECONDS = 120.0
 
 
 class OperatorProcess:

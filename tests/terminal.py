@@ -48,7 +48,7 @@ class Terminal:
         self.seen = ""
         self.screen = screen.Terminal(columns, rows)
 
-    def read_until(self, text: str, timeout_seconds: float = 60) -> None:
+    def read_until(self, text: str, timeout_seconds: float = 240) -> None:
         """Read what appears until `text` is on the screen, or to the end where it is empty."""
         deadline = time.monotonic() + timeout_seconds
         incomplete = ""

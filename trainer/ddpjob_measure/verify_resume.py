@@ -6,6 +6,7 @@ know are the trainer's (`--config`, `--set`). At the end it reports what the pro
 """
 
 import argparse
+import fcntl
 import os
 import random
 import re
@@ -29,6 +30,8 @@ TRAINER = (sys.executable, "-m", "ddpjob_trainer")
 DEADLINE_SECONDS = 3600.0
 #: Kills come in this first part of the steps, so that a run has not ended before the line of the step has arrived.
 KILLED_PART = 0.8
+#: A run that is this much output ahead waits for this process: about 40 lines. The smallest pipe that Linux has.
+PIPE_BYTES = 4096
 
 LOG_LINE = re.compile(r"epoch \d+ step (?P<step>\d+)/(?P<total>\d+) loss (?P<loss>\S+) .* (?P<rate>\S+) samples/s")
 WEIGHTS_LINE = re.compile(r"weights sha256 (\w+)")
@@ -99,6 +102,7 @@ class Trainer:
             deadline = threading.Timer(DEADLINE_SECONDS, process.kill)
             deadline.start()
             assert process.stdout is not None
+            fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
             for line in process.stdout:
                 run.read(line.rstrip("\n"))
                 if kill is not None and run.end == "complete" and max(run.losses, default=0) >= kill.step:

@@ -22,7 +22,7 @@ from terminal import Terminal
 
 pytestmark = pytest.mark.usefixtures("operator_process")
 
-SECONDS = 60
+SECONDS = 240
 
 
 def _heed_ctrl_c() -> None:
@@ -127,6 +127,11 @@ async def test_run_gives_exit_code_1_for_a_failed_job_and_logs_shows_the_culprit
     assert f"ddpjob logs j -n {namespace.name} --failed" in notes
     output, _ = await ddpjob("logs", "j", "--failed", "-o", "raw")
     assert output == "starts\n"
+
+    async def shows_events() -> bool:
+        return "Last events" in (await ddpjob("status", "j"))[0]
+
+    await eventually("the events of the job to be written", shows_events)
     output, notes = await ddpjob("status", "j")
     for text in ("Failed", "rank 1 on kwok-", "exit code 3", "ValueError: boom", "j-1-1", "Conditions", "Last events"):
         assert text in output
@@ -217,7 +222,7 @@ async def test_list_logs_and_events_in_each_format(
 
 async def test_suspend_resume_restart_wait_and_delete(ddpjob: Commands, namespace: Namespace, tmp_path: Path) -> None:
     await ddpjob("run", job_file(tmp_path), "--detach")
-    await ddpjob("wait", "j", "--for", "running", "--timeout", "30s")
+    await ddpjob("wait", "j", "--for", "running", "--timeout", f"{SECONDS}s")
     _, notes = await ddpjob("wait", "j", "--timeout", "0.1s", code=124)
     assert "is not finished after 0.1 s; it is Running" in notes
     _, notes = await ddpjob("restart", "j")

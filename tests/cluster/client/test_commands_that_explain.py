@@ -7,7 +7,7 @@ import pytest
 import testbed
 from ddpjob.client import AsyncClient
 from ddpjob_cli.__main__ import main
-from operator_cluster import Namespace
+from operator_cluster import SECONDS, Namespace
 
 pytestmark = pytest.mark.usefixtures("operator_process")
 JOB = {
@@ -26,9 +26,9 @@ async def test_a_failed_job_is_explained_and_reported(
     sdk: AsyncClient, namespace: Namespace, options: list[str], tmp_path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await sdk.submit(JOB, name="net")
-    await sdk.wait("net", until="running", timeout=30)
+    await sdk.wait("net", until="running", timeout=SECONDS)
     await namespace.ends("net-1-1", 3, "ValueError: boom")
-    await sdk.wait("net", timeout=30)
+    await sdk.wait("net", timeout=SECONDS)
 
     assert main(["explain", "net", *options]) == 0
     shown = capsys.readouterr().out

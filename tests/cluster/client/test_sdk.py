@@ -22,7 +22,7 @@ from ddpjob_operator.transport.errors import NotFoundError as NoSuchObjectError
 from ddpjob_operator.transport.errors import UnavailableError
 from ddpjob_operator.transport.execution import Execution
 from ddpjob_operator.transport.resources import CONFIG_MAPS
-from operator_cluster import Namespace, eventually
+from operator_cluster import SECONDS, Namespace, eventually, gets_the_right
 from operator_process import ROOT
 from testbed.faultproxy import FaultProxy
 from testbed.faults import Answer, CutStream
@@ -42,11 +42,11 @@ JOB = {"apiVersion": "ddpjob.dev/v1beta1", "kind": "DDPJob", "spec": {"command":
 async def test_a_job_is_submitted_waited_for_and_deleted(sdk: AsyncClient, namespace: Namespace) -> None:
     submitted = await sdk.submit(JOB, name="j")
     assert (submitted.namespace, submitted.phase) == (namespace.name, "Pending")
-    assert (await sdk.wait("j", until="running", timeout=30)).status.ready == "2/2"
+    assert (await sdk.wait("j", until="running", timeout=SECONDS)).status.ready == "2/2"
     assert [(pod.rank, pod.state) for pod in await sdk.pods(submitted)] == [(0, "Running"), (1, "Running")]
     for rank in range(2):
         await namespace.ends(f"j-1-{rank}", 0)
-    done = await sdk.wait("j", timeout=30)
+    done = await sdk.wait("j", timeout=SECONDS)
     assert done.succeeded
     assert [job.name for job in await sdk.list()] == ["j"]
     await sdk.delete("j")
@@ -56,8 +56,8 @@ async def test_a_job_is_submitted_waited_for_and_deleted(sdk: AsyncClient, names
 
 async def test_a_wait_for_success_ends_at_once_when_the_job_fails(sdk: AsyncClient, namespace: Namespace) -> None:
     await sdk.submit({**JOB, "spec": {**JOB["spec"], "restart": {"maxRestarts": 0}}}, name="j")  # type: ignore[dict-item]
-    waiting = asyncio.create_task(sdk.wait("j", until="succeeded", timeout=60))
-    await sdk.wait("j", until="running", timeout=30)
+    waiting = asyncio.create_task(sdk.wait("j", until="succeeded", timeout=SECONDS))
+    await sdk.wait("j", until="running", timeout=SECONDS)
     await namespace.ends("j-1-1", 3, "ValueError: boom")
     job = await waiting
     assert (job.failed, job.reached(Goal.SUCCEEDED)) == (True, False)
@@ -67,7 +67,7 @@ async def test_logs_are_merged_and_follow_into_the_next_attempt(
     sdk: AsyncClient, namespace: Namespace, cluster: testbed.ControlPlane
 ) -> None:
     await sdk.submit(JOB, name="j")
-    await sdk.wait("j", until="running", timeout=30)
+    await sdk.wait("j", until="running", timeout=SECONDS)
     cluster.append_kwok_log(namespace.name, "j-1-0", "from zero\n\x1b[31mred\x1b[0m")
     cluster.append_kwok_log(namespace.name, "j-1-1", "from one")
     now = [line async for line in sdk.logs("j")]
@@ -96,7 +96,7 @@ async def test_logs_are_merged_and_follow_into_the_next_attempt(
     await eventually("a line of the next attempt", lambda: has((2, 0, "second attempt")))
     for rank in range(2):
         await namespace.ends(f"j-2-{rank}", 0)
-    await asyncio.wait_for(following, 30)
+    await asyncio.wait_for(following, SECONDS)
     assert len(followed) == len(set(followed)), "no line is read twice"
     assert any("attempt 1 has ended, attempt 2 starts" in note for note in notes)
     gone: list[str] = []
@@ -106,7 +106,7 @@ async def test_logs_are_merged_and_follow_into_the_next_attempt(
 
 async def test_events_of_the_job_and_its_pods(sdk: AsyncClient) -> None:
     await sdk.submit(JOB, name="j")
-    await sdk.wait("j", until="running", timeout=30)
+    await sdk.wait("j", until="running", timeout=SECONDS)
 
     async def are_there() -> bool:
         return {"Pod/j-1-0", "Pod/j-1-1"} <= {event.object for event in await sdk.events("j")}
@@ -119,7 +119,7 @@ async def test_a_function_and_files_are_sent_in_a_config_map_that_the_job_owns(
 ) -> None:
     full = {"package/data.bin": b"\xff" * (1024 * 1024 - 4096), "rates.txt": b"0.1"}
     job = await sdk.submit(train, name="f", nodes=2, args={"epochs": 3}, files=full)
-    await sdk.wait("f", until="running", timeout=30)
+    await sdk.wait("f", until="running", timeout=SECONDS)
     pod = (await namespace.pods())["f-1-0"]["spec"]
     volume = next(volume["configMap"] for volume in pod["volumes"] if volume["name"] == "ddpjob-files")
     config_map = await namespace.find(CONFIG_MAPS, volume["name"])
@@ -149,11 +149,11 @@ async def test_the_example_of_a_notebook_runs(
         stderr=subprocess.STDOUT,
     )
     (job,) = await eventually("the notebook's job", sdk.list)
-    await sdk.wait(job.name, until="running", timeout=60)
+    await sdk.wait(job.name, until="running", timeout=SECONDS)
     for rank in range(2):
         cluster.append_kwok_log(namespace.name, f"{job.name}-1-{rank}", f"rank {rank} of 2: epoch 0, rate 0.1")
         await namespace.ends(f"{job.name}-1-{rank}", 0)
-    output, _ = await asyncio.wait_for(notebook.communicate(), 60)
+    output, _ = await asyncio.wait_for(notebook.communicate(), SECONDS)
     shown = output.decode()
     assert notebook.returncode == 0, shown
     for text in (
@@ -171,6 +171,7 @@ async def test_a_job_without_the_right_to_create_its_config_map_is_not_left_behi
     cluster.kubectl("create", "role", "jobs", "--verb=*", "--resource=ddpjobs.ddpjob.dev", "-n", namespace.name)
     account = f"--serviceaccount={namespace.name}:default"
     cluster.kubectl("create", "rolebinding", "jobs", "--role=jobs", account, "-n", namespace.name)
+    await gets_the_right(cluster, f"{namespace.name}:default", "create", "ddpjobs.ddpjob.dev")
     token = cluster.kubectl("create", "token", "default", "-n", namespace.name).strip()
     async with AsyncClient(kubeconfig=kubeconfig_with(cluster, tmp_path, token), namespace=namespace.name) as user:
         with pytest.raises(ForbiddenError, match="you may not create configmaps in namespace"):
@@ -180,9 +181,9 @@ async def test_a_job_without_the_right_to_create_its_config_map_is_not_left_behi
 
 async def test_a_command_runs_in_a_container(sdk: AsyncClient, namespace: Namespace) -> None:
     await sdk.submit({**JOB, "spec": {"command": ["x"]}}, name="j")
-    await sdk.wait("j", until="running", timeout=30)
+    await sdk.wait("j", until="running", timeout=SECONDS)
 
-    async def executed(*command: str, pod: str = "j-1-0", seconds: float = 30) -> Execution:
+    async def executed(*command: str, pod: str = "j-1-0", seconds: float = SECONDS) -> Execution:
         return await sdk.api.execute(namespace.name, pod, command, container="trainer", timeout_seconds=seconds)
 
     words = ("sh", "-c", 'echo "$1"; echo $DDPJOB_UID >&2', "sh", "a  b;$HOME")

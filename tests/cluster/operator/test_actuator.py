@@ -28,7 +28,7 @@ from ddpjob_operator.transport.access import load_access
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import ConflictError, NotFoundError
 from ddpjob_operator.transport.resources import SERVICES, Resource
-from operator_cluster import Namespace, eventually
+from operator_cluster import Namespace, eventually, gets_the_right
 
 QUOTAS = Resource(prefix="/api/v1", plural="resourcequotas")
 WEBHOOKS = Resource(prefix="/apis/admissionregistration.k8s.io/v1", plural="validatingwebhookconfigurations")
@@ -236,6 +236,7 @@ async def test_pods_of_a_type_that_was_installed_a_moment_ago_are_tried_again_un
     head = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": group}}
     cluster.kubectl.apply({**head, "rules": rules})
     cluster.kubectl("create", "clusterrolebinding", group, f"--clusterrole={group}", f"--serviceaccount={home}:default")
+    await gets_the_right(cluster, f"{home}:default", "create", "pods")
     monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig_of_account(home, "default")))
     async with OwnersOfAnotherGroup((await load_access()).configuration) as client:
         client.group = group
@@ -256,5 +257,5 @@ async def test_pods_of_a_type_that_was_installed_a_moment_ago_are_tried_again_un
                 await actuator.run(bench.job, [bench.pod(0)])
             return "j-1-0" in await bench.namespace.pods()
 
-        await eventually("the pod to be created", admitted, seconds=90)
+        await eventually("the pod to be created", admitted, seconds=240)
         assert bench.messages == {}

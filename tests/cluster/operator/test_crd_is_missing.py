@@ -40,6 +40,6 @@ async def test_the_last_line_names_a_deleted_crd(
     await namespace.reaches("j", "Running")
     cluster.kubectl("delete", "crd", crd)
     assert operator_process.process is not None
-    assert operator_process.process.wait(timeout=90) == 1
+    assert operator_process.process.wait(timeout=240) == 1
     last_line = operator_process.log.read_text().splitlines()[-1]
     assert "no longer serves DDPJobs" in last_line, last_line

@@ -180,8 +180,11 @@ async def test_a_gang_waits_with_its_group_and_leaves_nothing_when_it_is_suspend
         requested = {resource: number(quantity) for resource, quantity in group["spec"]["minResources"].items()}
         assert requested == {"cpu": Decimal("2.5"), "nvidia.com/gpu": 5}  # Volcano writes 2500m
     assert [owner["uid"] for owner in group["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
-    assert len(await namespace.pods()) == 5
 
+    async def all_pods() -> bool:
+        return len(await namespace.pods()) == 5
+
+    await eventually("all pods to be created", all_pods)
     await namespace.edit("j", suspend=True)
     await has_groups(namespace, scheduler)
 

@@ -13,7 +13,7 @@ from ddpjob_operator.kube.cache.store import Store
 from ddpjob_operator.transport.client import Client, Event
 from ddpjob_operator.transport.errors import GoneError, UnavailableError
 from ddpjob_operator.transport.resources import PODS, Resource
-from operator_cluster import Namespace, eventually
+from operator_cluster import SECONDS, Namespace, eventually
 
 
 def pod(name: str, job_uid: str = "j1", rank: int = 0) -> dict[str, Any]:
@@ -75,7 +75,7 @@ async def following(client: Any, namespace: Namespace) -> AsyncIterator[tuple[St
     store = Store(lambda _, **__: None, lambda *_: None)
     informer = Informer(client, store.pods, namespace.name)
     task = asyncio.create_task(informer.run())
-    await asyncio.wait_for(informer.synced.wait(), 10)
+    await asyncio.wait_for(informer.synced.wait(), SECONDS)
     yield store, informer
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -140,7 +140,7 @@ async def test_a_version_too_old_for_the_server_leads_to_a_list(client: Client, 
     informer = Informer(client, store.jobs, namespace.name)
     informer._version = "1"  # older than the CRD; as after an hour of sleep
     task = asyncio.create_task(informer.run())
-    await asyncio.wait_for(informer.synced.wait(), 10)
+    await asyncio.wait_for(informer.synced.wait(), SECONDS)
     task.cancel()
     assert store.job((namespace.name, "a"))
 

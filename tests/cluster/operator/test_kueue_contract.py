@@ -26,7 +26,7 @@ REAL = pytest.mark.skipif(not PROGRAM, reason="DDPJOB_TEST_KUEUE does not name t
 FLAVORS = Resource.of_version(kueue_stand_in.API, "resourceflavors")
 PRIORITIES = Resource(prefix="/apis/scheduling.k8s.io/v1", plural="priorityclasses")
 #: A pod that never had a node counts as ended when the pod garbage collector has been there, which it is every 20 s.
-POD_COLLECTOR_SECONDS = 90.0
+POD_COLLECTOR_SECONDS = 240.0
 QUOTA = 2
 _numbers = itertools.count(1)
 
@@ -78,7 +78,7 @@ def wait_for_gates(cluster: testbed.ControlPlane) -> None:
         answer = cluster.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(pod))
         return "schedulingGates" in json.loads(answer)["spec"]
 
-    testbed.wait_for("pods of a queue to be gated", is_gated, seconds=60)
+    testbed.wait_for("pods of a queue to be gated", is_gated, seconds=240)
 
 
 @pytest.fixture(scope="module")
@@ -109,12 +109,17 @@ class Queue:
 
         await eventually(f"{name} to say {message!r}", says_so)
         pods = await self.pods(name, attempt)
-        assert len(pods) == QUOTA
         assert all("schedulingGates" in pod["spec"] for pod in pods)
 
     async def pods(self, name: str, attempt: int) -> list[dict[str, Any]]:
-        pods = await self.namespace.pods()
-        return [pods[f"{name}-{attempt}-{rank}"] for rank in range(QUOTA) if f"{name}-{attempt}-{rank}" in pods]
+        """All pods of the attempt, once they exist: a status may be about the first of them."""
+        names = {f"{name}-{attempt}-{rank}" for rank in range(QUOTA)}
+
+        async def all_of_them() -> list[dict[str, Any]] | None:
+            pods = await self.namespace.pods()
+            return [pods[each] for each in sorted(names)] if names <= pods.keys() else None
+
+        return list(await eventually(f"the pods {sorted(names)} to exist", all_of_them) or [])
 
     async def group(self, name: str, attempt: int = 1) -> str:
         groups = {pod["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"] for pod in await self.pods(name, attempt)}

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from ddpjob_operator.transport.resources import LEASES, PODS
-from operator_cluster import LEASE_SECONDS, Namespace, eventually
-from operator_process import OperatorProcess
+from operator_cluster import LEASE_SECONDS, SECONDS, Namespace, eventually
+from operator_process import STOP_SECONDS, OperatorProcess
 
 Start = Callable[..., OperatorProcess]
 
@@ -106,8 +106,12 @@ async def test_a_leader_that_is_stopped_hands_over_at_once(namespace: Namespace,
 
     await eventually("the second operator to create a pod", has_pods)
     print(f"SIGTERM to the leader -> first pod of the next leader: {time.monotonic() - stopped_at:.2f} s")
-    assert leader.process.wait(timeout=10) == 0
-    assert (await lease(namespace))["leaseTransitions"] == 1
+    assert await asyncio.to_thread(leader.process.wait, STOP_SECONDS) == 0
+
+    async def was_handed_over() -> bool:  # the pod may still be the first operator's
+        return bool((await lease(namespace)).get("leaseTransitions") == 1)
+
+    await eventually("the Lease to be handed over", was_handed_over)
     await namespace.reaches("after", "Running")
     assert set(await namespace.pods()) == {"before-1-0", "after-1-0"}
 
@@ -135,6 +139,11 @@ async def test_a_leader_that_is_killed_is_replaced_within_the_lease(namespace: N
     )
     for name in jobs:
         await namespace.reaches(name, "Running")
+
+    async def all_were_counted() -> bool:
+        return len(created) >= 40
+
+    await eventually("the watch to show the last creation", all_were_counted)
     counting.cancel()
     assert sorted(created) == sorted(f"{name}-1-{rank}" for name in jobs for rank in range(4))
 
@@ -162,7 +171,7 @@ async def test_a_leader_that_was_stopped_by_a_signal_writes_nothing_when_it_cont
     namespace: Namespace, start: Start
 ) -> None:
     """When it continues, it gets all events of the meantime before it learns that the Lease has another holder."""
-    leader = start("first", lease_seconds=3)
+    leader = start("first")
     jobs = [f"j{number}" for number in range(12)]
     for name in jobs:
         await namespace.apply(name)
@@ -177,19 +186,20 @@ async def test_a_leader_that_was_stopped_by_a_signal_writes_nothing_when_it_cont
 
     async def all_have_ended_and_the_lease_has_run_out() -> bool:
         phases = {pod["status"]["phase"] for pod in (await namespace.pods()).values()}
-        return phases == {"Failed"} and time.monotonic() > frozen_at + 3
+        return phases == {"Failed"} and time.monotonic() > frozen_at + LEASE_SECONDS
 
     await eventually("the pods to fail and the Lease to run out", all_have_ended_and_the_lease_has_run_out)
     await give_the_lease_to(namespace, "somebody")
     leader.process.send_signal(signal.SIGCONT)
-    assert await asyncio.to_thread(leader.process.wait, 20) == 1
+    assert await asyncio.to_thread(leader.process.wait, STOP_SECONDS) == 1
     assert set(await namespace.pods()) == {f"{name}-1-0" for name in jobs}
     assert {name: (await namespace.job(name))["metadata"]["resourceVersion"] for name in jobs} == before
 
 
 async def test_an_idle_operator_sends_only_renewals_of_its_lease(namespace: Namespace, start: Start) -> None:
-    leader = start("first")
-    standby = start("second")
+    lease_seconds = 15  # a renewal that takes a quarter of it is repeated
+    leader = start("first", lease_seconds=lease_seconds)
+    standby = start("second", lease_seconds=lease_seconds)
     await namespace.apply("j")
     await namespace.reaches("j", "Running")
     await namespace.ends("j-1-0", 0)
@@ -204,7 +214,7 @@ async def test_an_idle_operator_sends_only_renewals_of_its_lease(namespace: Name
     asked = requests_of(leader) + requests_of(standby) - before
     assert set(asked) == {("patch", "leases")}
     apart = [(later - earlier).total_seconds() for earlier, later in pairwise(renewals)]
-    assert all(seconds >= LEASE_SECONDS / 3 for seconds in apart), apart
+    assert all(seconds >= lease_seconds / 3 for seconds in apart), apart
 
 
 async def next_renewals(namespace: Namespace, number: int) -> list[datetime]:
@@ -217,12 +227,12 @@ async def next_renewals(namespace: Namespace, number: int) -> list[datetime]:
             seen.append(renewed)
         return len(seen) > number
 
-    await eventually(f"{number} renewals", enough, seconds=10 * LEASE_SECONDS)
+    await eventually(f"{number} renewals", enough, seconds=2 * SECONDS)
     return [datetime.fromisoformat(renewed) for renewed in seen[1:]]
 
 
 async def test_a_deleted_lease_is_created_again(namespace: Namespace, start: Start) -> None:
-    start("first", lease_seconds=3)
+    start("first")
     await holder_is(namespace, "first")
     old = await namespace.client.get(LEASES, namespace.name, "operator")
     await namespace.client.delete(LEASES, namespace.name, "operator", uid=old["metadata"]["uid"])
@@ -247,4 +257,5 @@ async def test_a_new_leader_lists_everything_again(namespace: Namespace, start: 
     leader.stop()
     await namespace.apply("j")
     await namespace.reaches("j", "Running")
-    assert [metric(standby, line) for line in lists] == [number + 1 for number in before]
+    # At least: a new leader also compares its caches with a list from time to time.
+    assert all(metric(standby, line) > number for line, number in zip(lists, before, strict=True))

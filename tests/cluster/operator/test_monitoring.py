@@ -88,13 +88,13 @@ class Prometheus:
             except urllib.error.HTTPError:  # 503 until it has opened its storage
                 return False
 
-        testbed.wait_for("Prometheus to listen", listens, seconds=60)
-        testbed.wait_for("Prometheus to be ready", is_ready, seconds=60)
+        testbed.wait_for("Prometheus to listen", listens, seconds=240)
+        testbed.wait_for("Prometheus to be ready", is_ready, seconds=240)
 
     def ask(self, path: str, **parameters: str) -> Any:
         """The data that its API answers."""
         url = f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             return json.load(answer)["data"]
 
     def query(self, expression: str) -> dict[tuple[str, ...], float]:
@@ -112,7 +112,7 @@ def prometheus(tmp_path: Path, operator_process: OperatorProcess) -> Iterator[Pr
     server = Prometheus(tmp_path, operator_process)
     try:
         server.wait()
-        testbed.wait_for("a scrape", lambda: server.query("ddpjob_leader == 1"), seconds=60)
+        testbed.wait_for("a scrape", lambda: server.query("ddpjob_leader == 1"), seconds=240)
         yield server
     finally:
         server.process.kill()
@@ -150,9 +150,22 @@ async def test_every_query_of_the_dashboard_has_data(namespace: Namespace, prome
         await eventually("all panels to have data", all_have_data)
     except AssertionError as error:
         raise AssertionError(f"panels without data: {missing}") from error
-    finished = prometheus.query("sum by (outcome, reason) (ddpjob_jobs_finished_total) > 0")
-    assert finished.keys() >= {("Succeeded", "succeeded"), ("ProgramError", "failed")}
-    assert ("ProgramError", "true") in prometheus.query("sum by (reason, counted) (ddpjob_job_restarts_total) > 0")
 
-    rules = [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
-    assert {rule["name"]: rule["health"] for rule in rules} == {alert["alert"]: "ok" for alert in ALERTS}
+    async def ends_are_counted() -> bool:
+        finished = prometheus.query("sum by (outcome, reason) (ddpjob_jobs_finished_total) > 0")
+        return finished.keys() >= {("Succeeded", "succeeded"), ("ProgramError", "failed")}
+
+    async def restart_is_counted() -> bool:
+        return ("ProgramError", "true") in prometheus.query("sum by (reason, counted) (ddpjob_job_restarts_total) > 0")
+
+    async def are_all_evaluated() -> bool:
+        health[:] = [
+            (rule["name"], rule["health"]) for group in prometheus.ask("rules")["groups"] for rule in group["rules"]
+        ]
+        return "unknown" not in dict(health).values()
+
+    health: list[tuple[str, str]] = []
+    await eventually("both ends to be counted", ends_are_counted)
+    await eventually("the restart to be counted", restart_is_counted)
+    await eventually("all alerts to be evaluated", are_all_evaluated)
+    assert dict(health) == {alert["alert"]: "ok" for alert in ALERTS}

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from ddpjob_operator.transport.client import Client
+from ddpjob_operator.transport.errors import RejectedError
 from ddpjob_operator.transport.resources import Resource
 from operator_cluster import Namespace, eventually
 
@@ -37,6 +38,8 @@ async def test_a_job_runs_at_its_level_and_the_level_above_is_named_where_it_ref
         await client.merge_patch(NAMESPACES, None, namespace.name, {"metadata": {"labels": labels}})
 
     await enforce(above or level)
+    if above is not None:
+        await namespace.admits("refuse a pod", lambda found: isinstance(found, RejectedError), hostNetwork=True)
     await namespace.apply("train", nodes=2, **spec)
     if above is not None:
 
@@ -55,6 +58,13 @@ async def test_pull_secrets_and_the_service_account_come_from_the_template_or_fr
 ) -> None:
     of_the_namespace = {"imagePullSecrets": [{"name": "of-the-namespace"}]}
     await client.merge_patch(SERVICE_ACCOUNTS, namespace.name, "default", of_the_namespace)
+    await namespace.admits(
+        "add the pull secret",
+        lambda found: (
+            not isinstance(found, RejectedError)
+            and found["spec"].get("imagePullSecrets") == of_the_namespace["imagePullSecrets"]
+        ),
+    )
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "trainer"}}
     await client.create(SERVICE_ACCOUNTS, namespace.name, account)
     chosen = {"serviceAccountName": "trainer", "imagePullSecrets": [{"name": "of-the-job"}]}
@@ -92,6 +102,12 @@ async def test_defaults_of_a_limit_range_are_no_edit_and_satisfy_a_quota_for_the
     limits = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "team"}, "spec": {"limits": [defaults]}}
     await client.create(LIMIT_RANGES, namespace.name, limits)
 
+    def has_default(found: dict[str, Any] | RejectedError) -> bool:
+        if isinstance(found, RejectedError):
+            return False
+        return bool(found["spec"]["containers"][0]["resources"].get("requests", {}).get("cpu") == "1")
+
+    await namespace.admits("add the default", has_default)
     await namespace.apply("first", nodes=2)
     status = await namespace.reaches("first", "Running")
     assert status["restarts"]["counted"] == status["restarts"]["infrastructure"] == 0

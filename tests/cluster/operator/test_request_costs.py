@@ -11,13 +11,15 @@ import testbed
 from operator_cluster import Namespace, eventually
 from operator_process import OperatorProcess
 
+CALM = Path(__file__).with_name("calm_operator.py")
 REQUESTS = re.compile(r'^ddpjob_api_requests_total\{code="(\w+)",resource="(\w+)",verb="(\w+)"\} (\S+)$', re.MULTILINE)
 
 
 @pytest.fixture
 def operator(cluster: testbed.ControlPlane, namespace: Namespace, tmp_path: Path) -> Iterator[OperatorProcess]:
     """An operator for the test's namespace alone, so that other jobs are not counted."""
-    process = OperatorProcess(cluster.kubeconfig, tmp_path / "log", "--namespace", namespace.name)
+    arguments = ("--namespace", namespace.name)
+    process = OperatorProcess(cluster.kubeconfig, tmp_path / "log", *arguments, program=(str(CALM),))
     process.start()
     yield process
     process.stop()

@@ -1,5 +1,7 @@
 """Two gangs that compete for the GPUs of one node: without a release they would wait for each other forever."""
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 
 import testbed
@@ -9,20 +11,26 @@ from operator_cluster import Namespace
 pytestmark = pytest.mark.usefixtures("operator_process")
 
 NUM_TRIALS = 8
+#: The scheduler may happen to take the pods of one gang after those of the other at each node.
+MOST_ROUNDS = 5
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(2000)
 async def test_two_gangs_that_compete_for_one_node_both_finish(
-    namespace: Namespace, cluster: testbed.ControlPlane
+    new_namespace: Callable[[], Awaitable[Namespace]], cluster: testbed.ControlPlane
 ) -> None:
     nodes = cluster.add_kwok_nodes(NUM_TRIALS, gpus=gangs.NUM_GPUS)
+    num_given_back = 0
     try:
-        pairs = await gangs.compete(namespace, cluster, nodes)
+        for _ in range(MOST_ROUNDS):
+            pairs = await gangs.compete(await new_namespace(), cluster, nodes)
+            assert sum(pair.num_restarts for pair in pairs) == 0
+            num_given_back += sum(pair.num_given_back for pair in pairs)
+            if num_given_back:
+                break
     finally:
         cluster.kubectl("delete", "node", *nodes, "--wait=false")
-    assert sum(pair.num_restarts for pair in pairs) == 0
-    num_given_back = sum(pair.num_given_back for pair in pairs)
-    print(f"in {NUM_TRIALS} trials gangs were released {num_given_back} times")
+    print(f"gangs were released {num_given_back} times")
     assert num_given_back > 0, "no two gangs competed, so this run shows nothing"
 
 

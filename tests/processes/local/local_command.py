@@ -7,6 +7,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -15,6 +16,8 @@ import yaml
 
 #: Every process of a run inherits this variable, by which it is found in /proc whatever its parent or session.
 MARK = "LOCAL_RUN_MARK"
+#: Longest wait for anything: a busy machine needs a minute to start ranks that load torch.
+DEADLINE_SECONDS = 240
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +68,8 @@ class LocalCommand:
         self.process.kill()
         self.process.wait()
         for pid in self.processes():
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has ended
+                os.kill(pid, signal.SIGKILL)
         assert self.process.stdout is not None
         self.process.stdout.close()
 
@@ -78,9 +82,9 @@ class LocalCommand:
         """The same without the command's own reapers: what the user's command has started."""
         return [pid for pid in self.processes() if b"reaper.py" not in _read(pid, "cmdline")]
 
-    def outcome(self, timeout_seconds: float) -> Outcome:
+    def outcome(self) -> Outcome:
         """Wait for the end."""
-        output, _ = self.process.communicate(timeout=timeout_seconds)
+        output, _ = self.process.communicate(timeout=DEADLINE_SECONDS)
         return Outcome(exit_code=self.process.returncode, output=output)
 
 
@@ -92,10 +96,10 @@ def write_job(folder: Path, spec: Mapping[str, Any], name: str = "job") -> Path:
     return file
 
 
-def run_job(folder: Path, spec: Mapping[str, Any], timeout_seconds: float = 60) -> Outcome:
+def run_job(folder: Path, spec: Mapping[str, Any]) -> Outcome:
     """Run a job with this spec to its end."""
     with LocalCommand(write_job(folder, spec), folder) as command:
-        outcome = command.outcome(timeout_seconds)
+        outcome = command.outcome()
         assert command.processes() == []
         return outcome
 

@@ -29,7 +29,7 @@ CHECKED_ON_EACH_CHANGE = {("python", 2, 1), ("torchrun", 2, 2), ("built-in launc
 )
 def test_all_ranks_sum_up(tmp_path: Path, launcher: str, nodes: int, processes: int) -> None:
     spec = {"nodes": nodes, "processesPerNode": processes, "command": COMMANDS[launcher], "restart": {"maxRestarts": 0}}
-    outcome = run_job(tmp_path, spec, timeout_seconds=120)
+    outcome = run_job(tmp_path, spec)
     world_size = nodes * processes
     expected = {f"rank {rank} of {world_size}: sum {world_size * (world_size + 1) // 2}" for rank in range(world_size)}
     title = "rank" if processes == 1 else "node"

@@ -10,7 +10,7 @@ EXAMPLES = Path(__file__).parents[3] / "manifests/examples"
 
 def test_a_recipe_in_a_config_map_trains(tmp_path: Path) -> None:
     with LocalCommand(EXAMPLES / "own-recipe.yaml", tmp_path) as command:
-        outcome = command.outcome(240)
+        outcome = command.outcome()
     assert outcome.exit_code == 0, outcome.output
     assert float(re.findall(r"after 184 steps: accuracy (\S+) %", outcome.output)[-1]) > 90
 

@@ -12,7 +12,7 @@ print("attempt", attempt, flush=True)
 if rank == "1" and int(attempt) <= int(sys.argv[1]):
     raise ValueError("the sample is\\033[31m torn")
 if int(attempt) <= int(sys.argv[1]):
-    time.sleep(60)  # waits for rank 1, as in a collective
+    time.sleep(600)  # waits for rank 1, as in a collective
 """
 
 

@@ -14,7 +14,7 @@ TRAIN = """
 import pathlib, time
 print("hello from the program", flush=True)
 print('ddpjob-progress {"step": 3, "totalSteps": 9, "loss": 0.25, "samplesPerSecond": 100, "etaSeconds": 75, "metrics": {"iou": 0.5}}', flush=True)
-deadline = time.monotonic() + 60
+deadline = time.monotonic() + 240
 while not pathlib.Path("go").exists() and time.monotonic() < deadline:
     time.sleep(0.05)
 """
@@ -32,7 +32,7 @@ def test_the_bar_follows_the_progress_of_the_status_while_the_job_runs(tmp_path:
         assert terminal.process.poll() is None
         (tmp_path / "go").touch()
         terminal.read_until("")
-        assert terminal.process.wait(timeout=10) == 0
+        assert terminal.process.wait(timeout=240) == 0
     shown = terminal.screen.text
     assert shown.count("[rank 0] hello from the program") == 1
     assert "ddpjob-progress" not in shown
@@ -59,7 +59,7 @@ def test_lines_are_plain_where_no_color_is_wanted(tmp_path: Path, environ: dict[
     (tmp_path / "go").touch()
     with started(tmp_path, **environ) as terminal:
         terminal.read_until("")
-        assert terminal.process.wait(timeout=10) == 0
+        assert terminal.process.wait(timeout=240) == 0
     assert "[rank 0] hello from the program" in terminal.seen
     assert "\x1b" not in terminal.seen
 
@@ -69,6 +69,6 @@ def test_ctrl_c_at_the_terminal_stops_the_run(tmp_path: Path) -> None:
         terminal.read_until("hello from the program")
         os.killpg(terminal.process.pid, signal.SIGINT)  # as the terminal does to its foreground process group
         terminal.read_until("")
-        assert terminal.process.wait(timeout=10) == 130
+        assert terminal.process.wait(timeout=240) == 130
     assert "stopping all ranks, which can save their work first" in terminal.seen
     assert "KeyboardInterrupt" not in terminal.seen

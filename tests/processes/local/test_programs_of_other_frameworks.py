@@ -16,7 +16,7 @@ WORK_IN_THE_VOLUME = {
 
 def test_a_snapshot_in_a_relative_path_is_found_by_the_next_attempt(tmp_path: Path) -> None:
     command = ["torchrun", str(HERE / "snapshot_training.py")]
-    outcome = run_job(tmp_path, {"nodes": 2, "command": command, **WORK_IN_THE_VOLUME}, timeout_seconds=240)
+    outcome = run_job(tmp_path, {"nodes": 2, "command": command, **WORK_IN_THE_VOLUME})
     assert (outcome.exit_code, outcome.status["attempt"]) == (0, 2)
     assert list(tmp_path.glob(".ddpjob/runs/*/volumes/checkpoints/snapshot.pt"))
     assert "ValueError: failure in epoch 2" in outcome.output
@@ -27,7 +27,7 @@ def test_a_snapshot_in_a_relative_path_is_found_by_the_next_attempt(tmp_path: Pa
 
 def test_ranks_share_a_file_in_a_relative_path(tmp_path: Path) -> None:
     command = ["python", str(HERE / "main_process_first.py")]
-    outcome = run_job(tmp_path, {"nodes": 2, "command": command, **WORK_IN_THE_VOLUME}, timeout_seconds=240)
+    outcome = run_job(tmp_path, {"nodes": 2, "command": command, **WORK_IN_THE_VOLUME})
     assert outcome.exit_code == 0
     for rank in (0, 1):
         assert outcome.lines_of(rank) == [f"rank {rank} of [0, 1] reads ['rank 0', 'rank 1']"]
@@ -40,7 +40,7 @@ def test_ranks_share_a_file_in_a_relative_path(tmp_path: Path) -> None:
 def test_lightning_finds_the_process_group(tmp_path: Path, launcher: str, processes: int, environment: str) -> None:
     command = [launcher, str(HERE / "fabric_ranks.py")]
     spec = {"nodes": 2, "processesPerNode": processes, "command": command, "restart": {"maxRestarts": 0}}
-    outcome = run_job(tmp_path, spec, timeout_seconds=240)
+    outcome = run_job(tmp_path, spec)
     assert outcome.exit_code == 0
     ranks = list(range(2 * processes))
     for node in (0, 1):

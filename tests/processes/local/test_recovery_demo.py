@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 #: The lines of the demonstration; times and the accuracy differ.
 LINES = r"""two ranks start, each as a process of this machine
@@ -17,15 +19,23 @@ step 60 is done; kill -9 of rank 1
 """
 
 
-def test_the_demonstration_prints_a_recovery_without_a_lost_step() -> None:
+def demonstration() -> "subprocess.CompletedProcess[str]":
     path = os.pathsep.join(str(ROOT / folder) for folder in ("operator", "trainer", "tests/tools"))
-    run = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-m", "recovery_demo"],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=500,
         check=False,
     )
+
+
+@pytest.mark.timeout(2000)
+def test_the_demonstration_prints_a_recovery_without_a_lost_step() -> None:
+    run = demonstration()
+    for _ in range(3):  # a machine that lets it wait for a second has trained to the end before the kill
+        if "step 184/184" in run.stderr:
+            run = demonstration()
     assert run.returncode == 0, run.stderr
     assert re.fullmatch(LINES, run.stdout), run.stdout

@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,22 +20,27 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ddpjob_ranks import checks, distributed
 from ddpjob_ranks.launch import identity, launcher
+from ddpjob_ranks.limits import Limits
+from ddpjob_ranks.watch import watchdog
 from ddpjob_trainer import __main__, consistency
 from ddpjob_trainer.data import Feed
 
 BATCH = Feed.batch
 REPLICAS: list[DistributedDataParallel] = []
+WATCH = watchdog.Watchdog.watch
+WATCHDOGS: list[watchdog.Watchdog] = []
+#: From the fault of a step on, so that a standstill ends within seconds. Before it a healthy rank may take as long as it
+#: wants.
+CLOSE = Limits(first_step_seconds=3, step_seconds=3)
 
 
 def batch_of_a_faulty_rank(feed: Feed, step: int) -> object:
     """Feed.batch, with the fault at its step."""
     first_start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
-    if (
-        first_start
-        and not os.environ.get("CHECK")
-        and os.environ["FAULTY_RANK"] == str(feed.rank)
-        and step == int(os.environ["FAULT_STEP"])
-    ):
+    due = first_start and not os.environ.get("CHECK") and step == int(os.environ["FAULT_STEP"])
+    if due and os.environ["FAULT"] in STANDSTILLS:
+        watch_closely()
+    if due and os.environ["FAULTY_RANK"] == str(feed.rank):
         if os.environ["FAULT"] == "raise":
             raise LookupError("the disk of sample 7 is on fire")
         FAULTS[os.environ["FAULT"]]()
@@ -44,6 +50,18 @@ def batch_of_a_faulty_rank(feed: Feed, step: int) -> object:
 def check_of_a_faulty_rank(*_: object, **__: object) -> None:
     """In the place of a check that all ranks take part in."""
     FAULTS[os.environ["FAULT"]]()
+
+
+def watch_closely() -> None:
+    """Shorten the limits of this rank's watchdog."""
+    for each in WATCHDOGS:
+        each._limits = CLOSE
+
+
+def note_watchdog(begun: watchdog.Watchdog, *arguments: Any) -> None:
+    """`Watchdog.watch`."""
+    WATCHDOGS.append(begun)
+    WATCH(begun, *arguments)
 
 
 def loop_for_ever() -> None:
@@ -84,6 +102,7 @@ FAULTS: dict[str, Callable[[], object]] = {
     "hold": hold_the_interpreter,
     "skip": skip_all_reduces,
 }
+STANDSTILLS = {"stop", "loop", "hold", "skip"}
 
 
 def step_of_a_drifting_rank(optimizer: torch.optim.Optimizer, *_: object) -> None:
@@ -97,6 +116,8 @@ def arrange() -> None:
     """Set this rank up as the environment says; to be called before it trains."""
     Feed.batch = batch_of_a_faulty_rank  # type: ignore[method-assign, assignment]  # that is the fault
     name = os.environ.get("CHECK")
+    watchdog.Watchdog.watch = note_watchdog  # type: ignore[method-assign]
+    watchdog.LOSS_SECONDS = 5.0  # so that on a busy machine, too, a rank that lost another one finds out which
     if name and os.environ["FAULTY_RANK"] == os.environ["RANK"]:
         check = getattr(CHECKS[name], name)
         for module in list(sys.modules.values()):  # modules that are loaded may have imported it by name

@@ -1,13 +1,16 @@
 """A trainer with one rank that gets SIGTERM at a chosen point: PREEMPTED_AT, PREEMPTED_RANK, and PREEMPTED_STEP or later.
 
-PREEMPTED_BY is the number of another signal.
+PREEMPTED_BY is the number of another signal. At the point "outside" the test sends the signals: the last rank waits there
+until the file OPENED exists.
 
 The rank sends the signal to itself, so it comes at that very point. Rank 0 alone writes checkpoints.
 """
 
 import os
 import signal
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ddpjob_ranks.stop import StopAgreement
@@ -72,10 +75,26 @@ def counting(original: Callable[..., Any]) -> Callable[..., Any]:
     return replaced
 
 
+def waiting(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`Feed.batch`, which waits at its step for the test."""
+
+    def replaced(*arguments: Any) -> Any:
+        if TRAINED["begun"] and TRAINED["steps"] == int(os.environ["PREEMPTED_STEP"]):
+            print("SIGTERM now", flush=True)
+            while not Path(os.environ["OPENED"]).exists():
+                time.sleep(0.005)
+        return original(*arguments)
+
+    return replaced
+
+
 def arrange() -> None:
     """Set this rank up as the environment says; to be called before it trains."""
     loop.Training.train = beginning(loop.Training.train)  # type: ignore[method-assign]
     loop.Training.take_step = counting(loop.Training.take_step)  # type: ignore[method-assign]
-    if os.environ["PREEMPTED_RANK"] == os.environ["RANK"]:
+    if os.environ["PREEMPTED_AT"] == "outside":
+        if int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1:
+            Feed.batch = waiting(Feed.batch)  # type: ignore[method-assign]
+    elif os.environ["PREEMPTED_RANK"] == os.environ["RANK"]:
         owner, name = POINTS[os.environ["PREEMPTED_AT"]]
         setattr(owner, name, preempting(getattr(owner, name)))

@@ -1,6 +1,7 @@
 """A script with a session whose steps draw all kinds of random numbers; FAULT says what its last rank does at FAULT_STEP.
 
-Several faults, separated by commas, are those of successive generations, the second one at twice that step, and so on.
+Several faults, separated by commas, are those of successive generations, the second one at twice that step, and so on. With
+FAULTY_RANKS they are those of other ranks, one for each generation.
 """
 
 import os
@@ -17,11 +18,14 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.optim.swa_utils import AveragedModel
 
 from ddpjob.session import Session
+from ddpjob_ranks.limits import Limits
+from ddpjob_ranks.watch import watchdog
 
 FAULTS = os.environ.get("FAULT", "").split(",")
 NUMBER = min(len(FAULTS), int(os.environ.get("DDPJOB_GENERATION", "1")))
 FAULT, FAULT_STEP = FAULTS[NUMBER - 1], NUMBER * int(os.environ.get("FAULT_STEP", "0"))
-STEP_TIMEOUT = 4 if "hang" in FAULTS else 300
+FAULTY_RANKS = list(filter(None, os.environ.get("FAULTY_RANKS", "").split(",")))
+KILLED_WITHIN_STEPS = 8
 
 
 def go_wrong() -> None:
@@ -34,6 +38,9 @@ def go_wrong() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
     if FAULT.startswith("pod"):
         os.kill(os.getppid(), signal.SIGTERM if FAULT == "pod is stopped" else signal.SIGKILL)
+    if FAULT == "killed soon":  # at any point of this step or one of the next
+        soon = random.Random(NUMBER).uniform(0, 0.02)  # noqa: S311 - no secret
+        threading.Timer(soon, os.kill, (os.getpid(), signal.SIGKILL)).start()
     if FAULT == "hang":
         threading.Event().wait()
     if FAULT == "pause":
@@ -42,7 +49,14 @@ def go_wrong() -> None:
         re.match(r"(a+)+$", "a" * 64 + "b")
 
 
-with Session(settings={"width": 8}, step_timeout_seconds=STEP_TIMEOUT) as session:
+def watch_closely() -> None:
+    """From here on a standstill ends within seconds; before, a rank of a healthy run may take as long as it wants."""
+    session._run._watchdog._limits = Limits(first_step_seconds=4, step_seconds=4)  # type: ignore[union-attr]
+
+
+watchdog.LOSS_SECONDS = 5.0  # so that on a busy machine, too, a rank that lost another one finds out why
+with Session(settings={"width": 8}) as session:
+    faulty_rank = int(FAULTY_RANKS[NUMBER - 1]) if len(FAULTY_RANKS) >= NUMBER else session.world_size - 1
     torch.manual_seed(session.rank)
     random.seed(session.rank)
     np.random.seed(session.rank)
@@ -51,11 +65,15 @@ with Session(settings={"width": 8}, step_timeout_seconds=STEP_TIMEOUT) as sessio
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     schedule = CosineAnnealingLR(optimizer, 60)
     average = AveragedModel(net)
-    if FAULT == "exit 0 before the loop" and session.rank == session.world_size - 1:
+    if FAULT == "exit 0 before the loop" and session.rank == faulty_rank:
         sys.exit(0)
     state = session.track(model=model, optimizer=optimizer, schedule=schedule, average=average)
     for step in session.steps(60, checkpoint_every=7, checkpoint_every_seconds=0.01):
-        if session.rank == session.world_size - 1 and step == FAULT_STEP:
+        if FAULT in ("hang", "pause", "hold") and step == FAULT_STEP:
+            watch_closely()
+        if FAULT == "killed soon" and session.rank == faulty_rank and step == FAULT_STEP + KILLED_WITHIN_STEPS:
+            threading.Event().wait()
+        if session.rank == faulty_rank and step == FAULT_STEP:
             if FAULT == "break":
                 break
             go_wrong()

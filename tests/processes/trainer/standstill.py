@@ -11,8 +11,10 @@ from ddpjob_ranks import contract
 from faulty_rank import arrange
 from forked_ranks import ForkedRun, started
 
-#: A standstill ends within seconds, and nothing but gradients is summed over ranks until the fault.
-KEYS = ("epochs=2", "stepTimeoutSeconds=2", "logEverySteps=1000")
+#: Nothing but gradients is summed over ranks until the fault.
+KEYS = ("epochs=2", "logEverySteps=1000")
+#: For a fault within the set-up or at the end: where other ranks are then, depends on how fast each of them is.
+SHORT = ("firstStepTimeoutSeconds=20", "stepTimeoutSeconds=12")
 
 
 @contextmanager
@@ -20,7 +22,7 @@ def two_ranks(folder: Path, *keys: str, fault: str, faulty_rank: int, check: str
     """Both ranks under way; the fault comes after step 7, or in that check. Both are killed at the end of the block."""
     environ = {"FAULT": fault, "FAULTY_RANK": str(faulty_rank), "FAULT_STEP": "7", "CHECK": check}
     environ[contract.DDPJOB_EVENTS_DIR] = str(folder)
-    with started(folder, *KEYS, *keys, ranks=2, environ=environ, first=arrange) as run:
+    with started(folder, *KEYS, *(SHORT if check else ()), *keys, ranks=2, environ=environ, first=arrange) as run:
         yield run
 
 

@@ -8,8 +8,8 @@ from ddpjob_ranks import contract
 from ddpjob_trainer.data import Feed
 from forked_ranks import started
 
-STEP_TIMEOUT_SECONDS = 4
-PAUSE_SECONDS = 6.0
+STEP_TIMEOUT_SECONDS = 12
+PAUSE_SECONDS = 15.0
 SLOW_STEP = 6
 BATCH = Feed.batch
 

@@ -23,15 +23,14 @@ def test_a_rank_in_an_endless_loop_is_named_and_all_ranks_print_their_stacks(tmp
 
 @pytest.mark.parametrize(("check", "phase"), [("check_group", "setup"), ("check_data", "load")])
 def test_a_rank_that_hangs_before_a_collective_of_the_set_up_is_named(tmp_path, check, phase):
-    with two_ranks(tmp_path, "firstStepTimeoutSeconds=4", fault="loop", faulty_rank=1, check=check) as run:
+    with two_ranks(tmp_path, fault="loop", faulty_rank=1, check=check) as run:
         assert run.wait() == [contract.EXIT_HUNG, contract.EXIT_HUNG]
     assert run.message(0).startswith("rank 0\nrank 1 (host ")
     assert f" is late: in {phase} after 0 steps; rank 0 waits in {phase} after 0 steps" in run.message(0)
 
 
 def test_a_rank_that_stops_while_process_groups_are_created_is_named(tmp_path):
-    keys = ("firstStepTimeoutSeconds=10",)
-    with two_ranks(tmp_path, *keys, fault="stop", faulty_rank=1, check="new_group") as run:
+    with two_ranks(tmp_path, fault="stop", faulty_rank=1, check="new_group") as run:
         assert run.exit_code(0) == contract.EXIT_HUNG
     assert run.message(0).startswith("rank 0\nrank 1 (host ")
     assert run.message(0).endswith("last seen in connect after 0 steps; rank 0 waits in connect after 0 steps")

@@ -1,3 +1,5 @@
+import re
+
 from ddpjob_ranks import contract
 from standstill import two_ranks
 
@@ -6,8 +8,9 @@ def test_a_rank_that_skips_a_collective_is_named_although_it_is_ahead(tmp_path):
     with two_ranks(tmp_path, fault="skip", faulty_rank=1) as run:
         assert run.wait() == [contract.EXIT_HUNG, contract.EXIT_HUNG]
     for message in (run.message(0), run.message(1)):
-        assert "\nrank 1 (host " in message
-        assert ") skipped a collective: in the agreement between steps after 9 steps" in message
+        # How many steps rank 1 takes before it waits for rank 0 depends on how fast steps are.
+        ahead = r"\nrank 1 \(host .*\) skipped a collective: in the agreement between steps after (\d+) steps"
+        assert int(re.findall(ahead, message)[0]) > 7, message
         assert message.endswith("; rank 0 waits in backward or all-reduce after 7 steps")
 
 

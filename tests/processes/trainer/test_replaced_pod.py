@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from torch._C._distributed_c10d import TCPStore
 
+import gated_rank
 from ddpjob_ranks import contract, generation
 from ddpjob_ranks.errors import ReplacedError
 from ddpjob_ranks.launch import identity, rendezvous
@@ -32,6 +33,7 @@ JOB = {contract.DDPJOB_UID: "u1", contract.DDPJOB_ATTEMPT: "1"}
 SUPERVISED = JOB | {contract.DDPJOB_IN_PLACE_RESTARTS: "20", contract.DDPJOB_REPLACEMENT_SECONDS: "200"}
 SCRIPT = (sys.executable, "-m", "ddpjob.launch", str(Path(__file__).with_name("session_script.py")))
 FROM_MEMORY = "in memory: no step is lost"
+GATED = (sys.executable, "-m", "ddpjob.launch", gated_rank.FILE)
 
 
 class Gang:
@@ -41,14 +43,18 @@ class Gang:
         self._folder, self._stack, self._variables = folder, stack, ranks_by_hand(num_pods)
         self._replaced: dict[int, int] = {}
 
+    def gated_pod(self, rank: int, replacement: int = 0, **more: str) -> Run:
+        """The same; the last rank waits at a step of the first generation and at one of the second."""
+        return self.pod(rank, replacement, command=GATED, GATES="22,82", **more)
+
     def pod(self, rank: int, replacement: int = 0, command: tuple[str, ...] = TRAINER, **more: str) -> Run:
-        variables = self._variables[rank] | SUPERVISED | more
+        variables = self._variables[rank] | SUPERVISED | {"OPENED": str(self._folder)} | more
         if replacement:
             self._replaced[rank] = replacement
             replaced = (f"{node_rank}:{number}" for node_rank, number in self._replaced.items())
             variables[contract.DDPJOB_REPLACEMENTS] = ",".join(replaced)
         folder = self._folder / f"{rank}-{replacement}"
-        keys = DIGITS if command == TRAINER else ()
+        keys = DIGITS if command in (TRAINER, GATED) else ()
         return self._stack.enter_context(started(folder, *keys, ranks=0, command=command, environ=variables))
 
 
@@ -66,14 +72,16 @@ def undisturbed(tmp_path_factory):
 def test_pods_that_are_killed_or_asked_to_stop_are_replaced_without_a_lost_step(undisturbed, tmp_path):
     """Without a checkpoint, so that only memory can hold the state."""
     with gang(tmp_path) as pods:
-        first, second = pods.pod(0), pods.pod(1)
-        first.wait_for(r"(?m)^epoch \d+ step 20/")
+        first, second = pods.gated_pod(0), pods.gated_pod(1)
+        second.wait_for("gate at step 22")
         second.process.kill()
-        replaced = pods.pod(1, 1)
-        first.wait_for(rf"(?s){FROM_MEMORY}.*\nepoch \d+ step 80/")
+        replaced = pods.gated_pod(1, 1)
+        replaced.wait_for("gate at step 82")
         replaced.process.send_signal(signal.SIGTERM)
+        replaced.wait_for("SIGTERM received")
+        gated_rank.open_gate(tmp_path, 82)
         assert replaced.wait() == contract.EXIT_TERMINATED, replaced.text
-        last = pods.pod(1, 2)
+        last = pods.gated_pod(1, 2)
         assert [first.wait(), last.wait()] == [0, 0], first.text
     assert first.text.count(FROM_MEMORY) == 2
     assert (first.weights, first.losses) == (undisturbed.weights, undisturbed.losses)
@@ -82,16 +90,18 @@ def test_pods_that_are_killed_or_asked_to_stop_are_replaced_without_a_lost_step(
 def test_a_pod_that_was_given_up_does_not_join_again(undisturbed, tmp_path):
     """Its node did not respond for a time: the others notice only that another pod begins in its place."""
     with gang(tmp_path) as pods:
-        first, lost = pods.pod(0), pods.pod(1)
-        first.wait_for(r"(?m)^epoch \d+ step 20/")
+        first, lost = pods.gated_pod(0), pods.gated_pod(1)
+        lost.wait_for("gate at step 22")
         stopped = [lost.process.pid, *lost.rank_pids()]
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
-        replacement = pods.pod(1, 1)
+        replacement = pods.gated_pod(1, 1)
         first.wait_for(FROM_MEMORY)
+        gated_rank.open_gate(tmp_path, 22)
         for pid in stopped:
             os.kill(pid, signal.SIGCONT)
         assert lost.wait() == contract.EXIT_FENCED, lost.text
+        gated_rank.open_gate(tmp_path, 82)  # only now, as pod 0 serves what says that the lost pod is replaced
         assert [first.wait(), replacement.wait()] == [0, 0], first.text
     assert "has replaced this one" in lost.message
     assert (first.weights, first.losses) == (undisturbed.weights, undisturbed.losses)
@@ -112,14 +122,16 @@ def test_a_pod_that_is_asked_to_stop_while_its_ranks_wait_for_another_reports_wh
 def test_the_pod_of_rank_0_is_replaced_without_a_lost_step_too(undisturbed, tmp_path):
     """Its launcher served the store. It is killed, and its successor is asked to stop; the survivor hands its state on."""
     with gang(tmp_path) as pods:
-        first, survivor = pods.pod(0), pods.pod(1)
-        first.wait_for(r"(?m)^epoch \d+ step 20/")
+        first, survivor = pods.gated_pod(0), pods.gated_pod(1)
+        survivor.wait_for("gate at step 22")
         first.process.kill()
-        second = pods.pod(0, 1)
-        second.wait_for(rf"(?s){FROM_MEMORY}.*\nepoch \d+ step 80/")
+        second = pods.gated_pod(0, 1)
+        survivor.wait_for("gate at step 82")
         second.process.send_signal(signal.SIGTERM)
+        second.wait_for("SIGTERM received")
+        gated_rank.open_gate(tmp_path, 82)
         assert second.wait() == contract.EXIT_TERMINATED, second.text
-        last = pods.pod(0, 2)
+        last = pods.gated_pod(0, 2)
         assert [last.wait(), survivor.wait()] == [0, 0], last.text + survivor.text
     assert [run.text.count(FROM_MEMORY) for run in (second, last)] == [1, 1]
     assert (last.weights, first.losses | second.losses | last.losses) == (undisturbed.weights, undisturbed.losses)
@@ -243,9 +255,9 @@ def test_the_successor_of_rank_0_does_not_wait_for_scripts_without_a_session(tmp
 
 def test_ranks_whose_pod_is_not_replaced_in_time_end(tmp_path):
     with gang(tmp_path) as pods:
-        first = pods.pod(0, **{contract.DDPJOB_REPLACEMENT_SECONDS: "1"})
-        second = pods.pod(1)
-        first.wait_for(r"(?m)^epoch \d+ step 20/")
+        first = pods.gated_pod(0, **{contract.DDPJOB_REPLACEMENT_SECONDS: "1"})
+        second = pods.gated_pod(1)
+        second.wait_for("gate at step 22")
         second.process.kill()
         assert first.wait() == contract.EXIT_PEER_LOST, first.text
     assert first.message.startswith("rank 0 lost a peer")

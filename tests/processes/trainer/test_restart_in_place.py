@@ -1,16 +1,16 @@
 """Ranks that fail and start again within their pod: only time is lost, and the bits are those of an undisturbed run."""
 
 import os
-import random
 import re
 import signal
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
+import gated_rank
 from ddpjob_ranks import contract
 from test_session import assert_same, saved
 from training_runs import DEADLINE_SECONDS, Run, finished, ranks_by_hand, started
@@ -18,11 +18,15 @@ from training_runs import DEADLINE_SECONDS, Run, finished, ranks_by_hand, starte
 SCRIPT = str(Path(__file__).with_name("session_script.py"))
 LAUNCH = (sys.executable, "-m", "ddpjob.launch", "--nproc-per-node=2", SCRIPT)
 ONE_RANK = (sys.executable, "-m", "ddpjob.launch", SCRIPT)
+GATED = (sys.executable, "-m", "ddpjob.launch", gated_rank.FILE)
 IN_PLACE = {contract.DDPJOB_IN_PLACE_RESTARTS: "20"}
 HANGS = {"FAULT": "hang,pause,hold,", "FAULT_STEP": "12"}
 RESTART = "start again in place"
 DIGITS = ("epochs=8", "logEverySteps=5")
-SEED = 20261123
+
+
+def gates(folder: Path, *steps: int) -> dict[str, str]:
+    return {"GATES": ",".join(map(str, steps)), "OPENED": str(folder)}
 
 
 def pid_of_rank(run: Run, rank: int) -> int:
@@ -30,8 +34,9 @@ def pid_of_rank(run: Run, rank: int) -> int:
     deadline = time.monotonic() + DEADLINE_SECONDS
     while time.monotonic() < deadline:
         for pid in run.rank_pids():
-            if Path(f"/proc/{pid}/comm").read_text().strip() == f"rank {rank}":
-                return pid
+            with suppress(OSError):  # it has ended
+                if Path(f"/proc/{pid}/comm").read_text().strip() == f"rank {rank}":
+                    return pid
         time.sleep(0.005)
     raise AssertionError(f"no process of rank {rank}:\n{run.text}")
 
@@ -47,9 +52,10 @@ def undisturbed(tmp_path_factory):
 
 def test_killed_ranks_cost_no_step_and_no_bit(undisturbed, tmp_path):
     """Both ranks in turn, without any checkpoint."""
-    with started(tmp_path, *DIGITS, ranks=2, environ=IN_PLACE) as run:
-        for number, (rank, step) in enumerate(((1, 20), (0, 60), (1, 100), (0, 140)), start=1):
-            run.wait_for(rf"(?m)^epoch \d+ step {step}/")
+    environ = IN_PLACE | gates(tmp_path, 22, 62, 102, 142)
+    with started(tmp_path, *DIGITS, ranks=2, command=GATED, environ=environ) as run:
+        for number, (rank, step) in enumerate(((1, 22), (0, 62), (1, 102), (0, 142)), start=1):
+            run.wait_for(f"gate at step {step}")
             os.kill(pid_of_rank(run, rank), signal.SIGKILL)
             run.wait_for(rf"rank {rank} was killed by SIGKILL; all ranks {RESTART} \({number} of at most 20 times\)")
         assert run.wait() == 0, run.text
@@ -61,11 +67,12 @@ def test_ranks_of_other_pods_start_again_too(undisturbed, tmp_path):
     """Two launchers, as in two pods of one process each."""
     with ExitStack() as pods:
         runs = [
-            pods.enter_context(started(tmp_path / str(rank), *DIGITS, ranks=0, environ=variables | IN_PLACE))
+            pods.enter_context(started(tmp_path / str(rank), *DIGITS, ranks=0, command=GATED, environ=environ))
             for rank, variables in enumerate(ranks_by_hand(2))
+            for environ in [variables | IN_PLACE | gates(tmp_path, 22, 82)]
         ]
-        for rank, step in ((1, 20), (0, 80)):
-            runs[0].wait_for(rf"(?m)^epoch \d+ step {step}/")
+        for rank, step in ((1, 22), (0, 82)):
+            runs[1].wait_for(f"gate at step {step}")
             os.kill(pid_of_rank(runs[rank], rank), signal.SIGKILL)
         assert [run.wait() for run in runs] == [0, 0], runs[0].text
     assert [run.text.count(RESTART) for run in runs] == [2, 2]
@@ -78,14 +85,9 @@ def test_a_script_with_a_session_has_the_same_bits_after_kills_at_any_moment(tmp
     """BatchNorm, dropout, all generators, a schedule and an average of weights."""
     whole = finished(tmp_path / "whole", ranks=0, command=LAUNCH, environ=job(tmp_path / "whole"))
     assert "after 60 steps" in whole.text
-    moments = random.Random(SEED)  # noqa: S311 - of a test
-    with started(tmp_path, ranks=0, command=LAUNCH, environ=job(tmp_path) | IN_PLACE) as run:
-        for step in sorted(moments.sample(range(3, 50), 4)):
-            run.wait_for(rf"(?m)^step (?:{'|'.join(map(str, range(step, 61)))})/60 loss")
-            time.sleep(moments.uniform(0, 0.02))  # into a step
-            os.kill(pid_of_rank(run, moments.randrange(2)), signal.SIGKILL)
-        assert run.wait() == 0, run.text
-    assert 1 <= run.text.count(RESTART) <= 4
+    kills = {"FAULT": "killed soon,killed soon,killed soon,killed soon,", "FAULT_STEP": "11", "FAULTY_RANKS": "1,0,0,1"}
+    run = finished(tmp_path, ranks=0, command=LAUNCH, environ=job(tmp_path) | IN_PLACE | kills)
+    assert run.text.count(RESTART) == 4, run.text
     assert_same(saved(tmp_path), saved(tmp_path / "whole"))
 
 
@@ -124,22 +126,32 @@ def test_an_exit_code_that_the_operator_has_a_rule_for_is_the_operators(tmp_path
     ids=["all ranks are killed at once", "off"],
 )
 def test_where_no_state_is_kept_the_newest_checkpoint_is_taken(killed, variables, num_kills, tmp_path):
-    environ = IN_PLACE | job(tmp_path) | variables
-    with started(tmp_path, *DIGITS, "checkpointEverySteps=10", ranks=2, environ=environ) as run:
-        run.wait_for("checkpoint of step 20:")
-        for number in range(1, num_kills + 1):
-            for pid in [pid_of_rank(run, rank) for rank in killed]:
+    steps = [20 * number for number in range(1, num_kills + 1)]
+    environ = IN_PLACE | job(tmp_path) | variables | gates(tmp_path, *(step + 2 for step in steps))
+    with started(tmp_path, *DIGITS, "checkpointEverySteps=10", ranks=2, command=GATED, environ=environ) as run:
+        for step in steps:
+            run.wait_for(f"checkpoint of step {step}:")
+            run.wait_for(f"gate at step {step + 2}")
+            pids = [pid_of_rank(run, rank) for rank in killed]
+            for pid in (run.process.pid, *pids):  # so that none of them acts between the kills
+                os.kill(pid, signal.SIGSTOP)
+            for pid in pids:
                 os.kill(pid, signal.SIGKILL)
-            run.wait_for(rf"(?s)(resumed from step \d+ in /.*){{{number}}}checkpoint of step")
+            os.kill(run.process.pid, signal.SIGCONT)
         assert run.wait() == 0, run.text
+    assert [int(step) for step in re.findall(r"resumed from step (\d+) in /", run.text)] == steps
     assert run.text.count(RESTART) == num_kills
 
 
 def test_a_request_to_stop_is_honoured_after_a_restart(tmp_path):
-    with started(tmp_path, *DIGITS, ranks=2, environ=IN_PLACE | job(tmp_path)) as run:
-        run.wait_for(r"(?m)^epoch \d+ step 20/")
+    environ = IN_PLACE | job(tmp_path) | gates(tmp_path, 22, 62)
+    with started(tmp_path, *DIGITS, ranks=2, command=GATED, environ=environ) as run:
+        run.wait_for("gate at step 22")
         os.kill(pid_of_rank(run, 1), signal.SIGKILL)
-        run.wait_for(r"(?sm)in memory: no step is lost.*^epoch \d+ step")
+        run.wait_for("gate at step 62")
+        assert "in memory: no step is lost" in run.text
         run.process.send_signal(signal.SIGTERM)
+        run.wait_for("SIGTERM received")
+        gated_rank.open_gate(tmp_path, 62)
         assert run.wait() == contract.EXIT_CHECKPOINTED, run.text
     assert run.message.startswith(contract.TERMINATION_CHECKPOINT_PREFIX)

@@ -5,16 +5,19 @@ import os
 import shutil
 import signal
 import socket
+import sys
 from pathlib import Path
 
 import pytest
 
 import forked_ranks
+import gated_rank
 from ddpjob_ranks import contract
 from forked_ranks import ForkedRun, finished
-from training_runs import DEADLINE_SECONDS, ranks_by_hand, started
+from training_runs import DEADLINE_SECONDS, ranks_by_hand, started, with_recipe
 
 KEYS = ("epochs=4", "globalBatchSize=100", "checkpointEverySteps=4", "logEverySteps=1")  # 15 steps an epoch
+GATED = (sys.executable, "-m", "ddpjob.launch", gated_rank.FILE)
 
 
 def job(folder: Path, *, attempt: int = 1, uid: str = "u1") -> dict[str, str]:
@@ -37,8 +40,9 @@ def uninterrupted(folder_of_a_finished_job: Path) -> ForkedRun:
 
 
 def test_a_training_with_a_killed_rank_ends_with_the_same_bits(uninterrupted, tmp_path):
-    with started(tmp_path, *KEYS, ranks=3, environ=job(tmp_path)) as run:
-        run.wait_for("step 33/60")
+    gate = {"GATES": "33", "OPENED": str(tmp_path)}
+    with started(tmp_path, *KEYS, ranks=3, command=GATED, environ=job(tmp_path) | gate) as run:
+        run.wait_for("gate at step 33")
         os.kill(run.rank_pids()[0], signal.SIGKILL)
         assert run.wait() == 128 + signal.SIGKILL
         assert run.message == "rank 0\nkilled by SIGKILL"
@@ -82,10 +86,12 @@ def test_who_may_continue_the_checkpoints_of_a_finished_training(uninterrupted, 
 
 
 def test_sigterm_without_a_checkpoint_folder_ends_the_training(tmp_path):
-    with forked_ranks.started(tmp_path, *KEYS, ranks=1) as run:
+    gate, command = {"GATES": "5", "OPENED": str(tmp_path)}, ["gated_rank", *with_recipe(*KEYS)]
+    with forked_ranks.started(tmp_path, ranks=1, environ=gate, command=command) as run:
         run.wait_for("no checkpoints: neither DDPJOB_CHECKPOINT_DIR nor DDPJOB_CHECKPOINT_URI is set")
-        run.wait_for("step 5/60")
+        run.wait_for("gate at step 5")
         run.processes[0].terminate()
+        gated_rank.open_gate(tmp_path, 5)
         assert run.wait() == [contract.EXIT_TERMINATED]
     assert run.message() == ""
 
@@ -107,4 +113,4 @@ def test_sigterm_while_waiting_for_the_others_ends_at_once(tmp_path):
             silent_master.settimeout(DEADLINE_SECONDS)
             silent_master.accept()
             run.process.send_signal(signal.SIGTERM)
-            assert run.process.wait(timeout=10) == -signal.SIGTERM
+            assert run.wait() == -signal.SIGTERM

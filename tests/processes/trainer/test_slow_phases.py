@@ -4,22 +4,22 @@ from ddpjob_ranks import contract
 from standstill import watched
 
 SCRIPT = """
-config = parse_config({"recipe": "digits", "firstStepTimeoutSeconds": 4, "stepTimeoutSeconds": 1})
+config = parse_config({"recipe": "digits", "firstStepTimeoutSeconds": 40, "stepTimeoutSeconds": 4})
 with watching(config):
     timeline.begin_training(step=0)
-    time.sleep(2)
+    time.sleep(5)
     print("the first step", flush=True)
     timeline.step_done(1, num_samples=1)
     timeline.enter(Phase.EVALUATE)
-    for _ in range(8):
+    for _ in range(26):  # longer in all than the 12 s in which an evaluation has to move
         time.sleep(0.5)
         timeline.moved()
     print("batches of an evaluation", flush=True)
     timeline.enter(Phase.CHECKPOINT)
-    time.sleep(2)
+    time.sleep(5)
     print("a checkpoint", flush=True)
     timeline.enter(Phase.DATA)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 

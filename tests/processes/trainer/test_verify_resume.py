@@ -2,27 +2,29 @@
 
 import re
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from ddpjob_measure import verify_resume
 from ddpjob_measure.processes import MeasureError
-from ddpjob_measure.verify_resume import Run, Trainer, differences, main, table, verify
+from ddpjob_measure.verify_resume import Kill, Run, Trainer, differences, main, table, verify
 
 FAKE = Trainer(arguments=[], world_size=2, command=(sys.executable, str(Path(__file__).parent / "fake_trainer.py")))
 
 
 def test_a_real_training_of_two_ranks_is_equal_bit_for_bit(capsys, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", ":".join(path for path in sys.path if path))
-    keys = ("recipe=digits", "epochs=5", "globalBatchSize=100")
-    assert main(["--kills=1", "--no-speed", *(part for key in keys for part in ("--set", key))]) == 0
+    keys = ("recipe=digits", "epochs=8", "globalBatchSize=100")
+    # The kill of this seed comes at step 34: the checkpoint of step 15 is complete, since that of step 30 has begun.
+    assert main(["--kills=1", "--no-speed", "--seed=13", *(part for key in keys for part in ("--set", key))]) == 0
     printed = capsys.readouterr().out
     print(printed)
-    assert re.search(r"^uninterrupted +1 +75  complete$", printed, re.MULTILINE)
+    assert re.search(r"^uninterrupted +1 +120  complete$", printed, re.MULTILINE)
     assert re.search(r"^attempt 1 +1 +\d+  (rank \d|all) killed at step \d+$", printed, re.MULTILINE)
     assert re.search(r"^attempt 2 .*complete$", printed, re.MULTILINE)
-    assert re.search(r"^losses of 75 steps \(\d+ trained more than once\): equal bit for bit$", printed, re.MULTILINE)
+    assert re.search(r"^losses of 120 steps \(\d+ trained more than once\): equal bit for bit$", printed, re.MULTILINE)
     assert re.search(r"^weights sha256 [0-9a-f]{64}: equal$", printed, re.MULTILINE)
 
 
@@ -48,6 +50,19 @@ def test_a_difference_has_exit_code_1_and_is_named(fault, difference, monkeypatc
     printed = capsys.readouterr().out
     assert "NOT EQUAL" in printed
     assert re.search(difference, printed)
+
+
+def test_a_run_is_killed_at_its_step_although_its_output_is_read_late(monkeypatch):
+    many = "for n in range(1, 401): print(f'epoch 0 step {n}/400 loss 0.5 data 1.0 ms compute 1.0 ms 1,000 samples/s')"
+    read = Run.read
+
+    def read_late(run, line):
+        time.sleep(0 if run.losses else 0.5)
+        read(run, line)
+
+    monkeypatch.setattr(Run, "read", read_late)
+    trainer = Trainer(arguments=[], world_size=1, command=(sys.executable, "-u", "-c", many))
+    assert trainer.run("attempt 1", kill=Kill(step=1, victim=0)).end.endswith("killed at step 1")
 
 
 def test_a_trainer_that_cannot_resume_is_reported_with_its_message(monkeypatch):

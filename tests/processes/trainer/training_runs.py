@@ -45,12 +45,13 @@ class Run:
     def wait_for(self, pattern: str) -> re.Match[str]:
         """The first match in its output, which must come before the deadline and the end of the process."""
         deadline = time.monotonic() + DEADLINE_SECONDS
-        while not (match := re.search(pattern, self.text)):
-            ended = self.process.poll() is not None and not self.reader.is_alive()
+        while True:
+            ended = self.process.poll() is not None and not self.reader.is_alive()  # before the last look at its output
+            if match := re.search(pattern, self.text):
+                return match
             assert not ended, f"ended with {self.process.returncode} without {pattern!r}:\n{self.text}"
             assert time.monotonic() < deadline, f"no {pattern!r} in {DEADLINE_SECONDS} s:\n{self.text}"
             time.sleep(0.005)
-        return match
 
     def follow(self) -> None:
         """Collect output from now on."""

@@ -27,8 +27,8 @@ def load_images(cluster: testbed.Cluster) -> list[str]:
 def install(cluster: testbed.Cluster | testbed.ExternalCluster, options: Sequence[str] = ()) -> None:
     """Install the operator as the README says."""
     chart = REPOSITORY / "charts/ddpjob-operator"
-    helm(cluster, "upgrade", "--install", RELEASE, chart, "--create-namespace", "--wait", "--timeout=180s", *options)
-    testbed.wait_for("the API server to accept DDPJobs as owners", lambda: _accepts_owner(cluster), seconds=60)
+    helm(cluster, "upgrade", "--install", RELEASE, chart, "--create-namespace", "--wait", "--timeout=300s", *options)
+    testbed.wait_for("the API server to accept DDPJobs as owners", lambda: _accepts_owner(cluster), seconds=300)
 
 
 def _accepts_owner(cluster: testbed.Cluster | testbed.ExternalCluster) -> bool:

@@ -131,7 +131,7 @@ class JobOnCluster:
         """Wait until the job has ended; gives its status."""
         return self.wait_phase(*TERMINAL, seconds=seconds)
 
-    def wait_step(self, step: int, attempt: int = 1, seconds: float = 120) -> None:
+    def wait_step(self, step: int, attempt: int = 1, seconds: float = 300) -> None:
         """Wait until rank 0 of the attempt has printed this step."""
         testbed.wait_for(
             f"step {step} of attempt {attempt} of job {self.name}",
@@ -152,7 +152,9 @@ class JobOnCluster:
     def wait_gone(self) -> None:
         """Wait until no pod and no Service of the deleted job is left."""
         asked = ("get", "pods,services", "-n", self.namespace, "-l", f"ddpjob.dev/job={self.name}", "-o", "name")
-        testbed.wait_for("pods and Service to be gone", lambda: not self.kubectl(*asked), seconds=60, every_seconds=0.5)
+        testbed.wait_for(
+            "pods and Service to be gone", lambda: not self.kubectl(*asked), seconds=300, every_seconds=0.5
+        )
         self.name = ""
 
     def report(self) -> str:

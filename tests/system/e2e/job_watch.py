@@ -55,7 +55,7 @@ class JobWatch:
     ) -> None:
         assert self._kubectl is not None, "entered"
         self._kubectl.terminate()
-        self._kubectl.wait(timeout=10)
+        self._kubectl.wait(timeout=240)
 
     @property
     def header(self) -> str:

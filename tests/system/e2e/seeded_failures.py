@@ -89,7 +89,7 @@ class SeededFailure:
     """The rank that it must name, with its pod and its node."""
     logged: str = ""
     """A regular expression that this rank's log, or rank 0's, must match once the program has ended."""
-    within_seconds: float = 60
+    within_seconds: float = 300
     """From the fault, or from `kubectl apply` where there is none, to the reason in the column."""
     leads_to: str = "Failed"
     """The state that the job must then reach before it is described."""
@@ -114,7 +114,7 @@ class SeededFailure:
 def _stop_rank_1_in_training(cluster: AnyCluster, job: JobOnCluster) -> None:
     assert isinstance(cluster, testbed.Cluster)
     testbed.wait_for(
-        "progress in the status", lambda: job.status.get("progress", {}).get("step"), seconds=120, every_seconds=1
+        "progress in the status", lambda: job.status.get("progress", {}).get("step"), seconds=300, every_seconds=1
     )
     os.kill(cluster.container_pid(job.namespace, f"{job.name}-1-1", "trainer"), signal.SIGSTOP)
 
@@ -136,7 +136,7 @@ FAILURES = (
         rank=1,
         logged=r"Traceback \(most recent call last\):",
         words=OUT_OF_RANGE,
-        within_seconds=180,
+        within_seconds=300,
     ),
     SeededFailure(
         name="exception-under-torchrun",
@@ -145,7 +145,7 @@ FAILURES = (
         reason="ProgramError",
         rank=1,
         words=OUT_OF_RANGE,
-        within_seconds=180,
+        within_seconds=300,
     ),
     SeededFailure(
         name="exception-in-one-pod",
@@ -154,7 +154,7 @@ FAILURES = (
         reason="ProgramError",
         rank=0,
         words=OUT_OF_RANGE,
-        within_seconds=180,
+        within_seconds=300,
     ),
     SeededFailure(
         name="denied-write",
@@ -169,7 +169,7 @@ FAILURES = (
         reason="BadConfig",
         rank=0,
         words=["/data"],
-        within_seconds=180,
+        within_seconds=300,
     ),
     SeededFailure(
         name="out-of-memory",
@@ -181,7 +181,7 @@ FAILURES = (
     ),
     SeededFailure(
         name="no-image",
-        spec={"image": "registry.invalid/vision/train:2.1", "deadlines": {"startSeconds": 15}},
+        spec={"image": "registry.invalid/vision/train:2.1", "deadlines": {"startSeconds": 60}},
         reason="ImagePull",
         rank=0,
         words=["registry.invalid/vision/train:2.1", r"deadlines\.startSeconds"],
@@ -199,18 +199,18 @@ FAILURES = (
         reason="CollectiveTimeout",
         rank=0,
         words=["8000 ?ms"],
-        within_seconds=180,
+        within_seconds=300,
     ),
     SeededFailure(
         name="no-gpus-in-time",
-        spec={"gpusPerNode": 4, "command": TORCHRUN, "deadlines": {"queueSeconds": 5}},
+        spec={"gpusPerNode": 4, "command": TORCHRUN, "deadlines": {"queueSeconds": 30}},
         reason="QueueDeadline",
         words=[r"deadlines\.queueSeconds", r"nvidia\.com/gpu", "0/2 nodes"],
     ),
     SeededFailure(
         name="no-volume",
         pod_spec={"volumes": [{"name": "script", "configMap": {"name": "forgotten"}}]},
-        spec={"deadlines": {"startSeconds": 20}},
+        spec={"deadlines": {"startSeconds": 60}},
         reason="ContainerConfig",
         rank=0,
         words=[r"deadlines\.startSeconds", 'configmap "forgotten" not found'],
@@ -227,7 +227,7 @@ FAILURES = (
     SeededFailure(
         name="no-secret",
         spec={
-            "deadlines": {"startSeconds": 10},
+            "deadlines": {"startSeconds": 60},
             "env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "wandb", "key": "token"}}}],
         },
         reason="ContainerConfig",
@@ -237,8 +237,8 @@ FAILURES = (
     SeededFailure(
         name="hung",
         spec={
-            "trainer": {"recipe": "digits", "epochs": 200},
-            "deadlines": {"hangSeconds": 10},
+            "trainer": {"recipe": "digits", "epochs": 10000},
+            "deadlines": {"hangSeconds": 40},
             "template": {"spec": {"terminationGracePeriodSeconds": 5}},
         },
         fault=_stop_rank_1_in_training,

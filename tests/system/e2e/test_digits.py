@@ -18,7 +18,7 @@ EXAMPLES = Path(__file__).parents[3] / "manifests/examples"
 
 def test_the_digits_example_trains_to_97_percent(job) -> None:
     job.apply_file(EXAMPLES / "digits.yaml")
-    job.wait_phase("Running", seconds=120)
+    job.wait_phase("Running", seconds=300)
     pods = job.pods(1)
     columns = job.kubectl("get", "ddpjob", "digits", "-n", job.namespace)
     environments = [
@@ -36,7 +36,7 @@ def test_the_digits_example_trains_to_97_percent(job) -> None:
         )
         for pod in pods
     ]
-    status = job.wait_end(seconds=180)
+    status = job.wait_end(seconds=300)
     log = job.kubectl("logs", "-n", job.namespace, "--tail=-1", "-l", "ddpjob.dev/job=digits,ddpjob.dev/rank=0")
     of_the_job = "--field-selector=involvedObject.kind=DDPJob,involvedObject.name=digits"
     events = job.kubectl.json("get", "events", "-n", job.namespace, of_the_job)["items"]
@@ -76,7 +76,7 @@ def test_a_killed_rank_starts_again_in_its_pod(job, machine) -> None:
     testbed.wait_for(
         "the restart in the status",
         lambda: job.status.get("progress", {}).get("inPlaceRestarts") == 1,
-        seconds=120,
+        seconds=300,
         every_seconds=0.5,
     )
     assert (job.status["phase"], job.status["attempt"]) == ("Running", 1)
@@ -95,7 +95,7 @@ def test_a_lost_pod_is_replaced_while_the_other_waits(job, machine) -> None:
     os.kill(machine.container_pid(job.namespace, "replaced-1-1-r1", "trainer"), signal.SIGKILL)
     wait_for_resumptions(job, 2)
 
-    status = job.wait_phase("Running", seconds=60)
+    status = job.wait_phase("Running", seconds=300)
     assert status["attempt"] == 1
     assert status["replacedPods"] == [{"rank": 1, "replacement": 2}]
     assert [past["reason"] for past in status["attempts"]] == ["PodDeleted", "Killed"]
@@ -118,7 +118,7 @@ def test_the_lost_pod_of_rank_0_is_replaced_while_the_other_waits(job, machine) 
     wait_for_resumptions(job, 1, replacement=2)
     wait_for_progress_beyond(job, job.step(replacement=2))
 
-    status = job.wait_phase("Running", seconds=60)
+    status = job.wait_phase("Running", seconds=300)
     assert status["attempt"] == 1
     assert status["replacedPods"] == [{"rank": 0, "replacement": 2}]
     assert [past["reason"] for past in status["attempts"]] == ["Killed", "PodDeleted"]
@@ -133,7 +133,7 @@ def wait_for_a_run_of(job, seconds: float) -> None:
         since = job.status.get("runningSince")
         return since is not None and time.time() - epoch_seconds(since) > seconds
 
-    testbed.wait_for(f"{seconds} s of training", runs_for_so_long, seconds=120, every_seconds=0.5)
+    testbed.wait_for(f"{seconds} s of training", runs_for_so_long, seconds=300, every_seconds=0.5)
 
 
 def wait_for_resumptions(job, number: int, replacement: int = 0) -> None:
@@ -143,7 +143,7 @@ def wait_for_resumptions(job, number: int, replacement: int = 0) -> None:
     testbed.wait_for(
         f"step after {number} restarts",
         lambda: re.search(after, job.log(replacement=replacement)),
-        seconds=120,
+        seconds=300,
         every_seconds=0.5,
     )
 
@@ -152,7 +152,7 @@ def wait_for_progress_beyond(job, step: int) -> int:
     return testbed.wait_for(
         f"status.progress.step beyond {step}",
         lambda: found if (found := job.status.get("progress", {}).get("step", 0)) > step else None,
-        seconds=60,
+        seconds=300,
         every_seconds=0.5,
     )
 
@@ -161,5 +161,5 @@ def wait_for_progress_beyond(job, step: int) -> int:
 def test_the_examples_of_scripts_run_under_torchrun_and_our_launcher(job, example) -> None:
     job.apply_file(EXAMPLES / f"{example}.yaml")
 
-    assert job.wait_end(seconds=240)["phase"] == "Succeeded"
+    assert job.wait_end(seconds=300)["phase"] == "Succeeded"
     assert "4 ranks found y = 3.00x + 1.00" in job.log()

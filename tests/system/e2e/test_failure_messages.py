@@ -49,7 +49,7 @@ def play(failure: SeededFailure, cluster, watch: JobWatch, transcripts: Path) ->
         failure.apply(job)
         first = 0
         if failure.fault:
-            first = watch.wait_row(namespace, job.name, state="Running", seconds=180)
+            first = watch.wait_row(namespace, job.name, state="Running", seconds=300)
             failure.fault(cluster, job)
             began = time.monotonic()
         try:
@@ -58,7 +58,7 @@ def play(failure: SeededFailure, cluster, watch: JobWatch, transcripts: Path) ->
             )
             seconds = time.monotonic() - began
             at_first = describe(job)
-            watch.wait_row(namespace, job.name, state=failure.leads_to, behind=found, seconds=120)
+            watch.wait_row(namespace, job.name, state=failure.leads_to, behind=found, seconds=300)
             description = with_event(job, failure.reason)
             if failure.logged:
                 wait_for_log(job, failure)
@@ -79,7 +79,7 @@ def with_event(job: JobOnCluster, reason: str) -> str:
     return testbed.wait_for(
         f"kubectl describe to show an Event {reason} of job {job.name}",
         lambda: text if f" {reason} " in (text := describe(job)).partition("\nEvents:")[2] else None,
-        seconds=20,
+        seconds=300,
         every_seconds=1,
     )
 
@@ -88,7 +88,7 @@ def wait_for_log(job: JobOnCluster, failure: SeededFailure) -> None:
     testbed.wait_for(
         f"{failure.logged} in the log of the rank that failed",
         lambda: re.search(failure.logged, job.log(1, failure.rank or 0)),
-        seconds=30,
+        seconds=300,
         every_seconds=1,
     )
 
@@ -125,7 +125,7 @@ def outcomes(cluster, operator: None, transcripts: Path) -> Iterator[Mapping[str
             for node in cluster.nodes:
                 if not node.kubelet.alive:
                     node.start_kubelet()
-                cluster.kubectl("wait", "--for=condition=Ready", f"node/{node.name}", "--timeout=60s")
+                cluster.kubectl("wait", "--for=condition=Ready", f"node/{node.name}", "--timeout=300s")
         yield futures
 
 

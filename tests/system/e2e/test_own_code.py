@@ -37,14 +37,14 @@ def test_files_of_this_machine_train_and_their_ranks_answer(
     (tmp_path / "net/layers.py").write_text("WIDTH = 3\n")
     (tmp_path / "train.py").write_text(TRAIN)
     job = client.submit({"spec": {"command": ["python", "train.py"], "nodes": 2}}, name="own", files=tmp_path)
-    client.wait("own", until="running", timeout=180)
+    client.wait("own", until="running", timeout=300)
 
     def trains() -> bool:
         assert not (seen := client.get("own")).finished, seen.status.message
         found = client.progress("own")
         return [rank.rank for rank in found if rank.state and rank.state.step > 0] == [0, 1]
 
-    testbed.wait_for("two ranks that train", trains, seconds=180, every_seconds=1)
+    testbed.wait_for("two ranks that train", trains, seconds=300, every_seconds=1)
     stacks = client.stacks("own", ranks={1})
     assert [found.rank for found in stacks] == [1]
     assert 'File "/workspace/' in stacks[0].text
@@ -54,7 +54,7 @@ def test_files_of_this_machine_train_and_their_ranks_answer(
     testbed.wait_for(
         "the end of the job's ConfigMap",
         lambda: "own-files-" not in cluster.kubectl("get", "configmaps", "-n", namespace, "-o", "name"),
-        seconds=180,
+        seconds=300,
         every_seconds=1,
     )
 
@@ -67,6 +67,6 @@ def hello(greeting: str) -> None:
 
 def test_a_python_function_runs_in_each_rank(client: Client) -> None:
     job = client.submit(hello, nodes=2, args={"greeting": "hello"})
-    done = client.wait(job.name, timeout=180)
+    done = client.wait(job.name, timeout=300)
     assert done.succeeded, done.status.message
     assert sorted(line.text for line in client.logs(job.name)) == ["hello 0 2", "hello 1 2"]

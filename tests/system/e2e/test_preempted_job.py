@@ -33,10 +33,12 @@ def followed(job, file: Path) -> Iterator[None]:
     with file.open("wb") as output:
         kubectl = subprocess.Popen([*command, "logs", "--follow", f"{job.name}-1-0"], stdout=output)
     try:
+        testbed.wait_for("the log to be followed", lambda: file.stat().st_size > 0, seconds=300)
         yield
+        kubectl.wait(timeout=300)  # it has shown all of the log once the container has ended
     finally:
         kubectl.kill()
-        kubectl.wait(timeout=10)
+        kubectl.wait(timeout=240)
 
 
 def stopped_at(log: Path) -> int:
@@ -49,7 +51,7 @@ def resumed_at(job) -> int:
     found = testbed.wait_for(
         "attempt 2 to find its checkpoint",
         lambda: re.search(r"resumed from step (\d+)|starting at step 0", job.log(2)),
-        seconds=120,
+        seconds=300,
         every_seconds=0.5,
     )
     return int(found[1] or 0)
@@ -71,12 +73,12 @@ def test_a_preempted_job_resumes_where_it_stopped(job, tmp_path) -> None:
                 resources=WIDE,
                 template={"spec": {"priorityClassName": "e2e-urgent"}},
             )
-            urgent.wait_phase("Running", seconds=90)
-        job.wait_attempt(2, seconds=60)
+            urgent.wait_phase("Running", seconds=300)
+        job.wait_attempt(2, seconds=300)
         waiting = testbed.wait_for(
             "the job to wait for a node",
             lambda: status if (status := job.status)["reason"] == "Unschedulable" else None,
-            seconds=60,
+            seconds=300,
             every_seconds=0.5,
         )
         job.kubectl("delete", "ddpjob", "urgent", "-n", job.namespace)

@@ -26,7 +26,7 @@ def test_one_and_two_ranks_are_two_jobs(
     sizes = ["--processes", "1", "2", "--modes", "strong", "--batch", "64", "--steps", "5", "--windows", "2"]
     record = ["--template", str(template), "--results", str(tmp_path), "--name", "scale"]
     command = [sys.executable, "-m", "ddpjob_measure", "scale", *place, *sizes, *record]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
 
     print(done.stdout)
     assert done.returncode == 0, done.stderr

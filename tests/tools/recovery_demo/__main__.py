@@ -55,7 +55,7 @@ class Demonstration:
             if match := re.search(pattern, self.log(node_rank), re.MULTILINE):
                 return match
             if has_ended or time.monotonic() > deadline:
-                raise RuntimeError(f"the log of rank {node_rank} has no {pattern!r}:\n{self.log(node_rank)}")
+                raise RuntimeError(f"the log of rank {node_rank} has no {pattern!r}:\n{self.log(1)}\n{self.log(0)}")
             time.sleep(POLL_SECONDS)
 
     def pid_of(self, rank: int) -> int:
@@ -67,7 +67,7 @@ class Demonstration:
                     return int(process.name)
             except OSError:  # it has ended, or belongs to another user
                 continue
-        raise RuntimeError(f"no process is named rank {rank}")
+        raise RuntimeError(f"no process is named rank {rank}:\n{self.log(0)}")
 
 
 def main() -> int:

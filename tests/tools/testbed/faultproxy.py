@@ -27,6 +27,7 @@ from testbed.faults import (
     Answer,
     CutStream,
     Fault,
+    Hold,
     LoseAnswer,
     LoseRequest,
     Request,
@@ -38,6 +39,11 @@ from testbed.faults import (
 
 #: Headers that belong to one connection, or that the server here sets itself.
 _OF_ONE_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "upgrade", "date"}
+
+#: Longest wait for the thread of the proxy.
+THREAD_SECONDS = 120
+#: Between two looks at whether a request that is held may pass.
+HOLD_POLL_SECONDS = 0.02
 
 _REASONS = {409: "Conflict", 410: "Expired", 429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable"}
 
@@ -73,7 +79,7 @@ class FaultProxy:
         address = f"https://127.0.0.1:{self._port}"
         kubeconfig.write(self.kubeconfig, server=address, keys=self._control_plane.keys, user="admin")
         self._thread.start()
-        assert self._ready.wait(timeout=10), "the fault proxy did not listen within 10 s"
+        assert self._ready.wait(THREAD_SECONDS), f"the fault proxy did not listen within {THREAD_SECONDS} s"
         if self._failure is not None:
             raise self._failure
         return self
@@ -82,8 +88,8 @@ class FaultProxy:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
     ) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(timeout=10)
-        assert not self._thread.is_alive(), "the fault proxy did not end within 10 s"
+        self._thread.join(THREAD_SECONDS)
+        assert not self._thread.is_alive(), f"the fault proxy did not end within {THREAD_SECONDS} s"
 
     def inject(
         self,
@@ -149,6 +155,9 @@ class FaultProxy:
             match self._rules.fault_of(request):
                 case Answer() as answer:
                     return _refusal(answer)
+                case Hold(released):
+                    while not released.is_set():  # noqa: ASYNC110 - threads set it
+                        await asyncio.sleep(HOLD_POLL_SECONDS)
                 case LoseRequest(then):
                     return _cut(incoming, then)
                 case LoseAnswer(then):

@@ -30,6 +30,13 @@ class Delay:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Hold:
+    """The request reaches the API server once `released` is set, though its client be gone by then."""
+
+    released: threading.Event
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class LoseRequest:
     """The connection is cut; the API server never sees the request."""
 
@@ -64,7 +71,7 @@ class StreamError:
     status: int
 
 
-RequestFault = Answer | LoseRequest | LoseAnswer
+RequestFault = Answer | Hold | LoseRequest | LoseAnswer
 StreamFault = CutStream | Silence | StreamError
 Fault = Delay | RequestFault | StreamFault
 

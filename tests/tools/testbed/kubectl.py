@@ -13,7 +13,7 @@ from testbed import tools
 from testbed.errors import TestbedError
 
 #: Longer than any single call takes; waits give their own.
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 240
 
 
 class KubectlError(TestbedError):

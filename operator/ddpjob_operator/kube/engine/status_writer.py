@@ -11,6 +11,7 @@ status of custom resources (seen on 1.36), and a job that was deleted and applie
 """
 
 import logging
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -147,10 +148,10 @@ class StatusWriter:
 
     def _seconds_to_wait(self, key: Key, old: DDPJobStatus, new: DDPJobStatus, tick: bool, just_created: bool) -> float:
         if tick:
-            return self._ticked_at.get(key, 0.0) + TICK_SECONDS - time.monotonic()
+            return self._ticked_at.get(key, -math.inf) + TICK_SECONDS - time.monotonic()
         if _without(_DETAILS, old) != _without(_DETAILS, new):
             return 0.0
-        since = time.monotonic() if just_created else self._written_at.get(key, 0.0)
+        since = time.monotonic() if just_created else self._written_at.get(key, -math.inf)
         only_counts = new.reason in _GOOD_STARTS and _without(_COUNTS, old) == _without(_COUNTS, new)
         return since + (START_SECONDS if only_counts else DETAILS_SECONDS) - time.monotonic()
 

@@ -56,7 +56,7 @@ class SupervisedOperator:
         testbed.wait_for(
             f"the operator to be ready; see {self._operator.log}",
             lambda: len(self.exits) >= unless_ended or self._operator.is_ready(),
-            seconds=60,
+            seconds=240,
         )
 
     def wait_for_end(self, number: int, seconds: float) -> bool:

@@ -14,7 +14,7 @@ from supervised_operator import SupervisedOperator
 from testbed.faultproxy import FaultProxy
 from testbed.faults import WRITES, Answer, CutStream, Delay, Fault, LoseAnswer, LoseRequest, StreamError
 
-SECONDS = 180.0
+SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ async def test_a_watch_of_jobs_that_ends_in_an_error_ends_the_process_which_is_s
     async with jobs.carry_out():
         for number in range(2):
             await jobs.apply_all(number)
-            assert await asyncio.to_thread(operator.wait_for_end, num_ended + 1, 30)
+            assert await asyncio.to_thread(operator.wait_for_end, num_ended + 1, SECONDS)
         await jobs.end_as_scripted(SECONDS)
     assert operator.exits[num_ended:] == [1]  # kopf's way with any error but 410.
 

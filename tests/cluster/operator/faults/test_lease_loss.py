@@ -2,22 +2,23 @@
 
 import asyncio
 import itertools
+import threading
 from collections.abc import Callable
 
 import pytest
 
 import testbed
 from ddpjob_operator.transport.resources import LEASES
-from operator_cluster import LEASE_SECONDS, Namespace, eventually
-from operator_process import OperatorProcess
+from operator_cluster import Namespace, eventually
+from operator_process import STOP_SECONDS, OperatorProcess
 from scripted_jobs import SCRIPTS, ScriptedJobs
 from supervised_operator import SupervisedOperator
 from testbed import audit
 from testbed.faultproxy import FaultProxy
-from testbed.faults import WRITES, Delay, LoseRequest, Silence
+from testbed.faults import WRITES, Delay, Hold, LoseRequest, Silence
 
 NUM_HANDOVERS = 10
-SECONDS = 120.0
+SECONDS = 240.0
 Operators = Callable[..., OperatorProcess]
 
 
@@ -48,26 +49,21 @@ async def test_a_leader_without_renewals_stops_writing_before_the_next_one_conti
         cut_off_from_the_lease(proxy)
         await jobs.apply("recovers", 2)
 
-        async def writes_no_more() -> bool:
-            return "\nddpjob_leader 0.0\n" in first.get("/metrics")
-
-        await eventually("the first to notice", writes_no_more, LEASE_SECONDS)
-        assert await holder(namespace) == "first"
-
         async def second_leads() -> bool:
             return await holder(namespace) == "second"
 
         await eventually("the second to hold the Lease", second_leads)
+        assert "\nddpjob_leader 0.0\n" in first.get("/metrics"), "the first has noticed before"
         num_writes = writes.num_struck  # Writes that were in flight when the first stopped have arrived by now.
         await jobs.apply_all(3)
         await jobs.end_as_scripted(SECONDS)
     assert writes.num_struck == num_writes > 0
     proxy.clear()
     assert first.process is not None
-    assert await asyncio.to_thread(first.process.wait, 20) == 1  # It sees now that another has the Lease.
+    assert await asyncio.to_thread(first.process.wait, STOP_SECONDS) == 1  # It sees now that another has the Lease.
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 async def test_leaders_that_hand_over_while_the_next_one_sees_pods_late(
     namespace: Namespace, cluster: testbed.ControlPlane, proxy: FaultProxy, leased_operator: Operators
 ) -> None:
@@ -75,8 +71,9 @@ async def test_leaders_that_hand_over_while_the_next_one_sees_pods_late(
     late = proxy.inject(Delay(2.0, 2.0), verbs=("watch",), target="/pods")
     jobs, kinds = ScriptedJobs(namespace, cluster), itertools.cycle(SCRIPTS)
     with (
-        SupervisedOperator(leased_operator("first", kubeconfig=proxy.kubeconfig)) as first,
-        SupervisedOperator(leased_operator("second", kubeconfig=proxy.kubeconfig)) as second,
+        # With a Lease that no leader loses on a busy machine; a leader that ends clears it.
+        SupervisedOperator(leased_operator("first", lease_seconds=120, kubeconfig=proxy.kubeconfig)) as first,
+        SupervisedOperator(leased_operator("second", lease_seconds=120, kubeconfig=proxy.kubeconfig)) as second,
     ):
         leaders = {"first": first, "second": second}
         async with jobs.carry_out():
@@ -102,12 +99,13 @@ async def test_a_pod_that_a_former_leader_creates_late_is_deleted_and_changes_no
 ) -> None:
     leased_operator("first", kubeconfig=proxy.kubeconfig).start()
     leased_operator("second").start()
-    # Time for another to take the Lease, make the pods itself, lose a rank and delete the survivor.
-    late = proxy.inject(Delay(20.0, 20.0), verbs=("create",), target="/pods")
+    # Until another has taken the Lease, made the pods itself, lost a rank and deleted the survivor.
+    released = threading.Event()
+    late = proxy.inject(Hold(released), verbs=("create",), target="/pods")
     await namespace.apply("j", nodes=2)
 
     async def both_pods_are_on_their_way() -> bool:
-        return late.num_struck == 2
+        return late.num_struck >= 2
 
     await eventually("the first to ask for its pods", both_pods_are_on_their_way)
     cut_off_from_the_lease(proxy)
@@ -120,12 +118,13 @@ async def test_a_pod_that_a_former_leader_creates_late_is_deleted_and_changes_no
         return uids if set(uids) == {"j-1-1", "j-2-0", "j-2-1"} else None
 
     uids = await eventually("the survivor to go", survivor_is_gone)
+    released.set()
 
     async def straggler_was_made() -> bool:
         made = [
             w.name for w in audit.writes(cluster.audit_log, namespace.name) if (w.resource, w.code) == ("pods", 201)
         ]
-        return made.count("j-1-0") == 2
+        return made.count("j-1-0") >= 2
 
     await eventually("the late request to be done", straggler_was_made)
 

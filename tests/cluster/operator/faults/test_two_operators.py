@@ -12,7 +12,7 @@ from scripted_jobs import ScriptedJobs
 from testbed.faultproxy import FaultProxy
 from testbed.faults import Delay
 
-SECONDS = 120.0
+SECONDS = 300.0
 
 
 @pytest.fixture

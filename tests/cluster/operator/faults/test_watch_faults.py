@@ -17,7 +17,7 @@ from testbed.faultproxy import FaultProxy
 from testbed.faults import Answer, Silence, StreamError
 
 IMPATIENT = Path(__file__).with_name("impatient_operator.py")
-SECONDS = 120.0
+SECONDS = 300.0
 
 
 @pytest.fixture(scope="module", autouse=True)

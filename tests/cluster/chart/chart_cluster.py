@@ -77,12 +77,12 @@ class Cluster:
     def wait_for_right(self, user: str, verb: str, resource: str, namespace: str | None = None) -> None:
         """Wait until the API server's authorizer knows of a right: it learns of new roles and bindings by watches."""
         what = f"the right of {user} to {verb} {resource}"
-        testbed.wait_for(what, lambda: self.may(user, verb, resource, namespace), seconds=60)
+        testbed.wait_for(what, lambda: self.may(user, verb, resource, namespace), seconds=240)
 
     def clean_up(self) -> None:
         """Remove releases, namespaces and the CRD."""
         for release, namespace in self._releases:
             self.helm("uninstall", release, "--namespace", namespace, "--wait", "--ignore-not-found")
-        self.kubectl("delete", "crd", CRD, "--ignore-not-found", "--wait", "--timeout=60s")
+        self.kubectl("delete", "crd", CRD, "--ignore-not-found", "--wait", "--timeout=240s")
         if self._namespaces:
             self.kubectl("delete", "namespace", *self._namespaces, "--wait=false")

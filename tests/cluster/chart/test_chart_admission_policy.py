@@ -91,7 +91,7 @@ def requests(cluster):
     testbed.wait_for(
         "the default service account",
         lambda: cluster.exists("serviceaccount", "default", "-n", namespace),
-        seconds=20,
+        seconds=240,
     )
     foreign = {"name": "foreign", "namespace": namespace, "labels": {"app": "web"}}
     cluster.kubectl.apply(
@@ -103,7 +103,7 @@ def requests(cluster):
             {**requests.policy(""), "metadata": foreign},
         ]
     )
-    testbed.wait_for("the policy to be in force", lambda: requests.delete("pod", "foreign"), seconds=30)
+    testbed.wait_for("the policy to be in force", lambda: requests.delete("pod", "foreign"), seconds=240)
     return requests
 
 

@@ -52,7 +52,7 @@ def jobs(cluster, namespace):
 
 def report(cluster, namespace, phase, message, *, condition=None):
     """Write the job's status as the operator would."""
-    (job,) = testbed.wait_for("the script's job", lambda: jobs(cluster, namespace), seconds=30)
+    (job,) = testbed.wait_for("the script's job", lambda: jobs(cluster, namespace), seconds=240)
     status = {"phase": phase, "ready": "2/2", "message": message, "conditions": []}
     if condition:
         status["conditions"] = [
@@ -80,19 +80,19 @@ def test_the_program_in_the_chart_is_the_one_tested_here():
     ],
 )
 def test_the_script_ends_with_the_job_and_deletes_it(cluster, namespace, start, phase, message, code, printed):
-    process = start(deadline_seconds=60)
+    process = start(deadline_seconds=600)
     report(cluster, namespace, phase, message, condition=phase)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=240)
     assert process.returncode == code, output
     assert printed in output
     assert not jobs(cluster, namespace)
 
 
 def test_a_job_that_does_not_end_is_reported_at_the_deadline(cluster, namespace, start):
-    process = start(deadline_seconds=5)
+    process = start(deadline_seconds=40)
     report(cluster, namespace, "Pending", "pod helm-test-1-0: no node has 250m CPUs")
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=240)
     assert process.returncode == 1, output
     assert "Pending · 2/2 · pod helm-test-1-0: no node has 250m CPUs" in output
-    assert "neither succeeded nor failed within 5 s" in output
+    assert "neither succeeded nor failed within 40 s" in output
     assert not jobs(cluster, namespace)

@@ -14,7 +14,7 @@ WORKFLOWS = sorted((REPOSITORY / ".github/workflows").glob("*.yaml"))
 
 def test_actionlint_accepts_the_workflows() -> None:
     command = [tools.path("actionlint"), "-no-color", "-shellcheck=", "-pyflakes=", *WORKFLOWS]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=240)
 
     assert (done.stdout + done.stderr, done.returncode) == ("", 0)
 

@@ -135,7 +135,7 @@ class ControlPlane:
         `kubectl wait` does not: it fails on a definition that is so new that it has no conditions.
         """
         served = ("api-resources", "--output=name")
-        wait_for(f"the API server to serve {resource}", lambda: resource in self.kubectl(*served).split(), seconds=30)
+        wait_for(f"the API server to serve {resource}", lambda: resource in self.kubectl(*served).split(), seconds=240)
 
     def kubeconfig_of_account(self, namespace: str, account: str) -> Path:
         """A kubeconfig of a service account: with a token, as its pods have one."""
@@ -257,7 +257,7 @@ class ControlPlane:
             component.wait_ready()
         # Without it no pod can be created in the namespace.
         account = ("get", "serviceaccount", "default", "--ignore-not-found", "--output=name")
-        wait_for("the ServiceAccount default/default to be made", lambda: self.kubectl(*account), seconds=10)
+        wait_for("the ServiceAccount default/default to be made", lambda: self.kubectl(*account), seconds=240)
 
     def _make_keys(self) -> None:
         users = dict(_COMPONENT_USERS)

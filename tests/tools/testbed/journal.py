@@ -81,7 +81,7 @@ def _control_group(entry: Mapping[str, str]) -> None:
                 group.rmdir()
         return not top.exists()
 
-    wait_for(f"the control group {top} to be empty and removed", emptied, seconds=30)
+    wait_for(f"the control group {top} to be empty and removed", emptied, seconds=240)
 
 
 def _lines(file: Path) -> list[str]:
@@ -168,7 +168,7 @@ def clear_packet_filter(prefix: str) -> None:
     kept = [line for line in saved if not ours.match(line)]
     if kept != saved:
         restored = "".join(f"{line}\n" for line in kept)
-        subprocess.run(["iptables-restore", "--table", "filter"], input=restored, text=True, check=False, timeout=60)
+        subprocess.run(["iptables-restore", "--table", "filter"], input=restored, text=True, check=False, timeout=240)
         if not any(line.startswith("-A ") for line in kept):
             _nft_table({"family": "ip", "name": "filter"})
     for name in _output("ipset", "list", "-name").split():
@@ -182,7 +182,7 @@ def _packet_filter(entry: Mapping[str, str]) -> None:
 
 def _output(*command: str) -> str:
     try:
-        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60).stdout
+        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=240).stdout
     except FileNotFoundError:
         return ""
 
@@ -194,7 +194,7 @@ def _sysctl(entry: Mapping[str, str]) -> None:
 def _run(*command: str) -> None:
     """Run and ignore the exit code: what was to be removed may never have been made."""
     with contextlib.suppress(FileNotFoundError):
-        subprocess.run(command, check=False, capture_output=True, timeout=60)
+        subprocess.run(command, check=False, capture_output=True, timeout=240)
 
 
 _UNDO: Mapping[str, Callable[[Mapping[str, str]], None]] = {

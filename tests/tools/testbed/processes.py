@@ -72,7 +72,9 @@ class ProcessId:
         if self.alive:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
-            wait_for(f"process {self.pid} to end after SIGKILL", lambda: not self.alive, seconds=30, every_seconds=0.01)
+            wait_for(
+                f"process {self.pid} to end after SIGKILL", lambda: not self.alive, seconds=240, every_seconds=0.01
+            )
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -87,7 +89,7 @@ class Component:
     log: Path
     journal: Path
     ready: Callable[[], bool]
-    ready_seconds: float = 30
+    ready_seconds: float = 240
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     control_groups: Sequence[Path] = ()
     _process: subprocess.Popen[bytes] | None = None

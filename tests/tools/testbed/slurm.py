@@ -32,7 +32,7 @@ PROGRAMS: Final[Mapping[str, str]] = {
 
 #: Bounds a job of `run`, and each wait for a daemon.
 JOB_SECONDS = 240
-READY_SECONDS = 60
+READY_SECONDS = 240
 #: Tasks that fit a node, and GPUs that it pretends to have (Slurm counts them; there is no device behind them).
 CPUS_PER_NODE = 8
 GPU_FILES = ("/dev/null", "/dev/zero")

@@ -58,14 +58,14 @@ def test_a_pod_on_a_kwok_node_does_what_its_annotations_say(
             "Pending",
         ]
 
-    testbed.wait_for("all four pods to be in their phase", settled, seconds=20)
+    testbed.wait_for("all four pods to be in their phase", settled, seconds=240)
     terminated = state(kubectl, namespace, "fails")["terminated"]
     assert isinstance(terminated, dict)
     assert (terminated["exitCode"], terminated["reason"], terminated["message"]) == (3, "Error", "ValueError: no")
     assert "waiting" in state(kubectl, namespace, "waits")
 
     kubectl("patch", "pod/runs", "-n", namespace, "--patch", '{"spec": {"activeDeadlineSeconds": 1}}')
-    kubectl("wait", "--for=jsonpath={.status.reason}=DeadlineExceeded", "pod/runs", "-n", namespace, "--timeout=20s")
+    kubectl("wait", "--for=jsonpath={.status.reason}=DeadlineExceeded", "pod/runs", "-n", namespace, "--timeout=240s")
     stopped = state(kubectl, namespace, "runs")
     assert (stopped["phase"], stopped["terminated"]["exitCode"]) == ("Failed", 143)
 
@@ -97,7 +97,7 @@ def test_a_cluster_made_by_the_command_line_outlives_it_until_down() -> None:
     def run(*arguments: str) -> str:
         command = [sys.executable, "-m", "testbed", *arguments]
         environment = {**os.environ, "PYTHONPATH": str(TESTS)}
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120).stdout
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=240).stdout
 
     try:
         kubeconfig = run("up", "--name", name).splitlines()[-1].removeprefix("export KUBECONFIG=")

@@ -73,7 +73,7 @@ def machine() -> Mapping[str, object]:
 def wait_until_as(before: Mapping[str, object]) -> None:
     """Network namespaces of containers, and the devices in them, go a moment after their last process."""
     with contextlib.suppress(testbed.DeadlineError):
-        testbed.wait_for("the machine to be as it was", lambda: machine() == before, seconds=10)
+        testbed.wait_for("the machine to be as it was", lambda: machine() == before, seconds=240)
     assert machine() == before
 
 
@@ -109,7 +109,7 @@ cluster = testbed.Cluster("killed", nodes=2)
 cluster.start()
 cluster.load_image(Path(sys.argv[1]))
 cluster.kubectl("apply", "-f", "-", stdin=sys.argv[2])
-cluster.kubectl("wait", "--for=condition=Ready", "pod/left", "--timeout=40s")
+cluster.kubectl("wait", "--for=condition=Ready", "pod/left", "--timeout=240s")
 print("running", cluster.control_plane.instance._guard.pid, flush=True)
 sys.stdin.read()
 """
@@ -134,7 +134,7 @@ def test_the_next_cluster_removes_one_whose_owner_and_guard_were_killed_and_keep
         assert not Instance("killed").folder.exists()
         successor.kubectl.apply([pod(f"right-{number}", f"node-{number}", "serve", ":8080") for number in range(2)])
         for number in range(2):
-            successor.kubectl("wait", "--for=condition=Ready", f"pod/right-{number}", "--timeout=40s")
+            successor.kubectl("wait", "--for=condition=Ready", f"pod/right-{number}", "--timeout=240s")
     wait_until_as(machine_before)
 
 

@@ -58,7 +58,7 @@ def assert_same(a: Any, b: Any, where: str = "state") -> None:
         assert a == b, where
 
 
-@pytest.mark.timeout(900)  # eight starts of two ranks
+@pytest.mark.timeout(2400)  # eight starts of two ranks
 def test_the_example_killed_at_five_random_places_ends_with_the_same_bits(tmp_path):
     """Weights, and the generators of both ranks. The attempts alternate between our launcher and torchrun."""
     whole = finished(tmp_path / "whole", ranks=0, command=LAUNCH, environ=job(tmp_path / "whole"))

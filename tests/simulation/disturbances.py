@@ -228,7 +228,7 @@ def edit_shape(world: World, pick: int) -> None:
 
 def resize(world: World, pick: int) -> None:
     """With `kubectl scale`."""
-    world.patch_spec({"nodes": 1 + pick % 3})
+    world.patch_spec({"nodes": max(1 + pick % 3, world.schedule.min_nodes or 1)})
 
 
 def edit_limits(world: World, pick: int) -> None:

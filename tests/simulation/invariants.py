@@ -60,10 +60,12 @@ class _JobFacts:
 
     created: Counter[tuple[int, int, int]] = field(default_factory=Counter)
     """Pods by attempt, rank and replacement."""
-    sizes: dict[int, str] = field(default_factory=dict)
+    sizes: dict[int, int] = field(default_factory=dict)
     """Number of nodes by attempt, as its pods have it."""
     placed: dict[int, set[int]] = field(default_factory=dict)
     """By attempt the ranks that have had a node."""
+    began: dict[int, float] = field(default_factory=dict)
+    """status.attemptStartTime of each attempt, in seconds since the epoch."""
     end: Body | None = None
     service_touched: bool = False
     """Whether somebody else has changed or removed the Service."""
@@ -146,10 +148,7 @@ class Checker:
             self.counts["pod of a second writer"] += 1
             return
         self._must(facts.end is None, f"{name} is created by {by} after the end of the job")
-        size = _num_nodes(pod)
-        others = facts.sizes.setdefault(attempt, size)
-        self._must(size == others, f"{name} is one of {size} pods, and others of its attempt are of {others}")
-        self.counts["attempt of another size"] += facts.sizes.get(attempt - 1, size) != size
+        self._check_size(name, facts, attempt, _num_nodes(pod), status, by)
         again = facts.created[place] > 1 and _is_true(status, "Created")
         self._must(not again, f"{name} is created a second time by {by}")
         if not self._stopped_with_checkpoint(job["metadata"]["uid"], attempt - 1):  # there is nothing to back off from
@@ -185,6 +184,22 @@ class Checker:
             )
 
         self._world.later(0.0, check)
+
+    def _check_size(self, name: str, facts: _JobFacts, attempt: int, size: int, status: Body, by: str) -> None:
+        """All pods of an attempt are of one size; it is smaller than wanted only after a wait, and never too small."""
+        others = facts.sizes.setdefault(attempt, size)
+        self._must(size == others, f"{name} is one of {size} pods, and others of its attempt are of {others}")
+        self.counts["attempt of another size"] += facts.sizes.get(attempt - 1, size) != size
+        schedule, wanted = self._world.schedule, status.get("shrunkFrom")
+        if wanted is None:
+            return
+        self.counts["attempt on fewer nodes"] += 1
+        least = schedule.min_nodes
+        self._must(least is not None and least <= size < wanted, f"{name} is one of {size} pods of {least} to {wanted}")
+        wall = self._world.clocks.wall_of(by)
+        waited = wall - facts.began.get(attempt - 1, wall)
+        on_time = waited >= schedule.full_size_seconds - 1.5 or self.clock_jumped_at > 0  # the status has whole seconds
+        self._must(on_time, f"{name} is one of {size} pods after {waited:.1f} s, of {wanted} that are wanted")
 
     def _not_too_early(self, name: str, status: Body, by: str) -> None:
         retry_time = status.get("retryTime")
@@ -278,6 +293,8 @@ class Checker:
         if facts.end is not None:
             same = _without_generations(status) == _without_generations(facts.end)
             self._must(same, f"{by} changes the status of {name} after its end: {_difference(facts.end, status)}")
+        if "attemptStartTime" in status:
+            facts.began[status["attempt"]] = epoch_seconds(status["attemptStartTime"])
         step = status["attempt"] - before.get("attempt", 1)
         self._must(step in (0, 1), f"{by} takes {name} from attempt {before.get('attempt')} to {status['attempt']}")
         self._counted(name, before, status, step)
@@ -472,10 +489,10 @@ def _place(pod: Body) -> Place:
     return int(labels[names.LABEL_ATTEMPT]), int(labels[names.LABEL_RANK]), int(replacement)
 
 
-def _num_nodes(pod: Body) -> str:
+def _num_nodes(pod: Body) -> int:
     """The number of nodes of its attempt, by its environment."""
     variables = pod["spec"]["containers"][0]["env"]
-    return next(str(variable["value"]) for variable in variables if variable["name"] == contract.NNODES)
+    return next(int(variable["value"]) for variable in variables if variable["name"] == contract.NNODES)
 
 
 def _replacement(status: Body, rank: int) -> int:

@@ -18,7 +18,7 @@ from ddpjob_operator.core.failure import cause as failures
 from ddpjob_operator.core.failure import refine_record, restart
 from ddpjob_operator.core.gang import Gang, gang_of
 from ddpjob_operator.core.model import Job
-from ddpjob_operator.core.policies import failed_attempt, finished_job, handover, hang, suspension
+from ddpjob_operator.core.policies import failed_attempt, finished_job, handover, hang, partial_gang, suspension
 from ddpjob_operator.core.render import actions, pods, service
 from ddpjob_operator.kube.cache.cache import Cache
 from ddpjob_operator.kube.engine.actuator import Actuator
@@ -44,6 +44,7 @@ _REAL_DELETE = ModelClient.delete
 _REAL_ENVIRONMENT = pods._environment
 _REAL_GANG_OF = gang_of
 _REAL_SELECTOR = service.selector
+_REAL_RELEASES_AT = partial_gang.releases_at
 
 
 def _always(value: Any) -> Callable[..., Any]:
@@ -122,6 +123,10 @@ def _first_attempts_environment(job: Any, *arguments: Any) -> Any:
 
 def _selector_of_first_pods(job_uid: str, attempt: int, _: int = 0) -> dict[str, str]:
     return _REAL_SELECTOR(job_uid, attempt)
+
+
+def _at_once(situation: Any) -> float | None:
+    return situation.now if partial_gang._may_shrink(situation) else _REAL_RELEASES_AT(situation)
 
 
 def _without_replaced_pods(observed: Any, num_nodes: int) -> Gang:
@@ -223,6 +228,7 @@ _REPLACED: dict[str, tuple[tuple[Any, str, Any], ...]] = {
         (Job, "spec_of_attempt", property(lambda job: job.spec)),
         (suspension, "is_edited", _always(False)),
     ),
+    "a gang does not wait for all nodes": ((partial_gang, "releases_at", _at_once),),
     "no reconcile is scheduled for later": ((Reconciler, "_look_again", _always(None)),),
     "a failed reconcile is not repeated": ((WorkQueue, "retry", _always(1.0)),),
 }
@@ -240,6 +246,7 @@ _FOCUS = {
     "PodGroups are left behind": GANGS,
     "pods name no PodGroup": GANGS,
     "a PodGroup is for one pod": GANGS,
+    "a gang does not wait for all nodes": RESIZED,
     "a deleted pod is created again": "failing ranks",
     "older versions overwrite newer ones": "old news",
 }

@@ -81,6 +81,8 @@ class Schedule:
     """Whether ranks wait in their pods for a lost pod, which only the trainer does."""
     gangs: bool = False
     """Whether the scheduler knows PodGroups, and the operator makes them."""
+    min_nodes: int | None = None
+    full_size_seconds: int = 120
     sidecar: bool = False
     max_restarts: int = 3
     keep_attempts: int = 2
@@ -119,7 +121,7 @@ def fates() -> st.SearchStrategy[Fate]:
 
 #: In these schedules ranks wait in their pods for a lost pod.
 REPLACED_PODS = "replaced pods"
-#: In these schedules spec.nodes changes while the job runs.
+#: In these schedules spec.nodes changes while the job runs, and the job may get fewer nodes.
 RESIZED = "changed sizes"
 #: As with REPLACED_PODS, and Kubernetes' own gang scheduling places the pods.
 GANGS = "gangs"
@@ -146,10 +148,10 @@ FOCUSES: dict[str, tuple[str, ...]] = {
         "crash",
     ),
     RESIZED: (
-        "resize",
-        "resize",
-        "resize",
+        *("resize",) * 3,
+        *("fill_nodes",) * 3,
         "crash",
+        "kill_rank",
         "kill_rank",
         "evict_pod",
         "lose_node",
@@ -178,13 +180,16 @@ def steps(focus: str) -> st.SearchStrategy[Step]:
 
 def schedules(focus: str = "everything") -> st.SearchStrategy[Schedule]:
     """Schedules in which the disturbances of one group are frequent."""
-    waits = focus in (REPLACED_PODS, GANGS)
+    waits, resizes = focus in (REPLACED_PODS, GANGS), focus == RESIZED
+    first = (Step(after_seconds=0.0, do="fill_nodes"),) if resizes else ()  # one node, so that the gang does not fit
     return st.builds(
         Schedule,
         seed=st.integers(0, 2**32),
-        nodes=st.integers(2, 3) if waits else st.integers(1, 3),
-        places=st.integers(1, 2),
-        num_machines=st.integers(3, 4),
+        nodes=st.just(3) if resizes else st.integers(2, 3) if waits else st.integers(1, 3),
+        min_nodes=st.sampled_from((None, 1, 1, 2)) if resizes else st.none(),
+        full_size_seconds=st.sampled_from((20, 120)) if resizes else st.just(120),
+        places=st.just(1) if resizes else st.integers(1, 2),
+        num_machines=st.just(3) if resizes else st.integers(3, 4),
         trainer=st.just(True) if waits else st.booleans(),
         in_place=st.just(waits),
         gangs=st.just(focus == GANGS),
@@ -205,5 +210,5 @@ def schedules(focus: str = "everything") -> st.SearchStrategy[Schedule]:
         second_operator_stays=st.booleans(),
         train_seconds=st.sampled_from((5.0, 60.0, 600.0)),
         fates=st.lists(fates(), min_size=1, max_size=6).map(tuple),
-        steps=st.lists(steps(focus), min_size=4, max_size=24).map(tuple),
+        steps=st.lists(steps(focus), min_size=4, max_size=24).map(lambda drawn: (*first, *drawn)),
     )

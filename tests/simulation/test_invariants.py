@@ -27,6 +27,7 @@ def test_hundreds_of_schedules_with_replaced_pods_keep_every_invariant() -> None
 def test_hundreds_of_schedules_with_changed_sizes_keep_every_invariant() -> None:
     seen = explore(SCHEDULES_PER_FOCUS, first_seed=FIRST_SEED, focus=RESIZED)
     assert seen["attempt of another size"] * 4 >= seen["schedules"]
+    assert seen["attempt on fewer nodes"] * 8 >= seen["schedules"]
 
 
 @pytest.mark.timeout(1200)

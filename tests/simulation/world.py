@@ -233,6 +233,8 @@ class World:
             "hangSeconds": schedule.hang_seconds,
             "finishSeconds": schedule.finish_seconds,
         }
+        if schedule.min_nodes is not None:
+            deadlines |= {"fullSizeSeconds": schedule.full_size_seconds, "fewerNodesSeconds": 60}
         if schedule.queue_seconds is not None:
             deadlines["queueSeconds"] = schedule.queue_seconds
         if schedule.active_seconds is not None:
@@ -248,6 +250,7 @@ class World:
             pod_spec["containers"] = containers
         spec: dict[str, Any] = {
             "nodes": schedule.nodes,
+            **({"minNodes": schedule.min_nodes} if schedule.min_nodes is not None else {}),
             "restart": restart,
             "deadlines": deadlines,
             "template": {"spec": pod_spec},

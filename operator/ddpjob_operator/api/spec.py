@@ -223,6 +223,20 @@ class Deadlines(Resource):
         le=31_536_000,
         description="Longest time to wait for nodes for all pods. Not limited by default.",
     )
+    full_size_seconds: int = Field(
+        default=120,
+        ge=1,
+        le=31_536_000,
+        description="With minNodes: longest time to wait for all `nodes`, from the first that an attempt gets. Then the job runs on as"
+        " many as it has, if these are minNodes or more.",
+    )
+    fewer_nodes_seconds: int | None = Field(
+        default=None,
+        ge=1,
+        le=31_536_000,
+        description="With minNodes: longest time to run on fewer than all `nodes`. Then the pods stop, may save their work, and the next"
+        " attempt asks for all `nodes` again. Not limited by default: then only an attempt that begins for another cause does.",
+    )
     start_seconds: int = Field(
         default=600,
         ge=1,
@@ -329,6 +343,15 @@ class DDPJobSpec(Resource):
             "with trainer.perProcessBatchSize the global batch size depends on nodes, and no checkpoint can be resumed with another"
             " one: nodes cannot change; use a new job with globalBatchSize instead",
         ),
+        Rule(
+            "!has(self.minNodes) || self.minNodes <= self.nodes",
+            "nodes is less than minNodes: raise nodes, or lower or remove minNodes",
+        ),
+        Rule(
+            "!has(self.minNodes) || self.minNodes == self.nodes || !has(self.trainer) || self.trainer.perProcessBatchSize == 0",
+            "with trainer.perProcessBatchSize the global batch size depends on the number of nodes, and no checkpoint can be resumed"
+            " with another one: set globalBatchSize instead, or remove minNodes",
+        ),
         Rule(_unchanged("managedBy"), "managedBy cannot change: create another job"),
     )
 
@@ -338,6 +361,14 @@ class DDPJobSpec(Resource):
         le=MAX_NODES,
         description="Number of nodes. Each node runs one pod of the job. It can change while the job runs, for example by `kubectl"
         " scale`: the pods stop and may save their work, and the next attempt continues with the new number.",
+    )
+    min_nodes: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_NODES,
+        description="Least number of nodes on which the job runs if it does not get all `nodes` within deadlines.fullSizeSeconds. Each"
+        " attempt begins with all `nodes`. By default the job runs on all `nodes` or not at all. It has no effect with a"
+        " scheduling provider, which gives nodes to all pods or to none. It can change at any time.",
     )
     gpus_per_node: int = Field(
         default=0, ge=0, le=64, description="Number of GPUs of each pod. With 0 the job trains on CPUs."

@@ -187,6 +187,10 @@ class DDPJobStatus(Resource):
     replicas: int | None = Field(
         default=None, description="The second number of ready, as an integer: pods of the current attempt."
     )
+    shrunk_from: int | None = Field(
+        default=None,
+        description="With minNodes: spec.nodes, of which the current attempt did not get all and runs on fewer; absent otherwise.",
+    )
     selector: str | None = Field(
         default=None,
         description="Label selector of the pods and the Service of the job, in the form of kubectl --selector.",

@@ -49,6 +49,8 @@ class StartNextAttempt:
     """How long the next attempt waits before its pods are created."""
     releases_partial_gang: bool = False
     """Whether the gang only releases the nodes of a part of its pods; it keeps its position in the queue then."""
+    shrinks_to: int | None = None
+    """The number of nodes of the next attempt, where it does not get all; None for spec.nodes."""
     replaces: tuple[int, ...] = ()
     """Node ranks of the lost pods, where the others continue in the same attempt."""
     restarts: Restarts | None = None

@@ -19,6 +19,7 @@ from ddpjob_operator.core.policies import (
     handover,
     hang,
     partial_gang,
+    size,
     suspension,
     whole_gang,
 )
@@ -34,7 +35,7 @@ from ddpjob_operator.scheduling.none import NO_PROVIDER
 POLICIES: Sequence[Callable[[Situation], Advice]] = (
     all_ranks_succeeded,
     suspension.stop_while_suspended,
-    suspension.change_size,
+    size.change_size,
     suspension.replace_after_an_edit,
     suspension.replace_after_a_change_of_provider,
     failed_attempt.restart_or_fail,  # one rank down is the whole gang down
@@ -42,6 +43,7 @@ POLICIES: Sequence[Callable[[Situation], Advice]] = (
     deadlines.end_what_takes_too_long,
     hang.end_what_makes_no_progress,
     partial_gang.release_held_nodes,
+    size.try_all_nodes_again,
     whole_gang.keep_whole,
 )
 

@@ -164,6 +164,13 @@ SPECS: list[tuple[str, Change, str]] = [
         },
         "set one of them",
     ),
+    ("least number of nodes", {"nodes": 3, "minNodes": 2}, ""),
+    ("least number of nodes above their number", {"nodes": 2, "minNodes": 3}, "nodes is less than minNodes"),
+    (
+        "batch size that depends on the number of nodes",
+        {"nodes": 2, "minNodes": 1, "trainer": {"recipe": "digits", "perProcessBatchSize": 8}},
+        "set globalBatchSize instead",
+    ),
 ]
 
 #: An edit of a job, and whether the API server accepts it while the job runs; it accepts each while the job is suspended.
@@ -178,6 +185,7 @@ EDITS: list[tuple[str, Change, bool]] = [
     ("security profile", {"securityProfile": "baseline"}, False),
     ("queue", {"scheduling": {"queueName": "team-b"}}, False),
     ("edit together with a suspension", {"image": "other:1", "suspend": True}, False),
+    ("least number of nodes", {"minNodes": 1}, True),
     ("restarts", {"restart": {"maxRestarts": 7}}, True),
     ("deadlines", {"deadlines": {"activeSeconds": 60}}, True),
     ("suspension", {"suspend": True}, True),

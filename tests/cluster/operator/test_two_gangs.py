@@ -1,12 +1,13 @@
 """Two gangs that compete for the GPUs of one node: without a release they would wait for each other forever."""
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 import testbed
 from bench import gangs
-from operator_cluster import Namespace
+from operator_cluster import Namespace, eventually
 
 pytestmark = pytest.mark.usefixtures("operator_process")
 
@@ -47,5 +48,46 @@ async def test_without_a_gang_scheduler_topology_is_an_affinity(
         )
         await namespace.reaches("near", "Running")
         assert len({racks[pod["spec"]["nodeName"]] for pod in (await namespace.pods()).values()}) == 1
+    finally:
+        cluster.kubectl("delete", "node", *nodes, "--wait=false")
+
+
+async def test_a_job_with_min_nodes_runs_on_what_it_gets_and_later_on_all(
+    namespace: Namespace, cluster: testbed.ControlPlane
+) -> None:
+    pool = f"pool={namespace.name}"
+
+    def add_nodes(number: int) -> list[str]:
+        added = cluster.add_kwok_nodes(number, gpus=1)
+        cluster.kubectl("label", "node", *added, pool)
+        return added
+
+    async def runs(ready: str) -> dict[str, Any]:
+        async def there() -> dict[str, Any] | None:
+            status = await namespace.status("j")
+            return status if (status.get("phase"), status.get("ready")) == ("Running", ready) else None
+
+        return await eventually(f"the job to run with {ready} pods", there, seconds=180)
+
+    nodes = add_nodes(2)
+    try:
+        await namespace.apply(
+            "j",
+            nodes=3,
+            minNodes=2,
+            gpusPerNode=1,
+            deadlines={"fullSizeSeconds": 10},
+            template={"spec": {"nodeSelector": {"pool": namespace.name}}},
+        )
+        status = await runs("2/2")
+        assert (status["shrunkFrom"], status["replicas"]) == (3, 2)
+        assert (status["restarts"]["counted"], status["restarts"]["infrastructure"]) == (0, 0)
+        pods = await namespace.pods()
+        of_attempt = [pod for name, pod in pods.items() if name.startswith(f"j-{status['attempt']}-")]
+        variables = [one for pod in of_attempt for one in pod["spec"]["containers"][0]["env"]]
+        assert [one["value"] for one in variables if one["name"] == "WORLD_SIZE"] == ["2", "2"]
+        nodes += add_nodes(1)
+        await namespace.edit("j", deadlines={"fullSizeSeconds": 10, "fewerNodesSeconds": 1})
+        assert "shrunkFrom" not in await runs("3/3")
     finally:
         cluster.kubectl("delete", "node", *nodes, "--wait=false")

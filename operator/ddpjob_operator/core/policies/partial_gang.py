@@ -3,14 +3,17 @@
 Two such gangs may wait for each other for ever. So each releases its nodes after a while and tries again a little later;
 the times differ from job to job and attempt to attempt, so one of them finds all nodes free. A gang for which an autoscaler
 adds nodes waits for them first.
+
+A gang with minNodes that has at least these does not release them: it continues on as many nodes as it has.
 """
 
-from ddpjob_operator.api.names import Phase, Reason
+from ddpjob_operator.api.names import Phase, ProviderName, Reason
 from ddpjob_operator.core.backoff import doubled
 from ddpjob_operator.core.decision import Advice, StartNextAttempt
 from ddpjob_operator.core.failure.restart import jitter
 from ddpjob_operator.core.policies import autoscaling
 from ddpjob_operator.core.situation import Situation
+from ddpjob_operator.core.times import duration
 
 #: A gang holds the nodes of a part of it about this long; twice as long each time, since a node may be on its way.
 HOLD_SECONDS = 30.0
@@ -20,11 +23,11 @@ PAUSE_SECONDS = 15.0
 
 
 def release_held_nodes(situation: Situation) -> Advice:
-    """Release the nodes of a part of the gang once it has held them for long enough."""
+    """Release the nodes of a part of the gang once it has held them for long enough, or continue on these alone."""
     at = releases_at(situation)
     if at is None or at > situation.now:
         return Advice(wake_at=at)
-    return Advice(decision=release(situation))
+    return Advice(decision=_shrink(situation) if _may_shrink(situation) else release(situation))
 
 
 def release(situation: Situation) -> StartNextAttempt:
@@ -42,6 +45,27 @@ def release(situation: Situation) -> StartNextAttempt:
     )
 
 
+def _shrink(situation: Situation) -> StartNextAttempt:
+    """Begin a new attempt on as many nodes as the gang has, without a pause, in which others could take them."""
+    gang = situation.gang
+    return StartNextAttempt(
+        phase=Phase.RESTARTING,
+        reason=Reason.RESIZED,
+        message=(
+            f"{gang.num_placed} of {gang.num_nodes} pods had a node after deadlines.fullSizeSeconds"
+            f" ({duration(situation.spec.deadlines.full_size_seconds)}): the next attempt has {gang.num_placed}"
+            f" node{'s' if gang.num_placed > 1 else ''}, since minNodes is {situation.spec.min_nodes}"
+        ),
+        shrinks_to=gang.num_placed,
+        releases_partial_gang=not situation.status.replaced_pods,  # the other pods of a replaced one have work to save
+    )
+
+
+def _may_shrink(situation: Situation) -> bool:
+    least = situation.spec.min_nodes
+    return least is not None and least <= situation.gang.num_placed and situation.provider.name == ProviderName.NONE
+
+
 def releases_at(situation: Situation) -> float | None:
     """When the gang releases its nodes; None while it has all or none, or while no other pod is refused one."""
     gang, hold = situation.gang, _hold_seconds(situation)
@@ -51,6 +75,8 @@ def releases_at(situation: Situation) -> float | None:
         return None
     first_placed = min((pod.placed for pod in gang.current.values() if pod.placed is not None), default=0.0)
     held_since = max(first_placed, situation.clocks.creation_began)
+    if _may_shrink(situation):
+        return held_since + situation.spec.deadlines.full_size_seconds
     return max(
         held_since + hold * (0.5 + jitter(situation.job, situation.status.attempt)),
         autoscaling.ends_at(situation) or 0.0,

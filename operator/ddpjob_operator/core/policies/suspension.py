@@ -1,4 +1,4 @@
-"""A job that is suspended, one whose spec was edited, and one whose pods were created for another provider."""
+"""A job that is suspended, one whose spec was edited meanwhile, and one whose pods were created for another provider."""
 
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import ConditionType, Phase, Reason
@@ -31,21 +31,6 @@ def _objects(situation: Situation) -> list[OwnedObject]:
     """The objects of the current attempt, such as a PodGroup: it is immutable, and the spec may be edited."""
     job = situation.job
     return [o for o in situation.observed.objects if o.job_uid == job.uid and o.attempt == job.status.attempt]
-
-
-def change_size(situation: Situation) -> Advice:
-    """Replace a gang of another number of nodes than the spec's; its pods have their own grace to save their work.
-
-    Not while it ends: the first rank that has succeeded has done its part of all the work.
-    """
-    nodes, wanted = situation.spec.nodes, situation.wanted_nodes
-    if nodes == wanted or situation.gang.first_success is not None:
-        return Advice()
-    message = (
-        f"spec.nodes was changed from {nodes} to {wanted}: the pods stop and may save their work, and the next attempt"
-        f" continues on {wanted} node{'s' if wanted > 1 else ''}"
-    )
-    return Advice(decision=StartNextAttempt(phase=Phase.RESTARTING, reason=Reason.RESIZED, message=message))
 
 
 def replace_after_an_edit(situation: Situation) -> Advice:

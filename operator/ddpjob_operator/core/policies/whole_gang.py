@@ -71,6 +71,8 @@ def _while_starting(situation: Situation) -> tuple[str, str]:
     queue, provider = situation.spec.scheduling.queue_name, situation.provider.name
     if queue is not None and provider not in _WITH_QUEUES:
         message = f"{message}; queueName {queue} has no effect, since the scheduling provider is {provider}"
+    if situation.spec.min_nodes is not None and provider != ProviderName.NONE:
+        message = f"{message}; minNodes has no effect, since the scheduling provider is {provider}"
     if situation.failure is not None:
         message = f"{message}; {failure_sentence(situation.failure)}"
     if avoided := avoided_nodes(situation.status):
@@ -93,6 +95,8 @@ def _while_running(situation: Situation) -> tuple[str, str]:
     if refused := refusals(situation.observed.rejections):  # of the Service, which anybody may have changed
         return Reason.RUNNING, refused
     message = f"all {gang.num_nodes} pods run" if gang.num_nodes > 1 else "the pod runs"
+    if wanted := situation.status.shrunk_from:
+        message += f", of {wanted} that are wanted; the next attempt begins with all again"
     if failure := situation.failure:
         message += f" in attempt {situation.status.attempt}. Before: {failure_sentence(failure)}"
     if situation.spec.checkpoint is None:

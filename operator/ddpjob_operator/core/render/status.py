@@ -201,7 +201,8 @@ def _of_next_attempt(situation: Situation, decision: StartNextAttempt, status: D
     return {
         "attempt": status.attempt + 1,
         "replaced_pods": [],
-        **_ready(0, None),
+        **_ready(0, decision.shrinks_to),
+        "shrunk_from": situation.wanted_nodes if decision.shrinks_to else None,
         "checkpoint_time": None,
         # Restarts in place are among the counted ones now.
         "restarts": restarts.model_copy(update={"in_place_counted": 0}),
@@ -244,7 +245,10 @@ def _with_clocks(situation: Situation) -> DDPJobStatus:
         changes["running_since"] = rfc3339(clocks.running)
     if changes:  # what the job was doing until now, before the clocks say otherwise
         status = with_time_accounted(status, situation.now).model_copy(update=changes)
-    return _with_progress(situation, status).model_copy(update=_ready(gang.num_up, gang.num_nodes))
+    size = _ready(gang.num_up, gang.num_nodes)
+    if gang.num_nodes == situation.wanted_nodes:  # somebody has lowered spec.nodes to what the job runs on
+        size["shrunk_from"] = None
+    return _with_progress(situation, status).model_copy(update=size)
 
 
 def _ready(num_up: int, num_nodes: int | None) -> dict[str, Any]:

@@ -1,0 +1,176 @@
+"""minNodes: a gang that does not get all its nodes in time continues on fewer."""
+
+from dataclasses import replace
+
+import pytest
+
+from builders import (
+    NOW,
+    created,
+    deleted,
+    edited,
+    ended,
+    job,
+    observed,
+    pending,
+    pod,
+    reconciled,
+    running,
+    supervised,
+    updated,
+)
+from ddpjob_operator.api.names import Phase, Reason
+from ddpjob_operator.core.actions import CreatePod
+from ddpjob_operator.core.model import Observed, ScaleUp, Waiting
+from ddpjob_operator.core.plan import plan
+from ddpjob_operator.core.policies.partial_gang import HOLD_SECONDS
+from ddpjob_operator.scheduling.native_v1alpha2 import NativeV1Alpha2
+
+NO_NODE = Waiting(reason="Unschedulable", message="0/2 nodes are available: 2 Insufficient nvidia.com/gpu.")
+WAIT = 120.0
+ELASTIC = job(nodes=4, minNodes=2, deadlines={"fullSizeSeconds": int(WAIT)})
+
+
+def placed(num_placed: int, of=ELASTIC) -> Observed:
+    """The first attempt; so many of its pods run, and no node has room for the others."""
+    pods = (pod(of, rank) if rank < num_placed else pending(of, rank, waiting=NO_NODE) for rank in range(4))
+    return reconciled(observed(of, *pods))
+
+
+def shrunk(num_placed: int = 3) -> Observed:
+    """The attempt that follows, running on fewer nodes."""
+    after = reconciled(placed(num_placed), NOW + WAIT)
+    assert after.job.status.attempt == 2
+    small = replace(after.job, spec=after.job.spec.model_copy(update={"nodes": num_placed}))
+    pods = tuple(pod(small, rank, 2) for rank in range(num_placed))
+    return reconciled(replace(after, pods=pods), NOW + WAIT + 10)
+
+
+@pytest.mark.parametrize(("num_placed", "size"), [(4, None), (3, 3), (2, 2), (1, None), (0, None)])
+def test_the_next_attempt_has_as_many_nodes_as_found_one_but_no_fewer_than_the_least(
+    num_placed: int, size: int | None
+) -> None:
+    status = plan(placed(num_placed), NOW + WAIT).status
+    assert (status.replicas if status.reason == Reason.RESIZED else None) == size
+    assert (status.restarts.counted, status.restarts.infrastructure, status.failure) == (0, 0, None)
+    assert status.shrunk_from == (4 if size else None)
+
+
+def test_it_waits_for_all_nodes_as_long_as_the_job_says_and_not_for_an_autoscaler() -> None:
+    seen = replace(placed(3), scale_up=ScaleUp(since=NOW, latest=NOW))
+    before = plan(seen, NOW + WAIT - 1)
+    assert (before.status.attempt, before.wake_at) == (1, NOW + WAIT)
+    assert plan(seen, NOW + WAIT).status.attempt == 2
+
+
+def test_it_waits_from_the_first_node_that_it_gets() -> None:
+    """The API server may have refused the pods for longer than that."""
+    seen = placed(3)
+    late = replace(seen, pods=tuple(replace(one, placed=NOW + 100 if one.node else None) for one in seen.pods))
+    before = plan(late, NOW + 100 + WAIT - 1)
+    assert (before.status.attempt, before.wake_at) == (1, NOW + 100 + WAIT)
+    assert plan(late, NOW + 100 + WAIT).status.attempt == 2
+
+
+def test_without_enough_nodes_it_releases_those_that_it_has_and_begins_with_all_again() -> None:
+    status = plan(placed(1), NOW + 1.5 * HOLD_SECONDS).status
+    assert (status.reason, status.replicas) == (Reason.GANG_GIVEN_BACK, None)
+
+
+def test_the_smaller_attempt_follows_without_a_pause_and_its_pods_know_its_size() -> None:
+    seen = reconciled(placed(3), NOW + WAIT)
+    assert (seen.job.status.phase, seen.job.status.retry_time) == (Phase.RESTARTING, None)
+    assert set(deleted(plan(seen, NOW + WAIT))) == {f"job-1-{rank}" for rank in range(4)}
+    made = plan(replace(seen, pods=()), NOW + WAIT + 1)
+    assert created(made) == ["job-2-0", "job-2-1", "job-2-2"]
+    for action in made.actions:
+        if isinstance(action, CreatePod):
+            env = {one["name"]: one.get("value") for one in action.body["spec"]["containers"][0]["env"]}
+            assert (env["WORLD_SIZE"], env["PET_NNODES"]) == ("3", "3")
+
+
+def test_it_runs_and_the_status_has_both_sizes() -> None:
+    seen = shrunk(3)
+    status = seen.job.status
+    assert (status.phase, status.ready, status.replicas, status.shrunk_from) == (Phase.RUNNING, "3/3", 3, 4)
+    assert (status.message or "").startswith("all 3 pods run, of 4 that are wanted")
+    made = plan(seen, NOW + 9999)
+    assert not made.write_ahead
+    assert not created(made)
+    assert not deleted(made)
+
+
+def test_an_attempt_after_it_begins_with_all_nodes() -> None:
+    seen = shrunk(3)
+    small = replace(seen.job, spec=seen.job.spec.model_copy(update={"nodes": 3}))
+    lost = ended(small, 2, 2, code=143, disruption="EvictionByEvictionAPI: drained")
+    after = reconciled(replace(seen, pods=(*seen.pods[:2], lost)), NOW + WAIT + 20)
+    status = after.job.status
+    assert (status.attempt, status.replicas, status.shrunk_from) == (3, None, None)
+    assert len(created(plan(replace(after, pods=()), NOW + WAIT + 400))) == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "resized"),
+    [
+        ({"nodes": 5}, True),
+        ({"nodes": 2}, True),
+        ({"nodes": 3}, False),  # it runs on 3 already
+        ({"min_nodes": 3}, False),
+        ({"min_nodes": 4}, True),
+        ({"min_nodes": None}, True),
+    ],
+    ids=str,
+)
+def test_an_edit_of_the_sizes_restarts_it_if_it_may_not_run_on_so_many(change: dict[str, int], resized: bool) -> None:
+    status = plan(edited(shrunk(3), **change), NOW + WAIT + 20).status
+    assert (status.attempt == 3) == resized
+
+
+def test_a_number_that_was_lowered_to_its_size_and_raised_again_is_a_wish_for_more() -> None:
+    lowered = reconciled(edited(shrunk(3), nodes=3), NOW + WAIT + 20)
+    assert (lowered.job.status.attempt, lowered.job.status.shrunk_from) == (2, None)
+    assert plan(edited(lowered, nodes=4), NOW + WAIT + 30).status.attempt == 3
+
+
+def test_it_asks_for_all_nodes_again_once_it_has_run_on_fewer_for_as_long_as_the_job_allows() -> None:
+    seen = shrunk(3)
+    limited = edited(seen, deadlines=seen.job.spec.deadlines.model_copy(update={"fewer_nodes_seconds": 3600}))
+    began = NOW + WAIT + 10
+    before = plan(limited, began + 3599)
+    assert (before.status.attempt, before.wake_at) == (2, began + 3600)
+    status = plan(limited, began + 3600).status
+    assert (status.attempt, status.reason, status.replicas, status.shrunk_from) == (3, Reason.RESIZED, None, None)
+    assert status.restarts.counted == status.restarts.infrastructure == 0
+    whole = running(replace(job(nodes=2, minNodes=1, deadlines={"fewerNodesSeconds": 60})))
+    assert plan(whole, NOW + 9999).status.attempt == 1, "it runs on all"
+
+
+def test_resuming_begins_with_all_nodes() -> None:
+    seen = reconciled(edited(shrunk(3), suspend=True), NOW + WAIT + 20)
+    resumed = edited(reconciled(replace(seen, pods=()), NOW + WAIT + 30), suspend=False)
+    assert len(created(plan(resumed, NOW + WAIT + 40))) == 4
+
+
+def test_the_pods_that_wait_for_a_replaced_one_may_save_their_work_first() -> None:
+    of = job(nodes=3, minNodes=2, restart={"inPlace": True}, deadlines={"fullSizeSeconds": int(WAIT)})
+    seen = running(of)
+    ranks = tuple(supervised(of, rank) for rank in range(3))
+    lost = supervised(of, 2, running=False, disruption="DeletionByTaintManager: lost", deletion_deadline=NOW - 60)
+    seen = reconciled(replace(seen, pods=(*ranks[:2], lost), nodes_gone=frozenset({"node-2"})))
+    assert seen.job.status.replaced_pods
+    unplaced = replace(supervised(seen.job, 2, running=False, waiting=NO_NODE), node=None, phase="Pending")
+    waiting = reconciled(replace(seen, pods=(*ranks[:2], unplaced)))
+    after = reconciled(waiting, NOW + WAIT)
+    assert (after.job.status.attempt, after.job.status.replicas) == (2, 2)
+    stopped = {name: grace for name, grace in deleted(plan(after, NOW + WAIT)).items() if "-r" not in name}
+    assert set(stopped.values()) <= {None}, "their own grace"
+
+
+def test_a_provider_that_places_whole_gangs_ignores_it_and_the_status_says_so() -> None:
+    provider = NativeV1Alpha2()
+    pods = tuple(replace(one, scheduling="native") for one in placed(3).pods)
+    seen = updated(replace(placed(3), pods=pods), scheduled_time=None)
+    made = plan(seen, NOW + WAIT, provider)
+    assert made.status.attempt == 1
+    assert "minNodes has no effect, since the scheduling provider is native" in (made.status.message or "")

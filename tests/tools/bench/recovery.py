@@ -175,7 +175,7 @@ def launchers(training: Training) -> Callable[[], None]:
 
     def replace() -> None:
         second.kill()
-        training.start(command, "third.log", **variables, RANK="1", **{contract.DDPJOB_REPLACEMENT: "1"})
+        training.start(command, "third.log", **variables, RANK="1", **{contract.DDPJOB_REPLACEMENTS: "1:1"})
 
     return replace
 

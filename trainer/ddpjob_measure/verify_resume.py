@@ -96,14 +96,16 @@ class Trainer:
         command = [*self.command, *self.arguments, *(part for key in chosen for part in ("--set", key))]
         variables = {**variables_of_a_run(self.world_size), **(environ or {})}
         run = Run(name=name)
-        with subprocess.Popen(
-            command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        ) as process:
+        reader, writer = os.pipe()
+        fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, PIPE_BYTES)  # which fails once the pipe holds more
+        with (
+            open(reader, encoding="utf-8", errors="replace") as lines,  # noqa: PTH123 - a file descriptor
+            subprocess.Popen(command, env=variables, stdout=writer, stderr=subprocess.STDOUT) as process,
+        ):
+            os.close(writer)
             deadline = threading.Timer(DEADLINE_SECONDS, process.kill)
             deadline.start()
-            assert process.stdout is not None
-            fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-            for line in process.stdout:
+            for line in lines:
                 run.read(line.rstrip("\n"))
                 if kill is not None and run.end == "complete" and max(run.losses, default=0) >= kill.step:
                     run.end = _kill(process, kill)
@@ -115,7 +117,7 @@ class Trainer:
         return run
 
 
-def _kill(process: subprocess.Popen[str], kill: Kill) -> str:
+def _kill(process: subprocess.Popen[bytes], kill: Kill) -> str:
     """Kill one of the ranks or their launcher, with which all of them die; returns a description."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii").split()
     victims = [*((f"rank {rank}", int(pid)) for rank, pid in enumerate(children)), ("all", process.pid)]

@@ -12,6 +12,7 @@ import hashlib
 import os
 import random
 import signal
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
 
 from ddpjob_ranks.cpus import cpus_of_this_rank
+from ddpjob_ranks.errors import ConfigError
 from ddpjob_trainer import randomness
 from ddpjob_trainer.config import ResolvedConfig
 from ddpjob_trainer.data import Batch, Feed, ImageData
@@ -31,6 +33,9 @@ from ddpjob_trainer.data import Batch, Feed, ImageData
 MAX_DEFAULT_WORKERS = 8
 #: Batches that each worker prepares ahead.
 PREFETCHED = 2
+#: Workers pass tensors through a Unix socket, whose path has at most 107 bytes. `multiprocessing` makes it below the directory
+#: for temporary files, and needs 32 of them: /pymp-????????/listener-????????
+MAX_TEMPORARY_DIRECTORY = 107 - 32
 #: prctl(2): the signal that a process gets when its parent dies.
 PR_SET_PDEATHSIG = 1
 #: Kinds of generators that a data set may have of its own.
@@ -71,12 +76,22 @@ class Data:
 
 
 def prepare(data: Data | ImageData, config: ResolvedConfig, device: torch.device) -> ImageData:
-    """The data for the device that trains."""
+    """The data for the device that trains.
+
+    Raises:
+        ConfigError: workers cannot pass what they have read; a batch would never arrive.
+    """
     if isinstance(data, ImageData):
         return data.to(device)
     num_workers = config.data_workers
     if num_workers is None:
         num_workers = min(MAX_DEFAULT_WORKERS, cpus_of_this_rank(os.environ))
+    length = len(os.fsencode(temporary := tempfile.gettempdir()))
+    if num_workers and length > MAX_TEMPORARY_DIRECTORY:
+        raise ConfigError(
+            f"dataWorkers: {num_workers}: the directory for temporary files, {temporary}, has a path of {length} bytes, and"
+            f" workers need one of at most {MAX_TEMPORARY_DIRECTORY}; set TMPDIR to a shorter path, or dataWorkers to 0"
+        )
     train, test = (
         Samples(
             dataset=dataset,

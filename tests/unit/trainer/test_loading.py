@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import default_collate
 
 from ddpjob.recipe import Data
+from ddpjob_ranks.errors import ConfigError
 from ddpjob_trainer.data import Feed
 from ddpjob_trainer.export import is_safetensors, read_tensors, write_tensors
 from ddpjob_trainer.loading import LoadedFeed, moved_to, prepare
@@ -105,6 +106,17 @@ def test_workers_are_children_of_the_rank_whose_end_they_follow(monkeypatch):
     )
     loader = prepare(Data(train=Drawing(), test=Drawing()), SimpleNamespace(data_workers=1, seed=3), CPU).train
     assert loader._loader([], stream=0).multiprocessing_context.get_start_method() == "fork"
+
+
+def test_a_directory_whose_path_is_too_long_for_the_sockets_of_workers_is_refused(monkeypatch):
+    """multiprocessing would print an error in the worker, and the rank would wait for a batch for ever."""
+    data, config = Data(train=Drawing(), test=Drawing()), SimpleNamespace(data_workers=1, seed=3)
+    monkeypatch.setattr("tempfile.tempdir", "/" + "t" * 74)
+    prepare(data, config, CPU)
+    monkeypatch.setattr("tempfile.tempdir", "/" + "t" * 75)
+    with pytest.raises(ConfigError, match=r"dataWorkers: 1: .* has a path of 76 bytes.*set TMPDIR to a shorter path"):
+        prepare(data, config, CPU)
+    prepare(data, SimpleNamespace(data_workers=0, seed=3), CPU)
 
 
 @pytest.mark.parametrize("kind", [np.asarray, torch.tensor, list])

@@ -273,10 +273,11 @@ async def has_replaced_rank_1(queue: Queue, name: str) -> None:
     space = queue.namespace
     status = await space.reaches_again(name)
     assert status["replacedPods"] == [{"rank": 1, "replacement": 1}]
-    group = await queue.group(name)
     pods = await space.pods()
-    assert pods[f"{name}-1-1-r1"]["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"] == group
-    assert "deletionTimestamp" not in pods[f"{name}-1-0"]["metadata"]
+    other, successor = pods[f"{name}-1-0"]["metadata"], pods[f"{name}-1-1-r1"]["metadata"]
+    group = other["labels"]["kueue.x-k8s.io/pod-group-name"]
+    assert successor["labels"]["kueue.x-k8s.io/pod-group-name"] == group
+    assert "deletionTimestamp" not in other
 
     async def nothing_is_missing() -> bool:
         status = (await space.client.get(WORKLOADS, space.name, group))["status"]

@@ -1,4 +1,4 @@
-"""Random faults of a run whose ranks start again in place: no step is repeated, the bits are those of an undisturbed run, and
+"""Faults of a run whose ranks start again in place: no step is repeated, the bits are those of an undisturbed run, and
 nothing is left behind.
 
 Each launcher is a pod of one process. The recipe has BatchNorm, dropout, a moving average of the weights, gradient
@@ -137,7 +137,7 @@ pytestmark = pytest.mark.timeout(2 * 5 * SECONDS_PER_FAULT)
 
 
 @pytest.mark.parametrize("num_nodes", [2, 3])
-def test_three_random_faults_cost_no_step_and_no_bit(num_nodes: int, tmp_path: Path) -> None:
+def test_three_faults_cost_no_step_and_no_bit(num_nodes: int, tmp_path: Path) -> None:
     check(tmp_path, some_faults(3, num_nodes=num_nodes, seed=num_nodes), num_nodes=num_nodes)
 
 

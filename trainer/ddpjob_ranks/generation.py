@@ -37,6 +37,8 @@ DONE_SLOT: Final = 3
 #: pod was created, and the newest one that the process next to them found.
 JOINED_SLOT: Final = 0
 FOUND_SLOT: Final = 1
+#: From this slot on, by local rank: the store that each rank of this generation has joined.
+RANKS_SLOT: Final = 2
 _STORE_KEY: Final = "ddpjob/store"
 _NO_SESSION_KEY: Final = "ddpjob/no-session"
 
@@ -54,7 +56,7 @@ class Generation:
     own_memory: int
     """File descriptor of two slots for what only this rank knows, after even and after odd steps, BEGUN_SLOT and DONE_SLOT."""
     stores: int
-    """File descriptor of JOINED_SLOT and FOUND_SLOT, which the ranks of a node share."""
+    """File descriptor of JOINED_SLOT, FOUND_SLOT and the RANKS_SLOTs, which the ranks of a node share."""
     store: int = slots.NO_STEP
     """Number of the store that this rank has joined."""
     before_exit: Callable[[], None] = field(default=lambda: None)
@@ -70,7 +72,7 @@ class Generation:
 
         threading.Thread(target=read, name=THREAD_NAME, daemon=True).start()
 
-    def announce(self, store: "Store", number_of_store: int, *, node_rank: int) -> None:
+    def announce(self, store: "Store", number_of_store: int, *, node_rank: int, local_rank: int) -> None:
         """Write into the store that this generation has begun, and remember which store it is.
 
         Raises:
@@ -81,6 +83,7 @@ class Generation:
             raise ReplacedError(f"rank {rank} runs in another pod now, which has replaced this one")
         self.store = number_of_store
         record_store(self.stores, number_of_store, JOINED_SLOT)
+        slots.mark(self.stores, number_of_store, RANKS_SLOT + local_rank)
         for number in range(1, self.number + 1):  # the ranks of some may have failed before they could
             store.set(_key(number), "")
 
@@ -185,6 +188,18 @@ def record_store(stores: int, number: int, slot: int) -> None:
 def newest_store(stores: int) -> int:
     """The highest number of a store that this node knows of."""
     return max(slots.step_of(stores, slot) for slot in (JOINED_SLOT, FOUND_SLOT))
+
+
+def forget_joined(stores: int, num_ranks: int) -> None:
+    """Prepare for the ranks of the next generation, of which none has joined a store."""
+    for local_rank in range(num_ranks):
+        slots.mark(stores, slots.NO_STEP, RANKS_SLOT + local_rank)
+
+
+def lowest_joined(stores: int, num_ranks: int) -> int | None:
+    """The lowest number of a store that a rank of this generation on this node has joined; None while none has."""
+    joined = (slots.step_of(stores, RANKS_SLOT + local_rank) for local_rank in range(num_ranks))
+    return min((number for number in joined if number != slots.NO_STEP), default=None)
 
 
 def report_no_session(store: "Store") -> None:

@@ -11,6 +11,7 @@ from torch._C._distributed_c10d import HashStore
 
 from ddpjob_ranks import contract, distributed, generation, slots
 from ddpjob_ranks.errors import ReplacedError
+from ddpjob_ranks.launch.follow import Follower
 from ddpjob_ranks.launch.identity import Worker
 from ddpjob_ranks.launch.join import generation_to_join
 from ddpjob_ranks.launch.supervisor import MODULES, is_stuck
@@ -135,6 +136,29 @@ def test_the_newest_store_is_the_one_that_ranks_joined_or_that_was_found(memory)
         assert generation.newest_store(memory) == newest
 
 
+@pytest.mark.parametrize(
+    ("joined", "of_ranks", "left_behind"),
+    [
+        (0, {}, True),
+        (1, {}, False),  # the ranks have yet to join
+        (1, {0: 1, 1: 1}, False),
+        (1, {0: 1, 1: 0}, True),  # the rank, alone, joined while the name led to the earlier pod, which still responds
+        (0, {0: 1, 1: 1}, True),  # where no generation of the others would be seen
+    ],
+)
+def test_a_node_leaves_its_generation_when_it_is_left_behind_in_an_older_store(memory, joined, of_ranks, left_behind):
+    generation.record_store(memory, 1, generation.JOINED_SLOT)
+    generation.record_store(memory, 0, generation.RANKS_SLOT)  # of the generation before
+    generation.forget_joined(memory, 2)
+    for local_rank, number in of_ranks.items():
+        mine = generation.Generation(number=2, pipe=-1, state_memory=-1, own_memory=-1, stores=memory)
+        mine.announce(HashStore(), number, node_rank=1, local_rank=local_rank)
+    worker = Worker(
+        launcher="test", rank=2, world_size=4, local_rank=0, local_world_size=2, master_addr="", master_port=1
+    )
+    assert Follower(worker, 2, memory, joined).is_left_behind(1) == left_behind
+
+
 def test_a_survivor_that_loses_the_store_while_it_waits_meets_the_others_in_the_next_one(memory, monkeypatch):
     """A pod of rank 0 that was asked to stop serves its store for moments after its ranks have ended."""
     mine = generation.Generation(number=2, pipe=-1, state_memory=-1, own_memory=-1, stores=memory)
@@ -147,7 +171,7 @@ def test_a_survivor_that_loses_the_store_while_it_waits_meets_the_others_in_the_
 
     def open_store(_: Worker) -> HashStore:
         oldest.append(generation.newest_store(memory))
-        mine.announce(store := HashStore(), len(oldest) - 1, node_rank=1)
+        mine.announce(store := HashStore(), len(oldest) - 1, node_rank=1, local_rank=0)
         return store
 
     def check(*_: object) -> None:
@@ -166,8 +190,8 @@ def test_a_rank_that_announces_itself_remembers_the_store_unless_its_pod_was_rep
     generation.replace(store, {1: 1})
     mine = generation.Generation(number=2, pipe=-1, state_memory=-1, own_memory=-1, stores=memory)
     with pytest.raises(ReplacedError, match="rank 3 runs in another pod now"):
-        mine.announce(store, 1, node_rank=1)
+        mine.announce(store, 1, node_rank=1, local_rank=0)
     assert (generation.newest(store), generation.newest_store(memory)) == (0, slots.NO_STEP)
     monkeypatch.setenv(contract.DDPJOB_REPLACEMENTS, "0:1,1:1")
-    mine.announce(store, 1, node_rank=1)
+    mine.announce(store, 1, node_rank=1, local_rank=0)
     assert (generation.newest(store), generation.newest_store(memory)) == (2, 1)

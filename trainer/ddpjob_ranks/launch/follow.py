@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from contextlib import redirect_stderr
+from dataclasses import dataclass
 from pathlib import Path
 
 from ddpjob_ranks import contract, generation, slots
@@ -32,37 +33,56 @@ def main() -> int:
     assert isinstance(worker, Worker), "the launcher passes the variables of a rank"
     with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):  # the ranks report the same waits
         try:
-            _follow(worker, number, stores)
+            Follower(worker, number, stores).follow()
         except (ConfigError, PeersMissingError, ReplacedError):  # which the ranks notice, too
             return contract.EXIT_PEER_LOST
     return contract.EXIT_SUCCESS
 
 
-def _follow(worker: Worker, number: int, stores: int) -> None:
-    """Return when the next generation has begun, in the store or in the one that takes its place after a loss."""
-    looker = None
-    while True:
-        store, joined = rendezvous.open_store_of_attempt(worker, oldest=generation.newest_store(stores))
-        if looker is None and contract.DDPJOB_REPLACEMENT_SECONDS in os.environ:
-            looker = threading.Thread(target=_end_at_newer_store, args=(worker, joined, stores), daemon=True)
-            looker.start()
-        try:
-            if number > 1 and slots.step_of(stores, generation.JOINED_SLOT) == slots.NO_STEP:
-                generation.report_no_session(store)
-            generation.wait_for_next(store, number)
-        except RuntimeError:
-            continue  # the ranks may already be connected to the next store
-        return
+@dataclass(slots=True)
+class Follower:
+    """What waits on a node for the end of its generation."""
 
+    worker: Worker
+    number: int
+    """The generation to see the end of."""
+    stores: int
+    """File descriptor of what the ranks of this node know of stores (`Generation.stores`)."""
+    joined: int = slots.NO_STEP
+    """Number of the store in which this process waits."""
 
-def _end_at_newer_store(worker: Worker, joined: int, stores: int) -> None:
-    """End this process once the master's name leads to a newer store than the ranks and this process have joined."""
-    while True:
-        time.sleep(LOOK_SECONDS)
-        found = rendezvous.number_at_master(worker)
-        if found is not None and found > max(joined, slots.step_of(stores, generation.JOINED_SLOT)):
-            generation.record_store(stores, found, generation.FOUND_SLOT)
-            os._exit(contract.EXIT_SUCCESS)
+    def follow(self) -> None:
+        """Return when the next generation has begun, in the store or in the one that takes its place after a loss."""
+        looker = threading.Thread(target=self._end_at_newer_store, daemon=True)
+        while True:
+            store, self.joined = rendezvous.open_store_of_attempt(
+                self.worker, oldest=generation.newest_store(self.stores)
+            )
+            if not looker.ident and contract.DDPJOB_REPLACEMENT_SECONDS in os.environ:
+                looker.start()
+            try:
+                if self.number > 1 and slots.step_of(self.stores, generation.JOINED_SLOT) == slots.NO_STEP:
+                    generation.report_no_session(store)
+                generation.wait_for_next(store, self.number)
+            except RuntimeError:
+                continue  # the ranks may already be connected to the next store
+            return
+
+    def _end_at_newer_store(self) -> None:
+        while True:
+            time.sleep(LOOK_SECONDS)
+            found = rendezvous.number_at_master(self.worker)
+            if found is not None and self.is_left_behind(found):
+                generation.record_store(self.stores, found, generation.FOUND_SLOT)
+                os._exit(contract.EXIT_SUCCESS)
+
+    def is_left_behind(self, found: int) -> bool:
+        """Whether this process, or a rank of the node, waits in an older store than the one that the master's name leads to.
+
+        They may have joined different ones, since each connects by itself, and the name may change in between.
+        """
+        of_ranks = generation.lowest_joined(self.stores, self.worker.local_world_size)
+        return found > (self.joined if of_ranks is None else min(self.joined, of_ranks))
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def open_store(worker: Worker) -> Store:
     open_files.allow(worker.world_size)
     if (current := generation.current(os.environ)) is not None:
         of_attempt, number = open_store_of_attempt(worker, oldest=generation.newest_store(current.stores))
-        current.announce(of_attempt, number, node_rank=worker.node_rank)
+        current.announce(of_attempt, number, node_rank=worker.node_rank, local_rank=worker.local_rank)
     else:
         _wait_for_name(worker)
         # torchrun's agent serves one store to all the times that it starts its ranks (--max-restarts).

@@ -181,6 +181,7 @@ class _Supervisor:
         def end(code: int) -> bool:
             return may_restart(code) and os.write(writer, bytes(len(own))) > 0  # a byte for each rank
 
+        generation.forget_joined(stores, len(own))
         follower = None
         if (first := self.node.workers[0]).world_size > first.local_world_size:
             variables = {**environ, **first.environment()}

@@ -25,8 +25,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from ddpjob_cli.failures import end_of_reader, exit_code_of
 
         try:
-            application().main(args=list(arguments) if arguments is not None else None, prog_name=_program_name())
-            sys.stdout.flush()
+            try:
+                application().main(args=list(arguments) if arguments is not None else None, prog_name=_program_name())
+            finally:  # typer ends a command that succeeded by SystemExit, too
+                sys.stdout.flush()
         except SystemExit as end:
             return end.code if isinstance(end.code, int) else int(end.code is not None)
         except BrokenPipeError:

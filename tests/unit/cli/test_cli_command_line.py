@@ -44,8 +44,9 @@ def test_each_module_of_a_command_is_in_the_table() -> None:
     assert modules <= {name.replace("-", "_") for name in COMMANDS}
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("arguments", [["validate", *map(str, EXAMPLES)], ["init", "-"]])
-def test_a_reader_that_ends_early_is_no_error(arguments: list[str]) -> None:
+def test_a_reader_that_ends_early_is_no_error(arguments: list[str], unbuffered: str) -> None:
     """The signal of a broken pipe is ignored: it would end a command whose connection to the API server breaks."""
     program = "import sys, signal; from ddpjob_cli.__main__ import main; code = main();"
     program += "sys.exit(99 if signal.getsignal(signal.SIGPIPE) is signal.SIG_DFL else code)"
@@ -53,7 +54,8 @@ def test_a_reader_that_ends_early_is_no_error(arguments: list[str]) -> None:
     os.close(reader)
     try:
         command = [sys.executable, "-c", program, *arguments]
-        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+        environ = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False, env=environ)
     finally:
         os.close(writer)
     assert done.stderr == ""

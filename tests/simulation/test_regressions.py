@@ -124,6 +124,21 @@ SCHEDULES = {
         nodes=3,
         fates=(fate("stop", 1.0),),
     ),
+    # The deletion of a job whose time to live had passed was answered with a conflict, which counted as done.
+    "a job that could not be deleted at first was forgotten": shrunk(
+        "0 fill_nodes; 0.02 resize",
+        seed=3,
+        nodes=3,
+        trainer=True,
+        ttl_seconds=0,
+        ignored_exit_code=1,
+        start_seconds=60,
+        hang_seconds=900,
+        full_size_seconds=20,
+        sidecar=True,
+        fault_percent=3,
+        fates=(*(fate("fail", 400.0),) * 3, fate("stop", 0.0), FAILS_AT_ONCE),
+    ),
 }
 
 

@@ -206,7 +206,8 @@ async def test_a_service_is_patched_only_in_the_version_that_was_observed(bench:
 
 
 async def test_only_the_job_that_was_observed_is_deleted(bench: Bench) -> None:
-    await bench.run(DeleteJob(name="j", uid="another"))
+    with pytest.raises(ConflictError):
+        await bench.run(DeleteJob(name="j", uid="another"))
     assert await bench.namespace.job("j")
     await bench.run(DeleteJob(name="j", uid=bench.job.uid))
     with pytest.raises(NotFoundError):

@@ -8,6 +8,7 @@ creations do not hold up another job; and namespaces share the turns, so that on
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -322,10 +323,9 @@ class Actuator:
             return  # Gone, another pod by now (422: its uid is immutable), or lowered already.
 
     async def _delete_job(self, namespace: str, action: DeleteJob) -> None:
-        try:
+        # A conflict is tried again, as no watch event may follow it. If another job has the name by now, the watch shows that.
+        with suppress(NotFoundError):
             await self._client.delete(DDPJOBS, namespace, action.name, uid=action.uid, propagation="Background")
-        except (NotFoundError, ConflictError):
-            return
 
 
 def _kind_of(action: Action) -> tuple[type[Action], Kind | None]:

@@ -247,19 +247,24 @@ class StandIn:
                 continue
             users = [other for other in groups if _used(other, queue)]
             missing = group.request - (limits[queue] - sum(_used(other, queue) for other in users))
-            if missing > 0:
-                await self._refuse(group, workload, missing)
+            if group.request > limits[queue]:
+                await self._refuse(
+                    group,
+                    workload,
+                    f"insufficient quota for {GPU} in flavor default, previously considered podsets requests (0)"
+                    f" + current podset request ({group.request}) > maximum capacity ({limits[queue]})",
+                )
+            elif missing > 0:
+                why = f"insufficient unused quota for {GPU} in flavor default, {missing} more needed"
+                await self._refuse(group, workload, why)
                 await self._preempt(group, users)
             else:
                 await self._admit(group, workload, queue)
 
-    async def _refuse(self, group: Group, workload: Body, missing: int) -> None:
-        """The message of `pkg/scheduler/flavorassigner/flavorassigner.go`."""
+    async def _refuse(self, group: Group, workload: Body, why: str) -> None:
+        """The messages are those of `fitsResourceQuota` in `pkg/scheduler/flavorassigner/flavorassigner.go`."""
         pod_set = workload["spec"]["podSets"][0]["name"]
-        message = (
-            f"couldn't assign flavors to pod set {pod_set}: insufficient unused quota for {GPU} in flavor default,"
-            f" {missing} more needed"
-        )
+        message = f"couldn't assign flavors to pod set {pod_set}: {why}"
         requests = [{"name": pod_set, "resources": {GPU: str(group.request)}}]
         conditions = _with(
             workload.get("status", {}).get("conditions", ()), "QuotaReserved", "False", "Pending", message

@@ -19,6 +19,11 @@ from ddpjob_operator.scheduling.quantities import BINARY, number
 GROUP = "kueue.x-k8s.io"
 #: How Kueue says what is missing (`pkg/scheduler/flavorassigner/flavorassigner.go`).
 _MISSING = re.compile(r"insufficient unused quota for (\S+) in flavor (\S+), (\S+) more needed")
+#: How it says that a job could not be admitted either if nothing else ran, which a changed number of nodes may cause.
+_TOO_LARGE = re.compile(
+    r"insufficient quota for (\S+) in flavor (\S+), previously considered podsets requests \(\S+\)"
+    r" \+ current podset request \((\S+)\) > maximum capacity \((\S+)\)"
+)
 #: `<job>-<attempt>-<beginning of the uid>`
 _GROUP_NAME = re.compile(r"(.+)-\d+-[0-9a-f]{4}")
 #: Users of a quota that a message names.
@@ -80,6 +85,10 @@ def _obstacles(
     message = str(_condition(own.status, "QuotaReserved").get("message", ""))
     if missing := _MISSING.search(message):
         yield _quota(own, missing, known, queue)
+    elif too_large := _TOO_LARGE.search(message):
+        resource, flavor, requested, most = too_large.groups()
+        lack = f"{requested} requested, but the queue can have {most} at most in flavor {flavor}"
+        yield f"quota {resource.rpartition('/')[2]}: {lack}; use fewer nodes or raise the quota"
     elif message:
         yield message
     elif not before:

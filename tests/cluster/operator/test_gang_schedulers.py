@@ -19,11 +19,18 @@ import testbed
 from bench import gangs
 from bench.operators import installation
 from ddpjob_operator.scheduling.quantities import number
-from ddpjob_operator.transport.resources import Resource
+from ddpjob_operator.transport.resources import PODS, Resource
 from operator_cluster import Namespace, eventually
 from operator_process import OperatorProcess
 
 pytestmark = pytest.mark.usefixtures("operator_process")
+
+#: How many pods with one GPU the nodes have room for.
+NUM_PLACES = 4
+#: Programs whose ranks wait for a lost pod.
+WAITING = {"command": ["python", "-m", "ddpjob.launch", "train.py"], "restart": {"inPlace": True}}
+#: A gang holds the nodes of a part of it for up to 45 s, and pauses for up to 23 s.
+RELEASE_SECONDS = 240.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +45,11 @@ class Scheduler:
     """What the status says while the scheduler finds no nodes."""
     unseen: str
     """What the status says while no scheduler looks at the gang."""
+
+    def group_of(self, pod: dict[str, Any]) -> object:
+        """The PodGroup that the pod names."""
+        labels, annotations = pod["metadata"]["labels"], pod["metadata"]["annotations"]
+        return labels.get("scheduling.x-k8s.io/pod-group") or annotations.get("scheduling.k8s.io/group-name")
 
     @property
     def variable(self) -> str:
@@ -74,6 +86,16 @@ class Case:
     scheduler: Scheduler
     is_real: bool
 
+    async def places(self, namespace: Namespace, *pods: str) -> None:
+        """Wait until these pods have nodes, which the test gives them where there is no scheduler."""
+        for name in pods:
+            if not self.is_real:
+                await eventually(f"{name} to exist", lambda name=name: namespace.find(PODS, name))
+                binding = {"target": {"apiVersion": "v1", "kind": "Node", "name": "kwok-0"}, "metadata": {"name": name}}
+                resource = Resource(prefix=PODS.prefix, plural=f"pods/{name}/binding")
+                await namespace.client.create(resource, namespace.name, binding)
+            await eventually(f"{name} to have a node", lambda name=name: has_node(namespace, name))
+
 
 def cases() -> list[Any]:
     kinds_alone = [pytest.param(Case(scheduler=each, is_real=False), id=each.provider) for each in BOTH]
@@ -103,7 +125,7 @@ def cluster(case: Case) -> Iterator[testbed.ControlPlane]:
         else:
             cluster.kubectl.apply(definition(case.scheduler))
         cluster.wait_served(f"podgroups.{case.scheduler.group}")
-        cluster.add_kwok_nodes(2, gpus=2)
+        cluster.add_kwok_nodes(2, gpus=NUM_PLACES // 2)
         yield cluster
 
 
@@ -158,6 +180,10 @@ async def has_groups(namespace: Namespace, scheduler: Scheduler, *names: str) ->
         return {item["metadata"]["name"] async for page in pages for item in page.items} == set(names)
 
     await eventually(f"the PodGroups to be {names}", there)
+
+
+async def has_node(namespace: Namespace, pod: str) -> bool:
+    return "nodeName" in ((await namespace.find(PODS, pod)) or {"spec": {}})["spec"]
 
 
 async def says(namespace: Namespace, name: str, words: str) -> None:
@@ -224,6 +250,77 @@ async def test_each_attempt_has_a_group_which_goes_at_the_end(namespace: Namespa
         await namespace.ends(f"j-2-{rank}", 0)
     await namespace.reaches("j", "Succeeded", attempt=2)
     await has_groups(namespace, real)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+async def test_a_lost_pod_is_replaced_in_the_group_of_the_others(
+    namespace: Namespace, scheduler: Scheduler, case: Case, rank: int
+) -> None:
+    """The others count (`pod_groups.py` names the sources), so that the only free place is enough."""
+    pods = [f"j-1-{each}" for each in range(NUM_PLACES)]
+    lost, successor = pods[rank], f"{pods[rank]}-r1"
+    await namespace.apply("j", nodes=NUM_PLACES, gpusPerNode=1, **WAITING)
+    await case.places(namespace, *pods)
+    await namespace.reaches("j", "Running")
+    before = await namespace.client.get(scheduler.pod_groups, namespace.name, "j-1")
+    await namespace.delete_pod(lost)
+    await case.places(namespace, successor)
+    assert (await namespace.reaches_again("j"))["replacedPods"] == [{"rank": rank, "replacement": 1}]
+    found = await namespace.pods()
+    assert {scheduler.group_of(found[pod]) for pod in (successor, pods[2])} == {"j-1"}
+    after = await namespace.client.get(scheduler.pod_groups, namespace.name, "j-1")
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    for pod in (successor, *pods):
+        if pod != lost:
+            await namespace.ends(pod, 0)
+    await namespace.reaches("j", "Succeeded")
+    await has_groups(namespace, scheduler)
+
+
+@pytest.mark.usefixtures("real")
+@pytest.mark.timeout(600)
+async def test_a_replaced_pod_without_a_node_says_so_and_the_gang_releases_its_nodes(
+    namespace: Namespace, cluster: testbed.ControlPlane
+) -> None:
+    await namespace.apply("j", nodes=NUM_PLACES, gpusPerNode=1, **WAITING)
+    await namespace.reaches("j", "Running")
+    node = (await namespace.pods())["j-1-1"]["spec"]["nodeName"]
+    cluster.kubectl("cordon", node)
+    try:
+        await namespace.delete_pod("j-1-1")
+        await says(namespace, "j", f"1 of {NUM_PLACES} pods have no node: ")
+
+        async def waits_as_a_whole() -> bool:
+            status = await namespace.status("j")
+            has_nodes = ["nodeName" in pod["spec"] for name, pod in (await namespace.pods()).items() if "j-2-" in name]
+            return (status["attempt"], status["phase"]) == (2, "Pending") and has_nodes == [False] * NUM_PLACES
+
+        await eventually("the gang to release its nodes and to wait for all", waits_as_a_whole, RELEASE_SECONDS)
+    finally:
+        cluster.kubectl("uncordon", node)
+    await namespace.reaches("j", "Running", attempt=2)
+    for rank in range(NUM_PLACES):
+        await namespace.ends(f"j-2-{rank}", 0)
+    await namespace.reaches("j", "Succeeded", attempt=2)
+
+
+async def test_a_job_of_another_size_has_a_group_of_this_size(
+    namespace: Namespace, cluster: testbed.ControlPlane, scheduler: Scheduler, case: Case
+) -> None:
+    await namespace.apply("j", nodes=NUM_PLACES + 1, minNodes=2, gpusPerNode=1)
+    await says(namespace, "j", f"minNodes has no effect, since the scheduling provider is {scheduler.provider}")
+    for attempt, nodes in ((2, NUM_PLACES), (3, 2)):
+        cluster.kubectl("scale", "ddpjob", "j", f"--replicas={nodes}", "-n", namespace.name)
+        pods = [f"j-{attempt}-{rank}" for rank in range(nodes)]
+        await case.places(namespace, *pods)
+        status = await namespace.reaches("j", "Running", attempt=attempt)
+        assert (status["ready"], status["restarts"]["counted"]) == (f"{nodes}/{nodes}", 0)
+        await has_groups(namespace, scheduler, f"j-{attempt}")
+        group = await namespace.client.get(scheduler.pod_groups, namespace.name, f"j-{attempt}")
+        assert group["spec"]["minMember"] == nodes
+    for pod in pods:
+        await namespace.ends(pod, 0)
+    await namespace.reaches("j", "Succeeded", attempt=3)
 
 
 @pytest.mark.usefixtures("real")

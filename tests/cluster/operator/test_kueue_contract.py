@@ -37,7 +37,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[testbed.ControlPlane]:
     with testbed.ControlPlane() as cluster:
         cluster.kubectl("apply", "--server-side", "-f", str(REPOSITORY / "manifests/crd"))
         cluster.wait_served("ddpjobs.ddpjob.dev")
-        cluster.add_kwok_nodes(2, gpus=8)
+        cluster.add_kwok_nodes(2, gpus=16)
         if request.param == "real":
             assert PROGRAM is not None, "it is skipped otherwise"
             kueue_program.start(cluster, Path(PROGRAM))
@@ -98,22 +98,22 @@ class Queue:
 
     namespace: Namespace
 
-    async def submit(self, name: str, *, priority: str | None = None, **spec: Any) -> None:
+    async def submit(self, name: str, *, priority: str | None = None, nodes: int = QUOTA, **spec: Any) -> None:
         scheduling = {"queueName": "team-a", **({"priorityClassName": priority} if priority else {})}
-        await self.namespace.apply(name, nodes=QUOTA, gpusPerNode=1, scheduling=scheduling, **spec)
+        await self.namespace.apply(name, nodes=nodes, gpusPerNode=1, scheduling=scheduling, **spec)
 
-    async def waits(self, name: str, message: str, attempt: int = 1) -> None:
+    async def waits(self, name: str, message: str, attempt: int = 1, nodes: int = QUOTA) -> None:
         async def says_so() -> bool:
             status = await self.namespace.status(name)
             return status.get("reason") == "Queued" and message in status["message"] and status["attempt"] == attempt
 
         await eventually(f"{name} to say {message!r}", says_so)
-        pods = await self.pods(name, attempt)
+        pods = await self.pods(name, attempt, nodes)
         assert all("schedulingGates" in pod["spec"] for pod in pods)
 
-    async def pods(self, name: str, attempt: int) -> list[dict[str, Any]]:
+    async def pods(self, name: str, attempt: int, nodes: int = QUOTA) -> list[dict[str, Any]]:
         """All pods of the attempt, once they exist: a status may be about the first of them."""
-        names = {f"{name}-{attempt}-{rank}" for rank in range(QUOTA)}
+        names = {f"{name}-{attempt}-{rank}" for rank in range(nodes)}
 
         async def all_of_them() -> list[dict[str, Any]] | None:
             pods = await self.namespace.pods()
@@ -121,10 +121,13 @@ class Queue:
 
         return list(await eventually(f"the pods {sorted(names)} to exist", all_of_them) or [])
 
-    async def group(self, name: str, attempt: int = 1) -> str:
-        groups = {pod["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"] for pod in await self.pods(name, attempt)}
-        (group,) = groups
+    async def group(self, name: str, attempt: int = 1, nodes: int = QUOTA) -> str:
+        pods = await self.pods(name, attempt, nodes)
+        (group,) = {pod["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"] for pod in pods}
         return str(group)
+
+    async def workload(self, group: str) -> dict[str, Any]:
+        return dict(await self.namespace.client.get(WORKLOADS, self.namespace.name, group))
 
     async def is_released(self, group: str) -> bool:
         """Whether the group holds no quota, and Kueue none of its pods."""
@@ -268,40 +271,59 @@ async def test_after_a_rank_has_succeeded_a_restart_has_a_new_group(queue: Queue
 WAITING = {"command": ["python", "-m", "ddpjob.launch", "train.py"], "restart": {"inPlace": True}}
 
 
-async def has_replaced_rank_1(queue: Queue, name: str) -> None:
-    """Wait for the pod of rank 1 to be replaced in the first attempt, in the same group."""
+def admitted_since(workload: dict[str, Any]) -> tuple[str, str]:
+    """Which Workload it is, and since when it has its quota."""
+    (admitted,) = [c for c in workload["status"]["conditions"] if c["type"] == "QuotaReserved"]
+    assert admitted["status"] == "True"
+    return workload["metadata"]["uid"], admitted["lastTransitionTime"]
+
+
+async def has_replaced(queue: Queue, name: str, rank: int) -> None:
+    """Wait for the pod of this rank to be replaced in the first attempt, in the same group."""
     space = queue.namespace
     status = await space.reaches_again(name)
-    assert status["replacedPods"] == [{"rank": 1, "replacement": 1}]
+    assert status["replacedPods"] == [{"rank": rank, "replacement": 1}]
     pods = await space.pods()
-    other, successor = pods[f"{name}-1-0"]["metadata"], pods[f"{name}-1-1-r1"]["metadata"]
+    other, successor = pods[f"{name}-1-{1 - rank}"]["metadata"], pods[f"{name}-1-{rank}-r1"]["metadata"]
     group = other["labels"]["kueue.x-k8s.io/pod-group-name"]
     assert successor["labels"]["kueue.x-k8s.io/pod-group-name"] == group
     assert "deletionTimestamp" not in other
 
     async def nothing_is_missing() -> bool:
-        status = (await space.client.get(WORKLOADS, space.name, group))["status"]
+        status = (await queue.workload(group))["status"]
         conditions = {c["type"]: c["status"] for c in status["conditions"]}
         return conditions["Admitted"] == "True" and conditions.get("WaitingForReplacementPods", "False") == "False"
 
     await eventually("Kueue to count the new pod", nothing_is_missing)
 
 
-async def test_a_killed_pod_is_replaced_in_its_group_while_the_other_waits(queue: Queue) -> None:
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["killed", "deleted"])
+@pytest.mark.parametrize("rank", range(QUOTA))
+async def test_a_lost_pod_is_replaced_in_its_group_while_the_other_waits(
+    queue: Queue, rank: int, is_deleted: bool
+) -> None:
     """ "Retrying Failed Pods" in Kueue's `keps/976-plain-pods/README.md`."""
-    space = queue.namespace
+    space, lost = queue.namespace, f"j-1-{rank}"
     await queue.submit("j", **WAITING)
     await space.reaches("j", "Running")
+    group = await queue.group("j")
+    before = admitted_since(await queue.workload(group))
     await queue.submit("b")
     await queue.waits("b", f"used by {space.name}/j")
-    await space.ends("j-1-1", 137)
-    await has_replaced_rank_1(queue, "j")
+    await (space.delete_pod(lost) if is_deleted else space.ends(lost, 137))
+    await has_replaced(queue, "j", rank)
     await queue.waits("b", f"used by {space.name}/j")
+    assert admitted_since(await queue.workload(group)) == before, "the group had its quota all the time"
 
     async def is_released() -> bool:
-        return not (await space.pods())["j-1-1"]["metadata"].get("finalizers")
+        left = (await space.pods()).get(lost)
+        return left is None if is_deleted else not (left or {})["metadata"].get("finalizers")
 
-    await eventually("Kueue to release the pod that failed, which stays as evidence", is_released)
+    await eventually("Kueue to release the lost pod, which stays as evidence unless it was deleted", is_released)
+    for pod in (f"{lost}-r1", f"j-1-{1 - rank}"):
+        await space.ends(pod, 0)
+    await space.reaches("j", "Succeeded")
+    await space.reaches("b", "Running")
 
 
 async def test_a_pod_on_a_lost_node_is_replaced_in_its_group(queue: Queue, cluster: testbed.ControlPlane) -> None:
@@ -316,7 +338,51 @@ async def test_a_pod_on_a_lost_node_is_replaced_in_its_group(queue: Queue, clust
     cluster.kubectl("taint", "node", node, f"{taint}=:NoSchedule")
     try:
         await space.delete_pod("j-1-1", grace_seconds=1)
-        await has_replaced_rank_1(queue, "j")
+        await has_replaced(queue, "j", 1)
         assert "j-1-1" not in await space.pods()
     finally:
         cluster.kubectl("taint", "node", node, f"{taint}-")
+
+
+async def test_a_job_of_another_size_waits_in_the_queue_again(queue: Queue, cluster: testbed.ControlPlane) -> None:
+    """Kueue never changes the size of a group, and considers Workloads by their age."""
+    space = queue.namespace
+    await queue.submit("j")
+    await space.reaches("j", "Running")
+    first = await queue.group("j")
+    await queue.submit("b")
+    await queue.waits("b", f"used by {space.name}/j")
+    for pod in await queue.pods("j", attempt=1):  # so that the Workload of b is older by a second at least
+        later = {"metadata": {"annotations": {"testbed/stop-after": "2s", "testbed/stop-exit-code": "75"}}}
+        await space.client.merge_patch(PODS, space.name, pod["metadata"]["name"], later)
+    cluster.kubectl("scale", "ddpjob", "j", "--replicas=1", "-n", space.name)
+    await space.reaches("b", "Running")
+    await queue.waits("j", f"quota gpu: 2 of 2 used by {space.name}/b", attempt=2, nodes=1)
+    second = await queue.group("j", attempt=2, nodes=1)
+    assert second != first
+    assert await queue.is_released(first)
+    assert [pod_set["count"] for pod_set in (await queue.workload(second))["spec"]["podSets"]] == [1]
+    for rank in range(QUOTA):
+        await space.ends(f"b-1-{rank}", 0)
+    status = await space.reaches("j", "Running", attempt=2)
+    assert (status["ready"], status["restarts"]["counted"], status["restarts"]["infrastructure"]) == ("1/1", 0, 0)
+
+
+async def test_a_job_that_wants_more_than_the_quota_says_so_and_runs_once_it_wants_less(
+    queue: Queue, cluster: testbed.ControlPlane
+) -> None:
+    space = queue.namespace
+    await queue.submit("j", nodes=3, minNodes=2)
+    await queue.waits("j", "queued in team-a: quota gpu: 3 requested", nodes=3)
+    assert (await space.status("j"))["message"].endswith(
+        "minNodes has no effect, since the scheduling provider is kueue"
+    )
+    cluster.kubectl("scale", "ddpjob", "j", "--replicas=2", "-n", space.name)
+
+    async def runs() -> bool:
+        status = await space.status("j")
+        return (status["phase"], status.get("ready")) == ("Running", "2/2")
+
+    await eventually("j to run on two nodes", runs)
+    restarts = (await space.status("j"))["restarts"]
+    assert (restarts["counted"], restarts["infrastructure"]) == (0, 0)

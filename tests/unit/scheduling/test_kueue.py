@@ -242,6 +242,10 @@ def admitted(gpus: int) -> dict[str, Any]:
 
 
 MISSING = "couldn't assign flavors to pod set ranks: insufficient unused quota for nvidia.com/gpu in flavor a100, 4 more needed"
+TOO_LARGE = (
+    "couldn't assign flavors to pod set ranks: insufficient quota for nvidia.com/gpu in flavor a100, previously considered podsets"
+    " requests (0) + current podset request (12) > maximum capacity (8)"
+)
 REQUESTS = [{"name": "ranks", "resources": {"nvidia.com/gpu": "4"}}]
 LARGER = [{"name": "ranks", "resources": {"nvidia.com/gpu": "6"}}]
 REFUSED = {"conditions": [condition("QuotaReserved", "False", MISSING)], "resourceRequests": REQUESTS}
@@ -292,6 +296,13 @@ WAITS = {"conditions": [condition("QuotaReserved", "False", "")]}
             "queued in team-a: admission check prov is Pending",
         ),
         ([workload("job-1-f3c2", **REFUSED)], "queued in team-a: quota gpu: at least 4 more needed in flavor a100"),
+        (
+            [workload("job-1-f3c2", conditions=[condition("QuotaReserved", "False", TOO_LARGE)])],
+            (
+                "queued in team-a: quota gpu: 12 requested, but the queue can have 8 at most in flavor a100;"
+                " use fewer nodes or raise the quota"
+            ),
+        ),
     ],
 )
 def test_a_job_says_what_it_waits_behind(workloads: list[OwnedObject], expected: str) -> None:

@@ -23,8 +23,12 @@ from ddpjob_operator.scheduling.interface import Right, Wait
 
 
 def group_name(job: Job) -> str:
-    """Name of the PodGroup of the job's current attempt."""
-    return f"{job.name}-{job.status.attempt}"
+    """Name of the PodGroup of the job's current attempt; a label holds it.
+
+    With a part of the uid: pods of a deleted job count for the PodGroup that they name until they have stopped, and the next job of
+    its name must not have that one. The letter keeps the name from being that of a pod.
+    """
+    return f"{job.name}-{job.status.attempt}-u{job.uid[-3:]}"
 
 
 def rights_on_groups(group: str) -> Sequence[Right]:

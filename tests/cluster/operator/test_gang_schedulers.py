@@ -6,7 +6,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -66,7 +66,7 @@ VOLCANO = Scheduler(
     version="v1beta1",
     start=gang_schedulers.start_volcano,
     waits="queued in default: Volcano has not admitted the PodGroup, which needs cpu: 2500m, nvidia.com/gpu: 5",
-    unseen="the scheduler volcano has not considered PodGroup j-1 yet",
+    unseen="the scheduler volcano has not considered PodGroup j-1-u",
 )
 COSCHEDULING = Scheduler(
     provider="coscheduling",
@@ -174,6 +174,10 @@ def real(case: Case) -> Scheduler:
     return case.scheduler
 
 
+def group_name(job: Mapping[str, Any], attempt: int = 1) -> str:
+    return f"j-{attempt}-u{job['metadata']['uid'][-3:]}"
+
+
 async def has_groups(namespace: Namespace, scheduler: Scheduler, *names: str) -> None:
     async def there() -> bool:
         pages = namespace.client.pages(scheduler.pod_groups, namespace.name)
@@ -200,7 +204,7 @@ async def test_a_gang_waits_with_its_group_and_leaves_nothing_when_it_is_suspend
     job = await namespace.apply("j", nodes=5, gpusPerNode=1, resources=resources)
     await says(namespace, "j", scheduler.waits if case.is_real else scheduler.unseen)
     assert (await namespace.status("j"))["scheduling"] == {"provider": scheduler.provider}
-    group = await namespace.client.get(scheduler.pod_groups, namespace.name, "j-1")
+    group = await namespace.client.get(scheduler.pod_groups, namespace.name, group_name(job))
     assert group["spec"]["minMember"] == 5
     if scheduler is VOLCANO:
         requested = {resource: number(quantity) for resource, quantity in group["spec"]["minResources"].items()}
@@ -220,7 +224,7 @@ async def test_the_operator_may_remind_coscheduling_of_pods_that_it_refused_beca
 ) -> None:
     if case.is_real or case.scheduler is not COSCHEDULING:
         pytest.skip("the test takes the place of the scheduler, and only coscheduling needs to be reminded")
-    await namespace.apply("j", nodes=2, gpusPerNode=1)
+    job = await namespace.apply("j", nodes=2, gpusPerNode=1)
     await says(namespace, "j", COSCHEDULING.unseen)
     refused = {
         "type": "PodScheduled",
@@ -232,7 +236,7 @@ async def test_the_operator_may_remind_coscheduling_of_pods_that_it_refused_beca
     cluster.kubectl("patch", "pod", "j-1-0", "j-1-1", "-n", namespace.name, "--subresource=status", "-p", patch)
 
     async def is_reminded() -> bool:
-        group = await namespace.client.get(COSCHEDULING.pod_groups, namespace.name, "j-1")
+        group = await namespace.client.get(COSCHEDULING.pod_groups, namespace.name, group_name(job))
         return "ddpjob.dev/refused-pods" in group["metadata"].get("annotations", {})
 
     await eventually("the PodGroup to change", is_reminded)
@@ -240,12 +244,12 @@ async def test_the_operator_may_remind_coscheduling_of_pods_that_it_refused_beca
 
 
 async def test_each_attempt_has_a_group_which_goes_at_the_end(namespace: Namespace, real: Scheduler) -> None:
-    await namespace.apply("j", nodes=2, gpusPerNode=1)
+    job = await namespace.apply("j", nodes=2, gpusPerNode=1)
     await namespace.reaches("j", "Running")
-    await has_groups(namespace, real, "j-1")
+    await has_groups(namespace, real, group_name(job))
     await namespace.ends("j-1-1", 1)
     await namespace.reaches("j", "Running", attempt=2)
-    await has_groups(namespace, real, "j-2")
+    await has_groups(namespace, real, group_name(job, 2))
     for rank in range(2):
         await namespace.ends(f"j-2-{rank}", 0)
     await namespace.reaches("j", "Succeeded", attempt=2)

@@ -1,6 +1,6 @@
 """Kubernetes' own gang scheduling, on a control plane that has it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,10 @@ async def groups_of(namespace: Namespace) -> dict[str, dict[str, Any]]:
     return {item["metadata"]["name"]: dict(item) async for page in pages for item in page.items}
 
 
+def group_name(job: Mapping[str, Any], attempt: int = 1) -> str:
+    return f"j-{attempt}-u{job['metadata']['uid'][-3:]}"
+
+
 async def has_groups(namespace: Namespace, *names: str) -> None:
     async def there() -> bool:
         return set(await groups_of(namespace)) == set(names)
@@ -80,7 +84,7 @@ async def test_each_attempt_has_a_group_which_goes_with_its_pods(namespace: Name
 
     await namespace.ends("j-1-1", 1)
     await namespace.reaches("j", "Running", attempt=2)
-    await has_groups(namespace, "j-2")
+    await has_groups(namespace, group_name(job, 2))
     assert "j-1-1" in await namespace.pods(), "the failed pod is kept as evidence"
 
     await namespace.edit("j", suspend=True)
@@ -88,7 +92,7 @@ async def test_each_attempt_has_a_group_which_goes_with_its_pods(namespace: Name
     await has_groups(namespace)
     await namespace.edit("j", suspend=False)
     await namespace.reaches("j", "Running", attempt=3)
-    await has_groups(namespace, "j-3")
+    await has_groups(namespace, group_name(job, 3))
 
     for rank in range(2):
         await namespace.ends(f"j-3-{rank}", 0)
@@ -109,7 +113,7 @@ async def test_a_lost_pod_is_replaced_in_the_group_of_the_others(
         status = await namespace.reaches_again("j")
         assert status["replacedPods"] == [{"rank": 1, "replacement": 1}]
         pod = (await namespace.pods())["j-1-1-r1"]
-        assert pod["spec"]["schedulingGroup"] == {"podGroupName": "j-1"}
+        assert pod["spec"]["schedulingGroup"] == {"podGroupName": before["metadata"]["name"]}
         (after,) = (await groups_of(namespace)).values()
         assert after["metadata"]["uid"] == before["metadata"]["uid"]
         for name in ("j-1-0", "j-1-1-r1", "j-1-2"):
@@ -153,20 +157,21 @@ async def test_a_replaced_pod_without_a_node_says_so_and_the_gang_releases_its_n
 
 async def test_a_group_of_somebody_else_is_left_alone_and_named(namespace: Namespace) -> None:
     spec = {"schedulingPolicy": {"gang": {"minCount": 1}}}
-    body = {"apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "metadata": {"name": "j-1"}, "spec": spec}
+    name = group_name(await namespace.apply("j", suspend=True))
+    body = {"apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "metadata": {"name": name}, "spec": spec}
     foreign = await namespace.client.create(POD_GROUPS, namespace.name, body)
-    await namespace.apply("j")
+    await namespace.edit("j", suspend=False)
 
     async def message() -> str | None:
         text = str((await namespace.status("j")).get("message"))
         return text if "exists" in text else None
 
     assert (await eventually("the refusal", message)) == (
-        "the API server refuses to create PodGroup j-1: it exists and belongs to no owner, not to this job:"
+        f"the API server refuses to create PodGroup {name}: it exists and belongs to no owner, not to this job:"
         " delete it, or rename this job"
     )
-    assert (await groups_of(namespace))["j-1"]["metadata"]["uid"] == foreign["metadata"]["uid"]
-    await namespace.client.delete(POD_GROUPS, namespace.name, "j-1", uid=foreign["metadata"]["uid"])
+    assert (await groups_of(namespace))[name]["metadata"]["uid"] == foreign["metadata"]["uid"]
+    await namespace.client.delete(POD_GROUPS, namespace.name, name, uid=foreign["metadata"]["uid"])
     await namespace.reaches("j", "Running")
 
 

@@ -71,9 +71,9 @@ FINISHED = DDPJobStatus(
 @pytest.mark.parametrize(
     ("of", "gone"),
     [
-        (job(status=DDPJobStatus(attempt=2)), ["job-1"]),
-        (job(status=DDPJobStatus(attempt=3), suspend=True), ["job-1", "job-2"]),
-        (job(status=FINISHED.model_copy(update={"attempt": 2})), ["job-1", "job-2"]),
+        (job(status=DDPJobStatus(attempt=2)), ["job-1-uuid"]),
+        (job(status=DDPJobStatus(attempt=3), suspend=True), ["job-1-uuid", "job-2-uuid"]),
+        (job(status=FINISHED.model_copy(update={"attempt": 2})), ["job-1-uuid", "job-2-uuid"]),
     ],
     ids=["of an earlier attempt", "suspended", "finished"],
 )
@@ -124,7 +124,7 @@ def test_a_job_that_is_suspended_between_group_and_pods_leaves_the_group_to_its_
     ahead = planned(seen, group(of))
     assert (ahead.status.attempt, ahead.actions) == (2, ())
     after = replace(seen, job=replace(of, status=ahead.status))
-    assert deleted(planned(after, group(of))) == ["job-1"]
+    assert deleted(planned(after, group(of))) == ["job-1-uuid"]
     assert planned(after, group(of, deleting=True)).status.attempt == 2
 
 
@@ -134,7 +134,7 @@ def test_a_job_whose_size_changes_between_group_and_pods_leaves_the_group_to_its
     before, seen = group(job(nodes=3)), observed(job(nodes=nodes))
     made = planned(seen, before)
     assert (made.status.attempt, made.actions) == (2, ())
-    assert deleted(planned(replace(seen, job=replace(seen.job, status=made.status)), before)) == ["job-1"]
+    assert deleted(planned(replace(seen, job=replace(seen.job, status=made.status)), before)) == ["job-1-uuid"]
 
 
 def test_a_group_of_somebody_else_is_left_alone() -> None:

@@ -7,12 +7,15 @@ from typing import Any
 import pytest
 
 from builders import NOW, job, observed, pod
+from ddpjob_operator.api.names import MAX_JOB_NAME_LENGTH
+from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.actions import CreateObject, CreatePod, PatchObject, Plan
 from ddpjob_operator.core.model import Job, OwnedObject, Waiting
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.policies.whole_gang import QUEUE_SECONDS
 from ddpjob_operator.core.records import object_of
 from ddpjob_operator.scheduling.coscheduling import CANDIDATE, Coscheduling
+from ddpjob_operator.scheduling.native_v1alpha2 import NativeV1Alpha2
 from ddpjob_operator.scheduling.pod_groups import PodGroups
 from ddpjob_operator.scheduling.quantities import requests_of_gang
 from ddpjob_operator.scheduling.volcano import Volcano
@@ -63,6 +66,15 @@ def test_coscheduling_gets_the_gang_by_a_label() -> None:
         assert each.body["spec"]["schedulerName"] == "scheduler-plugins-scheduler"
 
 
+@pytest.mark.parametrize("provider", [VOLCANO, COSCHEDULING, NativeV1Alpha2()], ids=lambda provider: provider.name)
+def test_the_group_of_a_job_is_not_that_of_an_earlier_job_of_its_name(provider: PodGroups) -> None:
+    """Pods of the earlier one may still stop, and a scheduler would count them: a part of the new gang would get nodes."""
+    of = replace(job(nodes=2), name="j" * MAX_JOB_NAME_LENGTH, status=DDPJobStatus(attempt=99_999))
+    names = {creations(replace(of, uid=uid), provider)[0].name for uid in ("1b2c3d-0a1b", "1b2c3d-0a2b")}
+    assert len(names) == 2
+    assert {len(name) for name in names} == {63}, "a label holds no more"
+
+
 @pytest.mark.parametrize("provider", [VOLCANO, COSCHEDULING], ids=lambda provider: provider.name)
 def test_the_template_may_name_another_scheduler_and_topology_is_an_affinity(provider: PodGroups) -> None:
     of = job(
@@ -111,7 +123,7 @@ def waiting(
 @pytest.mark.parametrize(
     ("status", "reason", "message"),
     [
-        ({}, "Starting", "the scheduler volcano has not considered PodGroup job-1 yet"),
+        ({}, "Starting", "the scheduler volcano has not considered PodGroup job-1-uuid yet"),
         (
             {"phase": "Pending"},
             "Queued",
@@ -211,7 +223,7 @@ def test_pods_that_coscheduling_refuses_only_because_of_each_other_are_brought_t
     """The plugin looks at them again when their PodGroup changes, and otherwise after five minutes, though nodes are free."""
     (touch,) = waiting(COSCHEDULING, OPTIMISTIC, UNRESERVED).actions
     assert isinstance(touch, PatchObject)
-    assert touch.name == "job-1"
+    assert touch.name == "job-1-uuid"
     annotations = touch.patch["metadata"]["annotations"]
     assert waiting(COSCHEDULING, OPTIMISTIC, UNRESERVED, annotations=annotations).actions == ()
     later = waiting(COSCHEDULING, OPTIMISTIC, UNRESERVED, annotations=annotations, version="2")

@@ -75,8 +75,8 @@ def test_a_lost_pod_is_replaced_in_the_group_of_the_others(provider: Provider) -
     (action,) = plan(lost, LATER, provider).actions
     assert isinstance(action, CreatePod)
     assert action.name == "job-1-1-r1"
-    groups = {"none": None, "kueue": "job-1-f3c2", "native": {"podGroupName": "job-1"}}
-    assert group_of(action.body) == groups.get(provider.name, "job-1")
+    groups = {"none": None, "kueue": "job-1-f3c2", "native": {"podGroupName": "job-1-uuid"}}
+    assert group_of(action.body) == groups.get(provider.name, "job-1-uuid")
     labels, annotations = action.body["metadata"]["labels"], action.body["metadata"]["annotations"]
     if provider is KUEUE:
         assert labels["kueue.x-k8s.io/pod-group-pod-index"] == "1"

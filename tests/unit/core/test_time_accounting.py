@@ -18,7 +18,7 @@ from builders import (
     updated,
 )
 from ddpjob_operator.api.status import Progress
-from ddpjob_operator.core.model import NO_LOG
+from ddpjob_operator.core.model import NO_LOG, Waiting
 from ddpjob_operator.core.plan import plan
 
 SINGLE = program(nodes=1)
@@ -88,6 +88,24 @@ def test_after_a_replaced_pod_a_failure_loses_the_training_before_the_replacemen
     assert (status.attempt, status.time.lost_seconds) == (2, 30 + lost)
     assert status.time.training_seconds == 170 - lost
     assert status.time.unsaved_seconds == 0
+
+
+@pytest.mark.parametrize(
+    ("edit", "reason"), [({}, "GangGivenBack"), ({"nodes": 3}, "Resized"), ({"suspend": True}, "Suspended")]
+)
+@pytest.mark.parametrize(("progress", "lost"), [(None, 100), (SAVED, 60)])
+def test_ranks_that_wait_for_a_replaced_pod_save_nothing_more(progress, lost, edit, reason) -> None:
+    """Rank 1 is lost after 100 s, and its successor finds no node; the newest checkpoint, if there is one, was saved after 40 s."""
+    of = job(nodes=2, restart={"inPlace": True})
+    seen = reconciled(observed(of, *(supervised(of, rank) for rank in range(2))), NOW)
+    seen = reconciled(replace(seen, progress=progress), NOW + 40)
+    replaced = reconciled(replace(seen, pods=seen.pods[:1]), NOW + 100)
+    no_node = Waiting(reason="Unschedulable", message="0/2 nodes are available")
+    unplaced = supervised(replaced.job, 1, node=None, running=False, phase="Pending", waiting=no_node)
+    waiting = reconciled(replace(replaced, pods=(*replaced.pods, unplaced)), NOW + 101)
+    status = plan(edited(waiting, **edit), NOW + 150).status
+    assert (status.attempt, status.reason) == (2, reason)
+    assert (status.time.training_seconds, status.time.unsaved_seconds) == (100 - lost, 0)
 
 
 def test_a_job_of_a_release_that_did_not_count_unsaved_training_loses_what_its_clocks_say() -> None:

@@ -155,8 +155,9 @@ def _next_attempt(situation: Situation, decision: StartNextAttempt) -> DDPJobSta
     now, failure = situation.now, decision.failure
     status = with_time_accounted(_with_progress(situation, _acted_on(situation.observed, now)), now)
     if not decision.replaces:
-        is_lost = failure is not None and failure.checkpoint_step is None
-        status = with_work_lost(status) if is_lost else with_work_saved(status)
+        # Pods that are stopped may save their work. Ranks that wait for a replaced pod end without saving more.
+        is_saved = status.running_since is not None if failure is None else failure.checkpoint_step is not None
+        status = with_work_saved(status) if is_saved else with_work_lost(status)
     changes: dict[str, Any] = {
         **(_remembered(status, failure) if failure else {}),
         "attempt_start_time": None,

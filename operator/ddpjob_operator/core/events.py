@@ -71,10 +71,12 @@ def _turned(before: DDPJobStatus, after: DDPJobStatus, type_: ConditionType) -> 
 
 
 def _new_failure(before: DDPJobStatus, after: DDPJobStatus) -> Failure | None:
-    """The failure, if it is new or has another class than the one recorded before."""
+    """The failure, if it is new, or differs from the one recorded before in its class or in whether it only replaced pods."""
     failure, known = after.failure, before.failure
     if failure is None:
         return None
-    is_known = known is not None and (known.attempt, known.reason) == (failure.attempt, failure.reason)
+    is_known = known is not None and all(
+        getattr(known, field) == getattr(failure, field) for field in ("attempt", "reason", "replaced")
+    )
     is_another = after.restarts.pod_replacements > before.restarts.pod_replacements
     return None if is_known and not is_another else failure

@@ -20,6 +20,7 @@ from builders import (
 from ddpjob_operator.api.names import LABEL_REPLACEMENT, LABEL_SUPERVISED, Phase, Reason, contract
 from ddpjob_operator.api.status import Progress
 from ddpjob_operator.core.actions import CreatePod, PatchObject
+from ddpjob_operator.core.events import events_between
 from ddpjob_operator.core.failure.class_of_end import newly_saved_step
 from ddpjob_operator.core.failure.restart import MAX_INFRASTRUCTURE_RESTARTS
 from ddpjob_operator.core.gang import rank0_of
@@ -239,6 +240,17 @@ def test_a_second_loss_without_progress_restarts_the_whole_gang() -> None:
     lost = after_loss(at=NOW + 20)
     back = reconciled(with_pods(lost, supervised(lost.job, 1)), NOW + 25)
     assert reconciled(without(back, 1), NOW + 40).job.status.attempt == 2
+
+
+@pytest.mark.parametrize("lost", [(1,), (0, 1, 2)], ids=["replaced again", "all are lost"])
+def test_each_loss_has_an_event_although_one_of_its_class_in_the_same_attempt_had_one(lost) -> None:
+    before = after_loss()
+    back = reconciled(with_pods(before, supervised(before.job, 1)), LATER + 5)
+    back = updated(back, progress=Progress(step=9))
+    status = plan(without(back, *lost), LATER + 400).status
+    assert status.attempt == (1 if lost == (1,) else 2)
+    (notice,) = events_between(back.job.status, status)
+    assert (notice.type, notice.reason) == ("Warning", Reason.POD_DELETED)
 
 
 def test_a_replaced_pod_that_finds_no_node_gives_the_nodes_of_all_back() -> None:

@@ -1,8 +1,5 @@
-"""Ranks that stop making progress: two of which one goes wrong after a few steps, or one process and its watchdog."""
+"""Ranks that stop making progress: two of which one goes wrong after a few steps."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,34 +21,3 @@ def two_ranks(folder: Path, *keys: str, fault: str, faulty_rank: int, check: str
     environ[contract.DDPJOB_EVENTS_DIR] = str(folder)
     with started(folder, *KEYS, *(SHORT if check else ()), *keys, ranks=2, environ=environ, first=arrange) as run:
         yield run
-
-
-#: The beginning of each script for `watched`.
-WATCHED = """
-import time
-import torch.distributed as dist
-from ddpjob_trainer.config import parse_config
-from ddpjob_ranks.launch import identity
-from ddpjob_ranks.watch.timeline import Phase, Timeline
-from ddpjob_ranks.watch.watchdog import Watchdog
-
-timeline = Timeline()
-
-
-def watching(config):
-    watchdog = Watchdog(config.limits, timeline)
-    watchdog.watch(dist.HashStore(), identity.resolve({}))
-    return watchdog
-"""
-
-
-def watched(script: str) -> subprocess.CompletedProcess[str]:
-    """A process that is a group of its own and runs `script` with a timeline; its end."""
-    return subprocess.run(
-        [sys.executable, "-c", WATCHED + script],
-        env={"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )

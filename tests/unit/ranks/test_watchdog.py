@@ -15,7 +15,7 @@ from torch._C import _distributed_c10d as c10d
 
 from ddpjob_ranks.limits import Limits
 from ddpjob_ranks.watch import board
-from ddpjob_ranks.watch.idleness import Timing
+from ddpjob_ranks.watch.idleness import Action, Timing
 from ddpjob_ranks.watch.timeline import Phase, Timeline
 from ddpjob_ranks.watch.watchdog import FLIGHT_RECORDER, Watchdog, num_started
 from workers import worker
@@ -59,6 +59,36 @@ def moving(rank: Rank, *, until: Callable[[], bool]) -> None:
         assert time.monotonic() < deadline
         rank.timeline.moved()
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("phase", "num_steps", "seconds"),
+    [(Phase.DATA, 0, 600), (Phase.DATA, 1, 300), (Phase.EVALUATE, 1, 900), (Phase.CHECKPOINT, 1, 900)],
+)
+def test_a_rank_asks_the_others_once_it_has_made_no_progress_for_the_limit_of_its_place(
+    monkeypatch, phase, num_steps, seconds
+):
+    now = [1000.0]
+    monkeypatch.setattr("ddpjob_ranks.watch.watchdog.time.monotonic", lambda: now[0])
+    timeline = Timeline()
+    watchdog = Watchdog(Limits(first_step_seconds=600, step_seconds=300), timeline)
+
+    def seconds_until_it_asks(at_most: float) -> float | None:
+        began = now[0]
+        while now[0] < began + at_most:
+            now[0] += watchdog._timing.tick_seconds
+            if watchdog._look() is Action.ASK:
+                return now[0] - began
+        return None
+
+    timeline.begin_training(step=0)
+    for step in range(num_steps):
+        timeline.step_done(step + 1, num_samples=1)
+    timeline.enter(phase)
+    for _ in range(2):  # batches of an evaluation, or pieces of a checkpoint
+        assert seconds_until_it_asks(seconds - 100) is None
+        timeline.moved()
+    assert seconds_until_it_asks(2 * seconds) == seconds
 
 
 def test_ranks_that_all_wait_end_with_the_same_diagnosis():

@@ -115,11 +115,6 @@ def test_a_failure_that_comes_back_ends_the_run_with_its_message(tmp_path):
     assert run.message.endswith("LookupError: the disk of sample 7 is on fire")
 
 
-def test_an_exit_code_that_the_operator_has_a_rule_for_is_the_operators(tmp_path):
-    faulty = {"FAULT": "exit 9", "FAULT_STEP": "5", contract.DDPJOB_FINAL_EXIT_CODES: "8,9"}
-    assert RESTART not in finished(tmp_path, ranks=0, command=LAUNCH, environ=faulty | IN_PLACE, expected=9).text
-
-
 @pytest.mark.parametrize(
     ("killed", "variables", "num_kills"),
     [((0, 1), {}, 1), ((1,), {contract.DDPJOB_STATE_IN_MEMORY: "0"}, 3)],  # three in a row without progress end a run

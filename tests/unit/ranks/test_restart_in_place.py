@@ -14,7 +14,7 @@ from ddpjob_ranks.errors import ReplacedError
 from ddpjob_ranks.launch.follow import Follower
 from ddpjob_ranks.launch.identity import Worker
 from ddpjob_ranks.launch.join import generation_to_join
-from ddpjob_ranks.launch.supervisor import MODULES, is_stuck
+from ddpjob_ranks.launch.supervisor import MODULES, is_final, is_stuck
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,32 @@ from ddpjob_ranks.launch.supervisor import MODULES, is_stuck
 )
 def test_two_restarts_without_a_further_step_are_the_last(reached, stuck):
     assert is_stuck(reached) == stuck
+
+
+REPLACED = {contract.DDPJOB_REPLACEMENT_SECONDS: "200"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "code", "begun", "seconds", "final"),
+    [
+        ({}, 1, True, 5, False),
+        ({}, contract.EXIT_PEER_LOST, False, 5, False),
+        ({}, contract.EXIT_BAD_CONFIG, True, 5, True),
+        ({}, contract.EXIT_CHECKPOINTED, True, 5, True),
+        ({contract.DDPJOB_FINAL_EXIT_CODES: "8,9"}, 9, True, 5, True),  # the operator has a rule for it
+        ({contract.DDPJOB_FINAL_EXIT_CODES: "8,9"}, 1, True, 5, False),
+        (REPLACED, contract.EXIT_CHECKPOINTED, True, 5, False),  # another pod was asked to stop, and is replaced
+        (REPLACED, contract.EXIT_TERMINATED, True, 5, False),
+        (REPLACED, contract.EXIT_TERMINATED, False, 5, True),  # this one
+        (REPLACED, contract.EXIT_FENCED, True, 5, True),
+        (REPLACED, contract.EXIT_PEER_LOST, False, 199, False),
+        (REPLACED, contract.EXIT_PEER_LOST, False, 200, True),  # no pod has come
+        (REPLACED, contract.EXIT_PEER_LOST, True, 200, False),
+        (REPLACED | {contract.DDPJOB_FINAL_EXIT_CODES: "143"}, contract.EXIT_TERMINATED, True, 5, True),
+    ],
+)
+def test_which_ends_of_a_generation_are_final(environ, code, begun, seconds, final):
+    assert is_final(code, environ, begun=begun, seconds=seconds) == final
 
 
 @pytest.fixture

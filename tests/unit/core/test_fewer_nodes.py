@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from builders import (
+    ECHO,
     NOW,
     created,
     deleted,
@@ -75,6 +76,25 @@ def test_it_waits_from_the_first_node_that_it_gets() -> None:
 def test_without_enough_nodes_it_releases_those_that_it_has_and_begins_with_all_again() -> None:
     status = plan(placed(1), NOW + 1.5 * HOLD_SECONDS).status
     assert (status.reason, status.replicas) == (Reason.GANG_GIVEN_BACK, None)
+
+
+def test_a_program_that_waits_for_less_time_for_all_ranks_continues_on_fewer_nodes_after_as_long_in_all() -> None:
+    """torchrun and torch itself wait for ten minutes or so, and the job for nodes that an autoscaler adds."""
+    of = job(nodes=4, minNodes=2, deadlines={"fullSizeSeconds": 900})
+
+    def timed_out(seen: Observed, at: float, why: Waiting | None = NO_NODE) -> Observed:
+        attempt = seen.job.status.attempt
+        there = (pod(of, rank, attempt) for rank in range(3))
+        none = replace(pending(of, 3, waiting=why), name=f"job-{attempt}-3", attempt=attempt)
+        waiting = reconciled(replace(seen, pods=(*there, none)), at)
+        over = (ended(of, rank, attempt, code=1, message=ECHO, ended_seen=at + 590) for rank in range(3))
+        return reconciled(replace(waiting, pods=(*over, none)), at + 600)
+
+    first = timed_out(observed(of), NOW)
+    assert (first.job.status.reason, first.job.status.replicas) == (Reason.GANG_GIVEN_BACK, None)
+    second = timed_out(first, NOW + 620).job.status
+    assert (second.attempt, second.reason, second.replicas, second.shrunk_from) == (3, Reason.RESIZED, 3, 4)
+    assert timed_out(first, NOW + 620, why=None).job.status.reason == Reason.GANG_GIVEN_BACK, "it may get one now"
 
 
 def test_the_smaller_attempt_follows_without_a_pause_and_its_pods_know_its_size() -> None:

@@ -17,7 +17,7 @@ from ddpjob_operator.core.failure.cause import (
 from ddpjob_operator.core.failure.messages import failure_sentence
 from ddpjob_operator.core.failure.restart import RestartDecision, after_replacement, decide_restart
 from ddpjob_operator.core.gang import is_current
-from ddpjob_operator.core.policies.partial_gang import release
+from ddpjob_operator.core.policies.partial_gang import after_time_out
 from ddpjob_operator.core.policies.pod_replacement import ranks_to_replace
 from ddpjob_operator.core.render.pods import name_of_pod
 from ddpjob_operator.core.situation import Situation
@@ -38,7 +38,7 @@ def restart_or_fail(situation: Situation) -> Advice:
     if cause.seen <= now < settled:  # an end in the future: the clock was set back, nobody knows how long ago
         return Advice(decision=AwaitEvidence(), lookups=lookups, wake_at=settled)
     if cause.is_echo and any(pod.node is None for pod in gang.current.values()):
-        return Advice(decision=release(situation))  # ranks with a node timed out waiting for those without
+        return Advice(decision=after_time_out(situation))  # of ranks with a node that waited for those without
     failure = failure_of(observed, cause, situation.status.attempt, now)
     restart = _restart(situation, failure)
     # A restart does not wait for a log. What is final, or depends on an exit code in torchrun's table, does.

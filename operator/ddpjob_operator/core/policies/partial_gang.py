@@ -30,6 +30,16 @@ def release_held_nodes(situation: Situation) -> Advice:
     return Advice(decision=_shrink(situation) if _may_shrink(situation) else release(situation))
 
 
+def after_time_out(situation: Situation) -> StartNextAttempt:
+    """What follows when the ranks that have a node time out, since the program waits less long than the job may.
+
+    Each attempt ends so. What counts for minNodes is how long the job has waited in all of them, and that the others were refused one.
+    """
+    is_late = situation.clocks.queued + situation.spec.deadlines.full_size_seconds <= situation.now
+    is_refused = releases_at(situation) is not None
+    return _shrink(situation) if is_late and is_refused and _may_shrink(situation) else release(situation)
+
+
 def release(situation: Situation) -> StartNextAttempt:
     """Release the nodes of a part of the gang, and begin a new attempt after a pause."""
     gang = situation.gang

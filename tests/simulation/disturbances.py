@@ -228,7 +228,39 @@ def edit_shape(world: World, pick: int) -> None:
 
 def resize(world: World, pick: int) -> None:
     """With `kubectl scale`."""
-    world.patch_spec({"nodes": max(1 + pick % 3, world.schedule.min_nodes or 1)})
+    _scale(world, 1 + pick % 3)
+
+
+def resize_and_back(world: World, pick: int) -> None:
+    """The same, and soon back: within one reconcile, or while the pods stop."""
+    job = world.job()
+    if job is not None:
+        _scale(world, 1 + pick % 3)
+        world.later((0.0, 0.01, 0.3, 3.0)[pick // 3 % 4], _scale, world, job["spec"]["nodes"])
+
+
+def _scale(world: World, nodes: int) -> None:
+    job = world.job()
+    if job is not None:
+        world.patch_spec({"nodes": max(nodes, job["spec"].get("minNodes", 1))})
+
+
+def edit_sizes(world: World, pick: int) -> None:
+    """Other limits of a job that may run on fewer nodes."""
+    job, least, seconds = world.job(), world.schedule.min_nodes, world.schedule.full_size_seconds
+    if job is None or least is None:
+        return
+    changes: Sequence[Body] = (
+        {"minNodes": None},
+        {"minNodes": least},
+        {"minNodes": job["spec"]["nodes"]},
+        {"deadlines": {"fewerNodesSeconds": None}},
+        {"deadlines": {"fewerNodesSeconds": 20}},
+        {"deadlines": {"fullSizeSeconds": 2 * seconds}},
+    )
+    change = _one_of(changes, pick)
+    if (change.get("minNodes") or 0) <= job["spec"]["nodes"]:  # the API server refuses others
+        world.patch_spec(change)
 
 
 def edit_limits(world: World, pick: int) -> None:

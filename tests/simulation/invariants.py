@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import Reason, contract
 from ddpjob_operator.core.times import epoch_seconds
-from simulation.api_server import JOBS, NODES, POD_GROUPS, PODS, SERVICES, ApiServer, Body, group_of, owner_uid
+from simulation.api_server import JOBS, NODES, POD_GROUPS, PODS, SERVICES, ApiServer, Body, owner_uid
 from simulation.nodes import Cluster
 from simulation.operator_process import OperatorProcess
 from simulation.schedule import Schedule
@@ -175,11 +175,8 @@ class Checker:
         num_ranks = int(environment[contract.NNODES] or 0)
 
         def check() -> None:
-            # What the operator creates late for an earlier job of this name counts for the scheduler until it is collected.
-            pods = [other for other in self._world.server.all(PODS) if group_of(other) == group_of(pod)]
-            is_alone = all(owner_uid(other) == owner_uid(pod) for other in pods)
             self._must(
-                not is_alone or len(placed) >= num_ranks,
+                len(placed) >= num_ranks,
                 f"only the ranks {placed} of the gang of {_name(pod)} have a node",
             )
 

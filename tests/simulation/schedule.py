@@ -149,6 +149,8 @@ FOCUSES: dict[str, tuple[str, ...]] = {
     ),
     RESIZED: (
         *("resize",) * 3,
+        "resize_and_back",
+        "edit_sizes",
         *("fill_nodes",) * 3,
         "crash",
         "kill_rank",
@@ -161,7 +163,7 @@ FOCUSES: dict[str, tuple[str, ...]] = {
     GANGS: (
         *("fill_nodes", "free_nodes") * 2,
         *("suspend", "resume", "delete_group", "delete_pod", "kill_rank", "lose_node", "node_comes_back"),
-        *("replace_job", "replace_job_while_deleting", "crash", "second_operator", "resize"),
+        *("replace_job", "replace_job_while_deleting", "crash", "second_operator", "resize", "resize_and_back"),
     ),
     "old news": ("repeat_events", "freeze_watches", "forget_history", "lose_delete", "delete_pod", "suspend", "resume"),
 }
@@ -191,7 +193,7 @@ def schedules(focus: str = "everything") -> st.SearchStrategy[Schedule]:
         places=st.just(1) if resizes else st.integers(1, 2),
         num_machines=st.just(3) if resizes else st.integers(3, 4),
         trainer=st.just(True) if waits else st.booleans(),
-        in_place=st.just(waits),
+        in_place=st.booleans() if resizes else st.just(waits),
         gangs=st.just(focus == GANGS),
         sidecar=st.sampled_from((False, False, True)),
         max_restarts=st.sampled_from((3, 10) if waits else (0, 1, 3, 10)),

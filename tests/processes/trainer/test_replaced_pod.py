@@ -178,11 +178,13 @@ def test_the_others_leave_a_pod_of_rank_0_that_still_responds_once_the_master_is
     """The cluster has given up its node, where only the rank has stopped: no connection ends, and both pods serve a store."""
     old_port, new_port = free_ports(2)
     with gang(tmp_path) as pods, Master(old_port) as master:
-        old = pods.pod(0, MASTER_PORT=str(old_port))
-        survivor = pods.pod(1, MASTER_PORT=master.port)
-        old.wait_for(r"(?m)^epoch \d+ step 5/")
+        old = pods.gated_pod(0, MASTER_PORT=str(old_port))
+        survivor = pods.gated_pod(1, MASTER_PORT=master.port)
+        survivor.wait_for("gate at step 22")
         os.kill(pid_of_rank(old, 0), signal.SIGSTOP)
-        new = pods.pod(0, 1, MASTER_PORT=str(new_port))
+        for step in (22, 82):  # the survivor continues, and waits for the stopped rank
+            gated_rank.open_gate(tmp_path, step)
+        new = pods.gated_pod(0, 1, MASTER_PORT=str(new_port))
         master.target = new_port
         assert [new.wait(), survivor.wait()] == [0, 0], new.text + survivor.text
         assert old.process.poll() is None, "nothing has ended it"

@@ -19,13 +19,6 @@ def test_an_exception_of_one_rank_is_the_exit_code_and_the_message_of_its_pod(tm
     assert len(run.message.encode()) <= contract.TERMINATION_MESSAGE_MAX_BYTES
 
 
-def test_the_other_pods_report_that_they_only_lost_a_peer(tmp_path):
-    with started(tmp_path, *KEYS, ranks=2, environ=FAULT, first=faulty_rank.arrange) as run:
-        assert run.wait() == [contract.EXIT_PEER_LOST, contract.EXIT_PROGRAM_ERROR]
-    assert run.message(0) == "rank 0 lost a peer\nrank 1 ended: LookupError: the disk of sample 7 is on fire"
-    assert run.message(1).endswith("LookupError: the disk of sample 7 is on fire")
-
-
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_missing_data_are_reported_with_the_expected_layout(tmp_path, ranks):
     environ = {contract.DDPJOB_DATA_DIR: str(tmp_path / "nothing")}

@@ -109,6 +109,17 @@ def test_the_smaller_attempt_follows_without_a_pause_and_its_pods_know_its_size(
             assert (env["WORLD_SIZE"], env["PET_NNODES"]) == ("3", "3")
 
 
+def test_the_smaller_attempt_has_its_own_time_to_get_its_nodes() -> None:
+    """deadlines.queueSeconds passed while the pods of the larger attempt stopped, and ended the job that had its nodes."""
+    of = job(nodes=4, minNodes=2, deadlines={"fullSizeSeconds": int(WAIT), "queueSeconds": int(WAIT) + 5})
+    smaller = reconciled(placed(3, of), NOW + WAIT)
+    assert smaller.job.status.reason == Reason.RESIZED
+    made = plan(replace(smaller, pods=()), NOW + WAIT + 10)
+    assert created(made) == ["job-2-0", "job-2-1", "job-2-2"]
+    later = plan(reconciled(replace(smaller, pods=()), NOW + WAIT + 10), NOW + 2 * WAIT + 15).status
+    assert (later.phase, later.reason) == (Phase.FAILED, Reason.QUEUE_DEADLINE)
+
+
 def test_it_runs_and_the_status_has_both_sizes() -> None:
     seen = shrunk(3)
     status = seen.job.status

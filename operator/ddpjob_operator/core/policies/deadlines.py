@@ -60,8 +60,10 @@ def _to_start(situation: Situation) -> Iterator[Deadline]:
     limits, clocks, observed = situation.spec.deadlines, situation.clocks, situation.observed
     reason, why = explain_wait(observed, situation.gang, situation.provider)
     if limits.queue_seconds is not None and clocks.scheduled is None:
+        # A smaller attempt takes the nodes that the one before had, once the pods there have stopped.
+        has_had_nodes = situation.status.shrunk_from is not None
         yield Deadline(
-            at=clocks.queued + limits.queue_seconds,
+            at=(clocks.creation_began if has_had_nodes else clocks.queued) + limits.queue_seconds,
             reason=Reason.QUEUE_DEADLINE,
             message=(
                 f"the gang did not get all its nodes within deadlines.queueSeconds"

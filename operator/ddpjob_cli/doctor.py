@@ -1,6 +1,7 @@
 """Whether jobs can run on a cluster: what is read of it, and what follows from that.
 
-`gather` reads, each part by itself, so that a missing right costs one finding and not the others. `findings` is pure.
+`gather` reads, each part by itself, so that a missing right costs one finding and not the others. `findings` is pure. The type
+and the schedulers are imported by what uses them, since the first answer of the server does not depend on them.
 """
 
 import re
@@ -10,10 +11,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ddpjob_operator.api import names
-from ddpjob_operator.api.crd import field_paths, fields
 from ddpjob_operator.api.names import ProviderName
 from ddpjob_operator.core.untrusted import printable
-from ddpjob_operator.scheduling.discovery import AUTO, CANDIDATES, choose
 
 if TYPE_CHECKING:
     from ddpjob_operator.transport.client import Client as Transport
@@ -93,6 +92,8 @@ async def gather(api: "Transport", namespace: str) -> Facts:
         openapi = Resource(prefix="/openapi/v3/apis", plural=names.GROUP)
         document = await _if_allowed(api.get(openapi, None, names.VERSION))
         facts.schemas = None if document is None else document["components"]["schemas"]
+    from ddpjob_operator.scheduling.discovery import CANDIDATES
+
     facts.groups = {group: await api.group_versions(group) for group in {candidate.group for candidate in CANDIDATES}}
     reviews = Resource(prefix="/apis/authorization.k8s.io/v1", plural="selfsubjectaccessreviews")
     for verb, group, resource in RIGHTS:
@@ -197,6 +198,8 @@ def _crd(facts: Facts) -> Finding:
 
 def _missing_fields(facts: Facts) -> list[str] | None:
     """The fields of this release that the served type does not have; None if its schema cannot be read."""
+    from ddpjob_operator.api.crd import field_paths, fields
+
     for schema in (facts.schemas or {}).values():
         kinds = schema.get("x-kubernetes-group-version-kind") or ()
         if any(
@@ -256,6 +259,8 @@ def _gpus(facts: Facts) -> Finding:
 
 
 def _schedulers(facts: Facts) -> Finding:
+    from ddpjob_operator.scheduling.discovery import AUTO, choose
+
     setting = _setting(facts, "scheduling-provider")
     try:
         choice = choose(setting or AUTO, facts.groups)

@@ -15,9 +15,9 @@ from pydantic import BaseModel, ValidationError
 
 from ddpjob_cli.rules import broken_rules
 from ddpjob_operator.api.names import API_VERSION, API_VERSIONS, KIND, MAX_JOB_NAME_LENGTH
+from ddpjob_operator.api.resource import Body
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.job_names import new_name
-from ddpjob_operator.core.model import Body
 
 if TYPE_CHECKING:
     from ddpjob.client.files import Files

@@ -10,16 +10,15 @@ from typing import Any
 import celpy
 from celpy.adapter import json_to_cel
 
-from ddpjob_operator.api.crd import custom_resource_definition
-from ddpjob_operator.core.model import Body
+from ddpjob_operator.api.crd import job_schema
+from ddpjob_operator.api.resource import Body
 
 _Schema = Mapping[str, Any]
 
 
 def broken_rules(job: Body) -> list[str]:
     """Path and message of each rule that the job violates. The types of its fields must be valid."""
-    version, *_ = custom_resource_definition()["spec"]["versions"]  # all have the same schema
-    schema = version["schema"]["openAPIV3Schema"]
+    schema = job_schema()
     return list(_broken(schema, _with_defaults(schema, job), ""))
 
 

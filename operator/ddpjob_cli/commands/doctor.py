@@ -1,12 +1,19 @@
 """`ddpjob doctor`."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import typer
 
 from ddpjob_cli.failures import EXIT_FAILED, EXIT_SUCCEEDED
 from ddpjob_cli.options import OutputOption, connect
 from ddpjob_cli.output import print_data, print_screen
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ddpjob_cli.doctor import Finding
 
 _STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
@@ -20,11 +27,8 @@ def command(output: OutputOption = None) -> None:
 
       ddpjob doctor -n team-a
     """
-    from rich.table import Table
-    from rich.text import Text
-
     from ddpjob.client.errors import client_error
-    from ddpjob_cli.doctor import State, findings, gather, text_of
+    from ddpjob_cli.doctor import State, findings, gather
     from ddpjob_operator.transport.errors import ApiError
     from ddpjob_operator.transport.resources import DDPJOBS
 
@@ -37,10 +41,19 @@ def command(output: OutputOption = None) -> None:
     if output:
         print_data([asdict(finding) for finding in found], output, names=[finding.subject for finding in found])
     else:
-        table = Table.grid(padding=(0, 2, 0, 0))
-        for finding in found:
-            state = Text(finding.state.value, style=_STYLES[finding.state])
-            table.add_row(state, Text(finding.subject), Text(text_of(finding), overflow="fold"))
-        print_screen(table)
+        print_screen(_table(found))
     bad = any(finding.state is State.PROBLEM for finding in found)
     raise typer.Exit(EXIT_FAILED if bad else EXIT_SUCCEEDED)
+
+
+def _table(found: "Sequence[Finding]") -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    from ddpjob_cli.doctor import text_of
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for finding in found:
+        state = Text(finding.state.value, style=_STYLES[finding.state])
+        table.add_row(state, Text(finding.subject), Text(text_of(finding), overflow="fold"))
+    return table

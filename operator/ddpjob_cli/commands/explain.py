@@ -21,17 +21,17 @@ def command(job: JobOrRun, output: OutputOption = None) -> None:
 
       ddpjob explain resnet18
     """
-    from rich.text import Text
-
-    from ddpjob_cli.explanation import explained
-
     with look_at(job) as client:
         seen = client.get(job)
+        from ddpjob_cli.explanation import explained
+
         pods = client.pods(seen, attempt=seen.status.attempt)
         sections = explained(seen, pods, events_if_allowed(client, seen), _log_of_the_failure(client, seen))
     if output:
         print_data([asdict(section) for section in sections], output, names=[name_of(seen.body)])
         return
+    from rich.text import Text
+
     for section in sections:
         console().print(Text(section.title, style="bold"))
         for line in section.lines:

@@ -1,11 +1,17 @@
 """`ddpjob list`."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ddpjob_cli.options import CLUSTER, OutputOption, connect
 from ddpjob_cli.output import note, print_objects, print_screen
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ddpjob.client import Job
 
 
 def command(
@@ -20,10 +26,7 @@ def command(
 
       ddpjob list -l team=vision -o name
     """
-    from rich.table import Table
-
     from ddpjob.client import ALL_NAMESPACES
-    from ddpjob_cli.rendering import age, job_row
 
     with connect() as client:
         where = ALL_NAMESPACES if CLUSTER.all_namespaces else client.namespace
@@ -35,6 +38,14 @@ def command(
         scope = "any namespace" if CLUSTER.all_namespaces else f"namespace {where}"
         note(f"no jobs in {scope}; to start one: ddpjob run FILE")
         return
+    print_screen(_table(jobs))
+
+
+def _table(jobs: "Sequence[Job]") -> "Table":
+    from rich.table import Table
+
+    from ddpjob_cli.rendering import age, job_row
+
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for title in (
         *(("NAMESPACE",) if CLUSTER.all_namespaces else ()),
@@ -51,4 +62,4 @@ def command(
     for job in jobs:
         prefix = (job.namespace,) if CLUSTER.all_namespaces else ()
         table.add_row(*prefix, *job_row(job), age(job.created))
-    print_screen(table)
+    return table

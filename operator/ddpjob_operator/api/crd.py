@@ -50,6 +50,7 @@ _COLUMNS = [
 
 def custom_resource_definition() -> dict[str, Any]:
     """The CRD of DDPJob as a plain object."""
+    version = _version()
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -68,10 +69,10 @@ def custom_resource_definition() -> dict[str, Any]:
             # All versions have one schema, so that conversion only replaces `apiVersion` and needs no webhook.
             "conversion": {"strategy": "None"},
             "versions": [
-                {"name": names.VERSION, "served": True, "storage": True, **_version()},
+                {"name": names.VERSION, "served": True, "storage": True, **version},
                 *(
-                    {"name": version, "served": True, "storage": False, **_deprecation(version), **_version()}
-                    for version in names.DEPRECATED_VERSIONS
+                    {"name": name, "served": True, "storage": False, **_deprecation(name), **version}
+                    for name in names.DEPRECATED_VERSIONS
                 ),
             ],
         },
@@ -88,8 +89,8 @@ def field_paths(schema: Mapping[str, Any], path: str = "") -> frozenset[str]:
 
 def fields() -> frozenset[str]:
     """The paths of all fields of a DDPJob's spec and status that this release knows."""
-    schema = _version()["schema"]["openAPIV3Schema"]
-    return field_paths({"properties": {part: schema["properties"][part] for part in ("spec", "status")}})
+    properties = job_schema()["properties"]
+    return field_paths({"properties": {part: properties[part] for part in ("spec", "status")}})
 
 
 def _deprecation(version: str) -> dict[str, Any]:
@@ -97,9 +98,9 @@ def _deprecation(version: str) -> dict[str, Any]:
     return {"deprecated": True, "deprecationWarning": warning}
 
 
-def _version() -> dict[str, Any]:
-    """What all versions have in common."""
-    schema = {
+def job_schema() -> Schema:
+    """The structural schema of a DDPJob, which is the same in all versions."""
+    return {
         "type": "object",
         "description": "DDPJob is a PyTorch DistributedDataParallel job: a group of pods that start, restart and end together.",
         "required": ["spec"],
@@ -112,6 +113,10 @@ def _version() -> dict[str, Any]:
             "status": structural(DDPJobStatus.model_json_schema()),
         },
     }
+
+
+def _version() -> dict[str, Any]:
+    """What all versions have in common."""
     return {
         "subresources": {
             "status": {},
@@ -126,7 +131,7 @@ def _version() -> dict[str, Any]:
             {"name": name, "type": type_, "jsonPath": path, "priority": priority}
             for name, type_, path, priority in _COLUMNS
         ],
-        "schema": {"openAPIV3Schema": schema},
+        "schema": {"openAPIV3Schema": job_schema()},
     }
 
 

@@ -24,7 +24,12 @@ class Resource(BaseModel):
     """A part of the DDPJob. Field descriptions become the CRD's and the README's."""
 
     model_config = ConfigDict(
-        alias_generator=to_camel, validate_by_name=True, validate_by_alias=True, extra="forbid", frozen=True
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        extra="forbid",
+        frozen=True,
+        defer_build=True,
     )
 
     cel_rules: ClassVar[tuple[Rule, ...]] = ()

@@ -1,5 +1,6 @@
 import os
 import pkgutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -63,7 +64,7 @@ def test_a_reader_that_ends_early_is_no_error(arguments: list[str], unbuffered: 
 
 
 _MODELS = {"kubernetes", "aiohttp", "yaml", "celpy", "ddpjob_operator", "ddpjob.client"}
-#: What some commands need and none that only reads the status of jobs.
+#: What no command needs before the first answer of the API server if it only reads.
 _OTHERS = {
     "celpy",
     "jsonschema",
@@ -76,6 +77,8 @@ _OTHERS = {
     *(f"ddpjob.client.{module}" for module in ("files", "functions", "inspection", "logs")),
 }
 _SPEC = {"ddpjob_operator.api.spec", "ddpjob_operator.core.model"}
+#: What shows the answer.
+_SCREEN = {"rich", "rich.table", "rich.console"}
 
 
 @pytest.mark.parametrize(
@@ -85,18 +88,48 @@ _SPEC = {"ddpjob_operator.api.spec", "ddpjob_operator.core.model"}
         (["--version"], {*_MODELS, "pydantic", "rich"}),
         (["status", "--help"], _MODELS),
         (["validate", str(EXAMPLES[0])], {"kubernetes", "aiohttp", "ddpjob.client"}),
-        *(([command, "j", "--kubeconfig", "absent"], _OTHERS | _SPEC) for command in ("status", "wait", "explain")),
-        (["list", "--kubeconfig", "absent"], _OTHERS | _SPEC),
-        (["logs", "j", "--kubeconfig", "absent"], _OTHERS - {"ddpjob.client.logs"} | _SPEC),
-        (["doctor", "--kubeconfig", "absent"], _OTHERS),
+        (["render", str(EXAMPLES[0])], {"kubernetes", "aiohttp", "ddpjob.client", "ddpjob_operator.core.model"}),
     ],
 )
 def test_a_command_imports_only_what_it_uses(arguments: list[str], unused: set[str]) -> None:
     """The imports are what a user waits for at each command."""
+    imported, _ = imported_by(arguments)
+    assert not imported & unused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unused"),
+    [
+        *(([command, "j"], _OTHERS | _SPEC | _SCREEN) for command in ("status", "wait", "explain")),
+        (["list"], _OTHERS | _SPEC | _SCREEN),
+        (["logs", "j"], _OTHERS - {"ddpjob.client.logs"} | _SPEC),
+        (["doctor"], _OTHERS | _SPEC | _SCREEN | {"ddpjob_operator.api.crd", "ddpjob_operator.scheduling"}),
+    ],
+)
+def test_before_its_first_request_a_command_imports_only_what_it_needs_for_it(
+    arguments: list[str], unused: set[str], tmp_path: Path
+) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # without listen(), so that the connection is refused
+        server = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        config = {
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {"server": server}}],
+            "users": [{"name": "u", "user": {"token": "t"}}],
+        }
+        (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+        imported, errors = imported_by(arguments, KUBECONFIG=str(tmp_path / "kubeconfig"), no_proxy="*")
+    assert "Connection refused" in errors
+    assert not imported & unused
+
+
+def imported_by(arguments: list[str], **variables: str) -> tuple[set[str], str]:
+    """The modules that a command has imported at its end, and what it wrote to standard error."""
     program = "import sys; from ddpjob_cli.__main__ import main; main(sys.argv[1:]); print(*sys.modules)"
     command = [sys.executable, "-c", program, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert not set(done.stdout.splitlines()[-1].split()) & unused
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **variables})
+    return set(done.stdout.splitlines()[-1].split()), done.stderr
 
 
 def test_a_command_does_not_search_its_modules_for_unreachable_objects() -> None:

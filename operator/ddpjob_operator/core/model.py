@@ -347,6 +347,8 @@ class Observed:
     """Whether the operator creates NetworkPolicies for jobs: it is asked to, may do so and watches them."""
     all_of: Callable[[Kind], Iterable[OwnedObject]] = _none_of
     """All watched objects of a kind, whichever job they are about."""
+    one_machine: bool = False
+    """Whether all pods always run on the same machine, so that the job has no other node to go to."""
     nodes_gone: frozenset[str] = frozenset()
     """Names of the looked-up nodes that do not exist, are unreachable (Ready is Unknown) or out of service."""
     nodes_cordoned: frozenset[str] = frozenset()

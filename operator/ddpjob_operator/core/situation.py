@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ddpjob_operator.api.spec import DDPJobSpec, GangMode
 from ddpjob_operator.api.status import DDPJobStatus, Failure, Progress
+from ddpjob_operator.core.failure.node_avoidance import avoided_nodes
 from ddpjob_operator.core.failure.refine_record import RefinedRecord, refine_record
 from ddpjob_operator.core.gang import Gang, gang_of
 from ddpjob_operator.core.model import Job, Observed
@@ -75,6 +76,11 @@ class Situation:
     def failure(self) -> Failure | None:
         """The failure that led to the current attempt; None if something else did."""
         return self.latest_record.failure
+
+    @property
+    def avoided_nodes(self) -> tuple[str, ...]:
+        """Nodes that new pods keep away from if there are others."""
+        return () if self.observed.one_machine else avoided_nodes(self.status)
 
 
 def situation_of(observed: Observed, spec: DDPJobSpec, now: float, provider: Provider = NO_PROVIDER) -> Situation:

@@ -164,6 +164,7 @@ class LocalRun:
             job=self._job,
             pods=kubelet.records(),
             trainer_image=LOCAL_IMAGE,
+            one_machine=True,
             service=service_of(self._service) if self._service else None,
             logs=self._logs,
             progress=progress if attempt == self.status.attempt else None,

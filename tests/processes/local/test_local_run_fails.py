@@ -33,11 +33,12 @@ def test_a_failing_rank_restarts_the_whole_gang(tmp_path: Path) -> None:
 
 
 def test_a_job_without_restarts_left_fails_and_names_rank_and_exception(tmp_path: Path) -> None:
-    outcome = run_job(tmp_path, spec(tmp_path, failing_attempts=9, max_restarts=1))
+    outcome = run_job(tmp_path, spec(tmp_path, failing_attempts=9, max_restarts=2))
     assert outcome.exit_code == 1
     assert outcome.status["phase"] == "Failed"
     failure = outcome.status["failure"]
-    assert (failure["rank"], failure["exitCode"], failure["attempt"]) == (1, 1, 2)
+    assert (failure["rank"], failure["exitCode"], failure["attempt"]) == (1, 1, 3)
+    assert "the job avoids" not in outcome.output, "this machine is the only node"
     assert "ValueError: the sample is" in failure["message"]
     assert "torn" in outcome.output
     assert "\x1b" not in outcome.output, "no control sequence of a program is printed"

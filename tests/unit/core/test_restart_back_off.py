@@ -184,6 +184,12 @@ def test_a_node_that_caused_two_failures_is_avoided_and_named() -> None:
     assert "affinity" not in action.body["spec"], "it caused one failure"
 
 
+def test_no_node_is_avoided_where_there_is_only_one() -> None:
+    nodes, message = avoided(replace(failed_again(0), one_machine=True))
+    assert nodes == []
+    assert "avoids" not in message
+
+
 @pytest.mark.parametrize(
     ("reason", "is_avoided"),
     [

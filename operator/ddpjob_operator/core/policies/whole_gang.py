@@ -4,7 +4,6 @@ from ddpjob_operator.api.names import ProviderName, Reason
 from ddpjob_operator.core.actions import Lookup
 from ddpjob_operator.core.decision import Advice, KeepWhole
 from ddpjob_operator.core.failure.messages import failure_sentence
-from ddpjob_operator.core.failure.node_avoidance import avoided_nodes
 from ddpjob_operator.core.policies import autoscaling
 from ddpjob_operator.core.policies.obstacles import QUIET_START_SECONDS, deletion_message, explain_wait, warning_lookup
 from ddpjob_operator.core.refusals import refusals
@@ -75,7 +74,7 @@ def _while_starting(situation: Situation) -> tuple[str, str]:
         message = f"{message}; minNodes has no effect, since the scheduling provider is {provider}"
     if situation.failure is not None:
         message = f"{message}; {failure_sentence(situation.failure)}"
-    if avoided := avoided_nodes(situation.status):
+    if avoided := situation.avoided_nodes:
         message = f"{message}; the job avoids {', '.join(avoided)} after earlier failures there"
     return reason, message
 

@@ -4,7 +4,6 @@ from ddpjob_operator.api.names import Reason, contract
 from ddpjob_operator.core.actions import Action, CreatePod, DeletePod
 from ddpjob_operator.core.decision import Decision, KeepWhole, StaySuspended, WaitToStart
 from ddpjob_operator.core.failure.classes import ASKED_TO_STOP
-from ddpjob_operator.core.failure.node_avoidance import avoided_nodes
 from ddpjob_operator.core.render.network_policy import ensure_network_policy
 from ddpjob_operator.core.render.pods import create_pod, default_image
 from ddpjob_operator.core.render.service import ensure_service
@@ -38,7 +37,7 @@ def _keep_whole(situation: Situation) -> tuple[Action, ...]:
     """What pods need before they start, no pod of an earlier attempt but kept evidence, and every pod of this one."""
     observed, spec, gang = situation.observed, situation.spec, situation.gang
     provider, image = situation.provider, spec.image or default_image(observed)
-    avoided = avoided_nodes(situation.status)
+    avoided = situation.avoided_nodes
 
     def creation(rank: int) -> CreatePod:
         return create_pod(observed.job, spec, image, rank, avoided, provider)

@@ -9,6 +9,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.text import Text
 
 from ddpjob_cli.output import console
+from ddpjob_cli.peer_stacks import PeerStacks
 from ddpjob_cli.rendering import facts, phase_style, rank_style, summary
 from ddpjob_cli.training_lines import TrainingLines
 from ddpjob_operator.api.status import DDPJobStatus
@@ -27,6 +28,7 @@ class Display:
         self._pod_title = "rank" if processes_per_node == 1 else "node"
         self._verbose = verbose
         self._lines = TrainingLines(verbose=verbose)
+        self._stacks = PeerStacks()
         self._console = console()
         fancy = self._console.is_terminal and not self._console.is_dumb_terminal
         self._bar = _Bar(self._console) if fancy else None
@@ -40,6 +42,8 @@ class Display:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for rank, line in self._stacks.rest():
+            self._print(rank, line)
         if self._bar:
             self._bar.stop()
 
@@ -60,7 +64,12 @@ class Display:
 
     def on_line(self, rank: int, text: str) -> None:
         """A rank printed a line."""
-        shown = self._lines.shown(rank, visible(text))
+        line = visible(text)
+        for shown in [line] if self._verbose else self._stacks.shown(rank, line):
+            self._print(rank, shown)
+
+    def _print(self, rank: int, line: str) -> None:
+        shown = self._lines.shown(rank, line)
         if shown is not None:
             prefix = (f"[{self._pod_title} {rank}] ", rank_style(rank))
             self._console.print(Text.assemble(prefix, shown), soft_wrap=True)

@@ -16,7 +16,8 @@ from ddpjob_operator.core.untrusted import last_lines, printable, tail
 #: Lines with more characters are shortened to their first and last KEPT_LENGTH ones.
 LONG_LINE_LENGTH = 4096
 KEPT_LENGTH = 500
-_TRACEBACK = "Traceback (most recent call last):"
+#: How a traceback begins.
+TRACEBACK = "Traceback (most recent call last):"
 #: What torchrun and the ranks' loggers put before each line of a worker.
 _PREFIX = re.compile(r"(?:\[[\w-]+\]:\s?)+")
 _RANK_PREFIX = re.compile(r"\[(?:rank|default)(\d{1,9})\]:")
@@ -105,6 +106,12 @@ def is_out_of_memory(text: str) -> bool:
     return _OUT_OF_MEMORY.search(tail(text)) is not None
 
 
+def source_and_text(line: str) -> tuple[str, str]:
+    """The rank that a line begins with, empty without one, and the line without what torchrun and loggers put before it."""
+    prefix, rank = _PREFIX.match(line), _RANK_PREFIX.match(line)
+    return rank[1] if rank else "", line[prefix.end() :] if prefix else line
+
+
 def last_exception(text: str) -> str:
     """The last Python exception that a worker printed, as `Type: message`; empty without one.
 
@@ -139,7 +146,7 @@ def _before_torchruns_own(text: str) -> str:
     own = text.find(_CHILD_FAILED)
     if own < 0:
         return text
-    start = text.rfind(_TRACEBACK, 0, own)
+    start = text.rfind(TRACEBACK, 0, own)
     return text[: start if start >= 0 else own]
 
 
@@ -151,9 +158,8 @@ def _exceptions(text: str) -> list[str]:
     found: list[str] = []
     unfinished: dict[str, int] = {}
     for line in last_lines(text):
-        prefix, rank = _PREFIX.match(line), _RANK_PREFIX.match(line)
-        source, bare = rank[1] if rank else "", line[prefix.end() :] if prefix else line
-        if bare.startswith(_TRACEBACK):
+        source, bare = source_and_text(line)
+        if bare.startswith(TRACEBACK):
             unfinished[source] = len(found)
             found.append("")
         elif source in unfinished and not bare[:1].isspace():

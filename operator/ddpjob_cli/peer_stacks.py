@@ -1,0 +1,38 @@
+"""Shortens what a rank prints when it has only lost another one: its stack leads into torch and names no cause.
+
+The stack of the rank that failed by itself is shown as a whole. The logs keep every line.
+"""
+
+from ddpjob_operator.core.failure.log_parsing import TRACEBACK, is_echo, source_and_text
+
+#: A stack with more lines is shown as it is.
+MAX_LINES = 500
+
+
+class PeerStacks:
+    """Holds the lines of each stack until its exception shows whether to show them."""
+
+    def __init__(self) -> None:
+        """Nothing is held."""
+        self._held: dict[tuple[int, str], list[str]] = {}
+
+    def shown(self, rank: int, line: str) -> list[str]:
+        """The lines to show after the pod of this node rank has printed another one."""
+        source, text = source_and_text(line)
+        held = self._held.get((rank, source))
+        if text.startswith(TRACEBACK):
+            self._held[rank, source] = [line]
+            return held or []
+        if held is None:
+            return [line]
+        if text[:1].isspace() and len(held) < MAX_LINES:
+            held.append(line)
+            return []
+        del self._held[rank, source]
+        return [f"{line} (stack: in the log)"] if is_echo(text) else [*held, line]
+
+    def rest(self) -> list[tuple[int, str]]:
+        """Rank and text of the lines of stacks without an end."""
+        lines = [(rank, line) for (rank, _), held in self._held.items() for line in held]
+        self._held.clear()
+        return lines

@@ -357,7 +357,7 @@ async def test_a_job_of_another_size_waits_in_the_queue_again(queue: Queue, clus
         await space.client.merge_patch(PODS, space.name, pod["metadata"]["name"], later)
     cluster.kubectl("scale", "ddpjob", "j", "--replicas=1", "-n", space.name)
     await space.reaches("b", "Running")
-    await queue.waits("j", f"quota gpu: 2 of 2 used by {space.name}/b", attempt=2, nodes=1)
+    await queue.waits("j", "queued in team-a: ", attempt=2, nodes=1)
     second = await queue.group("j", attempt=2, nodes=1)
     assert second != first
     assert await queue.is_released(first)

@@ -263,16 +263,16 @@ async def test_a_lost_pod_is_replaced_in_the_group_of_the_others(
     """The others count (`pod_groups.py` names the sources), so that the only free place is enough."""
     pods = [f"j-1-{each}" for each in range(NUM_PLACES)]
     lost, successor = pods[rank], f"{pods[rank]}-r1"
-    await namespace.apply("j", nodes=NUM_PLACES, gpusPerNode=1, **WAITING)
+    group = group_name(await namespace.apply("j", nodes=NUM_PLACES, gpusPerNode=1, **WAITING))
     await case.places(namespace, *pods)
     await namespace.reaches("j", "Running")
-    before = await namespace.client.get(scheduler.pod_groups, namespace.name, "j-1")
+    before = await namespace.client.get(scheduler.pod_groups, namespace.name, group)
     await namespace.delete_pod(lost)
     await case.places(namespace, successor)
     assert (await namespace.reaches_again("j"))["replacedPods"] == [{"rank": rank, "replacement": 1}]
     found = await namespace.pods()
-    assert {scheduler.group_of(found[pod]) for pod in (successor, pods[2])} == {"j-1"}
-    after = await namespace.client.get(scheduler.pod_groups, namespace.name, "j-1")
+    assert {scheduler.group_of(found[pod]) for pod in (successor, pods[2])} == {group}
+    after = await namespace.client.get(scheduler.pod_groups, namespace.name, group)
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
     for pod in (successor, *pods):
         if pod != lost:
@@ -311,7 +311,7 @@ async def test_a_replaced_pod_without_a_node_says_so_and_the_gang_releases_its_n
 async def test_a_job_of_another_size_has_a_group_of_this_size(
     namespace: Namespace, cluster: testbed.ControlPlane, scheduler: Scheduler, case: Case
 ) -> None:
-    await namespace.apply("j", nodes=NUM_PLACES + 1, minNodes=2, gpusPerNode=1)
+    job = await namespace.apply("j", nodes=NUM_PLACES + 1, minNodes=2, gpusPerNode=1)
     await says(namespace, "j", f"minNodes has no effect, since the scheduling provider is {scheduler.provider}")
     for attempt, nodes in ((2, NUM_PLACES), (3, 2)):
         cluster.kubectl("scale", "ddpjob", "j", f"--replicas={nodes}", "-n", namespace.name)
@@ -319,8 +319,9 @@ async def test_a_job_of_another_size_has_a_group_of_this_size(
         await case.places(namespace, *pods)
         status = await namespace.reaches("j", "Running", attempt=attempt)
         assert (status["ready"], status["restarts"]["counted"]) == (f"{nodes}/{nodes}", 0)
-        await has_groups(namespace, scheduler, f"j-{attempt}")
-        group = await namespace.client.get(scheduler.pod_groups, namespace.name, f"j-{attempt}")
+        name = group_name(job, attempt)
+        await has_groups(namespace, scheduler, name)
+        group = await namespace.client.get(scheduler.pod_groups, namespace.name, name)
         assert group["spec"]["minMember"] == nodes
     for pod in pods:
         await namespace.ends(pod, 0)

@@ -26,16 +26,19 @@ from ddpjob_operator.scheduling.pod_groups import (
 )
 
 GROUP = "scheduling.x-k8s.io"
-#: Name of the scheduler with the plugin, by the chart of scheduler-plugins.
-SCHEDULER = "scheduler-plugins-scheduler"
 #: What the plugin says of pods that it refuses because of another pod of the group.
 _OF_THE_OTHERS = re.compile(r"failed recently|rejection in (?:PostFilter|Unreserve)")
+
+#: What it says of pods as long as its cache lacks others of the group, which are there a moment later.
+_SEES_NOT_ALL = re.compile(r"cannot find enough sibling pods")
 
 
 class Coscheduling(PodGroups):
     """PodGroups of scheduling.x-k8s.io/v1alpha1."""
 
     name = ProviderName.COSCHEDULING
+    #: By the chart of scheduler-plugins.
+    scheduler = "scheduler-plugins-scheduler"
     kind = Kind(api_version=f"{GROUP}/v1alpha1", kind="PodGroup", plural="podgroups")
 
     def group_spec(self, spec: DDPJobSpec, pod: Callable[[], Body]) -> Body:  # noqa: ARG002 the interface's
@@ -75,7 +78,7 @@ class Coscheduling(PodGroups):
     def decorate(self, pod: dict[str, Any], job: Job, spec: DDPJobSpec, rank: int) -> None:  # noqa: ARG002 the interface's
         """Name the group and the scheduler, unless the template names another one. Topology is an affinity of the pods."""
         pod["metadata"]["labels"][names.COSCHEDULING_GROUP_NAME] = group_name(job)
-        pod["spec"]["schedulerName"] = scheduler_of(spec, SCHEDULER)
+        pod["spec"]["schedulerName"] = scheduler_of(spec, self.scheduler)
         if (topology := spec.scheduling.topology) is not None:
             attract(pod, topology)
 
@@ -83,10 +86,12 @@ class Coscheduling(PodGroups):
         """What the scheduler says of the pods that find no node. Of the others it says only that they were refused with these."""
         if gang.all_scheduled:
             return None
-        scheduler = scheduler_of(spec, SCHEDULER)
+        scheduler = scheduler_of(spec, self.scheduler)
         if gang.num_placed:
             return partly_placed(gang, scheduler)
         messages = [pod.waiting.message for pod in gang.current.values() if pod.waiting]
+        if any(map(_SEES_NOT_ALL.search, messages)):
+            return Wait(Reason.STARTING, f"the scheduler {scheduler} does not see all {spec.nodes} pods yet")
         if messages:
             return no_nodes(spec, (message for message in messages if not _OF_THE_OTHERS.search(message)))
         return Wait(

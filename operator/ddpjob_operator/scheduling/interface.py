@@ -14,6 +14,9 @@ from ddpjob_operator.core.actions import Action, CreateObject, PatchObject
 from ddpjob_operator.core.gang import Gang
 from ddpjob_operator.core.model import Body, Job, Observed, Watched
 
+#: The scheduler of a pod that names none.
+DEFAULT_SCHEDULER = "default-scheduler"
+
 
 class Wait(NamedTuple):
     """Why a gang whose pods all exist does not run yet."""
@@ -28,6 +31,10 @@ class Provider(Protocol):
     @property
     def name(self) -> ProviderName:
         """Its name, as in the setting."""
+
+    @property
+    def scheduler(self) -> str:
+        """Name of the scheduler of its pods, unless the template of the job names another one."""
 
     @property
     def places_whole_gangs(self) -> bool:

@@ -22,7 +22,7 @@ from ddpjob_operator.api.spec import DDPJobSpec, TopologyMode
 from ddpjob_operator.core.actions import CreateObject, PatchObject
 from ddpjob_operator.core.gang import Gang
 from ddpjob_operator.core.model import POD, Body, Job, Observed, Pod, Watched
-from ddpjob_operator.scheduling.interface import Candidate, Provider, Right, Wait
+from ddpjob_operator.scheduling.interface import DEFAULT_SCHEDULER, Candidate, Provider, Right, Wait
 from ddpjob_operator.scheduling.kueue_wait import GROUP, explain, local_queues, workloads
 
 #: Marks a pod of a group of which no pod will be replaced. Kueue refuses to take it back.
@@ -49,6 +49,7 @@ class Kueue:
     """The group that a new attempt continues, if its spec is the same."""
 
     name = ProviderName.KUEUE
+    scheduler = DEFAULT_SCHEDULER
     #: A quota is no promise of nodes.
     places_whole_gangs = False
 

@@ -12,7 +12,7 @@ from ddpjob_operator.api.spec import DDPJobSpec, TopologyMode
 from ddpjob_operator.core.gang import Gang
 from ddpjob_operator.core.model import Body, Job, Kind, Observed, OwnedObject
 from ddpjob_operator.scheduling.affinity import attract
-from ddpjob_operator.scheduling.interface import Wait
+from ddpjob_operator.scheduling.interface import DEFAULT_SCHEDULER, Wait
 from ddpjob_operator.scheduling.pod_groups import PodGroups, group_name, no_nodes
 
 POD_GROUP = Kind(api_version="scheduling.k8s.io/v1alpha2", kind="PodGroup", plural="podgroups")
@@ -26,6 +26,7 @@ class NativeV1Alpha2(PodGroups):
     """PodGroups of scheduling.k8s.io/v1alpha2."""
 
     name = ProviderName.NATIVE
+    scheduler = DEFAULT_SCHEDULER
     kind = POD_GROUP
 
     def group_spec(self, spec: DDPJobSpec, pod: Callable[[], Body]) -> Body:  # noqa: ARG002 the interface's

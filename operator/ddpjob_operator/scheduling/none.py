@@ -9,13 +9,14 @@ from ddpjob_operator.core.actions import Action, CreateObject, PatchObject
 from ddpjob_operator.core.gang import Gang
 from ddpjob_operator.core.model import Body, Job, Observed, Watched
 from ddpjob_operator.scheduling.affinity import attract
-from ddpjob_operator.scheduling.interface import Wait
+from ddpjob_operator.scheduling.interface import DEFAULT_SCHEDULER, Wait
 
 
 class NoProvider:
     """Creates no objects."""
 
     name = ProviderName.NONE
+    scheduler = DEFAULT_SCHEDULER
     places_whole_gangs = False
     watched: Sequence[Watched] = ()
 

@@ -65,6 +65,7 @@ class PodGroups(ABC):
 
     name: ClassVar[ProviderName]
     kind: ClassVar[Kind]
+    scheduler: ClassVar[str]
     places_whole_gangs = True
 
     @property

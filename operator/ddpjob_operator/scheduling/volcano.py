@@ -28,8 +28,7 @@ from ddpjob_operator.scheduling.pod_groups import (
 from ddpjob_operator.scheduling.quantities import requests_of_gang
 
 GROUP = "scheduling.volcano.sh"
-#: Name of Volcano's scheduler, and of the queue of a PodGroup that names none.
-SCHEDULER = "volcano"
+#: The queue of a PodGroup that names none.
 DEFAULT_QUEUE = "default"
 #: A message of counts alone, which says no cause.
 _COUNTS = re.compile(r"\d+/\d+ tasks in gang unschedulable: pod group is not ready[^.]*")
@@ -43,6 +42,7 @@ class Volcano(PodGroups):
     """PodGroups of scheduling.volcano.sh/v1beta1."""
 
     name = ProviderName.VOLCANO
+    scheduler = "volcano"
     kind = Kind(api_version=f"{GROUP}/v1beta1", kind="PodGroup", plural="podgroups")
 
     @property
@@ -64,7 +64,7 @@ class Volcano(PodGroups):
     def decorate(self, pod: dict[str, Any], job: Job, spec: DDPJobSpec, rank: int) -> None:  # noqa: ARG002 the interface's
         """Name the group and the scheduler, unless the template names another one. Topology is an affinity of the pods."""
         pod["metadata"]["annotations"][names.VOLCANO_GROUP_NAME] = group_name(job)
-        pod["spec"]["schedulerName"] = scheduler_of(spec, SCHEDULER)
+        pod["spec"]["schedulerName"] = scheduler_of(spec, self.scheduler)
         if (topology := spec.scheduling.topology) is not None:
             attract(pod, topology)
 
@@ -72,7 +72,7 @@ class Volcano(PodGroups):
         """What Volcano says of the PodGroup, as long as some pod has no node."""
         if gang.all_scheduled:
             return None
-        scheduler = scheduler_of(spec, SCHEDULER)
+        scheduler = scheduler_of(spec, self.scheduler)
         if gang.num_placed:
             return partly_placed(gang, scheduler)
         group = self.current(observed)

@@ -200,6 +200,14 @@ def test_resources_that_are_none_count_for_nothing_and_are_left_for_the_api_serv
     assert pods[0].body["spec"]["initContainers"][0]["resources"] == resources
 
 
+def test_coscheduling_that_does_not_see_all_pods_yet_does_not_say_that_nodes_are_missing() -> None:
+    """`PreFilter` of the plugin refuses the first pods of a gang until its cache has the last one, for about a second."""
+    said = "0/2 nodes are available: pre-filter pod job-1-0 cannot find enough sibling pods, current pods number: 1, minMember of group: 2."
+    status = waiting(COSCHEDULING, said).status
+    assert status.reason == "Starting"
+    assert str(status.message).startswith("the scheduler scheduler-plugins-scheduler does not see all 2 pods yet")
+
+
 #: What the real plugin says of pods that it refuses because of another pod of the group, and of one that finds no node itself.
 OPTIMISTIC, UNRESERVED = (
     f"0/1 nodes are available: 1 {why}." for why in ("optimistic rejection in PostFilter", "rejection in Unreserve")

@@ -110,6 +110,16 @@ def test_a_replaced_pod_that_finds_no_node_says_why_and_the_gang_releases_its_no
     assert (later.attempt, later.reason) == (2, "GangGivenBack")
 
 
+@pytest.mark.parametrize("provider", WITH_GROUPS, **BY_NAME)
+def test_the_scheduler_that_has_not_considered_a_replaced_pod_is_named(provider: Provider) -> None:
+    lost = after_loss(provider)
+    (pod,) = members(provider, lost, 1, node=None, running=False)
+    seen = reconciled(provider, replace(lost, pods=(*lost.pods, pod)), LATER + 1)
+    schedulers = {"native": "default-scheduler", "coscheduling": "scheduler-plugins-scheduler"}
+    name = schedulers.get(provider.name, provider.name.value)
+    assert str(seen.job.status.message).startswith(f"1 of 3 pods have not been considered by the scheduler {name} yet")
+
+
 def test_a_replaced_pod_of_a_lost_node_is_removed_from_its_queue_before_its_successor_is_created() -> None:
     """Kueue counts it, and would delete the successor as one pod too many."""
     lost = {"deletion": Deletion(deadline=LATER - 60), "disruption": "DeletionByTaintManager: node"}

@@ -17,9 +17,6 @@ from ddpjob_operator.scheduling.pod_groups import scheduler_of
 
 _IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 
-#: The scheduler of a pod that names none.
-DEFAULT_SCHEDULER = "default-scheduler"
-
 #: A pod starts within seconds where its image is there; one that takes longer may have something to complain of.
 QUIET_START_SECONDS = 10.0
 
@@ -48,7 +45,7 @@ def explain_wait(observed: Observed, gang: Gang, provider: Provider = NO_PROVIDE
     if not held:
         unplaced = sum(pod.node is None for pod in starting)
         if unplaced:
-            by = f"the scheduler {scheduler_of(spec, DEFAULT_SCHEDULER)}" if spec is not None else "a scheduler"
+            by = f"the scheduler {scheduler_of(spec, provider.scheduler)}" if spec is not None else "a scheduler"
             return Reason.STARTING, f"{unplaced} of {gang.num_nodes} pods have not been considered by {by} yet"
         warning = next((observed.warnings[pod.uid] for pod in starting if pod.uid in observed.warnings), None)
         if warning is not None:

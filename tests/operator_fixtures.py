@@ -75,9 +75,9 @@ def leased_operator(
     processes: list[OperatorProcess] = []
 
     def make(
-        identity: str, *, lease_seconds: int = LEASE_SECONDS, kubeconfig: Path = cluster.kubeconfig
+        identity: str, *more: str, lease_seconds: int = LEASE_SECONDS, kubeconfig: Path = cluster.kubeconfig
     ) -> OperatorProcess:
-        arguments = ("--namespace", namespace.name, "--lease", f"{namespace.name}/operator")
+        arguments = (*more, "--namespace", namespace.name, "--lease", f"{namespace.name}/operator")
         arguments += ("--identity", identity, "--lease-seconds", str(lease_seconds))
         processes.append(OperatorProcess(kubeconfig, tmp_path / f"{identity}.log", *arguments))
         return processes[-1]

@@ -9,7 +9,7 @@ import pytest
 
 import testbed
 from ddpjob_operator.transport.resources import LEASES
-from operator_cluster import Namespace, eventually
+from operator_cluster import LEASE_SECONDS, Namespace, eventually
 from operator_process import STOP_SECONDS, OperatorProcess
 from scripted_jobs import SCRIPTS, ScriptedJobs
 from supervised_operator import SupervisedOperator
@@ -19,6 +19,8 @@ from testbed.faults import WRITES, Delay, Hold, LoseRequest, Silence
 
 NUM_HANDOVERS = 10
 SECONDS = 240.0
+#: Of a Lease that the first operator must not lose while the second one starts, and that a test waits for.
+LOST_AFTER_SECONDS = 2 * LEASE_SECONDS
 Operators = Callable[..., OperatorProcess]
 
 
@@ -39,13 +41,19 @@ async def uids_of_pods(namespace: Namespace) -> dict[str, str]:
 async def test_a_leader_without_renewals_stops_writing_before_the_next_one_continues_its_jobs(
     namespace: Namespace, cluster: testbed.ControlPlane, proxy: FaultProxy, leased_operator: Operators
 ) -> None:
-    first, second = leased_operator("first", kubeconfig=proxy.kubeconfig), leased_operator("second")
+    first = leased_operator("first", lease_seconds=LOST_AFTER_SECONDS, kubeconfig=proxy.kubeconfig)
+    second = leased_operator("second", lease_seconds=LOST_AFTER_SECONDS)
     first.start()
     second.start()
     writes = proxy.inject(Delay(0.0, 0.0), verbs=WRITES, target="/(pods|services|ddpjobs)")
     jobs = ScriptedJobs(namespace, cluster)
     async with jobs.carry_out():
         await jobs.apply_all(0, 1)
+
+        async def first_writes() -> bool:
+            return writes.num_struck > 0
+
+        await eventually("the first to write", first_writes)
         cut_off_from_the_lease(proxy)
         await jobs.apply("recovers", 2)
 
@@ -97,8 +105,8 @@ async def test_leaders_that_hand_over_while_the_next_one_sees_pods_late(
 async def test_a_pod_that_a_former_leader_creates_late_is_deleted_and_changes_nothing(
     namespace: Namespace, cluster: testbed.ControlPlane, proxy: FaultProxy, leased_operator: Operators
 ) -> None:
-    leased_operator("first", kubeconfig=proxy.kubeconfig).start()
-    leased_operator("second").start()
+    leased_operator("first", lease_seconds=LOST_AFTER_SECONDS, kubeconfig=proxy.kubeconfig).start()
+    leased_operator("second", lease_seconds=LOST_AFTER_SECONDS).start()
     # Until another has taken the Lease, made the pods itself, lost a rank and deleted the survivor.
     released = threading.Event()
     late = proxy.inject(Hold(released), verbs=("create",), target="/pods")

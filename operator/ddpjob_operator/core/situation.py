@@ -53,6 +53,11 @@ class Situation:
         return self.observed.job
 
     @property
+    def next_provider(self) -> Provider:
+        """What schedules the pods of the next attempt."""
+        return NO_PROVIDER if self.spec.scheduling.gang is GangMode.NONE else self.configured_provider
+
+    @property
     def wanted_nodes(self) -> int:
         """spec.nodes as it is now, for the next attempt."""
         return self.job.spec.nodes if self.job.spec else self.spec.nodes

@@ -21,10 +21,12 @@ from builders import (
     updated,
 )
 from ddpjob_operator.api.names import Phase, Reason
+from ddpjob_operator.api.spec import GangMode
 from ddpjob_operator.core.actions import CreatePod
 from ddpjob_operator.core.model import Observed, ScaleUp, Waiting
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.policies.partial_gang import HOLD_SECONDS
+from ddpjob_operator.core.render.pods import spec_hash
 from ddpjob_operator.scheduling.native_v1alpha2 import NativeV1Alpha2
 
 NO_NODE = Waiting(reason="Unschedulable", message="0/2 nodes are available: 2 Insufficient nvidia.com/gpu.")
@@ -175,6 +177,18 @@ def test_it_asks_for_all_nodes_again_once_it_has_run_on_fewer_for_as_long_as_the
     assert status.restarts.counted == status.restarts.infrastructure == 0
     whole = running(replace(job(nodes=2, minNodes=1, deadlines={"fewerNodesSeconds": 60})))
     assert plan(whole, NOW + 9999).status.attempt == 1, "it runs on all"
+
+
+@pytest.mark.parametrize(("gang", "attempt"), [("auto", 2), ("none", 3)])
+def test_it_keeps_its_nodes_where_the_next_attempt_could_not_have_fewer_again(gang: str, attempt: int) -> None:
+    """An administrator has installed a scheduler of gangs meanwhile: it gives nodes to all pods or to none."""
+    seen = shrunk(3)
+    deadlines = seen.job.spec.deadlines.model_copy(update={"fewer_nodes_seconds": 3600})
+    scheduling = seen.job.spec.scheduling.model_copy(update={"gang": GangMode(gang)})
+    limited = edited(seen, deadlines=deadlines, scheduling=scheduling)
+    small = limited.job.spec_of_attempt
+    pods = tuple(replace(one, spec_hash=spec_hash(small)) for one in limited.pods)
+    assert plan(replace(limited, pods=pods), NOW + 9999, NativeV1Alpha2()).status.attempt == attempt
 
 
 def test_resuming_begins_with_all_nodes() -> None:

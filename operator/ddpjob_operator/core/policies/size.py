@@ -3,7 +3,7 @@
 `partial_gang.py` decides when a gang continues on fewer nodes because it does not get all.
 """
 
-from ddpjob_operator.api.names import Phase, Reason
+from ddpjob_operator.api.names import Phase, ProviderName, Reason
 from ddpjob_operator.core.decision import Advice, StartNextAttempt
 from ddpjob_operator.core.situation import Situation
 from ddpjob_operator.core.times import duration
@@ -28,11 +28,14 @@ def change_size(situation: Situation) -> Advice:
 def try_all_nodes_again(situation: Situation) -> Advice:
     """Begin an attempt with all nodes once the job has run on fewer for as long as it allows.
 
-    Whether there are free nodes is not known before pods ask for them.
+    Whether there are free nodes is not known before pods ask for them. Not under a provider that has come since, which would leave the
+    job without any.
     """
     status, since = situation.status, situation.clocks.running
     limit = situation.spec.deadlines.fewer_nodes_seconds
     if status.shrunk_from is None or limit is None or since is None or situation.gang.first_success is not None:
+        return Advice()
+    if situation.next_provider.name != ProviderName.NONE:
         return Advice()
     if since + limit > situation.now:
         return Advice(wake_at=since + limit)

@@ -75,9 +75,13 @@ class Generation:
     def announce(self, store: "Store", number_of_store: int, *, node_rank: int, local_rank: int) -> None:
         """Write into the store that this generation has begun, and remember which store it is.
 
+        A pod that replaces this one first writes that into the store and then looks for the next line, so one of the two notices
+        the other, and they do not begin the same generation.
+
         Raises:
             ReplacedError: another pod has replaced this one, whose node did not respond for some time.
         """
+        store.set(_node_key(self.number, node_rank), "")
         if is_replaced(store, node_rank, replacements(os.environ).get(node_rank, 0)):
             rank = os.environ[contract.RANK]
             raise ReplacedError(f"rank {rank} runs in another pod now, which has replaced this one")
@@ -150,6 +154,11 @@ def newest(store: "Store") -> int:
     return number
 
 
+def has_begun(store: "Store", number: int, node_rank: int) -> bool:
+    """Whether a rank of the node has announced this generation, or has ended as replaced before it could."""
+    return store.check([_node_key(number, node_rank)])
+
+
 def replacements(environ: Mapping[str, str]) -> dict[int, int]:
     """How often the pods of this attempt had been replaced when this one was created, by node rank."""
     pairs = (pair.split(":") for pair in environ.get(contract.DDPJOB_REPLACEMENTS, "").split(",") if pair)
@@ -214,6 +223,10 @@ def has_no_session(store: "Store") -> bool:
 
 def _key(number: int) -> str:
     return f"ddpjob/generation/{number}"
+
+
+def _node_key(number: int, node_rank: int) -> str:
+    return f"{_key(number)}/{node_rank}"
 
 
 def _replacement_key(node_rank: int, replacement: int) -> str:

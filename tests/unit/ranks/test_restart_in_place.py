@@ -1,8 +1,11 @@
 """What a launcher decides of restarts in place, the memory that ranks leave to each other, and where a replaced pod begins."""
 
+import itertools
+import math
 import os
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -133,8 +136,53 @@ def test_a_replaced_pod_begins_with_the_first_generation_that_lacks_its_ranks(
     for number in range(1, num_announced + 1):
         store.set(f"ddpjob/generation/{number}", "")
         if number <= last_of_the_lost_rank:
-            store.add(f"{number}/ddpjob/preflight/3/number", 1)
-    assert generation_to_join(store, range(2, 4)) == joined
+            store.set(f"ddpjob/generation/{number}/1", "")
+    assert generation_to_join(store, node_rank=1) == joined
+
+
+class SharedStore:
+    """A store on which others act between the operations of this process. They have done all once `finish` returns."""
+
+    def __init__(self, store, others):
+        self._store, self._others, self._num_operations = store, others, 0
+
+    def __getattr__(self, name):
+        def operation(*arguments):
+            self._act(until=self._num_operations)
+            self._num_operations += 1
+            return getattr(self._store, name)(*arguments)
+
+        return operation
+
+    def finish(self):
+        self._act(until=math.inf)
+
+    def _act(self, *, until):
+        while self._others and self._others[0][0] <= until:
+            self._others.pop(0)[1]()
+
+
+@pytest.mark.parametrize("newest", [1, 2])
+def test_a_pod_and_the_one_that_replaces_it_never_begin_the_same_generation(memory, monkeypatch, newest):
+    """The node of the first one responds again while the second one starts; two processes of one rank would end the job."""
+    monkeypatch.setenv(contract.RANK, "3")
+    seen = set()
+    for replaced_at, joined_at in itertools.combinations_with_replacement(range(8), 2):  # more than its operations
+        store, joined, is_fenced = HashStore(), [], False
+        store.set("ddpjob/generation/1/1", "")
+        for number in range(1, newest + 1):
+            store.set(f"ddpjob/generation/{number}", "")
+        replace = partial(generation.replace, store, {1: 1})
+        join = partial(lambda store, joined: joined.append(generation_to_join(store, node_rank=1)), store, joined)
+        shared = SharedStore(store, [(replaced_at, replace), (joined_at, join)])
+        mine = generation.Generation(number=2, pipe=-1, state_memory=-1, own_memory=-1, stores=memory)
+        try:
+            mine.announce(shared, 0, node_rank=1, local_rank=0)
+        except ReplacedError:
+            is_fenced = True
+        shared.finish()
+        seen.add((is_fenced, *joined))
+    assert seen == {(True, 2), (True, 3), (False, 3)}
 
 
 def test_the_pods_that_others_have_replaced_are_kept_from_joining():

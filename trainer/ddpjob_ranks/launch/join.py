@@ -10,13 +10,12 @@ does not import torch.
 
 import os
 import sys
-from collections.abc import Sequence
 
 from torch._C._distributed_c10d import Store
 
 from ddpjob_ranks import contract, generation, slots, termination
 from ddpjob_ranks.errors import ConfigError, PeersMissingError
-from ddpjob_ranks.launch import identity, preflight, rendezvous
+from ddpjob_ranks.launch import identity, rendezvous
 from ddpjob_ranks.launch.identity import Worker
 
 
@@ -35,20 +34,21 @@ def main() -> int:
         return termination.refuse(error)
     except RuntimeError as error:
         return _give_up(worker, str(error))
-    number = generation_to_join(store, range(worker.rank, worker.rank + worker.local_world_size))
+    number = generation_to_join(store, node_rank=worker.node_rank)
     if number is None:
         return _give_up(worker, "the other ranks do not start again in place, since none uses ddpjob.session")
     slots.write(int(os.environ[contract.DDPJOB_INHERITED]), number, lambda file: file.write(b"1"))
     return contract.EXIT_SUCCESS
 
 
-def generation_to_join(store: Store, ranks: Sequence[int]) -> int | None:
-    """The first generation from the newest one on that lacks these ranks; None if none was announced."""
+def generation_to_join(store: Store, *, node_rank: int) -> int | None:
+    """The first generation from the newest one on that lacks the ranks of this node; None if none was announced."""
     number = generation.newest(store)
     if not number:
         return None
-    has_begun = any(preflight.has_joined(rendezvous.of_generation(store, number), rank) for rank in ranks)
-    return number + has_begun
+    while generation.has_begun(store, number, node_rank):
+        number += 1
+    return number
 
 
 def _wait_for_survivors(store: Store, worker: Worker) -> None:

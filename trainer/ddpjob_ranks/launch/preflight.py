@@ -120,11 +120,6 @@ def check(store: Store, worker: Worker, same: Mapping[str, str], device: torch.d
         raise RefusedError(refused) if refused else ShortageError(short)
 
 
-def has_joined(store: Store, rank: int) -> bool:
-    """Whether a process of this rank has come to `check` with this store."""
-    return store.check([f"{_key(rank)}/number"])
-
-
 def shortages_of(everyone: Sequence[Facts]) -> str:
     """What keeps these ranks from training until somebody has fixed it, a line each; empty where nothing does."""
     lines = [f"rank {facts.rank} ({facts.location}): {shortage}" for facts in everyone for shortage in facts.shortages]

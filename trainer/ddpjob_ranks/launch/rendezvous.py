@@ -119,11 +119,6 @@ def for_attempt(store: Store) -> Store:
     return PrefixStore(_attempt(), store)
 
 
-def of_generation(store_of_attempt: Store, number: int) -> Store:
-    """What `open_store` returns to the ranks of this generation."""
-    return PrefixStore(str(number), store_of_attempt)
-
-
 def _attempt() -> str:
     return "/".join(os.environ.get(name, "") for name in (contract.DDPJOB_UID, contract.DDPJOB_ATTEMPT))
 

@@ -119,13 +119,11 @@ class Run:
         if self._memory is not None:
             self._memory.hold(replicas, restored=self._from_memory)
         self.gang.barrier()  # from the first progress line on, every rank honours SIGTERM
-        saved = self.state.step if self.resumed else None
-        if self._from_memory:
-            saved = None if self.checkpoints is None else self.checkpoints.newest_step()
+        mine = self.checkpoints if self.gang.rank == 0 else None
+        saved = self._saved_step(mine)
         if (current := self._generation) is not None:
             current.begun()
         num_before = 0 if current is None else current.number - 1
-        mine = self.checkpoints if self.gang.rank == 0 else None
         self.writer = CheckpointWriter(mine, self.report, self.gang.device, newest_step=saved)
         self.report.begin(
             step=self.state.step,
@@ -236,6 +234,12 @@ class Run:
         if self.gang.rank == 0:
             termination.write(f"{contract.TERMINATION_CHECKPOINT_PREFIX}{step}", echo=False)
         return contract.EXIT_CHECKPOINTED
+
+    def _saved_step(self, checkpoints: folder.CheckpointFolder | None) -> int | None:
+        """The step of the newest checkpoint; None if there is none, or if it was not loaded and this rank keeps none."""
+        if not self._from_memory:
+            return self.state.step if self.resumed else None
+        return None if checkpoints is None else checkpoints.newest_step()
 
     def _cause_of_restart(self) -> str:
         """Why all ranks started again in place. All ranks take part, since the launcher of one pod alone may know it."""

@@ -9,10 +9,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ddpjob_ranks import slots
+from ddpjob_ranks import contract, slots
 from ddpjob_ranks.generation import Generation
 from ddpjob_ranks.host_memory import available_bytes
+from ddpjob_session import run
 from ddpjob_session.memory import MARGIN_BYTES, Memory
+from ddpjob_session.report import Reporter
 from ddpjob_session.state import State, from_bytes
 
 MIB = 2**20
@@ -146,3 +148,43 @@ def test_what_a_rank_knows_in_the_forward_pass_is_final_where_no_step_has_change
         memory.step_done()
         assert slots.read(generation.own_memory, step % 2)[0], "the end of a step is final"
     assert final == [False, not changes_late, not changes_late]
+
+
+class OtherRanks:
+    """A gang of two, in which the other rank has what this one has. Without messages."""
+
+    world_size, device = 2, torch.device("cpu")
+
+    def __init__(self, rank: int, *received: bytes) -> None:
+        self.rank, self._received = rank, list(received)
+
+    def all_gather(self, value):
+        return [value, value]
+
+    def broadcast_bytes(self, payload, *_, source=0):
+        return payload if self.rank == source else memoryview(self._received.pop(0))
+
+    def begin_max(self, _values):
+        return SimpleNamespace(wait=lambda: None)
+
+    def barrier(self):
+        pass
+
+
+def test_only_rank_0_looks_for_checkpoints_after_the_state_was_in_memory(generation, monkeypatch, tmp_path):
+    """In an object store that is a request of each rank, while training waits."""
+    state = State({"model": torch.nn.Linear(2, 2)}, program="this test")
+    memory = memory_of(state, generation)
+    state.step = 7
+    memory.hold([], restored=False)
+    memory.save()
+    kept = bytes(slots.read(generation.state_memory))
+    (no_folder := tmp_path / "file").touch()  # it cannot be listed
+    monkeypatch.setenv(contract.DDPJOB_CHECKPOINT_DIR, str(no_folder))
+    monkeypatch.setattr("ddpjob_ranks.generation._current", [generation])
+    monkeypatch.setattr(run, "StopRequest", lambda: SimpleNamespace(received=False))  # takes no signal of pytest's
+    generation.number = 2
+    begun = run.Run(OtherRanks(1, kept, b""), Reporter(enabled=False))
+    begun.restore(State({"model": torch.nn.Linear(2, 2)}, program="this test"), keep=3)
+    begun.begin(total_steps=9)
+    assert begun.state.step == 7

@@ -121,10 +121,12 @@ class Run:
         self.gang.barrier()  # from the first progress line on, every rank honours SIGTERM
         mine = self.checkpoints if self.gang.rank == 0 else None
         saved = self._saved_step(mine)
+        self.writer = CheckpointWriter(mine, self.report, self.gang.device, newest_step=saved)
         if (current := self._generation) is not None:
             current.begun()
+            if self._memory is None:
+                current.before_exit = self.writer.linger  # the ranks start again from that checkpoint
         num_before = 0 if current is None else current.number - 1
-        self.writer = CheckpointWriter(mine, self.report, self.gang.device, newest_step=saved)
         self.report.begin(
             step=self.state.step,
             total_steps=total_steps,

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 from unittest import mock
 
@@ -11,8 +12,12 @@ import torch
 from torch import nn
 
 from ddpjob.session import Session
-from ddpjob_ranks import contract
+from ddpjob_ranks import contract, generation
 from ddpjob_session import ending, replica, run
+from ddpjob_session.checkpoints import writer
+from ddpjob_session.checkpoints.folder import CheckpointFolder
+from ddpjob_session.report import Reporter
+from training_runs import DEADLINE_SECONDS
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NPROC_PER_NODE")
 
@@ -45,6 +50,40 @@ def test_a_step_that_is_left_by_break_is_done_and_saved(session, monkeypatch, tm
                 break
     assert state.step == 4
     assert [path.name.split("-")[1] for path in tmp_path.glob("step-*.pt")] == ["0000000004"]
+
+
+def test_a_rank_that_is_to_start_again_without_a_state_in_memory_first_completes_its_checkpoint(
+    session, monkeypatch, tmp_path
+):
+    """As on GPUs. The storage accepts the checkpoint once this rank waits for it."""
+    own = os.memfd_create("own")
+    mine = generation.Generation(number=1, pipe=-1, state_memory=-1, own_memory=own, stores=-1)
+    monkeypatch.setattr(generation, "_current", [mine])
+    monkeypatch.setenv(contract.DDPJOB_STATE_IN_MEMORY, "0")
+    monkeypatch.setenv(contract.DDPJOB_CHECKPOINT_DIR, str(tmp_path))
+    monkeypatch.setattr(writer, "LINGER_SECONDS", DEADLINE_SECONDS)
+    is_waited_for = threading.Event()
+    say, save = Reporter.say, CheckpointFolder.save
+
+    def say_and_open(report, text):
+        say(report, text)
+        if "is still being written" in text:
+            is_waited_for.set()
+
+    def save_when_open(folder, *arguments):
+        assert is_waited_for.wait(DEADLINE_SECONDS)
+        save(folder, *arguments)
+
+    monkeypatch.setattr(Reporter, "say", say_and_open)
+    monkeypatch.setattr(CheckpointFolder, "save", save_when_open)
+    with session:
+        for step in session.steps(2, checkpoint_every=1):
+            if step == 1:
+                mine.save()  # what the thread runs before it ends the process
+                saved = [path.name for path in tmp_path.glob("step-*.json")]
+                is_waited_for.set()
+    os.close(own)
+    assert [name.split("-")[1] for name in saved] == ["0000000001"]
 
 
 def test_the_plan_of_the_buckets_is_final_before_the_first_step(session):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from ddpjob_ranks import contract
+from ddpjob_ranks import contract, generation
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch.identity import resolve
 from ddpjob_session import ending
@@ -253,6 +253,17 @@ def test_a_save_that_does_not_end_is_abandoned(out, monkeypatch, error, waited, 
     save(background, trained())
     leave(background, error, monkeypatch)
     assert ("checkpoint of step 1 was not stored in time and is abandoned" in out.getvalue()) == waited
+    Storage.open_to_data.set()
+
+
+def test_a_rank_that_is_to_start_again_waits_only_once_for_a_save_that_does_not_end(out, monkeypatch, background):
+    mine = generation.Generation(number=1, pipe=-1, state_memory=-1, own_memory=-1, stores=-1)
+    mine.before_exit = background.linger
+    monkeypatch.setattr(generation, "_current", [mine])
+    monkeypatch.setattr(writer, "LINGER_SECONDS", 0.05)
+    save(background, trained())
+    leave(background, RuntimeError("a bug"), monkeypatch)
+    assert out.getvalue().count("is still being written") == 1
     Storage.open_to_data.set()
 
 

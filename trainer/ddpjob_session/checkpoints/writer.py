@@ -44,6 +44,7 @@ class CheckpointWriter:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint-writer")
         self._in_flight: Future[None] | None = None
         self._newest_step = newest_step
+        self._has_lingered = False
 
     def save(self, state: State, *, since: float) -> None:
         """Wait for the previous save, copy the state, and leave the rest to the thread. Saves a step only once.
@@ -88,9 +89,10 @@ class CheckpointWriter:
         self._in_flight.result()
 
     def linger(self) -> None:
-        """After a failure: wait up to LINGER_SECONDS for a save in progress."""
-        if self._in_flight is None or not self.busy:
+        """After a failure: wait up to LINGER_SECONDS for a save in progress, in the first call only."""
+        if self._in_flight is None or not self.busy or self._has_lingered:
             return
+        self._has_lingered = True
         name = f"checkpoint of step {self._newest_step}"
         self._report.say(
             f"{name} is still being written; waiting up to {LINGER_SECONDS:g} s for it before this rank ends"

@@ -21,7 +21,7 @@ import fcntl
 import pickle
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final
 
@@ -151,8 +151,11 @@ class Memory:
 
     # From the last generation.
 
-    def restore(self) -> bool:
-        """Load the newest state that any rank has kept, on all ranks; False if there is none."""
+    def restore(self, moved: Callable[[], None]) -> bool:
+        """Load the newest state that any rank has kept, on all ranks; False if there is none.
+
+        `moved` is called after each piece of it that was sent.
+        """
         gang, state = self._gang, self._state
         steps = gang.all_gather(slots.step_of(self._node))
         step = max(steps)
@@ -163,7 +166,7 @@ class Memory:
         if not all(gang.all_gather(is_known)):
             return False
         source = steps.index(step)
-        content = gang.broadcast_bytes(slots.read(self._node) if gang.rank == source else None, source=source)
+        content = gang.broadcast_bytes(slots.read(self._node) if gang.rank == source else None, moved, source=source)
         assert content is not None
         state.load(from_bytes(content))
         # Only processes of this pod can write this memory.

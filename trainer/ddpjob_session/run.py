@@ -67,7 +67,7 @@ class Run:
         if (current := self._generation) is not None and keeps_state:
             self._memory = Memory(current, state, self.gang, keep_generators=keep_generators)
             current.before_exit = self._memory.save
-            if current.number > 1 and self._memory.restore():
+            if current.number > 1 and self._memory.restore(self.timeline.moved):
                 self.resumed = self._from_memory = True
                 self.report.say(f"resumed from step {state.step} in memory: no step is lost")
                 return

@@ -12,6 +12,7 @@ import torch
 from ddpjob_ranks import contract, slots
 from ddpjob_ranks.generation import Generation
 from ddpjob_ranks.host_memory import available_bytes
+from ddpjob_ranks.watch.timeline import Timeline
 from ddpjob_session import run
 from ddpjob_session.memory import MARGIN_BYTES, Memory
 from ddpjob_session.report import Reporter
@@ -157,11 +158,13 @@ class OtherRanks:
 
     def __init__(self, rank: int, *received: bytes) -> None:
         self.rank, self._received = rank, list(received)
+        self.moved = []
 
     def all_gather(self, value):
         return [value, value]
 
-    def broadcast_bytes(self, payload, *_, source=0):
+    def broadcast_bytes(self, payload, moved=None, *, source=0):
+        self.moved.append(moved)
         return payload if self.rank == source else memoryview(self._received.pop(0))
 
     def begin_max(self, _values):
@@ -171,14 +174,27 @@ class OtherRanks:
         pass
 
 
-def test_only_rank_0_looks_for_checkpoints_after_the_state_was_in_memory(generation, monkeypatch, tmp_path):
-    """In an object store that is a request of each rank, while training waits."""
+@pytest.fixture
+def kept(generation) -> bytes:
+    """The state of a model after 7 steps, which this generation has kept in memory."""
     state = State({"model": torch.nn.Linear(2, 2)}, program="this test")
     memory = memory_of(state, generation)
     state.step = 7
     memory.hold([], restored=False)
     memory.save()
-    kept = bytes(slots.read(generation.state_memory))
+    return bytes(slots.read(generation.state_memory))
+
+
+def test_each_piece_of_a_state_from_memory_is_progress_for_the_watchdog(generation, kept):
+    """As those of a checkpoint are, since a large state takes long to send."""
+    state = State({"model": torch.nn.Linear(2, 2)}, program="this test")
+    gang, timeline = OtherRanks(1, kept, b""), Timeline()
+    assert Memory(generation, state, gang, keep_generators=False).restore(timeline.moved)
+    assert gang.moved[0] == timeline.moved
+
+
+def test_only_rank_0_looks_for_checkpoints_after_the_state_was_in_memory(generation, kept, monkeypatch, tmp_path):
+    """In an object store that is a request of each rank, while training waits."""
     (no_folder := tmp_path / "file").touch()  # it cannot be listed
     monkeypatch.setenv(contract.DDPJOB_CHECKPOINT_DIR, str(no_folder))
     monkeypatch.setattr("ddpjob_ranks.generation._current", [generation])

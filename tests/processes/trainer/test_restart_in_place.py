@@ -115,6 +115,30 @@ def test_a_failure_that_comes_back_ends_the_run_with_its_message(tmp_path):
     assert run.message.endswith("LookupError: the disk of sample 7 is on fire")
 
 
+READS_DATA = """
+import os, signal
+from multiprocessing import util
+import torch
+from torch.utils.data import DataLoader
+worker = iter(DataLoader(torch.arange(9.0), num_workers=1, multiprocessing_context="fork"))
+print(next(worker).item())
+util.get_temp_dir()
+if os.environ["DDPJOB_GENERATION"] < "3":
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_launcher_removes_the_sockets_of_data_workers(tmp_path):
+    """A worker has one once its first batch has arrived; it is killed with its rank."""
+    script, temporary = tmp_path / "script.py", tmp_path / "tmp"
+    script.write_text(READS_DATA)
+    temporary.mkdir()
+    command = (sys.executable, "-m", "ddpjob.launch", "--nproc-per-node=1", str(script))
+    run = finished(tmp_path, ranks=0, command=command, environ=IN_PLACE | {contract.TMPDIR: str(temporary)})
+    assert run.text.count(RESTART) == 2
+    assert list(temporary.glob("pymp-*")) == []
+
+
 @pytest.mark.parametrize(
     ("killed", "variables", "num_kills"),
     [((0, 1), {}, 1), ((1,), {contract.DDPJOB_STATE_IN_MEMORY: "0"}, 3)],  # three in a row without progress end a run

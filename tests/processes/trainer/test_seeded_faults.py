@@ -82,8 +82,7 @@ def finished_pods(
         assert [run.wait() for run in runs] == [0] * num_nodes
         assert len(list(marks.iterdir())) == len(faults), _story("not all of the faults have come", faults, runs)
         wait_for("all processes of the run to end", lambda: not processes_with(mark), seconds=SECONDS_PER_FAULT)
-        # A worker that reads data ends with its rank, and leaves the empty directory of its socket in the container.
-        files = [path for path in temporary.iterdir() if not path.name.startswith("pymp-")]
+        files = list(temporary.iterdir())
         assert not files, f"temporary files are left: {files}"
     assert not abandoned_shared_memory() - shared, "files in /dev/shm of processes that have ended"
     return runs

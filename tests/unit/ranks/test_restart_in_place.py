@@ -110,7 +110,7 @@ def test_what_ranks_are_forked_from_does_not_touch_a_gpu():
 FORKS = """
 import os, sys
 from ddpjob_ranks.launch.template import Template
-template = Template(["numpy.random"], os.environ, lambda: None)
+template = Template(["numpy.random"], os.environ, lambda: None, "")
 for _ in range(2):
     os.waitpid(template.fork([sys.argv[1]], os.environ, []), 0)
 """

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 
 from ddpjob_ranks import contract, generation, slots, termination
 from ddpjob_ranks.launch import launcher
@@ -56,8 +57,9 @@ def run(
     """
     # torch's own rendezvous ("env://") then uses the store that is there, in each generation under another prefix.
     environ = {**environ, contract.TORCHELASTIC_USE_AGENT_STORE: "True"}
-    with launcher.signals_blocked() as mask:
-        template = Template([*MODULES, *modules], environ, launcher.dies_with_this_process(mask))
+    sockets = TemporaryDirectory(prefix="pymp-", ignore_cleanup_errors=True)  # a data worker may be about to end
+    with launcher.signals_blocked() as mask, sockets as folder:
+        template = Template([*MODULES, *modules], environ, launcher.dies_with_this_process(mask), folder)
         try:
             return _Supervisor(node, program, environ, template).run(num_restarts)
         except TemplateError:

@@ -12,6 +12,7 @@ import atexit
 import ctypes
 import gc
 import json
+import multiprocessing
 import os
 import runpy
 import signal
@@ -39,15 +40,21 @@ class TemplateError(Exception):
 
 
 class Template:
-    """The launcher's side. Makes this process the reaper of its orphaned descendants."""
+    """The launcher's side. Makes this process the reaper of its orphaned descendants.
 
-    def __init__(self, modules: Sequence[str], environ: Mapping[str, str], set_up_child: Callable[[], None]) -> None:
+    `multiprocessing` makes its sockets, such as those of data workers, in `sockets`. By default each process makes a directory
+    for its own, and leaves it behind if it is killed.
+    """
+
+    def __init__(
+        self, modules: Sequence[str], environ: Mapping[str, str], set_up_child: Callable[[], None], sockets: str
+    ) -> None:
         _prctl(PR_SET_CHILD_SUBREAPER, 1)
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(LOOK_SECONDS)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(theirs.fileno()), *modules],
+                [sys.executable, "-m", __name__, str(theirs.fileno()), sockets, *modules],
                 env=dict(environ),
                 pass_fds=[theirs.fileno()],
                 preexec_fn=set_up_child,
@@ -82,7 +89,9 @@ def main(arguments: Sequence[str]) -> None:
     """Import the modules, then fork for each request until the launcher has ended."""
     requests = socket.socket(fileno=int(arguments[0]))
     launcher = os.getppid()
-    for name in arguments[1:]:
+    # As multiprocessing.util.get_temp_dir does. Forks inherit it.
+    multiprocessing.current_process()._config["tempdir"] = arguments[1]  # type: ignore[attr-defined]  # not public
+    for name in arguments[2:]:
         import_module(name)
     gc.freeze()  # so that a collection in a fork does not copy their memory
     while True:

@@ -174,10 +174,9 @@ class OtherRanks:
         pass
 
 
-@pytest.fixture
-def kept(generation) -> bytes:
-    """The state of a model after 7 steps, which this generation has kept in memory."""
-    state = State({"model": torch.nn.Linear(2, 2)}, program="this test")
+def kept_state(generation: Generation, model: torch.nn.Module) -> bytes:
+    """The state of the model after 7 steps, which this generation has kept in memory; nothing is in that of the rank alone."""
+    state = State({"model": model}, program="this test")
     memory = memory_of(state, generation)
     state.step = 7
     memory.hold([], restored=False)
@@ -185,16 +184,38 @@ def kept(generation) -> bytes:
     return bytes(slots.read(generation.state_memory))
 
 
-def test_each_piece_of_a_state_from_memory_is_progress_for_the_watchdog(generation, kept):
+@pytest.mark.parametrize(
+    ("rank", "model", "is_restored"),
+    [
+        (0, torch.nn.BatchNorm1d(2), False),
+        (1, torch.nn.BatchNorm1d(2), True),
+        (0, torch.nn.Linear(2, 2), True),
+    ],
+    ids=["statistics of rank 0", "those of another rank, which nothing uses", "no statistics"],
+)
+def test_the_state_in_memory_is_taken_unless_the_lost_pod_alone_knew_statistics_that_count(
+    generation, rank, model, is_restored
+):
+    """Another rank's statistics would not be those of a run without the failure, so the newest checkpoint is taken."""
+    kept = kept_state(generation, model)
+    memory = Memory(
+        generation, State({"model": model}, program="this test"), OtherRanks(rank, kept, b""), keep_generators=False
+    )
+    assert memory.restore(lambda: None) == is_restored
+
+
+def test_each_piece_of_a_state_from_memory_is_progress_for_the_watchdog(generation):
     """As those of a checkpoint are, since a large state takes long to send."""
+    kept = kept_state(generation, torch.nn.Linear(2, 2))
     state = State({"model": torch.nn.Linear(2, 2)}, program="this test")
     gang, timeline = OtherRanks(1, kept, b""), Timeline()
     assert Memory(generation, state, gang, keep_generators=False).restore(timeline.moved)
     assert gang.moved[0] == timeline.moved
 
 
-def test_only_rank_0_looks_for_checkpoints_after_the_state_was_in_memory(generation, kept, monkeypatch, tmp_path):
+def test_only_rank_0_looks_for_checkpoints_after_the_state_was_in_memory(generation, monkeypatch, tmp_path):
     """In an object store that is a request of each rank, while training waits."""
+    kept = kept_state(generation, torch.nn.Linear(2, 2))
     (no_folder := tmp_path / "file").touch()  # it cannot be listed
     monkeypatch.setenv(contract.DDPJOB_CHECKPOINT_DIR, str(no_folder))
     monkeypatch.setattr("ddpjob_ranks.generation._current", [generation])

@@ -45,15 +45,10 @@ def test_the_main_containers_end_shows_before_the_phase() -> None:
 
 
 def test_a_pod_with_scheduling_gates_names_them() -> None:
-    condition = {
-        "type": "PodScheduled",
-        "status": "False",
-        "reason": "SchedulingGated",
-        "message": "Scheduling is blocked due to non-empty scheduling gates",
-    }
-    body = pod(
-        {"conditions": [condition]}, schedulingGates=[{"name": "example.com/quota"}, {"name": "example.com/net"}]
-    )
+    message = "Scheduling is blocked due to non-empty scheduling gates"
+    condition = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": message}
+    gates = [{"name": "example.com/quota"}, {"name": "example.com/net"}]
+    body = pod({"conditions": [condition]}, schedulingGates=gates)
     assert pod_of(body).waiting.message == "held by scheduling gates: example.com/quota, example.com/net"
 
 
@@ -129,23 +124,16 @@ def test_a_native_sidecar_is_not_restarted_after_the_program(state, all_ended) -
     assert (record.exit.code, record.all_ended) == (0, all_ended)
 
 
+TIME = "2026-01-01T00:00:00Z"
+
+
 def job(**status):
-    metadata = {"namespace": "d", "name": "job", "uid": "u", "resourceVersion": "7"}
-    return {
-        "metadata": {**metadata, "creationTimestamp": "2026-01-01T00:00:00Z"},
-        "spec": {"trainer": {"recipe": "digits"}},
-        "status": status,
-    }
+    metadata = {"namespace": "d", "name": "job", "uid": "u", "resourceVersion": "7", "creationTimestamp": TIME}
+    return {"metadata": metadata, "spec": {"trainer": {"recipe": "digits"}}, "status": status}
 
 
 def test_the_status_of_a_newer_operator_keeps_its_end() -> None:
-    failed = {
-        "type": "Failed",
-        "status": "True",
-        "reason": "OfTheFuture",
-        "message": "",
-        "lastTransitionTime": "2026-01-01T00:00:00Z",
-    }
+    failed = {"type": "Failed", "status": "True", "reason": "OfTheFuture", "lastTransitionTime": TIME}
     record = job_of(job(attempt=3, phase="Odd", reason="OfTheFuture", conditions=[failed], unknown=1))
     assert (record.status.attempt, record.status.finished) == (3, True)
     assert record.status.condition(ConditionType.FAILED)
@@ -160,7 +148,7 @@ def test_a_spec_that_cannot_be_read_has_an_error() -> None:
 
 
 def test_one_field_that_a_newer_operator_writes_otherwise_loses_no_other() -> None:
-    done = {"type": "Succeeded", "status": "True", "reason": "Succeeded", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    done = {"type": "Succeeded", "status": "True", "reason": "Succeeded", "lastTransitionTime": TIME}
     strange = {**done, "type": "Celebrating"}
     given = {"attempt": 7, "conditions": [strange, done], "restarts": {"counted": "many"}}
     read = job_of(job(**given)).status

@@ -10,15 +10,8 @@ from ddpjob_operator.transport.resources import PODS
 
 
 def body(name: str, version: int, uid: str = "u1", *, label: str = "") -> dict[str, Any]:
-    return {
-        "metadata": {
-            "namespace": "ns",
-            "name": name,
-            "uid": uid,
-            "resourceVersion": str(version),
-            "labels": {"job": label},
-        }
-    }
+    metadata = {"namespace": "ns", "name": name, "uid": uid, "resourceVersion": str(version)}
+    return {"metadata": {**metadata, "labels": {"job": label}}}
 
 
 def parse(body: Any, old: str | None) -> str:

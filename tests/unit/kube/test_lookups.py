@@ -168,12 +168,8 @@ class Events(Cluster):
 
 
 def warning(message: str, version: int, uid: str = "p0", reason: str = "FailedMount") -> dict[str, Any]:
-    return {
-        "reason": reason,
-        "message": message,
-        "metadata": {"resourceVersion": str(version)},
-        "involvedObject": {"uid": uid},
-    }
+    metadata = {"resourceVersion": str(version)}
+    return {"reason": reason, "message": message, "metadata": metadata, "involvedObject": {"uid": uid}}
 
 
 async def test_of_a_warning_no_more_is_kept_than_is_shown() -> None:
@@ -207,29 +203,18 @@ async def test_warnings_of_a_pod_are_followed_while_it_is_looked_up(monkeypatch)
 
 
 def announcement(pod: str, reason: str, message: str, at: str, last: str | None = None) -> dict[str, Any]:
-    return {
-        "reason": reason,
-        "message": message,
-        "metadata": {"resourceVersion": "1", "creationTimestamp": at},
-        "lastTimestamp": last,
-        "involvedObject": {"kind": "Pod", "name": pod},
-    }
+    """An Event of an autoscaler about a pod, first and last at these times of one day."""
+    metadata = {"resourceVersion": "1", "creationTimestamp": f"2027-01-15T{at}Z"}
+    about = {"involvedObject": {"kind": "Pod", "name": pod}, "lastTimestamp": f"2027-01-15T{last}Z" if last else None}
+    return {"reason": reason, "message": message, "metadata": metadata, **about}
 
 
 async def test_nodes_that_an_autoscaler_announces_for_a_gang_are_found() -> None:
     cluster = Events(
-        announcement(
-            "j-1-0", "TriggeredScaleUp", "pod triggered scale-up: [{gpus 1->2 (max: 3)}]", "2027-01-15T08:00:10Z"
-        ),
-        announcement(
-            "j-1-1-r2",
-            "Nominated",
-            "Pod should schedule on: nodeclaim/gpu-x",
-            "2027-01-15T08:00:20Z",
-            "2027-01-15T08:01:00Z",
-        ),
-        announcement("j-1-2", "Nominated", "Pod should schedule on: node/old", "2027-01-15T07:00:00Z"),
-        announcement("j-2-0", "TriggeredScaleUp", "another attempt", "2027-01-15T07:00:00Z"),
+        announcement("j-1-0", "TriggeredScaleUp", "pod triggered scale-up: [{gpus 1->2 (max: 3)}]", "08:00:10"),
+        announcement("j-1-1-r2", "Nominated", "Pod should schedule on: nodeclaim/gpu-x", "08:00:20", "08:01:00"),
+        announcement("j-1-2", "Nominated", "Pod should schedule on: node/old", "07:00:00"),
+        announcement("j-2-0", "TriggeredScaleUp", "another attempt", "07:00:00"),
     )
     lookups, keys = lookups_of(cluster)
     lookups.update(seen("p0"), [ReadScaleUp(gang="j-1")])

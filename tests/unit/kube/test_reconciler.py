@@ -177,19 +177,13 @@ async def test_a_finished_job_whose_time_to_live_has_passed_reports_that_it_may_
     operator = Operator()
     operator.apply(phase="Succeeded", message="all ranks succeeded", completionTime="2026-01-01T00:00:00Z")
     job = operator.server.objects["ddpjobs", "job"]
-    condition = {
-        "type": "Succeeded",
-        "status": "True",
-        "reason": "Succeeded",
-        "lastTransitionTime": "2026-01-01T00:00:00Z",
-    }
+    time = "2026-01-01T00:00:00Z"
     job["spec"]["ttlSecondsAfterFinished"] = 0
-    job["status"]["conditions"] = [condition]
+    job["status"]["conditions"] = [{"type": "Succeeded", "status": "True", "reason": "x", "lastTransitionTime": time}]
     operator.server.refused = {("delete", "ddpjobs")}
     await operator.reconcile(2)
 
-    (stalled,) = (condition for condition in operator.status["conditions"] if condition["type"] == "Stalled")
-    assert stalled["message"] == f"the API server refuses to delete DDPJob job: {DENIED}"
+    assert stalled(operator.status)["message"] == f"the API server refuses to delete DDPJob job: {DENIED}"
     assert operator.status["message"] == "all ranks succeeded"
 
 

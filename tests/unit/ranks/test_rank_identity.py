@@ -4,51 +4,31 @@ from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch.identity import attempt, first_slurm_host, resolve
 from workers import worker
 
-OPERATOR = {
-    "MASTER_ADDR": "job-master.default.svc",
-    "MASTER_PORT": "29500",
-    "WORLD_SIZE": "8",
-    "RANK": "4",
-    "NODE_RANK": "1",
-    "NNODES": "2",
-    "NPROC_PER_NODE": "4",
-}
-SLURM = {
-    "SLURM_LOCALID": "1",
-    "SLURM_PROCID": "5",
-    "SLURM_NTASKS": "7",
-    "SLURM_NODEID": "2",
-    "SLURM_STEP_TASKS_PER_NODE": "2(x2),3",
-    "SLURM_STEP_NODELIST": "gpu[07-09]",
-    "SLURM_JOB_ID": "30007",
-    "SLURM_STEP_ID": "0",
-}
-#: A batch script has these of Slurm's variables, as Slurm 22.05 sets them; srun adds the step's.
-BATCH_SCRIPT = {
-    "SLURM_JOB_ID": "3",
-    "SLURM_JOB_NODELIST": "gpu[1-2]",
-    "SLURM_LOCALID": "0",
-    "SLURM_NNODES": "2",
-    "SLURM_NODEID": "0",
-    "SLURM_NTASKS": "4",
-    "SLURM_PROCID": "0",
-    "SLURM_TASKS_PER_NODE": "2(x2)",
-}
+
+def variables(text: str) -> dict[str, str]:
+    """The environment that `A=1 B=2` stands for."""
+    return dict(variable.split("=") for variable in text.split())
 
 
 SERVICE = "job-master.default.svc"
+OPERATOR = variables(
+    f"MASTER_ADDR={SERVICE} MASTER_PORT=29500 WORLD_SIZE=8 RANK=4 NODE_RANK=1 NNODES=2 NPROC_PER_NODE=4"
+)
+SLURM = variables(
+    "SLURM_LOCALID=1 SLURM_PROCID=5 SLURM_NTASKS=7 SLURM_NODEID=2 SLURM_STEP_TASKS_PER_NODE=2(x2),3"
+    " SLURM_STEP_NODELIST=gpu[07-09] SLURM_JOB_ID=30007 SLURM_STEP_ID=0"
+)
+#: A batch script has these of Slurm's variables, as Slurm 22.05 sets them; srun adds the step's.
+BATCH_SCRIPT = variables(
+    "SLURM_JOB_ID=3 SLURM_JOB_NODELIST=gpu[1-2] SLURM_LOCALID=0 SLURM_NNODES=2 SLURM_NODEID=0 SLURM_NTASKS=4"
+    " SLURM_PROCID=0 SLURM_TASKS_PER_NODE=2(x2)"
+)
 LAUNCHED_BY_SRUN = {"local_rank": 1, "local_world_size": 3, "master_addr": "gpu07", "master_port": 20007}
 OF_FOUR = {"world_size": 8, "local_rank": 1, "local_world_size": 4, "master_addr": SERVICE}
-ONE_IN_A_POD = {"NPROC_PER_NODE": "1", "WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-UNDER_TORCHRUN = {"RANK": "5", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "none"}
-TORCHRUN_STEP = {**SLURM, "SLURM_NTASKS": "3", "SLURM_STEP_TASKS_PER_NODE": "1(x3)", "SLURM_LOCALID": "0"}
-ONE_TASK = {
-    "SLURM_NTASKS": "1",
-    "SLURM_STEP_TASKS_PER_NODE": "1",
-    "SLURM_PROCID": "0",
-    "SLURM_NODEID": "0",
-    "SLURM_LOCALID": "0",
-}
+ONE_IN_A_POD = variables("NPROC_PER_NODE=1 WORLD_SIZE=2 RANK=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1")
+UNDER_TORCHRUN = variables("RANK=5 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 TORCHELASTIC_RUN_ID=none")
+TORCHRUN_STEP = SLURM | variables("SLURM_NTASKS=3 SLURM_STEP_TASKS_PER_NODE=1(x3) SLURM_LOCALID=0")
+ONE_TASK = variables("SLURM_NTASKS=1 SLURM_STEP_TASKS_PER_NODE=1 SLURM_PROCID=0 SLURM_NODEID=0 SLURM_LOCALID=0")
 
 
 @pytest.mark.parametrize(
@@ -61,14 +41,7 @@ ONE_TASK = {
         (SLURM, worker(launcher="srun", rank=5, world_size=7, **LAUNCHED_BY_SRUN)),
         ({**TORCHRUN_STEP, **OPERATOR, **UNDER_TORCHRUN}, worker(launcher="srun torchrun", rank=5, **OF_FOUR)),
     ],
-    ids=[
-        "no launcher",
-        "a Slurm job of one task",
-        "a pod of one process",
-        "torchrun in a pod",
-        "srun",
-        "torchrun by srun",
-    ],
+    ids=["no launcher", "a Slurm job of one task", "one process", "torchrun in a pod", "srun", "torchrun by srun"],
 )
 def test_each_launcher_gives_a_process_its_rank(environ, expected):
     assert resolve(environ) == expected

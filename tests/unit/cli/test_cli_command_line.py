@@ -16,12 +16,8 @@ EXAMPLES = sorted((Path(__file__).parents[3] / "manifests/examples").glob("*.yam
 
 
 def test_a_suspended_job_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    job = {
-        "apiVersion": "ddpjob.dev/v1beta1",
-        "kind": "DDPJob",
-        "metadata": {"name": "job"},
-        "spec": {"command": ["x"], "suspend": True},
-    }
+    spec = {"command": ["x"], "suspend": True}
+    job = {"apiVersion": "ddpjob.dev/v1beta1", "kind": "DDPJob", "metadata": {"name": "job"}, "spec": spec}
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(job))
     assert main(["run", "--local", str(file)]) == 2
@@ -66,14 +62,16 @@ def test_a_reader_that_ends_early_is_no_error(arguments: list[str], unbuffered: 
 _MODELS = {"kubernetes", "aiohttp", "yaml", "celpy", "ddpjob_operator", "ddpjob.client"}
 #: What no command needs before the first answer of the API server if it only reads.
 _OTHERS = {
-    "celpy",
-    "jsonschema",
-    "kubernetes.aio.dynamic",
-    "kubernetes.client",
-    "plotext",
-    "requests",
-    "rich.live",
-    "urllib3",
+    *(
+        "celpy",
+        "jsonschema",
+        "kubernetes.aio.dynamic",
+        "kubernetes.client",
+        "plotext",
+        "requests",
+        "rich.live",
+        "urllib3",
+    ),
     *(f"ddpjob.client.{module}" for module in ("files", "functions", "inspection", "logs")),
 }
 _SPEC = {"ddpjob_operator.api.spec", "ddpjob_operator.core.model"}

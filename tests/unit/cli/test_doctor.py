@@ -10,13 +10,10 @@ from ddpjob_operator.api.crd import custom_resource_definition
 
 
 def operator_with(provider: str, policies: str = "auto") -> dict[str, Any]:
+    container = {"image": "op:1", "args": [f"--scheduling-provider={provider}", f"--network-policies={policies}"]}
     return {
         "metadata": {"namespace": "ddpjob-system", "name": "op"},
-        "spec": {
-            "containers": [
-                {"image": "op:1", "args": [f"--scheduling-provider={provider}", f"--network-policies={policies}"]}
-            ]
-        },
+        "spec": {"containers": [container]},
         "status": {"conditions": [{"type": "Ready", "status": "True"}]},
     }
 

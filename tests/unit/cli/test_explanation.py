@@ -86,14 +86,8 @@ def test_a_waiting_job_is_explained_by_its_pods_and_warnings() -> None:
     labels = {"ddpjob.dev/attempt": "1", "ddpjob.dev/rank": "0"}
     container = {"name": "trainer", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}}
     pod = read_pod({"metadata": {"name": "net-1-0", "labels": labels}, "status": {"containerStatuses": [container]}})
-    about = {"kind": "Pod", "name": "net-1-0"}
-    warning = {
-        "type": "Warning",
-        "reason": "Failed",
-        "message": "no such image",
-        "involvedObject": about,
-        "metadata": {},
-    }
+    about = {"involvedObject": {"kind": "Pod", "name": "net-1-0"}, "metadata": {}}
+    warning = {"type": "Warning", "reason": "Failed", "message": "no such image", **about}
     shown = sections(waiting, [pod], [read_event(warning), read_event({**warning, "type": "Normal", "reason": "x"})])
 
     assert shown["Pods that do not run"] == "rank 0 (net-1-0): ImagePullBackOff: not found"

@@ -66,8 +66,8 @@ def test_restarts_within_an_attempt_are_shown() -> None:
         "rank": 1,
         "node": "a",
         "reason": "NodeLost",
-        "time": "2026-11-23T08:00:00Z",
         "replaced": True,
+        "time": "2026-11-23T08:00:00Z",
     }
     shown = job(
         {"command": ["x"]},

@@ -25,27 +25,21 @@ def starting(waiting=None, **spec):
     [
         (("Unschedulable", "0/4 nodes have it"), None, Reason.UNSCHEDULABLE, "0/4 nodes have it"),
         (
-            (
-                "Unschedulable",
-                "0/4 nodes are available: 4 Insufficient nvidia.com/gpu. preemption: 0/4 nodes are available.",
-            ),
+            ("Unschedulable", "0/4 nodes are available: 4 Insufficient nvidia.com/gpu. preemption: 0/4 nodes are available."),
             None,
             Reason.UNSCHEDULABLE,
             "1 of 2 pods have no node: 0/4 nodes have nvidia.com/gpu: 8 free; pods with a node: 1",
         ),
         (("ErrImagePull", "not found"), "n", Reason.IMAGE_PULL, "not found"),
         (
-            (
-                "ErrImagePull",
-                'failed to pull and unpack image "a.b/c:1": failed to resolve image: dial tcp: lookup a.b: no such host',
-            ),
+            ("ErrImagePull", 'failed to pull and unpack image "a.b/c:1": failed to resolve: dial tcp: lookup a.b: no such host'),
             "n",
             Reason.IMAGE_PULL,
             "1 of 2 pods wait: image a.b/c:1 cannot be pulled: lookup a.b: no such host",
         ),
         (("CreateContainerConfigError", "no Secret"), "n", Reason.CONTAINER_CONFIG, "no Secret"),
     ],
-)
+)  # fmt: skip
 def test_the_status_of_a_waiting_gang_says_what_it_waits_for(waiting, node, reason, text) -> None:
     of = job(nodes=2, gpusPerNode=8)
     held = pending(of, 1, waiting=Waiting(reason=waiting[0], message=waiting[1]), node=node)
@@ -78,11 +72,7 @@ QUOTA_IN_NUMBERS = (
     ("refused", "reason", "message"),
     [
         ("denied by policy", Reason.POD_REJECTED, "the API server refuses to create pod job-1-1: denied by policy"),
-        (
-            QUOTA,
-            Reason.QUOTA_EXCEEDED,
-            QUOTA_IN_NUMBERS,
-        ),
+        (QUOTA, Reason.QUOTA_EXCEEDED, QUOTA_IN_NUMBERS),
     ],
 )
 def test_a_refused_pod_is_reported_with_the_api_servers_message_and_a_quota_in_numbers(

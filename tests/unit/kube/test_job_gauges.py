@@ -25,16 +25,10 @@ def training(began: float, **progress: float) -> Job:
 
 
 def test_jobs_by_phase_and_what_waiting_gangs_wait_for() -> None:
-    failed_spec = Condition(
-        type="Stalled", status="True", reason="InvalidSpec", last_transition_time="2027-01-15T08:00:00Z"
-    )
-    assert gauges(
-        job(),
-        job(DDPJobStatus(phase="Novel", conditions=[failed_spec])),
-        waiting("Unschedulable", 20),
-        waiting("Unschedulable", 60),
-        waiting("Novel", 5),
-    ) == {
+    failed_spec = Condition(type="Stalled", status="True", reason="InvalidSpec", last_transition_time=rfc3339(NOW))
+    stalled = job(DDPJobStatus(phase="Novel", conditions=[failed_spec]))
+    gangs = waiting("Unschedulable", 20), waiting("Unschedulable", 60), waiting("Novel", 5)
+    assert gauges(job(), stalled, *gangs) == {
         ("ddpjob_jobs", "New"): 1,
         ("ddpjob_jobs", "Other"): 1,
         ("ddpjob_jobs", "Pending"): 3,
@@ -49,9 +43,8 @@ def test_jobs_by_phase_and_what_waiting_gangs_wait_for() -> None:
 def test_single_jobs_have_gauges_only_where_they_are_switched_on() -> None:
     of = training(NOW, loss=0.25, etaSeconds=3900, totalSteps=10)
     assert not {sample for sample in gauges(of) if sample[0].startswith("ddpjob_job_")}
-    assert {
-        name: value for (name, *labels), value in gauges(of, max_jobs=1).items() if labels == ["default", "job"]
-    } == {
+    found = gauges(of, max_jobs=1)
+    assert {name: value for (name, *labels), value in found.items() if labels == ["default", "job"]} == {
         "ddpjob_job_step": 5,
         "ddpjob_job_total_steps": 10,
         "ddpjob_job_loss": 0.25,
@@ -63,6 +56,4 @@ def test_single_jobs_have_gauges_only_where_they_are_switched_on() -> None:
 def test_the_number_of_jobs_with_gauges_is_bounded() -> None:
     found = gauges(*(training(NOW + second, loss=second) for second in range(5)), max_jobs=2)
     assert found["ddpjob_jobs_without_gauges",] == 3
-    assert (
-        found["ddpjob_job_loss", "default", "job"] == 3
-    )  # All have the same name here; the second one is written last.
+    assert found["ddpjob_job_loss", "default", "job"] == 3  # All have one name here; the second one is written last.

@@ -1,6 +1,7 @@
 """What one namespace does to the jobs of another: its webhooks and nodes may hang, the others go on."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from ddpjob_operator.kube.lookups.lookups import Lookups
 from ddpjob_operator.transport.errors import ApiError, RejectedError
 from ddpjob_operator.transport.resources import EVENTS, PODS, Resource
 from engine import Engine, happens
+from lookup_cluster import JOB, Keys
 
 NUM_WORKERS = 16
 
@@ -76,51 +78,44 @@ async def test_a_job_starts_while_every_request_of_another_namespace_hangs() -> 
 
 
 def failed_job(namespace: str, name: str) -> Job:
-    return Job(
-        namespace=namespace,
-        name=name,
-        uid=f"{namespace}-{name}",
-        resource_version="1",
-        generation=1,
-        deleting=False,
-        spec=None,
-    )
+    return replace(JOB, namespace=namespace, name=name, uid=f"{namespace}-{name}")
 
 
 def want_log(lookups: Lookups, namespace: str, name: str) -> None:
     lookups.update(Observed(job=failed_job(namespace, name)), [ReadLog(pod=f"{name}-1-0", uid=f"{name}-uid")])
 
 
-async def test_a_log_is_read_while_those_of_another_namespace_do_not_come() -> None:
-    cluster, keys = Cluster(), asyncio.Queue[tuple[str, str]]()
+def hanging() -> tuple[Cluster, Keys, Lookups]:
+    """Lookups of the logs of 40 jobs in the namespace that does not answer."""
+    cluster, keys = Cluster(), Keys()
     lookups = Lookups(cluster, keys.put_nowait)  # type: ignore[arg-type]  # it does what a Client does
     for number in range(40):
         want_log(lookups, "hanging", f"job-{number}")
+    return cluster, keys, lookups
+
+
+async def test_a_log_is_read_while_those_of_another_namespace_do_not_come() -> None:
+    cluster, keys, lookups = hanging()
     await asyncio.sleep(0)
     want_log(lookups, "quick", "job")
 
-    assert await asyncio.wait_for(keys.get(), 5) == ("quick", "job")
+    assert await keys.next() == ("quick", "job")
     assert cluster.logs[-1] == ("quick", "job-1-0"), "a job's pods are read in the job's own namespace"
     await lookups.stop()
 
 
 async def test_a_log_that_waits_too_long_for_its_turn_counts_as_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_reader, "DEADLINE_SECONDS", 0.01)
-    cluster, keys = Cluster(), asyncio.Queue[tuple[str, str]]()
-    lookups = Lookups(cluster, keys.put_nowait)  # type: ignore[arg-type]  # it does what a Client does
-    for number in range(40):
-        want_log(lookups, "hanging", f"job-{number}")
-
-    ended = {await asyncio.wait_for(keys.get(), 5) for _ in range(40)}
+    cluster, keys, lookups = hanging()
+    ended = {await keys.next() for _ in range(40)}
     assert len(ended) == 40
     assert len(cluster.logs) < 40, "those that waited were not read"
     assert all(lookups.logs(key) == {f"{key[1]}-uid": NO_LOG} for key in ended)
     await lookups.stop()
 
 
-ENDED = DDPJobStatus(
-    conditions=[Condition(type=ConditionType.FAILED, status="True", reason="x", last_transition_time="")]
-)
+FAILED = Condition(type=ConditionType.FAILED, status="True", reason="x", last_transition_time="")
+ENDED = DDPJobStatus(conditions=[FAILED])
 
 
 def recording(cluster: Cluster) -> tuple[EventRecorder, asyncio.Task[None]]:
@@ -139,10 +134,9 @@ def num_events(cluster: Cluster, namespace: str) -> int:
 )
 async def test_events_are_written_while_those_of_another_namespace_hang_or_are_refused(error: ApiError | None) -> None:
     """No pause is waited for: on the loop's clock the test would end at its limit of 5 s."""
-    cluster = Cluster()
-    other = "hanging" if error is None else "dying"
-    if error is not None:
-        cluster.errors["dying"] = error
+    cluster, other = Cluster(), "dying" if error else "hanging"
+    if error:
+        cluster.errors[other] = error
     recorder, writing = recording(cluster)
     for number in range(3000):
         recorder.record(failed_job(other, f"job-{number}"), DDPJobStatus(), ENDED)

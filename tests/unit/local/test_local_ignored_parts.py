@@ -7,13 +7,8 @@ from ddpjob_operator.local.volumes import Mount
 
 
 def test_everything_that_a_process_cannot_honour_is_named_once() -> None:
-    main = {
-        "name": "trainer",
-        "command": ["x"],
-        "image": "i",
-        "securityContext": {},
-        "env": [{"name": "A", "value": "1"}, {"name": "TOKEN", "valueFrom": {"secretKeyRef": {}}}],
-    }
+    env = [{"name": "A", "value": "1"}, {"name": "TOKEN", "valueFrom": {"secretKeyRef": {}}}]
+    main = {"name": "trainer", "command": ["x"], "image": "i", "securityContext": {}, "env": env}
     spec = {
         "containers": [main, {"name": "sidecar"}],
         "securityContext": {},
@@ -39,7 +34,5 @@ def test_a_working_directory_of_the_image_is_ignored_and_one_below_a_mount_is_no
     working_dir: str, expected: tuple[str, ...]
 ) -> None:
     spec = {"containers": [{"name": "trainer", "command": ["x"], "workingDir": working_dir}]}
-    assert (
-        ignored_parts({"spec": spec}, {"spec": {"containers": [{}]}}, (Mount(path="/data", folder=Path("/here")),))
-        == expected
-    )
+    mounts = (Mount(path="/data", folder=Path("/here")),)
+    assert ignored_parts({"spec": spec}, {"spec": {"containers": [{}]}}, mounts) == expected

@@ -28,13 +28,8 @@ def pod(
 
 
 def program(body: dict[str, Any], *, gpus: tuple[str, ...] = (), **environ: str) -> Program:
-    machine = Machine(
-        python=Path("/venv/bin/python"),
-        environ={"PATH": "/usr/bin", **environ},
-        num_cpus=8,
-        master_port=4711,
-        gpus=gpus,
-    )
+    python, environ = Path("/venv/bin/python"), {"PATH": "/usr/bin", **environ}
+    machine = Machine(python=python, environ=environ, num_cpus=8, master_port=4711, gpus=gpus)
     mounts = (Mount(path="/script", folder=Path("/run/script")),)
     return program_of(body, mounts, machine, Path("/run/termination"), Path("/here"))
 

@@ -6,14 +6,8 @@ from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch import command, identity
 from ddpjob_ranks.launch.identity import Node, Worker
 
-POD = {
-    "MASTER_ADDR": "job-master",
-    "WORLD_SIZE": "4",
-    "RANK": "2",
-    "NODE_RANK": "1",
-    "NNODES": "2",
-    "NPROC_PER_NODE": "2",
-}
+POD = {"MASTER_ADDR": "job-master", "WORLD_SIZE": "4", "RANK": "2"}
+POD |= {"NODE_RANK": "1", "NNODES": "2", "NPROC_PER_NODE": "2"}
 SINGLE = {"MASTER_ADDR": "job-master", "WORLD_SIZE": "2", "RANK": "1", "NPROC_PER_NODE": "1", "LOCAL_RANK": "0"}
 SRUN = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_NODEID": "1"}
 

@@ -45,8 +45,7 @@ def test_a_second_look_shows_the_time_in_between() -> None:
 
 
 @pytest.mark.parametrize(
-    ("exposed", "slowest", "waiting"),
-    [((3.0, 0.5, 3.0), 1, 0.25), ((1.0, 0.9, 1.0), None, None), ((3.0,), None, None)],
+    ("exposed", "slowest", "waiting"), [((3.0, 0.5, 3.0), 1, 0.25), ((1.0, 0.9, 1.0), None, None), ((3.0,), None, None)]
 )
 def test_the_rank_that_waits_least_keeps_the_others_waiting(
     exposed: tuple[float, ...], slowest: int | None, waiting: float | None

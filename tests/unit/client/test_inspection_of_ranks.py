@@ -64,10 +64,7 @@ async def test_stacks_come_by_rank_and_silent_pods_say_why() -> None:
     errors = {(stacks.rank, stacks.pod.rank): stacks.error for stacks in found if stacks.error}
     for key, text in {
         (1, 0): "no answer in time",
-        (
-            None,
-            1,
-        ): "python -m ddpjob_ranks.inspection stacks failed in it: python: No module named ddpjob_ranks",
+        (None, 1): "python -m ddpjob_ranks.inspection stacks failed in it: python: No module named ddpjob_ranks",
         (None, 2): "executable file not found",
         (None, 3): "uses neither the built-in trainer nor ddpjob.session",
         (None, 4): "connection refused",

@@ -4,19 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from builders import (
-    NOW,
-    created,
-    edited,
-    ended,
-    in_attempt,
-    job,
-    observed,
-    reconciled,
-    service,
-    supervised,
-    updated,
-)
+from builders import NOW, created, edited, ended, in_attempt, job, observed, reconciled, service, supervised, updated
 from ddpjob_operator.api.names import LABEL_REPLACEMENT, LABEL_SUPERVISED, Phase, Reason, contract
 from ddpjob_operator.api.status import Progress
 from ddpjob_operator.core.actions import CreatePod, PatchObject

@@ -121,8 +121,7 @@ CAUSE = "rank 1 was killed by SIGKILL at step 345"
 
 
 @pytest.mark.parametrize(
-    ("sent", "kept"),
-    [(CAUSE, CAUSE), (CAUSE + "\x1b[2J", None), ("x" * 81, None), (7, None), (["rank 1"], None)],
+    ("sent", "kept"), [(CAUSE, CAUSE), (CAUSE + "\x1b[2J", None), ("x" * 81, None), (7, None), (["rank 1"], None)]
 )
 def test_the_cause_of_a_restart_in_place_is_short_printable_text_or_none(sent, kept) -> None:
     progress = latest_progress("ddpjob-progress " + json.dumps({"step": 1, "inPlaceCause": sent}))

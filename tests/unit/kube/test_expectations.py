@@ -1,16 +1,16 @@
 """What was sent is not sent again until it shows, or until it has been looked up."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from ddpjob_operator.core.actions import CreateObject, CreatePod, DeletePod, LowerPodDeadline
-from ddpjob_operator.core.model import SERVICE, Deletion, Job, Observed, Pod
+from ddpjob_operator.core.model import SERVICE, Deletion, Observed, Pod
 from ddpjob_operator.kube.engine import expectations as module
 from ddpjob_operator.kube.engine.expectations import Expectations
+from lookup_cluster import JOB, KEY, rank0
 
-KEY = ("ns", "j")
-JOB = Job(namespace="ns", name="j", uid="j1", resource_version="1", generation=1, deleting=False, spec=None)
 NOTHING: Any = None  # nobody renders these pods
 CREATE_0, CREATE_1 = (CreatePod(name=name, manifest=NOTHING) for name in ("j-1-0", "j-1-1"))
 CREATE_SERVICE = CreateObject(kind=SERVICE, name="j-master", body={})
@@ -19,11 +19,8 @@ LOWER = LowerPodDeadline(name="j-1-0", uid="p0")
 
 
 def pod(name: str, uid: str = "p0", deletion_deadline: float | None = None) -> Pod:
-    fields: dict[str, Any] = dict.fromkeys(Pod.__dataclass_fields__)
-    return Pod(
-        **fields
-        | {"name": name, "uid": uid, "deletion": Deletion(deadline=deletion_deadline) if deletion_deadline else None}
-    )
+    deletion = Deletion(deadline=deletion_deadline) if deletion_deadline else None
+    return replace(rank0(uid), name=name, deletion=deletion)
 
 
 def seen(*pods: Pod) -> Observed:

@@ -21,16 +21,8 @@ def found(monkeypatch, tmp_path):
         monkeypatch.setattr(gpu_steps, "STEPS", steps)
         for name in ("CUDA_VISIBLE_DEVICES", "DDPJOB_TEST_DATA"):
             monkeypatch.setenv(name, "")
-        given = argparse.Namespace(
-            device="cpu",
-            quick=quick,
-            fault=False,
-            seconds=seconds,
-            only=None,
-            results=tmp_path,
-            name="gpu",
-            default_name="",
-        )
+        options = {"device": "cpu", "quick": quick, "fault": False, "seconds": seconds, "only": None}
+        given = argparse.Namespace(**options, results=tmp_path, name="gpu", default_name="")
         code = gpu.run(given)
         return code, json.loads((tmp_path / "gpu.json").read_text())["rows"]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -154,29 +155,30 @@ def test_what_volcano_says_of_the_group(status: dict[str, Any], reason: str, mes
     assert "\x1b" not in str(made.status.message)
 
 
-def test_a_queued_job_names_the_jobs_that_its_queue_has_admitted() -> None:
-    def group(name: str, queue: str = "team-a", phase: str = "Running") -> OwnedObject:
-        metadata: dict[str, Any] = {"name": f"{name}-1", "namespace": "there", "uid": name, "resourceVersion": "1"}
-        metadata["labels"] = {"ddpjob.dev/job": name}
-        body = {"metadata": metadata, "spec": {"queue": queue}, "status": {"phase": phase}}
-        return object_of(VOLCANO.watched[0], body)
+OLD, NEW = "2025-12-31T00:00:00Z", "2026-01-02T00:00:00Z"
 
-    others = [*map(group, "abcd"), group("x", queue="team-b"), group("y", phase="Unknown")]
+
+def group(name: str, phase: str, *, queue: str = "team-a", created: str = NEW, **spec: str) -> OwnedObject:
+    """The PodGroup of another job."""
+    metadata: dict[str, Any] = {"name": f"{name}-1", "namespace": "there", "uid": name, "resourceVersion": "1"}
+    metadata |= {"labels": {"ddpjob.dev/job": name}, "creationTimestamp": created}
+    body = {"metadata": metadata, "spec": {"queue": queue, **spec}, "status": {"phase": phase}}
+    return object_of(VOLCANO.watched[0], body)
+
+
+def test_a_queued_job_names_the_jobs_that_its_queue_has_admitted_and_looks_again_since_they_change() -> None:
+    admitted = [group(name, "Running") for name in "abcd"]
+    others = [*admitted, group("x", "Running", queue="team-b"), group("y", "Unknown")]
     made = waiting(VOLCANO, status={"phase": "Pending"}, others=others)
+    assert made.wake_at == NOW + QUEUE_SECONDS
     assert "queued in team-a behind there/a, there/b, there/c and 1 more: Volcano" in str(made.status.message)
 
 
 def test_a_queued_job_says_how_many_jobs_of_its_priority_wait_for_longer() -> None:
-    def group(name: str, created: str, queue: str = "team-a", phase: str = "Pending", **spec: str) -> OwnedObject:
-        metadata: dict[str, Any] = {"name": f"{name}-1", "namespace": "there", "uid": name, "resourceVersion": "1"}
-        metadata |= {"labels": {"ddpjob.dev/job": name}, "creationTimestamp": created}
-        body = {"metadata": metadata, "spec": {"queue": queue, **spec}, "status": {"phase": phase}}
-        return object_of(VOLCANO.watched[0], body)
-
-    old, new = "2025-12-31T00:00:00Z", "2026-01-02T00:00:00Z"
-    elsewhere = [group("x", old, queue="team-b"), group("y", old, priorityClassName="low"), group("z", new)]
+    pending = partial(group, phase="Pending", created=OLD)
+    elsewhere = [pending("x", queue="team-b"), pending("y", priorityClassName="low"), pending("z", created=NEW)]
     for earlier, words in (([], ""), (["a"], "1 job before it; "), (["a", "b", "c"], "3 jobs before it; ")):
-        others = [*(group(name, old) for name in earlier), *elsewhere]
+        others = [*map(pending, earlier), *elsewhere]
         message = waiting(VOLCANO, status={"phase": "Pending"}, others=others).status.message
         assert str(message).startswith(f"queued in team-a: {words}Volcano has not admitted the PodGroup")
 
@@ -253,11 +255,6 @@ def test_a_scheduler_that_places_pods_alone_is_named_and_nothing_is_given_back(p
         made.status.message
     )
     assert (made.status.attempt, made.actions) == (1, ())
-
-
-def test_what_a_queue_says_is_looked_at_again_since_other_jobs_change_it() -> None:
-    made = waiting(VOLCANO, status={"phase": "Pending"})
-    assert made.wake_at == NOW + QUEUE_SECONDS
 
 
 def test_a_condition_is_untrusted_text() -> None:

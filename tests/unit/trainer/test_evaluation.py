@@ -36,22 +36,11 @@ def count(
         assert not torch.is_grad_enabled()
         return torch.eye(2)[batch[0].flatten().long() % 2]
 
-    gang = SimpleNamespace(
-        rank=rank,
-        world_size=world_size,
-        device=torch.device("cpu"),
-        sum_=summed,
-    )
+    gang = SimpleNamespace(rank=rank, world_size=world_size, device=torch.device("cpu"), sum_=summed)
     frozen = torch.nn.Identity().eval()
     model = torch.nn.Sequential(torch.nn.Identity(), frozen)
     found = evaluate(
-        model,
-        split(),
-        forward,
-        {"accuracy": accuracy()},
-        gang,
-        batch_size=batch_size,
-        stop_reached=stop_reached,
+        model, split(), forward, {"accuracy": accuracy()}, gang, batch_size=batch_size, stop_reached=stop_reached
     )
     assert model.training, "the model is in training mode again"
     assert not frozen.training, "a part that is frozen stays in evaluation mode"

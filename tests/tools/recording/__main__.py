@@ -29,11 +29,7 @@ TIMEOUT_SECONDS = 300
 EXAMPLES = Path(__file__).resolve().parents[3] / "manifests" / "examples"
 #: A job that has failed when the recording begins.
 FAILED = Path(__file__).with_name("own-model.yaml")
-COMMANDS = (
-    "ddpjob run digits.yaml",
-    "ddpjob plot digits --metric loss",
-    "ddpjob explain own-model",
-)
+COMMANDS = ("ddpjob run digits.yaml", "ddpjob plot digits --metric loss", "ddpjob explain own-model")
 
 
 def main() -> None:

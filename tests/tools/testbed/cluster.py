@@ -185,12 +185,7 @@ class Cluster:
         _BRIDGED.write_text("1")  # also between pods of one node
         journal.record("packet filter", prefix=_POLICY_CHAINS)
         controller = self.control_plane.component(
-            "kube-router",
-            self.kubeconfig,
-            self.nodes[0].name,
-            SERVICE_RANGE,
-            ready,
-            ready=ready.exists,
+            "kube-router", self.kubeconfig, self.nodes[0].name, SERVICE_RANGE, ready, ready=ready.exists
         )
         try:
             controller.start()
@@ -284,9 +279,7 @@ class Cluster:
         kubeconfig = self.control_plane.kubeconfig_of("coredns")
         corefile.write_text(_COREFILE.format(address=network.Subnet(0).gateway, port=port, kubeconfig=kubeconfig))
         return self.control_plane.component(
-            "coredns",
-            f"-conf={corefile}",
-            ready=lambda: self.control_plane.answers(f"http://127.0.0.1:{port}/health"),
+            "coredns", f"-conf={corefile}", ready=lambda: self.control_plane.answers(f"http://127.0.0.1:{port}/health")
         )
 
     def _proxy(self) -> Component:

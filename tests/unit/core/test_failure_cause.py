@@ -171,13 +171,6 @@ def test_the_message_that_the_trainer_wrote_is_reported_without_its_rank(message
     assert plan(broken(of, crashed(of, message=message)), NOW).status.failure.message == expected
 
 
-def test_a_survivor_that_the_operator_deletes_was_not_deleted_by_somebody_else() -> None:
-    seen = reconciled(broken(PAIR, crashed(PAIR, message=ECHO, ended_seen=NOW - 5)))
-    survivor = crashed(PAIR, 1, message=ECHO, deletion_deadline=NOW + 1)
-    status = plan(replace(seen, pods=(seen.pods[0], survivor)), NOW + 1).status
-    assert (status.failure.reason, status.restarts.counted) == (Reason.COLLECTIVE_ERROR, 1)
-
-
 def test_an_eviction_from_a_cordoned_node_is_a_drain() -> None:
     seen = replace(broken(SINGLE, ended(SINGLE, 0, **EVICTED)), nodes_cordoned=frozenset({"node-0"}))
     failure = plan(seen, NOW).status.failure

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from builders import NOW, broken, crashed, created, ended, in_attempt, job, pod, program, reconciled, running, updated
+from builders import NOW, crashed, created, ended, in_attempt, job, pod, program, reconciled, running, updated
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.api.status import DDPJobStatus, Failure, Progress, Restarts
 from ddpjob_operator.core.failure.node_avoidance import avoided_nodes
@@ -157,12 +157,6 @@ def test_a_late_checkpoint_step_ends_the_delay() -> None:
     assert created(made) == ["job-2-0", "job-2-1"]
     assert (made.status.reason, made.status.restarts.in_a_row) == (Reason.CREATING, 0)
     assert "None" not in made.status.message
-
-
-def test_a_stop_with_a_checkpoint_is_no_failure() -> None:
-    of = job(nodes=1)
-    status = plan(broken(of, ended(of, 0, code=75, message="checkpointStep=9")), NOW).status
-    assert (status.restarts.in_a_row, status.retry_time) == (0, None)
 
 
 def avoided(seen) -> tuple[list[str], str]:

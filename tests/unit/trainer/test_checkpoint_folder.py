@@ -14,7 +14,7 @@ from ddpjob_session.checkpoints.claim import Claim, Owner
 from ddpjob_session.checkpoints.files import Folder
 from ddpjob_session.checkpoints.folder import CheckpointFolder, from_environment
 from ddpjob_session.checkpoints.storage import ChecksummedFile, UnavailableError
-from saved_states import folder, newest, save, to_bytes
+from saved_states import folder, newest, save
 
 
 def cut(path: Path, size: int) -> None:
@@ -89,17 +89,6 @@ def test_of_several_damaged_checkpoints_the_last_undamaged_one_is_loaded(tmp_pat
     (tmp_path / "step-0000000004-attempt-1-u1.json").unlink()
     (tmp_path / "step-0000000003-attempt-1-u1.json").write_bytes(b"")
     assert newest(folder(tmp_path, attempt=2)) == (2, b"2" * 1000)
-
-
-def test_one_flipped_bit_anywhere_in_a_real_state_is_noticed(tmp_path):
-    state = to_bytes({"model": {"weight": torch.arange(100.0)}, "step": 2})
-    checkpoints = folder(tmp_path)
-    save(checkpoints, 1, b"before")
-    path = tmp_path / "step-0000000002-attempt-1-u1.pt"
-    for position in range(0, len(state), 97):
-        save(checkpoints, 2, state)
-        flip(path, position)
-        assert newest(checkpoints) == (1, b"before"), f"byte {position} of {len(state)}"
 
 
 def test_a_damaged_checkpoint_does_not_count_among_those_kept(tmp_path):

@@ -89,7 +89,7 @@ def test_every_value_of_a_label_comes_from_a_closed_set() -> None:
             "failure": failure,
             "restarts": {"counted": 1},
             "conditions": [
-                {"type": "Failed", "status": "True", "reason": "Novel", "lastTransitionTime": "2027-01-15T08:00:00Z"}
+                {"type": "Failed", "status": "True", "reason": "Novel", "lastTransitionTime": failure["time"]}
             ],
             "reason": "Novel",
         }

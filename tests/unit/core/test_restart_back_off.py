@@ -184,27 +184,15 @@ def test_no_node_is_avoided_where_there_is_only_one() -> None:
     assert "avoids" not in message
 
 
-@pytest.mark.parametrize(
-    ("reason", "is_avoided"),
-    [
-        (reason, True)
-        for reason in (
-            Reason.PROGRAM_ERROR,
-            Reason.KILLED,
-            Reason.START_DEADLINE,
-            Reason.NODE_LOST,
-            Reason.POD_DISRUPTED,
-        )
-    ]
-    + [
-        (reason, False)
-        for reason in (Reason.POD_DELETED, Reason.PREEMPTED, Reason.OUT_OF_MEMORY, Reason.HUNG, Reason.COLLECTIVE_ERROR)
-    ],
-)
-def test_a_node_is_avoided_only_for_failures_that_it_may_have_caused(reason: Reason, is_avoided: bool) -> None:
+CAUSED_BY_NODES = (Reason.PROGRAM_ERROR, Reason.KILLED, Reason.START_DEADLINE, Reason.NODE_LOST, Reason.POD_DISRUPTED)
+OTHERS = (Reason.POD_DELETED, Reason.PREEMPTED, Reason.OUT_OF_MEMORY, Reason.HUNG, Reason.COLLECTIVE_ERROR)
+
+
+@pytest.mark.parametrize("reason", [*CAUSED_BY_NODES, *OTHERS])
+def test_a_node_is_avoided_only_for_failures_that_it_may_have_caused(reason: Reason) -> None:
     past = [
         Failure(attempt=n, rank=0, pod=f"job-{n}-0", node="node-0", reason=reason, message="", time=rfc3339(NOW))
         for n in (1, 2)
     ]
-    assert avoided_nodes(DDPJobStatus(attempts=past)) == (("node-0",) if is_avoided else ())
+    assert avoided_nodes(DDPJobStatus(attempts=past)) == (("node-0",) if reason in CAUSED_BY_NODES else ())
     assert avoided_nodes(DDPJobStatus(attempts=past[:1])) == ()

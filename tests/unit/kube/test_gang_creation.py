@@ -199,12 +199,15 @@ async def test_pods_are_rendered_when_they_are_sent_and_not_by_the_plan(monkeypa
     assert len(rendered) <= MAX_PARALLEL
 
 
+def owned_by(job: str, uid: str) -> dict[str, Any]:
+    return {"ownerReferences": [{"kind": "DDPJob", "name": job, "uid": uid}]}
+
+
 class Namesake:
     """Has a pod of another job under the name that is to be created."""
 
     def __init__(self, **metadata: Any) -> None:
-        owner = {"kind": "DDPJob", "name": "job", "uid": "old-uid"}
-        self.pod = {"metadata": {"ownerReferences": [owner], **metadata}, "spec": {"nodeName": "gpu-3"}}
+        self.pod = {"metadata": {**owned_by("job", "old-uid"), **metadata}, "spec": {"nodeName": "gpu-3"}}
 
     async def create(self, *_: Any) -> Body:
         raise ConflictError("create pods", 'pods "job-1-0" already exists', status=409)
@@ -213,26 +216,18 @@ class Namesake:
         return self.pod
 
 
+UNTIL_DELETED = "waiting until pod job-1-0 of DDPJob job (uid old-uid) is deleted on node gpu-3"
+
+
 @pytest.mark.parametrize(
     ("metadata", "is_terminating", "expected"),
     [
-        (
-            {"deletionTimestamp": "2027-01-01T00:00:00Z"},
-            True,
-            "waiting until pod job-1-0 of DDPJob job (uid old-uid) is deleted on node gpu-3; if that node is off, taint it",
-        ),
-        ({}, True, "waiting until pod job-1-0 of DDPJob job (uid old-uid) is deleted on node gpu-3"),
-        (
-            {"ownerReferences": [{"kind": "DDPJob", "name": "other", "uid": "old-uid"}]},
-            False,
-            "it exists and belongs to DDPJob other (uid old-uid), not to this job",
-        ),
+        ({"deletionTimestamp": "2027-01-01T00:00:00Z"}, True, f"{UNTIL_DELETED}; if that node is off, taint it"),
+        ({}, True, UNTIL_DELETED),
+        (owned_by("other", "old-uid"), False, "it exists and belongs to DDPJob other (uid old-uid), not to this job"),
         # Otherwise it was looked up every five seconds for ever, with a status that named no obstacle.
         (
-            {
-                "ownerReferences": [{"kind": "DDPJob", "name": "job", "uid": "job-uid"}],
-                "labels": {"ddpjob.dev/job": "job", "ddpjob.dev/attempt": "1"},
-            },
+            owned_by("job", "job-uid") | {"labels": {"ddpjob.dev/job": "job", "ddpjob.dev/attempt": "1"}},
             False,
             "it exists without its label ddpjob.dev/job-uid=job-uid, ddpjob.dev/rank=0: add the label again, or delete",
         ),

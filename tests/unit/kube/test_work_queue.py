@@ -125,29 +125,24 @@ async def test_a_retry_is_not_earlier_than_the_server_asks(queue: WorkQueue) -> 
 
 async def test_its_metrics_have_the_meaning_that_controller_runtime_gives_them(queue: WorkQueue) -> None:
     def sample(name: str) -> float:
-        value = REGISTRY.get_sample_value(name, {"name": "ddpjob", "controller": "ddpjob"})
+        value = REGISTRY.get_sample_value(f"workqueue_{name}", {"name": "ddpjob", "controller": "ddpjob"})
         assert value is not None
         return value
 
-    names = (
-        "workqueue_adds_total",
-        "workqueue_retries_total",
-        "workqueue_queue_duration_seconds_count",
-        "workqueue_work_duration_seconds_count",
-    )
+    names = ["adds_total", "retries_total", "queue_duration_seconds_count", "work_duration_seconds_count"]
     before = [sample(name) for name in names]
     WorkQueue(1, "events").add(B)  # has metrics of its own
     queue.add(A)
     queue.add(A, first=True)
     queue.add(B)
-    assert sample("workqueue_depth") == 2
+    assert sample("depth") == 2
     await take(queue)
     queue.add(A)
-    assert sample("workqueue_longest_running_processor_seconds") > 0
-    assert sample("workqueue_unfinished_work_seconds") > 0
+    assert sample("longest_running_processor_seconds") > 0
+    assert sample("unfinished_work_seconds") > 0
     queue.retry(A)
     queue.done(A)
     assert [sample(name) - then for name, then in zip(names, before, strict=True)] == [3, 1, 1, 1]
-    assert sample("workqueue_depth") == 2
-    assert sample("workqueue_longest_running_processor_seconds") == 0
+    assert sample("depth") == 2
+    assert sample("longest_running_processor_seconds") == 0
     queue.drop(A)

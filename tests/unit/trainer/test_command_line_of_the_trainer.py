@@ -37,21 +37,19 @@ def test_every_choice_can_be_written_without_quotes(key, choice):
     assert config.model_dump(by_alias=True)[key] == choice
 
 
+MASTER = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4000"}
+RANK_1 = {"RANK": "1", "WORLD_SIZE": "2"}
+
+
 @pytest.mark.parametrize(
     ("options", "environ"),
     [
         (["--init-method", "tcp://10.0.0.1:4000", "--rank", "1", "--world-size", "2"], {}),
-        (["--init-method", "tcp://10.0.0.1:4000"], {"RANK": "1", "WORLD_SIZE": "2"}),
-        (["--rank", "1", "--world-size", "2"], {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4000"}),
-        ([], {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4000", "RANK": "1", "WORLD_SIZE": "2"}),
-        (
-            ["--init-method", "env://"],
-            {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4000", "RANK": "1", "WORLD_SIZE": "2"},
-        ),
-        (
-            ["--init-method", "tcp://10.0.0.1:4000"],
-            {"MASTER_ADDR": "b", "MASTER_PORT": "5", "RANK": "1", "WORLD_SIZE": "2"},
-        ),
+        (["--init-method", "tcp://10.0.0.1:4000"], RANK_1),
+        (["--rank", "1", "--world-size", "2"], MASTER),
+        ([], {**MASTER, **RANK_1}),
+        (["--init-method", "env://"], {**MASTER, **RANK_1}),
+        (["--init-method", "tcp://10.0.0.1:4000"], {"MASTER_ADDR": "b", "MASTER_PORT": "5", **RANK_1}),
     ],
 )
 def test_where_ranks_meet(options, environ):

@@ -4,6 +4,7 @@
 """
 
 import sys
+from unittest.mock import Mock
 
 import pytest
 
@@ -165,11 +166,7 @@ def test_two_attempts_that_start_at_the_same_moment_both_find_conditional_writes
 def test_errors_of_the_client_are_those_of_a_file_system(monkeypatch, error, reached, expected, text):
     place = storage()
     place.reached = reached
-
-    def fails(*_, **__):
-        raise error
-
-    monkeypatch.setattr(obstore, "put", fails)
+    monkeypatch.setattr(obstore, "put", Mock(side_effect=error))
     with pytest.raises(Exception, match=text) as caught:
         place.replace(CLAIM, b"", None)
     assert type(caught.value) is expected
@@ -177,10 +174,8 @@ def test_errors_of_the_client_are_those_of_a_file_system(monkeypatch, error, rea
 
 
 def test_a_missing_bucket_is_refused_with_what_to_do(monkeypatch):
-    def fails(*_, **__):
-        raise exceptions.NotFoundError("status code: 404 Not Found: <Code>NoSuchBucket</Code>")
-
-    monkeypatch.setattr(obstore, "put", fails)
+    error = exceptions.NotFoundError("status code: 404 Not Found: <Code>NoSuchBucket</Code>")
+    monkeypatch.setattr(obstore, "put", Mock(side_effect=error))
     with pytest.raises(ConfigError, match="404 Not Found, NoSuchBucket; create the bucket, or correct the URI"):
         storage().open()
 
@@ -189,10 +184,8 @@ def test_access_that_is_lost_later_is_no_error_of_the_configuration(monkeypatch)
     place = storage()
     place.open()
 
-    def fails(*_, **__):
-        raise exceptions.PermissionDeniedError("status code: 403 Forbidden: <Code>ExpiredToken</Code>")
-
-    monkeypatch.setattr(obstore, "put", fails)
+    error = exceptions.PermissionDeniedError("status code: 403 Forbidden: <Code>ExpiredToken</Code>")
+    monkeypatch.setattr(obstore, "put", Mock(side_effect=error))
     with pytest.raises(PermissionError):
         place.replace(CLAIM, b"", None)
 

@@ -5,5 +5,5 @@ background reads. What is modelled is everything around it: the API server, the 
 training programs, the users and the clocks. One seed and one list of disturbances decide all that happens, so a schedule
 that breaks an invariant breaks it again.
 
-`world.py` puts it together, `schedule.py` says what a schedule is, `invariants.py` what must hold.
+`world.py` puts it together, `schedule.py` says what a schedule is, `invariants` what must hold.
 """

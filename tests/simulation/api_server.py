@@ -9,13 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ddpjob_operator.core.times import rfc3339
-from ddpjob_operator.transport.errors import (
-    ConflictError,
-    GoneError,
-    NotFoundError,
-    RejectedError,
-    UnavailableError,
-)
+from ddpjob_operator.transport.errors import ConflictError, GoneError, NotFoundError, RejectedError, UnavailableError
 from simulation.virtual_time import OperatorClocks
 
 Body = Mapping[str, Any]

@@ -7,7 +7,7 @@ from unittest.mock import patch
 from hypothesis import HealthCheck, Phase, given, note, seed, settings
 from hypothesis.internal.conjecture.providers import HypothesisProvider
 
-from simulation.invariants import Violation
+from simulation.invariants.checker import Violation
 from simulation.runner import run, traced
 from simulation.schedule import Schedule, schedules
 

@@ -183,7 +183,7 @@ def force_delete_pod(world: World, pick: int) -> None:
     pods = _pods(world)
     if pods:
         metadata = _one_of(pods, pick)["metadata"]
-        world.checker.forced.add(metadata["uid"])
+        world.memory.forced.add(metadata["uid"])
         world.server.delete(PODS, metadata["name"], uid=None, grace_seconds=0, by="user")
 
 
@@ -340,7 +340,7 @@ _OF_THE_VIEW = frozenset(
 def disturb(world: World, step: Step) -> None:
     """Do one step of a schedule."""
     if step.do in _OF_THE_VIEW:
-        world.checker.view_disturbed_at = world.now()
+        world.memory.view_disturbed_at = world.now()
     _BY_NAME[step.do](world, step.pick)
     world.counts[step.do] += 1
 

@@ -217,10 +217,7 @@ _REPLACED: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "deletions name no uid": ((ModelClient, "delete", _delete_by_name),),
     "statuses are written over any version": ((ModelClient, "merge_patch", _patch_any_version),),
     "a status is written although it is the same": ((StatusWriter, "write", _write_anyway),),
-    "own writes are not remembered": (
-        (Expectations, "sent", _always(None)),
-        (Expectations, "doubt", _always(None)),
-    ),
+    "own writes are not remembered": ((Expectations, "sent", _always(None)), (Expectations, "doubt", _always(None))),
     "a pod of another owner counts as one of the job": ((Actuator, "_look_at_the_owner", _ask_nobody),),
     "older versions overwrite newer ones": ((Cache, "put", _put_any_version(Cache.put)),),
     "lists do not remove what is gone": ((Cache, "refresh", _list_without_removing),),

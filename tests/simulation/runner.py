@@ -7,7 +7,8 @@ from ddpjob_operator.api.names import Reason
 from simulation import convergence
 from simulation.api_server import JOBS, POD_GROUPS, PODS, SERVICES, owner_uid
 from simulation.disturbances import disturb
-from simulation.invariants import Violation
+from simulation.invariants import afterwards
+from simulation.invariants.checker import Violation
 from simulation.schedule import Schedule
 from simulation.world import FIRST, SECOND, World
 
@@ -49,7 +50,7 @@ def traced(schedule: Schedule) -> str:
 def _run(world: World) -> Outcome:
     with world.in_place(), convergence.checked(world):
         world.loop.run_until_complete(_live(world))
-    return Outcome(counts=world.counts + world.checker.counts)
+    return Outcome(counts=world.counts + world.memory.counts)
 
 
 async def _live(world: World) -> None:
@@ -116,7 +117,7 @@ def _check_that_it_says_why(world: World) -> None:
     # A deadline of the API server's is far off by an operator's clock that was set back; it says what it waits for.
     behind = min(world.clocks.offset_seconds.values()) < -MOTION_SECONDS
     causes[reason or ""] = causes.get(reason or "", False) or (behind and "waiting for" in status.get("message", ""))
-    in_motion = world.now() - world.checker.status_written_at < MOTION_SECONDS
+    in_motion = world.now() - world.memory.status_written_at < MOTION_SECONDS
     if not (causes.get(reason or "") or in_motion) or not status.get("message"):
         world.fail(f"the job is not over and does not say why: {_shown(world)}")
 
@@ -135,20 +136,20 @@ def _shown(world: World) -> str:
 
 async def _rest(world: World) -> None:
     """After its end nothing of the job runs, and nobody writes anything, a new operator included."""
-    job, checker = world.job(), world.checker
+    job, memory = world.job(), world.memory
     await world.sleep(SETTLE_SECONDS)
     uids = {owner_uid(pod) for pod in world.server.all(PODS)} | {
         s.main.job_and_attempt[0] for s in world.cluster.sandboxes.values()
     }
     for uid in uids:
         if world.server.by_uid(JOBS, uid) is None or (job is not None and uid == job["metadata"]["uid"]):
-            checker.nothing_runs_of(uid)
+            afterwards.nothing_runs_of(memory, uid)
     if not world.schedule.fault_percent:
-        checker.outdated_evidence_is_gone()
-    checker.checkpoints_were_fenced()
-    checker.no_group_is_left()
-    checker.no_write_changed_nothing()
-    checker.nothing_was_asked_twice()
+        afterwards.outdated_evidence_is_gone(memory)
+    afterwards.checkpoints_were_fenced(memory)
+    afterwards.no_group_is_left(memory)
+    afterwards.no_write_changed_nothing(memory)
+    afterwards.nothing_was_asked_twice(memory)
     before = world.num_write_calls()
     await world.sleep(REST_SECONDS)
     world.stop_operator(FIRST)

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 
 from simulation.campaign import explore, table
-from simulation.invariants import Violation
+from simulation.invariants.checker import Violation
 from simulation.schedule import FOCUSES
 
 #: Each batch has a seed of its own, so that a violation is found again within minutes.

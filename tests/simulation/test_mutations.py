@@ -1,7 +1,7 @@
 import pytest
 
 from simulation.campaign import FIRST_SEED, SCHEDULES_PER_FOCUS, explore
-from simulation.invariants import Violation
+from simulation.invariants.checker import Violation
 from simulation.mutations import MUTATIONS, mutated
 
 

@@ -12,7 +12,8 @@ from ddpjob_operator.scheduling.native_v1alpha2 import NativeV1Alpha2
 from ddpjob_operator.scheduling.none import NO_PROVIDER
 from ddpjob_operator.transport.errors import NotFoundError
 from simulation.api_server import JOBS, PODS, SERVICES, ApiServer, Body, owner_uid
-from simulation.invariants import Checker, Violation
+from simulation.invariants.checker import Checker, Violation
+from simulation.invariants.memory import Memory
 from simulation.nodes import Cluster, Node
 from simulation.operator_process import OperatorProcess
 from simulation.program import Programs
@@ -60,8 +61,8 @@ class World:
             for name in (f"node-{number}" for number in range(schedule.num_machines))
         }
         self.cluster = Cluster(server=self.server, programs=self.programs, random=self.random, nodes=nodes)
-        self.checker = Checker(self)
-        self.server.observers.append(self.checker)
+        self.memory = Memory(self)
+        self.server.observers.append(Checker(self.memory))
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -178,7 +179,7 @@ class World:
 
     def jump_clock(self, seconds: float) -> None:
         """Set the wall clock of the first operator's machine."""
-        self.checker.clock_jumped_at = self.now()
+        self.memory.clock_jumped_at = self.now()
         self._offset_seconds[FIRST] += seconds
         if FIRST in self.operators:
             self.clocks.offset_seconds[self.operators[FIRST].name] += seconds

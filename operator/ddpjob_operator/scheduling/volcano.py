@@ -34,6 +34,9 @@ DEFAULT_QUEUE = "default"
 _COUNTS = re.compile(r"\d+/\d+ tasks in gang unschedulable: pod group is not ready[^.]*")
 #: Before it a message repeats how many pods are in which state (`FitError` in `pkg/scheduler/api/job_info.go`).
 _CAUSE = re.compile(r"Origin reason is (?:\S+: )?(.+)", re.DOTALL)
+#: Phases of groups that have left the queue; Unknown: some of the pods run, of which another is replaced or has ended
+#: (`getPodGroupPhase` in `pkg/scheduler/framework/session.go`).
+_ADMITTED = frozenset({"Inqueue", "Running", "Unknown"})
 #: Jobs that a message names.
 _MAX_NAMED = 3
 
@@ -97,7 +100,7 @@ def _ahead(groups: Iterable[OwnedObject], queue: str) -> str:
     admitted = sorted(
         f"{group.namespace}/{group.job_name}"
         for group in groups
-        if group.spec.get("queue") == queue and group.status.get("phase") in ("Inqueue", "Running")
+        if group.spec.get("queue") == queue and group.status.get("phase") in _ADMITTED
     )
     more = f" and {len(admitted) - _MAX_NAMED} more" if len(admitted) > _MAX_NAMED else ""
     return f" behind {', '.join(admitted[:_MAX_NAMED])}{more}" if admitted else ""

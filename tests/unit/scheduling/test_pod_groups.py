@@ -167,8 +167,9 @@ def group(name: str, phase: str, *, queue: str = "team-a", created: str = NEW, *
 
 
 def test_a_queued_job_names_the_jobs_that_its_queue_has_admitted_and_looks_again_since_they_change() -> None:
-    admitted = [group(name, "Running") for name in "abcd"]
-    others = [*admitted, group("x", "Running", queue="team-b"), group("y", "Unknown")]
+    replaced = group("a", "Unknown")  # one of its pods is replaced alone, and the others run
+    admitted = [replaced, group("b", "Inqueue"), *(group(name, "Running") for name in "cd")]
+    others = [*admitted, group("x", "Running", queue="team-b"), group("y", "Completed")]
     made = waiting(VOLCANO, status={"phase": "Pending"}, others=others)
     assert made.wake_at == NOW + QUEUE_SECONDS
     assert "queued in team-a behind there/a, there/b, there/c and 1 more: Volcano" in str(made.status.message)

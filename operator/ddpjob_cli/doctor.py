@@ -215,8 +215,10 @@ def _operator(facts: Facts) -> Finding:
         return Finding(subject="operator", state=State.NOTE, text=text)
     ready = [pod for pod in facts.operator_pods if _is_ready(pod)]
     if not ready:
-        found = "none of its pods is ready" if facts.operator_pods else "no pod"
-        text = f"{found}; look at its Deployment: kubectl get deployment -A -l {_OPERATOR}"
+        found = (
+            "none of its pods is ready" if facts.operator_pods else "no pod; if the chart ddpjob-operator is installed"
+        )
+        text = f"{found}, look at its Deployment: kubectl get deployment -A -l {_OPERATOR}"
         return Finding(subject="operator", state=State.PROBLEM, text=text)
     described = ", ".join(
         f"{pod['metadata']['namespace']}/{pod['metadata']['name']} ({pod['spec']['containers'][0]['image']})"
@@ -314,6 +316,9 @@ def _network_policies(facts: Facts) -> Finding:
     if _setting(facts, "network-policies") == "none":
         text = f"the operator creates none (chart value networkPolicy.jobs); {open_ranks}"
         return Finding(subject=subject, state=State.NOTE, text=text)
+    if facts.operator_pods == []:
+        text = f"no operator that could create them was found; {open_ranks}"
+        return Finding(subject=subject, state=State.NOTE, text=text)
     if facts.may_make_policies is None:
         text = "you do not have the right to check whether the operator may create them; the operator logs it when it starts"
         return Finding(subject=subject, state=State.NOTE, text=text)
@@ -326,7 +331,11 @@ def _network_policies(facts: Facts) -> Finding:
 
 def _dns(facts: Facts) -> Finding:
     if facts.corefile is None:
-        return Finding(subject="DNS", state=State.NOTE, text="CoreDNS's configuration is not visible to you")
+        return Finding(
+            subject="DNS",
+            state=State.NOTE,
+            text="the ConfigMap kube-system/coredns does not exist, or you may not read it",
+        )
     match = _CACHE.search(facts.corefile)
     if match is None:
         return Finding(subject="DNS", state=State.OK, text="CoreDNS does not cache failed lookups")

@@ -357,7 +357,9 @@ def note_missing(job: Job, pods: Collection[Pod], selection: Selection, note: Ca
             )
     if not pods:
         which = job.status.attempt if selection.attempt in (None, "all") else selection.attempt
-        note(f"no pods of attempt {which} exist; the job is {job.phase}: {job.status.message or 'no message'}")
+        note(
+            f"no pods of attempt {which} exist; the job is {job.phase}: {job.status.message or 'no operator has acted on it yet'}"
+        )
 
 
 def too_many(namespace: str, name: str, count: int) -> ConflictError:

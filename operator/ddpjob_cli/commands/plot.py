@@ -50,7 +50,7 @@ def command(
         raise CommandError(f"{job}: the log of rank 0 has no values of {min(missing)}; found: {found}")
     if not metrics:
         raise CommandError(
-            f"{job}: the log of rank 0 has no values yet; a program prints them in lines such as"
+            f"{job}: the log of rank 0 has no values; a program prints them in lines such as"
             ' ddpjob-progress {"step": 10, "loss": 0.3, "metrics": {"accuracy": 93.1}}'
         )
     if output:

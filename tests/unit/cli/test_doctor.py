@@ -76,6 +76,8 @@ def test_a_good_cluster_has_no_problem() -> None:
         ({"namespace_body": None}, "pod security", State.NOTE, "does not exist"),
         ({"may_make_policies": False}, "network policies", State.NOTE, "may not create them in namespace team-a"),
         ({"may_make_policies": None}, "network policies", State.NOTE, "you do not have the right to check"),
+        ({"may_make_policies": None, "operator_pods": []}, "network policies", State.NOTE, "no operator that could"),
+        ({"corefile": None}, "DNS", State.NOTE, "does not exist, or you may not read it"),
         ({"operator_pods": [operator_with("auto", "none")]}, "network policies", State.NOTE, "networkPolicy.jobs"),
         ({"corefile": "cache 30"}, "DNS", State.NOTE, "up to 30 s"),
         ({"corefile": "cache 30 {\n success 9984 30\n denial 9984 5\n}"}, "DNS", State.OK, "at most 5 s"),

@@ -69,6 +69,26 @@ def test_in_a_ddpjob_a_name_may_be_unknown_until_its_pod_has_started(monkeypatch
     assert not store.check(["key"])
 
 
+def test_ranks_that_start_again_do_not_take_a_name_without_a_pod_for_a_mistake(monkeypatch):
+    """The name does not resolve while the lost pod of rank 0 has no successor. Exit code 2 would end the job for good."""
+    set_up_restart(monkeypatch)
+    monkeypatch.setattr(rendezvous.socket, "getaddrinfo", Mock(side_effect=socket.gaierror(-2, "Name not known")))
+    with pytest.raises(PeersMissingError, match=r"the name rank-0\.invalid does not resolve"):
+        rendezvous.open_store_of_attempt(worker(1, 2, master_addr="rank-0.invalid"), oldest=0)
+
+
+def test_the_successor_of_rank_0_does_not_take_a_name_that_leads_to_an_earlier_pod_for_a_mistake(monkeypatch, port):
+    set_up_restart(monkeypatch)
+    with pytest.raises(PeersMissingError, match="rank 0 does not respond at"):
+        rendezvous.open_store_of_attempt(worker(0, 2, master_port=port), oldest=0)
+
+
+def set_up_restart(monkeypatch):
+    """Ranks of a job that start again in place, and wait no longer than one look."""
+    for name, value in {"UID": "u1", "GENERATION": "2", "REPLACEMENT_SECONDS": "0"}.items():
+        monkeypatch.setenv(f"DDPJOB_{name}", value)
+
+
 def test_a_master_that_is_another_host(port):
     with pytest.raises(ConfigError, match="MASTER_ADDR must be an address of the host of rank 0"):
         open_store(worker(0, 2, master_addr="192.0.2.1", master_port=port))  # RFC 5737: an address that nobody has

@@ -43,7 +43,7 @@ def open_store(worker: Worker) -> Store:
     A straggler of an older attempt, which may find the new one at the same address, does not see its keys.
 
     Raises:
-        ConfigError: the master's name does not resolve, or its port is taken on rank 0.
+        ConfigError: the master's name does not resolve, outside of a DDPJob, or its port is taken on rank 0.
         PeersMissingError: nobody opened the port in time.
         ReplacedError: another pod has replaced this one.
     """
@@ -67,7 +67,7 @@ def open_store_of_attempt(worker: Worker, *, oldest: int) -> tuple[Store, int]:
     `oldest` is the lowest number to accept: a lower one is that of an earlier pod, which has been replaced.
 
     Raises:
-        ConfigError: the master's name does not resolve.
+        ConfigError: the master's name does not resolve, outside of a DDPJob.
         PeersMissingError: nobody serves such a store.
         ReplacedError: this is the earlier pod.
     """
@@ -211,9 +211,11 @@ def _wait_for_name(worker: Worker) -> None:
     try:
         wait_until(probe, rank=worker.rank, limit=rendezvous_timeout() if in_a_job else NAME_TIMEOUT)
     except TimeoutError as error:
+        message = f"rank {worker.rank} on {socket.gethostname()}: {error}"
+        if in_a_job:  # the name is right, and has no address while the pod of rank 0 is lost
+            raise PeersMissingError(message) from None
         raise ConfigError(
-            f"rank {worker.rank} on {socket.gethostname()}: {error}. Set {contract.MASTER_ADDR} to the address of the"
-            " host of rank 0 or to a name that every host resolves."
+            f"{message}. Set {contract.MASTER_ADDR} to the address of the host of rank 0 or to a name that every host resolves."
         ) from None
 
 
@@ -256,6 +258,6 @@ def _wait_for_open_port(worker: Worker) -> None:
         wait_until(probe, rank=worker.rank, limit=limit)
     except TimeoutError as error:
         message = f"rank {worker.rank} on {socket.gethostname()}: {error}"
-        if worker.rank == 0:
+        if worker.rank == 0 and not in_a_job:
             raise ConfigError(f"{message}. {contract.MASTER_ADDR} must be an address of the host of rank 0.") from None
         raise PeersMissingError(message) from None

@@ -141,6 +141,95 @@ def test_the_end_of_the_process_that_serves_the_store_ends_the_ranks_and_is_the_
     assert message.read_text() == "the process that serves the store of all ranks was killed by SIGKILL"
 
 
+SERVER_IS_KILLED_WHILE_RANKS_SAVE = """
+import os, signal, sys
+from ddpjob_ranks.launch import identity, launcher
+calls, wait = [], signal.sigtimedwait
+
+def end(code):  # rank 1 has failed
+    os.kill(server, 9)
+    os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)
+    return True
+
+def sigtimedwait(signals, timeout):
+    calls.append(timeout)
+    if ranks.to_be_restarted is False and ranks.exit_code:
+        os.kill(min(ranks.running), 9)  # which saves until now
+    return wait(signals, min(timeout, 5))
+
+def start(worker=None):
+    script = "import os; os._exit(3)" if worker and worker.rank else "import time; time.sleep(600)"
+    return os.posix_spawn(sys.executable, [sys.executable, "-c", script], os.environ)
+
+with launcher.signals_blocked():
+    server = start()
+    signal.sigtimedwait = sigtimedwait
+    ranks = launcher.Ranks(identity.resolve(os.environ), start, end, server=server)
+    launcher.SAVE_SECONDS = 60.0
+    ranks.wait()
+print(ranks.to_be_restarted, 0.0 in calls)
+sys.exit(ranks.exit_code)
+"""
+
+
+def test_ranks_do_not_start_again_without_the_process_that_serves_the_store():
+    """Two failures at once on node 0. The next ranks would wait for the store for minutes, and end with exit code 2."""
+    environ = {**os.environ, "NPROC_PER_NODE": "2"}
+    command = [sys.executable, "-c", SERVER_IS_KILLED_WHILE_RANKS_SAVE]
+    done = subprocess.run(command, env=environ, timeout=120, check=False, stdout=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stdout) == (3, "False False\n")
+
+
+FOLLOWED = """
+import os, sys
+from ddpjob_ranks.launch import identity, launcher
+with launcher.signals_blocked() as mask:
+    def start(script):
+        return os.posix_spawn(sys.executable, [sys.executable, "-c", script], os.environ, setsigmask=mask)
+    print(follower := start("import sys; sys.stdin.readline()"), flush=True)
+    ranks = launcher.Ranks(identity.resolve(os.environ), lambda _: start(sys.argv[1]), lambda _: True, follower=follower)
+    ranks.wait()
+sys.exit(ranks.exit_code)
+"""
+
+
+def test_a_pod_that_is_asked_to_stop_ends_in_order_though_the_others_have_started_again(tmp_path):
+    """They do so as soon as their ranks have left, and those of this pod may take longer to end."""
+    script = f"""
+import os, pathlib, signal, time
+requests = []
+signal.signal(signal.SIGTERM, lambda *_: requests.append(1))
+folder = pathlib.Path("{tmp_path}")
+(folder / f"started {{os.getpid()}}").touch()
+while not requests: time.sleep(0.01)
+(folder / f"asked {{os.getpid()}}").touch()
+while not (folder / "end").exists(): time.sleep(0.01)
+os._exit({contract.EXIT_CHECKPOINTED} if len(requests) == 1 else 1)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", FOLLOWED, script],
+        env={**os.environ, "NPROC_PER_NODE": "2"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        follower = int(process.stdout.readline())
+        wait_for("two ranks to start", lambda: len(list(tmp_path.glob("started *"))) == 2, seconds=60)
+        process.send_signal(signal.SIGTERM)
+        wait_for("both to be asked to stop", lambda: len(list(tmp_path.glob("asked *"))) == 2, seconds=60)
+        process.stdin.write("the others have started again\n")
+        process.stdin.flush()
+        wait_for("the launcher to notice that", lambda: not Path(f"/proc/{follower}").exists(), seconds=60)
+        (tmp_path / "end").touch()
+        assert process.wait(timeout=60) == contract.EXIT_CHECKPOINTED
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_the_message_of_a_rank_is_not_overwritten(tmp_path):
     message = tmp_path / "termination-log"
     message.touch()

@@ -124,6 +124,55 @@ def test_forked_ranks_draw_different_numbers(tmp_path):
     assert len(set(done.stdout.split())) == 4, done.stdout + done.stderr
 
 
+CANNOT_FORK = """
+import os
+fork, template = os.fork, os.getpid()
+def fork_once():
+    if os.getpid() != template:
+        raise OSError("too many processes")
+    return fork()
+os.fork = fork_once
+"""
+FORK = """
+import os
+from ddpjob_ranks.launch.template import Template, TemplateError
+try:
+    Template(["cannot_fork"], os.environ, lambda: None).fork(["script.py"], os.environ, [])
+except TemplateError:
+    print("refused")
+"""
+
+
+def test_a_rank_that_cannot_be_forked_is_an_error_and_no_wait(tmp_path):
+    """As where the pod may run no more processes."""
+    (tmp_path / "cannot_fork.py").write_text(CANNOT_FORK)
+    environ = {**os.environ, "PYTHONPATH": ":".join([str(tmp_path), *sys.path])}
+    done = subprocess.run([sys.executable, "-c", FORK], env=environ, capture_output=True, text=True, timeout=120)
+    assert (done.stdout, "too many processes" in done.stderr) == ("refused\n", True), done.stderr
+
+
+class Interrupted:
+    """A store in which another process looks for the newest generation after each key that one writes."""
+
+    def __init__(self, store: HashStore) -> None:
+        self.store, self.found = store, []
+
+    def check(self, keys):
+        return self.store.check(keys)
+
+    def set(self, key, value):
+        self.store.set(key, value)
+        self.found.append(generation_to_join(self.store, [0]))
+
+
+def test_a_pod_that_looks_while_a_survivor_announces_its_generation_joins_no_earlier_one(memory):
+    """In the store of a new pod of rank 0, which knows of no generation."""
+    store = Interrupted(HashStore())
+    mine = generation.Generation(number=5, pipe=-1, state_memory=-1, own_memory=-1, stores=memory)
+    mine.announce(store, 1, node_rank=1, local_rank=0)
+    assert set(store.found) == {None, 5}
+
+
 @pytest.mark.parametrize(
     ("num_announced", "last_of_the_lost_rank", "joined"),
     [(0, 0, None), (1, 1, 2), (2, 1, 2), (3, 3, 4)],

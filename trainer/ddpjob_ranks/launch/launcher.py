@@ -125,8 +125,8 @@ class Ranks:
     def wait(self) -> None:
         """Wait until all of them have ended."""
         while self.running:
-            deadline = min((moment for moment in (self.terminate_at, self.kill_at) if moment), default=None)
-            timeout = min(3600.0, max(0.0, (deadline or math.inf) - time.monotonic()))
+            deadline = self.kill_at or self.terminate_at or math.inf
+            timeout = min(3600.0, max(0.0, deadline - time.monotonic()))
             received = signal.sigtimedwait({signal.SIGCHLD, *FORWARDED}, timeout)
             if received is None:
                 self._enforce_deadlines()
@@ -150,6 +150,7 @@ class Ranks:
                 self._ended(self.running.pop(pid), os.waitstatus_to_exitcode(status))
             elif pid == self._server:
                 self._may_restart = False
+                self.to_be_restarted = False
                 code, how = end_of(os.waitstatus_to_exitcode(status))
                 self.exit_code = self.exit_code or code
                 termination.write(f"the process that serves the store of all ranks {how}", echo=False)
@@ -160,7 +161,10 @@ class Ranks:
                 if status == 0 and self.kill_at is None:
                     self.exit_code = self.exit_code or contract.EXIT_PEER_LOST
                     self.cause = self.cause or "a rank of another pod failed"
-                    self.terminate_at = time.monotonic()
+                    now = time.monotonic()
+                    # Ranks that were asked to stop, or are done, may have left the others before those started again.
+                    in_order = self.terminate_at or now + ORDERLY_GRACE_SECONDS
+                    self.terminate_at = now if self._may_restart else in_order
                     self._enforce_deadlines()
 
     def _ended(self, worker: Worker, returncode: int) -> None:

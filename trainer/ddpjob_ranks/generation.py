@@ -88,7 +88,8 @@ class Generation:
         self.store = number_of_store
         record_store(self.stores, number_of_store, JOINED_SLOT)
         slots.mark(self.stores, number_of_store, RANKS_SLOT + local_rank)
-        for number in range(1, self.number + 1):  # the ranks of some may have failed before they could
+        # All of them, since the ranks of some may have failed before they could; the first one last, which `newest` looks for first.
+        for number in range(self.number, 0, -1):
             store.set(_key(number), "")
 
     def leave_store(self) -> None:

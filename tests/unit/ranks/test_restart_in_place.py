@@ -137,7 +137,7 @@ FORK = """
 import os
 from ddpjob_ranks.launch.template import Template, TemplateError
 try:
-    Template(["cannot_fork"], os.environ, lambda: None).fork(["script.py"], os.environ, [])
+    Template(["cannot_fork"], os.environ, lambda: None, "").fork(["script.py"], os.environ, [])
 except TemplateError:
     print("refused")
 """
@@ -162,7 +162,7 @@ class Interrupted:
 
     def set(self, key, value):
         self.store.set(key, value)
-        self.found.append(generation_to_join(self.store, [0]))
+        self.found.append(generation_to_join(self.store, node_rank=0))
 
 
 def test_a_pod_that_looks_while_a_survivor_announces_its_generation_joins_no_earlier_one(memory):

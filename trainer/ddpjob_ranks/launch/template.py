@@ -101,8 +101,8 @@ def main(arguments: Sequence[str]) -> None:
         reader, writer = os.pipe()
         first = os.fork()
         if first == 0:
-            if pid := os.fork():
-                os.write(writer, str(pid).encode())
+            if second := os.fork():
+                os.write(writer, str(second).encode())
                 os._exit(0)
             requests.close()
             os.close(reader)
@@ -110,8 +110,11 @@ def main(arguments: Sequence[str]) -> None:
             _become_child_of(launcher)
             _end_after(partial(_run, **json.loads(content), descriptors=descriptors))
         os.waitpid(first, 0)
-        requests.send(os.read(reader, 64))
-        for descriptor in (reader, writer, *descriptors):
+        os.close(writer)
+        if not (pid := os.read(reader, 64)):
+            os._exit(1)  # it could not fork, and has said why
+        requests.send(pid)
+        for descriptor in (reader, *descriptors):
             os.close(descriptor)
 
 

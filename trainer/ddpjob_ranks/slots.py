@@ -42,7 +42,10 @@ def write(memory: int, step: int, write_content: Callable[[IO[bytes]], object], 
         file.seek(start + _HEADER.size)
         write_content(file)
         num_bytes = file.tell() - start - _HEADER.size
-    os.pwrite(memory, _HEADER.pack(step, num_bytes), start)
+        file.flush()
+        os.pwrite(
+            memory, _HEADER.pack(step, num_bytes), start
+        )  # before it is closed, which ends a lock (POSIX)
 
 
 def mark(memory: int, step: int, slot: int) -> None:

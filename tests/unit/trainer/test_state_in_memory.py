@@ -1,6 +1,7 @@
 """The copy of the state for a restart in place: no larger than the memory that is left."""
 
 import os
+import subprocess
 import sys
 import threading
 from collections import OrderedDict
@@ -65,6 +66,27 @@ def test_a_state_that_does_not_fit_is_not_kept_and_that_is_reported(monkeypatch,
     )
     step = slots.step_of(generation.state_memory)
     assert (step == 7, refusal in capsys.readouterr().err) == (kept, not kept)
+
+
+TAKES_THE_LOCK = "import fcntl, sys; fcntl.lockf(int(sys.argv[1]), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+
+
+def test_another_rank_of_the_node_waits_until_the_state_is_whole(monkeypatch, generation):
+    """It would find an empty slot and overwrite the state, after which the step of the first rank could be that of the slot."""
+    state = State({"model": torch.nn.Linear(2, 2)}, program="this test")
+    memory = memory_of(state, generation)
+    memory.hold([], restored=False)
+    write, refused = os.pwrite, []
+
+    def pwrite(descriptor, *arguments):
+        other = [sys.executable, "-c", TAKES_THE_LOCK, str(descriptor)]
+        done = subprocess.run(other, pass_fds=[descriptor], capture_output=True, text=True, check=False)
+        refused.append("BlockingIOError" in done.stderr)
+        return write(descriptor, *arguments)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    memory.save()
+    assert (slots.step_of(generation.state_memory), refused) == (0, [True, True])
 
 
 def test_a_state_that_is_not_loaded_completely_is_not_kept(generation):

@@ -43,9 +43,7 @@ def write(memory: int, step: int, write_content: Callable[[IO[bytes]], object], 
         write_content(file)
         num_bytes = file.tell() - start - _HEADER.size
         file.flush()
-        os.pwrite(
-            memory, _HEADER.pack(step, num_bytes), start
-        )  # before it is closed, which ends a lock (POSIX)
+        os.pwrite(memory, _HEADER.pack(step, num_bytes), start)  # before it is closed, which ends a POSIX lock
 
 
 def mark(memory: int, step: int, slot: int) -> None:

@@ -1,14 +1,20 @@
+import select
 import socket
 import threading
+from contextlib import suppress
 from datetime import timedelta
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 
+from ddpjob_ranks import generation
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch import preflight, rendezvous
 from ddpjob_ranks.launch.rendezvous import PeersMissingError, open_store
+from testbed import wait_for
 from workers import worker
 
 
@@ -83,9 +89,75 @@ def test_the_successor_of_rank_0_does_not_take_a_name_that_leads_to_an_earlier_p
         rendezvous.open_store_of_attempt(worker(0, 2, master_port=port), oldest=0)
 
 
-def set_up_restart(monkeypatch):
-    """Ranks of a job that start again in place, and wait no longer than one look."""
-    for name, value in {"UID": "u1", "GENERATION": "2", "REPLACEMENT_SECONDS": "0"}.items():
+class Frozen:
+    """A store whose process has stopped: its host accepts connections, and nothing responds."""
+
+    def __init__(self, port: int) -> None:
+        self._listening = socket.create_server(("127.0.0.1", port))
+        self._accepted: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                self._accepted.append(self._listening.accept()[0])
+
+    def is_asked(self) -> bool:
+        """Whether some connection has brought a request."""
+        return any(
+            select.select([connection], [], [], 0)[0] and connection.recv(1, socket.MSG_PEEK)
+            for connection in self._accepted
+        )
+
+    def stop_listening(self) -> None:
+        """New connections reach another process, and those that there are stay."""
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+
+
+def test_a_store_that_does_not_respond_is_asked_again_until_the_name_leads_to_another_one(port, monkeypatch):
+    """The node of rank 0's pod is given up and hangs, so that no connection ends. The next store is found all the same."""
+    set_up_restart(monkeypatch, seconds=600)
+    monkeypatch.setattr(rendezvous, "ANSWER_SECONDS", 0.1)
+    frozen, joined = Frozen(port), []
+    search = lambda: joined.append(rendezvous.open_store_of_attempt(worker(1, 2, master_port=port), oldest=0))  # noqa: E731
+    threading.Thread(target=search, daemon=True).start()
+    wait_for("a request to the store that does not respond", frozen.is_asked, seconds=60)
+    frozen.stop_listening()
+    served = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    generation.set_up_store(rendezvous.for_attempt(served), {"DDPJOB_REPLACEMENTS": "0:1"})
+    wait_for("the other store to be found", lambda: bool(joined), seconds=60)
+    assert joined[0][1] == 1
+
+
+def test_a_look_for_a_newer_store_ends_where_none_responds(port):
+    frozen, found = Frozen(port), []
+    look = lambda: found.append(rendezvous.number_at_master(worker(1, 2, master_port=port)))  # noqa: E731
+    threading.Thread(target=look, daemon=True).start()
+    wait_for("the end of the look", lambda: bool(found), seconds=60)
+    assert (found, frozen.is_asked()) == ([None], True)
+
+
+@pytest.mark.parametrize("error", [dist.DistNetworkError("reset"), dist.DistStoreError("lost")])
+def test_a_connection_that_is_lost_at_its_start_is_made_again(port, monkeypatch, error):
+    """A pod of rank 0 that ends accepts connections until its last moment."""
+    set_up_restart(monkeypatch, seconds=600)
+    served = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    generation.set_up_store(rendezvous.for_attempt(served), {})
+    results = iter([error])
+
+    def connect(*arguments, **keywords):
+        if lost := next(results, None):
+            raise lost
+        return TCPStore(*arguments, **keywords)
+
+    monkeypatch.setattr(rendezvous, "TCPStore", connect)
+    assert rendezvous.open_store_of_attempt(worker(1, 2, master_port=port), oldest=0)[1] == 0
+
+
+def set_up_restart(monkeypatch, seconds=0):
+    """Ranks of a job that start again in place, and wait so long, or no longer than one look."""
+    for name, value in {"UID": "u1", "GENERATION": "2", "REPLACEMENT_SECONDS": str(seconds)}.items():
         monkeypatch.setenv(f"DDPJOB_{name}", value)
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import timedelta
+from typing import TypeVar
 
 # torch.distributed's own, which it exports untyped
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
@@ -21,6 +22,8 @@ from ddpjob_ranks import contract, generation
 from ddpjob_ranks.errors import ConfigError, PeersMissingError, ReplacedError
 from ddpjob_ranks.launch import open_files
 from ddpjob_ranks.launch.identity import Worker
+
+T = TypeVar("T")
 
 #: Longest wait for the other ranks to start, without an operator.
 RENDEZVOUS_TIMEOUT = timedelta(minutes=10)
@@ -35,6 +38,9 @@ PORT_TIMEOUT = timedelta(seconds=20)
 REPORT_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 0.5
 CONNECT_SECONDS = 3.0
+#: A store that does not respond by then is asked over another connection, since the name may lead to another one. So long,
+#: because thousands of ranks may ask at once.
+ANSWER_SECONDS = 30.0
 
 
 def open_store(worker: Worker) -> Store:
@@ -77,10 +83,16 @@ def open_store_of_attempt(worker: Worker, *, oldest: int) -> tuple[Store, int]:
     limit, place = rendezvous_timeout(), f"{worker.master_addr}:{worker.master_port}"
     found: list[tuple[Store, int]] = []
 
+    def ask() -> tuple[Store, int | None]:
+        store = for_attempt(_connected(worker, limit, serves=False))
+        return store, generation.number_of_store(store)
+
     def probe() -> str | None:
-        store = for_attempt(_open_store(worker, limit))
+        _wait_for_open_port(worker)
         try:
-            number = generation.number_of_store(store)
+            store, number = _on_thread(ask).result(ANSWER_SECONDS)
+        except TimeoutError:
+            return _no_answer(worker)
         except RuntimeError as error:
             return f"the connection to {place} was lost ({error})"
         if number is None:
@@ -99,7 +111,8 @@ def open_store_of_attempt(worker: Worker, *, oldest: int) -> tuple[Store, int]:
 
 def number_at_master(worker: Worker) -> int | None:
     """The number of the store that a new connection to the master leads to; None where no store of the attempt responds."""
-    try:
+
+    def ask() -> int | None:
         socket.create_connection((worker.master_addr, worker.master_port), timeout=CONNECT_SECONDS).close()
         store = TCPStore(
             worker.master_addr,
@@ -110,6 +123,9 @@ def number_at_master(worker: Worker) -> int | None:
             wait_for_workers=False,
         )
         return generation.number_of_store(for_attempt(store))
+
+    try:
+        return _on_thread(ask).result(3 * CONNECT_SECONDS)
     except (OSError, RuntimeError):
         return None
 
@@ -132,39 +148,46 @@ def _open_store(worker: Worker, deadline: timedelta) -> Store:
         wait_for_free_port(worker)
     else:
         _wait_for_open_port(worker)
-    connecting: Future[TCPStore] = Future()
-    threading.Thread(target=_connect, args=(worker, serves, deadline, connecting), name="store", daemon=True).start()
+    connecting = _on_thread(lambda: _connected(worker, deadline, serves=serves))
     _wait_for_answer(worker, connecting)
     if serves:
         _wait_for_open_port(worker)
     return connecting.result()
 
 
-def _connect(worker: Worker, serves: bool, deadline: timedelta, connecting: Future[TCPStore]) -> None:
-    """Connect, on a thread: torch waits without limit and without a message for an answer of whatever listens there."""
-    try:
-        store = TCPStore(
-            "127.0.0.1"
-            if worker.rank == 0
-            else worker.master_addr,  # _wait_for_open_port checks whether others reach it
-            worker.master_port,
-            worker.world_size,
-            is_master=serves,
-            timeout=deadline,
-            wait_for_workers=False,
-            multi_tenant=True,
-        )
-    except Exception as error:  # noqa: BLE001 - the main thread raises it
-        connecting.set_exception(error)
-    else:
-        connecting.set_result(store)
+def _connected(worker: Worker, deadline: timedelta, *, serves: bool) -> TCPStore:
+    return TCPStore(
+        "127.0.0.1" if worker.rank == 0 else worker.master_addr,  # _wait_for_open_port checks whether others reach it
+        worker.master_port,
+        worker.world_size,
+        is_master=serves,
+        timeout=deadline,
+        wait_for_workers=False,
+        multi_tenant=True,
+    )
+
+
+def _on_thread(call: Callable[[], T]) -> Future[T]:
+    """The result to be of what may wait without limit and without a message: torch does for an answer of whatever listens."""
+    result: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(call())
+        except Exception as error:  # noqa: BLE001 - whoever waits for the result raises it
+            result.set_exception(error)
+
+    threading.Thread(target=run, name="store", daemon=True).start()
+    return result
+
+
+def _no_answer(worker: Worker) -> str:
+    return f"the process that listens at {worker.master_addr}:{worker.master_port} does not respond like rank 0"
 
 
 def _wait_for_answer(worker: Worker, connecting: Future[TCPStore]) -> None:
     def probe() -> str | None:
-        if connecting.done():
-            return None
-        return f"the process that listens at {worker.master_addr}:{worker.master_port} does not respond like rank 0"
+        return None if connecting.done() else _no_answer(worker)
 
     try:
         wait_until(probe, rank=worker.rank, limit=rendezvous_timeout())

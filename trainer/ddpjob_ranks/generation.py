@@ -81,13 +81,13 @@ class Generation:
         Raises:
             ReplacedError: another pod has replaced this one, whose node did not respond for some time.
         """
+        slots.mark(self.stores, number_of_store, RANKS_SLOT + local_rank)
         store.set(_node_key(self.number, node_rank), "")
         if is_replaced(store, node_rank, replacements(os.environ).get(node_rank, 0)):
             rank = os.environ[contract.RANK]
             raise ReplacedError(f"rank {rank} runs in another pod now, which has replaced this one")
         self.store = number_of_store
         record_store(self.stores, number_of_store, JOINED_SLOT)
-        slots.mark(self.stores, number_of_store, RANKS_SLOT + local_rank)
         # All of them, since the ranks of some may have failed before they could; the first one last, which `newest` looks for first.
         for number in range(self.number, 0, -1):
             store.set(_key(number), "")

@@ -282,6 +282,15 @@ def test_a_node_leaves_its_generation_when_it_is_left_behind_in_an_older_store(m
     assert Follower(worker, 2, memory, joined).is_left_behind(1) == left_behind
 
 
+def test_a_rank_counts_as_joined_before_it_asks_the_store_anything(memory, monkeypatch):
+    """The store may stop to respond there, and the process next to the rank have joined the next one."""
+    seen = []
+    monkeypatch.setattr(generation, "is_replaced", lambda *_: seen.append(generation.lowest_joined(memory, 1)))
+    mine = generation.Generation(number=2, pipe=-1, state_memory=-1, own_memory=-1, stores=memory)
+    mine.announce(HashStore(), 0, node_rank=1, local_rank=0)
+    assert seen == [0]
+
+
 def test_a_survivor_that_loses_the_store_while_it_waits_meets_the_others_in_the_next_one(memory, monkeypatch):
     """A pod of rank 0 that was asked to stop serves its store for moments after its ranks have ended."""
     mine = generation.Generation(number=2, pipe=-1, state_memory=-1, own_memory=-1, stores=memory)

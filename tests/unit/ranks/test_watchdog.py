@@ -1,6 +1,8 @@
 """Watchdogs of several ranks in one process, over one store; the end of a process is noted instead of carried out."""
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +15,7 @@ import pytest
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
+from ddpjob_ranks import contract
 from ddpjob_ranks.limits import Limits
 from ddpjob_ranks.watch import board
 from ddpjob_ranks.watch.idleness import Action, Timing
@@ -242,3 +245,25 @@ def test_before_the_ranks_have_met_no_rank_can_be_asked():
 def test_the_readme_names_the_files_of_the_flight_recorder(backend):
     readme = Path(__file__).parents[3] / "trainer/README.md"
     assert f"`{FLIGHT_RECORDER.format(backend=backend, rank='<rank>')}`" in readme.read_text(encoding="utf-8")
+
+
+BLOCKED = """
+import threading
+from ddpjob_ranks import generation
+from ddpjob_ranks.launch import launcher
+from ddpjob_ranks.limits import Limits
+from ddpjob_ranks.watch.timeline import Timeline
+from ddpjob_ranks.watch.watchdog import Watchdog
+launcher.SAVE_SECONDS = 0.1
+memory = dict(state_memory=-1, own_memory=-1, stores=-1)
+mine = generation.Generation(number=1, pipe=-1, before_exit=threading.Event().wait, **memory)
+generation._current.append(mine)
+watchdog = Watchdog(Limits(first_step_seconds=0.1, step_seconds=0.1), Timeline())
+watchdog._end("hung")
+"""
+
+
+def test_a_rank_that_hangs_while_it_saves_its_state_ends_too():
+    """Such as in the state_dict of a part of the user's, which waits for what the main thread holds."""
+    done = subprocess.run([sys.executable, "-c", BLOCKED], check=False, timeout=120)
+    assert done.returncode == contract.EXIT_HUNG

@@ -30,6 +30,7 @@ from torch.distributed import distributed_c10d
 
 from ddpjob_ranks import contract, generation, stacks, termination
 from ddpjob_ranks.distributed import Gang
+from ddpjob_ranks.launch import launcher
 from ddpjob_ranks.launch.identity import Worker
 from ddpjob_ranks.limits import Limits
 from ddpjob_ranks.watch.board import GO_ON, POLL_SECONDS, Board
@@ -210,10 +211,12 @@ class Watchdog:
         """Write the diagnosis and the stacks and end the process; `leave` waits for the other ranks first."""
         self._ending.set()
         if (current := generation.current(os.environ)) is not None:
+            # A part of the user's may wait for what the main thread holds, or that thread may save and not end.
+            self._end_after(launcher.SAVE_SECONDS + self._timing.silence_seconds)
             current.save()
-        last_resort = threading.Timer(self._timing.silence_seconds, os._exit, (contract.EXIT_HUNG,))
-        last_resort.daemon, last_resort.name = True, THREAD_NAME
-        last_resort.start()  # what reads stderr may have stopped, which may be why all ranks hang
+        self._end_after(
+            self._timing.silence_seconds
+        )  # what reads stderr may have stopped, which may be why all ranks hang
         try:
             termination.write(f"rank {self._rank}\n{message}", echo=False)
             announcement = f"ddpjob watchdog: {message}\n" if announced_here else ""
@@ -225,6 +228,11 @@ class Watchdog:
                 leave()
         finally:
             os._exit(contract.EXIT_HUNG)
+
+    def _end_after(self, seconds: float) -> None:
+        last_resort = threading.Timer(seconds, os._exit, (contract.EXIT_HUNG,))
+        last_resort.daemon, last_resort.name = True, THREAD_NAME
+        last_resort.start()
 
     def _leave(self, board: Board, number: int) -> None:
         board.leave_together(number, self._timing.answer_seconds, self._timing)

@@ -9,6 +9,7 @@ from typing import NoReturn
 from ddpjob_ranks import contract, distributed, generation, termination
 from ddpjob_ranks.errors import ConfigError, ReplacedError, ShortageError
 from ddpjob_ranks.launch.identity import Worker
+from ddpjob_ranks.launch.preflight import RefusedError
 from ddpjob_ranks.watch.watchdog import Watchdog
 from ddpjob_session.checkpoints.claim import Fenced
 from ddpjob_session.checkpoints.storage import UnavailableError
@@ -50,6 +51,8 @@ def fail(error: BaseException, worker: Worker, watchdog: Watchdog, writer: Check
 def _exit_code(error: BaseException) -> int:
     """The exit code for an error whose cause is on this rank."""
     match error:
+        case RefusedError() if (current := generation.current(os.environ)) is not None and current.number > 1:
+            return contract.EXIT_PROGRAM_ERROR  # a replaced pod differs, and no pod of another attempt may
         case ConfigError():
             return contract.EXIT_BAD_CONFIG
         case Fenced() | ReplacedError():

@@ -2,9 +2,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from ddpjob_ranks import contract
+from ddpjob_ranks import contract, generation
 from ddpjob_ranks.errors import ConfigError, ShortageError
 from ddpjob_ranks.launch.identity import resolve
+from ddpjob_ranks.launch.preflight import RefusedError
 from ddpjob_session import ending
 from ddpjob_session.checkpoints.storage import UnavailableError
 from ddpjob_trainer.loop import DivergedError
@@ -40,3 +41,16 @@ def test_a_rank_ends_with_the_cause_of_its_failure(error, code, text, monkeypatc
 
     assert codes == [code]
     assert message.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(1, contract.EXIT_BAD_CONFIG), (2, contract.EXIT_PROGRAM_ERROR), (None, contract.EXIT_BAD_CONFIG)],
+)
+def test_ranks_that_have_trained_together_do_not_end_the_job_because_a_replaced_pod_differs(number, code, monkeypatch):
+    """The tag of the image has moved since the others started: all pods of another attempt run the same again."""
+    memory = {"pipe": -1, "state_memory": -1, "own_memory": -1, "stores": -1}
+    current = None if number is None else generation.Generation(number=number, **memory)
+    monkeypatch.setattr(generation, "current", lambda _: current)
+    assert ending._exit_code(RefusedError("preflight: code differs")) == code
+    assert ending._exit_code(ConfigError("config: epochs is 0")) == contract.EXIT_BAD_CONFIG

@@ -172,14 +172,16 @@ def rendezvous(worker: Worker, limits: Limits, same: Mapping[str, str]) -> Rende
 def _meet(worker: Worker, same: Mapping[str, str], device: torch.device) -> Store:
     """The store in which all ranks have met. If it is lost with the pod that serves it, they meet in that of the next pod."""
     while True:
-        store = open_store(worker)
+        store = None
         try:
+            store = open_store(worker)
             preflight.check(store, worker, same, device)
         except dist.DistError:
             current = generation.current(os.environ)
             if current is None or worker.node_rank == 0 or contract.DDPJOB_REPLACEMENT_SECONDS not in os.environ:
                 raise
-            current.leave_store()
+            if store is not None:
+                current.leave_store()
             continue
         return store
 

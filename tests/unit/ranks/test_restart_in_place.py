@@ -300,8 +300,11 @@ def test_a_survivor_that_loses_the_store_while_it_waits_meets_the_others_in_the_
     monkeypatch.setenv(contract.DDPJOB_REPLACEMENT_SECONDS, "300")
     monkeypatch.setattr(generation, "_current", [mine])
     oldest = []
+    lost = iter([dist.DistNetworkError("connection reset by peer")])
 
     def open_store(_: Worker) -> HashStore:
+        if error := next(lost, None):  # while it announces itself
+            raise error
         oldest.append(generation.newest_store(memory))
         mine.announce(store := HashStore(), len(oldest) - 1, node_rank=1, local_rank=0)
         return store

@@ -13,7 +13,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from ddpjob_ranks import contract, distributed, generation, slots
-from ddpjob_ranks.errors import ReplacedError
+from ddpjob_ranks.errors import PeersMissingError, ReplacedError
+from ddpjob_ranks.launch import follow
 from ddpjob_ranks.launch.follow import Follower
 from ddpjob_ranks.launch.identity import Worker
 from ddpjob_ranks.launch.join import generation_to_join
@@ -280,6 +281,25 @@ def test_a_node_leaves_its_generation_when_it_is_left_behind_in_an_older_store(m
         launcher="test", rank=2, world_size=4, local_rank=0, local_world_size=2, master_addr="", master_port=1
     )
     assert Follower(worker, 2, memory, joined).is_left_behind(1) == left_behind
+
+
+def test_what_follows_the_ranks_goes_on_while_no_store_responds(memory, monkeypatch):
+    """Ranks that are connected to each other train on, and later failures of other nodes are to be noticed."""
+    results = iter([PeersMissingError("rank 0 does not respond"), dist.DistNetworkError("reset"), (HashStore(), 3)])
+
+    def open_store(*_: object, **__: object) -> object:
+        if isinstance(result := next(results), Exception):
+            raise result
+        return result
+
+    monkeypatch.setattr(follow.rendezvous, "open_store_of_attempt", open_store)
+    monkeypatch.setattr(generation, "wait_for_next", lambda *_: None)
+    worker = Worker(
+        launcher="test", rank=1, world_size=2, local_rank=0, local_world_size=1, master_addr="", master_port=1
+    )
+    follower = Follower(worker, 2, memory)
+    follower.follow()
+    assert follower.joined == 3
 
 
 def test_a_rank_counts_as_joined_before_it_asks_the_store_anything(memory, monkeypatch):

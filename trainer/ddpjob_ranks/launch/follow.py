@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddpjob_ranks import contract, generation, slots
-from ddpjob_ranks.errors import ConfigError, PeersMissingError, ReplacedError
+from ddpjob_ranks.errors import ConfigError, ReplacedError
 from ddpjob_ranks.launch import identity, rendezvous
 from ddpjob_ranks.launch.identity import Worker
 
@@ -34,7 +34,7 @@ def main() -> int:
     with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):  # the ranks report the same waits
         try:
             Follower(worker, number, stores).follow()
-        except (ConfigError, PeersMissingError, ReplacedError):  # which the ranks notice, too
+        except (ConfigError, ReplacedError):  # which the ranks notice, too
             return contract.EXIT_PEER_LOST
     return contract.EXIT_SUCCESS
 
@@ -52,20 +52,27 @@ class Follower:
     """Number of the store in which this process waits."""
 
     def follow(self) -> None:
-        """Return when the next generation has begun, in the store or in the one that takes its place after a loss."""
+        """Return when the next generation has begun, in the store or in the one that takes its place after a loss.
+
+        Raises:
+            ConfigError: the master's name does not resolve, outside of a DDPJob.
+            ReplacedError: another pod has replaced this one.
+        """
         looker = threading.Thread(target=self._end_at_newer_store, daemon=True)
         while True:
-            store, self.joined = rendezvous.open_store_of_attempt(
-                self.worker, oldest=generation.newest_store(self.stores)
-            )
-            if not looker.ident and contract.DDPJOB_REPLACEMENT_SECONDS in os.environ:
-                looker.start()
             try:
+                store, self.joined = rendezvous.open_store_of_attempt(
+                    self.worker, oldest=generation.newest_store(self.stores)
+                )
+                if not looker.ident and contract.DDPJOB_REPLACEMENT_SECONDS in os.environ:
+                    looker.start()
                 if self.number > 1 and slots.step_of(self.stores, generation.JOINED_SLOT) == slots.NO_STEP:
                     generation.report_no_session(store)
                 generation.wait_for_next(store, self.number)
+            except ReplacedError:
+                raise
             except RuntimeError:
-                continue  # the ranks may already be connected to the next store
+                continue  # the ranks may already be connected to the next store, or train on without one
             return
 
     def _end_at_newer_store(self) -> None:

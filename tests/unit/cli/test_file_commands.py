@@ -84,8 +84,8 @@ def test_render_shows_the_pods_that_the_operator_creates(tmp_path: Path, capsys:
     ]
     assert main(["render", str(file), "--pods", "--provider", "native"]) == 0
     items = yaml.safe_load(capsys.readouterr().out)["items"]
-    assert "PodGroup" in [item["kind"] for item in items]
-    assert items[-1]["spec"]["schedulingGroup"] == {"podGroupName": "my-job-1"}
+    (group,) = [item for item in items if item["kind"] == "PodGroup"]
+    assert items[-1]["spec"]["schedulingGroup"] == {"podGroupName": group["metadata"]["name"]}
     assert main(["render", str(file), "--rank", "1"]) == 0
     pod = yaml.safe_load(capsys.readouterr().out)
     assert pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "4"

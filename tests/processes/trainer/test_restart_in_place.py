@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -130,13 +131,13 @@ if os.environ["DDPJOB_GENERATION"] < "3":
 
 def test_the_launcher_removes_the_sockets_of_data_workers(tmp_path):
     """A worker has one once its first batch has arrived; it is killed with its rank."""
-    script, temporary = tmp_path / "script.py", tmp_path / "tmp"
+    script = tmp_path / "script.py"
     script.write_text(READS_DATA)
-    temporary.mkdir()
     command = (sys.executable, "-m", "ddpjob.launch", "--nproc-per-node=1", str(script))
-    run = finished(tmp_path, ranks=0, command=command, environ=IN_PLACE | {contract.TMPDIR: str(temporary)})
-    assert run.text.count(RESTART) == 2
-    assert list(temporary.glob("pymp-*")) == []
+    with tempfile.TemporaryDirectory(prefix="ddpjob-") as temporary:  # a short path, as those of sockets have to be
+        run = finished(tmp_path, ranks=0, command=command, environ=IN_PLACE | {contract.TMPDIR: temporary})
+        assert run.text.count(RESTART) == 2
+        assert list(Path(temporary).glob("pymp-*")) == []
 
 
 @pytest.mark.parametrize(

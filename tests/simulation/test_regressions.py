@@ -124,6 +124,17 @@ SCHEDULES = {
         nodes=3,
         fates=(fate("stop", 1.0),),
     ),
+    # A replaced pod on a lost node, which we had deleted, explained the end of the attempt that it was replaced in.
+    "a pod that was replaced earlier counted as the cause of the end of its attempt": shrunk(
+        "0.5 crash 7; 0 kill_rank; 1 lose_node; 0 evict_for_memory 1",
+        seed=4294967296,
+        nodes=2,
+        trainer=True,
+        in_place=True,
+        max_restarts=3,
+        sigterm="save",
+        fates=(fate("fail", 1.0),),
+    ),
     # The deletion of a job whose time to live had passed was answered with a conflict, which counted as done.
     "a job that could not be deleted at first was forgotten": shrunk(
         "0 fill_nodes; 0.02 resize",

@@ -45,8 +45,12 @@ def refine_record(observed: Observed, spec: DDPJobSpec, now: float) -> RefinedRe
     failure = _latest_failure(status)
     if failure is None or failure.replaced or failure.reason in _ENDED_BY_OPERATOR or status.running_since:
         return RefinedRecord(failure=failure, restarts=status.restarts)
+    # Pods that were replaced in that attempt have records of their own.
+    replaced = {record.pod for record in status.attempts if record.replaced and record.attempt == failure.attempt}
     over = [
-        pod for pod in observed.pods if pod.attempt == failure.attempt and _is_evidence(observed, pod, failure, now)
+        pod
+        for pod in observed.pods
+        if pod.attempt == failure.attempt and pod.name not in replaced and _is_evidence(observed, pod, failure, now)
     ]
     lookups = failures.wanted_logs(observed, over)
     better = _with_saved_step(observed, _with_better_cause(observed, failure, over, lookups, now))

@@ -32,7 +32,8 @@ def check_deleted(memory: Memory, old: Body, new: Body | None, by: str) -> None:
         and not outlived
         and _is_known_to_have_failed(memory, metadata["uid"])
     ):
-        kept = attempt >= current - spec.get("restart", {}).get("keepAttempts", 2)
+        num_kept = spec.get("restart", {}).get("keepAttempts", 2)
+        kept = attempt >= current - num_kept and (num_kept > 0 or is_current)
         memory.must(not kept, f"{by} deletes {metadata['name']}, whose log is evidence")
 
 

@@ -101,7 +101,9 @@ def _check_that_it_says_why(world: World) -> None:
     ready = [node for node in world.cluster.nodes.values() if node.ready]
     something_runs = any(sandbox.runs for sandbox in world.cluster.sandboxes.values())
     hung = world.schedule.reads_progress and programs.stuck_seconds("hang") > 3 * world.schedule.hang_seconds + 200
-    unfinished = programs.stuck_seconds("straggle") > world.schedule.finish_seconds + 200
+    # Counted from a time of the kubelet's, so that it passes later for an operator's clock that was set back.
+    set_back_seconds = max(0.0, -min(world.clocks.offset_seconds.values()))
+    unfinished = programs.stuck_seconds("straggle") > world.schedule.finish_seconds + set_back_seconds + 200
     causes: dict[str, bool] = {
         Reason.SUSPENDED: bool(job["spec"].get("suspend")),
         Reason.POD_REJECTED: server.webhook_is_broken or _names_are_taken(world),
@@ -115,7 +117,7 @@ def _check_that_it_says_why(world: World) -> None:
         Reason.BACKING_OFF: bool(status.get("retryTime")),
     }
     # A deadline of the API server's is far off by an operator's clock that was set back; it says what it waits for.
-    behind = min(world.clocks.offset_seconds.values()) < -MOTION_SECONDS
+    behind = set_back_seconds > MOTION_SECONDS
     causes[reason or ""] = causes.get(reason or "", False) or (behind and "waiting for" in status.get("message", ""))
     in_motion = world.now() - world.memory.status_written_at < MOTION_SECONDS
     if not (causes.get(reason or "") or in_motion) or not status.get("message"):

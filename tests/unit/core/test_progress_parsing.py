@@ -3,7 +3,7 @@ import json
 import pytest
 
 from ddpjob_operator.api.names import contract
-from ddpjob_operator.core.progress import MAX_LINES_TRIED, latest_progress
+from ddpjob_operator.core.progress import latest_progress
 from ddpjob_session.progress import Progress
 
 GOOD = 'ddpjob-progress {"step": 12, "totalSteps": 40, "epoch": 1, "loss": 0.123456, "etaSeconds": 200.4}'
@@ -50,12 +50,26 @@ def test_the_line_before_a_cut_line_counts() -> None:
     assert progress.step == 12
 
 
-def test_of_a_megabyte_of_bad_lines_few_short_ones_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+class Log(str):
+    """A log that counts the characters of the parts that are taken from it."""
+
+    num_taken = 0
+
+    def __getitem__(self, key):
+        part = super().__getitem__(key)
+        self.num_taken += len(part)
+        return part
+
+
+@pytest.mark.parametrize("end", ["\n", ""], ids=["lines", "one line"])
+def test_of_a_megabyte_of_bad_lines_few_short_ones_are_parsed(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
     parsed: list[str] = []
     monkeypatch.setattr("json.loads", lambda text: parsed.append(text) or {})
-    assert latest_progress('ddpjob-progress {"step": x}\n' * 40_000 + "ddpjob-progress " + "{" * 2000) is None
-    assert 0 < len(parsed) <= MAX_LINES_TRIED
-    assert max(map(len, parsed)) <= contract.PROGRESS_MAX_BYTES
+    log = Log(('ddpjob-progress {"step": x}' + end) * 40_000 + "ddpjob-progress " + "{" * 2000)
+    assert latest_progress(log) is None
+    assert len(parsed) <= 50
+    assert max(map(len, parsed), default=0) <= contract.PROGRESS_MAX_BYTES
+    assert 0 < log.num_taken <= 50 * (contract.PROGRESS_MAX_BYTES + 1)
 
 
 def test_a_line_behind_a_progress_bar_is_read() -> None:

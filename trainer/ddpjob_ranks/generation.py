@@ -96,7 +96,7 @@ class Generation:
         """Accept only a newer store from now on, since the one that this rank has joined is lost."""
         record_store(self.stores, self.store + 1, FOUND_SLOT)
 
-    def begun(self) -> None:
+    def record_begin(self) -> None:
         """Record that all ranks of this generation are here and begin to train."""
         slots.mark(self.own_memory, self.number, BEGUN_SLOT)
 

@@ -78,11 +78,11 @@ def state(rank: int, timeline: "Timeline") -> contract.RankState:
     return found
 
 
-def ask(question: str, environ: Mapping[str, str]) -> Iterator[contract.RankAnswer]:
+def ask(request: str, environ: Mapping[str, str]) -> Iterator[contract.RankAnswer]:
     """The answer of each rank of this job that runs in this pod, in the order of ranks."""
     for rank, name in sorted(_listening(environ)):
         try:
-            yield contract.RankAnswer(rank=rank, answer=_ask(name, question))
+            yield contract.RankAnswer(rank=rank, answer=_ask(name, request))
         except OSError as error:
             why = "no answer in time" if isinstance(error, TimeoutError) else str(error.strerror or error)
             yield contract.RankAnswer(rank=rank, error=why)
@@ -101,11 +101,11 @@ def _listening(environ: Mapping[str, str]) -> set[tuple[int, str]]:
     return {(int(rank), name) for name, rank in re.findall(rf" @({prefix}(\d+))$", text, re.MULTILINE)}
 
 
-def _ask(name: str, question: str) -> str:
+def _ask(name: str, request: str) -> str:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(ANSWER_SECONDS)
         connection.connect(f"\0{name}")
-        connection.sendall(f"{question}\n".encode())
+        connection.sendall(f"{request}\n".encode())
         with connection.makefile("r", encoding="utf-8") as answer:
             return answer.read()
 
@@ -117,8 +117,8 @@ def _answer_all(server: socket.socket, answers: Mapping[str, Callable[[], str]])
             connection.settimeout(ANSWER_SECONDS)
             try:
                 if _is_allowed(connection):
-                    question = connection.recv(64).decode(errors="replace").strip()
-                    connection.sendall(answers[question]().encode() if question in answers else b"")
+                    request = connection.recv(64).decode(errors="replace").strip()
+                    connection.sendall(answers[request]().encode() if request in answers else b"")
             except OSError:  # the other side has gone
                 continue
 

@@ -123,7 +123,7 @@ class Run:
         saved = self._saved_step(mine)
         self.writer = CheckpointWriter(mine, self.report, self.gang.device, newest_step=saved)
         if (current := self._generation) is not None:
-            current.begun()
+            current.record_begin()
             if self._memory is None:
                 current.before_exit = self.writer.linger  # the ranks start again from that checkpoint
         num_before = 0 if current is None else current.number - 1

@@ -78,7 +78,7 @@ def _read_state(answer: RankStacks) -> RankProgress:
     return RankProgress(rank=answer.rank, pod=answer.pod, state=state, error=error)
 
 
-async def _ask_all(api: Transport, job: Job, pods: Collection[Pod], question: str) -> Stacks:
+async def _ask_all(api: Transport, job: Job, pods: Collection[Pod], request: str) -> Stacks:
     running = [pod for pod in pods if pod.started and not pod.finished]
     if not running:
         raise ConflictError(
@@ -90,14 +90,14 @@ async def _ask_all(api: Transport, job: Job, pods: Collection[Pod], question: st
 
     async def ask(pod: Pod) -> Stacks:
         async with limit:
-            return await _ask(api, job.namespace, pod, question)
+            return await _ask(api, job.namespace, pod, request)
 
     found = [answer for of_pod in await asyncio.gather(*map(ask, running)) for answer in of_pod]
     return sorted(found, key=lambda answer: (-1 if answer.rank is None else answer.rank, answer.pod.rank))
 
 
-async def _ask(api: Transport, namespace: str, pod: Pod, question: str) -> Stacks:
-    command = ["python", "-m", contract.INSPECTION_MODULE, question]
+async def _ask(api: Transport, namespace: str, pod: Pod, request: str) -> Stacks:
+    command = ["python", "-m", contract.INSPECTION_MODULE, request]
     try:
         with translated("create", PODS, namespace, pod.name):
             done = await api.execute(

@@ -68,10 +68,10 @@ def test_a_compiled_model_is_cut_at_the_buckets_of_several_ranks_and_steps_compi
     replica = replicate(model, config, gang) if world_size > 1 else model
     batch = Batch(content=(torch.ones(2, 512), torch.zeros(2).long()), num_samples=2, weight=1.0)
     numbers = numerics.choose(config, gang, heavy=False)
-    begun = gang.control._get_sequence_number_for_group()  # type: ignore[attr-defined]
+    summed_before = gang.control._get_sequence_number_for_group()  # type: ignore[attr-defined]
     recipe = recipes.find("digits")
     numerics.compile_model(replica, [batch], [(torch.ones(3, 512), None)], recipe, numbers, gang, moved=lambda: None)
-    summed = gang.control._get_sequence_number_for_group() - begun  # type: ignore[attr-defined]
+    summed = gang.control._get_sequence_number_for_group() - summed_before  # type: ignore[attr-defined]
     assert summed == 2, "the ranks' exchange about failures, and no gradients"
     for_evaluation = 1
     assert len(model.graphs) == for_training + for_evaluation

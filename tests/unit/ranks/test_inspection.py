@@ -37,8 +37,8 @@ def job() -> dict[str, str]:
     return {"PYTHONPATH": ":".join(sys.path), "DDPJOB_UID": str(uuid.uuid4()), "DDPJOB_ATTEMPT": "2"}
 
 
-def asked(question: str, environ: dict[str, str]) -> list[dict[str, object]]:
-    command = [sys.executable, "-m", "ddpjob_ranks.inspection", question]
+def asked(request: str, environ: dict[str, str]) -> list[dict[str, object]]:
+    command = [sys.executable, "-m", "ddpjob_ranks.inspection", request]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
 

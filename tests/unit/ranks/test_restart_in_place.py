@@ -33,7 +33,7 @@ REPLACED = {contract.DDPJOB_REPLACEMENT_SECONDS: "200"}
 
 
 @pytest.mark.parametrize(
-    ("environ", "code", "begun", "seconds", "final"),
+    ("environ", "code", "has_begun", "seconds", "final"),
     [
         ({}, 1, True, 5, False),
         ({}, contract.EXIT_PEER_LOST, False, 5, False),
@@ -51,8 +51,8 @@ REPLACED = {contract.DDPJOB_REPLACEMENT_SECONDS: "200"}
         (REPLACED | {contract.DDPJOB_FINAL_EXIT_CODES: "143"}, contract.EXIT_TERMINATED, True, 5, True),
     ],
 )
-def test_which_ends_of_a_generation_are_final(environ, code, begun, seconds, final):
-    assert is_final(code, environ, begun=begun, seconds=seconds) == final
+def test_which_ends_of_a_generation_are_final(environ, code, has_begun, seconds, final):
+    assert is_final(code, environ, has_begun=has_begun, seconds=seconds) == final
 
 
 @pytest.fixture

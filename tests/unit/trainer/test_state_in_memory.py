@@ -243,7 +243,7 @@ def test_only_rank_0_looks_for_checkpoints_after_the_state_was_in_memory(generat
     monkeypatch.setattr("ddpjob_ranks.generation._current", [generation])
     monkeypatch.setattr(run, "StopRequest", lambda: SimpleNamespace(received=False))  # takes no signal of pytest's
     generation.number = 2
-    begun = run.Run(OtherRanks(1, kept, b""), Reporter(enabled=False))
-    begun.restore(State({"model": torch.nn.Linear(2, 2)}, program="this test"), keep=3)
-    begun.begin(total_steps=9)
-    assert begun.state.step == 7
+    resumed = run.Run(OtherRanks(1, kept, b""), Reporter(enabled=False))
+    resumed.restore(State({"model": torch.nn.Linear(2, 2)}, program="this test"), keep=3)
+    resumed.begin(total_steps=9)
+    assert resumed.state.step == 7

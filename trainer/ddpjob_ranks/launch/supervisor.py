@@ -88,19 +88,19 @@ def is_stuck(reached: Sequence[int]) -> bool:
     return len(reached) > MAX_RESTARTS_WITHOUT_PROGRESS and len(set(reached[-MAX_RESTARTS_WITHOUT_PROGRESS - 1 :])) == 1
 
 
-def is_final(code: int, environ: Mapping[str, str], *, begun: bool, seconds: float) -> bool:
+def is_final(code: int, environ: Mapping[str, str], *, has_begun: bool, seconds: float) -> bool:
     """Whether no further start is wanted after ranks that failed with this code so long after they were started.
 
-    `begun`: they had begun to train, with a session.
+    `has_begun`: they had begun to train, with a session.
     """
     limit = environ.get(contract.DDPJOB_REPLACEMENT_SECONDS)
     if str(code) in environ.get(contract.DDPJOB_FINAL_EXIT_CODES, "").split(","):
         return True
     if limit is None:
         return code in FINAL_EXIT_CODES
-    if code == contract.EXIT_PEER_LOST and not begun:
+    if code == contract.EXIT_PEER_LOST and not has_begun:
         return seconds >= int(limit)  # they have waited for a pod that was not replaced
-    return code in FINAL_EXIT_CODES - (STOPPED_EXIT_CODES if begun else frozenset())
+    return code in FINAL_EXIT_CODES - (STOPPED_EXIT_CODES if has_begun else frozenset())
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class _Supervisor:
                 return any(slots.step_of(memory, generation.BEGUN_SLOT) == number for memory in own.values())
 
             def may_restart(code: int, begun: Callable[[], bool] = has_begun, started: float = started) -> bool:
-                if is_final(code, self.environ, begun=begun(), seconds=time.monotonic() - started):
+                if is_final(code, self.environ, has_begun=begun(), seconds=time.monotonic() - started):
                     return False
                 reached.append(max(slots.step_of(memory, generation.DONE_SLOT) for memory in own.values()))
                 return len(reached) <= num_restarts and not is_stuck(reached)

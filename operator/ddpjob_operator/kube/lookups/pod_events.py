@@ -32,8 +32,8 @@ V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question(Generic[V]):
-    """What is read of Events. Each job asks it about one subject at a time, a text by which its Events are found."""
+class EventLookup(Generic[V]):
+    """What is read of Events. Each job looks up one subject at a time, a text by which its Events are found."""
 
     what: str
     selectors: Callable[[Collection[str]], Sequence[str]]
@@ -45,13 +45,13 @@ class Question(Generic[V]):
 
 
 class PodEvents(Generic[V]):
-    """The latest answers to one question."""
+    """The latest answers to one lookup."""
 
-    def __init__(self, client: Client, changed: Callable[[Key], None], question: Question[V]) -> None:
+    def __init__(self, client: Client, changed: Callable[[Key], None], lookup: EventLookup[V]) -> None:
         """`changed` is called with the key of a job when there is a new answer."""
         self._client = client
         self._changed = changed
-        self._question = question
+        self._lookup = lookup
         self._wanted: dict[Key, str] = {}
         self._found: dict[Key, V] = {}
         self._readers = KeyedTasks[str]()
@@ -62,13 +62,13 @@ class PodEvents(Generic[V]):
         return {self._wanted[key]: self._found[key]} if key in self._found else {}
 
     def want(self, key: Key, subject: str | None) -> None:
-        """Ask about this subject for the job, or about none."""
+        """Look up this subject for the job, or none."""
         if self._wanted.get(key) != subject:
             self._wanted.pop(key, None)
             self._found.pop(key, None)
         if subject is not None:
             self._wanted[key] = subject
-            self._readers.start(key[0], lambda: self._follow(key[0]), f"{self._question.what} in {key[0]}")
+            self._readers.start(key[0], lambda: self._follow(key[0]), f"{self._lookup.what} in {key[0]}")
 
     async def stop(self) -> None:
         """Stop all reads."""
@@ -104,19 +104,19 @@ class PodEvents(Generic[V]):
             subjects[about]: answer for about, answer in latest.items() if self._found.get(subjects[about]) != answer
         }
         for key, answer in news.items():
-            if self._wanted.get(key) in latest:  # Otherwise it asks about another subject by now.
+            if self._wanted.get(key) in latest:  # Otherwise it looks up another subject by now.
                 self._found[key] = answer
                 self._changed(key)
         return bool(news)
 
     async def _latest(self, namespace: str, subjects: Mapping[str, Key]) -> dict[str, V]:
         found: dict[str, list[Body]] = {}
-        for selector in self._question.selectors(tuple(subjects)):
+        for selector in self._lookup.selectors(tuple(subjects)):
             async for page in self._client.pages(EVENTS, namespace, fields=selector):
                 for event in page.items:
-                    if (subject := self._question.subject_of(event)) in subjects:
+                    if (subject := self._lookup.subject_of(event)) in subjects:
                         found.setdefault(subject, []).append(event)
-        return {subject: self._question.answer(events) for subject, events in found.items()}
+        return {subject: self._lookup.answer(events) for subject, events in found.items()}
 
 
 #: The pod's own status reports other reasons, with clearer messages.
@@ -139,7 +139,7 @@ def _newest_message(events: Sequence[Body]) -> str:
 
 
 #: What the kubelet reports about a pod, by its uid.
-WARNINGS = Question(what="warnings", selectors=_uids, subject_of=_warned_uid, answer=_newest_message)
+WARNINGS = EventLookup(what="warnings", selectors=_uids, subject_of=_warned_uid, answer=_newest_message)
 
 #: What the cluster autoscaler reports of a pod for which it adds nodes, and Karpenter of one that fits a pending NodeClaim.
 _SCALE_UPS = ("TriggeredScaleUp", "Nominated")
@@ -165,4 +165,4 @@ def _scale_up(events: Sequence[Body]) -> ScaleUp:
 
 
 #: Whether nodes for a gang are on their way, by the name of its pods without the rank.
-SCALE_UPS = Question(what="scale-ups", selectors=_of_scale_ups, subject_of=_gang_that_grows, answer=_scale_up)
+SCALE_UPS = EventLookup(what="scale-ups", selectors=_of_scale_ups, subject_of=_gang_that_grows, answer=_scale_up)

@@ -196,7 +196,7 @@ def attempt_lines(job: "Job") -> list[str]:
         node = f" on {failure.node}" if failure.node else ""
         code = "" if failure.exit_code is None else f", exit code {failure.exit_code}"
         text = f": {failure.message}" if failure.message else ""
-        end = "; the pod was replaced and the attempt went on" if failure.replaced else ""
+        end = "; the pod was replaced and the attempt continued" if failure.replaced else ""
         lines.append(f"{failure.attempt}  {failure.time}  {failure.reason}{where}{node}{code}{text}{end}")
     current = job.status
     if not current_attempt_has_failed(current):

@@ -178,7 +178,7 @@ def _attempts(job: "Job") -> str:
             NOTHING if failure.rank is None else failure.rank,
             failure.node or NOTHING,
             NOTHING if failure.exit_code is None else failure.exit_code,
-            failure.message + ("; the pod was replaced and the attempt went on" if failure.replaced else ""),
+            failure.message + ("; the pod was replaced and the attempt continued" if failure.replaced else ""),
         )
         for failure in job.status.attempts
     ]

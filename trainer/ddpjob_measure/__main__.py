@@ -45,7 +45,9 @@ def main(arguments: Sequence[str]) -> int:
     for name, command in COMMANDS.items():
         summary = (command.__doc__ or "").partition(": ")[2].splitlines()[0]
         command.add_arguments(subparsers.add_parser(name, help=summary, description=command.__doc__))
-    subparsers.add_parser("verify-resume", help="a training that is killed and resumed has the bits of one that is not")
+    subparsers.add_parser(
+        "verify-resume", help="a training that is killed and resumed ends with the same bits as one that is not"
+    )
     given = parser.parse_args(arguments)
     try:
         return COMMANDS[given.command].run(given)

@@ -48,7 +48,7 @@ class Restarts(Resource):
     )
     pod_replacements: int = Field(
         default=0,
-        description="Restarts, among those above, in which lost pods were replaced while the other pods of their attempt went on.",
+        description="Restarts, among those above, in which lost pods were replaced while the other pods of their attempt continued.",
     )
     in_place_counted: int = Field(
         default=0,
@@ -137,7 +137,7 @@ class Failure(Resource):
     )
     replaced: bool | None = Field(
         default=None,
-        description="True where only the lost pods were replaced, and the attempt went on without losing a step.",
+        description="True where only the lost pods were replaced, and the attempt continued without losing a step.",
     )
     reason: str = Field(description="Class of the failure.")
     message: str = Field(default="", description="Error message of the program, or of the cluster.")

@@ -20,7 +20,7 @@ ADVICE: Final[Mapping[Reason, str]] = MappingProxyType(
         Reason.STOPPING: "Wait: pods of an earlier attempt, or of an earlier job of this name, are still stopping.",
         Reason.BACKING_OFF: "Wait, or correct the cause of the last failure meanwhile: the next attempt starts after the back-off.",
         Reason.RUNNING: "Nothing: the job trains.",
-        Reason.RESTARTED_IN_PLACE: "Read the log of the rank that the event names, `ddpjob logs NAME`: training went on, and such restarts count.",
+        Reason.RESTARTED_IN_PLACE: "Read the log of the rank that the event names, `ddpjob logs NAME`: training continued, and such restarts count.",
         Reason.FINISHING: "Wait: some ranks have succeeded and the others are about to. `deadlines.finishSeconds` limits this.",
         Reason.SUSPENDED: "Set `spec.suspend` to false, or run `ddpjob resume NAME`.",
         Reason.SUCCEEDED: "Nothing: all ranks have ended with exit code 0.",

@@ -84,7 +84,7 @@ class LogReader:
             logger.info("the log of pod %s/%s cannot be read: %s", key[0], lookup.pod, error)
             LOG_READS.labels("cause", "failed").inc()
         except TimeoutError:
-            logger.info("the log of pod %s/%s has not come within %.0f s", key[0], lookup.pod, DEADLINE_SECONDS)
+            logger.info("the log of pod %s/%s was not received within %.0f s", key[0], lookup.pod, DEADLINE_SECONDS)
             LOG_READS.labels("cause", "failed").inc()
         except Exception:  # whatever it is: without an answer the job would never end
             logger.exception("the log of pod %s/%s cannot be read", key[0], lookup.pod)

@@ -3,6 +3,7 @@
 import itertools
 import math
 import os
+import signal
 import subprocess
 import sys
 from functools import partial
@@ -150,6 +151,28 @@ def test_a_rank_that_cannot_be_forked_is_an_error_and_no_wait(tmp_path):
     environ = {**os.environ, "PYTHONPATH": ":".join([str(tmp_path), *sys.path])}
     done = subprocess.run([sys.executable, "-c", FORK], env=environ, capture_output=True, text=True, timeout=120)
     assert (done.stdout, "too many processes" in done.stderr) == ("refused\n", True), done.stderr
+
+
+BEGINS_LATE = """
+import os, signal, sys, time
+from ddpjob_ranks.launch import launcher
+from ddpjob_ranks.launch.template import Template
+with launcher.signals_blocked() as mask:
+    os.kill(os.getpid(), int(sys.argv[1]))
+    template = Template(["imports_slowly"], os.environ, launcher.dies_with_this_process(mask), "")
+    print(os.waitpid(template.fork(["ends.py"], os.environ, []), 0)[1], sorted(signal.sigpending() - {signal.SIGCHLD}))
+"""
+
+
+@pytest.mark.parametrize("sent", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP])
+def test_a_signal_that_is_for_the_ranks_waits_until_they_are_there(tmp_path, sent):
+    """While the process that they are forked from imports torch, which takes several looks at the signals."""
+    (tmp_path / "imports_slowly.py").write_text("import time\ntime.sleep(1)")
+    (tmp_path / "ends.py").touch()
+    environ = {**os.environ, "PYTHONPATH": ":".join([str(tmp_path), *sys.path])}
+    command = [sys.executable, "-c", BEGINS_LATE, str(int(sent))]
+    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.stdout == f"0 [{sent!r}]\n", done.stdout + done.stderr
 
 
 class Interrupted:

@@ -9,7 +9,6 @@ pods continue.
 """
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ from ddpjob_ranks import contract, generation, slots, termination
 from ddpjob_ranks.launch import launcher
 from ddpjob_ranks.launch.identity import Node, Worker
 from ddpjob_ranks.launch.launcher import Ranks
-from ddpjob_ranks.launch.template import Template, TemplateError
+from ddpjob_ranks.launch.template import Template, TemplateError, is_asked_to_stop
 
 #: What ranks import. torch._dynamo is what the first step of an optimizer imports, in seconds.
 MODULES = ("torch", "torch._dynamo", "ddpjob_session.session")
@@ -69,11 +68,6 @@ def run(
             print(f"ddpjob launcher: {text}", file=sys.stderr)
             termination.write(text, echo=False)
             return contract.EXIT_PROGRAM_ERROR
-
-
-def is_asked_to_stop() -> bool:
-    """Whether a request to stop has arrived, which is blocked here."""
-    return bool(signal.sigpending() & {signal.SIGTERM, signal.SIGINT})
 
 
 def _stopped_with(message: str) -> int:

@@ -67,7 +67,7 @@ class Template:
         `descriptors` are inherited; their numbers there are in the variable contract.DDPJOB_INHERITED, in the same order.
 
         Raises:
-            TemplateError: the template has ended, or a signal that is blocked here has arrived.
+            TemplateError: the template has ended, or a request to stop has arrived, which is blocked here.
         """
         request = json.dumps({"arguments": list(arguments), "environ": dict(environ)}).encode()
         try:
@@ -76,13 +76,18 @@ class Template:
                 with suppress(TimeoutError):
                     answer = self._socket.recv(64)
                     break
-                if signal.sigpending() - {signal.SIGCHLD}:
+                if is_asked_to_stop():
                     raise TemplateError
         except OSError as error:
             raise TemplateError from error
         if not answer:
             raise TemplateError
         return int(answer)
+
+
+def is_asked_to_stop() -> bool:
+    """Whether a request to stop has arrived, which is blocked here. Other signals wait for the ranks that they are for."""
+    return bool(signal.sigpending() & {signal.SIGTERM, signal.SIGINT})
 
 
 def main(arguments: Sequence[str]) -> None:

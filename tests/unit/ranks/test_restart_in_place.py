@@ -175,6 +175,27 @@ def test_a_signal_that_is_for_the_ranks_waits_until_they_are_there(tmp_path, sen
     assert done.stdout == f"0 [{sent!r}]\n", done.stdout + done.stderr
 
 
+ADOPTED_BY_ANOTHER = """
+import os
+from ddpjob_ranks.launch import template
+template._prctl(template.PR_SET_CHILD_SUBREAPER, 1)
+if os.fork() == 0:
+    parent = os.getpid()
+    if os.fork():
+        os._exit(0)
+    template._become_child_of(2**22, parent)
+os.wait()
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+def test_a_rank_whose_launcher_has_ended_before_it_could_adopt_it_ends():
+    """Under another reaper of orphans than process 1, such as that of a login session or of Slurm."""
+    command = [sys.executable, "-c", ADOPTED_BY_ANOTHER]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "137\n", done.stderr
+
+
 class Interrupted:
     """A store in which another process looks for the newest generation after each key that one writes."""
 

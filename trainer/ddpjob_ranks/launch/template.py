@@ -106,13 +106,14 @@ def main(arguments: Sequence[str]) -> None:
         reader, writer = os.pipe()
         first = os.fork()
         if first == 0:
+            parent = os.getpid()
             if second := os.fork():
                 os.write(writer, str(second).encode())
                 os._exit(0)
             requests.close()
             os.close(reader)
             os.close(writer)
-            _become_child_of(launcher)
+            _become_child_of(launcher, parent)
             _end_after(partial(_run, **json.loads(content), descriptors=descriptors))
         os.waitpid(first, 0)
         os.close(writer)
@@ -123,13 +124,13 @@ def main(arguments: Sequence[str]) -> None:
             os.close(descriptor)
 
 
-def _become_child_of(launcher: int) -> None:
-    """Wait until the launcher has adopted this process, and die with it from then on."""
-    while os.getppid() != launcher:
-        if os.getppid() == 1 != launcher:  # it has ended
-            os._exit(128 + signal.SIGKILL)
+def _become_child_of(launcher: int, parent: int) -> None:
+    """Wait until the launcher has adopted this process, whose parent ends, and die with it from then on."""
+    while os.getppid() == parent:
         os.sched_yield()
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != launcher:  # it has ended, before or after the adoption
+        os._exit(128 + signal.SIGKILL)
     os.setpgid(0, 0)
 
 

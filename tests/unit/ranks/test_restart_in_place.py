@@ -126,6 +126,16 @@ def test_forked_ranks_draw_different_numbers(tmp_path):
     assert len(set(done.stdout.split())) == 4, done.stdout + done.stderr
 
 
+def test_an_environment_may_be_larger_than_a_message_over_a_socket(tmp_path):
+    """As that of a pod with the variables of a thousand Services."""
+    script = tmp_path / "script.py"
+    script.write_text("import os\nprint(sum(len(value) for name, value in os.environ.items() if 'LARGE_' in name))")
+    environ = {**os.environ, **{f"LARGE_{number}": "x" * 100_000 for number in range(10)}}
+    command = [sys.executable, "-c", FORKS, script]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.stdout == "1000000\n" * 2, done.stderr
+
+
 CANNOT_FORK = """
 import os
 fork, template = os.fork, os.getpid()

@@ -3,9 +3,9 @@
 A fork has these modules in milliseconds, so a rank that ends is replaced at once. The process has one thread and has not
 touched a GPU, as both would be broken in a fork.
 
-The launcher sends requests over a socket, a line of JSON each, with the file descriptors that the new process inherits. The
-new process becomes a child of the launcher, which has made itself the reaper of orphans: its parent, a fork of the template,
-ends at once.
+The launcher sends requests over a socket: the file descriptor of a text in JSON, which with a large environment is longer than a
+message can be, and those that the new process inherits. The new process becomes a child of the launcher, which has made itself
+the reaper of orphans: its parent, a fork of the template, ends at once.
 """
 
 import atexit
@@ -30,7 +30,6 @@ from typing import NoReturn
 from ddpjob_ranks import contract, generation
 
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36  # linux/prctl.h
-MAX_REQUEST_BYTES = 2**20
 #: Seconds between two looks at the signals that arrived while the template still imports.
 LOOK_SECONDS = 0.2
 
@@ -69,9 +68,11 @@ class Template:
         Raises:
             TemplateError: the template has ended, or a request to stop has arrived, which is blocked here.
         """
-        request = json.dumps({"arguments": list(arguments), "environ": dict(environ)}).encode()
         try:
-            socket.send_fds(self._socket, [request], list(descriptors))
+            with os.fdopen(os.memfd_create("ddpjob-request"), "w") as request:
+                json.dump({"arguments": list(arguments), "environ": dict(environ)}, request)
+                request.flush()
+                socket.send_fds(self._socket, [b"\n"], [request.fileno(), *descriptors])
             while True:
                 with suppress(TimeoutError):
                     answer = self._socket.recv(64)
@@ -100,9 +101,13 @@ def main(arguments: Sequence[str]) -> None:
         import_module(name)
     gc.freeze()  # so that a collection in a fork does not copy their memory
     while True:
-        content, descriptors, _, _ = socket.recv_fds(requests, MAX_REQUEST_BYTES, 16)
-        if not content:
+        message, inherited, _, _ = socket.recv_fds(requests, 1, 16)
+        if not message:
             os._exit(0)
+        request, *descriptors = inherited
+        with os.fdopen(request) as file:
+            file.seek(0)  # the position is the launcher's
+            content = file.read()
         reader, writer = os.pipe()
         first = os.fork()
         if first == 0:

@@ -186,11 +186,51 @@ from ddpjob_ranks.launch import identity, launcher
 with launcher.signals_blocked() as mask:
     def start(script):
         return os.posix_spawn(sys.executable, [sys.executable, "-c", script], os.environ, setsigmask=mask)
-    print(follower := start("import sys; sys.stdin.readline()"), flush=True)
-    ranks = launcher.Ranks(identity.resolve(os.environ), lambda _: start(sys.argv[1]), lambda _: True, follower=follower)
+    def follow():
+        print(follower := start("import sys; sys.stdin.readline()"), flush=True)
+        return follower
+    ranks = launcher.Ranks(identity.resolve(os.environ), lambda _: start(sys.argv[1]), lambda _: True, follow=follow)
     ranks.wait()
 sys.exit(ranks.exit_code)
 """
+
+
+@contextmanager
+def followed(script: str) -> Iterator[subprocess.Popen[str]]:
+    """A launcher that prints the pid of each process that follows other nodes, which ends in order after a line of stdin."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", FOLLOWED, script],
+        env={**os.environ, "NPROC_PER_NODE": "2"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_what_follows_other_nodes_is_started_again_after_a_kill(tmp_path):
+    """Otherwise ranks that hang here would not start again with the others."""
+    script = f"""
+import pathlib, time
+while not pathlib.Path("{tmp_path}/end").exists(): time.sleep(0.01)
+raise SystemExit({contract.EXIT_PEER_LOST})
+"""
+    with followed(script) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for _ in range(2):
+            os.kill(int(process.stdout.readline()), signal.SIGKILL)
+        follower = int(process.stdout.readline())
+        process.stdin.write("the others have started again\n")
+        process.stdin.flush()
+        wait_for("the launcher to notice that", lambda: not Path(f"/proc/{follower}").exists(), seconds=60)
+        (tmp_path / "end").touch()
+        assert process.wait(timeout=60) == contract.EXIT_PEER_LOST
+        assert process.stdout.read() == ""
 
 
 def test_a_pod_that_is_asked_to_stop_ends_in_order_though_the_others_have_started_again(tmp_path):
@@ -206,14 +246,7 @@ while not requests: time.sleep(0.01)
 while not (folder / "end").exists(): time.sleep(0.01)
 os._exit({contract.EXIT_CHECKPOINTED} if len(requests) == 1 else 1)
 """
-    process = subprocess.Popen(
-        [sys.executable, "-c", FOLLOWED, script],
-        env={**os.environ, "NPROC_PER_NODE": "2"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
+    with followed(script) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         follower = int(process.stdout.readline())
@@ -225,9 +258,6 @@ os._exit({contract.EXIT_CHECKPOINTED} if len(requests) == 1 else 1)
         wait_for("the launcher to notice that", lambda: not Path(f"/proc/{follower}").exists(), seconds=60)
         (tmp_path / "end").touch()
         assert process.wait(timeout=60) == contract.EXIT_CHECKPOINTED
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_the_message_of_a_rank_is_not_overwritten(tmp_path):

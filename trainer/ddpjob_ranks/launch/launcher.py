@@ -24,6 +24,8 @@ SURVIVOR_GRACE_SECONDS = 5.0
 ORDERLY_GRACE_SECONDS = 60.0
 #: When all ranks are to start again, each has this long to save what it holds.
 SAVE_SECONDS = 20.0
+#: What follows the ranks of other nodes is started again so long after its end.
+FOLLOW_SECONDS = 1.0
 #: A rank that lost its peer ends within milliseconds of it: wait this long for the failure that caused it.
 CAUSE_WAIT_SECONDS = 1.5
 
@@ -98,7 +100,9 @@ class Ranks:
         end_generation: Called with its exit code when a rank has failed. If the caller is to start all ranks again, it asks them to save what they
             hold and to end, and returns True. Otherwise the failure ends the other ranks of the node.
         server: The pid of another process that the ranks need.
-        follower: The pid of a process that ends with exit code 0 when the ranks of another node have failed.
+        follow: Starts a process that ends with exit code 0 when the ranks of another node have failed, and with EXIT_PEER_LOST when
+            the ranks here will notice themselves what it has found; returns its pid, or None if that is impossible. After any
+            other end, such as that by a signal, it is started again.
     """
 
     def __init__(
@@ -107,8 +111,10 @@ class Ranks:
         start: Callable[[Worker], int],
         end_generation: Callable[[int], bool] = lambda _: False,
         server: int | None = None,
-        follower: int | None = None,
+        follow: Callable[[], int | None] = lambda: None,
     ) -> None:
+        self._follow = follow
+        self._follower = follow()
         self.running = {start(worker): worker for worker in node.workers}
         self.exit_code = 0
         self.cause = ""
@@ -117,15 +123,15 @@ class Ranks:
         """Whether the ranks end in order to be started again."""
         self.kill_at: float | None = None
         self.terminate_at: float | None = None
+        self.follow_at: float | None = None
         self._end_generation = end_generation
         self._may_restart = True
         self._server = server
-        self._follower = follower
 
     def wait(self) -> None:
         """Wait until all of them have ended."""
         while self.running:
-            deadline = self.kill_at or self.terminate_at or math.inf
+            deadline = min(self.kill_at or self.terminate_at or math.inf, self.follow_at or math.inf)
             timeout = min(3600.0, max(0.0, deadline - time.monotonic()))
             received = signal.sigtimedwait({signal.SIGCHLD, *FORWARDED}, timeout)
             if received is None:
@@ -158,7 +164,9 @@ class Ranks:
                 self._enforce_deadlines()
             elif pid == self._follower:
                 self._follower = None
-                if status == 0 and self.kill_at is None:
+                if os.waitstatus_to_exitcode(status) not in (contract.EXIT_SUCCESS, contract.EXIT_PEER_LOST):
+                    self.follow_at = time.monotonic() + FOLLOW_SECONDS
+                elif status == 0 and self.kill_at is None:
                     self.exit_code = self.exit_code or contract.EXIT_PEER_LOST
                     self.cause = self.cause or "a rank of another pod failed"
                     now = time.monotonic()
@@ -203,6 +211,8 @@ class Ranks:
 
     def _enforce_deadlines(self) -> None:
         now = time.monotonic()
+        if self.follow_at is not None and now >= self.follow_at:
+            self.follow_at, self._follower = None, self._follow()
         if self.kill_at is not None and now >= self.kill_at:
             self.kill_at = math.inf
             self._send(signal.SIGKILL)

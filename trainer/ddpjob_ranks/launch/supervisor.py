@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 
@@ -192,13 +193,17 @@ class _Supervisor:
         def end(code: int) -> bool:
             return may_restart(code) and os.write(writer, bytes(len(own))) > 0  # a byte for each rank
 
+        def follow() -> int | None:
+            first = self.node.workers[0]
+            if first.world_size == first.local_world_size:
+                return None
+            with suppress(TemplateError):  # the ranks can go on without it, and notice such an end themselves
+                return self.template.fork([*FOLLOW_PROGRAM, str(number)], {**environ, **first.environment()}, [stores])
+            return None
+
         generation.forget_joined(stores, len(own))
-        follower = None
-        if (first := self.node.workers[0]).world_size > first.local_world_size:
-            variables = {**environ, **first.environment()}
-            follower = self.template.fork([*FOLLOW_PROGRAM, str(number)], variables, [stores])
         try:
-            ranks = Ranks(self.node, start, end, server, follower)
+            ranks = Ranks(self.node, start, end, server, follow)
             ranks.wait()
             return ranks
         finally:

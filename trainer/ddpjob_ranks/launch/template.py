@@ -78,6 +78,7 @@ class Template:
                     answer = self._socket.recv(64)
                     break
                 if is_asked_to_stop():
+                    self._socket.close()  # a later request must not get the answer to this one
                     raise TemplateError
         except OSError as error:
             raise TemplateError from error

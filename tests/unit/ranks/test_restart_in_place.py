@@ -356,6 +356,25 @@ def test_what_follows_the_ranks_goes_on_while_no_store_responds(memory, monkeypa
     assert follower.joined == 3
 
 
+LOOKS_AT_A_HOST_THAT_HANGS = """
+import socket
+from ddpjob_ranks.launch import follow, rendezvous
+from ddpjob_ranks.launch.identity import Worker
+follow.LOOK_SECONDS, rendezvous.CONNECT_SECONDS = 0.0, 0.1
+host = socket.create_server(("127.0.0.1", 0))  # which connects and does not respond, as the kernel of a stopped process
+worker = Worker(
+    launcher="test", rank=1, world_size=2, local_rank=0, local_world_size=1,
+    master_addr="127.0.0.1", master_port=host.getsockname()[1],
+)
+follow.Follower(worker, 2, -1)._end_at_newer_store()
+"""
+
+
+def test_looks_at_a_host_that_hangs_take_no_more_and_more_threads():
+    done = subprocess.run([sys.executable, "-c", LOOKS_AT_A_HOST_THAT_HANGS], timeout=300, check=False)
+    assert done.returncode == contract.EXIT_PROGRAM_ERROR
+
+
 def test_a_rank_counts_as_joined_before_it_asks_the_store_anything(memory, monkeypatch):
     """The store may stop to respond there, and the process next to the rank have joined the next one."""
     seen = []

@@ -22,6 +22,9 @@ from ddpjob_ranks.launch.identity import Worker
 
 #: Time between two looks for a newer store. Each is one short connection from each node to node 0.
 LOOK_SECONDS = 5.0
+#: A look at a host that accepts connections and does not respond leaves a thread, since torch waits for a response without limit.
+#: When there are so many, this process ends, and the launcher starts another one.
+MAX_THREADS = 20
 
 
 def main() -> int:
@@ -76,12 +79,13 @@ class Follower:
             return
 
     def _end_at_newer_store(self) -> None:
-        while True:
+        while threading.active_count() < MAX_THREADS:
             time.sleep(LOOK_SECONDS)
             found = rendezvous.number_at_master(self.worker)
             if found is not None and self.is_left_behind(found):
                 generation.record_store(self.stores, found, generation.FOUND_SLOT)
                 os._exit(contract.EXIT_SUCCESS)
+        os._exit(contract.EXIT_PROGRAM_ERROR)
 
     def is_left_behind(self, found: int) -> bool:
         """Whether this process, or a rank of the node, waits in an older store than the one that the master's name leads to.

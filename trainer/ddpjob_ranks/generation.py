@@ -52,7 +52,7 @@ class Generation:
     pipe: int
     """File descriptor that ends when the launcher ends the generation."""
     state_memory: int
-    """File descriptor of a slot for the state of a survivor, which the ranks of a node share (`slots`)."""
+    """File descriptor of two slots for the state of a survivor, which the ranks of a node share (`slots`)."""
     own_memory: int
     """File descriptor of two slots for what only this rank knows, after even and after odd steps, BEGUN_SLOT and DONE_SLOT."""
     stores: int

@@ -39,6 +39,9 @@ from ddpjob_ranks.host_memory import available_bytes
 from ddpjob_session import generators
 from ddpjob_session.state import State, from_bytes
 
+#: The slots of a node's memory that hold the state. A newer one, while it is written, leaves the older one whole, since its writer
+#: may be killed. Ranks differ by one step at most, so that two are enough.
+STATE_SLOTS: Final = (0, 1)
 #: Longest wait of a rank that ends for the optimizer's step.
 STEP_SECONDS: Final = 5.0
 #: What a state that is written into memory must leave free, for what the processes need until they have ended.
@@ -108,13 +111,18 @@ class Memory:
         try:
             self._wait_for_step()
             fcntl.lockf(self._node, fcntl.LOCK_EX)  # other ranks of the node write, too
-            if slots.step_of(self._node) < self._step:
+            (_, oldest), (newest_step, _) = sorted(self._kept())
+            if newest_step < self._step:
                 content = {**self._state.content(), **self._others, "step": self._step}
                 _check_size(content)
-                slots.write(self._node, self._step, partial(torch.save, content))
+                slots.write(self._node, self._step, partial(torch.save, content), slot=oldest)
             fcntl.lockf(self._node, fcntl.LOCK_UN)
         except Exception as error:  # noqa: BLE001 - the process ends anyway, and another rank may have kept the state
             print(f"rank {self._gang.rank}: its state is not kept in memory: {error}", file=sys.stderr, flush=True)
+
+    def _kept(self) -> list[tuple[int, int]]:
+        """The step of each slot for the state, and the slot."""
+        return [(slots.step_of(self._node, slot), slot) for slot in STATE_SLOTS]
 
     def _wait_for_step(self) -> None:
         in_step = self._in_optimizer and threading.current_thread() is threading.main_thread()
@@ -157,7 +165,8 @@ class Memory:
         `moved` is called after each piece of it that was sent.
         """
         gang, state = self._gang, self._state
-        steps = gang.all_gather(slots.step_of(self._node))
+        newest_step, newest = max(self._kept())
+        steps = gang.all_gather(newest_step)
         step = max(steps)
         if step == slots.NO_STEP:
             return False
@@ -166,7 +175,9 @@ class Memory:
         if not all(gang.all_gather(is_known)):
             return False
         source = steps.index(step)
-        content = gang.broadcast_bytes(slots.read(self._node) if gang.rank == source else None, moved, source=source)
+        content = gang.broadcast_bytes(
+            slots.read(self._node, newest) if gang.rank == source else None, moved, source=source
+        )
         assert content is not None
         state.load(from_bytes(content))
         # Only processes of this pod can write this memory.

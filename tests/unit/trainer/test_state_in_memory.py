@@ -6,6 +6,7 @@ import sys
 import threading
 from collections import OrderedDict
 from types import SimpleNamespace
+from typing import IO
 
 import pytest
 import torch
@@ -224,6 +225,26 @@ def test_the_state_in_memory_is_taken_unless_the_lost_pod_alone_knew_statistics_
         generation, State({"model": model}, program="this test"), OtherRanks(rank, kept, b""), keep_generators=False
     )
     assert memory.restore(lambda: None) == is_restored
+
+
+def test_a_rank_that_is_killed_while_it_keeps_a_newer_state_leaves_the_older_one(generation, monkeypatch):
+    """That of another rank of the node, which has completed a step less."""
+    kept = kept_state(generation, model := torch.nn.Linear(2, 2))
+    state = State({"model": model}, program="this test")
+    newer = memory_of(state, generation)
+    newer._keep_others()
+    newer._step = state.step = 8
+
+    def killed(_: object, file: IO[bytes]) -> None:
+        file.write(b"half of it")
+        file.flush()
+        raise KeyboardInterrupt  # which nothing catches
+
+    monkeypatch.setattr(torch, "save", killed)
+    with pytest.raises(KeyboardInterrupt):
+        newer.save()
+    assert Memory(generation, state, OtherRanks(0), keep_generators=False).restore(lambda: None)
+    assert (state.step, bytes(slots.read(generation.state_memory))) == (7, kept)
 
 
 def test_each_piece_of_a_state_from_memory_is_progress_for_the_watchdog(generation):

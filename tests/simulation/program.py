@@ -297,8 +297,8 @@ class Programs:
             self.end(container, contract.EXIT_TERMINATED)
             return
         step = 1000 * container.job_and_attempt[1]
-        words = f"{contract.TERMINATION_CHECKPOINT_PREFIX}{step}" if is_first else ""
-        self.end(container, contract.EXIT_CHECKPOINTED, words)
+        message = f"{contract.TERMINATION_CHECKPOINT_PREFIX}{step}" if is_first else ""
+        self.end(container, contract.EXIT_CHECKPOINTED, message)
 
     def _lose_peer(self, container: Container, rank: int) -> None:
         if "ddpjob_trainer" in container.command:

@@ -190,11 +190,11 @@ async def has_node(namespace: Namespace, pod: str) -> bool:
     return "nodeName" in ((await namespace.find(PODS, pod)) or {"spec": {}})["spec"]
 
 
-async def says(namespace: Namespace, name: str, words: str) -> None:
+async def says(namespace: Namespace, name: str, text: str) -> None:
     async def message() -> bool:
-        return words in str((await namespace.status(name)).get("message"))
+        return text in str((await namespace.status(name)).get("message"))
 
-    await eventually(f"the status of {name} to say {words!r}", message)
+    await eventually(f"the status of {name} to say {text!r}", message)
 
 
 async def test_a_gang_waits_with_its_group_and_leaves_nothing_when_it_is_suspended(

@@ -27,7 +27,7 @@ class World(Protocol):
     processes: list[OperatorProcess]
     schedule: Schedule
 
-    def fail(self, words: str) -> None:
+    def fail(self, message: str) -> None:
         """End the schedule with this violation."""
 
     def now(self) -> float:
@@ -80,10 +80,10 @@ class Memory:
         """What is remembered of this job."""
         return self.jobs.setdefault(job["metadata"]["uid"], JobFacts())
 
-    def must(self, holds: bool, words: str) -> None:
+    def must(self, holds: bool, message: str) -> None:
         """End the schedule with this violation unless something holds."""
         if not holds:
-            self.world.fail(words)
+            self.world.fail(message)
 
     def is_alone(self, by: str) -> bool:
         """Whether nobody else can have written lately: no other process, and no request of a dead one on its way."""

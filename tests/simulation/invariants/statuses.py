@@ -47,10 +47,10 @@ def _counted(memory: Memory, name: str, before: Body, status: Body, step: int) -
     failure = status.get("failure") or {}
     failed = step == 1 and failure.get("attempt") == before.get("attempt", 1) and not failure.get("replaced")
     failed = failed and failure.get("reason") not in _NO_FAILURE and status["reason"] not in _NO_FAILURE
-    words = f"{name}: restarts {before.get('restarts')} → {status.get('restarts')} with failure {failure}"
+    violation = f"{name}: restarts {before.get('restarts')} → {status.get('restarts')} with failure {failure}"
     replaced = restarts(status, "podReplacements") - restarts(before, "podReplacements")
-    memory.must(replaced in (0, 1) and (not replaced or (step == 0 and failure.get("replaced", False))), words)
-    memory.must(more == (1 if failed or replaced else 0), words)
+    memory.must(replaced in (0, 1) and (not replaced or (step == 0 and failure.get("replaced", False))), violation)
+    memory.must(more == (1 if failed or replaced else 0), violation)
     memory.counts["restart"] += step
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import testbed
 
-#: Longest silence on a watch before it is begun again; the API server itself ends one after `timeoutSeconds`.
+#: Longest silence on a watch before it is opened again; the API server itself ends one after `timeoutSeconds`.
 SILENCE_SECONDS = 300
 RETRY_SECONDS = 0.1
 

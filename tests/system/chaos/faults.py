@@ -204,9 +204,9 @@ def _cordoned(target: Target, node: str) -> bool:
 
 
 def _end_drain(target: Target) -> None:
-    assert target.drain is not None, "a drain was begun"
-    _, words = target.drain.communicate(timeout=150)
-    assert target.drain.returncode == 0, f"kubectl drain failed: {words}"
+    assert target.drain is not None, "a drain runs"
+    _, printed = target.drain.communicate(timeout=150)
+    assert target.drain.returncode == 0, f"kubectl drain failed: {printed}"
     target.wait_met_again()
     target.laboratory.repair()
 

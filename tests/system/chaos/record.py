@@ -116,14 +116,14 @@ class Record:
         found = self.cells.get(cell.name)
         if found is None:
             return ""
-        words = "ok" if found["right"] else "**WRONG**"
+        right = "ok" if found["right"] else "**WRONG**"
         tier = found.get("tier", 0)
         if found["attempts"] == 1 and not tier:
-            return f"{words}, no restart"
+            return f"{right}, no restart"
         reason = found["reason"] or "resumed"
         seconds = (found["recovery_seconds"] or {}).get("total", 0)
         shown = f"{found['attempts']}{f', tier {tier}' if cell.in_place else ''}"
-        return f"{words}, {shown}, {reason}, lost {found['steps_lost']}, {seconds:.1f} s"
+        return f"{right}, {shown}, {reason}, lost {found['steps_lost']}, {seconds:.1f} s"
 
 
 def _recovery_table(parts: Sequence[str], cells: Iterable[Mapping[str, Any]]) -> Iterator[str]:

@@ -83,7 +83,7 @@ class SeededFailure:
     """Name of the job."""
     reason: str
     """What the column REASON must show."""
-    words: Sequence[str]
+    patterns: Sequence[str]
     """Regular expressions that `kubectl describe` must match, blanks and line ends taken as one blank each."""
     rank: int | None = None
     """The rank that it must name, with its pod and its node."""
@@ -135,7 +135,7 @@ FAILURES = (
         reason="ProgramError",
         rank=1,
         logged=r"Traceback \(most recent call last\):",
-        words=OUT_OF_RANGE,
+        patterns=OUT_OF_RANGE,
         within_seconds=300,
     ),
     SeededFailure(
@@ -144,7 +144,7 @@ FAILURES = (
         spec={"command": TORCHRUN},
         reason="ProgramError",
         rank=1,
-        words=OUT_OF_RANGE,
+        patterns=OUT_OF_RANGE,
         within_seconds=300,
     ),
     SeededFailure(
@@ -153,7 +153,7 @@ FAILURES = (
         spec={"nodes": 1, "processesPerNode": 2, "command": TORCHRUN},
         reason="ProgramError",
         rank=0,
-        words=OUT_OF_RANGE,
+        patterns=OUT_OF_RANGE,
         within_seconds=300,
     ),
     SeededFailure(
@@ -161,14 +161,16 @@ FAILURES = (
         program=WRITES_TO_A_DIRECTORY_OF_ROOT,
         reason="ProgramError",
         rank=1,
-        words=[r"Permission denied: '/etc/snapshot.pt' \(hint: the container runs as uid 65532 with a writable root"],
+        patterns=[
+            r"Permission denied: '/etc/snapshot.pt' \(hint: the container runs as uid 65532 with a writable root"
+        ],
     ),
     SeededFailure(
         name="bad-config",
         spec={"nodes": 1, "trainer": {"recipe": "resnet18-cifar10"}},
         reason="BadConfig",
         rank=0,
-        words=["/data"],
+        patterns=["/data"],
         within_seconds=300,
     ),
     SeededFailure(
@@ -177,35 +179,35 @@ FAILURES = (
         spec={"resources": {"requests": {"cpu": "100m"}, "limits": {"memory": "128Mi"}}},
         reason="OutOfMemory",
         rank=1,
-        words=["memory", "resources.limits.memory"],
+        patterns=["memory", "resources.limits.memory"],
     ),
     SeededFailure(
         name="no-image",
         spec={"image": "registry.invalid/vision/train:2.1", "deadlines": {"startSeconds": 60}},
         reason="ImagePull",
         rank=0,
-        words=["registry.invalid/vision/train:2.1", r"deadlines\.startSeconds"],
+        patterns=["registry.invalid/vision/train:2.1", r"deadlines\.startSeconds"],
     ),
     SeededFailure(
         name="bad-command",  # of several pods that cannot start either could be the first
         spec={"nodes": 1, "command": ["trian", "--epochs=90"]},
         reason="BadCommand",
         rank=0,
-        words=[r'"trian"', "not found"],
+        patterns=[r'"trian"', "not found"],
     ),
     SeededFailure(
         name="collective-timeout",
         program=SKIPS_A_COLLECTIVE,
         reason="CollectiveTimeout",
         rank=0,
-        words=["8000 ?ms"],
+        patterns=["8000 ?ms"],
         within_seconds=300,
     ),
     SeededFailure(
         name="no-gpus-in-time",
         spec={"gpusPerNode": 4, "command": TORCHRUN, "deadlines": {"queueSeconds": 30}},
         reason="QueueDeadline",
-        words=[r"deadlines\.queueSeconds", r"nvidia\.com/gpu", "0/2 nodes"],
+        patterns=[r"deadlines\.queueSeconds", r"nvidia\.com/gpu", "0/2 nodes"],
     ),
     SeededFailure(
         name="no-volume",
@@ -213,7 +215,7 @@ FAILURES = (
         spec={"deadlines": {"startSeconds": 60}},
         reason="ContainerConfig",
         rank=0,
-        words=[r"deadlines\.startSeconds", 'configmap "forgotten" not found'],
+        patterns=[r"deadlines\.startSeconds", 'configmap "forgotten" not found'],
     ),
     SeededFailure(
         name="slow-start",
@@ -222,7 +224,7 @@ FAILURES = (
         needs_machine=True,  # since it takes the image by its name on the test bed
         reason="StartDeadline",
         rank=0,
-        words=[r"deadlines\.startSeconds is 10s"],
+        patterns=[r"deadlines\.startSeconds is 10s"],
     ),
     SeededFailure(
         name="no-secret",
@@ -232,7 +234,7 @@ FAILURES = (
         },
         reason="ContainerConfig",
         rank=0,
-        words=['secret "wandb" not found'],
+        patterns=['secret "wandb" not found'],
     ),
     SeededFailure(
         name="hung",
@@ -246,7 +248,7 @@ FAILURES = (
         reason="Hung",
         rank=0,
         logged=r"ddpjob stacks: SIGTERM received\nthread MainThread\n  File ",
-        words=[r"step \d+", r"\d\ds", r"deadlines\.hangSeconds"],
+        patterns=[r"step \d+", r"\d\ds", r"deadlines\.hangSeconds"],
     ),
 )
 
@@ -258,6 +260,6 @@ NODE_LOSS = SeededFailure(
     needs_machine=True,
     reason="NodeLost",
     rank=1,
-    words=["stopped answering", "Restarts: Counted: 0 .*Infrastructure: 1"],
+    patterns=["stopped answering", "Restarts: Counted: 0 .*Infrastructure: 1"],
     leads_to="Running",
 )

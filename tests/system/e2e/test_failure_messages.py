@@ -137,7 +137,7 @@ def test_get_and_describe_name_the_cause(failure: SeededFailure, outcomes: Mappi
 
     print(shown.description)
     said = " ".join(shown.description.partition("\nStatus:\n")[2].split())
-    missing = [words for words in failure.words if not re.search(words, said)]
+    missing = [pattern for pattern in failure.patterns if not re.search(pattern, said)]
     assert not missing, f"the status says nothing of {missing}"
     assert shown.reason == failure.reason or failure.leads_to == "Running"
     if failure.rank is not None:

@@ -20,10 +20,10 @@ def processes_of(folder: str) -> list[str]:
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            words = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+            searched = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
         except OSError:
             continue
-        if folder.encode() in words:
+        if folder.encode() in searched:
             found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
     return found
 

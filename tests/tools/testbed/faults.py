@@ -87,7 +87,7 @@ class Request:
 
     @classmethod
     def of(cls, method: str, target: str) -> Request:
-        """The request in the API server's words."""
+        """The request as the API server names it."""
         verbs = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
         watches = re.search(r"[?&]watch=(true|1)(&|$)", target)
         return cls(verb=verbs.get(method, "watch" if watches else "read"), target=target)

@@ -32,7 +32,7 @@ def test_a_manifest_of_the_earlier_version_becomes_one_of_the_current_version(tm
 
 
 @pytest.mark.parametrize(
-    ("changed", "words"),
+    ("changed", "expected"),
     [
         ({"apiVersion": "v1"}, "apiVersion is 'v1'; expected ddpjob.dev/v1beta1"),
         ({"kind": "Job"}, "found 0 objects of kind DDPJob (Job); expected exactly one"),
@@ -43,12 +43,12 @@ def test_a_manifest_of_the_earlier_version_becomes_one_of_the_current_version(tm
         ({"nodes": 2}, "unknown field nodes; did you mean to put it below spec?"),
     ],
 )
-def test_the_frame_of_the_job_is_checked(tmp_path: Path, changed: dict[str, object], words: str) -> None:
-    assert words in error(written(tmp_path, {**GOOD, **changed}))
+def test_the_frame_of_the_job_is_checked(tmp_path: Path, changed: dict[str, object], expected: str) -> None:
+    assert expected in error(written(tmp_path, {**GOOD, **changed}))
 
 
 @pytest.mark.parametrize(
-    ("spec", "words"),
+    ("spec", "expected"),
     [
         ({"nodes": "two"}, "spec.nodes is 'two'; it should be a valid integer"),
         ({"nodes": 0}, "spec.nodes is 0; it should be greater than or equal to 1"),
@@ -84,11 +84,11 @@ def test_the_frame_of_the_job_is_checked(tmp_path: Path, changed: dict[str, obje
     ],
 )
 def test_a_spec_that_a_cluster_refuses_is_refused_in_the_same_words(
-    tmp_path: Path, spec: dict[str, object], words: str
+    tmp_path: Path, spec: dict[str, object], expected: str
 ) -> None:
     whole = {"command": ["python", "x.py"], **spec}
     file = written(tmp_path, {**GOOD, "spec": {key: value for key, value in whole.items() if value is not None}})
-    assert words in error(file)
+    assert expected in error(file)
 
 
 def test_a_file_that_is_not_a_manifest_is_refused(tmp_path: Path) -> None:

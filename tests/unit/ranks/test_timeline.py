@@ -133,7 +133,7 @@ def test_waiting_for_the_rank_that_saves_is_stall_of_the_checkpoint():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"),
+    ("seconds", "text"),
     [
         ({"data": 30, "forward": 70}, "prepare batches ahead, or more cheaply (packed files, smaller images) (up to 30 % faster)"),
         ({"backward": 100, "exposed": 40}, "set gradientCompression to bf16, or double globalBatchSize (up to 20 % faster)"),
@@ -143,8 +143,8 @@ def test_waiting_for_the_rank_that_saves_is_stall_of_the_checkpoint():
         ({"forward": 80, "data": 4, "evaluate": 16}, "twice as many ranks; nothing else limits it (up to 50 % faster)"),
     ],
 )  # fmt: skip
-def test_the_one_change_is_the_one_that_gains_most(seconds, words):
-    assert words in limiter.report([rank(**seconds)])
+def test_the_one_change_is_the_one_that_gains_most(seconds, text):
+    assert text in limiter.report([rank(**seconds)])
 
 
 def test_shares_of_a_real_timeline_sum_to_one(clock):

@@ -178,10 +178,10 @@ def test_a_queued_job_names_the_jobs_that_its_queue_has_admitted_and_looks_again
 def test_a_queued_job_says_how_many_jobs_of_its_priority_wait_for_longer() -> None:
     pending = partial(group, phase="Pending", created=OLD)
     elsewhere = [pending("x", queue="team-b"), pending("y", priorityClassName="low"), pending("z", created=NEW)]
-    for earlier, words in (([], ""), (["a"], "1 job before it; "), (["a", "b", "c"], "3 jobs before it; ")):
+    for earlier, position in (([], ""), (["a"], "1 job before it; "), (["a", "b", "c"], "3 jobs before it; ")):
         others = [*map(pending, earlier), *elsewhere]
         message = waiting(VOLCANO, status={"phase": "Pending"}, others=others).status.message
-        assert str(message).startswith(f"queued in team-a: {words}Volcano has not admitted the PodGroup")
+        assert str(message).startswith(f"queued in team-a: {position}Volcano has not admitted the PodGroup")
 
 
 def test_what_coscheduling_says_of_the_pods() -> None:

@@ -35,7 +35,7 @@ LOOK_SECONDS = 0.2
 
 
 class TemplateError(Exception):
-    """No process can be forked from the template, which has ended or was told to end."""
+    """No process can be forked from the template, which has ended or was asked to end."""
 
 
 class Template:

@@ -22,7 +22,7 @@ Body = Mapping[str, Any]
 
 
 class ApiError(Exception):
-    """A request was refused; the text holds the server's words."""
+    """A request was refused; the text holds the server's message."""
 
 
 class Api:

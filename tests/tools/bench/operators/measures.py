@@ -24,7 +24,7 @@ MIB = 2**20
 #: Longest wait for one job, and for a storm.
 JOB_SECONDS = 60.0
 STORM_SECONDS = 1800.0
-#: Names of the floor's measures, and words that those have in their names which are set against them.
+#: Names of the floor's measures, and parts of the names of the measures that are compared with them.
 FLOOR_GANG = "floor: a bare client's Service and 4 pods"
 FLOOR_PODS = "floor: a bare client's pods"
 SINGLE = "a job created, its"
@@ -142,7 +142,7 @@ def against_the_floor(rows: Sequence[Row]) -> list[Row]:
     The aims are 25 ms, 200 pods/s and 3 CPU-seconds on a machine whose floor is 12 ms and 700 pods/s.
     """
     values = {row.measure: row.value for row in rows}
-    ours = [next((row.value for row in rows if words in row.measure), None) for words in (SINGLE, STORM, STORM_CPU)]
+    ours = [next((row.value for row in rows if part in row.measure), None) for part in (SINGLE, STORM, STORM_CPU)]
     gang_ms, storm_per_second, cpu_seconds = ours
     if gang_ms is None or storm_per_second is None or cpu_seconds is None or FLOOR_GANG not in values:
         return []

@@ -144,6 +144,6 @@ def job_name_of(pod_name: str) -> str:
 
 def outcome_of(status: Any) -> str:
     """Succeeded, Failed, or empty for a job that has not ended."""
-    words = {c["type"] for c in status.get("conditions") or () if c.get("status") == "True"}
-    words |= {status.get("phase"), status.get("terminalState"), (status.get("state") or None)} - {None}
-    return "Succeeded" if words & SUCCEEDED else "Failed" if words & FAILED else ""
+    shown = {c["type"] for c in status.get("conditions") or () if c.get("status") == "True"}
+    shown |= {status.get("phase"), status.get("terminalState"), (status.get("state") or None)} - {None}
+    return "Succeeded" if shown & SUCCEEDED else "Failed" if shown & FAILED else ""

@@ -16,8 +16,8 @@ import yaml
 
 #: Every process of a run inherits this variable, by which it is found in /proc whatever its parent or session.
 MARK = "LOCAL_RUN_MARK"
-#: Longest wait for anything: a busy machine needs a minute to start ranks that load torch.
-DEADLINE_SECONDS = 240
+#: Longest wait for anything. Two attempts of two ranks under torchrun took more than four minutes on two cores with a load of 45.
+DEADLINE_SECONDS = 540
 
 
 @dataclass(frozen=True, kw_only=True)

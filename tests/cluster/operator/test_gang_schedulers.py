@@ -282,7 +282,6 @@ async def test_a_lost_pod_is_replaced_in_the_group_of_the_others(
 
 
 @pytest.mark.usefixtures("real")
-@pytest.mark.timeout(600)
 async def test_a_replaced_pod_without_a_node_says_so_and_the_gang_releases_its_nodes(
     namespace: Namespace, cluster: testbed.ControlPlane
 ) -> None:
@@ -329,7 +328,6 @@ async def test_a_job_of_another_size_has_a_group_of_this_size(
 
 
 @pytest.mark.usefixtures("real")
-@pytest.mark.timeout(400)
 async def test_gangs_of_which_one_fits_run_one_after_the_other_and_release_nothing(
     namespace: Namespace, cluster: testbed.ControlPlane
 ) -> None:

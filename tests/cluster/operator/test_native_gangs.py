@@ -45,7 +45,6 @@ def operator_process(
 
 
 @pytest.mark.parametrize("num_trials", [3, pytest.param(20, marks=pytest.mark.nightly)])
-@pytest.mark.timeout(400)
 async def test_gangs_of_which_one_fits_run_one_after_the_other_and_release_nothing(
     num_trials: int, namespace: Namespace, cluster: testbed.ControlPlane
 ) -> None:
@@ -124,7 +123,6 @@ async def test_a_lost_pod_is_replaced_in_the_group_of_the_others(
         cluster.kubectl("delete", "node", *nodes, "--wait=false")
 
 
-@pytest.mark.timeout(400)
 async def test_a_replaced_pod_without_a_node_says_so_and_the_gang_releases_its_nodes(
     namespace: Namespace, cluster: testbed.ControlPlane
 ) -> None:

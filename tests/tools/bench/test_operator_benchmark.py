@@ -17,7 +17,6 @@ TINY = (
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(600)
 def test_every_measure_gives_its_figures_and_the_record_names_the_machine(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench.operators", "--name", "tiny", "--results", str(tmp_path), *TINY]
     path = os.pathsep.join(str(ROOT / folder) for folder in ("operator", "trainer", "tests", "tests/tools"))

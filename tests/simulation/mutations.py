@@ -126,7 +126,7 @@ def _selector_of_first_pods(job_uid: str, attempt: int, _: int = 0) -> dict[str,
 
 
 def _at_once(situation: Any) -> float | None:
-    return situation.now if partial_gang._may_shrink(situation) else _REAL_RELEASES_AT(situation)
+    return situation.now if partial_gang.may_shrink(situation) else _REAL_RELEASES_AT(situation)
 
 
 def _without_replaced_pods(observed: Any, num_nodes: int) -> Gang:

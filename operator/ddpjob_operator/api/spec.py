@@ -221,7 +221,8 @@ class Deadlines(Resource):
         default=None,
         ge=1,
         le=31_536_000,
-        description="Longest time to wait for nodes for all pods. Not limited by default.",
+        description="Longest time to wait for nodes for all pods. Then the job fails, or with minNodes runs on as many nodes as it has, if"
+        " these are minNodes or more. Not limited by default.",
     )
     full_size_seconds: int = Field(
         default=120,

@@ -40,9 +40,9 @@ def placed(num_placed: int, of=ELASTIC) -> Observed:
     return reconciled(observed(of, *pods))
 
 
-def shrunk(num_placed: int = 3) -> Observed:
+def shrunk(num_placed: int = 3, of=ELASTIC) -> Observed:
     """The attempt that follows, running on fewer nodes."""
-    after = reconciled(placed(num_placed), NOW + WAIT)
+    after = reconciled(placed(num_placed, of), NOW + WAIT)
     assert after.job.status.attempt == 2
     small = replace(after.job, spec=after.job.spec.model_copy(update={"nodes": num_placed}))
     pods = tuple(pod(small, rank, 2) for rank in range(num_placed))
@@ -120,6 +120,29 @@ def test_the_smaller_attempt_has_its_own_time_to_get_its_nodes() -> None:
     assert created(made) == ["job-2-0", "job-2-1", "job-2-2"]
     later = plan(reconciled(replace(smaller, pods=()), NOW + WAIT + 10), NOW + 2 * WAIT + 15).status
     assert (later.phase, later.reason) == (Phase.FAILED, Reason.QUEUE_DEADLINE)
+
+
+@pytest.mark.parametrize(("num_placed", "phase", "size"), [(3, Phase.RESTARTING, 3), (1, Phase.FAILED, 4)])
+@pytest.mark.parametrize("why", [NO_NODE, None], ids=["refused", "not considered"])
+def test_the_end_of_the_queue_deadline_is_fewer_nodes_where_it_has_enough_of_them(
+    num_placed: int, phase: Phase, size: int, why: Waiting | None
+) -> None:
+    of = job(nodes=4, minNodes=2, deadlines={"fullSizeSeconds": 900, "queueSeconds": 60})
+    seen = placed(num_placed, of)
+    seen = replace(seen, pods=tuple(replace(one, waiting=why if one.node is None else None) for one in seen.pods))
+    before = plan(seen, NOW + 10)
+    assert (before.status.attempt, before.status.phase) == (1, Phase.PENDING)
+    assert before.wake_at is not None
+    assert before.wake_at <= NOW + 60
+    after = plan(seen, NOW + 60).status
+    assert (after.phase, after.replicas) == (phase, size)
+    assert "deadlines.queueSeconds (1m0s)" in (after.message or "")
+
+
+def test_the_queue_deadline_does_not_run_while_it_runs_on_fewer_nodes() -> None:
+    of = job(nodes=4, minNodes=2, deadlines={"fullSizeSeconds": int(WAIT), "queueSeconds": int(WAIT) + 5})
+    seen = shrunk(3, of)
+    assert plan(seen, NOW + 9999).status.phase == Phase.RUNNING
 
 
 def test_it_runs_and_the_status_has_both_sizes() -> None:
@@ -208,6 +231,8 @@ def test_the_pods_that_wait_for_a_replaced_one_may_save_their_work_first() -> No
     waiting = reconciled(replace(seen, pods=(*ranks[:2], unplaced)))
     after = reconciled(waiting, NOW + WAIT)
     assert (after.job.status.attempt, after.job.status.replicas) == (2, 2)
+    restarts = after.job.status.restarts
+    assert (restarts.counted, restarts.infrastructure) == (0, 1), "the lost pod alone, which does not count"
     stopped = {name: grace for name, grace in deleted(plan(after, NOW + WAIT)).items() if "-r" not in name}
     assert set(stopped.values()) <= {None}, "their own grace"
 

@@ -1,8 +1,9 @@
 """Limits on what a gang may wait for.
 
-queue: from the first pod's creation to all of them having a node. start: from there to all of them running; and as long
-for an API server that refuses pods. finish: from the first rank's success to the last one's. active: all the time on
-nodes, over every attempt; neither queueing nor suspension counts. The limit on missing progress is in `hang.py`.
+queue: from the first pod's creation to all of them having a node; a gang that has at least minNodes then continues on these.
+start: from there to all of them running; and as long for an API server that refuses pods. finish: from the first rank's
+success to the last one's. active: all the time on nodes, over every attempt; neither queueing nor suspension counts. The
+limit on missing progress is in `hang.py`.
 """
 
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from ddpjob_operator.api.names import Reason
 from ddpjob_operator.api.status import Failure
 from ddpjob_operator.core.decision import Advice, Finish
 from ddpjob_operator.core.model import Pod
+from ddpjob_operator.core.policies import partial_gang
 from ddpjob_operator.core.policies.failed_attempt import fail
 from ddpjob_operator.core.policies.obstacles import explain_wait
 from ddpjob_operator.core.situation import Situation
@@ -39,6 +41,8 @@ def end_what_takes_too_long(situation: Situation) -> Advice:
     deadline = min(running, key=lambda deadline: deadline.at, default=None)
     if deadline is None or deadline.at > situation.now:
         return Advice(wake_at=deadline.at if deadline else None)
+    if deadline.reason == Reason.QUEUE_DEADLINE and partial_gang.may_shrink(situation):
+        return Advice(decision=partial_gang.shrink(situation, "queueSeconds"))
     if deadline.ends_job:
         return Advice(decision=Finish(succeeded=False, reason=deadline.reason, message=deadline.message))
     return Advice(

@@ -27,7 +27,7 @@ def release_held_nodes(situation: Situation) -> Advice:
     at = releases_at(situation)
     if at is None or at > situation.now:
         return Advice(wake_at=at)
-    return Advice(decision=_shrink(situation) if _may_shrink(situation) else release(situation))
+    return Advice(decision=shrink(situation) if may_shrink(situation) else release(situation))
 
 
 def after_time_out(situation: Situation) -> StartNextAttempt:
@@ -37,7 +37,7 @@ def after_time_out(situation: Situation) -> StartNextAttempt:
     """
     is_late = situation.clocks.queued + situation.spec.deadlines.full_size_seconds <= situation.now
     is_refused = releases_at(situation) is not None
-    return _shrink(situation) if is_late and is_refused and _may_shrink(situation) else release(situation)
+    return shrink(situation) if is_late and is_refused and may_shrink(situation) else release(situation)
 
 
 def release(situation: Situation) -> StartNextAttempt:
@@ -55,15 +55,19 @@ def release(situation: Situation) -> StartNextAttempt:
     )
 
 
-def _shrink(situation: Situation) -> StartNextAttempt:
-    """Begin a new attempt on as many nodes as the gang has, without a pause, in which others could take them."""
-    gang = situation.gang
+def shrink(situation: Situation, deadline: str = "fullSizeSeconds") -> StartNextAttempt:
+    """Begin a new attempt on as many nodes as the gang has, without a pause, in which others could take them.
+
+    `deadline` is the one of the limits of the job that has passed.
+    """
+    gang, limits = situation.gang, situation.spec.deadlines
+    seconds = limits.full_size_seconds if deadline == "fullSizeSeconds" else limits.queue_seconds or 0
     return StartNextAttempt(
         phase=Phase.RESTARTING,
         reason=Reason.RESIZED,
         message=(
-            f"{gang.num_placed} of {gang.num_nodes} pods had a node after deadlines.fullSizeSeconds"
-            f" ({duration(situation.spec.deadlines.full_size_seconds)}): the next attempt has {gang.num_placed}"
+            f"{gang.num_placed} of {gang.num_nodes} pods had a node after deadlines.{deadline}"
+            f" ({duration(seconds)}): the next attempt has {gang.num_placed}"
             f" node{'s' if gang.num_placed > 1 else ''}, since minNodes is {situation.spec.min_nodes}"
         ),
         shrinks_to=gang.num_placed,
@@ -71,9 +75,11 @@ def _shrink(situation: Situation) -> StartNextAttempt:
     )
 
 
-def _may_shrink(situation: Situation) -> bool:
-    least = situation.spec.min_nodes
-    return least is not None and least <= situation.gang.num_placed and situation.provider.name == ProviderName.NONE
+def may_shrink(situation: Situation) -> bool:
+    """Whether the job may continue on the nodes that it has, which are not all."""
+    least, gang = situation.spec.min_nodes, situation.gang
+    is_enough = least is not None and least <= gang.num_placed < gang.num_nodes
+    return is_enough and situation.provider.name == ProviderName.NONE
 
 
 def releases_at(situation: Situation) -> float | None:
@@ -85,7 +91,7 @@ def releases_at(situation: Situation) -> float | None:
         return None
     first_placed = min((pod.placed for pod in gang.current.values() if pod.placed is not None), default=0.0)
     held_since = max(first_placed, situation.clocks.creation_began)
-    if _may_shrink(situation):
+    if may_shrink(situation):
         return held_since + situation.spec.deadlines.full_size_seconds
     return max(
         held_since + hold * (0.5 + jitter(situation.job, situation.status.attempt)),

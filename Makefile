@@ -252,6 +252,10 @@ bench-gangs: $(VENV)/dev.stamp ## Time what two competing gangs lose by scheduli
 bench-recovery: $(VENV)/dev.stamp ## Time from SIGKILL of a rank to the next step, by tier and with torchrun: make bench-recovery BENCH='--trials 20'
 	@$(BIN)/python -m bench.recovery $(BENCH)
 
+.PHONY: bench-spot
+bench-spot: $(VENV)/dev.stamp ## Goodput on preempted nodes by kind of job, in a model: make bench-spot BENCH='--seeds 4 5 6 --no-warning'
+	@$(BIN)/python -m bench.spot $(BENCH)
+
 .PHONY: bench-trainer
 bench-trainer: $(VENV)/dev.stamp ## Time the trainer and the plain DDP script: make bench-trainer BENCH='--ranks 2' (more: trainer/README.md)
 	@$(BIN)/python -m ddpjob_measure bench --results tests/tools/bench/results $(BENCH)

@@ -104,7 +104,8 @@ MATRIX_TESTS := tests/cluster/api tests/cluster/operator/test_example_on_a_clust
 matrix: $(VENV)/dev.stamp ## Install, run, restart and upgrade on other Kubernetes releases (the first time builds them): make matrix KUBERNETES=1.35
 	@for release in $(KUBERNETES); do \
 		echo "ddpjob: Kubernetes $$release"; \
-		TESTBED_KUBERNETES=$$release $(BIN)/pytest $(PARALLEL) -m 'not nightly' $(MATRIX_TESTS); \
+		export TESTBED_KUBERNETES=$$release; \
+		$(BIN)/python -m testbed build && $(BIN)/pytest $(PARALLEL) -m 'not nightly' $(MATRIX_TESTS) || exit 1; \
 	done
 
 # What a nightly run tests of these is what is installed; the first one runs all other tests.
@@ -117,7 +118,7 @@ test-pythons: ## Test operator, client and command line with every Python from 3
 		$$python -m venv $(VENV)/$$python; \
 		$(VENV)/$$python/bin/pip install --quiet --disable-pip-version-check --editable '.[operator]' hypothesis pytest pytest-asyncio \
 			pytest-timeout pytest-xdist; \
-		$(VENV)/$$python/bin/pytest --quiet $(PARALLEL) -p no:cacheprovider tests/unit/api tests/unit/core tests/unit/kube tests/unit/client; \
+		$(VENV)/$$python/bin/pytest --quiet $(PARALLEL) -p no:cacheprovider tests/unit/api tests/unit/core tests/unit/kube tests/unit/client || exit 1; \
 	done
 
 # Versions of the oldest torch that pyproject.toml allows; all other packages have their newest version.

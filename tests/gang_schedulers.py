@@ -15,9 +15,9 @@ from testbed.processes import Component
 
 #: A scheduler waits for its caches, on a machine that may be busy.
 READY_SECONDS = 240
-#: One of the default configuration's, with the plugins that gangs and queues need.
+#: One of the default configuration's, with the plugins that gangs and queues need, and with preemption.
 _VOLCANO_CONFIGURATION = """
-actions: "enqueue, allocate, backfill"
+actions: "enqueue, allocate, preempt, backfill"
 tiers:
 - plugins:
   - name: priority

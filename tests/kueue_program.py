@@ -27,8 +27,8 @@ mount -t tmpfs kueue /etc && mkdir -p /etc/kueue/metrics/certs && cp "$1"/tls.* 
 READY_SECONDS = 240
 
 
-def start(cluster: testbed.ControlPlane, program: Path) -> None:
-    """Install the CRDs and webhooks of Kueue, start it and wait until it serves."""
+def start(cluster: testbed.ControlPlane, program: Path, **configuration: Any) -> None:
+    """Install the CRDs and webhooks of Kueue, start it with these fields of its configuration and wait until it serves."""
     webhook_port, health_port, metrics_port = testbed.free_ports(3)
     folder = cluster.folder / "kueue"
     folder.mkdir()
@@ -40,7 +40,7 @@ def start(cluster: testbed.ControlPlane, program: Path) -> None:
         cluster.wait_served(f"{file.stem.partition('_')[2]}.kueue.x-k8s.io")
     cluster.kubectl("create", "namespace", "kueue-system")
     config = folder / "config.json"
-    config.write_text(json.dumps(_configuration(folder, webhook_port, health_port, metrics_port)))
+    config.write_text(json.dumps({**_configuration(folder, webhook_port, health_port, metrics_port), **configuration}))
     command: list[str | Path] = ["unshare", "--mount", "--propagation", "private"]
     command += ["sh", "-c", _IN_ITS_OWN_ETC, "sh", folder, program, config]
     component = cluster.components["kueue"] = Component(

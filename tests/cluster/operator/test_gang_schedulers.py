@@ -307,6 +307,37 @@ async def test_a_replaced_pod_without_a_node_says_so_and_the_gang_releases_its_n
     await namespace.reaches("j", "Succeeded", attempt=2)
 
 
+@pytest.mark.usefixtures("real")
+@pytest.mark.timeout(600)
+async def test_a_preempted_gang_saves_and_runs_again_after_the_other_without_being_counted(
+    namespace: Namespace, cluster: testbed.ControlPlane
+) -> None:
+    """Volcano considers only jobs that the nodes of all pools together have room for, so the other nodes stay free."""
+    priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}}
+    cluster.kubectl.apply({**priority, "value": 1000})
+    nodes = cluster.add_kwok_nodes(2, gpus=1)
+    cluster.kubectl("label", "node", *nodes, f"pool={namespace.name}")
+    wanted = {"nodes": 2, "gpusPerNode": 1, "template": {"spec": {"nodeSelector": {"pool": namespace.name}}}}
+    saved = {"testbed/stop-exit-code": "75", "testbed/exit-message": "checkpointStep=7"}
+    try:
+        await namespace.apply("low", **wanted)
+        await namespace.reaches("low", "Running")
+        for rank in range(2):
+            await namespace.client.merge_patch(
+                PODS, namespace.name, f"low-1-{rank}", {"metadata": {"annotations": saved}}
+            )
+        await namespace.apply("high", scheduling={"priorityClassName": "high"}, **wanted)
+        await namespace.reaches("high", "Running")
+        status = await namespace.reaches("low", "Restarting", attempt=2)
+        assert (status["restarts"]["counted"], status["restarts"]["infrastructure"]) == (0, 1)
+        assert (status["failure"]["reason"], status["failure"]["checkpointStep"]) == ("Preempted", 7)
+        for rank in range(2):
+            await namespace.ends(f"high-1-{rank}", 0)
+        await namespace.reaches("low", "Running", attempt=2)
+    finally:
+        cluster.kubectl("delete", "node", *nodes, "--wait=false")
+
+
 async def test_a_job_of_another_size_has_a_group_of_this_size(
     namespace: Namespace, cluster: testbed.ControlPlane, scheduler: Scheduler, case: Case
 ) -> None:

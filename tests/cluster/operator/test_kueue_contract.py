@@ -28,6 +28,13 @@ PRIORITIES = Resource(prefix="/apis/scheduling.k8s.io/v1", plural="priorityclass
 #: A pod that never had a node counts as ended when the pod garbage collector has been there, which it is every 20 s.
 POD_COLLECTOR_SECONDS = 240.0
 QUOTA = 2
+#: The real Kueue evicts a group of which a pod is replaced and not ready by then. It is as long as any test waits for a pod.
+RECOVERY_SECONDS = 120.0
+WAIT_FOR_PODS_READY = {
+    "timeout": "1h",
+    "recoveryTimeout": f"{RECOVERY_SECONDS:.0f}s",
+    "requeuingStrategy": {"backoffBaseSeconds": 1},
+}
 _numbers = itertools.count(1)
 
 
@@ -40,7 +47,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[testbed.ControlPlane]:
         cluster.add_kwok_nodes(2, gpus=16)
         if request.param == "real":
             assert PROGRAM is not None, "it is skipped otherwise"
-            kueue_program.start(cluster, Path(PROGRAM))
+            kueue_program.start(cluster, Path(PROGRAM), waitForPodsReady=WAIT_FOR_PODS_READY)
         else:
             start_stand_in(cluster)
         flavor = {"apiVersion": kueue_stand_in.API, "kind": "ResourceFlavor", "metadata": {"name": "default"}}
@@ -342,6 +349,38 @@ async def test_a_pod_on_a_lost_node_is_replaced_in_its_group(queue: Queue, clust
         assert "j-1-1" not in await space.pods()
     finally:
         cluster.kubectl("taint", "node", node, f"{taint}-")
+
+
+@pytest.mark.parametrize("cluster", [pytest.param("real", marks=REAL)], indirect=True)
+@pytest.mark.timeout(1200)
+async def test_a_group_whose_replaced_pod_is_not_ready_in_time_waits_in_the_queue_again(
+    queue: Queue, cluster: testbed.ControlPlane
+) -> None:
+    """`WorkloadWaitForRecovery` in Kueue's `pkg/controller/core/workload_controller.go`."""
+    space = queue.namespace
+    await queue.submit("j", **WAITING)
+    await space.reaches("j", "Running")
+    group = await queue.group("j")
+    await queue.submit("b")
+    await queue.waits("b", f"used by {space.name}/j")
+    nodes = cluster.kubectl("get", "nodes", "--output=name").split()
+    cluster.kubectl("cordon", *nodes)
+    try:
+        await space.delete_pod("j-1-1")
+
+        async def is_evicted() -> bool:
+            conditions = (await queue.workload(group))["status"]["conditions"]
+            return ("Evicted", "PodsReadyTimeout") in {(c["type"], c["reason"]) for c in conditions}
+
+        await eventually("Kueue to evict the group", is_evicted, 2 * RECOVERY_SECONDS)
+    finally:
+        cluster.kubectl("uncordon", *nodes)
+    await space.reaches("b", "Running")
+    await queue.waits("j", f"used by {space.name}/b", attempt=(await space.status("j"))["attempt"])
+    for rank in range(QUOTA):
+        await space.ends(f"b-1-{rank}", 0)
+    status = await space.reaches("j", "Running", attempt=(await space.status("j"))["attempt"])
+    assert status["restarts"]["counted"] == 0
 
 
 async def test_a_job_of_another_size_waits_in_the_queue_again(queue: Queue, cluster: testbed.ControlPlane) -> None:

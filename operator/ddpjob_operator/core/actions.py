@@ -123,10 +123,9 @@ class ReadWarning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadScaleUp:
-    """Look up, every few seconds, whether an autoscaler has announced nodes for this gang."""
+    """Look up, every few seconds, whether an autoscaler has announced nodes for pods of this job, of any attempt."""
 
-    gang: str
-    """The name of its pods without the rank."""
+    job: str
 
 
 SetUp = CreatePod | CreateObject | PatchObject

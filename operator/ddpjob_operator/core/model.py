@@ -321,7 +321,7 @@ def _none_of(kind: Kind) -> Iterable[OwnedObject]:  # noqa: ARG001 the signature
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleUp:
-    """The fact that an autoscaler has announced nodes for a gang, in seconds since the epoch by the API server's clock."""
+    """The fact that an autoscaler has announced nodes for a job, in seconds since the epoch by the API server's clock."""
 
     since: float
     """The first announcement."""
@@ -358,7 +358,7 @@ class Observed:
     warnings: Mapping[str, str] = field(default_factory=dict)
     """What a kubelet reports, by uid of each pod that was looked up."""
     scale_up: ScaleUp | None = None
-    """Nodes for the current attempt that an autoscaler has announced, where that was looked up."""
+    """Nodes for the job that an autoscaler has announced, for this attempt or an earlier one, where that was looked up."""
     progress: Progress | None = None
     """Latest progress of rank 0 in the current attempt, where it was read."""
     silent_seconds: float = 0.0

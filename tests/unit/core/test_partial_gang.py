@@ -124,7 +124,7 @@ def test_the_time_in_the_queue_does_not_count_as_time_of_holding_nodes() -> None
 
 def test_a_gang_waits_longer_for_nodes_that_an_autoscaler_has_announced() -> None:
     seen = partly_placed()
-    assert ReadScaleUp(gang="job-1") in plan(seen, NOW + 1).lookups
+    assert ReadScaleUp(job="job") in plan(seen, NOW + 1).lookups
     announced = replace(seen, scale_up=ScaleUp(since=NOW + 10, latest=NOW + 20))
 
     before = plan(announced, NOW + 150)
@@ -137,6 +137,22 @@ def test_a_gang_waits_longer_for_nodes_that_an_autoscaler_has_announced() -> Non
 
     again = replace(seen, scale_up=ScaleUp(since=NOW, latest=NOW + MAX_PROVISIONING_SECONDS))
     assert plan(again, NOW + MAX_PROVISIONING_SECONDS).status.reason == Reason.GANG_GIVEN_BACK, "they never come"
+
+
+def test_nodes_announced_for_an_attempt_that_has_released_its_places_come_for_the_next_one() -> None:
+    """Of whose pods the cluster autoscaler says nothing: it has found that the announced nodes have room for them."""
+    seen = replace(released(partly_placed(), RELEASED), scale_up=ScaleUp(since=NOW + 40, latest=NOW + 40))
+    seen = reconciled(seen, NOW + 100)
+    of = seen.job
+    again = replace(seen, pods=(pod(of, 0, attempt=2), pending(of, 1, attempt=2, waiting=NO_NODE)))
+    made = plan(again, NOW + 40 + PROVISIONING_SECONDS - 1)
+    assert (made.status.attempt, made.status.message[:27]) == (2, "waiting for node autoscaling"[:27])
+    assert plan(again, NOW + 40 + PROVISIONING_SECONDS).status.attempt == 3
+
+
+def test_nodes_announced_before_the_gang_began_to_wait_are_not_for_it() -> None:
+    seen = replace(partly_placed(), scale_up=ScaleUp(since=NOW - 60, latest=NOW - 10))
+    assert plan(seen, RELEASED).status.reason == Reason.GANG_GIVEN_BACK
 
 
 def test_a_gang_that_holds_nothing_says_that_nodes_are_announced() -> None:

@@ -162,9 +162,11 @@ class Events(Cluster):
         super().__init__()
         self.items, self.num_lists = list(items), 0
 
-    async def pages(self, *_: Any, **__: Any) -> AsyncIterator[Page]:
+    async def pages(self, *_: Any, fields: str = "", **__: Any) -> AsyncIterator[Page]:
         self.num_lists += 1
-        yield Page(items=self.items, resource_version="10")
+        reason = dict(field.split("=") for field in fields.split(",")).get("reason")
+        items = [item for item in self.items if reason in (None, item["reason"])]
+        yield Page(items=items, resource_version="10")
 
 
 def warning(message: str, version: int, uid: str = "p0", reason: str = "FailedMount") -> dict[str, Any]:
@@ -202,28 +204,50 @@ async def test_warnings_of_a_pod_are_followed_while_it_is_looked_up(monkeypatch)
     await lookups.stop()
 
 
-def announcement(pod: str, reason: str, message: str, at: str, last: str | None = None) -> dict[str, Any]:
+def announcement(
+    pod: str, reason: str, message: str, at: str, last: str | None = None, version: int = 1
+) -> dict[str, Any]:
     """An Event of an autoscaler about a pod, first and last at these times of one day."""
-    metadata = {"resourceVersion": "1", "creationTimestamp": f"2027-01-15T{at}Z"}
+    metadata = {"resourceVersion": str(version), "creationTimestamp": f"2027-01-15T{at}Z"}
     about = {"involvedObject": {"kind": "Pod", "name": pod}, "lastTimestamp": f"2027-01-15T{last}Z" if last else None}
     return {"reason": reason, "message": message, "metadata": metadata, **about}
 
 
-async def test_nodes_that_an_autoscaler_announces_for_a_gang_are_found() -> None:
+async def test_nodes_that_an_autoscaler_announces_for_a_job_are_found() -> None:
     cluster = Events(
         announcement("j-1-0", "TriggeredScaleUp", "pod triggered scale-up: [{gpus 1->2 (max: 3)}]", "08:00:10"),
-        announcement("j-1-1-r2", "Nominated", "Pod should schedule on: nodeclaim/gpu-x", "08:00:20", "08:01:00"),
+        announcement("j-2-1-r2", "Nominated", "Pod should schedule on: nodeclaim/gpu-x", "08:00:20", "08:01:00"),
         announcement("j-1-2", "Nominated", "Pod should schedule on: node/old", "07:00:00"),
-        announcement("j-2-0", "TriggeredScaleUp", "another attempt", "07:00:00"),
+        announcement("j-2-1-0", "TriggeredScaleUp", "of the job j-2", "07:00:00"),
+        announcement("j-x7f9k", "TriggeredScaleUp", "no pod of a job", "07:00:00"),
     )
     lookups, keys = lookups_of(cluster)
-    lookups.update(seen("p0"), [ReadScaleUp(gang="j-1")])
+    lookups.update(seen("p0"), [ReadScaleUp(job="j")])
     assert await keys.next() == KEY
     assert lookups.scale_up(KEY) == ScaleUp(
         since=epoch_seconds("2027-01-15T08:00:10Z"), latest=epoch_seconds("2027-01-15T08:01:00Z")
     )
     lookups.update(seen("p0"), [])
     assert lookups.scale_up(KEY) is None
+    await lookups.stop()
+
+
+async def test_nodes_are_no_longer_announced_once_the_autoscaler_adds_none_for_another_pod(monkeypatch) -> None:
+    monkeypatch.setattr(pod_events_module, "FIRST_PAUSE_SECONDS", 0.01)
+    cluster = Events(announcement("j-1-0", "TriggeredScaleUp", "gpus 1->2", "08:00:10", version=9))
+    lookups, keys = lookups_of(cluster)
+    lookups.update(seen("p0"), [ReadScaleUp(job="j")])
+    assert await keys.next() == KEY
+    assert lookups.scale_up(KEY) is not None
+    refused = announcement("j-1-1", "NotTriggerScaleUp", "1 max node group size reached", "08:00:20", version=10)
+    cluster.items.append(refused)
+    assert await keys.next() == KEY
+    assert lookups.scale_up(KEY) is None
+    cluster.items.append(announcement("j-1-1", "TriggeredScaleUp", "gpus 2->3", "08:00:30", version=11))
+    assert await keys.next() == KEY
+    assert lookups.scale_up(KEY) == ScaleUp(
+        since=epoch_seconds("2027-01-15T08:00:10Z"), latest=epoch_seconds("2027-01-15T08:00:30Z")
+    )
     await lookups.stop()
 
 

@@ -41,8 +41,9 @@ def test_a_gang_says_since_when_it_waits_for_announced_nodes(provider: Provider)
     membership = {"membership": member if provider.name is ProviderName.KUEUE else None}
     pods = [pending(of, rank, waiting=NO_NODE, scheduling=is_of, **membership) for rank in range(2)]
     seen = replace(observed(of, *pods), objects=tuple(groups))
+    seen = replace(seen, job=replace(of, status=plan(seen, NOW, provider).status))
 
     made = plan(replace(seen, scale_up=ScaleUp(since=NOW, latest=NOW + 100)), NOW + 150, provider)
-    assert ReadScaleUp(gang="job-1") in made.lookups
+    assert ReadScaleUp(job="job") in made.lookups
     assert made.status.message == f"waiting for node autoscaling since 2m: {MESSAGES[provider.name]}"
     assert plan(seen, NOW + 150, provider).status.message == MESSAGES[provider.name]

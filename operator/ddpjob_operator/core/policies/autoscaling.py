@@ -3,8 +3,10 @@
 An autoscaler adds nodes for pods that exist. A gang that deleted its pods would make it remove the nodes again.
 """
 
+from dataclasses import replace
+
 from ddpjob_operator.core.actions import ReadScaleUp
-from ddpjob_operator.core.render.pods import gang_name
+from ddpjob_operator.core.model import ScaleUp
 from ddpjob_operator.core.situation import Situation
 from ddpjob_operator.core.times import duration
 
@@ -13,6 +15,8 @@ from ddpjob_operator.core.times import duration
 PROVISIONING_SECONDS = 900.0
 #: An autoscaler may announce nodes again and again that never come.
 MAX_PROVISIONING_SECONDS = 3600.0
+#: Events have whole seconds.
+_EVENT_SECONDS = 1.0
 
 
 def lookup(situation: Situation) -> ReadScaleUp | None:
@@ -20,13 +24,13 @@ def lookup(situation: Situation) -> ReadScaleUp | None:
     gang = situation.gang
     if not any(pod.node is None and pod.waiting and not pod.is_gated for pod in gang.current.values()):
         return None
-    return ReadScaleUp(gang=gang_name(situation.job.name, situation.status.attempt))
+    return ReadScaleUp(job=situation.job.name)
 
 
 def ends_at(situation: Situation) -> float | None:
     """Until when the gang waits for announced nodes; None if there are none to wait for."""
-    scale_up = situation.observed.scale_up
-    if scale_up is None or lookup(situation) is None:
+    scale_up = _announced(situation)
+    if scale_up is None:
         return None
     at = min(scale_up.latest + PROVISIONING_SECONDS, scale_up.since + MAX_PROVISIONING_SECONDS)
     return at if at > situation.now else None
@@ -34,7 +38,7 @@ def ends_at(situation: Situation) -> float | None:
 
 def explanation(situation: Situation) -> str:
     """What the status says while the gang waits for announced nodes; empty if it does not."""
-    scale_up = situation.observed.scale_up
+    scale_up = _announced(situation)
     if scale_up is None or ends_at(situation) is None:
         return ""
     waited = _shown_seconds(max(situation.now - scale_up.since, 0.0))
@@ -44,11 +48,19 @@ def explanation(situation: Situation) -> str:
 
 def next_change(situation: Situation) -> float | None:
     """When the explanation changes although nothing happens."""
-    scale_up, end = situation.observed.scale_up, ends_at(situation)
+    scale_up, end = _announced(situation), ends_at(situation)
     if scale_up is None or end is None:
         return None
     waited = max(situation.now - scale_up.since, 0.0)
     return min(end, scale_up.since + _shown_seconds(waited) + _step(waited))
+
+
+def _announced(situation: Situation) -> ScaleUp | None:
+    """What was announced since the gang began to wait, also for an attempt that has released its places since."""
+    scale_up, queued = situation.observed.scale_up, situation.clocks.queued
+    if scale_up is None or lookup(situation) is None or scale_up.latest + _EVENT_SECONDS < queued:
+        return None
+    return replace(scale_up, since=max(scale_up.since, queued))
 
 
 def _shown_seconds(waited: float) -> float:

@@ -43,14 +43,9 @@ NODE_OF_THE_POD = {"fieldRef": {"fieldPath": "spec.nodeName"}}
 CUDA_RESOURCES = "nvidia.com/"
 
 
-def gang_name(job_name: str, attempt: int) -> str:
-    """Name of all pods of an attempt, without their rank."""
-    return f"{job_name}-{attempt}"
-
-
 def pod_name(job_name: str, attempt: int, rank: int, replacement: int = 0) -> str:
     """Name of the pod of one node rank in one attempt. The letter keeps it from being that of a pod of another job."""
-    name = f"{gang_name(job_name, attempt)}-{rank}"
+    name = f"{job_name}-{attempt}-{rank}"
     return f"{name}-r{replacement}" if replacement else name
 
 

@@ -39,7 +39,7 @@ class Lookups:
         return self._warnings.of(key)
 
     def scale_up(self, key: Key) -> ScaleUp | None:
-        """Whether nodes for the gang that the job looks up are on their way."""
+        """Whether nodes for the job are on their way, if it looks this up."""
         return next(iter(self._scale_ups.of(key).values()), None)
 
     def update(self, observed: Observed, lookups: Iterable[Lookup]) -> None:
@@ -50,8 +50,7 @@ class Lookups:
         self._logs.want(key, logs, pods_with_logs_in_use(observed))
         self._nodes.want(key, frozenset(lookup.name for lookup in lookups if isinstance(lookup, ReadNode)))
         self._warnings.want(key, next((lookup.uid for lookup in lookups if isinstance(lookup, ReadWarning)), None))
-        gangs = (lookup.gang for lookup in lookups if isinstance(lookup, ReadScaleUp))
-        self._scale_ups.want(key, next(gangs, None))
+        self._scale_ups.want(key, next((lookup.job for lookup in lookups if isinstance(lookup, ReadScaleUp)), None))
 
     def forget(self, key: Key) -> None:
         """Drop everything of a job that is gone."""

@@ -134,8 +134,14 @@ def _warned_uid(event: Body) -> str:
 
 
 def _newest_message(events: Sequence[Body]) -> str:
-    newest = max(events, key=lambda event: int(event["metadata"]["resourceVersion"]))
-    return printable(str(newest["message"]))  # which is kept: core/v1 sets no limit, and anybody may create Events
+    return printable(
+        str(max(events, key=_version)["message"])
+    )  # which is kept: core/v1 sets no limit, and anybody may create Events
+
+
+def _version(event: Body) -> int:
+    """Events of the same second differ in it."""
+    return int(event["metadata"]["resourceVersion"])
 
 
 #: What the kubelet reports about a pod, by its uid.
@@ -143,26 +149,37 @@ WARNINGS = EventLookup(what="warnings", selectors=_uids, subject_of=_warned_uid,
 
 #: What the cluster autoscaler reports of a pod for which it adds nodes, and Karpenter of one that fits a pending NodeClaim.
 _SCALE_UPS = ("TriggeredScaleUp", "Nominated")
-#: The end of the name of a pod that replaces a lost one.
-_REPLACEMENT = re.compile(r"-r\d+$")
+#: What the cluster autoscaler reports of a pod for which it adds none, and for which none of those that it has announced has room.
+_NO_SCALE_UP = "NotTriggerScaleUp"
+#: The name of a pod: job, attempt, rank and, if it replaces a lost one, a number (`pod_name` in `core/render/pods.py`).
+_POD = re.compile(r"(.+)-\d+-\d+(?:-r\d+)?")
 
 
 def _of_scale_ups(subjects: Collection[str]) -> Sequence[str]:  # noqa: ARG001 a namespace has few Events of these reasons
-    return tuple(f"involvedObject.kind=Pod,reason={reason}" for reason in _SCALE_UPS)
+    return tuple(f"involvedObject.kind=Pod,reason={reason}" for reason in (*_SCALE_UPS, _NO_SCALE_UP))
 
 
-def _gang_that_grows(event: Body) -> str:
-    """The name of the gang, which is that of the pod without rank and replacement; Karpenter also nominates nodes that exist."""
+def _job_that_waits(event: Body) -> str:
+    """The name of the job. Karpenter also nominates nodes that exist.
+
+    Of any attempt: nodes that were announced for pods of a gang that then released its places come for the next pods, of which the
+    cluster autoscaler says nothing, because those nodes have room for them.
+    """
     if event.get("reason") == "Nominated" and "nodeclaim/" not in str(event.get("message")):
         return ""
-    return _REPLACEMENT.sub("", str(event["involvedObject"].get("name", ""))).rpartition("-")[0]
+    pod = _POD.fullmatch(str(event["involvedObject"].get("name", "")))
+    return pod[1] if pod else ""
 
 
-def _scale_up(events: Sequence[Body]) -> ScaleUp:
-    first = (event["metadata"]["creationTimestamp"] for event in events)
-    last = (event.get("lastTimestamp") or event["metadata"]["creationTimestamp"] for event in events)
+def _scale_up(events: Sequence[Body]) -> ScaleUp | None:
+    """None if what was last reported is that a pod gets no node: those that are on their way are too few."""
+    if max(events, key=_version)["reason"] == _NO_SCALE_UP:
+        return None
+    announcements = [event for event in events if event["reason"] != _NO_SCALE_UP]
+    first = (event["metadata"]["creationTimestamp"] for event in announcements)
+    last = (event.get("lastTimestamp") or event["metadata"]["creationTimestamp"] for event in announcements)
     return ScaleUp(since=min(map(epoch_seconds, first)), latest=max(map(epoch_seconds, last)))
 
 
-#: Whether nodes for a gang are on their way, by the name of its pods without the rank.
-SCALE_UPS = EventLookup(what="scale-ups", selectors=_of_scale_ups, subject_of=_gang_that_grows, answer=_scale_up)
+#: Whether nodes for a job are on their way, by its name.
+SCALE_UPS = EventLookup(what="scale-ups", selectors=_of_scale_ups, subject_of=_job_that_waits, answer=_scale_up)

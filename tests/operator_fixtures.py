@@ -31,7 +31,7 @@ def operator_process(
 ) -> Iterator[OperatorProcess]:
     """The operator, ready; only while a module uses it, since it acts on every DDPJob of the cluster."""
     log = tmp_path_factory.mktemp("operator") / "log"
-    process = OperatorProcess(cluster.kubeconfig, log, "--progress-interval-seconds", "1")
+    process = OperatorProcess(cluster.kubeconfig, log, "--progress-interval-seconds", "1", "--job-gauges", "20")
     process.start()
     yield process
     process.stop()

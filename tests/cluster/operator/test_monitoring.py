@@ -24,9 +24,12 @@ HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[2]
 FILES = REPOSITORY / "charts" / "ddpjob-operator" / "files"
 ALERTS = [rule for group in yaml.safe_load((FILES / "alerts.yaml").read_text())["groups"] for rule in group["rules"]]
-PANELS = [panel for panel in json.loads((FILES / "dashboard.json").read_text())["panels"] if panel["type"] != "row"]
+DASHBOARD = json.loads((FILES / "dashboard.json").read_text())
+#: Rows included, and what is in collapsed ones.
+TILES = [tile for panel in DASHBOARD["panels"] for tile in (panel, *panel.get("panels", ()))]
+PANELS = [tile for tile in TILES if tile["type"] != "row"]
 #: What Grafana puts in place of its variables. The intervals hold all of a test, however slow the machine is.
-VARIABLES = {"$__rate_interval": "1h", "$__range": "1h", "$job": ".*"}
+VARIABLES = {"$__rate_interval": "1h", "$__range": "1h", "$job": ".*", "$namespace": ".*", "$name": ".*"}
 
 
 def test_each_alert_has_a_unit_test_and_a_section_of_the_runbook() -> None:
@@ -45,6 +48,40 @@ def test_promtool_accepts_and_tests_the_alerts() -> None:
     for command in (["check", "rules", FILES / "alerts.yaml"], ["test", "rules", HERE / "alerts_test.yaml"]):
         done = subprocess.run([tools.path("promtool"), *command], capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_panel_of_the_dashboard_explains_itself() -> None:
+    for panel in PANELS:
+        defaults = panel["fieldConfig"]["defaults"]
+        assert panel["description"], panel["title"]
+        assert defaults["unit"], panel["title"]
+        if panel["type"] == "stat":  # without thresholds of its own, Grafana shows numbers from 80 in red
+            assert defaults["thresholds"]["steps"], panel["title"]
+        for target in panel["targets"]:  # a legend that names a unit is on the axis of another one
+            assert not re.search(r"\(\w+\)$|per second", target["legendFormat"]), panel["title"]
+
+
+def test_panels_of_the_dashboard_do_not_overlap() -> None:
+    positions = [tile["gridPos"] for tile in TILES]
+    cells = [
+        (x, y) for at in positions for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])
+    ]
+    assert len(set(cells)) == len(cells)
+    assert max(x for x, _ in cells) == 23  # Grafana's grid has 24 columns
+    assert len({tile["id"] for tile in TILES}) == len(TILES)
+
+
+def test_the_dashboard_reads_the_chosen_data_source_and_targets() -> None:
+    chosen = {"type": "prometheus", "uid": "${datasource}"}
+    _, *queried = DASHBOARD["templating"]["list"]
+    assert all(variable["datasource"] == chosen for variable in queried)
+    for panel in PANELS:
+        assert panel["datasource"] == chosen, panel["title"]
+        for target in panel["targets"]:
+            assert target["datasource"] == chosen, panel["title"]
+            selectors = re.findall(r"\{[^{}]*\}", target["expr"])
+            assert selectors, panel["title"]
+            assert all('job=~"$job"' in selector for selector in selectors), panel["title"]
 
 
 class Prometheus:
@@ -97,6 +134,11 @@ class Prometheus:
         with urllib.request.urlopen(url, timeout=60) as answer:
             return json.load(answer)["data"]
 
+    def label_values(self, query: str) -> list[str]:
+        """What a variable of the dashboard offers, whose query is label_values(selector, label)."""
+        selector, _, label = query.removeprefix("label_values(").removesuffix(")").rpartition(", ")
+        return [value for (value,) in self.query(f"sum by ({label}) ({selector})")]
+
     def query(self, expression: str) -> dict[tuple[str, ...], float]:
         """The values of an expression by the values of its labels, without those that are no number."""
         for variable, value in VARIABLES.items():
@@ -119,7 +161,9 @@ def prometheus(tmp_path: Path, operator_process: OperatorProcess) -> Iterator[Pr
         server.process.wait()
 
 
-async def test_every_query_of_the_dashboard_has_data(namespace: Namespace, prometheus: Prometheus) -> None:
+async def test_every_query_of_the_dashboard_has_data(
+    cluster: testbed.ControlPlane, namespace: Namespace, prometheus: Prometheus
+) -> None:
     await namespace.apply("succeeds")
     await namespace.apply("fails", restart={"maxRestarts": 0})
     await namespace.apply("restarts")
@@ -138,6 +182,8 @@ async def test_every_query_of_the_dashboard_has_data(namespace: Namespace, prome
     await namespace.reaches("succeeds", "Succeeded")
     await namespace.reaches("fails", "Failed")
     await namespace.reaches("restarts", "Running", attempt=2)
+    progress = {"step": 10, "totalSteps": 100, "loss": 0.31, "etaSeconds": 90}
+    cluster.append_kwok_log(namespace.name, "restarts-2-0", f"ddpjob-progress {json.dumps(progress)}")
 
     queries = {target["expr"]: panel["title"] for panel in PANELS for target in panel["targets"]}
 
@@ -164,8 +210,21 @@ async def test_every_query_of_the_dashboard_has_data(namespace: Namespace, prome
         ]
         return "unknown" not in dict(health).values()
 
+    async def variables_have_values() -> bool:
+        _, *queried = DASHBOARD["templating"]["list"]
+        return all(prometheus.label_values(variable["query"]["query"]) for variable in queried)
+
     health: list[tuple[str, str]] = []
+    await eventually("the dashboard's variables to have values", variables_have_values)
     await eventually("both ends to be counted", ends_are_counted)
     await eventually("the restart to be counted", restart_is_counted)
     await eventually("all alerts to be evaluated", are_all_evaluated)
     assert dict(health) == {alert["alert"]: "ok" for alert in ALERTS}
+    for title, metric, labels in (
+        ("Jobs finished", "ddpjob_jobs_finished_total", "outcome, reason"),
+        ("Restarts", "ddpjob_job_restarts_total", "reason, counted"),
+        ("Gangs waiting, by reason", "ddpjob_gangs_waiting", "reason"),
+    ):  # legends name what happened, not all that can
+        (panel,) = (panel for panel in PANELS if panel["title"] == title)
+        shown = prometheus.query(panel["targets"][0]["expr"])
+        assert len(shown) < len(prometheus.query(f"sum by ({labels}) ({metric})")), title

@@ -15,7 +15,7 @@ from typing import Any
 
 import testbed
 from chaos.laboratory import NAMESPACE, Laboratory
-from chaos.matrix import Fault
+from chaos.matrix import NUM_RANKS, Fault
 from chaos.story import Story
 from e2e.helm_release import SYSTEM_NAMESPACE
 from testbed import tools
@@ -60,11 +60,7 @@ class Target:
     def process(self, rank: int) -> int:
         """The process of a rank, on this machine."""
         main = self.main_process(rank)
-        if not self.in_place:
-            return main
-        children = Path(f"/proc/{main}/task/{main}/children").read_text(encoding="ascii").split()
-        named = {Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip(): int(pid) for pid in children}
-        return named[f"rank {rank}"]
+        return _process_of_rank(main, rank) if self.in_place else main
 
     def signal(self, rank: int, number: int) -> None:
         """Send a signal to a rank's process."""
@@ -93,6 +89,13 @@ class Target:
             return self.laboratory.marks(self.job)[1, 0].first("begin", since=since) is not None
 
         testbed.wait_for(f"{self.job} to begin again in place", begun, seconds=RECOVERY_SECONDS, every_seconds=0.1)
+
+
+def _process_of_rank(main: int, rank: int) -> int:
+    """The process of a rank among the children of its launcher."""
+    children = Path(f"/proc/{main}/task/{main}/children").read_text(encoding="ascii").split()
+    named = {Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip(): int(pid) for pid in children}
+    return named[f"rank {rank}"]
 
 
 def _nothing(_: Target) -> None:
@@ -179,6 +182,10 @@ def _refusal(target: Target, spec: dict[str, Any]) -> str:
     return ""
 
 
+def _scale(target: Target, *, num_nodes: int) -> None:
+    target.kubectl("scale", "ddpjob", target.job, f"--replicas={num_nodes}")
+
+
 def _lose_node(target: Target) -> None:
     target.node().kill_kubelet()
 
@@ -259,6 +266,41 @@ def _exit_both(target: Target) -> None:
         os.kill(process, signal.SIGUSR1)
 
 
+def _kill_in_restart(target: Target) -> None:
+    """A rank is killed, and the other one while both start again."""
+    first, launcher, began = target.process(0), target.main_process(1), time.time()
+    os.kill(first, signal.SIGKILL)
+
+    def runs_again() -> bool:
+        return target.laboratory.marks(target.job)[1, 0].first("python", since=began) is not None
+
+    testbed.wait_for(f"the next rank 0 of {target.job} to run", runs_again, seconds=60, every_seconds=0.01)
+
+    def killed() -> bool:
+        with suppress(KeyError, OSError):  # at this moment no process of rank 1 is there
+            os.kill(_process_of_rank(launcher, rank=1), signal.SIGKILL)
+            return True
+        return False
+
+    testbed.wait_for(f"rank 1 of {target.job} to be killed", killed, seconds=60, every_seconds=0.01)
+
+
+def _kill_replacement(target: Target) -> None:
+    """The pod that replaces one that was lost is lost, too, as soon as it runs."""
+    cluster, name = target.laboratory.cluster, f"{target.pod(1)}-r1"
+    os.kill(target.main_process(1), signal.SIGKILL)
+
+    def killed() -> bool:
+        if target.story.attempt > 1 or target.story.finished:  # the gang starts again instead
+            return True
+        with suppress(KubectlError, OSError, KeyError):  # it is not there yet, or does not run yet
+            os.kill(cluster.container_pid(NAMESPACE, name, "trainer"), signal.SIGKILL)
+            return True
+        return False
+
+    testbed.wait_for(f"{name} to be killed", killed, seconds=RECOVERY_SECONDS, every_seconds=0.1)
+
+
 def _kill_without_operators(target: Target) -> None:
     """A rank is killed while no operator runs; the operators continue once training does."""
     cluster, began = target.laboratory.cluster, time.time()
@@ -321,6 +363,10 @@ INJECTIONS: Mapping[Fault, Injection] = {
     Fault.BOTH: Injection(inject=_exit_both),
     Fault.MAIN_PROCESS: Injection(inject=lambda target: os.kill(target.main_process(1), signal.SIGKILL)),
     Fault.FIRST_MAIN_PROCESS: Injection(inject=lambda target: os.kill(target.main_process(0), signal.SIGKILL)),
+    Fault.KILL_IN_RESTART: Injection(inject=_kill_in_restart),
+    Fault.REPLACED_AGAIN: Injection(inject=_kill_replacement),
+    Fault.GROW: Injection(inject=lambda target: _scale(target, num_nodes=NUM_RANKS + 1)),
+    Fault.SHRINK: Injection(inject=lambda target: _scale(target, num_nodes=NUM_RANKS - 1)),
     Fault.OPERATOR_AWAY: Injection(inject=_kill_without_operators, hold_seconds=6),
     Fault.API_SERVER_AWAY: Injection(inject=_kill_without_api_server, hold_seconds=6),
     Fault.DNS: Injection(inject=_stop_dns, repair=_start_dns, hold_seconds=6),

@@ -60,11 +60,16 @@ class Fault(StrEnum):
     FIRST_MAIN_PROCESS = "main-process-0-sigkilled"  # which also keeps the store of the gang
     OPERATOR_AWAY = "operators-stopped"  # and a rank killed by SIGKILL meanwhile
     API_SERVER_AWAY = "api-server-down"  # and a rank killed by SIGKILL meanwhile
+    KILL_IN_RESTART = "killed-in-restart"  # rank 0, and rank 1 as soon as the next rank 0 runs
+    REPLACED_AGAIN = "replacement-sigkilled"  # the main process of rank 1's pod, and that of the pod that replaces it
+    GROW = "scaled-up"  # to one node more
+    SHRINK = "scaled-down"  # to one node
 
 
-#: These touch more than one job and so are injected while no other job runs.
+#: These touch more than one job, or need the place of another one, and so are injected while no other job runs.
 CLUSTER_WIDE = frozenset(
     {
+        Fault.GROW,
         Fault.KUBELET,
         Fault.DRAIN,
         Fault.OPERATOR,
@@ -184,6 +189,12 @@ def _in_place(outcomes: tuple[Outcome, ...] = IN_PLACE) -> Row:
     return Row(usual=outcomes, not_applicable={Phase.PENDING: NO_PROCESS})
 
 
+#: The pods are asked to go, save what they have done, and the next attempt has another number of them. That is no failure.
+RESIZED = Row(
+    usual=(Outcome(attempts=2, tier=3),),
+    exceptions={Phase.FINISHING: (*UNDISTURBED, Outcome(attempts=2, tier=3))},
+)
+
 #: The same of jobs with `restart.inPlace: true`. A rank whose limit of memory is reached takes its pod along, where the kernel
 #: ends all processes of a container together.
 MATRIX_IN_PLACE: Mapping[Fault, Row] = {
@@ -210,6 +221,17 @@ MATRIX_IN_PLACE: Mapping[Fault, Row] = {
     # A step that rank 0 alone has completed is done again.
     Fault.FIRST_MAIN_PROCESS: _in_place((*_replaced("Killed", counted=1, steps_lost=1), *_counted("Killed"))),
     Fault.FORCE_DELETE: _replaced_once_it_ran("PodDeleted", infrastructure=1),
+    Fault.KILL_IN_RESTART: _in_place(),
+    # The replacement made no progress, after which the operator may start the whole gang again.
+    Fault.REPLACED_AGAIN: Row(
+        usual=(
+            *_replaced("Killed", counted=2),
+            Outcome(attempts=2, counted=2, reason="Killed", steps_lost=MOST_STEPS_LOST, tier=3),
+        ),
+        not_applicable={Phase.PENDING: NO_PROCESS},
+    ),
+    Fault.GROW: RESIZED,
+    Fault.SHRINK: RESIZED,
     Fault.OPERATOR_AWAY: _in_place(),
     Fault.API_SERVER_AWAY: _in_place(),
 }

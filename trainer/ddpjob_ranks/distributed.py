@@ -170,18 +170,18 @@ def rendezvous(worker: Worker, limits: Limits, same: Mapping[str, str]) -> Rende
 
 
 def _meet(worker: Worker, same: Mapping[str, str], device: torch.device) -> Store:
-    """The store in which all ranks have met. If it is lost with the pod that serves it, they meet in that of the next pod."""
+    """The store in which all ranks have met. If it is lost with the pod that serves it, they meet in that of the next pod.
+
+    If the connection alone was lost, the same store is found again.
+    """
     while True:
-        store = None
         try:
             store = open_store(worker)
             preflight.check(store, worker, same, device)
         except dist.DistError:
-            current = generation.current(os.environ)
-            if current is None or worker.node_rank == 0 or contract.DDPJOB_REPLACEMENT_SECONDS not in os.environ:
+            is_alone = generation.current(os.environ) is None or worker.node_rank == 0
+            if is_alone or contract.DDPJOB_REPLACEMENT_SECONDS not in os.environ:
                 raise
-            if store is not None:
-                current.leave_store()
             continue
         return store
 

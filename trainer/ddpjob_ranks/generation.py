@@ -57,8 +57,6 @@ class Generation:
     """File descriptor of two slots for what only this rank knows, after even and after odd steps, BEGUN_SLOT and DONE_SLOT."""
     stores: int
     """File descriptor of JOINED_SLOT, FOUND_SLOT and the RANKS_SLOTs, which the ranks of a node share."""
-    store: int = slots.NO_STEP
-    """Number of the store that this rank has joined."""
     before_exit: Callable[[], None] = field(default=lambda: None)
     """Saves what this rank holds. It runs once, on any thread, before the process ends because its generation does."""
     _saving: threading.Lock = field(default_factory=threading.Lock)
@@ -86,15 +84,10 @@ class Generation:
         if is_replaced(store, node_rank, replacements(os.environ).get(node_rank, 0)):
             rank = os.environ[contract.RANK]
             raise ReplacedError(f"rank {rank} runs in another pod now, which has replaced this one")
-        self.store = number_of_store
         record_store(self.stores, number_of_store, JOINED_SLOT)
         # All of them, since the ranks of some may have failed before they could; the first one last, which `newest` looks for first.
         for number in range(self.number, 0, -1):
             store.set(_key(number), "")
-
-    def leave_store(self) -> None:
-        """Accept only a newer store from now on, since the one that this rank has joined is lost."""
-        record_store(self.stores, self.store + 1, FOUND_SLOT)
 
     def record_begin(self) -> None:
         """Record that all ranks of this generation are here and begin to train."""

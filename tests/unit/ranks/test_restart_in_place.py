@@ -384,7 +384,8 @@ def test_a_rank_counts_as_joined_before_it_asks_the_store_anything(memory, monke
     assert seen == [0]
 
 
-def test_a_survivor_that_loses_the_store_while_it_waits_meets_the_others_in_the_next_one(memory, monkeypatch):
+@pytest.mark.parametrize("found", [0, 1], ids=["the connection alone was lost", "the store of the next pod"])
+def test_a_survivor_that_loses_the_store_while_it_waits_meets_the_others_again(memory, monkeypatch, found):
     """A pod of rank 0 that was asked to stop serves its store for moments after its ranks have ended."""
     mine = generation.Generation(number=2, pipe=-1, state_memory=-1, own_memory=-1, stores=memory)
     worker = Worker(
@@ -392,24 +393,26 @@ def test_a_survivor_that_loses_the_store_while_it_waits_meets_the_others_in_the_
     )
     monkeypatch.setenv(contract.DDPJOB_REPLACEMENT_SECONDS, "300")
     monkeypatch.setattr(generation, "_current", [mine])
-    oldest = []
+    joined = []
     lost = iter([dist.DistNetworkError("connection reset by peer")])
 
     def open_store(_: Worker) -> HashStore:
         if error := next(lost, None):  # while it announces itself
             raise error
-        oldest.append(generation.newest_store(memory))
-        mine.announce(store := HashStore(), len(oldest) - 1, node_rank=1, local_rank=0)
+        number = found if joined else 0
+        assert number >= generation.newest_store(memory), "it would be refused, and this rank wait for minutes"
+        joined.append(number)
+        mine.announce(store := HashStore(), number, node_rank=1, local_rank=0)
         return store
 
     def check(*_: object) -> None:
-        if len(oldest) == 1:
+        if len(joined) == 1:
             raise dist.DistNetworkError("connection reset by peer")
 
     monkeypatch.setattr(distributed, "open_store", open_store)
     monkeypatch.setattr(distributed.preflight, "check", check)
     distributed._meet(worker, {}, torch.device("cpu"))
-    assert oldest == [slots.NO_STEP, 1]
+    assert joined == [0, found]
 
 
 def test_a_rank_that_announces_itself_remembers_the_store_unless_its_pod_was_replaced(memory, monkeypatch):

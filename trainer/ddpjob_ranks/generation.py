@@ -39,6 +39,8 @@ JOINED_SLOT: Final = 0
 FOUND_SLOT: Final = 1
 #: From this slot on, by local rank: the store that each rank of this generation has joined.
 RANKS_SLOT: Final = 2
+#: The slot of a rank's own memory whose step is the generation that has come to the end of the training.
+COMPLETE_SLOT: Final = 4
 _STORE_KEY: Final = "ddpjob/store"
 _NO_SESSION_KEY: Final = "ddpjob/no-session"
 
@@ -54,7 +56,7 @@ class Generation:
     state_memory: int
     """File descriptor of two slots for the state of a survivor, which the ranks of a node share (`slots`)."""
     own_memory: int
-    """File descriptor of two slots for what only this rank knows, after even and after odd steps, BEGUN_SLOT and DONE_SLOT."""
+    """File descriptor of two slots for what only this rank knows, after even and after odd steps, and of the slots named here."""
     stores: int
     """File descriptor of JOINED_SLOT, FOUND_SLOT and the RANKS_SLOTs, which the ranks of a node share."""
     before_exit: Callable[[], None] = field(default=lambda: None)
@@ -92,6 +94,10 @@ class Generation:
     def record_begin(self) -> None:
         """Record that all ranks of this generation are here and begin to train."""
         slots.mark(self.own_memory, self.number, BEGUN_SLOT)
+
+    def complete(self) -> None:
+        """Record that all ranks have come to the end of the training, so that no further start would find the others."""
+        slots.mark(self.own_memory, self.number, COMPLETE_SLOT)
 
     def step_done(self, step: int) -> None:
         """Record so many steps as done, by which the launcher sees progress. It takes some microseconds."""

@@ -44,6 +44,8 @@ class Run:
         self.checkpoints: folder.CheckpointFolder | None = None
         self.resumed = False
         """Whether the state is that of an earlier process."""
+        self.complete = False
+        """Whether the training has come to its end, on all ranks."""
         self._from_memory = False
         self.writer: CheckpointWriter
         self.stop: StopAgreement
@@ -199,6 +201,7 @@ class Run:
 
     def write_evidence(self, *, complete: bool, **facts: Any) -> None:
         """Report where the time went, and write the evidence file. All ranks take part."""
+        self.complete = complete
         ranks = self.gang.all_gather(limiter.spent(self.timeline, self.gang.device))
         hardware = self.gang.all_gather(evidence.hardware(self.gang.device))
         if self.gang.rank != 0:
@@ -304,5 +307,7 @@ def joined(
         # All ranks have left the group. srun and others send SIGTERM as soon as one rank has exited: not a request to stop.
         if hasattr(run, "stop"):
             run.stop.request.ignore()
+        if run.complete and (current := generation.current(os.environ)) is not None:
+            current.complete()
     except BaseException as error:  # noqa: BLE001 - any exception ends the process, with a termination message
         ending.fail(error, worker, watchdog, getattr(run, "writer", None))

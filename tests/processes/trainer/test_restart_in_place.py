@@ -116,6 +116,29 @@ def test_a_failure_that_comes_back_ends_the_run_with_its_message(tmp_path):
     assert run.message.endswith("LookupError: the disk of sample 7 is on fire")
 
 
+FAILS_AT_THE_END = """
+from ddpjob.session import Session
+with Session() as session:
+    for _ in session.steps(3):
+        pass
+if session.rank == 1:
+    raise LookupError("after the end")
+"""
+
+
+def test_a_failure_after_the_end_of_the_training_is_not_waited_with(tmp_path):
+    """The ranks of the other pod have ended and start no more."""
+    (script := tmp_path / "script.py").write_text(FAILS_AT_THE_END)
+    command = (sys.executable, "-m", "ddpjob.launch", str(script))
+    with ExitStack() as pods:
+        runs = [
+            pods.enter_context(started(tmp_path / str(rank), ranks=0, command=command, environ=variables | IN_PLACE))
+            for rank, variables in enumerate(ranks_by_hand(2))
+        ]
+        assert [run.wait() for run in runs] == [0, 1], runs[1].text
+    assert RESTART not in runs[1].text
+
+
 READS_DATA = """
 import os, signal
 from multiprocessing import util

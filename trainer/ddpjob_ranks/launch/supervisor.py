@@ -123,11 +123,12 @@ class _Supervisor:
             number = first_number + len(reached)
             started = time.monotonic()
 
-            def has_begun(number: int = number) -> bool:
-                return any(slots.step_of(memory, generation.BEGUN_SLOT) == number for memory in own.values())
+            def has(slot: int, number: int = number) -> bool:
+                return any(slots.step_of(memory, slot) == number for memory in own.values())
 
-            def may_restart(code: int, begun: Callable[[], bool] = has_begun, started: float = started) -> bool:
-                if is_final(code, self.environ, has_begun=begun(), seconds=time.monotonic() - started):
+            def may_restart(code: int, has: Callable[[int], bool] = has, started: float = started) -> bool:
+                has_begun, seconds = has(generation.BEGUN_SLOT), time.monotonic() - started
+                if has(generation.COMPLETE_SLOT) or is_final(code, self.environ, has_begun=has_begun, seconds=seconds):
                     return False
                 reached.append(max(slots.step_of(memory, generation.DONE_SLOT) for memory in own.values()))
                 return len(reached) <= num_restarts and not is_stuck(reached)
@@ -139,7 +140,7 @@ class _Supervisor:
                     return _stopped_with(saved)
                 raise
             if not ranks.to_be_restarted:
-                is_stopped = ranks.exit_code == contract.EXIT_TERMINATED and not has_begun()
+                is_stopped = ranks.exit_code == contract.EXIT_TERMINATED and not has(generation.BEGUN_SLOT)
                 return _stopped_with(saved) if saved is not None and is_stopped else ranks.exit_code
             cause = CAUSES.get(ranks.exit_code, ranks.cause)
             print(

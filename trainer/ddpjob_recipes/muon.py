@@ -39,11 +39,8 @@ class Muon(torch.optim.Optimizer):
             torch._foreach_add_(parameters, updates, alpha=-group["lr"])
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load only the momenta: learning rates and weight decays stay as this optimizer was created with them."""
-        settings = [{name: value for name, value in group.items() if name != "params"} for group in self.param_groups]
-        super().load_state_dict(state_dict)
-        for group, own in zip(self.param_groups, settings, strict=True):
-            group.update(own)
+        """Load only the momenta: the groups with their rates and weight decays stay as this optimizer was created with them."""
+        super().load_state_dict({**state_dict, "param_groups": self.state_dict()["param_groups"]})
 
     def _nesterov(self, parameters: list[torch.Tensor], group: dict[str, Any]) -> list[torch.Tensor]:
         """The gradients with momentum; adds them to the momentum buffers."""

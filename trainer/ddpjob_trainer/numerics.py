@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import product
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from ddpjob_ranks.distributed import Gang
 from ddpjob_trainer.config import TrainerConfig
 from ddpjob_trainer.data import Batch
 from ddpjob_trainer.evaluate import evaluation_mode
-from ddpjob_trainer.recipes import Recipe
+from ddpjob_trainer.recipes import Recipe, stays
 
 #: One rank may compile for long while another finds the result in its cache.
 COMPILE_TIMEOUT = timedelta(days=7)
@@ -141,7 +142,8 @@ def compile_model(
     model.compile(dynamic=False)
     failure = ""
     try:
-        for batch in batches:
+        for done, batch in product((0.0,) if recipe.before_step is stays else (0.0, 1.0), batches):
+            recipe.before_step(model, done)
             with as_if_in_ddp(), numerics.autocast():
                 loss = recipe.loss_of(model, batch)
             torch.autograd.backward(loss)

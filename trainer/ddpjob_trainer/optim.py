@@ -35,10 +35,13 @@ def _with_and_without_decay(model: nn.Module, config: ResolvedConfig) -> list[di
     ]
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """Set the learning rate of the next step; a group may have `lr_scale`, a factor of its own."""
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate_at: Callable[[float], float]) -> None:
+    """Set the learning rate of the next step, which `rate_at` gives for a schedule of that share of all steps.
+
+    A group may have `lr_scale`, a factor of its own, and `lr_share`, the share of the steps after which its rate is 0.
+    """
     for group in optimizer.param_groups:
-        group["lr"] = learning_rate * group.get("lr_scale", 1.0)
+        group["lr"] = rate_at(group.get("lr_share", 1.0)) * group.get("lr_scale", 1.0)
 
 
 def cosine(done: float) -> float:
@@ -57,13 +60,20 @@ def constant(_: float) -> float:
 
 
 def learning_rate_at(
-    step: int, config: ResolvedConfig, *, steps_per_epoch: int, schedule: Callable[[float], float] = cosine
+    step: int,
+    config: ResolvedConfig,
+    *,
+    steps_per_epoch: int,
+    schedule: Callable[[float], float] = cosine,
+    share: float = 1.0,
 ) -> float:
-    """Linear warm-up to the peak, then `schedule` of the share of steps done.
+    """Linear warm-up to the peak, then `schedule` of the share of steps done; 0 after that `share` of all steps.
 
     It is a function of the step alone, so there is no schedule object whose state would have to be saved.
     """
-    total_steps = config.epochs * steps_per_epoch
+    total_steps = config.epochs * steps_per_epoch * share
+    if step >= total_steps:
+        return 0.0
     warmup_steps = min(config.warmup_epochs * steps_per_epoch, total_steps)
     if step < warmup_steps:
         return config.learning_rate * (step + 1) / (warmup_steps + 1)

@@ -33,6 +33,10 @@ def call_with_inputs(model: nn.Module, batch: Any) -> Any:
     return model(batch[0])
 
 
+def stays(_: nn.Module, done: float) -> None:
+    """The model is the same in each step."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """What to train, on what data, and how. Everything but `data` and `model` has a default, for classifiers.
@@ -62,6 +66,9 @@ class Recipe:
     optimizer: Callable[[nn.Module, ResolvedConfig], torch.optim.Optimizer] = optim.sgd
     #: The learning rate after the warm-up, as a share of its peak, by the share of steps done.
     schedule: Callable[[float], float] = optim.cosine
+    #: Called before each step with the model and the share of steps done, from 0 to 1. It may fix a layer early, but each
+    #: parameter must still get a gradient, if only zeros. A compiled model is compiled as at both ends before training.
+    before_step: Callable[[nn.Module, float], None] = stays
     #: Another `forward` for the last evaluation, which may see each sample in several views.
     test_time_forward: Callable[[nn.Module, Any], Any] | None = None
     #: How that differs from one plain view of each sample; the log adds it to the result.
@@ -119,7 +126,7 @@ def _similar(module: str, attribute: str) -> str:
     close = difflib.get_close_matches(
         attribute, [name for name in vars(sys.modules[module]) if not name.startswith("_")]
     )
-    return f"; did you mean {' or '.join(close)}?" if close else "; define it there, or correct the name"
+    return f"; perhaps {' or '.join(close)} is meant" if close else "; define it there, or correct the name"
 
 
 def _check_metrics(name: str, recipe: Recipe) -> None:

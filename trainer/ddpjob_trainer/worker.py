@@ -66,6 +66,7 @@ def set_up(given: TrainerConfig, worker: Worker, session: Run) -> Training:
         if numbers.compile:
             held_out = evaluate.shapes(data.test, gang, batch_size=config.evaluation_batch_size)
             _compile(replica, recipe, numbers, trial, feed, held_out, config.micro_batch_size, session)
+        recipe.before_step(state.model, 0.0)  # as long as all layers train, or the buckets would be planned without one
         if gang.world_size > 1:
             _settle_buckets(replica, trial.parts(config.micro_batch_size)[0], recipe, numbers)
     session.restore(state, keep=config.keep_checkpoints)
@@ -151,7 +152,7 @@ def _build_model(
     replica = parallel.replicate(model, config, gang) if gang.world_size > 1 else model
     average = None
     if config.ema_decay:
-        average = _average_of(model, config.ema_decay)
+        average = average_of(model, config.ema_decay)
     state = TrainingState(
         model=model,
         optimizer=recipe.optimizer(model, config),
@@ -164,7 +165,7 @@ def _build_model(
     return state, replica
 
 
-def _average_of(model: nn.Module, decay: float) -> AveragedModel:
+def average_of(model: nn.Module, decay: float) -> AveragedModel:
     """A moving average of the weights. The buffers are the model's own ones.
 
     torch's copies would get the same values after each step of the optimizer. Then only rank 0 would know its statistics of

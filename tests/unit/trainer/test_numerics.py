@@ -1,5 +1,7 @@
 import gc
 import os
+import sys
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -176,6 +178,15 @@ def test_a_model_is_compiled_for_the_shapes_to_come(batches):
     assert calls == ["compiled"]
 
 
+def test_a_model_that_changes_during_training_is_compiled_as_at_both_ends(batches, monkeypatch):
+    stages = []
+    monkeypatch.setattr(
+        sys.modules[__name__], "RECIPE", replace(RECIPE, before_step=lambda _, done: stages.append(done))
+    )
+    trial(Compiled("eager"), batches, [])
+    assert stages == [0.0, 0.0, 1.0, 1.0]
+
+
 def test_a_model_that_cannot_be_compiled_for_evaluation_trains_without(batches):
     def fails_in_evaluation(graph: torch.fx.GraphModule, _: object) -> object:
         return graph if torch.is_grad_enabled() else broken()
@@ -265,7 +276,7 @@ def test_a_step_reads_nothing_back_from_the_device():
     with Waits() as waits:
         for step in range(2):
             batch = feed.batch(step)
-            optim.set_learning_rate(optimizer, 0.1)
+            optim.set_learning_rate(optimizer, lambda _: 0.1)
             loss = digits.digits.loss_of(model, batch)
             loss.backward()
             optimizer.step()

@@ -13,7 +13,7 @@ from ddpjob_recipes import speedrun
 from ddpjob_trainer import recipes
 from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.data import Batch, ImageData, Split
-from ddpjob_trainer.losses import weighted
+from ddpjob_trainer.losses import cross_entropy, weighted
 from ddpjob_trainer.recipe_names import short_names
 
 SMALL = {"digits": (1, 8), "resnet18-cifar10": (3, 32), "resnet50-cifar10": (3, 32), "speedrun-cifar10": (3, 32)}
@@ -70,7 +70,7 @@ def test_the_readme_has_the_defaults_of_every_recipe():
             "ddpjob_recipes.digits:zzzz",
             "module ddpjob_recipes.digits has no zzzz; define it there, or correct the name",
         ),
-        ("ddpjob_recipes.digits:lode", r"has no lode; did you mean load\b"),
+        ("ddpjob_recipes.digits:lode", "has no lode; perhaps load or model is meant"),
         (
             "ddpjob_recipes.digits:load",
             "recipe is 'ddpjob_recipes.digits:load', which is of type function; expected an object",
@@ -201,3 +201,10 @@ def test_a_loss_counts_each_sample_once_whatever_its_shape_and_parts(values):
     parts = [weighted(loss[part.content[0]] if loss.ndim else loss, part) for part in batch.parts(2)]
     assert len(parts) == 2
     assert sum(parts).item() == pytest.approx(3.0)
+
+
+def test_smoothing_spreads_a_share_of_each_target_over_all_classes():
+    logits, labels = torch.tensor([[2.0, 0.0, -1.0], [0.5, 1.5, 0.0]]), torch.tensor([0, 2])
+    logs = logits - logits.exp().sum(dim=1, keepdim=True).log()
+    expected = -0.7 * logs[[0, 1], labels] - 0.3 * logs.mean(dim=1)
+    torch.testing.assert_close(cross_entropy(logits, (None, labels), label_smoothing=0.3), expected)

@@ -64,7 +64,7 @@ def test_weights_shrink_by_the_weight_decay_at_the_peak_whatever_the_rate_of_the
         )
         groups = RECIPE.optimizer(Network(10), config).param_groups
         shrinkage = [rate * group["lr_scale"] * group["weight_decay"] for group in groups if not group["orthogonal"]]
-        torch.testing.assert_close(torch.tensor(shrinkage), torch.tensor([0.004, 0.004]))
+        torch.testing.assert_close(torch.tensor(shrinkage), torch.tensor(3 * [0.004]))
 
 
 def test_a_run_that_resumes_with_another_rate_has_the_decay_of_that_rate():
@@ -78,6 +78,52 @@ def test_a_run_that_resumes_with_another_rate_has_the_decay_of_that_rate():
     resumed.load_state_dict(optimizer(0.24).state_dict())
     for group, expected in zip(resumed.param_groups, fresh.param_groups, strict=True):
         assert group["weight_decay"] == expected["weight_decay"]
+
+
+def gradients(network: Network, images: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """The logits, and the gradient of each parameter that has one; none of the weights of norms and of whitening."""
+    network.zero_grad()
+    logits = network(images)
+    logits.square().sum().backward()
+    return logits.detach(), {name: p.grad.clone() for name, p in network.named_parameters() if p.grad is not None}
+
+
+def test_the_bias_of_the_first_layer_trains_in_three_of_eight_epochs():
+    network, images = Network(10), torch.rand(4, 3, 32, 32)
+    RECIPE.before_step(network, 0.37)
+    logits, trained = gradients(network, images)
+    RECIPE.before_step(network, 0.375)
+    same_logits, fixed = gradients(network, images)
+    assert torch.equal(logits, same_logits)
+    assert trained.pop("whitening.bias").abs().min() > 0
+    assert torch.equal(fixed.pop("whitening.bias"), torch.zeros(24)), "DistributedDataParallel waits for each gradient"
+    assert fixed.keys() == trained.keys()
+    assert all(torch.equal(fixed[name], trained[name]) for name in fixed)
+    config = recipes.resolve(parse_config({"recipe": "speedrun-cifar10"}))
+    ends = {
+        name: group.get("lr_share", 1.0)
+        for group in RECIPE.optimizer(network, config).param_groups
+        for name, parameter in network.named_parameters()
+        if any(parameter is each for each in group["params"])
+    }
+    assert {name for name, share in ends.items() if share < 1} == {"whitening.bias"}
+    assert ends["whitening.bias"] == 0.375
+
+
+def test_a_checkpoint_with_all_biases_in_one_group_is_loaded():
+    network = Network(10)
+    optimizer = RECIPE.optimizer(network, recipes.resolve(parse_config({"recipe": "speedrun-cifar10"})))
+    for group in optimizer.param_groups:
+        for index, parameter in enumerate(group["params"]):
+            optimizer.state[parameter]["momentum_buffer"] = torch.full_like(parameter, index + group["lr_scale"])
+    saved = optimizer.state_dict()
+    filters, whitening, others, head = saved["param_groups"]
+    saved["param_groups"] = [filters, {**others, "params": whitening["params"] + others["params"]}, head]
+    again = RECIPE.optimizer(network, recipes.resolve(parse_config({"recipe": "speedrun-cifar10"})))
+    again.load_state_dict(saved)
+    assert [group.get("lr_share") for group in again.param_groups] == [None, 0.375, 1.0, 1.0]
+    for parameter, state in optimizer.state.items():
+        assert torch.equal(again.state[parameter]["momentum_buffer"], state["momentum_buffer"])
 
 
 def test_all_views_have_one_layout_so_one_compiled_network_takes_them_all():

@@ -1,0 +1,167 @@
+"""One step of the loop, next to the same step written out: parts of a batch, clipping, the moving average, float16."""
+
+import copy
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ddpjob_ranks.watch.step_timer import StepTimer
+from ddpjob_ranks.watch.timeline import Timeline
+from ddpjob_trainer import recipes, worker
+from ddpjob_trainer.config import parse_config
+from ddpjob_trainer.data import Batch
+from ddpjob_trainer.loop import Training
+from ddpjob_trainer.numerics import Numerics
+from ddpjob_trainer.recipes import Recipe
+from ddpjob_trainer.state import TrainingState
+
+CPU = torch.device("cpu")
+RATE, NUM_SAMPLES = 0.5, 10
+RECIPE = Recipe(
+    data=lambda *_: pytest.fail("no data are loaded"),
+    model=lambda _: pytest.fail("no model is made"),
+    optimizer=lambda model, config: torch.optim.SGD(model.parameters(), lr=config.learning_rate),
+    forward=lambda model, batch: model(batch[0].to(next(model.parameters()).dtype)),
+    schedule=lambda _: 1.0,
+)
+TIMER = StepTimer(CPU, exact=False, timeline=Timeline())
+
+
+@pytest.fixture
+def process_group():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def batch(step: int) -> Batch:
+    generator = torch.Generator().manual_seed(step)
+    inputs, labels = torch.rand(NUM_SAMPLES, 3, generator=generator), torch.arange(NUM_SAMPLES) % 2
+    return Batch(content=(inputs.double(), labels), num_samples=NUM_SAMPLES, weight=1 / NUM_SAMPLES)
+
+
+def training(model: nn.Module, replica: nn.Module | None = None, **keys: Any) -> Training:
+    given = parse_config({"recipe": "digits", "learningRate": RATE, "warmupEpochs": 0, **keys})
+    config = recipes.resolve(given)
+    numbers = Numerics(
+        device=CPU,
+        exact=True,
+        bfloat16=False,
+        channels_last=False,
+        compile=False,
+        float16=config.precision == "float16",
+    )
+    average = worker.average_of(model, config.ema_decay) if config.ema_decay else None
+    state = TrainingState(
+        model=model,
+        optimizer=RECIPE.optimizer(model, config),
+        config=config,
+        data={},
+        average=average,
+        scaler=numbers.loss_scaler(),
+    )
+    session: Any = SimpleNamespace(gang=SimpleNamespace(device=CPU, world_size=1, rank=0))
+    feed: Any = SimpleNamespace(batch=batch, sampling=SimpleNamespace(steps_per_epoch=4))
+    data: Any = None
+    return Training(
+        config=config,
+        session=session,
+        data=data,
+        recipe=RECIPE,
+        numerics=numbers,
+        feed=feed,
+        state=state,
+        replica=replica or model,
+    )
+
+
+def network() -> nn.Linear:
+    torch.manual_seed(7)
+    return nn.Linear(3, 2).double()
+
+
+def loss_of(model: nn.Module, step: int) -> torch.Tensor:
+    inputs, labels = batch(step).content
+    return nn.functional.cross_entropy(model(inputs), labels)
+
+
+def expected_after(model: nn.Module, steps: int, *, clip: float = 0.0) -> list[torch.Tensor]:
+    """The weights after each step of plain SGD, which are flat vectors."""
+    model, after = copy.deepcopy(model), []
+    for step in range(steps):
+        gradients = torch.autograd.grad(loss_of(model, step), list(model.parameters()))
+        norm = torch.cat([gradient.flatten() for gradient in gradients]).norm()
+        scale = min(1.0, clip / float(norm)) if clip else 1.0
+        with torch.no_grad():
+            for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                parameter -= RATE * scale * gradient
+        after.append(nn.utils.parameters_to_vector(model.parameters()).detach().clone())
+    return after
+
+
+def flat(model: nn.Module) -> torch.Tensor:
+    return nn.utils.parameters_to_vector(model.parameters()).detach()
+
+
+@pytest.mark.usefixtures("process_group")
+@pytest.mark.parametrize("size", [0, 5, 4, 1])
+def test_parts_of_a_batch_give_the_step_of_the_whole_with_one_all_reduce(size):
+    model = network()
+    replica = DistributedDataParallel(model)
+    reduced: list[int] = []
+
+    def count(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        reduced.append(bucket.buffer().numel())
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    replica.register_comm_hook(None, count)
+    expected = expected_after(model, 2)
+    run = training(model, replica, microBatchSize=size)
+    for step in range(2):
+        loss = run.take_step(step, TIMER)
+        torch.testing.assert_close(flat(model), expected[step])
+    assert reduced == 2 * [sum(p.numel() for p in model.parameters())]
+    assert loss.item() > 0
+
+
+def test_a_gradient_is_cut_to_the_norm_and_shorter_ones_are_left_alone():
+    model = network()
+    norm = float((expected_after(model, 1)[0] - flat(model)).norm()) / RATE
+    for clip in (norm / 2, norm * 2):
+        clipped = copy.deepcopy(model)
+        training(clipped, clipGradientNorm=clip).take_step(0, TIMER)
+        torch.testing.assert_close(flat(clipped), expected_after(model, 1, clip=clip)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_evaluated_is_the_moving_average_of_the_weights_after_each_step():
+    model = network()
+    first, second, third = expected_after(model, 3)
+    run = training(model, emaDecay=0.75)
+    for step in range(3):
+        run.take_step(step, TIMER)
+    average = 0.75 * (0.75 * first + 0.25 * second) + 0.25 * third
+    torch.testing.assert_close(flat(run.state.evaluated), average)
+    torch.testing.assert_close(flat(model), third)
+
+
+def test_in_float16_the_loss_is_scaled_and_a_step_whose_gradients_overflow_is_left_out():
+    model = network().float()
+    run = training(model, precision="float16", clipGradientNorm=0.01)
+    scaler = run.state.scaler
+    run.take_step(0, TIMER)  # by the norm of the gradient without its scale
+    expected = expected_after(network(), 1, clip=0.01)[0].float()
+    torch.testing.assert_close(flat(model), expected, atol=1e-4, rtol=0)
+    assert scaler.get_scale() == 2.0**16
+    with torch.no_grad():
+        model.weight.fill_(1e5)  # more than float16 holds
+    overflowing = flat(model).clone()
+    run.take_step(1, TIMER)
+    assert torch.equal(flat(model), overflowing)
+    assert scaler.get_scale() == 2.0**15

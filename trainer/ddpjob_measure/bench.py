@@ -33,6 +33,10 @@ NOTES = (
         " loss there, the trainer agrees with the other ranks on going on, and logs every tenth step as it does in training."
     ),
     (
+        "CPU time of a step is user and system time of all ranks with their DataLoader workers. Other programs of a busy"
+        " machine change it far less than the time that passes."
+    ),
+    (
         "Peak memory is that of all ranks: tensors on GPUs; else resident memory with DataLoader workers, pages that"
         " processes share counted in each."
     ),
@@ -138,9 +142,20 @@ def _table(rows: list[tuple[Contender, Figures]]) -> str:
                 record.with_spread(figures.images_per_second),
                 f"{ratio:.2f}" if ratio else "",
                 record.with_spread(figures.step_seconds, 1e3),
+                record.with_spread(figures.cpu_seconds, 1e3),
                 *record.parts_in_milliseconds(figures),
                 f"{figures.peak_memory_bytes / 2**20:,.0f}",
             ]
         )
-    header = ["what", "ranks", "global batch", "images/s", "of plain", "ms a step", *record.PART_TITLES, "peak MiB"]
+    header = [
+        "what",
+        "ranks",
+        "global batch",
+        "images/s",
+        "of plain",
+        "ms a step",
+        "CPU ms a step",
+        *record.PART_TITLES,
+        "peak MiB",
+    ]
     return record.table(header, lines)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpjob_measure import buckets, kernels, memory
+from ddpjob_measure import buckets, kernels, usage
 from ddpjob_measure.clock import StepClock, mean_parts
 from ddpjob_measure.task import PARTS, Figures, Spread, Task
 from ddpjob_ranks import contract, distributed
@@ -67,17 +67,18 @@ def _measure(task: Task, place: identity.Worker, gang: Gang) -> Figures:
         )
     resting = garbage_collector_paused() if task.program != "plain" else nullcontext()  # as the trainer's loop has it
     with resting:
-        seconds_by_window, parts_by_window = _time_windows(task, measured, gang)
+        seconds_by_window, cpu_by_window, parts_by_window = _time_windows(task, measured, gang)
     if task.options.get("profile"):
         last = task.warmup_steps + task.windows * task.steps
         extra = {**extra, "kernels": kernels.top(lambda: measured.take_step(last, untimed), gang.device)}
-    parts_by_rank = gang.all_gather(parts_by_window)
+    cpu_by_rank, parts_by_rank = gang.all_gather(cpu_by_window), gang.all_gather(parts_by_window)
     return Figures(
         world_size=gang.world_size,
         device=gang.device.type,
         global_batch_size=measured.global_batch_size,
         images_per_second=Spread.of(measured.global_batch_size / seconds for seconds in seconds_by_window),
         step_seconds=Spread.of(seconds_by_window),
+        cpu_seconds=Spread.of(map(sum, zip(*cpu_by_rank, strict=True))),
         part_seconds={
             part: Spread.of(
                 sum(windows[window][part] for windows in parts_by_rank) / gang.world_size
@@ -85,29 +86,32 @@ def _measure(task: Task, place: identity.Worker, gang: Gang) -> Figures:
             )
             for part in PARTS
         },
-        peak_memory_bytes=sum(gang.all_gather(memory.peak_bytes(gang.device))),
+        peak_memory_bytes=sum(gang.all_gather(usage.peak_bytes(gang.device))),
         extra=extra,
     )
 
 
-def _time_windows(task: Task, measured: Measured, gang: Gang) -> tuple[list[float], list[dict[str, float]]]:
-    """Seconds of a step and of its parts on this rank, for each window."""
+def _time_windows(
+    task: Task, measured: Measured, gang: Gang
+) -> tuple[list[float], list[float], list[dict[str, float]]]:
+    """Seconds of a step, its CPU time and its parts on this rank, for each window."""
     clock = StepClock(gang.device, measured.replica, measured.optimizer)
     steps = iter(range(task.warmup_steps + task.windows * task.steps))
     for _ in range(task.warmup_steps):
         measured.take_step(next(steps), untimed)
-    seconds_by_window, parts_by_window = [], []
+    seconds_by_window, cpu_by_window, parts_by_window = [], [], []
     for _ in range(task.windows):
         clock.take()
         gang.barrier()
-        started = time.perf_counter()
+        started, used = time.perf_counter(), usage.cpu_seconds()
         for _ in range(task.steps):
             measured.take_step(next(steps), clock.begin_step)
         parts_by_window.append(mean_parts(clock.take()))  # waits for the device
+        cpu_by_window.append((usage.cpu_seconds() - used) / task.steps)
         gang.barrier()
         seconds_by_window.append((time.perf_counter() - started) / task.steps)
     clock.close()
-    return seconds_by_window, parts_by_window
+    return seconds_by_window, cpu_by_window, parts_by_window
 
 
 def untimed() -> None:

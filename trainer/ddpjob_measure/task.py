@@ -77,13 +77,14 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What one run gave. Seconds are those of one step, parts the mean over ranks; memory is that of all ranks."""
+    """What one run gave. Seconds are those of one step, parts the mean over ranks; CPU time and memory are those of all ranks."""
 
     world_size: int
     device: str
     global_batch_size: int
     images_per_second: Spread
     step_seconds: Spread
+    cpu_seconds: Spread
     part_seconds: Mapping[str, Spread]
     peak_memory_bytes: int
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -108,7 +109,7 @@ class Figures:
         if not lines:
             raise MeasureError(f"rank 0 printed no line that starts with {PREFIX!r}; its output ends: {output[-2000:]}")
         fields = json.loads(lines[-1].removeprefix(PREFIX))
-        for key in ("images_per_second", "step_seconds"):
+        for key in ("images_per_second", "step_seconds", "cpu_seconds"):
             fields[key] = Spread.from_json(fields[key])
         fields["part_seconds"] = {part: Spread.from_json(value) for part, value in fields["part_seconds"].items()}
         return cls(**fields)

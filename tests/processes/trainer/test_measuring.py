@@ -39,6 +39,8 @@ def test_bench_splits_the_step_of_two_ranks_and_records_on_what(tmp_path: Path) 
     assert {part for part in PARTS if row["part_seconds"][part]["median"] > 0} == set(PARTS)
     parts = sum(row["part_seconds"][part]["median"] for part in PARTS)
     assert parts <= row["step_seconds"]["high"] * 1.001  # the barrier at a window's end is in no part
+    assert row["cpu_seconds"]["low"] > 0
+    assert "| CPU ms a step |" in output
     assert record["surroundings"]["torch"]
 
 

@@ -14,6 +14,7 @@ def figures(world_size: int, images_per_second: float, batch: int = 64, **more: 
         "global_batch_size": batch,
         "images_per_second": Spread.of([images_per_second, images_per_second * 0.9, images_per_second * 1.2]),
         "step_seconds": Spread.of([seconds]),
+        "cpu_seconds": Spread.of([world_size * seconds]),
         "part_seconds": {part: Spread.of([seconds / len(PARTS)]) for part in PARTS},
         "peak_memory_bytes": 2**20,
     }

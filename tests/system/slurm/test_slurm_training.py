@@ -1,5 +1,9 @@
+import sys
+from pathlib import Path
+
 from slurm_training import DIGITS, TRAINER, weights
 
+SESSION = str(Path(__file__).parents[3] / "trainer/examples/minimal_session.py")
 NODES = ("srun", "--kill-on-bad-exit=1", "--nodes=2", "--ntasks-per-node=1")
 
 
@@ -18,3 +22,10 @@ def test_two_nodes_by_srun_torchrun(slurm, variables, expected_weights):
     assert done.returncode == 0, done.stdout
     assert "launcher srun torchrun, world size 2" in done.stdout
     assert weights(done.stdout) == expected_weights
+
+
+def test_a_script_with_a_session_on_two_nodes(slurm, variables):
+    done = slurm.run(*NODES, sys.executable, SESSION, environment=variables)
+    assert done.returncode == 0, done.stdout
+    assert "launcher srun, world size 2" in done.stdout
+    assert "2 ranks found y = 3.00x + 1.00" in done.stdout

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from ddpjob_measure import carried, carry, gpu, gpu_steps, surroundings
+from ddpjob_measure.__main__ import main
 from ddpjob_measure.task import MeasureError
 from ddpjob_measure.verify_resume import Run
 from ddpjob_measure.workbench import Row, Skipped, Step, Workbench
@@ -35,6 +37,13 @@ def step(name: str, run, *, least_seconds: int = 1) -> Step:
 
 def good(_: Workbench) -> Iterator[Row]:
     yield {"what": "good", "value": 1.0}
+
+
+def test_without_a_gpu_it_says_so_and_names_the_option_that_needs_none(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main(["gpu", "--results", str(tmp_path)]) == 1
+    assert "sees no GPU; --device cpu runs the same flow without one" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failed_step_leaves_its_rows_and_its_error_and_the_next_one_runs(found, tmp_path, capsys):

@@ -150,6 +150,13 @@ def test_the_quota_of_a_job_that_does_not_run_is_returned(why: str) -> None:
     assert closed(observed(of, failed(of))) == ["job-1-0"]
 
 
+@pytest.mark.parametrize("why", ["finished", "deleting"])
+def test_the_quota_of_the_attempt_with_which_a_job_ends_is_returned(why: str) -> None:
+    of = not_running(why)
+    of = replace(of, status=of.status.model_copy(update={"attempt": 1}))
+    assert closed(observed(of, failed(of))) == ["job-1-0"]
+
+
 @pytest.mark.parametrize("why", ["suspended", "finished"])
 def test_a_pod_on_a_lost_node_does_not_keep_the_quota_of_a_job_that_does_not_run(why: str) -> None:
     """Kueue waited for its end, so the quota was not returned before the node was there again."""

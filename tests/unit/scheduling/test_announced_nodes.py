@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from builders import NOW, job, observed, pending
+from builders import NOW, job, observed, pending, with_status
 from ddpjob_operator.api.names import ProviderName
 from ddpjob_operator.core.actions import CreateObject, ReadScaleUp
 from ddpjob_operator.core.model import Membership, ScaleUp, Waiting
@@ -41,7 +41,7 @@ def test_a_gang_says_since_when_it_waits_for_announced_nodes(provider: Provider)
     membership = {"membership": member if provider.name is ProviderName.KUEUE else None}
     pods = [pending(of, rank, waiting=NO_NODE, scheduling=is_of, **membership) for rank in range(2)]
     seen = replace(observed(of, *pods), objects=tuple(groups))
-    seen = replace(seen, job=replace(of, status=plan(seen, NOW, provider).status))
+    seen = with_status(seen, plan(seen, NOW, provider).status)
 
     made = plan(replace(seen, scale_up=ScaleUp(since=NOW, latest=NOW + 100)), NOW + 150, provider)
     assert ReadScaleUp(job="job") in made.lookups

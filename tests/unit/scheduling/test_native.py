@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from builders import NOW, job, observed, pod
+from builders import NOW, job, observed, pod, with_status
 from ddpjob_operator.api.status import Condition, DDPJobStatus
 from ddpjob_operator.core.actions import CreateObject, CreatePod, DeleteObject, Plan
 from ddpjob_operator.core.model import Job, Observed, OwnedObject, Waiting
@@ -179,8 +179,9 @@ def test_a_gang_that_its_scheduler_places_as_a_whole_is_never_given_back() -> No
         "waiting": Waiting(reason="Unschedulable", message="0/1 nodes"),
     }
     pods = [pod(of, 0, scheduling="native"), pod(of, 1, scheduling="native", **waiting)]
-    later = NOW + 2 * MAX_HOLD_SECONDS
-    made = plan(replace(observed(of, *pods), objects=(group(of),)), later, NATIVE)
+    seen = replace(observed(of, *pods), objects=(group(of),))
+    held = with_status(seen, plan(seen, NOW, NATIVE).status)
+    made = plan(held, NOW + 2 * MAX_HOLD_SECONDS, NATIVE)
     assert (made.status.attempt, made.actions) == (1, ())
 
 

@@ -1,6 +1,7 @@
 import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from ddpjob_session.run import Run
 from ddpjob_session.state import from_bytes
 from ddpjob_trainer import recipes, worker
 from ddpjob_trainer.config import parse_config
+from ddpjob_trainer.export import write_tensors
 from ddpjob_trainer.optim import sgd
 from ddpjob_trainer.state import TrainingState
 from saved_states import to_bytes
@@ -140,10 +142,12 @@ def test_momentum_follows_its_parameter_into_another_memory_format():
 
 
 @pytest.mark.parametrize("prefix", ["", "module."])
-def test_initial_weights_come_from_a_checkpoint_or_a_bare_state_dict_and_nothing_else_does(prefix):
+def test_initial_weights_come_from_a_checkpoint_a_bare_state_dict_or_safetensors_and_nothing_else_does(prefix):
     trained = after_a_step(state())
     bare = {prefix + name: value for name, value in trained.model.state_dict().items()}
-    for payload in (to_bytes(trained.content()), to_bytes(bare)):
+    safetensors = bytearray()
+    write_tensors(bare, SimpleNamespace(write=safetensors.extend))
+    for payload in (to_bytes(trained.content()), to_bytes(bare), safetensors):
         fresh = state(seed=7, globalBatchSize=32)
         fresh.load_weights(payload, source="a.pt")
         assert torch.equal(fresh.model[0].weight, trained.model[0].weight)

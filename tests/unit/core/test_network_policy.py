@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from builders import created, job, observed, pod
-from ddpjob_operator.core.actions import CreateObject, DeleteObject
+from ddpjob_operator.core.actions import CreateObject, CreatePod, DeleteObject
 from ddpjob_operator.core.model import Job, Observed, OwnedObject
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.records import object_of
@@ -30,6 +30,16 @@ def test_the_policy_is_created_before_the_pods() -> None:
     assert isinstance(policy, CreateObject)
     assert (policy.kind, policy.name) == (NETWORK_POLICY, "job-ranks")
     assert len(pods) == 2
+
+
+def test_only_pods_of_the_same_job_may_connect_to_its_ranks() -> None:
+    of = job(nodes=2)
+    policy, first, _ = plan(protected(of), NOW).actions
+    assert isinstance(policy, CreateObject)
+    assert isinstance(first, CreatePod)
+    own = {"podSelector": {"matchLabels": {"ddpjob.dev/job-uid": of.uid}}}
+    assert policy.body["spec"] == {**own, "policyTypes": ["Ingress"], "ingress": [{"from": [own]}]}
+    assert first.manifest.render()["metadata"]["labels"]["ddpjob.dev/job-uid"] == of.uid
 
 
 def test_a_running_job_without_a_policy_gets_one() -> None:

@@ -249,7 +249,7 @@ def test_pods_that_coscheduling_refuses_only_because_of_each_other_are_brought_t
 
 
 @pytest.mark.parametrize("provider", [VOLCANO, COSCHEDULING], ids=lambda provider: provider.name)
-def test_a_scheduler_that_places_pods_alone_is_named_and_nothing_is_given_back(provider: PodGroups) -> None:
+def test_a_scheduler_that_places_pods_alone_is_named(provider: PodGroups) -> None:
     template = {"spec": {"schedulerName": "default-scheduler"}}
     made = waiting(provider, "0/1 nodes", num_placed=1, template=template)
     assert "1 of 2 pods have a node; the scheduler default-scheduler has not bound the others yet" in str(

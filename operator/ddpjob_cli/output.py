@@ -90,6 +90,14 @@ def print_objects(bodies: Sequence[Mapping[str, Any]], output: Output, *, single
     print_data(shown, output, names=map(name_of, bodies))
 
 
+def print_documents(bodies: Sequence[Mapping[str, Any]]) -> None:
+    """Print objects as the documents of a YAML file."""
+    for number, body in enumerate(bodies):
+        if number:
+            print("---")
+        print_data(dict(body), Output.YAML)
+
+
 def name_of(body: Mapping[str, Any]) -> str:
     """Kind and name of an object of the API, as `kubectl get -o name` prints it."""
     group = str(body["apiVersion"]).rpartition("/")[0]

@@ -7,10 +7,8 @@ defaults of the CRD. Rules for updates (`oldSelf`) do not apply, because every l
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import celpy
-from celpy.adapter import json_to_cel
-
-from ddpjob_operator.api.crd import job_schema
+from ddpjob_cli.cel import program
+from ddpjob_operator.api.crd import submitted_schema
 from ddpjob_operator.api.resource import Body
 
 _Schema = Mapping[str, Any]
@@ -18,7 +16,7 @@ _Schema = Mapping[str, Any]
 
 def broken_rules(job: Body) -> list[str]:
     """Path and message of each rule that the job violates. The types of its fields must be valid."""
-    schema = job_schema()
+    schema = submitted_schema()
     return list(_broken(schema, _with_defaults(schema, job), ""))
 
 
@@ -34,7 +32,7 @@ def _with_defaults(schema: _Schema, value: Any) -> Any:
 
 def _broken(schema: _Schema, value: Any, path: str) -> Iterator[str]:
     for validation in schema.get("x-kubernetes-validations", ()):
-        if "oldSelf" not in validation["rule"] and not _holds(validation["rule"], value):
+        if "oldSelf" not in validation["rule"] and not program(validation["rule"])({"self": value}):
             yield f"{path}: {validation['message']}".removeprefix(": ")
     if isinstance(value, Mapping):
         for name, field in schema.get("properties", {}).items():
@@ -43,9 +41,3 @@ def _broken(schema: _Schema, value: Any, path: str) -> Iterator[str]:
     if isinstance(value, list):
         for index, item in enumerate(value):
             yield from _broken(schema.get("items", {}), item, f"{path}[{index}]")
-
-
-def _holds(rule: str, value: Any) -> bool:
-    environment = celpy.Environment()
-    program = environment.program(environment.compile(rule))
-    return bool(program.evaluate({"self": json_to_cel(value)}))

@@ -1,20 +1,22 @@
-"""`ddpjob run` on a cluster: applies the objects of the file, then follows the job."""
+"""`ddpjob run` on a cluster: applies the objects of the file, then follows the job.
+
+What shows the job is imported after the job has been submitted, because the first request does not depend on it.
+"""
 
 import asyncio
-from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ddpjob.client import AsyncClient, Client, ClientError, Job, NotFoundError
-from ddpjob.client.files import config_map_of
 from ddpjob.client.jobs import read_job
-from ddpjob_cli.display import Display
 from ddpjob_cli.failures import EXIT_FAILED, EXIT_SUCCEEDED, CommandError
 from ddpjob_cli.manifest import Manifest
-from ddpjob_cli.options import CLUSTER, Output, connect
-from ddpjob_cli.output import note, print_data
-from ddpjob_cli.rendering import next_command, outcome, phase_style
+from ddpjob_cli.options import CLUSTER, connect
+from ddpjob_cli.output import note, print_documents
 from ddpjob_operator.api.names import KIND
+
+if TYPE_CHECKING:
+    from ddpjob_cli.display import Display
 
 #: After the end of the job the logs may take so long to arrive.
 SECONDS_FOR_THE_LAST_LINES = 15.0
@@ -29,6 +31,8 @@ def run_cluster(manifest: Manifest, *, detach: bool, dry_run: bool, verbose: boo
     with connect() as client:
         namespace = CLUSTER.namespace or manifest.given_namespace or client.namespace
         if manifest.files:
+            from ddpjob.client.files import config_map_of
+
             job = client.submit(manifest.body, files=manifest.files, namespace=namespace, dry_run=dry_run)
             bodies = [config_map_of(job.body, manifest.files), job.body]
         else:
@@ -36,22 +40,27 @@ def run_cluster(manifest: Manifest, *, detach: bool, dry_run: bool, verbose: boo
             bodies = [client.apply(body, namespace=namespace, dry_run=dry_run) for body in manifest.objects]
             job = read_job(next(body for body in bodies if body["kind"] == KIND))
         if dry_run:
-            show(bodies)
+            print_documents(bodies)
             return EXIT_SUCCEEDED
         where = f"{job.name} -n {job.namespace}"
         note(f"{job.namespace}/{job.name} is submitted to {client.server}; Ctrl-C stops this command, not the job")
         if detach:
             note(f"to follow it: ddpjob logs {where} -f; to see its state: ddpjob status {where}")
             return EXIT_SUCCEEDED
-        processes = manifest.spec.processes
-        with Display(processes_per_node=processes, verbose=verbose, notes_on_stderr=True) as display:
-            try:
-                finished = client.call(_follow(client.asynchronous, job, display))
-            except KeyboardInterrupt:
-                display.say(
-                    f"the job continues. To follow it: ddpjob logs {where} -f; to delete it: ddpjob delete {where}"
-                )
-                raise
+        return _shown_to_the_end(client, job, manifest.spec.processes, verbose=verbose, show_status=show_status)
+
+
+def _shown_to_the_end(client: Client, job: Job, processes: int, *, verbose: bool, show_status: bool) -> int:
+    from ddpjob_cli.display import Display
+    from ddpjob_cli.rendering import next_command, outcome, phase_style
+
+    with Display(processes_per_node=processes, verbose=verbose, notes_on_stderr=True) as display:
+        try:
+            finished = client.call(_follow(client.asynchronous, job, display))
+        except KeyboardInterrupt:
+            where = f"{job.name} -n {job.namespace}"
+            display.say(f"the job continues. To follow it: ddpjob logs {where} -f; to delete it: ddpjob delete {where}")
+            raise
     if show_status:
         display.show_status(finished.status)
     else:
@@ -59,14 +68,6 @@ def run_cluster(manifest: Manifest, *, detach: bool, dry_run: bool, verbose: boo
         display.say(f"  {'next':<9} {next_command(finished)}", style="")
     display.say(outcome(finished), f"bold {phase_style(finished.phase)}")
     return EXIT_SUCCEEDED if finished.succeeded else EXIT_FAILED
-
-
-def show(bodies: Sequence[Mapping[str, Any]]) -> None:
-    """Print objects as the documents of a YAML file."""
-    for number, body in enumerate(bodies):
-        if number:
-            print("---")
-        print_data(dict(body), Output.YAML)
 
 
 def _refuse_finished(client: Client, name: str, namespace: str) -> None:
@@ -82,7 +83,7 @@ def _refuse_finished(client: Client, name: str, namespace: str) -> None:
         )
 
 
-async def _follow(client: AsyncClient, job: Job, display: Display) -> Job:
+async def _follow(client: AsyncClient, job: Job, display: "Display") -> Job:
     """Show the lines of all ranks and the changes of the status until the job has finished."""
 
     async def show_lines() -> None:

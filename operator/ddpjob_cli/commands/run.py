@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperCommand
 
 from ddpjob_cli.failures import CommandError
-from ddpjob_cli.output import note
+from ddpjob_cli.output import note, print_documents
 
 if TYPE_CHECKING:
     from ddpjob_cli.manifest import Manifest
@@ -120,7 +120,6 @@ def command(
       ddpjob run --local job.yaml
     """
     from ddpjob_cli.manifest import command_manifest, read_manifest
-    from ddpjob_cli.run_cluster import run_cluster, show
 
     program: list[str] = ctx.obj
     if program and file:
@@ -154,12 +153,14 @@ def command(
         )
 
     if dry_run is DryRun.CLIENT:
-        show(manifest.objects)
+        print_documents(manifest.objects)
         return
     if local:
         from ddpjob_cli.run_local import run_local
 
         raise typer.Exit(run_local(manifest, verbose=verbose, show_status=output is not None))
+    from ddpjob_cli.run_cluster import run_cluster
+
     raise typer.Exit(
         run_cluster(
             manifest, detach=detach, dry_run=dry_run is not None, verbose=verbose, show_status=output is not None

@@ -100,6 +100,13 @@ def _deprecation(version: str) -> dict[str, Any]:
 
 def job_schema() -> Schema:
     """The structural schema of a DDPJob, which is the same in all versions."""
+    schema = submitted_schema()
+    status = structural(DDPJobStatus.model_json_schema())
+    return {**schema, "properties": {**schema["properties"], "status": status}}
+
+
+def submitted_schema() -> Schema:
+    """The structural schema of what a user submits: a DDPJob without a status."""
     return {
         "type": "object",
         "description": "DDPJob is a PyTorch DistributedDataParallel job: a group of pods that start, restart and end together.",
@@ -110,7 +117,6 @@ def job_schema() -> Schema:
             "kind": {"type": "string"},
             "metadata": {"type": "object"},
             "spec": structural(DDPJobSpec.model_json_schema()),
-            "status": structural(DDPJobStatus.model_json_schema()),
         },
     }
 

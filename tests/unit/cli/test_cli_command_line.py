@@ -75,6 +75,8 @@ _OTHERS = {
     *(f"ddpjob.client.{module}" for module in ("files", "functions", "inspection", "logs")),
 }
 _SPEC = {"ddpjob_operator.api.spec", "ddpjob_operator.core.model"}
+#: What no command needs that reads a file and no cluster.
+_FOR_A_FILE = {"aiohttp", "celpy", "ddpjob.client", "kubernetes", "rich.console"}
 #: What shows the answer.
 _SCREEN = {"rich", "rich.table", "rich.console"}
 
@@ -85,8 +87,10 @@ _SCREEN = {"rich", "rich.table", "rich.console"}
         (["--help"], {*_MODELS, "pydantic"}),
         (["--version"], {*_MODELS, "pydantic", "rich"}),
         (["status", "--help"], _MODELS),
-        (["validate", str(EXAMPLES[0])], {"kubernetes", "aiohttp", "ddpjob.client"}),
-        (["render", str(EXAMPLES[0])], {"kubernetes", "aiohttp", "ddpjob.client", "ddpjob_operator.core.model"}),
+        (["validate", str(EXAMPLES[0])], _FOR_A_FILE),
+        (["render", str(EXAMPLES[0])], _FOR_A_FILE | {"ddpjob_operator.core.model"}),
+        (["render", str(EXAMPLES[0]), "--pods"], _FOR_A_FILE),
+        (["run", str(EXAMPLES[0]), "--dry-run=client"], _FOR_A_FILE | {"ddpjob_operator.core.model"}),
     ],
 )
 def test_a_command_imports_only_what_it_uses(arguments: list[str], unused: set[str]) -> None:
@@ -100,6 +104,7 @@ def test_a_command_imports_only_what_it_uses(arguments: list[str], unused: set[s
     [
         *(([command, "j"], _OTHERS | _SPEC | _SCREEN) for command in ("status", "wait", "explain")),
         (["list"], _OTHERS | _SPEC | _SCREEN),
+        (["run", str(EXAMPLES[0])], _OTHERS | _SCREEN | {"ddpjob_operator.core.model"}),
         (["logs", "j"], _OTHERS - {"ddpjob.client.logs"} | _SPEC),
         (["doctor"], _OTHERS | _SPEC | _SCREEN | {"ddpjob_operator.api.crd", "ddpjob_operator.scheduling"}),
     ],

@@ -250,14 +250,20 @@ def _gpus(facts: Facts) -> Finding:
         for resource, amount in ((node.get("status") or {}).get("allocatable") or {}).items():
             if resource.endswith("/gpu") or "/mig-" in resource:
                 found.setdefault(resource, []).append(int(amount))
+    if not facts.nodes:
+        return Finding(subject="GPUs", state=State.PROBLEM, text="the cluster has no nodes, so no pod can run")
     if not found:
-        text = f"none of the {len(facts.nodes)} nodes shows GPUs; without a device plugin, jobs can train on CPUs only"
+        text = f"{_nodes(len(facts.nodes))}, none of which shows GPUs; without a device plugin, jobs can train on CPUs only"
         return Finding(subject="GPUs", state=State.NOTE, text=text)
     described = "; ".join(
-        f"{resource}: {sum(amounts)} on {len(amounts)} nodes, at most {max(amounts)} on one"
+        f"{resource}: {sum(amounts)} on {_nodes(len(amounts))}, at most {max(amounts)} on one"
         for resource, amounts in sorted(found.items())
     )
     return Finding(subject="GPUs", state=State.OK, text=described)
+
+
+def _nodes(number: int) -> str:
+    return f"{number} node{'s' if number > 1 else ''}"
 
 
 def _schedulers(facts: Facts) -> Finding:

@@ -78,7 +78,9 @@ def _state(job: "Job") -> str:
         )
     message = job.status.message or "no message"
     phase, reason = state(job)
-    return f"{job.namespace}/{job.name} is {phase}{f' ({reason})' if reason else ''} in attempt {job.status.attempt}: {message}"
+    attempt = f" in attempt {job.status.attempt}"
+    named = "" if attempt in message else attempt
+    return f"{job.namespace}/{job.name} is {phase}{f' ({reason})' if reason else ''}{named}: {message}"
 
 
 def _failure(job: "Job") -> list[str]:

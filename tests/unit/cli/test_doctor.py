@@ -51,7 +51,7 @@ def test_a_good_cluster_has_no_problem() -> None:
     assert {subject: state for subject, (state, _) in found().items() if state is not State.OK} == {
         "scheduling": State.NOTE
     }
-    assert found()["GPUs"][1] == "nvidia.com/gpu: 8 on 1 nodes, at most 8 on one"
+    assert found()["GPUs"][1] == "nvidia.com/gpu: 8 on 1 node, at most 8 on one"
     assert found()["operator"][1] == "ddpjob-system/op (op:1)"
 
 
@@ -68,7 +68,8 @@ def test_a_good_cluster_has_no_problem() -> None:
         ({"operator_pods": None}, "operator", State.NOTE, "may not list pods"),
         ({"rights": {("create", "ddpjob.dev", "ddpjobs"): False}}, "rights", State.PROBLEM, "may not create ddpjobs"),
         ({"nodes": None}, "GPUs", State.NOTE, "may not list nodes"),
-        ({"nodes": [{}]}, "GPUs", State.NOTE, "none of the 1 nodes"),
+        ({"nodes": [{}]}, "GPUs", State.NOTE, "1 node, none of which shows GPUs"),
+        ({"nodes": []}, "GPUs", State.PROBLEM, "the cluster has no nodes"),
         ({"groups": {"scheduling.k8s.io": ["v1"]}}, "scheduling", State.NOTE, "provider none"),
         ({"groups": {"scheduling.k8s.io": ["v1", "v1alpha2"]}}, "scheduling", State.OK, "provider native"),
         ({"operator_pods": [operator_with("native")]}, "scheduling", State.PROBLEM, "does not serve scheduling.k8s.io/v1alpha2"),

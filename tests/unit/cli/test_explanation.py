@@ -81,6 +81,11 @@ def test_a_reason_that_repeats_the_phase_is_left_out() -> None:
     assert shown["What happens"] == "team-a/net is Running in attempt 1: all 2 pods run"
 
 
+def test_the_attempt_is_named_once() -> None:
+    shown = sections(job(phase="Failed", reason="ProgramError", message="Rank 1 failed in attempt 1", attempt=1))
+    assert shown["What happens"] == "team-a/net is Failed (ProgramError): Rank 1 failed in attempt 1"
+
+
 def test_a_waiting_job_is_explained_by_its_pods_and_warnings() -> None:
     waiting = job(phase="Pending", reason="ImagePull", message="2 of 2 pods wait")
     labels = {"ddpjob.dev/attempt": "1", "ddpjob.dev/rank": "0"}

@@ -111,3 +111,7 @@ def test_the_picture_of_the_readme_is_small_and_runs_no_script() -> None:
     assert len(text) < 400_000
     assert "<script" not in text
     assert ET.fromstring(text).tag.endswith("svg")
+
+
+def test_the_readme_is_short() -> None:
+    assert len((documents.REPOSITORY / "README.md").read_text(encoding="utf-8").splitlines()) <= 120

@@ -139,6 +139,49 @@ def test_a_failure_after_the_end_of_the_training_is_not_waited_with(tmp_path):
     assert RESTART not in runs[1].text
 
 
+#: The request may arrive long before the ranks have started again.
+PATIENT = """
+import sys
+from ddpjob_ranks.launch import command, launcher
+launcher.STOP_SECONDS = 3600.0
+sys.exit(command.main(sys.argv[1:]))
+"""
+STARTS_AGAIN_BEHIND_A_GATE = """
+import os, pathlib, signal, time, torch
+from ddpjob.session import Session
+if os.environ["DDPJOB_GENERATION"] == "2":
+    print("next generation", flush=True)
+    while not pathlib.Path(os.environ["OPENED"]).exists():
+        time.sleep(0.01)
+with Session() as session:
+    for step in session.steps(100_000):
+        if step == 5 and session.rank == 1 and os.environ["DDPJOB_GENERATION"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        torch.distributed.all_reduce(torch.zeros(1))
+"""
+
+
+def test_pods_that_are_all_asked_to_stop_while_their_ranks_start_again_save_the_state_in_memory(tmp_path):
+    """As when a job is suspended or preempted at this moment. There is no other checkpoint."""
+    (script := tmp_path / "script.py").write_text(STARTS_AGAIN_BEHIND_A_GATE)
+    command = (sys.executable, "-c", PATIENT, str(script))
+    environ = job(tmp_path) | IN_PLACE | {"OPENED": str(gate := tmp_path / "gate")}
+    with ExitStack() as pods:
+        runs = [
+            pods.enter_context(started(tmp_path / str(rank), ranks=0, command=command, environ=environ | variables))
+            for rank, variables in enumerate(ranks_by_hand(2))
+        ]
+        for run in runs:
+            run.wait_for("next generation")
+        for run in runs:
+            run.process.send_signal(signal.SIGTERM)
+        gate.touch()
+        assert [run.wait() for run in runs] == [contract.EXIT_CHECKPOINTED] * 2, runs[0].text
+    resumed = re.search(r"resumed from step ([45]) in memory: no step is lost", runs[0].text)
+    assert resumed, runs[0].text
+    assert saved(tmp_path)["step"] >= int(resumed[1])
+
+
 READS_DATA = """
 import os, signal
 from multiprocessing import util

@@ -260,6 +260,43 @@ os._exit({contract.EXIT_CHECKPOINTED} if len(requests) == 1 else 1)
         assert process.wait(timeout=60) == contract.EXIT_CHECKPOINTED
 
 
+STARTS_AGAIN = """
+import os, pathlib, signal, sys, time
+from ddpjob_ranks.launch import identity, launcher
+launcher.STOP_SECONDS = float(sys.argv[2])
+folder = pathlib.Path(sys.argv[1])
+script = '''
+import os, pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(75 if pathlib.Path("begun").exists() else 3))
+pathlib.Path(f"started {os.getpid()}").touch()
+time.sleep(600)
+'''
+os.chdir(folder)
+with launcher.signals_blocked() as mask:
+    start = lambda _: os.posix_spawn(sys.executable, [sys.executable, "-c", script], os.environ, setsigmask=mask)
+    ranks = launcher.Ranks(identity.resolve(os.environ), start, can_stop=pathlib.Path("begun").exists)
+    ranks.wait()
+sys.exit(ranks.exit_code)
+"""
+
+
+@pytest.mark.parametrize(("limit", "exit_code"), [("600", contract.EXIT_CHECKPOINTED), ("0", 3)])
+def test_a_request_to_stop_waits_until_ranks_that_start_again_can_save(tmp_path, limit, exit_code):
+    """For a limited time, since they may have to wait for a pod that does not come."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", STARTS_AGAIN, tmp_path, limit], env={**os.environ, "NPROC_PER_NODE": "2"}
+    )
+    try:
+        wait_for("two ranks to start", lambda: len(list(tmp_path.glob("started *"))) == 2, seconds=60)
+        process.send_signal(signal.SIGTERM)
+        if limit != "0":
+            (tmp_path / "begun").touch()
+        assert process.wait(timeout=60) == exit_code
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_the_message_of_a_rank_is_not_overwritten(tmp_path):
     message = tmp_path / "termination-log"
     message.touch()

@@ -24,6 +24,11 @@ SURVIVOR_GRACE_SECONDS = 5.0
 ORDERLY_GRACE_SECONDS = 60.0
 #: When all ranks are to start again, each has this long to save what it holds.
 SAVE_SECONDS = 20.0
+#: A request to stop waits so long until the ranks that start again have the state that was kept in memory, and can save it. It is
+#: a part of the time that a pod has by default to end (30 s), of which the checkpoint needs some, too.
+STOP_SECONDS = 10.0
+#: Time between two looks whether they have it.
+LOOK_SECONDS = 0.05
 #: What follows the ranks of other nodes is started again so long after its end.
 FOLLOW_SECONDS = 1.0
 #: A rank that lost its peer ends within milliseconds of it: wait this long for the failure that caused it.
@@ -103,6 +108,8 @@ class Ranks:
         follow: Starts a process that ends with exit code 0 when the ranks of another node have failed, and with EXIT_PEER_LOST when
             the ranks here will notice themselves what it has found; returns its pid, or None if that is impossible. After any
             other end, such as that by a signal, it is started again.
+        can_stop: Whether the ranks lose nothing if they are asked to stop.
+        stop_at: When to pass on, at the latest, a request to stop that arrived before these ranks were started; None without one.
     """
 
     def __init__(
@@ -112,7 +119,11 @@ class Ranks:
         end_generation: Callable[[int], bool] = lambda _: False,
         server: int | None = None,
         follow: Callable[[], int | None] = lambda: None,
+        can_stop: Callable[[], bool] = lambda: True,
+        stop_at: float | None = None,
     ) -> None:
+        self._can_stop = can_stop
+        self.stop_at = stop_at
         self._follow = follow
         self._follower = follow()
         self.running = {start(worker): worker for worker in node.workers}
@@ -132,19 +143,31 @@ class Ranks:
         """Wait until all of them have ended."""
         while self.running:
             deadline = min(self.kill_at or self.terminate_at or math.inf, self.follow_at or math.inf)
-            timeout = min(3600.0, max(0.0, deadline - time.monotonic()))
+            most = 3600.0 if self.stop_at is None else LOOK_SECONDS
+            timeout = min(most, max(0.0, deadline - time.monotonic()))
             received = signal.sigtimedwait({signal.SIGCHLD, *FORWARDED}, timeout)
             if received is None:
                 self._enforce_deadlines()
             elif received.si_signo == signal.SIGCHLD:
                 self._reap()
+            elif received.si_signo == signal.SIGTERM:
+                self.stop_at = self.stop_at or time.monotonic() + STOP_SECONDS
             else:
-                if received.si_signo in (signal.SIGTERM, signal.SIGINT):
+                if received.si_signo == signal.SIGINT:
                     self._may_restart = False
                     self.to_be_restarted = False
                 self._send(signal.Signals(received.si_signo))
+            if self.stop_at is not None and (time.monotonic() >= self.stop_at or self._lose_nothing_now()):
+                self.stop_at = None
+                self._may_restart = False
+                self.to_be_restarted = False
+                self._send(signal.SIGTERM)
         if self._follower is not None:
             os.kill(self._follower, signal.SIGKILL)
+
+    def _lose_nothing_now(self) -> bool:
+        """Whether ranks that are asked to stop now save what they hold, or hold nothing."""
+        return not self.to_be_restarted and self._can_stop()
 
     def _reap(self) -> None:
         """Read the exit status of every process that has ended, as PID 1 also of those that other processes left."""

@@ -113,6 +113,7 @@ class _Supervisor:
         reached: list[int] = []
         environ = dict(self.environ)
         first_number = 1
+        stop_at: float | None = None
         saved: str | None = None  # the message of a generation that ended because another pod was asked to stop
         if replaced := generation.replacements(self.environ):
             generation.record_store(stores, replaced.get(0, 0), generation.JOINED_SLOT)
@@ -134,7 +135,7 @@ class _Supervisor:
                 return len(reached) <= num_restarts and not is_stuck(reached)
 
             try:
-                ranks = self._generation(number, environ, (state, stores), own, server, may_restart)
+                ranks = self._generation(number, environ, (state, stores), own, server, may_restart, stop_at)
             except TemplateError:
                 if saved is not None and is_asked_to_stop():
                     return _stopped_with(saved)
@@ -142,6 +143,7 @@ class _Supervisor:
             if not ranks.to_be_restarted:
                 is_stopped = ranks.exit_code == contract.EXIT_TERMINATED and not has(generation.BEGUN_SLOT)
                 return _stopped_with(saved) if saved is not None and is_stopped else ranks.exit_code
+            stop_at = ranks.stop_at
             cause = CAUSES.get(ranks.exit_code, ranks.cause)
             print(
                 f"ddpjob launcher: {cause}; all ranks start again in place ({len(reached)} of at most {num_restarts}"
@@ -181,6 +183,7 @@ class _Supervisor:
         own: Mapping[int, int],
         server: int | None,
         may_restart: Callable[[int], bool],
+        stop_at: float | None,
     ) -> Ranks:
         """Start all workers, and wait until they have ended. `memory` is what they share: the state, and numbers of stores."""
         state, stores = memory
@@ -202,9 +205,12 @@ class _Supervisor:
                 return self.template.fork([*FOLLOW_PROGRAM, str(number)], {**environ, **first.environment()}, [stores])
             return None
 
+        def can_stop() -> bool:  # ranks that start again may have a state in memory, which another pod may keep
+            return number == 1 or any(slots.step_of(memory, generation.BEGUN_SLOT) == number for memory in own.values())
+
         generation.forget_joined(stores, len(own))
         try:
-            ranks = Ranks(self.node, start, end, server, follow)
+            ranks = Ranks(self.node, start, end, server, follow, can_stop, stop_at)
             ranks.wait()
             return ranks
         finally:

@@ -34,7 +34,8 @@ NOTES = (
     ),
     (
         "CPU time of a step is user and system time of all ranks with their DataLoader workers. Other programs of a busy"
-        " machine change it far less than the time that passes."
+        " machine change it far less than the time that passes. Threads of the plain script wait actively, OpenMP's default,"
+        " which counts; those of the trainer sleep. With OMP_WAIT_POLICY=passive all sleep."
     ),
     (
         "Peak memory is that of all ranks: tensors on GPUs; else resident memory with DataLoader workers, pages that"

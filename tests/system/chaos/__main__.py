@@ -7,6 +7,7 @@ import concurrent.futures
 import datetime
 import itertools
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ class Run:
         self._laboratory = laboratory
         self._record = record
         self._end = end
+        self._keeping = threading.Lock()  # two cells may end at the same time
         self._conditions = laboratory.versions()
 
     def all_of(self, wanted: Sequence[Cell], *, num_parallel: int) -> None:
@@ -44,8 +46,9 @@ class Run:
             self._laboratory.repair()
         if cell.fault in (Fault.OPERATOR, Fault.LEADER):
             self._laboratory.renew_operators()
-        self._record.keep(cell, result, self._conditions)
-        print(_line(result), flush=True)
+        with self._keeping:
+            self._record.keep(cell, result, self._conditions)
+            print(_line(result), flush=True)
 
 
 def _line(result: Result) -> str:

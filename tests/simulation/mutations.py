@@ -11,8 +11,8 @@ from typing import Any
 from unittest.mock import patch
 
 from ddpjob_operator.api.status import DDPJobStatus
+from ddpjob_operator.core import free_places, render, situation, stopping
 from ddpjob_operator.core import plan as planning
-from ddpjob_operator.core import render, situation, stopping
 from ddpjob_operator.core.actions import CreateObject, CreatePod, DeletePod, PatchObject
 from ddpjob_operator.core.failure import cause as failures
 from ddpjob_operator.core.failure import refine_record, restart
@@ -129,6 +129,10 @@ def _at_once(situation: Any) -> float | None:
     return situation.now if partial_gang.may_shrink(situation) else _REAL_RELEASES_AT(situation)
 
 
+def _every_placeholder(situation: Any) -> list[Any]:
+    return [pod for pod in situation.gang.placeholders if pod.attempt == situation.status.attempt]
+
+
 def _without_replaced_pods(observed: Any, num_nodes: int) -> Gang:
     gang = _REAL_GANG_OF(observed, num_nodes)
     return replace(gang, old=tuple(pod for pod in gang.old if pod.attempt < observed.job.status.attempt))
@@ -226,6 +230,7 @@ _REPLACED: dict[str, tuple[tuple[Any, str, Any], ...]] = {
         (suspension, "is_edited", _always(False)),
     ),
     "a gang does not wait for all nodes": ((partial_gang, "releases_at", _at_once),),
+    "an attempt ends for places that are not there": ((free_places, "holders", _every_placeholder),),
     "no reconcile is scheduled for later": ((Reconciler, "_look_again", _always(None)),),
     "a failed reconcile is not repeated": ((WorkQueue, "retry", _always(1.0)),),
 }
@@ -244,6 +249,7 @@ _FOCUS = {
     "pods name no PodGroup": GANGS,
     "a PodGroup is for one pod": GANGS,
     "a gang does not wait for all nodes": RESIZED,
+    "an attempt ends for places that are not there": RESIZED,
     "a deleted pod is created again": "failing ranks",
     "older versions overwrite newer ones": "old news",
 }

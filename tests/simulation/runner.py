@@ -146,6 +146,7 @@ async def _rest(world: World) -> None:
     for uid in uids:
         if world.server.by_uid(JOBS, uid) is None or (job is not None and uid == job["metadata"]["uid"]):
             afterwards.nothing_runs_of(memory, uid)
+    afterwards.no_place_is_held(memory)
     if not world.schedule.fault_percent:
         afterwards.outdated_evidence_is_gone(memory)
     afterwards.checkpoints_were_fenced(memory)

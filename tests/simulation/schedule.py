@@ -152,6 +152,7 @@ FOCUSES: dict[str, tuple[str, ...]] = {
         "resize_and_back",
         "edit_sizes",
         *("fill_nodes",) * 3,
+        *("free_nodes",) * 2,
         "crash",
         "kill_rank",
         "kill_rank",

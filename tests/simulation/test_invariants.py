@@ -26,6 +26,7 @@ def test_hundreds_of_schedules_with_changed_sizes_keep_every_invariant() -> None
     seen = explore(SCHEDULES_PER_FOCUS, first_seed=FIRST_SEED, focus=RESIZED)
     assert seen["attempt of another size"] * 4 >= seen["schedules"]
     assert seen["attempt on fewer nodes"] * 8 >= seen["schedules"]
+    assert seen["grew"] * 100 >= seen["schedules"]
 
 
 @pytest.mark.timeout(1200)

@@ -235,7 +235,7 @@ class World:
             "finishSeconds": schedule.finish_seconds,
         }
         if schedule.min_nodes is not None:
-            deadlines |= {"fullSizeSeconds": schedule.full_size_seconds, "fewerNodesSeconds": 60}
+            deadlines |= {"fullSizeSeconds": schedule.full_size_seconds, "fewerNodesSeconds": 20}
         if schedule.queue_seconds is not None:
             deadlines["queueSeconds"] = schedule.queue_seconds
         if schedule.active_seconds is not None:

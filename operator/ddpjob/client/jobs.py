@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ddpjob_operator.api.names import LABEL_ATTEMPT, LABEL_RANK, MAIN_CONTAINER, ConditionType, Phase
+from ddpjob_operator.api.names import LABEL_ATTEMPT, LABEL_PLACEHOLDER, LABEL_RANK, MAIN_CONTAINER, ConditionType, Phase
 from ddpjob_operator.api.resource import Body
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.stored_status import status_of
@@ -127,8 +127,10 @@ class Pod:
 
 
 def read_pod(body: Body) -> Pod | None:
-    """The rank that a pod runs; None for a pod without the operator's labels."""
+    """The rank that a pod runs; None for a pod without the operator's labels, and for one that only holds a place."""
     labels = body["metadata"].get("labels") or {}
+    if LABEL_PLACEHOLDER in labels:
+        return None
     try:
         attempt, rank = int(labels[LABEL_ATTEMPT]), int(labels[LABEL_RANK])
     except (KeyError, ValueError):

@@ -38,6 +38,8 @@ LABEL_RANK: Final = "ddpjob.dev/rank"
 LABEL_SUPERVISED: Final = "ddpjob.dev/supervised"
 #: How often the pod of this rank has been replaced in its attempt; absent on the first one.
 LABEL_REPLACEMENT: Final = "ddpjob.dev/replacement"
+#: "true" on a pod without a program, which holds a place for a node that a job on fewer nodes lacks.
+LABEL_PLACEHOLDER: Final = "ddpjob.dev/placeholder"
 #: Prefix of labels and annotations that a user's template may not set.
 RESERVED_PREFIX: Final = "ddpjob.dev/"
 #: Hash of the fields of the spec that the pod was rendered from.

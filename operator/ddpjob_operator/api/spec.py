@@ -235,8 +235,9 @@ class Deadlines(Resource):
         default=None,
         ge=1,
         le=31_536_000,
-        description="With minNodes: longest time to run on fewer than all `nodes`. Then the pods stop, may save their work, and the next"
-        " attempt asks for all `nodes` again. Not limited by default: then only an attempt that begins for another cause does.",
+        description="With minNodes: shortest time to run on fewer than all `nodes`. From then on a pod without a program waits for each missing"
+        " node next to the running pods. Once these pods have nodes, all pods stop, may save their work, and the next attempt has more nodes. Not"
+        " set by default: then only an attempt that begins for another cause asks for all `nodes`.",
     )
     start_seconds: int = Field(
         default=600,

@@ -16,6 +16,8 @@ class Gang:
     """Pods of the current attempt by node rank."""
     old: tuple[Pod, ...]
     """Pods of earlier attempts and replaced ones, oldest first: stragglers, survivors and evidence."""
+    placeholders: tuple[Pod, ...] = ()
+    """Pods without a program that hold places for missing nodes, of any attempt."""
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -67,11 +69,13 @@ class Gang:
 def gang_of(observed: Observed, num_nodes: int) -> Gang:
     """The job's pods, sorted. Those of a later attempt or replacement than the status' belong to a newer writer and are ignored."""
     status = observed.job.status
+    ranks = [pod for pod in observed.pods if not pod.is_placeholder]
     done = (pod for pod in observed.vanished if pod.succeeded)  # somebody deleted it afterwards; its success counts
     return Gang(
         num_nodes=num_nodes,
         current={pod.rank: pod for pod in (*done, *observed.pods) if pod.rank < num_nodes and is_current(pod, status)},
-        old=tuple(sorted((pod for pod in observed.pods if _age(pod, status) > 0), key=_order)),
+        old=tuple(sorted((pod for pod in ranks if _age(pod, status) > 0), key=_order)),
+        placeholders=tuple(pod for pod in observed.pods if pod.is_placeholder),
     )
 
 
@@ -82,7 +86,7 @@ def rank0_of(pods: Iterable[Pod], status: DDPJobStatus) -> Pod | None:
 
 def is_current(pod: Pod, status: DDPJobStatus) -> bool:
     """Whether the pod is that of its rank in the current attempt."""
-    return _age(pod, status) == 0
+    return _age(pod, status) == 0 and not pod.is_placeholder
 
 
 def _age(pod: Pod, status: DDPJobStatus) -> int:

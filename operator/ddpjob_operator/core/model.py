@@ -164,6 +164,8 @@ class Pod:
     """How often the pod of this rank had been replaced in its attempt when this one was created."""
     is_supervised: bool = False
     """Whether its launcher can start its ranks again in place, and waits for another pod that is replaced."""
+    is_placeholder: bool = False
+    """Whether it runs no program and holds a place for a missing node."""
     spec_hash: str
     node: str | None
     """None until it is scheduled."""

@@ -43,7 +43,7 @@ POLICIES: Sequence[Callable[[Situation], Advice]] = (
     deadlines.end_what_takes_too_long,
     hang.end_what_makes_no_progress,
     partial_gang.release_held_nodes,
-    size.try_all_nodes_again,
+    size.use_free_places,
     whole_gang.keep_whole,
 )
 

@@ -80,6 +80,7 @@ def pod_of(body: Body, known: Pod | None = None) -> Pod:
         rank=_number(labels, names.LABEL_RANK),
         replacement=_number(labels, names.LABEL_REPLACEMENT) if names.LABEL_REPLACEMENT in labels else 0,
         is_supervised=labels.get(names.LABEL_SUPERVISED) == "true",
+        is_placeholder=labels.get(names.LABEL_PLACEHOLDER) == "true",
         spec_hash=(metadata.get("annotations") or {}).get(names.ANNOTATION_SPEC_HASH, ""),
         node=spec.get("nodeName"),
         phase=phase,

@@ -45,6 +45,11 @@ def place_of(pod: Body) -> Place:
     return int(labels[names.LABEL_ATTEMPT]), int(labels[names.LABEL_RANK]), int(replacement)
 
 
+def is_placeholder(pod: Body) -> bool:
+    """Whether it only holds a place for a node that a job on fewer nodes lacks."""
+    return names.LABEL_PLACEHOLDER in (pod["metadata"].get("labels") or {})
+
+
 def num_nodes_of(pod: Body) -> int:
     """The number of nodes of its attempt, by its environment."""
     variables = pod["spec"]["containers"][0]["env"]

@@ -3,7 +3,7 @@
 from ddpjob_operator.api.names import contract
 from ddpjob_operator.core.times import epoch_seconds
 from simulation.api_server import JOBS, PODS, Body, owner_uid
-from simulation.invariants.bodies import Place, is_true, name_of, num_nodes_of, place_of, replacement_of
+from simulation.invariants.bodies import Place, is_placeholder, is_true, name_of, num_nodes_of, place_of, replacement_of
 from simulation.invariants.memory import JobFacts, Memory
 
 #: How soon an operator whose watches work must have deleted a straggler.
@@ -16,6 +16,9 @@ def check_created(memory: Memory, pod: Body, by: str) -> None:
     job = world.server.by_uid(JOBS, owner_uid(pod))
     if job is None:
         return  # it was deleted a moment ago, and the garbage collector takes the pod
+    if is_placeholder(pod):
+        _check_placeholder(memory, pod, job, by)
+        return
     name, uid = metadata["name"], metadata["uid"]
     labels = metadata["labels"]
     attempt, rank, replacement = place = place_of(pod)
@@ -45,6 +48,8 @@ def check_created(memory: Memory, pod: Body, by: str) -> None:
     if not _stopped_with_checkpoint(memory, job["metadata"]["uid"], attempt - 1):  # there is nothing to back off from
         _not_too_early(memory, name, status, by)
     for other in world.server.all(PODS):
+        if is_placeholder(other):
+            continue
         if owner_uid(other) == metadata["ownerReferences"][0]["uid"] and other["metadata"]["uid"] != uid:
             memory.must(not _may_run(memory, other, place), f"{name} is created while {name_of(other)} may run")
     _no_hidden_container_runs(memory, name, job["metadata"]["uid"], place)
@@ -55,9 +60,29 @@ def check_created(memory: Memory, pod: Body, by: str) -> None:
     )
 
 
+def _check_placeholder(memory: Memory, pod: Body, job: Body, by: str) -> None:
+    """A pod without a program is created for a node that a running job lacks, once it has run on fewer for long enough."""
+    attempt, rank, _ = place_of(pod)
+    status, name = job.get("status") or {}, name_of(pod)
+    memory.counts["place asked for"] += 1
+    memory.must(attempt <= status.get("attempt", 1), f"{name} is created by {by} before the status names its attempt")
+    if not memory.is_alone(by) or not is_true(status, "Running") or memory.clock_jumped_at > 0:
+        return
+    wanted, size = status.get("shrunkFrom"), status.get("replicas", 0)
+    memory.must(memory.of(job).end is None, f"{name} is created by {by} after the end of the job")
+    memory.must(wanted is not None and rank >= size, f"{name} is created by {by} for a job that runs on {size} nodes")
+    limit = job["spec"]["deadlines"].get("fewerNodesSeconds", 1)  # somebody may have removed it a moment ago
+    ran = memory.world.clocks.wall_of(by) - epoch_seconds(status["runningSince"]) if "runningSince" in status else limit
+    memory.must(ran >= min(limit, 20) - 1.5, f"{name} is created by {by} after {ran:.1f} s on fewer nodes")
+
+
 def check_placed(memory: Memory, pod: Body) -> None:
     """A scheduler of gangs gives no pod of a gang a node unless all of them have had one at the end of its pass."""
     job = memory.world.server.by_uid(JOBS, owner_uid(pod))
+    if job is not None and is_placeholder(pod):
+        attempt, rank, _ = place_of(pod)
+        memory.of(job).places.setdefault(attempt, set()).add(rank)
+        return
     if job is None or not memory.world.schedule.gangs:
         return
     attempt, rank, _ = place_of(pod)

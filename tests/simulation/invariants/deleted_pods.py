@@ -1,7 +1,7 @@
 """Which pods an operator may delete, and which of them by force."""
 
 from simulation.api_server import JOBS, Body, owner_uid
-from simulation.invariants.bodies import place_of, replacement_of
+from simulation.invariants.bodies import is_placeholder, place_of, replacement_of
 from simulation.invariants.memory import VIEW_SECONDS, Memory
 
 
@@ -10,7 +10,7 @@ def check_deleted(memory: Memory, old: Body, new: Body | None, by: str) -> None:
     metadata, world = old["metadata"], memory.world
     job = world.server.by_uid(JOBS, owner_uid(old))
     memory.must(bool(owner_uid(old)), f"{by} deletes {metadata['name']}, which is a stranger's")
-    if job is None:
+    if job is None or is_placeholder(old):
         return
     spec, status = job["spec"], job.get("status") or {}
     facts = memory.of(job)

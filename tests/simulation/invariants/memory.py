@@ -47,6 +47,8 @@ class JobFacts:
     """Number of nodes by attempt, as its pods have it."""
     placed: dict[int, set[int]] = field(default_factory=dict)
     """By attempt the ranks that have had a node."""
+    places: dict[int, set[int]] = field(default_factory=dict)
+    """By attempt the ranks for which a pod without a program has had a place."""
     began: dict[int, float] = field(default_factory=dict)
     """status.attemptStartTime of each attempt, in seconds since the epoch."""
     end: Body | None = None

@@ -1,13 +1,16 @@
 """What an operator may write into the status of a job."""
 
+import re
+
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.times import epoch_seconds
 from simulation.api_server import NODES, Body
 from simulation.invariants.bodies import is_operator, is_true, name_of, num_restarts, restarts
-from simulation.invariants.memory import Memory
+from simulation.invariants.memory import JobFacts, Memory
 
 #: Ends of an attempt that no failure has caused.
 _NO_FAILURE = frozenset({Reason.SUSPENDED, Reason.SPEC_CHANGED, Reason.RESIZED})
+_PLACES = re.compile(r"there are places for (\d+) of")
 
 
 def check_status(memory: Memory, old: Body | None, new: Body | None, by: str) -> None:
@@ -29,6 +32,7 @@ def check_status(memory: Memory, old: Body | None, new: Body | None, by: str) ->
     step = status["attempt"] - before.get("attempt", 1)
     memory.must(step in (0, 1), f"{by} takes {name} from attempt {before.get('attempt')} to {status['attempt']}")
     _counted(memory, name, before, status, step)
+    _check_growth(memory, name, facts, before, status)
     times = (status.get("restarts") or {}).get("countedTimes", ())
     most = new["spec"].get("restart", {}).get("maxRestarts", len(times))
     rose = restarts(status, "counted") > restarts(before, "counted")
@@ -52,6 +56,16 @@ def _counted(memory: Memory, name: str, before: Body, status: Body, step: int) -
     memory.must(replaced in (0, 1) and (not replaced or (step == 0 and failure.get("replaced", False))), violation)
     memory.must(more == (1 if failed or replaced else 0), violation)
     memory.counts["restart"] += step
+
+
+def _check_growth(memory: Memory, name: str, facts: JobFacts, before: Body, status: Body) -> None:
+    """No attempt ends for places that were not there."""
+    said = _PLACES.match(status.get("message", ""))
+    if said is None or status["attempt"] == before.get("attempt", 1):
+        return
+    memory.counts["grew"] += 1
+    held = facts.places.get(before.get("attempt", 1), set())
+    memory.must(len(held) >= int(said[1]), f"{name} stops for {said[1]} places, and only the ranks {held} had one")
 
 
 def _check_failure(memory: Memory, job: Body, failure: Body, before: Body) -> None:

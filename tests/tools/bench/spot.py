@@ -268,10 +268,10 @@ class Cluster:
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "fixed": {},
     "fixed, inPlace": {"restart": {"inPlace": True}},
-    "minNodes": {"minNodes": MIN_NODES, "deadlines": {"fewerNodesSeconds": 3600}},
+    "minNodes": {"minNodes": MIN_NODES, "deadlines": {"fewerNodesSeconds": 600}},
     "minNodes, inPlace": {
         "minNodes": MIN_NODES,
-        "deadlines": {"fewerNodesSeconds": 3600},
+        "deadlines": {"fewerNodesSeconds": 600},
         "restart": {"inPlace": True},
     },
 }

@@ -8,7 +8,7 @@ import pytest
 
 from ddpjob.client import ConflictError, ForbiddenError, inspection
 from ddpjob.client.jobs import read_job, read_pod
-from ddpjob_operator.api.names import LABEL_ATTEMPT, LABEL_RANK, contract
+from ddpjob_operator.api.names import LABEL_ATTEMPT, LABEL_PLACEHOLDER, LABEL_RANK, contract
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import RejectedError, UnavailableError
 from ddpjob_operator.transport.execution import Execution
@@ -22,6 +22,13 @@ def pod(rank: int, **state: object) -> Any:
     metadata = {"name": f"j-1-{rank}", "labels": {LABEL_ATTEMPT: "1", LABEL_RANK: str(rank)}}
     status = {"phase": "Running", "containerStatuses": [{"name": "trainer", "state": state or {"running": {}}}]}
     return read_pod({"metadata": metadata, "spec": {"nodeName": "n"}, "status": status})
+
+
+def test_a_pod_that_only_holds_a_place_is_no_rank() -> None:
+    labels = {LABEL_ATTEMPT: "2", LABEL_RANK: "3"}
+    assert read_pod({"metadata": {"name": "j-2-3", "labels": labels}}) is not None
+    place = {**labels, LABEL_PLACEHOLDER: "true"}
+    assert read_pod({"metadata": {"name": "j-2-3-place", "labels": place}}) is None
 
 
 def test_of_a_traceback_the_message_of_a_pod_is_the_exception() -> None:

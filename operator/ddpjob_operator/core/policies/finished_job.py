@@ -15,7 +15,8 @@ def clean_up(observed: Observed, now: float, provider: Provider) -> Plan:
     ttl = spec.ttl_seconds_after_finished if spec else None
     if ttl is not None and ended_at + ttl <= now:
         return Plan(status=render.still_finished(observed, now), actions=_delete_job(observed))
-    alive = [pod for pod in observed.pods if not pod.all_ended]
+    ranks = [pod for pod in observed.pods if not pod.is_placeholder]
+    alive = [pod for pod in ranks if not pod.all_ended]
     wake_ups = [
         next_overdue(observed.pods, now),
         first_end_of_keeping(alive, ended_at),
@@ -23,7 +24,11 @@ def clean_up(observed: Observed, now: float, provider: Provider) -> Plan:
     ]
     return Plan(
         status=render.still_finished(observed, now),
-        actions=(*stop_and_keep_logs(observed, observed.pods, ended_at, now), *provider.end(observed)),
+        actions=(
+            *stop_and_keep_logs(observed, ranks, ended_at, now),
+            *render.remove_placeholders(pod for pod in observed.pods if pod.is_placeholder),
+            *provider.end(observed),
+        ),
         lookups=node_lookups(observed.job.status, observed.pods, now),
         wake_at=soonest(wake_ups, now),
     )

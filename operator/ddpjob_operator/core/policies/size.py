@@ -3,10 +3,14 @@
 `partial_gang.py` decides when a gang continues on fewer nodes because it does not get all.
 """
 
-from ddpjob_operator.api.names import Phase, ProviderName, Reason
+from ddpjob_operator.api.names import Phase, Reason
+from ddpjob_operator.core import free_places
 from ddpjob_operator.core.decision import Advice, StartNextAttempt
 from ddpjob_operator.core.situation import Situation
-from ddpjob_operator.core.times import duration
+from ddpjob_operator.core.times import soonest
+
+#: Places for all missing nodes must have been held for this long: a new node may still be taken away, or may not become ready.
+HELD_SECONDS = 30.0
 
 
 def change_size(situation: Situation) -> Advice:
@@ -25,22 +29,32 @@ def change_size(situation: Situation) -> Advice:
     return Advice(decision=StartNextAttempt(phase=Phase.RESTARTING, reason=Reason.RESIZED, message=message))
 
 
-def try_all_nodes_again(situation: Situation) -> Advice:
-    """Begin an attempt with all nodes once the job has run on fewer for as long as it allows.
+def use_free_places(situation: Situation) -> Advice:
+    """Begin an attempt with more nodes once pods have held places for these for a while.
 
-    Whether there are free nodes is not known before pods ask for them. Not under a provider that has come since, which would leave the
-    job without any.
+    For all missing nodes a short while is enough. With places for some of them it waits for the others as long as a gang does, and
+    then takes what there is, so that no place is held for long and nothing stops for a place that is not there.
     """
-    status, since = situation.status, situation.clocks.running
-    limit = situation.spec.deadlines.fewer_nodes_seconds
-    if status.shrunk_from is None or limit is None or since is None or situation.gang.first_success is not None:
-        return Advice()
-    if situation.next_provider.name != ProviderName.NONE:
-        return Advice()
-    if since + limit > situation.now:
-        return Advice(wake_at=since + limit)
-    message = (
-        f"the job ran on {situation.spec.nodes} of {situation.wanted_nodes} nodes for deadlines.fewerNodesSeconds"
-        f" ({duration(limit)}): the pods stop and may save their work, and the next attempt asks for all nodes"
+    at, ranks = free_places.asks_at(situation), free_places.missing_ranks(situation)
+    held = free_places.holders(situation)
+    if not held:
+        again = (free_places.asks_again_at(situation, pod) for pod in situation.gang.placeholders)
+        return Advice(wake_at=soonest((at, *again), situation.now))
+    has_all = len(held) == len(ranks)
+    full_size_seconds = situation.spec.deadlines.full_size_seconds
+    begins = (
+        free_places.placed_at(held[-1]) + HELD_SECONDS
+        if has_all
+        else free_places.placed_at(held[0]) + full_size_seconds
     )
-    return Advice(decision=StartNextAttempt(phase=Phase.RESTARTING, reason=Reason.RESIZED, message=message))
+    if begins > situation.now:
+        return Advice(wake_at=begins)
+    nodes = situation.spec.nodes + len(held)
+    message = (
+        f"there are places for {len(held)} of the {len(ranks)} missing nodes: the pods stop and may save their work, and the next"
+        f" attempt continues on {nodes} nodes"
+    )
+    size = None if has_all else nodes
+    return Advice(
+        decision=StartNextAttempt(phase=Phase.RESTARTING, reason=Reason.RESIZED, message=message, shrinks_to=size)
+    )

@@ -1,6 +1,7 @@
 """A gang that is wanted: how far it is, what it waits for, and what is worth saying while it runs."""
 
 from ddpjob_operator.api.names import ProviderName, Reason
+from ddpjob_operator.core import free_places
 from ddpjob_operator.core.actions import Lookup
 from ddpjob_operator.core.decision import Advice, KeepWhole
 from ddpjob_operator.core.failure.messages import failure_sentence
@@ -95,7 +96,7 @@ def _while_running(situation: Situation) -> tuple[str, str]:
         return Reason.RUNNING, refused
     message = f"all {gang.num_nodes} pods run" if gang.num_nodes > 1 else "the pod runs"
     if wanted := situation.status.shrunk_from:
-        message += f", of {wanted} that are wanted; the next attempt begins with all again"
+        message += f", of {wanted} that are wanted; {_growth(situation)}"
     if failure := situation.failure:
         message += f" in attempt {situation.status.attempt}. Before: {failure_sentence(failure)}"
     if situation.spec.checkpoint is None:
@@ -103,6 +104,13 @@ def _while_running(situation: Situation) -> tuple[str, str]:
     if quiet_at is not None and quiet_at <= now:
         message += "; the program prints no progress lines, so the operator cannot detect a hang"
     return Reason.RUNNING, message
+
+
+def _growth(situation: Situation) -> str:
+    ranks = free_places.missing_ranks(situation)
+    if not ranks:
+        return "the next attempt begins with all again"
+    return f"{len(free_places.holders(situation))} of {len(ranks)} pods that wait for the missing nodes have one"
 
 
 def _finishing_at(situation: Situation) -> float | None:

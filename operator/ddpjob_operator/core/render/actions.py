@@ -1,10 +1,15 @@
 """The actions that carry out a decision. What only changes the status has none."""
 
+from collections.abc import Iterable
+
 from ddpjob_operator.api.names import Reason, contract
+from ddpjob_operator.core import free_places
 from ddpjob_operator.core.actions import Action, CreatePod, DeletePod
 from ddpjob_operator.core.decision import Decision, KeepWhole, StaySuspended, WaitToStart
 from ddpjob_operator.core.failure.classes import ASKED_TO_STOP
+from ddpjob_operator.core.model import Pod
 from ddpjob_operator.core.render.network_policy import ensure_network_policy
+from ddpjob_operator.core.render.placeholders import create_placeholder
 from ddpjob_operator.core.render.pods import create_pod, default_image
 from ddpjob_operator.core.render.service import ensure_service
 from ddpjob_operator.core.situation import Situation
@@ -12,6 +17,7 @@ from ddpjob_operator.core.stopping import (
     SURVIVOR_GRACE_SECONDS,
     has_stopped,
     may_still_run,
+    pod_terminating_too_long,
     stop,
     stop_and_keep_logs,
     stop_with_own_grace,
@@ -21,14 +27,24 @@ from ddpjob_operator.core.times import epoch_seconds
 
 def actions_of(situation: Situation, decision: Decision) -> tuple[Action, ...]:
     """The actions in the cluster, in order."""
-    released = situation.configured_provider.end(situation.observed)
+    gang, released = situation.gang, situation.configured_provider.end(situation.observed)
     match decision:
         case KeepWhole():
             return (*_keep_whole(situation), *released)
         case WaitToStart():
-            return (*_stop_earlier_attempts(situation), *_release_lost(situation), *released)
+            return (
+                *_stop_earlier_attempts(situation),
+                *_release_lost(situation),
+                *_give_up_places(situation),
+                *released,
+            )
         case StaySuspended():
-            return (*_stop_with_own_grace(situation), *_release_lost(situation), *released)
+            return (
+                *_stop_with_own_grace(situation),
+                *_release_lost(situation),
+                *remove_placeholders(gang.placeholders),
+                *released,
+            )
         case _:
             return ()
 
@@ -49,8 +65,44 @@ def _keep_whole(situation: Situation) -> tuple[Action, ...]:
         *ensure_network_policy(observed, spec),  # before the pods, so that no rank is ever open to strangers
         *before_pods,
         *stop(observed, gang.old, SURVIVOR_GRACE_SECONDS, situation.now),  # made by a writer with an old view
+        *remove_placeholders(_needless_placeholders(situation)),  # whose places the new pods take
         *outdated_evidence(situation),  # before the new pods, for which a quota may have nothing left otherwise
         *map(creation, missing),
+        *(create_placeholder(observed.job, spec, image, rank, avoided) for rank in _places_to_ask_for(situation)),
+    )
+
+
+def _places_to_ask_for(situation: Situation) -> list[int]:
+    """Node ranks that the gang lacks and for which no pod waits yet."""
+    status = situation.status
+    asked = {pod.rank for pod in situation.gang.placeholders if pod.attempt == status.attempt}
+    return [rank for rank in free_places.missing_ranks(situation) if rank not in asked]
+
+
+def _needless_placeholders(situation: Situation) -> list[Pod]:
+    """Pods that hold places for an earlier attempt or for no node that is missing, and those that lost their place some time ago."""
+    attempt, ranks = situation.status.attempt, free_places.missing_ranks(situation)
+
+    def is_needless(pod: Pod) -> bool:
+        again = free_places.asks_again_at(situation, pod)
+        return pod.attempt != attempt or pod.rank not in ranks or (again is not None and again <= situation.now)
+
+    return [pod for pod in situation.gang.placeholders if is_needless(pod)]
+
+
+def _give_up_places(situation: Situation) -> tuple[DeletePod, ...]:
+    """Places are held while the pods of a smaller gang stop, and for nothing else that an attempt waits for."""
+    waits = situation.failure is not None or situation.status.retry_time is not None
+    waits = waits or pod_terminating_too_long(situation.gang.old, situation.now) is not None
+    return remove_placeholders(situation.gang.placeholders) if waits else ()
+
+
+def remove_placeholders(pods: Iterable[Pod]) -> tuple[DeletePod, ...]:
+    """The actions that delete these pods, which have nothing to save and no log."""
+    return tuple(
+        DeletePod(name=pod.name, uid=pod.uid, grace_seconds=SURVIVOR_GRACE_SECONDS)
+        for pod in pods
+        if pod.deletion is None
     )
 
 

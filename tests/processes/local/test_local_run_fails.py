@@ -53,7 +53,8 @@ def test_commands_show_a_run_that_has_ended(tmp_path: Path, capsys: pytest.Captu
 
     assert main(["explain", folder]) == main(["status", folder]) == main(["report", folder, "-o", str(page)]) == 0
     explained, _, status = capsys.readouterr().out.partition("\nJob ")
-    assert "default/job is Failed (ProgramError) in attempt 2" in explained
+    assert "default/job is Failed (ProgramError): Rank 1 (pod job-2-1, node " in explained
+    assert explained.splitlines()[1].count("in attempt 2") == 1
     assert "ValueError: the sample is" in explained
     assert f"ddpjob logs {folder} --failed" in explained
     assert "job-2-1" in status

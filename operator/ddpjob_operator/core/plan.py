@@ -18,6 +18,7 @@ from ddpjob_operator.core.policies import (
     failed_attempt,
     handover,
     hang,
+    late_replacement,
     partial_gang,
     size,
     suspension,
@@ -39,6 +40,7 @@ POLICIES: Sequence[Callable[[Situation], Advice]] = (
     suspension.replace_after_an_edit,
     suspension.replace_after_a_change_of_provider,
     failed_attempt.restart_or_fail,  # one rank down is the whole gang down
+    late_replacement.restart_what_cannot_meet,
     handover.wait_for_earlier_attempts,
     deadlines.end_what_takes_too_long,
     hang.end_what_makes_no_progress,

@@ -7,12 +7,12 @@ import pytest
 from builders import NOW, created, edited, ended, in_attempt, job, observed, reconciled, service, supervised, updated
 from ddpjob_operator.api.names import LABEL_REPLACEMENT, LABEL_SUPERVISED, Phase, Reason, contract
 from ddpjob_operator.api.status import Progress
-from ddpjob_operator.core.actions import CreatePod, PatchObject
+from ddpjob_operator.core.actions import CreatePod, PatchObject, ReadLog
 from ddpjob_operator.core.events import events_between
 from ddpjob_operator.core.failure.class_of_end import newly_saved_step
 from ddpjob_operator.core.failure.restart import MAX_INFRASTRUCTURE_RESTARTS
 from ddpjob_operator.core.gang import rank0_of
-from ddpjob_operator.core.model import Deletion, Waiting
+from ddpjob_operator.core.model import NO_LOG, Deletion, Waiting
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.render.service import ensure_service, selector
 from ddpjob_operator.core.times import rfc3339
@@ -248,6 +248,63 @@ def test_a_replaced_pod_that_finds_no_node_gives_the_nodes_of_all_back() -> None
     )
     assert seen.job.status.attempt == 1
     assert plan(seen, LATER + 100).status.attempt == 2
+
+
+def done_before(seen, *, at=LATER + 5, restarts_in_place=None):
+    """Ranks 0 and 2 have ended with exit code 0, and rank 0's log is read."""
+    log = replace(NO_LOG, progress=Progress(step=9, in_place_restarts=restarts_in_place))
+    both = [ended(JOB, rank, is_supervised=True, ended_seen=at) for rank in (0, 2)]
+    return replace(with_pods(seen, *both), logs={both[0].uid: log})
+
+
+def successor(lost, **changes):
+    return with_pods(lost, supervised(lost.job, 1, **changes))
+
+
+STARTING = {"running": False, "phase": "Pending"}
+
+
+@pytest.mark.parametrize("of", [lambda it: it, lambda it: successor(it, **STARTING)], ids=["not created", "starting"])
+def test_no_new_pod_joins_ranks_that_have_ended_with_exit_code_0(of) -> None:
+    """The pod was lost just before they ended. It would wait for them for minutes."""
+    lost = after_loss()
+    made = plan(done_before(of(lost)), LATER + 6)
+    status = made.status
+    assert (status.attempt, status.phase, status.reason) == (2, Phase.RESTARTING, Reason.POD_DELETED)
+    assert "2 of 3 ranks ended with exit code 0 before its new pod joined them" in status.message
+    assert (status.restarts.infrastructure, status.restarts.counted) == (1, 0), "the loss was counted before"
+    assert [(past.attempt, past.replaced) for past in status.attempts] == [(1, True), (1, False)]
+    (notice,) = events_between(lost.job.status, status)
+    assert (notice.type, notice.reason, notice.message) == ("Warning", Reason.POD_DELETED, status.message)
+
+
+def test_a_new_pod_that_waits_for_ranks_that_are_done_is_not_waited_for() -> None:
+    """It ran before they ended, and had not joined them."""
+    lost = after_loss()
+    seen = done_before(reconciled(successor(lost), LATER + 1))
+    early = plan(seen, LATER + 34)
+    assert (early.status.attempt, early.wake_at) == (1, LATER + 35)
+    assert plan(seen, LATER + 35).status.attempt == 2
+    unread = plan(replace(seen, logs={}), LATER + 35)
+    assert (unread.status.attempt, unread.lookups) == (1, (ReadLog(pod="job-1-0", uid="pod-uid-1-0"),))
+    assert plan(replace(seen, logs={"pod-uid-1-0": NO_LOG}), LATER + 35).status.attempt == 2
+
+
+def test_a_new_pod_that_has_joined_may_take_as_long_to_end_as_any_other() -> None:
+    """Rank 0 has reported that all ranks started again with it."""
+    lost = after_loss()
+    seen = done_before(reconciled(successor(lost), LATER + 1), restarts_in_place=1)
+    limit = JOB.spec.deadlines.finish_seconds
+    assert plan(seen, LATER + 5 + limit - 1).status.attempt == 1
+    assert plan(seen, LATER + 5 + limit).status.failure.reason == Reason.FINISH_DEADLINE
+
+
+def test_a_job_whose_new_pod_has_joined_and_ended_has_succeeded() -> None:
+    lost = after_loss()
+    done = ended(
+        lost.job, 1, is_supervised=True, replacement=1, name="job-1-1-r1", uid="uid of job-1-1-r1", ended_seen=LATER
+    )
+    assert plan(done_before(with_pods(lost, done)), LATER + 500).status.phase == Phase.SUCCEEDED
 
 
 def test_pods_of_jobs_that_do_not_wait_have_no_label() -> None:

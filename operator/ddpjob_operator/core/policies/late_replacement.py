@@ -1,0 +1,70 @@
+"""A new pod that comes too late: ranks of the others have ended with exit code 0 before it joined them.
+
+They would have waited for it, so they had left the training together, and the pod was lost in the seconds after that. The new
+pod would wait for ranks that are done. All start again instead: a job has succeeded only when each of its ranks has, and what
+the program of the lost pod still had to do is not known. The next attempt finds the last checkpoint, and no step to do.
+"""
+
+from ddpjob_operator.api.names import Phase
+from ddpjob_operator.core.actions import ReadLog
+from ddpjob_operator.core.decision import Advice, StartNextAttempt
+from ddpjob_operator.core.failure.messages import failure_sentence
+from ddpjob_operator.core.gang import Gang
+from ddpjob_operator.core.model import Pod
+from ddpjob_operator.core.policies.whole_gang import FINISHING_SECONDS
+from ddpjob_operator.core.situation import Situation
+
+
+def restart_what_cannot_meet(situation: Situation) -> Advice:
+    """Begin the next attempt once a rank has succeeded while the new pod of another one has not joined the gang.
+
+    A new pod that does not run yet has not. One that runs may have, and end a moment later; rank 0 reports a restart in place
+    for each new pod that has joined. The loss has been counted already.
+    """
+    gang, loss, first = situation.gang, situation.failure, situation.gang.first_success
+    late = [rank.rank for rank in situation.status.replaced_pods if not _has_succeeded(gang, rank.rank)]
+    if not late or first is None or loss is None or not loss.replaced:
+        return Advice()
+    if all(_runs(gang, rank) for rank in late):
+        if situation.now < first + FINISHING_SECONDS:
+            return Advice(wake_at=first + FINISHING_SECONDS)
+        if lookups := _last_progress(situation):
+            return Advice(lookups=lookups)
+        if _num_restarts_in_place(situation) >= situation.status.restarts.in_place_counted:
+            return Advice()
+    num_done = gang.num_nodes - len(gang.unfinished) - len(gang.missing)
+    too_late = f"{num_done} of {gang.num_nodes} ranks ended with exit code 0 before its new pod joined them"
+    ended = loss.model_copy(
+        update={"replaced": False, "message": f"{loss.message}; {too_late}" if loss.message else too_late}
+    )
+    return Advice(
+        decision=StartNextAttempt(
+            phase=Phase.RESTARTING, reason=loss.reason, message=failure_sentence(ended), failure=ended
+        )
+    )
+
+
+def _has_succeeded(gang: Gang, rank: int) -> bool:
+    return rank in gang.current and gang.current[rank].succeeded
+
+
+def _runs(gang: Gang, rank: int) -> bool:
+    return rank in gang.current and gang.current[rank].running
+
+
+def _last_progress(situation: Situation) -> tuple[ReadLog, ...]:
+    """The lookup of the last progress where rank 0 has ended and its log is not read."""
+    done = _done_rank_0(situation.gang)
+    return () if done is None or done.uid in situation.observed.logs else (ReadLog(pod=done.name, uid=done.uid),)
+
+
+def _num_restarts_in_place(situation: Situation) -> int:
+    """How many rank 0 has reported in this attempt. An unreadable log counts as none."""
+    done = _done_rank_0(situation.gang)
+    last = situation.observed.logs[done.uid].progress if done else None
+    return max((seen.in_place_restarts or 0 for seen in (last, situation.progress) if seen), default=0)
+
+
+def _done_rank_0(gang: Gang) -> Pod | None:
+    pod = gang.current.get(0)
+    return pod if pod is not None and pod.succeeded else None

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ddpjob_operator.api.names import ConditionType
-from ddpjob_operator.api.status import Condition, DDPJobStatus
+from ddpjob_operator.api.names import ConditionType, contract
+from ddpjob_operator.api.status import Condition, DDPJobStatus, Progress
 from ddpjob_operator.core.actions import ReadLog, ReadNode, ReadScaleUp, ReadWarning
 from ddpjob_operator.core.model import NO_LOG, LogEnd, Observed, ScaleUp
 from ddpjob_operator.core.times import epoch_seconds
@@ -17,7 +17,7 @@ from ddpjob_operator.kube.lookups import pod_events as pod_events_module
 from ddpjob_operator.kube.lookups.lookups import Lookups
 from ddpjob_operator.kube.lookups.node_reader import NodeState
 from ddpjob_operator.transport.client import Page
-from ddpjob_operator.transport.errors import ApiError, NotFoundError, RejectedError, UnavailableError
+from ddpjob_operator.transport.errors import ApiError, NotFoundError, RejectedError, ThrottledError, UnavailableError
 from engine import happens
 from lookup_cluster import JOB, KEY, Cluster, Keys, five_intervals, rank0, seen
 
@@ -80,8 +80,31 @@ async def test_what_the_logs_of_a_bounded_number_of_jobs_show_is_kept(monkeypatc
 
 
 @pytest.mark.parametrize("error", [NotFoundError("log", "no"), UnavailableError("log", "late")])
-async def test_a_log_that_cannot_be_read_is_empty(error: ApiError) -> None:
+async def test_a_log_that_cannot_be_read_is_empty(error: ApiError, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_reader, "DEADLINE_SECONDS", 0.05)
     assert await log_of(Cluster(log=error)) == NO_LOG
+
+
+@pytest.mark.parametrize("error", [UnavailableError("log", "connection refused"), ThrottledError("log", "later")])
+async def test_a_log_is_read_again_while_the_api_server_is_not_available(
+    error: ApiError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that ends just after an outage: its last progress is read once, and has the restarts in place."""
+    monkeypatch.setattr(log_reader, "AGAIN_SECONDS", 0.01)
+
+    class BackSoon(Cluster):
+        async def pod_log(self, *_: Any, **__: Any) -> str:
+            self.num_logs += 1
+            if self.num_logs < 4:
+                raise error
+            return f'{contract.PROGRESS_PREFIX}{{"step": 9, "inPlaceRestarts": 1}}'
+
+    assert (await log_of(BackSoon())).progress == Progress(step=9, in_place_restarts=1)
+
+
+async def test_a_log_that_is_not_there_is_not_read_again() -> None:
+    assert await log_of(cluster := Cluster(log=NotFoundError("log", "no"))) == NO_LOG
+    assert cluster.num_logs == 1
 
 
 async def test_a_log_that_cannot_be_parsed_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from ddpjob_operator.kube.keys import Key
 from ddpjob_operator.kube.lookups.keyed_tasks import KeyedTasks
 from ddpjob_operator.kube.metrics import LOG_READS
 from ddpjob_operator.transport.client import Client
-from ddpjob_operator.transport.errors import ApiError
+from ddpjob_operator.transport.errors import ApiError, ThrottledError, UnavailableError
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +29,8 @@ LAST_LINES = 60
 READ_SECONDS = 5.0
 #: A log that has not come by then, the wait for a turn included, counts as empty.
 DEADLINE_SECONDS = 10.0
+#: After an error that may pass, such as that of an API server that has just started, it is read again so long afterwards.
+AGAIN_SECONDS = 1.0
 #: Reads at the same time for one namespace, while no other has any. A broken image can fail hundreds of jobs at once; the
 #: connections are for the creation of pods first.
 MAX_AT_ONCE = 8
@@ -75,10 +77,8 @@ class LogReader:
     async def _read(self, key: Key, lookup: ReadLog) -> None:
         log = NO_LOG
         try:
-            async with asyncio.timeout(DEADLINE_SECONDS), self._slots.of(key[0]):
-                text = await self._tail(key, lookup, LINES)
-                if len(text.encode()) >= LIMIT_BYTES - 4:  # cut within a character at most
-                    text += "\n" + await self._tail(key, lookup, LAST_LINES)
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                text = await self._text(key, lookup)
             log = end_of_log(text)
         except ApiError as error:
             logger.info("the log of pod %s/%s cannot be read: %s", key[0], lookup.pod, error)
@@ -92,6 +92,22 @@ class LogReader:
         while len(self._logs) > MAX_JOBS:
             del self._logs[next(iter(self._logs))]
         self._changed(key)
+
+    async def _text(self, key: Key, lookup: ReadLog) -> str:
+        """The end of the log, once the API server is available."""
+        while True:
+            try:
+                async with self._slots.of(key[0]):
+                    return await self._end(key, lookup)
+            except (UnavailableError, ThrottledError) as error:
+                logger.info("the log of pod %s/%s is read again: %s", key[0], lookup.pod, error)
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _end(self, key: Key, lookup: ReadLog) -> str:
+        text = await self._tail(key, lookup, LINES)
+        if len(text.encode()) >= LIMIT_BYTES - 4:  # cut within a character at most
+            text += "\n" + await self._tail(key, lookup, LAST_LINES)
+        return text
 
     async def _tail(self, key: Key, lookup: ReadLog, lines: int) -> str:
         text = await self._client.pod_log(

@@ -84,6 +84,8 @@ def run(laboratory: Laboratory, cell: Cell) -> Result:
         injection.inject(target)
         if cell.phase == Phase.PENDING:
             _open_gate(target)
+        else:
+            (laboratory.volume / "marks" / cell.name / "injected").touch()
         injection.repair(target)
         testbed.wait_for(f"{cell.name} to end", lambda: target.story.finished, seconds=END_SECONDS, every_seconds=0.1)
         _wait_nothing_runs(target)

@@ -109,7 +109,7 @@ class Injection:
     Attributes:
         inject: causes it; returns at once or when it is over.
         repair: called next; waits for the expected effect and ends the fault.
-        hold_seconds: how long rank 0 stays in the phase, so that the fault's effect still meets it there.
+        hold_seconds: how long rank 0 stays in the phase after the fault, so that the fault's effect still meets it there.
         spec: fields of the job's spec in addition to the usual ones.
         pod_spec: the same for its pods.
     """

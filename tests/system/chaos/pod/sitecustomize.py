@@ -26,9 +26,13 @@ PHASE = os.environ.get("CHAOS_PHASE", "")
 HOLD_SECONDS = float(os.environ.get("CHAOS_HOLD_SECONDS", "0"))
 STEADY_STEP = int(os.environ.get("CHAOS_STEADY_STEP", "0"))
 CHECKPOINT_STEP = int(os.environ.get("CHAOS_CHECKPOINT_STEP", "0"))
+#: Longest wait for the fault, in case that whoever causes it has failed.
+FAULT_SECONDS = 60
 
 ATTEMPT, RANK = os.environ.get("DDPJOB_ATTEMPT", "1"), os.environ.get("RANK", "0")
 MARKS = Path(os.environ.get("CHAOS_MARKS", "."), f"{ATTEMPT}-{RANK}")
+#: Is there once the fault has been caused.
+INJECTED = MARKS.parent / "injected"
 
 #: Whether ranks are forks, which a launcher may start again.
 IN_PLACE = "DDPJOB_IN_PLACE_RESTARTS" in os.environ
@@ -51,9 +55,12 @@ def is_aimed_at() -> bool:
 
 
 def hold(phase: str) -> None:
-    """Take time in this phase, if it is the one under test and this process is aimed at."""
+    """Stay in this phase until the fault has been caused and for a while after it, if this process is aimed at in this phase."""
     if phase == PHASE and is_aimed_at():
         mark("phase")
+        deadline = time.monotonic() + FAULT_SECONDS
+        while not INJECTED.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
         time.sleep(HOLD_SECONDS)
 
 

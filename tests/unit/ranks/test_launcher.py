@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -196,20 +196,35 @@ sys.exit(ranks.exit_code)
 
 
 @contextmanager
-def followed(script: str) -> Iterator[subprocess.Popen[str]]:
+def followed(script: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A launcher that prints the pid of each process that follows other nodes, which ends in order after a line of stdin."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", FOLLOWED, script],
-        env={**os.environ, "NPROC_PER_NODE": "2"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    with (folder / "followers").open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-c", FOLLOWED, script],
+            env={**os.environ, "NPROC_PER_NODE": "2"},
+            stdin=subprocess.PIPE,
+            stdout=output,
+            text=True,
+            start_new_session=True,
+        )
     try:
         yield process
     finally:
-        process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # ranks and followers, too
         process.communicate()
+
+
+def follower_in(folder: Path, number: int) -> int:
+    """The pid of what follows other nodes after so many starts."""
+
+    def pids() -> list[str]:
+        return (folder / "followers").read_text().split("\n")[:-1]
+
+    wait_for(
+        f"the launcher to start what follows other nodes {number} times", lambda: len(pids()) >= number, seconds=60
+    )
+    return int(pids()[number - 1])
 
 
 def test_what_follows_other_nodes_is_started_again_after_a_kill(tmp_path):
@@ -219,18 +234,17 @@ import pathlib, time
 while not pathlib.Path("{tmp_path}/end").exists(): time.sleep(0.01)
 raise SystemExit({contract.EXIT_PEER_LOST})
 """
-    with followed(script) as process:
+    with followed(script, tmp_path) as process:
         assert process.stdin is not None
-        assert process.stdout is not None
-        for _ in range(2):
-            os.kill(int(process.stdout.readline()), signal.SIGKILL)
-        follower = int(process.stdout.readline())
+        for number in (1, 2):
+            os.kill(follower_in(tmp_path, number), signal.SIGKILL)
+        follower = follower_in(tmp_path, 3)
         process.stdin.write("the others have started again\n")
         process.stdin.flush()
         wait_for("the launcher to notice that", lambda: not Path(f"/proc/{follower}").exists(), seconds=60)
         (tmp_path / "end").touch()
         assert process.wait(timeout=60) == contract.EXIT_PEER_LOST
-        assert process.stdout.read() == ""
+    assert len((tmp_path / "followers").read_text().split()) == 3
 
 
 def test_a_pod_that_is_asked_to_stop_ends_in_order_though_the_others_have_started_again(tmp_path):
@@ -246,10 +260,9 @@ while not requests: time.sleep(0.01)
 while not (folder / "end").exists(): time.sleep(0.01)
 os._exit({contract.EXIT_CHECKPOINTED} if len(requests) == 1 else 1)
 """
-    with followed(script) as process:
+    with followed(script, tmp_path) as process:
         assert process.stdin is not None
-        assert process.stdout is not None
-        follower = int(process.stdout.readline())
+        follower = follower_in(tmp_path, 1)
         wait_for("two ranks to start", lambda: len(list(tmp_path.glob("started *"))) == 2, seconds=60)
         process.send_signal(signal.SIGTERM)
         wait_for("both to be asked to stop", lambda: len(list(tmp_path.glob("asked *"))) == 2, seconds=60)

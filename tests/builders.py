@@ -134,7 +134,9 @@ def with_status(seen: Observed, status: DDPJobStatus) -> Observed:
 
 def reconciled(seen: Observed, now: float = NOW) -> Observed:
     """The same after the status of its plan was written."""
-    return with_status(seen, plan(seen, now).status)
+    after = with_status(seen, plan(seen, now).status)
+    begins = after.job.status.attempt != seen.job.status.attempt
+    return replace(after, begun_attempt=after.job.status.attempt) if begins else after
 
 
 def updated(seen: Observed, **fields: Any) -> Observed:

@@ -124,6 +124,15 @@ SCHEDULES = {
         nodes=3,
         fates=(fate("stop", 1.0),),
     ),
+    # The same with operators whose clocks differ: by that of the one that saw it the deletion came before the other's record.
+    "a deletion by another operator with another clock counted as somebody else's": shrunk(
+        "0 crash; 0 second_operator; 0.1 crash; 0.5 crash; 0 lose_node; 0.1 jump_clock",
+        seed=1,
+        nodes=3,
+        max_restarts=1,
+        second_operator_stays=True,
+        fates=(fate("fail", 1.0),),
+    ),
     # A replaced pod on a lost node, which we had deleted, explained the end of the attempt that it was replaced in.
     "a pod that was replaced earlier counted as the cause of the end of its attempt": shrunk(
         "0.5 crash 7; 0 kill_rank; 1 lose_node; 0 evict_for_memory 1",

@@ -349,6 +349,8 @@ class Observed:
     """Whether the operator creates NetworkPolicies for jobs: it is asked to, may do so and watches them."""
     all_of: Callable[[Kind], Iterable[OwnedObject]] = _none_of
     """All watched objects of a kind, whichever job they are about."""
+    begun_attempt: int | None = None
+    """The attempt that this process began last, so that it made the record of the failure before it; None if it began none."""
     one_machine: bool = False
     """Whether all pods always run on the same machine, so that the job has no other node to go to."""
     nodes_gone: frozenset[str] = frozenset()

@@ -103,6 +103,19 @@ def test_a_deletion_by_the_operator_is_known_as_such_although_other_clocks_are_b
         assert (status.failure.rank, status.restarts.counted) == (0, 1)
 
 
+def test_of_a_record_that_another_operator_made_the_order_of_its_deletions_is_not_known() -> None:
+    """Found by simulation: its clock was ahead, so its own deletion seemed to be somebody else's, of before the failure."""
+    seen = after_an_echo()
+    survivor = crashed(PAIR, 1, message=STOPPED_BY_SIGTERM, deletion_deadline=NOW - 30, deletion_seen=NOW - 40)
+    pods = (seen.pods[0], finished_at(survivor, NOW - 39, NOW))
+    for begun_attempt, reason in (
+        (2, Reason.POD_DELETED),
+        (1, Reason.COLLECTIVE_ERROR),
+        (None, Reason.COLLECTIVE_ERROR),
+    ):
+        assert plan(replace(seen, pods=pods, begun_attempt=begun_attempt), NOW + 1).status.failure.reason == reason
+
+
 def test_an_error_becomes_a_stop_with_a_checkpoint_once_rank_0_has_saved() -> None:
     seen = reconciled(broken(TRAINER, ended(TRAINER, 1, code=75, ended_seen=NOW - 9)))
     assert seen.job.status.restarts.counted == 1

@@ -5,13 +5,17 @@ The API server is a stand-in that stores what is created and refuses what a test
 
 import asyncio
 import re
+import time
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from ddpjob_operator.api import names
+from ddpjob_operator.api.names import contract
 from ddpjob_operator.core.model import Body
+from ddpjob_operator.core.times import rfc3339
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import NotFoundError, RejectedError
 from ddpjob_operator.transport.resources import DDPJOBS, PODS, Resource
@@ -100,8 +104,7 @@ class Operator(Engine):
             await self.reconciler.reconcile(KEY)
 
     def fail_pod(self, attempt: int) -> None:
-        ended = {"terminated": {"exitCode": 1, "reason": "Error", "message": "ValueError: boom"}}
-        self.shows(f"job-{attempt}-0", "Failed", ended)
+        self.shows(f"job-{attempt}-0", "Failed", ended(1, "ValueError: boom"))
 
     def shows(self, name: str, phase: str, state: Any) -> None:
         pod = self.server.objects["pods", name]
@@ -204,6 +207,33 @@ async def test_a_job_that_was_applied_again_inherits_nothing_from_the_job_of_the
     assert operator.pods == {"job-1-0"}
     assert operator.rejections.seconds_to_retry(KEY) == 0
     assert operator.queue.retry(KEY) < 1
+
+
+def ended(code: int, message: str) -> Any:
+    return {"terminated": {"exitCode": code, "reason": "Error", "message": message}}
+
+
+async def test_a_deletion_that_this_process_saw_before_it_recorded_a_failure_explains_the_failure_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    operator = Operator()
+    operator.apply(nodes=2)
+    await operator.reconcile(2)
+    for name in ("job-1-0", "job-1-1"):
+        operator.shows(name, "Running", {"running": {}})
+    await operator.reconcile(2)
+    with monkeypatch.context() as earlier:  # the time of a record is cut to whole seconds
+        earlier.setattr("ddpjob_operator.kube.cache.store.time", SimpleNamespace(time=lambda: time.time() - 5))
+        deletion = {"deletionTimestamp": rfc3339(time.time() + 60), "deletionGracePeriodSeconds": 60}
+        operator.server.put(PODS, operator.server.objects["pods", "job-1-1"], **deletion)
+        await operator.reconcile()
+        operator.shows("job-1-0", "Failed", ended(contract.EXIT_PEER_LOST, f"rank 1{contract.TERMINATION_ECHO_SUFFIX}"))
+        await operator.reconcile()
+    assert (operator.status["attempt"], operator.status["failure"]["reason"]) == (2, "CollectiveError")
+
+    operator.shows("job-1-1", "Failed", ended(143, "SIGTERM received"))
+    await operator.reconcile()
+    assert (operator.status["failure"]["reason"], operator.status["failure"]["rank"]) == ("PodDeleted", 1)
 
 
 def stalled(status: Any) -> Any:

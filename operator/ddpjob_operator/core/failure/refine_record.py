@@ -122,8 +122,9 @@ def _is_evidence(observed: Observed, pod: Pod, failure: Failure, now: float) -> 
         return False  # it had succeeded, and the operator ended its sidecars
     ended_by_cluster = bool(pod.disruption) or (pod.exit is None and pod.node in observed.nodes_gone)
     not_by_us = pod.deletion is None or pod.ended_before_deletion or pod.name == failure.pod
-    # We delete only after the record. By our own clock, since the API server's may be seconds off it; and where another
-    # operator's record may still be on its way to us, by the whole second that its time is cut to.
+    # An operator deletes only after the record. By our own clock, since all others may be off it: of a record that another
+    # operator made, which may reach us later than its deletions, the order is not known. Its time is cut to a whole second.
     seen = pod.deletion.seen_while_current if pod.deletion else None
-    seen_before = seen is not None and seen < epoch_seconds(failure.time)
+    is_ours = observed.begun_attempt == observed.job.status.attempt
+    seen_before = is_ours and seen is not None and seen < epoch_seconds(failure.time)
     return ended_by_cluster or not_by_us or seen_before

@@ -63,6 +63,8 @@ class StatusWriter:
         self._ticked_at: dict[Key, float] = {}
         #: Jobs whose stored status is not known, each with the job and the status of a write that may have succeeded.
         self._in_doubt: dict[Key, tuple[Job, DDPJobStatus] | None] = {}
+        #: Of each job the uid and the attempt that a write of this process began last.
+        self._begun: dict[Key, tuple[str, int]] = {}
         #: Fields of a status that the API server has dropped, as paths: an older CRD does not have them.
         self.dropped_fields: frozenset[str] = frozenset()
 
@@ -118,8 +120,14 @@ class StatusWriter:
             ):
                 self._record(*tried)  # The write succeeded although its answer was lost.
 
+    def begun_attempt(self, job: Job) -> int | None:
+        """The attempt of the job that this process began last; None if it began none."""
+        uid, attempt = self._begun.get(key_of(job), ("", None))
+        return attempt if uid == job.uid else None
+
     def forget(self, key: Key) -> None:
         """Forget the job, which no longer exists."""
+        self._begun.pop(key, None)
         self._in_doubt.pop(key, None)
         self._written_at.pop(key, None)
         self._ticked_at.pop(key, None)
@@ -136,6 +144,8 @@ class StatusWriter:
     def _record(self, job: Job, written: DDPJobStatus) -> None:
         """Record what happened between the status that was seen and the one that was written, once for each write."""
         record(measurements_between(job.status, written))
+        if job.status.attempt != written.attempt:
+            self._begun[key_of(job)] = (job.uid, written.attempt)
         if (job.status.phase, job.status.reason, job.status.attempt) != (
             written.phase,
             written.reason,

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 from ddpjob_operator.api import names
+from ddpjob_operator.core.times import rfc3339
 from simulation.api_server import (
     DEFAULT_GRACE_SECONDS,
     JOBS,
@@ -180,7 +181,7 @@ class Cluster:
 
     def _bind(self, pod: Body, node: Node) -> None:
         uid = pod["metadata"]["uid"]
-        scheduled = {"type": "PodScheduled", "status": "True"}
+        scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": rfc3339(self.server.now)}
         parts = {
             "spec": {**pod["spec"], "nodeName": node.name},
             "status": {"phase": "Pending", "conditions": [scheduled]},

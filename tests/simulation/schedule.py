@@ -181,10 +181,20 @@ def steps(focus: str) -> st.SearchStrategy[Step]:
     )
 
 
+#: An attempt on fewer nodes, which has them all before it ends: longer than the job waits for all, runs on fewer and holds places.
+MAY_GROW = (
+    Step(after_seconds=1.0, do="resume"),
+    Step(after_seconds=0.0, do="fill_nodes"),
+    Step(after_seconds=1.0, do="kill_rank"),
+    Step(after_seconds=400.0, do="free_nodes"),
+)
+
+
 def schedules(focus: str = "everything") -> st.SearchStrategy[Schedule]:
     """Schedules in which the disturbances of one group are frequent."""
     waits, resizes = focus in (REPLACED_PODS, GANGS), focus == RESIZED
     first = (Step(after_seconds=0.0, do="fill_nodes"),) if resizes else ()  # one node, so that the gang does not fit
+    last = MAY_GROW if resizes else ()
     return st.builds(
         Schedule,
         seed=st.integers(0, 2**32),
@@ -211,7 +221,7 @@ def schedules(focus: str = "everything") -> st.SearchStrategy[Schedule]:
         reads_progress=st.booleans(),
         fault_percent=st.sampled_from((0, 0, 3, 15)),
         second_operator_stays=st.booleans(),
-        train_seconds=st.sampled_from((5.0, 60.0, 600.0)),
+        train_seconds=st.sampled_from((60.0, 600.0) if resizes else (5.0, 60.0, 600.0)),
         fates=st.lists(fates(), min_size=1, max_size=6).map(tuple),
-        steps=st.lists(steps(focus), min_size=4, max_size=24).map(lambda drawn: (*first, *drawn)),
+        steps=st.lists(steps(focus), min_size=4, max_size=24).map(lambda drawn: (*first, *drawn, *last)),
     )

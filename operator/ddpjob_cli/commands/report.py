@@ -27,12 +27,12 @@ def command(
     """
     from importlib.metadata import version
 
-    from ddpjob_cli.curves import read_curves
-    from ddpjob_cli.explanation import explained
-    from ddpjob_cli.report_page import page
-
     with look_at(job) as client:
         seen = client.get(job)
+        from ddpjob_cli.curves import read_curves
+        from ddpjob_cli.explanation import explained
+        from ddpjob_cli.report_page import page
+
         pods = client.pods(seen)
         events = events_if_allowed(client, seen)
         curves = read_curves(client.logs(job, ranks=[0], attempt="all", on_note=note))

@@ -167,6 +167,16 @@ def current_attempt_has_failed(status: DDPJobStatus) -> bool:
     return any(failure.attempt == status.attempt and not failure.replaced for failure in status.attempts)
 
 
+def message_of(job: "Job", pod: "Pod") -> str:
+    """What there is to say about a rank: its message, or why it was stopped."""
+    if pod.message or pod.exit_code != names.contract.EXIT_TERMINATED:
+        return pod.message
+    ends = [failure for failure in job.status.attempts if failure.attempt == pod.attempt and not failure.replaced]
+    if ends and ends[-1].rank is not None and ends[-1].rank != pod.rank:
+        return visible(f"stopped because of rank {ends[-1].rank} ({ends[-1].reason})")
+    return "stopped on request (SIGTERM)"
+
+
 def managed_elsewhere(job: "Job") -> str:
     """The controller that runs the job in place of the operator; empty where the operator does."""
     controller = (job.body.get("spec") or {}).get("managedBy") or names.CONTROLLER

@@ -19,6 +19,7 @@ from ddpjob_cli.rendering import (
     current_attempt_has_failed,
     facts,
     local_run,
+    message_of,
     metrics,
     number,
     outcome,
@@ -104,7 +105,10 @@ def page(
         *(_section(title_of(name), _curve(curves.points[name], curves.restarts)) for name in curves.metrics),
         *(() if job.succeeded else (_section(part.title, _pre("\n".join(part.lines))) for part in explanation[1:])),
         _section(
-            "Ranks", _table(["attempt", "rank", "pod", "node", "state", "exit code", "message"], map(_rank, pods))
+            "Ranks",
+            _table(
+                ["attempt", "rank", "pod", "node", "state", "exit code", "message"], (_rank(job, pod) for pod in pods)
+            ),
         ),
         _section(
             "Events", _table(["time", "type", "reason", "object", "message"], map(_event, events), empty=no_events)
@@ -242,9 +246,9 @@ def _curve(points: Sequence[Point], restarts: Sequence[int]) -> str:
     )
 
 
-def _rank(pod: "Pod") -> Sequence[object]:
+def _rank(job: "Job", pod: "Pod") -> Sequence[object]:
     code = NOTHING if pod.exit_code is None else pod.exit_code
-    return (pod.attempt, pod.rank, pod.name, pod.node or NOTHING, pod.state, code, pod.message)
+    return (pod.attempt, pod.rank, pod.name, pod.node or NOTHING, pod.state, code, message_of(job, pod))
 
 
 def _event(event: "JobEvent") -> Sequence[object]:

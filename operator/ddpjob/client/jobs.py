@@ -9,7 +9,15 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ddpjob_operator.api.names import LABEL_ATTEMPT, LABEL_PLACEHOLDER, LABEL_RANK, MAIN_CONTAINER, ConditionType, Phase
+from ddpjob_operator.api.names import (
+    LABEL_ATTEMPT,
+    LABEL_PLACEHOLDER,
+    LABEL_RANK,
+    MAIN_CONTAINER,
+    ConditionType,
+    Phase,
+    contract,
+)
 from ddpjob_operator.api.resource import Body
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.stored_status import status_of
@@ -118,7 +126,8 @@ class Pod:
     restarts: int
     exit_code: int | None
     message: str
-    """The exception in the termination message of the program, or else that message, or that of the pod."""
+    """The exception in the termination message of the program, or else that message, or that of the pod. Of a program that
+    answered SIGTERM with exit code 143, without the last lines that it had printed, which say nothing about that."""
     started: bool
     """Whether the main container has started, so that there is a log."""
     finished: bool
@@ -142,6 +151,8 @@ def read_pod(body: Body) -> Pod | None:
     ended = state.get("terminated")
     waiting = state.get("waiting") or {}
     said = (ended or {}).get("message") or ""
+    stopped = (ended or {}).get("exitCode") == contract.EXIT_TERMINATED
+    of_pod = "" if stopped and status.get("reason") == "DeadlineExceeded" else status.get("message")  # set to stop it
     phase = status.get("phase", "Pending")
     reason = (ended or {}).get("reason") if phase == "Failed" else waiting.get("reason")
     return Pod(
@@ -155,7 +166,7 @@ def read_pod(body: Body) -> Pod | None:
         restarts=main.get("restartCount", 0),
         exit_code=(ended or {}).get("exitCode"),
         message=_exception_in(said)
-        or printable(said.replace("\n", ": ", 1) or waiting.get("message") or status.get("message") or ""),
+        or printable(("" if stopped else said.replace("\n", ": ", 1)) or waiting.get("message") or of_pod or ""),
         started="running" in state or ended is not None,
         finished=phase in ("Succeeded", "Failed") or ended is not None,
         body={"apiVersion": "v1", "kind": "Pod", **body},

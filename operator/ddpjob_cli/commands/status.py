@@ -107,7 +107,7 @@ def screen(job: "Job", pods: "list[Pod]", events: "list[JobEvent]") -> "Renderab
     parts: list[RenderableType] = [facts_table, Text("\nAttempts", style="bold")]
     parts += [indented(line) for line in attempt_lines(job)]
     if pods:
-        parts += [Text(""), rank_table(pods)]
+        parts += [Text(""), rank_table(job, pods)]
     if status.conditions:
         parts.append(Text("\nConditions", style="bold"))
         parts += [
@@ -121,12 +121,12 @@ def screen(job: "Job", pods: "list[Pod]", events: "list[JobEvent]") -> "Renderab
     return Group(*parts)
 
 
-def rank_table(pods: "list[Pod]") -> "RenderableType":
+def rank_table(job: "Job", pods: "list[Pod]") -> "RenderableType":
     """The ranks of an attempt. Of many, those that do not run come first and the rest is counted."""
     from rich.table import Table
     from rich.text import Text
 
-    from ddpjob_cli.rendering import NOTHING, rank_style
+    from ddpjob_cli.rendering import NOTHING, message_of, rank_style
 
     shown = pods
     if len(pods) > _MAX_ROWS:
@@ -140,6 +140,6 @@ def rank_table(pods: "list[Pod]") -> "RenderableType":
         code = NOTHING if pod.exit_code is None else str(pod.exit_code)
         table.add_row(
             Text(str(pod.rank), style=rank_style(pod.rank)),
-            *(pod.name, pod.node or NOTHING, Text(pod.state), str(pod.restarts), code, Text(pod.message)),
+            *(pod.name, pod.node or NOTHING, Text(pod.state), str(pod.restarts), code, Text(message_of(job, pod))),
         )
     return table

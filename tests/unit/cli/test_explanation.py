@@ -10,7 +10,7 @@ from ddpjob.client.logs import LogLine
 from ddpjob_cli.events import events_if_allowed
 from ddpjob_cli.explanation import explained
 from ddpjob_cli.local_runs import ANNOTATION
-from ddpjob_cli.rendering import address
+from ddpjob_cli.rendering import address, message_of
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.failure.classes import CLASSES
 from ddpjob_operator.reference.advice import ADVICE
@@ -107,6 +107,42 @@ def test_the_message_of_a_rank_that_lost_a_peer_has_its_parts_separated() -> Non
     pod = read_pod({"metadata": {"name": "net-1-0", "labels": labels}, "status": {"containerStatuses": [container]}})
     assert pod is not None
     assert pod.message == "rank 0 lost a peer: rank 1 ended: no memory"
+
+
+def ended(exit_code: int, said: str, **status: str) -> Any:
+    """The pod of rank 0 in attempt 2, whose program has ended."""
+    labels = {"ddpjob.dev/attempt": "2", "ddpjob.dev/rank": "0"}
+    state = {"terminated": {"exitCode": exit_code, "reason": "Error", "message": said}}
+    containers = [{"name": "trainer", "state": state}]
+    body = {"metadata": {"name": "net-2-0", "labels": labels}, "status": {"containerStatuses": containers, **status}}
+    return read_pod(body)
+
+
+PROGRESS = "step 0\nstep 1\nstep 2"
+DEADLINE = {"reason": "DeadlineExceeded", "message": "Pod was active on the node longer than the specified deadline"}
+OF_RANK_1 = {**FAILURE, "reason": "ProgramError"}
+BECAUSE = "stopped because of rank 1 (ProgramError)"
+
+
+@pytest.mark.parametrize(
+    ("attempts", "pod", "said"),
+    [
+        ([OF_RANK_1], ended(143, PROGRESS), BECAUSE),
+        ([OF_RANK_1], ended(143, PROGRESS, **DEADLINE), BECAUSE),
+        ([OF_RANK_1], ended(143, "Traceback (most recent call last):\nValueError: late"), "ValueError: late"),
+        ([{**OF_RANK_1, "attempt": 1}], ended(143, PROGRESS), "stopped on request (SIGTERM)"),
+        ([{**OF_RANK_1, "replaced": True}], ended(143, PROGRESS), "stopped on request (SIGTERM)"),
+        ([{**OF_RANK_1, "rank": 0}], ended(143, PROGRESS), "stopped on request (SIGTERM)"),
+        (
+            [OF_RANK_1],
+            ended(143, "", reason="Evicted", message="the node was low on memory"),
+            "the node was low on memory",
+        ),
+        ([OF_RANK_1], ended(1, "bad luck"), "bad luck"),
+    ],
+)
+def test_a_rank_that_was_stopped_says_why_and_not_what_it_printed_last(attempts: Any, pod: Any, said: str) -> None:
+    assert message_of(job(phase="Failed", attempt=2, attempts=attempts), pod) == said
 
 
 @pytest.mark.parametrize(

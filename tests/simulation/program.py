@@ -139,6 +139,8 @@ class Programs:
         self.ended: Callable[[Container], None] = lambda _: None
         self.commits: list[Owner] = []
         """Of each commit, in order: who wrote it."""
+        self.waited_in_vain: list[tuple[str, int]] = []
+        """The jobs and attempts in which a new pod has waited to the end of its patience for ranks that had succeeded."""
 
     def start(self, container: Container) -> None:
         """A container begins."""
@@ -191,6 +193,9 @@ class Programs:
 
     def _end_waiting(self, gang: Gang, since: float) -> None:
         if gang.waits_since == since:
+            new = [c for c in gang.ranks.values() if c.exit is None and not c.has_met]
+            if new and any(c.exit and c.exit.code == 0 for c in gang.ranks.values()):
+                self.waited_in_vain.append(new[0].job_and_attempt)
             for container in gang.ranks.values():
                 self._lose_peer(container, rank=1)
 

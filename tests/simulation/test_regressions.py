@@ -144,6 +144,19 @@ SCHEDULES = {
         sigterm="save",
         fates=(fate("fail", 1.0),),
     ),
+    # Its pod was lost in the seconds between the first end of a rank with exit code 0 and the last.
+    "a new pod waited for ranks that had succeeded": shrunk(
+        "6.7 kill_rank 1",
+        seed=3,
+        nodes=2,
+        trainer=True,
+        in_place=True,
+        max_restarts=10,
+        own_grace_seconds=30,
+        start_seconds=300,
+        finish_seconds=3600,
+        fates=(),
+    ),
     # The deletion of a job whose time to live had passed was answered with a conflict, which counted as done.
     "a job that could not be deleted at first was forgotten": shrunk(
         "0 fill_nodes; 0.02 resize",

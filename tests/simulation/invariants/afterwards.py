@@ -43,6 +43,14 @@ def checkpoints_were_fenced(memory: Memory) -> None:
         newest[job_uid] = attempt, replacement
 
 
+def nobody_waited_in_vain(memory: Memory) -> None:
+    """Where nothing came in between, no new pod has waited to the end of its patience for ranks that had succeeded."""
+    if memory.view_disturbed_at or memory.clock_jumped_at or len(memory.world.processes) > 1:
+        return
+    vain = memory.world.cluster.programs.waited_in_vain
+    memory.must(not vain, f"new pods of these jobs and attempts have waited for ranks that had succeeded: {vain}")
+
+
 def no_group_is_left(memory: Memory) -> None:
     """After the end of a job, or of its object, there is no PodGroup of it."""
     for group in memory.world.server.all(POD_GROUPS):

@@ -46,16 +46,24 @@ def check_status(memory: Memory, old: Body | None, new: Body | None, by: str) ->
 
 
 def _counted(memory: Memory, name: str, before: Body, status: Body, step: int) -> None:
-    """Each attempt that a failure ended is counted once, as one or the other."""
+    """Each attempt that a failure ended is counted once, as one or the other; a loss whose new pod came too late, when that was decided."""
     more = num_restarts(status) - num_restarts(before)
     failure = status.get("failure") or {}
     failed = step == 1 and failure.get("attempt") == before.get("attempt", 1) and not failure.get("replaced")
     failed = failed and failure.get("reason") not in _NO_FAILURE and status["reason"] not in _NO_FAILURE
+    failed = failed and not _was_replaced(before.get("failure") or {}, failure)
     violation = f"{name}: restarts {before.get('restarts')} → {status.get('restarts')} with failure {failure}"
     replaced = restarts(status, "podReplacements") - restarts(before, "podReplacements")
     memory.must(replaced in (0, 1) and (not replaced or (step == 0 and failure.get("replaced", False))), violation)
     memory.must(more == (1 if failed or replaced else 0), violation)
     memory.counts["restart"] += step
+
+
+def _was_replaced(before: Body, failure: Body) -> bool:
+    """Whether this is the loss for which a pod was replaced."""
+    return before.get("replaced", False) and all(
+        before.get(key) == failure.get(key) for key in ("attempt", "pod", "time")
+    )
 
 
 def _check_growth(memory: Memory, name: str, facts: JobFacts, before: Body, status: Body) -> None:

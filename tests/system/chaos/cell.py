@@ -28,8 +28,9 @@ from testbed.errors import TestbedError
 
 REACH_SECONDS = 240
 END_SECONDS = 240
-#: A kubelet that is back, or a process that ignores SIGTERM, takes some seconds.
-CLEAN_SECONDS = 60
+#: A kubelet that is back, or a process that ignores SIGTERM, takes some seconds. After an outage of the API server, what belonged to a
+#: deleted job was once still there after 60 s.
+CLEAN_SECONDS = 180
 #: The share that a rank gets of a busy machine follows from it. Two pods and an operator fit on a node of two cores.
 CPU_REQUEST = "900m"
 #: Training takes about 850 MB a rank; memory beyond the limit is what the out-of-memory fault uses.

@@ -173,13 +173,17 @@ def _replaced(reason: str, **counters: int) -> tuple[Outcome, ...]:
     return (Outcome(tier=2, reason=reason, **counters),)
 
 
-def _replaced_once_it_ran(reason: str, **counters: int) -> Row:
-    """A pod is lost, and replaced alone if all pods of the gang are known to have run."""
+#: Not all pods of the gang may be known to have run.
+EARLY = (Phase.RENDEZVOUS, Phase.FIRST_STEP)
+
+
+def _replaced_once_it_ran(reason: str, *, in_doubt: tuple[Phase, ...] = EARLY, **counters: int) -> Row:
+    """A pod is lost, and replaced alone; `in_doubt` the gang may start again instead."""
     gang = Outcome(attempts=2, tier=3, reason=reason, **counters)
     either = (*_replaced(reason, **counters), gang)
     return Row(
         usual=_replaced(reason, **counters),
-        exceptions={Phase.RENDEZVOUS: either, Phase.FIRST_STEP: either},
+        exceptions=dict.fromkeys(in_doubt, either),
         not_applicable={Phase.PENDING: NO_PROCESS},
     )
 
@@ -220,7 +224,8 @@ MATRIX_IN_PLACE: Mapping[Fault, Row] = {
     Fault.MAIN_PROCESS: _replaced_once_it_ran("Killed", counted=1),
     # A step that rank 0 alone has completed is done again.
     Fault.FIRST_MAIN_PROCESS: _in_place((*_replaced("Killed", counted=1, steps_lost=1), *_counted("Killed"))),
-    Fault.FORCE_DELETE: _replaced_once_it_ran("PodDeleted", infrastructure=1),
+    # In the end rank 1 may complete within the seconds for which its container outlives the pod, and nobody waits for its new pod.
+    Fault.FORCE_DELETE: _replaced_once_it_ran("PodDeleted", in_doubt=(*EARLY, Phase.FINISHING), infrastructure=1),
     Fault.KILL_IN_RESTART: _in_place(),
     # The replacement made no progress, after which the operator may start the whole gang again.
     Fault.REPLACED_AGAIN: Row(

@@ -139,6 +139,15 @@ def test_a_shortage_that_the_trainer_finds_before_training_is_restarted_and_coun
     assert "/checkpoints has 0 MiB free" in status.message
 
 
+def test_a_job_with_rules_for_exit_codes_waits_for_the_log_that_shows_the_code_of_the_rank_under_torchrun() -> None:
+    of = program(nodes=1, restart={"rules": [{"exitCodes": [137], "action": "Fail"}]})
+    seen = broken(of, ended(of, 0, code=1))
+    made = plan(seen, NOW)
+    assert (made.status.attempt, made.lookups) == (1, (ReadLog(pod="job-1-0", uid="pod-uid-1-0"),))
+    status = plan(replace(seen, logs={"pod-uid-1-0": end_of_log(KILLED_UNDER_TORCHRUN)}), NOW).status
+    assert (status.attempt, status.phase, status.failure.exit_code) == (1, Phase.FAILED, 137)
+
+
 def test_the_log_of_an_end_without_a_message_is_read_before_the_job_fails() -> None:
     of = WITHOUT_RESTARTS
     seen = broken(of, ended(of, 0, code=1))

@@ -69,8 +69,11 @@ pre { background: var(--card); border: 1px solid var(--line); border-radius: .4r
 svg { display: block; width: 100%; height: auto; font: 12px system-ui, sans-serif; }
 svg text { fill: var(--dim); } svg .axis { stroke: var(--line); } svg .curve { stroke: var(--start); fill: none; stroke-width: 2; }
 svg .restart { stroke: var(--bad); stroke-dasharray: 3 4; }
-@media (max-width: 36rem) { svg { font-size: 18px; } th { overflow-wrap: normal; } }
-@media print, (max-width: 36rem) { table { font-size: .75rem; } th, td { padding-right: .5rem; }
+@media screen and (max-width: 36rem) { svg { font-size: 18px; } thead { display: none; }
+  tr { display: block; padding: .4rem 0; border-bottom: 1px solid var(--line); } tr td:empty { display: none; }
+  td:not(:last-child), td:last-child { display: grid; grid-template-columns: 6rem 1fr; min-width: 0; padding: 0;
+    border: 0; white-space: normal; overflow-wrap: anywhere; } td::before { content: attr(data-title); color: var(--dim); } }
+@media print { table { font-size: .75rem; } th, td { padding-right: .5rem; }
   th, td:not(:last-child) { white-space: normal; } td { overflow-wrap: break-word; } td:last-child { min-width: 7rem; } }
 """
 
@@ -261,7 +264,13 @@ def _section(title: str, content: str) -> str:
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[object]], empty: str = "None.") -> str:
-    body = "".join("<tr>" + "".join(f"<td>{_text(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+    """A table; on a phone each row is a list of its cells, which name their titles, so that no column is outside the screen."""
+
+    def cells(row: Sequence[object]) -> str:
+        titled = zip(titles, row, strict=True)
+        return "".join(f'<td data-title="{_text(title)}">{_text(str(cell))}</td>' for title, cell in titled)
+
+    body = "".join(f"<tr>{cells(row)}</tr>" for row in rows)
     if not body:
         return f'<p class="dim">{empty}</p>'
     head = "".join(f"<th>{_text(title)}</th>" for title in titles)

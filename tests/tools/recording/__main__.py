@@ -86,7 +86,7 @@ def _outputs(command: str) -> Iterator[tuple[float, str]]:
     program = subprocess.Popen(
         ["sh", "-c", command],
         cwd=EXAMPLES,
-        env={**os.environ, "TERM": "xterm-256color"},
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "LINES": str(ROWS)},
         stdin=side_of_program,
         stdout=side_of_program,
         stderr=side_of_program,

@@ -1,4 +1,4 @@
-"""The chart of a release pulls both images by digest from the registry that it was packaged for."""
+"""The chart of a release pulls both images by digest from the registry that it was packaged for, and names its repository."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ OPERATOR, TRAINER = (f"sha256:{character * 64}" for character in "ab")
 def test_the_packaged_chart_pins_both_images(tmp_path):
     subprocess.run(
         [REPOSITORY / "charts/package.sh", "registry.example.com/ml", OPERATOR, TRAINER, tmp_path],
-        env={**os.environ, "HELM": str(tools.path("helm"))},
+        env={**os.environ, "HELM": str(tools.path("helm")), "DDPJOB_REPOSITORY_URL": "https://example.com/a/ddpjob"},
         timeout=60,
         check=True,
     )
@@ -22,3 +22,6 @@ def test_the_packaged_chart_pins_both_images(tmp_path):
 
     assert f"image: registry.example.com/ml/operator@{OPERATOR}" in rendered
     assert f"--trainer-image=registry.example.com/ml/trainer@{TRAINER}" in rendered
+    shown = helm("show", "chart", package)
+    assert "home: https://example.com/a/ddpjob\n" in shown
+    assert "sources:\n- https://example.com/a/ddpjob\n" in shown

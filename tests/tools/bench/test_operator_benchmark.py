@@ -35,6 +35,8 @@ def test_every_measure_gives_its_figures_and_the_record_names_the_machine(tmp_pa
     assert figures["4 jobs x 2 pods: writes of a restarted operator"] == 0
     for what in (
         "a bare client's pods",
+        "a bare client's storm: pods",
+        "a bare client's storm: all pods run",
         "a job created",
         "a pod fails",
         "operator CPU",
@@ -44,6 +46,7 @@ def test_every_measure_gives_its_figures_and_the_record_names_the_machine(tmp_pa
         "progress reads",
         "a job's 4 pods, in the floor's time",
         "a storm's pods/s, in the floor's",
+        "a storm's pods/s, in a bare client's storm's",
         "a storm's CPU, in the floor's pods",
         "the leader gets SIGTERM",
         "the leader gets SIGKILL",

@@ -81,6 +81,29 @@ async def test_an_accepted_gang_is_created_in_one_round_many_pods_at_a_time() ->
     assert bench.rejections.of(KEY) == {}
 
 
+class SlowServer(Server):
+    """Answers nothing until all that is sent at one time has been sent."""
+
+    async def create(self, _resource: Any, _namespace: str, body: Body) -> Body:
+        self.at_once += 1
+        for _ in range(20):
+            await asyncio.sleep(0)
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        self.created.append(f"{body['kind']} of {self.at_once}")
+        for _ in range(20):
+            await asyncio.sleep(0)
+        self.at_once -= 1
+        return body
+
+
+async def test_what_pods_need_is_created_at_once_and_the_pods_after_all_of_it() -> None:
+    """A rank must not be open to strangers, not even for a moment: no pod before the NetworkPolicy."""
+    bench, two = Bench(SlowServer()), job(nodes=2)
+    seen = replace(observed(two), service=None, makes_network_policies=True)
+    await bench.actuator.run(two, plan(seen, 0.0).actions)
+    assert bench.server.created == ["Service of 2", "NetworkPolicy of 2", "Pod of 2", "Pod of 2"]
+
+
 async def test_a_refused_gang_costs_one_request_for_each_retry() -> None:
     bench = Bench(Server(capacity=100))
     assert await bench.create() <= 100 + MAX_PARALLEL

@@ -190,6 +190,19 @@ async def test_a_finished_job_whose_time_to_live_has_passed_reports_that_it_may_
     assert operator.status["message"] == "all ranks succeeded"
 
 
+async def test_pods_that_the_watch_shows_late_are_not_reported_as_missing() -> None:
+    operator = Operator()
+    operator.apply(nodes=2)
+    await operator.reconcile()
+    assert operator.pods == {"job-1-0", "job-1-1"}
+    await operator.reconciler.reconcile(KEY)  # for another event, before the watch has shown the pods
+    assert ("patch", "ddpjobs/job") not in operator.server.requests
+    await operator.reconcile()
+    assert [condition["type"] for condition in operator.status["conditions"] if condition["status"] == "True"] == [
+        "Created"
+    ]
+
+
 async def test_a_job_that_was_applied_again_inherits_nothing_from_the_job_of_the_same_name() -> None:
     """Its DELETED and ADDED events came together, so that no reconcile saw the name without a job."""
     operator = Operator()

@@ -1,5 +1,6 @@
 """What a write of a status names, and how many writes a job costs that meets no trouble. Progress lines come on top."""
 
+import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -9,14 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from builders import NOW, ended, job, observed, pod
-from ddpjob_operator.api.names import ConditionType, Phase
-from ddpjob_operator.api.status import DDPJobStatus, Progress
+from ddpjob_operator.api.names import ConditionType, Phase, Reason
+from ddpjob_operator.api.status import Condition, DDPJobStatus, Progress
 from ddpjob_operator.core.actions import CreatePod
 from ddpjob_operator.core.model import NO_LOG, Body, Pod
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.kube.cache.store import KnownJob
 from ddpjob_operator.kube.engine import status_writer
-from ddpjob_operator.kube.engine.status_writer import StatusWriter, merge_patch_between
+from ddpjob_operator.kube.engine.status_writer import MAX_PARALLEL_STARTS, StatusWriter, merge_patch_between
 from simulation.api_server import merged
 
 
@@ -132,3 +133,43 @@ async def test_a_good_life_has_four_status_writes_at_most(
     last = life.written[-1][1]
     assert (last.phase, last.condition(ConditionType.CREATED)) == (Phase.SUCCEEDED, True)
     assert len(life.written) <= 4
+
+
+class BusyServer:
+    """Answers no write until it may."""
+
+    def __init__(self) -> None:
+        self.asked = list[str]()
+        self.may_answer = asyncio.Event()
+
+    async def merge_patch(self, _resource: Any, _namespace: str, name: str, *_: Any, **__: Any) -> Body:
+        self.asked.append(name)
+        await self.may_answer.wait()
+        return {}
+
+
+async def test_reports_of_good_starts_hold_up_no_other_status_and_no_other_namespace() -> None:
+    server = BusyServer()
+    store: Any = SimpleNamespace(jobs=SimpleNamespace(put_answer=lambda _: None))
+    writer = StatusWriter(server, store, SimpleNamespace(record=lambda *_: None))  # type: ignore[arg-type]  # they do what is called
+    created = Condition(
+        type=ConditionType.CREATED, status="True", reason="x", last_transition_time="2027-01-15T08:00:00Z"
+    )
+    starts = DDPJobStatus(phase=Phase.PENDING, reason=Reason.STARTING, conditions=[created])
+
+    def write(name: str, status: DDPJobStatus, namespace: str = JOB.namespace) -> asyncio.Task[float | None]:
+        known = KnownJob(job=replace(JOB, name=name, namespace=namespace), status={})
+        return asyncio.create_task(writer.write(known, status))
+
+    writes = [write(f"start-{number}", starts) for number in range(5 * MAX_PARALLEL_STARTS)]
+    writes.append(write("runs", starts.model_copy(update={"phase": Phase.RUNNING, "reason": Reason.RUNNING})))
+    writes.append(write("starts-again", starts.model_copy(update={"attempt": 2})))
+    writes.append(write("neighbour", starts, "elsewhere"))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    reported = [name for name in server.asked if name.startswith("start-")]
+    assert len(reported) == MAX_PARALLEL_STARTS
+    assert {"runs", "starts-again", "neighbour"} <= set(server.asked)
+    server.may_answer.set()
+    await asyncio.gather(*writes)
+    assert len(server.asked) == len(writes)

@@ -1,7 +1,8 @@
 """Carries out the actions of a plan. Each action is right on its own, so a crash between any two leaves nothing wrong.
 
 Names are deterministic and deletions carry a uid, so repeating an action is harmless. Neighbours of one kind run in
-parallel, kinds in the plan's order. A job has at most `MAX_PARALLEL` requests waiting for a turn, so that its thousands of
+parallel, kinds in the plan's order; what pods need before they start (Service, NetworkPolicy, pod group) counts as one kind,
+because none of it needs the others. A job has at most `MAX_PARALLEL` requests waiting for a turn, so that its thousands of
 creations do not hold up another job; and namespaces share the turns, so that one with slow webhooks holds up no other.
 """
 
@@ -125,7 +126,7 @@ class Actuator:
         """
         key = key_of(job)
         errors: list[ApiError] = []
-        for kind, group in groupby(actions, _kind_of):
+        for step, group in groupby(actions, _step_of):
             outcomes = _Outcomes()
             tried: list[Action] = []
             for batch in self._batches(key, list(group)):
@@ -135,7 +136,7 @@ class Actuator:
                     break
             self._rejections.record(key, tried, outcomes.refused, some_done=outcomes.num_done > 0)
             errors += outcomes.errors
-            if issubclass(kind[0], SetUp) and (outcomes.errors or outcomes.refused):
+            if issubclass(step[0], SetUp) and (outcomes.errors or outcomes.refused):
                 break
         if errors:
             raise errors[0]
@@ -328,15 +329,19 @@ class Actuator:
             await self._client.delete(DDPJOBS, namespace, action.name, uid=action.uid, propagation="Background")
 
 
-def _kind_of(action: Action) -> tuple[type[Action], Kind | None]:
-    """Neighbours of one kind run in parallel."""
-    return type(action), action.kind if isinstance(action, CreateObject | PatchObject | DeleteObject) else None
+def _step_of(action: Action) -> tuple[type[Action], Kind | None]:
+    """Neighbours of one step run in parallel: a job's start waits for one answer less for each kind that pods need before them."""
+    return type(action), None if isinstance(action, CreateObject) else _kind_of(action)
+
+
+def _kind_of(action: Action) -> Kind | None:
+    return action.kind if isinstance(action, CreateObject | PatchObject | DeleteObject) else None
 
 
 def _request(action: Action) -> str:
     """What is requested, to be read before the name of the object."""
     request = _REQUESTS[type(action)]
-    kind = _kind_of(action)[1]
+    kind = _kind_of(action)
     return request if kind is None else f"{request} {kind.kind}"
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ddpjob_operator.api.names import ConditionType
-from ddpjob_operator.core.actions import CreatePod, Plan
+from ddpjob_operator.core.actions import Plan
 from ddpjob_operator.core.defect import after_defect
 from ddpjob_operator.core.gang import is_current, rank0_of
 from ddpjob_operator.core.model import Job, Observed, Rejection
@@ -133,7 +133,8 @@ class Reconciler:
             raise
         if self._refusals(key) != shown:
             self.queue.add(key)
-        just_created = error is None and any(isinstance(action, CreatePod) for action in actions)
+        # What was created and has not shown makes the status old news: a busy API server shows it seconds later.
+        just_created = error is None and bool(self.expectations.created(key))
         pending_seconds = await self.status_writer.write(known, planned.status, just_created=just_created)
         if error is not None:
             raise error

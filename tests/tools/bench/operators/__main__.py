@@ -32,6 +32,7 @@ NODES = 24
 
 MEASURES: Mapping[str, Callable[[Bench], Awaitable[None]]] = {
     "floor": measures.floor,
+    "storm-floor": measures.floor_of_the_storm,
     "lives": measures.lives,
     "many": measures.many,
     "failover": measures.failover,

@@ -118,13 +118,20 @@ def bare_pod(name: str) -> Body:
     body = {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "labels": {"bench": "floor"}},
+        "metadata": {"name": name, "labels": {"bench": "floor", "pod": name}},
         "spec": {"restartPolicy": "Never", "automountServiceAccountToken": False, "containers": [container]},
     }
     return dict(json.loads(json.dumps(body)))
 
 
+def bare_policy(name: str) -> Body:
+    """A NetworkPolicy like that of a job, for the floor."""
+    pods = {"podSelector": {"matchLabels": {"bench": name}}}
+    spec = {**pods, "policyTypes": ["Ingress"], "ingress": [{"from": [pods]}]}
+    return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": name}, "spec": spec}
+
+
 def bare_service(name: str) -> Body:
-    """A headless Service, for the floor."""
-    spec = {"clusterIP": "None", "selector": {"bench": name}, "ports": [{"port": 29500}]}
+    """A headless Service of the pod with this name and `-0`, for the floor."""
+    spec = {"clusterIP": "None", "selector": {"pod": f"{name}-0"}, "ports": [{"port": 29500}]}
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}

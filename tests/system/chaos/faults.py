@@ -350,6 +350,10 @@ INJECTIONS: Mapping[Fault, Injection] = {
     ),
     Fault.DELETE: Injection(inject=_delete),
     Fault.FORCE_DELETE: Injection(inject=lambda target: _delete(target, "--grace-period=0", "--force")),
+    # Soon enough after the deletion for rank 1 to complete as well.
+    Fault.LOST_AT_THE_END: Injection(
+        inject=lambda target: _delete(target, "--grace-period=0", "--force"), hold_seconds=0.2
+    ),
     Fault.EVICT: Injection(inject=_evict),
     Fault.SERVICE: Injection(inject=_delete_service),
     Fault.SUSPEND: Injection(inject=_suspend, repair=_resume),

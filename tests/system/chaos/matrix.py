@@ -62,6 +62,9 @@ class Fault(StrEnum):
     API_SERVER_AWAY = "api-server-down"  # and a rank killed by SIGKILL meanwhile
     KILL_IN_RESTART = "killed-in-restart"  # rank 0, and rank 1 as soon as the next rank 0 runs
     REPLACED_AGAIN = "replacement-sigkilled"  # the main process of rank 1's pod, and that of the pod that replaces it
+    LOST_AT_THE_END = (
+        "pod-lost-at-the-end"  # deleted by force, and its container completes in the seconds that it has left
+    )
     GROW = "scaled-up"  # to one node more
     SHRINK = "scaled-down"  # to one node
 
@@ -224,8 +227,12 @@ MATRIX_IN_PLACE: Mapping[Fault, Row] = {
     Fault.MAIN_PROCESS: _replaced_once_it_ran("Killed", counted=1),
     # A step that rank 0 alone has completed is done again.
     Fault.FIRST_MAIN_PROCESS: _in_place((*_replaced("Killed", counted=1, steps_lost=1), *_counted("Killed"))),
-    # In the end rank 1 may complete within the seconds for which its container outlives the pod, and nobody waits for its new pod.
     Fault.FORCE_DELETE: _replaced_once_it_ran("PodDeleted", in_doubt=(*EARLY, Phase.FINISHING), infrastructure=1),
+    # The others end with exit code 0, so that nobody waits for the new pod; or a kubelet was fast, and they do.
+    Fault.LOST_AT_THE_END: Row(
+        usual=(*_saved("PodDeleted"), *_replaced("PodDeleted", infrastructure=1)),
+        not_applicable={phase: "the other ranks go on" for phase in Phase if phase != Phase.FINISHING},
+    ),
     Fault.KILL_IN_RESTART: _in_place(),
     # The replacement made no progress, after which the operator may start the whole gang again.
     Fault.REPLACED_AGAIN: Row(

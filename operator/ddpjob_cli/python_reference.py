@@ -60,7 +60,7 @@ def _method(name: str, method: Any) -> Iterator[str]:
 def _signature(name: str, method: Any) -> str:
     """A call with the arguments and types that the source names."""
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(method))).body
-    assert isinstance(node, ast.FunctionDef)
+    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     node.args.args = node.args.args[1:]  # self
     arguments = re.sub(r"(?<=[\w\])])=(?=\S)", " = ", ast.unparse(node.args))
     gives = f" -> {ast.unparse(node.returns)}" if node.returns and node.name != "__init__" else ""

@@ -109,6 +109,14 @@ def client_error(
     return RejectedError(f"{subject}: the API server refuses to {verb} it: {message}")
 
 
+def replaced(namespace: str, name: str, command: str) -> NotFoundError:
+    """The error for a followed job in whose place there is another one by now; `command` is what shows that one."""
+    return NotFoundError(
+        f"{names.KIND} {namespace}/{name} was deleted, and another one of this name was created; to see that one:"
+        f" ddpjob {command} {name} -n {namespace}"
+    )
+
+
 def _after_conflict(resource: Resource, namespace: str | None, name: str | None, message: str) -> str:
     if "already exists" not in message:
         return "read it again and repeat the change"

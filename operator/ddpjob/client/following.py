@@ -5,7 +5,14 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from ddpjob.client import objects
-from ddpjob.client.errors import ConflictError, NotFoundError, UnreachableError, WaitTimeoutError, translated
+from ddpjob.client.errors import (
+    ConflictError,
+    NotFoundError,
+    UnreachableError,
+    WaitTimeoutError,
+    replaced,
+    translated,
+)
 from ddpjob.client.jobs import Goal, Job, read_job
 from ddpjob.client.outage import Outage
 from ddpjob_operator.api import names
@@ -24,12 +31,9 @@ async def watch(api: Transport, namespace: str, name: str) -> AsyncGenerator[Job
     while True:
         try:
             job = await objects.get(api, namespace, name)
-            if uid and job.uid != uid:
-                raise NotFoundError(
-                    f"{names.KIND} {namespace}/{name} was deleted, and another one of this name was created; to see"
-                    f" that one: ddpjob status {name} -n {namespace}"
-                )
-            uid = job.uid
+            uid = uid or job.uid
+            if job.uid != uid:
+                raise replaced(namespace, name, "status")
             outage.is_over()
             yield job
             async with aclosing(_changes(api, job)) as changes:

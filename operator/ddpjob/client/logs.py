@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ddpjob.client.errors import ClientError, ConflictError, client_error
+from ddpjob.client.errors import ClientError, ConflictError, client_error, replaced
 from ddpjob.client.jobs import Job, Pod, read_job, read_pod
 from ddpjob.client.objects import MAX_LOGS
 from ddpjob.client.outage import RETRY_SECONDS, Outage
@@ -20,13 +20,15 @@ from ddpjob_operator.api.names import MAIN_CONTAINER
 from ddpjob_operator.core.times import epoch_seconds
 from ddpjob_operator.core.untrusted import visible
 from ddpjob_operator.transport.client import Client as Transport
-from ddpjob_operator.transport.errors import ApiError, GoneError, NotFoundError, UnavailableError
+from ddpjob_operator.transport.errors import ApiError, GoneError, NotFoundError, ThrottledError, UnavailableError
 from ddpjob_operator.transport.resources import DDPJOBS, PODS, Resource, of_job
 
 #: Lines that wait for a reader before the streams are read no further.
 _QUEUED_LINES = 1000
 #: A change is often one of several.
 _TURN_SECONDS = 0.2
+#: Errors of the API server after which reading goes on: it is busy or not available, or a list took too long.
+_PASSING = (UnavailableError, ThrottledError, GoneError)
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\d)$")
 
 Attempt = int | Literal["all"] | None
@@ -101,7 +103,13 @@ async def finished_log(
 
 async def _merged(streams: Sequence[AsyncGenerator[LogLine, None]]) -> AsyncIterator[LogLine]:
     """The lines of all streams by time; a line without a time keeps its place after the one before it."""
-    first = await asyncio.gather(*(anext(stream, None) for stream in streams))
+    reads = [asyncio.ensure_future(anext(stream, None)) for stream in streams]
+    try:
+        first = await asyncio.gather(*reads)
+    finally:  # after an error others are still being read, and such a stream cannot be closed
+        for read in reads:
+            read.cancel()
+        await asyncio.gather(*reads, return_exceptions=True)
     heads = [(order(line.time), index, line) for index, line in enumerate(first) if line is not None]
     heapq.heapify(heads)
     while heads:
@@ -149,7 +157,7 @@ async def _pod_lines(
 async def followed_log(
     api: Transport, namespace: str, name: str, selection: Selection, note: Callable[[str], None]
 ) -> AsyncGenerator[LogLine, None]:
-    """What all ranks print, until the job has finished or is deleted; later attempts are followed unless one is selected."""
+    """What all ranks print, until the job has finished; later attempts are followed unless one is selected."""
     follower = _Follower(api, namespace, name, selection, note)
     task = asyncio.create_task(follower.run())
     try:
@@ -175,7 +183,7 @@ class _Follower:
         self._attempt = 0
 
     async def run(self) -> None:
-        """Put all lines into the queue, then None."""
+        """Put all lines into the queue, then None, unless it is cancelled: nobody reads then, and the queue may be full."""
         try:
             async with asyncio.TaskGroup() as streams:
                 await self._watch(streams)
@@ -184,7 +192,9 @@ class _Follower:
         except* ClientError as errors:
             raise _first(errors) from None
         finally:
-            await self.lines.put(None)
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():
+                await self.lines.put(None)
 
     async def _watch(self, streams: asyncio.TaskGroup) -> None:
         """Start streams until there can be no further pod.
@@ -192,18 +202,21 @@ class _Follower:
         Each turn reads the job and its pods and then waits for the next change of either, so a watch that breaks loses
         nothing.
         """
-        first = 0
+        first, uid = 0, ""
         outage = Outage()
         try:
             while True:
                 try:
                     job, pods, version = await self._state()
-                except UnavailableError as error:
+                except _PASSING as error:
                     if not first:
                         raise
                     await outage.pause(error)
                     continue
                 outage.is_over()
+                uid = uid or job.uid
+                if job.uid != uid:
+                    raise replaced(self._namespace, self._name, "logs -f")
                 first = first or job.status.attempt
                 self._report_attempt(job.status.attempt, job.status.message or "")
                 wanted = [pod for pod in pods if self._selection.wants(pod, first, follow=True)]
@@ -295,9 +308,11 @@ class _Follower:
             results = await asyncio.gather(*watches, return_exceptions=True)
         await asyncio.sleep(_TURN_SECONDS)
         for result in results:
-            if isinstance(result, UnavailableError):
+            if isinstance(result, GoneError):
+                continue  # everything is read again anyway
+            if isinstance(result, _PASSING):
                 await asyncio.sleep(RETRY_SECONDS)
-            elif isinstance(result, Exception) and not isinstance(result, GoneError):
+            elif isinstance(result, Exception):
                 raise result
 
     async def _first_event(self, resource: Resource, labels: str, fields: str, version: str) -> None:

@@ -250,6 +250,31 @@ def test_a_replaced_pod_that_finds_no_node_gives_the_nodes_of_all_back() -> None
     assert plan(seen, LATER + 100).status.attempt == 2
 
 
+PULLED = Waiting(reason="ErrImagePull", message="the image has 6.5 GB")
+
+
+@pytest.mark.parametrize("of", [JOB, job(nodes=3, restart=IN_PLACE, command=["python", "-m", "ddpjob.launch", "x.py"])])
+@pytest.mark.parametrize("is_created", [False, True], ids=["the lost pod still stops", "the image is pulled"])
+def test_ranks_that_have_waited_too_long_for_a_new_pod_are_no_failure_of_the_program(of, is_created) -> None:
+    """Five minutes are not enough for each image and each node. The loss has been counted."""
+    lost = after_loss(running_gang(of))
+    if is_created:
+        lost = with_pods(lost, replace(supervised(lost.job, 1), running=False, phase="Pending", waiting=PULLED))
+    ends = [ended(lost.job, rank, code=69, is_supervised=True, ended_seen=LATER + 300) for rank in (0, 2)]
+    status = plan(with_pods(lost, *ends), LATER + 302).status
+    assert (status.attempt, status.reason, status.phase) == (2, Reason.POD_DELETED, Phase.RESTARTING)
+    assert "its new pod did not run as long as the others waited for it" in status.message
+    assert (status.restarts.counted, status.restarts.infrastructure, status.retry_time) == (0, 1, None)
+
+
+def test_ranks_that_lose_another_one_after_the_new_pod_has_run_are_a_failure_of_the_program() -> None:
+    lost = after_loss()
+    back = reconciled(with_pods(lost, supervised(lost.job, 1)), LATER + 5)
+    ends = [ended(JOB, rank, code=69, is_supervised=True, ended_seen=LATER + 400) for rank in (0, 2)]
+    status = plan(with_pods(back, *ends), LATER + 402).status
+    assert (status.attempt, status.reason, status.restarts.counted) == (2, Reason.COLLECTIVE_ERROR, 1)
+
+
 def done_before(seen, *, at=LATER + 5, restarts_in_place=None):
     """Ranks 0 and 2 have ended with exit code 0, and rank 0's log is read."""
     log = replace(NO_LOG, progress=Progress(step=9, in_place_restarts=restarts_in_place))

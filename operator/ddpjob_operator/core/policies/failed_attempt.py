@@ -17,6 +17,7 @@ from ddpjob_operator.core.failure.cause import (
 from ddpjob_operator.core.failure.messages import failure_sentence
 from ddpjob_operator.core.failure.restart import RestartDecision, after_replacement, decide_restart
 from ddpjob_operator.core.gang import is_current
+from ddpjob_operator.core.policies.late_replacement import restart_after_the_wait
 from ddpjob_operator.core.policies.partial_gang import after_time_out
 from ddpjob_operator.core.policies.pod_replacement import ranks_to_replace
 from ddpjob_operator.core.render.pods import name_of_pod
@@ -37,8 +38,11 @@ def restart_or_fail(situation: Situation) -> Advice:
     settled = decidable_at(cause, num_running=sum(pod.exit is None for pod in gang.current.values()))
     if cause.seen <= now < settled:  # an end in the future: the clock was set back, nobody knows how long ago
         return Advice(decision=AwaitEvidence(), lookups=lookups, wake_at=settled)
-    if cause.is_echo and any(pod.node is None for pod in gang.current.values()):
+    after_wait = restart_after_the_wait(situation, cause)
+    if (cause.is_echo or after_wait) and any(pod.node is None for pod in gang.current.values()):
         return Advice(decision=after_time_out(situation))  # of ranks with a node that waited for those without
+    if after_wait is not None:
+        return Advice(decision=after_wait)
     failure = failure_of(observed, cause, situation.status.attempt, now)
     restart = _restart(situation, failure)
     # A restart does not wait for a log. What is final, or depends on an exit code in torchrun's table, does.

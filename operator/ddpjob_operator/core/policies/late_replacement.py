@@ -1,13 +1,17 @@
-"""A new pod that comes too late: ranks of the others have ended with exit code 0 before it joined them.
+"""A new pod that comes too late: the ranks of the others have ended before it joined them, and all start again.
 
-They would have waited for it, so they had left the training together, and the pod was lost in the seconds after that. The new
-pod would wait for ranks that are done. All start again instead: a job has succeeded only when each of its ranks has, and what
-the program of the lost pod still had to do is not known. The next attempt finds the last checkpoint, and no step to do.
+With exit code 0: they would have waited for it, so they had left the training together, and the pod was lost in the seconds after
+that. The new pod would wait for ranks that are done. A job has succeeded only when each of its ranks has, and what the program of
+the lost pod still had to do is not known. The next attempt finds the last checkpoint, and no step to do.
+
+With exit code 69 they have waited as long as they do, which says nothing about the program.
 """
 
-from ddpjob_operator.api.names import Phase
+from ddpjob_operator.api.names import Phase, contract
+from ddpjob_operator.api.status import Failure
 from ddpjob_operator.core.actions import ReadLog
 from ddpjob_operator.core.decision import Advice, StartNextAttempt
+from ddpjob_operator.core.failure.cause import End
 from ddpjob_operator.core.failure.messages import failure_sentence
 from ddpjob_operator.core.gang import Gang
 from ddpjob_operator.core.model import Pod
@@ -34,14 +38,28 @@ def restart_what_cannot_meet(situation: Situation) -> Advice:
             return Advice()
     num_done = gang.num_nodes - len(gang.unfinished) - len(gang.missing)
     too_late = f"{num_done} of {gang.num_nodes} ranks ended with exit code 0 before its new pod joined them"
+    return Advice(decision=_restart_all(loss, too_late))
+
+
+def restart_after_the_wait(situation: Situation, cause: End) -> StartNextAttempt | None:
+    """Begin the next attempt if the cause is a rank that has waited for a new pod, which has not run meanwhile; None otherwise.
+
+    The image may be large, or a node may not respond for long. The exit code means this only in pods with our launcher.
+    """
+    loss, pod = situation.failure, situation.gang.current.get(cause.rank)
+    waits = loss is not None and loss.replaced and situation.clocks.running is None
+    gave_up = cause.exit_code == contract.EXIT_PEER_LOST and pod is not None and pod.is_supervised
+    if loss is None or not (waits and gave_up):
+        return None
+    return _restart_all(loss, "its new pod did not run as long as the others waited for it")
+
+
+def _restart_all(loss: Failure, too_late: str) -> StartNextAttempt:
+    """The decision to restart the whole gang after the loss of a pod, which has been counted already."""
     ended = loss.model_copy(
         update={"replaced": False, "message": f"{loss.message}; {too_late}" if loss.message else too_late}
     )
-    return Advice(
-        decision=StartNextAttempt(
-            phase=Phase.RESTARTING, reason=loss.reason, message=failure_sentence(ended), failure=ended
-        )
-    )
+    return StartNextAttempt(phase=Phase.RESTARTING, reason=loss.reason, message=failure_sentence(ended), failure=ended)
 
 
 def _has_succeeded(gang: Gang, rank: int) -> bool:

@@ -224,6 +224,19 @@ def test_a_successor_that_is_lost_is_not_created_again_in_the_same_attempt() -> 
     assert plan(gone, LATER + 1).status.attempt == 2
 
 
+OF_TWO = job(nodes=2, restart=IN_PLACE)
+
+
+@pytest.mark.parametrize(("has_joined", "attempt"), [(False, 2), (True, 1)])
+def test_a_new_pod_that_has_not_joined_is_no_survivor(has_joined, attempt) -> None:
+    """Of two nodes one is drained after the other. Both new pods would wait for ranks that have a state."""
+    lost = reconciled(without(running_gang(OF_TWO), 1), LATER)
+    back = reconciled(with_pods(lost, supervised(lost.job, 1)), LATER + 5)
+    reported = Progress(step=90, in_place_restarts=1 if has_joined else None)
+    again = plan(replace(without(back, 0), progress=reported), LATER + 8).status
+    assert (again.attempt, [pod.rank for pod in again.replaced_pods]) == (attempt, [0, 1] if has_joined else [])
+
+
 def test_a_second_loss_without_progress_restarts_the_whole_gang() -> None:
     lost = after_loss(at=NOW + 20)
     back = reconciled(with_pods(lost, supervised(lost.job, 1)), NOW + 25)

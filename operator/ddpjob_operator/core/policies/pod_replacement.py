@@ -25,8 +25,8 @@ _LAUNCHERS_MESSAGE = re.compile(r"rank \d+\n")
 def ranks_to_replace(situation: Situation, ends: Iterable[End], restart: RestartDecision) -> tuple[int, ...]:
     """The node ranks of the lost pods if it is enough to replace these; nothing if the whole gang is to start again.
 
-    The launchers of the other pods must run and wait, which labels of the pods say; at least one of them has the state. A
-    back-off is for the whole gang, which would hold its nodes otherwise.
+    The launchers of the other pods must run and wait, which labels of the pods say, and one of them must have the state: new pods
+    alone would wait for each other. A back-off is for the whole gang, which would hold its nodes otherwise.
     """
     gang, spec = situation.gang, situation.spec
     ends = tuple(ends)
@@ -39,11 +39,18 @@ def ranks_to_replace(situation: Situation, ends: Iterable[End], restart: Restart
         and restart.final is None
         and restart.delay_seconds == 0
         and restarts_left(spec, restart.restarts) > 0
-        and bool(others)
+        and any(_has_state(situation, pod) for pod in others)
         and all(_waits(pod, situation.provider.name) for pod in others)
         and all(_is_lost(situation, end) for end in ends)
     )
     return tuple(sorted(lost)) if is_sure else ()
+
+
+def _has_state(situation: Situation, pod: Pod) -> bool:
+    """Whether its ranks have trained: it is the first pod of its rank, or rank 0 has reported the restart in place with each new pod."""
+    status, progress = situation.status, situation.progress
+    num_reported = (progress.in_place_restarts or 0) if progress else 0
+    return not status.replacement(pod.rank) or num_reported >= status.restarts.in_place_counted
 
 
 def _waits(pod: Pod, provider: ProviderName) -> bool:

@@ -5,10 +5,12 @@ process. Times are RFC 3339 in UTC with whole seconds. Phases and reasons are pl
 read a status that a newer release wrote; `names.py` defines their values.
 """
 
+from bisect import bisect_left
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from ddpjob_operator.api.names import ConditionType, contract
 from ddpjob_operator.api.resource import Resource, Rule
@@ -151,6 +153,13 @@ class ReplacedPod(Resource):
     replacement: int = Field(description="How often it was replaced; the number at the end of the name of its pod.")
 
 
+_RANK = attrgetter("rank")
+
+
+def _by_rank(pods: list[ReplacedPod]) -> list[ReplacedPod]:
+    return sorted(pods, key=_RANK)
+
+
 class SchedulingStatus(Resource):
     """How the pods of the current attempt are scheduled."""
 
@@ -195,7 +204,7 @@ class DDPJobStatus(Resource):
         default=None,
         description="Label selector of the pods and the Service of the job, in the form of kubectl --selector.",
     )
-    replaced_pods: list[ReplacedPod] = Field(
+    replaced_pods: Annotated[list[ReplacedPod], AfterValidator(_by_rank)] = Field(
         default=[], description="Ranks of the current attempt whose pods were lost and replaced."
     )
     restarts: Restarts = Field(default=Restarts(), description="Restarts of the job so far.")
@@ -236,7 +245,10 @@ class DDPJobStatus(Resource):
 
     def replacement(self, rank: int) -> int:
         """How often the pod of this node rank has been replaced in the current attempt."""
-        return next((pod.replacement for pod in self.replaced_pods if pod.rank == rank), 0)
+        # By bisection, since it is asked of each pod: a zone may take a thousand nodes of a job at once.
+        at = bisect_left(self.replaced_pods, rank, key=_RANK)
+        is_there = at < len(self.replaced_pods) and self.replaced_pods[at].rank == rank
+        return self.replaced_pods[at].replacement if is_there else 0
 
     @property
     def finished(self) -> bool:

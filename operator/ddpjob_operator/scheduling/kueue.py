@@ -172,10 +172,11 @@ def _is_needless(observed: Observed, pod: Pod) -> bool:
 
     It has been replaced, the next attempt has pods, or there is none: the operator has deleted it without a grace.
     """
+    if not (_is_held(pod) and _is_lost(observed, pod)):  # first, since few pods are
+        return False
     attempt = observed.job.status.attempt
     is_old = pod.attempt < attempt and any(other.attempt == attempt for other in observed.pods)
-    is_over = is_old or _is_replaced(observed, pod) or not _runs(observed.job)
-    return is_over and _is_held(pod) and _is_lost(observed, pod)
+    return is_old or _is_replaced(observed, pod) or not _runs(observed.job)
 
 
 def _release(pod: Pod) -> PatchObject:

@@ -1,5 +1,7 @@
 """An attempt that has ended: one rank that is down ends the whole gang. What was the cause, and what follows from it?"""
 
+from collections.abc import Sequence
+
 from ddpjob_operator.api.names import ConditionType, Phase
 from ddpjob_operator.api.status import Failure
 from ddpjob_operator.core.actions import Lookup
@@ -95,17 +97,17 @@ def _ends(situation: Situation) -> list[End]:
     """The ends that end the current attempt; none while it continues."""
     observed, gang, now = situation.observed, situation.gang, situation.now
     ends = ends_of(observed, (pod for pod in gang.current.values() if has_ended(pod, now)), now)
-    names = {rank: name_of_pod(situation.job, rank) for rank in gang.missing if _existed(situation, rank)}
+    names = {rank: name_of_pod(situation.job, rank) for rank in _missing_that_existed(situation)}
     return [*ends, *missing_ends(observed, names, now)]
 
 
-def _existed(situation: Situation, rank: int) -> bool:
-    """Whether the current pod of this rank, which is missing, has been created already."""
-    status = situation.status
-    all_existed = status.condition(ConditionType.CREATED)
-    if all_existed or not status.replaced_pods:
-        return all_existed
+def _missing_that_existed(situation: Situation) -> Sequence[int]:
+    """The node ranks without a pod whose current pods have been created already."""
+    status, missing = situation.status, situation.gang.missing
+    if status.condition(ConditionType.CREATED):
+        return missing
+    if not status.replaced_pods:
+        return ()
     # The gang had run, and only successors of lost pods are still to be created.
-    return not status.replacement(rank) or any(
-        pod.rank == rank and is_current(pod, status) for pod in situation.observed.vanished
-    )
+    gone = {pod.rank for pod in situation.observed.vanished if is_current(pod, status)}
+    return [rank for rank in missing if not status.replacement(rank) or rank in gone]

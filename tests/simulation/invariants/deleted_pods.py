@@ -33,7 +33,8 @@ def check_deleted(memory: Memory, old: Body, new: Body | None, by: str) -> None:
         and _is_known_to_have_failed(memory, metadata["uid"])
     ):
         num_kept = spec.get("restart", {}).get("keepAttempts", 2)
-        kept = attempt >= current - num_kept and (num_kept > 0 or is_current)
+        is_recent = attempt < current or replacement >= replacement_of(status, rank) - num_kept
+        kept = attempt >= current - num_kept and is_recent and (num_kept > 0 or is_current)
         memory.must(not kept, f"{by} deletes {metadata['name']}, whose log is evidence")
 
 

@@ -24,12 +24,14 @@ from builders import (
 )
 from ddpjob_operator.api.names import Phase, Reason
 from ddpjob_operator.api.spec import GangMode
-from ddpjob_operator.core.actions import CreatePod
+from ddpjob_operator.api.status import Condition
+from ddpjob_operator.core.actions import CreatePod, ReadNode
 from ddpjob_operator.core.model import NO_LOG, Observed, Pod, ScaleUp, Waiting
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.policies.partial_gang import HOLD_SECONDS
 from ddpjob_operator.core.policies.size import HELD_SECONDS
 from ddpjob_operator.core.render.pods import spec_hash
+from ddpjob_operator.core.times import rfc3339
 from ddpjob_operator.scheduling.native_v1alpha2 import NativeV1Alpha2
 
 NO_NODE = Waiting(reason="Unschedulable", message="0/2 nodes are available: 2 Insufficient nvidia.com/gpu.")
@@ -213,6 +215,10 @@ def placeholder(seen: Observed, rank: int, *, at: float | None = None, **changes
     return pod(replace(seen.job, spec=seen.job.spec_of_attempt), rank, seen.job.status.attempt, **more)
 
 
+def finished(type_: str) -> Condition:
+    return Condition(type=type_, status="True", reason="x", last_transition_time=rfc3339(ASKS))
+
+
 def with_places(seen: Observed, *pods: Pod) -> Observed:
     """The same with these pods next to the ranks."""
     return replace(seen, pods=(*(one for one in seen.pods if not one.is_placeholder), *pods))
@@ -274,6 +280,24 @@ def test_a_pod_that_a_node_refused_is_replaced_after_a_wait() -> None:
     before = plan(there, ASKS + 10 + WAIT - 1)
     assert (deleted(before), before.wake_at) == ({}, ASKS + 10 + WAIT)
     assert list(deleted(plan(there, ASKS + 10 + WAIT))) == ["job-2-3-place"]
+
+
+@pytest.mark.parametrize("what", ["it runs", "suspended", "finished"])
+def test_a_pod_that_a_lost_node_keeps_is_removed_so_that_another_one_can_ask(what: str) -> None:
+    """The object would stay until somebody removes the node, and the job on fewer nodes."""
+    seen = growing()
+    lost = placeholder(seen, 3, at=ASKS + 10, deletion_deadline=ASKS + 60)
+    there = reconciled(with_places(seen, lost), ASKS + 60)
+    if what == "suspended":
+        there = reconciled(edited(there, suspend=True), ASKS + 60)
+    elif what == "finished":
+        there = updated(there, conditions=[finished("Failed")])
+    at = ASKS + 10 + WAIT
+    made = plan(there, at)
+    assert [lookup for lookup in made.lookups if isinstance(lookup, ReadNode)] == [ReadNode(name="node-3")]
+    assert "job-2-3-place" not in deleted(made), "its node may respond"
+    gone = replace(there, nodes_gone=frozenset({"node-3"}))
+    assert deleted(plan(gone, at))["job-2-3-place"] == 0
 
 
 def test_places_are_held_while_the_ranks_stop_and_given_to_the_new_ones() -> None:

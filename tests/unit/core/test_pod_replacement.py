@@ -6,14 +6,15 @@ import pytest
 
 from builders import NOW, created, edited, ended, in_attempt, job, observed, reconciled, service, supervised, updated
 from ddpjob_operator.api.names import LABEL_REPLACEMENT, LABEL_SUPERVISED, Phase, Reason, contract
-from ddpjob_operator.api.status import Progress
-from ddpjob_operator.core.actions import CreatePod, PatchObject, ReadLog
+from ddpjob_operator.api.status import Progress, ReplacedPod
+from ddpjob_operator.core.actions import CreatePod, DeletePod, PatchObject, ReadLog
 from ddpjob_operator.core.events import events_between
 from ddpjob_operator.core.failure.class_of_end import newly_saved_step
 from ddpjob_operator.core.failure.restart import MAX_INFRASTRUCTURE_RESTARTS
 from ddpjob_operator.core.gang import rank0_of
 from ddpjob_operator.core.model import NO_LOG, Deletion, Waiting
 from ddpjob_operator.core.plan import plan
+from ddpjob_operator.core.render.pods import pod_name
 from ddpjob_operator.core.render.service import ensure_service, selector
 from ddpjob_operator.core.times import rfc3339
 
@@ -140,6 +141,25 @@ def test_a_pod_whose_main_process_was_killed_stays_as_evidence() -> None:
     assert created(made) == ["job-1-1-r1"]
     assert [type(action) for action in made.actions] == [CreatePod]
     assert (made.status.restarts.counted, made.status.restarts.infrastructure) == (1, 0)
+
+
+@pytest.mark.parametrize(("num_kept", "removed"), [(2, ["job-1-1", "job-1-1-r1"]), (0, None)])
+def test_of_each_rank_as_many_replaced_pods_are_kept_as_attempts(num_kept, removed) -> None:
+    """An attempt of weeks may lose hundreds of pods, of which the kubelet that evicts them keeps the objects."""
+    of = job(nodes=3, restart={**IN_PLACE, "keepAttempts": num_kept})
+    seen = updated(running_gang(of), replaced_pods=[ReplacedPod(rank=1, replacement=4)])
+    evicted = [
+        ended(of, 1, code=137, name=name_of(of, number), uid=name_of(of, number), replacement=number, **IN_GANG)
+        for number in range(4)
+    ]
+    current = [pod for pod in seen.pods if pod.rank != 1]
+    there = replace(seen, pods=(*current, *evicted, supervised(seen.job, 1)))
+    gone = [action.name for action in plan(there, LATER).actions if isinstance(action, DeletePod)]
+    assert gone == (removed or [pod.name for pod in evicted])
+
+
+def name_of(of, number):
+    return pod_name(of.name, 1, 1, number)
 
 
 def test_the_last_restart_that_is_left_replaces_a_pod() -> None:

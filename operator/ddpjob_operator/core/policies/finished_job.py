@@ -26,7 +26,7 @@ def clean_up(observed: Observed, now: float, provider: Provider) -> Plan:
         status=render.still_finished(observed, now),
         actions=(
             *stop_and_keep_logs(observed, ranks, ended_at, now),
-            *render.remove_placeholders(pod for pod in observed.pods if pod.is_placeholder),
+            *render.remove_placeholders(observed, (pod for pod in observed.pods if pod.is_placeholder), now),
             *provider.end(observed),
         ),
         lookups=node_lookups(observed.job.status, observed.pods, now),

@@ -22,8 +22,8 @@ def stop_while_suspended(situation: Situation) -> Advice:
     message = "spec.suspend is true" + (f"; pods that are still stopping: {len(stopping)}" if stopping else "")
     return Advice(
         decision=StaySuspended(message=message),
-        lookups=node_lookups(situation.status, gang.old, situation.now),
-        wake_at=next_overdue(stopping, situation.now),
+        lookups=node_lookups(situation.status, (*gang.old, *gang.placeholders), situation.now),
+        wake_at=next_overdue([*stopping, *gang.placeholders], situation.now),
     )
 
 

@@ -5,6 +5,8 @@ from ddpjob_operator.core import free_places
 from ddpjob_operator.core.actions import Lookup
 from ddpjob_operator.core.decision import Advice, KeepWhole
 from ddpjob_operator.core.failure.messages import failure_sentence
+from ddpjob_operator.core.gang import Gang
+from ddpjob_operator.core.model import Pod
 from ddpjob_operator.core.policies import autoscaling
 from ddpjob_operator.core.policies.obstacles import QUIET_START_SECONDS, deletion_message, explain_wait, warning_lookup
 from ddpjob_operator.core.refusals import refusals
@@ -41,7 +43,7 @@ def _lookups(situation: Situation) -> tuple[Lookup, ...]:
     scale_up = autoscaling.lookup(situation)
     return (
         *situation.latest_record.lookups,
-        *node_lookups(situation.status, pods, now),
+        *node_lookups(situation.status, (*pods, *_lost_places(gang)), now),
         *((warning,) if warning else ()),
         *((scale_up,) if scale_up else ()),
     )
@@ -54,9 +56,14 @@ def _wake_ups(situation: Situation, reason: str) -> tuple[float | None, ...]:
         _quiet_at(situation),
         placed_at and placed_at + QUIET_START_SECONDS,
         autoscaling.next_change(situation),
-        next_overdue(list(situation.gang.current.values()), situation.now),
+        next_overdue([*situation.gang.current.values(), *_lost_places(situation.gang)], situation.now),
         situation.now + QUEUE_SECONDS if reason == Reason.QUEUED else None,
     )
+
+
+def _lost_places(gang: Gang) -> list[Pod]:
+    """The pods without a program that are being deleted, which stay for ever if their node is lost."""
+    return [pod for pod in gang.placeholders if pod.deletion is not None]
 
 
 def _placed_at(situation: Situation) -> float | None:

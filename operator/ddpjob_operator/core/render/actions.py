@@ -7,7 +7,7 @@ from ddpjob_operator.core import free_places
 from ddpjob_operator.core.actions import Action, CreatePod, DeletePod
 from ddpjob_operator.core.decision import Decision, KeepWhole, StaySuspended, WaitToStart
 from ddpjob_operator.core.failure.classes import ASKED_TO_STOP
-from ddpjob_operator.core.model import Pod
+from ddpjob_operator.core.model import Observed, Pod
 from ddpjob_operator.core.render.network_policy import ensure_network_policy
 from ddpjob_operator.core.render.placeholders import create_placeholder
 from ddpjob_operator.core.render.pods import create_pod, default_image
@@ -42,7 +42,7 @@ def actions_of(situation: Situation, decision: Decision) -> tuple[Action, ...]:
             return (
                 *_stop_with_own_grace(situation),
                 *_release_lost(situation),
-                *remove_placeholders(gang.placeholders),
+                *remove_placeholders(situation.observed, gang.placeholders, situation.now),
                 *released,
             )
         case _:
@@ -65,7 +65,9 @@ def _keep_whole(situation: Situation) -> tuple[Action, ...]:
         *ensure_network_policy(observed, spec),  # before the pods, so that no rank is ever open to strangers
         *before_pods,
         *stop(observed, gang.old, SURVIVOR_GRACE_SECONDS, situation.now),  # made by a writer with an old view
-        *remove_placeholders(_needless_placeholders(situation)),  # whose places the new pods take
+        *remove_placeholders(
+            observed, _needless_placeholders(situation), situation.now
+        ),  # whose places the new pods take
         *outdated_evidence(situation),  # before the new pods, for which a quota may have nothing left otherwise
         *map(creation, missing),
         *(create_placeholder(observed.job, spec, image, rank, avoided) for rank in _places_to_ask_for(situation)),
@@ -90,30 +92,37 @@ def _needless_placeholders(situation: Situation) -> list[Pod]:
     return [pod for pod in situation.gang.placeholders if is_needless(pod)]
 
 
-def _give_up_places(situation: Situation) -> tuple[DeletePod, ...]:
+def _give_up_places(situation: Situation) -> tuple[Action, ...]:
     """Places are held while the pods of a smaller gang stop, and for nothing else that an attempt waits for."""
     waits = situation.failure is not None or situation.status.retry_time is not None
     waits = waits or pod_terminating_too_long(situation.gang.old, situation.now) is not None
-    return remove_placeholders(situation.gang.placeholders) if waits else ()
+    return remove_placeholders(situation.observed, situation.gang.placeholders, situation.now) if waits else ()
 
 
-def remove_placeholders(pods: Iterable[Pod]) -> tuple[DeletePod, ...]:
-    """The actions that delete these pods, which have nothing to save and no log."""
-    return tuple(
-        DeletePod(name=pod.name, uid=pod.uid, grace_seconds=SURVIVOR_GRACE_SECONDS)
-        for pod in pods
-        if pod.deletion is None
-    )
+def remove_placeholders(observed: Observed, pods: Iterable[Pod], now: float) -> tuple[Action, ...]:
+    """The actions that delete these pods, which have nothing to save and no log; also the objects that a lost node leaves."""
+    pods = tuple(pods)
+    living = (pod for pod in pods if pod.deletion is None)
+    deletions = (DeletePod(name=pod.name, uid=pod.uid, grace_seconds=SURVIVOR_GRACE_SECONDS) for pod in living)
+    return (*deletions, *stop(observed, (pod for pod in pods if pod.deletion is not None), None, now))
 
 
 def outdated_evidence(situation: Situation) -> list[DeletePod]:
-    """Delete the pods of attempts that are no longer kept. Replaced pods of the current attempt are kept with those of the last."""
-    num_kept = situation.spec.restart.keep_attempts
-    oldest_kept = situation.status.attempt - num_kept
+    """Delete the pods of attempts that are no longer kept, and replaced ones of the current attempt.
+
+    Of each rank as many replaced pods are kept as attempts: an attempt may lose pods for weeks.
+    """
+    status, num_kept = situation.status, situation.spec.restart.keep_attempts
+
+    def is_outdated(pod: Pod) -> bool:
+        is_recent = pod.replacement >= status.replacement(pod.rank) - num_kept
+        is_kept = is_recent if pod.attempt == status.attempt else pod.attempt >= status.attempt - num_kept
+        return not (is_kept and num_kept)
+
     return [
         DeletePod(name=pod.name, uid=pod.uid, grace_seconds=SURVIVOR_GRACE_SECONDS)
         for pod in situation.gang.old
-        if (pod.attempt < oldest_kept or not num_kept) and pod.all_ended and pod.deletion is None
+        if is_outdated(pod) and pod.all_ended and pod.deletion is None
     ]
 
 

@@ -16,6 +16,10 @@ from ddpjob_operator.api import names
 from ddpjob_operator.api.names import contract
 from ddpjob_operator.core.model import Body
 from ddpjob_operator.core.times import rfc3339
+from ddpjob_operator.kube.engine.reconciler import CLOSE_AGAIN_SECONDS
+from ddpjob_operator.scheduling.interface import Provider
+from ddpjob_operator.scheduling.kueue import Kueue
+from ddpjob_operator.scheduling.none import NO_PROVIDER
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import NotFoundError, RejectedError
 from ddpjob_operator.transport.resources import DDPJOBS, PODS, Resource
@@ -87,9 +91,9 @@ def without(value: Any, names: set[str]) -> Any:
 class Operator(Engine):
     """A reconciler with its caches, and its API server."""
 
-    def __init__(self) -> None:
+    def __init__(self, provider: Provider = NO_PROVIDER) -> None:
         self.server = Server()
-        super().__init__(self.server)
+        super().__init__(self.server, provider=provider)
 
     def apply(self, uid: str = "job-uid", *, nodes: int = 1, restart: Any = None, **status: Any) -> None:
         restart = restart or {"keepAttempts": 0}
@@ -309,3 +313,33 @@ async def test_an_older_crd_that_drops_fields_of_the_status_is_reported_and_cost
     caplog.clear()
     await operator.reconcile(2)
     assert "older than this operator" not in caplog.text, "once is enough"
+
+
+@pytest.mark.parametrize("name", ["job-7-0", "job-7-0-r1"])
+async def test_the_group_of_a_deleted_job_is_closed_later_where_the_patch_is_refused_now(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kueue's webhook does not respond while Kueue restarts. Its finalizer would keep the pods, and their quota, for ever."""
+    operator = Operator(Kueue(version="v1beta2"))
+    labels = {names.LABEL_JOB_UID: "gone", names.LABEL_ATTEMPT: "7", names.LABEL_RANK: "0"}
+    metadata = {
+        "name": name,
+        "uid": "pod-uid",
+        "labels": labels | {names.KUEUE_GROUP_NAME: "job-1-f3c2"},
+        "ownerReferences": [{"kind": names.KIND, "uid": "gone", "controller": True}],
+        "finalizers": [names.KUEUE_FINALIZER],
+        "deletionTimestamp": rfc3339(time.time()),
+        "deletionGracePeriodSeconds": 30,
+    }
+    operator.server.put(PODS, {"metadata": metadata, "spec": {"containers": [{"name": "main"}]}, "status": {}})
+    operator.apply()  # another job has its name already
+    operator.server.refused = {("patch", "pods")}
+    planned: list[float] = []
+    monkeypatch.setattr(operator.queue, "add_after", lambda _, seconds: planned.append(seconds))
+    await operator.reconcile()
+    assert operator.server.requests.count(("patch", f"pods/{name}")) == 1
+    assert CLOSE_AGAIN_SECONDS in planned
+    assert not operator.rejections.of(KEY), "the other job is refused nothing"
+    operator.server.refused = set()
+    await operator.reconcile(2)
+    assert operator.server.requests.count(("patch", f"pods/{name}")) == 2

@@ -25,6 +25,7 @@ from ddpjob_operator.core.model import (
     Watched,
 )
 from ddpjob_operator.core.records import job_of, object_of, pod_of, service_of
+from ddpjob_operator.core.render.pods import job_of_pod
 from ddpjob_operator.core.render.service import service_name
 from ddpjob_operator.kube.cache.cache import Cache
 from ddpjob_operator.kube.keys import Key
@@ -217,7 +218,7 @@ class Store:
         member = pod.membership
         if member is None or not member.is_held or pod.deletion is None or (namespace, pod.job_uid) in self._keys:
             return
-        key = (namespace, pod.name.rsplit("-", 2)[0])
+        key = (namespace, job_of_pod(pod.name))
         self._held.setdefault(key, set()).add(pod.job_uid)
         self._changed(key, first=False)
 

@@ -19,7 +19,7 @@ from ddpjob_operator.kube.engine.expectations import Expectations
 from ddpjob_operator.kube.engine.rejections import Rejections
 from ddpjob_operator.kube.engine.status_writer import StatusWriter
 from ddpjob_operator.kube.engine.workqueue import WorkQueue
-from ddpjob_operator.kube.keys import Key, about
+from ddpjob_operator.kube.keys import Key, about, key_of
 from ddpjob_operator.kube.lookups.lookups import Lookups
 from ddpjob_operator.kube.lookups.node_reader import NodeState
 from ddpjob_operator.kube.lookups.progress_reader import ProgressReader
@@ -31,6 +31,9 @@ from ddpjob_operator.transport.errors import ApiError, ConflictError, NotFoundEr
 from ddpjob_operator.transport.resources import MANAGED, PODS, of_job
 
 logger = logging.getLogger(__name__)
+
+#: The time between two tries to close the pod group of a deleted job. A webhook that restarts refuses patches for about so long.
+CLOSE_AGAIN_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +91,12 @@ class Reconciler:
     async def reconcile(self, key: Key) -> None:
         """Reconcile one job. Raises ApiError for what is worth another try."""
         await self._delete_orphans(key)
-        await self._close_groups_of_deleted_jobs(key)
+        is_closed = await self._close_groups_of_deleted_jobs(key)
         known = self.store.job(key)
         if known is None or known.job.uid != self._uids.get(key, known.job.uid):
             self._forget(key)
+        if not is_closed:
+            self.queue.add_after(key, CLOSE_AGAIN_SECONDS)
         if known is None or known.job.is_managed_elsewhere:
             return
         uid = self._uids[key] = known.job.uid
@@ -223,14 +228,23 @@ class Reconciler:
                 logger.warning("%s/%s: cannot delete the pods of a deleted job: %s", *key, error, extra=about(key))
             self.store.forget_orphaned(key, uid)
 
-    async def _close_groups_of_deleted_jobs(self, key: Key) -> None:
-        """A finalizer of the scheduling provider keeps pods and their quota although their job is gone."""
+    async def _close_groups_of_deleted_jobs(self, key: Key) -> bool:
+        """A finalizer of the scheduling provider keeps pods and their quota although their job is gone.
+
+        Returns whether no such group is left. The API server may refuse the patch for a moment, as the provider's webhook is asked.
+        """
+        is_closed = True
         for uid, pods in self.store.held_by_group(key).items():
-            job = Job(
-                namespace=key[0], name=key[1], uid=uid, resource_version="", generation=0, deleting=True, spec=None
-            )
+            # Under its uid, since what is refused must not show in the status of another job that has its name by now.
+            job = Job(namespace=key[0], name=uid, uid=uid, resource_version="", generation=0, deleting=True, spec=None)
             await self.actuator.run(job, tuple(self.provider.end(Observed(job=job, pods=pods))))
-            self.store.forget_held_by_group(key, uid)
+            is_refused = bool(self.rejections.of(key_of(job)))
+            self.rejections.forget(key_of(job))
+            if is_refused:
+                is_closed = False
+            else:
+                self.store.forget_held_by_group(key, uid)
+        return is_closed
 
     def _forget(self, key: Key) -> None:
         """Forget a deleted job. Another one may have its name already: both can happen between two reconciles."""

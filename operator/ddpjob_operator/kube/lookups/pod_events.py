@@ -6,7 +6,6 @@ list, whatever it selects, so all jobs of a namespace share one list, which come
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Generic, TypeVar
 
 from ddpjob_operator.core.backoff import doubled
 from ddpjob_operator.core.model import Body, ScaleUp
+from ddpjob_operator.core.render.pods import job_of_pod
 from ddpjob_operator.core.times import epoch_seconds
 from ddpjob_operator.core.untrusted import printable
 from ddpjob_operator.kube.keys import Key
@@ -151,8 +151,6 @@ WARNINGS = EventLookup(what="warnings", selectors=_uids, subject_of=_warned_uid,
 _SCALE_UPS = ("TriggeredScaleUp", "Nominated")
 #: What the cluster autoscaler reports of a pod for which it adds none, and for which none of those that it has announced has room.
 _NO_SCALE_UP = "NotTriggerScaleUp"
-#: The name of a pod: job, attempt, rank and, if it replaces a lost one, a number (`pod_name` in `core/render/pods.py`).
-_POD = re.compile(r"(.+)-\d+-\d+(?:-r\d+)?")
 
 
 def _of_scale_ups(subjects: Collection[str]) -> Sequence[str]:  # noqa: ARG001 a namespace has few Events of these reasons
@@ -167,8 +165,7 @@ def _job_that_waits(event: Body) -> str:
     """
     if event.get("reason") == "Nominated" and "nodeclaim/" not in str(event.get("message")):
         return ""
-    pod = _POD.fullmatch(str(event["involvedObject"].get("name", "")))
-    return pod[1] if pod else ""
+    return job_of_pod(str(event["involvedObject"].get("name", "")))
 
 
 def _scale_up(events: Sequence[Body]) -> ScaleUp | None:

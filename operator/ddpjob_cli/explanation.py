@@ -45,7 +45,8 @@ def explained(
         sections.append(Section(title="Last failure", lines=tuple(_failure(job))))
     if log:
         sections.append(Section(title=f"Last lines of {log[-1].pod}", lines=tuple(line.text for line in log)))
-    waiting = [pod for pod in pods if pod.state not in ("Running", "Succeeded")] if not job.finished else []
+    current = [pod for pod in pods if pod.replacement >= status.replacement(pod.rank)]
+    waiting = [pod for pod in current if pod.state not in ("Running", "Succeeded")] if not job.finished else []
     if waiting:
         shown = [_pod(pod) for pod in waiting[:_MAX_PODS]]
         more = [f"and {len(waiting) - _MAX_PODS} more"] if len(waiting) > _MAX_PODS else []

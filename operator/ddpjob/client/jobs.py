@@ -13,6 +13,7 @@ from ddpjob_operator.api.names import (
     LABEL_ATTEMPT,
     LABEL_PLACEHOLDER,
     LABEL_RANK,
+    LABEL_REPLACEMENT,
     MAIN_CONTAINER,
     ConditionType,
     Phase,
@@ -133,6 +134,12 @@ class Pod:
     finished: bool
     body: Body
     """The whole object as JSON. The server leaves kind and version out of the items of a list, so they are added."""
+
+    @property
+    def replacement(self) -> int:
+        """How often the pod of this rank had been replaced in its attempt when this one was created."""
+        number = (self.body.get("metadata", {}).get("labels") or {}).get(LABEL_REPLACEMENT, "")
+        return int(number) if number.isdecimal() else 0
 
 
 def read_pod(body: Body) -> Pod | None:

@@ -1,6 +1,5 @@
 """Single requests about jobs and what belongs to them: reading, listing and creating."""
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -8,6 +7,7 @@ from ddpjob.client.errors import NotInstalledError, translated
 from ddpjob.client.jobs import Job, JobEvent, Pod, read_event, read_job, read_pod
 from ddpjob_operator.api import names
 from ddpjob_operator.api.resource import Body
+from ddpjob_operator.core.job_names import PLACE, job_of_pod
 from ddpjob_operator.transport.client import Client as Transport
 from ddpjob_operator.transport.errors import ApiError
 from ddpjob_operator.transport.errors import NotFoundError as NoSuchObjectError
@@ -44,11 +44,11 @@ async def list_jobs(api: Transport, namespace: str | None, labels: str) -> list[
 
 
 async def pods(api: Transport, job: Job, attempt: int | None) -> list[Pod]:
-    """The pods of a job that exist, by attempt and rank."""
+    """The pods of a job that exist, by attempt and rank; of a rank the one that has replaced the others comes last."""
     with translated("list", PODS, job.namespace):
         pages = api.pages(PODS, job.namespace, of_job(job.uid, attempt))
         found = [pod async for page in pages for body in page.items if (pod := read_pod(body)) is not None]
-    return sorted(found, key=lambda pod: (pod.attempt, pod.rank))
+    return sorted(found, key=lambda pod: (pod.attempt, pod.rank, pod.replacement))
 
 
 #: Length of a time up to its seconds; fractions and zones are written in several ways.
@@ -57,10 +57,9 @@ _SECONDS: Final = len("2026-11-22T10:00:05")
 
 async def events(api: Transport, job: Job) -> list[JobEvent]:
     """The events of a job and of its pods, oldest first."""
-    of_pods = re.compile(rf"{re.escape(job.name)}-\d+-\d+")
     with translated("list", EVENTS, job.namespace):
         pages = api.pages(EVENTS, job.namespace)
-        found = [read_event(body) async for page in pages for body in page.items if _concerns(body, job, of_pods)]
+        found = [read_event(body) async for page in pages for body in page.items if _concerns(body, job)]
     return sorted(found, key=lambda event: event.time)
 
 
@@ -139,11 +138,11 @@ async def _explain_missing_type(api: Transport) -> None:
         )
 
 
-def _concerns(event: Body, job: Job, pods: re.Pattern[str]) -> bool:
+def _concerns(event: Body, job: Job) -> bool:
     """Whether an event is about the job or one of its pods, and not about an earlier job of the same name."""
     about: Mapping[str, Any] = event.get("involvedObject") or {}
     name = str(about.get("name"))
     if about.get("kind") == names.KIND:
         return name == job.name and about.get("uid") in (None, "", job.uid)
     is_late = read_event(event).time[:_SECONDS] >= job.created[:_SECONDS]
-    return about.get("kind") == "Pod" and pods.fullmatch(name) is not None and is_late
+    return about.get("kind") == "Pod" and job_of_pod(name.removesuffix(PLACE)) == job.name and is_late

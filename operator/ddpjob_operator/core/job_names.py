@@ -1,4 +1,4 @@
-"""Names of jobs that follow from other names, such as that of a directory or a function."""
+"""Names of jobs that follow from other names, such as that of a directory, a function or a pod."""
 
 import re
 import secrets
@@ -6,6 +6,10 @@ import secrets
 from ddpjob_operator.api.names import MAX_JOB_NAME_LENGTH
 
 _RANDOM_BYTES = 2
+#: What `pod_name` in `render/pods.py` makes.
+_POD = re.compile(r"(.+)-\d+-\d+(?:-r\d+)?")
+#: The end of the name of a pod that waits for a missing node in place of a rank's.
+PLACE = "-place"
 
 
 def valid_name(text: str, *, max_length: int = MAX_JOB_NAME_LENGTH) -> str:
@@ -19,3 +23,9 @@ def new_name(text: str) -> str:
     """The same with a random end."""
     end = secrets.token_hex(_RANDOM_BYTES)
     return f"{valid_name(text, max_length=MAX_JOB_NAME_LENGTH - len(end) - 1)}-{end}"
+
+
+def job_of_pod(name: str) -> str:
+    """Name of the job of a rank's pod of this name; empty if it is not that of such a pod."""
+    found = _POD.fullmatch(name)
+    return found[1] if found else ""

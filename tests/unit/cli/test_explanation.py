@@ -100,6 +100,15 @@ def test_a_waiting_job_is_explained_by_its_pods_and_warnings() -> None:
     assert "pull secret" in shown["What to do"]
 
 
+def test_a_pod_that_was_replaced_is_none_that_does_not_run() -> None:
+    """It stays as evidence, and status.failure explains it."""
+    labels = {"ddpjob.dev/attempt": "1", "ddpjob.dev/rank": "1"}
+    lost = read_pod({"metadata": {"name": "net-1-1", "labels": labels}, "status": {"phase": "Failed"}})
+    running = job(phase="Running", attempt=1, replacedPods=[{"rank": 1, "replacement": 1}])
+    assert "Pods that do not run" not in sections(running, [lost])
+    assert "Pods that do not run" in sections(job(phase="Running", attempt=1), [lost])
+
+
 def test_the_message_of_a_rank_that_lost_a_peer_has_its_parts_separated() -> None:
     labels = {"ddpjob.dev/attempt": "1", "ddpjob.dev/rank": "0"}
     ended = {"exitCode": 69, "reason": "Error", "message": "rank 0 lost a peer\nrank 1 ended: no memory"}

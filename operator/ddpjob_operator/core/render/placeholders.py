@@ -10,6 +10,7 @@ from typing import Any
 from ddpjob_operator.api import names
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.actions import CreatePod
+from ddpjob_operator.core.job_names import PLACE
 from ddpjob_operator.core.model import Body, Job
 from ddpjob_operator.core.render.pods import PodManifest, name_of_pod
 from ddpjob_operator.core.stopping import SURVIVOR_GRACE_SECONDS
@@ -28,7 +29,7 @@ def create_placeholder(job: Job, spec: DDPJobSpec, image: str, rank: int, avoide
 
 def _name(job: Job, rank: int) -> str:
     # No pod of a rank has this end, of whichever job.
-    return f"{name_of_pod(job, rank)}-place"
+    return f"{name_of_pod(job, rank)}{PLACE}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,6 @@ from ddpjob_operator.core.security import HOME_DIR, TMP_DIR, container_security,
 from ddpjob_operator.scheduling.interface import Provider
 from ddpjob_operator.scheduling.none import NO_PROVIDER
 
-#: What `pod_name` makes.
-_POD_NAME = re.compile(r"(.+)-\d+-\d+(?:-r\d+)?")
 #: Limit of /dev/shm for each process. Data loader workers and NCCL share memory there. It counts as memory of the
 #: container when it is written.
 SHM_BYTES_PER_PROCESS = 2**30
@@ -49,12 +47,6 @@ def pod_name(job_name: str, attempt: int, rank: int, replacement: int = 0) -> st
     """Name of the pod of one node rank in one attempt. The letter keeps it from being that of a pod of another job."""
     name = f"{job_name}-{attempt}-{rank}"
     return f"{name}-r{replacement}" if replacement else name
-
-
-def job_of_pod(name: str) -> str:
-    """Name of the job of a pod of this name; empty if it is not that of a rank's pod."""
-    found = _POD_NAME.fullmatch(name)
-    return found[1] if found else ""
 
 
 def name_of_pod(job: Job, rank: int) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ddpjob_operator.core.failure.cause import may_explain_a_failure
+from ddpjob_operator.core.job_names import job_of_pod
 from ddpjob_operator.core.model import (
     CLOCK_MARGIN_SECONDS,
     POD,
@@ -25,7 +26,6 @@ from ddpjob_operator.core.model import (
     Watched,
 )
 from ddpjob_operator.core.records import job_of, object_of, pod_of, service_of
-from ddpjob_operator.core.render.pods import job_of_pod
 from ddpjob_operator.core.render.service import service_name
 from ddpjob_operator.kube.cache.cache import Cache
 from ddpjob_operator.kube.keys import Key

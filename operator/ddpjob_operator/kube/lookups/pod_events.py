@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from ddpjob_operator.core.backoff import doubled
+from ddpjob_operator.core.job_names import job_of_pod
 from ddpjob_operator.core.model import Body, ScaleUp
-from ddpjob_operator.core.render.pods import job_of_pod
 from ddpjob_operator.core.times import epoch_seconds
 from ddpjob_operator.core.untrusted import printable
 from ddpjob_operator.kube.keys import Key

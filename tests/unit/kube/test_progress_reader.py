@@ -92,11 +92,12 @@ async def test_the_pod_that_replaces_that_of_rank_0_is_read_and_the_lost_one_is_
 async def test_few_logs_are_read_at_a_time(reading, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress_module, "MAX_PARALLEL", 3)
     cluster = Cluster()
-    cluster.seconds = 0.02
+    cluster.seconds = 3600.0
     read = reading(cluster)
     for number in range(30):
         read.follow(seen(f"p{number}", of=replace(JOB, name=f"j{number}")))
-    await read.more_reads(30)
+    await happens(lambda: cluster.at_once == 3)
+    await five_intervals()
     assert cluster.most_at_once == 3
 
 

@@ -167,8 +167,9 @@ def may_explain_a_failure(status: DDPJobStatus, attempt: int) -> bool:
 
 
 def pods_with_logs_in_use(observed: Observed) -> frozenset[str]:
-    """The uids of the pods whose logs a decision may still read."""
-    return frozenset(pod.uid for pod in observed.pods if may_explain_a_failure(observed.job.status, pod.attempt))
+    """The uids of the pods whose logs a decision may still need, also of those that are gone and cannot be read again."""
+    pods, status = (*observed.pods, *observed.vanished), observed.job.status
+    return frozenset(pod.uid for pod in pods if may_explain_a_failure(status, pod.attempt))
 
 
 def failure_of(observed: Observed, end: End, attempt: int, now: float) -> Failure:

@@ -279,7 +279,7 @@ def _schedulers(facts: Facts) -> Finding:
     if name is ProviderName.NONE:
         text = f"provider {name} ({why}): {choice.why}; a gang that fits only in part releases its nodes for a while"
         return Finding(subject="scheduling", state=State.NOTE, text=text)
-    text = f"provider {name} ({why}): {choice.why}; the operator uses it if it has the rights; its log shows whether it has"
+    text = f"provider {name} ({why}): {choice.why}; the operator's log shows whether it has the rights to use it"
     return Finding(subject="scheduling", state=State.OK, text=text)
 
 
@@ -331,7 +331,7 @@ def _network_policies(facts: Facts) -> Finding:
     if not facts.may_make_policies:
         text = f"the operator may not create them in namespace {facts.namespace}; {open_ranks}"
         return Finding(subject=subject, state=State.NOTE, text=text)
-    text = "ranks accept connections from their own job alone, if the network of the cluster enforces NetworkPolicies"
+    text = "only pods of the same job can connect to ranks, if the network of the cluster enforces NetworkPolicies"
     return Finding(subject=subject, state=State.OK, text=text)
 
 

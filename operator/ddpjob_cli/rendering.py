@@ -158,7 +158,7 @@ def restarts_so_far(status: DDPJobStatus) -> str:
         cause = f" (last: {status.progress.in_place_cause})" if status.progress.in_place_cause else ""
         parts.append(f"{status.progress.in_place_restarts} in place in this attempt{cause}")
     if status.restarts.pod_replacements:
-        parts.append(f"{status.restarts.pod_replacements} of these replaced lost pods alone")
+        parts.append(f"{status.restarts.pod_replacements} of these only replaced lost pods")
     return ", ".join(parts)
 
 

@@ -80,14 +80,14 @@ def settings_from(arguments: Sequence[str]) -> Settings:
         type=_whole(1, 64),
         default=32,
         metavar="N",
-        help="number of jobs reconciled at the same time; those of one namespace are half of them at most",
+        help="number of jobs that are reconciled at the same time, at most half of them in one namespace",
     )
     parser.add_argument(
         "--progress-interval-seconds",
         type=_seconds,
         default=10.0,
         metavar="S",
-        help="seconds between two reads of a running job's log, up to a minute once it has run for ten; 0 disables them",
+        help="seconds between two reads of the log of a running job; the interval grows to a minute within ten minutes; 0: no reads",
     )
     parser.add_argument(
         "--audit-interval-seconds",
@@ -101,13 +101,13 @@ def settings_from(arguments: Sequence[str]) -> Settings:
         type=_whole(0, 1000),
         default=0,
         metavar="N",
-        help="number of unfinished jobs with gauges of their own (step, loss, ETA, goodput), those that began last (default: 0)",
+        help="number of single jobs with gauges (step, loss, ETA, goodput): the newest ones that have not finished (default: 0)",
     )
     parser.add_argument(
         "--lease",
         type=_lease_name,
         metavar="NS/NAME",
-        help="the Lease for leader election: its holder works, other operators stand by (default: no leader election)",
+        help="the Lease for leader election: the operator that holds it works, the others are standbys (default: no leader election)",
     )
     parser.add_argument(
         "--lease-seconds",
@@ -121,7 +121,7 @@ def settings_from(arguments: Sequence[str]) -> Settings:
         type=_identity,
         default=_this_process(),
         metavar="ID",
-        help="this process as holder of the Lease, for example the pod's name; a restarted process with the same one keeps it "
+        help="name of this process in the Lease, for example the pod's name; a restarted process of the same name keeps the Lease "
         "(default: host name and process id)",
     )
     parser.add_argument(
@@ -129,7 +129,7 @@ def settings_from(arguments: Sequence[str]) -> Settings:
         choices=SETTINGS,
         default=AUTO,
         help="what schedules the pods of a job together; auto: the first of kueue, volcano, coscheduling and native that the"
-        " cluster serves and of which the operator has the rights (default: auto)",
+        " cluster has and the operator may use (default: auto)",
     )
     parser.add_argument(
         "--network-policies",
@@ -137,8 +137,8 @@ def settings_from(arguments: Sequence[str]) -> Settings:
         type=_is_auto,
         default=True,
         metavar="{auto,none}",
-        help="auto: each job gets a NetworkPolicy that admits connections from its own pods alone, if this operator may create"
-        " NetworkPolicies (default: auto)",
+        help="auto: create a NetworkPolicy for each job that lets only its own pods connect to its ranks, if this operator has the"
+        " right to (default: auto)",
     )
     parser.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     parser.add_argument("--log-format", default="plain", choices=("plain", "json"))

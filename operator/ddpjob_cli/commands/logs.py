@@ -37,7 +37,7 @@ def command(
     ] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Only the rank that caused the last failure")] = False,
     since: Annotated[
-        str | None, typer.Option(help="Only newer lines than this, such as 10m", show_default=False)
+        str | None, typer.Option(help="Only lines newer than this, such as 10m", show_default=False)
     ] = None,
     tail: Annotated[
         int | None, typer.Option(help="Only the last lines of each rank", min=0, show_default=False)

@@ -17,7 +17,7 @@ def command(
     rank: Annotated[str | None, typer.Option(help="Node ranks, such as 0,3-5", show_default=False)] = None,
     output: OutputOption = None,
 ) -> None:
-    """Show the Python stacks of all threads of the running ranks, which training does not notice.
+    """Show the Python stacks of all threads of the running ranks. Training is not interrupted.
 
     The ranks of the built-in trainer and of programs on ddpjob.session answer. For other programs, put py-spy into the image.
 

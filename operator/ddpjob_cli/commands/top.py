@@ -23,16 +23,16 @@ def command(
     rank: Annotated[str | None, typer.Option(help="Node ranks, such as 0,3-5", show_default=False)] = None,
     once: Annotated[bool, typer.Option("--once", help="Show the state once, also on a terminal")] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Go on until the job has finished, as on a terminal")
+        bool, typer.Option("--watch", "-w", help="Continue until the job has finished, as on a terminal")
     ] = False,
-    interval: Annotated[float, typer.Option(help="Seconds between two looks", min=0.5)] = 3.0,
+    interval: Annotated[float, typer.Option(help="Seconds between two screens", min=0.5)] = 3.0,
     output: OutputOption = None,
 ) -> None:
     """Show each running rank: step, samples per second, where its time goes, the slowest rank, and memory.
 
-    The ranks of the built-in trainer and of programs on ddpjob.session answer, by a command in their pods. The first look is
-    at the time since the first step, later ones at the time since the last look. COMM is the time in which a rank waits for
-    communication that no computation hides, and for slower ranks.
+    The ranks of the built-in trainer and of programs on ddpjob.session answer, by a command in their pods. The first screen
+    covers the time since the first step, and each later one the time since the screen before. COMM is the time in which a
+    rank waits for slower ranks, or for communication that does not overlap with computation.
 
     [bold]Examples[/bold]
 

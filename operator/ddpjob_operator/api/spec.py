@@ -221,23 +221,23 @@ class Deadlines(Resource):
         default=None,
         ge=1,
         le=31_536_000,
-        description="Longest time to wait for nodes for all pods. Then the job fails, or with minNodes runs on as many nodes as it has, if"
-        " these are minNodes or more. Not limited by default.",
+        description="Longest time to wait for nodes for all pods. After that, the job fails. A job with minNodes runs on the nodes that it"
+        " has instead, if these are minNodes or more. Not limited by default.",
     )
     full_size_seconds: int = Field(
         default=120,
         ge=1,
         le=31_536_000,
-        description="With minNodes: longest time to wait for all `nodes`, from the first that an attempt gets. Then the job runs on as"
-        " many as it has, if these are minNodes or more.",
+        description="With minNodes: longest time to wait for all `nodes`, counted from the first node that an attempt gets. After that,"
+        " the job runs on the nodes that it has, if these are minNodes or more.",
     )
     fewer_nodes_seconds: int | None = Field(
         default=None,
         ge=1,
         le=31_536_000,
-        description="With minNodes: shortest time to run on fewer than all `nodes`. From then on a pod without a program waits for each missing"
-        " node next to the running pods. Once these pods have nodes, all pods stop, may save their work, and the next attempt has more nodes. Not"
-        " set by default: then only an attempt that begins for another cause asks for all `nodes`.",
+        description="With minNodes: shortest time to run on fewer than all `nodes`. After that, a pod without a program waits for each"
+        " missing node while the job trains. Once these pods have nodes, all pods stop and may save their work, and the next attempt has"
+        " more nodes. By default, the job requests all `nodes` only when an attempt begins for another reason.",
     )
     start_seconds: int = Field(
         default=600,
@@ -389,7 +389,7 @@ class DDPJobSpec(Resource):
         ge=1024,
         le=65535,
         description="Port on which rank 0 accepts the connections of the other ranks. With `hostNetwork` in the template, the default"
-        " stands for a port from 20000 to 29999 that differs for each job and attempt.",
+        " means a port from 20000 to 29999 that differs for each job and attempt.",
     )
     image: str | None = Field(
         default=None,
@@ -429,15 +429,15 @@ class DDPJobSpec(Resource):
     scheduling: Scheduling = Field(default=Scheduling(), description="How the pods get their nodes.")
     network_policy: bool = Field(
         default=True,
-        description="Creates a NetworkPolicy, so that the pods of the job accept connections from pods of this job alone. It can be"
-        " changed at any time. It has no effect where the operator creates no NetworkPolicies, where the network of the cluster"
-        " does not enforce them, and for pods with hostNetwork.",
+        description="Whether the operator creates a NetworkPolicy that lets only pods of this job connect to its pods. It can change at"
+        " any time. It has no effect on pods with hostNetwork, if the operator creates no NetworkPolicies, or if the network of the"
+        " cluster does not enforce them.",
     )
     restart: Restart = Field(default=Restart(), description="Restarts after failures. All pods are restarted together.")
     deadlines: Deadlines = Field(default=Deadlines(), description="Time limits of the job.")
     suspend: bool = Field(
         default=False,
-        description="Stops all pods, which have their grace period to save their work. The job continues once this is false again.",
+        description="Stops all pods. They can save their work in their grace period. The job continues when this is false again.",
     )
     ttl_seconds_after_finished: int | None = Field(
         default=None,
@@ -449,8 +449,8 @@ class DDPJobSpec(Resource):
         default=None,
         min_length=1,
         max_length=253,
-        description=f"The controller that runs the job, for example kueue.x-k8s.io/multikueue. The operator leaves a job alone that"
-        f" names another one than {names.CONTROLLER}, which is the default. It cannot change.",
+        description=f"The controller that runs the job, {names.CONTROLLER} by default. The operator ignores a job that names another"
+        " controller, for example kueue.x-k8s.io/multikueue. It cannot change.",
     )
     template: Template | None = Field(
         default=None, description="Settings that are merged into every pod; they take precedence over the operator's."

@@ -46,7 +46,7 @@ class Restarts(Resource):
     )
     infrastructure_times: list[Time] = Field(
         default=[],
-        description="Times of the restarts within the last day that do not count, since an attempt last made progress.",
+        description="Times of the restarts that do not count, within the last day and since an attempt last made progress.",
     )
     pod_replacements: int = Field(
         default=0,
@@ -54,7 +54,7 @@ class Restarts(Resource):
     )
     in_place_counted: int = Field(
         default=0,
-        description="Restarts in place of the current attempt that are counted already, or that replaced a pod.",
+        description="Restarts in place in the current attempt that are included in counted, or in which a pod was replaced.",
     )
     in_a_row: int = Field(
         default=0,
@@ -77,14 +77,16 @@ class TimeSpent(Resource):
     starting_seconds: int = Field(
         default=0, description="Seconds in which all pods had nodes and not all ranks ran yet."
     )
-    training_seconds: int = Field(default=0, description="Seconds in which all ranks ran and whose work was not lost.")
+    training_seconds: int = Field(
+        default=0, description="Seconds in which all ranks ran, without those whose work was lost."
+    )
     lost_seconds: int = Field(
         default=0,
         description="Seconds of work that failures discarded, and of stopping pods and waiting between attempts.",
     )
     unsaved_seconds: int | None = Field(
         default=None,
-        description="Those of trainingSeconds since the newest checkpoint, which are lost if the current attempt fails.",
+        description="Seconds of trainingSeconds since the newest checkpoint. They are lost if the current attempt fails.",
     )
     goodput_percent: float | None = Field(
         default=None, description="trainingSeconds as a percentage of the sum of all four."
@@ -110,7 +112,7 @@ class Progress(Resource):
     )
     in_place_cause: str | None = Field(
         default=None,
-        description="Why they last did so, and at which step, for example: rank 1 was killed by SIGKILL at step 345.",
+        description="Cause of the last of these restarts, for example: rank 1 was killed by SIGKILL at step 345.",
     )
     phase: str | None = Field(
         default=None, description="What rank 0 is doing, for example train, evaluate or checkpoint."
@@ -150,7 +152,9 @@ class ReplacedPod(Resource):
     """A rank of the current attempt whose pod was lost and replaced."""
 
     rank: int = Field(description="Node rank of the pod.")
-    replacement: int = Field(description="How often it was replaced; the number at the end of the name of its pod.")
+    replacement: int = Field(
+        description="Number of times that the pod of this rank was replaced. It is at the end of the name of the pod."
+    )
 
 
 _RANK = attrgetter("rank")
@@ -163,7 +167,9 @@ def _by_rank(pods: list[ReplacedPod]) -> list[ReplacedPod]:
 class SchedulingStatus(Resource):
     """How the pods of the current attempt are scheduled."""
 
-    provider: str = Field(description="What schedules them together, for example native; none: nothing does.")
+    provider: str = Field(
+        description="Scheduling provider of the pods, for example native; none if they are scheduled one by one."
+    )
 
 
 class DDPJobStatus(Resource):
@@ -192,13 +198,15 @@ class DDPJobStatus(Resource):
     )
     attempt: int = Field(default=1, description="Number of the current attempt, counted from 1.")
     ready: str | None = Field(default=None, description="Running pods of the current attempt, for example 3/4.")
-    ready_replicas: int | None = Field(default=None, description="The first number of ready, as an integer.")
+    ready_replicas: int | None = Field(
+        default=None, description="Number of running pods of the current attempt: the first number of ready."
+    )
     replicas: int | None = Field(
-        default=None, description="The second number of ready, as an integer: pods of the current attempt."
+        default=None, description="Number of pods of the current attempt: the second number of ready."
     )
     shrunk_from: int | None = Field(
         default=None,
-        description="With minNodes: spec.nodes, of which the current attempt did not get all and runs on fewer; absent otherwise.",
+        description="With minNodes: the value of spec.nodes while the current attempt runs on fewer nodes; absent otherwise.",
     )
     selector: str | None = Field(
         default=None,

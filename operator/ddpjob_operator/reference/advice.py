@@ -18,7 +18,7 @@ ADVICE: Final[Mapping[Reason, str]] = MappingProxyType(
         Reason.CREATING: "Wait: the operator is creating the pods.",
         Reason.STARTING: "Wait: images are pulled and containers are started. `deadlines.startSeconds` limits this.",
         Reason.STOPPING: "Wait: pods of an earlier attempt, or of an earlier job of this name, are still stopping.",
-        Reason.BACKING_OFF: "Wait, or correct the cause of the last failure meanwhile: the next attempt starts after the back-off.",
+        Reason.BACKING_OFF: "Wait: the next attempt starts after the back-off. Until then you can correct the cause of the last failure.",
         Reason.RUNNING: "Nothing: the job trains.",
         Reason.RESTARTED_IN_PLACE: "Read the log of the rank that the event names, `ddpjob logs NAME`: training continued, and such restarts count.",
         Reason.FINISHING: "Wait: some ranks have succeeded and the others are about to. `deadlines.finishSeconds` limits this.",
@@ -38,8 +38,8 @@ ADVICE: Final[Mapping[Reason, str]] = MappingProxyType(
         Reason.CONTAINER_CONFIG: _START,
         Reason.POD_DEADLINE: "Remove `template.spec.activeDeadlineSeconds`, or raise it: for the whole job, use `deadlines.activeSeconds`.",
         Reason.REMOVAL_REJECTED: "Find out which admission webhook or policy refuses the request that the message shows; the operator repeats it.",
-        Reason.OPERATOR_DEFECT: "Report the traceback, which the operator's log has next to the name of the job. Until there is a fix, nothing reacts to the end of its pods.",
-        Reason.START_DEADLINE: "Look at the events of the pods: `ddpjob events NAME`. If starting takes this long by nature, raise `deadlines.startSeconds`.",
+        Reason.OPERATOR_DEFECT: "Report the traceback, which is in the operator's log next to the name of the job. Until the defect is fixed, the operator does not react when the pods of the job end.",
+        Reason.START_DEADLINE: "Look at the events of the pods: `ddpjob events NAME`. If the pods need more time to start, raise `deadlines.startSeconds`.",
         Reason.FINISH_DEADLINE: "Find out why some ranks continue after others have ended: all ranks must take the same number of steps.",
         Reason.POD_DELETED: "Find out who deletes pods (look in the audit log of the API server); the restart does not count.",
         Reason.EVICTED: _CLUSTER + " If it happens often, raise requests to what the pods use.",
@@ -52,13 +52,13 @@ ADVICE: Final[Mapping[Reason, str]] = MappingProxyType(
         Reason.QUEUED: "Wait for the jobs that the message names, ask for less, use another queue (`scheduling.queueName`) or a higher priority (`scheduling.priorityClassName`).",
         Reason.QUOTA_EXCEEDED: "Wait until other pods of the namespace end, ask for less, or have the quota raised.",
         Reason.POD_REJECTED: "Correct `template`, or what the namespace's admission asks for: pod security level, policies, limit ranges. The message names the rule.",
-        Reason.GANG_GIVEN_BACK: "Wait: only some pods found nodes, so they were deleted for other jobs to use the nodes. "
+        Reason.GANG_GIVEN_BACK: "Wait: only some pods found nodes, so all pods were deleted to free these nodes. The job tries again later. "
         + _RESOURCES,
         Reason.TERMINATING_TOO_LONG: "Restart the kubelet of the node that is named, or, if the node is gone, taint it `node.kubernetes.io/out-of-service`.",
         Reason.QUEUE_DEADLINE: _RESOURCES + " Or raise `deadlines.queueSeconds`.",
         Reason.ACTIVE_DEADLINE: "Raise `deadlines.activeSeconds`, or train for fewer steps.",
         Reason.INVALID_SPEC: "Correct the field that is named, then delete and apply the job.",
-        Reason.TOO_MANY_INFRASTRUCTURE_RESTARTS: "Find out what ends the pods so often, and save checkpoints more often than that: progress resets the count.",
+        Reason.TOO_MANY_INFRASTRUCTURE_RESTARTS: "Find out what ends the pods, and save checkpoints more often: progress resets the count.",
     }
 )
 

@@ -77,7 +77,7 @@ def test_restarts_within_an_attempt_are_shown() -> None:
         attempts=[lost],
         attemptStartTime="2026-11-23T07:00:00Z",
     )
-    so_far = "2 counted, 1 by the cluster, 3 in place in this attempt, 1 of these replaced lost pods alone"
+    so_far = "2 counted, 1 by the cluster, 3 in place in this attempt, 1 of these only replaced lost pods"
     assert restarts_so_far(shown.status) == so_far
     assert ("restarts", so_far) in summary(shown.status)
     assert attempt_lines(shown) == [

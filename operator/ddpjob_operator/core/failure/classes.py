@@ -63,7 +63,7 @@ CLASSES = (
     FailureClass(
         reason=Reason.OUT_OF_MEMORY,
         kind=Kind.COUNTED,
-        recognised="OOMKilled, whatever the exit code but 0; or an out-of-memory exception (CUDA, the allocator, Python's);"
+        recognised="OOMKilled with any exit code except 0; or an out-of-memory exception (CUDA, the allocator, Python's);"
         " or exit code 71 of the trainer",
         example="ran out of memory …: it was OOMKilled: raise resources.limits.memory or use less",
         how="ran out of memory",
@@ -71,7 +71,7 @@ CLASSES = (
     FailureClass(
         reason=Reason.KILLED,
         kind=Kind.COUNTED,
-        recognised="the program died of a signal that the operator did not cause",
+        recognised="a signal that the operator did not send killed the program",
         example="was killed by signal 9 (SIGKILL)",
         may_be_the_node=True,
     ),
@@ -140,7 +140,7 @@ CLASSES = (
     FailureClass(
         reason=Reason.POD_DELETED,
         kind=Kind.UNCOUNTED,
-        recognised="a pod is deleted, or gone, and not by the operator",
+        recognised="a pod was deleted, and not by the operator",
         example="was deleted …: the operator did not delete it",
         how="was deleted",
     ),
@@ -162,8 +162,8 @@ CLASSES = (
         reason=Reason.NODE_DRAINED,
         kind=Kind.UNCOUNTED,
         recognised="evicted from a node that is cordoned, or ended by the node's shutdown",
-        example="had to leave its node …: node gpu-3 is being drained",
-        how="had to leave its node",
+        example="was drained from its node …: node gpu-3 is being drained",
+        how="was drained from its node",
     ),
     FailureClass(
         reason=Reason.NODE_LOST,
@@ -178,8 +178,8 @@ CLASSES = (
         reason=Reason.POD_DISRUPTED,
         kind=Kind.UNCOUNTED,
         recognised="any other DisruptionTarget; a pod that the kubelet refused or lost track of",
-        example="was taken away …: DeletionByTaintManager: Taint manager: deleting due to NoExecute taint",
-        how="was taken away",
+        example="was removed by the cluster …: DeletionByTaintManager: Taint manager: deleting due to NoExecute taint",
+        how="was removed by the cluster",
         may_be_the_node=True,  # whose devices fail, so that its kubelet refuses pod after pod (UnexpectedAdmissionError)
     ),
     FailureClass(
@@ -232,12 +232,12 @@ CLASSES = (
         reason=Reason.GANG_GIVEN_BACK,
         kind=Kind.WAITS,
         recognised="for 15 to 45 s (longer each time) some pods had a node and the others had none",
-        example="2 of 4 pods had a node and the others found none: the gang releases its nodes for a moment",
+        example="only 2 of 4 pods found a node: the gang releases its nodes, and tries again after a pause",
     ),
     FailureClass(
         reason=Reason.TERMINATING_TOO_LONG,
         kind=Kind.WAITS,
-        recognised="a pod of an earlier attempt still exists a minute after its grace period, on a node that is not known to be lost",
+        recognised="a pod of an earlier attempt still exists a minute after its grace period, although its node seems to work",
         example="pod resnet-1-0 should have stopped on node gpu-3, which is not known to be lost: restart the kubelet there, or …",
     ),
     FailureClass(

@@ -33,7 +33,7 @@ def release_held_nodes(situation: Situation) -> Advice:
 def after_time_out(situation: Situation) -> StartNextAttempt:
     """What follows when the ranks that have a node time out, since the program waits less long than the job may.
 
-    Each attempt ends so. What counts for minNodes is how long the job has waited in all of them, and that the others were refused one.
+    Each attempt ends in this way. What counts for minNodes is how long the job has waited in all of them, and that the others were refused one.
     """
     is_late = situation.clocks.queued + situation.spec.deadlines.full_size_seconds <= situation.now
     is_refused = releases_at(situation) is not None
@@ -47,8 +47,7 @@ def release(situation: Situation) -> StartNextAttempt:
         phase=Phase.PENDING,
         reason=Reason.GANG_GIVEN_BACK,
         message=(
-            f"{gang.num_placed} of {gang.num_nodes} pods had a node and the others found none:"
-            f" the gang releases its nodes for a moment"
+            f"only {gang.num_placed} of {gang.num_nodes} pods found a node: the gang releases its nodes, and tries again after a pause"
         ),
         delay_seconds=PAUSE_SECONDS * (0.5 + jitter(situation.job, -situation.status.attempt)),
         releases_partial_gang=True,

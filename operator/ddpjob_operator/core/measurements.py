@@ -24,17 +24,15 @@ FAILED: Final = "failed"
 
 #: Why a gang does not run; the label values of the gauges of waiting gangs.
 WAITING_REASONS: Final = (
-    Reason.CREATING,
-    Reason.UNSCHEDULABLE,
-    Reason.QUOTA_EXCEEDED,
-    Reason.POD_REJECTED,
-    Reason.IMAGE_PULL,
-    Reason.CONTAINER_CONFIG,
-    Reason.STARTING,
-    Reason.STOPPING,
-    Reason.TERMINATING_TOO_LONG,
-    Reason.BACKING_OFF,
-    Reason.GANG_GIVEN_BACK,
+    *(
+        Reason.CREATING,
+        Reason.STARTING,
+        Reason.STOPPING,
+        Reason.BACKING_OFF,
+        Reason.IMAGE_PULL,
+        Reason.CONTAINER_CONFIG,
+    ),
+    *(reason for reason, kind in KINDS.items() if kind == Kind.WAITS),
     OTHER,
 )
 

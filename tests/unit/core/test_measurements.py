@@ -109,7 +109,8 @@ def test_series_that_exist_from_the_start() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "label"), [("Unschedulable", "Unschedulable"), ("BackingOff", "BackingOff"), ("NewerRelease", OTHER)]
+    ("reason", "label"),
+    [*((name, name) for name in ("Unschedulable", "Queued", "QuotaExceeded", "BackingOff")), ("NewerRelease", OTHER)],
 )
 def test_a_waiting_gang_has_a_reason_of_the_closed_set(reason: str, label: str) -> None:
     status = DDPJobStatus(phase=Phase.PENDING, reason=reason, queued_since="2027-01-15T08:00:00Z")

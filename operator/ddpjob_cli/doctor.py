@@ -5,7 +5,7 @@ and the schedulers are imported by what uses them, since the first answer of the
 """
 
 import re
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -53,6 +53,9 @@ class Finding:
     subject: str
     state: State
     text: str
+
+
+_Found = tuple[State, str]
 
 
 @dataclass(slots=True)
@@ -153,34 +156,20 @@ async def _if_allowed(reading: Awaitable[T]) -> T | None:
         return None
 
 
-def findings(facts: Facts) -> list[Finding]:
-    """What the facts mean for jobs in the namespace."""
-    return [
-        Finding(subject="API server", state=State.OK, text=facts.version),
-        _crd(facts),
-        _operator(facts),
-        _rights(facts),
-        _gpus(facts),
-        _schedulers(facts),
-        _storage(facts),
-        _pod_security(facts),
-        _network_policies(facts),
-        _dns(facts),
-    ]
+def _api_server(facts: Facts) -> _Found:
+    return State.OK, facts.version
 
 
-def _crd(facts: Facts) -> Finding:
+def _crd(facts: Facts) -> _Found:
     if not facts.crd_versions:
-        text = "the cluster does not serve DDPJobs; install the chart ddpjob-operator"
-        return Finding(subject="DDPJob type", state=State.PROBLEM, text=text)
+        return State.PROBLEM, "the cluster does not serve DDPJobs; install the chart ddpjob-operator"
     if names.VERSION not in facts.crd_versions:
         served = ", ".join(facts.crd_versions)
         text = f"the cluster serves {served}, this command uses {names.VERSION}; install the release of this command that matches the operator"
-        return Finding(subject="DDPJob type", state=State.PROBLEM, text=text)
+        return State.PROBLEM, text
     missing = _missing_fields(facts)
     if missing is None:
-        text = f"{names.API_VERSION} is served; its schema is not visible to you"
-        return Finding(subject="DDPJob type", state=State.OK, text=text)
+        return State.OK, f"{names.API_VERSION} is served; its schema is not visible to you"
     if missing:
         shown = ", ".join(missing[:_MAX_FIELDS])
         more = f" and {len(missing) - _MAX_FIELDS} more" if len(missing) > _MAX_FIELDS else ""
@@ -190,10 +179,8 @@ def _crd(facts: Facts) -> Finding:
             " crds.enabled=true, or kubectl apply --server-side --force-conflicts -f manifests/crd/ddpjob.yaml). If the operator is"
             " older, too, install the release of this command that matches it"
         )
-        return Finding(subject="DDPJob type", state=State.PROBLEM, text=text)
-    return Finding(
-        subject="DDPJob type", state=State.OK, text=f"{names.API_VERSION} is served, with all fields of this release"
-    )
+        return State.PROBLEM, text
+    return State.OK, f"{names.API_VERSION} is served, with all fields of this release"
 
 
 def _missing_fields(facts: Facts) -> list[str] | None:
@@ -209,22 +196,21 @@ def _missing_fields(facts: Facts) -> list[str] | None:
     return None
 
 
-def _operator(facts: Facts) -> Finding:
+def _operator(facts: Facts) -> _Found:
     if facts.operator_pods is None:
         text = "you may not list pods in all namespaces; if a new job has no status after a minute, no operator watches its namespace"
-        return Finding(subject="operator", state=State.NOTE, text=text)
+        return State.NOTE, text
     ready = [pod for pod in facts.operator_pods if _is_ready(pod)]
     if not ready:
         found = (
             "none of its pods is ready" if facts.operator_pods else "no pod; if the chart ddpjob-operator is installed"
         )
-        text = f"{found}, look at its Deployment: kubectl get deployment -A -l {_OPERATOR}"
-        return Finding(subject="operator", state=State.PROBLEM, text=text)
+        return State.PROBLEM, f"{found}, look at its Deployment: kubectl get deployment -A -l {_OPERATOR}"
     described = ", ".join(
         f"{pod['metadata']['namespace']}/{pod['metadata']['name']} ({pod['spec']['containers'][0]['image']})"
         for pod in ready
     )
-    return Finding(subject="operator", state=State.OK, text=described)
+    return State.OK, described
 
 
 def _is_ready(pod: Body) -> bool:
@@ -232,55 +218,55 @@ def _is_ready(pod: Body) -> bool:
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
-def _rights(facts: Facts) -> Finding:
+def _rights(facts: Facts) -> _Found:
     missing = [f"{verb} {resource}" for (verb, _, resource), allowed in facts.rights.items() if not allowed]
     if missing:
         text = (
             f"in namespace {facts.namespace} you may not {', '.join(missing)}; ask an administrator for the role edit"
         )
-        return Finding(subject="rights", state=State.PROBLEM, text=text)
-    return Finding(subject="rights", state=State.OK, text=f"all that the commands need in namespace {facts.namespace}")
+        return State.PROBLEM, text
+    return State.OK, f"all that the commands need in namespace {facts.namespace}"
 
 
-def _gpus(facts: Facts) -> Finding:
+def _gpus(facts: Facts) -> _Found:
     if facts.nodes is None:
-        return Finding(subject="GPUs", state=State.NOTE, text="you may not list nodes")
+        return State.NOTE, "you may not list nodes"
     found: dict[str, list[int]] = {}
     for node in facts.nodes:
         for resource, amount in ((node.get("status") or {}).get("allocatable") or {}).items():
             if resource.endswith("/gpu") or "/mig-" in resource:
                 found.setdefault(resource, []).append(int(amount))
     if not facts.nodes:
-        return Finding(subject="GPUs", state=State.PROBLEM, text="the cluster has no nodes, so no pod can run")
+        return State.PROBLEM, "the cluster has no nodes, so no pod can run"
     if not found:
         text = f"{_nodes(len(facts.nodes))}, none of which shows GPUs; without a device plugin, jobs can train on CPUs only"
-        return Finding(subject="GPUs", state=State.NOTE, text=text)
+        return State.NOTE, text
     described = "; ".join(
         f"{resource}: {sum(amounts)} on {_nodes(len(amounts))}, at most {max(amounts)} on one"
         for resource, amounts in sorted(found.items())
     )
-    return Finding(subject="GPUs", state=State.OK, text=described)
+    return State.OK, described
 
 
 def _nodes(number: int) -> str:
     return f"{number} node{'s' if number > 1 else ''}"
 
 
-def _schedulers(facts: Facts) -> Finding:
+def _schedulers(facts: Facts) -> _Found:
     from ddpjob_operator.scheduling.discovery import AUTO, choose
 
     setting = _setting(facts, "scheduling-provider")
     try:
         choice = choose(setting or AUTO, facts.groups)
     except LookupError as error:
-        return Finding(subject="scheduling", state=State.PROBLEM, text=f"{error}; the operator does not start")
+        return State.PROBLEM, f"{error}; the operator does not start"
     name = choice.provider.name
     why = f"setting {setting}" if setting else "if the operator's setting is auto"
     if name is ProviderName.NONE:
         text = f"provider {name} ({why}): {choice.why}; a gang that fits only in part releases its nodes for a while"
-        return Finding(subject="scheduling", state=State.NOTE, text=text)
+        return State.NOTE, text
     text = f"provider {name} ({why}): {choice.why}; the operator's log shows whether it has the rights to use it"
-    return Finding(subject="scheduling", state=State.OK, text=text)
+    return State.OK, text
 
 
 def _setting(facts: Facts, option: str) -> str | None:
@@ -293,9 +279,9 @@ def _setting(facts: Facts, option: str) -> str | None:
     return None
 
 
-def _storage(facts: Facts) -> Finding:
+def _storage(facts: Facts) -> _Found:
     if facts.claims is None:
-        return Finding(subject="checkpoints", state=State.NOTE, text="you may not list PersistentVolumeClaims")
+        return State.NOTE, "you may not list PersistentVolumeClaims"
     shared = [
         claim["metadata"]["name"]
         for claim in facts.claims
@@ -303,59 +289,66 @@ def _storage(facts: Facts) -> Finding:
     ]
     if not shared:
         text = f"namespace {facts.namespace} has no claim with ReadWriteMany: checkpoints of several nodes need one, or checkpoint.uri"
-        return Finding(subject="checkpoints", state=State.NOTE, text=text)
-    return Finding(subject="checkpoints", state=State.OK, text=f"claims with ReadWriteMany: {', '.join(shared)}")
+        return State.NOTE, text
+    return State.OK, f"claims with ReadWriteMany: {', '.join(shared)}"
 
 
-def _pod_security(facts: Facts) -> Finding:
+def _pod_security(facts: Facts) -> _Found:
     if facts.namespace_body is None:
-        text = f"namespace {facts.namespace} does not exist, or you may not read it"
-        return Finding(subject="pod security", state=State.NOTE, text=text)
+        return State.NOTE, f"namespace {facts.namespace} does not exist, or you may not read it"
     labels = facts.namespace_body["metadata"].get("labels") or {}
     level = labels.get("pod-security.kubernetes.io/enforce", "the cluster's default level")
     text = f"namespace {facts.namespace} enforces {level}; securityProfile restricted complies with every level"
-    return Finding(subject="pod security", state=State.OK, text=text)
+    return State.OK, text
 
 
-def _network_policies(facts: Facts) -> Finding:
-    subject, open_ranks = "network policies", "every pod that reaches a rank can join its training"
+def _network_policies(facts: Facts) -> _Found:
+    open_ranks = "every pod that reaches a rank can join its training"
     if _setting(facts, "network-policies") == "none":
-        text = f"the operator creates none (chart value networkPolicy.jobs); {open_ranks}"
-        return Finding(subject=subject, state=State.NOTE, text=text)
+        return State.NOTE, f"the operator creates none (chart value networkPolicy.jobs); {open_ranks}"
     if facts.operator_pods == []:
-        text = f"no operator that could create them was found; {open_ranks}"
-        return Finding(subject=subject, state=State.NOTE, text=text)
+        return State.NOTE, f"no operator that could create them was found; {open_ranks}"
     if facts.may_make_policies is None:
         text = "you do not have the right to check whether the operator may create them; the operator logs it when it starts"
-        return Finding(subject=subject, state=State.NOTE, text=text)
+        return State.NOTE, text
     if not facts.may_make_policies:
-        text = f"the operator may not create them in namespace {facts.namespace}; {open_ranks}"
-        return Finding(subject=subject, state=State.NOTE, text=text)
+        return State.NOTE, f"the operator may not create them in namespace {facts.namespace}; {open_ranks}"
     text = "only pods of the same job can connect to ranks, if the network of the cluster enforces NetworkPolicies"
-    return Finding(subject=subject, state=State.OK, text=text)
+    return State.OK, text
 
 
-def _dns(facts: Facts) -> Finding:
+def _dns(facts: Facts) -> _Found:
     if facts.corefile is None:
-        return Finding(
-            subject="DNS",
-            state=State.NOTE,
-            text="the ConfigMap kube-system/coredns does not exist, or you may not read it",
-        )
+        return State.NOTE, "the ConfigMap kube-system/coredns does not exist, or you may not read it"
     match = _CACHE.search(facts.corefile)
     if match is None:
-        return Finding(subject="DNS", state=State.OK, text="CoreDNS does not cache failed lookups")
+        return State.OK, "CoreDNS does not cache failed lookups"
     denial = _DENIAL.search(match[2] or "")
     seconds = int(denial[1]) if denial else int(match[1])
     if "disable denial" in (match[2] or "") or seconds <= _MAX_DENIAL_SECONDS:
-        return Finding(subject="DNS", state=State.OK, text="CoreDNS caches failed lookups for at most 5 s")
+        return State.OK, "CoreDNS caches failed lookups for at most 5 s"
     text = (
         f"CoreDNS caches failed lookups for up to {seconds} s, so the first connection of ranks may take as long; add"
         " `disable denial cluster.local` to its cache"
     )
-    return Finding(subject="DNS", state=State.NOTE, text=text)
+    return State.NOTE, text
 
 
-def text_of(finding: Finding) -> str:
-    """The finding without control characters: names and labels are other people's."""
-    return printable(finding.text)
+_CHECKS: Final[Mapping[str, Callable[[Facts], _Found]]] = {
+    "API server": _api_server,
+    "DDPJob type": _crd,
+    "operator": _operator,
+    "rights": _rights,
+    "GPUs": _gpus,
+    "scheduling": _schedulers,
+    "checkpoints": _storage,
+    "pod security": _pod_security,
+    "network policies": _network_policies,
+    "DNS": _dns,
+}
+
+
+def findings(facts: Facts) -> list[Finding]:
+    """What the facts mean for jobs in the namespace, without control characters: names and labels are other people's."""
+    found = ((subject, *check(facts)) for subject, check in _CHECKS.items())
+    return [Finding(subject=subject, state=state, text=printable(text)) for subject, state, text in found]

@@ -50,10 +50,8 @@ def _table(found: "Sequence[Finding]") -> "Table":
     from rich.table import Table
     from rich.text import Text
 
-    from ddpjob_cli.doctor import text_of
-
     table = Table.grid(padding=(0, 2, 0, 0))
     for finding in found:
         state = Text(finding.state.value, style=_STYLES[finding.state])
-        table.add_row(state, Text(finding.subject), Text(text_of(finding), overflow="fold"))
+        table.add_row(state, Text(finding.subject), Text(finding.text, overflow="fold"))
     return table

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob_cli.doctor import RIGHTS, Facts, State, findings, text_of
+from ddpjob_cli.doctor import RIGHTS, Facts, State, findings
 from ddpjob_operator.api.crd import custom_resource_definition
 
 
@@ -44,7 +44,7 @@ def served(*missing: str) -> dict[str, Any]:
 
 
 def found(**changes: Any) -> dict[str, tuple[State, str]]:
-    return {finding.subject: (finding.state, text_of(finding)) for finding in findings(Facts(**{**GOOD, **changes}))}
+    return {finding.subject: (finding.state, finding.text) for finding in findings(Facts(**{**GOOD, **changes}))}
 
 
 def test_a_good_cluster_has_no_problem() -> None:

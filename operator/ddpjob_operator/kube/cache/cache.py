@@ -41,7 +41,7 @@ class Cache(Generic[T]):
         self._parse = parse
         self._changed = changed
         self._entries: dict[tuple[str, str], _Entry[T]] = {}
-        self._graves: list[set[str]] = []
+        self._tombstones: list[set[str]] = []
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -90,8 +90,8 @@ class Cache(Generic[T]):
 
     def remove(self, namespace: str, name: str, *, uid: str) -> bool:
         """Remove this very object, which no longer exists. Returns whether it was known."""
-        for graves in self._graves:
-            graves.add(uid)
+        for tombstones in self._tombstones:
+            tombstones.add(uid)
         known = self._entries.get((namespace, name))
         if known is None or known.uid != uid:
             return False
@@ -112,8 +112,8 @@ class Cache(Generic[T]):
         `labels` narrows the list; `covers` is then whether that list would contain a record. Returns the version of
         the state, to watch from, and the number of differences. Other sources may put and remove meanwhile.
         """
-        graves: set[str] = set()  # What goes while we list must not come back from an earlier page.
-        self._graves.append(graves)
+        tombstones: set[str] = set()  # What goes while we list must not come back from an earlier page.
+        self._tombstones.append(tombstones)
         listed: set[str] = set()
         num_repairs, version = 0, ""
         try:
@@ -122,11 +122,11 @@ class Cache(Generic[T]):
                 for body in page.items:
                     uid = body["metadata"]["uid"]
                     listed.add(uid)
-                    if uid not in graves:
+                    if uid not in tombstones:
                         num_repairs += self.put(body)
         finally:
             # By identity: another refresh that runs has an equal, empty set.
-            self._graves = [others for others in self._graves if others is not graves]
+            self._tombstones = [others for others in self._tombstones if others is not tombstones]
         for key, entry in list(self._entries.items()):
             in_scope = (namespace is None or key[0] == namespace) and (covers is None or covers(entry.record))
             if in_scope and entry.uid not in listed and entry.version <= int(version):

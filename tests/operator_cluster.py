@@ -1,8 +1,9 @@
 """A namespace for each test of the operator on a real API server."""
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import testbed
 from ddpjob_operator.api import names
@@ -21,11 +22,17 @@ LEASE_SECONDS = 6
 T = TypeVar("T")
 
 
-async def eventually(what: str, probe: Callable[[], Awaitable[T | None]], seconds: float = SECONDS) -> T:
-    """Probe until the answer is true, and give it."""
+@overload
+async def eventually(what: str, probe: Callable[[], Awaitable[T | None]], seconds: float = SECONDS) -> T: ...
+@overload
+async def eventually(what: str, probe: Callable[[], T | None], seconds: float = SECONDS) -> T: ...
+async def eventually(what: str, probe: Callable[[], Any], seconds: float = SECONDS) -> Any:
+    """Probe until the answer, which may have to be awaited, is true, and give it."""
     end = asyncio.get_running_loop().time() + seconds
     while True:
-        answer = await probe()
+        answer = probe()
+        if inspect.isawaitable(answer):
+            answer = await answer
         if answer:
             return answer
         if asyncio.get_running_loop().time() > end:
@@ -80,34 +87,44 @@ class Namespace:
         """Its status."""
         return dict((await self.job(name)).get("status", {}))
 
+    async def shows(self, name: str, text: str = "", *, seconds: float = SECONDS, **fields: Any) -> dict[str, Any]:
+        """Wait until the status of a job has these fields, and this text in its message; gives the status."""
+
+        async def there() -> dict[str, Any] | None:
+            status = await self.status(name)
+            has_fields = {field: status.get(field) for field in fields} == fields
+            return status if has_fields and text in status.get("message", "") else None
+
+        try:
+            return await eventually(f"the status of {name} to have {fields} and {text!r}", there, seconds)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; status: {await self.status(name)}") from error
+
     async def reaches(self, name: str, phase: str, attempt: int = 1, seconds: float = SECONDS) -> dict[str, Any]:
         """Wait for the job to be in this phase in this attempt; gives its status."""
+        return await self.shows(name, phase=phase, attempt=attempt, seconds=seconds)
 
-        async def there() -> dict[str, Any] | None:
-            status = await self.status(name)
-            return status if (status.get("phase"), status.get("attempt")) == (phase, attempt) else None
-
-        try:
-            return await eventually(f"{name} to be {phase} in attempt {attempt}", there, seconds)
-        except AssertionError as error:
-            raise AssertionError(f"{error}; status: {await self.status(name)}") from error
-
-    async def reaches_again(self, name: str, attempt: int = 1, seconds: float = SECONDS) -> dict[str, Any]:
-        """Wait for the job to run with a pod that was replaced in this attempt; gives its status."""
-
-        async def there() -> dict[str, Any] | None:
-            status = await self.status(name)
-            runs = (status.get("phase"), status.get("attempt")) == ("Running", attempt)
-            return status if runs and status.get("replacedPods") else None
-
-        try:
-            return await eventually(f"{name} to run in attempt {attempt} with a replaced pod", there, seconds)
-        except AssertionError as error:
-            raise AssertionError(f"{error}; status: {await self.status(name)}") from error
+    async def succeeds(self, name: str, attempt: int = 1) -> dict[str, Any]:
+        """End all programs of this attempt with exit code 0, and wait for the end of the job; gives its status."""
+        for pod, body in (await self.pods()).items():
+            if pod.startswith(f"{name}-{attempt}-") and body["status"]["phase"] == "Running":
+                await self.ends(pod, 0)
+        return await self.reaches(name, "Succeeded", attempt)
 
     async def pods(self) -> dict[str, dict[str, Any]]:
         """All pods by name."""
         return await self._all(PODS)
+
+    async def has_pods(
+        self, what: str, hold: Callable[[dict[str, dict[str, Any]]], bool], seconds: float = SECONDS
+    ) -> dict[str, dict[str, Any]]:
+        """Wait until this is true of the pods by name; gives them."""
+
+        async def there() -> tuple[dict[str, dict[str, Any]]] | None:
+            pods = await self.pods()
+            return (pods,) if hold(pods) else None
+
+        return (await eventually(what, there, seconds))[0]
 
     async def services(self) -> dict[str, dict[str, Any]]:
         """All Services by name."""
@@ -119,6 +136,14 @@ class Namespace:
             return dict(await self.client.get(resource, self.name, name))
         except NotFoundError:
             return None
+
+    async def loses(self, resource: Resource, name: str, seconds: float = GARBAGE_COLLECTOR_SECONDS) -> None:
+        """Wait until an object does not exist."""
+
+        async def gone() -> bool:
+            return await self.find(resource, name) is None
+
+        await eventually(f"{resource.plural} {name} to go", gone, seconds)
 
     async def admits(self, what: str, is_seen: Callable[[dict[str, Any] | RejectedError], bool], **spec: Any) -> None:
         """Wait until admission, which sees new objects and labels after a moment, does `what` to a pod with this spec.

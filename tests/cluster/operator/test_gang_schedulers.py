@@ -190,31 +190,20 @@ async def has_node(namespace: Namespace, pod: str) -> bool:
     return "nodeName" in ((await namespace.find(PODS, pod)) or {"spec": {}})["spec"]
 
 
-async def says(namespace: Namespace, name: str, text: str) -> None:
-    async def message() -> bool:
-        return text in str((await namespace.status(name)).get("message"))
-
-    await eventually(f"the status of {name} to say {text!r}", message)
-
-
 async def test_a_gang_waits_with_its_group_and_leaves_nothing_when_it_is_suspended(
     namespace: Namespace, scheduler: Scheduler, case: Case
 ) -> None:
     resources = {"requests": {"cpu": "500m"}}
     job = await namespace.apply("j", nodes=5, gpusPerNode=1, resources=resources)
-    await says(namespace, "j", scheduler.waits if case.is_real else scheduler.unseen)
-    assert (await namespace.status("j"))["scheduling"] == {"provider": scheduler.provider}
+    status = await namespace.shows("j", scheduler.waits if case.is_real else scheduler.unseen)
+    assert status["scheduling"] == {"provider": scheduler.provider}
     group = await namespace.client.get(scheduler.pod_groups, namespace.name, group_name(job))
     assert group["spec"]["minMember"] == 5
     if scheduler is VOLCANO:
         requested = {resource: number(quantity) for resource, quantity in group["spec"]["minResources"].items()}
         assert requested == {"cpu": Decimal("2.5"), "nvidia.com/gpu": 5}  # Volcano writes 2500m
     assert [owner["uid"] for owner in group["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
-
-    async def all_pods() -> bool:
-        return len(await namespace.pods()) == 5
-
-    await eventually("all pods to be created", all_pods)
+    await namespace.has_pods("all pods to be created", lambda pods: len(pods) == 5)
     await namespace.edit("j", suspend=True)
     await has_groups(namespace, scheduler)
 
@@ -225,7 +214,7 @@ async def test_the_operator_may_remind_coscheduling_of_pods_that_it_refused_beca
     if case.is_real or case.scheduler is not COSCHEDULING:
         pytest.skip("the test takes the place of the scheduler, and only coscheduling needs to be reminded")
     job = await namespace.apply("j", nodes=2, gpusPerNode=1)
-    await says(namespace, "j", COSCHEDULING.unseen)
+    await namespace.shows("j", COSCHEDULING.unseen)
     refused = {
         "type": "PodScheduled",
         "status": "False",
@@ -240,7 +229,7 @@ async def test_the_operator_may_remind_coscheduling_of_pods_that_it_refused_beca
         return "ddpjob.dev/refused-pods" in group["metadata"].get("annotations", {})
 
     await eventually("the PodGroup to change", is_reminded)
-    await says(namespace, "j", "no nodes for all 2 pods together")
+    await namespace.shows("j", "no nodes for all 2 pods together")
 
 
 async def test_each_attempt_has_a_group_which_goes_at_the_end(namespace: Namespace, real: Scheduler) -> None:
@@ -250,9 +239,7 @@ async def test_each_attempt_has_a_group_which_goes_at_the_end(namespace: Namespa
     await namespace.ends("j-1-1", 1)
     await namespace.reaches("j", "Running", attempt=2)
     await has_groups(namespace, real, group_name(job, 2))
-    for rank in range(2):
-        await namespace.ends(f"j-2-{rank}", 0)
-    await namespace.reaches("j", "Succeeded", attempt=2)
+    await namespace.succeeds("j", attempt=2)
     await has_groups(namespace, real)
 
 
@@ -269,15 +256,12 @@ async def test_a_lost_pod_is_replaced_in_the_group_of_the_others(
     before = await namespace.client.get(scheduler.pod_groups, namespace.name, group)
     await namespace.delete_pod(lost)
     await case.places(namespace, successor)
-    assert (await namespace.reaches_again("j"))["replacedPods"] == [{"rank": rank, "replacement": 1}]
+    await namespace.shows("j", phase="Running", attempt=1, replacedPods=[{"rank": rank, "replacement": 1}])
     found = await namespace.pods()
     assert {scheduler.group_of(found[pod]) for pod in (successor, pods[2])} == {group}
     after = await namespace.client.get(scheduler.pod_groups, namespace.name, group)
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
-    for pod in (successor, *pods):
-        if pod != lost:
-            await namespace.ends(pod, 0)
-    await namespace.reaches("j", "Succeeded")
+    await namespace.succeeds("j")
     await has_groups(namespace, scheduler)
 
 
@@ -291,7 +275,7 @@ async def test_a_replaced_pod_without_a_node_says_so_and_the_gang_releases_its_n
     cluster.kubectl("cordon", node)
     try:
         await namespace.delete_pod("j-1-1")
-        await says(namespace, "j", f"1 of {NUM_PLACES} pods have no node: ")
+        await namespace.shows("j", f"1 of {NUM_PLACES} pods have no node: ")
 
         async def waits_as_a_whole() -> bool:
             status = await namespace.status("j")
@@ -302,9 +286,7 @@ async def test_a_replaced_pod_without_a_node_says_so_and_the_gang_releases_its_n
     finally:
         cluster.kubectl("uncordon", node)
     await namespace.reaches("j", "Running", attempt=2)
-    for rank in range(NUM_PLACES):
-        await namespace.ends(f"j-2-{rank}", 0)
-    await namespace.reaches("j", "Succeeded", attempt=2)
+    await namespace.succeeds("j", attempt=2)
 
 
 @pytest.mark.usefixtures("real")
@@ -331,8 +313,7 @@ async def test_a_preempted_gang_saves_and_runs_again_after_the_other_without_bei
         status = await namespace.reaches("low", "Restarting", attempt=2)
         assert (status["restarts"]["counted"], status["restarts"]["infrastructure"]) == (0, 1)
         assert (status["failure"]["reason"], status["failure"]["checkpointStep"]) == ("Preempted", 7)
-        for rank in range(2):
-            await namespace.ends(f"high-1-{rank}", 0)
+        await namespace.succeeds("high")
         await namespace.reaches("low", "Running", attempt=2)
     finally:
         cluster.kubectl("delete", "node", *nodes, "--wait=false")
@@ -342,7 +323,7 @@ async def test_a_job_of_another_size_has_a_group_of_this_size(
     namespace: Namespace, cluster: testbed.ControlPlane, scheduler: Scheduler, case: Case
 ) -> None:
     job = await namespace.apply("j", nodes=NUM_PLACES + 1, minNodes=2, gpusPerNode=1)
-    await says(namespace, "j", f"minNodes has no effect, since the scheduling provider is {scheduler.provider}")
+    await namespace.shows("j", f"minNodes has no effect, since the scheduling provider is {scheduler.provider}")
     for attempt, nodes in ((2, NUM_PLACES), (3, 2)):
         cluster.kubectl("scale", "ddpjob", "j", f"--replicas={nodes}", "-n", namespace.name)
         pods = [f"j-{attempt}-{rank}" for rank in range(nodes)]
@@ -353,9 +334,7 @@ async def test_a_job_of_another_size_has_a_group_of_this_size(
         await has_groups(namespace, scheduler, name)
         group = await namespace.client.get(scheduler.pod_groups, namespace.name, name)
         assert group["spec"]["minMember"] == nodes
-    for pod in pods:
-        await namespace.ends(pod, 0)
-    await namespace.reaches("j", "Succeeded", attempt=3)
+    await namespace.succeeds("j", attempt=3)
 
 
 @pytest.mark.usefixtures("real")

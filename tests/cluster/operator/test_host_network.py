@@ -2,7 +2,7 @@
 
 import pytest
 
-from operator_cluster import Namespace, eventually
+from operator_cluster import Namespace
 
 pytestmark = pytest.mark.usefixtures("operator_process")
 
@@ -21,8 +21,4 @@ async def test_jobs_with_ports_of_their_own_share_a_node_and_a_job_with_a_port_i
     await namespace.reaches("two", "Running")
 
     await namespace.apply("three", template=on_the_same_node, masterPort=port)
-
-    async def port_in_use() -> bool:
-        return "free ports" in (await namespace.status("three")).get("message", "")
-
-    await eventually("the message to say that the port is in use", port_in_use)
+    await namespace.shows("three", "free ports")

@@ -86,19 +86,11 @@ def known(store: Store, namespace: Namespace, name: str) -> Pod | None:
 
 
 async def appears(store: Store, namespace: Namespace, name: str) -> Pod:
-    async def there() -> Pod | None:
-        return known(store, namespace, name)
-
-    found = await eventually(f"{name} to appear", there)
-    assert found is not None
-    return found
+    return await eventually(f"{name} to appear", lambda: known(store, namespace, name))
 
 
 async def goes(store: Store, namespace: Namespace, name: str) -> None:
-    async def gone() -> bool:
-        return known(store, namespace, name) is None
-
-    await eventually(f"{name} to go", gone)
+    await eventually(f"{name} to go", lambda: known(store, namespace, name) is None)
 
 
 async def test_a_new_list_shows_a_deletion_that_the_watch_missed(client: Client, namespace: Namespace) -> None:

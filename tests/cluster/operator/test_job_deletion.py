@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import testbed
 from ddpjob_operator.transport.resources import DDPJOBS, PODS
-from operator_cluster import GARBAGE_COLLECTOR_SECONDS, Namespace, eventually
+from operator_cluster import Namespace, eventually
 from operator_process import OperatorProcess
 
 
@@ -39,16 +39,10 @@ async def test_pods_of_a_deleted_job_go_at_once(
     before = num_collections_deleted(operator_process)
     with without_garbage_collector(cluster):
         await namespace.delete_job("j")
-
-        async def only_the_other_s_left() -> bool:
-            return set(await namespace.pods()) == {"k-1-0", "k-1-1"}
-
-        await eventually("the pods of j to go, and no others", only_the_other_s_left)
-
-    async def one_request_more() -> bool:  # It is counted once it is answered.
-        return num_collections_deleted(operator_process) == before + 1
-
-    await eventually("one request for all pods of j", one_request_more)
+        await namespace.has_pods("the pods of j to go, and no others", lambda pods: set(pods) == {"k-1-0", "k-1-1"})
+    await eventually(  # It is counted once it is answered.
+        "one request for all pods of j", lambda: num_collections_deleted(operator_process) == before + 1
+    )
     assert (await namespace.status("k"))["phase"] == "Running"
 
 
@@ -60,11 +54,7 @@ async def test_pods_stay_where_the_job_is_deleted_without_them(
     before = num_collections_deleted(operator_process)
     uid = (await namespace.job("j"))["metadata"]["uid"]
     await namespace.client.delete(DDPJOBS, namespace.name, "j", uid=uid, propagation="Orphan")
-
-    async def job_is_gone() -> bool:
-        return await namespace.find(DDPJOBS, "j") is None
-
-    await eventually("the job to go", job_is_gone, GARBAGE_COLLECTOR_SECONDS)
+    await namespace.loses(DDPJOBS, "j")
     # A later job of the same operator runs: by then it has dealt with the earlier event.
     await namespace.apply("k", nodes=1)
     await namespace.reaches("k", "Running")
@@ -87,12 +77,7 @@ async def test_a_foreground_deletion_waits_for_the_pods(
     for name in ("j", "k"):
         uid = (await namespace.job(name))["metadata"]["uid"]
         await namespace.client.delete(DDPJOBS, namespace.name, name, uid=uid, propagation="Foreground")
-
-    async def is_gone(name: str) -> bool:
-        return await namespace.find(DDPJOBS, name) is None
-
-    # Its deletion came later: the garbage collector has seen that of j.
-    await eventually("k to go", lambda: is_gone("k"), GARBAGE_COLLECTOR_SECONDS)
+    await namespace.loses(DDPJOBS, "k")  # Its deletion came later: the garbage collector has seen that of j.
     assert "deletionTimestamp" in (await namespace.job("j"))["metadata"]
     await namespace.client.merge_patch(PODS, namespace.name, "j-1-0", {"metadata": {"finalizers": None}})
-    await eventually("j to go after its pod", lambda: is_gone("j"), GARBAGE_COLLECTOR_SECONDS)
+    await namespace.loses(DDPJOBS, "j")

@@ -14,7 +14,7 @@ import pytest
 import kueue_program
 import kueue_stand_in
 import testbed
-from ddpjob_operator.transport.resources import PODS, Resource
+from ddpjob_operator.transport.resources import PODS
 from kueue_stand_in import CLUSTER_QUEUES, LOCAL_QUEUES, WORKLOADS
 from operator_cluster import GARBAGE_COLLECTOR_SECONDS, Namespace, eventually
 from operator_process import OperatorProcess
@@ -23,8 +23,6 @@ from testbed.processes import Component
 REPOSITORY = Path(__file__).parents[3]
 PROGRAM = os.environ.get("DDPJOB_TEST_KUEUE")
 REAL = pytest.mark.skipif(not PROGRAM, reason="DDPJOB_TEST_KUEUE does not name the program of Kueue")
-FLAVORS = Resource.of_version(kueue_stand_in.API, "resourceflavors")
-PRIORITIES = Resource(prefix="/apis/scheduling.k8s.io/v1", plural="priorityclasses")
 #: A pod that never had a node counts as ended when the pod garbage collector has been there, which it is every 20 s.
 POD_COLLECTOR_SECONDS = 240.0
 QUOTA = 2
@@ -110,23 +108,15 @@ class Queue:
         await self.namespace.apply(name, nodes=nodes, gpusPerNode=1, scheduling=scheduling, **spec)
 
     async def waits(self, name: str, message: str, attempt: int = 1, nodes: int = QUOTA) -> None:
-        async def says_so() -> bool:
-            status = await self.namespace.status(name)
-            return status.get("reason") == "Queued" and message in status["message"] and status["attempt"] == attempt
-
-        await eventually(f"{name} to say {message!r}", says_so)
+        await self.namespace.shows(name, message, reason="Queued", attempt=attempt)
         pods = await self.pods(name, attempt, nodes)
         assert all("schedulingGates" in pod["spec"] for pod in pods)
 
     async def pods(self, name: str, attempt: int, nodes: int = QUOTA) -> list[dict[str, Any]]:
         """All pods of the attempt, once they exist: a status may be about the first of them."""
         names = {f"{name}-{attempt}-{rank}" for rank in range(nodes)}
-
-        async def all_of_them() -> list[dict[str, Any]] | None:
-            pods = await self.namespace.pods()
-            return [pods[each] for each in sorted(names)] if names <= pods.keys() else None
-
-        return list(await eventually(f"the pods {sorted(names)} to exist", all_of_them) or [])
+        pods = await self.namespace.has_pods(f"the pods {sorted(names)} to exist", lambda pods: names <= pods.keys())
+        return [pods[each] for each in sorted(names)]
 
     async def group(self, name: str, attempt: int = 1, nodes: int = QUOTA) -> str:
         pods = await self.pods(name, attempt, nodes)
@@ -182,9 +172,7 @@ async def test_a_job_waits_for_quota_and_a_restart_keeps_it(queue: Queue) -> Non
     assert await queue.group("a", attempt=2) == group
     await queue.waits("b", f"used by {space.name}/a")
 
-    for rank in range(QUOTA):
-        await space.ends(f"a-2-{rank}", 0)
-    await space.reaches("a", "Succeeded", attempt=2)
+    await space.succeeds("a", attempt=2)
     await space.reaches("b", "Running")
     await eventually("the pods of a to be released", lambda: queue.is_released(group))
     assert {"a-1-1", "a-2-0", "a-2-1"} <= set(await space.pods()), "pods with logs stay"
@@ -197,19 +185,12 @@ async def test_a_preempted_job_saves_waits_and_runs_again_without_being_counted(
     group = await queue.group("low")
     await queue.submit("high", priority="high")
     await space.reaches("high", "Running")
-
-    async def waits_again() -> bool:
-        status = await space.status("low")
-        return (status["attempt"], status["reason"]) == (2, "Queued")
-
-    await eventually("low to wait in the queue again", waits_again)
-    status = await space.status("low")
+    status = await space.shows("low", attempt=2, reason="Queued")
     assert (status["restarts"]["counted"], status["restarts"]["infrastructure"]) == (0, 1)
     assert status["failure"]["reason"] == "Preempted"
     assert await queue.group("low", attempt=2) == group
 
-    for rank in range(QUOTA):
-        await space.ends(f"high-1-{rank}", 0)
+    await space.succeeds("high")
     await space.reaches("low", "Running", attempt=2)
 
 
@@ -248,11 +229,11 @@ async def test_a_job_that_ends_or_is_suspended_or_deleted_returns_its_quota(queu
         return all([await queue.is_released(group) for group in groups[:-1]])
 
     await eventually("the groups of the other jobs to be released", are_released, POD_COLLECTOR_SECONDS)
-
-    async def are_gone() -> bool:
-        return not any(name.startswith(("deleted-", "waits-")) for name in await space.pods())
-
-    await eventually("the pods of deleted jobs to go", are_gone, GARBAGE_COLLECTOR_SECONDS)
+    await space.has_pods(
+        "the pods of deleted jobs to go",
+        lambda pods: not any(name.startswith(("deleted-", "waits-")) for name in pods),
+        GARBAGE_COLLECTOR_SECONDS,
+    )
 
 
 async def test_after_a_rank_has_succeeded_a_restart_has_a_new_group(queue: Queue) -> None:
@@ -262,11 +243,7 @@ async def test_after_a_rank_has_succeeded_a_restart_has_a_new_group(queue: Queue
     await space.reaches("j", "Running")
     first = await queue.group("j")
     await space.ends("j-1-0", 0)
-
-    async def has_succeeded() -> bool:
-        return bool((await space.pods())["j-1-0"]["status"]["phase"] == "Succeeded")
-
-    await eventually("rank 0 to succeed", has_succeeded)
+    await space.has_pods("rank 0 to succeed", lambda pods: bool(pods["j-1-0"]["status"]["phase"] == "Succeeded"))
     await space.ends("j-1-1", 1, "ValueError: boom")
     await space.reaches("j", "Running", attempt=2)
     assert await queue.group("j", attempt=2) != first
@@ -288,8 +265,7 @@ def admitted_since(workload: dict[str, Any]) -> tuple[str, str]:
 async def has_replaced(queue: Queue, name: str, rank: int) -> None:
     """Wait for the pod of this rank to be replaced in the first attempt, in the same group."""
     space = queue.namespace
-    status = await space.reaches_again(name)
-    assert status["replacedPods"] == [{"rank": rank, "replacement": 1}]
+    await space.shows(name, phase="Running", attempt=1, replacedPods=[{"rank": rank, "replacement": 1}])
     pods = await space.pods()
     other, successor = pods[f"{name}-1-{1 - rank}"]["metadata"], pods[f"{name}-1-{rank}-r1"]["metadata"]
     group = other["labels"]["kueue.x-k8s.io/pod-group-name"]
@@ -321,15 +297,11 @@ async def test_a_lost_pod_is_replaced_in_its_group_while_the_other_waits(
     await has_replaced(queue, "j", rank)
     await queue.waits("b", f"used by {space.name}/j")
     assert admitted_since(await queue.workload(group)) == before, "the group had its quota all the time"
-
-    async def is_released() -> bool:
-        left = (await space.pods()).get(lost)
-        return left is None if is_deleted else not (left or {})["metadata"].get("finalizers")
-
-    await eventually("Kueue to release the lost pod, which stays as evidence unless it was deleted", is_released)
-    for pod in (f"{lost}-r1", f"j-1-{1 - rank}"):
-        await space.ends(pod, 0)
-    await space.reaches("j", "Succeeded")
+    await space.has_pods(
+        "Kueue to release the lost pod, which stays as evidence unless it was deleted",
+        lambda pods: lost not in pods if is_deleted else not pods[lost]["metadata"].get("finalizers"),
+    )
+    await space.succeeds("j")
     await space.reaches("b", "Running")
 
 
@@ -377,8 +349,7 @@ async def test_a_group_whose_replaced_pod_is_not_ready_in_time_waits_in_the_queu
         cluster.kubectl("uncordon", *nodes)
     await space.reaches("b", "Running")
     await queue.waits("j", f"used by {space.name}/b", attempt=(await space.status("j"))["attempt"])
-    for rank in range(QUOTA):
-        await space.ends(f"b-1-{rank}", 0)
+    await space.succeeds("b")
     status = await space.reaches("j", "Running", attempt=(await space.status("j"))["attempt"])
     assert status["restarts"]["counted"] == 0
 
@@ -401,8 +372,7 @@ async def test_a_job_of_another_size_waits_in_the_queue_again(queue: Queue, clus
     assert second != first
     assert await queue.is_released(first)
     assert [pod_set["count"] for pod_set in (await queue.workload(second))["spec"]["podSets"]] == [1]
-    for rank in range(QUOTA):
-        await space.ends(f"b-1-{rank}", 0)
+    await space.succeeds("b")
     status = await space.reaches("j", "Running", attempt=2)
     assert (status["ready"], status["restarts"]["counted"], status["restarts"]["infrastructure"]) == ("1/1", 0, 0)
 
@@ -413,15 +383,8 @@ async def test_a_job_that_wants_more_than_the_quota_says_so_and_runs_once_it_wan
     space = queue.namespace
     await queue.submit("j", nodes=3, minNodes=2)
     await queue.waits("j", "queued in team-a: quota gpu: 3 requested", nodes=3)
-    assert (await space.status("j"))["message"].endswith(
-        "minNodes has no effect, since the scheduling provider is kueue"
-    )
+    status = await space.status("j")
+    assert status["message"].endswith("minNodes has no effect, since the scheduling provider is kueue")
     cluster.kubectl("scale", "ddpjob", "j", "--replicas=2", "-n", space.name)
-
-    async def runs() -> bool:
-        status = await space.status("j")
-        return (status["phase"], status.get("ready")) == ("Running", "2/2")
-
-    await eventually("j to run on two nodes", runs)
-    restarts = (await space.status("j"))["restarts"]
+    restarts = (await space.shows("j", phase="Running", ready="2/2"))["restarts"]
     assert (restarts["counted"], restarts["infrastructure"]) == (0, 0)

@@ -82,18 +82,10 @@ async def test_an_outage_without_another_candidate_suspends_the_lease_only_while
     await asyncio.wait((keeping,), timeout=LEASE_SECONDS)
     assert holder.held(), "a short outage costs nothing"
     connection._server = NOWHERE
-
-    async def has_stopped() -> bool:
-        return not holder.held()
-
-    await eventually("the holder to stop", has_stopped)
+    await eventually("the holder to stop", lambda: not holder.held())
     await asyncio.wait((keeping,), timeout=LEASE_SECONDS)
     connection._server = server
-
-    async def works_again() -> bool:
-        return holder.held()
-
-    await eventually("the holder to continue", works_again)
+    await eventually("the holder to continue", holder.held)
     assert not keeping.done()
     keeping.cancel()
 

@@ -74,11 +74,7 @@ async def test_a_standby_follows_everything_and_writes_nothing(namespace: Namesp
     await create_a_lease_held_by(namespace, "somebody")
     standby = start("standby")
     created = await namespace.apply("j", nodes=2)
-
-    async def knows_the_job() -> bool:
-        return metric(standby, 'ddpjob_jobs{phase="New"}') == 1
-
-    await eventually("the standby to know the job", knows_the_job)
+    await eventually("the standby to know the job", lambda: metric(standby, 'ddpjob_jobs{phase="New"}') == 1)
     # A worker would have taken the job from the queue before the next request for metrics was answered.
     assert metric(standby, 'workqueue_depth{controller="ddpjob",name="ddpjob"}') == 1
     reviews = ("create", "selfsubjectaccessreviews")  # which rights it has is asked by a POST that stores nothing
@@ -103,11 +99,7 @@ async def test_a_leader_that_is_stopped_hands_over_at_once(namespace: Namespace,
     stopped_at = time.monotonic()
     leader.process.send_signal(signal.SIGTERM)
     await namespace.apply("after")
-
-    async def has_pods() -> bool:
-        return "after-1-0" in await namespace.pods()
-
-    await eventually("the second operator to create a pod", has_pods)
+    await namespace.has_pods("the second operator to create a pod", lambda pods: "after-1-0" in pods)
     print(f"SIGTERM to the leader -> first pod of the next leader: {time.monotonic() - stopped_at:.2f} s")
     assert await asyncio.to_thread(leader.process.wait, STOP_SECONDS) == 0
 
@@ -127,11 +119,7 @@ async def test_a_leader_that_is_killed_is_replaced_within_the_lease(namespace: N
     jobs = [f"j{number}" for number in range(10)]
     for name in jobs:
         await namespace.apply(name, nodes=4)
-
-    async def some_pods() -> bool:
-        return len(created) >= 8
-
-    await eventually("the leader to be in the middle of it", some_pods)
+    await eventually("the leader to be in the middle of it", lambda: len(created) >= 8)
     leader.kill()
     killed_at = time.monotonic()
     num_before = len(created)
@@ -142,11 +130,7 @@ async def test_a_leader_that_is_killed_is_replaced_within_the_lease(namespace: N
     )
     for name in jobs:
         await namespace.reaches(name, "Running")
-
-    async def all_were_counted() -> bool:
-        return len(created) >= 40
-
-    await eventually("the watch to show the last creation", all_were_counted)
+    await eventually("the watch to show the last creation", lambda: len(created) >= 40)
     counting.cancel()
     assert sorted(created.values()) == sorted(f"{name}-1-{rank}" for name in jobs for rank in range(4))
 
@@ -189,12 +173,10 @@ async def test_a_leader_that_was_stopped_by_a_signal_writes_nothing_when_it_cont
     for name in jobs:
         await namespace.ends(f"{name}-1-0", 1)
     before = {name: (await namespace.job(name))["metadata"]["resourceVersion"] for name in jobs}
-
-    async def all_have_ended_and_the_lease_has_run_out() -> bool:
-        phases = {pod["status"]["phase"] for pod in (await namespace.pods()).values()}
-        return phases == {"Failed"} and time.monotonic() > frozen_at + LEASE_SECONDS
-
-    await eventually("the pods to fail and the Lease to run out", all_have_ended_and_the_lease_has_run_out)
+    await namespace.has_pods(
+        "the pods to fail", lambda pods: {pod["status"]["phase"] for pod in pods.values()} == {"Failed"}
+    )
+    await eventually("the Lease to run out", lambda: time.monotonic() > frozen_at + LEASE_SECONDS)
     await give_the_lease_to(namespace, "somebody")
     leader.process.send_signal(signal.SIGCONT)
     assert await asyncio.to_thread(leader.process.wait, STOP_SECONDS) == 1
@@ -208,13 +190,8 @@ async def test_an_idle_operator_sends_only_renewals_of_its_lease(namespace: Name
     standby = start("second", lease_seconds=lease_seconds)
     await namespace.apply("j")
     await namespace.reaches("j", "Running")
-    await namespace.ends("j-1-0", 0)
-    await namespace.reaches("j", "Succeeded")
-
-    async def last_event() -> bool:
-        return requests_of(leader)["create", "events"] == 2  # of its start and of its end
-
-    await eventually("the job's last Event", last_event)
+    await namespace.succeeds("j")
+    await eventually("the Events of its start and of its end", lambda: requests_of(leader)["create", "events"] == 2)
     before = requests_of(leader) + requests_of(standby)
     renewals = await next_renewals(namespace, 3)
     asked = requests_of(leader) + requests_of(standby) - before
@@ -244,11 +221,7 @@ async def test_a_deleted_lease_is_created_again(namespace: Namespace, start: Sta
     await holder_is(namespace, "first")
     old = await namespace.client.get(LEASES, namespace.name, "operator")
     await namespace.client.delete(LEASES, namespace.name, "operator", uid=old["metadata"]["uid"])
-
-    async def made_again() -> bool:
-        return await namespace.find(LEASES, "operator") is not None
-
-    await eventually("another Lease", made_again)
+    await eventually("another Lease", lambda: namespace.find(LEASES, "operator"))
     await namespace.apply("j")
     await namespace.reaches("j", "Running")
 

@@ -171,11 +171,8 @@ async def test_every_query_of_the_dashboard_has_data(
     for name in ("succeeds", "fails", "restarts"):
         await namespace.reaches(name, "Running")
     running_since = datetime.fromisoformat((await namespace.status("succeeds"))["runningSince"])
-
-    async def has_trained() -> bool:  # goodput is a share of whole seconds
-        return (datetime.now(UTC) - running_since).total_seconds() > 1
-
-    await eventually("a second of training", has_trained)
+    # Goodput is a share of whole seconds.
+    await eventually("a second of training", lambda: (datetime.now(UTC) - running_since).total_seconds() > 1)
     await namespace.ends("succeeds-1-0", 0)
     await namespace.ends("fails-1-0", 1)
     await namespace.ends("restarts-1-0", 1)
@@ -187,7 +184,7 @@ async def test_every_query_of_the_dashboard_has_data(
 
     queries = {target["expr"]: panel["title"] for panel in PANELS for target in panel["targets"]}
 
-    async def all_have_data() -> bool:
+    def all_have_data() -> bool:
         missing[:] = [title for query, title in queries.items() if not prometheus.query(query)]
         return not missing
 
@@ -197,20 +194,20 @@ async def test_every_query_of_the_dashboard_has_data(
     except AssertionError as error:
         raise AssertionError(f"panels without data: {missing}") from error
 
-    async def ends_are_counted() -> bool:
+    def ends_are_counted() -> bool:
         finished = prometheus.query("sum by (outcome, reason) (ddpjob_jobs_finished_total) > 0")
         return finished.keys() >= {("Succeeded", "succeeded"), ("ProgramError", "failed")}
 
-    async def restart_is_counted() -> bool:
+    def restart_is_counted() -> bool:
         return ("ProgramError", "true") in prometheus.query("sum by (reason, counted) (ddpjob_job_restarts_total) > 0")
 
-    async def are_all_evaluated() -> bool:
+    def are_all_evaluated() -> bool:
         health[:] = [
             (rule["name"], rule["health"]) for group in prometheus.ask("rules")["groups"] for rule in group["rules"]
         ]
         return "unknown" not in dict(health).values()
 
-    async def variables_have_values() -> bool:
+    def variables_have_values() -> bool:
         _, *queried = DASHBOARD["templating"]["list"]
         return all(prometheus.label_values(variable["query"]["query"]) for variable in queried)
 

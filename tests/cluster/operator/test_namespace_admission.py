@@ -7,7 +7,7 @@ import pytest
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import RejectedError
 from ddpjob_operator.transport.resources import Resource
-from operator_cluster import Namespace, eventually
+from operator_cluster import Namespace
 
 pytestmark = pytest.mark.usefixtures("operator_process")
 
@@ -42,12 +42,7 @@ async def test_a_job_runs_at_its_level_and_the_level_above_is_named_where_it_ref
         await namespace.admits("refuse a pod", lambda found: isinstance(found, RejectedError), hostNetwork=True)
     await namespace.apply("train", nodes=2, **spec)
     if above is not None:
-
-        async def refused() -> bool:
-            status = await namespace.status("train")
-            return status.get("reason") == "PodRejected" and f'violates PodSecurity "{above}' in status["message"]
-
-        await eventually("the refusal to be reported", refused)
+        await namespace.shows("train", f'violates PodSecurity "{above}', reason="PodRejected")
         assert await namespace.pods() == {}
         await enforce(level)
     await namespace.reaches("train", "Running")
@@ -84,12 +79,7 @@ async def test_pull_secrets_and_the_service_account_come_from_the_template_or_fr
 
 async def test_a_service_account_that_does_not_exist_is_named(namespace: Namespace) -> None:
     await namespace.apply("train", template={"spec": {"serviceAccountName": "nobody"}})
-
-    async def reported() -> bool:
-        status = await namespace.status("train")
-        return status.get("reason") == "PodRejected" and "nobody" in status["message"]
-
-    await eventually("the missing service account to be named", reported)
+    await namespace.shows("train", "nobody", reason="PodRejected")
 
 
 async def test_defaults_of_a_limit_range_are_no_edit_and_satisfy_a_quota_for_the_whole_gang(
@@ -115,12 +105,6 @@ async def test_defaults_of_a_limit_range_are_no_edit_and_satisfy_a_quota_for_the
     assert {pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] for pod in pods.values()} == {"1"}
 
     await namespace.apply("second", nodes=2)
-
-    async def waits() -> bool:
-        return (await namespace.status("second")).get("reason") == "QuotaExceeded"
-
-    await eventually("the second job to wait for the quota", waits)
-    for rank in range(2):
-        await namespace.ends(f"first-1-{rank}", 0)
-    await namespace.reaches("first", "Succeeded", attempt=1)  # ended pods use no quota
+    await namespace.shows("second", reason="QuotaExceeded")
+    await namespace.succeeds("first")  # ended pods use no quota
     await namespace.reaches("second", "Running")

@@ -93,9 +93,7 @@ async def test_each_attempt_has_a_group_which_goes_with_its_pods(namespace: Name
     await namespace.reaches("j", "Running", attempt=3)
     await has_groups(namespace, group_name(job, 3))
 
-    for rank in range(2):
-        await namespace.ends(f"j-3-{rank}", 0)
-    await namespace.reaches("j", "Succeeded", attempt=3)
+    await namespace.succeeds("j", attempt=3)
     await has_groups(namespace)
 
 
@@ -109,15 +107,12 @@ async def test_a_lost_pod_is_replaced_in_the_group_of_the_others(
         await namespace.reaches("j", "Running")
         (before,) = (await groups_of(namespace)).values()
         await namespace.delete_pod("j-1-1")
-        status = await namespace.reaches_again("j")
-        assert status["replacedPods"] == [{"rank": 1, "replacement": 1}]
+        await namespace.shows("j", phase="Running", attempt=1, replacedPods=[{"rank": 1, "replacement": 1}])
         pod = (await namespace.pods())["j-1-1-r1"]
         assert pod["spec"]["schedulingGroup"] == {"podGroupName": before["metadata"]["name"]}
         (after,) = (await groups_of(namespace)).values()
         assert after["metadata"]["uid"] == before["metadata"]["uid"]
-        for name in ("j-1-0", "j-1-1-r1", "j-1-2"):
-            await namespace.ends(name, 0)
-        await namespace.reaches("j", "Succeeded")
+        await namespace.succeeds("j")
         await has_groups(namespace)
     finally:
         cluster.kubectl("delete", "node", *nodes, "--wait=false")
@@ -133,22 +128,11 @@ async def test_a_replaced_pod_without_a_node_says_so_and_the_gang_releases_its_n
         node = (await namespace.pods())["j-1-1"]["spec"]["nodeName"]
         cluster.kubectl("cordon", node)
         await namespace.delete_pod("j-1-1")
-
-        async def message() -> bool:
-            return str((await namespace.status("j")).get("message")).startswith("1 of 3 pods have no node: ")
-
-        await eventually("the status to say what the new pod waits for", message)
-
-        async def is_released() -> bool:
-            status = await namespace.status("j")
-            return status["attempt"] == 2 and "no nodes for all 3 pods together" in status["message"]
-
-        await eventually("the gang to wait for three nodes", is_released, RELEASE_SECONDS)
+        await namespace.shows("j", "1 of 3 pods have no node: ")
+        await namespace.shows("j", "no nodes for all 3 pods together", attempt=2, seconds=RELEASE_SECONDS)
         cluster.kubectl("uncordon", node)
         await namespace.reaches("j", "Running", attempt=2)
-        for rank in range(3):
-            await namespace.ends(f"j-2-{rank}", 0)
-        await namespace.reaches("j", "Succeeded", attempt=2)
+        await namespace.succeeds("j", attempt=2)
     finally:
         cluster.kubectl("delete", "node", *nodes, "--wait=false")
 
@@ -159,12 +143,7 @@ async def test_a_group_of_somebody_else_is_left_alone_and_named(namespace: Names
     body = {"apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "metadata": {"name": name}, "spec": spec}
     foreign = await namespace.client.create(POD_GROUPS, namespace.name, body)
     await namespace.edit("j", suspend=False)
-
-    async def message() -> str | None:
-        text = str((await namespace.status("j")).get("message"))
-        return text if "exists" in text else None
-
-    assert (await eventually("the refusal", message)) == (
+    assert (await namespace.shows("j", "exists"))["message"] == (
         f"the API server refuses to create PodGroup {name}: it exists and belongs to no owner, not to this job:"
         " delete it, or rename this job"
     )
@@ -175,11 +154,7 @@ async def test_a_group_of_somebody_else_is_left_alone_and_named(namespace: Names
 
 async def test_pods_are_not_created_while_the_cluster_ignores_their_required_topology(namespace: Namespace) -> None:
     await namespace.apply("j", nodes=2, scheduling={"topology": {"key": "rack", "mode": "required"}})
-
-    async def message() -> bool:
-        return "TopologyAwareWorkloadScheduling" in str((await namespace.status("j")).get("message"))
-
-    await eventually("the status to name the feature gate", message)
+    await namespace.shows("j", "TopologyAwareWorkloadScheduling")
     assert not await namespace.pods()
 
 
@@ -201,18 +176,16 @@ async def test_a_gang_with_required_topology_gets_nodes_of_one_rack(
             for name in ("two", "three"):
                 await racks.apply(name, **rack)
 
-            async def one_rack_is_full() -> bool:
-                return await nodes_of_gangs(racks) == {"kwok-1", "kwok-3"}
-
             async def waits() -> bool:
                 messages = [str((await racks.status(name)).get("message")) for name in ("two", "three")]
                 return any("no nodes with the same rack for all 2 pods together" in text for text in messages)
 
-            await eventually("a gang to have the nodes of rack 1", one_rack_is_full)
+            await racks.has_pods(
+                "a gang to have the nodes of rack 1", lambda p: nodes_of_gangs(p) == {"kwok-1", "kwok-3"}
+            )
             await eventually("the other gang to wait", waits)
         operator.stop()
 
 
-async def nodes_of_gangs(namespace: Namespace) -> set[str]:
-    pods = await namespace.pods()
+def nodes_of_gangs(pods: Mapping[str, dict[str, Any]]) -> set[str]:
     return {pod["spec"]["nodeName"] for name, pod in pods.items() if name != "one-1-0" and "nodeName" in pod["spec"]}

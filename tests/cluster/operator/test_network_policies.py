@@ -1,7 +1,5 @@
 """The NetworkPolicy of a job on a real API server. That it keeps strangers out is tested on real nodes, in tests/system/e2e."""
 
-from typing import Any
-
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.resources import Resource
 from operator_cluster import Namespace, eventually
@@ -16,11 +14,7 @@ async def test_a_job_has_its_policy_until_it_opts_out_and_gets_it_again_where_so
     assert operator_process.running
     job = await namespace.apply("j", nodes=2)
     await namespace.reaches("j", "Running")
-
-    async def policy() -> dict[str, Any] | None:
-        return await namespace.find(POLICIES, "j-ranks")
-
-    first = await policy()
+    first = await namespace.find(POLICIES, "j-ranks")
     assert first is not None
     (owner,) = first["metadata"]["ownerReferences"]
     assert (owner["uid"], owner["controller"]) == (job["metadata"]["uid"], True)
@@ -28,15 +22,12 @@ async def test_a_job_has_its_policy_until_it_opts_out_and_gets_it_again_where_so
     await client.delete(POLICIES, namespace.name, "j-ranks", uid=first["metadata"]["uid"])
 
     async def another() -> bool:
-        found = await policy()
+        found = await namespace.find(POLICIES, "j-ranks")
         return found is not None and found["metadata"]["uid"] != first["metadata"]["uid"]
-
-    async def none() -> bool:
-        return await policy() is None
 
     await eventually("a new policy", another)
     await namespace.edit("j", networkPolicy=False)
-    await eventually("the policy to be deleted", none)
+    await namespace.loses(POLICIES, "j-ranks")
     assert (await namespace.status("j"))["attempt"] == 1, "the pods are not replaced for it"
 
 
@@ -52,11 +43,7 @@ async def test_a_policy_of_the_same_name_that_is_somebody_else_s_is_reported_and
     }
     made = await client.create(POLICIES, namespace.name, squatter)
     await namespace.apply("j")
-
-    async def reported() -> bool:
-        return "j-ranks" in str((await namespace.status("j")).get("message"))
-
-    await eventually("the message about the policy", reported)
+    await namespace.shows("j", "j-ranks")
     assert await namespace.pods() == {}
     await client.delete(POLICIES, namespace.name, "j-ranks", uid=made["metadata"]["uid"])
     await namespace.edit("j", deadlines={"startSeconds": 601})  # a reconcile at once, instead of after the back-off

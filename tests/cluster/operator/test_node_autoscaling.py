@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -52,26 +51,16 @@ async def submit(namespace: Namespace, cluster: testbed.ControlPlane, pool: str,
     await namespace.apply("j", nodes=nodes, gpusPerNode=1, template={"spec": {"nodeSelector": {"pool": pool}}})
 
 
-async def says(namespace: Namespace, words: str, seconds: float) -> dict[str, Any]:
-    async def status() -> dict[str, Any] | None:
-        found = await namespace.status("j")
-        return found if words in str(found.get("message")) else None
-
-    try:
-        return await eventually(f"the status to say {words!r}", status, seconds)
-    except AssertionError as error:
-        raise AssertionError(f"{error}; status: {await namespace.status('j')}") from error
-
-
 @pytest.mark.timeout(1200)
 async def test_a_gang_keeps_its_places_until_the_nodes_that_were_announced_are_there(
     namespace: Namespace, cluster: testbed.ControlPlane
 ) -> None:
     """The autoscaler waits 30 s for pods with GPUs, so a gang may release its places before the first announcement."""
     await submit(namespace, cluster, "large", nodes=3)
-    waits = await says(namespace, "waiting for node autoscaling", ANNOUNCED_SECONDS)
+    waits = await namespace.shows("j", "waiting for node autoscaling", seconds=ANNOUNCED_SECONDS)
     # Without the announcement it would release its node before that.
-    status = await says(namespace, f"waiting for node autoscaling since {HOLD_MINUTES}m: 2 of 3 pods", HOLD_SECONDS)
+    waited = f"waiting for node autoscaling since {HOLD_MINUTES}m: 2 of 3 pods"
+    status = await namespace.shows("j", waited, seconds=HOLD_SECONDS)
     assert status["attempt"] == waits["attempt"]
     cluster_autoscaler.make_ready(cluster, "large")
     await namespace.reaches("j", "Running", attempt=waits["attempt"])

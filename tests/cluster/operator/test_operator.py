@@ -12,7 +12,7 @@ import pytest
 import testbed
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.resources import DDPJOBS, PODS, SERVICES, Resource
-from operator_cluster import GARBAGE_COLLECTOR_SECONDS, Namespace, eventually
+from operator_cluster import GARBAGE_COLLECTOR_SECONDS, Namespace
 from operator_process import OperatorProcess
 from testbed.kubectl import KubectlError
 
@@ -48,23 +48,11 @@ async def test_a_job_gets_a_service_and_pods_and_its_status_shows_its_progress_t
         line = json.dumps({"step": step, "totalSteps": 100, "epoch": 0, "loss": 0.5, "etaSeconds": 60})
         cluster.append_kwok_log(namespace.name, "j-1-0", f"epoch 0\nddpjob-progress {line}\nsome text\n")
 
-    async def first_progress() -> bool:
-        return bool((await namespace.status("j")).get("progress", {}).get("step") == 10)
-
+    progress = {"step": 10, "totalSteps": 100, "epoch": 0, "loss": 0.5, "eta": "1m0s", "etaSeconds": 60}
     print_progress(10)
-    await eventually("the first progress in the status", first_progress)
+    await namespace.shows("j", progress=progress)
     print_progress(100)
-    for rank in range(2):
-        await namespace.ends(f"j-1-{rank}", 0)
-    status = await namespace.reaches("j", "Succeeded")
-    assert status["progress"] == {
-        "step": 100,
-        "totalSteps": 100,
-        "epoch": 0,
-        "loss": 0.5,
-        "eta": "1m0s",
-        "etaSeconds": 60,
-    }
+    assert (await namespace.succeeds("j"))["progress"] == {**progress, "step": 100}
 
 
 async def test_a_policy_that_rewrites_managed_by_changes_nothing(namespace: Namespace) -> None:
@@ -73,8 +61,7 @@ async def test_a_policy_that_rewrites_managed_by_changes_nothing(namespace: Name
     relabelled = {"metadata": {"labels": {"app.kubernetes.io/managed-by": "policy"}}}
     for rank in range(2):
         await namespace.client.merge_patch(PODS, namespace.name, f"j-1-{rank}", relabelled)
-        await namespace.ends(f"j-1-{rank}", 0)
-    await namespace.reaches("j", "Succeeded", attempt=1)
+    await namespace.succeeds("j")
 
 
 async def test_a_job_that_is_applied_again_starts_once_the_pods_of_the_earlier_job_are_gone(
@@ -85,11 +72,7 @@ async def test_a_job_that_is_applied_again_starts_once_the_pods_of_the_earlier_j
     await namespace.client.merge_patch(PODS, namespace.name, "j-1-0", {"metadata": {"finalizers": ["test/hold"]}})
     await namespace.delete_job("j")
     await namespace.apply("j")
-
-    async def in_the_way() -> bool:
-        return "of DDPJob j (uid" in (await namespace.status("j")).get("message", "")
-
-    await eventually("the pod in the way to be named", in_the_way)
+    await namespace.shows("j", "of DDPJob j (uid")
     await namespace.client.merge_patch(PODS, namespace.name, "j-1-0", {"metadata": {"finalizers": None}})
     await namespace.reaches("j", "Running", seconds=GARBAGE_COLLECTOR_SECONDS)  # It deletes the Service.
 
@@ -110,9 +93,6 @@ async def test_an_operator_that_starts_again_writes_nothing_to_jobs_in_which_not
         metadata = [item["metadata"] for page in pages for item in page.items]
         return {data["uid"]: data["resourceVersion"] for data in metadata}
 
-    async def is_over() -> bool:
-        return bool((await namespace.pods())["done-1-0"]["status"]["phase"] == "Succeeded")
-
     async def starts_again(new: str) -> dict[str, str]:
         """The operator reconciles old jobs before new ones, so it has reconciled all of them when the new one runs."""
         operator_process.kill()
@@ -121,7 +101,10 @@ async def test_an_operator_that_starts_again_writes_nothing_to_jobs_in_which_not
         await namespace.reaches(new, "Running")
         return await versions()
 
-    await eventually("the program of the job that is done to be over", is_over)
+    await namespace.has_pods(
+        "the program of the job that is done to be over",
+        lambda pods: bool(pods["done-1-0"]["status"]["phase"] == "Succeeded"),
+    )
     uids_of_old = set(await versions())
     before = await starts_again("first")  # which writes what the killed operator had not written yet
     before = {uid: before[uid] for uid in uids_of_old}

@@ -40,14 +40,10 @@ async def test_a_job_without_trouble_costs_its_objects_a_few_status_writes_and_t
     at_start = writes(operator)  # questions about the operator's own rights
     await namespace.apply("j", nodes=3)
     await namespace.reaches("j", "Running")
-    for rank in range(3):
-        await namespace.ends(f"j-1-{rank}", 0)
-    await namespace.reaches("j", "Succeeded")
-
-    async def both_events() -> bool:
-        return (writes(operator) - at_start)["create events"] == 2
-
-    await eventually("the Events of the start and of the end", both_events)
+    await namespace.succeeds("j")
+    await eventually(
+        "the Events of the start and of the end", lambda: (writes(operator) - at_start)["create events"] == 2
+    )
     counts = writes(operator) - at_start
     assert counts.pop("patch ddpjobs") <= 4
     assert counts == {"create services": 1, "create networkpolicies": 1, "create pods": 3, "create events": 2}

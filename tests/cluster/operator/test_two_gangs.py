@@ -65,11 +65,7 @@ async def test_a_job_with_min_nodes_runs_on_what_it_gets_and_later_on_all(
         return added
 
     async def runs(ready: str) -> dict[str, Any]:
-        async def there() -> dict[str, Any] | None:
-            status = await namespace.status("j")
-            return status if (status.get("phase"), status.get("ready")) == ("Running", ready) else None
-
-        return await eventually(f"the job to run with {ready} pods", there, seconds=300)
+        return await namespace.shows("j", phase="Running", ready=ready, seconds=300)
 
     nodes = add_nodes(2)
     try:
@@ -88,22 +84,16 @@ async def test_a_job_with_min_nodes_runs_on_what_it_gets_and_later_on_all(
         of_attempt = [pod for name, pod in pods.items() if name.startswith(f"j-{status['attempt']}-")]
         variables = [one for pod in of_attempt for one in pod["spec"]["containers"][0]["env"]]
         assert [one["value"] for one in variables if one["name"] == "WORLD_SIZE"] == ["2", "2"]
-
-        async def asks() -> bool:
-            return "0 of 1 pods that wait for the missing nodes have one" in (await namespace.status("j"))["message"]
-
         await namespace.edit("j", deadlines={"fullSizeSeconds": 10, "fewerNodesSeconds": 1})
-        await eventually("the job to ask for the missing node", asks)
+        await namespace.shows("j", "0 of 1 pods that wait for the missing nodes have one")
         await eventually("a pod to wait for it", lambda: namespace.find(PODS, f"j-{status['attempt']}-2-place"))
         assert (await runs("2/2"))["attempt"] == status["attempt"], "it stopped although there is no place"
         nodes += add_nodes(1)
         grown = await runs("3/3")
         assert "shrunkFrom" not in grown
         assert grown["attempt"] == status["attempt"] + 1, "it stopped more than once"
-
-        async def gone() -> bool:
-            return not any(name.endswith("-place") for name in await namespace.pods())
-
-        await eventually("no pod to hold a place", gone)
+        await namespace.has_pods(
+            "no pod to hold a place", lambda pods: not any(name.endswith("-place") for name in pods)
+        )
     finally:
         cluster.kubectl("delete", "node", *nodes, "--wait=false")

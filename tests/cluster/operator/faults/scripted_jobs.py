@@ -184,10 +184,9 @@ class ScriptedJobs:
         return expected
 
     async def _nothing_runs_on(self, seconds: float) -> None:
-        async def still() -> bool:
-            return not any(_runs(pod) for pod in (await self.namespace.pods()).values())
-
-        await eventually("no pod of a job that has ended to run", still, seconds)
+        await self.namespace.has_pods(
+            "no pod of a job that has ended to run", lambda pods: not any(map(_runs, pods.values())), seconds
+        )
 
     async def _failed_jobs_keep_their_pods(self) -> None:
         """The pods of the last attempt of a failed job are evidence: the survivor is stopped and not deleted."""

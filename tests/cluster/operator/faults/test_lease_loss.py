@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -34,8 +35,8 @@ async def holder(namespace: Namespace) -> str:
     return str((await namespace.client.get(LEASES, namespace.name, "operator"))["spec"].get("holderIdentity"))
 
 
-async def uids_of_pods(namespace: Namespace) -> dict[str, str]:
-    return {name: pod["metadata"]["uid"] for name, pod in (await namespace.pods()).items()}
+def uids_of(pods: dict[str, dict[str, Any]]) -> dict[str, str]:
+    return {name: pod["metadata"]["uid"] for name, pod in pods.items()}
 
 
 async def test_a_leader_without_renewals_stops_writing_before_the_next_one_continues_its_jobs(
@@ -49,11 +50,7 @@ async def test_a_leader_without_renewals_stops_writing_before_the_next_one_conti
     jobs = ScriptedJobs(namespace, cluster)
     async with jobs.carry_out():
         await jobs.apply_all(0, 1)
-
-        async def first_writes() -> bool:
-            return writes.num_struck > 0
-
-        await eventually("the first to write", first_writes)
+        await eventually("the first to write", lambda: writes.num_struck > 0)
         cut_off_from_the_lease(proxy)
         await jobs.apply("recovers", 2)
 
@@ -111,36 +108,22 @@ async def test_a_pod_that_a_former_leader_creates_late_is_deleted_and_changes_no
     released = threading.Event()
     late = proxy.inject(Hold(released), verbs=("create",), target="/pods")
     await namespace.apply("j", nodes=2)
-
-    async def both_pods_are_on_their_way() -> bool:
-        return late.num_struck >= 2
-
-    await eventually("the first to ask for its pods", both_pods_are_on_their_way)
+    await eventually("the first to ask for its pods", lambda: late.num_struck >= 2)
     cut_off_from_the_lease(proxy)
     await namespace.reaches("j", "Running")
     await namespace.ends("j-1-1", 1)
     before = await namespace.reaches("j", "Running", attempt=2)
-
-    async def survivor_is_gone() -> dict[str, str] | None:
-        uids = await uids_of_pods(namespace)
-        return uids if set(uids) == {"j-1-1", "j-2-0", "j-2-1"} else None
-
-    uids = await eventually("the survivor to go", survivor_is_gone)
+    left = {"j-1-1", "j-2-0", "j-2-1"}
+    uids = uids_of(await namespace.has_pods("the survivor to go", lambda pods: set(pods) == left))
     released.set()
 
-    async def straggler_was_made() -> bool:
-        made = [
-            w.name for w in audit.writes(cluster.audit_log, namespace.name) if (w.resource, w.code) == ("pods", 201)
-        ]
-        return made.count("j-1-0") >= 2
+    def num_created() -> int:
+        writes = audit.writes(cluster.audit_log, namespace.name)
+        return [(w.resource, w.code, w.name) for w in writes].count(("pods", 201, "j-1-0"))
 
-    await eventually("the late request to be done", straggler_was_made)
-
-    async def straggler_is_gone() -> bool:
-        return "j-1-0" not in await namespace.pods()
-
-    await eventually("the straggler to be deleted", straggler_is_gone)
+    await eventually("the late request to be done", lambda: num_created() >= 2)
+    await namespace.has_pods("the straggler to be deleted", lambda pods: "j-1-0" not in pods)
     after = await namespace.status("j")
     assert (after["phase"], after["attempt"], after["restarts"]) == ("Running", 2, before["restarts"])
-    assert await uids_of_pods(namespace) == uids
+    assert uids_of(await namespace.pods()) == uids
     assert (await namespace.services())["j-master"]["spec"]["selector"]["ddpjob.dev/attempt"] == "2"

@@ -8,17 +8,12 @@ are Ready once a test gives them the label of KWOK's nodes, as a machine that ha
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import testbed
 from testbed import kwok
-from testbed.processes import Component
 
-#: The autoscaler waits for its caches, on a machine that may be busy.
-READY_SECONDS = 240
 _NAMESPACE = "kube-system"
 #: The label whose value is the node group of a node.
 _GROUP_LABEL = "testbed/node-group"
@@ -42,23 +37,18 @@ def start(cluster: testbed.ControlPlane, program: Path, groups: dict[str, int]) 
         _config_map("kwok-provider-templates", "templates", templates),
     )
     (port,) = testbed.free_ports(1)
-    command: list[str | Path] = [program, "--cloud-provider=kwok", f"--kubeconfig={cluster.kubeconfig}"]
-    command += [f"--namespace={_NAMESPACE}", "--leader-elect=false", f"--address=127.0.0.1:{port}"]
-    command += ["--scan-interval=2s", "--scale-down-enabled=false"]
-    component = cluster.components["cluster-autoscaler"] = Component(
-        name="cluster-autoscaler",
-        command=command,
-        log=cluster.folder / "logs" / "cluster-autoscaler.log",
-        journal=cluster.instance.journal.file,
-        ready=lambda: _answers(port),
-        ready_seconds=READY_SECONDS,
+    cluster.component(
+        "cluster-autoscaler",
+        *("--cloud-provider=kwok", f"--kubeconfig={cluster.kubeconfig}", f"--namespace={_NAMESPACE}"),
+        *("--leader-elect=false", f"--address=127.0.0.1:{port}", "--scan-interval=2s", "--scale-down-enabled=false"),
+        program=program,
+        ready=lambda: cluster.answers(f"http://127.0.0.1:{port}/health-check"),
         environment={
             "KUBECONFIG": str(cluster.kubeconfig),
             "KWOK_PROVIDER_MODE": "local",
             "POD_NAMESPACE": _NAMESPACE,
         },
-    )
-    component.start()
+    ).start()
 
 
 def nodes_of(cluster: testbed.ControlPlane, group: str) -> list[str]:
@@ -87,11 +77,3 @@ def _template(group: str, most: int) -> dict[str, Any]:
 def _config_map(name: str, key: str, content: dict[str, Any]) -> dict[str, Any]:
     metadata = {"name": name, "namespace": _NAMESPACE}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {key: json.dumps(content)}}
-
-
-def _answers(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health-check", timeout=2) as answer:
-            return bool(answer.status == 200)
-    except (OSError, urllib.error.URLError):
-        return False

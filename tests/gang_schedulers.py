@@ -7,11 +7,11 @@ for Volcano, `go build -o . ./cmd/scheduler` for scheduler-plugins.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import testbed
-from testbed.processes import Component
 
 #: A scheduler waits for its caches, on a machine that may be busy.
 READY_SECONDS = 240
@@ -45,13 +45,9 @@ def start_volcano(cluster: testbed.ControlPlane, repository: Path) -> None:
     }
     for program, option in options.items():
         health, metrics = testbed.free_ports(2)
-        command: list[str | Path] = [repository / program, "--leader-elect=false", f"--kubeconfig={cluster.kubeconfig}"]
-        command += [
-            "--enable-healthz",
-            f"--healthz-address=127.0.0.1:{health}",
-            f"--listen-address=127.0.0.1:{metrics}",
-        ]
-        _start(cluster, f"volcano-{program}", [*command, option], f"http://127.0.0.1:{health}/healthz")
+        arguments = [option, "--leader-elect=false", f"--kubeconfig={cluster.kubeconfig}", "--enable-healthz"]
+        arguments += [f"--healthz-address=127.0.0.1:{health}", f"--listen-address=127.0.0.1:{metrics}"]
+        _start(cluster, f"volcano-{program}", repository / program, arguments, f"http://127.0.0.1:{health}/healthz")
     testbed.wait_for("Volcano's default queue", lambda: _has_queue(cluster), seconds=READY_SECONDS)
 
 
@@ -79,10 +75,10 @@ def start_coscheduling(cluster: testbed.ControlPlane, repository: Path) -> None:
         )
     )
     (port,) = testbed.free_ports(1)
-    command: list[str | Path] = [repository / "scheduler", f"--config={configuration}", "--bind-address=127.0.0.1"]
-    command += [f"--secure-port={port}", f"--tls-cert-file={cluster.keys / 'server.crt'}"]
-    command += [f"--tls-private-key-file={cluster.keys / 'server.key'}"]
-    _start(cluster, "coscheduling", command, f"https://127.0.0.1:{port}/healthz")
+    arguments = [f"--config={configuration}", "--bind-address=127.0.0.1", f"--secure-port={port}"]
+    arguments += [f"--tls-cert-file={cluster.keys / 'server.crt'}"]
+    arguments += [f"--tls-private-key-file={cluster.keys / 'server.key'}"]
+    _start(cluster, "coscheduling", repository / "scheduler", arguments, f"https://127.0.0.1:{port}/healthz")
 
 
 def _install_crds(cluster: testbed.ControlPlane, folder: Path) -> None:
@@ -95,14 +91,11 @@ def _has_queue(cluster: testbed.ControlPlane) -> bool:
     return bool(cluster.kubectl("get", "queues.scheduling.volcano.sh", "default", "--ignore-not-found", "-o", "name"))
 
 
-def _start(cluster: testbed.ControlPlane, name: str, command: list[str | Path], health: str) -> None:
-    component = cluster.components[name] = Component(
-        name=name,
-        command=command,
-        log=cluster.folder / "logs" / f"{name}.log",
-        journal=cluster.instance.journal.file,
+def _start(cluster: testbed.ControlPlane, name: str, program: Path, arguments: Sequence[str], health: str) -> None:
+    cluster.component(
+        name,
+        *arguments,
+        program=program,
         ready=lambda: cluster.answers(health),
-        ready_seconds=READY_SECONDS,
         environment={"KUBECONFIG": str(cluster.kubeconfig)},
-    )
-    component.start()
+    ).start()

@@ -9,22 +9,17 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 import testbed
-from testbed.processes import Component
 
 #: Replaces /etc for the program, which reads the certificate of its metrics there.
 _IN_ITS_OWN_ETC = """
 mount -t tmpfs kueue /etc && mkdir -p /etc/kueue/metrics/certs && cp "$1"/tls.* /etc/kueue/metrics/certs && exec "$2" --config "$3"
 """
-#: Kueue waits for its caches and webhooks on a machine that may be busy.
-READY_SECONDS = 240
 
 
 def start(cluster: testbed.ControlPlane, program: Path, **configuration: Any) -> None:
@@ -41,18 +36,13 @@ def start(cluster: testbed.ControlPlane, program: Path, **configuration: Any) ->
     cluster.kubectl("create", "namespace", "kueue-system")
     config = folder / "config.json"
     config.write_text(json.dumps({**_configuration(folder, webhook_port, health_port, metrics_port), **configuration}))
-    command: list[str | Path] = ["unshare", "--mount", "--propagation", "private"]
-    command += ["sh", "-c", _IN_ITS_OWN_ETC, "sh", folder, program, config]
-    component = cluster.components["kueue"] = Component(
-        name="kueue",
-        command=command,
-        log=cluster.folder / "logs" / "kueue.log",
-        journal=cluster.instance.journal.file,
-        ready=lambda: _answers(health_port),
-        ready_seconds=READY_SECONDS,
+    cluster.component(
+        "kueue",
+        *("--mount", "--propagation", "private", "sh", "-c", _IN_ITS_OWN_ETC, "sh", folder, program, config),
+        program=Path("/usr/bin/unshare"),
+        ready=lambda: cluster.answers(f"http://127.0.0.1:{health_port}/readyz"),
         environment={"KUBECONFIG": str(cluster.kubeconfig)},
-    )
-    component.start()
+    ).start()
     authority = (cluster.keys / "ca.crt").read_bytes()
     cluster.kubectl.apply(
         _webhooks(components / "webhook/manifests.yaml", f"https://127.0.0.1:{webhook_port}", authority)
@@ -72,14 +62,6 @@ def _configuration(folder: Path, webhook_port: int, health_port: int, metrics_po
         "integrations": {"frameworks": ["pod"]},
         "featureGates": {"VisibilityOnDemand": False},
     }
-
-
-def _answers(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2) as answer:
-            return bool(answer.status == 200)
-    except (OSError, urllib.error.URLError):
-        return False
 
 
 def _webhooks(manifest: Path, url: str, authority: bytes) -> list[dict[str, Any]]:

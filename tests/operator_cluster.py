@@ -124,7 +124,8 @@ class Namespace:
             pods = await self.pods()
             return (pods,) if hold(pods) else None
 
-        return (await eventually(what, there, seconds))[0]
+        pods: dict[str, dict[str, Any]] = (await eventually(what, there, seconds))[0]
+        return pods
 
     async def services(self) -> dict[str, dict[str, Any]]:
         """All Services by name."""

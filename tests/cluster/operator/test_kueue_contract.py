@@ -18,7 +18,6 @@ from ddpjob_operator.transport.resources import PODS
 from kueue_stand_in import CLUSTER_QUEUES, LOCAL_QUEUES, WORKLOADS
 from operator_cluster import GARBAGE_COLLECTOR_SECONDS, Namespace, eventually
 from operator_process import OperatorProcess
-from testbed.processes import Component
 
 REPOSITORY = Path(__file__).parents[3]
 PROGRAM = os.environ.get("DDPJOB_TEST_KUEUE")
@@ -62,15 +61,13 @@ def start_stand_in(cluster: testbed.ControlPlane) -> None:
     for body in kueue_stand_in.definitions():
         cluster.wait_served(body["metadata"]["name"])
     roots = os.pathsep.join(str(REPOSITORY / folder) for folder in ("operator", "trainer", "tests"))
-    component = cluster.components["kueue"] = Component(
-        name="kueue",
-        command=[sys.executable, kueue_stand_in.__file__],
-        log=cluster.folder / "logs" / "kueue.log",
-        journal=cluster.instance.journal.file,
+    cluster.component(
+        "kueue",
+        kueue_stand_in.__file__,
+        program=Path(sys.executable),
         ready=lambda: True,
         environment={"KUBECONFIG": str(cluster.kubeconfig), "PYTHONPATH": roots},
-    )
-    component.start()
+    ).start()
 
 
 def wait_for_gates(cluster: testbed.ControlPlane) -> None:

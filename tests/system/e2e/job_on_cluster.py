@@ -20,6 +20,13 @@ RESOURCES = {"requests": {"cpu": "250m", "memory": "256Mi"}}
 TERMINAL = ("Succeeded", "Failed")
 
 
+def saved_step(log: str) -> int:
+    """The step that rank 0 saved when it was asked to stop, by its log."""
+    said = re.search(r"stopped on request after step (\d+); the checkpoint of it is complete", log)
+    assert said, f"rank 0 did not save when it was asked to stop; its log ends with: {log[-500:]}"
+    return int(said[1])
+
+
 @contextlib.contextmanager
 def fresh_namespace(kubectl: Kubectl) -> Iterator[str]:
     """A new namespace that enforces the pod security standard `restricted`; gone afterwards, with all in it."""
@@ -148,6 +155,16 @@ class JobOnCluster:
             seconds=seconds,
             every_seconds=0.25,
         )
+
+    def wait_resumed(self, attempt: int) -> int:
+        """Wait until an attempt has looked for its checkpoint; gives the step that it resumed from, 0 if it found none."""
+        found = testbed.wait_for(
+            f"attempt {attempt} of job {self.name} to look for its checkpoint",
+            lambda: re.search(r"resumed from step (\d+)|starting at step 0", self.log(attempt)),
+            seconds=300,
+            every_seconds=0.5,
+        )
+        return int(found[1] or 0)
 
     def wait_gone(self) -> None:
         """Wait until no pod and no Service of the deleted job is left."""

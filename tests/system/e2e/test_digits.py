@@ -21,21 +21,8 @@ def test_the_digits_example_trains_to_97_percent(job) -> None:
     job.wait_phase("Running", seconds=300)
     pods = job.pods(1)
     columns = job.kubectl("get", "ddpjob", "digits", "-n", job.namespace)
-    environments = [
-        json.loads(
-            job.kubectl(
-                "exec",
-                pod["metadata"]["name"],
-                "-n",
-                job.namespace,
-                "--",
-                "python",
-                "-c",
-                "import json, os; print(json.dumps(dict(os.environ)))",
-            )
-        )
-        for pod in pods
-    ]
+    shown = ("-n", job.namespace, "--", "python", "-c", "import json, os; print(json.dumps(dict(os.environ)))")
+    environments = [json.loads(job.kubectl("exec", pod["metadata"]["name"], *shown)) for pod in pods]
     status = job.wait_end(seconds=300)
     log = job.kubectl("logs", "-n", job.namespace, "--tail=-1", "-l", "ddpjob.dev/job=digits,ddpjob.dev/rank=0")
     of_the_job = "--field-selector=involvedObject.kind=DDPJob,involvedObject.name=digits"
@@ -83,49 +70,34 @@ def test_a_killed_rank_starts_again_in_its_pod(job, machine) -> None:
     assert {pod["metadata"]["uid"] for pod in job.pods(1)} == pods
 
 
-def test_a_lost_pod_is_replaced_while_the_other_waits(job, machine) -> None:
-    """It is deleted first, and its successor's main process is killed."""
-    job.apply("replaced", nodes=2, trainer={"recipe": "digits", "epochs": 10000}, restart={"inPlace": True})
+@pytest.mark.parametrize(("rank", "losses"), [(0, ["Killed", "PodDeleted"]), (1, ["PodDeleted", "Killed"])])
+def test_a_lost_pod_is_replaced_while_the_other_waits(job, machine, rank, losses) -> None:
+    """Its successor is lost too, in another way. Rank 0 serves the store, and its log has the progress."""
+    first = f"lost-1-{rank}"
+    job.apply("lost", nodes=2, trainer={"recipe": "digits", "epochs": 10000}, restart={"inPlace": True})
     job.wait_step(20)
-    (first, _) = job.pods(1)
-    job.kubectl("delete", "pod", "replaced-1-1", "-n", job.namespace, "--wait=false")
-    wait_for_resumptions(job, 1)
-    wait_for_progress_beyond(job, job.step())
-    wait_for_a_run_of(job, SHORT_SECONDS)  # the next loss is the second within moments otherwise, and has to wait
-    os.kill(machine.container_pid(job.namespace, "replaced-1-1-r1", "trainer"), signal.SIGKILL)
-    wait_for_resumptions(job, 2)
+    survivor = job.pods(1)[1 - rank]["metadata"]
+    for number, (pod, loss) in enumerate(zip((first, f"{first}-r1"), losses, strict=True), start=1):
+        if loss == "Killed":
+            os.kill(machine.container_pid(job.namespace, pod, "trainer"), signal.SIGKILL)
+        else:
+            job.kubectl("delete", "pod", pod, "-n", job.namespace, "--wait=false")
+        of_rank_0 = 0 if rank else number
+        wait_for_resumptions(job, number if rank else 1, replacement=of_rank_0)
+        wait_for_progress_beyond(job, job.step(replacement=of_rank_0))
+        if number == 1:
+            wait_for_a_run_of(
+                job, SHORT_SECONDS
+            )  # otherwise the next loss is the second within moments, and has to wait
 
     status = job.wait_phase("Running", seconds=300)
     assert status["attempt"] == 1
-    assert status["replacedPods"] == [{"rank": 1, "replacement": 2}]
-    assert [past["reason"] for past in status["attempts"]] == ["PodDeleted", "Killed"]
+    assert status["replacedPods"] == [{"rank": rank, "replacement": 2}]
+    assert [past["reason"] for past in status["attempts"]] == losses
     assert (status["restarts"]["infrastructure"], status["restarts"]["counted"]) == (1, 1)
     pods = {pod["metadata"]["name"]: pod for pod in job.pods(1)}
-    assert pods["replaced-1-0"]["metadata"]["uid"] == first["metadata"]["uid"]
-    assert pods["replaced-1-1-r1"]["status"]["phase"] == "Failed"
-
-
-def test_the_lost_pod_of_rank_0_is_replaced_while_the_other_waits(job, machine) -> None:
-    """It serves the store, and its log has the progress. It is killed first, and its successor is deleted."""
-    job.apply("first-lost", nodes=2, trainer={"recipe": "digits", "epochs": 10000}, restart={"inPlace": True})
-    job.wait_step(20)
-    (_, survivor) = job.pods(1)
-    os.kill(machine.container_pid(job.namespace, "first-lost-1-0", "trainer"), signal.SIGKILL)
-    wait_for_resumptions(job, 1, replacement=1)
-    wait_for_progress_beyond(job, job.step(replacement=1))
-    wait_for_a_run_of(job, SHORT_SECONDS)  # the next loss is the second within moments otherwise, and has to wait
-    job.kubectl("delete", "pod", "first-lost-1-0-r1", "-n", job.namespace, "--wait=false")
-    wait_for_resumptions(job, 1, replacement=2)
-    wait_for_progress_beyond(job, job.step(replacement=2))
-
-    status = job.wait_phase("Running", seconds=300)
-    assert status["attempt"] == 1
-    assert status["replacedPods"] == [{"rank": 0, "replacement": 2}]
-    assert [past["reason"] for past in status["attempts"]] == ["Killed", "PodDeleted"]
-    assert (status["restarts"]["infrastructure"], status["restarts"]["counted"]) == (1, 1)
-    pods = {pod["metadata"]["name"]: pod for pod in job.pods(1)}
-    assert pods["first-lost-1-1"]["metadata"]["uid"] == survivor["metadata"]["uid"]
-    assert pods["first-lost-1-0"]["status"]["phase"] == "Failed"
+    assert pods[survivor["name"]]["metadata"]["uid"] == survivor["uid"]
+    assert pods[first if losses[0] == "Killed" else f"{first}-r1"]["status"]["phase"] == "Failed"
 
 
 def wait_for_a_run_of(job, seconds: float) -> None:

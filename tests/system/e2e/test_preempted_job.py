@@ -4,7 +4,6 @@ Suspended jobs and drained nodes are cells of the chaos matrix.
 """
 
 import contextlib
-import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import testbed
+from job_on_cluster import saved_step
 from testbed import tools
 
 #: More than a minute of work on two cores; the test does not wait for its end.
@@ -41,22 +41,6 @@ def followed(job, file: Path) -> Iterator[None]:
         kubectl.wait(timeout=240)
 
 
-def stopped_at(log: Path) -> int:
-    said = re.search(r"stopped on request after step (\d+); the checkpoint of it is complete", log.read_text())
-    assert said, f"rank 0 did not save when it was asked to stop; its log ends with: {log.read_text()[-500:]}"
-    return int(said[1])
-
-
-def resumed_at(job) -> int:
-    found = testbed.wait_for(
-        "attempt 2 to find its checkpoint",
-        lambda: re.search(r"resumed from step (\d+)|starting at step 0", job.log(2)),
-        seconds=300,
-        every_seconds=0.5,
-    )
-    return int(found[1] or 0)
-
-
 @pytest.mark.usefixtures("machine")  # another cluster's nodes are of another size
 def test_a_preempted_job_resumes_where_it_stopped(job, tmp_path) -> None:
     # No periodic save: the checkpoint to resume from was saved on request, or at the end of an epoch.
@@ -83,10 +67,11 @@ def test_a_preempted_job_resumes_where_it_stopped(job, tmp_path) -> None:
         )
         job.kubectl("delete", "ddpjob", "urgent", "-n", job.namespace)
 
-        assert resumed_at(job) == stopped_at(tmp_path / "log")
+        saved = saved_step((tmp_path / "log").read_text())
+        assert job.wait_resumed(2) == saved
     finally:
         job.kubectl("delete", "priorityclass", "e2e-urgent")
     assert "cpu" in waiting["message"]
     assert waiting["failure"]["reason"] == "Preempted"
-    assert waiting["failure"]["checkpointStep"] == stopped_at(tmp_path / "log")
+    assert waiting["failure"]["checkpointStep"] == saved
     assert waiting["restarts"]["counted"] == 0

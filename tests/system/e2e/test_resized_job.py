@@ -1,20 +1,13 @@
 """`kubectl scale` on a real training: it grows and shrinks, and each attempt goes on at the step that the one before saved."""
 
 import json
-import re
 import subprocess
 
-import testbed
+from job_on_cluster import saved_step
 from testbed import tools
 
 #: More than a minute of work on two cores, after the job has shrunk to one rank.
 LONG = {"recipe": "digits", "epochs": 400}
-
-
-def saved_at(log: str) -> int:
-    said = re.search(r"stopped on request after step (\d+); the checkpoint of it is complete", log)
-    assert said, f"rank 0 did not save when it was asked to stop; its log ends with: {log[-500:]}"
-    return int(said[1])
 
 
 def scaled(job, attempt: int, nodes: int) -> int:
@@ -24,16 +17,7 @@ def scaled(job, attempt: int, nodes: int) -> int:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as followed:
         job.kubectl("scale", "ddpjob", job.name, f"--replicas={nodes}", "-n", job.namespace)
         log, _ = followed.communicate(timeout=120)
-    return saved_at(log)
-
-
-def start_of(job, attempt: int) -> re.Match[str]:
-    return testbed.wait_for(
-        f"attempt {attempt} to find its checkpoint",
-        lambda: re.search(r"resumed from step (\d+)|starting at step 0", job.log(attempt)),
-        seconds=180,
-        every_seconds=0.5,
-    )
+    return saved_step(log)
 
 
 def test_a_training_goes_on_with_more_and_with_fewer_nodes(job) -> None:
@@ -44,7 +28,7 @@ def test_a_training_goes_on_with_more_and_with_fewer_nodes(job) -> None:
     for attempt, nodes in ((2, 3), (3, 2)):
         saved = scaled(job, attempt - 1, nodes)
         assert saved > reached
-        assert start_of(job, attempt)[1] == str(saved)
+        assert job.wait_resumed(attempt) == saved
         reached = saved
         job.wait_step(reached + 20, attempt=attempt)
         assert f"world size {nodes}" in job.log(attempt)

@@ -212,14 +212,14 @@ class ControlPlane:
         name: str,
         *arguments: str | Path,
         ready: Callable[[], bool],
-        program: str | None = None,
+        program: str | Path | None = None,
         environment: Mapping[str, str] | None = None,
         control_groups: Sequence[Path] = (),
     ) -> Component:
-        """Declare a component. Its program is the tool of its name where `program` names no other."""
+        """Declare a component. Its program is the tool of its name where `program` names no other, or no file."""
         self.components[name] = Component(
             name=name,
-            command=[tools.path(program or name), *arguments],
+            command=[program if isinstance(program, Path) else tools.path(program or name), *arguments],
             log=self.folder / "logs" / f"{name}.log",
             journal=self.instance.journal.file,
             ready=ready,

@@ -44,8 +44,7 @@ async def test_a_job_is_submitted_waited_for_and_deleted(sdk: AsyncClient, names
     assert (submitted.namespace, submitted.phase) == (namespace.name, "Pending")
     assert (await sdk.wait("j", until="running", timeout=SECONDS)).status.ready == "2/2"
     assert [(pod.rank, pod.state) for pod in await sdk.pods(submitted)] == [(0, "Running"), (1, "Running")]
-    for rank in range(2):
-        await namespace.ends(f"j-1-{rank}", 0)
+    await namespace.succeeds("j")
     done = await sdk.wait("j", timeout=SECONDS)
     assert done.succeeded
     assert [job.name for job in await sdk.list()] == ["j"]
@@ -94,8 +93,7 @@ async def test_logs_are_merged_and_follow_into_the_next_attempt(
     await namespace.reaches("j", "Running", attempt=2)
     cluster.append_kwok_log(namespace.name, "j-2-0", "second attempt")
     await eventually("a line of the next attempt", lambda: has((2, 0, "second attempt")))
-    for rank in range(2):
-        await namespace.ends(f"j-2-{rank}", 0)
+    await namespace.succeeds("j", attempt=2)
     await asyncio.wait_for(following, SECONDS)
     assert len(followed) == len(set(followed)), "no line is read twice"
     assert any("attempt 1 has ended, attempt 2 starts" in note for note in notes)

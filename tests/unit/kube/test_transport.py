@@ -1,15 +1,17 @@
-"""Requests and their answers: errors by status, objects without managedFields, lines of streams, and the proxy of the environment."""
+"""Requests and their answers: errors by status, objects without managedFields, lines of streams, what is sent again or not at all, and the proxy."""
 
 import json
 from collections.abc import AsyncIterator, Iterable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kubernetes.aio.client import Configuration
 
 from ddpjob_operator.transport import errors
 from ddpjob_operator.transport.access import is_proxied
-from ddpjob_operator.transport.connection import lines_of
+from ddpjob_operator.transport.connection import Connection, Request, lines_of
 from ddpjob_operator.transport.decoding import decoded
 from ddpjob_operator.transport.resources import DDPJOBS, PODS
 
@@ -147,3 +149,46 @@ def test_a_proxy_is_used_as_the_environment_says(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert is_proxied("https://api.example.org:6443") is proxied
+
+
+class Scripted(Connection):
+    """A connection to nowhere, whose reads are answered as the test says."""
+
+    def __init__(self, answers: list[int | bytes]) -> None:
+        super().__init__(Configuration(), lambda: True, lambda *_: None, "test")
+        self._answers = iter(answers)
+        self.num_read = 0
+
+    async def read(self, request: Request) -> bytes:
+        self.num_read += 1
+        answer = next(self._answers)
+        if isinstance(answer, int):
+            raise errors.error_of(str(request), answer, b"", None)
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("verb", "answers", "num_read", "succeeds"),
+    [
+        ("list", [503, 502, b"{}"], 3, True),
+        ("list", [503, 502, 504, b"{}"], 3, False),
+        ("list", [401, b"{}"], 1, False),
+        ("create", [503, b"{}"], 1, False),
+    ],
+)
+async def test_only_a_read_that_the_server_failed_is_sent_again(
+    verb: str, answers: list[int | bytes], num_read: int, succeeds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ddpjob_operator.transport.connection.READ_PAUSES_SECONDS", (0.0, 0.0))
+    connection = Scripted(answers)
+    with nullcontext() if succeeds else pytest.raises(errors.UnavailableError):
+        assert await connection.json(Request(verb=verb, resource=PODS, path="/api/v1/pods")) == {}
+    assert connection.num_read == num_read
+    await connection.close()
+
+
+async def test_a_process_without_the_lease_sends_no_write() -> None:
+    connection = Connection(Configuration(), lambda: False, lambda *_: None, "test")
+    with pytest.raises(errors.UnavailableError, match="does not hold the Lease"):
+        await connection.json(Request(verb="create", resource=PODS, path="/api/v1/pods"))
+    await connection.close()

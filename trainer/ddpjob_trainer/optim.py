@@ -35,6 +35,20 @@ def _with_and_without_decay(model: nn.Module, config: ResolvedConfig) -> list[di
     ]
 
 
+def begin_momentum(optimizer: torch.optim.Optimizer) -> None:
+    """Give a fused SGD the momentum that its first step begins with: zeros. To be called before that step, if losses are scaled.
+
+    torch allocates the momentum in the first step and does not write it if the scaled gradients of that step overflow, so the
+    next step would use what the memory held before, which differs between ranks (torch 2.11 to 2.15).
+    """
+    if not isinstance(optimizer, torch.optim.SGD):
+        return
+    for group in optimizer.param_groups:
+        if group["fused"] and group["momentum"]:
+            for parameter in group["params"]:
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+
+
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate_at: Callable[[float], float]) -> None:
     """Set the learning rate of the next step, which `rate_at` gives for a schedule of that share of all steps.
 

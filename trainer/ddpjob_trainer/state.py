@@ -13,7 +13,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_session.state import State, Stateful, from_bytes
-from ddpjob_trainer import export
+from ddpjob_trainer import export, optim
 from ddpjob_trainer.config import ResolvedConfig
 
 #: What must not change between a checkpoint and the run that resumes from it: with another value the step number would
@@ -43,6 +43,7 @@ class TrainingState(State):
             parts["average"] = average
         if scaler is not None and scaler.is_enabled():
             parts["scaler"] = scaler
+            optim.begin_momentum(optimizer)
         super().__init__(parts, program=f"recipe {config.recipe}", world_size=world_size)
         self.average = average
         self.scaler = scaler or torch.amp.GradScaler(enabled=False)

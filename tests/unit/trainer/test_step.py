@@ -1,6 +1,7 @@
 """One step of the loop, next to the same step written out: parts of a batch, clipping, the moving average, float16."""
 
 import copy
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpjob_ranks.watch.step_timer import StepTimer
 from ddpjob_ranks.watch.timeline import Timeline
-from ddpjob_trainer import recipes, worker
+from ddpjob_trainer import optim, recipes, worker
 from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.data import Batch
 from ddpjob_trainer.loop import Training
@@ -165,3 +166,17 @@ def test_in_float16_the_loss_is_scaled_and_a_step_whose_gradients_overflow_is_le
     run.take_step(1, TIMER)
     assert torch.equal(flat(model), overflowing)
     assert scaler.get_scale() == 2.0**15
+
+
+def test_in_float16_a_first_step_that_overflows_leaves_a_momentum_of_zeros(monkeypatch):
+    """torch's fused SGD allocates its momentum in that step and does not write it."""
+    monkeypatch.setattr(
+        torch, "empty_like", lambda tensor: torch.full_like(tensor, 1e20)
+    )  # as memory that was used before
+    monkeypatch.setitem(globals(), "RECIPE", replace(RECIPE, optimizer=optim.sgd))
+    model = network().float()
+    run = training(model, precision="float16", momentum=0.5)
+    with torch.no_grad():
+        model.weight.fill_(1e5)  # more than float16 holds
+    run.take_step(0, TIMER)
+    assert [state["momentum_buffer"].count_nonzero().item() for state in run.state.optimizer.state.values()] == [0, 0]

@@ -84,6 +84,7 @@ class Session:
         self._total: int | None = None  # until the loop begins
         self._saved_at = -math.inf
         self._saved_step: int | None = None
+        self._save_asked = False
         self._reported_at: dict[str, float] = {}
 
     def __enter__(self) -> Self:
@@ -210,7 +211,11 @@ class Session:
         while state.step < total:
             if run.stop_reached():
                 raise Stopped
-            if run.stop.save_agreed or (checkpoint_every and state.step > first and state.step % checkpoint_every == 0):
+            if (
+                self._save_asked
+                or run.stop.save_agreed
+                or (checkpoint_every and state.step > first and state.step % checkpoint_every == 0)
+            ):
                 self.save()
             run.timeline.enter(Phase.STEP)
             try:
@@ -242,12 +247,15 @@ class Session:
     def save(self) -> None:
         """Save a checkpoint of the steps done, unless that is saved. All ranks must call it, at the same place.
 
+        Within a step it is saved once that step is done, since some parts are still to change in it and others have changed.
+
         Raises:
             RuntimeError: the loop over `steps` has not begun.
         """
         self._check_begun("save")
         run = self._run
-        if self._saved_step == run.state.step:
+        self._save_asked = run.timeline.mark.phase is Phase.STEP
+        if self._save_asked or self._saved_step == run.state.step:
             return
         run.timeline.enter(Phase.CHECKPOINT)
         if run.checkpoints is not None:

@@ -52,6 +52,23 @@ def test_a_step_that_is_left_by_break_is_done_and_saved(session, monkeypatch, tm
     assert [path.name.split("-")[1] for path in tmp_path.glob("step-*.pt")] == ["0000000004"]
 
 
+def test_a_checkpoint_that_is_asked_for_within_a_step_is_of_the_end_of_that_step(session, monkeypatch, tmp_path):
+    """The optimizer's step is done there, and the step does not count yet: resumed from that, it would be done again."""
+    monkeypatch.setenv(contract.DDPJOB_CHECKPOINT_DIR, str(tmp_path))
+    done = nn.Linear(1, 1)
+    with session:
+        session.track(done=done)
+        for step in session.steps(4):
+            done.weight.data.fill_(step + 1)
+            if step == 1:
+                session.save()
+    saved = {
+        content["step"]: content["done"]["weight"].item()
+        for content in (torch.load(path, weights_only=True) for path in sorted(tmp_path.glob("step-*.pt")))
+    }
+    assert saved == {2: 2.0, 4: 4.0}
+
+
 def test_a_rank_that_is_to_start_again_without_a_state_in_memory_first_completes_its_checkpoint(
     session, monkeypatch, tmp_path
 ):

@@ -37,7 +37,10 @@ class Mean:
         if values.ndim == 0:
             raise ValueError("a metric's values are one number; expected one for each sample")
         values = values.double().flatten()
-        added = torch.stack((values.sum(), values.new_tensor(len(values))))
+        total = values.sum()
+        added = torch.stack(
+            (total, torch.full_like(total, len(values)))
+        )  # filled there: a copy would wait for the device
         self._sum_and_count = self._sum_and_count.to(added.device) + added
 
     def compute(self, sum_over_ranks: SumOverRanks) -> float:

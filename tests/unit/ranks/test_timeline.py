@@ -103,6 +103,15 @@ def test_exposed_communication_is_what_follows_the_last_gradient():
     assert 0 < timer.exposed_seconds < timer.seconds()[Phase.BACKWARD]
 
 
+def test_phases_that_come_once_for_each_part_of_a_batch_are_summed(monkeypatch):
+    timer = StepTimer(CPU, exact=True)
+    moments = iter([0.0, 1.0, 3.0, 6.0, 10.0, 15.0])
+    monkeypatch.setattr(timer, "_now", lambda: next(moments))
+    for phase in (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER):
+        timer.enter(phase)
+    assert timer.seconds() == {Phase.DATA: 1, Phase.FORWARD: 2 + 4, Phase.BACKWARD: 3 + 5}
+
+
 def test_a_step_that_is_not_timed_is_not_watched():
     timer = StepTimer(CPU, exact=False)
     loss = torch.ones((), requires_grad=True) * 2

@@ -1,6 +1,8 @@
 """How long the phases of one step take on the device."""
 
 import time
+from collections import defaultdict
+from itertools import pairwise
 
 import torch
 
@@ -44,8 +46,10 @@ class StepTimer:
 
     def seconds(self) -> dict[Phase, float]:
         """Device time of each phase that has ended; empty unless `exact`. On a GPU it waits for the last of them."""
-        ends = self._moments[1:]
-        return {phase: _between(began, ended) for (phase, began), (_, ended) in zip(self._moments, ends, strict=False)}
+        seconds: defaultdict[Phase, float] = defaultdict(float)
+        for (phase, began), (_, ended) in pairwise(self._moments):  # a phase comes once for each part of the batch
+            seconds[phase] += _between(began, ended)
+        return seconds
 
     @property
     def exposed_seconds(self) -> float:

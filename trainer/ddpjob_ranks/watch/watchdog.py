@@ -305,7 +305,7 @@ def num_started(trace: bytes) -> int:
 
     The recorder has the start of a collective only with TORCH_NCCL_ENABLE_TIMING, else -1. Its end is always there.
     """
-    groups = json.loads(trace)["pg_status"].values()
+    groups = (json.loads(trace).get("pg_status") or {}).values()  # nothing before the first collective
     started = (max(int(g["last_started_collective"]), int(g["last_completed_collective"]), 0) for g in groups)
     return sum(started)
 

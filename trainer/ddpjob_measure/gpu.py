@@ -2,7 +2,7 @@
 
 The steps run in the order of their value (`gpu_steps`). Each has a limit, and one that no longer fits is skipped. The
 record is written after each row, so a run that is cut off leaves what it has found; a step that fails leaves its error
-there, and the next one runs. The outputs of all commands are in a log next to the record.
+there, and the next one runs. What each command printed is in a folder next to the record, also if the run is cut off.
 """
 
 import argparse
@@ -73,11 +73,11 @@ def run(given: argparse.Namespace) -> int:
     os.environ.setdefault(TEST_DATA, str(carried.folder()))
     path = options.record_path(given)
     facts: dict[str, Any] = {"device": given.device, "quick": given.quick, **versions(), **surroundings()}
-    say(f"record {path}.md, {path}.json, outputs {path}.log; at most {given.seconds} s")
+    outputs = path.with_name(f"{path.name}-outputs")
+    say(f"record {path}.md, {path}.json, outputs in {outputs}; at most {given.seconds} s")
     outcomes: list[Outcome] = []
-    log = path.with_name(f"{path.name}.log")
     fault = given.fault and given.device == "cuda"
-    with Workbench(device=given.device, quick=given.quick, fault=fault, deadline=deadline, log=log) as bench:
+    with Workbench(device=given.device, quick=given.quick, fault=fault, deadline=deadline, outputs=outputs) as bench:
         for step in gpu_steps.STEPS:
             if given.only is None or step.name in given.only:
                 outcomes.append(Outcome(name=step.name, about=step.about))

@@ -17,7 +17,12 @@ def top(take_step: Callable[[], object], device: torch.device) -> list[dict[str,
         take_step()
         if on_gpu:
             torch.cuda.synchronize(device)
-    events = [event for event in found.key_averages() if not on_gpu or event.device_type.name == "CUDA"]
+    # Ranges with a name, such as that of the optimizer's step, are events of the GPU too, and hold kernels.
+    events = [
+        event
+        for event in found.key_averages()
+        if not on_gpu or (event.device_type.name == "CUDA" and not event.is_user_annotation)
+    ]
     microseconds = [event.self_device_time_total if on_gpu else event.self_cpu_time_total for event in events]
     total = sum(microseconds) or 1.0
     ranked = sorted(zip(microseconds, events, strict=True), key=lambda pair: -pair[0])[:NUM_LISTED]

@@ -1,13 +1,15 @@
 """Measured ranks as processes of this machine."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ddpjob_measure.task import Figures, MeasureError, Task
 from ddpjob_ranks import contract
+from ddpjob_ranks.launch import launcher
 
 #: Longest time for one measured run, start of the processes included.
 DEADLINE_SECONDS = 1800.0
@@ -54,6 +56,7 @@ def output_of(
             timeout=seconds,
             check=False,
             stdin=subprocess.DEVNULL,
+            preexec_fn=dies_with_this_process(),
         )
     except subprocess.TimeoutExpired as error:
         raise MeasureError(
@@ -79,3 +82,8 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def dies_with_this_process() -> Callable[[], None]:
+    """For a child, before it runs its program: a measurement that is cut off must not leave it on the GPU."""
+    return launcher.dies_with_this_process(signal.pthread_sigmask(signal.SIG_BLOCK, ()))

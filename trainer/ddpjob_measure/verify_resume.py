@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 
 from ddpjob_measure.options import positive
-from ddpjob_measure.processes import variables_of_a_run
+from ddpjob_measure.processes import dies_with_this_process, variables_of_a_run
 from ddpjob_measure.task import MeasureError
 from ddpjob_ranks import contract
 
@@ -100,7 +100,13 @@ class Trainer:
         fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, PIPE_BYTES)  # which fails once the pipe holds more
         with (
             open(reader, encoding="utf-8", errors="replace") as lines,  # noqa: PTH123 - a file descriptor
-            subprocess.Popen(command, env=variables, stdout=writer, stderr=subprocess.STDOUT) as process,
+            subprocess.Popen(
+                command,
+                env=variables,
+                stdout=writer,
+                stderr=subprocess.STDOUT,
+                preexec_fn=dies_with_this_process(),
+            ) as process,
         ):
             os.close(writer)
             deadline = threading.Timer(DEADLINE_SECONDS, process.kill)

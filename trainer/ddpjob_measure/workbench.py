@@ -1,6 +1,7 @@
-"""What the steps of `gpu` work with: processes that end with their step's limit, images, folders and a log.
+"""What the steps of `gpu` work with: processes that end with their step's limit, images, folders and what processes print.
 
-Whatever uses the device runs in a process of its own: a GPU that hangs takes nothing else with it.
+Whatever uses the device runs in a process of its own: a GPU that hangs takes nothing else with it. These processes end with
+this one, so that a run that is cut off leaves the GPU to the next.
 """
 
 import os
@@ -12,11 +13,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
-from typing import IO, Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from ddpjob_measure import images
-from ddpjob_measure.processes import variables_of_a_run
+from ddpjob_measure.processes import dies_with_this_process, variables_of_a_run
 from ddpjob_measure.task import Figures, MeasureError, Task
 from ddpjob_measure.verify_resume import Run
 from ddpjob_ranks import contract
@@ -50,15 +52,16 @@ class Workbench:
     quick: bool
     fault: bool = False
     deadline: float
-    log: Path
+    outputs: Path
+    """A folder for what each process prints, in a file of its own."""
     step_deadline: float = 0.0
     _resources: ExitStack = field(default_factory=ExitStack)
     _images: dict[tuple[int, int], dict[str, str]] = field(default_factory=dict)
-    _log: IO[str] = field(init=False)
+    _num_outputs: Iterator[int] = field(default_factory=lambda: count(1))
     _folder: Path = field(init=False)
 
     def __enter__(self) -> Self:
-        self._log = self._resources.enter_context(self.log.open("w", encoding="utf-8"))
+        self.outputs.mkdir(parents=True, exist_ok=True)
         self._folder = Path(self._resources.enter_context(tempfile.TemporaryDirectory(prefix="ddpjob-gpu-")))
         return self
 
@@ -107,7 +110,9 @@ class Workbench:
             "TRITON_CACHE_DIR": str(self._folder / "triton"),
         }
         variables = {**variables_of_a_run(1), **caches, "PYTHONUNBUFFERED": "1", **(environ or {})}
-        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace", dir=self._folder) as output:
+        file = self.outputs / f"{next(self._num_outputs):02}-{module[0]}.txt"
+        with file.open("w", encoding="utf-8") as output:
+            print(f"$ python -m {' '.join(module)}", file=output, flush=True)
             process = subprocess.Popen(
                 [sys.executable, "-m", *module],
                 env=variables,
@@ -115,6 +120,7 @@ class Workbench:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=dies_with_this_process(),
             )
             try:
                 code: int | None = process.wait(timeout=seconds)
@@ -122,12 +128,11 @@ class Workbench:
                 code = None
                 os.killpg(process.pid, signal.SIGKILL)  # ranks die with their launcher
                 process.wait()
-            output.seek(0)
-            text = output.read()
-        self._log.write(f"$ python -m {' '.join(module)}\n{text}\nexit code {code}\n\n")
-        self._log.flush()
+        text = file.read_text(encoding="utf-8", errors="replace").partition("\n")[2]
         if code != 0:
             how = f"exit code {code}" if code is not None else f"did not end within {seconds:.0f} s"
+            with file.open("a", encoding="utf-8") as output:
+                print(how, file=output)
             raise MeasureError(f"python -m {' '.join(module)}: {how}\n{text[-6000:]}")
         return text
 

@@ -1,5 +1,8 @@
 import argparse
 import json
+import os
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -103,15 +106,51 @@ def test_a_run_that_is_cut_off_leaves_the_rows_that_were_there(found, tmp_path):
 
 
 def bench(tmp_path: Path, seconds: float) -> Workbench:
-    found = Workbench(device="cpu", quick=True, deadline=time.monotonic() + seconds, log=tmp_path / "log")
+    found = Workbench(device="cpu", quick=True, deadline=time.monotonic() + seconds, outputs=tmp_path / "outputs")
     found.begin(step("any", good))
     return found
 
 
-def test_the_output_of_a_process_that_fails_is_in_the_error_and_in_the_log(tmp_path):
+def test_the_output_of_a_process_that_fails_is_in_the_error_and_in_a_file(tmp_path):
     with bench(tmp_path, 60) as workbench, pytest.raises(MeasureError, match="No module named no_such_module"):
-        workbench.output_of(["no_such_module"])
-    assert "No module named no_such_module" in (tmp_path / "log").read_text()
+        workbench.output_of(["no_such_module", "--fast"])
+    first, *_, last = (tmp_path / "outputs" / "01-no_such_module.txt").read_text().splitlines()
+    assert (first, last) == ("$ python -m no_such_module --fast", "exit code 1")
+
+
+CUT_OFF = """
+import sys, time
+from pathlib import Path
+from ddpjob_measure.workbench import Workbench
+
+bench = Workbench(device="cpu", quick=True, deadline=time.monotonic() + 600, outputs=Path(sys.argv[1]))
+bench.step_deadline = bench.deadline
+with bench:
+    bench.output_of(["hangs"])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_run_that_is_cut_off_ends_its_process_and_leaves_what_that_had_printed(tmp_path, number):
+    (tmp_path / "hangs.py").write_text("import os, time\nprint('pid', os.getpid(), flush=True)\ntime.sleep(3600)\n")
+    environ = {**os.environ, "PYTHONPATH": f"{tmp_path}:{':'.join(filter(None, sys.path))}", "TMPDIR": str(tmp_path)}
+    printed = tmp_path / "outputs" / "01-hangs.txt"
+    with subprocess.Popen([sys.executable, "-c", CUT_OFF, str(printed.parent)], env=environ) as process:
+        eventually(lambda: printed.exists() and "pid" in printed.read_text())
+        process.send_signal(number)
+    hanging = int(printed.read_text().split()[-1])
+    eventually(lambda: not Path("/proc", str(hanging)).exists() or is_zombie(hanging))
+
+
+def is_zombie(pid: int) -> bool:
+    return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def eventually(condition) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_a_process_that_does_not_end_is_killed(tmp_path, monkeypatch):

@@ -241,7 +241,7 @@ class Training:
         self.session.timeline.enter(Phase.CHECKPOINT)
         if not torch.stack(torch._foreach_norm(list(self.state.model.parameters()))).isfinite().all():
             raise self.diverged("weights are not finite", step=self.state.step)
-        self.equalise_buffers()
+        self.session.gang.broadcast_buffers(self.state.model)  # rank 0's, which the moving average shares
         self.session.save()
 
     def diverged(self, what: str, *, step: int) -> DivergedError:
@@ -251,18 +251,12 @@ class Training:
             " this state is not saved: set a lower learningRate or a longer warmupEpochs; earlier checkpoints are intact"
         )
 
-    def equalise_buffers(self) -> None:
-        """Give all ranks rank 0's buffers."""
-        self.session.gang.broadcast_buffers(self.state.model)
-        if self.state.average is not None:
-            self.session.gang.broadcast_buffers(self.state.average.module)
-
     def evaluate(self, *, last: bool = False) -> bool:
         """Report the metrics of the held-out split; returns False if all ranks agreed to stop before they were known."""
         recipe, config = self.recipe, self.config
         self.write_log()
         self.session.timeline.enter(Phase.EVALUATE)
-        self.equalise_buffers()
+        self.session.gang.broadcast_buffers(self.state.model)  # rank 0's, which the moving average shares
         self.seed_layers(self.state.step, randomness.EVALUATION_LAYERS)
         views = recipe.test_time_forward
         if config.test_time_augmentation == "never" or (config.test_time_augmentation == "last" and not last):

@@ -79,12 +79,24 @@ class TrainingState(State):
                     f"checkpoint at step {content['step']}: {named} was {saved!r} when it was saved and is"
                     f" {now!r} now; {back}, or rename the job or remove its checkpoint folder to start from step 0"
                 )
+        self._add_new_parts(content)
         saved_by = f"{super().load(content)} under profile {found['profile']}"
         if (before := saved_data.get(HELD_OUT_DATA)) != (held_out := self.data.get(HELD_OUT_DATA)):
             saved_by += (
                 f"; the held-out data have changed from {before} to {held_out}, so accuracies are not comparable"
             )
         return saved_by
+
+    def _add_new_parts(self, content: dict[str, Any]) -> None:
+        """Add the parts that this run has and the one that saved had not, as they are before their first step.
+
+        GPUs without bfloat16, where `precision: auto` is float16, need a scaler; `emaDecay` was 0 or was left out.
+        """
+        if self.scaler.is_enabled():
+            content.setdefault("scaler", self.scaler.state_dict())
+        if self.average is not None:
+            weights = {f"module.{name}": value for name, value in content["model"].items()}
+            content.setdefault("average", {**weights, "n_averaged": torch.zeros_like(self.average.n_averaged)})
 
     def load_weights(self, payload: bytes | memoryview, source: str) -> None:
         """Load only weights and buffers, from a checkpoint of this trainer, safetensors or the `state_dict` of a model.

@@ -64,7 +64,12 @@ def set_up(given: TrainerConfig, worker: Worker, session: Run) -> Training:
     with _restored_afterwards(state):
         trial = feed.batch(0)
         if numbers.compile:
-            held_out = evaluate.shapes(data.test, gang, batch_size=config.evaluation_batch_size)
+            # The moving average is a copy of the model that is not compiled.
+            held_out = (
+                []
+                if state.average is not None
+                else evaluate.shapes(data.test, gang, batch_size=config.evaluation_batch_size)
+            )
             _compile(replica, recipe, numbers, trial, feed, held_out, config.micro_batch_size, session)
         recipe.before_step(state.model, 0.0)  # as long as all layers train, or the buckets would be planned without one
         if gang.world_size > 1:

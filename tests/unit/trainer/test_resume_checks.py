@@ -27,7 +27,14 @@ def state(*, width: int = 4, data: dict[str, str] = DATA, **changes: object) -> 
     config = recipes.resolve(parse_config({"recipe": "digits", **changes}))
     torch.manual_seed(width)
     model = torch.nn.Sequential(torch.nn.Linear(2, width), torch.nn.BatchNorm1d(width))
-    return TrainingState(model=model, optimizer=sgd(model, config), config=config, data=data)
+    return TrainingState(
+        model=model,
+        optimizer=sgd(model, config),
+        config=config,
+        data=data,
+        average=worker.average_of(model, config.ema_decay) if config.ema_decay else None,
+        scaler=torch.amp.GradScaler("cpu", enabled=config.precision == "float16"),
+    )
 
 
 def after_a_step(trained: TrainingState) -> TrainingState:
@@ -50,6 +57,21 @@ def test_everything_comes_back():
     assert not torch.equal(loaded.model[0].weight, state().model[0].weight), "the step changed something"
     for momenta in zip(loaded.optimizer.state.values(), saved.optimizer.state.values(), strict=True):
         assert torch.equal(momenta[0]["momentum_buffer"], momenta[1]["momentum_buffer"])
+
+
+@pytest.mark.parametrize("before", [{}, {"precision": "float16"}, {"emaDecay": 0.9}])
+def test_a_run_on_other_gpus_or_with_a_moving_average_resumes_with_what_it_needs(before):
+    """`precision: auto` is bfloat16 on one kind of GPU and float16, which has a scaler, on another."""
+    saved = after_a_step(state(**before))
+    loaded = state(precision="float16", emaDecay=0.5)
+    loaded.load(from_bytes(to_bytes(saved.content())))
+    assert loaded.step == 1
+    assert loaded.scaler.get_scale() == 2.0**16
+    assert loaded.average is not None
+    if "emaDecay" not in before:
+        assert torch.equal(loaded.evaluated[0].weight, loaded.model[0].weight)
+    after_a_step(loaded)
+    loaded.average.update_parameters(loaded.model)
 
 
 def test_a_checkpoint_without_fingerprints_of_its_data_is_of_an_older_release_and_is_loaded():

@@ -76,31 +76,36 @@ def recipes_in_bfloat16(bench: Workbench) -> Iterator[Row]:
     names.append(MAP_STYLE)
     if bench.device == "cpu":
         del kinds["fast, compiled"]  # the trainer compiles on GPUs only
-    found: dict[str, dict[str, tuple[Run, Figures, str]]] = {name: {} for name in names}
     wrong: list[str] = []
     # Compilers use the CPU, so several recipes are tried at once; nothing is timed here.
     environs = {name: bench.images(_num_images(bench, name)) for name in names}
     with ThreadPoolExecutor(1 if bench.quick else 5) as pool:
-        pending = {
-            pool.submit(_few_steps, bench, name, keys, environs[name]): (name, kind)
-            for kind, keys in kinds.items()
-            for name in names
-        }
-        for done in as_completed(pending):
-            name, kind = pending[done]
-            try:
-                found[name][kind] = done.result()
-            except MeasureError as error:
-                wrong.append(f"{name}, {kind}: {error}")
-                continue
-    for name, by_kind in found.items():
-        reference = by_kind.get("eager float32")
-        for kind, (losses, figures, text) in by_kind.items():
-            row, problem = _against(reference[0] if reference else None, losses, text)
-            wrong += [f"{name}, {kind}: {problem}"] if problem else []
-            yield {"recipe": name, "kind": kind, **row, "peak GiB": figures.peak_memory_bytes / 2**30}
+        tried = [pool.submit(_tried, bench, name, kinds, environ) for name, environ in environs.items()]
+        for done in as_completed(tried):
+            rows, problems = done.result()
+            yield from rows  # at once, since the run may be cut off
+            wrong += problems
     if wrong:
         raise MeasureError("\n".join(wrong))
+
+
+def _tried(
+    bench: Workbench, recipe: str, kinds: Mapping[str, Mapping[str, Any]], environ: Mapping[str, str]
+) -> tuple[list[Row], list[str]]:
+    """A row for each kind of a recipe, and what is wrong; the first kind is the reference."""
+    rows, wrong = list[Row](), list[str]()
+    reference: Run | None = None
+    for number, (kind, keys) in enumerate(kinds.items()):
+        try:
+            losses, figures, text = _few_steps(bench, recipe, keys, environ)
+        except MeasureError as error:
+            wrong.append(f"{recipe}, {kind}: {error}")
+            continue
+        reference = losses if number == 0 else reference
+        row, problem = _against(reference, losses, text)
+        rows.append({"recipe": recipe, "kind": kind, **row, "peak GiB": figures.peak_memory_bytes / 2**30})
+        wrong += [f"{recipe}, {kind}: {problem}"] if problem else []
+    return rows, wrong
 
 
 def _num_images(bench: Workbench, recipe: str) -> int:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -171,6 +172,30 @@ def test_a_first_loss_far_from_that_in_float32_is_wrong():
     assert "off that of eager float32" in gpu_steps._against(losses("2.0"), losses("2.5"), "")[1]
     assert "off that of eager float32" in gpu_steps._against(losses("2.0"), losses("nan"), "")[1]
     assert "torch.compile failed" in gpu_steps._against(losses("2.0"), losses("2.0"), "torch.compile failed, so")[1]
+
+
+def test_each_recipe_has_its_rows_when_it_is_done_although_another_one_fails(tmp_path, monkeypatch):
+    losses = {"eager float32": "2.0", "fast, eager": "2.1"}
+
+    def few_steps(_: Workbench, recipe: str, keys: dict[str, str], __: object):
+        if (recipe, keys["profile"]) == ("digits", "exact"):
+            raise MeasureError("the device is on fire")
+        loss = losses["eager float32" if keys["profile"] == "exact" else "fast, eager"]
+        return Run(name=recipe, losses={1: loss}), SimpleNamespace(peak_memory_bytes=2**30), ""
+
+    monkeypatch.setattr(gpu_steps, "_few_steps", few_steps)
+    monkeypatch.setattr(Workbench, "images", lambda *_: {})
+    rows = []
+    with bench(tmp_path, 60) as workbench, pytest.raises(MeasureError) as wrong:
+        rows.extend(gpu_steps.recipes_in_bfloat16(workbench))
+    found = {(row["recipe"], row["kind"]): row.get("difference at first") for row in rows}
+    assert found == {
+        ("digits", "fast, eager"): None,
+        **{(name, "eager float32"): 0.0 for name in ("speedrun-cifar10", gpu_steps.MAP_STYLE)},
+        **{(name, "fast, eager"): pytest.approx(0.05) for name in ("speedrun-cifar10", gpu_steps.MAP_STYLE)},
+    }
+    assert "digits, eager float32: the device is on fire" in str(wrong.value)
+    assert "speedrun-cifar10, fast, eager: the first loss is 5.0% off" in str(wrong.value)
 
 
 def test_operations_of_resnet50_are_three_times_those_of_its_forward_pass_but_for_the_first_layer():

@@ -205,7 +205,7 @@ def schedules(focus: str = "everything") -> st.SearchStrategy[Schedule]:
         num_machines=st.just(3) if resizes else st.integers(3, 4),
         trainer=st.just(True) if waits else st.booleans(),
         in_place=st.booleans() if resizes else st.just(waits),
-        gangs=st.just(focus == GANGS),
+        gangs=st.booleans() if resizes else st.just(focus == GANGS),
         sidecar=st.sampled_from((False, False, True)),
         max_restarts=st.sampled_from((3, 10) if waits else (0, 1, 3, 10)),
         keep_attempts=st.integers(0, 2),

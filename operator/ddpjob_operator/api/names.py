@@ -48,6 +48,8 @@ ANNOTATION_SPEC_HASH: Final = "ddpjob.dev/spec-hash"
 ANNOTATION_SCHEDULING: Final = "ddpjob.dev/scheduling-provider"
 #: On a PodGroup: the versions, as a hash, of the pods that the plugin Coscheduling refused because of each other.
 ANNOTATION_REFUSED: Final = "ddpjob.dev/refused-pods"
+#: On a PodGroup: the least number of pods that get nodes together, where that is not all of them.
+ANNOTATION_LEAST_NODES: Final = "ddpjob.dev/least-nodes"
 
 #: Annotation of a pod for Volcano, and label of a pod for coscheduling: the name of its PodGroup.
 VOLCANO_GROUP_NAME: Final = "scheduling.k8s.io/group-name"

@@ -369,8 +369,8 @@ class DDPJobSpec(Resource):
         ge=1,
         le=MAX_NODES,
         description="Least number of nodes on which the job runs if it does not get all `nodes` within deadlines.fullSizeSeconds. Each"
-        " attempt begins with all `nodes`. By default the job runs on all `nodes` or not at all. It has no effect with a"
-        " scheduling provider, which gives nodes to all pods or to none. It can change at any time.",
+        " attempt begins with all `nodes`. By default the job runs on all `nodes` or not at all. With a gang scheduler it is the least"
+        " number of pods that get nodes together. It has no effect with Kueue, which admits all pods or none. It can change at any time.",
     )
     gpus_per_node: int = Field(
         default=0, ge=0, le=64, description="Number of GPUs of each pod. With 0 the job trains on CPUs."
@@ -465,6 +465,11 @@ class DDPJobSpec(Resource):
     def world_size(self) -> int:
         """Number of ranks of the whole job."""
         return self.nodes * self.processes
+
+    @property
+    def least_nodes(self) -> int:
+        """Number of nodes without which an attempt of this size does not run."""
+        return min(self.min_nodes or self.nodes, self.nodes)
 
     def shape(self) -> dict[str, Any]:
         """The fields that pods are rendered from, as JSON values.

@@ -4,7 +4,6 @@ A scheduler says whether there is a place only for a pod that asks for one, and 
 for each missing node one pod waits that needs what a rank needs. It holds its place until the gang is as large as it can be.
 """
 
-from ddpjob_operator.api.names import ProviderName
 from ddpjob_operator.core.model import Pod
 from ddpjob_operator.core.situation import Situation
 
@@ -19,7 +18,7 @@ def asks_at(situation: Situation) -> float | None:
     if status.shrunk_from is None or limit is None or since is None or not gang.all_up:
         return None
     ends = gang.first_success is not None or situation.spec.suspend
-    return None if ends or situation.next_provider.name != ProviderName.NONE else since + limit
+    return None if ends or not situation.next_provider.places_fewer else since + limit
 
 
 def missing_ranks(situation: Situation) -> range:

@@ -39,6 +39,7 @@ POLICIES: Sequence[Callable[[Situation], Advice]] = (
     size.change_size,
     suspension.replace_after_an_edit,
     suspension.replace_after_a_change_of_provider,
+    suspension.replace_after_a_change_of_min_nodes,
     failed_attempt.restart_or_fail,  # one rank down is the whole gang down
     late_replacement.restart_what_cannot_meet,
     handover.wait_for_earlier_attempts,

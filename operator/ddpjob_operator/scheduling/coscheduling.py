@@ -42,12 +42,12 @@ class Coscheduling(PodGroups):
     kind = Kind(api_version=f"{GROUP}/v1alpha1", kind="PodGroup", plural="podgroups")
 
     def group_spec(self, spec: DDPJobSpec, pod: Callable[[], Body]) -> Body:  # noqa: ARG002 the interface's
-        """All pods of the gang.
+        """The gang, or minNodes of it.
 
         Without `minResources`: a group that the plugin refuses for lack of them is not considered again when pods end, only
         when pods are created or after five minutes (`EventsToRegister` of the plugin, and seen with the real one).
         """
-        return {"minMember": spec.nodes}
+        return {"minMember": spec.least_nodes}
 
     def before_pods(
         self, observed: Observed, spec: DDPJobSpec, pod: Callable[[], Body]

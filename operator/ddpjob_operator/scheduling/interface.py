@@ -41,6 +41,10 @@ class Provider(Protocol):
         """Whether no pod gets a node before all pods of its gang can have one, so that no part of a gang has to be released."""
 
     @property
+    def places_fewer(self) -> bool:
+        """Whether it gives nodes to a gang of spec.minNodes, and to the other pods one by one."""
+
+    @property
     def watched(self) -> Sequence[Watched]:
         """The objects that it reads. The operator watches them while it uses this provider."""
 

@@ -52,6 +52,8 @@ class Kueue:
     scheduler = DEFAULT_SCHEDULER
     #: A quota is no promise of nodes.
     places_whole_gangs = False
+    #: A pod group is admitted with its total count (`kueue.x-k8s.io/pod-group-total-count`) or not at all.
+    places_fewer = False
 
     @property
     def watched(self) -> Sequence[Watched]:

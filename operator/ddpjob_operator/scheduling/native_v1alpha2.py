@@ -30,8 +30,8 @@ class NativeV1Alpha2(PodGroups):
     kind = POD_GROUP
 
     def group_spec(self, spec: DDPJobSpec, pod: Callable[[], Body]) -> Body:  # noqa: ARG002 the interface's
-        """All pods of the gang together, in one domain of a required topology."""
-        group: dict[str, Any] = {"schedulingPolicy": {"gang": {"minCount": spec.nodes}}}
+        """The gang, or minNodes of it, together, in one domain of a required topology."""
+        group: dict[str, Any] = {"schedulingPolicy": {"gang": {"minCount": spec.least_nodes}}}
         topology = spec.scheduling.topology
         if topology is not None and topology.mode is TopologyMode.REQUIRED:
             group["schedulingConstraints"] = {"topology": [{"key": topology.key}]}

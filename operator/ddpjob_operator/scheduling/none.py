@@ -18,6 +18,7 @@ class NoProvider:
     name = ProviderName.NONE
     scheduler = DEFAULT_SCHEDULER
     places_whole_gangs = False
+    places_fewer = True
     watched: Sequence[Watched] = ()
 
     def for_attempt(self, observed: Observed) -> Self:  # noqa: ARG002 the interface's

@@ -38,7 +38,9 @@ def rights_on_groups(group: str) -> Sequence[Right]:
 
 def no_nodes(spec: DDPJobSpec, messages: Iterable[str], where: str = "") -> Wait:
     """The wait of a gang for which the scheduler finds no nodes: the most common message of its pods."""
-    nowhere = f"no nodes{where} for all {spec.nodes} pods together"
+    least = spec.least_nodes
+    pods = f"{least} of the {spec.nodes} pods" if least < spec.nodes else f"all {spec.nodes} pods"
+    nowhere = f"no nodes{where} for {pods} together"
     counted = Counter(messages)
     if not counted:
         return Wait(Reason.UNSCHEDULABLE, nowhere)
@@ -67,6 +69,7 @@ class PodGroups(ABC):
     kind: ClassVar[Kind]
     scheduler: ClassVar[str]
     places_whole_gangs = True
+    places_fewer = True
 
     @property
     def watched(self) -> Sequence[Watched]:
@@ -89,6 +92,8 @@ class PodGroups(ABC):
         metadata["labels"][names.LABEL_ATTEMPT] = str(job.status.attempt)
         spec_hash = pod()["metadata"]["annotations"][names.ANNOTATION_SPEC_HASH]
         metadata["annotations"] = {names.ANNOTATION_SPEC_HASH: spec_hash}  # the group is as immutable as the pods
+        if spec.least_nodes < spec.nodes:
+            metadata["annotations"][names.ANNOTATION_LEAST_NODES] = str(spec.least_nodes)
         body = {"apiVersion": self.kind.api_version, "kind": self.kind.kind, "metadata": metadata}
         return (CreateObject(kind=self.kind, name=name, body={**body, "spec": self.group_spec(spec, pod)}),)
 
@@ -123,8 +128,9 @@ class PodGroups(ABC):
         """Name the group in the rendered pod."""
 
     def explain(self, observed: Observed, spec: DDPJobSpec, gang: Gang) -> Wait | None:
-        """Why the gang waits. Of pods that are replaced in a gang that has had its nodes the scheduler says it on the pods."""
-        return None if observed.job.status.replaced_pods else self.explain_gang(observed, spec, gang)
+        """Why the gang waits. Of pods that get their nodes one by one, replaced ones or those beyond minNodes, the pods say it."""
+        has_least = spec.least_nodes <= gang.num_placed < gang.num_nodes
+        return None if observed.job.status.replaced_pods or has_least else self.explain_gang(observed, spec, gang)
 
     @abstractmethod
     def explain_gang(self, observed: Observed, spec: DDPJobSpec, gang: Gang) -> Wait | None:

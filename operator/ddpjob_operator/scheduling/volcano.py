@@ -54,12 +54,12 @@ class Volcano(PodGroups):
         return (Watched(kind=self.kind, trim=_with_position),)
 
     def group_spec(self, spec: DDPJobSpec, pod: Callable[[], Body]) -> Body:
-        """All pods of the gang, and what they request together, for the quota of the queue."""
+        """The gang, or minNodes of it, and what these pods request together, for the quota of the queue."""
         asked, rendered = spec.scheduling, pod()
         priority = rendered["spec"].get("priorityClassName")
         return {
-            "minMember": spec.nodes,
-            "minResources": requests_of_gang(rendered, spec.nodes),
+            "minMember": spec.least_nodes,
+            "minResources": requests_of_gang(rendered, spec.least_nodes),
             "queue": asked.queue_name or DEFAULT_QUEUE,
             **({"priorityClassName": priority} if priority else {}),
         }

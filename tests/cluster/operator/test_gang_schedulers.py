@@ -319,11 +319,51 @@ async def test_a_preempted_gang_saves_and_runs_again_after_the_other_without_bei
         cluster.kubectl("delete", "node", *nodes, "--wait=false")
 
 
+@pytest.mark.usefixtures("real")
+@pytest.mark.timeout(600)
+async def test_a_gang_with_min_nodes_gets_these_together_runs_on_what_it_gets_and_grows(
+    namespace: Namespace, cluster: testbed.ControlPlane, scheduler: Scheduler
+) -> None:
+    cluster.kubectl("label", "node", *(nodes := cluster.add_kwok_nodes(1, gpus=1)), f"pool={namespace.name}")
+    limits = {"fullSizeSeconds": 10, "fewerNodesSeconds": 1}
+    template = {"spec": {"nodeSelector": {"pool": namespace.name}}}
+
+    async def runs_on(size: int) -> bool:
+        status = await namespace.status("j")
+        return (status.get("phase"), status.get("ready")) == ("Running", f"{size}/{size}")
+
+    try:
+        job = await namespace.apply("j", nodes=4, minNodes=2, gpusPerNode=1, deadlines=limits, template=template)
+        await has_groups(namespace, scheduler, group_name(job))
+        group = await namespace.client.get(scheduler.pod_groups, namespace.name, group_name(job))
+        assert group["spec"]["minMember"] == 2
+        # Volcano admits a group that the whole cluster has room for, whichever pool it needs.
+        await namespace.shows("j", "no nodes for 2 of the 4 pods together")
+        assert not any("nodeName" in pod["spec"] for pod in (await namespace.pods()).values())
+        added = cluster.add_kwok_nodes(1, gpus=1)
+        nodes += added
+        cluster.kubectl("label", "node", *added, f"pool={namespace.name}")
+        await eventually("the job to run on two nodes", lambda: runs_on(2), RELEASE_SECONDS)
+        assert (await namespace.status("j"))["shrunkFrom"] == 4
+        await namespace.shows("j", "0 of 2 pods that wait for the missing nodes have one")
+        added = cluster.add_kwok_nodes(2, gpus=1)
+        nodes += added
+        cluster.kubectl("label", "node", *added, f"pool={namespace.name}")
+        await eventually("the job to run on all nodes", lambda: runs_on(4), RELEASE_SECONDS)
+        status = await namespace.status("j")
+        assert (status["restarts"]["counted"], status["restarts"]["infrastructure"]) == (0, 0)
+        for rank in range(4):
+            await namespace.ends(f"j-{status['attempt']}-{rank}", 0)
+        await namespace.reaches("j", "Succeeded")
+    finally:
+        cluster.kubectl("delete", "node", *nodes, "--wait=false")
+
+
 async def test_a_job_of_another_size_has_a_group_of_this_size(
     namespace: Namespace, cluster: testbed.ControlPlane, scheduler: Scheduler, case: Case
 ) -> None:
-    job = await namespace.apply("j", nodes=NUM_PLACES + 1, minNodes=2, gpusPerNode=1)
-    await namespace.shows("j", f"minNodes has no effect, since the scheduling provider is {scheduler.provider}")
+    job = await namespace.apply("j", nodes=NUM_PLACES + 1, gpusPerNode=1)
+    await has_groups(namespace, scheduler, group_name(job))
     for attempt, nodes in ((2, NUM_PLACES), (3, 2)):
         cluster.kubectl("scale", "ddpjob", "j", f"--replicas={nodes}", "-n", namespace.name)
         pods = [f"j-{attempt}-{rank}" for rank in range(nodes)]

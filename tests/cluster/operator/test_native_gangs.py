@@ -137,6 +137,49 @@ async def test_a_replaced_pod_without_a_node_says_so_and_the_gang_releases_its_n
         cluster.kubectl("delete", "node", *nodes, "--wait=false")
 
 
+async def test_a_gang_with_min_nodes_gets_these_together_runs_on_what_it_gets_and_grows(
+    namespace: Namespace, cluster: testbed.ControlPlane
+) -> None:
+    nodes = cluster.add_kwok_nodes(1, gpus=1)
+    limits = {"fullSizeSeconds": 10, "fewerNodesSeconds": 1}
+
+    async def says(text: str) -> None:
+        async def message() -> bool:
+            return text in str((await namespace.status("j")).get("message"))
+
+        await eventually(f"the status to say {text!r}", message)
+
+    try:
+        await namespace.apply("j", nodes=4, minNodes=3, gpusPerNode=1, deadlines=limits)
+        await says("no nodes for 3 of the 4 pods together: 0/")
+        assert not any("nodeName" in pod["spec"] for pod in (await namespace.pods()).values())
+        await namespace.edit("j", minNodes=2)
+        await says("no nodes for 2 of the 4 pods together: 0/")
+        (group,) = (await groups_of(namespace)).values()
+        assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 2}}
+        nodes += cluster.add_kwok_nodes(1, gpus=1)
+        await says("2 of 4 pods have no node: 0/")
+        await says("pods with a node: 2, on which the job continues if the others find none")
+        small = await namespace.reaches("j", "Running", attempt=3)
+        assert (small["replicas"], small["shrunkFrom"], small["attempt"]) == (2, 4, 3)
+        await says("0 of 2 pods that wait for the missing nodes have one")
+        nodes += cluster.add_kwok_nodes(2, gpus=1)
+
+        async def grows() -> bool:
+            status = await namespace.status("j")
+            return (status["phase"], status.get("ready"), status["attempt"]) == ("Running", "4/4", 4)
+
+        await eventually("the job to run on all nodes", grows, 120)
+        status = await namespace.status("j")
+        assert (status["restarts"]["counted"], status["restarts"]["infrastructure"]) == (0, 0)
+        for rank in range(4):
+            await namespace.ends(f"j-4-{rank}", 0)
+        await namespace.reaches("j", "Succeeded", attempt=4)
+        await has_groups(namespace)
+    finally:
+        cluster.kubectl("delete", "node", *nodes, "--wait=false")
+
+
 async def test_a_group_of_somebody_else_is_left_alone_and_named(namespace: Namespace) -> None:
     spec = {"schedulingPolicy": {"gang": {"minCount": 1}}}
     name = group_name(await namespace.apply("j", suspend=True))

@@ -77,7 +77,7 @@ def _check_placeholder(memory: Memory, pod: Body, job: Body, by: str) -> None:
 
 
 def check_placed(memory: Memory, pod: Body) -> None:
-    """A scheduler of gangs gives no pod of a gang a node unless all of them have had one at the end of its pass."""
+    """A scheduler of gangs gives no pod of a gang a node unless all of them, or minNodes, have had one at the end of its pass."""
     job = memory.world.server.by_uid(JOBS, owner_uid(pod))
     if job is not None and is_placeholder(pod):
         attempt, rank, _ = place_of(pod)
@@ -90,8 +90,8 @@ def check_placed(memory: Memory, pod: Body) -> None:
     placed.add(rank)
 
     def check() -> None:
-        is_whole = len(placed) >= num_nodes_of(pod)
-        memory.must(is_whole, f"only the ranks {placed} of the gang of {name_of(pod)} have a node")
+        least = min(memory.world.schedule.min_nodes or num_nodes_of(pod), num_nodes_of(pod))
+        memory.must(len(placed) >= least, f"only the ranks {placed} of the gang of {name_of(pod)} have a node")
 
     memory.world.later(0.0, check)
 

@@ -21,18 +21,21 @@ from builders import (
     running,
     supervised,
     updated,
+    with_status,
 )
-from ddpjob_operator.api.names import Phase, Reason
+from ddpjob_operator.api.names import Phase, ProviderName, Reason
 from ddpjob_operator.api.spec import GangMode
 from ddpjob_operator.api.status import Condition
-from ddpjob_operator.core.actions import CreatePod, ReadNode
+from ddpjob_operator.core.actions import CreateObject, CreatePod, ReadNode
 from ddpjob_operator.core.model import NO_LOG, Observed, Pod, ScaleUp, Waiting
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.policies.partial_gang import HOLD_SECONDS
 from ddpjob_operator.core.policies.size import HELD_SECONDS
+from ddpjob_operator.core.records import object_of
 from ddpjob_operator.core.render.pods import spec_hash
 from ddpjob_operator.core.times import rfc3339
-from ddpjob_operator.scheduling.native_v1alpha2 import NativeV1Alpha2
+from ddpjob_operator.scheduling.discovery import newest
+from ddpjob_operator.scheduling.interface import Provider
 
 NO_NODE = Waiting(reason="Unschedulable", message="0/2 nodes are available: 2 Insufficient nvidia.com/gpu.")
 WAIT = 120.0
@@ -359,13 +362,13 @@ def test_a_lost_pod_is_replaced_where_a_place_was_held() -> None:
 
 @pytest.mark.parametrize(("gang", "asked"), [("auto", []), ("none", ["job-2-3-place"])])
 def test_it_keeps_its_nodes_where_the_next_attempt_could_not_have_fewer_again(gang: str, asked: list[str]) -> None:
-    """An administrator has installed a scheduler of gangs meanwhile: it gives nodes to all pods or to none."""
+    """An administrator has installed a queue meanwhile that admits all pods or none."""
     seen = growing()
     scheduling = seen.job.spec.scheduling.model_copy(update={"gang": GangMode(gang)})
     limited = edited(seen, scheduling=scheduling)
     small = limited.job.spec_of_attempt
     pods = tuple(replace(one, spec_hash=spec_hash(small)) for one in limited.pods)
-    assert created(plan(replace(limited, pods=pods), ASKS, NativeV1Alpha2())) == asked
+    assert created(plan(replace(limited, pods=pods), ASKS, KUEUE)) == asked
 
 
 def test_resuming_begins_with_all_nodes() -> None:
@@ -391,10 +394,104 @@ def test_the_pods_that_wait_for_a_replaced_one_may_save_their_work_first() -> No
     assert set(stopped.values()) <= {None}, "their own grace"
 
 
-def test_a_provider_that_places_whole_gangs_ignores_it_and_the_status_says_so() -> None:
-    provider = NativeV1Alpha2()
-    pods = tuple(replace(one, scheduling="native") for one in placed(3).pods)
+KUEUE, NATIVE, VOLCANO, COSCHEDULING = map(
+    newest, (ProviderName.KUEUE, ProviderName.NATIVE, ProviderName.VOLCANO, ProviderName.COSCHEDULING)
+)
+with_groups = pytest.mark.parametrize("provider", [NATIVE, VOLCANO, COSCHEDULING], ids=lambda provider: provider.name)
+
+
+def in_a_group(provider: Provider, num_placed: int, of=ELASTIC) -> Observed:
+    """The first attempt in the group that the provider has created for it; so many of its pods have a node."""
+    (group,) = [one for one in plan(observed(of), NOW, provider).actions if isinstance(one, CreateObject)]
+    metadata = {**group.body["metadata"], "uid": "group", "resourceVersion": "1"}
+    found = object_of(provider.watched[0], {**group.body, "metadata": {"creationTimestamp": "", **metadata}})
+    pods = tuple(replace(one, scheduling=provider.name.value) for one in placed(num_placed, of).pods)
+    seen = replace(observed(of, *pods), objects=(found,), all_of=lambda _: ())
+    return with_status(seen, plan(seen, NOW, provider).status)
+
+
+def test_a_queue_that_admits_all_or_none_ignores_it_and_the_status_says_so() -> None:
+    pods = tuple(replace(one, scheduling="kueue") for one in placed(3).pods)
     seen = updated(replace(placed(3), pods=pods), scheduled_time=None)
-    made = plan(seen, NOW + WAIT, provider)
+    made = plan(seen, NOW + 10, KUEUE)
     assert made.status.attempt == 1
-    assert "minNodes has no effect, since the scheduling provider is native" in (made.status.message or "")
+    assert "minNodes has no effect, since the scheduling provider is kueue" in (made.status.message or "")
+    assert "pods with a node: 3, to be released" in (made.status.message or "")
+    assert plan(seen, NOW + WAIT, KUEUE).status.shrunk_from is None
+
+
+@with_groups
+def test_a_gang_scheduler_gives_nodes_to_the_least_number_of_pods_together(provider: Provider) -> None:
+    for of, least in (
+        (job(nodes=4, minNodes=2, gpusPerNode=1), 2),
+        (job(nodes=4, minNodes=4), 4),
+        (job(nodes=4), 4),
+    ):
+        (group,) = [one for one in plan(observed(of), NOW, provider).actions if isinstance(one, CreateObject)]
+        spec = group.body["spec"]
+        assert (spec["schedulingPolicy"]["gang"]["minCount"] if provider is NATIVE else spec["minMember"]) == least
+    if provider is VOLCANO:
+        elastic = plan(observed(job(nodes=4, minNodes=2, gpusPerNode=8)), NOW, provider).actions
+        (group,) = [one for one in elastic if isinstance(one, CreateObject)]
+        assert group.body["spec"]["minResources"]["nvidia.com/gpu"] == "16", "what the least number needs"
+
+
+@with_groups
+@pytest.mark.parametrize(("num_placed", "size"), [(4, None), (3, 3), (2, 2), (1, None), (0, None)])
+def test_a_gang_continues_on_the_nodes_that_its_scheduler_found_and_never_releases_them(
+    provider: Provider, num_placed: int, size: int | None
+) -> None:
+    seen = in_a_group(provider, num_placed)
+    assert plan(seen, NOW + WAIT - 1, provider).status.attempt == 1
+    status = plan(seen, NOW + WAIT, provider).status
+    assert (status.attempt, status.replicas, status.shrunk_from) == ((2, size, 4) if size else (1, 4, None))
+    assert plan(seen, NOW + 99 * WAIT, provider).status.reason != Reason.GANG_GIVEN_BACK
+
+
+@with_groups
+def test_of_pods_beyond_the_least_number_the_status_says_what_they_wait_for(provider: Provider) -> None:
+    message = str(plan(in_a_group(provider, 3), NOW + 1, provider).status.message)
+    assert message.startswith("1 of 4 pods have no node: 0/2 nodes")
+    assert "pods with a node: 3, on which the job continues if the others find none" in message
+    assert "minNodes has no effect" not in message
+
+
+@pytest.mark.parametrize("provider", [NATIVE, COSCHEDULING], ids=lambda provider: provider.name)
+def test_a_gang_that_waits_for_its_least_number_says_so(provider: Provider) -> None:
+    message = str(plan(in_a_group(provider, 0), NOW + 1, provider).status.message)
+    assert message.startswith("no nodes for 2 of the 4 pods together: 0/2 nodes")
+
+
+@with_groups
+@pytest.mark.parametrize(
+    ("num_placed", "least", "is_replaced"), [(0, 1, True), (0, None, True), (3, 4, True), (4, 1, False), (0, 2, False)]
+)
+def test_a_gang_that_waits_gets_a_group_of_another_least_number(
+    provider: Provider, num_placed: int, least: int | None, is_replaced: bool
+) -> None:
+    """The group of a gang that runs or waits for a lost pod alone is of no importance any more."""
+    seen = edited(in_a_group(provider, num_placed), min_nodes=least)
+    after = plan(seen, NOW + 1, provider).status
+    assert after.attempt == (2 if is_replaced else 1)
+    assert (after.restarts.counted, after.restarts.infrastructure) == (0, 0)
+
+
+@with_groups
+def test_a_pod_that_waits_for_a_missing_node_belongs_to_the_group_of_the_others(provider: Provider) -> None:
+    """So its queue and its scheduler are those of the job."""
+    seen = growing()
+    small = replace(seen.job, spec=seen.job.spec_of_attempt)
+    pods = tuple(pod(small, rank, 2, scheduling=provider.name.value) for rank in range(3))
+    made = plan(replace(seen, pods=pods, all_of=lambda _: ()), ASKS, provider)
+    (place,) = [action.body for action in made.actions if isinstance(action, CreatePod)]
+    assert place["metadata"]["name"] == "job-2-3-place"
+    group = "job-2-uuid"
+    match provider.name:
+        case ProviderName.NATIVE:
+            assert place["spec"]["schedulingGroup"] == {"podGroupName": group}
+        case ProviderName.VOLCANO:
+            assert place["metadata"]["annotations"]["scheduling.k8s.io/group-name"] == group
+            assert place["spec"]["schedulerName"] == "volcano"
+        case _:
+            assert place["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] == group
+            assert place["spec"]["schedulerName"] == "scheduler-plugins-scheduler"

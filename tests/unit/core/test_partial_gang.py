@@ -47,6 +47,15 @@ def test_the_gang_holds_its_nodes_for_a_while_and_reports_when_they_will_be_rele
     assert "to be released" in made.status.message
 
 
+def test_a_gang_whose_other_pods_no_scheduler_may_consider_yet_keeps_its_nodes() -> None:
+    """A queue removes the gates of its pods one after the other."""
+    of = job(nodes=2)
+    gated = pending(of, 1, waiting=Waiting(reason=GATED, message=""))
+    seen = reconciled(observed(of, pod(of, 0), gated))
+    made = plan(seen, NOW + 10 * MAX_HOLD_SECONDS)
+    assert (made.status.attempt, made.write_ahead) == (1, False)
+
+
 def test_then_its_pods_are_deleted_which_is_not_counted() -> None:
     seen = reconciled(partly_placed(), RELEASED)
     status = seen.job.status

@@ -26,12 +26,15 @@ _QUOTA = re.compile(r"exceeded quota: ([^,\s]+), requested: (\S+), used: (\S+), 
 
 def explain_wait(observed: Observed, gang: Gang, provider: Provider = NO_PROVIDER) -> tuple[Reason, str]:
     """The reason and the message of what the gang waits for; the obstacle that explains most comes first."""
+    spec = observed.job.spec_of_attempt
+    held_nodes = _held_nodes(gang, spec.least_nodes if spec is not None and provider.places_fewer else gang.num_nodes)
     existing = {pod.name for pod in gang.current.values()}
     refused = {name: why for name, why in observed.rejections.items() if name not in existing}
     if refused:
         name, why = min(refused.items(), key=lambda item: (item[1].is_terminating, item[1].by_failure, item[0]))
-        return (Reason.STOPPING, printable(why.message)) if why.is_terminating else _refused(gang, name, why)
-    spec = observed.job.spec_of_attempt
+        return (
+            (Reason.STOPPING, printable(why.message)) if why.is_terminating else _refused(gang, name, why, held_nodes)
+        )
     if gang.missing and spec is not None and (hold := provider.hold(observed, spec)) is not None:
         return hold
     if gang.missing:
@@ -55,7 +58,7 @@ def explain_wait(observed: Observed, gang: Gang, provider: Provider = NO_PROVIDE
     reason, count = min(reasons.items(), key=lambda item: (item[0] != Reason.IMAGE_PULL, -item[1], item[0]))
     message = _waiting_message(observed, _typical([pod for pod in held if _reason(pod) == reason]))
     if reason == Reason.UNSCHEDULABLE:
-        return reason, f"{count} of {gang.num_nodes} pods have no node: {message}{_held_nodes(gang)}"
+        return reason, f"{count} of {gang.num_nodes} pods have no node: {message}{held_nodes}"
     return reason, f"{count} of {gang.num_nodes} pods wait: {message}"
 
 
@@ -76,7 +79,7 @@ def warning_lookup(gang: Gang, since: float | None, now: float) -> ReadWarning |
     return ReadWarning(pod=starting[0].name, uid=starting[0].uid)
 
 
-def _refused(gang: Gang, name: str, why: Rejection) -> tuple[Reason, str]:
+def _refused(gang: Gang, name: str, why: Rejection, held_nodes: str) -> tuple[Reason, str]:
     quota = _QUOTA.search(message := tail(why.message))
     if quota is None and why.is_by_quota:
         return Reason.QUOTA_EXCEEDED, printable(message)
@@ -89,7 +92,7 @@ def _refused(gang: Gang, name: str, why: Rejection) -> tuple[Reason, str]:
         if (used := counts[1].get(what)) and (limit := counts[2].get(what))
     )
     missing = f"{len(gang.missing)} of {gang.num_nodes} pods"
-    return Reason.QUOTA_EXCEEDED, printable(f"{missing} exceed quota {quota[1]}: {full}{_held_nodes(gang)}")
+    return Reason.QUOTA_EXCEEDED, printable(f"{missing} exceed quota {quota[1]}: {full}{held_nodes}")
 
 
 def _counts(text: str) -> dict[str, str]:
@@ -97,8 +100,11 @@ def _counts(text: str) -> dict[str, str]:
     return {what: number for what, _, number in (part.partition("=") for part in text.split(","))}
 
 
-def _held_nodes(gang: Gang) -> str:
-    return f"; pods with a node: {gang.num_placed}, to be released if the others find none" if gang.num_placed else ""
+def _held_nodes(gang: Gang, least_nodes: int) -> str:
+    if not gang.num_placed:
+        return ""
+    then = "on which the job continues" if gang.num_placed >= least_nodes else "to be released"
+    return f"; pods with a node: {gang.num_placed}, {then} if the others find none"
 
 
 def _reason(pod: Pod) -> Reason:

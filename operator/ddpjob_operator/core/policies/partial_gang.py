@@ -7,7 +7,7 @@ adds nodes waits for them first.
 A gang with minNodes that has at least these does not release them: it continues on as many nodes as it has.
 """
 
-from ddpjob_operator.api.names import Phase, ProviderName, Reason
+from ddpjob_operator.api.names import Phase, Reason
 from ddpjob_operator.core.backoff import doubled
 from ddpjob_operator.core.decision import Advice, StartNextAttempt
 from ddpjob_operator.core.failure.restart import jitter
@@ -78,7 +78,7 @@ def may_shrink(situation: Situation) -> bool:
     """Whether the job may continue on the nodes that it has, which are not all."""
     least, gang = situation.spec.min_nodes, situation.gang
     is_enough = least is not None and least <= gang.num_placed < gang.num_nodes
-    return is_enough and situation.provider.name == ProviderName.NONE
+    return is_enough and situation.provider.places_fewer
 
 
 def releases_at(situation: Situation) -> float | None:
@@ -86,12 +86,14 @@ def releases_at(situation: Situation) -> float | None:
     gang, hold = situation.gang, _hold_seconds(situation)
     # A pod that is replaced needs a node of its own, also where the gang got its first nodes together.
     is_placed_together = situation.provider.places_whole_gangs and not situation.status.replaced_pods
-    if is_placed_together or not 0 < gang.num_placed < gang.num_nodes or hold is None:
+    if not 0 < gang.num_placed < gang.num_nodes or hold is None:
         return None
     first_placed = min((pod.placed for pod in gang.current.values() if pod.placed is not None), default=0.0)
     held_since = max(first_placed, situation.clocks.creation_began)
     if may_shrink(situation):
         return held_since + situation.spec.deadlines.full_size_seconds
+    if is_placed_together:
+        return None
     return max(
         held_since + hold * (0.5 + jitter(situation.job, situation.status.attempt)),
         autoscaling.ends_at(situation) or 0.0,

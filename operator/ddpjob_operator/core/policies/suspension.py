@@ -1,4 +1,4 @@
-"""A job that is suspended, one whose spec was edited meanwhile, and one whose pods were created for another provider."""
+"""A job that is suspended, one whose spec was edited meanwhile, and one whose pods were created for another provider or minNodes."""
 
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import ConditionType, Phase, Reason
@@ -50,6 +50,22 @@ def replace_after_a_change_of_provider(situation: Situation) -> Advice:
     message = (
         f"the pods were created for the scheduling provider {', '.join(sorted(others))}, and the operator now uses"
         f" {configured}: they are being replaced"
+    )
+    decision = StartNextAttempt(
+        phase=Phase.PENDING, reason=Reason.GANG_GIVEN_BACK, message=message, releases_partial_gang=True
+    )
+    return Advice(decision=decision)
+
+
+def replace_after_a_change_of_min_nodes(situation: Situation) -> Advice:
+    """Replace a gang that waits for its nodes in a group of another least number: a PodGroup is immutable."""
+    spec = situation.spec
+    asked = {found.annotations.get(names.ANNOTATION_LEAST_NODES, str(spec.nodes)) for found in _objects(situation)}
+    if asked <= {str(spec.least_nodes)} or situation.clocks.scheduled is not None:
+        return Advice()
+    message = (
+        f"the pods wait in a group of which {asked.pop()} get nodes together, and these are {spec.least_nodes} now: they are being"
+        " replaced"
     )
     decision = StartNextAttempt(
         phase=Phase.PENDING, reason=Reason.GANG_GIVEN_BACK, message=message, releases_partial_gang=True

@@ -10,7 +10,7 @@ from ddpjob_operator.core.failure.classes import ASKED_TO_STOP
 from ddpjob_operator.core.model import Observed, Pod
 from ddpjob_operator.core.render.network_policy import ensure_network_policy
 from ddpjob_operator.core.render.placeholders import create_placeholder
-from ddpjob_operator.core.render.pods import create_pod, default_image
+from ddpjob_operator.core.render.pods import PodManifest, default_image, name_of_pod
 from ddpjob_operator.core.render.service import ensure_service
 from ddpjob_operator.core.situation import Situation
 from ddpjob_operator.core.stopping import (
@@ -55,10 +55,10 @@ def _keep_whole(situation: Situation) -> tuple[Action, ...]:
     provider, image = situation.provider, spec.image or default_image(observed)
     avoided = situation.avoided_nodes
 
-    def creation(rank: int) -> CreatePod:
-        return create_pod(observed.job, spec, image, rank, avoided, provider)
+    def manifest(rank: int) -> PodManifest:
+        return PodManifest(job=observed.job, spec=spec, image=image, rank=rank, avoided=avoided, provider=provider)
 
-    before_pods = () if gang.all_scheduled else provider.before_pods(observed, spec, creation(0).manifest.render)
+    before_pods = () if gang.all_scheduled else provider.before_pods(observed, spec, manifest(0).render)
     missing = () if provider.hold(observed, spec) else gang.missing
     return (
         *ensure_service(observed.job, spec, observed.service),
@@ -69,8 +69,8 @@ def _keep_whole(situation: Situation) -> tuple[Action, ...]:
             observed, _needless_placeholders(situation), situation.now
         ),  # whose places the new pods take
         *outdated_evidence(situation),  # before the new pods, for which a quota may have nothing left otherwise
-        *map(creation, missing),
-        *(create_placeholder(observed.job, spec, image, rank, avoided) for rank in _places_to_ask_for(situation)),
+        *(CreatePod(name=name_of_pod(observed.job, rank), manifest=manifest(rank)) for rank in missing),
+        *(create_placeholder(manifest(rank)) for rank in _places_to_ask_for(situation)),
     )
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddpjob_operator.api import names
-from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.actions import CreatePod
 from ddpjob_operator.core.job_names import PLACE
 from ddpjob_operator.core.model import Body, Job
@@ -21,10 +20,9 @@ _KEPT = ("name", "image", "imagePullPolicy", "resources", "securityContext", "po
 _COMMAND = ["sleep", "2147483647"]
 
 
-def create_placeholder(job: Job, spec: DDPJobSpec, image: str, rank: int, avoided: tuple[str, ...]) -> CreatePod:
+def create_placeholder(of_rank: PodManifest) -> CreatePod:
     """The action that creates the pod that waits for the node of this rank in a gang of all nodes."""
-    manifest = PlaceholderManifest(PodManifest(job=job, spec=spec, image=image, rank=rank, avoided=avoided))
-    return CreatePod(name=_name(job, rank), manifest=manifest)
+    return CreatePod(name=_name(of_rank.job, of_rank.rank), manifest=PlaceholderManifest(of_rank))
 
 
 def _name(job: Job, rank: int) -> str:

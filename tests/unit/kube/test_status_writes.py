@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from builders import NOW, ended, job, observed, pod
 from ddpjob_operator.api.names import ConditionType, Phase, Reason
-from ddpjob_operator.api.status import Condition, DDPJobStatus, Progress
+from ddpjob_operator.api.status import Condition, DDPJobStatus, Failure, Progress
 from ddpjob_operator.core.actions import CreatePod
 from ddpjob_operator.core.model import NO_LOG, Body, Pod
 from ddpjob_operator.core.plan import plan
@@ -164,12 +164,14 @@ async def test_reports_of_good_starts_hold_up_no_other_status_and_no_other_names
     writes = [write(f"start-{number}", starts) for number in range(5 * MAX_PARALLEL_STARTS)]
     writes.append(write("runs", starts.model_copy(update={"phase": Phase.RUNNING, "reason": Reason.RUNNING})))
     writes.append(write("starts-again", starts.model_copy(update={"attempt": 2})))
+    failure = Failure(attempt=1, reason="x", message="x", time="2027-01-15T08:00:00Z")
+    writes.append(write("failed-before", starts.model_copy(update={"failure": failure})))
     writes.append(write("neighbour", starts, "elsewhere"))
     for _ in range(10):
         await asyncio.sleep(0)
     reported = [name for name in server.asked if name.startswith("start-")]
     assert len(reported) == MAX_PARALLEL_STARTS
-    assert {"runs", "starts-again", "neighbour"} <= set(server.asked)
+    assert {"runs", "starts-again", "failed-before", "neighbour"} <= set(server.asked)
     server.may_answer.set()
     await asyncio.gather(*writes)
     assert len(server.asked) == len(writes)

@@ -94,7 +94,7 @@ class StatusWriter:
             "metadata": {"resourceVersion": job.resource_version},
             "status": merge_patch_between(known.status, status),
         }
-        is_urgent = wanted.reason not in _GOOD_STARTS or wanted.attempt != job.status.attempt
+        is_urgent = not _only_starts(job.status, wanted)
         try:
             async with nullcontext() if is_urgent else self._start_slots.of(job.namespace):
                 answer = await self._client.merge_patch(DDPJOBS, job.namespace, job.name, patch, subresource="status")
@@ -190,6 +190,12 @@ def merge_patch_between(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[
 
 def _only_counts_change(old: DDPJobStatus, new: DDPJobStatus) -> bool:
     return new.model_copy(update={field: getattr(old, field) for field in _TICKS}) == old
+
+
+def _only_starts(old: DDPJobStatus, new: DDPJobStatus) -> bool:
+    """Whether nothing is new but how far a start without trouble has come: no attempt and no failure."""
+    rest = [_without(_DETAILS, status).model_copy(update={"conditions": []}) for status in (old, new)]
+    return new.reason in _GOOD_STARTS and rest[0] == rest[1]
 
 
 def _without(fields: Mapping[str, Any], status: DDPJobStatus) -> DDPJobStatus:

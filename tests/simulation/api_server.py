@@ -141,7 +141,8 @@ class ApiServer:
             raise RejectedError(request, "metadata.uid: field is immutable", status=422)
         parts = ("status",) if is_status else ("spec",)
         changed = {part: merged(old.get(part) or {}, patch[part]) for part in parts if part in patch}
-        new = {**old, **changed}
+        described = {part: metadata[part] for part in ("labels", "annotations") if part in metadata}
+        new = {**old, **changed, "metadata": merged(old["metadata"], described)}
         if plural == JOBS and is_status:
             self._check_attempt(request, old, new)
         if plural == PODS:
@@ -150,7 +151,7 @@ class ApiServer:
             self.idle_patches.append((plural, name, by))
             return old
         if plural == JOBS and not is_status:
-            new["metadata"] = {**old["metadata"], "generation": old["metadata"]["generation"] + 1}
+            new["metadata"] = {**new["metadata"], "generation": old["metadata"]["generation"] + 1}
         return self._put(plural, old, new, by)
 
     def changes_after(self, plural: str, version: int) -> list[Change]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from ddpjob_operator.api import names
 from ddpjob_operator.core import plan as plan_module
 from ddpjob_operator.core.actions import (
     Action,
@@ -23,7 +24,7 @@ from ddpjob_operator.core.actions import (
     PatchObject,
     Plan,
 )
-from ddpjob_operator.core.model import Deletion, Observed, Pod, Watched
+from ddpjob_operator.core.model import POD, Deletion, Observed, Pod, Watched
 from ddpjob_operator.core.records import object_of, pod_of, service_of
 from ddpjob_operator.kube.engine import reconciler
 from ddpjob_operator.scheduling.interface import Provider
@@ -102,9 +103,7 @@ def _carried_out(seen: Observed, action: Action, now: float) -> Observed:
         case CreateObject():
             return replace(seen, service=service_of(_created(action.body)))
         case PatchObject():
-            assert seen.service is not None
-            selector = {key: value for key, value in action.patch["spec"]["selector"].items() if value is not None}
-            return replace(seen, service=replace(seen.service, selector=selector))
+            return _patched(seen, action)
         case DeletePod():
             return replace(seen, pods=_without(seen, {action.uid}, action.grace_seconds, now))
         case DeletePods():
@@ -116,6 +115,20 @@ def _carried_out(seen: Observed, action: Action, now: float) -> Observed:
         case DeleteJob():
             return replace(seen, job=replace(seen.job, deleting=True))
     raise AssertionError(f"an action that this model does not know: {action}")
+
+
+def _patched(seen: Observed, action: PatchObject) -> Observed:
+    if action.kind == POD:
+        labels = action.patch["metadata"]["labels"]
+        rank, replacement = int(labels[names.LABEL_RANK]), int(labels[names.LABEL_REPLACEMENT])
+
+        def taken_over(pod: Pod) -> Pod:
+            return replace(pod, rank=rank, replacement=replacement, is_spare=False, version="")
+
+        return replace(seen, pods=tuple(taken_over(pod) if pod.name == action.name else pod for pod in seen.pods))
+    assert seen.service is not None
+    selector = {key: value for key, value in action.patch["spec"]["selector"].items() if value is not None}
+    return replace(seen, service=replace(seen.service, selector=selector))
 
 
 def _without(seen: Observed, uids: set[str], grace_seconds: int | None, now: float) -> tuple[Pod, ...]:

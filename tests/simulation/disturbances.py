@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from ddpjob_operator.api import names
 from simulation.api_client import FAULTS, changes_until
 from simulation.api_server import JOBS, NODES, POD_GROUPS, PODS, SERVICES, Body, owner_uid
+from simulation.invariants.bodies import is_spare
 from simulation.nodes import Sandbox
 from simulation.schedule import DISTURBANCES, FOCUSES, Step
 from simulation.world import FIRST, JOB, SECOND, World
@@ -207,6 +208,26 @@ def kill_rank(world: World, pick: int) -> None:
     running = _running(world)
     if running:
         world.programs.end(_one_of(running, pick).main, 137)
+
+
+def kill_spare(world: World, pick: int) -> None:
+    """The program of a spare pod ends."""
+    spares = [sandbox for sandbox in _running(world) if sandbox.main.is_spare]
+    if spares:
+        world.programs.end(_one_of(spares, pick // 2).main, (2, 137)[pick % 2])
+
+
+def delete_spare(world: World, pick: int) -> None:
+    """Somebody deletes a spare pod."""
+    spares = [pod for pod in _pods(world) if is_spare(pod)]
+    if spares:
+        name = _one_of(spares, pick)["metadata"]["name"]
+        world.server.delete(PODS, name, uid=None, grace_seconds=None, by="user")
+
+
+def edit_spares(world: World, pick: int) -> None:
+    """Another number of spare pods."""
+    world.patch_spec({"restart": {"spares": pick % 3}})
 
 
 def exit_rank(world: World, pick: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 from ddpjob_operator.api.status import DDPJobStatus
-from ddpjob_operator.core import free_places, render, situation, stopping
+from ddpjob_operator.core import free_places, render, situation, spare_pods, stopping
 from ddpjob_operator.core import plan as planning
 from ddpjob_operator.core.actions import CreateObject, CreatePod, DeletePod, PatchObject
 from ddpjob_operator.core.failure import cause as failures
@@ -31,7 +31,7 @@ from ddpjob_operator.scheduling.native_v1alpha2 import NativeV1Alpha2
 from ddpjob_operator.scheduling.pod_groups import PodGroups
 from ddpjob_operator.transport.resources import DDPJOBS
 from simulation.api_client import ModelClient
-from simulation.schedule import GANGS, REPLACED_PODS, RESIZED
+from simulation.schedule import GANGS, REPLACED_PODS, RESIZED, SPARES
 
 _REAL_DECIDE_RESTART = restart.decide_restart
 _REAL_AFTER_REPLACEMENT = restart.after_replacement
@@ -41,7 +41,7 @@ _REAL_KEEP_WHOLE: Callable[..., Any] = actions._keep_whole
 _REAL_WRITE = StatusWriter.write
 _REAL_MERGE_PATCH = ModelClient.merge_patch
 _REAL_DELETE = ModelClient.delete
-_REAL_ENVIRONMENT = pods._environment
+_REAL_ENVIRONMENT = pods.environment_of
 _REAL_GANG_OF = gang_of
 _REAL_SELECTOR = service.selector
 _REAL_RELEASES_AT = partial_gang.releases_at
@@ -156,6 +156,20 @@ async def _list_without_removing(self: Any, client: Any, namespace: Any, *, labe
     return version, num_repairs
 
 
+def _one_for_all(situation: Any, _: Any, ranks: Any) -> dict[int, str]:
+    return dict.fromkeys(ranks, spare_pods.waiting(situation)[0].name) if spare_pods.waiting(situation) else {}
+
+
+def _without_old_spares(observed: Any, num_nodes: int) -> Gang:
+    gang = _REAL_GANG_OF(observed, num_nodes)
+    return replace(gang, old=tuple(pod for pod in gang.old if not pod.is_spare))
+
+
+def _wanted_at_once(situation: Any) -> list[int]:
+    wanted = situation.spec.restart.spares - len(situation.gang.spares)
+    return list(range(wanted)) if situation.gang.missing else []
+
+
 @dataclass(frozen=True, slots=True)
 class Mutation:
     """Pieces of the operator with their stand-ins."""
@@ -217,7 +231,7 @@ _REPLACED: dict[str, tuple[tuple[Any, str, Any], ...]] = {
         (Gang, "all_succeeded", property(lambda gang: any(pod.succeeded for pod in gang.current.values()))),
     ),
     "the end of a job is not final": ((DDPJobStatus, "finished", property(_always(False))),),
-    "pods carry the variables of the first attempt": ((pods, "_environment", _first_attempts_environment),),
+    "pods carry the variables of the first attempt": ((pods, "environment_of", _first_attempts_environment),),
     "deletions name no uid": ((ModelClient, "delete", _delete_by_name),),
     "statuses are written over any version": ((ModelClient, "merge_patch", _patch_any_version),),
     "a status is written although it is the same": ((StatusWriter, "write", _write_anyway),),
@@ -231,11 +245,21 @@ _REPLACED: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     ),
     "a gang does not wait for all nodes": ((partial_gang, "releases_at", _at_once),),
     "an attempt ends for places that are not there": ((free_places, "holders", _every_placeholder),),
+    "two lost pods get the same spare pod": ((spare_pods, "successors", _one_for_all),),
+    "a spare pod takes over before it waits": ((spare_pods, "_can_take_over", lambda pod: pod.running),),
+    "spare pods are created before the gang runs": ((spare_pods, "missing", _wanted_at_once),),
+    "spare pods run on after the end": ((render, "remove_without_rank", _always(())),),
+    "the next attempt does not wait for spare pods": ((situation, "gang_of", _without_old_spares),),
     "no reconcile is scheduled for later": ((Reconciler, "_look_again", _always(None)),),
     "a failed reconcile is not repeated": ((WorkQueue, "retry", _always(1.0)),),
 }
 
 _FOCUS = {
+    "two lost pods get the same spare pod": SPARES,
+    "a spare pod takes over before it waits": SPARES,
+    "spare pods are created before the gang runs": SPARES,
+    "spare pods run on after the end": SPARES,
+    "the next attempt does not wait for spare pods": SPARES,
     "a replaced pod is counted as a restart of the gang": REPLACED_PODS,
     "a replaced pod is counted twice": REPLACED_PODS,
     "the Service is pointed at older attempts": "two writers",

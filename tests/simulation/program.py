@@ -71,6 +71,8 @@ class Container:
     """Its environment."""
     exit: Ended | None = None
     has_met: bool = False
+    is_spare: bool = False
+    """Whether it waits for the file with its assignment."""
 
     @property
     def job_and_attempt(self) -> tuple[str, int]:
@@ -94,15 +96,16 @@ class Container:
 
     @property
     def rank(self) -> int:
-        """Its node rank."""
-        return int(self.variables[contract.NODE_RANK])
+        """Its node rank; -1 for a spare one."""
+        return -1 if self.is_spare else int(self.variables[contract.NODE_RANK])
 
 
 def container_of(pod: Body) -> Container:
     """The main container of a pod, just started."""
     main = next(c for c in pod["spec"]["containers"] if c["name"] == names.MAIN_CONTAINER)
     variables = {variable["name"]: variable.get("value", "") for variable in main["env"]}
-    return Container(uid=pod["metadata"]["uid"], command=list(main["command"]), variables=variables)
+    is_spare = contract.DDPJOB_SPARE_ASSIGNMENT in variables
+    return Container(uid=pod["metadata"]["uid"], command=list(main["command"]), variables=variables, is_spare=is_spare)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -143,7 +146,9 @@ class Programs:
         """The jobs and attempts in which a new pod has waited to the end of its patience for ranks that had succeeded."""
 
     def start(self, container: Container) -> None:
-        """A container begins."""
+        """A container begins, or a spare one has its assignment."""
+        if container.is_spare:
+            return
         key, rank = container.job_and_attempt, container.rank
         gang = self.gangs.setdefault(key, Gang(num_nodes=int(container.variables[contract.NNODES])))
         gang.ranks[rank] = container
@@ -162,6 +167,8 @@ class Programs:
             return
         container.exit = Ended(code=code, finished_at=rfc3339(self._server.now), reason=reason, message=message)
         self.ended(container)
+        if container.is_spare:
+            return
         gang = self._gang_of(container)
         if not code or gang.met_at is None or gang.ranks.get(container.rank) is not container:
             return
@@ -199,8 +206,18 @@ class Programs:
             for container in gang.ranks.values():
                 self._lose_peer(container, rank=1)
 
+    def assign(self, container: Container, variables: dict[str, str]) -> None:
+        """The kubelet has written the file that a spare container waits for."""
+        if container.is_spare and container.exit is None:
+            container.is_spare = False
+            container.variables |= variables
+            self.start(container)
+
     def sigterm(self, container: Container, grace_seconds: float) -> None:
         """Somebody asks it to stop."""
+        if container.is_spare:
+            self.end(container, contract.EXIT_TERMINATED)
+            return
         save_seconds = 1.0
         if self._sigterm == "exit":
             self._later(min(0.3, grace_seconds), self.end, container, contract.EXIT_TERMINATED)

@@ -79,6 +79,8 @@ class Schedule:
     trainer: bool = False
     in_place: bool = False
     """Whether ranks wait in their pods for a lost pod, which only the trainer does."""
+    spares: int = 0
+    """Pods that wait to replace a lost one."""
     gangs: bool = False
     """Whether the scheduler knows PodGroups, and the operator makes them."""
     min_nodes: int | None = None
@@ -121,6 +123,8 @@ def fates() -> st.SearchStrategy[Fate]:
 
 #: In these schedules ranks wait in their pods for a lost pod.
 REPLACED_PODS = "replaced pods"
+#: The same with spare pods.
+SPARES = "spare pods"
 #: In these schedules spec.nodes changes while the job runs, and the job may get fewer nodes.
 RESIZED = "changed sizes"
 #: As with REPLACED_PODS, and Kubernetes' own gang scheduling places the pods.
@@ -146,6 +150,11 @@ FOCUSES: dict[str, tuple[str, ...]] = {
         "lose_node",
         "node_comes_back",
         "crash",
+    ),
+    SPARES: (
+        *("kill_rank", "delete_pod", "evict_pod") * 2,
+        *("kill_spare", "delete_spare", "lose_node", "node_comes_back", "remove_node", "fill_nodes", "free_nodes"),
+        *("edit_spares", "crash", "crash", "faults", "second_operator", "suspend", "resume"),
     ),
     RESIZED: (
         *("resize",) * 3,
@@ -192,7 +201,7 @@ MAY_GROW = (
 
 def schedules(focus: str = "everything") -> st.SearchStrategy[Schedule]:
     """Schedules in which the disturbances of one group are frequent."""
-    waits, resizes = focus in (REPLACED_PODS, GANGS), focus == RESIZED
+    waits, resizes = focus in (REPLACED_PODS, SPARES, GANGS), focus == RESIZED
     first = (Step(after_seconds=0.0, do="fill_nodes"),) if resizes else ()  # one node, so that the gang does not fit
     last = MAY_GROW if resizes else ()
     return st.builds(
@@ -206,6 +215,7 @@ def schedules(focus: str = "everything") -> st.SearchStrategy[Schedule]:
         trainer=st.just(True) if waits else st.booleans(),
         in_place=st.booleans() if resizes else st.just(waits),
         gangs=st.booleans() if resizes else st.just(focus == GANGS),
+        spares=st.integers(1, 2) if focus == SPARES else st.just(0),
         sidecar=st.sampled_from((False, False, True)),
         max_restarts=st.sampled_from((3, 10) if waits else (0, 1, 3, 10)),
         keep_attempts=st.integers(0, 2),

@@ -3,13 +3,13 @@ from collections import Counter
 import pytest
 
 from simulation.campaign import FIRST_SEED, SCHEDULES_PER_FOCUS, explore, table, too_rare
-from simulation.schedule import FOCUSES, GANGS, REPLACED_PODS, RESIZED
+from simulation.schedule import FOCUSES, GANGS, REPLACED_PODS, RESIZED, SPARES
 
 
 @pytest.mark.timeout(1200)
 def test_two_thousand_schedules_keep_every_invariant(capsys: pytest.CaptureFixture[str]) -> None:
     seen: Counter[str] = Counter()
-    for focus in (name for name in FOCUSES if name not in (REPLACED_PODS, RESIZED, GANGS)):
+    for focus in (name for name in FOCUSES if name not in (REPLACED_PODS, SPARES, RESIZED, GANGS)):
         seen += explore(SCHEDULES_PER_FOCUS, first_seed=FIRST_SEED, focus=focus)
     with capsys.disabled():
         print(f"\nof {seen['schedules']} schedules, so many had at least one:\n{table(seen)}")
@@ -20,6 +20,13 @@ def test_two_thousand_schedules_keep_every_invariant(capsys: pytest.CaptureFixtu
 def test_hundreds_of_schedules_with_replaced_pods_keep_every_invariant() -> None:
     seen = explore(SCHEDULES_PER_FOCUS, first_seed=FIRST_SEED, focus=REPLACED_PODS)
     assert seen["pod replaced"] * 10 >= seen["schedules"]
+
+
+@pytest.mark.timeout(1200)
+def test_hundreds_of_schedules_with_spare_pods_keep_every_invariant() -> None:
+    seen = explore(SCHEDULES_PER_FOCUS, first_seed=FIRST_SEED, focus=SPARES)
+    assert seen["spare pod took over"] * 5 >= seen["schedules"]
+    assert seen["pod replaced"] * 50 >= seen["schedules"]
 
 
 def test_hundreds_of_schedules_with_changed_sizes_keep_every_invariant() -> None:

@@ -14,6 +14,7 @@ from ddpjob_operator.api.names import (
     LABEL_PLACEHOLDER,
     LABEL_RANK,
     LABEL_REPLACEMENT,
+    LABEL_SPARE,
     MAIN_CONTAINER,
     ConditionType,
     Phase,
@@ -143,9 +144,9 @@ class Pod:
 
 
 def read_pod(body: Body) -> Pod | None:
-    """The rank that a pod runs; None for a pod without the operator's labels, and for one that only holds a place."""
+    """The rank that a pod runs; None for a pod without the operator's labels, for a spare pod, and for one that only holds a place."""
     labels = body["metadata"].get("labels") or {}
-    if LABEL_PLACEHOLDER in labels:
+    if LABEL_PLACEHOLDER in labels or LABEL_SPARE in labels:
         return None
     try:
         attempt, rank = int(labels[LABEL_ATTEMPT]), int(labels[LABEL_RANK])

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from ddpjob_operator.api import names
-from ddpjob_operator.api.names import MAX_NODES, contract
+from ddpjob_operator.api.names import MAX_NODES, MAX_SPARES, contract
 from ddpjob_operator.api.resource import Opaque, Resource, Rule
 from ddpjob_operator.api.template import RESERVED_NAMES, UNIQUE_NAMES, Template
 from ddpjob_trainer.config import TrainerConfig
@@ -136,7 +136,17 @@ class Restart(Resource):
         default=True,
         description="With inPlace: whether a rank that ends leaves a copy of its state in the memory of its pod for the next ranks. Without it they start from the newest checkpoint.",
     )
+    spares: int = Field(
+        default=0,
+        ge=0,
+        le=MAX_SPARES,
+        description="With inPlace: number of spare pods, which wait next to the running pods with everything imported. One of them replaces a lost pod, without a container start. Each takes the resources of a pod and does not use its GPUs until then. They have no effect with a scheduling provider.",
+    )
     cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(self.spares) || self.spares == 0 || (has(self.inPlace) && self.inPlace)",
+            "spares replace lost pods while the others wait, which they do only with inPlace: set inPlace to true, or remove spares",
+        ),
         Rule(
             "!has(self.rules) || self.rules.all(r, r.exitCodes.all(c, self.rules.exists_one(q, c in q.exitCodes)))",
             "an exit code is listed in two rules, and the second would never match: remove it from one of them",
@@ -273,6 +283,7 @@ def _unchanged(field: str) -> str:
 
 _PROCESSES = "(has(self.processesPerNode) ? self.processesPerNode : (self.gpusPerNode > 0 ? self.gpusPerNode : 1))"
 _LAUNCHER_MODULES = "['torch.distributed.run', 'torch.distributed.launch', 'accelerate.commands.launch', 'ddpjob.launch', 'ddpjob_trainer']"
+_NO_SPARES = "!has(self.restart) || !has(self.restart.spares) || self.restart.spares == 0"
 #: The fields that pods are rendered from and that cannot change while the job runs.
 FIXED_FIELDS = (
     "gpusPerNode",
@@ -353,6 +364,18 @@ class DDPJobSpec(Resource):
             "!has(self.minNodes) || self.minNodes == self.nodes || !has(self.trainer) || self.trainer.perProcessBatchSize == 0",
             "with trainer.perProcessBatchSize the global batch size depends on the number of nodes, and no checkpoint can be resumed"
             " with another one: set globalBatchSize instead, or remove minNodes",
+        ),
+        Rule(
+            f"{_NO_SPARES} || self.nodes > 1",
+            "restart.spares replace lost pods while others wait, and the job has one pod: raise nodes, or remove spares",
+        ),
+        Rule(
+            f"{_NO_SPARES} || has(self.trainer) || self.command.exists(a, a.contains('ddpjob.launch'))",
+            "restart.spares wait in our launcher, and command does not start it: start python -m ddpjob.launch, or remove spares",
+        ),
+        Rule(
+            f"{_NO_SPARES} || !has(self.scheduling) || !has(self.scheduling.queueName)",
+            "a queue admits all pods of a job together, and knows of no restart.spares: remove spares, or queueName",
         ),
         Rule(_unchanged("managedBy"), "managedBy cannot change: create another job"),
     )

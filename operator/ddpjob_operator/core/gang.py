@@ -18,6 +18,8 @@ class Gang:
     """Pods of earlier attempts and replaced ones, oldest first: stragglers, survivors and evidence."""
     placeholders: tuple[Pod, ...] = ()
     """Pods without a program that hold places for missing nodes, of any attempt."""
+    spares: tuple[Pod, ...] = ()
+    """Pods of the current attempt that wait to replace a lost one. Those of earlier attempts are old."""
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -76,6 +78,7 @@ def gang_of(observed: Observed, num_nodes: int) -> Gang:
         current={pod.rank: pod for pod in (*done, *observed.pods) if pod.rank < num_nodes and is_current(pod, status)},
         old=tuple(sorted((pod for pod in ranks if _age(pod, status) > 0), key=_order)),
         placeholders=tuple(pod for pod in observed.pods if pod.is_placeholder),
+        spares=tuple(sorted((pod for pod in observed.pods if _is_spare_of(pod, status)), key=lambda pod: pod.name)),
     )
 
 
@@ -86,7 +89,11 @@ def rank0_of(pods: Iterable[Pod], status: DDPJobStatus) -> Pod | None:
 
 def is_current(pod: Pod, status: DDPJobStatus) -> bool:
     """Whether the pod is that of its rank in the current attempt."""
-    return _age(pod, status) == 0 and not pod.is_placeholder
+    return _age(pod, status) == 0 and pod.is_rank
+
+
+def _is_spare_of(pod: Pod, status: DDPJobStatus) -> bool:
+    return pod.is_spare and pod.attempt == status.attempt
 
 
 def _age(pod: Pod, status: DDPJobStatus) -> int:

@@ -166,6 +166,10 @@ class Pod:
     """Whether its launcher can start its ranks again in place, and waits for another pod that is replaced."""
     is_placeholder: bool = False
     """Whether it runs no program and holds a place for a missing node."""
+    is_spare: bool = False
+    """Whether it waits to replace a lost pod; it is the pod of no rank then."""
+    is_started: bool = False
+    """Whether the startup probe of the main container has succeeded: a spare pod can take over."""
     spec_hash: str
     node: str | None
     """None until it is scheduled."""
@@ -199,8 +203,13 @@ class Pod:
     """The scheduling provider that it was created for; empty where the pod does not say so."""
     membership: Membership | None = None
     """Its pod group in Kueue; None if it is in none."""
-    unplaced_version: str = ""
-    """The resourceVersion of a pod that has no node yet; empty for other pods."""
+    version: str = ""
+    """The resourceVersion of a pod that has no node yet, or that is a spare pod; empty for other pods."""
+
+    @property
+    def is_rank(self) -> bool:
+        """Whether it is the pod of a rank, of whichever attempt."""
+        return not (self.is_placeholder or self.is_spare)
 
     @property
     def is_gated(self) -> bool:

@@ -72,6 +72,7 @@ def pod_of(body: Body, known: Pod | None = None) -> Pod:
     main = _named(status.get("containerStatuses"), names.MAIN_CONTAINER)
     state = main.get("state") or {}
     is_held = names.KUEUE_FINALIZER in (metadata.get("finalizers") or ())
+    is_spare = labels.get(names.LABEL_SPARE) == "true"
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -80,6 +81,8 @@ def pod_of(body: Body, known: Pod | None = None) -> Pod:
         rank=_number(labels, names.LABEL_RANK),
         replacement=_number(labels, names.LABEL_REPLACEMENT) if names.LABEL_REPLACEMENT in labels else 0,
         is_supervised=labels.get(names.LABEL_SUPERVISED) == "true",
+        is_spare=is_spare,
+        is_started=main.get("started") is True,
         is_placeholder=labels.get(names.LABEL_PLACEHOLDER) == "true",
         spec_hash=(metadata.get("annotations") or {}).get(names.ANNOTATION_SPEC_HASH, ""),
         node=spec.get("nodeName"),
@@ -100,7 +103,7 @@ def pod_of(body: Body, known: Pod | None = None) -> Pod:
         security=_security(spec),
         scheduling=(metadata.get("annotations") or {}).get(names.ANNOTATION_SCHEDULING, ""),
         membership=_membership(metadata, is_held),
-        unplaced_version=metadata.get("resourceVersion", "") if "nodeName" not in spec else "",
+        version=metadata.get("resourceVersion", "") if is_spare or "nodeName" not in spec else "",
     )
 
 

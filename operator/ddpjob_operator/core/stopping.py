@@ -74,7 +74,7 @@ def stop_and_keep_logs(observed: Observed, pods: Iterable[Pod], since: float, no
         is_late = _too_late_to_keep(pod, since, now)
         if pod.node is None and pod.deletion is None and not pod.all_ended:
             # No kubelet would end it, and there is no log to keep, unless it has got a node by now and this view is old.
-            version = pod.unplaced_version
+            version = pod.version
             actions.append(DeletePod(name=pod.name, uid=pod.uid, grace_seconds=None, resource_version=version))
         elif pod.deletion is not None or has_stopped(observed, pod, now) or is_late:
             actions += stop(observed, [pod], None, now)

@@ -68,7 +68,7 @@ class Coscheduling(PodGroups):
         if group is None or group.deleting or not len(refused) == len(pods) == spec.nodes:
             return ()
         # Once for each version of the pods, which changes when the scheduler says something else of them.
-        versions = ",".join(sorted(pod.unplaced_version for pod in refused))
+        versions = ",".join(sorted(pod.version for pod in refused))
         seen = hashlib.sha256(versions.encode()).hexdigest()[:16]
         if group.annotations.get(names.ANNOTATION_REFUSED) == seen:
             return ()

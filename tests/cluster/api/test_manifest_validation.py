@@ -17,6 +17,7 @@ GOOD = {
     "metadata": {"name": "job"},
     "spec": {"nodes": 2, "trainer": {"recipe": "digits"}},
 }
+SPARES: Change = {"restart": {"inPlace": True, "spares": 1}}
 COMMAND: Change = {"trainer": None, "command": ["torchrun", "train.py"]}
 
 
@@ -164,6 +165,15 @@ SPECS: list[tuple[str, Change, str]] = [
         },
         "set one of them",
     ),
+    ("spare pods", SPARES, ""),
+    ("spare pods of our launcher", python("-m", "ddpjob.launch", "t.py", **SPARES), ""),
+    ("spare pods of a shell", {**SPARES, "trainer": None, "command": ["sh", "-c", "python -m ddpjob.launch t.py"]}, ""),
+    ("no spare pods of another launcher", {**COMMAND, "restart": {"spares": 0}}, ""),
+    ("too many spare pods", {"restart": {"inPlace": True, "spares": 9}}, "less than or equal to 8"),
+    ("spare pods of a gang that does not wait", {"restart": {"spares": 1}}, "set inPlace to true, or remove spares"),
+    ("spare pods of one pod", {**SPARES, "nodes": 1}, "raise nodes, or remove spares"),
+    ("spare pods of another launcher", {**COMMAND, **SPARES}, "restart.spares wait in our launcher"),
+    ("spare pods in a queue", {**SPARES, "scheduling": {"queueName": "a"}}, "remove spares, or queueName"),
     ("least number of nodes", {"nodes": 3, "minNodes": 2}, ""),
     ("least number of nodes above their number", {"nodes": 2, "minNodes": 3}, "nodes is less than minNodes"),
     (
@@ -187,6 +197,7 @@ EDITS: list[tuple[str, Change, bool]] = [
     ("edit together with a suspension", {"image": "other:1", "suspend": True}, False),
     ("least number of nodes", {"minNodes": 1}, True),
     ("restarts", {"restart": {"maxRestarts": 7}}, True),
+    ("spare pods", SPARES, True),
     ("deadlines", {"deadlines": {"activeSeconds": 60}}, True),
     ("suspension", {"suspend": True}, True),
     ("time to live", {"ttlSecondsAfterFinished": 60}, True),

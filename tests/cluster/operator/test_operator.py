@@ -77,6 +77,48 @@ async def test_a_job_that_is_applied_again_starts_once_the_pods_of_the_earlier_j
     await namespace.reaches("j", "Running", seconds=GARBAGE_COLLECTOR_SECONDS)  # It deletes the Service.
 
 
+async def test_a_spare_pod_becomes_the_pod_of_a_lost_rank_and_another_one_follows(
+    namespace: Namespace, operator_process: OperatorProcess
+) -> None:
+    """The operator is killed once it has decided so, and the next one carries it out."""
+    launch = ["python", "-m", "ddpjob.launch", "train.py"]
+    await namespace.apply("j", nodes=2, command=launch, restart={"inPlace": True, "spares": 1})
+    await namespace.reaches("j", "Running")
+
+    async def message() -> str:
+        return str((await namespace.status("j")).get("message"))
+
+    async def waits() -> bool:
+        return "1 of 1 spare pods can replace a lost pod" in await message()
+
+    await eventually("the spare pod to wait", waits)
+    before = (await namespace.pods())["j-1-spare0-0"]
+    await namespace.delete_pod("j-1-1")
+
+    async def is_decided() -> bool:
+        return "replacedPods" in await namespace.status("j")
+
+    await eventually("the status to name it", is_decided)
+    operator_process.kill()
+    operator_process.start()
+    status = await namespace.reaches_again("j")
+    assert status["replacedPods"] == [{"rank": 1, "replacement": 1, "spare": "j-1-spare0-0"}]
+    pods = await namespace.pods()
+    now_rank_1 = pods["j-1-spare0-0"]["metadata"]
+    assert now_rank_1["uid"] == before["metadata"]["uid"]
+    assert json.loads(now_rank_1["annotations"]["ddpjob.dev/assignment"])["RANK"] == "1"
+    assert "j-1-1-r1" not in pods
+    await eventually("the next one to wait", waits)
+    for name in ("j-1-0", "j-1-spare0-0"):
+        await namespace.ends(name, 0)
+    await namespace.reaches("j", "Succeeded", attempt=1)
+
+    async def is_gone() -> bool:
+        return "j-1-spare0-1" not in await namespace.pods()
+
+    await eventually("the next one to be deleted", is_gone)
+
+
 async def test_an_operator_that_starts_again_writes_nothing_to_jobs_in_which_nothing_has_happened(
     client: Client, namespace: Namespace, operator_process: OperatorProcess
 ) -> None:

@@ -3,6 +3,7 @@
 Each launcher is a pod of one process.
 """
 
+import json
 import os
 import re
 import signal
@@ -47,15 +48,54 @@ class Gang:
         """The same; the last rank waits at a step of the first generation and at one of the second."""
         return self.pod(rank, replacement, command=GATED, GATES="22,82", **more)
 
+    def spare(self, command: tuple[str, ...]) -> "Spare":
+        """A pod that waits with everything imported until it replaces a lost one."""
+        return Spare(self, self._folder / "spare", self._stack, self._variables[0], command)
+
     def pod(self, rank: int, replacement: int = 0, command: tuple[str, ...] = TRAINER, **more: str) -> Run:
         variables = self._variables[rank] | SUPERVISED | {"OPENED": str(self._folder)} | more
         if replacement:
-            self._replaced[rank] = replacement
-            replaced = (f"{node_rank}:{number}" for node_rank, number in self._replaced.items())
-            variables[contract.DDPJOB_REPLACEMENTS] = ",".join(replaced)
+            variables |= self.replaced(rank, replacement)
         folder = self._folder / f"{rank}-{replacement}"
         keys = DIGITS if command in (TRAINER, GATED) else ()
         return self._stack.enter_context(started(folder, *keys, ranks=0, command=command, environ=variables))
+
+    def replaced(self, rank: int, replacement: int) -> dict[str, str]:
+        """What the pod is told that replaces the one of this rank for the so-manieth time."""
+        self._replaced[rank] = replacement
+        replaced = (f"{node_rank}:{number}" for node_rank, number in self._replaced.items())
+        return {contract.DDPJOB_REPLACEMENTS: ",".join(replaced)}
+
+
+class Spare:
+    """A spare pod: of a process too, whose assignment the test writes as the kubelet does."""
+
+    def __init__(
+        self, pods: Gang, folder, stack: ExitStack, variables: dict[str, str], command: tuple[str, ...]
+    ) -> None:
+        self._pods = pods
+        folder.mkdir()
+        self.ready, self._assignment = folder / "ready", folder / "assignment"
+        self._assignment.touch()
+        unassigned = dict.fromkeys((contract.RANK, contract.NODE_RANK, contract.LOCAL_RANK), "unassigned")
+        files = {
+            contract.DDPJOB_SPARE_ASSIGNMENT: str(self._assignment),
+            contract.DDPJOB_SPARE_READY: str(self.ready),
+        }
+        environ = variables | SUPERVISED | {"OPENED": str(folder.parent), "GATES": "22,82"} | unassigned | files
+        self.run = stack.enter_context(started(folder / "run", *DIGITS, ranks=0, command=command, environ=environ))
+
+    def wait_until_ready(self) -> None:
+        self.run.wait_for("this pod is a spare")
+        assert self.ready.exists()
+
+    def take_over(self, rank: int, replacement: int) -> None:
+        """The pod is assigned the rank, as the operator does it."""
+        variables = ranks_by_hand(1)[0] | {contract.RANK: str(rank), contract.NODE_RANK: str(rank)}
+        assigned = {name: variables[name] for name in (contract.RANK, contract.NODE_RANK, contract.LOCAL_RANK)}
+        new = self._assignment.with_suffix(".new")
+        new.write_text(json.dumps(assigned | self._pods.replaced(rank, replacement)))
+        new.rename(self._assignment)
 
 
 @contextmanager
@@ -85,6 +125,33 @@ def test_pods_that_are_killed_or_asked_to_stop_are_replaced_without_a_lost_step(
         assert [first.wait(), last.wait()] == [0, 0], first.text
     assert first.text.count(FROM_MEMORY) == 2
     assert (first.weights, first.losses) == (undisturbed.weights, undisturbed.losses)
+
+
+@pytest.mark.parametrize(("rank", "command"), [(0, GATED), (1, TRAINER)], ids=["rank 0, launcher", "trainer"])
+def test_a_spare_pod_replaces_a_lost_one_without_a_lost_step(undisturbed, tmp_path, rank, command):
+    with gang(tmp_path) as pods:
+        spare, runs = pods.spare(command), {number: pods.gated_pod(number) for number in range(2)}
+        runs[1].wait_for("gate at step 22")
+        spare.wait_until_ready()
+        runs[rank].process.kill()
+        spare.take_over(rank, 1)
+        for step in (22, 82):  # rank 1, where it survives, waits at the second one
+            gated_rank.open_gate(tmp_path, step)
+        survivor = runs[1 - rank]
+        assert [survivor.wait(), spare.run.wait()] == [0, 0], survivor.text + spare.run.text
+    first = spare.run if rank == 0 else survivor
+    assert first.text.count(FROM_MEMORY) == 1
+    assert first.weights == undisturbed.weights
+
+
+def test_a_spare_pod_that_is_asked_to_stop_ends_at_once(tmp_path):
+    with gang(tmp_path) as pods:
+        spare = pods.spare(GATED)
+        spare.wait_until_ready()
+        asked = time.monotonic()
+        spare.run.process.send_signal(signal.SIGTERM)
+        assert spare.run.wait() == contract.EXIT_TERMINATED, spare.run.text
+        assert time.monotonic() - asked < 5.0
 
 
 def test_a_pod_that_was_given_up_does_not_join_again(undisturbed, tmp_path):

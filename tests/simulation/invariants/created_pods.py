@@ -33,9 +33,7 @@ def check_created(memory: Memory, pod: Body, by: str) -> None:
     memory.counts["pod replaced"] += replacement > 0
     alone = memory.is_alone(by)
     if attempt < current or replacement < replacement_of(status, rank):
-        memory.stragglers.add(uid)
-        memory.counts["straggler"] += 1
-        world.later(STRAGGLER_SECONDS, _straggler_is_deleted, memory, uid)
+        mark_straggler(memory, uid)
         memory.must(not alone, f"{name} is created by {by} although the job is at attempt {current}")
         return
     if not alone:
@@ -47,17 +45,30 @@ def check_created(memory: Memory, pod: Body, by: str) -> None:
     memory.must(not again, f"{name} is created a second time by {by}")
     if not _stopped_with_checkpoint(memory, job["metadata"]["uid"], attempt - 1):  # there is nothing to back off from
         _not_too_early(memory, name, status, by)
-    for other in world.server.all(PODS):
-        if is_placeholder(other):
-            continue
-        if owner_uid(other) == metadata["ownerReferences"][0]["uid"] and other["metadata"]["uid"] != uid:
-            memory.must(not _may_run(memory, other, place), f"{name} is created while {name_of(other)} may run")
-    _no_hidden_container_runs(memory, name, job["metadata"]["uid"], place)
+    check_nothing_before_it_runs(memory, pod, job)
     master = job["metadata"]["uid"], attempt, replacement_of(status, 0)
     memory.must(
         facts.service_touched or world.cluster.programs.master_of(*master),
         f"{name} is created by {by} while no Service leads to rank 0 of attempt {attempt}",
     )
+
+
+def check_nothing_before_it_runs(memory: Memory, pod: Body, job: Body) -> None:
+    """No pod that this one follows, of an earlier attempt or of its rank, may run on a node that lives."""
+    name, uid, place = name_of(pod), pod["metadata"]["uid"], place_of(pod)
+    for other in memory.world.server.all(PODS):
+        if is_placeholder(other):
+            continue
+        if owner_uid(other) == job["metadata"]["uid"] and other["metadata"]["uid"] != uid:
+            memory.must(not _may_run(memory, other, place), f"{name} is created while {name_of(other)} may run")
+    _no_hidden_container_runs(memory, name, job["metadata"]["uid"], place)
+
+
+def mark_straggler(memory: Memory, uid: str) -> None:
+    """A pod that a second writer has made too late must be deleted soon."""
+    memory.stragglers.add(uid)
+    memory.counts["straggler"] += 1
+    memory.world.later(STRAGGLER_SECONDS, _straggler_is_deleted, memory, uid)
 
 
 def _check_placeholder(memory: Memory, pod: Body, job: Body, by: str) -> None:

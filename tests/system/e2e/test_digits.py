@@ -100,6 +100,35 @@ def test_a_lost_pod_is_replaced_while_the_other_waits(job, machine, rank, losses
     assert pods[first if losses[0] == "Killed" else f"{first}-r1"]["status"]["phase"] == "Failed"
 
 
+@pytest.mark.parametrize("rank", [1, 0])
+def test_a_spare_pod_replaces_a_lost_one_without_a_container_start(job, machine, rank) -> None:
+    """The kubelet hands the variables of its rank over to a container that has been there all the time."""
+    name = f"spare-{rank}"
+    job.apply(name, nodes=2, trainer={"recipe": "digits", "epochs": 10000}, restart={"inPlace": True, "spares": 1})
+    job.wait_step(20)
+    testbed.wait_for("the spare pod", lambda: "1 of 1 spare pods" in job.status["message"], seconds=300)
+    before = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in job.pods(1)}
+    first, spare = f"{name}-1-0", f"{name}-1-spare0-0"
+    killed_at = time.time()
+    os.kill(machine.container_pid(job.namespace, f"{name}-1-{rank}", "trainer"), signal.SIGKILL)
+    rank_0 = first if rank else spare
+
+    def next_step() -> re.Match[str] | None:
+        log = job.kubectl("logs", rank_0, "-c", "trainer", "--timestamps", "-n", job.namespace)
+        return re.search(r"in memory: no step is lost[\s\S]*?^(\S+) .*\bstep \d+/", log, re.MULTILINE)
+
+    goes_on = testbed.wait_for("a step after the loss", next_step, seconds=300)
+    print(f"from the kill to the next logged step: {epoch_seconds(goes_on[1]) - killed_at:.2f} s")
+    status = job.wait_phase("Running", seconds=300)
+    assert status["attempt"] == 1
+    assert status["replacedPods"] == [{"rank": rank, "replacement": 1, "spare": spare}]
+    pods = {pod["metadata"]["name"]: pod for pod in job.pods(1)}
+    survivor = f"{name}-1-{1 - rank}"
+    for kept in (survivor, spare):
+        assert pods[kept]["metadata"]["uid"] == before[kept]
+    assert [s["restartCount"] for s in pods[spare]["status"]["containerStatuses"]] == [0]
+
+
 def wait_for_a_run_of(job, seconds: float) -> None:
     def runs_for_so_long() -> bool:
         since = job.status.get("runningSince")

@@ -5,6 +5,7 @@ Two ranks train the digits on this machine, without containers:
 - `tier 1`: `ddpjob run --local` with `restart.inPlace`, whose ranks start again in their pods.
 - `tier 2`: launchers as in two pods. The one of rank 1 is killed with its rank, and another one starts at the same moment, as if a
   container cost nothing.
+- `spare`: the same, and the other one has been started before, as a spare pod that waits.
 - `tier 3`: `ddpjob run --local` without it, whose gang starts again.
 - `torchrun`: one elastic agent with two ranks (`--standalone --max-restarts`), which restarts both of them.
 
@@ -155,8 +156,8 @@ def torchrun(training: Training) -> Callable[[], None]:
     return lambda: os.kill(training.pid_of_rank_1(), signal.SIGKILL)
 
 
-def launchers(training: Training) -> Callable[[], None]:
-    """A launcher for each rank; returns what kills that of rank 1, and its rank with it, and starts another one."""
+def launchers(training: Training, *, spare: bool) -> Callable[[], None]:
+    """A launcher for each rank; returns what kills that of rank 1, and its rank with it, and starts another one, or assigns a spare one."""
     (port,) = free_ports(1)
     variables = {
         contract.WORLD_SIZE: "2",
@@ -172,17 +173,31 @@ def launchers(training: Training) -> Callable[[], None]:
     command = [sys.executable, "-m", "ddpjob_trainer", *KEYS]
     training.start(command, **variables, RANK="0")
     second = training.start(command, "second.log", **variables, RANK="1")
+    third = variables | {contract.RANK: "1", contract.NODE_RANK: "1", contract.DDPJOB_REPLACEMENTS: "1:1"}
+    assignment = training.folder / "assignment"
+    if spare:
+        assignment.touch()
+        ready = str(training.folder / "ready")
+        files = {contract.DDPJOB_SPARE_ASSIGNMENT: str(assignment), contract.DDPJOB_SPARE_READY: ready}
+        training.start(command, "third.log", **variables | files | {contract.RANK: "unassigned"})
+        waits = re.compile("this pod is a spare")
+        training.wait_for("the spare launcher", lambda: waits.search((training.folder / "third.log").read_text()))
 
     def replace() -> None:
         second.kill()
-        training.start(command, "third.log", **variables, RANK="1", **{contract.DDPJOB_REPLACEMENTS: "1:1"})
+        if spare:
+            (training.folder / "new").write_text(json.dumps(third))
+            (training.folder / "new").rename(assignment)
+        else:
+            training.start(command, "third.log", **third)
 
     return replace
 
 
 WAYS: Mapping[str, Callable[[Training], Callable[[], None]]] = {
     "tier 1": lambda training: local(training, in_place=True),
-    "tier 2": launchers,
+    "tier 2": lambda training: launchers(training, spare=False),
+    "spare": lambda training: launchers(training, spare=True),
     "tier 3": lambda training: local(training, in_place=False),
     "torchrun": torchrun,
 }

@@ -30,7 +30,7 @@ def test_the_clock_of_a_node_does_not_decide_when_evidence_is_deleted_or_when_a_
 
 def test_a_survivor_without_a_node_is_deleted_only_in_that_version_since_it_may_have_got_a_node() -> None:
     """An operator that saw pods late deleted a running survivor of a failed job, and its log with it."""
-    unplaced = pending(OF, unplaced_version="7")
+    unplaced = pending(OF, version="7")
     delete = DeletePod(name="job-1-0", uid="pod-uid-1-0", grace_seconds=None, resource_version="7")
     assert stop_and_keep_logs(observed(OF, unplaced), [unplaced], NOW, NOW) == (delete,)
     placed = pending(OF, node="node-0")

@@ -115,7 +115,7 @@ def waiting(
     found: OwnedObject = object_of(provider.watched[0], {**group.body, "metadata": metadata, "status": status or {}})
     for rank in range(2):
         why = Waiting(reason="Unschedulable", message=said[min(rank, len(said) - 1)]) if said else None
-        unplaced: dict[str, Any] = {"node": None, "running": False, "waiting": why, "unplaced_version": version}
+        unplaced: dict[str, Any] = {"node": None, "running": False, "waiting": why, "version": version}
         pods.append(pod(of, rank, **held, **({} if rank < num_placed else unplaced)))
     seen = replace(observed(of, *pods), objects=(found,), all_of=lambda kind: others)  # noqa: ARG005 of the one kind
     return plan(seen, NOW, provider)

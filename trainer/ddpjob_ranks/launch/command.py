@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ddpjob_ranks import contract, termination
 from ddpjob_ranks.errors import ConfigError
-from ddpjob_ranks.launch import identity, launcher, supervisor
+from ddpjob_ranks.launch import identity, launcher, spare, supervisor
 
 #: Set for all ranks unless the environment has another value. Idle threads sleep: by default they spin, which on cores
 #: shared with other pods starves the thread they wait for (digits with 2 threads on 2 busy cores: 31.7 s against 7.3 s).
@@ -35,9 +35,10 @@ def start(program: Sequence[str], environ: Mapping[str, str], modules: Sequence[
     """
     identity.attempt(environ)  # checked here, not when the first file is named after it
     with launcher.with_free_port(environ) as variables:
-        place = identity.resolve(variables)
-        node = place if isinstance(place, identity.Node) else identity.Node(workers=(place,))
         variables = {**RANK_DEFAULTS, **variables}
+        if spare.is_spare(environ):
+            return supervisor.run_as_spare(program, variables, modules)
+        node = identity.node(variables)
         if num_restarts := identity.in_place_restarts(environ):
             return supervisor.run(node, program, variables, num_restarts, modules)
         return launcher.run(node, [sys.executable, *program], variables)

@@ -85,6 +85,12 @@ def resolve(environ: Mapping[str, str]) -> Worker | Node:
     )
 
 
+def node(environ: Mapping[str, str]) -> Node:
+    """The ranks that this process starts, as the environment describes them. Raises ConfigError as `resolve` does."""
+    place = resolve(environ)
+    return place if isinstance(place, Node) else Node(workers=(place,))
+
+
 def attempt(environ: Mapping[str, str]) -> int:
     """Which attempt at the job this process belongs to, from 1: the operator's number, or the starts of a Slurm job.
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 
 from ddpjob_ranks import contract, generation, slots, termination
-from ddpjob_ranks.launch import launcher
+from ddpjob_ranks.launch import identity, launcher, spare
 from ddpjob_ranks.launch.identity import Node, Worker
 from ddpjob_ranks.launch.launcher import Ranks
 from ddpjob_ranks.launch.template import Template, TemplateError, is_asked_to_stop
@@ -55,13 +55,36 @@ def run(
     Returns:
         As `launcher.run`, of the generation whose failure ended the run.
     """
+
+    def start(template: Template, environ: Mapping[str, str]) -> int:
+        return _Supervisor(node, program, environ, template).run(num_restarts)
+
+    return _with_template(environ, modules, start)
+
+
+def run_as_spare(program: Sequence[str], environ: Mapping[str, str], modules: Sequence[str] = ()) -> int:
+    """Wait with all modules imported until this pod replaces a lost one, and then do as `run` in its place."""
+
+    def start(template: Template, environ: Mapping[str, str]) -> int:
+        variables = spare.wait_for_assignment(environ, template)
+        if variables is None:
+            return contract.EXIT_TERMINATED
+        supervisor = _Supervisor(identity.node(variables), program, variables, template)
+        return supervisor.run(identity.in_place_restarts(variables))
+
+    return _with_template(environ, modules, start)
+
+
+def _with_template(
+    environ: Mapping[str, str], modules: Sequence[str], start: Callable[[Template, Mapping[str, str]], int]
+) -> int:
     # torch's own rendezvous ("env://") then uses the store that is there, in each generation under another prefix.
     environ = {**environ, contract.TORCHELASTIC_USE_AGENT_STORE: "True"}
     sockets = TemporaryDirectory(prefix="pymp-", ignore_cleanup_errors=True)  # a data worker may be about to end
     with launcher.signals_blocked() as mask, sockets as folder:
         template = Template([*MODULES, *modules], environ, launcher.dies_with_this_process(mask), folder)
         try:
-            return _Supervisor(node, program, environ, template).run(num_restarts)
+            return start(template, environ)
         except TemplateError:
             if is_asked_to_stop():
                 return contract.EXIT_TERMINATED

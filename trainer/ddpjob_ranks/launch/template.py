@@ -3,7 +3,7 @@
 A fork has these modules in milliseconds, so a rank that ends is replaced at once. The process has one thread and has not
 touched a GPU, as both would be broken in a fork.
 
-The launcher sends requests over a socket: the file descriptor of a text in JSON, which with a large environment is longer than a
+Once it has imported them it says so. The launcher sends requests over a socket: the file descriptor of a text in JSON, which with a large environment is longer than a
 message can be, and those that the new process inherits. The new process becomes a child of the launcher, which has made itself
 the reaper of orphans: its parent, a fork of the template, ends at once.
 """
@@ -51,6 +51,7 @@ class Template:
         _prctl(PR_SET_CHILD_SUBREAPER, 1)
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(LOOK_SECONDS)
+        self._is_ready = False
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", __name__, str(theirs.fileno()), sockets, *modules],
@@ -68,11 +69,28 @@ class Template:
         Raises:
             TemplateError: the template has ended, or a request to stop has arrived, which is blocked here.
         """
+        self.wait_until_ready()
         try:
             with os.fdopen(os.memfd_create("ddpjob-request"), "w") as request:
                 json.dump({"arguments": list(arguments), "environ": dict(environ)}, request)
                 request.flush()
                 socket.send_fds(self._socket, [b"\n"], [request.fileno(), *descriptors])
+        except OSError as error:
+            raise TemplateError from error
+        return int(self._answer())
+
+    def wait_until_ready(self) -> None:
+        """Wait until the modules are imported.
+
+        Raises:
+            TemplateError: the template has ended, or a request to stop has arrived, which is blocked here.
+        """
+        if not self._is_ready:
+            self._answer()
+            self._is_ready = True
+
+    def _answer(self) -> bytes:
+        try:
             while True:
                 with suppress(TimeoutError):
                     answer = self._socket.recv(64)
@@ -84,7 +102,12 @@ class Template:
             raise TemplateError from error
         if not answer:
             raise TemplateError
-        return int(answer)
+        return answer
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its process has ended."""
+        return self._process.poll() is not None
 
 
 def is_asked_to_stop() -> bool:
@@ -101,6 +124,7 @@ def main(arguments: Sequence[str]) -> None:
     for name in arguments[2:]:
         import_module(name)
     gc.freeze()  # so that a collection in a fork does not copy their memory
+    requests.send(b"ready")
     while True:
         message, inherited, _, _ = socket.recv_fds(requests, 1, 16)
         if not message:

@@ -99,7 +99,7 @@ def missing_ends(observed: Observed, names: Mapping[int, str], now: float) -> li
     What this process saw last of such a pod shows how it ended.
     """
     wanted = set(names.values())
-    last = {pod.name: pod for pod in observed.vanished}
+    last = {pod.name: pod for pod in observed.vanished if pod.is_rank}
     shown = ends_of(observed, (pod for pod in last.values() if pod.name in wanted and _shows_its_end(pod)), now)
     by_name = {end.pod: end for end in shown}
     return [by_name.get(name) or _deleted(rank, name, last.get(name), now) for rank, name in names.items()]

@@ -50,7 +50,10 @@ def refine_record(observed: Observed, spec: DDPJobSpec, now: float) -> RefinedRe
     over = [
         pod
         for pod in observed.pods
-        if pod.attempt == failure.attempt and pod.name not in replaced and _is_evidence(observed, pod, failure, now)
+        if pod.is_rank
+        and pod.attempt == failure.attempt
+        and pod.name not in replaced
+        and _is_evidence(observed, pod, failure, now)
     ]
     lookups = failures.wanted_logs(observed, over)
     better = _with_saved_step(observed, _with_better_cause(observed, failure, over, lookups, now))

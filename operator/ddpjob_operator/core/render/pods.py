@@ -50,8 +50,9 @@ def pod_name(job_name: str, attempt: int, rank: int, replacement: int = 0) -> st
 
 
 def name_of_pod(job: Job, rank: int) -> str:
-    """Name of the pod of this node rank in the job's current attempt; one that was replaced keeps its name."""
-    return pod_name(job.name, job.status.attempt, rank, job.status.replacement(rank))
+    """Name of the pod of this node rank in the job's current attempt; one that was replaced keeps its name, as a spare pod does."""
+    status = job.status
+    return status.spare_for(rank) or pod_name(job.name, status.attempt, rank, status.replacement(rank))
 
 
 def spec_hash(spec: DDPJobSpec) -> str:
@@ -136,13 +137,12 @@ def _labels(job: Job, spec: DDPJobSpec, rank: int) -> dict[str, str]:
 
 def _body(job: Job, spec: DDPJobSpec, image: str, rank: int) -> dict[str, Any]:
     volumes, mounts = _volumes(spec)
-    container = _container(spec, image, _environment(job, spec, rank), mounts)
+    container = _container(spec, image, environment_of(job, spec, rank), mounts)
     host_network: dict[str, Any] = {}
     if uses_host_network(spec):
         host_network["dnsPolicy"] = "ClusterFirstWithHostNet"  # Otherwise MASTER_ADDR cannot be resolved.
         if rank == 0:
-            port = master_port(job, spec)
-            container["ports"] = [{"name": "master", "containerPort": port, "hostPort": port}]
+            container["ports"] = ports_of_rank_0(job, spec)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -186,6 +186,12 @@ def _body(job: Job, spec: DDPJobSpec, image: str, rank: int) -> dict[str, Any]:
     }
 
 
+def ports_of_rank_0(job: Job, spec: DDPJobSpec) -> list[Body]:
+    """What rank 0 declares in the network of the node, so that no other pod there uses its port; nothing in a network of pods."""
+    port = master_port(job, spec)
+    return [{"name": "master", "containerPort": port, "hostPort": port}] if uses_host_network(spec) else []
+
+
 def _away_from(nodes: Sequence[str]) -> dict[str, Any]:
     """A preference, since a gang on a doubtful node is better than one that waits for ever."""
     elsewhere = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]
@@ -223,7 +229,7 @@ def _command(spec: DDPJobSpec) -> list[str]:
     return ["python", "-m", "ddpjob_trainer", "--config-json", json.dumps(config, sort_keys=True)]
 
 
-def _environment(job: Job, spec: DDPJobSpec, rank: int) -> dict[str, str]:
+def environment_of(job: Job, spec: DDPJobSpec, rank: int) -> dict[str, str]:
     """The variables of the process group for plain programs and for torchrun, and writable directories."""
     address, port = master_address(job.namespace, job.name), str(master_port(job, spec))
     processes, nodes = str(spec.processes), str(spec.nodes)

@@ -190,7 +190,12 @@ def _replaced(situation: Situation, decision: StartNextAttempt) -> dict[str, Any
     status, gang = situation.status, situation.gang
     ranks = sorted({*decision.replaces, *(pod.rank for pod in status.replaced_pods)})
     pods = [
-        ReplacedPod(rank=rank, replacement=status.replacement(rank) + (rank in decision.replaces)) for rank in ranks
+        ReplacedPod(
+            rank=rank,
+            replacement=status.replacement(rank) + (rank in decision.replaces),
+            spare=decision.spares.get(rank) if rank in decision.replaces else status.spare_for(rank),
+        )
+        for rank in ranks
     ]
     return {"replaced_pods": pods, "restarts": decision.restarts, **_ready(gang.num_up, gang.num_nodes)}
 

@@ -1,0 +1,305 @@
+"""restart.spares: pods that wait with everything imported, and which of them replaces which lost pod."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from builders import NOW, changed, created, edited, ended, job, observed, reconciled, supervised, updated
+from ddpjob_operator.api import names
+from ddpjob_operator.api.names import Phase, ProviderName, contract
+from ddpjob_operator.core.actions import CreatePod, DeletePod, PatchObject
+from ddpjob_operator.core.model import NO_LOG, POD, Deletion, Waiting
+from ddpjob_operator.core.plan import plan
+from ddpjob_operator.core.records import pod_of
+from ddpjob_operator.core.spare_pods import RETRY_SECONDS
+from ddpjob_operator.scheduling.native_v1alpha2 import NativeV1Alpha2
+
+RESTART = {"inPlace": True, "maxRestarts": 9, "spares": 1}
+JOB = job(nodes=3, restart=RESTART)
+#: Long enough for an attempt to be healthy, after which there is no back-off.
+LATER = NOW + 400
+KILLED = {"code": 137, "is_supervised": True, "ended_seen": LATER}
+
+
+def spare(of=JOB, number=0, **changes):
+    """A spare pod that can take over."""
+    name = f"job-{of.status.attempt}-spare{number}-0"
+    more = {"name": name, "uid": f"uid of {name}", "is_spare": True, "is_started": True, "version": "7"}
+    return changed(
+        supervised(of, of.spec.nodes + number), **{**more, "placed": NOW, "node": f"spare-{number}", **changes}
+    )
+
+
+def gang(of=JOB, spares=(), lost=(), **more):
+    """A running gang with these spare pods and without these ranks."""
+    seen = reconciled(observed(of, *(supervised(of, rank) for rank in range(of.spec.nodes)), *spares, **more))
+    return replace(seen, pods=tuple(pod for pod in seen.pods if pod.is_spare or pod.rank not in lost))
+
+
+def after_loss(*lost, of=JOB, spares=None):
+    """Ranks were lost, and the status says who replaces them."""
+    return reconciled(gang(of, (spare(of),) if spares is None else spares, lost), LATER)
+
+
+def taken_over(seen):
+    """By rank the name of the spare pod that the plan makes its pod."""
+    patches = [action for action in plan(seen, LATER).actions if isinstance(action, PatchObject) and action.kind == POD]
+    return {int(patch.patch["metadata"]["labels"][names.LABEL_RANK]): patch.name for patch in patches}
+
+
+def deletions(seen, now=LATER):
+    return [action.name for action in plan(seen, now).actions if isinstance(action, DeletePod)]
+
+
+def test_it_is_created_once_the_gang_runs_and_not_again() -> None:
+    assert created(plan(observed(JOB), NOW)) == ["job-1-0", "job-1-1", "job-1-2"]
+    seen = gang()
+    assert created(plan(seen, NOW)) == ["job-1-spare0-0"]
+    waiting = Waiting(reason="Unschedulable", message="0/3 nodes are available")
+    pending = spare(running=False, is_started=False, node=None, phase="Pending", waiting=waiting)
+    made = plan(gang(spares=(pending,)), NOW)
+    assert (made.actions, made.status.phase, made.status.ready) == ((), Phase.RUNNING, "3/3")
+    assert "0 of 1 spare pods can replace a lost pod (0/3 nodes are available)" in made.status.message
+    assert "; 1 of 1 spare pods can replace a lost pod" in plan(gang(spares=(spare(),)), NOW).status.message
+
+
+def test_for_the_scheduler_it_is_a_pod_of_a_rank_and_it_has_none() -> None:
+    of = job(
+        nodes=2,
+        gpusPerNode=8,
+        restart=RESTART,
+        template={"spec": {"containers": [{"name": "trainer", "livenessProbe": {"exec": {"command": ["true"]}}}]}},
+    )
+    (rank0, *_) = (action.body for action in plan(observed(of), NOW).actions if isinstance(action, CreatePod))
+    (body,) = (action.body for action in plan(gang(of), NOW).actions if isinstance(action, CreatePod))
+    main, of_rank = body["spec"]["containers"][0], rank0["spec"]["containers"][0]
+    assert (main["resources"], main["command"], main["image"]) == (
+        of_rank["resources"],
+        of_rank["command"],
+        of_rank["image"],
+    )
+    assert body["metadata"]["labels"] == rank0["metadata"]["labels"] | {
+        names.LABEL_SPARE: "true",
+        names.LABEL_RANK: "2",
+    }
+    variables = {variable["name"]: variable.get("value") for variable in main["env"]}
+    assert {variables[name] for name in (contract.RANK, contract.NODE_RANK, contract.PET_NODE_RANK)} == {"unassigned"}
+    (volume,) = (volume for volume in body["spec"]["volumes"] if "downwardAPI" in volume)
+    (mount,) = (mount for mount in main["volumeMounts"] if mount["name"] == volume["name"])
+    (item,) = volume["downwardAPI"]["items"]
+    assert variables[contract.DDPJOB_SPARE_ASSIGNMENT] == f"{mount['mountPath']}/{item['path']}"
+    assert item["fieldRef"]["fieldPath"] == f"metadata.annotations['{names.ANNOTATION_ASSIGNMENT}']"
+    assert main["startupProbe"]["exec"]["command"] == ["cat", variables[contract.DDPJOB_SPARE_READY]]
+    assert "livenessProbe" in of_rank
+    assert "livenessProbe" not in main
+
+
+def test_in_the_network_of_the_node_it_asks_for_the_port_of_rank_0_which_it_may_become() -> None:
+    of = job(nodes=2, restart=RESTART, template={"spec": {"hostNetwork": True}})
+    (rank0, *_) = (action.body for action in plan(observed(of), NOW).actions if isinstance(action, CreatePod))
+    (body,) = (action.body for action in plan(gang(of), NOW).actions if isinstance(action, CreatePod))
+    assert body["spec"]["containers"][0]["ports"] == rank0["spec"]["containers"][0]["ports"]
+
+
+def test_it_replaces_a_lost_pod_and_another_one_follows_it() -> None:
+    seen = after_loss(1)
+    assert [(pod.rank, pod.replacement, pod.spare) for pod in seen.job.status.replaced_pods] == [
+        (1, 1, "job-1-spare0-0")
+    ]
+    assert seen.job.status.restarts.pod_replacements == 1
+    made = plan(seen, LATER)
+    (patch,) = made.actions
+    assert isinstance(patch, PatchObject)
+    assert (patch.kind, patch.name, patch.resource_version) == (POD, "job-1-spare0-0", "7")
+    metadata = patch.patch["metadata"]
+    assert metadata["uid"] == "uid of job-1-spare0-0"
+    assert metadata["labels"] == {names.LABEL_SPARE: None, names.LABEL_RANK: "1", names.LABEL_REPLACEMENT: "1"}
+    assigned = json.loads(metadata["annotations"][names.ANNOTATION_ASSIGNMENT])
+    new_pod = after_loss(1, of=job(nodes=3, restart={**RESTART, "spares": 0}), spares=())
+    (action,) = (action for action in plan(new_pod, LATER).actions if isinstance(action, CreatePod))
+    of_new_pod = {variable["name"]: variable.get("value") for variable in action.body["spec"]["containers"][0]["env"]}
+    assert assigned.items() <= of_new_pod.items()
+    assert (assigned[contract.RANK], assigned[contract.DDPJOB_REPLACEMENTS]) == ("1", "1:1")
+    now_rank_1 = spare(is_spare=False, rank=1, replacement=1)
+    back = replace(seen, pods=(*(pod for pod in seen.pods if not pod.is_spare), now_rank_1))
+    after = plan(back, LATER + 3)
+    assert after.status.phase == Phase.RUNNING
+    assert created(after) == ["job-1-spare0-1"]
+
+
+def test_the_variables_of_the_assignment_are_all_that_differ_between_pods_of_an_attempt() -> None:
+    seen = after_loss(1, spares=())
+    first, new = (
+        {v["name"]: v.get("value") for action in made.actions if isinstance(action, CreatePod) for v in _env(action)}
+        for made in (plan(observed(JOB), NOW), plan(seen, LATER))
+    )
+    changed = {name for name in new if new[name] != first.get(name)}
+    patch = next(action for action in plan(after_loss(1), LATER).actions if isinstance(action, PatchObject))
+    assert changed <= json.loads(patch.patch["metadata"]["annotations"][names.ANNOTATION_ASSIGNMENT]).keys()
+
+
+def _env(action):
+    return action.body["spec"]["containers"][0]["env"] if action.name.endswith(("-0", "-r1")) else ()
+
+
+def test_two_lost_pods_and_one_spare() -> None:
+    seen = after_loss(0, 2)
+    assert taken_over(seen) == {0: "job-1-spare0-0"}
+    assert created(plan(seen, LATER)) == ["job-1-2-r1"]
+    service, *_ = plan(seen, LATER).actions
+    assert isinstance(service, PatchObject)
+    assert service.kind != POD, "the name of rank 0 leads to its new pod first"
+
+
+def test_two_spare_pods_replace_two() -> None:
+    of = job(nodes=3, restart={**RESTART, "spares": 2})
+    seen = after_loss(1, 2, of=of, spares=(spare(of, 1), spare(of, 0)))
+    assert taken_over(seen) == {1: "job-1-spare0-0", 2: "job-1-spare1-0"}
+
+
+NOT_READY = {
+    "it still imports": {"is_started": False},
+    "it does not run": {"running": False},
+    "it is being deleted": {"deletion": Deletion(deadline=LATER + 30)},
+    "it is about to be evicted": {"disruption": "EvictionByEvictionAPI: "},
+    "it is on the node that took the lost pod away": {"node": "node-1"},
+    "it is of an earlier attempt": {"attempt": 0},
+}
+
+
+@pytest.mark.parametrize("why", NOT_READY)
+def test_a_new_pod_replaces_the_lost_one_where_the_spare_pod_cannot(why) -> None:
+    seen = gang(spares=(spare(**NOT_READY[why]),))
+    gone = ended(JOB, 1, code=137, message="", disruption="DeletionByTaintManager: ", is_supervised=True)
+    seen = replace(seen, pods=(*(pod for pod in seen.pods if pod.rank != 1), gone))
+    after = reconciled(seen, LATER)
+    assert [(pod.rank, pod.spare) for pod in after.job.status.replaced_pods] == [(1, None)]
+    assert taken_over(after) == {}
+
+
+def test_a_killed_process_says_nothing_of_its_node() -> None:
+    killed = ended(JOB, 1, **KILLED)
+    seen = gang(spares=(spare(node=killed.node),))
+    seen = replace(seen, pods=(*(pod for pod in seen.pods if pod.rank != 1), killed))
+    assert taken_over(reconciled(seen, LATER)) == {1: "job-1-spare0-0"}
+
+
+@pytest.mark.parametrize("changes", [{"running": False}, {"deletion": Deletion(deadline=LATER + 30)}, None])
+def test_one_that_is_lost_before_it_has_taken_over_is_a_lost_pod(changes) -> None:
+    """No other pod gets this replacement: its number tells pods of one rank apart."""
+    seen = after_loss(1)
+    left = () if changes is None else (spare(**changes),)
+    seen = replace(seen, pods=(*(pod for pod in seen.pods if not pod.is_spare), *left))
+    made = plan(seen, LATER + 1)
+    assert (created(made), taken_over(seen)) == ([], {})
+    assert (made.status.attempt, made.status.failure.rank) == (2, 1)
+
+
+def test_one_that_is_lost_is_created_again_and_counts_nowhere() -> None:
+    seen = gang(spares=())
+    made = plan(replace(seen, vanished=(spare(),)), LATER)
+    assert created(made) == ["job-1-spare0-0"]
+    assert (made.status.attempt, made.status.restarts.infrastructure) == (1, 0)
+
+
+def test_one_whose_program_ends_is_replaced_after_a_while() -> None:
+    """As one of an older release does, which knows of no spare pods."""
+    failed = ended(
+        JOB,
+        3,
+        code=2,
+        name="job-1-spare0-0",
+        uid="s",
+        is_spare=True,
+        is_supervised=True,
+        placed=LATER,
+        node="spare",
+    )
+    made = plan(gang(spares=(failed,)), LATER)
+    assert (made.actions, made.status.attempt, made.status.phase) == ((), 1, Phase.RUNNING)
+    assert made.wake_at <= LATER + RETRY_SECONDS
+    assert deletions(gang(spares=(failed,)), LATER + RETRY_SECONDS) == ["job-1-spare0-0"]
+
+
+def test_its_object_is_removed_from_a_lost_node() -> None:
+    on_lost = spare(deletion=Deletion(deadline=LATER - 100), disruption="DeletionByTaintManager: ")
+    seen = gang(spares=(on_lost,))
+    assert [lookup.name for lookup in plan(seen, LATER).lookups] == [on_lost.node]
+    (deletion,) = plan(replace(seen, nodes_gone=frozenset({on_lost.node})), LATER).actions
+    assert (deletion.name, deletion.grace_seconds) == (on_lost.name, 0)
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        edited(gang(spares=(spare(),)), restart=JOB.spec.restart.model_copy(update={"spares": 0})),
+        edited(gang(spares=(spare(),)), restart=JOB.spec.restart.model_copy(update={"in_place": False})),
+        updated(gang(spares=(spare(),)), shrunk_from=4),
+        replace(gang(spares=(spare(),)), one_machine=True),
+        gang(spares=(spare(), spare(name="job-1-spare0-1", uid="another"))),
+    ],
+    ids=["no longer wanted", "not in place", "fewer nodes than wanted", "one machine", "one too many"],
+)
+def test_one_that_helps_nobody_is_deleted(seen) -> None:
+    assert len(deletions(seen)) == 1
+
+
+def test_it_ends_with_the_job_and_the_others_stay() -> None:
+    seen = gang(spares=(spare(),))
+    ranks = [ended(JOB, rank, is_supervised=True, ended_seen=LATER) for rank in range(3)]
+    done = replace(seen, pods=(*ranks, spare()), logs={ranks[0].uid: NO_LOG})
+    after = reconciled(done, LATER)
+    assert after.job.status.phase == Phase.SUCCEEDED
+    assert deletions(after) == ["job-1-spare0-0"]
+
+
+def test_the_next_attempt_waits_until_it_has_stopped() -> None:
+    """An operator with an old view may make it the pod of a rank until then."""
+    seen = gang(spares=(spare(),))
+    failed = ended(JOB, 1, code=1, message="ValueError: boom", is_supervised=True)
+    seen = replace(seen, pods=(*(pod for pod in seen.pods if pod.rank != 1), failed))
+    after = reconciled(seen, LATER)
+    assert after.job.status.attempt == 2
+    assert "job-1-spare0-0" in deletions(after)
+    only = replace(after, pods=(failed, spare(deletion=Deletion(deadline=LATER))))
+    assert created(plan(only, LATER)) == []
+    assert len(created(plan(replace(only, pods=(failed,)), LATER))) == 3
+
+
+def test_the_end_of_one_of_the_attempt_before_explains_no_failure() -> None:
+    failed = ended(JOB, 1, code=69, message="rank 1 lost a peer", is_supervised=True, ended_seen=LATER)
+    seen = gang()
+    seen = replace(seen, pods=(*(pod for pod in seen.pods if pod.rank != 1), failed))
+    after = reconciled(seen, LATER + 5)
+    assert after.job.status.attempt == 2
+    broken = ended(JOB, 3, code=2, message="config: wrong", name="job-1-spare0-0", is_spare=True, ended_seen=LATER)
+    refined = reconciled(replace(after, pods=(*after.pods, broken)), LATER + 6)
+    assert refined.job.status.failure.exit_code == 69
+
+
+def test_under_a_scheduling_provider_there_is_none_and_the_status_says_so() -> None:
+    provider = NativeV1Alpha2()
+    pods = (supervised(JOB, rank, scheduling=ProviderName.NATIVE) for rank in range(3))
+    seen = observed(JOB, *pods)
+    made = plan(seen, NOW, provider)
+    assert "job-1-spare0-0" not in created(made)
+    assert (
+        "restart.spares has no effect, since the scheduling provider is native"
+        in plan(observed(JOB), NOW, provider).status.message
+    )
+
+
+def test_none_is_created_where_a_new_pod_would_not_wait_for_others() -> None:
+    of = job(nodes=3, restart={**RESTART, "maxRestarts": 1})
+    seen = gang(of)
+    counted = seen.job.status.restarts.model_copy(update={"counted_times": ["2027-01-15T08:00:00Z"]})
+    assert created(plan(updated(seen, restarts=counted), NOW)) == []
+
+
+def test_a_record_shows_that_it_waits() -> None:
+    (body,) = (action.body for action in plan(gang(), NOW).actions if isinstance(action, CreatePod))
+    body = {**body, "metadata": {**body["metadata"], "uid": "s", "resourceVersion": "9"}}
+    status = {"containerStatuses": [{"name": names.MAIN_CONTAINER, "started": True, "state": {"running": {}}}]}
+    pod = pod_of({**body, "spec": {**body["spec"], "nodeName": "node-9"}, "status": status})
+    assert (pod.is_spare, pod.is_started, pod.version, pod.is_rank) == (True, True, "9", False)

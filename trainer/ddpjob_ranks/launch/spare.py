@@ -1,0 +1,43 @@
+"""The wait of a spare pod: everything is imported, no GPU is touched and no rank runs, until it replaces a lost pod.
+
+The operator then gives the pod the variables that a new pod of that rank would have had. They come as a file, which the kubelet
+writes: the pod needs no token and listens on no port.
+"""
+
+import json
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+from ddpjob_ranks import contract
+from ddpjob_ranks.launch.template import Template, TemplateError
+
+#: Seconds between two looks at the file.
+LOOK_SECONDS = 0.05
+
+
+def is_spare(environ: Mapping[str, str]) -> bool:
+    """Whether this pod has yet to be assigned a rank."""
+    return contract.DDPJOB_SPARE_ASSIGNMENT in environ
+
+
+def wait_for_assignment(environ: Mapping[str, str], template: Template) -> dict[str, str] | None:
+    """The variables of the pod with its assignment; None if it is asked to stop. Signals are blocked here.
+
+    Raises:
+        TemplateError: the template has ended, or a request to stop arrived while it still imported.
+    """
+    template.wait_until_ready()
+    Path(environ[contract.DDPJOB_SPARE_READY]).touch()
+    file = Path(environ[contract.DDPJOB_SPARE_ASSIGNMENT])
+    print("ddpjob launcher: this pod is a spare and waits until it replaces a lost one", flush=True)
+    while not (text := file.read_text()):
+        received = signal.sigtimedwait({signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}, LOOK_SECONDS)
+        if received is not None and received.si_signo != signal.SIGCHLD:
+            return None
+        if template.has_ended:
+            raise TemplateError
+    assigned: dict[str, str] = json.loads(text)
+    print(f"ddpjob launcher: this pod replaces that of node rank {assigned[contract.NODE_RANK]}", flush=True)
+    own = (contract.DDPJOB_SPARE_ASSIGNMENT, contract.DDPJOB_SPARE_READY)
+    return {name: value for name, value in environ.items() if name not in own} | assigned

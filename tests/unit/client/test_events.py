@@ -52,12 +52,12 @@ async def test_events_of_an_earlier_job_of_the_same_name_are_left_out() -> None:
 
 
 async def test_events_of_pods_that_replace_others_and_of_those_that_wait_for_nodes_are_among_them() -> None:
-    names = ["net-1-0-r1", "net-2-3-place", "net-1-0-r1x", "net-1-r1"]
+    names = ["net-1-0-r1", "net-2-3-place", "net-1-spare0-2", "net-1-0-r1x", "net-1-r1", "net-1-spare0"]
     server = Server(*(event("Pod", name, "06") for name in names))
 
     found = [each.object for each in await events(server, JOB)]  # type: ignore[arg-type]  # only `pages` is used
 
-    assert found == ["Pod/net-1-0-r1", "Pod/net-2-3-place"]
+    assert found == ["Pod/net-1-0-r1", "Pod/net-2-3-place", "Pod/net-1-spare0-2"]
 
 
 async def test_of_a_rank_the_newest_pod_comes_last() -> None:

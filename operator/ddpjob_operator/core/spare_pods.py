@@ -9,13 +9,28 @@ from collections.abc import Collection, Iterable
 from ddpjob_operator.api.names import ProviderName
 from ddpjob_operator.core.failure.cause import End
 from ddpjob_operator.core.failure.classes import TAKEN_AWAY
-from ddpjob_operator.core.model import Pod
+from ddpjob_operator.core.model import Job, Pod
 from ddpjob_operator.core.render.pods import waits_for_pods
 from ddpjob_operator.core.situation import Situation
 from ddpjob_operator.core.untrusted import printable
 
 #: A spare pod that has ended is replaced this long after it got its node: the next one may end in the same way.
 RETRY_SECONDS = 300.0
+
+
+def name_of_spare(job: Job, number: int) -> str:
+    """Its name, which it keeps: so the next one of this number has another. No pod of a rank has such a name, of whichever job."""
+    num_replaced = sum(pod.replacement for pod in job.status.replaced_pods)
+    return f"{_prefix(job)}{number}-{num_replaced}"
+
+
+def is_name_of_spare(job: Job, name: str) -> bool:
+    """Whether it is the name of a spare pod of the current attempt."""
+    return name.startswith(_prefix(job))
+
+
+def _prefix(job: Job) -> str:
+    return f"{job.name}-{job.status.attempt}-spare"
 
 
 def num_wanted(situation: Situation) -> int:

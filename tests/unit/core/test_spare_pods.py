@@ -9,7 +9,7 @@ from builders import NOW, changed, created, edited, ended, job, observed, reconc
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import Phase, ProviderName, contract
 from ddpjob_operator.core.actions import CreatePod, DeletePod, PatchObject
-from ddpjob_operator.core.model import NO_LOG, POD, Deletion, Waiting
+from ddpjob_operator.core.model import NO_LOG, POD, Deletion, Rejection, Waiting
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.records import pod_of
 from ddpjob_operator.core.spare_pods import RETRY_SECONDS
@@ -303,3 +303,18 @@ def test_a_record_shows_that_it_waits() -> None:
     status = {"containerStatuses": [{"name": names.MAIN_CONTAINER, "started": True, "state": {"running": {}}}]}
     pod = pod_of({**body, "spec": {**body["spec"], "nodeName": "node-9"}, "status": status})
     assert (pod.is_spare, pod.is_started, pod.version, pod.is_rank) == (True, True, "9", False)
+
+
+QUOTA = Rejection(message='pods "job-1-spare0-0" is forbidden: exceeded quota: team, requested: pods=1')
+
+
+def test_one_that_a_quota_refuses_is_named_while_the_gang_runs_and_holds_up_nothing() -> None:
+    refused = {"job-1-spare0-0": QUOTA}
+    seen = replace(gang(), rejections=refused)
+    made = plan(seen, NOW)
+    assert (made.status.phase, made.status.ready) == (Phase.RUNNING, "3/3")
+    assert "exceeded quota: team" in made.status.message
+    lost = replace(reconciled(gang(lost=(1,)), LATER), rejections=refused)
+    after = plan(lost, LATER + 1)
+    assert created(after) == ["job-1-1-r1"]
+    assert "quota" not in after.status.message

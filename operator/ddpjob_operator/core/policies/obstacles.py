@@ -10,6 +10,7 @@ from ddpjob_operator.core.gang import Gang
 from ddpjob_operator.core.model import Observed, Pod, Rejection
 from ddpjob_operator.core.refusals import refusal
 from ddpjob_operator.core.scheduler_message import scheduler_message
+from ddpjob_operator.core.spare_pods import is_name_of_spare
 from ddpjob_operator.core.untrusted import printable, tail
 from ddpjob_operator.scheduling.interface import Provider
 from ddpjob_operator.scheduling.none import NO_PROVIDER
@@ -30,6 +31,8 @@ def explain_wait(observed: Observed, gang: Gang, provider: Provider = NO_PROVIDE
     held_nodes = _held_nodes(gang, spec.least_nodes if spec is not None and provider.places_fewer else gang.num_nodes)
     existing = {pod.name for pod in gang.current.values()}
     refused = {name: why for name, why in observed.rejections.items() if name not in existing}
+    # The gang waits for no spare pod, whose creation is not asked for any more.
+    refused = {name: why for name, why in refused.items() if not is_name_of_spare(observed.job, name)}
     if refused:
         name, why = min(refused.items(), key=lambda item: (item[1].is_terminating, item[1].by_failure, item[0]))
         return (

@@ -15,6 +15,7 @@ from ddpjob_operator.core.actions import CreatePod, PatchObject
 from ddpjob_operator.core.model import POD, Body, Job, Pod
 from ddpjob_operator.core.render.pods import PodManifest, environment_of, ports_of_rank_0
 from ddpjob_operator.core.security import TMP_DIR
+from ddpjob_operator.core.spare_pods import name_of_spare
 
 #: The variables that a pod which takes over gets, where a pod of its rank has them.
 ASSIGNED = (
@@ -44,7 +45,7 @@ _MOST_PROBES = 2**31 - 1
 def create_spare(job: Job, spec: DDPJobSpec, image: str, number: int, avoided: tuple[str, ...]) -> CreatePod:
     """The action that creates this spare pod of the job's current attempt."""
     manifest = PodManifest(job=job, spec=spec, image=image, rank=spec.nodes + number, avoided=avoided)
-    return CreatePod(name=_name(job, number), manifest=SpareManifest(manifest, number))
+    return CreatePod(name=name_of_spare(job, number), manifest=SpareManifest(manifest, number))
 
 
 def take_over(job: Job, spec: DDPJobSpec, rank: int, spare: Pod) -> PatchObject:
@@ -62,12 +63,6 @@ def take_over(job: Job, spec: DDPJobSpec, rank: int, spare: Pod) -> PatchObject:
     return PatchObject(kind=POD, name=spare.name, resource_version=spare.version, patch=patch)
 
 
-def _name(job: Job, number: int) -> str:
-    """Its name, which it keeps: so the next one of this number has another. No pod of a rank has such a name, of whichever job."""
-    num_replaced = sum(pod.replacement for pod in job.status.replaced_pods)
-    return f"{job.name}-{job.status.attempt}-spare{number}-{num_replaced}"
-
-
 @dataclass(frozen=True, slots=True)
 class SpareManifest:
     """The data from which such a pod is rendered."""
@@ -79,7 +74,7 @@ class SpareManifest:
     def render(self) -> Body:
         """The pod as JSON."""
         body = self.of_rank.render()
-        body["metadata"]["name"] = _name(self.of_rank.job, self.number)
+        body["metadata"]["name"] = name_of_spare(self.of_rank.job, self.number)
         body["metadata"]["labels"][names.LABEL_SPARE] = "true"
         field = {"fieldPath": f"metadata.annotations['{names.ANNOTATION_ASSIGNMENT}']"}
         files = {"items": [{"path": "assignment", "fieldRef": field}]}

@@ -370,7 +370,7 @@ class DDPJobSpec(Resource):
             "restart.spares replace lost pods while others wait, and the job has one pod: raise nodes, or remove spares",
         ),
         Rule(
-            f"{_NO_SPARES} || has(self.trainer) || self.command.exists(a, a.contains('ddpjob.launch'))",
+            f"{_NO_SPARES} || !has(self.command) || self.command.exists(a, a.contains('ddpjob.launch'))",
             "restart.spares wait in our launcher, and command does not start it: start python -m ddpjob.launch, or remove spares",
         ),
         Rule(

@@ -12,7 +12,7 @@ import pytest
 import testbed
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.resources import DDPJOBS, PODS, SERVICES, Resource
-from operator_cluster import GARBAGE_COLLECTOR_SECONDS, Namespace
+from operator_cluster import GARBAGE_COLLECTOR_SECONDS, Namespace, eventually
 from operator_process import OperatorProcess
 from testbed.kubectl import KubectlError
 

@@ -101,8 +101,8 @@ async def test_a_spare_pod_becomes_the_pod_of_a_lost_rank_and_another_one_follow
     await eventually("the status to name it", is_decided)
     operator_process.kill()
     operator_process.start()
-    status = await namespace.reaches_again("j")
-    assert status["replacedPods"] == [{"rank": 1, "replacement": 1, "spare": "j-1-spare0-0"}]
+    replaced = [{"rank": 1, "replacement": 1, "spare": "j-1-spare0-0"}]
+    await namespace.shows("j", phase="Running", attempt=1, replacedPods=replaced)
     pods = await namespace.pods()
     now_rank_1 = pods["j-1-spare0-0"]["metadata"]
     assert now_rank_1["uid"] == before["metadata"]["uid"]

@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from ddpjob_cli.rules import broken_rules
+from ddpjob_cli.volume_sources import wrong_volumes
 from ddpjob_operator.api.names import API_VERSION, API_VERSIONS, KIND, MAX_JOB_NAME_LENGTH
 from ddpjob_operator.api.resource import Body
 from ddpjob_operator.api.spec import DDPJobSpec
@@ -242,7 +243,7 @@ def _spec(path: Path, job: Body) -> DDPJobSpec:
         spec = DDPJobSpec.model_validate(job.get("spec") or {})
     except ValidationError as error:
         raise ManifestError("\n".join(f"{path}: {line}" for line in _lines(error))) from None
-    if broken := broken_rules(job):
+    if broken := [*broken_rules(job), *wrong_volumes(job["spec"])]:
         raise ManifestError("\n".join(f"{path}: {line}" for line in broken))
     return spec
 

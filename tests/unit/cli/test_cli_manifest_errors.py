@@ -91,6 +91,42 @@ def test_a_spec_that_a_cluster_refuses_is_refused_in_the_same_words(
     assert expected in error(file)
 
 
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (
+            {"checkpoint": {"volume": {"persistentVolumeClaims": {"claimName": "c"}}}},
+            [
+                "spec.checkpoint.volume.persistentVolumeClaims is not a kind of volume; did you mean persistentVolumeClaim?"
+            ],
+        ),
+        (
+            {"data": {"volume": {"foo": {}}}, "cache": {"volume": {"hostpath": {"path": "/c"}}}},
+            [
+                "spec.data.volume.foo is not a kind of volume; expected persistentVolumeClaim, nfs,",
+                "spec.cache.volume.hostpath is not a kind of volume; did you mean hostPath?",
+            ],
+        ),
+        ({"data": {"volume": {"emptyDir": {}, "nfs": {}}}}, ["spec.data.volume has emptyDir and nfs; expected one of"]),
+        ({"data": {"volume": {"name": "d"}}}, ["spec.data.volume has no kind of volume; expected one of"]),
+        ({"data": {"volume": {"emptyDir": None}}}, ["spec.data.volume.emptyDir is None; expected an object"]),
+    ],
+)
+def test_a_volume_of_no_known_kind_is_refused(tmp_path: Path, spec: dict[str, object], expected: list[str]) -> None:
+    """The CRD takes any object there, so the cluster would refuse only the pods."""
+    lines = error(written(tmp_path, {**GOOD, "spec": {"command": ["python", "x.py"], **spec}})).splitlines()
+    assert len(lines) == len(expected)
+    assert all(text in line for text, line in zip(expected, lines, strict=True)), lines
+
+
+def test_a_volume_of_a_known_kind_may_have_a_name(tmp_path: Path) -> None:
+    """The operator gives it another one, and stored jobs have such names."""
+    volume = {"name": "mine", "persistentVolumeClaim": {"claimName": "c"}}
+    assert read_manifest(
+        written(tmp_path, {**GOOD, "spec": {"command": ["python", "x.py"], "data": {"volume": volume}}})
+    )
+
+
 def test_a_file_that_is_not_a_manifest_is_refused(tmp_path: Path) -> None:
     assert "cannot be read (No such file or directory)" in error(tmp_path / "absent.yaml")
     assert "cannot be read (Is a directory)" in error(tmp_path)

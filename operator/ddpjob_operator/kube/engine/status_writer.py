@@ -52,7 +52,7 @@ DETAILS_SECONDS = 1.0
 START_SECONDS = 20.0
 #: Writes in flight, for one namespace, that only report how far a good start has come. In a storm of jobs as many as there are
 #: workers would hold up the pods themselves: the API server showed new pods 4 s late to all who watch them (200 jobs with 4 pods each,
-#: two cores), with 2 at once 1 s; and what waits is written once instead of twice when the gang runs meanwhile.
+#: two cores), with 2 at once 1 s.
 MAX_PARALLEL_STARTS = 2
 _GOOD_STARTS = (Reason.CREATING, Reason.STARTING)
 

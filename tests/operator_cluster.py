@@ -2,7 +2,8 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar, overload
 
 import testbed
@@ -51,6 +52,16 @@ async def gets_the_right(cluster: testbed.ControlPlane, account: str, verb: str,
             return False
 
     await eventually(f"{account} to get the right to {verb} {resource}", may)
+
+
+@contextmanager
+def kwok_nodes(cluster: testbed.ControlPlane, number: int, *, gpus: int) -> Iterator[list[str]]:
+    """KWOK nodes for one test. They are deleted at its end, with those that it adds to the list."""
+    nodes = cluster.add_kwok_nodes(number, gpus=gpus)
+    try:
+        yield nodes
+    finally:
+        cluster.kubectl("delete", "node", *nodes, "--wait=false")
 
 
 class Namespace:

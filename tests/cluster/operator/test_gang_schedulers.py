@@ -20,7 +20,7 @@ from bench import gangs
 from bench.operators import installation
 from ddpjob_operator.scheduling.quantities import number
 from ddpjob_operator.transport.resources import PODS, Resource
-from operator_cluster import Namespace, eventually
+from operator_cluster import Namespace, eventually, kwok_nodes
 from operator_process import OperatorProcess
 
 pytestmark = pytest.mark.usefixtures("operator_process")
@@ -297,11 +297,10 @@ async def test_a_preempted_gang_saves_and_runs_again_after_the_other_without_bei
     """Volcano considers only jobs that the nodes of all pools together have room for, so the other nodes stay free."""
     priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}}
     cluster.kubectl.apply({**priority, "value": 1000})
-    nodes = cluster.add_kwok_nodes(2, gpus=1)
-    cluster.kubectl("label", "node", *nodes, f"pool={namespace.name}")
     wanted = {"nodes": 2, "gpusPerNode": 1, "template": {"spec": {"nodeSelector": {"pool": namespace.name}}}}
     saved = {"testbed/stop-exit-code": "75", "testbed/exit-message": "checkpointStep=7"}
-    try:
+    with kwok_nodes(cluster, 2, gpus=1) as nodes:
+        cluster.kubectl("label", "node", *nodes, f"pool={namespace.name}")
         await namespace.apply("low", **wanted)
         await namespace.reaches("low", "Running")
         for rank in range(2):
@@ -315,8 +314,6 @@ async def test_a_preempted_gang_saves_and_runs_again_after_the_other_without_bei
         assert (status["failure"]["reason"], status["failure"]["checkpointStep"]) == ("Preempted", 7)
         await namespace.succeeds("high")
         await namespace.reaches("low", "Running", attempt=2)
-    finally:
-        cluster.kubectl("delete", "node", *nodes, "--wait=false")
 
 
 @pytest.mark.usefixtures("real")
@@ -324,7 +321,6 @@ async def test_a_preempted_gang_saves_and_runs_again_after_the_other_without_bei
 async def test_a_gang_with_min_nodes_gets_these_together_runs_on_what_it_gets_and_grows(
     namespace: Namespace, cluster: testbed.ControlPlane, scheduler: Scheduler
 ) -> None:
-    cluster.kubectl("label", "node", *(nodes := cluster.add_kwok_nodes(1, gpus=1)), f"pool={namespace.name}")
     limits = {"fullSizeSeconds": 10, "fewerNodesSeconds": 1}
     template = {"spec": {"nodeSelector": {"pool": namespace.name}}}
 
@@ -332,7 +328,8 @@ async def test_a_gang_with_min_nodes_gets_these_together_runs_on_what_it_gets_an
         status = await namespace.status("j")
         return (status.get("phase"), status.get("ready")) == ("Running", f"{size}/{size}")
 
-    try:
+    with kwok_nodes(cluster, 1, gpus=1) as nodes:
+        cluster.kubectl("label", "node", *nodes, f"pool={namespace.name}")
         job = await namespace.apply("j", nodes=4, minNodes=2, gpusPerNode=1, deadlines=limits, template=template)
         await has_groups(namespace, scheduler, group_name(job))
         group = await namespace.client.get(scheduler.pod_groups, namespace.name, group_name(job))
@@ -340,23 +337,19 @@ async def test_a_gang_with_min_nodes_gets_these_together_runs_on_what_it_gets_an
         # Volcano admits a group that the whole cluster has room for, whichever pool it needs.
         await namespace.shows("j", "no nodes for 2 of the 4 pods together")
         assert not any("nodeName" in pod["spec"] for pod in (await namespace.pods()).values())
-        added = cluster.add_kwok_nodes(1, gpus=1)
-        nodes += added
-        cluster.kubectl("label", "node", *added, f"pool={namespace.name}")
+        nodes += cluster.add_kwok_nodes(1, gpus=1)
+        cluster.kubectl("label", "node", *nodes[-1:], f"pool={namespace.name}")
         await eventually("the job to run on two nodes", lambda: runs_on(2), RELEASE_SECONDS)
         assert (await namespace.status("j"))["shrunkFrom"] == 4
         await namespace.shows("j", "0 of 2 pods that wait for the missing nodes have one")
-        added = cluster.add_kwok_nodes(2, gpus=1)
-        nodes += added
-        cluster.kubectl("label", "node", *added, f"pool={namespace.name}")
+        nodes += cluster.add_kwok_nodes(2, gpus=1)
+        cluster.kubectl("label", "node", *nodes[-2:], f"pool={namespace.name}")
         await eventually("the job to run on all nodes", lambda: runs_on(4), RELEASE_SECONDS)
         status = await namespace.status("j")
         assert (status["restarts"]["counted"], status["restarts"]["infrastructure"]) == (0, 0)
         for rank in range(4):
             await namespace.ends(f"j-{status['attempt']}-{rank}", 0)
         await namespace.reaches("j", "Succeeded")
-    finally:
-        cluster.kubectl("delete", "node", *nodes, "--wait=false")
 
 
 async def test_a_job_of_another_size_has_a_group_of_this_size(
@@ -381,10 +374,7 @@ async def test_a_job_of_another_size_has_a_group_of_this_size(
 async def test_gangs_of_which_one_fits_run_one_after_the_other_and_release_nothing(
     namespace: Namespace, cluster: testbed.ControlPlane
 ) -> None:
-    nodes = cluster.add_kwok_nodes(3, gpus=gangs.NUM_GPUS)
-    try:
+    with kwok_nodes(cluster, 3, gpus=gangs.NUM_GPUS) as nodes:
         pairs = await gangs.compete(namespace, cluster, nodes)
-    finally:
-        cluster.kubectl("delete", "node", *nodes, "--wait=false")
     assert sum(pair.num_given_back for pair in pairs) == 0
     assert sum(pair.num_restarts for pair in pairs) == 0

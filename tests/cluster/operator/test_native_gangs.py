@@ -12,7 +12,7 @@ from bench.operators import installation
 from ddpjob_operator.transport.access import load_access
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.resources import Resource
-from operator_cluster import Namespace, eventually
+from operator_cluster import Namespace, eventually, kwok_nodes
 from operator_process import OperatorProcess
 
 pytestmark = pytest.mark.usefixtures("operator_process")
@@ -48,11 +48,8 @@ def operator_process(
 async def test_gangs_of_which_one_fits_run_one_after_the_other_and_release_nothing(
     num_trials: int, namespace: Namespace, cluster: testbed.ControlPlane
 ) -> None:
-    nodes = cluster.add_kwok_nodes(num_trials, gpus=gangs.NUM_GPUS)
-    try:
+    with kwok_nodes(cluster, num_trials, gpus=gangs.NUM_GPUS) as nodes:
         pairs = await gangs.compete(namespace, cluster, nodes)
-    finally:
-        cluster.kubectl("delete", "node", *nodes, "--wait=false")
     assert sum(pair.num_given_back for pair in pairs) == 0
     assert sum(pair.num_restarts for pair in pairs) == 0
 
@@ -101,8 +98,7 @@ async def test_a_lost_pod_is_replaced_in_the_group_of_the_others(
     namespace: Namespace, cluster: testbed.ControlPlane
 ) -> None:
     """The scheduler counts the pods that run (`Permit` of Kubernetes 1.36's plugin gangscheduling): one node is enough."""
-    nodes = cluster.add_kwok_nodes(3, gpus=1)
-    try:
+    with kwok_nodes(cluster, 3, gpus=1):
         await namespace.apply("j", nodes=3, gpusPerNode=1, **WAITING)
         await namespace.reaches("j", "Running")
         (before,) = (await groups_of(namespace)).values()
@@ -114,15 +110,12 @@ async def test_a_lost_pod_is_replaced_in_the_group_of_the_others(
         assert after["metadata"]["uid"] == before["metadata"]["uid"]
         await namespace.succeeds("j")
         await has_groups(namespace)
-    finally:
-        cluster.kubectl("delete", "node", *nodes, "--wait=false")
 
 
 async def test_a_replaced_pod_without_a_node_says_so_and_the_gang_releases_its_nodes(
     namespace: Namespace, cluster: testbed.ControlPlane
 ) -> None:
-    nodes = cluster.add_kwok_nodes(3, gpus=1)
-    try:
+    with kwok_nodes(cluster, 3, gpus=1):
         await namespace.apply("j", nodes=3, gpusPerNode=1, **WAITING)
         await namespace.reaches("j", "Running")
         node = (await namespace.pods())["j-1-1"]["spec"]["nodeName"]
@@ -133,14 +126,11 @@ async def test_a_replaced_pod_without_a_node_says_so_and_the_gang_releases_its_n
         cluster.kubectl("uncordon", node)
         await namespace.reaches("j", "Running", attempt=2)
         await namespace.succeeds("j", attempt=2)
-    finally:
-        cluster.kubectl("delete", "node", *nodes, "--wait=false")
 
 
 async def test_a_gang_with_min_nodes_gets_these_together_runs_on_what_it_gets_and_grows(
     namespace: Namespace, cluster: testbed.ControlPlane
 ) -> None:
-    nodes = cluster.add_kwok_nodes(1, gpus=1)
     limits = {"fullSizeSeconds": 10, "fewerNodesSeconds": 1}
 
     async def says(text: str) -> None:
@@ -149,7 +139,7 @@ async def test_a_gang_with_min_nodes_gets_these_together_runs_on_what_it_gets_an
 
         await eventually(f"the status to say {text!r}", message)
 
-    try:
+    with kwok_nodes(cluster, 1, gpus=1) as nodes:
         await namespace.apply("j", nodes=4, minNodes=3, gpusPerNode=1, deadlines=limits)
         await says("no nodes for 3 of the 4 pods together: 0/")
         assert not any("nodeName" in pod["spec"] for pod in (await namespace.pods()).values())
@@ -176,8 +166,6 @@ async def test_a_gang_with_min_nodes_gets_these_together_runs_on_what_it_gets_an
             await namespace.ends(f"j-4-{rank}", 0)
         await namespace.reaches("j", "Succeeded", attempt=4)
         await has_groups(namespace)
-    finally:
-        cluster.kubectl("delete", "node", *nodes, "--wait=false")
 
 
 async def test_a_group_of_somebody_else_is_left_alone_and_named(namespace: Namespace) -> None:

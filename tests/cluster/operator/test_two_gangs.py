@@ -8,7 +8,7 @@ import pytest
 import testbed
 from bench import gangs
 from ddpjob_operator.transport.resources import PODS
-from operator_cluster import Namespace, eventually
+from operator_cluster import Namespace, eventually, kwok_nodes
 
 pytestmark = pytest.mark.usefixtures("operator_process")
 
@@ -21,17 +21,14 @@ MOST_ROUNDS = 5
 async def test_two_gangs_that_compete_for_one_node_both_finish(
     new_namespace: Callable[[], Awaitable[Namespace]], cluster: testbed.ControlPlane
 ) -> None:
-    nodes = cluster.add_kwok_nodes(NUM_TRIALS, gpus=gangs.NUM_GPUS)
     num_given_back = 0
-    try:
+    with kwok_nodes(cluster, NUM_TRIALS, gpus=gangs.NUM_GPUS) as nodes:
         for _ in range(MOST_ROUNDS):
             pairs = await gangs.compete(await new_namespace(), cluster, nodes)
             assert sum(pair.num_restarts for pair in pairs) == 0
             num_given_back += sum(pair.num_given_back for pair in pairs)
             if num_given_back:
                 break
-    finally:
-        cluster.kubectl("delete", "node", *nodes, "--wait=false")
     print(f"gangs were released {num_given_back} times")
     assert num_given_back > 0, "no two gangs competed, so this run shows nothing"
 
@@ -39,18 +36,15 @@ async def test_two_gangs_that_compete_for_one_node_both_finish(
 async def test_without_a_gang_scheduler_topology_is_an_affinity(
     namespace: Namespace, cluster: testbed.ControlPlane
 ) -> None:
-    nodes = cluster.add_kwok_nodes(6, gpus=1)
-    racks = {node: str(number % 2) for number, node in enumerate(nodes)}
-    for node, rack in racks.items():
-        cluster.kubectl("label", "node", node, f"rack={rack}")
-    try:
+    with kwok_nodes(cluster, 6, gpus=1) as nodes:
+        racks = {node: str(number % 2) for number, node in enumerate(nodes)}
+        for node, rack in racks.items():
+            cluster.kubectl("label", "node", node, f"rack={rack}")
         await namespace.apply(
             "near", nodes=3, gpusPerNode=1, scheduling={"topology": {"key": "rack", "mode": "required"}}
         )
         await namespace.reaches("near", "Running")
         assert len({racks[pod["spec"]["nodeName"]] for pod in (await namespace.pods()).values()}) == 1
-    finally:
-        cluster.kubectl("delete", "node", *nodes, "--wait=false")
 
 
 async def test_a_job_with_min_nodes_runs_on_what_it_gets_and_later_on_all(
@@ -59,16 +53,11 @@ async def test_a_job_with_min_nodes_runs_on_what_it_gets_and_later_on_all(
     """It keeps its nodes until pods without a program have places for the others."""
     pool = f"pool={namespace.name}"
 
-    def add_nodes(number: int) -> list[str]:
-        added = cluster.add_kwok_nodes(number, gpus=1)
-        cluster.kubectl("label", "node", *added, pool)
-        return added
-
     async def runs(ready: str) -> dict[str, Any]:
         return await namespace.shows("j", phase="Running", ready=ready, seconds=300)
 
-    nodes = add_nodes(2)
-    try:
+    with kwok_nodes(cluster, 2, gpus=1) as nodes:
+        cluster.kubectl("label", "node", *nodes, pool)
         await namespace.apply(
             "j",
             nodes=3,
@@ -88,12 +77,11 @@ async def test_a_job_with_min_nodes_runs_on_what_it_gets_and_later_on_all(
         await namespace.shows("j", "0 of 1 pods that wait for the missing nodes have one")
         await eventually("a pod to wait for it", lambda: namespace.find(PODS, f"j-{status['attempt']}-2-place"))
         assert (await runs("2/2"))["attempt"] == status["attempt"], "it stopped although there is no place"
-        nodes += add_nodes(1)
+        nodes += cluster.add_kwok_nodes(1, gpus=1)
+        cluster.kubectl("label", "node", nodes[-1], pool)
         grown = await runs("3/3")
         assert "shrunkFrom" not in grown
         assert grown["attempt"] == status["attempt"] + 1, "it stopped more than once"
         await namespace.has_pods(
             "no pod to hold a place", lambda pods: not any(name.endswith("-place") for name in pods)
         )
-    finally:
-        cluster.kubectl("delete", "node", *nodes, "--wait=false")

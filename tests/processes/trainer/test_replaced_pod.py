@@ -61,7 +61,7 @@ class Gang:
         return self._stack.enter_context(started(folder, *keys, ranks=0, command=command, environ=variables))
 
     def replaced(self, rank: int, replacement: int) -> dict[str, str]:
-        """What the pod is told that replaces the one of this rank for the so-manieth time."""
+        """The variables of a pod that replaces that of this rank. `replacement` is the number of times that it was replaced."""
         self._replaced[rank] = replacement
         replaced = (f"{node_rank}:{number}" for node_rank, number in self._replaced.items())
         return {contract.DDPJOB_REPLACEMENTS: ",".join(replaced)}

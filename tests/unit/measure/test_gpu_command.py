@@ -17,6 +17,7 @@ from ddpjob_measure.__main__ import main
 from ddpjob_measure.task import MeasureError
 from ddpjob_measure.verify_resume import Run
 from ddpjob_measure.workbench import Row, Skipped, Step, Workbench
+from testbed.waiting import wait_for
 
 
 @pytest.fixture
@@ -137,21 +138,18 @@ def test_a_run_that_is_cut_off_ends_its_process_and_leaves_what_that_had_printed
     environ = {**os.environ, "PYTHONPATH": f"{tmp_path}:{':'.join(filter(None, sys.path))}", "TMPDIR": str(tmp_path)}
     printed = tmp_path / "outputs" / "01-hangs.txt"
     with subprocess.Popen([sys.executable, "-c", CUT_OFF, str(printed.parent)], env=environ) as process:
-        eventually(lambda: printed.exists() and "pid" in printed.read_text())
+        wait_for("the process to print its pid", lambda: printed.exists() and "pid" in printed.read_text(), seconds=60)
         process.send_signal(number)
     hanging = int(printed.read_text().split()[-1])
-    eventually(lambda: not Path("/proc", str(hanging)).exists() or is_zombie(hanging))
+    wait_for("the process to end", lambda: has_ended(hanging), seconds=60)
 
 
-def is_zombie(pid: int) -> bool:
-    return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] == "Z"
-
-
-def eventually(condition) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def has_ended(pid: int) -> bool:
+    """Whether there is no such process, or only one whose exit code nobody has read."""
+    try:
+        return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def test_a_process_that_does_not_end_is_killed(tmp_path, monkeypatch):

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch import identity
+from testbed.waiting import wait_for
 
 SPARE = """
 import os, sys
@@ -49,13 +49,6 @@ def spare(folder, imported=""):
             process.kill()
 
 
-def wait_for(path):
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} does not come"
-        time.sleep(0.01)
-
-
 def assign(folder, variables):
     """As the kubelet does: a reader sees all of it or nothing."""
     (folder / "new").write_text(json.dumps(variables))
@@ -64,7 +57,7 @@ def assign(folder, variables):
 
 def test_its_ranks_have_the_assigned_variables_and_what_it_has_imported(tmp_path):
     with spare(tmp_path) as process:
-        wait_for(tmp_path / "ready")
+        wait_for("the file ready", (tmp_path / "ready").exists, seconds=DEADLINE_SECONDS)
         assert process.poll() is None
         assign(tmp_path, {contract.RANK: "0", contract.NODE_RANK: "0", contract.DDPJOB_IN_PLACE_RESTARTS: "3"})
         output, _ = process.communicate(timeout=DEADLINE_SECONDS)
@@ -78,7 +71,7 @@ def test_its_ranks_have_the_assigned_variables_and_what_it_has_imported(tmp_path
 
 def test_it_is_not_ready_and_ends_at_once_while_it_imports(tmp_path):
     with spare(tmp_path, "from pathlib import Path\nimport time\nPath('begun').touch()\ntime.sleep(600)") as process:
-        wait_for(tmp_path / "begun")
+        wait_for("the file begun", (tmp_path / "begun").exists, seconds=DEADLINE_SECONDS)
         assert not (tmp_path / "ready").exists()
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=DEADLINE_SECONDS) == contract.EXIT_TERMINATED
@@ -87,7 +80,7 @@ def test_it_is_not_ready_and_ends_at_once_while_it_imports(tmp_path):
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 def test_it_ends_at_once_while_it_waits(tmp_path, sent):
     with spare(tmp_path) as process:
-        wait_for(tmp_path / "ready")
+        wait_for("the file ready", (tmp_path / "ready").exists, seconds=DEADLINE_SECONDS)
         process.send_signal(sent)
         assert process.wait(timeout=DEADLINE_SECONDS) == contract.EXIT_TERMINATED
         assert "{" not in process.stdout.read()
@@ -96,7 +89,7 @@ def test_it_ends_at_once_while_it_waits(tmp_path, sent):
 def test_it_ends_with_what_its_ranks_would_be_forked_from(tmp_path):
     """As where memory runs out. A pod that is assigned a rank then would be of no use."""
     with spare(tmp_path, "import os\nopen('pid', 'w').write(str(os.getpid()))") as process:
-        wait_for(tmp_path / "ready")
+        wait_for("the file ready", (tmp_path / "ready").exists, seconds=DEADLINE_SECONDS)
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
         assert process.wait(timeout=DEADLINE_SECONDS) == contract.EXIT_PROGRAM_ERROR
     assert "the process that ranks are forked from" in (tmp_path / "message").read_text()

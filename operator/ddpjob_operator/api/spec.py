@@ -10,8 +10,10 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from ddpjob_operator.api import names
+from ddpjob_operator.api.deadlines import Deadlines
 from ddpjob_operator.api.names import MAX_NODES, MAX_SPARES, contract
 from ddpjob_operator.api.resource import Opaque, Resource, Rule
+from ddpjob_operator.api.scheduling import Scheduling
 from ddpjob_operator.api.template import RESERVED_NAMES, UNIQUE_NAMES, Template
 from ddpjob_trainer.config import TrainerConfig
 
@@ -163,118 +165,6 @@ class SecurityProfile(StrEnum):
 
     RESTRICTED = "restricted"
     BASELINE = "baseline"
-
-
-class TopologyMode(StrEnum):
-    """How strictly the pods of a job have to be near each other."""
-
-    REQUIRED = "required"
-    PREFERRED = "preferred"
-
-
-class Topology(Resource):
-    """The part of the cluster in which all pods of the job should be, such as a rack."""
-
-    key: str = Field(
-        min_length=1,
-        max_length=317,
-        pattern=r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$",
-        description="Label of nodes that is equal for nodes next to each other, for example topology.kubernetes.io/rack.",
-    )
-    mode: TopologyMode = Field(
-        default=TopologyMode.PREFERRED,
-        description="required: the job waits until one value of the label has nodes for all pods. preferred: the pods are near"
-        " each other where possible.",
-    )
-
-
-class GangMode(StrEnum):
-    """Whether the pods of a job are scheduled together."""
-
-    AUTO = "auto"
-    NONE = "none"
-
-
-class Scheduling(Resource):
-    """How the pods get their nodes. What schedules them together is a setting of the operator."""
-
-    cel_rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            "!(has(self.queueName) && has(self.gang) && self.gang == 'none')",
-            "a queue admits the pods of a job together: remove queueName, or set gang to auto",
-        ),
-    )
-
-    queue_name: str | None = Field(
-        default=None,
-        max_length=253,
-        pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
-        description="Queue in which the job waits: a LocalQueue of Kueue in the job's namespace, or a Queue of Volcano.",
-    )
-    priority_class_name: str | None = Field(
-        default=None,
-        max_length=253,
-        pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
-        description="PriorityClass of every pod.",
-    )
-    topology: Topology | None = Field(default=None, description="Place the pods near each other.")
-    gang: GangMode = Field(
-        default=GangMode.AUTO,
-        description="auto: the pods are scheduled together where the operator has a scheduling provider. none: one by one.",
-    )
-
-
-class Deadlines(Resource):
-    """Time limits of the job. None of them runs while the job is suspended."""
-
-    queue_seconds: int | None = Field(
-        default=None,
-        ge=1,
-        le=31_536_000,
-        description="Longest time to wait for nodes for all pods. After that, the job fails. A job with minNodes runs on the nodes that it"
-        " has instead, if these are minNodes or more. Not limited by default.",
-    )
-    full_size_seconds: int = Field(
-        default=120,
-        ge=1,
-        le=31_536_000,
-        description="With minNodes: longest time to wait for all `nodes`, counted from the first node that an attempt gets. After that,"
-        " the job runs on the nodes that it has, if these are minNodes or more.",
-    )
-    fewer_nodes_seconds: int | None = Field(
-        default=None,
-        ge=1,
-        le=31_536_000,
-        description="With minNodes: shortest time to run on fewer than all `nodes`. After that, a pod without a program waits for each"
-        " missing node while the job trains. Once these pods have nodes, all pods stop and may save their work, and the next attempt has"
-        " more nodes. By default, the job requests all `nodes` only when an attempt begins for another reason.",
-    )
-    start_seconds: int = Field(
-        default=600,
-        ge=1,
-        le=31_536_000,
-        description="Longest time from the moment all pods have nodes until all pods run.",
-    )
-    hang_seconds: int = Field(
-        default=900,
-        ge=1,
-        le=31_536_000,
-        description="Longest time without progress. It applies once rank 0 has printed a progress line, and to the built-in"
-        " trainer from the start, with startSeconds added until the first line. It is three times as long while rank 0"
-        " reports that it evaluates or writes a checkpoint.",
-    )
-    finish_seconds: int = Field(
-        default=3600,
-        ge=1,
-        le=31_536_000,
-        description="Longest time from the success of the first rank to that of the last.",
-    )
-    active_seconds: int | None = Field(
-        default=None,
-        ge=1,
-        le=315_360_000,
-        description="Longest time of the job over all attempts, without waiting for nodes and suspension. Not limited by default.",
-    )
 
 
 def _unchanged(field: str) -> str:

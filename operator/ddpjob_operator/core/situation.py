@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from ddpjob_operator.api.spec import DDPJobSpec, GangMode
+from ddpjob_operator.api.scheduling import GangMode
+from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import DDPJobStatus, Failure, Progress
 from ddpjob_operator.core.failure.node_avoidance import avoided_nodes
 from ddpjob_operator.core.failure.refine_record import RefinedRecord, refine_record

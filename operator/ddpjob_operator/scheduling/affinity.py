@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ddpjob_operator.api import names
-from ddpjob_operator.api.spec import Topology, TopologyMode
+from ddpjob_operator.api.scheduling import Topology, TopologyMode
 
 
 def attract(pod: dict[str, Any], topology: Topology) -> None:

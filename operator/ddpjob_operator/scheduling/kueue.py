@@ -18,7 +18,8 @@ from typing import Any, Self
 
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import ProviderName, Reason
-from ddpjob_operator.api.spec import DDPJobSpec, TopologyMode
+from ddpjob_operator.api.scheduling import TopologyMode
+from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.actions import CreateObject, PatchObject
 from ddpjob_operator.core.gang import Gang
 from ddpjob_operator.core.model import POD, Body, Job, Observed, Pod, Watched

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ddpjob_operator.api.names import ProviderName, Reason
-from ddpjob_operator.api.spec import DDPJobSpec, TopologyMode
+from ddpjob_operator.api.scheduling import TopologyMode
+from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.gang import Gang
 from ddpjob_operator.core.model import Body, Job, Kind, Observed, OwnedObject
 from ddpjob_operator.scheduling.affinity import attract

@@ -24,7 +24,7 @@ from builders import (
     with_status,
 )
 from ddpjob_operator.api.names import Phase, ProviderName, Reason
-from ddpjob_operator.api.spec import GangMode
+from ddpjob_operator.api.scheduling import GangMode
 from ddpjob_operator.api.status import Condition
 from ddpjob_operator.core.actions import CreateObject, CreatePod, ReadNode
 from ddpjob_operator.core.model import NO_LOG, Observed, Pod, ScaleUp, Waiting

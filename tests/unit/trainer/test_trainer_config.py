@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from ddpjob_operator.api.crd import structural
-from ddpjob_operator.api.spec import Deadlines
+from ddpjob_operator.api.deadlines import Deadlines
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_trainer.arguments import parse_arguments

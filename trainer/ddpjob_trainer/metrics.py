@@ -38,9 +38,8 @@ class Mean:
             raise ValueError("a metric's values are one number; expected one for each sample")
         values = values.double().flatten()
         total = values.sum()
-        added = torch.stack(
-            (total, torch.full_like(total, len(values)))
-        )  # filled there: a copy would wait for the device
+        # The number is written on the device: a copy from the host would wait for it.
+        added = torch.stack((total, torch.full_like(total, len(values))))
         self._sum_and_count = self._sum_and_count.to(added.device) + added
 
     def compute(self, sum_over_ranks: SumOverRanks) -> float:

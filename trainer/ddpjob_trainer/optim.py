@@ -39,7 +39,7 @@ def begin_momentum(optimizer: torch.optim.Optimizer) -> None:
     """Give a fused SGD the momentum that its first step begins with: zeros. To be called before that step, if losses are scaled.
 
     torch allocates the momentum in the first step and does not write it if the scaled gradients of that step overflow, so the
-    next step would use what the memory held before, which differs between ranks (torch 2.11 to 2.15).
+    next step would use what the memory held before, which differs between ranks (seen with torch 2.15).
     """
     if not isinstance(optimizer, torch.optim.SGD):
         return

@@ -477,6 +477,24 @@ def test_a_gang_that_waits_gets_a_group_of_another_least_number(
 
 
 @with_groups
+@pytest.mark.parametrize("least", [2, None])
+def test_another_least_number_does_not_stop_the_pods_that_wait_for_a_replaced_one(
+    provider: Provider, least: int | None
+) -> None:
+    """They have work in memory, and the new pod gets its node alone: the group has had its own."""
+    of = job(nodes=4, minNodes=3, restart={"inPlace": True})
+    group = in_a_group(provider, 4, of)
+    ranks = [supervised(of, rank, scheduling=provider.name.value) for rank in range(4)]
+    seen = replace(group, pods=tuple(ranks))
+    seen = with_status(seen, plan(seen, NOW, provider).status)
+    gone = changed(ranks[3], running=False, disruption="DeletionByTaintManager: lost", deletion_deadline=NOW + 370)
+    lost = replace(seen, pods=(*ranks[:3], gone), nodes_gone=frozenset({"node-3"}))
+    waits = with_status(lost, plan(lost, NOW + 400, provider).status)
+    assert waits.job.status.replacement(3) == 1
+    assert plan(edited(waits, min_nodes=least), NOW + 401, provider).status.attempt == 1
+
+
+@with_groups
 def test_a_pod_that_waits_for_a_missing_node_belongs_to_the_group_of_the_others(provider: Provider) -> None:
     """So its queue and its scheduler are those of the job."""
     seen = growing()

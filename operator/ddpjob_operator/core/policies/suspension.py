@@ -58,10 +58,14 @@ def replace_after_a_change_of_provider(situation: Situation) -> Advice:
 
 
 def replace_after_a_change_of_min_nodes(situation: Situation) -> Advice:
-    """Replace a gang that waits for its nodes in a group of another least number: a PodGroup is immutable."""
+    """Replace a gang that waits for its nodes in a group of another least number: a PodGroup is immutable.
+
+    Not one that waits for the node of a replaced pod: its group has had its nodes, and the other pods have work to save.
+    """
     spec = situation.spec
     asked = {found.annotations.get(names.ANNOTATION_LEAST_NODES, str(spec.nodes)) for found in _objects(situation)}
-    if asked <= {str(spec.least_nodes)} or situation.clocks.scheduled is not None:
+    has_had_nodes = situation.clocks.scheduled is not None or situation.status.replaced_pods
+    if asked <= {str(spec.least_nodes)} or has_had_nodes:
         return Advice()
     message = (
         f"the pods wait in a group of which {asked.pop()} get nodes together, and these are {spec.least_nodes} now: they are being"

@@ -97,7 +97,7 @@ def pod_of(body: Body, known: Pod | None = None) -> Pod:
         disruption=_disruption(conditions),
         deletion=_deletion(metadata),
         active_deadline_seconds=spec.get("activeDeadlineSeconds"),
-        placed=_placed(conditions),
+        placed=_placed(spec, status, conditions),
         image=_named(spec.get("containers"), names.MAIN_CONTAINER).get("image", ""),
         grace_seconds=spec.get("terminationGracePeriodSeconds", 30),
         security=_security(spec),
@@ -201,8 +201,11 @@ def _time(text: str | None) -> float | None:
     return None if text is None else epoch_seconds(text)
 
 
-def _placed(conditions: Body) -> float | None:
-    return _time(conditions["PodScheduled"].get("lastTransitionTime")) if _is_true(conditions, "PodScheduled") else None
+def _placed(spec: Body, status: Body, conditions: Body) -> float | None:
+    if _is_true(conditions, "PodScheduled"):
+        return _time(conditions["PodScheduled"].get("lastTransitionTime"))
+    # A kubelet that refuses a pod replaces its status, also the scheduler's condition, and says when that was.
+    return _time(status.get("startTime")) if "nodeName" in spec else None
 
 
 def _deletion(metadata: Body) -> Deletion | None:

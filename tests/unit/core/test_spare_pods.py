@@ -13,6 +13,7 @@ from ddpjob_operator.core.model import NO_LOG, POD, Deletion, Rejection, Waiting
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.records import pod_of
 from ddpjob_operator.core.spare_pods import RETRY_SECONDS
+from ddpjob_operator.core.times import rfc3339
 from ddpjob_operator.scheduling.native_v1alpha2 import NativeV1Alpha2
 
 RESTART = {"inPlace": True, "maxRestarts": 9, "spares": 1}
@@ -318,3 +319,13 @@ def test_one_that_a_quota_refuses_is_named_while_the_gang_runs_and_holds_up_noth
     after = plan(lost, LATER + 1)
     assert created(after) == ["job-1-1-r1"]
     assert "quota" not in after.status.message
+
+
+def test_the_next_one_waits_also_where_the_kubelet_has_refused_the_first() -> None:
+    """As for a GPU that its plugin cannot give. The kubelet then replaces the status, with the condition of the scheduler."""
+    (body,) = (action.body for action in plan(gang(), NOW).actions if isinstance(action, CreatePod))
+    metadata = {**body["metadata"], "uid": "s", "resourceVersion": "9", "creationTimestamp": rfc3339(LATER - 1)}
+    status = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "startTime": rfc3339(LATER)}
+    pod = pod_of({**body, "metadata": metadata, "spec": {**body["spec"], "nodeName": "node-9"}, "status": status})
+    assert deletions(gang(spares=(pod,)), LATER + 1) == []
+    assert deletions(gang(spares=(pod,)), LATER + RETRY_SECONDS) == ["job-1-spare0-0"]

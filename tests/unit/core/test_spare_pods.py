@@ -7,7 +7,7 @@ import pytest
 
 from builders import NOW, changed, created, edited, ended, job, observed, reconciled, supervised, updated
 from ddpjob_operator.api import names
-from ddpjob_operator.api.names import Phase, ProviderName, contract
+from ddpjob_operator.api.names import Phase, ProviderName, Reason, contract
 from ddpjob_operator.core.actions import CreatePod, DeletePod, PatchObject
 from ddpjob_operator.core.model import NO_LOG, POD, Deletion, Rejection, Waiting
 from ddpjob_operator.core.plan import plan
@@ -329,3 +329,12 @@ def test_the_next_one_waits_also_where_the_kubelet_has_refused_the_first() -> No
     pod = pod_of({**body, "metadata": metadata, "spec": {**body["spec"], "nodeName": "node-9"}, "status": status})
     assert deletions(gang(spares=(pod,)), LATER + 1) == []
     assert deletions(gang(spares=(pod,)), LATER + RETRY_SECONDS) == ["job-1-spare0-0"]
+
+
+def test_one_that_may_not_take_over_is_named_as_what_the_gang_waits_for() -> None:
+    """A policy of the cluster may forbid to change the labels of pods."""
+    forbidden = Rejection(message="labels of pods are immutable here", request="update Pod")
+    seen = replace(after_loss(1), rejections={"job-1-spare0-0": forbidden})
+    made = plan(seen, LATER + 1)
+    assert made.status.reason == Reason.POD_REJECTED
+    assert "update Pod job-1-spare0-0: labels of pods are immutable here" in made.status.message

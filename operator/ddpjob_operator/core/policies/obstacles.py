@@ -30,9 +30,10 @@ def explain_wait(observed: Observed, gang: Gang, provider: Provider = NO_PROVIDE
     spec = observed.job.spec_of_attempt
     held_nodes = _held_nodes(gang, spec.least_nodes if spec is not None and provider.places_fewer else gang.num_nodes)
     existing = {pod.name for pod in gang.current.values()}
-    refused = {name: why for name, why in observed.rejections.items() if name not in existing}
-    # The gang waits for no spare pod, whose creation is not asked for any more.
-    refused = {name: why for name, why in refused.items() if not is_name_of_spare(observed.job, name)}
+    # The gang waits for no spare pod but one that is to become the pod of a rank.
+    awaited = {observed.job.status.spare_for(rank) for rank in gang.missing}
+    beside = {name for name in observed.rejections if is_name_of_spare(observed.job, name) and name not in awaited}
+    refused = {name: why for name, why in observed.rejections.items() if name not in existing | beside}
     if refused:
         name, why = min(refused.items(), key=lambda item: (item[1].is_terminating, item[1].by_failure, item[0]))
         return (

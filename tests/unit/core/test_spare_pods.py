@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from builders import NOW, changed, created, edited, ended, job, observed, reconciled, supervised, updated
+from builders import NOW, changed, created, deleted, edited, ended, job, observed, reconciled, supervised, updated
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import Phase, ProviderName, Reason, contract
 from ddpjob_operator.core.actions import CreatePod, DeletePod, PatchObject
@@ -338,3 +338,12 @@ def test_one_that_may_not_take_over_is_named_as_what_the_gang_waits_for() -> Non
     made = plan(seen, LATER + 1)
     assert made.status.reason == Reason.POD_REJECTED
     assert "update Pod job-1-spare0-0: labels of pods are immutable here" in made.status.message
+
+
+def test_it_stops_with_a_job_that_is_suspended_while_no_pod_of_a_rank_is_left() -> None:
+    of = job(nodes=2, restart=RESTART)
+    replaced = after_loss(1, of=of, spares=())
+    seen = edited(replace(replaced, pods=(spare(of),)), suspend=True)
+    after = reconciled(seen, LATER + 1)
+    assert after.job.status.phase == Phase.SUSPENDED
+    assert deleted(plan(after, LATER + 1)) == {"job-1-spare0-0": None}

@@ -347,3 +347,10 @@ def test_it_stops_with_a_job_that_is_suspended_while_no_pod_of_a_rank_is_left() 
     after = reconciled(seen, LATER + 1)
     assert after.job.status.phase == Phase.SUSPENDED
     assert deleted(plan(after, LATER + 1)) == {"job-1-spare0-0": None}
+
+
+def test_a_template_without_mounts_gets_that_of_the_assignment() -> None:
+    containers = [{"name": "trainer", "volumeMounts": None}]
+    of = job(nodes=3, restart=RESTART, template={"spec": {"containers": containers}})
+    (body,) = (action.body for action in plan(gang(of), NOW).actions if isinstance(action, CreatePod))
+    assert [mount["mountPath"] for mount in body["spec"]["containers"][0]["volumeMounts"]] == ["/ddpjob-spare"]

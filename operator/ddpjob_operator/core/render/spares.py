@@ -78,7 +78,7 @@ class SpareManifest:
         body["metadata"]["labels"][names.LABEL_SPARE] = "true"
         field = {"fieldPath": f"metadata.annotations['{names.ANNOTATION_ASSIGNMENT}']"}
         files = {"items": [{"path": "assignment", "fieldRef": field}]}
-        body["spec"]["volumes"].append({"name": _VOLUME, "downwardAPI": files})
+        body["spec"]["volumes"] = [*(body["spec"]["volumes"] or ()), {"name": _VOLUME, "downwardAPI": files}]
         for container in body["spec"]["containers"]:
             if container["name"] == names.MAIN_CONTAINER:
                 _make_it_wait(container)
@@ -95,7 +95,8 @@ def _make_it_wait(container: dict[str, Any]) -> None:
         {"name": contract.DDPJOB_SPARE_ASSIGNMENT, "value": f"{_DIRECTORY}/assignment"},
         {"name": contract.DDPJOB_SPARE_READY, "value": _READY_FILE},
     ]
-    container["volumeMounts"].append({"name": _VOLUME, "mountPath": _DIRECTORY, "readOnly": True})
+    mount = {"name": _VOLUME, "mountPath": _DIRECTORY, "readOnly": True}
+    container["volumeMounts"] = [*(container["volumeMounts"] or ()), mount]  # the template may remove all others
     container["startupProbe"] = {
         "exec": {"command": ["cat", _READY_FILE]},
         "periodSeconds": _PROBE_SECONDS,

@@ -6,12 +6,15 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch import identity
+from ddpjob_ranks.launch.spare import wait_for_assignment
 from testbed.waiting import wait_for
 
 SPARE = """
@@ -22,7 +25,8 @@ sys.exit(command.start(["rank.py"], os.environ))
 """
 RANK = """
 import json, os, sys
-print(json.dumps(dict(os.environ)), "imported" in sys.modules, flush=True)
+own = {name: value for name, value in os.environ.items() if "RANK" in name or "SPARE" in name}
+sys.stdout.write(f"{json.dumps(own)} {'imported' in sys.modules}\\n")  # in one piece: two ranks write at once
 """
 UNASSIGNED = {contract.RANK: "unassigned", contract.NODE_RANK: "unassigned"}
 JOB = {contract.WORLD_SIZE: "2", contract.NPROC_PER_NODE: "2", contract.DDPJOB_ATTEMPT: "1"}
@@ -101,3 +105,22 @@ def test_a_launcher_that_knows_of_no_spare_pods_joins_no_gang(more):
     address = {contract.MASTER_ADDR: "127.0.0.1"}
     with pytest.raises(ConfigError, match="RANK is 'unassigned'"):
         identity.resolve(JOB | UNASSIGNED | address | more)
+
+
+def test_a_look_while_the_kubelet_exchanges_the_file_finds_none_and_is_repeated(tmp_path, monkeypatch):
+    """A reader may follow a link to a directory that the kubelet removes in this moment."""
+    (tmp_path / "assignment").write_text(json.dumps({contract.NODE_RANK: "1"}))
+    looks = iter([FileNotFoundError(), ""])
+
+    def read_text(path, real=Path.read_text):
+        if isinstance(found := next(looks, None), OSError):
+            raise found
+        return real(path) if found is None else found
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    files = {
+        contract.DDPJOB_SPARE_ASSIGNMENT: str(tmp_path / "assignment"),
+        contract.DDPJOB_SPARE_READY: str(tmp_path / "ready"),
+    }
+    template = SimpleNamespace(wait_until_ready=lambda: None, has_ended=False)
+    assert wait_for_assignment(files, template) == {contract.NODE_RANK: "1"}

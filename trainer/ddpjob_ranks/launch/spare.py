@@ -31,7 +31,7 @@ def wait_for_assignment(environ: Mapping[str, str], template: Template) -> dict[
     Path(environ[contract.DDPJOB_SPARE_READY]).touch()
     file = Path(environ[contract.DDPJOB_SPARE_ASSIGNMENT])
     print("ddpjob launcher: this pod is a spare and waits until it replaces a lost one", flush=True)
-    while not (text := file.read_text()):
+    while not (text := _content(file)):
         received = signal.sigtimedwait({signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}, LOOK_SECONDS)
         if received is not None and received.si_signo != signal.SIGCHLD:
             return None
@@ -41,3 +41,11 @@ def wait_for_assignment(environ: Mapping[str, str], template: Template) -> dict[
     print(f"ddpjob launcher: this pod replaces that of node rank {assigned[contract.NODE_RANK]}", flush=True)
     own = (contract.DDPJOB_SPARE_ASSIGNMENT, contract.DDPJOB_SPARE_READY)
     return {name: value for name, value in environ.items() if name not in own} | assigned
+
+
+def _content(file: Path) -> str:
+    """What the file holds; nothing also in the moment in which the kubelet exchanges its directory, which a link leads to."""
+    try:
+        return file.read_text()
+    except FileNotFoundError:
+        return ""

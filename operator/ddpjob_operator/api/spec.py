@@ -174,6 +174,11 @@ def _unchanged(field: str) -> str:
 _PROCESSES = "(has(self.processesPerNode) ? self.processesPerNode : (self.gpusPerNode > 0 ? self.gpusPerNode : 1))"
 _LAUNCHER_MODULES = "['torch.distributed.run', 'torch.distributed.launch', 'accelerate.commands.launch', 'ddpjob.launch', 'ddpjob_trainer']"
 _NO_SPARES = "!has(self.restart) || !has(self.restart.spares) || self.restart.spares == 0"
+#: References to the rank of a pod in a value, which Kubernetes replaces before the container starts.
+_RANK_REFERENCES = ("$(RANK)", "$(NODE_RANK)", "$(PET_NODE_RANK)")
+_HAS_RANK = " || ".join(f"e.value.contains('{reference}')" for reference in _RANK_REFERENCES)
+#: The same in a part of a command, where a shell may replace it, too.
+_RANK_IN_COMMAND = "[$][({]?(PET_NODE_|NODE_)?RANK([^A-Z0-9_]|$)"
 #: The fields that pods are rendered from and that cannot change while the job runs.
 FIXED_FIELDS = (
     "gpusPerNode",
@@ -262,6 +267,16 @@ class DDPJobSpec(Resource):
         Rule(
             f"{_NO_SPARES} || !has(self.command) || self.command.exists(a, a.contains('ddpjob.launch'))",
             "restart.spares wait in our launcher, and command does not start it: start python -m ddpjob.launch, or remove spares",
+        ),
+        Rule(
+            f"{_NO_SPARES} || !has(self.command) || !self.command.exists(a, a.matches('{_RANK_IN_COMMAND}'))",
+            "restart.spares start before their rank is known, and command has a reference to it, such as $(NODE_RANK): read the"
+            " variable in the program, or remove spares",
+        ),
+        Rule(
+            f"{_NO_SPARES} || !has(self.env) || !self.env.exists(e, has(e.value) && ({_HAS_RANK}))",
+            "restart.spares start before their rank is known, and env has a reference to it, such as $(NODE_RANK): read the"
+            " variable in the program, or remove spares",
         ),
         Rule(
             f"{_NO_SPARES} || !has(self.scheduling) || !has(self.scheduling.queueName)",

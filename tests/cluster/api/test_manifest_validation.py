@@ -173,6 +173,23 @@ SPECS: list[tuple[str, Change, str]] = [
     ("spare pods of a gang that does not wait", {"restart": {"spares": 1}}, "set inPlace to true, or remove spares"),
     ("spare pods of one pod", {**SPARES, "nodes": 1}, "raise nodes, or remove spares"),
     ("spare pods of another launcher", {**COMMAND, **SPARES}, "restart.spares wait in our launcher"),
+    (
+        "spare pods of a program that is told its rank",
+        python("-m", "ddpjob.launch", "t.py", "--node=$(NODE_RANK)", **SPARES),
+        "command has a reference to it",
+    ),
+    (
+        "spare pods of a shell that knows its rank",
+        {**SPARES, "trainer": None, "command": ["sh", "-c", "python -m ddpjob.launch t.py $RANK"]},
+        "command has a reference to it",
+    ),
+    (
+        "spare pods with the rank in another variable",
+        {**SPARES, "env": [{"name": "A", "value": "/logs/$(RANK)"}]},
+        "env has a reference to it",
+    ),
+    ("spare pods and other variables", {**SPARES, "env": [{"name": "A", "value": "$(RANKS) $(LOCAL_RANK) RANK"}]}, ""),
+    ("rank in another variable", {"env": [{"name": "A", "value": "$(RANK)"}]}, ""),
     ("spare pods in a queue", {**SPARES, "scheduling": {"queueName": "a"}}, "remove spares, or queueName"),
     ("least number of nodes", {"nodes": 3, "minNodes": 2}, ""),
     ("least number of nodes above their number", {"nodes": 2, "minNodes": 3}, "nodes is less than minNodes"),

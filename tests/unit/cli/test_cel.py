@@ -15,14 +15,14 @@ from ddpjob_operator.api.crd import submitted_schema
 #: Values of the fields that rules refer to; None leaves the field out.
 CHOICES: dict[str, tuple[Any, ...]] = {
     "trainer": (None, {}, {"perProcessBatchSize": 8, "checkpointEverySteps": 5, "profileSteps": [3, 5]}, {"profileSteps": [5, 3]}, {"profileSteps": [3]}),
-    "command": (None, [""], ["python3", "x.py"], ["/usr/bin/python", "-m", "ddpjob.launch", "x.py"], ["torchrun", "x.py"]),
+    "command": (None, [""], ["python3", "x.py"], ["/usr/bin/python", "-m", "ddpjob.launch", "x.py", "$RANK"], ["torchrun", "x.py"]),
     "nodes": (None, 2, 3),
     "minNodes": (None, 1, 2, 3),
     "gpusPerNode": (None, 1, 2),
     "gpuResource": (None, "nvidia.com/mig-1g.10gb", "nvidia.com/gpu.shared"),
     "processesPerNode": (None, 1, 2),
     "resources": (None, {}, {"limits": {"nvidia.com/gpu": 1}}, {"requests": {"cpu": 1, "nvidia.com/gpu": 1}}),
-    "env": (None, [{"name": "RANK"}], [{"name": "A", "value": "", "valueFrom": {}}]),
+    "env": (None, [{"name": "RANK"}], [{"name": "A", "value": "$(RANK)", "valueFrom": {}}]),
     "checkpoint": (None, {"uri": "s3://b"}, {"everySteps": 5}, {"uri": "s3://b", "volume": {"emptyDir": {}}}),
     "scheduling": (None, {"queueName": "q"}, {"queueName": "q", "gang": "none"}),
     "restart": (None, {}, {"rules": [{"exitCodes": [1, 2]}, {"exitCodes": [3]}], "inPlace": True, "spares": 1}, {"rules": [{"exitCodes": [1]}, {"exitCodes": [1]}], "spares": 1}),

@@ -19,7 +19,10 @@ RETRY_SECONDS = 300.0
 
 
 def name_of_spare(job: Job, number: int) -> str:
-    """Its name, which it keeps: so the next one of this number has another. No pod of a rank has such a name, of whichever job."""
+    """The name of the spare pod of this number, which is that of no pod of a rank, of whichever job.
+
+    A spare pod that takes over keeps its name, and the next one needs another: so it ends with the number of replacements.
+    """
     num_replaced = sum(pod.replacement for pod in job.status.replaced_pods)
     return f"{_prefix(job)}{number}-{num_replaced}"
 
@@ -87,7 +90,7 @@ def state(situation: Situation) -> str:
     if not wanted:
         return ""
     ready = waiting(situation)
-    obstacle = next((pod.waiting.message for pod in situation.gang.spares if pod.waiting), "")
+    obstacle = next((why for pod in situation.gang.spares if (why := _obstacle(pod))), "")
     text = f"{min(len(ready), wanted)} of {wanted} spare pods can replace a lost pod"
     return f"{text} ({printable(obstacle)})" if obstacle else text
 
@@ -114,6 +117,15 @@ def asks_again_at(pod: Pod) -> float | None:
 def number_of(situation: Situation, pod: Pod) -> int:
     """Its number among the spare pods of the job: they are labelled as ranks that the gang does not have."""
     return pod.rank - situation.spec.nodes
+
+
+def _obstacle(pod: Pod) -> str:
+    """Why it cannot take over, where that may last; empty for one that can or that is starting."""
+    if pod.waiting:
+        return pod.waiting.message or pod.waiting.reason
+    if pod.exit:
+        return f"pod {pod.name} ended with exit code {pod.exit.code}: {pod.exit.message}"
+    return f"pod {pod.name} is {pod.phase}: {pod.reason}: {pod.message}" if asks_again_at(pod) else ""
 
 
 def _can_take_over(pod: Pod) -> bool:

@@ -210,6 +210,7 @@ def test_one_whose_program_ends_is_replaced_after_a_while() -> None:
         JOB,
         3,
         code=2,
+        message="RANK is 'unassigned'",
         name="job-1-spare0-0",
         uid="s",
         is_spare=True,
@@ -219,6 +220,9 @@ def test_one_whose_program_ends_is_replaced_after_a_while() -> None:
     )
     made = plan(gang(spares=(failed,)), LATER)
     assert (made.actions, made.status.attempt, made.status.phase) == ((), 1, Phase.RUNNING)
+    assert "0 of 1 spare pods can replace a lost pod (pod job-1-spare0-0 ended with exit code 2: RANK is" in str(
+        made.status.message
+    )
     assert made.wake_at <= LATER + RETRY_SECONDS
     assert deletions(gang(spares=(failed,)), LATER + RETRY_SECONDS) == ["job-1-spare0-0"]
 
@@ -328,6 +332,7 @@ def test_the_next_one_waits_also_where_the_kubelet_has_refused_the_first() -> No
     status = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "startTime": rfc3339(LATER)}
     pod = pod_of({**body, "metadata": metadata, "spec": {**body["spec"], "nodeName": "node-9"}, "status": status})
     assert deletions(gang(spares=(pod,)), LATER + 1) == []
+    assert "spare0-0 is Failed: UnexpectedAdmissionError" in str(plan(gang(spares=(pod,)), LATER).status.message)
     assert deletions(gang(spares=(pod,)), LATER + RETRY_SECONDS) == ["job-1-spare0-0"]
 
 

@@ -22,7 +22,9 @@ def is_spare(environ: Mapping[str, str]) -> bool:
 
 
 def wait_for_assignment(environ: Mapping[str, str], template: Template) -> dict[str, str] | None:
-    """The variables of the pod with its assignment; None if it is asked to stop. Signals are blocked here.
+    """The environment with the variables of the rank that the pod is assigned; None if it is asked to stop before that.
+
+    The caller has blocked all signals.
 
     Raises:
         TemplateError: the template has ended, or a request to stop arrived while it still imported.

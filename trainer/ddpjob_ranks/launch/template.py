@@ -3,9 +3,10 @@
 A fork has these modules in milliseconds, so a rank that ends is replaced at once. The process has one thread and has not
 touched a GPU, as both would be broken in a fork.
 
-Once it has imported them it says so. The launcher sends requests over a socket: the file descriptor of a text in JSON, which with a large environment is longer than a
-message can be, and those that the new process inherits. The new process becomes a child of the launcher, which has made itself
-the reaper of orphans: its parent, a fork of the template, ends at once.
+It has a socket to the launcher. Its first message says that everything is imported. The launcher then sends a message for each new
+process: the file descriptors that the process inherits, and that of a text in JSON with the arguments and the environment, which may
+be longer than a message can be. The new process becomes a child of the launcher, which has made itself the reaper of orphans: its
+parent, a fork of the template, ends at once.
 """
 
 import atexit

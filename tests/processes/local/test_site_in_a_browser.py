@@ -55,3 +55,12 @@ def test_a_page_loads_nothing_from_elsewhere_and_fits(page: browser.Page, site: 
         "[...document.querySelectorAll('article img')].filter(image => !image.naturalWidth).length"
     )
     assert pictures == 0, "each picture is there"
+
+
+def test_the_colours_are_those_of_the_system_at_each_visit(page: browser.Page, site: str) -> None:
+    schemes = []
+    for dark in (False, True, False):
+        page.show(site, dark=dark)
+        schemes.append(page.evaluate("document.body.dataset.mdColorScheme"))
+
+    assert schemes == ["default", "slate", "default"]

@@ -116,10 +116,18 @@ def load_command(name: str) -> Any:
     kind = getattr(module, "COMMAND_CLASS", TyperCommand)
     single.command(name=name, cls=kind, short_help=entry.help, context_settings=settings)(module.command)
     command = typer.main.get_command(single)
+    command.help = unwrapped(command.help or "")
     command.callback = _guarded(name, entry, command.callback)
     if entry.cluster:
         command.params.extend(cluster_options())
     return command
+
+
+def unwrapped(text: str) -> str:
+    """A help text with each paragraph on one line, which then breaks where the terminal ends; examples are indented lines."""
+    return "\n\n".join(
+        paragraph if paragraph.startswith(" ") else paragraph.replace("\n", " ") for paragraph in text.split("\n\n")
+    )
 
 
 def _guarded(name: str, entry: Entry, callback: Any) -> Any:

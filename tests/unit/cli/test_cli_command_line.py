@@ -36,6 +36,14 @@ def test_a_cluster_that_cannot_be_found_is_exit_code_3(tmp_path: Path, capsys: p
     assert "without a cluster, jobs run on this machine: ddpjob run --local FILE" in error
 
 
+def test_the_paragraphs_of_a_help_text_break_where_the_terminal_ends(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["wait", "--help"]) == 0
+    assert "For `finished` it is 0 if the job succeeded" in capsys.readouterr().out, "the docstring breaks after `is`"
+
+
 def test_each_module_of_a_command_is_in_the_table() -> None:
     modules = {module.name for module in pkgutil.iter_modules(commands.__path__)}
     assert modules <= {name.replace("-", "_") for name in COMMANDS}

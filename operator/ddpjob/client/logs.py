@@ -371,10 +371,18 @@ def note_missing(job: Job, pods: Collection[Pod], selection: Selection, note: Ca
                 " when the next one starts"
             )
     if not pods:
-        which = job.status.attempt if selection.attempt in (None, "all") else selection.attempt
-        note(
-            f"no pods of attempt {which} exist; the job is {job.phase}: {job.status.message or 'no operator has acted on it yet'}"
-        )
+        message = job.status.message or "no operator has acted on it yet"
+        note(f"{_absent(job, selection)}; the job is {job.phase}: {message}")
+
+
+def _absent(job: Job, selection: Selection) -> str:
+    """What of the selection does not exist."""
+    newest = job.status.attempt
+    attempt = selection.attempt if isinstance(selection.attempt, int) else newest
+    if attempt > newest:
+        return f"attempt {attempt} has not started, and the newest one is {newest}"
+    ranks = "" if selection.ranks is None else f" with rank {', '.join(map(str, sorted(selection.ranks)))}"
+    return f"no pods of attempt {attempt}{ranks} exist"
 
 
 def too_many(namespace: str, name: str, count: int) -> ConflictError:

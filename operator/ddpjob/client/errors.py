@@ -95,6 +95,11 @@ def client_error(
                 f"the API server does not know {names.KIND} in {names.API_VERSION}; install the operator's chart, or"
                 " choose another cluster with --context"
             )
+        if namespace and f'namespaces "{namespace}" not found' in message:
+            return NotFoundError(
+                f"{subject}: the namespace {namespace} does not exist; choose another with -n, or create it: kubectl create"
+                f" namespace {namespace}"
+            )
         where = f"-n {namespace}" if namespace else "-A"
         return NotFoundError(f"{subject} does not exist; to list those that do: ddpjob list {where}")
     if isinstance(error, transport.ConflictError):

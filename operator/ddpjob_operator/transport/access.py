@@ -7,6 +7,7 @@ token that the kubelet rotates is read again (kubernetes.aio does so once a minu
 import asyncio
 import logging
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,9 @@ async def load_access(*, kubeconfig: str | None = None, context: str | None = No
             namespace = _service_account_namespace()
         else:
             files = _kubeconfigs(paths)
-            if len(files) > 1 and context is None:
+            if context is not None:
+                _check_context(files, context)
+            elif len(files) > 1:
                 context = _current_context(files)
             # The package reads $KUBECONFIG once, when it is imported.
             loader = await load_kube_config(  # type: ignore[no-untyped-call]
@@ -108,11 +111,27 @@ def _kubeconfigs(paths: str | None) -> list[Path]:
 
 def _current_context(files: list[Path]) -> str | None:
     """The current context of several kubeconfigs: the first one counts, as for kubectl; kubernetes.aio takes the last."""
+    return next(
+        (str(content["current-context"]) for content in _contents(files) if content.get("current-context")), None
+    )
+
+
+def _check_context(files: list[Path], context: str) -> None:
+    """ValueError if no kubeconfig has this context; the error of kubernetes.aio does not name those that there are."""
+    listed = [item for content in _contents(files) for item in content.get("contexts") or ()]
+    known = [str(item["name"]) for item in listed if isinstance(item, dict) and "name" in item]
+    if context not in known:
+        raise ValueError(
+            f"{', '.join(map(str, files))}: found no context {context}; expected one of: {', '.join(known) or '(none)'}; choose one"
+            " with --context, or another file with --kubeconfig or KUBECONFIG"
+        )
+
+
+def _contents(files: list[Path]) -> Iterator[dict[str, Any]]:
     for file in files:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
-        if isinstance(content, dict) and content.get("current-context"):
-            return str(content["current-context"])
-    return None
+        if isinstance(content, dict):
+            yield content
 
 
 def _service_account_namespace() -> str | None:

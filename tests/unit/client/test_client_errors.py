@@ -22,6 +22,12 @@ def answer(status: int, message: str) -> ApiError:
         (answer(404, "404 page not found"), DDPJOBS, errors.NotInstalledError, "does not know DDPJob in ddpjob.dev/"),
         (answer(404, 'x "j" not found'), DDPJOBS, errors.NotFoundError, "DDPJob team/j does not exist.*-n team"),
         (
+            answer(404, 'namespaces "team" not found'),
+            DDPJOBS,
+            errors.NotFoundError,
+            "DDPJob team/j: the namespace team does not exist; .*kubectl create namespace team",
+        ),
+        (
             answer(409, "already exists"),
             DDPJOBS,
             errors.ConflictError,

@@ -45,6 +45,6 @@ async def test_the_first_current_context_of_several_files_counts(
 
 
 async def test_an_unknown_context_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UnreachableError, match="nowhere"):
+    with pytest.raises(UnreachableError, match="a: found no context nowhere; expected one of: a; choose"):
         async with AsyncClient(kubeconfig=str(kubeconfig(tmp_path, "a", current="a")), context="nowhere"):
             pass

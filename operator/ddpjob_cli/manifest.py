@@ -80,7 +80,7 @@ def read_manifest(
     jobs = [body for body in documents if body.get("kind") == KIND]
     if len(jobs) != 1:
         kinds = ", ".join(str(body.get("kind")) for body in documents) or "nothing"
-        raise ManifestError(f"{path}: found {len(jobs)} objects of kind {KIND} ({kinds}); expected exactly one")
+        raise ManifestError(f"{path}: found {kinds}; expected exactly one {KIND}, and ConfigMaps that it uses")
     (job,) = jobs
     if name and isinstance(job.get("metadata"), dict):
         job["metadata"]["name"] = name
@@ -167,6 +167,15 @@ def _files_here() -> "Files":
     return read_folder()
 
 
+def _yaml_fault(error: Exception) -> str:
+    """Where a file is not YAML, and why; the error's own text calls each file "<unicode string>"."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return " ".join(str(error).split())
+    why = (getattr(error, "context", None), getattr(error, "problem", None))
+    return f"line {mark.line + 1}, column {mark.column + 1}: {', '.join(filter(None, why))}"
+
+
 def _documents(path: Path) -> list[dict[str, Any]]:
     if path.suffix == ".py":
         raise ManifestError(
@@ -180,7 +189,7 @@ def _documents(path: Path) -> list[dict[str, Any]]:
     except UnicodeDecodeError:
         raise ManifestError(f"{path}: is not UTF-8 text; give the path of a DDPJob in YAML") from None
     except yaml.YAMLError as error:
-        raise ManifestError(f"{path}: is not valid YAML: {' '.join(str(error).split())}; correct that line") from None
+        raise ManifestError(f"{path}: is not valid YAML: {_yaml_fault(error)}; correct that line") from None
     found = [document for document in documents if document is not None]
     for document in found:
         if not isinstance(document, dict):

@@ -27,7 +27,7 @@ def command(
     """
     import yaml
 
-    from ddpjob_cli.kubeflow import convert
+    from ddpjob_cli.kubeflow import ConversionError, convert
 
     text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     try:
@@ -35,4 +35,7 @@ def command(
     except yaml.YAMLError as error:
         raise ValueError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from None
     bodies = [item for body in bodies for item in (body.get("items") or () if body.get("kind") == "List" else (body,))]
-    print(convert(bodies), end="")
+    try:
+        print(convert(bodies), end="")
+    except ConversionError as error:
+        raise ValueError(f"{file}: {error}") from None

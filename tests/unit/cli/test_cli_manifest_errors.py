@@ -35,7 +35,7 @@ def test_a_manifest_of_the_earlier_version_becomes_one_of_the_current_version(tm
     ("changed", "expected"),
     [
         ({"apiVersion": "v1"}, "apiVersion is 'v1'; expected ddpjob.dev/v1beta1"),
-        ({"kind": "Job"}, "found 0 objects of kind DDPJob (Job); expected exactly one"),
+        ({"kind": "Job"}, "found Job; expected exactly one DDPJob"),
         ({"metadata": None}, "metadata is None"),
         ({"metadata": {"name": "Job_1"}}, "metadata.name is 'Job_1'; expected at most 52 characters"),
         ({"metadata": {"name": "j" * 53}}, "metadata.name is"),
@@ -131,12 +131,14 @@ def test_a_file_that_is_not_a_manifest_is_refused(tmp_path: Path) -> None:
     assert "cannot be read (No such file or directory)" in error(tmp_path / "absent.yaml")
     assert "cannot be read (Is a directory)" in error(tmp_path)
     (tmp_path / "a.yaml").write_text("a: [1")
-    assert "is not valid YAML" in error(tmp_path / "a.yaml")
+    assert "a.yaml: is not valid YAML: line 1, column 6: while parsing a flow sequence, expected" in error(
+        tmp_path / "a.yaml"
+    )
     (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00")
     assert "is not UTF-8 text" in error(tmp_path / "b.yaml")
     assert "found 'text'; expected an object" in error(written(tmp_path, "text"))
-    assert "found 2 objects of kind DDPJob" in error(written(tmp_path, GOOD, GOOD))
-    assert "found 0 objects of kind DDPJob (nothing)" in error(written(tmp_path))
+    assert "found DDPJob, DDPJob; expected exactly one DDPJob" in error(written(tmp_path, GOOD, GOOD))
+    assert "found nothing; expected exactly one DDPJob" in error(written(tmp_path))
 
 
 def test_config_maps_come_along_and_other_objects_are_named(tmp_path: Path) -> None:

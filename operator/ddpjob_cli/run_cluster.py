@@ -43,10 +43,11 @@ def run_cluster(manifest: Manifest, *, detach: bool, dry_run: bool, verbose: boo
             print_documents(bodies)
             return EXIT_SUCCEEDED
         where = f"{job.name} -n {job.namespace}"
-        note(f"{job.namespace}/{job.name} is submitted to {client.server}; Ctrl-C stops this command, not the job")
+        submitted = f"{job.namespace}/{job.name} is submitted to {client.server}"
         if detach:
-            note(f"to follow it: ddpjob logs {where} -f; to see its state: ddpjob status {where}")
+            note(f"{submitted}; to follow it: ddpjob logs {where} -f; to see its state: ddpjob status {where}")
             return EXIT_SUCCEEDED
+        note(f"{submitted}; Ctrl-C stops this command, not the job")
         return _shown_to_the_end(client, job, manifest.spec.processes, verbose=verbose, show_status=show_status)
 
 

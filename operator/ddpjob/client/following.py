@@ -76,7 +76,7 @@ async def wait(api: Transport, namespace: str, name: str, goal: Goal, seconds: f
     except TimeoutError:
         state = f"it is {seen.phase}: {seen.status.message or 'no message yet'}" if seen else "it was never read"
         raise WaitTimeoutError(
-            f"{names.KIND} {namespace}/{name} is not {goal} after {seconds:g} s; {state}; to see why: ddpjob explain"
+            f"{names.KIND} {namespace}/{name} did not become {goal} within {seconds:g} s: {state}; to see why: ddpjob explain"
             f" {name} -n {namespace}"
         ) from None
     raise AssertionError("a watch ends by an error only")

@@ -203,7 +203,7 @@ async def test_list_logs_and_events_in_each_format(
     line = json.loads((await ddpjob("logs", "j", "--rank", "1-3", "-o", "json"))[0])
     assert (line["rank"], line["attempt"], line["text"]) == (1, 1, "one")
     _, notes = await ddpjob("logs", "j", "--attempt", "7")
-    assert "no pods of attempt 7 exist" in notes
+    assert "attempt 7 has not started" in notes
 
     async def shows_events() -> bool:
         return "Pod/j-1-1" in (await ddpjob("events", "j"))[0]
@@ -224,7 +224,7 @@ async def test_suspend_resume_restart_wait_and_delete(ddpjob: Commands, namespac
     await ddpjob("run", job_file(tmp_path), "--detach")
     await ddpjob("wait", "j", "--for", "running", "--timeout", f"{SECONDS}s")
     _, notes = await ddpjob("wait", "j", "--timeout", "0.1s", code=124)
-    assert "is not finished after 0.1 s; it is Running" in notes
+    assert "did not become finished within 0.1 s: it is Running" in notes
     _, notes = await ddpjob("restart", "j")
     assert "j is suspended and starts again when its pods have stopped" in notes
     await namespace.reaches("j", "Running", attempt=2)

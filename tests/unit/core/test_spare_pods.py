@@ -197,6 +197,20 @@ def test_one_that_is_lost_before_it_has_taken_over_is_a_lost_pod(changes) -> Non
     assert (made.status.attempt, made.status.failure.rank) == (2, 1)
 
 
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_one_that_ended_before_it_took_over_is_not_called_deleted_and_is_no_error_of_the_spec(is_gone) -> None:
+    """With exit code 2 the trainer says that the spec is wrong, but the others of its attempt have trained with it."""
+    of_spare = {"name": "job-1-spare0-0", "uid": "s", "is_spare": True, "is_supervised": True, "node": "spare-0"}
+    failed = ended(JOB, 3, code=2, message="no such option", **of_spare)
+    seen = after_loss(1)
+    others = tuple(pod for pod in seen.pods if not pod.is_spare)
+    seen = replace(seen, pods=others if is_gone else (*others, failed), vanished=(failed,) if is_gone else ())
+    made = plan(seen, LATER + 1).status
+    failure = made.failure
+    assert (made.attempt, made.phase, failure.rank, failure.node) == (2, Phase.RESTARTING, 1, "spare-0")
+    assert (failure.reason, failure.exit_code, failure.message) == (Reason.PROGRAM_ERROR, 2, "no such option")
+
+
 def test_one_that_is_lost_is_created_again_and_counts_nowhere() -> None:
     seen = gang(spares=())
     made = plan(replace(seen, vanished=(spare(),)), LATER)

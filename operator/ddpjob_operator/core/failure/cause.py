@@ -8,7 +8,7 @@ we wait a moment for a better one.
 import math
 import signal
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddpjob_operator.api.names import Reason, contract
 from ddpjob_operator.api.spec import DDPJobSpec
@@ -81,6 +81,8 @@ def _end_of(observed: Observed, pod: Pod, gang_has_saved: bool, now: float) -> E
     exit_code, signal_number = (worker.code, worker.signal) if worker else _exit_of(pod)
     if worker and worker.signal and reason == Reason.PROGRAM_ERROR:
         reason = Reason.KILLED
+    if pod.is_spare and KINDS[reason] == Kind.FINAL:  # the others of its attempt run with the same spec
+        reason = Reason.PROGRAM_ERROR
     return End(
         rank=pod.rank,
         reason=reason,
@@ -96,12 +98,11 @@ def _end_of(observed: Observed, pod: Pod, gang_has_saved: bool, now: float) -> E
 def missing_ends(observed: Observed, names: Mapping[int, str], now: float) -> list[End]:
     """The ends of ranks whose pods no longer exist although the operator did not delete them, by node rank and pod name.
 
-    What this process saw last of such a pod shows how it ended.
+    What this process saw last of such a pod shows how it ended. A spare pod that was to take over may have ended before that.
     """
-    wanted = set(names.values())
-    last = {pod.name: pod for pod in observed.vanished if pod.is_rank}
-    shown = ends_of(observed, (pod for pod in last.values() if pod.name in wanted and _shows_its_end(pod)), now)
-    by_name = {end.pod: end for end in shown}
+    last = {pod.name: pod for pod in (*observed.vanished, *observed.pods) if pod.is_rank or pod.is_spare}
+    named = (replace(last[name], rank=rank) for rank, name in names.items() if name in last)
+    by_name = {end.pod: end for end in ends_of(observed, filter(_shows_its_end, named), now)}
     return [by_name.get(name) or _deleted(rank, name, last.get(name), now) for rank, name in names.items()]
 
 

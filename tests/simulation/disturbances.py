@@ -398,6 +398,8 @@ _SHORT: dict[str, Disturbance] = {
     "break_webhook": _sets("server", "webhook_is_broken", lambda _: True),
     "repair_webhook": _sets("server", "webhook_is_broken", lambda _: False),
     "lose_image": _sets("cluster", "image_is_missing", lambda _: True),
+    "refuse_pods": _sets("cluster", "refuses_pods", lambda _: True),
+    "admit_pods": _sets("cluster", "refuses_pods", lambda _: False),
     "find_image": _sets("cluster", "image_is_missing", lambda _: False),
 }
 _BY_NAME: dict[str, Disturbance] = {

@@ -11,15 +11,24 @@ from typing import Any
 from unittest.mock import patch
 
 from ddpjob_operator.api.status import DDPJobStatus
-from ddpjob_operator.core import free_places, render, situation, spare_pods, stopping
+from ddpjob_operator.core import free_places, records, render, situation, spare_pods, stopping
 from ddpjob_operator.core import plan as planning
 from ddpjob_operator.core.actions import CreateObject, CreatePod, DeletePod, PatchObject
 from ddpjob_operator.core.failure import cause as failures
 from ddpjob_operator.core.failure import refine_record, restart
 from ddpjob_operator.core.gang import Gang, gang_of
 from ddpjob_operator.core.model import Job
-from ddpjob_operator.core.policies import failed_attempt, finished_job, handover, hang, partial_gang, suspension
+from ddpjob_operator.core.policies import (
+    failed_attempt,
+    finished_job,
+    handover,
+    hang,
+    partial_gang,
+    pod_replacement,
+    suspension,
+)
 from ddpjob_operator.core.render import actions, pods, service
+from ddpjob_operator.core.times import epoch_seconds
 from ddpjob_operator.kube.cache.cache import Cache
 from ddpjob_operator.kube.engine.actuator import Actuator
 from ddpjob_operator.kube.engine.expectations import Expectations
@@ -170,6 +179,11 @@ def _wanted_at_once(situation: Any) -> list[int]:
     return list(range(wanted)) if situation.gang.missing else []
 
 
+def _placed_by_the_scheduler(_: Any, __: Any, conditions: Any) -> float | None:
+    since = conditions.get("PodScheduled", {}).get("lastTransitionTime")
+    return since and epoch_seconds(since)
+
+
 @dataclass(frozen=True, slots=True)
 class Mutation:
     """Pieces of the operator with their stand-ins."""
@@ -245,9 +259,11 @@ _REPLACED: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     ),
     "a gang does not wait for all nodes": ((partial_gang, "releases_at", _at_once),),
     "an attempt ends for places that are not there": ((free_places, "holders", _every_placeholder),),
+    "a new pod that has not joined counts as a survivor": ((pod_replacement, "_has_state", _always(True)),),
     "two lost pods get the same spare pod": ((spare_pods, "successors", _one_for_all),),
     "a spare pod takes over before it waits": ((spare_pods, "_can_take_over", lambda pod: pod.running),),
     "spare pods are created before the gang runs": ((spare_pods, "missing", _wanted_at_once),),
+    "a refused spare pod is created again at once": ((records, "_placed", _placed_by_the_scheduler),),
     "spare pods run on after the end": ((render, "remove_without_rank", _always(())),),
     "the next attempt does not wait for spare pods": ((situation, "gang_of", _without_old_spares),),
     "no reconcile is scheduled for later": ((Reconciler, "_look_again", _always(None)),),
@@ -258,8 +274,10 @@ _FOCUS = {
     "two lost pods get the same spare pod": SPARES,
     "a spare pod takes over before it waits": SPARES,
     "spare pods are created before the gang runs": SPARES,
+    "a refused spare pod is created again at once": SPARES,
     "spare pods run on after the end": SPARES,
     "the next attempt does not wait for spare pods": SPARES,
+    "a new pod that has not joined counts as a survivor": REPLACED_PODS,
     "a replaced pod is counted as a restart of the gang": REPLACED_PODS,
     "a replaced pod is counted twice": REPLACED_PODS,
     "the Service is pointed at older attempts": "two writers",

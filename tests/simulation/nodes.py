@@ -83,6 +83,8 @@ class Cluster:
     random: Random
     nodes: dict[str, Node]
     image_is_missing: bool = False
+    refuses_pods: bool = False
+    """Whether kubelets end each pod that is new to them, for example because a device is broken."""
     sandboxes: dict[str, Sandbox] = field(default_factory=dict)
     _unscheduled: list[str] = field(default_factory=list)
     num_nodes_lost: int = 0
@@ -227,6 +229,11 @@ class Cluster:
             self.server.remove(PODS, uid, "kubelet")
             return
         if is_over(pod):
+            return
+        if self.refuses_pods:  # the scheduler's condition is lost
+            refused = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no healthy device"}
+            refused["startTime"] = rfc3339(self.server.now)
+            self.server.update(PODS, uid, {"status": refused}, "kubelet")
             return
         if names.LABEL_PLACEHOLDER in metadata["labels"]:
             self.server.update(PODS, uid, {"status": {**status, "phase": "Running"}}, "kubelet")

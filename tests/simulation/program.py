@@ -4,6 +4,7 @@ They also model the fence of the checkpoint folder, from the variables that thei
 """
 
 import asyncio
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -20,8 +21,8 @@ ECHO = 'Traceback (most recent call last):\n  File "t.py", line 1\nRuntimeError:
 #: How long ranks wait for each other at the start.
 RENDEZVOUS_SECONDS = 300.0
 COMMIT_SECONDS = 10.0
-#: How long the ranks of a pod that is replaced need to join the others.
-JOIN_SECONDS = 3.0
+#: How long the ranks of a pod that is replaced need to join the others, once it runs and once its Service leads to it.
+JOIN_SECONDS = (3.0, 100.0)
 #: How a main process ends that was killed or asked to stop.
 LOST_CODES = frozenset({137, contract.EXIT_TERMINATED, contract.EXIT_CHECKPOINTED})
 
@@ -120,6 +121,8 @@ class Gang:
     hangs_at: float | None = None
     waits_since: float | None = None
     """Since when its ranks have waited for a pod that is replaced."""
+    num_joins: int = 0
+    """How often a pod that replaces another one has joined its ranks."""
     coming: asyncio.TimerHandle | None = None
     """What makes its fate come true."""
     fate: Fate = Fate(kind="succeed")
@@ -143,7 +146,7 @@ class Programs:
         self.commits: list[Owner] = []
         """Of each commit, in order: who wrote it."""
         self.waited_in_vain: list[tuple[str, int]] = []
-        """The jobs and attempts in which a new pod has waited to the end of its patience for ranks that had succeeded."""
+        """The jobs and attempts in which new pods have waited to the end for ranks that had succeeded, or for each other."""
 
     def start(self, container: Container) -> None:
         """A container begins, or a spare one has its assignment."""
@@ -154,7 +157,7 @@ class Programs:
         gang.ranks[rank] = container
         if container.replacement and gang.met_at is not None:
             self._wait(gang)
-            self._later(JOIN_SECONDS, self._join, gang)
+            self._later(self._random.choice(JOIN_SECONDS), self._join, gang)
         if rank == 0 and not self._claim(container):
             self._later(0.5, self.end, container, contract.EXIT_FENCED)
             return
@@ -190,10 +193,15 @@ class Programs:
     def _join(self, gang: Gang) -> None:
         if gang.waits_since is None or any(container.exit for container in gang.ranks.values()):
             return
+        if not any(
+            container.has_met for container in gang.ranks.values()
+        ):  # none of them has the state of the training
+            return
         first = gang.ranks[0]
         if first.replacement and not self.master_of(*first.owner):  # the others look for the store of its pod
             return
         gang.waits_since = None
+        gang.num_joins += 1
         if first.replacement and not first.has_met:
             self._later(COMMIT_SECONDS, self._commit, first)
         self._train(gang)
@@ -201,7 +209,8 @@ class Programs:
     def _end_waiting(self, gang: Gang, since: float) -> None:
         if gang.waits_since == since:
             new = [c for c in gang.ranks.values() if c.exit is None and not c.has_met]
-            if new and any(c.exit and c.exit.code == 0 for c in gang.ranks.values()):
+            others = [c for c in gang.ranks.values() if c not in new]
+            if new and (not others or any(c.exit and c.exit.code == 0 for c in others)):
                 self.waited_in_vain.append(new[0].job_and_attempt)
             for container in gang.ranks.values():
                 self._lose_peer(container, rank=1)
@@ -230,10 +239,13 @@ class Programs:
             return ""
         gang = self._gang_of(container)
         lines = []
-        if gang.met_at is not None and gang.ranks.get(0) is container:
-            now = gang.hangs_at if gang.hangs_at is not None else self._now()
-            step = int((now - gang.met_at) * 10)
-            lines.append(f'{contract.PROGRESS_PREFIX}{{"step": {step}, "totalSteps": 100000}}')
+        if gang.met_at is not None and gang.ranks.get(0) is container and container.has_met:
+            stands_since = gang.waits_since if gang.waits_since is not None else gang.hangs_at
+            now = stands_since if stands_since is not None else self._now()
+            progress = {"step": int((now - gang.met_at) * 10), "totalSteps": 100000}
+            if gang.num_joins:
+                progress[contract.PROGRESS_IN_PLACE_RESTARTS] = gang.num_joins
+            lines.append(contract.PROGRESS_PREFIX + json.dumps(progress))
         if container.exit is not None and container.exit.code:
             lines.append(container.exit.message or TRACEBACK)
         return "\n".join(lines)
@@ -262,7 +274,7 @@ class Programs:
         for key, gang in self.gangs.items():
             self._meet(key, gang)
             if gang.waits_since is not None:
-                self._later(JOIN_SECONDS, self._join, gang)
+                self._later(JOIN_SECONDS[0], self._join, gang)
 
     def master_of(self, job_uid: str, attempt: int, replacement: int = 0) -> bool:
         """Whether some Service leads to this pod of rank 0 of this attempt, and to no other."""

@@ -287,6 +287,7 @@ class World:
         self.server.pod_quota = None
         self.server.webhook_is_broken = False
         self.cluster.image_is_missing = False
+        self.cluster.refuses_pods = False
         self.remove_strangers()
         for node in self.cluster.nodes.values():
             self.cluster.start_kubelet(node)

@@ -4,11 +4,14 @@ import json
 
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import contract
+from ddpjob_operator.core.spare_pods import RETRY_SECONDS
 from simulation.api_server import JOBS, PODS, Body, owner_uid
 from simulation.invariants.bodies import is_spare, name_of, num_nodes_of, place_of, replacement_of
 from simulation.invariants.created_pods import check_nothing_before_it_runs, mark_straggler
 from simulation.invariants.memory import Memory
 
+#: More than the steps of a schedule.
+MOST_AT_ONCE = 30
 _OF_A_RANK = {names.LABEL_RANK, names.LABEL_REPLACEMENT, names.LABEL_SPARE}
 
 
@@ -20,6 +23,7 @@ def check_spare(memory: Memory, pod: Body, by: str) -> None:
     status, name = job.get("status") or {}, name_of(pod)
     attempt, _, _ = place_of(pod)
     memory.counts["spare pod"] += 1
+    _not_too_often(memory, name, memory.of(job).spares_created.setdefault(name, []))
     memory.must(attempt <= status.get("attempt", 1), f"{name} is created by {by} before the status names its attempt")
     if not memory.is_alone(by) or memory.view_disturbed_at or memory.world.schedule.fault_percent:
         return
@@ -33,6 +37,15 @@ def check_spare(memory: Memory, pod: Body, by: str) -> None:
     memory.must(len(ranks) == num_nodes_of(pod), f"{name} is created by {by} and only the ranks {ranks} have a node")
     num_spares = sum(map(is_spare, others))
     memory.must(num_spares <= 2, f"{by} has created {num_spares} spare pods")
+
+
+def _not_too_often(memory: Memory, name: str, created: list[float]) -> None:
+    """One that has ended is created again after a wait, and at once only when somebody deletes it or edits the job."""
+    if memory.clock_jumped_at:
+        return  # by a clock that is minutes ahead of the cluster's, the wait is over at once
+    created.append(memory.world.now())
+    most = MOST_AT_ONCE + (created[-1] - created[0]) / RETRY_SECONDS
+    memory.must(len(created) <= most, f"{name} is created {len(created)} times in {created[-1] - created[0]:.0f} s")
 
 
 def check_taken_over(memory: Memory, old: Body, new: Body, by: str) -> None:

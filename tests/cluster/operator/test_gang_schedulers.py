@@ -349,7 +349,7 @@ async def test_a_gang_with_min_nodes_gets_these_together_runs_on_what_it_gets_an
         assert (status["restarts"]["counted"], status["restarts"]["infrastructure"]) == (0, 0)
         for rank in range(4):
             await namespace.ends(f"j-{status['attempt']}-{rank}", 0)
-        await namespace.reaches("j", "Succeeded")
+        await namespace.reaches("j", "Succeeded", status["attempt"])
 
 
 async def test_a_job_of_another_size_has_a_group_of_this_size(

@@ -253,6 +253,10 @@ bench-gangs: $(VENV)/dev.stamp ## Time what two competing gangs lose by scheduli
 bench-recovery: $(VENV)/dev.stamp ## Time from SIGKILL of a rank to the next step, by tier and with torchrun: make bench-recovery BENCH='--trials 20'
 	@$(BIN)/python -m bench.recovery $(BENCH)
 
+.PHONY: bench-recovery-nodes
+bench-recovery-nodes: need-root $(VENV)/dev.stamp ## The same on two real nodes, with new pods and spare pods (as root)
+	@$(BIN)/python tests/system/e2e/recovery_times.py $(BENCH)
+
 .PHONY: bench-spot
 bench-spot: $(VENV)/dev.stamp ## Goodput on preempted nodes by kind of job, in a model: make bench-spot BENCH='--seeds 4 5 6 --no-warning'
 	@$(BIN)/python -m bench.spot $(BENCH)

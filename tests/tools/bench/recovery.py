@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -203,6 +203,11 @@ WAYS: Mapping[str, Callable[[Training], Callable[[], None]]] = {
 }
 
 
+def repeated_steps(before: str, resumed: int) -> int:
+    """How many steps are done again after a training that printed `before` went on from this step."""
+    return max(0, max(map(int, STEP_DONE.findall(before))) - resumed)
+
+
 def trial(way: str) -> Trial:
     """Start a training, kill rank 1, and wait for the next step."""
     with tempfile.TemporaryDirectory(prefix="ddpjob-bench-") as name, ExitStack() as stack:
@@ -216,17 +221,16 @@ def trial(way: str) -> Trial:
         kill()
         match = training.wait_for("a step after the kill", lambda: GOES_ON.search(training.text(), before))
         seconds = time.monotonic() - killed_at
-        done = max(map(int, STEP_DONE.findall(training.text()[: match.start()])))
-        return Trial(seconds=seconds, num_repeated=max(0, done - int(match[1])))
+        return Trial(seconds=seconds, num_repeated=repeated_steps(training.text()[: match.start()], int(match[1])))
 
 
-def table(trials: Mapping[str, Sequence[Trial]], conditions: Mapping[str, str]) -> str:
-    """The result for people, in Markdown."""
+def table(trials: Mapping[str, Sequence[Trial]], conditions: Mapping[str, str], where: str) -> str:
+    """The result for people, in Markdown. `where` says what ran where."""
     lines = [
         "# From SIGKILL of a rank to the next step",
         "",
         "; ".join(f"{name} {value}" for name, value in conditions.items()) + ".",
-        "The digits on two ranks of one machine; `tests/tools/bench/recovery.py` says what each row is.",
+        where,
         "",
         "| started again by | p50 | least | most | steps repeated, p50 |",
         "| --- | ---: | ---: | ---: | ---: |",
@@ -253,13 +257,17 @@ def _conditions(num_trials: int) -> dict[str, str]:
     }
 
 
-def main() -> int:
-    """Run all trials and print the table."""
-    parser = argparse.ArgumentParser(prog="python -m bench.recovery", description=(__doc__ or "").split("\n")[0])
+def arguments_of(ways: Iterable[str], description: str) -> argparse.Namespace:
+    """What the command line says: `trials`, `ways` and `results`."""
+    parser = argparse.ArgumentParser(description=description.partition("\n")[0])
     parser.add_argument("--trials", type=int, default=10, help="of each (default: %(default)s)")
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), metavar="WAY", help=", ".join(WAYS))
-    parser.add_argument("--results", type=Path, metavar="DIR", help="also write recovery-<date>.md and .json there")
-    arguments = parser.parse_args()
+    parser.add_argument("--ways", nargs="+", choices=ways, default=list(ways), metavar="WAY", help=", ".join(ways))
+    parser.add_argument("--results", type=Path, metavar="DIR", help="also write <name>-<date>.md and .json there")
+    return parser.parse_args()
+
+
+def compare(arguments: argparse.Namespace, trial: Callable[[str], Trial], *, name: str, where: str) -> None:
+    """Run all trials, print the table, and record it under this name."""
     conditions = _conditions(arguments.trials)
     trials: dict[str, list[Trial]] = {way: [] for way in arguments.ways}
     for number in range(1, arguments.trials + 1):
@@ -268,17 +276,22 @@ def main() -> int:
             print(
                 f"trial {number}, {way}: {some[-1].seconds:.2f} s, {some[-1].num_repeated} steps repeated", flush=True
             )
-    text = table(trials, conditions)
+    text = table(trials, conditions, where)
     print(f"\n{text}", end="")
     if arguments.results:
-        file = arguments.results / f"recovery-{conditions['date']}.md"
+        file = arguments.results / f"{name}-{conditions['date']}.md"
         file.write_text(text)
         seconds = {way: [round(one.seconds, 3) for one in some] for way, some in trials.items()}
         repeated = {way: [one.num_repeated for one in some] for way, some in trials.items()}
         content = {"conditions": conditions, "seconds": seconds, "steps_repeated": repeated}
         file.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n")
-    return 0
+
+
+def main() -> None:
+    """Compare the ways that need no container."""
+    where = "The digits on two ranks of one machine; `tests/tools/bench/recovery.py` says what each row is."
+    compare(arguments_of(WAYS, __doc__ or ""), trial, name="recovery", where=where)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,0 +1,105 @@
+"""How long a job on two real nodes needs from SIGKILL of a rank or of its pod's main process to the next step that is done.
+
+- `tier 1`: a rank is killed, and all ranks start again in their pods.
+- `tier 2`: the main process of a pod is killed, and a new pod replaces it: scheduling and the start of a container are included.
+- `spare`: the same with `restart.spares: 1`.
+- `tier 3`: the same without `restart.inPlace`, whose gang starts again, without a checkpoint.
+
+Trials are interleaved, so that other load on the machine meets all of them. `make bench-recovery-nodes` prints a table.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import testbed
+from bench.recovery import Trial, arguments_of, compare, repeated_steps
+from ddpjob_operator.core.times import epoch_seconds
+from helm_release import install, load_images
+from job_on_cluster import JobOnCluster, fresh_namespace
+from testbed.kubectl import KubectlError
+
+WHERE = "The digits on two real nodes of one machine; `tests/system/e2e/recovery_times.py` says what each row is."
+WAYS: Mapping[str, Mapping[str, Any]] = {
+    "tier 1": {"inPlace": True},
+    "tier 2": {"inPlace": True},
+    "spare": {"inPlace": True, "spares": 1},
+    "tier 3": {},
+}
+TRAINER = {"recipe": "digits", "epochs": 100_000, "logEverySteps": 1}
+KILL_AFTER_STEP = 200
+DEADLINE_SECONDS = 300.0
+_numbers = itertools.count(1)
+_FIRST_STEP = re.compile(r"^(\S+) epoch \d+ step (\d+)/", re.MULTILINE)
+_RESUMED = re.compile(r"resumed from step (\d+) in memory")
+
+
+def trial(cluster: testbed.Cluster, namespace: str, way: str) -> Trial:
+    """Apply a job, kill its rank 1 or the main process of that pod, and wait for the next step."""
+    job = JobOnCluster(cluster.kubectl, namespace)
+    name = f"job-{next(_numbers)}"
+    job.apply(name, nodes=2, trainer=TRAINER, restart=WAYS[way])
+    job.wait_step(KILL_AFTER_STEP)
+    if way == "spare":
+        testbed.wait_for(
+            "the spare pod",
+            lambda: "1 of 1 spare pods" in job.status["message"],
+            seconds=DEADLINE_SECONDS,
+            every_seconds=1,
+        )
+    before = _log(job, f"{name}-1-0")
+    pid = cluster.container_pid(namespace, f"{name}-1-1", "trainer")
+    killed_at = time.time()
+    os.kill(_rank_of(pid) if way == "tier 1" else pid, signal.SIGKILL)
+    rank_0 = f"{name}-2-0" if way == "tier 3" else f"{name}-1-0"
+
+    def next_step() -> tuple[str, re.Match[str]] | None:
+        try:
+            log = _log(job, rank_0)
+        except KubectlError:  # the pod has not started
+            return None
+        resumed = _RESUMED.search(log)
+        begin = 0 if way == "tier 3" else resumed.end() if resumed else len(log)
+        step = _FIRST_STEP.search(log, begin)
+        return (log[:begin], step) if step else None
+
+    # Logs carry the time of each line, so that nobody has to look often, which would take CPU time from the ranks.
+    log, step = testbed.wait_for("a step after the kill", next_step, seconds=DEADLINE_SECONDS, every_seconds=1)
+    resumed = _RESUMED.search(log)
+    repeated = repeated_steps(_without_times(log or before), int(resumed[1]) if resumed else 0)
+    cluster.kubectl("delete", "ddpjob", name, f"--namespace={namespace}")
+    return Trial(seconds=epoch_seconds(step[1]) - killed_at, num_repeated=repeated)
+
+
+def _rank_of(launcher: int) -> int:
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    (rank,) = [int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text().startswith("rank ")]
+    return rank
+
+
+def _log(job: JobOnCluster, pod: str) -> str:
+    return job.kubectl("logs", pod, "--container=trainer", "--timestamps", f"--namespace={job.namespace}")
+
+
+def _without_times(log: str) -> str:
+    return re.sub(r"^\S+ ", "", log, flags=re.MULTILINE)
+
+
+def main() -> None:
+    """Bring up two nodes with the operator and compare on them."""
+    arguments = arguments_of(WAYS, __doc__ or "")
+    with testbed.Cluster(nodes=2) as cluster:
+        install(cluster, load_images(cluster))
+        with fresh_namespace(cluster.kubectl) as namespace:
+            compare(arguments, lambda way: trial(cluster, namespace, way), name="recovery-nodes", where=WHERE)
+
+
+if __name__ == "__main__":
+    main()

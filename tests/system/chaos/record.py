@@ -50,7 +50,8 @@ class Record:
         """The record for people."""
         recorded = list(self.cells.values())
         num_right = sum(cell["right"] for cell in recorded)
-        num_cells = sum(bool(cell.allowed) for cell in CELLS)
+        kinds = {cell["in_place"] for cell in recorded}
+        num_cells = sum(bool(cell.allowed) for cell in CELLS if cell.in_place in kinds)
         yield "# Faults at every phase of a job, on real nodes"
         yield ""
         yield f"{num_right} of {num_cells} cells right, {len(recorded) - num_right} wrong, {num_cells - len(recorded)} not run."
@@ -62,8 +63,8 @@ class Record:
         yield f"Load of the machine (1 minute): median {loads[len(loads) // 2]}, most {loads[-1]}."
         yield "A job: 2 ranks on 2 nodes, 92 steps, a checkpoint every 20 steps and after every 23rd."
         yield ""
-        yield from self._outcomes(in_place=False)
-        yield from self._outcomes(in_place=True)
+        for in_place in sorted(kinds):
+            yield from self._outcomes(in_place=in_place)
         yield "## Time to recover, in seconds"
         yield ""
         yield "From the fault until every rank of the next attempt has done a step; each column is the time since the one before."

@@ -23,10 +23,13 @@ T = TypeVar("T")
 #: What the commands and `kubectl apply` need in the namespace of the jobs: verb, group, resource.
 RIGHTS: Final = (
     *((verb, names.GROUP, names.PLURAL) for verb in ("create", "get", "list", "watch", "patch", "delete")),
+    ("patch", names.GROUP, f"{names.PLURAL}/scale"),
     ("list", "", "pods"),
     ("get", "", "pods/log"),
     ("list", "", "events"),
     ("create", "", "configmaps"),
+    ("patch", "", "configmaps"),
+    ("get", "", "pods/exec"),
     ("create", "", "pods/exec"),
 )
 #: Missing fields of the served type that are named.

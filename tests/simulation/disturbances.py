@@ -210,6 +210,15 @@ def kill_rank(world: World, pick: int) -> None:
         world.programs.end(_one_of(running, pick).main, 137)
 
 
+def kill_two_ranks(world: World, pick: int) -> None:
+    """Two ranks die at the same moment, and the operator sees their ends in one list."""
+    outage(world, FREEZES_SECONDS.index(3.0))
+    ranks = [sandbox for sandbox in _running(world) if not sandbox.main.is_spare]
+    first = pick % max(1, len(ranks))
+    for sandbox in (ranks + ranks)[first : first + min(2, len(ranks))]:
+        world.programs.end(sandbox.main, 137)
+
+
 def kill_spare(world: World, pick: int) -> None:
     """The program of a spare pod ends."""
     spares = [sandbox for sandbox in _running(world) if sandbox.main.is_spare]
@@ -354,6 +363,7 @@ _OF_THE_VIEW = frozenset(
         "repeat_events",
         "second_operator",
         "replace_job_while_deleting",
+        "kill_two_ranks",
     }
 )
 

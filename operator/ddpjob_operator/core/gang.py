@@ -20,6 +20,8 @@ class Gang:
     """Pods without a program that hold places for missing nodes, of any attempt."""
     spares: tuple[Pod, ...] = ()
     """Pods of the current attempt that wait to replace a lost one. Those of earlier attempts are old."""
+    successors: tuple[Pod, ...] = ()
+    """Those of them that the status names for missing ranks: all that is left to do is to make them their pods."""
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -28,8 +30,8 @@ class Gang:
 
     @property
     def num_placed(self) -> int:
-        """Ranks that have a node."""
-        return sum(pod.node is not None for pod in self.current.values())
+        """Ranks that have a node, or whose successors have one."""
+        return sum(pod.node is not None for pod in (*self.current.values(), *self.successors))
 
     @property
     def all_scheduled(self) -> bool:
@@ -73,12 +75,16 @@ def gang_of(observed: Observed, num_nodes: int) -> Gang:
     status = observed.job.status
     ranks = [pod for pod in observed.pods if not pod.is_placeholder]
     done = (pod for pod in observed.vanished if pod.succeeded)  # somebody deleted it afterwards; its success counts
+    current = {pod.rank: pod for pod in (*done, *observed.pods) if pod.rank < num_nodes and is_current(pod, status)}
+    spares = sorted((pod for pod in observed.pods if _is_spare_of(pod, status)), key=lambda pod: pod.name)
+    named = {pod.spare for pod in status.replaced_pods if pod.rank < num_nodes and pod.rank not in current}
     return Gang(
         num_nodes=num_nodes,
-        current={pod.rank: pod for pod in (*done, *observed.pods) if pod.rank < num_nodes and is_current(pod, status)},
+        current=current,
         old=tuple(sorted((pod for pod in ranks if _age(pod, status) > 0), key=_order)),
         placeholders=tuple(pod for pod in observed.pods if pod.is_placeholder),
-        spares=tuple(sorted((pod for pod in observed.pods if _is_spare_of(pod, status)), key=lambda pod: pod.name)),
+        spares=tuple(spares),
+        successors=tuple(pod for pod in spares if pod.name in named),
     )
 
 

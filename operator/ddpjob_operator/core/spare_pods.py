@@ -45,6 +45,8 @@ def num_wanted(situation: Situation) -> int:
         and bool(gang.current)
         and all(pod.is_supervised for pod in gang.current.values())
         and gang.first_success is None
+        # A rank that finds no node may get that of a spare pod.
+        and not any(pod.node is None and pod.waiting and not pod.is_gated for pod in gang.current.values())
         and status.shrunk_from is None
         # No scheduling provider knows of them, and one machine needs none.
         and situation.provider.name == situation.next_provider.name == ProviderName.NONE
@@ -99,13 +101,14 @@ def successors(situation: Situation, ends: Iterable[End], ranks: Collection[int]
     """The names of the spare pods that take over, by lost node rank, as far as there are enough."""
     # What took a pod away may be about to take the others of its node.
     nodes = {end.node for end in ends if end.reason in TAKEN_AWAY}
-    free = [pod.name for pod in waiting(situation) if pod.node not in nodes]
+    going = {pod.name for pod in needless(situation)}
+    free = [pod.name for pod in waiting(situation) if pod.node not in nodes and pod.name not in going]
     return dict(zip(sorted(ranks), free, strict=False))
 
 
 def lost_ranks(situation: Situation) -> set[int]:
     """The node ranks whose pods were to be made of spare pods that can no longer take over, or have done so."""
-    can = {pod.name for pod in waiting(situation)}
+    can = {pod.name for pod in situation.gang.spares if _lives(pod)}
     return {pod.rank for pod in situation.status.replaced_pods if pod.spare is not None and pod.spare not in can}
 
 
@@ -129,4 +132,8 @@ def _obstacle(pod: Pod) -> str:
 
 
 def _can_take_over(pod: Pod) -> bool:
-    return pod.is_started and pod.running and pod.deletion is None and not pod.disruption
+    return pod.is_started and _lives(pod)
+
+
+def _lives(pod: Pod) -> bool:
+    return pod.running and pod.deletion is None and not pod.disruption

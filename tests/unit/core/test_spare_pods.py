@@ -8,6 +8,7 @@ import pytest
 from builders import NOW, changed, created, deleted, edited, ended, job, observed, reconciled, supervised, updated
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import Phase, ProviderName, Reason, contract
+from ddpjob_operator.api.status import Progress
 from ddpjob_operator.core.actions import CreatePod, DeletePod, PatchObject
 from ddpjob_operator.core.model import NO_LOG, POD, Deletion, Rejection, Waiting
 from ddpjob_operator.core.plan import plan
@@ -41,6 +42,10 @@ def gang(of=JOB, spares=(), lost=(), **more):
 def after_loss(*lost, of=JOB, spares=None):
     """Ranks were lost, and the status says who replaces them."""
     return reconciled(gang(of, (spare(of),) if spares is None else spares, lost), LATER)
+
+
+def without_spares(seen):
+    return replace(seen, pods=tuple(pod for pod in seen.pods if not pod.is_spare))
 
 
 def taken_over(seen):
@@ -202,13 +207,83 @@ def test_one_that_ended_before_it_took_over_is_not_called_deleted_and_is_no_erro
     """With exit code 2 the trainer says that the spec is wrong, but the others of its attempt have trained with it."""
     of_spare = {"name": "job-1-spare0-0", "uid": "s", "is_spare": True, "is_supervised": True, "node": "spare-0"}
     failed = ended(JOB, 3, code=2, message="no such option", **of_spare)
-    seen = after_loss(1)
-    others = tuple(pod for pod in seen.pods if not pod.is_spare)
-    seen = replace(seen, pods=others if is_gone else (*others, failed), vanished=(failed,) if is_gone else ())
+    seen = without_spares(after_loss(1))
+    seen = replace(seen, vanished=(failed,)) if is_gone else replace(seen, pods=(*seen.pods, failed))
     made = plan(seen, LATER + 1).status
     failure = made.failure
     assert (made.attempt, made.phase, failure.rank, failure.node) == (2, Phase.RESTARTING, 1, "spare-0")
-    assert (failure.reason, failure.exit_code, failure.message) == (Reason.PROGRAM_ERROR, 2, "no such option")
+    text = "the spare pod had exit code 2 before it took over: no such option"
+    assert (failure.reason, failure.message) == (Reason.PROGRAM_ERROR, text)
+
+
+def test_a_rule_for_exit_codes_is_not_about_one_that_never_trained() -> None:
+    of = job(nodes=3, restart={**RESTART, "rules": [{"exitCodes": [3], "action": "Fail"}]})
+    of_spare = {"name": "job-1-spare0-0", "uid": "s", "is_spare": True, "is_supervised": True, "node": "spare-0"}
+    seen = without_spares(after_loss(1, of=of))
+    failed = ended(of, 3, code=3, message="x", **of_spare)
+    assert plan(replace(seen, pods=(*seen.pods, failed)), LATER + 1).status.phase == Phase.RESTARTING
+
+
+REFUSED = {
+    "running": False,
+    "is_started": False,
+    "phase": "Failed",
+    "reason": "UnexpectedAdmissionError",
+    "message": "Allocate failed",
+}
+
+
+def test_one_that_its_kubelet_refused_meanwhile_is_not_called_deleted() -> None:
+    seen = without_spares(after_loss(1))
+    failure = plan(replace(seen, pods=(*seen.pods, spare(**REFUSED))), LATER + 1).status.failure
+    assert (failure.reason, failure.message) == (Reason.POD_DISRUPTED, "UnexpectedAdmissionError: Allocate failed")
+
+
+def test_one_whose_kubelet_has_to_probe_it_again_is_not_lost() -> None:
+    """After a restart of the kubelet no container counts as started until its probe succeeds."""
+    seen = without_spares(after_loss(1))
+    assert plan(replace(seen, pods=(*seen.pods, spare(is_started=False))), LATER + 1).status.attempt == 1
+
+
+def test_one_that_is_being_deleted_for_a_lower_number_replaces_nothing() -> None:
+    """Its deletion may be under way although no watch shows it."""
+    fewer = edited(gang(spares=(spare(),)), restart=JOB.spec.restart.model_copy(update={"spares": 0}))
+    assert deletions(fewer) == ["job-1-spare0-0"]
+    lost = replace(fewer, pods=tuple(pod for pod in fewer.pods if pod.rank != 1))
+    made = plan(lost, LATER)
+    assert [(pod.rank, pod.spare) for pod in made.status.replaced_pods] == [(1, None)]
+
+
+def test_it_gives_way_to_a_rank_that_finds_no_node() -> None:
+    imports = reconciled(gang(JOB, (spare(is_started=False),), (1,)), LATER)
+    refused = Waiting(reason="Unschedulable", message="0/4 nodes are available")
+    new = supervised(imports.job, 1, node=None, running=False, phase="Pending", waiting=refused)
+    others = [replace(pod, placed=NOW) for pod in without_spares(imports).pods]
+    assert deletions(replace(imports, pods=(*others, new, spare())), LATER + 1) == ["job-1-spare0-0"]
+
+
+@pytest.mark.parametrize("limits", [{"queueSeconds": 120}, {}])
+@pytest.mark.parametrize("least", [None, 2])
+def test_while_it_may_not_take_over_the_gang_has_all_its_nodes_and_waits(limits, least) -> None:
+    """The ranks that wait end after a while. The job neither fails nor releases nodes nor continues on fewer."""
+    of = job(nodes=3, restart=RESTART, deadlines=limits, **({"minNodes": least} if least else {}))
+    refused = Rejection(message="webhook: refused", request="update Pod", by_failure=True, since=LATER + 1)
+    seen = replace(after_loss(1, of=of), rejections={"job-1-spare0-0": refused})
+    seen = reconciled(updated(seen, active_seconds_before=600000), LATER + 1)
+    for seconds in (60, 125, 250):
+        made = plan(seen, LATER + seconds).status
+        assert (made.attempt, made.reason) == (1, Reason.POD_REJECTED), made.message
+
+
+@pytest.mark.parametrize(("num_reported", "attempt"), [(None, 2), (1, 1)])
+def test_a_second_loss_waits_until_the_spare_pod_has_joined(num_reported, attempt) -> None:
+    """It runs all the time, so that nothing else says whether it has read its assignment."""
+    seen = reconciled(after_loss(1), LATER)
+    taken = changed(spare(), is_spare=False, rank=1, replacement=1)
+    back = reconciled(replace(seen, pods=(*without_spares(seen).pods, taken)), LATER + 5)
+    back = replace(back, progress=Progress(step=90, in_place_restarts=num_reported))
+    lost = replace(back, pods=tuple(pod for pod in back.pods if pod.rank != 2))
+    assert plan(lost, LATER + 20).status.attempt == attempt
 
 
 def test_one_that_is_lost_is_created_again_and_counts_nowhere() -> None:

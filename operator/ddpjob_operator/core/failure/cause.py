@@ -81,12 +81,16 @@ def _end_of(observed: Observed, pod: Pod, gang_has_saved: bool, now: float) -> E
     exit_code, signal_number = (worker.code, worker.signal) if worker else _exit_of(pod)
     if worker and worker.signal and reason == Reason.PROGRAM_ERROR:
         reason = Reason.KILLED
-    if pod.is_spare and KINDS[reason] == Kind.FINAL:  # the others of its attempt run with the same spec
-        reason = Reason.PROGRAM_ERROR
+    message = end_message(observed, pod, reason)
+    if pod.is_spare and exit_code is not None:
+        # Neither a rule for exit codes nor a final class is about it: the others of its attempt train with the same spec.
+        reason = Reason.PROGRAM_ERROR if KINDS[reason] == Kind.FINAL else reason
+        message = f"the spare pod had exit code {exit_code} before it took over{message and f': {message}'}"
+        exit_code = None
     return End(
         rank=pod.rank,
         reason=reason,
-        message=end_message(observed, pod, reason),
+        message=message,
         exit_code=exit_code,
         signal=signal_number,
         pod=pod.name,
@@ -107,7 +111,8 @@ def missing_ends(observed: Observed, names: Mapping[int, str], now: float) -> li
 
 
 def _shows_its_end(pod: Pod) -> bool:
-    return bool(pod.disruption) or (pod.exit is not None and pod.exit.code != 0)
+    ended_by_itself = pod.exit is not None and (pod.exit.code != 0 or pod.deletion is None)
+    return bool(pod.disruption) or pod.phase == "Failed" or ended_by_itself
 
 
 def _deleted(rank: int, name: str, last: Pod | None, now: float) -> End:

@@ -40,6 +40,7 @@ def ranks_to_replace(situation: Situation, ends: Iterable[End], restart: Restart
         and restart.delay_seconds == 0
         and restarts_left(spec, restart.restarts) > 0
         and any(_has_state(situation, pod) for pod in others)
+        and _spares_have_joined(situation)
         and all(_waits(pod, situation.provider.name) for pod in others)
         and all(_is_lost(situation, end) for end in ends)
     )
@@ -47,10 +48,22 @@ def ranks_to_replace(situation: Situation, ends: Iterable[End], restart: Restart
 
 
 def _has_state(situation: Situation, pod: Pod) -> bool:
-    """Whether its ranks have trained: it is the first pod of its rank, or rank 0 has reported the restart in place with each new pod."""
-    status, progress = situation.status, situation.progress
-    num_reported = (progress.in_place_restarts or 0) if progress else 0
-    return not status.replacement(pod.rank) or num_reported >= status.restarts.in_place_counted
+    """Whether its ranks have trained: it is the first pod of its rank, or each new pod has joined."""
+    return not situation.status.replacement(pod.rank) or _have_joined(situation)
+
+
+def _spares_have_joined(situation: Situation) -> bool:
+    """Whether no spare pod may still be about to join the ranks, although it runs.
+
+    Two that join in the same restart in place would count as two restarts, of which rank 0 reports one.
+    """
+    return all(pod.spare is None for pod in situation.status.replaced_pods) or _have_joined(situation)
+
+
+def _have_joined(situation: Situation) -> bool:
+    """Whether rank 0 has reported a restart in place for each replacement."""
+    progress = situation.progress
+    return ((progress.in_place_restarts or 0) if progress else 0) >= situation.status.restarts.in_place_counted
 
 
 def _waits(pod: Pod, provider: ProviderName) -> bool:

@@ -145,7 +145,7 @@ class Programs:
         self.ended: Callable[[Container], None] = lambda _: None
         self.commits: list[Owner] = []
         """Of each commit, in order: who wrote it."""
-        self.waited_in_vain: list[tuple[str, int]] = []
+        self.timed_out: list[tuple[str, int]] = []
         """The jobs and attempts in which new pods have waited to the end for ranks that had succeeded, or for each other."""
 
     def start(self, container: Container) -> None:
@@ -211,7 +211,7 @@ class Programs:
             new = [c for c in gang.ranks.values() if c.exit is None and not c.has_met]
             others = [c for c in gang.ranks.values() if c not in new]
             if new and (not others or any(c.exit and c.exit.code == 0 for c in others)):
-                self.waited_in_vain.append(new[0].job_and_attempt)
+                self.timed_out.append(new[0].job_and_attempt)
             for container in gang.ranks.values():
                 self._lose_peer(container, rank=1)
 

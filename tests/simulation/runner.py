@@ -150,7 +150,7 @@ async def _rest(world: World) -> None:
     if not world.schedule.fault_percent:
         afterwards.outdated_evidence_is_gone(memory)
     afterwards.checkpoints_were_fenced(memory)
-    afterwards.nobody_waited_in_vain(memory)
+    afterwards.no_new_pod_timed_out(memory)
     afterwards.no_group_is_left(memory)
     afterwards.no_write_changed_nothing(memory)
     afterwards.nothing_was_asked_twice(memory)

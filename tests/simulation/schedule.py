@@ -155,19 +155,9 @@ FOCUSES: dict[str, tuple[str, ...]] = {
     ),
     SPARES: (
         *("kill_rank", "delete_pod", "evict_pod") * 2,
-        "kill_two_ranks",
-        *("kill_spare", "delete_spare", "lose_node", "node_comes_back", "remove_node", "fill_nodes", "free_nodes"),
-        *(
-            "refuse_pods",
-            "admit_pods",
-            "edit_spares",
-            "crash",
-            "crash",
-            "faults",
-            "second_operator",
-            "suspend",
-            "resume",
-        ),
+        *("kill_two_ranks", "kill_spare", "delete_spare", "lose_node", "node_comes_back", "remove_node"),
+        *("fill_nodes", "free_nodes", "refuse_pods", "admit_pods", "edit_spares", "crash", "crash", "faults"),
+        *("second_operator", "suspend", "resume"),
     ),
     RESIZED: (
         *("resize",) * 3,

@@ -43,12 +43,13 @@ def checkpoints_were_fenced(memory: Memory) -> None:
         newest[job_uid] = attempt, replacement
 
 
-def nobody_waited_in_vain(memory: Memory) -> None:
-    """Where nothing came in between, no new pod has waited to the end of its patience for ranks that had succeeded."""
+def no_new_pod_timed_out(memory: Memory) -> None:
+    """Where nothing came in between, no new pod has timed out waiting for ranks that had succeeded, or for other new pods."""
     if memory.view_disturbed_at or memory.clock_jumped_at or len(memory.world.processes) > 1:
         return
-    vain = memory.world.cluster.programs.waited_in_vain
-    memory.must(not vain, f"new pods of these jobs and attempts have waited for ranks that had succeeded: {vain}")
+    timed_out = memory.world.cluster.programs.timed_out
+    waits = "new pods of these jobs and attempts have waited for ranks that had succeeded, or for each other"
+    memory.must(not timed_out, f"{waits}: {timed_out}")
 
 
 def no_group_is_left(memory: Memory) -> None:

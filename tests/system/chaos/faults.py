@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import testbed
@@ -60,7 +59,7 @@ class Target:
     def process(self, rank: int) -> int:
         """The process of a rank, on this machine."""
         main = self.main_process(rank)
-        return _process_of_rank(main, rank) if self.in_place else main
+        return testbed.child_named(main, f"rank {rank}") if self.in_place else main
 
     def signal(self, rank: int, number: int) -> None:
         """Send a signal to a rank's process."""
@@ -89,13 +88,6 @@ class Target:
             return self.laboratory.marks(self.job)[1, 0].first("begin", since=since) is not None
 
         testbed.wait_for(f"{self.job} to begin again in place", begun, seconds=RECOVERY_SECONDS, every_seconds=0.1)
-
-
-def _process_of_rank(main: int, rank: int) -> int:
-    """The process of a rank among the children of its launcher."""
-    children = Path(f"/proc/{main}/task/{main}/children").read_text(encoding="ascii").split()
-    named = {Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip(): int(pid) for pid in children}
-    return named[f"rank {rank}"]
 
 
 def _nothing(_: Target) -> None:
@@ -278,8 +270,8 @@ def _kill_in_restart(target: Target) -> None:
     testbed.wait_for(f"the next rank 0 of {target.job} to run", runs_again, seconds=60, every_seconds=0.01)
 
     def killed() -> bool:
-        with suppress(KeyError, OSError):  # at this moment no process of rank 1 is there
-            os.kill(_process_of_rank(launcher, rank=1), signal.SIGKILL)
+        with suppress(OSError):  # at this moment no process of rank 1 is there
+            os.kill(testbed.child_named(launcher, "rank 1"), signal.SIGKILL)
             return True
         return False
 

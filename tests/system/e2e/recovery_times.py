@@ -16,7 +16,6 @@ import re
 import signal
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import testbed
@@ -37,8 +36,10 @@ TRAINER = {"recipe": "digits", "epochs": 100_000, "logEverySteps": 1}
 KILL_AFTER_STEP = 200
 DEADLINE_SECONDS = 300.0
 _numbers = itertools.count(1)
-_FIRST_STEP = re.compile(r"^(\S+) epoch \d+ step (\d+)/", re.MULTILINE)
-_RESUMED = re.compile(r"resumed from step (\d+) in memory")
+_STARTED = re.compile(r"^(?P<time>\S+) epoch \d+ step \d+/(?P<resumed>)", re.MULTILINE)
+_RESUMED = re.compile(
+    r"resumed from step (?P<resumed>\d+) in memory[\s\S]*?^(?P<time>\S+) epoch \d+ step", re.MULTILINE
+)
 
 
 def trial(cluster: testbed.Cluster, namespace: str, way: str) -> Trial:
@@ -57,31 +58,24 @@ def trial(cluster: testbed.Cluster, namespace: str, way: str) -> Trial:
     before = _log(job, f"{name}-1-0")
     pid = cluster.container_pid(namespace, f"{name}-1-1", "trainer")
     killed_at = time.time()
-    os.kill(_rank_of(pid) if way == "tier 1" else pid, signal.SIGKILL)
-    rank_0 = f"{name}-2-0" if way == "tier 3" else f"{name}-1-0"
+    os.kill(testbed.child_named(pid, "rank 1") if way == "tier 1" else pid, signal.SIGKILL)
+    # In tier 3 the log of another pod begins; in the other tiers that of the same one continues.
+    rank_0, begins = (f"{name}-2-0", _STARTED) if way == "tier 3" else (f"{name}-1-0", _RESUMED)
 
-    def next_step() -> tuple[str, re.Match[str]] | None:
+    def next_step() -> re.Match[str] | None:
         try:
-            log = _log(job, rank_0)
+            return begins.search(_log(job, rank_0))
         except KubectlError:  # the pod has not started
             return None
-        resumed = _RESUMED.search(log)
-        begin = 0 if way == "tier 3" else resumed.end() if resumed else len(log)
-        step = _FIRST_STEP.search(log, begin)
-        return (log[:begin], step) if step else None
 
     # Logs carry the time of each line, so that nobody has to look often, which would take CPU time from the ranks.
-    log, step = testbed.wait_for("a step after the kill", next_step, seconds=DEADLINE_SECONDS, every_seconds=1)
-    resumed = _RESUMED.search(log)
-    repeated = repeated_steps(_without_times(log or before), int(resumed[1]) if resumed else 0)
+    found = testbed.wait_for("a step after the kill", next_step, seconds=DEADLINE_SECONDS, every_seconds=1)
+    done = before if way == "tier 3" else found.string[: found.start()]
     cluster.kubectl("delete", "ddpjob", name, f"--namespace={namespace}")
-    return Trial(seconds=epoch_seconds(step[1]) - killed_at, num_repeated=repeated)
-
-
-def _rank_of(launcher: int) -> int:
-    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
-    (rank,) = [int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text().startswith("rank ")]
-    return rank
+    return Trial(
+        seconds=epoch_seconds(found["time"]) - killed_at,
+        num_repeated=repeated_steps(_without_times(done), int(found["resumed"] or 0)),
+    )
 
 
 def _log(job: JobOnCluster, pod: str) -> str:

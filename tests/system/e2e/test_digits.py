@@ -55,9 +55,7 @@ def test_a_killed_rank_starts_again_in_its_pod(job, machine) -> None:
     job.wait_step(20)
     pods = {pod["metadata"]["uid"] for pod in job.pods(1)}
     launcher = machine.container_pid(job.namespace, "in-place-1-1", "trainer")
-    children = [int(pid) for pid in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()]
-    (rank,) = [pid for pid in children if Path(f"/proc/{pid}/comm").read_text() == "rank 1\n"]
-    os.kill(rank, signal.SIGKILL)
+    os.kill(testbed.child_named(launcher, "rank 1"), signal.SIGKILL)
 
     wait_for_resumptions(job, 1)
     testbed.wait_for(
@@ -109,16 +107,14 @@ def test_a_spare_pod_replaces_a_lost_one_without_a_container_start(job, machine,
     testbed.wait_for("the spare pod", lambda: "1 of 1 spare pods" in job.status["message"], seconds=300)
     before = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in job.pods(1)}
     first, spare = f"{name}-1-0", f"{name}-1-spare0-0"
-    killed_at = time.time()
     os.kill(machine.container_pid(job.namespace, f"{name}-1-{rank}", "trainer"), signal.SIGKILL)
     rank_0 = first if rank else spare
 
     def next_step() -> re.Match[str] | None:
-        log = job.kubectl("logs", rank_0, "-c", "trainer", "--timestamps", "-n", job.namespace)
-        return re.search(r"in memory: no step is lost[\s\S]*?^(\S+) .*\bstep \d+/", log, re.MULTILINE)
+        log = job.kubectl("logs", rank_0, "-c", "trainer", "-n", job.namespace)
+        return re.search(r"in memory: no step is lost[\s\S]*\bstep \d+/", log)
 
-    goes_on = testbed.wait_for("a step after the loss", next_step, seconds=300)
-    print(f"from the kill to the next logged step: {epoch_seconds(goes_on[1]) - killed_at:.2f} s")
+    testbed.wait_for("a step after the loss", next_step, seconds=300)
     status = job.wait_phase("Running", seconds=300)
     assert status["attempt"] == 1
     assert status["replacedPods"] == [{"rank": rank, "replacement": 1, "spare": spare}]

@@ -5,7 +5,7 @@ from testbed.controlplane import ControlPlane
 from testbed.external import ExternalCluster, UnsupportedError
 from testbed.node import Node
 from testbed.ports import free as free_ports
-from testbed.processes import ComponentError
+from testbed.processes import ComponentError, child_named
 from testbed.waiting import DeadlineError, wait_for
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "ExternalCluster",
     "Node",
     "UnsupportedError",
+    "child_named",
     "free_ports",
     "wait_for",
 ]

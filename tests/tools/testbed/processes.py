@@ -166,3 +166,16 @@ class Component:
         """The last lines of its log, under a heading that names the file."""
         lines = self.log.read_text(errors="replace").splitlines()[-TAIL_LINES:] if self.log.exists() else []
         return "\n".join([f"--- last lines of {self.log}", *lines])
+
+
+def child_named(parent: int, name: str) -> int:
+    """The process id of the child that has this name.
+
+    Raises:
+        ProcessLookupError: there is none.
+    """
+    for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text(encoding="ascii").split():
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip() == name:
+                return int(pid)
+    raise ProcessLookupError(f"process {parent} has no child {name!r}")

@@ -81,16 +81,10 @@ def _end_of(observed: Observed, pod: Pod, gang_has_saved: bool, now: float) -> E
     exit_code, signal_number = (worker.code, worker.signal) if worker else _exit_of(pod)
     if worker and worker.signal and reason == Reason.PROGRAM_ERROR:
         reason = Reason.KILLED
-    message = end_message(observed, pod, reason)
-    if pod.is_spare and exit_code is not None:
-        # Neither a rule for exit codes nor a final class is about it: the others of its attempt train with the same spec.
-        reason = Reason.PROGRAM_ERROR if KINDS[reason] == Kind.FINAL else reason
-        message = f"the spare pod had exit code {exit_code} before it took over{message and f': {message}'}"
-        exit_code = None
     return End(
         rank=pod.rank,
         reason=reason,
-        message=message,
+        message=end_message(observed, pod, reason),
         exit_code=exit_code,
         signal=signal_number,
         pod=pod.name,
@@ -106,8 +100,25 @@ def missing_ends(observed: Observed, names: Mapping[int, str], now: float) -> li
     """
     last = {pod.name: pod for pod in (*observed.vanished, *observed.pods) if pod.is_rank or pod.is_spare}
     named = (replace(last[name], rank=rank) for rank, name in names.items() if name in last)
-    by_name = {end.pod: end for end in ends_of(observed, filter(_shows_its_end, named), now)}
+    ends = ends_of(observed, filter(_shows_its_end, named), now)
+    by_name = {end.pod: _before_it_took_over(end) if last[end.pod].is_spare else end for end in ends}
     return [by_name.get(name) or _deleted(rank, name, last.get(name), now) for rank, name in names.items()]
+
+
+def _before_it_took_over(end: End) -> End:
+    """The end of a spare pod that has not trained, so that no rule for exit codes and no final class is about it.
+
+    The other pods of its attempt train with the same spec.
+    """
+    if end.exit_code is None:
+        return end
+    details = f": {end.message}" if end.message else ""
+    return replace(
+        end,
+        reason=Reason.PROGRAM_ERROR if KINDS[end.reason] == Kind.FINAL else end.reason,
+        message=f"the spare pod had exit code {end.exit_code} before it took over{details}",
+        exit_code=None,
+    )
 
 
 def _shows_its_end(pod: Pod) -> bool:

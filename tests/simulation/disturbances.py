@@ -91,7 +91,10 @@ def lose_delete(world: World, pick: int) -> None:
 
 def outage(world: World, pick: int) -> None:
     """The API server cannot be reached for a while, and has forgotten its history when it is back."""
-    seconds = FREEZES_SECONDS[pick % len(FREEZES_SECONDS)]
+    _cut_off(world, FREEZES_SECONDS[pick % len(FREEZES_SECONDS)])
+
+
+def _cut_off(world: World, seconds: float) -> None:
     for process in world.operators.values():
         process.cut_off_until = world.now() + seconds
         for stream in process.client.streams:
@@ -212,7 +215,7 @@ def kill_rank(world: World, pick: int) -> None:
 
 def kill_two_ranks(world: World, pick: int) -> None:
     """Two ranks die at the same moment, and the operator sees their ends in one list."""
-    outage(world, FREEZES_SECONDS.index(3.0))
+    _cut_off(world, 3.0)
     ranks = [sandbox for sandbox in _running(world) if not sandbox.main.is_spare]
     first = pick % max(1, len(ranks))
     for sandbox in (ranks + ranks)[first : first + min(2, len(ranks))]:
@@ -408,9 +411,9 @@ _SHORT: dict[str, Disturbance] = {
     "break_webhook": _sets("server", "webhook_is_broken", lambda _: True),
     "repair_webhook": _sets("server", "webhook_is_broken", lambda _: False),
     "lose_image": _sets("cluster", "image_is_missing", lambda _: True),
+    "find_image": _sets("cluster", "image_is_missing", lambda _: False),
     "refuse_pods": _sets("cluster", "refuses_pods", lambda _: True),
     "admit_pods": _sets("cluster", "refuses_pods", lambda _: False),
-    "find_image": _sets("cluster", "image_is_missing", lambda _: False),
 }
 _BY_NAME: dict[str, Disturbance] = {
     name: _SHORT.get(name) or globals()[name] for names_ in (DISTURBANCES, *FOCUSES.values()) for name in names_

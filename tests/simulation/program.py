@@ -21,8 +21,10 @@ ECHO = 'Traceback (most recent call last):\n  File "t.py", line 1\nRuntimeError:
 #: How long ranks wait for each other at the start.
 RENDEZVOUS_SECONDS = 300.0
 COMMIT_SECONDS = 10.0
-#: How long the ranks of a pod that is replaced need to join the others, once it runs and once its Service leads to it.
-JOIN_SECONDS = (3.0, 100.0)
+#: How long the ranks of a new pod need to join the others, once they can reach each other.
+JOIN_SECONDS = 3.0
+#: How long a new pod may take until then, for example for its imports.
+START_SECONDS = (0.0, 97.0)
 #: How a main process ends that was killed or asked to stop.
 LOST_CODES = frozenset({137, contract.EXIT_TERMINATED, contract.EXIT_CHECKPOINTED})
 
@@ -157,7 +159,7 @@ class Programs:
         gang.ranks[rank] = container
         if container.replacement and gang.met_at is not None:
             self._wait(gang)
-            self._later(self._random.choice(JOIN_SECONDS), self._join, gang)
+            self._later(JOIN_SECONDS + self._random.choice(START_SECONDS), self._join, gang)
         if rank == 0 and not self._claim(container):
             self._later(0.5, self.end, container, contract.EXIT_FENCED)
             return
@@ -274,7 +276,7 @@ class Programs:
         for key, gang in self.gangs.items():
             self._meet(key, gang)
             if gang.waits_since is not None:
-                self._later(JOIN_SECONDS[0], self._join, gang)
+                self._later(JOIN_SECONDS, self._join, gang)
 
     def master_of(self, job_uid: str, attempt: int, replacement: int = 0) -> bool:
         """Whether some Service leads to this pod of rank 0 of this attempt, and to no other."""

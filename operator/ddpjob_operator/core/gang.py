@@ -1,7 +1,7 @@
 """The pods of a job, sorted by what they are to its current attempt."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.model import Observed, Pod
@@ -20,8 +20,8 @@ class Gang:
     """Pods without a program that hold places for missing nodes, of any attempt."""
     spares: tuple[Pod, ...] = ()
     """Pods of the current attempt that wait to replace a lost one. Those of earlier attempts are old."""
-    successors: tuple[Pod, ...] = ()
-    """Those of them that the status names for missing ranks: all that is left to do is to make them their pods."""
+    successors: Mapping[int, Pod] = field(default_factory=dict)
+    """Those of them that the status names for missing node ranks, by rank: all that is left to do is to make them their pods."""
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -31,12 +31,17 @@ class Gang:
     @property
     def num_placed(self) -> int:
         """Ranks that have a node, or whose successors have one."""
-        return sum(pod.node is not None for pod in (*self.current.values(), *self.successors))
+        return sum(pod.node is not None for pod in (*self.current.values(), *self.successors.values()))
 
     @property
     def all_scheduled(self) -> bool:
         """Whether every rank has a node."""
         return self.num_placed == self.num_nodes
+
+    @property
+    def is_refused_a_node(self) -> bool:
+        """Whether a rank finds no node, although the scheduler may consider its pod."""
+        return any(pod.node is None and pod.waiting and not pod.is_gated for pod in self.current.values())
 
     @property
     def starting(self) -> tuple[Pod, ...]:
@@ -77,14 +82,14 @@ def gang_of(observed: Observed, num_nodes: int) -> Gang:
     done = (pod for pod in observed.vanished if pod.succeeded)  # somebody deleted it afterwards; its success counts
     current = {pod.rank: pod for pod in (*done, *observed.pods) if pod.rank < num_nodes and is_current(pod, status)}
     spares = sorted((pod for pod in observed.pods if _is_spare_of(pod, status)), key=lambda pod: pod.name)
-    named = {pod.spare for pod in status.replaced_pods if pod.rank < num_nodes and pod.rank not in current}
+    ranks_of = {pod.spare: pod.rank for pod in status.replaced_pods if pod.rank < num_nodes and pod.rank not in current}
     return Gang(
         num_nodes=num_nodes,
         current=current,
         old=tuple(sorted((pod for pod in ranks if _age(pod, status) > 0), key=_order)),
         placeholders=tuple(pod for pod in observed.pods if pod.is_placeholder),
         spares=tuple(spares),
-        successors=tuple(pod for pod in spares if pod.name in named),
+        successors={ranks_of[pod.name]: pod for pod in spares if pod.name in ranks_of},
     )
 
 

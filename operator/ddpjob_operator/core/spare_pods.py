@@ -46,7 +46,7 @@ def num_wanted(situation: Situation) -> int:
         and all(pod.is_supervised for pod in gang.current.values())
         and gang.first_success is None
         # A rank that finds no node may get that of a spare pod.
-        and not any(pod.node is None and pod.waiting and not pod.is_gated for pod in gang.current.values())
+        and not gang.is_refused_a_node
         and status.shrunk_from is None
         # No scheduling provider knows of them, and one machine needs none.
         and situation.provider.name == situation.next_provider.name == ProviderName.NONE
@@ -97,8 +97,8 @@ def state(situation: Situation) -> str:
     return f"{text} ({printable(obstacle)})" if obstacle else text
 
 
-def successors(situation: Situation, ends: Iterable[End], ranks: Collection[int]) -> dict[int, str]:
-    """The names of the spare pods that take over, by lost node rank, as far as there are enough."""
+def choose_successors(situation: Situation, ends: Iterable[End], ranks: Collection[int]) -> dict[int, str]:
+    """The names of the spare pods that are to take over, by lost node rank, as far as there are enough."""
     # What took a pod away may be about to take the others of its node.
     nodes = {end.node for end in ends if end.reason in TAKEN_AWAY}
     going = {pod.name for pod in needless(situation)}

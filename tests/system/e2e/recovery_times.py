@@ -16,6 +16,7 @@ import re
 import signal
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import testbed
@@ -26,55 +27,67 @@ from job_on_cluster import JobOnCluster, fresh_namespace
 from testbed.kubectl import KubectlError
 
 WHERE = "The digits on two real nodes of one machine; `tests/system/e2e/recovery_times.py` says what each row is."
-WAYS: Mapping[str, Mapping[str, Any]] = {
-    "tier 1": {"inPlace": True},
-    "tier 2": {"inPlace": True},
-    "spare": {"inPlace": True, "spares": 1},
-    "tier 3": {},
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """A job, and what is done to it."""
+
+    restart: Mapping[str, Any]
+    kills_rank: bool = False
+    """Whether the rank alone is killed, and not the main process of its pod."""
+    is_new_attempt: bool = False
+    """Whether the next step is that of another attempt, without a checkpoint."""
+
+
+WAYS = {
+    "tier 1": Way(restart={"inPlace": True}, kills_rank=True),
+    "tier 2": Way(restart={"inPlace": True}),
+    "spare": Way(restart={"inPlace": True, "spares": 1}),
+    "tier 3": Way(restart={}, is_new_attempt=True),
 }
 TRAINER = {"recipe": "digits", "epochs": 100_000, "logEverySteps": 1}
 KILL_AFTER_STEP = 200
 DEADLINE_SECONDS = 300.0
 _numbers = itertools.count(1)
-_STARTED = re.compile(r"^(?P<time>\S+) epoch \d+ step \d+/(?P<resumed>)", re.MULTILINE)
+_STARTED = re.compile(r"^(?P<time>\S+) epoch \d+ step \d+/", re.MULTILINE)
 _RESUMED = re.compile(
     r"resumed from step (?P<resumed>\d+) in memory[\s\S]*?^(?P<time>\S+) epoch \d+ step", re.MULTILINE
 )
 
 
-def trial(cluster: testbed.Cluster, namespace: str, way: str) -> Trial:
+def trial(cluster: testbed.Cluster, namespace: str, way: Way) -> Trial:
     """Apply a job, kill its rank 1 or the main process of that pod, and wait for the next step."""
     job = JobOnCluster(cluster.kubectl, namespace)
     name = f"job-{next(_numbers)}"
-    job.apply(name, nodes=2, trainer=TRAINER, restart=WAYS[way])
+    job.apply(name, nodes=2, trainer=TRAINER, restart=way.restart)
     job.wait_step(KILL_AFTER_STEP)
-    if way == "spare":
+    if way.restart.get("spares"):
         testbed.wait_for(
             "the spare pod",
             lambda: "1 of 1 spare pods" in job.status["message"],
             seconds=DEADLINE_SECONDS,
             every_seconds=1,
         )
-    before = _log(job, f"{name}-1-0")
     pid = cluster.container_pid(namespace, f"{name}-1-1", "trainer")
+    before = _log(job, f"{name}-1-0")
     killed_at = time.time()
-    os.kill(testbed.child_named(pid, "rank 1") if way == "tier 1" else pid, signal.SIGKILL)
-    # In tier 3 the log of another pod begins; in the other tiers that of the same one continues.
-    rank_0, begins = (f"{name}-2-0", _STARTED) if way == "tier 3" else (f"{name}-1-0", _RESUMED)
+    os.kill(testbed.child_named(pid, "rank 1") if way.kills_rank else pid, signal.SIGKILL)
+    rank_0, goes_on = (f"{name}-2-0", _STARTED) if way.is_new_attempt else (f"{name}-1-0", _RESUMED)
 
     def next_step() -> re.Match[str] | None:
         try:
-            return begins.search(_log(job, rank_0))
+            return goes_on.search(_log(job, rank_0))
         except KubectlError:  # the pod has not started
             return None
 
     # Logs carry the time of each line, so that nobody has to look often, which would take CPU time from the ranks.
     found = testbed.wait_for("a step after the kill", next_step, seconds=DEADLINE_SECONDS, every_seconds=1)
-    done = before if way == "tier 3" else found.string[: found.start()]
+    done, resumed = (before, 0) if way.is_new_attempt else (found.string[: found.start()], int(found["resumed"]))
     cluster.kubectl("delete", "ddpjob", name, f"--namespace={namespace}")
     return Trial(
         seconds=epoch_seconds(found["time"]) - killed_at,
-        num_repeated=repeated_steps(_without_times(done), int(found["resumed"] or 0)),
+        num_repeated=repeated_steps(_without_times(done), resumed),
     )
 
 
@@ -92,7 +105,7 @@ def main() -> None:
     with testbed.Cluster(nodes=2) as cluster:
         install(cluster, load_images(cluster))
         with fresh_namespace(cluster.kubectl) as namespace:
-            compare(arguments, lambda way: trial(cluster, namespace, way), name="recovery-nodes", where=WHERE)
+            compare(arguments, lambda way: trial(cluster, namespace, WAYS[way]), name="recovery-nodes", where=WHERE)
 
 
 if __name__ == "__main__":

@@ -21,10 +21,7 @@ _EVENT_SECONDS = 1.0
 
 def lookup(situation: Situation) -> ReadScaleUp | None:
     """What to look up of a gang of which a pod finds no node."""
-    gang = situation.gang
-    if not any(pod.node is None and pod.waiting and not pod.is_gated for pod in gang.current.values()):
-        return None
-    return ReadScaleUp(job=situation.job.name)
+    return ReadScaleUp(job=situation.job.name) if situation.gang.is_refused_a_node else None
 
 
 def ends_at(situation: Situation) -> float | None:

@@ -52,7 +52,7 @@ def restart_or_fail(situation: Situation) -> Advice:
     if logs and (restart.final or situation.spec.restart.rules):
         return Advice(decision=AwaitEvidence(), lookups=lookups)
     if ranks := ranks_to_replace(situation, ends, restart):
-        spares = spare_pods.successors(situation, ends, ranks)
+        spares = spare_pods.choose_successors(situation, ends, ranks)
         return Advice(decision=_replacement(ranks, spares, failure, restart), lookups=lookups)
     return Advice(decision=decision_after(failure, restart), lookups=lookups)
 

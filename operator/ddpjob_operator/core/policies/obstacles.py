@@ -31,7 +31,7 @@ def explain_wait(observed: Observed, gang: Gang, provider: Provider = NO_PROVIDE
     held_nodes = _held_nodes(gang, spec.least_nodes if spec is not None and provider.places_fewer else gang.num_nodes)
     existing = {pod.name for pod in gang.current.values()}
     # The gang waits for no spare pod but one that is to become the pod of a rank.
-    awaited = {pod.name for pod in gang.successors}
+    awaited = {pod.name for pod in gang.successors.values()}
     beside = {name for name in observed.rejections if is_name_of_spare(observed.job, name) and name not in awaited}
     refused = {name: why for name, why in observed.rejections.items() if name not in existing | beside}
     if refused:

@@ -102,10 +102,7 @@ def releases_at(situation: Situation) -> float | None:
 
 def _hold_seconds(situation: Situation) -> float | None:
     observed = situation.observed
-    unschedulable = any(
-        pod.node is None and pod.waiting and not pod.is_gated for pod in situation.gang.current.values()
-    )
-    if unschedulable or observed.is_refused:
+    if situation.gang.is_refused_a_node or observed.is_refused:
         return doubled(HOLD_SECONDS, situation.status.give_backs, MAX_HOLD_SECONDS)
     # A server that fails most likely fails for other jobs as well, and soon recovers: released nodes would help nobody.
     return MAX_HOLD_SECONDS if observed.rejections else None

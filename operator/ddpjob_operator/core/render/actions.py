@@ -72,18 +72,18 @@ def _keep_whole(situation: Situation) -> tuple[Action, ...]:
         ),  # whose places the new pods take
         *_end_spares(situation),
         *outdated_evidence(situation),  # before the new pods, for which a quota may have nothing left otherwise
-        *_taken_over(situation),
+        *_take_over(situation),
         *(CreatePod(name=name_of_pod(observed.job, rank), manifest=manifest(rank)) for rank in missing),
         *(create_placeholder(manifest(rank)) for rank in _places_to_ask_for(situation)),
         *(create_spare(observed.job, spec, image, number, avoided) for number in spare_pods.missing(situation)),
     )
 
 
-def _taken_over(situation: Situation) -> tuple[PatchObject, ...]:
+def _take_over(situation: Situation) -> tuple[PatchObject, ...]:
     """Make spare pods the pods of the lost ranks that the status names them for."""
-    job, spec, waiting = situation.job, situation.spec, {pod.name: pod for pod in spare_pods.waiting(situation)}
-    named = {rank: job.status.spare_for(rank) for rank in situation.gang.missing}
-    return tuple(take_over(job, spec, rank, waiting[name]) for rank, name in named.items() if name in waiting)
+    job, spec, waiting = situation.job, situation.spec, spare_pods.waiting(situation)
+    named = sorted(situation.gang.successors.items())
+    return tuple(take_over(job, spec, rank, pod) for rank, pod in named if pod in waiting)
 
 
 def _end_spares(situation: Situation) -> tuple[Action, ...]:

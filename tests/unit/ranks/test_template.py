@@ -1,0 +1,127 @@
+"""What ranks are forked from."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from ddpjob_ranks.launch.supervisor import MODULES
+
+IMPORTS = """
+import sys, torch
+from importlib import import_module
+def refuse(*_):
+    sys.exit("CUDA is asked, and cannot be used in a fork any more")
+for name in ("is_available", "device_count", "current_device", "_lazy_init"):
+    setattr(torch.cuda, name, refuse)
+torch._C._cuda_getDeviceCount = refuse
+for name in sys.argv[1:]:
+    import_module(name)
+"""
+
+
+def test_what_ranks_are_forked_from_does_not_touch_a_gpu():
+    modules = [*MODULES, "ddpjob_trainer.worker"]
+    done = subprocess.run([sys.executable, "-c", IMPORTS, *modules], stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+FORKS = """
+import os, sys
+from ddpjob_ranks.launch.template import Template
+template = Template(["numpy.random"], os.environ, lambda: None, "")
+for _ in range(2):
+    os.waitpid(template.fork([sys.argv[1]], os.environ, []), 0)
+"""
+
+
+def test_forked_ranks_draw_different_numbers(tmp_path):
+    """As processes do that import NumPy themselves."""
+    script = tmp_path / "script.py"
+    script.write_text("import random, numpy\nprint(random.random(), numpy.random.rand())")
+    done = subprocess.run([sys.executable, "-c", FORKS, script], capture_output=True, text=True, check=True)
+    assert len(set(done.stdout.split())) == 4, done.stdout + done.stderr
+
+
+def test_an_environment_may_be_larger_than_a_message_over_a_socket(tmp_path):
+    """As that of a pod with the variables of a thousand Services."""
+    script = tmp_path / "script.py"
+    script.write_text("import os\nprint(sum(len(value) for name, value in os.environ.items() if 'LARGE_' in name))")
+    environ = {**os.environ, **{f"LARGE_{number}": "x" * 100_000 for number in range(10)}}
+    command = [sys.executable, "-c", FORKS, script]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.stdout == "1000000\n" * 2, done.stderr
+
+
+CANNOT_FORK = """
+import os
+fork, template = os.fork, os.getpid()
+def fork_once():
+    if os.getpid() != template:
+        raise OSError("too many processes")
+    return fork()
+os.fork = fork_once
+"""
+
+
+FORK = """
+import os
+from ddpjob_ranks.launch.template import Template, TemplateError
+try:
+    Template(["cannot_fork"], os.environ, lambda: None, "").fork(["script.py"], os.environ, [])
+except TemplateError:
+    print("refused")
+"""
+
+
+def test_a_rank_that_cannot_be_forked_is_an_error_and_no_wait(tmp_path):
+    """As where the pod may run no more processes."""
+    (tmp_path / "cannot_fork.py").write_text(CANNOT_FORK)
+    environ = {**os.environ, "PYTHONPATH": ":".join([str(tmp_path), *sys.path])}
+    done = subprocess.run([sys.executable, "-c", FORK], env=environ, capture_output=True, text=True, timeout=120)
+    assert (done.stdout, "too many processes" in done.stderr) == ("refused\n", True), done.stderr
+
+
+BEGINS_LATE = """
+import os, signal, sys, time
+from ddpjob_ranks.launch import launcher
+from ddpjob_ranks.launch.template import Template
+with launcher.signals_blocked() as mask:
+    os.kill(os.getpid(), int(sys.argv[1]))
+    template = Template(["imports_slowly"], os.environ, launcher.dies_with_this_process(mask), "")
+    print(os.waitpid(template.fork(["ends.py"], os.environ, []), 0)[1], sorted(signal.sigpending() - {signal.SIGCHLD}))
+"""
+
+
+@pytest.mark.parametrize("sent", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP])
+def test_a_signal_that_is_for_the_ranks_waits_until_they_are_there(tmp_path, sent):
+    """While the process that they are forked from imports torch, which takes several looks at the signals."""
+    (tmp_path / "imports_slowly.py").write_text("import time\ntime.sleep(1)")
+    (tmp_path / "ends.py").touch()
+    environ = {**os.environ, "PYTHONPATH": ":".join([str(tmp_path), *sys.path])}
+    command = [sys.executable, "-c", BEGINS_LATE, str(int(sent))]
+    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.stdout == f"0 [{sent!r}]\n", done.stdout + done.stderr
+
+
+ADOPTED_BY_ANOTHER = """
+import os
+from ddpjob_ranks.launch import template
+template._prctl(template.PR_SET_CHILD_SUBREAPER, 1)
+if os.fork() == 0:
+    parent = os.getpid()
+    if os.fork():
+        os._exit(0)
+    template._become_child_of(2**22, parent)
+os.wait()
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+def test_a_rank_whose_launcher_has_ended_before_it_could_adopt_it_ends():
+    """Under another reaper of orphans than process 1, such as that of a login session or of Slurm."""
+    command = [sys.executable, "-c", ADOPTED_BY_ANOTHER]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "137\n", done.stderr

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import torch
 import torch.distributed as dist
@@ -174,10 +175,11 @@ def _meet(worker: Worker, same: Mapping[str, str], device: torch.device) -> Stor
 
     If the connection alone was lost, the same store is found again.
     """
+    process = uuid4().hex
     while True:
         try:
             store = open_store(worker)
-            preflight.check(store, worker, same, device)
+            preflight.check(store, worker, same, device, process)
         except dist.DistError:
             is_alone = generation.current(os.environ) is None or worker.node_rank == 0
             if is_alone or contract.DDPJOB_REPLACEMENT_SECONDS not in os.environ:

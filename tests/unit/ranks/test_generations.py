@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import HashStore
 
 from ddpjob_ranks import contract, distributed, generation, slots
 from ddpjob_ranks.errors import PeersMissingError, ReplacedError
-from ddpjob_ranks.launch import follow
+from ddpjob_ranks.launch import follow, preflight
 from ddpjob_ranks.launch.follow import Follower
 from ddpjob_ranks.launch.identity import Worker
 from ddpjob_ranks.launch.join import generation_to_join
@@ -226,6 +226,29 @@ def test_a_survivor_that_loses_the_store_while_it_waits_meets_the_others_again(m
     monkeypatch.setattr(distributed.preflight, "check", check)
     distributed._meet(worker, {}, torch.device("cpu"))
     assert joined == [0, found]
+
+
+def test_a_rank_whose_connection_was_lost_in_the_checks_is_not_taken_for_a_second_process(memory, monkeypatch):
+    """It once refused all ranks with exit code 2, which ends the job."""
+    mine = generation.Generation(number=1, pipe=-1, state_memory=-1, own_memory=-1, stores=memory)
+    rank = Worker(
+        launcher="test", rank=1, world_size=2, local_rank=0, local_world_size=1, master_addr="", master_port=1
+    )
+    monkeypatch.setenv(contract.DDPJOB_REPLACEMENT_SECONDS, "300")
+    monkeypatch.setattr(generation, "_current", [mine])
+    store, waits = HashStore(), []
+
+    def wait(*_: object) -> None:
+        waits.append(store)
+        if len(waits) == 1:
+            raise dist.DistNetworkError("connection reset by peer")
+        if not store.check([preflight.DECISION]):
+            store.set(preflight.DECISION, '["", ""]')  # as rank 0 does
+
+    monkeypatch.setattr(distributed, "open_store", lambda _: store)
+    monkeypatch.setattr(preflight, "_wait", wait)
+    assert distributed._meet(rank, {}, torch.device("cpu")) is store
+    assert len(waits) == 2
 
 
 def test_a_rank_that_announces_itself_remembers_the_store_unless_its_pod_was_replaced(memory, monkeypatch):

@@ -65,7 +65,7 @@ def check_all(monkeypatch, everyone, workers):
 
     def run(index, worker):
         try:
-            preflight.check(store, worker, THREE_EPOCHS, torch.device("cpu"))
+            preflight.check(store, worker, THREE_EPOCHS, torch.device("cpu"), f"process {index}")
             outcomes[index] = "trains"
         except RefusedError as error:
             outcomes[index] = str(error)
@@ -94,7 +94,7 @@ def test_the_others_get_the_result_although_a_rank_dies_before_it(monkeypatch):
     monkeypatch.setattr(preflight, "READ_TIMEOUT", timedelta(seconds=0.05))
     store.set(preflight._key(1), json.dumps(dataclasses.asdict(everyone[1])))
     with pytest.raises(RefusedError, match="code differs"):
-        preflight.check(store, worker(0, 2), THREE_EPOCHS, torch.device("cpu"))
+        preflight.check(store, worker(0, 2), THREE_EPOCHS, torch.device("cpu"), "process")
 
 
 def test_a_full_volume_is_a_shortage_and_no_mistake_of_the_configuration(monkeypatch):

@@ -214,5 +214,5 @@ def test_ranks_that_have_not_started_are_named(port, capfd):
     store = open_store(rank_0)
     store.set(preflight._key(2), "{}")
     with pytest.raises(PeersMissingError, match=r"2 of 4 ranks have not started: 1, 3$"):
-        preflight.check(store, rank_0, {}, preflight.torch.device("cpu"))
+        preflight.check(store, rank_0, {}, preflight.torch.device("cpu"), "process")
     assert "2 of 4 ranks have not started: 1, 3" in capfd.readouterr().err

@@ -77,8 +77,10 @@ class Facts:
     remarks: Sequence[str] = ()
 
 
-def check(store: Store, worker: Worker, same: Mapping[str, str], device: torch.device) -> None:
+def check(store: Store, worker: Worker, same: Mapping[str, str], device: torch.device, process: str) -> None:
     """Wait until all ranks are here and are fit to train together. `same` is what the program adds to Facts.same.
+
+    `process` tells this process from another one that says that it has the same rank. After a lost connection it may ask again.
 
     Raises:
         RefusedError: they are not; the text says which ranks differ in what, and what to do.
@@ -86,7 +88,7 @@ def check(store: Store, worker: Worker, same: Mapping[str, str], device: torch.d
         PeersMissingError: some ranks did not start in time.
     """
     facts = facts_of(worker, same, device)
-    if store.add(f"{_key(worker.rank)}/number", 1) > 1:
+    if store.compare_set(f"{_key(worker.rank)}/process", "", process).decode() != process:
         twice = f"preflight: two processes have rank {worker.rank}, one of them on {facts.location}; give each process its own RANK"
         store.set(DECISION, json.dumps([twice, ""]))
     store.set(_key(worker.rank), json.dumps(asdict(facts)))

@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import HashStore
 
 from ddpjob_ranks import contract, distributed, generation, slots
 from ddpjob_ranks.errors import PeersMissingError, ReplacedError
-from ddpjob_ranks.launch import follow, preflight
+from ddpjob_ranks.launch import follow, join, preflight
 from ddpjob_ranks.launch.follow import Follower
 from ddpjob_ranks.launch.identity import Worker
 from ddpjob_ranks.launch.join import generation_to_join
@@ -100,6 +100,23 @@ def test_a_pod_and_the_one_that_replaces_it_never_begin_the_same_generation(memo
         shared.finish()
         seen.add((is_fenced, *joined))
     assert seen == {(True, 2), (True, 3), (False, 3)}
+
+
+def test_a_store_that_is_lost_while_a_pod_joins_is_looked_for_again(monkeypatch):
+    """Two pods are replaced, and that of rank 0 later: until then the Service leads to the store that ends."""
+    rank = Worker(
+        launcher="test", rank=1, world_size=2, local_rank=0, local_world_size=1, master_addr="", master_port=1
+    )
+    stores = iter([dist.DistNetworkError("connection reset by peer"), HashStore()])
+
+    def open_store(*_: object, **__: object) -> tuple[HashStore, int]:
+        if isinstance(store := next(stores), Exception):
+            raise store
+        return store, 0
+
+    monkeypatch.setattr(join.rendezvous, "open_store_of_attempt", open_store)
+    monkeypatch.setattr(join, "generation_to_join", lambda *_, **__: 3)
+    assert join._look_until_found(rank) == 3
 
 
 def test_the_pods_that_others_have_replaced_are_kept_from_joining():

@@ -41,7 +41,7 @@ import os, signal, sys
 from ddpjob_ranks.launch import identity, launcher
 calls, wait = [], signal.sigtimedwait
 
-def end(code):  # rank 1 has failed
+def end(code, _):  # rank 1 has failed
     os.kill(server, 9)
     os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)
     return True
@@ -84,7 +84,7 @@ with launcher.signals_blocked() as mask:
     def follow():
         print(follower := start("import sys; sys.stdin.readline()"), flush=True)
         return follower
-    ranks = launcher.Ranks(identity.resolve(os.environ), lambda _: start(sys.argv[1]), lambda _: True, follow=follow)
+    ranks = launcher.Ranks(identity.resolve(os.environ), lambda _: start(sys.argv[1]), lambda *_: True, follow=follow)
     ranks.wait()
 sys.exit(ranks.exit_code)
 """
@@ -206,3 +206,25 @@ def test_a_request_to_stop_waits_until_ranks_that_start_again_can_save(tmp_path,
     finally:
         process.kill()
         process.wait()
+
+
+ASKED_TO_STOP_AS_IT_ENDS = """
+import os, signal, sys
+from ddpjob_ranks.launch import identity, launcher
+with launcher.signals_blocked():
+    start = lambda *_: os.posix_spawn(sys.executable, [sys.executable, "-c", ""], os.environ)
+    ranks = launcher.Ranks(identity.node(os.environ), start)
+    os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+    os.kill(os.getpid(), signal.SIGTERM)
+    ranks.wait()
+print(ranks.exit_code, ranks.are_stopped)
+"""
+
+
+def test_a_request_to_stop_that_comes_as_a_process_ends_well_is_known():
+    """The process that finds out which generation a new pod joins may have ended, and the pod is not to begin it."""
+    environ = {**os.environ, "NPROC_PER_NODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", ASKED_TO_STOP_AS_IT_ENDS], env=environ, timeout=60, check=True, stdout=subprocess.PIPE
+    )
+    assert done.stdout == b"0 True\n"

@@ -10,7 +10,9 @@ does not import torch.
 
 import os
 import sys
+import time
 
+import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from ddpjob_ranks import contract, generation, slots, termination
@@ -18,27 +20,51 @@ from ddpjob_ranks.errors import ConfigError, PeersMissingError
 from ddpjob_ranks.launch import identity, rendezvous
 from ddpjob_ranks.launch.identity import Worker
 
+#: Seconds between two looks for a store after one was lost.
+LOOK_SECONDS = 0.2
+
 
 def main() -> int:
     """Ask the store, which the launcher of node 0 serves; returns the exit code."""
     os.environ[contract.DDPJOB_GENERATION] = "1"  # so that this process does not serve the store
     worker = identity.resolve(os.environ)
     assert isinstance(worker, Worker), "the launcher passes the variables of a rank"
-    replaced = generation.replacements(os.environ)
     try:
-        store, number_of_store = rendezvous.open_store_of_attempt(worker, oldest=replaced.get(0, 0))
-        generation.replace(store, replaced)
-        if number_of_store > 0:
-            _wait_for_survivors(store, worker)
+        number = _look_until_found(worker)
     except ConfigError as error:
         return termination.refuse(error)
     except RuntimeError as error:
         return _give_up(worker, str(error))
-    number = generation_to_join(store, node_rank=worker.node_rank)
     if number is None:
         return _give_up(worker, "the other ranks do not start again in place, since none uses ddpjob.session")
     slots.write(int(os.environ[contract.DDPJOB_INHERITED]), number, lambda file: file.write(b"1"))
     return contract.EXIT_SUCCESS
+
+
+def _look_until_found(worker: Worker) -> int | None:
+    """The generation to join. A store that is lost meanwhile, with the pod that serves it, is looked for again for a limited time.
+
+    Raises:
+        ConfigError: the master's name does not resolve, outside of a DDPJob.
+        RuntimeError: no store, or none with ranks of another pod, was found in time.
+    """
+    end = time.monotonic() + rendezvous.rendezvous_timeout().total_seconds()
+    while True:
+        try:
+            return _look(worker)
+        except dist.DistError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(LOOK_SECONDS)
+
+
+def _look(worker: Worker) -> int | None:
+    replaced = generation.replacements(os.environ)
+    store, number_of_store = rendezvous.open_store_of_attempt(worker, oldest=replaced.get(0, 0))
+    generation.replace(store, replaced)
+    if number_of_store > 0:
+        _wait_for_survivors(store, worker)
+    return generation_to_join(store, node_rank=worker.node_rank)
 
 
 def generation_to_join(store: Store, *, node_rank: int) -> int | None:

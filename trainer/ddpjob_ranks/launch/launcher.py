@@ -102,8 +102,9 @@ class Ranks:
 
     Args:
         start: Starts the process of a worker; returns its pid.
-        end_generation: Called with its exit code when a rank has failed. If the caller is to start all ranks again, it asks them to save what they
-            hold and to end, and returns True. Otherwise the failure ends the other ranks of the node.
+        end_generation: Called when a rank has failed, with its exit code and with whether the ranks of another node have begun the next
+            generation already. If the caller is to start all ranks again, it asks them to save what they hold and to end, and returns True.
+            Otherwise the failure ends the other ranks of the node.
         server: The pid of another process that the ranks need.
         follow: Starts a process that ends with exit code 0 when the ranks of another node have failed, and with EXIT_PEER_LOST when
             the ranks here will notice themselves what it has found; returns its pid, or None if that is impossible. After any
@@ -116,7 +117,7 @@ class Ranks:
         self,
         node: Node,
         start: Callable[[Worker], int],
-        end_generation: Callable[[int], bool] = lambda _: False,
+        end_generation: Callable[[int, bool], bool] = lambda *_: False,
         server: int | None = None,
         follow: Callable[[], int | None] = lambda: None,
         can_stop: Callable[[], bool] = lambda: True,
@@ -132,6 +133,9 @@ class Ranks:
         """How the first rank that failed by itself ended."""
         self.to_be_restarted = False
         """Whether the ranks end in order to be started again."""
+        self.are_stopped = False
+        """Whether the ranks were asked to stop for good."""
+        self._others_have_begun = False
         self.kill_at: float | None = None
         self.terminate_at: float | None = None
         self.follow_at: float | None = None
@@ -154,11 +158,13 @@ class Ranks:
                 self.stop_at = self.stop_at or time.monotonic() + STOP_SECONDS
             else:
                 if received.si_signo == signal.SIGINT:
+                    self.are_stopped = True
                     self._may_restart = False
                     self.to_be_restarted = False
                 self._send(signal.Signals(received.si_signo))
             if self.stop_at is not None and (time.monotonic() >= self.stop_at or self._lose_nothing_now()):
                 self.stop_at = None
+                self.are_stopped = True
                 self._may_restart = False
                 self.to_be_restarted = False
                 self._send(signal.SIGTERM)
@@ -190,6 +196,7 @@ class Ranks:
                 if os.waitstatus_to_exitcode(status) not in (contract.EXIT_SUCCESS, contract.EXIT_PEER_LOST):
                     self.follow_at = time.monotonic() + FOLLOW_SECONDS
                 elif status == 0 and self.kill_at is None:
+                    self._others_have_begun = True
                     self.exit_code = self.exit_code or contract.EXIT_PEER_LOST
                     self.cause = self.cause or "a rank of another pod failed"
                     now = time.monotonic()
@@ -225,7 +232,7 @@ class Ranks:
 
     def _ends_generation(self) -> bool:
         """Whether all ranks start again, which they then have been asked to make possible."""
-        self._may_restart = self._may_restart and self._end_generation(self.exit_code)
+        self._may_restart = self._may_restart and self._end_generation(self.exit_code, self._others_have_begun)
         if self._may_restart:
             self.to_be_restarted = True
             self.kill_at = time.monotonic() + SAVE_SECONDS

@@ -7,9 +7,11 @@ writes: the pod needs no token and listens on no port.
 import json
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from ddpjob_ranks import contract
+from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch.template import Template, TemplateError
 
 #: Seconds between two looks at the file.
@@ -28,6 +30,7 @@ def wait_for_assignment(environ: Mapping[str, str], template: Template) -> dict[
 
     Raises:
         TemplateError: the template has ended, or a request to stop arrived while it still imported.
+        ConfigError: the file does not hold the variables of a rank.
     """
     template.wait_until_ready()
     Path(environ[contract.DDPJOB_SPARE_READY]).touch()
@@ -39,10 +42,21 @@ def wait_for_assignment(environ: Mapping[str, str], template: Template) -> dict[
             return None
         if template.has_ended:
             raise TemplateError
-    assigned: dict[str, str] = json.loads(text)
+    assigned = _parse(file, text)
     print(f"ddpjob launcher: this pod replaces that of node rank {assigned[contract.NODE_RANK]}", flush=True)
     own = (contract.DDPJOB_SPARE_ASSIGNMENT, contract.DDPJOB_SPARE_READY)
     return {name: value for name, value in environ.items() if name not in own} | assigned
+
+
+def _parse(file: Path, text: str) -> dict[str, str]:
+    with suppress(ValueError):
+        assigned = json.loads(text)
+        is_of_text = isinstance(assigned, dict) and all(isinstance(value, str) for value in assigned.values())
+        if is_of_text and contract.NODE_RANK in assigned:
+            return dict(assigned)
+    raise ConfigError(
+        f"{file} should hold the variables of a rank as JSON, NODE_RANK among them, and holds {text[:200]!r}"
+    )
 
 
 def _content(file: Path) -> str:

@@ -106,10 +106,12 @@ def is_stuck(reached: Sequence[int]) -> bool:
     return len(reached) > MAX_RESTARTS_WITHOUT_PROGRESS and len(set(reached[-MAX_RESTARTS_WITHOUT_PROGRESS - 1 :])) == 1
 
 
-def is_final(code: int, environ: Mapping[str, str], *, has_begun: bool, seconds: float) -> bool:
+def is_final(
+    code: int, environ: Mapping[str, str], *, has_begun: bool, seconds: float, others_have_begun: bool = False
+) -> bool:
     """Whether no further start is wanted after ranks that failed with this code so long after they were started.
 
-    `has_begun`: they had begun to train, with a session.
+    `has_begun`: they had begun to train, with a session. `others_have_begun`: those of another pod have begun the next generation.
     """
     limit = environ.get(contract.DDPJOB_REPLACEMENT_SECONDS)
     if str(code) in environ.get(contract.DDPJOB_FINAL_EXIT_CODES, "").split(","):
@@ -117,7 +119,7 @@ def is_final(code: int, environ: Mapping[str, str], *, has_begun: bool, seconds:
     if limit is None:
         return code in FINAL_EXIT_CODES
     if code == contract.EXIT_PEER_LOST and not has_begun:
-        return seconds >= int(limit)  # they have waited for a pod that was not replaced
+        return seconds >= int(limit) and not others_have_begun  # they have waited for a pod that was not replaced
     return code in FINAL_EXIT_CODES - (STOPPED_EXIT_CODES if has_begun else frozenset())
 
 
@@ -150,9 +152,13 @@ class _Supervisor:
             def has(slot: int, number: int = number) -> bool:
                 return any(slots.step_of(memory, slot) == number for memory in own.values())
 
-            def may_restart(code: int, has: Callable[[int], bool] = has, started: float = started) -> bool:
+            def may_restart(
+                code: int, others_have_begun: bool, has: Callable[[int], bool] = has, started: float = started
+            ) -> bool:
                 has_begun, seconds = has(generation.BEGUN_SLOT), time.monotonic() - started
-                if has(generation.COMPLETE_SLOT) or is_final(code, self.environ, has_begun=has_begun, seconds=seconds):
+                if has(generation.COMPLETE_SLOT) or is_final(
+                    code, self.environ, has_begun=has_begun, seconds=seconds, others_have_begun=others_have_begun
+                ):
                     return False
                 reached.append(max(slots.step_of(memory, generation.DONE_SLOT) for memory in own.values()))
                 return len(reached) <= num_restarts and not is_stuck(reached)
@@ -196,7 +202,8 @@ class _Supervisor:
         process.wait()
         number = slots.step_of(memory)
         os.close(memory)
-        return process.exit_code, number
+        # The request may have come when that process had already ended well.
+        return process.exit_code or (contract.EXIT_TERMINATED if process.are_stopped else 0), number
 
     def _generation(
         self,
@@ -205,7 +212,7 @@ class _Supervisor:
         memory: tuple[int, int],
         own: Mapping[int, int],
         server: int | None,
-        may_restart: Callable[[int], bool],
+        may_restart: Callable[[int, bool], bool],
         stop_at: float | None,
     ) -> Ranks:
         """Start all workers, and wait until they have ended. `memory` is what they share: the state, and numbers of stores."""
@@ -217,8 +224,10 @@ class _Supervisor:
             variables = {**environ, **worker.environment(), **count}
             return self.template.fork(self.program, variables, [reader, state, own[worker.rank], stores])
 
-        def end(code: int) -> bool:
-            return may_restart(code) and os.write(writer, bytes(len(own))) > 0  # a byte for each rank
+        def end(code: int, others_have_begun: bool) -> bool:
+            return (
+                may_restart(code, others_have_begun) and os.write(writer, bytes(len(own))) > 0
+            )  # a byte for each rank
 
         def follow() -> int | None:
             first = self.node.workers[0]

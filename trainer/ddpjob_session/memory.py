@@ -98,11 +98,11 @@ class Memory:
         if not is_known:
             self._write_own(*current, is_final=True)
         self._written = None
+        self._begin_change()  # a step may have called no optimizer, and what follows belongs together, too
         self._keep_others()
         self._step = self._state.step
-        if self._in_optimizer:
-            self._in_optimizer = False
-            self._whole.release()
+        self._in_optimizer = False
+        self._whole.release()
 
     def save(self) -> None:
         """Write the state, from whichever thread, once it is whole. The process ends after that."""

@@ -115,8 +115,28 @@ def test_a_store_that_is_lost_while_a_pod_joins_is_looked_for_again(monkeypatch)
         return store, 0
 
     monkeypatch.setattr(join.rendezvous, "open_store_of_attempt", open_store)
+    monkeypatch.setattr(join, "_wait_for_others", lambda *_: None)
     monkeypatch.setattr(join, "generation_to_join", lambda *_, **__: 3)
     assert join._look_until_found(rank) == 3
+
+
+def test_a_pod_that_joins_waits_for_others_that_have_not_opened_their_session_yet(memory, monkeypatch):
+    rank = Worker(
+        launcher="test", rank=1, world_size=2, local_rank=0, local_world_size=1, master_addr="", master_port=1
+    )
+    store, looks = HashStore(), []
+
+    def wait_until(probe, **_: object) -> None:
+        looks.append(probe())
+        generation.Generation(number=1, pipe=-1, state_memory=-1, own_memory=-1, stores=memory).announce(
+            store, 0, node_rank=0, local_rank=0
+        )
+        looks.append(probe())
+
+    monkeypatch.setattr(join.rendezvous, "open_store_of_attempt", lambda *_, **__: (store, 0))
+    monkeypatch.setattr(join.rendezvous, "wait_until", wait_until)
+    assert join._look(rank) == 1
+    assert looks == ["no other rank of the attempt has joined the store of rank 0", None]
 
 
 def test_the_pods_that_others_have_replaced_are_kept_from_joining():

@@ -106,6 +106,28 @@ def test_a_signal_that_is_for_the_ranks_waits_until_they_are_there(tmp_path, sen
     assert done.stdout == f"0 [{sent!r}]\n", done.stdout + done.stderr
 
 
+ASKED_TO_STOP_IN_A_FORK = """
+import os, signal
+from ddpjob_ranks.launch import launcher
+from ddpjob_ranks.launch.template import Template
+with launcher.signals_blocked() as mask:
+    template = Template(["forks_slowly"], os.environ, launcher.dies_with_this_process(mask), "")
+    template.wait_until_ready()
+    os.kill(os.getpid(), signal.SIGTERM)
+    print(os.waitpid(template.fork(["ends.py"], os.environ, []), 0)[1])
+"""
+
+
+def test_a_request_to_stop_waits_for_the_rank_that_is_being_forked(tmp_path):
+    """That rank has a state in memory to save, after a restart in place."""
+    (tmp_path / "forks_slowly.py").write_text("import os, time\nos.register_at_fork(before=lambda: time.sleep(1))")
+    (tmp_path / "ends.py").touch()
+    environ = {**os.environ, "PYTHONPATH": ":".join([str(tmp_path), *sys.path])}
+    command = [sys.executable, "-c", ASKED_TO_STOP_IN_A_FORK]
+    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "0\n", done.stdout + done.stderr
+
+
 ADOPTED_BY_ANOTHER = """
 import os
 from ddpjob_ranks.launch import template

@@ -129,6 +129,19 @@ def test_a_rank_that_ends_while_it_begins_leaves_what_it_has_kept(generation):
     assert slots.step_of(generation.state_memory) == 0
 
 
+def test_a_step_without_an_optimizer_is_not_counted_while_the_state_is_kept(generation):
+    """The sampler of one step would be kept with the number of another one."""
+    state = State({"model": torch.nn.Linear(2, 2), "sampler": Sampler()}, program="this test")
+    memory = memory_of(state, generation)
+    memory.hold([], restored=False)
+    memory.save()
+    state.step = 1
+    done = threading.Thread(target=memory.step_done, daemon=True)
+    done.start()
+    done.join(0.5)  # it never ends, since the process does
+    assert (done.is_alive(), memory._step) == (True, 0)
+
+
 class Sampler:
     """A part that changes at the begin of a step."""
 

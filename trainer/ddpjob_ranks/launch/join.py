@@ -60,10 +60,9 @@ def _look_until_found(worker: Worker) -> int | None:
 
 def _look(worker: Worker) -> int | None:
     replaced = generation.replacements(os.environ)
-    store, number_of_store = rendezvous.open_store_of_attempt(worker, oldest=replaced.get(0, 0))
+    store, _ = rendezvous.open_store_of_attempt(worker, oldest=replaced.get(0, 0))
     generation.replace(store, replaced)
-    if number_of_store > 0:
-        _wait_for_survivors(store, worker)
+    _wait_for_others(store, worker)
     return generation_to_join(store, node_rank=worker.node_rank)
 
 
@@ -77,8 +76,10 @@ def generation_to_join(store: Store, *, node_rank: int) -> int | None:
     return number
 
 
-def _wait_for_survivors(store: Store, worker: Worker) -> None:
-    """Wait until ranks of another pod have joined the new store.
+def _wait_for_others(store: Store, worker: Worker) -> None:
+    """Wait until ranks of another pod have joined the store, which may be new, or none of them uses a session.
+
+    They may still load their data, before they open their session.
 
     Raises:
         PeersMissingError: none did in time.
@@ -87,7 +88,7 @@ def _wait_for_survivors(store: Store, worker: Worker) -> None:
     def probe() -> str | None:
         if generation.newest(store) or generation.has_no_session(store):
             return None
-        return "no other rank of the attempt has found the store of the new pod of rank 0"
+        return "no other rank of the attempt has joined the store of rank 0"
 
     try:
         rendezvous.wait_until(probe, rank=worker.rank, limit=rendezvous.rendezvous_timeout())

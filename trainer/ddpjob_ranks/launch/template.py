@@ -21,6 +21,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -33,6 +34,8 @@ from ddpjob_ranks import contract, generation
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36  # linux/prctl.h
 #: Seconds between two looks at the signals that arrived while the template still imports.
 LOOK_SECONDS = 0.2
+#: Longest wait for a fork after a request to stop has arrived.
+FORK_SECONDS = 10.0
 
 
 class TemplateError(Exception):
@@ -91,12 +94,14 @@ class Template:
             self._is_ready = True
 
     def _answer(self) -> bytes:
+        # A fork takes moments, and the ranks that it starts may have to save a state that is kept in memory.
+        end = time.monotonic() + FORK_SECONDS
         try:
             while True:
                 with suppress(TimeoutError):
                     answer = self._socket.recv(64)
                     break
-                if is_asked_to_stop():
+                if is_asked_to_stop() and (not self._is_ready or time.monotonic() > end):
                     self._socket.close()  # a later request must not get the answer to this one
                     raise TemplateError
         except OSError as error:

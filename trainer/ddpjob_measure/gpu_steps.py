@@ -26,6 +26,9 @@ FIRST_LOSS_TOLERANCE: Final = 0.03
 #: A share of CIFAR-10's held-out images; the JPEG copy in the carried folder does not allow 94 % (trainer/README.md).
 TARGETS: Final = (0.90, 0.94)
 STALL_LINE: Final = re.compile(r"checkpoint of step (\d+): stalled (\S+) ms, written in (\S+) s")
+RESTART: Final = re.compile(
+    r"(?s)killed after step (\d+) at (\S+)\n.*resumed from step (\d+) in memory.*begins after step \3 at (\S+)\n"
+)
 COMPILE_LINE: Final = re.compile(r"(model compiled for .*|torch\.compile failed.*)")
 PROFILE_LINE: Final = re.compile(r"profile ((?:fast|exact): .*)")
 NOTES: Final = (
@@ -171,6 +174,26 @@ def verify_resume(bench: Workbench) -> Iterator[Row]:
             yield {"verify-resume": line}
 
 
+def restart_in_place(bench: Workbench) -> Iterator[Row]:
+    """A rank that is killed starts again in place, forked before CUDA, from a copy in memory: with the bits of a whole run."""
+    keys = ["recipe=digits", "epochs=60"] if bench.quick else ["recipe=resnet18-cifar10", "epochs=12"]
+    keys += ["profile=exact", "logEverySteps=5", "evaluateEveryEpochs=0"]
+    environ = {**bench.images(5120), contract.DDPJOB_IN_PLACE_RESTARTS: "1"}
+    whole, _ = bench.training(*keys, environ=environ)
+    run, text = bench.training(*keys, environ=environ, module="ddpjob_measure.killed")
+    if not (restart := RESTART.search(text)):
+        raise MeasureError(f"the rank was not killed, or did not continue from a copy in memory:\n{text[-2000:]}")
+    killed_step, killed_at, resumed_step, resumed_at = map(float, restart.groups())
+    yield {
+        "killed after step": int(killed_step),
+        "continued from step": int(resumed_step),
+        "seconds to the next step": resumed_at - killed_at,
+        "weights": run.weights,
+    }
+    if run.weights != whole.weights or any(run.losses[step] != whole.losses[step] for step in whole.losses):
+        raise MeasureError(f"the training without a kill has other bits: weights {whole.weights}")
+
+
 def checkpoint_stall(bench: Workbench) -> Iterator[Row]:
     """How long training waits for a checkpoint of a ResNet-50 with momentum (205 MB)."""
     keys = ["recipe=digits", "epochs=2"] if bench.quick else ["recipe=resnet50-cifar10", "epochs=3", "compile=never"]
@@ -306,6 +329,9 @@ STEPS: Final = (
     ),
     Step(name="exact", about=str(exact_twice.__doc__), least_seconds=25, limit_seconds=90, run=exact_twice),
     Step(name="resume", about=str(verify_resume.__doc__), least_seconds=45, limit_seconds=120, run=verify_resume),
+    Step(
+        name="in-place", about=str(restart_in_place.__doc__), least_seconds=45, limit_seconds=120, run=restart_in_place
+    ),
     Step(name="stall", about=str(checkpoint_stall.__doc__), least_seconds=20, limit_seconds=60, run=checkpoint_stall),
     Step(name="speedrun", about=str(speedrun.__doc__), least_seconds=40, limit_seconds=110, run=speedrun),
     Step(name="resnet18", about=str(resnet18.__doc__), least_seconds=40, limit_seconds=140, run=resnet18),

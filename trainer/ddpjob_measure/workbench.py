@@ -141,10 +141,12 @@ class Workbench:
         text = self.output_of(["ddpjob_measure.rank", "--task", task.to_json()], environ)
         return Figures.from_output(text), text
 
-    def training(self, *keys: str, environ: Mapping[str, str] | None = None) -> tuple[Run, str]:
-        """One whole training, and all that it printed."""
+    def training(
+        self, *keys: str, environ: Mapping[str, str] | None = None, module: str = "ddpjob_trainer"
+    ) -> tuple[Run, str]:
+        """One whole training by the trainer, or by a module with its arguments, and all that it printed."""
         arguments = [part for key in keys for part in ("--set", key)]
-        text = self.output_of(["ddpjob_trainer", *arguments], environ)
+        text = self.output_of([module, *arguments], environ)
         found = Run(name=" ".join(keys))
         for line in text.splitlines():
             found.read(line)

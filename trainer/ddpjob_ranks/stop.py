@@ -91,6 +91,7 @@ class StopAgreement:
     Args:
         question_seconds: How long a question takes, the same on all ranks. By default they measure it.
         save_due: Whether this rank wants all ranks to save. They agree on that in the same questions (`save_agreed`).
+        can_copy: Whether this rank is to copy the state in memory, and can (`copy_agreed`).
         clock: Seconds.
     """
 
@@ -101,6 +102,7 @@ class StopAgreement:
         *,
         question_seconds: float | None = None,
         save_due: Callable[[], bool] = lambda: False,
+        can_copy: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._gang = gang
@@ -116,6 +118,9 @@ class StopAgreement:
         self._save_due = save_due
         self.save_agreed = False
         """Whether some rank wanted to save. Whoever saves sets it to False, on all ranks after the same call of `reached`."""
+        self._can_copy = can_copy
+        self.copy_agreed = False
+        """Whether all ranks can copy the state. Whoever copies sets it to False, in the same way."""
 
     def reached(self, *, ask_now: bool = False) -> bool:
         """Whether to stop now: the same answer on every rank, and once it is yes, always yes.
@@ -140,7 +145,9 @@ class StopAgreement:
         now = self._clock()
         seconds_per_call = (now - self._asked_at) / self._num_calls
         save = self._save_due() and not self.save_agreed
-        question = torch.tensor([float(self.request.received), float(save), seconds_per_call], dtype=torch.float64)
+        cannot_copy = self.copy_agreed or not self._can_copy()
+        values = [float(self.request.received), float(save), float(cannot_copy), seconds_per_call]
+        question = torch.tensor(values, dtype=torch.float64)
         self._in_flight = (self._gang.begin_max(question), question, measures_steps)
         self._asked_at, self._num_calls = now, 0
 
@@ -151,9 +158,10 @@ class StopAgreement:
             work.wait()
             self._asked_at += self._clock() - began  # the wait is not part of a step
             self._in_flight = None
-            requested, save, seconds_per_call = answer.tolist()
+            requested, save, cannot_copy, seconds_per_call = answer.tolist()
             self._agreed = bool(requested)
             self.save_agreed |= bool(save)
+            self.copy_agreed |= not cannot_copy
             if measures_steps:
                 self._interval = interval(self._question_seconds, seconds_per_call)
                 self._waits = seconds_per_call >= WAIT_RATIO * self._question_seconds
@@ -169,7 +177,7 @@ def _measured(gang: Gang) -> float:
     seconds = torch.full((2,), math.inf, dtype=torch.float64)
     for number in range(1 + NUM_TIMED):
         began = time.monotonic()
-        gang.begin_max(torch.zeros(3, dtype=torch.float64)).wait()
+        gang.begin_max(torch.zeros(4, dtype=torch.float64)).wait()
         if number > 0:
             seconds.clamp_(max=time.monotonic() - began)
     gang.begin_max(seconds).wait()

@@ -22,7 +22,10 @@ from ddpjob_ranks.watch.watchdog import Watchdog
 from ddpjob_session import ending, observers, step_trace
 from ddpjob_session.checkpoints import folder
 from ddpjob_session.checkpoints.writer import CheckpointWriter
-from ddpjob_session.memory import Memory
+from ddpjob_session.memory import at_exit
+from ddpjob_session.memory.at_exit import MemoryAtExit
+from ddpjob_session.memory.periodic import PeriodicMemory
+from ddpjob_session.memory.state_memory import StateMemory
 from ddpjob_session.report import Reporter
 from ddpjob_session.state import State, from_bytes
 from ddpjob_session.step_trace import StepTrace
@@ -51,7 +54,7 @@ class Run:
         self.stop: StopAgreement
         self._newest: folder.Manifest | None = None  # on rank 0: what was loaded
         self._generation = generation.current(os.environ)  # where the launcher can start ranks again in place
-        self._memory: Memory | None = None  # where it is to keep their state, too
+        self._memory: StateMemory | None = None  # where it is to keep their state, too
         self._trace: StepTrace | None = None
 
     def restore(self, state: State, *, keep: int, keep_generators: bool = False) -> None:
@@ -65,13 +68,12 @@ class Run:
         """
         self.state = state
         self.checkpoints = folder.from_environment(os.environ, keep=keep, report=self.report.say)
-        keeps_state = self.gang.device.type == "cpu" and os.environ.get(contract.DDPJOB_STATE_IN_MEMORY) != "0"
-        if (current := self._generation) is not None and keeps_state:
-            self._memory = Memory(current, state, self.gang, keep_generators=keep_generators)
-            current.before_exit = self._memory.save
-            if current.number > 1 and self._memory.restore(self.timeline.moved):
+        if self._generation is not None and os.environ.get(contract.DDPJOB_STATE_IN_MEMORY) != "0":
+            self._memory = self._memory_of(self._generation, keep_generators=keep_generators)
+            if self._generation.number > 1 and self._memory.restore(self.timeline.moved, at_least=self._least_step):
                 self.resumed = self._from_memory = True
-                self.report.say(f"resumed from step {state.step} in memory: no step is lost")
+                lost = ": no step is lost" if self._memory.has_last_step else ", the newest copy that all ranks have"
+                self.report.say(f"resumed from step {state.step} in memory{lost}")
                 return
         if self.checkpoints is None:
             self.report.say(
@@ -117,7 +119,8 @@ class Run:
                 " rename the job or remove its checkpoint folder to start from step 0"
             )
         # Until here there is nothing to save, and SIGTERM ends the process.
-        self.stop = StopAgreement(self.gang, StopRequest(), save_due=save_due)
+        can_copy = (lambda: False) if self._memory is None else self._memory.can_copy
+        self.stop = StopAgreement(self.gang, StopRequest(), save_due=save_due, can_copy=can_copy)
         if self._memory is not None:
             self._memory.hold(replicas, restored=self._from_memory)
         self.gang.barrier()  # from the first progress line on, every rank honours SIGTERM
@@ -126,8 +129,8 @@ class Run:
         self.writer = CheckpointWriter(mine, self.report, self.gang.device, newest_step=saved)
         if (current := self._generation) is not None:
             current.record_begin()
-            if self._memory is None:
-                current.before_exit = self.writer.linger  # the ranks start again from that checkpoint
+            if not isinstance(self._memory, MemoryAtExit):
+                current.before_exit = self.writer.linger  # the ranks may start again from that checkpoint
         num_before = 0 if current is None else current.number - 1
         self.report.begin(
             step=self.state.step,
@@ -146,7 +149,12 @@ class Run:
         if self._trace is not None:
             self._trace.before_step(self.state.step)
         self.writer.check()
-        return self.stop.reached()
+        if self.stop.reached():
+            return True
+        if self._memory is not None and self.stop.copy_agreed:
+            self._memory.copy()
+            self.stop.copy_agreed = False
+        return False
 
     def step_done(self, *, num_samples: int = 0, is_left: bool = False) -> None:
         """Count a step; the number of samples is the sum over all ranks.
@@ -239,6 +247,20 @@ class Run:
         if self.gang.rank == 0:
             termination.write(f"{contract.TERMINATION_CHECKPOINT_PREFIX}{step}", echo=False)
         return contract.EXIT_CHECKPOINTED
+
+    def _memory_of(self, current: generation.Generation, *, keep_generators: bool) -> StateMemory:
+        if self.gang.device.type in at_exit.DEVICES:
+            memory = MemoryAtExit(current, self.state, self.gang, keep_generators=keep_generators)
+            current.before_exit = memory.save
+            return memory
+        return PeriodicMemory(current, self.state, self.gang, keep_generators=keep_generators)
+
+    @property
+    def _least_step(self) -> int:
+        """On rank 0: the step of the newest checkpoint, which may be newer than a copy that was made every few seconds."""
+        if self.gang.rank != 0 or self.checkpoints is None or isinstance(self._memory, MemoryAtExit):
+            return 0
+        return self.checkpoints.newest_step() or 0
 
     def _saved_step(self, checkpoints: folder.CheckpointFolder | None) -> int | None:
         """The step of the newest checkpoint; None if there is none, or if it was not loaded and this rank keeps none."""

@@ -1,9 +1,10 @@
 """A script with a session whose steps draw all kinds of random numbers; FAULT says what its last rank does at FAULT_STEP.
 
 Several faults, separated by commas, are those of successive generations, the second one at twice that step, and so on. With
-FAULTY_RANKS they are those of other ranks, one for each generation.
+FAULTY_RANKS they are those of other ranks, one for each generation. CHECKPOINT_EVERY is in steps, instead of a moment.
 """
 
+import math
 import os
 import random
 import re
@@ -26,6 +27,8 @@ NUMBER = min(len(FAULTS), int(os.environ.get("DDPJOB_GENERATION", "1")))
 FAULT, FAULT_STEP = FAULTS[NUMBER - 1], NUMBER * int(os.environ.get("FAULT_STEP", "0"))
 FAULTY_RANKS = list(filter(None, os.environ.get("FAULTY_RANKS", "").split(",")))
 KILLED_WITHIN_STEPS = 8
+CHECKPOINT_EVERY = int(os.environ.get("CHECKPOINT_EVERY", "0"))
+CHECKPOINT_SECONDS = math.inf if CHECKPOINT_EVERY else 0.01
 
 
 def go_wrong() -> None:
@@ -68,7 +71,7 @@ with Session(settings={"width": 8}) as session:
     if FAULT == "exit 0 before the loop" and session.rank == faulty_rank:
         sys.exit(0)
     state = session.track(model=model, optimizer=optimizer, schedule=schedule, average=average)
-    for step in session.steps(60, checkpoint_every=7, checkpoint_every_seconds=0.01):
+    for step in session.steps(60, checkpoint_every=CHECKPOINT_EVERY or 7, checkpoint_every_seconds=CHECKPOINT_SECONDS):
         if FAULT in ("hang", "pause", "hold") and step == FAULT_STEP:
             watch_closely()
         if FAULT == "killed soon" and session.rank == faulty_rank and step == FAULT_STEP + KILLED_WITHIN_STEPS:

@@ -49,7 +49,7 @@ class OnlyWhatIsThere:
         return getattr(self.finder, name)
 
 sys.meta_path[:] = [OnlyWhatIsThere(finder) for finder in sys.meta_path if hasattr(finder, "find_spec")]
-import ddpjob_measure.__main__, ddpjob_measure.measuring, ddpjob_measure.plain_ddp, ddpjob_measure.smoke
+import ddpjob_measure.__main__, ddpjob_measure.killed, ddpjob_measure.measuring, ddpjob_measure.plain_ddp, ddpjob_measure.smoke
 import ddpjob_trainer.__main__, ddpjob_trainer.worker
 from ddpjob_trainer import recipes
 built_in = entry_points(group="ddpjob.recipes").names

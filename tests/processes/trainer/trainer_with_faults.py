@@ -113,7 +113,7 @@ def arrange() -> None:
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     from ddpjob_ranks import distributed
-    from ddpjob_session import memory
+    from ddpjob_session.memory import at_exit
     from ddpjob_trainer import loop, worker
     from ddpjob_trainer.state import TrainingState
 
@@ -145,7 +145,7 @@ def arrange() -> None:
     before(worker, "_load_data", "data")
     before(TrainingState, "load", "load")
     before(worker.Run, "begin", "begin")
-    before(memory.slots, "empty", "hold")
+    before(at_exit.slots, "empty", "hold")
     register_optimizer_step_post_hook(lambda *_: faults.at("optimizer"))
 
 

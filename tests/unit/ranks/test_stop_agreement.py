@@ -53,11 +53,13 @@ class World:
         sys.setrecursionlimit(max(sys.getrecursionlimit(), 10 * self.world_size))
         self.clocks = [0.0] * self.world_size
         self.requests = [Request() for _ in range(self.world_size)]
+        self.can_copy = [False] * self.world_size
         self.ranks = [
             StopAgreement(
                 Member(self, rank),
                 self.requests[rank],
                 question_seconds=self.question_seconds,
+                can_copy=lambda rank=rank: self.can_copy[rank],
                 clock=lambda rank=rank: self.clocks[rank],
             )
             for rank in range(self.world_size)
@@ -144,6 +146,22 @@ def test_all_ranks_stop_in_the_same_call_soon_after_any_request(data, world_size
             else [0.01 * (1 + rank) for rank in range(world_size)]
         )
     assert all(world.call()) or first is None, "once it is yes, it is always yes"
+
+
+def test_all_ranks_copy_after_the_same_call_once_each_of_them_can():
+    """Steps are shorter than a question, so that answers come later."""
+    world = World(world_size=3, hop_seconds=1e-2)
+    agreed = []
+    for number in range(60):
+        world.can_copy = [number >= 10, number >= 30, number >= 20]
+        world.call()
+        found = {rank.copy_agreed for rank in world.ranks}
+        assert len(found) == 1, "all ranks find the same"
+        agreed.append(found.pop())
+        if agreed[-1]:
+            break
+        world.step([1e-3] * 3)
+    assert 30 < len(agreed) <= 30 + 2 * stop.MAX_INTERVAL
 
 
 def seconds_lost_per_step(world_size: int, *, step_seconds: float, num_steps: int = NUM_STEPS) -> float:

@@ -16,7 +16,8 @@ from ddpjob_ranks.generation import Generation
 from ddpjob_ranks.host_memory import available_bytes
 from ddpjob_ranks.watch.timeline import Timeline
 from ddpjob_session import run
-from ddpjob_session.memory import MARGIN_BYTES, Memory
+from ddpjob_session.memory.at_exit import MemoryAtExit
+from ddpjob_session.memory.state_memory import MARGIN_BYTES
 from ddpjob_session.report import Reporter
 from ddpjob_session.state import State, from_bytes
 
@@ -50,13 +51,13 @@ def generation(monkeypatch):
     os.close(own)
 
 
-def memory_of(state: State, generation: Generation) -> Memory:
-    return Memory(generation, state, SimpleNamespace(rank=1), keep_generators=False)
+def memory_of(state: State, generation: Generation) -> MemoryAtExit:
+    return MemoryAtExit(generation, state, SimpleNamespace(rank=1), keep_generators=False)
 
 
 @pytest.mark.parametrize(("left", "kept"), [(5 * MIB, True), (3 * MIB, False)])
 def test_a_state_that_does_not_fit_is_not_kept_and_that_is_reported(monkeypatch, capsys, generation, left, kept):
-    monkeypatch.setattr("ddpjob_session.memory.available_bytes", lambda: left + MARGIN_BYTES)
+    monkeypatch.setattr("ddpjob_session.memory.state_memory.available_bytes", lambda: left + MARGIN_BYTES)
     state = State({"model": torch.nn.Linear(1024, 1024, bias=False)}, program="this test")  # 4 MiB
     memory = memory_of(state, generation)
     state.step = 7
@@ -100,7 +101,7 @@ def test_a_state_that_is_not_loaded_completely_is_not_kept(generation):
 
 def test_an_optimizer_that_is_not_tracked_changes_the_state_too(monkeypatch, capsys, generation):
     """Plain SGD has no state, so that scripts need not track it."""
-    monkeypatch.setattr("ddpjob_session.memory.STEP_SECONDS", 0.0)
+    monkeypatch.setattr("ddpjob_session.memory.at_exit.STEP_SECONDS", 0.0)
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     state = State({"model": model}, program="this test")
@@ -174,7 +175,7 @@ def test_what_a_rank_knows_in_the_forward_pass_is_final_where_no_step_has_change
     model = torch.nn.BatchNorm1d(1)
     state = State({"model": model}, program="this test")
     gang = SimpleNamespace(rank=0, device=torch.device("cpu"))
-    memory = Memory(generation, state, gang, keep_generators=False)
+    memory = MemoryAtExit(generation, state, gang, keep_generators=False)
     memory.hold([], restored=False)
     final = []
     for step in range(1, 4):
@@ -234,7 +235,7 @@ def test_the_state_in_memory_is_taken_unless_the_lost_pod_alone_knew_statistics_
 ):
     """Another rank's statistics would not be those of a run without the failure, so the newest checkpoint is taken."""
     kept = kept_state(generation, model)
-    memory = Memory(
+    memory = MemoryAtExit(
         generation, State({"model": model}, program="this test"), OtherRanks(rank, kept, b""), keep_generators=False
     )
     assert memory.restore(lambda: None) == is_restored
@@ -256,7 +257,7 @@ def test_a_rank_that_is_killed_while_it_keeps_a_newer_state_leaves_the_older_one
     monkeypatch.setattr(torch, "save", killed)
     with pytest.raises(KeyboardInterrupt):
         newer.save()
-    assert Memory(generation, state, OtherRanks(0), keep_generators=False).restore(lambda: None)
+    assert MemoryAtExit(generation, state, OtherRanks(0), keep_generators=False).restore(lambda: None)
     assert (state.step, bytes(slots.read(generation.state_memory))) == (7, kept)
 
 
@@ -265,7 +266,7 @@ def test_each_piece_of_a_state_from_memory_is_progress_for_the_watchdog(generati
     kept = kept_state(generation, torch.nn.Linear(2, 2))
     state = State({"model": torch.nn.Linear(2, 2)}, program="this test")
     gang, timeline = OtherRanks(1, kept, b""), Timeline()
-    assert Memory(generation, state, gang, keep_generators=False).restore(timeline.moved)
+    assert MemoryAtExit(generation, state, gang, keep_generators=False).restore(timeline.moved)
     assert gang.moved[0] == timeline.moved
 
 

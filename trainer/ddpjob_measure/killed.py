@@ -1,0 +1,59 @@
+"""`python -m ddpjob_measure.killed`: the trainer, whose rank kills itself once, for what a restart in place costs.
+
+The state is copied into memory as on GPUs, and more often than usual, since the trainings that this is for take seconds. The
+arguments are the trainer's.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+
+from ddpjob_ranks import contract
+from ddpjob_ranks.launch import command
+from ddpjob_session.memory import at_exit, periodic
+from ddpjob_session.observers import Beginning, Observer
+
+#: The lines that tell when the rank was killed, and when the next one is about to begin its first step, by the monotonic clock.
+KILLED_LINE = "killed after step {step} at {seconds:.3f}"
+BEGINS_LINE = "begins after step {step} at {seconds:.3f}"
+#: So long after the first step the rank is killed.
+KILL_SECONDS = 1.0
+PAUSE_SECONDS = 0.1
+
+
+class Killer(Observer):
+    """Kills its process by SIGKILL, in the first generation of ranks."""
+
+    def __init__(self) -> None:
+        """In which generation, the launcher has told."""
+        self._generation = int(os.environ.get(contract.DDPJOB_GENERATION, "1"))
+        self._first_at: float | None = None
+
+    def begin(self, beginning: Beginning) -> None:
+        """Report when it begins."""
+        print(BEGINS_LINE.format(step=beginning.first_step, seconds=time.monotonic()), flush=True)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:  # noqa: ARG002
+        """End the process if it is time."""
+        now = time.monotonic()
+        self._first_at = self._first_at or now
+        if self._generation == 1 and now >= self._first_at + KILL_SECONDS:
+            print(KILLED_LINE.format(step=step, seconds=now), flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the launcher, or in its environment the rank; returns the exit code."""
+    if contract.DDPJOB_GENERATION not in os.environ:
+        return command.start(["-m", "ddpjob_measure.killed", *arguments], os.environ, ["ddpjob_trainer.worker"])
+    from ddpjob_trainer import __main__ as trainer
+
+    at_exit.DEVICES = ()  # type: ignore[misc, assignment]
+    periodic.PAUSE_SECONDS = PAUSE_SECONDS  # type: ignore[misc]
+    return trainer.main([*arguments, "--set", f'observers=["{__spec__.name}:{Killer.__name__}"]'])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

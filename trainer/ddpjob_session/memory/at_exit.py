@@ -1,0 +1,141 @@
+"""On CPUs: a rank that ends writes the whole state into memory of its node, so that no step is lost.
+
+A rank whose process ends because it failed, or because another rank did, does so. The state is whole except while a step of the
+optimizer changes it: then the rank waits for the end of that step. All ranks take part in each step, so the states of two ranks
+differ by one step at most. Parts that are neither modules nor optimizers, such as samplers, may change at any time: of
+these the rank keeps a copy from the end of the last step.
+
+A process that is killed writes nothing any more. So each rank writes in each step what no other rank knows, before it sends its
+gradients, without which no other rank can complete the step, and again at the end of the step if it has changed since. The last
+two steps are kept. Where it changes after the forward pass, as the copies of statistics in an AveragedModel do, a rank that is
+killed before the end of a step that others have completed takes it along, and all ranks continue from the newest checkpoint.
+
+Not on GPUs: kernels that still wait in the queue of a GPU may change its state at any time after a failure.
+"""
+
+import copy
+import fcntl
+import threading
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils._pytree import tree_leaves
+
+from ddpjob_ranks import slots
+from ddpjob_ranks.distributed import Gang
+from ddpjob_ranks.generation import Generation
+from ddpjob_session import generators
+from ddpjob_session.memory.state_memory import (
+    STATE_SLOTS,
+    StateMemory,
+    buffers_of,
+    check_size,
+    oldest_slot,
+    own_content,
+)
+from ddpjob_session.state import State
+
+#: The types of device whose state is whole when a rank ends.
+DEVICES: Final = ("cpu",)
+#: Longest wait of a rank that ends for the optimizer's step.
+STEP_SECONDS: Final = 5.0
+
+
+class MemoryAtExit(StateMemory):
+    """Memory that a rank writes before it ends, by `save`."""
+
+    def __init__(self, generation: Generation, state: State, gang: Gang, *, keep_generators: bool) -> None:
+        super().__init__(generation, state, gang, keep_generators=keep_generators)
+        self._step = slots.NO_STEP  # of the state while it is whole, which it is once it is loaded
+        self._others: dict[str, Any] = {}
+        """The state of the parts that are neither modules nor optimizers, after that step."""
+        self._whole = threading.Lock()
+        self._in_optimizer = False
+        self._written: tuple[int, bytes] | None = None
+        self._changes_late: bool | None = None
+        """Whether what only this rank knows has changed in some step after it was first written; None before the first step."""
+
+    def hold(self, replicas: Iterable[nn.Module], *, restored: bool) -> None:
+        """See StateMemory."""
+        self._keep_others()
+        self._step = self._state.step
+        with self._whole:  # which a thread that has kept the state, since the generation ends, does not release
+            slots.empty(self._node)
+            if not restored:
+                slots.empty(self._own)  # it may be of later steps than a checkpoint
+        # Of every optimizer, since one without state, such as plain SGD, may be no part.
+        register_optimizer_step_pre_hook(lambda *_: self._begin_change())
+        for replica in replicas:  # one rank alone needs none, and a hook would be compiled with its model
+            if isinstance(replica, DistributedDataParallel):
+                replica.register_forward_hook(lambda module, *_: self._forward_done(module))
+
+    def step_done(self) -> None:
+        """See StateMemory."""
+        current = (self._state.step, self._own_content())
+        has_changed = self._written not in (None, current)
+        is_known = self._written == current and self._changes_late is False
+        self._changes_late = bool(self._changes_late) or has_changed
+        if not is_known:
+            self._keep_own(*current, is_final=True)
+        self._written = None
+        self._begin_change()  # a step may have called no optimizer, and what follows belongs together, too
+        self._keep_others()
+        self._step = self._state.step
+        self._in_optimizer = False
+        self._whole.release()
+
+    def save(self) -> None:
+        """Write the state, from whichever thread, once it is whole. The process ends after that."""
+        if self._step == slots.NO_STEP:
+            return
+        try:
+            self._wait_for_step()
+            fcntl.lockf(self._node, fcntl.LOCK_EX)  # other ranks of the node write, too
+            if max(slots.step_of(self._node, slot) for slot in STATE_SLOTS) < self._step:
+                content = {**self._state.content(), **self._others, "step": self._step}
+                check_size(content)
+                slots.write(self._node, self._step, partial(torch.save, content), slot=oldest_slot(self._node))
+            fcntl.lockf(self._node, fcntl.LOCK_UN)
+        except Exception as error:  # noqa: BLE001 - the process ends anyway, and another rank may have kept the state
+            self._report_lack(error)
+
+    def _wait_for_step(self) -> None:
+        in_step = self._in_optimizer and threading.current_thread() is threading.main_thread()
+        if in_step or not self._whole.acquire(timeout=STEP_SECONDS):
+            raise TimeoutError(f"step {self._step + 1} has changed it and has not ended")
+
+    def _keep_others(self) -> None:
+        found = {
+            name: part.state_dict()
+            for name, part in self._state.parts.items()
+            if not isinstance(part, nn.Module | torch.optim.Optimizer)
+        }
+        tensors = {id(leaf): leaf for leaf in tree_leaves(found) if isinstance(leaf, torch.Tensor)}
+        self._others = copy.deepcopy(found, tensors)  # tensors may be large, and are not copied
+
+    def _begin_change(self) -> None:
+        if not self._in_optimizer:
+            self._whole.acquire()
+            self._in_optimizer = True
+
+    def _forward_done(self, replica: nn.Module) -> None:
+        if replica.training:
+            self._keep_own(self._state.step + 1, self._own_content(), is_final=self._changes_late is False)
+
+    def _own_content(self) -> bytes:
+        drawn = generators.capture(self._gang.device) if self._keep_generators else None
+        return own_content(drawn, buffers_of(self._state) if self._gang.rank == 0 else ())
+
+    def _keep_own(self, step: int, content: bytes, *, is_final: bool) -> None:
+        self._written = (step, content)
+        self._write_own(step, content, step % 2, is_final=is_final, changes_late=self._changes_late is not False)
+
+    def _restored(self, *, is_newest: bool, changes_late: bool | None) -> None:
+        self.has_last_step = is_newest
+        self._changes_late = changes_late
+        self._step = self._state.step

@@ -1,0 +1,172 @@
+"""Memory of a pod that outlives its ranks, so that a restart in place needs no checkpoint: its format, and how it is read again.
+
+A node's ranks share the memory for the state. What only one rank knows is in memory of its own: the buffers of the modules (such as
+the statistics of BatchNorm) of rank 0, and the generators of random numbers of each rank, unless the training draws by step. A
+state can be taken if, for its step, each rank that knows something of its own has kept that.
+"""
+
+import pickle
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+from torch.utils._pytree import tree_leaves  # of torch.distributed.checkpoint, too
+
+from ddpjob_ranks import slots
+from ddpjob_ranks.distributed import Gang, as_bytes
+from ddpjob_ranks.generation import Generation
+from ddpjob_ranks.host_memory import available_bytes
+from ddpjob_session import generators
+from ddpjob_session.state import State, from_bytes
+
+#: The slots of a node's memory that hold the state, and of a rank's memory that hold what only this rank knows. A newer one, while it is
+#: written, leaves the older one whole, since its writer may be killed.
+STATE_SLOTS: Final = (0, 1)
+#: What a state that is written into memory must leave free, for what the processes need until they have ended.
+MARGIN_BYTES: Final = 64 * 2**20
+
+
+class StateMemory:
+    """The memory of one rank and of its node. Subclasses write it.
+
+    Args:
+        keep_generators: Whether the random numbers of a step depend on those that were drawn before.
+
+    Attributes:
+        has_last_step: Whether the state that was restored is that of the last completed step, as far as the ranks know.
+    """
+
+    def __init__(self, generation: Generation, state: State, gang: Gang, *, keep_generators: bool) -> None:
+        self._node = generation.state_memory
+        self._own = generation.own_memory
+        self._state = state
+        self._gang = gang
+        self._keep_generators = keep_generators
+        self.has_last_step = False
+
+    def hold(self, replicas: Iterable[nn.Module], *, restored: bool) -> None:
+        """Keep the state from now on. All ranks have `restored` what the last generation had kept, or nothing.
+
+        To be called before a barrier, so that no rank of the node has kept anything new yet.
+        """
+        raise NotImplementedError
+
+    def step_done(self) -> None:
+        """The step is counted, and the state whole."""
+
+    def can_copy(self) -> bool:
+        """Whether this rank is to copy the state, and can. All ranks then call `copy` after the same step."""
+        return False
+
+    def copy(self) -> None:
+        """Begin to copy the state."""
+        raise NotImplementedError
+
+    def restore(self, moved: Callable[[], None], *, at_least: int = 0) -> bool:
+        """Load the newest state that any rank has kept, on all ranks; False if there is none.
+
+        `moved` is called after each piece of it that was sent. The states of steps before rank 0's `at_least` do not count.
+        """
+        gang, state = self._gang, self._state
+        kept, own = (_steps(memory) for memory in (self._node, self._own))
+        own = {step: slot for step, slot in own.items() if slots.read(self._own, slot)[0]}
+        offers = gang.all_gather((set(kept), set(own) if self._needs_own else None, at_least))
+        step = newest_step([(states, known) for states, known, _ in offers])
+        if step is None or step < offers[0][2]:
+            return False
+        source = next(rank for rank, (states, *_) in enumerate(offers) if step in states)
+        content = gang.broadcast_bytes(
+            slots.read(self._node, kept[step]) if gang.rank == source else None, moved, source=source
+        )
+        assert content is not None
+        state.load(from_bytes(content))
+        mine = slots.read(self._own, own[step]) if step in own else None
+        # Only processes of this pod can write this memory.
+        drawn, buffers = pickle.loads(mine[2:]) if mine else (None, b"")  # noqa: S301
+        if packed := gang.broadcast_bytes(bytearray(buffers) if gang.rank == 0 else None):
+            _unpack(buffers_of(state), packed)
+        state.random = gang.all_gather(drawn and generators.state(drawn)) if self._keep_generators else None
+        is_newest = step == max(max(states, default=0) for states, *_ in offers)
+        self._restored(is_newest=is_newest, changes_late=None if mine is None else bool(mine[1]))
+        return True
+
+    def _restored(self, *, is_newest: bool, changes_late: bool | None) -> None:
+        """The state is restored: the newest that any rank has kept, or an older one. The rest is what `_write_own` was told."""
+
+    def _write_own(self, step: int, content: bytes, slot: int, *, is_final: bool, changes_late: bool) -> None:
+        """Keep what only this rank knows after the step; if it is not `is_final`, the step may still change it."""
+        flags = bytes([is_final, changes_late])
+        slots.write(self._own, step, lambda file: file.write(flags + content), slot=slot)
+
+    @property
+    def _needs_own(self) -> bool:
+        """Whether this rank knows something that no other does."""
+        return self._keep_generators or (self._gang.rank == 0 and bool(buffers_of(self._state)))
+
+    def _report_lack(self, error: Exception) -> None:
+        print(f"rank {self._gang.rank}: its state is not kept in memory: {error}", file=sys.stderr, flush=True)
+
+
+def newest_step(offers: Sequence[tuple[set[int], set[int] | None]]) -> int | None:
+    """The newest step whose state can be taken; None if there is none.
+
+    Args:
+        offers: Of each rank, the steps whose states its node has kept, and those after which the rank has kept what only it knows,
+            or None if it knows nothing of its own.
+    """
+    kept = set[int]().union(*(states for states, _ in offers))
+    return max(kept.intersection(*(own for _, own in offers if own is not None)), default=None)
+
+
+def oldest_slot(memory: int) -> int:
+    """The slot to be written next."""
+    return min(STATE_SLOTS, key=lambda slot: slots.step_of(memory, slot))
+
+
+def check_size(content: object, num_copies: int = 1) -> None:
+    """Check that so many copies of the tensors fit, since the kernel would otherwise kill the pod.
+
+    Raises:
+        MemoryError: they do not.
+    """
+    tensors = [leaf.untyped_storage() for leaf in tree_leaves(content) if isinstance(leaf, torch.Tensor)]
+    needed = num_copies * sum({storage.data_ptr(): storage.nbytes() for storage in tensors}.values())
+    left = available_bytes() - MARGIN_BYTES
+    if needed > left:
+        raise MemoryError(
+            f"it needs {needed / 2**20:.0f} MiB, and the memory limit of the pod or the host leaves"
+            f" {max(0, left) / 2**20:.0f} MiB; raise resources.limits.memory to lose no step"
+        )
+
+
+def buffers_of(state: State) -> list[torch.Tensor]:
+    """Those that may differ between ranks, each one once."""
+    found = {}
+    for part in state.parts.values():
+        for name, buffer in part.named_buffers() if isinstance(part, nn.Module) else ():
+            if not (isinstance(part, AveragedModel) and name == "n_averaged"):  # which counts steps
+                found[id(buffer)] = buffer
+    return list(found.values())
+
+
+def own_content(drawn: generators.Captured | None, buffers: Sequence[torch.Tensor]) -> bytes:
+    """What only one rank knows, as `restore` reads it. The buffers are in memory of the host."""
+    packed = torch.cat([as_bytes(buffer) for buffer in buffers]).numpy().tobytes() if buffers else b""
+    return pickle.dumps((drawn, packed))
+
+
+def _steps(memory: int) -> dict[int, int]:
+    """The steps that are kept, and the slot of each."""
+    found = {slots.step_of(memory, slot): slot for slot in STATE_SLOTS}
+    found.pop(slots.NO_STEP, None)
+    return found
+
+
+@torch.no_grad()
+def _unpack(buffers: list[torch.Tensor], packed: bytes | memoryview) -> None:
+    pieces = torch.split(torch.frombuffer(bytearray(packed), dtype=torch.uint8), [buffer.nbytes for buffer in buffers])
+    for buffer, piece in zip(buffers, pieces, strict=True):
+        buffer.copy_(piece.clone().view(buffer.dtype).view_as(buffer))

@@ -174,7 +174,7 @@ def average_of(model: nn.Module, decay: float) -> AveragedModel:
     """A moving average of the weights. The buffers are the model's own ones.
 
     torch's copies would get the same values after each step of the optimizer. Then only rank 0 would know its statistics of
-    BatchNorm after a step that the other ranks have completed already (`ddpjob_session.memory`).
+    BatchNorm after a step that the other ranks have completed already (`ddpjob_session.memory.at_exit`).
     """
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))  # type: ignore[no-untyped-call]  # torch has no types for it
     for copied, original in zip(average.module.modules(), model.modules(), strict=True):

@@ -132,11 +132,11 @@ class Restart(Resource):
     )
     in_place: bool = Field(
         default=False,
-        description="Whether the launcher of our image first starts all ranks again within their pods, without losing a step, and whether a lost pod is replaced while the others wait. Such restarts count, too. With torchrun, its agents start all ranks again within their pods, from the newest checkpoint.",
+        description="Whether the launcher of our image first starts all ranks again within their pods, from the state in memory, and whether a lost pod is replaced while the others wait. Such restarts count, too. With torchrun, its agents start all ranks again within their pods, from the newest checkpoint.",
     )
     state_in_memory: bool = Field(
         default=True,
-        description="With inPlace: whether a rank that ends leaves a copy of its state in the memory of its pod for the next ranks. Without it they start from the newest checkpoint.",
+        description="With inPlace: whether ranks leave a copy of their state in the memory of their pod for the next ranks. Without it they start from the newest checkpoint.",
     )
     spares: int = Field(
         default=0,

@@ -85,6 +85,12 @@ class JobOnCluster:
         }
         self.apply(name, template=template, **spec)
 
+    def apply_recipe(self, name: str, text: str, **spec: Any) -> None:
+        """The same for a job of the built-in trainer, whose recipe may be in the module `train` with this text."""
+        variable = {"name": "PYTHONPATH", "value": "/script"}
+        container = {"name": "trainer", "env": [variable], "volumeMounts": [{"name": "script", "mountPath": "/script"}]}
+        self.apply_script(name, text, {"containers": [container]}, **spec)
+
     def claim_volume(self) -> dict[str, Any]:
         """Claim a volume that all nodes can write; gives the spec's `checkpoint`."""
         self.kubectl.apply(

@@ -257,12 +257,14 @@ def _conditions(num_trials: int) -> dict[str, str]:
     }
 
 
-def arguments_of(ways: Iterable[str], description: str) -> argparse.Namespace:
-    """What the command line says: `trials`, `ways` and `results`."""
+def arguments_of(ways: Iterable[str], description: str, programs: Sequence[str] = ()) -> argparse.Namespace:
+    """What the command line says: `trials`, `ways`, `results` and, where there are several, the `program`."""
     parser = argparse.ArgumentParser(description=description.partition("\n")[0])
     parser.add_argument("--trials", type=int, default=10, help="of each (default: %(default)s)")
     parser.add_argument("--ways", nargs="+", choices=ways, default=list(ways), metavar="WAY", help=", ".join(ways))
     parser.add_argument("--results", type=Path, metavar="DIR", help="also write <name>-<date>.md and .json there")
+    if programs:
+        parser.add_argument("--program", choices=programs, default=programs[0], help="(default: %(default)s)")
     return parser.parse_args()
 
 

@@ -85,6 +85,7 @@ def test_two_spare_pods_replace_two() -> None:
 NOT_READY = {
     "it still imports": {"is_started": False},
     "it does not run": {"running": False},
+    "its node does not respond": {"is_cut_off": True},
     "it is being deleted": {"deletion": Deletion(deadline=LATER + 30)},
     "it is about to be evicted": {"disruption": "EvictionByEvictionAPI: "},
     "it is on the node that took the lost pod away": {"node": "node-1"},

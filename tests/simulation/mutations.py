@@ -259,7 +259,7 @@ _REPLACED: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     ),
     "a gang does not wait for all nodes": ((partial_gang, "releases_at", _at_once),),
     "an attempt ends for places that are not there": ((free_places, "holders", _every_placeholder),),
-    "a new pod that has not joined counts as a survivor": ((pod_replacement, "_has_state", _always(True)),),
+    "a new pod that has not joined counts as a survivor": ((pod_replacement, "_none_is_about_to_join", _always(True)),),
     "two lost pods get the same spare pod": ((spare_pods, "choose_successors", _one_for_all),),
     "a spare pod takes over before it waits": ((spare_pods, "_can_take_over", lambda pod: pod.running),),
     "spare pods are created before the gang runs": ((spare_pods, "missing", _wanted_at_once),),

@@ -170,6 +170,8 @@ class Pod:
     """Whether it waits to replace a lost pod; it is the pod of no rank then."""
     is_started: bool = False
     """Whether the startup probe of the main container has succeeded: a spare pod can take over."""
+    is_cut_off: bool = False
+    """Whether the cluster has marked it as not ready because its node is not, although its containers were ready last."""
     spec_hash: str
     node: str | None
     """None until it is scheduled."""

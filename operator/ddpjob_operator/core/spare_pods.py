@@ -128,11 +128,13 @@ def _obstacle(pod: Pod) -> str:
         return pod.waiting.message or pod.waiting.reason
     if pod.exit:
         return f"pod {pod.name} ended with exit code {pod.exit.code}: {pod.exit.message}"
+    if pod.is_cut_off:
+        return f"node {pod.node} of pod {pod.name} is not ready"
     return f"pod {pod.name} is {pod.phase}: {pod.reason}: {pod.message}" if asks_again_at(pod) else ""
 
 
 def _can_take_over(pod: Pod) -> bool:
-    return pod.is_started and _lives(pod)
+    return pod.is_started and not pod.is_cut_off and _lives(pod)
 
 
 def _lives(pod: Pod) -> bool:

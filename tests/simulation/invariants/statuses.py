@@ -5,7 +5,7 @@ import re
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.times import epoch_seconds
 from simulation.api_server import NODES, Body
-from simulation.invariants.bodies import is_operator, is_true, name_of, num_restarts, restarts
+from simulation.invariants.bodies import is_operator, is_true, name_of, num_restarts, replacement_of, restarts
 from simulation.invariants.memory import JobFacts, Memory
 
 #: Ends of an attempt that no failure has caused.
@@ -32,6 +32,8 @@ def check_status(memory: Memory, old: Body | None, new: Body | None, by: str) ->
     step = status["attempt"] - before.get("attempt", 1)
     memory.must(step in (0, 1), f"{by} takes {name} from attempt {before.get('attempt')} to {status['attempt']}")
     _counted(memory, name, before, status, step)
+    if step == 0:
+        _check_joins(memory, new, before, status)
     _check_growth(memory, name, facts, before, status)
     times = (status.get("restarts") or {}).get("countedTimes", ())
     most = new["spec"].get("restart", {}).get("maxRestarts", len(times))
@@ -57,6 +59,19 @@ def _counted(memory: Memory, name: str, before: Body, status: Body, step: int) -
     memory.must(replaced in (0, 1) and (not replaced or (step == 0 and failure.get("replaced", False))), violation)
     memory.must(more == (1 if failed or replaced else 0), violation)
     memory.counts["restart"] += step
+
+
+def _check_joins(memory: Memory, job: Body, before: Body, status: Body) -> None:
+    """No pod is replaced while the new pod of another rank may join in the same restart in place, which counts once."""
+    new = {pod["rank"]: pod["replacement"] for pod in before.get("replacedPods", ())}
+    gang = memory.world.cluster.programs.gangs.get((job["metadata"]["uid"], status["attempt"]))
+    if gang is None or restarts(status, "podReplacements") == restarts(before, "podReplacements"):
+        return
+    is_left = any(replacement_of(status, rank) == number for rank, number in new.items())
+    joined = f"{gang.num_joins} new pods have joined, and {restarts(before, 'inPlaceCounted')} are counted"
+    memory.must(
+        not is_left or gang.num_joins >= restarts(before, "inPlaceCounted"), f"{name_of(job)} replaces a pod: {joined}"
+    )
 
 
 def _was_replaced(before: Body, failure: Body) -> bool:

@@ -47,6 +47,14 @@ def test_a_replaced_pod_loses_no_work_although_its_node_went_without_a_warning()
     assert result.work == pytest.approx(2 * (980 + 2000 - 1100), abs=1)
 
 
+def test_pods_that_are_lost_one_after_the_other_are_replaced_one_after_the_other() -> None:
+    """The second one after the new pod of the first has joined."""
+    more = [spot.Change(at=0, node="c", is_up=True), spot.Change(at=0, node="d", is_up=True)]
+    trace = [*more, *TRACE, spot.Change(at=1500, node="a", is_up=False)]
+    result = spot.Cluster(job(nodes=2, restart={"inPlace": True}), COSTS, warned=False).run(trace, 2000)
+    assert result.work == pytest.approx(2 * (980 + 400 + 400), abs=1)
+
+
 def test_the_same_seed_gives_the_same_trace() -> None:
     traces = [spot.spot_trace(Random(seed), 3, 3600.0, 600.0, 86400.0) for seed in (1, 1, 2)]  # noqa: S311 repeatable
     assert traces[0] == traces[1] != traces[2]

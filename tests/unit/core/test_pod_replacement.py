@@ -91,7 +91,7 @@ def test_the_service_never_leads_back_to_a_pod_that_was_replaced() -> None:
 def test_the_successor_of_rank_0_knows_of_all_pods_that_were_replaced_since_the_store_that_did_is_gone() -> None:
     before = after_loss()
     back = reconciled(with_pods(before, supervised(before.job, 1)), LATER + 5)
-    back = updated(back, progress=Progress(step=9))
+    back = updated(back, progress=Progress(step=9, in_place_restarts=1))
     lost = reconciled(without(back, 0), LATER + 400)
     (action,) = (action for action in plan(lost, LATER + 400).actions if isinstance(action, CreatePod))
     variables = {variable["name"]: variable.get("value") for variable in action.body["spec"]["containers"][0]["env"]}
@@ -255,6 +255,16 @@ def test_a_new_pod_that_has_not_joined_is_no_survivor(has_joined, attempt) -> No
     reported = Progress(step=90, in_place_restarts=1 if has_joined else None)
     again = plan(replace(without(back, 0), progress=reported), LATER + 8).status
     assert (again.attempt, [pod.rank for pod in again.replaced_pods]) == (attempt, [0, 1] if has_joined else [])
+
+
+@pytest.mark.parametrize(("rank", "num_reported", "attempt"), [(2, None, 2), (2, 1, 1), (1, None, 1)])
+def test_no_two_new_pods_join_in_the_same_restart_in_place(rank, num_reported, attempt) -> None:
+    """They would count as two, of which rank 0 reports one. A rank whose new pod is lost again still has only one that joins."""
+    lost = after_loss()
+    back = reconciled(with_pods(lost, supervised(lost.job, 1)), LATER + 5)
+    back = replace(back, progress=Progress(step=90, in_place_restarts=num_reported))
+    status = plan(without(back, rank), LATER + 20).status
+    assert (status.attempt, status.restarts.in_place_counted) == (attempt, 2 if attempt == 1 else 0)
 
 
 def test_a_second_loss_without_progress_restarts_the_whole_gang() -> None:

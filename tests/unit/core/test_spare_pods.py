@@ -75,6 +75,15 @@ def test_it_gives_way_to_a_rank_that_finds_no_node() -> None:
     assert deletions(replace(imports, pods=(*others, new, spare())), LATER + 1) == ["job-1-spare0-0"]
 
 
+def test_one_whose_node_does_not_respond_is_kept_since_the_node_may_respond_again() -> None:
+    made = plan(gang(spares=(spare(is_cut_off=True),)), NOW)
+    assert (made.actions, made.status.phase) == ((), Phase.RUNNING)
+    assert (
+        "0 of 1 spare pods can replace a lost pod (node spare-0 of pod job-1-spare0-0 is not ready)"
+        in made.status.message
+    )
+
+
 def test_one_that_is_lost_is_created_again_and_counts_nowhere() -> None:
     seen = gang(spares=())
     made = plan(replace(seen, vanished=(spare(),)), LATER)

@@ -85,6 +85,7 @@ def test_two_spare_pods_replace_two() -> None:
 NOT_READY = {
     "it still imports": {"is_started": False},
     "it does not run": {"running": False},
+    "its node does not respond": {"is_cut_off": True},
     "it is being deleted": {"deletion": Deletion(deadline=LATER + 30)},
     "it is about to be evicted": {"disruption": "EvictionByEvictionAPI: "},
     "it is on the node that took the lost pod away": {"node": "node-1"},
@@ -185,12 +186,12 @@ def test_while_it_may_not_take_over_the_gang_has_all_its_nodes_and_waits(limits,
         assert (made.attempt, made.reason) == (1, Reason.POD_REJECTED), made.message
 
 
-@pytest.mark.parametrize(("num_reported", "attempt"), [(None, 2), (1, 1)])
-def test_a_second_loss_waits_until_the_spare_pod_has_joined(num_reported, attempt) -> None:
+@pytest.mark.parametrize(("rank", "num_reported", "attempt"), [(2, None, 2), (2, 1, 1), (1, None, 1)])
+def test_the_loss_of_another_pod_restarts_the_gang_until_the_spare_pod_has_joined(rank, num_reported, attempt) -> None:
     """It runs all the time, so that nothing else says whether it has read its assignment."""
     seen = reconciled(after_loss(1), LATER)
     taken = changed(spare(), is_spare=False, rank=1, replacement=1)
     back = reconciled(replace(seen, pods=(*without_spares(seen).pods, taken)), LATER + 5)
     back = replace(back, progress=Progress(step=90, in_place_restarts=num_reported))
-    lost = replace(back, pods=tuple(pod for pod in back.pods if pod.rank != 2))
+    lost = replace(back, pods=tuple(pod for pod in back.pods if pod.rank != rank))
     assert plan(lost, LATER + 20).status.attempt == attempt

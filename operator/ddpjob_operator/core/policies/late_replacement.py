@@ -14,7 +14,7 @@ from ddpjob_operator.core.decision import Advice, StartNextAttempt
 from ddpjob_operator.core.failure.cause import End
 from ddpjob_operator.core.failure.messages import failure_sentence
 from ddpjob_operator.core.gang import Gang
-from ddpjob_operator.core.model import Pod
+from ddpjob_operator.core.model import NO_LOG, Pod
 from ddpjob_operator.core.policies.whole_gang import FINISHING_SECONDS
 from ddpjob_operator.core.situation import Situation
 
@@ -34,7 +34,7 @@ def restart_what_cannot_meet(situation: Situation) -> Advice:
             return Advice(wake_at=first + FINISHING_SECONDS)
         if lookups := _last_progress(situation):
             return Advice(lookups=lookups)
-        if _num_restarts_in_place(situation) >= situation.status.restarts.in_place_counted:
+        if have_joined(situation):
             return Advice()
     num_done = gang.num_nodes - len(gang.unfinished) - len(gang.missing)
     too_late = f"{num_done} of {gang.num_nodes} ranks ended with exit code 0 before its new pod joined them"
@@ -52,6 +52,14 @@ def restart_after_the_wait(situation: Situation, cause: End) -> StartNextAttempt
     if loss is None or not (waits and gave_up):
         return None
     return _restart_all(loss, "its new pod did not run as long as the others waited for it")
+
+
+def have_joined(situation: Situation) -> bool:
+    """Whether rank 0 has reported a restart in place for each replacement in this attempt. An unreadable log reports none."""
+    done = _done_rank_0(situation.gang)
+    last = situation.observed.logs.get(done.uid, NO_LOG).progress if done else None
+    reported = max((seen.in_place_restarts or 0 for seen in (last, situation.progress) if seen), default=0)
+    return reported >= situation.status.restarts.in_place_counted
 
 
 def _restart_all(loss: Failure, too_late: str) -> StartNextAttempt:
@@ -74,13 +82,6 @@ def _last_progress(situation: Situation) -> tuple[ReadLog, ...]:
     """The lookup of the last progress where rank 0 has ended and its log is not read."""
     done = _done_rank_0(situation.gang)
     return () if done is None or done.uid in situation.observed.logs else (ReadLog(pod=done.name, uid=done.uid),)
-
-
-def _num_restarts_in_place(situation: Situation) -> int:
-    """How many rank 0 has reported in this attempt. An unreadable log counts as none."""
-    done = _done_rank_0(situation.gang)
-    last = situation.observed.logs[done.uid].progress if done else None
-    return max((seen.in_place_restarts or 0 for seen in (last, situation.progress) if seen), default=0)
 
 
 def _done_rank_0(gang: Gang) -> Pod | None:

@@ -5,7 +5,7 @@ The others keep the state of the training in memory, so no step is lost. Each ca
 
 import re
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ddpjob_operator.api.names import ProviderName, Reason
 from ddpjob_operator.core.failure.cause import End
@@ -13,6 +13,7 @@ from ddpjob_operator.core.failure.class_of_end import QUEUE_EVICTION
 from ddpjob_operator.core.failure.classes import TAKEN_AWAY
 from ddpjob_operator.core.failure.restart import RestartDecision, restarts_left
 from ddpjob_operator.core.model import Pod
+from ddpjob_operator.core.policies.late_replacement import have_joined
 from ddpjob_operator.core.situation import Situation
 
 #: The launcher itself was killed. One that gives up after a rank was killed names that rank.
@@ -25,8 +26,8 @@ _LAUNCHERS_MESSAGE = re.compile(r"rank \d+\n")
 def ranks_to_replace(situation: Situation, ends: Iterable[End], restart: RestartDecision) -> tuple[int, ...]:
     """The node ranks of the lost pods if it is enough to replace these; nothing if the whole gang is to start again.
 
-    The launchers of the other pods must run and wait, which labels of the pods say, and one of them must have the state: new pods
-    alone would wait for each other. A back-off is for the whole gang, which would hold its nodes otherwise.
+    The launchers of the other pods must run and wait, which labels of the pods say. A back-off is for the whole gang, which would
+    hold its nodes otherwise.
     """
     gang, spec = situation.gang, situation.spec
     ends = tuple(ends)
@@ -39,31 +40,25 @@ def ranks_to_replace(situation: Situation, ends: Iterable[End], restart: Restart
         and restart.final is None
         and restart.delay_seconds == 0
         and restarts_left(spec, restart.restarts) > 0
-        and any(_has_state(situation, pod) for pod in others)
-        and _spares_have_joined(situation)
+        and bool(others)
+        and _none_is_about_to_join(situation, others)
         and all(_waits(pod, situation.provider.name) for pod in others)
         and all(_is_lost(situation, end) for end in ends)
     )
     return tuple(sorted(lost)) if is_sure else ()
 
 
-def _has_state(situation: Situation, pod: Pod) -> bool:
-    """Whether its ranks have trained: it is the first pod of its rank, or each new pod has joined."""
-    return not situation.status.replacement(pod.rank) or _have_joined(situation)
+def _none_is_about_to_join(situation: Situation, others: Sequence[Pod]) -> bool:
+    """Whether each of these pods is the first one of its rank, or has joined the ranks.
 
+    New pods alone would wait for each other. Two that join in the same restart in place would count as two restarts, of which
+    rank 0 reports one.
 
-def _spares_have_joined(situation: Situation) -> bool:
-    """Whether no spare pod may still be about to join the ranks, although it runs.
-
-    Two that join in the same restart in place would count as two restarts, of which rank 0 reports one.
+    A rank whose new pod is lost itself may be replaced again. That counts as a second restart in place, since the pod may have
+    joined before the log of rank 0 was read, which takes longer than joining. If it had not, one restart more is counted than rank 0
+    reports; with one less, a pod that is about to join could count as one that has joined.
     """
-    return all(pod.spare is None for pod in situation.status.replaced_pods) or _have_joined(situation)
-
-
-def _have_joined(situation: Situation) -> bool:
-    """Whether rank 0 has reported a restart in place for each replacement."""
-    progress = situation.progress
-    return ((progress.in_place_restarts or 0) if progress else 0) >= situation.status.restarts.in_place_counted
+    return not any(situation.status.replacement(pod.rank) for pod in others) or have_joined(situation)
 
 
 def _waits(pod: Pod, provider: ProviderName) -> bool:

@@ -89,6 +89,22 @@ async def test_the_pod_that_replaces_that_of_rank_0_is_read_and_the_lost_one_is_
     assert read.latest(KEY, "new").step == 1
 
 
+async def test_a_gang_that_runs_again_is_read_soon_although_the_next_read_was_far_away(reading, monkeypatch) -> None:
+    """With a new pod; whether that has joined the ranks is in the log."""
+    monkeypatch.setattr(progress_module, "pause_seconds", lambda *_: 3600.0)
+    cluster, read = await following(reading, Cluster(log=LINE % 1))
+    waits = seen("p0")
+    read.follow(waits)
+    await five_intervals()
+    assert cluster.num_logs == 1
+    runs = waits.job.status.model_copy(update={"running_since": "2026-01-01T00:00:00Z"})
+    read.follow(replace(waits, job=replace(waits.job, status=runs)))
+    read.follow(replace(waits, job=replace(waits.job, status=runs)))
+    await read.more_reads(1)
+    await five_intervals()
+    assert cluster.num_logs == 2
+
+
 async def test_few_logs_are_read_at_a_time(reading, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress_module, "MAX_PARALLEL", 3)
     cluster = Cluster()

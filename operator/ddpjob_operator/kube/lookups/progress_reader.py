@@ -72,6 +72,8 @@ class _Target:
     read_at: float | None = None
     """When the log was last read, by the loop's clock; None if that failed or showed nothing of the program's progress."""
     silent_seconds: float = 0.0
+    next_read_at: float | None = None
+    """By the loop's clock; None during a read."""
     num_reads_to_long: int = 0
     """How many reads without a line have to pass before the next long read."""
 
@@ -136,6 +138,10 @@ class ProgressReader:
             target = self._targets[key] = _Target(rank0.name, rank0.uid)
             self._plan_read(key, target, min(FIRST_READ_SECONDS, self._interval_seconds))
         running_since, spec = observed.job.status.running_since, observed.job.spec
+        if (
+            running_since and target.running_since is None
+        ):  # maybe again, with a new pod, which has joined once rank 0 reports it
+            self._plan_read(key, target, self._interval_seconds)
         target.running_since = epoch_seconds(running_since) if running_since else None
         target.hang_seconds = spec.deadlines.hang_seconds if spec else math.inf
 
@@ -148,8 +154,9 @@ class ProgressReader:
         while True:
             now = asyncio.get_running_loop().time()
             if self._timetable and self._timetable[0][0] <= now:
-                _, _, key, target = heapq.heappop(self._timetable)
-                if self._targets.get(key) is target:
+                at, _, key, target = heapq.heappop(self._timetable)
+                if self._targets.get(key) is target and target.next_read_at == at:
+                    target.next_read_at = None
                     task = asyncio.create_task(self._read(key, target), name=f"progress of {key[0]}/{key[1]}")
                     self._reads.add(task)
                     task.add_done_callback(self._reads.discard)
@@ -171,7 +178,11 @@ class ProgressReader:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _plan_read(self, key: Key, target: _Target, seconds: float) -> None:
+        """Read after so many seconds, unless an earlier read is planned."""
         at = asyncio.get_running_loop().time() + seconds * random.uniform(*JITTER)  # noqa: S311 jitter is no secret
+        if target.next_read_at is not None and target.next_read_at <= at:
+            return
+        target.next_read_at = at
         heapq.heappush(self._timetable, (at, next(self._numbers), key, target))
         self._wake.set()
 

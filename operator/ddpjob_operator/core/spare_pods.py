@@ -107,14 +107,17 @@ def choose_successors(situation: Situation, ends: Iterable[End], ranks: Collecti
 
 
 def lost_ranks(situation: Situation) -> set[int]:
-    """The node ranks whose pods were to be made of spare pods that can no longer take over, or have done so."""
-    can = {pod.name for pod in situation.gang.spares if _lives(pod)}
+    """The node ranks whose pods were to be made of spare pods that can no longer take over, or have done so.
+
+    One that does not run yet, by what this process has seen, ran for the process that named it.
+    """
+    can = {pod.name for pod in situation.gang.spares if not _ends(pod)}
     return {pod.rank for pod in situation.status.replaced_pods if pod.spare is not None and pod.spare not in can}
 
 
 def asks_again_at(pod: Pod) -> float | None:
     """From when this spare pod, which has ended, is replaced; None for one that has not."""
-    return (pod.placed or 0.0) + RETRY_SECONDS if pod.phase in ("Failed", "Succeeded") or pod.exit else None
+    return (pod.placed or 0.0) + RETRY_SECONDS if _has_ended(pod) else None
 
 
 def number_of(situation: Situation, pod: Pod) -> int:
@@ -134,8 +137,12 @@ def _obstacle(pod: Pod) -> str:
 
 
 def _can_take_over(pod: Pod) -> bool:
-    return pod.is_started and not pod.is_cut_off and _lives(pod)
+    return pod.running and pod.is_started and not pod.is_cut_off and not _ends(pod)
 
 
-def _lives(pod: Pod) -> bool:
-    return pod.running and pod.deletion is None and not pod.disruption
+def _ends(pod: Pod) -> bool:
+    return _has_ended(pod) or pod.deletion is not None or bool(pod.disruption)
+
+
+def _has_ended(pod: Pod) -> bool:
+    return pod.phase in ("Failed", "Succeeded") or pod.exit is not None

@@ -2,7 +2,7 @@
 
 from simulation.api_server import JOBS, Body, owner_uid
 from simulation.invariants.bodies import is_placeholder, is_spare, place_of, replacement_of
-from simulation.invariants.memory import VIEW_SECONDS, Memory
+from simulation.invariants.memory import Memory
 
 
 def check_deleted(memory: Memory, old: Body, new: Body | None, by: str) -> None:
@@ -45,4 +45,4 @@ def _is_known_to_have_failed(memory: Memory, uid: str) -> bool:
     if memory.world.schedule.fault_percent:
         return False  # the request may have been on its way for long
     now = memory.world.now()
-    return memory.failed_at.get(uid, now) < now - 5 and memory.view_disturbed_at < now - VIEW_SECONDS
+    return memory.failed_at.get(uid, now) < now - 5 and not memory.view_was_disturbed()

@@ -97,6 +97,10 @@ class Memory:
         since = max(process.started_at, self.world.now() - VIEW_SECONDS)
         return not any(p is not process and p.could_write_since(since) for p in self.world.processes)
 
+    def view_was_disturbed(self) -> bool:
+        """Whether an operator may still act by a view that was held up, or by a request that was late."""
+        return bool(self.view_disturbed_at) and self.world.now() - self.view_disturbed_at <= VIEW_SECONDS
+
     def node_lives(self, name: str) -> bool:
         """Whether anybody who read this node lately must have found it alive."""
         node = self.world.cluster.nodes.get(name)

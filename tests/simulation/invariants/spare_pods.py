@@ -25,7 +25,7 @@ def check_spare(memory: Memory, pod: Body, by: str) -> None:
     memory.counts["spare pod"] += 1
     _not_too_often(memory, name, memory.of(job).spares_created.setdefault(name, []))
     memory.must(attempt <= status.get("attempt", 1), f"{name} is created by {by} before the status names its attempt")
-    if not memory.is_alone(by) or memory.view_disturbed_at or memory.world.schedule.fault_percent:
+    if not memory.is_alone(by) or memory.view_was_disturbed() or memory.world.schedule.fault_percent:
         return
     memory.must(memory.of(job).end is None, f"{name} is created by {by} after the end of the job")
     others = [

@@ -82,6 +82,14 @@ def test_two_spare_pods_replace_two() -> None:
     assert taken_over(seen) == {1: "job-1-spare0-0", 2: "job-1-spare1-0"}
 
 
+def test_one_that_another_operator_has_named_is_not_lost_because_this_one_has_not_seen_it_run() -> None:
+    """Its watch of pods may be behind that of jobs. The patch does not change a pod that this process has not seen."""
+    seen = after_loss(1)
+    behind = replace(seen, pods=tuple(changed(pod, running=False) if pod.is_spare else pod for pod in seen.pods))
+    assert plan(behind, LATER).status.attempt == 1
+    assert taken_over(behind) == {1: "job-1-spare0-0"}
+
+
 NOT_READY = {
     "it still imports": {"is_started": False},
     "it does not run": {"running": False},
@@ -110,7 +118,9 @@ def test_a_killed_process_says_nothing_of_its_node() -> None:
     assert taken_over(reconciled(seen, LATER)) == {1: "job-1-spare0-0"}
 
 
-@pytest.mark.parametrize("changes", [{"running": False}, {"deletion": Deletion(deadline=LATER + 30)}, None])
+@pytest.mark.parametrize(
+    "changes", [{"running": False, "phase": "Failed"}, {"deletion": Deletion(deadline=LATER + 30)}, None]
+)
 def test_one_that_is_lost_before_it_has_taken_over_is_a_lost_pod(changes) -> None:
     """No other pod gets this replacement: its number tells pods of one rank apart."""
     seen = after_loss(1)

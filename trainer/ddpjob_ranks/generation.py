@@ -54,9 +54,9 @@ class Generation:
     pipe: int
     """File descriptor that ends when the launcher ends the generation."""
     state_memory: int
-    """File descriptor of two slots for the state of a survivor, which the ranks of a node share (`slots`)."""
+    """File descriptor of two slots for the state, which the ranks of a node share (`slots`)."""
     own_memory: int
-    """File descriptor of two slots for what only this rank knows, after even and after odd steps, and of the slots named here."""
+    """File descriptor of two slots for what only this rank knows, after one step and another, and of the slots named here."""
     stores: int
     """File descriptor of JOINED_SLOT, FOUND_SLOT and the RANKS_SLOTs, which the ranks of a node share."""
     before_exit: Callable[[], None] = field(default=lambda: None)

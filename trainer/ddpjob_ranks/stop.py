@@ -91,7 +91,7 @@ class StopAgreement:
     Args:
         question_seconds: How long a question takes, the same on all ranks. By default they measure it.
         save_due: Whether this rank wants all ranks to save. They agree on that in the same questions (`save_agreed`).
-        can_copy: Whether this rank is to copy the state in memory, and can (`copy_agreed`).
+        copy_due: Whether this rank is ready to copy the state in memory again (`copy_agreed`).
         clock: Seconds.
     """
 
@@ -102,7 +102,7 @@ class StopAgreement:
         *,
         question_seconds: float | None = None,
         save_due: Callable[[], bool] = lambda: False,
-        can_copy: Callable[[], bool] = lambda: False,
+        copy_due: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._gang = gang
@@ -118,9 +118,9 @@ class StopAgreement:
         self._save_due = save_due
         self.save_agreed = False
         """Whether some rank wanted to save. Whoever saves sets it to False, on all ranks after the same call of `reached`."""
-        self._can_copy = can_copy
+        self._copy_due = copy_due
         self.copy_agreed = False
-        """Whether all ranks can copy the state. Whoever copies sets it to False, in the same way."""
+        """Whether all ranks are ready to copy the state. Whoever copies sets it to False, in the same way."""
 
     def reached(self, *, ask_now: bool = False) -> bool:
         """Whether to stop now: the same answer on every rank, and once it is yes, always yes.
@@ -145,8 +145,9 @@ class StopAgreement:
         now = self._clock()
         seconds_per_call = (now - self._asked_at) / self._num_calls
         save = self._save_due() and not self.save_agreed
-        cannot_copy = self.copy_agreed or not self._can_copy()
-        values = [float(self.request.received), float(save), float(cannot_copy), seconds_per_call]
+        # The answer is the largest value of all ranks: for one that any of them wants, and for the absence of one that all need.
+        lacks_copy = self.copy_agreed or not self._copy_due()
+        values = [float(self.request.received), float(save), float(lacks_copy), seconds_per_call]
         question = torch.tensor(values, dtype=torch.float64)
         self._in_flight = (self._gang.begin_max(question), question, measures_steps)
         self._asked_at, self._num_calls = now, 0
@@ -158,10 +159,10 @@ class StopAgreement:
             work.wait()
             self._asked_at += self._clock() - began  # the wait is not part of a step
             self._in_flight = None
-            requested, save, cannot_copy, seconds_per_call = answer.tolist()
+            requested, save, lacks_copy, seconds_per_call = answer.tolist()
             self._agreed = bool(requested)
             self.save_agreed |= bool(save)
-            self.copy_agreed |= not cannot_copy
+            self.copy_agreed |= not lacks_copy
             if measures_steps:
                 self._interval = interval(self._question_seconds, seconds_per_call)
                 self._waits = seconds_per_call >= WAIT_RATIO * self._question_seconds

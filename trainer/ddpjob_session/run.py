@@ -21,6 +21,7 @@ from ddpjob_ranks.watch.timeline import Phase, Timeline, open_events, process_be
 from ddpjob_ranks.watch.watchdog import Watchdog
 from ddpjob_session import ending, observers, step_trace
 from ddpjob_session.checkpoints import folder
+from ddpjob_session.checkpoints.snapshot import HostCopy
 from ddpjob_session.checkpoints.writer import CheckpointWriter
 from ddpjob_session.memory import at_exit
 from ddpjob_session.memory.at_exit import MemoryAtExit
@@ -72,7 +73,7 @@ class Run:
             self._memory = self._memory_of(self._generation, keep_generators=keep_generators)
             if self._generation.number > 1 and self._memory.restore(self.timeline.moved, at_least=self._least_step):
                 self.resumed = self._from_memory = True
-                lost = ": no step is lost" if self._memory.has_last_step else ", the newest copy that all ranks have"
+                lost = ": no step is lost" if self._memory.has_last_step else "; the steps after it are repeated"
                 self.report.say(f"resumed from step {state.step} in memory{lost}")
                 return
         if self.checkpoints is None:
@@ -119,14 +120,16 @@ class Run:
                 " rename the job or remove its checkpoint folder to start from step 0"
             )
         # Until here there is nothing to save, and SIGTERM ends the process.
-        can_copy = (lambda: False) if self._memory is None else self._memory.can_copy
-        self.stop = StopAgreement(self.gang, StopRequest(), save_due=save_due, can_copy=can_copy)
+        copy_due = (lambda: False) if self._memory is None else self._memory.is_due
+        self.stop = StopAgreement(self.gang, StopRequest(), save_due=save_due, copy_due=copy_due)
         if self._memory is not None:
             self._memory.hold(replicas, restored=self._from_memory)
         self.gang.barrier()  # from the first progress line on, every rank honours SIGTERM
         mine = self.checkpoints if self.gang.rank == 0 else None
         saved = self._saved_step(mine)
-        self.writer = CheckpointWriter(mine, self.report, self.gang.device, newest_step=saved)
+        self.writer = CheckpointWriter(
+            mine, self.report, self.gang.device, newest_step=saved, is_wrong=self._has_lost_collectives
+        )
         if (current := self._generation) is not None:
             current.record_begin()
             if not isinstance(self._memory, MemoryAtExit):
@@ -152,7 +155,7 @@ class Run:
         if self.stop.reached():
             return True
         if self._memory is not None and self.stop.copy_agreed:
-            self._memory.copy()
+            self._memory.begin_copy()
             self.stop.copy_agreed = False
         return False
 
@@ -239,6 +242,8 @@ class Run:
         step = self.state.step
         current = self._generation
         if current is not None and contract.DDPJOB_REPLACEMENT_SECONDS in os.environ and not self.stop.request.received:
+            if self._memory is not None:
+                self._memory.stop()
             current.save()
         if self.checkpoints is None:
             self.report.say(f"stopped on request after step {step}; nothing is saved")
@@ -253,14 +258,16 @@ class Run:
             memory = MemoryAtExit(current, self.state, self.gang, keep_generators=keep_generators)
             current.before_exit = memory.save
             return memory
-        return PeriodicMemory(current, self.state, self.gang, keep_generators=keep_generators)
+        host_copy = HostCopy(self.gang.device, self._has_lost_collectives)
+        return PeriodicMemory(current, self.state, self.gang, host_copy, keep_generators=keep_generators)
+
+    def _has_lost_collectives(self) -> bool:
+        return self._watchdog is not None and self._watchdog.has_lost_collectives
 
     @property
     def _least_step(self) -> int:
-        """On rank 0: the step of the newest checkpoint, which may be newer than a copy that was made every few seconds."""
-        if self.gang.rank != 0 or self.checkpoints is None or isinstance(self._memory, MemoryAtExit):
-            return 0
-        return self.checkpoints.newest_step() or 0
+        """On rank 0: the step of the newest checkpoint, which may be newer than a state in memory."""
+        return (self.checkpoints.newest_step() or 0) if self.checkpoints and self.gang.rank == 0 else 0
 
     def _saved_step(self, checkpoints: folder.CheckpointFolder | None) -> int | None:
         """The step of the newest checkpoint; None if there is none, or if it was not loaded and this rank keeps none."""
@@ -272,7 +279,9 @@ class Run:
         """Why all ranks started again in place. All ranks take part, since the launcher of one pod alone may know it."""
         causes = self.gang.all_gather(os.environ.get(contract.DDPJOB_IN_PLACE_CAUSE, ""))
         cause = next(filter(None, causes), "a rank lost its connection to another one")
-        return f"{cause} at step {self.state.step}"
+        if self._memory is not None and self._memory.has_last_step:
+            return f"{cause} at step {self.state.step}"
+        return f"{cause}; training continues after step {self.state.step}"
 
     def _load_newest(self, checkpoints: folder.CheckpointFolder) -> None:
         """Load the newest checkpoint, unless it is the one that is loaded.

@@ -83,11 +83,12 @@ def test_two_spare_pods_replace_two() -> None:
 
 
 def test_one_that_another_operator_has_named_is_not_lost_because_this_one_has_not_seen_it_run() -> None:
-    """Its watch of pods may be behind that of jobs. The patch does not change a pod that this process has not seen."""
+    """Its watch of pods may be behind that of jobs, and it waits until it has."""
     seen = after_loss(1)
     behind = replace(seen, pods=tuple(changed(pod, running=False) if pod.is_spare else pod for pod in seen.pods))
-    assert plan(behind, LATER).status.attempt == 1
-    assert taken_over(behind) == {1: "job-1-spare0-0"}
+    made = plan(behind, LATER)
+    assert (made.status.attempt, created(made), taken_over(behind)) == (1, [], {})
+    assert taken_over(seen) == {1: "job-1-spare0-0"}
 
 
 NOT_READY = {

@@ -8,7 +8,16 @@ from ddpjob_ranks.launch.supervisor import is_final, is_stuck
 
 @pytest.mark.parametrize(
     ("reached", "stuck"),
-    [([], False), ([7], False), ([7, 7], False), ([7, 7, 7], True), ([7, 7, 8], False), ([7, 8, 8], False)],
+    [
+        ([], False),
+        ([7], False),
+        ([7, 7], False),
+        ([7, 7, 7], True),
+        ([7, 7, 8], False),
+        ([7, 8, 8], False),
+        ([9, 7, 8], True),
+        ([9, 7, 8, 10], False),
+    ],
 )
 def test_two_restarts_without_a_further_step_are_the_last(reached, stuck):
     assert is_stuck(reached) == stuck

@@ -53,13 +53,13 @@ class World:
         sys.setrecursionlimit(max(sys.getrecursionlimit(), 10 * self.world_size))
         self.clocks = [0.0] * self.world_size
         self.requests = [Request() for _ in range(self.world_size)]
-        self.can_copy = [False] * self.world_size
+        self.copy_due = [False] * self.world_size
         self.ranks = [
             StopAgreement(
                 Member(self, rank),
                 self.requests[rank],
                 question_seconds=self.question_seconds,
-                can_copy=lambda rank=rank: self.can_copy[rank],
+                copy_due=lambda rank=rank: self.copy_due[rank],
                 clock=lambda rank=rank: self.clocks[rank],
             )
             for rank in range(self.world_size)
@@ -148,12 +148,12 @@ def test_all_ranks_stop_in_the_same_call_soon_after_any_request(data, world_size
     assert all(world.call()) or first is None, "once it is yes, it is always yes"
 
 
-def test_all_ranks_copy_after_the_same_call_once_each_of_them_can():
+def test_all_ranks_copy_after_the_same_call_once_each_of_them_is_ready():
     """Steps are shorter than a question, so that answers come later."""
     world = World(world_size=3, hop_seconds=1e-2)
     agreed = []
     for number in range(60):
-        world.can_copy = [number >= 10, number >= 30, number >= 20]
+        world.copy_due = [number >= 10, number >= 30, number >= 20]
         world.call()
         found = {rank.copy_agreed for rank in world.ranks}
         assert len(found) == 1, "all ranks find the same"

@@ -1,7 +1,9 @@
 """The copies of the state in memory that ranks on GPUs make while they train; here on CPUs, without a transfer."""
 
+import datetime
 import os
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from ddpjob_ranks import contract, slots
 from ddpjob_ranks.generation import Generation
 from ddpjob_session import run
+from ddpjob_session.checkpoints.snapshot import HostCopy
 from ddpjob_session.memory import periodic
 from ddpjob_session.memory.periodic import PeriodicMemory
 from ddpjob_session.memory.state_memory import MARGIN_BYTES, STATE_SLOTS, newest_step
@@ -17,6 +20,7 @@ from ddpjob_session.report import Reporter
 from ddpjob_session.state import State, from_bytes
 
 MIB = 2**20
+CPU = torch.device("cpu")
 DEADLINE_SECONDS = 30.0
 
 
@@ -44,7 +48,7 @@ def test_the_newest_state_is_taken_that_every_rank_can_complete(offers, expected
 class Alone:
     """A gang of one rank."""
 
-    rank, world_size, device = 0, 1, torch.device("cpu")
+    rank, world_size, device = 0, 1, CPU
 
     def all_gather(self, value):
         return [value]
@@ -70,7 +74,7 @@ def state():
 @pytest.fixture
 def memory(generation, state, monkeypatch):
     monkeypatch.setattr(periodic, "PAUSE_SECONDS", 0.0)
-    return PeriodicMemory(generation, state, Alone(), keep_generators=True)
+    return PeriodicMemory(generation, state, Alone(), HostCopy(CPU), keep_generators=True)
 
 
 def copied(memory: PeriodicMemory, state: State, *steps: int) -> None:
@@ -80,13 +84,13 @@ def copied(memory: PeriodicMemory, state: State, *steps: int) -> None:
         with torch.no_grad():
             for tensor in (*state.parts["model"].parameters(), *state.parts["model"].buffers()):
                 tensor.fill_(step)
-        memory.copy()
+        memory.begin_copy()
         wait_until_written(memory)
 
 
 def wait_until_written(memory: PeriodicMemory) -> None:
     deadline = time.monotonic() + DEADLINE_SECONDS
-    while not memory.can_copy():
+    while not memory.is_due():
         assert time.monotonic() < deadline, "the copy is not written"
         time.sleep(0.001)
 
@@ -148,32 +152,93 @@ def test_copies_that_are_not_restored_are_forgotten(memory, state, generation):
 def test_other_ranks_of_a_node_copy_only_what_they_alone_know(generation, state, monkeypatch):
     monkeypatch.setattr(periodic, "PAUSE_SECONDS", 0.0)
     monkeypatch.setenv(contract.LOCAL_RANK, "1")
-    gang = SimpleNamespace(rank=1, device=torch.device("cpu"))
-    memory = PeriodicMemory(generation, state, gang, keep_generators=True)
+    gang = SimpleNamespace(rank=1, device=CPU)
+    memory = PeriodicMemory(generation, state, gang, HostCopy(CPU), keep_generators=True)
     memory.hold([], restored=False)
     copied(memory, state, 5)
     steps = [slots.step_of(kept, 0) for kept in (generation.state_memory, generation.own_memory)]
     assert steps == [slots.NO_STEP, 5]
 
 
-@pytest.mark.parametrize(("left", "fits"), [(13 * MIB, True), (11 * MIB, False)])
+@pytest.mark.parametrize(("left", "fits"), [(25 * MIB, True), (23 * MIB, False)])
 def test_copies_that_do_not_fit_are_not_made_and_that_is_reported(memory, monkeypatch, capsys, left, fits):
-    """Three of 4 MiB: one on its way, and two that are kept."""
+    """A state of 4 MiB six times: twice in the memory of transfers, which may be twice as large, and in two slots."""
     monkeypatch.setattr("ddpjob_session.memory.state_memory.available_bytes", lambda: left + MARGIN_BYTES)
+    monkeypatch.setattr(periodic.threading, "Thread", AtOnce)
     memory.hold([], restored=False)
-    refusal = "rank 0: its state is not kept in memory: it needs 12 MiB, and the memory limit"
-    assert (memory.can_copy(), refusal in capsys.readouterr().err) == (fits, not fits)
+    memory.begin_copy()
+    refusal = "rank 0: its state is not kept in memory: it needs 24 MiB, and the memory limit"
+    assert (memory.is_due(), refusal in capsys.readouterr().err) == (fits, not fits)
+
+
+def test_what_an_optimizer_adds_in_its_first_step_counts(memory, state, monkeypatch, capsys):
+    model = state.parts["model"]
+    state.parts = {"model": model, "optimizer": (optimizer := torch.optim.AdamW(model.parameters()))}
+    monkeypatch.setattr("ddpjob_session.memory.state_memory.available_bytes", lambda: 25 * MIB + MARGIN_BYTES)
+    memory.hold([], restored=False)
+    model[0](torch.ones(1, 1024)).sum().backward()
+    optimizer.step()
+    memory.begin_copy()
+    assert "its state is not kept in memory: it needs 72 MiB" in capsys.readouterr().err
+
+
+def test_what_the_memory_holds_already_is_not_needed_again(memory, state, generation, monkeypatch):
+    """After a restart in place."""
+    memory.hold([], restored=False)
+    copied(memory, state, 5, 9)
+    monkeypatch.setattr("ddpjob_session.memory.state_memory.available_bytes", lambda: 17 * MIB + MARGIN_BYTES)
+    again = PeriodicMemory(generation, state, Alone(), HostCopy(CPU), keep_generators=True)
+    again.hold([], restored=True)
+    copied(again, state, 10)
+
+
+class Unloadable(torch.nn.Module):
+    """A part whose state could be saved, but not loaded."""
+
+    def get_extra_state(self):
+        return datetime.datetime.now(datetime.UTC)
+
+
+def test_a_state_that_cannot_be_copied_is_reported_and_training_continues(generation, capsys):
+    state = State({"model": Unloadable()}, program="this test")
+    memory = PeriodicMemory(generation, state, Alone(), HostCopy(CPU), keep_generators=False)
+    memory.hold([], restored=False)
+    memory.begin_copy()
+    assert "rank 0: its state is not kept in memory: this test: state['model']" in capsys.readouterr().err
+    assert not memory.is_due()
+
+
+def test_a_copy_after_collectives_that_were_aborted_is_not_kept(generation, state, monkeypatch, capsys):
+    """On a GPU, whose queue continues with what they have left."""
+    host_copy = HostCopy(CPU, lambda: True)
+    monkeypatch.setattr(host_copy, "_ended", SimpleNamespace(synchronize=lambda: None, record=lambda: None))
+    monkeypatch.setattr(host_copy, "_began", SimpleNamespace(elapsed_time=lambda _: 1.0, record=lambda: None))
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    memory = PeriodicMemory(generation, state, Alone(), host_copy, keep_generators=False)
+    memory.hold([], restored=False)
+    memory.begin_copy()
+    memory._writing.join(DEADLINE_SECONDS)
+    assert "collectives before the copy were aborted because another rank failed" in capsys.readouterr().err
+    assert slots.step_of(generation.state_memory, 0) == slots.NO_STEP
+
+
+def test_a_gang_that_stops_keeps_its_last_step(memory, state, generation, monkeypatch):
+    monkeypatch.setattr(periodic, "PAUSE_SECONDS", 3600.0)
+    memory.hold([], restored=False)
+    state.step = 7
+    memory.stop()
+    assert slots.step_of(generation.state_memory, 0) == slots.step_of(generation.own_memory, 0) == 7
 
 
 def test_a_copy_that_cannot_be_written_is_the_last_and_training_continues(memory, monkeypatch, capsys):
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError("no space left")
 
     memory.hold([], restored=False)
-    monkeypatch.setattr(torch, "save", full)
+    monkeypatch.setattr(slots, "write", full)
     monkeypatch.setattr(periodic.threading, "Thread", AtOnce)
-    memory.copy()
-    assert not memory.can_copy()
+    memory.begin_copy()
+    assert not memory.is_due()
     assert "rank 0: its state is not kept in memory: no space left" in capsys.readouterr().err
 
 
@@ -187,12 +252,12 @@ class AtOnce:
 def test_a_large_state_is_copied_less_often(memory, monkeypatch):
     """Copies that take the GPU 0.1 s, each 20 s."""
     monkeypatch.setattr(periodic.threading, "Thread", AtOnce)
-    monkeypatch.setattr(memory._copy, "wait", lambda: 0.1)
+    monkeypatch.setattr(memory._host_copy, "wait", lambda: 0.1)
     now = [1000.0]
     monkeypatch.setattr(periodic.time, "monotonic", lambda: now[0])
     memory.hold([], restored=False)
-    memory.copy()
+    memory.begin_copy()
     found = []
     for now[0] in (1000.0, 1019.0, 1021.0):
-        found.append(memory.can_copy())
+        found.append(memory.is_due())
     assert found == [False, False, True]

@@ -102,8 +102,12 @@ def _stopped_with(message: str) -> int:
 
 
 def is_stuck(reached: Sequence[int]) -> bool:
-    """Whether the last restarts in place brought no progress, by the step that each generation came to."""
-    return len(reached) > MAX_RESTARTS_WITHOUT_PROGRESS and len(set(reached[-MAX_RESTARTS_WITHOUT_PROGRESS - 1 :])) == 1
+    """Whether the last restarts in place brought no progress, by the step that each generation came to.
+
+    A failure within a GPU is noticed some steps later, now more and now fewer, so a step that was reached before is none either.
+    """
+    before, last = reached[:-MAX_RESTARTS_WITHOUT_PROGRESS], reached[-MAX_RESTARTS_WITHOUT_PROGRESS:]
+    return bool(before) and max(last) <= max(before)
 
 
 def is_final(

@@ -88,6 +88,12 @@ class Watchdog:
                 thread.join(self._timing.answer_seconds)
             self._board.leave(self._timing.answer_seconds, self._timing)
 
+    @property
+    def has_lost_collectives(self) -> bool:
+        """Whether collectives of this rank on a GPU may have ended without a result, so that what follows in its queue is wrong."""
+        errors = (backend.get_error() for backend in self._nccl_backends())
+        return self.aborted_collectives or any(error != c10d.ErrorType.SUCCESS for error in errors)
+
     def report_failure(self, cause: str) -> None:
         """Publish why this rank ends, before the others find out that it has ended.
 

@@ -1,6 +1,6 @@
 """A copy of the training state in host memory, which later steps cannot change."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass
 from itertools import accumulate
@@ -27,12 +27,16 @@ class HostCopy:
 
     All tensors are copied into one flat buffer, which the next copy uses again. For a GPU it is pinned: the copy then runs
     in the order of the device's own work, the host does not wait for it, and later steps cannot change what is copied.
-    (Written for CUDA; it has run on CPUs only.)
+    (Written for CUDA; it has run on CPUs only.) That work includes collectives. If they are aborted because another rank failed, what
+    follows them in the queue is wrong, and so is the copy.
 
     Tensors of one part and type share a storage, which torch.save writes as a single piece.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, is_wrong: Callable[[], bool] = lambda: False) -> None:
+        """`is_wrong` tells whether collectives of this rank were aborted."""
+        self._device = device
+        self._is_wrong = is_wrong
         self._pinned = device.type == "cuda"
         self._began, self._ended = _event(device), _event(device)
         self._sources: list[_Source] = []
@@ -41,12 +45,12 @@ class HostCopy:
     @torch.no_grad()
     def take(self, state: dict[str, Any]) -> dict[str, Any]:
         """The same state with all tensors in host memory. Those of a GPU are complete after `wait` has returned."""
-        if self._began is not None:
-            self._began.record()
         tensors = {part: list(_tensors(value)) for part, value in state.items()}
         sources = [_Source(part, t.dtype, t.shape, t.stride()) for part, found in tensors.items() for t in found]
         if sources != self._sources:
             self._sources, self._slots = sources, _allocate(sources, pinned=self._pinned)
+        if self._began is not None:
+            self._began.record()
         if self._slots:
             torch._foreach_copy_(self._slots, [t for found in tensors.values() for t in found], non_blocking=True)
         if self._ended is not None:
@@ -55,10 +59,17 @@ class HostCopy:
         return {part: _replaced(value, slots) for part, value in state.items()}
 
     def wait(self) -> float:
-        """Wait until the copy is complete. Returns the seconds of device time that it took; 0 for a copy by the host."""
+        """Wait until the copy is complete. Returns the seconds of device time that it took; 0 for a copy by the host.
+
+        Raises:
+            RuntimeError: the copy may be wrong, because collectives were aborted.
+        """
         if self._began is None or self._ended is None:
             return 0.0
-        self._ended.synchronize()
+        with torch.cuda.device(self._device):  # a new thread would create a context on GPU 0
+            self._ended.synchronize()
+        if self._is_wrong():
+            raise RuntimeError("collectives before the copy were aborted because another rank failed")
         milliseconds: float = self._began.elapsed_time(self._ended)
         return milliseconds / 1e3
 

@@ -1,6 +1,7 @@
 """Checkpoints written while training continues: the state is copied between two steps, and a thread writes the copy."""
 
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
@@ -36,11 +37,12 @@ class CheckpointWriter:
         device: torch.device,
         *,
         newest_step: int | None = None,
+        is_wrong: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`newest_step` is that of the checkpoint which this run resumed from: it is not saved again."""
+        """`newest_step` is that of the checkpoint which this run resumed from: it is not saved again. `is_wrong`: see HostCopy."""
         self._folder = folder
         self._report = report
-        self._copy = HostCopy(device)
+        self._copy = HostCopy(device, is_wrong)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint-writer")
         self._in_flight: Future[None] | None = None
         self._newest_step = newest_step

@@ -8,7 +8,8 @@ these the rank keeps a copy from the end of the last step.
 A process that is killed writes nothing any more. So each rank writes in each step what no other rank knows, before it sends its
 gradients, without which no other rank can complete the step, and again at the end of the step if it has changed since. The last
 two steps are kept. Where it changes after the forward pass, as the copies of statistics in an AveragedModel do, a rank that is
-killed before the end of a step that others have completed takes it along, and all ranks continue from the newest checkpoint.
+killed before the end of a step that others have completed takes it along: all ranks then continue from the state of the step before,
+if a rank has kept that, or from the newest checkpoint.
 
 Not on GPUs: kernels that still wait in the queue of a GPU may change its state at any time after a failure.
 """
@@ -66,8 +67,7 @@ class MemoryAtExit(StateMemory):
         self._step = self._state.step
         with self._whole:  # which a thread that has kept the state, since the generation ends, does not release
             slots.empty(self._node)
-            if not restored:
-                slots.empty(self._own)  # it may be of later steps than a checkpoint
+            self._forget(restored=restored, node=False)
         # Of every optimizer, since one without state, such as plain SGD, may be no part.
         register_optimizer_step_pre_hook(lambda *_: self._begin_change())
         for replica in replicas:  # one rank alone needs none, and a hook would be compiled with its model

@@ -1,9 +1,9 @@
 """On GPUs: the ranks copy the state into memory every few seconds, so that a restart in place repeats only these.
 
-Unlike a state that is written when a rank ends, the copy does not depend on what still waits in the queue of a GPU: it is made in
-the order of the device's own work, as a checkpoint's copy is, and so is that of a step which is done. All ranks make it after the
-same step. The first rank of each node copies the state, and each rank what only it knows. A thread writes the copies, and training
-waits only for the transfer to the host.
+A rank that ends cannot write its state, as one on a CPU does: kernels that wait in the queue of the GPU may still change it. A copy
+between two steps is made in the order of that queue, as a checkpoint's copy is, so it holds the state after exactly these steps. All
+ranks begin it after the same step. The first rank of each node copies the state, and each rank what only it knows. A thread writes the
+copies, and training waits only for the transfer to the host, and in the first copy for the allocation of the memory.
 """
 
 import math
@@ -27,6 +27,7 @@ from ddpjob_session.memory.state_memory import (
     StateMemory,
     buffers_of,
     check_size,
+    num_kept,
     oldest_slot,
     own_content,
 )
@@ -36,58 +37,73 @@ from ddpjob_session.state import State
 PAUSE_SECONDS: Final = 5.0
 #: The part of the time that a GPU spends on copies, at most: with a large state the pause is longer.
 MAX_SHARE: Final = 0.005
-#: One in the memory of `HostCopy`, and one in each slot.
-NUM_COPIES: Final = 3
-#: The name of what is copied next to the parts of the state, none of which can be called so.
-_BUFFERS: Final = ""
+#: Longest wait for a copy of a gang that has stopped.
+STOP_SECONDS: Final = 3.0
+#: Size of the memory of two `HostCopy`, this one and that of checkpoints: CUDA's pinned memory is allocated by powers of two.
+NUM_IN_TRANSFER: Final = 4
 
 
 class PeriodicMemory(StateMemory):
-    """Memory that all ranks write after the same steps, by `copy`."""
+    """Memory that all ranks write after the same steps, which `begin_copy` begins."""
 
-    def __init__(self, generation: Generation, state: State, gang: Gang, *, keep_generators: bool) -> None:
+    def __init__(
+        self, generation: Generation, state: State, gang: Gang, host_copy: HostCopy, *, keep_generators: bool
+    ) -> None:
         super().__init__(generation, state, gang, keep_generators=keep_generators)
         self._is_first_of_node = os.environ.get(contract.LOCAL_RANK, "0") == "0"
-        self._copy = HostCopy(gang.device)
-        self._next_at = math.inf  # while a copy is being written, or if none can be
+        self._host_copy = host_copy
+        self._is_allocated = False
+        self._next_at = math.inf  # before `hold`, while a copy is being written, and once one could not be
+        self._writing: threading.Thread | None = None
 
     def hold(self, replicas: Iterable[nn.Module], *, restored: bool) -> None:  # noqa: ARG002 - of MemoryAtExit
         """See StateMemory."""
-        for memory in (self._own, *((self._node,) if self._is_first_of_node else ())):
-            if not restored:
-                slots.empty(memory)
-            for slot in STATE_SLOTS:
-                if slots.step_of(memory, slot) > self._state.step:  # another rank lacks it
-                    slots.mark(memory, slots.NO_STEP, slot)
-        try:
-            if self._is_first_of_node and not restored:
-                check_size(self._state.content(), NUM_COPIES)
-            self._next_at = time.monotonic() + PAUSE_SECONDS
-        except MemoryError as error:
-            self._report_lack(error)
+        self._forget(restored=restored, node=self._is_first_of_node)
+        self._next_at = time.monotonic() + PAUSE_SECONDS
 
-    def can_copy(self) -> bool:
+    def is_due(self) -> bool:
         """See StateMemory."""
         return time.monotonic() >= self._next_at
 
-    def copy(self) -> None:
+    def begin_copy(self) -> None:
         """See StateMemory."""
         self._next_at = math.inf
-        buffers = buffers_of(self._state) if self._gang.rank == 0 else []
-        content = self._state.content() if self._is_first_of_node else {}
-        content = self._copy.take({**content, _BUFFERS: buffers})
-        drawn = generators.capture(self._gang.device) if self._keep_generators else None
-        arguments = (self._state.step, content, drawn)
-        threading.Thread(target=self._write, args=arguments, name="state-copy", daemon=True).start()
+        try:
+            # Restored ranks gather the random numbers of all from what each of them keeps.
+            content = {**self._state.content(), "random": None} if self._is_first_of_node else {}
+            if self._is_first_of_node and not self._is_allocated:
+                check_size(content, NUM_IN_TRANSFER + len(STATE_SLOTS) - num_kept(self._node))
+                self._is_allocated = True
+            self._state.check_loadable()
+            buffers = buffers_of(self._state) if self._gang.rank == 0 else []
+            drawn = generators.capture(self._gang.device) if self._keep_generators else None
+            copied = self._host_copy.take({"state": content, "buffers": buffers})
+        except Exception as error:  # noqa: BLE001 - training goes on without copies
+            self._report_lack(error)
+            return
+        # A daemon, since a rank that a launcher has started ends by os._exit.
+        self._writing = threading.Thread(
+            target=self._write, args=(self._state.step, copied, drawn), name="state-copy", daemon=True
+        )
+        self._writing.start()
 
-    def _write(self, step: int, content: dict[str, Any], drawn: generators.Captured | None) -> None:
+    def stop(self) -> None:
+        """See StateMemory."""
+        if self._writing is not None:
+            self._writing.join(STOP_SECONDS)
+        if self._next_at < math.inf:  # that copy was written
+            self.begin_copy()
+            if self._writing is not None:
+                self._writing.join(STOP_SECONDS)
+
+    def _write(self, step: int, copied: dict[str, Any], drawn: generators.Captured | None) -> None:
         """On the thread: write the copy once it is complete."""
         try:
-            seconds = self._copy.wait()
-            own = own_content(drawn, content.pop(_BUFFERS))
+            seconds = self._host_copy.wait()
             if self._is_first_of_node:
-                slots.write(self._node, step, partial(torch.save, content), slot=oldest_slot(self._node))
-            self._write_own(step, own, oldest_slot(self._own), is_final=True, changes_late=False)
+                write = partial(torch.save, copied["state"])
+                slots.write(self._node, step, write, slot=oldest_slot(self._node))
+            self._write_own(step, own_content(drawn, copied["buffers"]), oldest_slot(self._own))
         except Exception as error:  # noqa: BLE001 - training goes on, and a restart takes an older copy or a checkpoint
             self._report_lack(error)
             return

@@ -1,8 +1,10 @@
 """Memory of a pod that outlives its ranks, so that a restart in place needs no checkpoint: its format, and how it is read again.
 
 A node's ranks share the memory for the state. What only one rank knows is in memory of its own: the buffers of the modules (such as
-the statistics of BatchNorm) of rank 0, and the generators of random numbers of each rank, unless the training draws by step. A
-state can be taken if, for its step, each rank that knows something of its own has kept that.
+the statistics of BatchNorm) of rank 0, and the generators of random numbers of each rank, unless the training draws by step.
+
+A state can be taken if each rank that knows something of its own has kept that for the same step. For example, node 0 has kept the states
+after steps 8 and 9, and rank 1 its generators after steps 7 and 8: then all ranks continue with the state after step 8.
 """
 
 import pickle
@@ -57,13 +59,16 @@ class StateMemory:
     def step_done(self) -> None:
         """The step is counted, and the state whole."""
 
-    def can_copy(self) -> bool:
-        """Whether this rank is to copy the state, and can. All ranks then call `copy` after the same step."""
+    def is_due(self) -> bool:
+        """Whether this rank is ready to copy the state again. Once all ranks are, they call `begin_copy` after the same step."""
         return False
 
-    def copy(self) -> None:
-        """Begin to copy the state."""
+    def begin_copy(self) -> None:
+        """Begin to copy the state after the steps done. An error is reported, and training goes on."""
         raise NotImplementedError
+
+    def stop(self) -> None:
+        """Keep the state of a training that has stopped, where `Generation.before_exit` does not do so."""
 
     def restore(self, moved: Callable[[], None], *, at_least: int = 0) -> bool:
         """Load the newest state that any rank has kept, on all ranks; False if there is none.
@@ -96,7 +101,18 @@ class StateMemory:
     def _restored(self, *, is_newest: bool, changes_late: bool | None) -> None:
         """The state is restored: the newest that any rank has kept, or an older one. The rest is what `_write_own` was told."""
 
-    def _write_own(self, step: int, content: bytes, slot: int, *, is_final: bool, changes_late: bool) -> None:
+    def _forget(self, *, restored: bool, node: bool) -> None:
+        """Forget what was kept, unless it is `restored`: then what belongs to later steps. `node`: also the state."""
+        for memory in (self._own, *((self._node,) if node else ())):
+            if not restored:
+                slots.empty(memory)
+            for slot in STATE_SLOTS:
+                if slots.step_of(memory, slot) > self._state.step:  # some rank lacks what belongs to it
+                    slots.mark(memory, slots.NO_STEP, slot)
+
+    def _write_own(
+        self, step: int, content: bytes, slot: int, *, is_final: bool = True, changes_late: bool = False
+    ) -> None:
         """Keep what only this rank knows after the step; if it is not `is_final`, the step may still change it."""
         flags = bytes([is_final, changes_late])
         slots.write(self._own, step, lambda file: file.write(flags + content), slot=slot)
@@ -119,6 +135,11 @@ def newest_step(offers: Sequence[tuple[set[int], set[int] | None]]) -> int | Non
     """
     kept = set[int]().union(*(states for states, _ in offers))
     return max(kept.intersection(*(own for _, own in offers if own is not None)), default=None)
+
+
+def num_kept(memory: int) -> int:
+    """How many states, or contents of a rank, the memory holds."""
+    return len(_steps(memory))
 
 
 def oldest_slot(memory: int) -> int:

@@ -9,13 +9,13 @@ import signal
 import sys
 
 import gated_rank
-import periodic_memory
+import rank_with_copies
 from test_restart_in_place import DIGITS, IN_PLACE, RESTART, gates, job, pid_of_rank
 from test_session import assert_same, saved
 from training_runs import Run, finished, started
 
 SCRIPT = str(gated_rank.FILE).replace("gated_rank", "session_script")
-RESUMED = r"resumed from step (\d+) in memory, the newest copy that all ranks have"
+RESUMED = r"resumed from step (\d+) in memory; the steps after it are repeated"
 
 
 def resumed_steps(run: Run) -> list[int]:
@@ -25,7 +25,7 @@ def resumed_steps(run: Run) -> list[int]:
 def test_killed_ranks_continue_from_the_newest_copy_with_the_same_bits(tmp_path):
     """Both ranks in turn, and both at once, without any checkpoint."""
     undisturbed = finished(tmp_path / "undisturbed", *DIGITS, ranks=2)
-    command = (sys.executable, "-m", "ddpjob.launch", periodic_memory.FILE, gated_rank.FILE)
+    command = (sys.executable, "-m", "ddpjob.launch", rank_with_copies.FILE, gated_rank.FILE)
     environ = IN_PLACE | gates(tmp_path, 22, 62, 102)
     with started(tmp_path, *DIGITS, ranks=2, command=command, environ=environ) as run:
         for ranks, step in (((1,), 22), ((0,), 62), ((0, 1), 102)):
@@ -45,6 +45,6 @@ def test_a_script_with_a_session_has_the_same_bits_after_kills_at_any_moment(tmp
     finished(tmp_path / "whole", ranks=0, command=(*launch, SCRIPT), environ=job(tmp_path / "whole"))
     kills = {"FAULT": "killed soon,killed soon,killed soon,killed soon,", "FAULT_STEP": "11", "FAULTY_RANKS": "1,0,0,1"}
     environ = job(tmp_path) | IN_PLACE | kills | {"CHECKPOINT_EVERY": "60"}
-    run = finished(tmp_path, ranks=0, command=(*launch, periodic_memory.FILE, SCRIPT), environ=environ)
+    run = finished(tmp_path, ranks=0, command=(*launch, rank_with_copies.FILE, SCRIPT), environ=environ)
     assert len(resumed_steps(run)) == run.text.count(RESTART) == 4, run.text
     assert_same(saved(tmp_path), saved(tmp_path / "whole"))

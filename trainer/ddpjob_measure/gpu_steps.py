@@ -27,7 +27,7 @@ FIRST_LOSS_TOLERANCE: Final = 0.03
 TARGETS: Final = (0.90, 0.94)
 STALL_LINE: Final = re.compile(r"checkpoint of step (\d+): stalled (\S+) ms, written in (\S+) s")
 RESTART: Final = re.compile(
-    r"(?s)killed after step (\d+) at (\S+)\n.*resumed from step (\d+) in memory.*begins after step \3 at (\S+)\n"
+    r"(?s)killed after step (\d+) at (\S+)\n.*resumed from step (\d+) in memory.*step \d+ of the next rank at (\S+)\n"
 )
 COMPILE_LINE: Final = re.compile(r"(model compiled for .*|torch\.compile failed.*)")
 PROFILE_LINE: Final = re.compile(r"profile ((?:fast|exact): .*)")
@@ -176,18 +176,18 @@ def verify_resume(bench: Workbench) -> Iterator[Row]:
 
 def restart_in_place(bench: Workbench) -> Iterator[Row]:
     """A rank that is killed starts again in place, forked before CUDA, from a copy in memory: with the bits of a whole run."""
-    keys = ["recipe=digits", "epochs=60"] if bench.quick else ["recipe=resnet18-cifar10", "epochs=12"]
-    keys += ["profile=exact", "logEverySteps=5", "evaluateEveryEpochs=0"]
+    keys = ["recipe=digits", "epochs=60"] if bench.quick else ["recipe=resnet18-cifar10", "epochs=20"]
+    keys += ["profile=exact", "logEverySteps=1", "evaluateEveryEpochs=0"]
     environ = {**bench.images(5120), contract.DDPJOB_IN_PLACE_RESTARTS: "1"}
     whole, _ = bench.training(*keys, environ=environ)
     run, text = bench.training(*keys, environ=environ, module="ddpjob_measure.killed")
     if not (restart := RESTART.search(text)):
         raise MeasureError(f"the rank was not killed, or did not continue from a copy in memory:\n{text[-2000:]}")
-    killed_step, killed_at, resumed_step, resumed_at = map(float, restart.groups())
+    killed_step, killed_at, resumed_step, done_at = map(float, restart.groups())
     yield {
         "killed after step": int(killed_step),
         "continued from step": int(resumed_step),
-        "seconds to the next step": resumed_at - killed_at,
+        "seconds to the next step": done_at - killed_at,
         "weights": run.weights,
     }
     if run.weights != whole.weights or any(run.losses[step] != whole.losses[step] for step in whole.losses):

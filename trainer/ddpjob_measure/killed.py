@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from ddpjob_ranks import contract
 from ddpjob_ranks.launch import command
 from ddpjob_session.memory import at_exit, periodic
-from ddpjob_session.observers import Beginning, Observer
+from ddpjob_session.observers import Observer
 
-#: The lines that tell when the rank was killed, and when the next one is about to begin its first step, by the monotonic clock.
+#: The lines that tell when the rank was killed, and when its successor reported its first step, by the monotonic clock.
 KILLED_LINE = "killed after step {step} at {seconds:.3f}"
-BEGINS_LINE = "begins after step {step} at {seconds:.3f}"
-#: So long after the first step the rank is killed.
-KILL_SECONDS = 1.0
+DONE_LINE = "step {step} of the next rank at {seconds:.3f}"
+#: So long after the first step the rank is killed: enough for some copies.
+KILL_SECONDS = 2.0
 PAUSE_SECONDS = 0.1
 
 
@@ -31,13 +31,11 @@ class Killer(Observer):
         self._generation = int(os.environ.get(contract.DDPJOB_GENERATION, "1"))
         self._first_at: float | None = None
 
-    def begin(self, beginning: Beginning) -> None:
-        """Report when it begins."""
-        print(BEGINS_LINE.format(step=beginning.first_step, seconds=time.monotonic()), flush=True)
-
     def log(self, step: int, values: Mapping[str, float]) -> None:  # noqa: ARG002
-        """End the process if it is time."""
+        """Report the first step of the next rank, or end the process if it is time."""
         now = time.monotonic()
+        if self._generation > 1 and self._first_at is None:
+            print(DONE_LINE.format(step=step, seconds=now), flush=True)
         self._first_at = self._first_at or now
         if self._generation == 1 and now >= self._first_at + KILL_SECONDS:
             print(KILLED_LINE.format(step=step, seconds=now), flush=True)

@@ -27,7 +27,7 @@ FIRST_LOSS_TOLERANCE: Final = 0.03
 TARGETS: Final = (0.90, 0.94)
 STALL_LINE: Final = re.compile(r"checkpoint of step (\d+): stalled (\S+) ms, written in (\S+) s")
 RESTART: Final = re.compile(
-    r"(?s)killed after step (\d+) at (\S+)\n.*resumed from step (\d+) in memory.*step \d+ of the next rank at (\S+)\n"
+    r"(?s)killed after step (\d+) at (\S+)\n.*resumed from step (\d+) in memory.*step \d+ after the restart at (\S+)\n"
 )
 COMPILE_LINE: Final = re.compile(r"(model compiled for .*|torch\.compile failed.*)")
 PROFILE_LINE: Final = re.compile(r"profile ((?:fast|exact): .*)")
@@ -187,7 +187,7 @@ def restart_in_place(bench: Workbench) -> Iterator[Row]:
     yield {
         "killed after step": int(killed_step),
         "continued from step": int(resumed_step),
-        "seconds to the next step": done_at - killed_at,
+        "seconds to the first step": done_at - killed_at,
         "weights": run.weights,
     }
     if run.weights != whole.weights or any(run.losses[step] != whole.losses[step] for step in whole.losses):

@@ -1,4 +1,4 @@
-"""`python -m ddpjob_measure.killed`: the trainer, whose rank kills itself once, for what a restart in place costs.
+"""`python -m ddpjob_measure.killed`: the trainer with a rank that kills itself once, to measure a restart in place.
 
 The state is copied into memory as on GPUs, and more often than usual, since the trainings that this is for take seconds. The
 arguments are the trainer's.
@@ -17,9 +17,10 @@ from ddpjob_session.observers import Observer
 
 #: The lines that tell when the rank was killed, and when its successor reported its first step, by the monotonic clock.
 KILLED_LINE = "killed after step {step} at {seconds:.3f}"
-DONE_LINE = "step {step} of the next rank at {seconds:.3f}"
+DONE_LINE = "step {step} after the restart at {seconds:.3f}"
 #: So long after the first step the rank is killed: enough for some copies.
 KILL_SECONDS = 2.0
+#: The time between two copies, at least.
 PAUSE_SECONDS = 0.1
 
 
@@ -27,7 +28,7 @@ class Killer(Observer):
     """Kills its process by SIGKILL, in the first generation of ranks."""
 
     def __init__(self) -> None:
-        """In which generation, the launcher has told."""
+        """Read the number of the generation, which the launcher sets."""
         self._generation = int(os.environ.get(contract.DDPJOB_GENERATION, "1"))
         self._first_at: float | None = None
 

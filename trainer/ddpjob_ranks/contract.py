@@ -144,11 +144,11 @@ EXIT_CODES: Final[Mapping[int, str]] = MappingProxyType(
         EXIT_SUCCESS: "training is complete",
         EXIT_PROGRAM_ERROR: "the program raised an exception",
         EXIT_BAD_CONFIG: "the configuration, the environment or the data is wrong; another attempt would fail in the same way",
-        EXIT_PEER_LOST: "a collective failed because another rank went away; the cause is on that rank",
+        EXIT_PEER_LOST: "a collective failed because another rank went away, or a lost pod was not replaced in time; the cause is on that rank",
         EXIT_HUNG: "no rank made progress for longer than stepTimeoutSeconds; the message names the rank that is late",
         EXIT_OUT_OF_MEMORY: "memory of the GPU or of the host ran out",
         EXIT_CHECKPOINTED: "stopped on request with a checkpoint saved; the next attempt continues from it",
-        EXIT_FENCED: "a newer attempt owns the checkpoint folder; this one is superseded",
+        EXIT_FENCED: "a newer attempt owns the checkpoint folder, or another pod has replaced this one",
         EXIT_TERMINATED: "stopped on request with nothing saved",
     }
 )

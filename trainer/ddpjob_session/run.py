@@ -73,7 +73,11 @@ class Run:
             self._memory = self._memory_of(self._generation, keep_generators=keep_generators)
             if self._generation.number > 1 and self._memory.restore(self.timeline.moved, at_least=self._least_step):
                 self.resumed = self._from_memory = True
-                lost = ": no step is lost" if self._memory.has_last_step else "; the steps after it are repeated"
+                lost = (
+                    ": no step is lost"
+                    if self._memory.has_last_step
+                    else "; later steps, if there were any, are repeated"
+                )
                 self.report.say(f"resumed from step {state.step} in memory{lost}")
                 return
         if self.checkpoints is None:
@@ -243,7 +247,7 @@ class Run:
         current = self._generation
         if current is not None and contract.DDPJOB_REPLACEMENT_SECONDS in os.environ and not self.stop.request.received:
             if self._memory is not None:
-                self._memory.stop()
+                self._memory.keep_last_step()
             current.save()
         if self.checkpoints is None:
             self.report.say(f"stopped on request after step {step}; nothing is saved")
@@ -281,7 +285,7 @@ class Run:
         cause = next(filter(None, causes), "a rank lost its connection to another one")
         if self._memory is not None and self._memory.has_last_step:
             return f"{cause} at step {self.state.step}"
-        return f"{cause}; training continues after step {self.state.step}"
+        return f"{cause}, continued from step {self.state.step}"
 
     def _load_newest(self, checkpoints: folder.CheckpointFolder) -> None:
         """Load the newest checkpoint, unless it is the one that is loaded.

@@ -132,11 +132,11 @@ class Restart(Resource):
     )
     in_place: bool = Field(
         default=False,
-        description="Whether the launcher of our image first starts all ranks again within their pods, from the state in memory, and whether a lost pod is replaced while the others wait. Such restarts count, too. With torchrun, its agents start all ranks again within their pods, from the newest checkpoint.",
+        description="Whether the launcher of our image first starts all ranks again within their pods, from the state in memory, and whether a lost pod is replaced while the others wait. Such restarts count, too. With torchrun, its agents start all ranks again within their pods, and the script loads its own checkpoint.",
     )
     state_in_memory: bool = Field(
         default=True,
-        description="With inPlace: whether ranks leave a copy of their state in the memory of their pod for the next ranks. Without it they start from the newest checkpoint.",
+        description="With inPlace: whether ranks leave a copy of their state in the memory of their pod for the next ranks. On GPUs this takes up to six times the size of the state. Without it they start from the newest checkpoint.",
     )
     spares: int = Field(
         default=0,
@@ -361,7 +361,10 @@ class DDPJobSpec(Resource):
         " any time. It has no effect on pods with hostNetwork, if the operator creates no NetworkPolicies, or if the network of the"
         " cluster does not enforce them.",
     )
-    restart: Restart = Field(default=Restart(), description="Restarts after failures. All pods are restarted together.")
+    restart: Restart = Field(
+        default=Restart(),
+        description="Restarts after failures. All pods are restarted together, unless inPlace is set.",
+    )
     deadlines: Deadlines = Field(default=Deadlines(), description="Time limits of the job.")
     suspend: bool = Field(
         default=False,

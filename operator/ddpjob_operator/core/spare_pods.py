@@ -19,7 +19,7 @@ RETRY_SECONDS = 300.0
 
 
 def name_of_spare(job: Job, number: int) -> str:
-    """The name of the spare pod of this number, which is that of no pod of a rank, of whichever job.
+    """The name of the spare pod of this number, which no pod of a rank has, of whichever job.
 
     A spare pod that takes over keeps its name, and the next one needs another: so it ends with the number of replacements.
     """

@@ -3,6 +3,7 @@
 On CPUs, where the copy is made by the same code, without a transfer.
 """
 
+import json
 import os
 import re
 import signal
@@ -10,16 +11,23 @@ import sys
 
 import gated_rank
 import rank_with_copies
+from ddpjob_ranks import contract
 from test_restart_in_place import DIGITS, IN_PLACE, RESTART, gates, job, pid_of_rank
 from test_session import assert_same, saved
 from training_runs import Run, finished, started
 
 SCRIPT = str(gated_rank.FILE).replace("gated_rank", "session_script")
-RESUMED = r"resumed from step (\d+) in memory; the steps after it are repeated"
+RESUMED = r"resumed from step (\d+) in memory; later steps, if there were any, are repeated"
 
 
 def resumed_steps(run: Run) -> list[int]:
     return [int(step) for step in re.findall(RESUMED, run.text)]
+
+
+def progress_of(line: str) -> dict[str, str]:
+    """The fields of a progress line that reports a restart in place; nothing of any other."""
+    found = json.loads(line.removeprefix(contract.PROGRESS_PREFIX)) if line.startswith(contract.PROGRESS_PREFIX) else {}
+    return found if "inPlaceCause" in found else {}
 
 
 def test_killed_ranks_continue_from_the_newest_copy_with_the_same_bits(tmp_path):
@@ -36,6 +44,9 @@ def test_killed_ranks_continue_from_the_newest_copy_with_the_same_bits(tmp_path)
     steps = resumed_steps(run)
     assert len(steps) == run.text.count(RESTART) == 3, run.text
     assert all(before <= step <= gate for before, step, gate in zip((1, 22, 62), steps, (22, 62, 102), strict=True))
+    causes = [found["inPlaceCause"] for line in run.text.splitlines() if (found := progress_of(line))]
+    assert f"rank 1 was killed by SIGKILL, continued from step {steps[0]}" in causes, "as the operator reads it"
+    assert all(re.fullmatch(contract.IN_PLACE_CAUSE_PATTERN, cause) for cause in causes)
     assert (run.weights, run.losses) == (undisturbed.weights, undisturbed.losses)
 
 

@@ -226,7 +226,7 @@ def test_a_gang_that_stops_keeps_its_last_step(memory, state, generation, monkey
     monkeypatch.setattr(periodic, "PAUSE_SECONDS", 3600.0)
     memory.hold([], restored=False)
     state.step = 7
-    memory.stop()
+    memory.keep_last_step()
     assert slots.step_of(generation.state_memory, 0) == slots.step_of(generation.own_memory, 0) == 7
 
 

@@ -1,6 +1,6 @@
 """On CPUs: a rank that ends writes the whole state into memory of its node, so that no step is lost.
 
-A rank whose process ends because it failed, or because another rank did, does so. The state is whole except while a step of the
+A rank writes its state before its process ends, whether it failed itself or another rank did. The state is whole except while a step of the
 optimizer changes it: then the rank waits for the end of that step. All ranks take part in each step, so the states of two ranks
 differ by one step at most. Parts that are neither modules nor optimizers, such as samplers, may change at any time: of
 these the rank keeps a copy from the end of the last step.
@@ -65,7 +65,9 @@ class MemoryAtExit(StateMemory):
         """See StateMemory."""
         self._keep_others()
         self._step = self._state.step
-        with self._whole:  # which a thread that has kept the state, since the generation ends, does not release
+        with (
+            self._whole
+        ):  # A thread that saves because the generation ends never releases it: then this waits for the end.
             slots.empty(self._node)
             self._forget(restored=restored, node=False)
         # Of every optimizer, since one without state, such as plain SGD, may be no part.

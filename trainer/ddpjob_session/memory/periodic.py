@@ -37,9 +37,9 @@ from ddpjob_session.state import State
 PAUSE_SECONDS: Final = 5.0
 #: The part of the time that a GPU spends on copies, at most: with a large state the pause is longer.
 MAX_SHARE: Final = 0.005
-#: Longest wait for a copy of a gang that has stopped.
-STOP_SECONDS: Final = 3.0
-#: Size of the memory of two `HostCopy`, this one and that of checkpoints: CUDA's pinned memory is allocated by powers of two.
+#: Longest wait for a copy once the training has stopped.
+LAST_COPY_SECONDS: Final = 3.0
+#: How many times its size the state takes in two `HostCopy`, this one and that of checkpoints: CUDA rounds up to powers of two.
 NUM_IN_TRANSFER: Final = 4
 
 
@@ -52,7 +52,7 @@ class PeriodicMemory(StateMemory):
         super().__init__(generation, state, gang, keep_generators=keep_generators)
         self._is_first_of_node = os.environ.get(contract.LOCAL_RANK, "0") == "0"
         self._host_copy = host_copy
-        self._is_allocated = False
+        self._size_is_checked = False
         self._next_at = math.inf  # before `hold`, while a copy is being written, and once one could not be
         self._writing: threading.Thread | None = None
 
@@ -71,9 +71,9 @@ class PeriodicMemory(StateMemory):
         try:
             # Restored ranks gather the random numbers of all from what each of them keeps.
             content = {**self._state.content(), "random": None} if self._is_first_of_node else {}
-            if self._is_first_of_node and not self._is_allocated:
+            if self._is_first_of_node and not self._size_is_checked:
                 check_size(content, NUM_IN_TRANSFER + len(STATE_SLOTS) - num_kept(self._node))
-                self._is_allocated = True
+                self._size_is_checked = True
             self._state.check_loadable()
             buffers = buffers_of(self._state) if self._gang.rank == 0 else []
             drawn = generators.capture(self._gang.device) if self._keep_generators else None
@@ -87,14 +87,14 @@ class PeriodicMemory(StateMemory):
         )
         self._writing.start()
 
-    def stop(self) -> None:
+    def keep_last_step(self) -> None:
         """See StateMemory."""
         if self._writing is not None:
-            self._writing.join(STOP_SECONDS)
+            self._writing.join(LAST_COPY_SECONDS)
         if self._next_at < math.inf:  # that copy was written
             self.begin_copy()
             if self._writing is not None:
-                self._writing.join(STOP_SECONDS)
+                self._writing.join(LAST_COPY_SECONDS)
 
     def _write(self, step: int, copied: dict[str, Any], drawn: generators.Captured | None) -> None:
         """On the thread: write the copy once it is complete."""

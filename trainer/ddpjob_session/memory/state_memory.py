@@ -67,8 +67,8 @@ class StateMemory:
         """Begin to copy the state after the steps done. An error is reported, and training goes on."""
         raise NotImplementedError
 
-    def stop(self) -> None:
-        """Keep the state of a training that has stopped, where `Generation.before_exit` does not do so."""
+    def keep_last_step(self) -> None:
+        """Keep the state of a training that has stopped on all ranks, where `Generation.before_exit` does not do so."""
 
     def restore(self, moved: Callable[[], None], *, at_least: int = 0) -> bool:
         """Load the newest state that any rank has kept, on all ranks; False if there is none.
@@ -87,7 +87,9 @@ class StateMemory:
             slots.read(self._node, kept[step]) if gang.rank == source else None, moved, source=source
         )
         assert content is not None
-        state.load(from_bytes(content))
+        loaded = from_bytes(content)
+        del content  # as much memory as the state, of which loading makes copies
+        state.load(loaded)
         mine = slots.read(self._own, own[step]) if step in own else None
         # Only processes of this pod can write this memory.
         drawn, buffers = pickle.loads(mine[2:]) if mine else (None, b"")  # noqa: S301
@@ -159,7 +161,7 @@ def check_size(content: object, num_copies: int = 1) -> None:
     if needed > left:
         raise MemoryError(
             f"it needs {needed / 2**20:.0f} MiB, and the memory limit of the pod or the host leaves"
-            f" {max(0, left) / 2**20:.0f} MiB; raise resources.limits.memory to lose no step"
+            f" {max(0, left) / 2**20:.0f} MiB; raise resources.limits.memory, or use a larger node"
         )
 
 

@@ -1,6 +1,6 @@
 """Lost pods of a gang whose other ranks wait for them: only these pods are replaced, within the same attempt.
 
-The others keep the state of the training in memory, so no step is lost. Each case of doubt is a restart of the whole gang.
+The others keep the state of the training in memory, so that in most cases no checkpoint is needed. Each case of doubt is a restart of the whole gang.
 """
 
 import re

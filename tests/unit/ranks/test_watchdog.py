@@ -175,6 +175,21 @@ def test_the_rank_whose_process_holds_the_store_leaves_last():
     assert others_that_waited == [False]
 
 
+def test_no_thread_of_a_rank_is_left_at_its_end_although_the_store_is_gone(monkeypatch):
+    """Within the store, at the end of the interpreter, it would abort the process."""
+    (rank,) = ranks(1)
+
+    def gone(*_: object) -> NoReturn:
+        raise RuntimeError("Connection reset by peer")
+
+    monkeypatch.setattr(rank, "_publish", gone)
+    closing = threading.Timer(0.3, rank._board.close, (rank._round,))  # what the listener waits for
+    closing.start()
+    rank.__exit__(None, None, None)
+    assert not rank._listener.is_alive()
+    assert not rank._monitoring.is_alive()
+
+
 def test_a_rank_that_lost_another_one_learns_its_cause():
     failing, losing, unaware = ranks(3)
     failing.report_failure("OSError: the disk of rank 0 failed")

@@ -84,8 +84,10 @@ class Watchdog:
         with contextlib.suppress(RuntimeError):  # rank 0 may have ended already, and the store with it
             self._publish(self._board)
             self._board.close(self._round)
-            for thread in (self._listener, self._monitoring):
-                thread.join(self._timing.answer_seconds)
+        # A thread that is within the store when the interpreter ends would abort the process.
+        for thread in (self._listener, self._monitoring):
+            thread.join(self._timing.answer_seconds)
+        with contextlib.suppress(RuntimeError):
             self._board.leave(self._timing.answer_seconds, self._timing)
 
     @property

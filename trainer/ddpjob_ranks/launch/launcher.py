@@ -156,20 +156,21 @@ class Ranks:
                 self._reap()
             elif received.si_signo == signal.SIGTERM:
                 self.stop_at = self.stop_at or time.monotonic() + STOP_SECONDS
+            elif received.si_signo in (signal.SIGINT, signal.SIGHUP):
+                self._stop(signal.Signals(received.si_signo))
             else:
-                if received.si_signo == signal.SIGINT:
-                    self.are_stopped = True
-                    self._may_restart = False
-                    self.to_be_restarted = False
                 self._send(signal.Signals(received.si_signo))
             if self.stop_at is not None and (time.monotonic() >= self.stop_at or self._lose_nothing_now()):
                 self.stop_at = None
-                self.are_stopped = True
-                self._may_restart = False
-                self.to_be_restarted = False
-                self._send(signal.SIGTERM)
+                self._stop(signal.SIGTERM)
         if self._follower is not None:
             os.kill(self._follower, signal.SIGKILL)
+
+    def _stop(self, signal_number: signal.Signals) -> None:
+        """Ask the ranks to stop for good."""
+        self.are_stopped = True
+        self._may_restart = self.to_be_restarted = False
+        self._send(signal_number)
 
     def _lose_nothing_now(self) -> bool:
         """Whether ranks that are asked to stop now save what they hold, or hold nothing."""

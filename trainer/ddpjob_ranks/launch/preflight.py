@@ -234,7 +234,11 @@ def _remarks(everyone: Sequence[Facts]) -> list[str]:
 def _free(folder: str) -> int:
     """Free bytes of the file system that the folder is on, or will be."""
     path = Path(folder).absolute()
-    return shutil.disk_usage(next(parent for parent in (path, *path.parents) if parent.exists())).free
+    for parent in (path, *path.parents):
+        # What this user may not look at is reported by what opens the folder.
+        with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            return shutil.disk_usage(parent).free
+    raise FileNotFoundError(folder)
 
 
 def _mib(num_bytes: int) -> str:

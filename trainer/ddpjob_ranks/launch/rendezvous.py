@@ -84,7 +84,7 @@ def open_store_of_attempt(worker: Worker, *, oldest: int) -> tuple[Store, int]:
     found: list[tuple[Store, int]] = []
 
     def ask() -> tuple[Store, int | None]:
-        store = for_attempt(_connected(worker, limit, serves=False))
+        store = for_attempt(connected(worker, limit))
         return store, generation.number_of_store(store)
 
     def probe() -> str | None:
@@ -111,14 +111,7 @@ def number_at_master(worker: Worker) -> int | None:
 
     def ask() -> int | None:
         socket.create_connection((worker.master_addr, worker.master_port), timeout=CONNECT_SECONDS).close()
-        store = TCPStore(
-            worker.master_addr,
-            worker.master_port,
-            worker.world_size,
-            is_master=False,
-            timeout=timedelta(seconds=CONNECT_SECONDS),
-            wait_for_workers=False,
-        )
+        store = connected(worker, timedelta(seconds=CONNECT_SECONDS), host=worker.master_addr)
         return generation.number_of_store(for_attempt(store))
 
     try:
@@ -145,20 +138,23 @@ def _open_store(worker: Worker, deadline: timedelta) -> Store:
         wait_for_free_port(worker)
     else:
         _wait_for_open_port(worker)
-    connecting = _on_thread(lambda: _connected(worker, deadline, serves=serves))
+    connecting = _on_thread(lambda: connected(worker, deadline, serves=serves))
     wait_until(lambda: None if connecting.done() else _no_answer(worker), rank=worker.rank, limit=deadline)
     if serves:
         _wait_for_open_port(worker)
     return connecting.result()
 
 
-def _connected(worker: Worker, deadline: timedelta, *, serves: bool) -> TCPStore:
+def connected(worker: Worker, timeout: timedelta, *, serves: bool = False, host: str | None = None) -> TCPStore:
+    """A connection to the store on the host of rank 0, or on another one. `serves`: this process serves it, too."""
+    # _wait_for_open_port checks whether other ranks reach this one.
+    of_rank_0 = "127.0.0.1" if worker.rank == 0 else worker.master_addr
     return TCPStore(
-        "127.0.0.1" if worker.rank == 0 else worker.master_addr,  # _wait_for_open_port checks whether others reach it
+        host or of_rank_0,
         worker.master_port,
         worker.world_size,
         is_master=serves,
-        timeout=deadline,
+        timeout=timeout,
         wait_for_workers=False,
         multi_tenant=True,
     )

@@ -11,7 +11,7 @@ import pytest
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_session.checkpoints.claim import CLAIM, Claim, Fenced, Owner
-from ddpjob_session.checkpoints.files import Folder, read_and_hash
+from ddpjob_session.checkpoints.files import Folder
 from ddpjob_session.checkpoints.folder import CheckpointFolder, from_environment
 from saved_states import folder, newest, save
 
@@ -135,14 +135,15 @@ def test_a_checkpoint_that_a_late_rank_has_just_dropped_is_replaced_by_the_one_t
     late = CheckpointFolder(claim=UnfencedClaim(storage=Folder(tmp_path), owner=first.claim.owner), keep=1)
     current = folder(tmp_path, attempt=2, keep=1)
     reads: list[str] = []
+    read = Folder.read
 
-    def overtaken(path: Path, moved: Callable[[], None]) -> tuple[bytearray, str]:
-        reads.append(path.name)
+    def overtaken(self: Folder, name: str, *moved: Callable[[], None]) -> tuple[bytearray, str]:
+        reads.append(name)
         if len(reads) == 1:  # of what was listed before
             save(late, 9, b"late")
-        return read_and_hash(path, moved)
+        return read(self, name, *moved)
 
-    monkeypatch.setattr("ddpjob_session.checkpoints.files.read_and_hash", overtaken)
+    monkeypatch.setattr(Folder, "read", overtaken)
     assert newest(current) == (9, b"late")
     assert not list(tmp_path.glob("*.corrupt"))
 

@@ -158,7 +158,7 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_marked_as_damaged(tmp_path,
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as broken:
-        broken.setattr("ddpjob_session.checkpoints.files.read_and_hash", fails)
+        broken.setattr(Folder, "read", fails)
         with pytest.raises(OSError, match="Input/output error"):
             checkpoints.load_newest()
     assert newest(checkpoints) == (1, b"one")

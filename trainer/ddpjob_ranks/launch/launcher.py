@@ -4,7 +4,6 @@ It restarts nothing, since the gang is restarted as a whole, by the operator. It
 and its children die with it even when it is killed by SIGKILL. It never loads torch.
 """
 
-import ctypes
 import math
 import os
 import signal
@@ -15,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from ddpjob_ranks import contract, termination
+from ddpjob_ranks import contract, prctl, termination
 from ddpjob_ranks.launch.identity import Node, Worker
 
 #: Surviving ranks get this long to end after SIGTERM. A rank that is blocked in a collective does not handle it.
@@ -37,7 +36,6 @@ CAUSE_WAIT_SECONDS = 1.5
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 #: Real-time signals have numbers only.
 SIGNAL_NAMES = {int(known): known.name for known in signal.Signals}
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def run(node: Node, command: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -269,13 +267,12 @@ def end_of(returncode: int) -> tuple[int, str]:
 
 def dies_with_this_process(signal_mask: set[signal.Signals | int]) -> Callable[[], None]:
     """For the child between fork and exec: restore the signal mask and ask to be killed when the launcher dies."""
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
     parent = os.getpid()
 
     def set_up_child() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, signal_mask)
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before prctl
+        prctl.die_with_parent()
+        if os.getppid() != parent:  # it died before that
             os._exit(128 + signal.SIGKILL)
 
     return set_up_child

@@ -37,7 +37,7 @@ def main() -> int:
         return _give_up(worker, str(error))
     if number is None:
         return _give_up(worker, "the other ranks do not start again in place, since none uses ddpjob.session")
-    slots.write(int(os.environ[contract.DDPJOB_INHERITED]), number, lambda file: file.write(b"1"))
+    slots.mark(int(os.environ[contract.DDPJOB_INHERITED]), number, slot=0)
     return contract.EXIT_SUCCESS
 
 

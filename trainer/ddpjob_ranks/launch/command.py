@@ -33,7 +33,6 @@ def start(program: Sequence[str], environ: Mapping[str, str], modules: Sequence[
 
     `modules` are what the program imports, to be imported once for all ranks where these are forked.
     """
-    identity.attempt(environ)  # checked here, not when the first file is named after it
     with launcher.with_free_port(environ) as variables:
         variables = {**RANK_DEFAULTS, **variables}
         if spare.is_spare(environ):

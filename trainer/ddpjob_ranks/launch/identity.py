@@ -63,6 +63,7 @@ def resolve(environ: Mapping[str, str]) -> Worker | Node:
     Raises:
         ConfigError: a variable is missing, is no integer, or contradicts another.
     """
+    attempt(environ)  # checked here, not when the first file is named after it
     if contract.LOCAL_RANK in environ:
         return _worker_of_variables(environ)
     if (count := num_processes(environ)) > 1:

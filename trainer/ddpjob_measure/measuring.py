@@ -49,8 +49,8 @@ def run(task: Task, place: identity.Worker) -> Figures:
     """
     config = parse_config(task.config)
     numerics.fix_nccl(config)
-    found = distributed.rendezvous(place, config.limits, consistency.facts_of_program(config))
-    with distributed.join(found) as gang:
+    device, store = distributed.rendezvous(place, config.limits, consistency.facts_of_program(config))
+    with distributed.join(place, config.limits, device, store) as gang:
         torch.set_num_threads(min(torch.get_num_threads(), recipes.find(config.recipe).max_threads))
         return _measure(task, place, gang)
 

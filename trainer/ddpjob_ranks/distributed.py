@@ -144,18 +144,10 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rendezvous:
-    """The result of a rendezvous: all ranks have started and agree. `store` is the one that they share."""
-
-    worker: Worker
-    limits: Limits
-    device: torch.device
-    store: Store
-
-
-def rendezvous(worker: Worker, limits: Limits, same: Mapping[str, str]) -> Rendezvous:
+def rendezvous(worker: Worker, limits: Limits, same: Mapping[str, str]) -> tuple[torch.device, Store]:
     """Wait for the other ranks and compare facts with them: `same` must be the same on all ranks, by name.
+
+    Returns the device of this rank, and the store that all ranks share.
 
     Raises:
         ConfigError: there is no GPU for this local rank, or `open_store` or `preflight` refuse.
@@ -167,7 +159,7 @@ def rendezvous(worker: Worker, limits: Limits, same: Mapping[str, str]) -> Rende
     _set_num_threads()
     store = _meet(worker, same, device)
     store.set_timeout(limits.collectives)
-    return Rendezvous(worker=worker, limits=limits, device=device, store=store)
+    return device, store
 
 
 def _meet(worker: Worker, same: Mapping[str, str], device: torch.device) -> Store:
@@ -189,12 +181,11 @@ def _meet(worker: Worker, same: Mapping[str, str], device: torch.device) -> Stor
 
 
 @contextmanager
-def join(found: Rendezvous) -> Iterator[Gang]:
+def join(worker: Worker, limits: Limits, device: torch.device, store: Store) -> Iterator[Gang]:
     """Connect to the other ranks. At the end of the block, leave the group together, unless it raised an exception.
 
     After an exception the group is not torn down, because that would wait for ranks that may have ended.
     """
-    worker, device, timeout = found.worker, found.device, found.limits.collectives
     # gloo would bind to what the host's own name resolves to, which is loopback or nothing on some hosts.
     if interface := _interface(worker):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
@@ -202,22 +193,17 @@ def join(found: Rendezvous) -> Iterator[Gang]:
         os.environ.setdefault(name, value)
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
-        store=found.store,
+        store=store,
         rank=worker.rank,
         world_size=worker.world_size,
-        timeout=timeout,
+        timeout=limits.collectives,
         device_id=device if device.type == "cuda" else None,
     )
-    control = dist.new_group(backend="gloo", timeout=timeout)
+    control = dist.new_group(backend="gloo", timeout=limits.collectives)
     assert isinstance(control, dist.ProcessGroup)  # all ranks are in it
     gang = Gang(rank=worker.rank, world_size=worker.world_size, device=device, control=control)
     yield gang
-    leave(gang, timeout)
-
-
-def leave(gang: Gang, timeout: timedelta) -> None:
-    """Leave the group together: no rank leaves while another one still reads from it."""
-    gang.barrier(timeout)
+    gang.barrier(limits.collectives)  # no rank leaves while another one still reads from it
     dist.destroy_process_group()
 
 

@@ -24,6 +24,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Final
 
@@ -60,7 +61,8 @@ class StopRequest:
         writer.setblocking(False)  # as set_wakeup_fd requires
         self._writer = writer  # closed with this object
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-        os.register_at_fork(after_in_child=_stop_reporting_signals)
+        # A child has the socket, but not the thread.
+        os.register_at_fork(after_in_child=partial(signal.set_wakeup_fd, -1))
         threading.Thread(target=_write_stacks, args=(reader,), name=THREAD_NAME, daemon=True).start()
 
     def ignore(self) -> None:
@@ -70,11 +72,6 @@ class StopRequest:
 
     def _receive(self, _number: int, _frame: FrameType | None) -> None:
         self.received = True
-
-
-def _stop_reporting_signals() -> None:
-    """In a forked child, which has the parent's socket, but not its thread."""
-    signal.set_wakeup_fd(-1)
 
 
 def _write_stacks(signals: socket.socket) -> None:

@@ -75,8 +75,8 @@ class Recorder(Observer):
         self._lines.flush()
 
 
-class Observers(Observer):
-    """Several observers as one, of which one that fails is left out."""
+class Observers:
+    """Several observers, of which one that fails is left out."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         """None so far. `say` reports failures."""
@@ -90,23 +90,8 @@ class Observers(Observer):
     def __bool__(self) -> bool:
         return bool(self._observers)
 
-    def begin(self, beginning: Beginning) -> None:
-        """Call `begin` of each."""
-        self._each(lambda observer: observer.begin(beginning))
-
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Call `log` of each."""
-        self._each(lambda observer: observer.log(step, values))
-
-    def histogram(self, step: int, name: str, values: Sequence[float]) -> None:
-        """Call `histogram` of each."""
-        self._each(lambda observer: observer.histogram(step, name, values))
-
-    def end(self) -> None:
-        """Call `end` of each."""
-        self._each(lambda observer: observer.end())
-
-    def _each(self, call: Callable[[Observer], None]) -> None:
+    def each(self, call: Callable[[Observer], None]) -> None:
+        """Make this call with each of them."""
         for observer in tuple(self._observers):
             try:
                 call(observer)

@@ -55,7 +55,7 @@ class Reporter:
     def __exit__(self, *_: object) -> None:
         if self._progress is not None:
             self.observe_checkpoint()
-            self._observers.end()
+            self._observers.each(lambda observer: observer.end())
         self._closed.set()
         if self._thread is not None:
             self._thread.join()
@@ -82,7 +82,8 @@ class Reporter:
         settings: Mapping[str, object] | None = None,
     ) -> None:
         """Print the first progress line and start the heartbeat. Observers get the settings."""
-        self._observers.begin(beginning(os.environ, first_step=step, settings=settings or {}))
+        begun = beginning(os.environ, first_step=step, settings=settings or {})
+        self._observers.each(lambda observer: observer.begin(begun))
         self._observed_checkpoint = checkpoint_step
         self._steps_per_epoch = steps_per_epoch
         self.first_step, self._began = step, time.monotonic()
@@ -223,9 +224,10 @@ class Reporter:
         if saved is not None and saved != self._observed_checkpoint:
             self._observed_checkpoint, values = saved, {**values, "checkpoint_step": saved}
         if values:
-            self._observers.log(step, values)
+            self._observers.each(lambda observer: observer.log(step, values))
         if self._step_seconds:
-            self._observers.histogram(step, "step_seconds", tuple(self._step_seconds))
+            times = tuple(self._step_seconds)
+            self._observers.each(lambda observer: observer.histogram(step, "step_seconds", times))
             self._step_seconds.clear()
 
     @property

@@ -330,10 +330,11 @@ def joined(
     run = None
     try:
         timeline.enter(Phase.RENDEZVOUS)
-        found = distributed.rendezvous(worker, limits, same)
+        device, store = distributed.rendezvous(worker, limits, same)
         timeline.enter(Phase.CONNECT)
-        watchdog.watch(found.store, worker)
-        with watchdog, distributed.join(found) as gang, Reporter(enabled=worker.rank == 0) as report:
+        watchdog.watch(store, worker)
+        group = distributed.join(worker, limits, device, store)
+        with watchdog, group as gang, Reporter(enabled=worker.rank == 0) as report:
             timeline.enter(Phase.SETUP)
             checks.check_group(gang)  # here rather than where the group is created: the watchdog is active by now
             run = Run(gang, report, timeline, watchdog)

@@ -293,7 +293,6 @@ def _this_worker() -> identity.Worker:
     Raises:
         ConfigError: the environment is wrong, or asks for several processes, which only a launcher starts.
     """
-    identity.attempt(os.environ)  # checked here, not when the first file is named after it
     place = identity.resolve(os.environ)
     if isinstance(place, identity.Node):
         raise ConfigError(

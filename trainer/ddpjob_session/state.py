@@ -5,11 +5,11 @@ saved for each rank.
 """
 
 import io
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
+from torch.utils._pytree import tree_map_only  # private, but torch.distributed.checkpoint is built on it
 
 from ddpjob_ranks.errors import ConfigError
 
@@ -81,7 +81,8 @@ class State:
         Raises:
             ConfigError: it will not; the text names the first value that is of a type that torch does not load.
         """
-        if found := _unloadable(_skeleton(self.content()), "state"):
+        skeleton = tree_map_only(torch.Tensor, lambda tensor: tensor.new_empty(0), self.content())
+        if found := _unloadable(skeleton, "state"):
             name, kind = found
             raise ConfigError(
                 f"{self.program}: {name} is of type {kind.__module__}.{kind.__qualname__}, which could be saved"
@@ -119,17 +120,6 @@ class _Reader(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: len(self._payload)}[whence]
         return self._position
-
-
-def _skeleton(value: Any) -> Any:
-    """The nested value with an empty tensor in the place of each tensor."""
-    if isinstance(value, torch.Tensor):
-        return value.new_empty(0)
-    if type(value) in (dict, OrderedDict):
-        return {key: _skeleton(item) for key, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_skeleton(item) for item in value)
-    return value
 
 
 def _unloadable(value: Any, name: str) -> tuple[str, type] | None:

@@ -21,7 +21,6 @@ def main(arguments: Sequence[str]) -> int:
         given = parse_arguments(arguments)
         os.environ.update(given.rendezvous)
         place = None if spare.is_spare(os.environ) else identity.resolve(os.environ)
-        identity.attempt(os.environ)  # checked here, not when the first file is named after it
         if given.config.debug:
             os.environ.update(DEBUG_VARIABLES)
         restarts = identity.in_place_restarts(os.environ) and contract.DDPJOB_GENERATION not in os.environ

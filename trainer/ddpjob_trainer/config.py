@@ -354,22 +354,17 @@ def _validated(model: type[_Config], values: Mapping[str, Any]) -> _Config:
 def _lines(error: ValidationError, keys: Iterable[str], *, prefix: str = "") -> list[str]:
     lines = []
     for item in error.errors(include_url=False):
-        key = ".".join(str(part) for part in item["loc"])
-        if prefix and key:
-            expected = item["msg"].replace("Input should", "it should")
-            missing = item["type"] == "missing"
-            found = "is missing" if missing else f"is {_shown(item['input'])}; {expected}"
-            lines.append(f"config: {prefix}{key} {found}")
-        elif item["type"] == "extra_forbidden":
-            lines.append(f"config: unknown key {key}; expected one of: {', '.join(keys)}")
-        elif not key:
+        place = [str(part) for part in item["loc"]]
+        key = prefix + ".".join(place if prefix else map(to_camel, place))
+        expected = item["msg"].replace("Input should", "it should")
+        if item["type"] == "extra_forbidden" and not prefix:
+            lines.append(f"config: unknown key {'.'.join(place)}; expected one of: {', '.join(keys)}")
+        elif not place:
             lines.append(f"config: {item['msg']}")
         elif item["type"] == "missing":
-            lines.append(f"config: {key} is missing; set it, for example to digits")
+            lines.append(f"config: {key} is missing" + ("" if prefix else "; set it, for example to digits"))
         else:
-            lines.append(
-                f"config: {'.'.join(to_camel(str(part)) for part in item['loc'])} is {_shown(item['input'])}; {item['msg'].replace('Input should', 'it should')}"
-            )
+            lines.append(f"config: {key} is {_shown(item['input'])}; {expected}")
     return lines
 
 

@@ -6,7 +6,6 @@ sample is a function of (seed, epoch, sample), whatever the number of workers an
 batch is collated they are seeded from (epoch, first sample of the batch).
 """
 
-import ctypes
 import gc
 import hashlib
 import os
@@ -23,6 +22,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
 
+from ddpjob_ranks import prctl
 from ddpjob_ranks.cpus import cpus_of_this_rank
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_trainer import randomness
@@ -36,8 +36,6 @@ PREFETCHED = 2
 #: Workers pass tensors through a Unix socket, whose path has at most 107 bytes. `multiprocessing` makes it below the directory
 #: for temporary files, and needs 32 of them: /pymp-????????/listener-????????
 MAX_TEMPORARY_DIRECTORY = 107 - 32
-#: prctl(2): the signal that a process gets when its parent dies.
-PR_SET_PDEATHSIG = 1
 #: Kinds of generators that a data set may have of its own.
 GENERATORS = (random.Random, np.random.RandomState, np.random.Generator, torch.Generator)
 #: A longer list or dictionary of a data set is not searched for generators.
@@ -262,7 +260,7 @@ def _unchanged(batch: Any) -> Any:
 
 def _begin_worker(_: int) -> None:
     """In a new worker: it dies with its rank, which alone decides when to stop."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl.die_with_parent()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.enable()  # the rank's loop collects garbage itself

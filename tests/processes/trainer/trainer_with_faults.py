@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpjob_ranks import contract
-from ddpjob_ranks.launch import command, identity
+from ddpjob_ranks.launch import command
 
 #: Number of steps between two faults at least. Without progress some faults in a row end the attempt, and a step that was
 #: begun counts as reached.
@@ -151,7 +151,6 @@ def arrange() -> None:
 
 if __name__ == "__main__":
     if contract.DDPJOB_GENERATION not in os.environ:
-        identity.attempt(os.environ)
         sys.exit(command.start([__file__, *sys.argv[1:]], os.environ, ["ddpjob_trainer.worker"]))
     arrange()
     from ddpjob_trainer import __main__

@@ -275,7 +275,7 @@ def test_a_rank_whose_connection_was_lost_in_the_checks_is_not_taken_for_a_secon
     monkeypatch.setattr(generation, "_current", [mine])
     store, waits = HashStore(), []
 
-    def wait(*_: object) -> None:
+    def wait(*_: object, **__: object) -> None:
         waits.append(store)
         if len(waits) == 1:
             raise dist.DistNetworkError("connection reset by peer")
@@ -283,7 +283,7 @@ def test_a_rank_whose_connection_was_lost_in_the_checks_is_not_taken_for_a_secon
             store.set(preflight.DECISION, '["", ""]')  # as rank 0 does
 
     monkeypatch.setattr(distributed, "open_store", lambda _: store)
-    monkeypatch.setattr(preflight, "_wait", wait)
+    monkeypatch.setattr(preflight, "wait_until", wait)
     assert distributed._meet(rank, {}, torch.device("cpu")) is store
     assert len(waits) == 2
 

@@ -42,6 +42,7 @@ def test_ranks_of_a_node(options, environ, expected):
     ("options", "message"),
     [
         (["--nproc-per-node", "0"], "--nproc-per-node is '0'; expected auto or a number of 1 or more"),
+        (["--nnodes", "0"], "--nnodes is 0; expected a number of 1 or more"),
         (
             ["--nnodes", "2", "--node-rank", "2", "--master-addr", "a"],
             "--node-rank is 2; expected a number from 0 to 1",
@@ -53,6 +54,18 @@ def test_ranks_of_a_node(options, environ, expected):
 def test_options_that_contradict_each_other_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         ranks(*options)
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        ({"LOCAL_RANK": "0"}, "--nnodes is 2, but LOCAL_RANK is 0, .*; unset LOCAL_RANK, or give --nproc-per-node"),
+        ({"NPROC_PER_NODE": "two"}, "NPROC_PER_NODE is 'two'; expected an integer"),
+    ],
+)
+def test_an_environment_in_which_the_ranks_of_a_node_are_unknown_is_refused(environ, message):
+    with pytest.raises(ConfigError, match=message):
+        ranks("--nnodes", "2", "--master-addr", "a", **environ)
 
 
 def test_gpus_are_counted_by_their_device_files(tmp_path):

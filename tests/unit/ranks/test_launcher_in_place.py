@@ -228,3 +228,25 @@ def test_a_request_to_stop_that_comes_as_a_process_ends_well_is_known():
         [sys.executable, "-c", ASKED_TO_STOP_AS_IT_ENDS], env=environ, timeout=60, check=True, stdout=subprocess.PIPE
     )
     assert done.stdout == b"0 True\n"
+
+
+ASKED_TO_STOP = """
+import os, sys
+from ddpjob_ranks.launch import identity, launcher
+with launcher.signals_blocked() as mask:
+    start = lambda _: os.posix_spawn("/bin/sleep", ["sleep", "600"], os.environ, setsigmask=mask)
+    ranks = launcher.Ranks(identity.resolve(os.environ), start, lambda *_: True)
+    os.kill(os.getpid(), int(sys.argv[1]))
+    ranks.wait()
+print(ranks.to_be_restarted)
+sys.exit(ranks.exit_code)
+"""
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_ranks_that_are_asked_to_stop_do_not_start_again(sent):
+    """SIGHUP is what a terminal sends to its programs when it is closed."""
+    environ = {**os.environ, "NPROC_PER_NODE": "2"}
+    command = [sys.executable, "-c", ASKED_TO_STOP, str(int(sent))]
+    done = subprocess.run(command, env=environ, timeout=60, check=False, stdout=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stdout) == (128 + sent, "False\n")

@@ -12,10 +12,7 @@ from ddpjob_ranks.limits import Limits
 init = dist.init_process_group
 dist.init_process_group = lambda *args, **given: init(*args, **{**given, "device_id": None})
 limits = Limits(first_step_seconds=9, step_seconds=9)
-met = distributed.Rendezvous(
-    worker=resolve({}), limits=limits, device=torch.device("cuda", 0), store=dist.HashStore()
-)
-with distributed.join(met):
+with distributed.join(resolve({}), limits, torch.device("cuda", 0), dist.HashStore()):
     pass
 """
 

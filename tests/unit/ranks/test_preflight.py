@@ -2,6 +2,7 @@ import dataclasses
 import importlib.metadata
 import json
 import re
+import shutil
 import threading
 from datetime import timedelta
 
@@ -123,6 +124,21 @@ def test_the_facts_of_a_rank(monkeypatch, tmp_path):
     assert facts.shortages == [
         f"{tmp_path}/not/yet/made has 1 MiB free for checkpoints; delete files there or use a larger volume"
     ]
+
+
+def test_space_is_looked_up_outside_of_what_this_user_may_not_search(monkeypatch, tmp_path):
+    """A PermissionError here would be a program's failure. What opens the folder says what to do, with exit code 2."""
+    disk_usage = shutil.disk_usage
+
+    def fails_below(path):
+        if path != tmp_path and path.is_relative_to(tmp_path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return disk_usage(path)
+
+    monkeypatch.setattr(shutil, "disk_usage", fails_below)
+    (tmp_path / "checkpoints").mkdir()
+    assert preflight._free(str(tmp_path / "checkpoints")) > 0
+    assert preflight._free(str(tmp_path / "checkpoints" / "new")) > 0
 
 
 def test_a_checkpoint_folder_on_some_ranks_only_is_refused(monkeypatch, tmp_path):

@@ -163,4 +163,4 @@ def test_attempts_are_counted_by_the_operator_or_by_slurm(environ, number):
 @pytest.mark.parametrize("name", ["DDPJOB_ATTEMPT", "SLURM_RESTART_COUNT"])
 def test_an_attempt_that_is_no_number_is_refused(name):
     with pytest.raises(ConfigError, match=f"{name} is 'abc'; expected an integer"):
-        attempt({name: "abc"})
+        resolve({name: "abc"})

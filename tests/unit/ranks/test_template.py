@@ -130,8 +130,9 @@ def test_a_request_to_stop_waits_for_the_rank_that_is_being_forked(tmp_path):
 
 ADOPTED_BY_ANOTHER = """
 import os
+from ddpjob_ranks import prctl
 from ddpjob_ranks.launch import template
-template._prctl(template.PR_SET_CHILD_SUBREAPER, 1)
+prctl.adopt_orphans()
 if os.fork() == 0:
     parent = os.getpid()
     if os.fork():

@@ -4,12 +4,14 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from ddpjob_ranks import contract
+from ddpjob_ranks.errors import ConfigError
 from ddpjob_session.checkpoints.claim import CLAIM, Claim, Fenced, Owner
-from ddpjob_session.checkpoints.files import Folder, read_and_hash
+from ddpjob_session.checkpoints.files import Folder
 from ddpjob_session.checkpoints.folder import CheckpointFolder, from_environment
 from saved_states import folder, newest, save
 
@@ -18,6 +20,13 @@ def test_a_lower_attempt_of_the_same_job_is_refused(tmp_path):
     folder(tmp_path, attempt=3)
     with pytest.raises(Fenced, match="claimed by attempt 3 of job uid u1; this is attempt 2"):
         folder(tmp_path, attempt=2)
+
+
+def test_a_folder_that_this_user_may_not_search_is_refused_before_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "read_bytes", Mock(side_effect=PermissionError(13, "Permission denied")))
+    claim = Claim(storage=Folder(tmp_path), owner=Owner(uid="u1", attempt=1))
+    with pytest.raises(ConfigError, match=r"cannot read it \(Permission denied\); give that uid access .*fsGroup"):
+        claim.check()
 
 
 @pytest.mark.parametrize(("uid", "attempt"), [("u1", 1), ("u1", 2), ("u2", 1)])
@@ -126,14 +135,15 @@ def test_a_checkpoint_that_a_late_rank_has_just_dropped_is_replaced_by_the_one_t
     late = CheckpointFolder(claim=UnfencedClaim(storage=Folder(tmp_path), owner=first.claim.owner), keep=1)
     current = folder(tmp_path, attempt=2, keep=1)
     reads: list[str] = []
+    read = Folder.read
 
-    def overtaken(path: Path, moved: Callable[[], None]) -> tuple[bytearray, str]:
-        reads.append(path.name)
+    def overtaken(self: Folder, name: str, *moved: Callable[[], None]) -> tuple[bytearray, str]:
+        reads.append(name)
         if len(reads) == 1:  # of what was listed before
             save(late, 9, b"late")
-        return read_and_hash(path, moved)
+        return read(self, name, *moved)
 
-    monkeypatch.setattr("ddpjob_session.checkpoints.files.read_and_hash", overtaken)
+    monkeypatch.setattr(Folder, "read", overtaken)
     assert newest(current) == (9, b"late")
     assert not list(tmp_path.glob("*.corrupt"))
 

@@ -80,6 +80,14 @@ def test_a_damaged_checkpoint_is_replaced_by_the_one_before(tmp_path, suffix, da
     assert newest(folder(tmp_path, attempt=3)) == (1, b"a" * 1000), "and stays so"
 
 
+def test_a_checkpoint_of_a_later_release_is_loaded(tmp_path):
+    """After a rollback: its manifest may have a field that this release does not know."""
+    save(folder(tmp_path), 2, b"two")
+    manifest = tmp_path / "step-0000000002-attempt-1-u1.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "added_later": 1}))
+    assert newest(folder(tmp_path, attempt=2)) == (2, b"two")
+
+
 def test_of_several_damaged_checkpoints_the_last_undamaged_one_is_loaded(tmp_path):
     checkpoints = folder(tmp_path, keep=5)
     for step in range(1, 6):
@@ -150,7 +158,7 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_marked_as_damaged(tmp_path,
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as broken:
-        broken.setattr("ddpjob_session.checkpoints.files.read_and_hash", fails)
+        broken.setattr(Folder, "read", fails)
         with pytest.raises(OSError, match="Input/output error"):
             checkpoints.load_newest()
     assert newest(checkpoints) == (1, b"one")

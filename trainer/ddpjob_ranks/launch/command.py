@@ -33,7 +33,6 @@ def start(program: Sequence[str], environ: Mapping[str, str], modules: Sequence[
 
     `modules` are what the program imports, to be imported once for all ranks where these are forked.
     """
-    identity.attempt(environ)  # checked here, not when the first file is named after it
     with launcher.with_free_port(environ) as variables:
         variables = {**RANK_DEFAULTS, **variables}
         if spare.is_spare(environ):
@@ -57,17 +56,29 @@ def environment(given: argparse.Namespace, environ: Mapping[str, str]) -> dict[s
         variables[contract.NPROC_PER_NODE] = str(_num_processes(given.nproc_per_node or "auto", environ))
         variables.pop(contract.LOCAL_RANK, None)
     if given.nnodes is not None:
-        num_processes = int(variables[contract.NPROC_PER_NODE])
-        if not 0 <= given.node_rank < given.nnodes:
-            raise ConfigError(
-                f"--node-rank is {given.node_rank}; expected a number from 0 to {given.nnodes - 1} (--nnodes)"
-            )
-        variables[contract.WORLD_SIZE] = str(given.nnodes * num_processes)
-        variables[contract.RANK] = str(given.node_rank * num_processes)
+        variables |= _place(given.nnodes, given.node_rank, variables)
     for name, value in ((contract.MASTER_ADDR, given.master_addr), (contract.MASTER_PORT, given.master_port)):
         if value is not None:
             variables[name] = str(value)
     return variables
+
+
+def _place(num_nodes: int, node_rank: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of one of several nodes, each of which starts as many processes as this one."""
+    if num_nodes < 1:
+        raise ConfigError(f"--nnodes is {num_nodes}; expected a number of 1 or more")
+    if not 0 <= node_rank < num_nodes:
+        raise ConfigError(f"--node-rank is {node_rank}; expected a number from 0 to {num_nodes - 1} (--nnodes)")
+    if contract.NPROC_PER_NODE not in environ:
+        raise ConfigError(
+            f"--nnodes is {num_nodes}, but {contract.LOCAL_RANK} is {environ[contract.LOCAL_RANK]}, which says that this"
+            f" process is a rank that another launcher has started; unset {contract.LOCAL_RANK}, or give --nproc-per-node"
+        )
+    num_processes = identity.num_processes(environ)
+    return {
+        contract.WORLD_SIZE: str(num_nodes * num_processes),
+        contract.RANK: str(node_rank * num_processes),
+    }
 
 
 def _num_processes(text: str, environ: Mapping[str, str]) -> int:

@@ -63,12 +63,12 @@ def resolve(environ: Mapping[str, str]) -> Worker | Node:
     Raises:
         ConfigError: a variable is missing, is no integer, or contradicts another.
     """
+    attempt(environ)  # checked here, not when the first file is named after it
     if contract.LOCAL_RANK in environ:
         return _worker_of_variables(environ)
-    num_processes = _integer(environ, contract.NPROC_PER_NODE, default=1)
-    if num_processes > 1:
-        _check_starts_processes(environ, num_processes)
-        return Node(workers=tuple(_local_worker(environ, index, num_processes) for index in range(num_processes)))
+    if (count := num_processes(environ)) > 1:
+        _check_starts_processes(environ, count)
+        return Node(workers=tuple(_local_worker(environ, index, count) for index in range(count)))
     if SLURM_STEP in environ:
         return _checked(_slurm_worker(environ))
     if contract.WORLD_SIZE in environ or contract.RANK in environ:
@@ -89,6 +89,15 @@ def node(environ: Mapping[str, str]) -> Node:
     """The ranks that this process starts, as the environment describes them. Raises ConfigError as `resolve` does."""
     place = resolve(environ)
     return place if isinstance(place, Node) else Node(workers=(place,))
+
+
+def num_processes(environ: Mapping[str, str]) -> int:
+    """How many ranks run on this node, unless it is a Slurm task.
+
+    Raises:
+        ConfigError: the variable that holds it is not an integer.
+    """
+    return _integer(environ, contract.NPROC_PER_NODE, default=1)
 
 
 def attempt(environ: Mapping[str, str]) -> int:

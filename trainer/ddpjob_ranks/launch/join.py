@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from ddpjob_ranks import contract, generation, slots, termination
-from ddpjob_ranks.errors import ConfigError, PeersMissingError
+from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch import identity, rendezvous
 from ddpjob_ranks.launch.identity import Worker
 
@@ -37,7 +37,7 @@ def main() -> int:
         return _give_up(worker, str(error))
     if number is None:
         return _give_up(worker, "the other ranks do not start again in place, since none uses ddpjob.session")
-    slots.write(int(os.environ[contract.DDPJOB_INHERITED]), number, lambda file: file.write(b"1"))
+    slots.mark(int(os.environ[contract.DDPJOB_INHERITED]), number, slot=0)
     return contract.EXIT_SUCCESS
 
 
@@ -90,10 +90,7 @@ def _wait_for_others(store: Store, worker: Worker) -> None:
             return None
         return "no other rank of the attempt has joined the store of rank 0"
 
-    try:
-        rendezvous.wait_until(probe, rank=worker.rank, limit=rendezvous.rendezvous_timeout())
-    except TimeoutError as error:
-        raise PeersMissingError(str(error)) from None
+    rendezvous.wait_until(probe, rank=worker.rank, limit=rendezvous.rendezvous_timeout())
 
 
 def _give_up(worker: Worker, reason: str) -> int:

@@ -4,7 +4,6 @@ It restarts nothing, since the gang is restarted as a whole, by the operator. It
 and its children die with it even when it is killed by SIGKILL. It never loads torch.
 """
 
-import ctypes
 import math
 import os
 import signal
@@ -15,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from ddpjob_ranks import contract, termination
+from ddpjob_ranks import contract, prctl, termination
 from ddpjob_ranks.launch.identity import Node, Worker
 
 #: Surviving ranks get this long to end after SIGTERM. A rank that is blocked in a collective does not handle it.
@@ -37,7 +36,6 @@ CAUSE_WAIT_SECONDS = 1.5
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 #: Real-time signals have numbers only.
 SIGNAL_NAMES = {int(known): known.name for known in signal.Signals}
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def run(node: Node, command: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -156,20 +154,21 @@ class Ranks:
                 self._reap()
             elif received.si_signo == signal.SIGTERM:
                 self.stop_at = self.stop_at or time.monotonic() + STOP_SECONDS
+            elif received.si_signo in (signal.SIGINT, signal.SIGHUP):
+                self._stop(signal.Signals(received.si_signo))
             else:
-                if received.si_signo == signal.SIGINT:
-                    self.are_stopped = True
-                    self._may_restart = False
-                    self.to_be_restarted = False
                 self._send(signal.Signals(received.si_signo))
             if self.stop_at is not None and (time.monotonic() >= self.stop_at or self._lose_nothing_now()):
                 self.stop_at = None
-                self.are_stopped = True
-                self._may_restart = False
-                self.to_be_restarted = False
-                self._send(signal.SIGTERM)
+                self._stop(signal.SIGTERM)
         if self._follower is not None:
             os.kill(self._follower, signal.SIGKILL)
+
+    def _stop(self, signal_number: signal.Signals) -> None:
+        """Ask the ranks to stop for good."""
+        self.are_stopped = True
+        self._may_restart = self.to_be_restarted = False
+        self._send(signal_number)
 
     def _lose_nothing_now(self) -> bool:
         """Whether ranks that are asked to stop now save what they hold, or hold nothing."""
@@ -268,13 +267,12 @@ def end_of(returncode: int) -> tuple[int, str]:
 
 def dies_with_this_process(signal_mask: set[signal.Signals | int]) -> Callable[[], None]:
     """For the child between fork and exec: restore the signal mask and ask to be killed when the launcher dies."""
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
     parent = os.getpid()
 
     def set_up_child() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, signal_mask)
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before prctl
+        prctl.die_with_parent()
+        if os.getppid() != parent:  # it died before that
             os._exit(128 + signal.SIGKILL)
 
     return set_up_child

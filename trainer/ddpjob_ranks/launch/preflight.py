@@ -11,7 +11,7 @@ import platform
 import shutil
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -100,24 +100,19 @@ def check(store: Store, worker: Worker, same: Mapping[str, str], device: torch.d
                 print(f"preflight: {remark}", flush=True)
             store.set(DECISION, json.dumps([disagreements_of(everyone), shortages_of(everyone)]))
     else:
-        _wait(
+        wait_until(
             lambda: None if store.check([DECISION]) else "rank 0 is waiting for other ranks",
-            worker.rank,
-            rendezvous_timeout(),
+            rank=worker.rank,
+            limit=rendezvous_timeout(),
         )
     refused, short = json.loads(store.get(DECISION))
     if refused or short:
         store.add(READ, 1)
         if worker.rank == 0:
             with suppress(PeersMissingError):  # a rank that has ended meanwhile is not the cause
-                _wait(
-                    lambda: (
-                        None
-                        if store.add(READ, 0) >= worker.world_size
-                        else "other ranks have not read why they must exit"
-                    ),
-                    0,
-                    READ_TIMEOUT,
+                unread = "other ranks have not read why they must exit"
+                wait_until(
+                    lambda: None if store.add(READ, 0) >= worker.world_size else unread, rank=0, limit=READ_TIMEOUT
                 )
         raise RefusedError(refused) if refused else ShortageError(short)
 
@@ -200,14 +195,7 @@ def _await_ranks(store: Store, worker: Worker) -> None:
         missing = [str(rank) for rank, key in keys.items() if not store.check([key])]
         return f"{len(missing)} of {worker.world_size} ranks have not started: {', '.join(missing[:16])}"
 
-    _wait(probe, 0, rendezvous_timeout())
-
-
-def _wait(probe: Callable[[], str | None], rank: int, limit: timedelta) -> None:
-    try:
-        wait_until(probe, rank=rank, limit=limit)
-    except TimeoutError as error:
-        raise PeersMissingError(f"rank {rank} ({location(os.environ)}): {error}") from None
+    wait_until(probe, rank=0, limit=rendezvous_timeout())
 
 
 def _disagreement(name: str, everyone: Sequence[Facts]) -> str | None:
@@ -234,7 +222,11 @@ def _remarks(everyone: Sequence[Facts]) -> list[str]:
 def _free(folder: str) -> int:
     """Free bytes of the file system that the folder is on, or will be."""
     path = Path(folder).absolute()
-    return shutil.disk_usage(next(parent for parent in (path, *path.parents) if parent.exists())).free
+    for parent in (path, *path.parents):
+        # What this user may not look at is reported by what opens the folder.
+        with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            return shutil.disk_usage(parent).free
+    raise FileNotFoundError(folder)
 
 
 def _mib(num_bytes: int) -> str:

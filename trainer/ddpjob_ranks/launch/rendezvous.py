@@ -84,7 +84,7 @@ def open_store_of_attempt(worker: Worker, *, oldest: int) -> tuple[Store, int]:
     found: list[tuple[Store, int]] = []
 
     def ask() -> tuple[Store, int | None]:
-        store = for_attempt(_connected(worker, limit, serves=False))
+        store = for_attempt(connected(worker, limit))
         return store, generation.number_of_store(store)
 
     def probe() -> str | None:
@@ -102,10 +102,7 @@ def open_store_of_attempt(worker: Worker, *, oldest: int) -> tuple[Store, int]:
         found.append((store, number))
         return None
 
-    try:
-        wait_until(probe, rank=worker.rank, limit=limit)
-    except TimeoutError as error:
-        raise PeersMissingError(f"rank {worker.rank} on {socket.gethostname()}: {error}") from None
+    wait_until(probe, rank=worker.rank, limit=limit)
     return found[0]
 
 
@@ -114,14 +111,7 @@ def number_at_master(worker: Worker) -> int | None:
 
     def ask() -> int | None:
         socket.create_connection((worker.master_addr, worker.master_port), timeout=CONNECT_SECONDS).close()
-        store = TCPStore(
-            worker.master_addr,
-            worker.master_port,
-            worker.world_size,
-            is_master=False,
-            timeout=timedelta(seconds=CONNECT_SECONDS),
-            wait_for_workers=False,
-        )
+        store = connected(worker, timedelta(seconds=CONNECT_SECONDS), host=worker.master_addr)
         return generation.number_of_store(for_attempt(store))
 
     try:
@@ -148,20 +138,23 @@ def _open_store(worker: Worker, deadline: timedelta) -> Store:
         wait_for_free_port(worker)
     else:
         _wait_for_open_port(worker)
-    connecting = _on_thread(lambda: _connected(worker, deadline, serves=serves))
-    _wait_for_answer(worker, connecting)
+    connecting = _on_thread(lambda: connected(worker, deadline, serves=serves))
+    wait_until(lambda: None if connecting.done() else _no_answer(worker), rank=worker.rank, limit=deadline)
     if serves:
         _wait_for_open_port(worker)
     return connecting.result()
 
 
-def _connected(worker: Worker, deadline: timedelta, *, serves: bool) -> TCPStore:
+def connected(worker: Worker, timeout: timedelta, *, serves: bool = False, host: str | None = None) -> TCPStore:
+    """A connection to the store on the host of rank 0, or on another one. `serves`: this process serves it, too."""
+    # _wait_for_open_port checks whether other ranks reach this one.
+    of_rank_0 = "127.0.0.1" if worker.rank == 0 else worker.master_addr
     return TCPStore(
-        "127.0.0.1" if worker.rank == 0 else worker.master_addr,  # _wait_for_open_port checks whether others reach it
+        host or of_rank_0,
         worker.master_port,
         worker.world_size,
         is_master=serves,
-        timeout=deadline,
+        timeout=timeout,
         wait_for_workers=False,
         multi_tenant=True,
     )
@@ -185,16 +178,6 @@ def _no_answer(worker: Worker) -> str:
     return f"the process that listens at {worker.master_addr}:{worker.master_port} does not respond like rank 0"
 
 
-def _wait_for_answer(worker: Worker, connecting: Future[TCPStore]) -> None:
-    def probe() -> str | None:
-        return None if connecting.done() else _no_answer(worker)
-
-    try:
-        wait_until(probe, rank=worker.rank, limit=rendezvous_timeout())
-    except TimeoutError as error:
-        raise PeersMissingError(f"rank {worker.rank} on {socket.gethostname()}: {error}") from None
-
-
 def rendezvous_timeout() -> timedelta:
     """Longest wait for all ranks to start. Ranks that start again hold their nodes, and wait for one pod at most."""
     again = int(os.environ.get(contract.DDPJOB_GENERATION) or "1") > 1 or contract.DDPJOB_REPLACEMENTS in os.environ
@@ -207,14 +190,15 @@ def wait_until(probe: Callable[[], str | None], *, rank: int, limit: timedelta) 
     """Call `probe` until it returns None. Until then it returns the reason for the wait, which is printed every few seconds.
 
     Raises:
-        TimeoutError: it returned a reason for the whole time; the text has the last one.
+        PeersMissingError: it returned a reason for the whole time; the text has the last one.
     """
     start = reported = time.monotonic()
     pause = 0.01
     while reason := probe():
         now = time.monotonic()
         if now - start >= limit.total_seconds():
-            raise TimeoutError(f"timed out after {limit.total_seconds():g} s: {reason}")
+            where = f"rank {rank} on {socket.gethostname()}"
+            raise PeersMissingError(f"{where}: timed out after {limit.total_seconds():g} s: {reason}")
         if now - reported >= REPORT_SECONDS:
             reported = now
             print(f"rank {rank} has waited {now - start:.0f} s (limit {limit}): {reason}", file=sys.stderr, flush=True)
@@ -233,12 +217,11 @@ def _wait_for_name(worker: Worker) -> None:
     in_a_job = contract.DDPJOB_UID in os.environ
     try:
         wait_until(probe, rank=worker.rank, limit=rendezvous_timeout() if in_a_job else NAME_TIMEOUT)
-    except TimeoutError as error:
-        message = f"rank {worker.rank} on {socket.gethostname()}: {error}"
+    except PeersMissingError as error:
         if in_a_job:  # the name is right, and has no address while the pod of rank 0 is lost
-            raise PeersMissingError(message) from None
+            raise
         raise ConfigError(
-            f"{message}. Set {contract.MASTER_ADDR} to the address of the host of rank 0 or to a name that every host resolves."
+            f"{error}. Set {contract.MASTER_ADDR} to the address of the host of rank 0 or to a name that every host resolves."
         ) from None
 
 
@@ -258,9 +241,9 @@ def wait_for_free_port(worker: Worker) -> None:
 
     try:
         wait_until(probe, rank=0, limit=PORT_TIMEOUT)
-    except TimeoutError as error:
+    except PeersMissingError as error:
         raise ConfigError(
-            f"rank 0 on {socket.gethostname()}: {error}. Stop the process that uses the port (`ss -tlnp` lists it), or set"
+            f"{error}. Stop the process that uses the port (`ss -tlnp` lists it), or set"
             f" {contract.MASTER_PORT} to a free port, the same on all ranks."
         ) from None
 
@@ -279,8 +262,7 @@ def _wait_for_open_port(worker: Worker) -> None:
 
     try:
         wait_until(probe, rank=worker.rank, limit=limit)
-    except TimeoutError as error:
-        message = f"rank {worker.rank} on {socket.gethostname()}: {error}"
-        if worker.rank == 0 and not in_a_job:
-            raise ConfigError(f"{message}. {contract.MASTER_ADDR} must be an address of the host of rank 0.") from None
-        raise PeersMissingError(message) from None
+    except PeersMissingError as error:
+        if worker.rank > 0 or in_a_job:
+            raise
+        raise ConfigError(f"{error}. {contract.MASTER_ADDR} must be an address of the host of rank 0.") from None

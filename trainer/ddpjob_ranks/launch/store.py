@@ -5,8 +5,6 @@ import signal
 import sys
 from datetime import timedelta
 
-from torch._C._distributed_c10d import TCPStore
-
 from ddpjob_ranks import generation, termination
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch import identity, open_files, rendezvous
@@ -21,14 +19,7 @@ def main() -> int:
         rendezvous.wait_for_free_port(worker)
     except ConfigError as error:
         return termination.refuse(error)
-    store = TCPStore(
-        "127.0.0.1",
-        worker.master_port,
-        worker.world_size,
-        is_master=True,
-        timeout=timedelta(seconds=60),
-        wait_for_workers=False,
-    )
+    store = rendezvous.connected(worker, timedelta(seconds=60), serves=True)
     generation.set_up_store(rendezvous.for_attempt(store), os.environ)
     signal.pause()
     del store

@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 
 from ddpjob_ranks import contract, generation, slots, termination
@@ -127,59 +126,42 @@ def is_final(
     return code in FINAL_EXIT_CODES - (STOPPED_EXIT_CODES if has_begun else frozenset())
 
 
-@dataclass(frozen=True, slots=True)
 class _Supervisor:
-    node: Node
-    program: Sequence[str]
-    environ: Mapping[str, str]
-    template: Template
+    def __init__(self, node: Node, program: Sequence[str], environ: Mapping[str, str], template: Template) -> None:
+        self._node, self._program, self._environ, self._template = node, program, environ, template
+        self._server = self._serve_store()
+        self._state = os.memfd_create("ddpjob-state")
+        self._own = {worker.rank: os.memfd_create(f"ddpjob-rank-{worker.rank}") for worker in node.workers}
+        self._stores = os.memfd_create("ddpjob-stores")
+        self._number = 1
+        """Of the generation that runs."""
+        self._reached: list[int] = []
+        """The step that each generation which failed had come to."""
 
     def run(self, num_restarts: int) -> int:
-        server = self._serve_store()
-        state = os.memfd_create("ddpjob-state")
-        own = {worker.rank: os.memfd_create(f"ddpjob-rank-{worker.rank}") for worker in self.node.workers}
-        stores = os.memfd_create("ddpjob-stores")
-        reached: list[int] = []
-        environ = dict(self.environ)
-        first_number = 1
+        environ = dict(self._environ)
         stop_at: float | None = None
         saved: str | None = None  # the message of a generation that ended because another pod was asked to stop
-        if replaced := generation.replacements(self.environ):
-            generation.record_store(stores, replaced.get(0, 0), generation.JOINED_SLOT)
-            code, first_number = self._generation_to_join(server)
+        if replaced := generation.replacements(self._environ):
+            generation.record_store(self._stores, replaced.get(0, 0), generation.JOINED_SLOT)
+            code, self._number = self._generation_to_join()
             if code != contract.EXIT_SUCCESS:
                 return code
         while True:
-            number = first_number + len(reached)
-            started = time.monotonic()
-
-            def has(slot: int, number: int = number) -> bool:
-                return any(slots.step_of(memory, slot) == number for memory in own.values())
-
-            def may_restart(
-                code: int, others_have_begun: bool, has: Callable[[int], bool] = has, started: float = started
-            ) -> bool:
-                has_begun, seconds = has(generation.BEGUN_SLOT), time.monotonic() - started
-                if has(generation.COMPLETE_SLOT) or is_final(
-                    code, self.environ, has_begun=has_begun, seconds=seconds, others_have_begun=others_have_begun
-                ):
-                    return False
-                reached.append(max(slots.step_of(memory, generation.DONE_SLOT) for memory in own.values()))
-                return len(reached) <= num_restarts and not is_stuck(reached)
-
             try:
-                ranks = self._generation(number, environ, (state, stores), own, server, may_restart, stop_at)
+                ranks = self._generation(environ, num_restarts, stop_at)
             except TemplateError:
                 if saved is not None and is_asked_to_stop():
                     return _stopped_with(saved)
                 raise
             if not ranks.to_be_restarted:
-                is_stopped = ranks.exit_code == contract.EXIT_TERMINATED and not has(generation.BEGUN_SLOT)
+                is_stopped = ranks.exit_code == contract.EXIT_TERMINATED and not self._has(generation.BEGUN_SLOT)
                 return _stopped_with(saved) if saved is not None and is_stopped else ranks.exit_code
+            self._number += 1
             stop_at = ranks.stop_at
             cause = CAUSES.get(ranks.exit_code, ranks.cause)
             print(
-                f"ddpjob launcher: {cause}; all ranks start again in place ({len(reached)} of at most {num_restarts}"
+                f"ddpjob launcher: {cause}; all ranks start again in place ({len(self._reached)} of at most {num_restarts}"
                 " times)",
                 file=sys.stderr,
                 flush=True,
@@ -188,65 +170,68 @@ class _Supervisor:
             saved = termination.read() if ranks.exit_code == contract.EXIT_CHECKPOINTED else None
             termination.clear()
 
+    def _has(self, slot: int) -> bool:
+        """Whether a rank of this generation has written into this slot."""
+        return any(slots.step_of(memory, slot) == self._number for memory in self._own.values())
+
     def _serve_store(self) -> int | None:
         """The process that serves the store; None on other nodes, and where one rank is alone."""
-        first = self.node.workers[0]
+        first = self._node.workers[0]
         if first.rank > 0 or first.world_size == 1:
             return None
-        return self.template.fork(STORE_PROGRAM, {**self.environ, **first.environment()}, [])
+        return self._template.fork(STORE_PROGRAM, {**self._environ, **first.environment()}, [])
 
-    def _generation_to_join(self, server: int | None) -> tuple[int, int]:
+    def _generation_to_join(self) -> tuple[int, int]:
         """The exit code of the process that finds it out, and the number of the generation."""
         memory = os.memfd_create("ddpjob-join")
 
         def start(worker: Worker) -> int:
-            return self.template.fork(JOIN_PROGRAM, {**self.environ, **worker.environment()}, [memory])
+            return self._template.fork(JOIN_PROGRAM, {**self._environ, **worker.environment()}, [memory])
 
-        process = Ranks(Node(workers=self.node.workers[:1]), start, server=server)
+        process = Ranks(Node(workers=self._node.workers[:1]), start, server=self._server)
         process.wait()
         number = slots.step_of(memory)
         os.close(memory)
         # The request may have come when that process had already ended well.
         return process.exit_code or (contract.EXIT_TERMINATED if process.are_stopped else 0), number
 
-    def _generation(
-        self,
-        number: int,
-        environ: Mapping[str, str],
-        memory: tuple[int, int],
-        own: Mapping[int, int],
-        server: int | None,
-        may_restart: Callable[[int, bool], bool],
-        stop_at: float | None,
-    ) -> Ranks:
-        """Start all workers, and wait until they have ended. `memory` is what they share: the state, and numbers of stores."""
-        state, stores = memory
+    def _generation(self, environ: Mapping[str, str], num_restarts: int, stop_at: float | None) -> Ranks:
+        """Start all workers, and wait until they have ended."""
         reader, writer = os.pipe()
-        count = {contract.DDPJOB_GENERATION: str(number), "TORCHELASTIC_RESTART_COUNT": str(number)}
+        count = {contract.DDPJOB_GENERATION: str(self._number), "TORCHELASTIC_RESTART_COUNT": str(self._number)}
+        started = time.monotonic()
 
         def start(worker: Worker) -> int:
             variables = {**environ, **worker.environment(), **count}
-            return self.template.fork(self.program, variables, [reader, state, own[worker.rank], stores])
+            inherited = [reader, self._state, self._own[worker.rank], self._stores]
+            return self._template.fork(self._program, variables, inherited)
 
         def end(code: int, others_have_begun: bool) -> bool:
-            return (
-                may_restart(code, others_have_begun) and os.write(writer, bytes(len(own))) > 0
-            )  # a byte for each rank
+            has_begun, seconds = self._has(generation.BEGUN_SLOT), time.monotonic() - started
+            if self._has(generation.COMPLETE_SLOT) or is_final(
+                code, self._environ, has_begun=has_begun, seconds=seconds, others_have_begun=others_have_begun
+            ):
+                return False
+            self._reached.append(max(slots.step_of(memory, generation.DONE_SLOT) for memory in self._own.values()))
+            if len(self._reached) > num_restarts or is_stuck(self._reached):
+                return False
+            return os.write(writer, bytes(len(self._own))) > 0  # a byte for each rank
 
         def follow() -> int | None:
-            first = self.node.workers[0]
+            first = self._node.workers[0]
             if first.world_size == first.local_world_size:
                 return None
+            program = [*FOLLOW_PROGRAM, str(self._number)]
             with suppress(TemplateError):  # the ranks can go on without it, and notice such an end themselves
-                return self.template.fork([*FOLLOW_PROGRAM, str(number)], {**environ, **first.environment()}, [stores])
+                return self._template.fork(program, {**environ, **first.environment()}, [self._stores])
             return None
 
         def can_stop() -> bool:  # ranks that start again may have a state in memory, which another pod may keep
-            return number == 1 or any(slots.step_of(memory, generation.BEGUN_SLOT) == number for memory in own.values())
+            return self._number == 1 or self._has(generation.BEGUN_SLOT)
 
-        generation.forget_joined(stores, len(own))
+        generation.forget_joined(self._stores, len(self._own))
         try:
-            ranks = Ranks(self.node, start, end, server, follow, can_stop, stop_at)
+            ranks = Ranks(self._node, start, end, self._server, follow, can_stop, stop_at)
             ranks.wait()
             return ranks
         finally:

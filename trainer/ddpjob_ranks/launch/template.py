@@ -10,7 +10,6 @@ parent, a fork of the template, ends at once.
 """
 
 import atexit
-import ctypes
 import gc
 import json
 import multiprocessing
@@ -29,9 +28,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
-from ddpjob_ranks import contract, generation
+from ddpjob_ranks import contract, generation, prctl
 
-PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36  # linux/prctl.h
 #: Seconds between two looks at the signals that arrived while the template still imports.
 LOOK_SECONDS = 0.2
 #: Longest wait for a fork after a request to stop has arrived.
@@ -52,7 +50,7 @@ class Template:
     def __init__(
         self, modules: Sequence[str], environ: Mapping[str, str], set_up_child: Callable[[], None], sockets: str
     ) -> None:
-        _prctl(PR_SET_CHILD_SUBREAPER, 1)
+        prctl.adopt_orphans()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(LOOK_SECONDS)
         self._is_ready = False
@@ -164,7 +162,7 @@ def _become_child_of(launcher: int, parent: int) -> None:
     """Wait until the launcher has adopted this process, whose parent ends, and die with it from then on."""
     while os.getppid() == parent:
         os.sched_yield()
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl.die_with_parent()
     if os.getppid() != launcher:  # it has ended, before or after the adoption
         os._exit(128 + signal.SIGKILL)
     os.setpgid(0, 0)
@@ -180,7 +178,7 @@ def _run(arguments: Sequence[str], environ: Mapping[str, str], descriptors: Sequ
     if (numpy_random := sys.modules.get("numpy.random")) is not None:
         numpy_random.seed()  # Python's own generator is seeded in each fork, NumPy's is not
     if (current := generation.current(os.environ)) is not None:
-        _prctl(PR_SET_NAME, f"rank {os.environ[contract.RANK]}".encode())  # as `ps` and `top` show it
+        prctl.set_name(f"rank {os.environ[contract.RANK]}")
         current.follow_launcher()
     if arguments[0] == "-m":
         sys.argv = list(arguments[1:])
@@ -211,10 +209,6 @@ def _end_after(program: Callable[[], None]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def _prctl(option: int, value: int | bytes) -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(option, value)
 
 
 if __name__ == "__main__":

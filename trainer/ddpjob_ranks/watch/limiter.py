@@ -10,7 +10,6 @@ spend beyond that is waiting for slower ranks.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from statistics import mean
 
@@ -32,22 +31,15 @@ class Part(StrEnum):
     HOST = "host"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """What would make a part smaller. `removes` is the fraction of the part that it takes away, at best."""
-
-    removes: float
-    message: str
-
-
-#: A change that needs no further hardware, by part. Half: the thing happens half as often for the same samples.
-CHANGES: Mapping[Part, Change] = {
-    Part.DATA: Change(removes=1.0, message="prepare batches ahead, or more cheaply (packed files, smaller images)"),
-    Part.COMMUNICATION: Change(removes=0.5, message="set gradientCompression to bf16, or double globalBatchSize"),
-    Part.WAITING: Change(removes=1.0, message="make the ranks equally fast"),
-    Part.OPTIMIZER: Change(removes=0.5, message="double globalBatchSize: half as many updates"),
-    Part.CHECKPOINT: Change(removes=0.5, message="save half as often (checkpointEverySteps), or to a faster volume"),
-    Part.HOST: Change(removes=0.5, message="double globalBatchSize or raise logEverySteps: less to do between steps"),
+#: By part, the fraction of it that a change without further hardware removes at best, and that change. Half: the thing happens
+#: half as often for the same samples.
+CHANGES: Mapping[Part, tuple[float, str]] = {
+    Part.DATA: (1.0, "prepare batches ahead, or more cheaply (packed files, smaller images)"),
+    Part.COMMUNICATION: (0.5, "set gradientCompression to bf16, or double globalBatchSize"),
+    Part.WAITING: (1.0, "make the ranks equally fast"),
+    Part.OPTIMIZER: (0.5, "double globalBatchSize: half as many updates"),
+    Part.CHECKPOINT: (0.5, "save half as often (checkpointEverySteps), or to a faster volume"),
+    Part.HOST: (0.5, "double globalBatchSize or raise logEverySteps: less to do between steps"),
 }
 #: Twice as many ranks halve these parts. This is the advice where no other change gains as much as MIN_GAIN.
 PARALLEL = (Part.DATA, Part.COMPUTE, Part.EVALUATION)
@@ -97,9 +89,10 @@ def shares(ranks: Sequence[Mapping[str, float]]) -> dict[Part, float]:
 
 
 def advice(parts: Mapping[Part, float], *, slowest_rank: int) -> str:
-    """The change that would take most off the loop's time, with how much at best: its part's share times `removes`."""
-    part = max(CHANGES, key=lambda part: CHANGES[part].removes * parts[part])
-    gain, message = CHANGES[part].removes * parts[part], CHANGES[part].message
+    """The change that would take most off the loop's time, with how much at best."""
+    gains = {part: removes * parts[part] for part, (removes, _) in CHANGES.items()}
+    part = max(gains, key=lambda part: gains[part])
+    gain, (_, message) = gains[part], CHANGES[part]
     if gain < MIN_GAIN:
         gain, message = sum(parts[part] for part in PARALLEL) / 2, "twice as many ranks; nothing else limits it"
     elif part is Part.WAITING:

@@ -11,10 +11,12 @@ check: a lower attempt then loses. Meanwhile it may commit checkpoints, which ar
 """
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from typing import Final
 
 from ddpjob_ranks import contract
+from ddpjob_ranks.errors import ConfigError
 from ddpjob_session.checkpoints.storage import Storage, Version
 
 #: The name of the claim's file.
@@ -64,8 +66,15 @@ class Claim:
 
         Raises:
             Fenced: a later attempt of the same job owns it.
+            ConfigError: this process may not look into the folder.
         """
-        self._read()
+        try:
+            self._read()
+        except PermissionError as error:  # at the start of a run; later the next attempt may have access again
+            raise ConfigError(
+                f"checkpoint folder {self.storage.location}: uid {os.getuid()} cannot read it ({error.strerror}); give"
+                " that uid access to the volume, or set template.spec.securityContext (fsGroup, runAsUser)"
+            ) from error
 
     def take(self) -> None:
         """Take the folder at the start of an attempt.

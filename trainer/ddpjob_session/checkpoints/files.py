@@ -57,12 +57,40 @@ class Folder:
             return set()
 
     def read(self, name: str, moved: Callable[[], None] = lambda: None) -> tuple[bytearray, str]:
-        """See `read_and_hash`."""
-        return read_and_hash(self.path / name, moved)
+        """See `Storage`."""
+        with (self.path / name).open("rb", buffering=0) as file:
+            content = bytearray(os.fstat(file.fileno()).st_size)
+            digest = hashlib.sha256()
+            done = 0
+            while num_bytes := file.readinto(memoryview(content)[done : done + PIECE_BYTES]):
+                digest.update(memoryview(content)[done : done + num_bytes])
+                done += num_bytes
+                moved()
+        return content[:done] if done < len(content) else content, digest.hexdigest()
 
     def write(self, name: str, write: Callable[[ChecksummedFile], object]) -> ChecksummedFile:
-        """See `write_atomically`."""
-        return write_atomically(self.path / name, write)
+        """Write a temporary file, flush it to the disk, and rename it.
+
+        Raises:
+            OSError: the file could not be written, whatever `write` made of that.
+        """
+        # Processes of several pods share the folder, and each of them may have the same pid.
+        temporary = self.path / f"{TEMPORARY_PREFIX}{os.uname().nodename}-{os.getpid()}-{name}"
+        file: ChecksummedFile | None = None
+        try:
+            with temporary.open("wb") as opened:
+                file = ChecksummedFile(opened)
+                write(file)
+                file.flush()
+                os.fsync(opened.fileno())
+            temporary.replace(self.path / name)
+        except BaseException as error:  # on a full disk an unfinished file would take the space that the next one needs
+            temporary.unlink(missing_ok=True)
+            if file is not None and file.error is not None:
+                raise file.error from error
+            raise
+        sync_folder(self.path)
+        return file
 
     def delete(self, name: str) -> None:
         """Remove the file."""
@@ -96,55 +124,6 @@ class Folder:
             f"checkpoint folder {self.path}: uid {os.getuid()} cannot write it ({error.strerror}); make the volume"
             " writable for that uid, or set template.spec.securityContext (fsGroup, runAsUser)"
         )
-
-
-def write_atomically(path: Path, write: Callable[[ChecksummedFile], object]) -> ChecksummedFile:
-    """Write a temporary file in the folder of `path`, flush it to the disk, and rename it.
-
-    Args:
-        path: The file's name; a file of that name is replaced.
-        write: Writes the whole content.
-
-    Returns:
-        The file, closed, for its size and checksum.
-
-    Raises:
-        OSError: the file could not be written, whatever `write` made of that.
-    """
-    # Processes of several pods share the folder, and each of them may have the same pid.
-    temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.uname().nodename}-{os.getpid()}-{path.name}")
-    file: ChecksummedFile | None = None
-    try:
-        with temporary.open("wb") as opened:
-            file = ChecksummedFile(opened)
-            write(file)
-            file.flush()
-            os.fsync(opened.fileno())
-        temporary.replace(path)
-    except BaseException as error:  # on a full disk an unfinished file would take the space that the next one needs
-        temporary.unlink(missing_ok=True)
-        if file is not None and file.error is not None:
-            raise file.error from error
-        raise
-    sync_folder(path.parent)
-    return file
-
-
-def read_and_hash(path: Path, moved: Callable[[], None]) -> tuple[bytearray, str]:
-    """The content of a file, and its SHA-256 in hexadecimal. `moved` is called after each piece: a file may take minutes.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
-    with path.open("rb", buffering=0) as file:
-        content = bytearray(os.fstat(file.fileno()).st_size)
-        digest = hashlib.sha256()
-        done = 0
-        while num_bytes := file.readinto(memoryview(content)[done : done + PIECE_BYTES]):
-            digest.update(memoryview(content)[done : done + num_bytes])
-            done += num_bytes
-            moved()
-    return content[:done] if done < len(content) else content, digest.hexdigest()
 
 
 def make_folder(folder: Path) -> None:

@@ -13,7 +13,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from ddpjob_ranks import contract, generation
@@ -143,7 +143,7 @@ class CheckpointFolder:
             content = bytearray()
             try:
                 content, _ = self.storage.read(f"{stem}.json")
-                manifest = Manifest(**json.loads(content))
+                manifest = _manifest(content)
                 if manifest == known:
                     return None
                 state, sha256 = self.storage.read(f"{stem}.pt", moved)
@@ -241,6 +241,16 @@ def read_anywhere(place: str, moved: Callable[[], None]) -> bytearray:
         return _object_storage(parent).read(name, moved)[0]
     path = Path(place)
     return Folder(path.parent).read(path.name, moved)[0]
+
+
+def _manifest(content: bytearray) -> Manifest:
+    """A manifest from its file. Fields of later releases are ignored, so that a job can go back to this one.
+
+    Raises:
+        ValueError, TypeError: it is damaged.
+    """
+    found = json.loads(content)
+    return Manifest(**{field.name: found[field.name] for field in fields(Manifest) if field.name in found})
 
 
 def _object_storage(uri: str, report: Callable[[str], None] = print) -> Storage:

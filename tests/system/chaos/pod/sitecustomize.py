@@ -149,11 +149,11 @@ def watch_forks(module: Any) -> None:
 def watch_saving(module: Any) -> None:
     """The state of a checkpoint is on the disk, and the manifest that commits it is not."""
 
-    def act(path: Path, *_: Any, **__: Any) -> None:
-        if path.suffix == ".json" and f"step-{CHECKPOINT_STEP:010d}-" in path.name:
+    def act(_self: Any, name: str, *_: Any, **__: Any) -> None:
+        if name.endswith(".json") and f"step-{CHECKPOINT_STEP:010d}-" in name:
             hold("checkpointing")
 
-    module.write_atomically = before(module.write_atomically, act)
+    module.Folder.write = before(module.Folder.write, act)
 
 
 def watch_end(module: Any) -> None:

@@ -6,11 +6,10 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ddpjob_ranks import contract
@@ -21,12 +20,11 @@ from ddpjob_ranks.watch import evidence
 from ddpjob_ranks.watch.timeline import Phase, Timeline
 from ddpjob_session import ending, observers
 from ddpjob_session.checkpoints import folder
-from ddpjob_session.replica import settle_buckets
 from ddpjob_session.report import Reporter
 from ddpjob_session.run import Run, joined
 from ddpjob_trainer import consistency, evaluate, loading, numerics, parallel, recipes
 from ddpjob_trainer.config import ResolvedConfig, TrainerConfig
-from ddpjob_trainer.data import Feed, FeedAhead, ImageData
+from ddpjob_trainer.data import Batch, Feed, FeedAhead, ImageData
 from ddpjob_trainer.loading import Data, LoadedFeed, Samples
 from ddpjob_trainer.loop import Training
 from ddpjob_trainer.numerics import Numerics
@@ -63,12 +61,19 @@ def set_up(given: TrainerConfig, worker: Worker, session: Run) -> Training:
     total_steps = config.epochs * feed.sampling.steps_per_epoch
     state, replica = _build_model(config, recipe, numbers, source, fingerprints, feed.sampling, gang)
     state.check_loadable()
-    if numbers.compile:
-        with _restored_afterwards(state):
-            _compile(replica, state, recipe, numbers, feed, data, session)
-    if isinstance(replica, DistributedDataParallel):
-        recipe.before_step(state.model, 0.0)  # while all layers train, or the buckets would be planned without one
-        settle_buckets(replica)
+    with _restored_afterwards(state):
+        trial = feed.batch(0)
+        if numbers.compile:
+            # The moving average is a copy of the model that is not compiled.
+            held_out = (
+                []
+                if state.average is not None
+                else evaluate.shapes(data.test, gang, batch_size=config.evaluation_batch_size)
+            )
+            _compile(replica, recipe, numbers, trial, feed, held_out, config.micro_batch_size, session)
+        recipe.before_step(state.model, 0.0)  # as long as all layers train, or the buckets would be planned without one
+        if gang.world_size > 1:
+            _settle_buckets(replica, trial.parts(config.micro_batch_size)[0], recipe, numbers)
     session.restore(state, keep=config.keep_checkpoints)
     if config.initial_checkpoint and not session.resumed:
         _warm_start(state, session)
@@ -180,7 +185,7 @@ def average_of(model: nn.Module, decay: float) -> AveragedModel:
 
 @contextmanager
 def _restored_afterwards(state: TrainingState) -> Iterator[None]:
-    """Restore the state at the end of the context: trials of the compiled model change it."""
+    """Restore the state at the end of the context: trial batches change gradients and statistics of BatchNorm."""
     before = copy.deepcopy(state.content())
     yield
     state.optimizer.zero_grad()
@@ -189,24 +194,34 @@ def _restored_afterwards(state: TrainingState) -> Iterator[None]:
 
 def _compile(
     replica: nn.Module,
-    state: TrainingState,
     recipe: Recipe,
     numbers: Numerics,
+    trial: Batch,
     feed: Feed,
-    data: ImageData,
+    held_out: list[Any],
+    size: int,
     session: Run,
 ) -> None:
     """Compile the model for all shapes of batches to come."""
-    timeline, gang, config = session.timeline, session.gang, state.config
+    timeline = session.timeline
     timeline.enter(Phase.COMPILE)
-    whole = [feed.batch(0), feed.batch(feed.sampling.steps_per_epoch - 1)]
-    parts = [batch.parts(config.micro_batch_size) for batch in whole]
+    whole = [trial, feed.batch(feed.sampling.steps_per_epoch - 1)]
+    parts = [batch.parts(size) for batch in whole]
     batches = [part for several in parts for part in {part.num_samples: part for part in several}.values()]
-    evaluates_average = state.average is not None  # a copy of the model that is not compiled
-    held_out = [] if evaluates_average else evaluate.shapes(data.test, gang, batch_size=config.evaluation_batch_size)
-    compiled = numerics.compile_model(replica, batches, held_out, recipe, numbers, gang, moved=timeline.moved)
+    compiled = numerics.compile_model(replica, batches, held_out, recipe, numbers, session.gang, moved=timeline.moved)
     session.report.say(compiled)
     timeline.enter(Phase.SETUP)
+
+
+def _settle_buckets(replica: nn.Module, batch: Batch, recipe: Recipe, numbers: Numerics) -> None:
+    """One backward pass whose gradients are discarded.
+
+    DDP plans its buckets again after the first backward pass, and another plan sums gradients in another order. With the
+    final plan from step 0 on, a resumed run has the same bits as one that was never interrupted.
+    """
+    with numbers.autocast():
+        loss = recipe.loss_of(replica, batch)
+    torch.autograd.backward(loss)
 
 
 def _warm_start(state: TrainingState, session: Run) -> None:

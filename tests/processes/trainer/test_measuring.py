@@ -59,7 +59,7 @@ def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 def test_the_bucket_plan_of_the_digits_holds_their_eight_parameters_backwards(printed: Callable[..., str]) -> None:
     output = printed("buckets", "--recipe", "digits", "--steps", "2")
     assert "digits: 1 buckets, 0.6 MiB of gradients" in output
-    assert "| 0 | 0.58 | 8 | 8.bias | 0.weight |" in output
+    assert "| 0 | 0.58 | 8 | 8.bias | 0.bias |" in output
     assert "on their way for" in output
 
 

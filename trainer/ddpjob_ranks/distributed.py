@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -31,8 +32,8 @@ from ddpjob_ranks.limits import Limits
 #: How much is broadcast at once.
 PIECE_BYTES = 64 * 2**20
 SIOCGIFADDR = 0x8915  # linux/sockios.h
-#: An address for documentation (RFC 5737), which no network has: packets to it would take the default route.
-ELSEWHERE = "192.0.2.1"
+#: Addresses for documentation (RFC 5737, RFC 3849), which no network has: packets to them would take the default route.
+ELSEWHERE = ("192.0.2.1", "2001:db8::1")
 #: How torch runs NCCL, unless the environment says otherwise. `python -m ddpjob_measure gpu` tests them on a GPU.
 NCCL_SETTINGS = {
     # The backend that torch makes of "nccl" by itself since 2.15 has the computation wait for each bucket of gradients
@@ -232,7 +233,8 @@ def _interface(worker: Worker) -> str | None:
     """
     interface = interface_towards(worker.master_addr, worker.master_port)
     if interface == "lo" and worker.world_size > worker.local_world_size:
-        return interface_towards(ELSEWHERE, worker.master_port) or interface
+        found = (interface_towards(address, worker.master_port) for address in ELSEWHERE)
+        return next(filter(None, found), interface)
     return interface
 
 
@@ -244,7 +246,11 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def interface_towards(host: str, port: int) -> str | None:
-    """The name of the IPv4 network interface whose address packets to `host` leave from; None if there is none."""
+    """The network interface whose address packets to `host` leave from, by IPv4 or else by IPv6; None if there is none."""
+    return _ipv4_interface_towards(host, port) or _ipv6_interface_towards(host, port)
+
+
+def _ipv4_interface_towards(host: str, port: int) -> str | None:
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # connecting UDP sends nothing
             probe.connect((host, port))
@@ -257,6 +263,17 @@ def interface_towards(host: str, port: int) -> str | None:
     except OSError:
         return None
     return None
+
+
+def _ipv6_interface_towards(host: str, port: int) -> str | None:
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, port))
+            source = socket.inet_pton(socket.AF_INET6, probe.getsockname()[0].partition("%")[0]).hex()
+        addresses = Path("/proc/net/if_inet6").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return next((line.split()[-1] for line in addresses if line.startswith(source)), None)
 
 
 def _address_of(probe: socket.socket, interface: str) -> bytes | None:

@@ -12,7 +12,8 @@ SumOverRanks = Callable[[torch.Tensor], torch.Tensor]
 class Metric(Protocol):
     """One metric of one evaluation. A recipe makes a new one for each evaluation.
 
-    An object of torchmetrics needs only a `compute` that takes the argument and ignores it, since it communicates itself.
+    An object of torchmetrics needs an adapter, which is in docs/how-to/own-model.md: its `update` takes predictions and targets,
+    not the whole batch, and its `compute` takes no argument, since it communicates itself.
     """
 
     def update(self, outputs: Any, batch: Any, /) -> None:

@@ -1,5 +1,6 @@
 """Optimizers that recipes share, and the learning rate as a function of the step."""
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ddpjob_ranks.errors import ConfigError
 from ddpjob_trainer.config import ResolvedConfig
 
 
@@ -33,6 +35,22 @@ def _with_and_without_decay(model: nn.Module, config: ResolvedConfig) -> list[di
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
     ]
+
+
+def checked(optimizer: torch.optim.Optimizer, *, recipe: str) -> torch.optim.Optimizer:
+    """The optimizer, whose `step` the loop calls without an argument, once the gradients are there.
+
+    Raises:
+        ConfigError: its `step` requires a closure that computes the loss again, as that of LBFGS does.
+    """
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise ConfigError(
+            f"recipe {recipe}: the optimizer is {type(optimizer).__name__}, whose step() requires a closure that computes the loss again;"
+            " expected an optimizer whose step() needs no argument; choose another one, such as SGD or AdamW, or train by a"
+            " script of your own with ddpjob.session"
+        )
+    return optimizer
 
 
 def begin_momentum(optimizer: torch.optim.Optimizer) -> None:

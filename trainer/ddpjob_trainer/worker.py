@@ -22,7 +22,7 @@ from ddpjob_session import ending, observers
 from ddpjob_session.checkpoints import folder
 from ddpjob_session.report import Reporter
 from ddpjob_session.run import Run, joined
-from ddpjob_trainer import consistency, evaluate, loading, numerics, parallel, recipes
+from ddpjob_trainer import consistency, evaluate, loading, numerics, optim, parallel, recipes
 from ddpjob_trainer.config import ResolvedConfig, TrainerConfig
 from ddpjob_trainer.data import Batch, Feed, FeedAhead, ImageData
 from ddpjob_trainer.loading import Data, LoadedFeed, Samples
@@ -160,7 +160,7 @@ def _build_model(
         average = average_of(model, config.ema_decay)
     state = TrainingState(
         model=model,
-        optimizer=recipe.optimizer(model, config),
+        optimizer=optim.checked(recipe.optimizer(model, config), recipe=config.recipe),
         config=config,
         data=fingerprints,
         world_size=gang.world_size,

@@ -84,3 +84,18 @@ def test_the_built_in_trainer_names_the_extra_that_it_needs(installed: Run, tmp_
 @pytest.mark.parametrize("module", ["torch", "numpy", "kopf"])
 def test_what_only_clusters_and_trainers_need_is_not_installed(installed: Run, module: str) -> None:
     assert f"No module named '{module}'" in installed("python", "-c", f"import {module}").stderr
+
+
+def test_the_wheel_has_every_source_file_of_both_roots_and_the_names_of_recipes(installed: Run) -> None:
+    ask = "from importlib.metadata import entry_points, files; print(*files('ddpjob')); print(*entry_points(group='ddpjob.recipes'))"
+    files, recipes = installed("python", "-c", ask).stdout.splitlines()
+    packed = {name for name in files.split() if name.startswith("ddpjob") and ".dist-info/" not in name}
+    sources = {
+        str(path.relative_to(root))
+        for root in (REPOSITORY / "operator", REPOSITORY / "trainer")
+        for pattern in ("*.py", "py.typed")
+        for path in root.glob(f"ddpjob*/**/{pattern}")
+    }
+    assert {f"ddpjob/{name}/__init__.py" for name in ("client", "session", "recipe", "launch")} < sources
+    assert packed == sources
+    assert "EntryPoint(name='digits', value='ddpjob_recipes.digits:digits', group='ddpjob.recipes')" in recipes

@@ -58,7 +58,10 @@ INTERRUPTIONS = (
 
 
 @pytest.mark.timeout(1200)  # eight starts of three ranks
-@pytest.mark.parametrize(("precision", "interruptions"), [("float32", INTERRUPTIONS), ("float16", INTERRUPTIONS[:2])])
+@pytest.mark.parametrize(
+    ("precision", "interruptions"),
+    [("float32", INTERRUPTIONS), ("float16", INTERRUPTIONS[:2]), ("bfloat16", INTERRUPTIONS[:2])],
+)
 def test_a_killed_and_resumed_run_has_the_same_bits_with_another_number_of_workers(tmp_path, precision, interruptions):
     keys, complete, checkpoints = (*KEYS, f"precision={precision}"), tmp_path / "complete", tmp_path / "checkpoints"
     whole = finished(

@@ -51,6 +51,15 @@ def test_a_state_that_could_not_be_loaded_again_is_refused_before_the_first_step
         worker.set_up(parse_config({"recipe": "digits"}), ALONE, Run(gang, Reporter(enabled=False)))
 
 
+def test_an_optimizer_whose_step_needs_a_closure_is_refused_before_the_first_step(gang, monkeypatch):
+    second_order = replace(
+        recipes.find("digits"), optimizer=lambda model, _: torch.optim.LBFGS(model.parameters(), lr=1)
+    )
+    monkeypatch.setattr(recipes, "find", lambda *_: second_order)
+    with pytest.raises(ConfigError, match=r"recipe digits: the optimizer is LBFGS, .* expected .* SGD or AdamW"):
+        worker.set_up(parse_config({"recipe": "digits"}), ALONE, Run(gang, Reporter(enabled=False)))
+
+
 def test_a_complete_run_that_is_stopped_in_its_evaluation_has_nothing_to_save(gang, monkeypatch, tmp_path):
     """It has not claimed the folder, which is another run's, so saving would end it as superseded."""
     monkeypatch.setenv(contract.DDPJOB_CHECKPOINT_DIR, str(tmp_path))

@@ -35,15 +35,42 @@ def test_another_host_is_reached_through_the_interface_that_has_the_source_addre
     assert interface_towards("192.0.2.1", 29500) == "eth1"
 
 
+def test_a_host_without_ipv4_is_reached_through_the_interface_that_has_the_ipv6_source_address(monkeypatch):
+    class Probe:
+        def __init__(self, family, _):
+            self.family = family
+
+        def connect(self, _):
+            if self.family == socket.AF_INET:
+                raise socket.gaierror(-9, "Address family for hostname not supported")
+
+        def getsockname(self):
+            return ("fd00:77::5", 40000, 0, 0)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+    lines = (
+        "00000000000000000000000000000001 01 80 10 80       lo\nfd000077000000000000000000000005 03 40 00 82     eth1\n"
+    )
+    monkeypatch.setattr(socket, "socket", Probe)
+    monkeypatch.setattr(distributed.Path, "read_text", lambda *_, **__: lines)
+    assert interface_towards("fd00:77::9", 29500) == "eth1"
+
+
 def test_an_unknown_host_has_no_interface():
     assert interface_towards("no-such-host.invalid", 29500) is None
 
 
+@pytest.mark.parametrize("by", distributed.ELSEWHERE)
 @pytest.mark.parametrize(
     ("world_size", "to_elsewhere", "chosen"), [(2, "eth0", "lo"), (4, "eth0", "eth0"), (4, None, "lo")]
 )
-def test_rank_0_shows_other_hosts_no_loopback(monkeypatch, world_size, to_elsewhere, chosen):
-    routes = {"127.0.1.1": "lo", distributed.ELSEWHERE: to_elsewhere}
+def test_rank_0_shows_other_hosts_no_loopback(monkeypatch, world_size, to_elsewhere, chosen, by):
+    routes = {"127.0.1.1": "lo", "192.0.2.1": None, "2001:db8::1": None, by: to_elsewhere}
     monkeypatch.setattr(distributed, "interface_towards", lambda host, _: routes[host])
     assert distributed._interface(one_of(world_size)) == chosen
 

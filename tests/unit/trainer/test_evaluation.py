@@ -1,4 +1,7 @@
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -80,3 +83,16 @@ def test_a_mean_is_the_same_however_samples_are_shared_out(world_size):
         ranks[sample % world_size % 2].update(error[None], None)  # the third rank has no samples
     together = sum(rank._sum_and_count for rank in ranks)
     assert {rank.compute(lambda _: together) for rank in ranks} == {4.0}
+
+
+def test_the_adapter_of_the_documentation_gives_torchmetrics_predictions_and_targets():
+    page = (Path(__file__).parents[3] / "docs/how-to/own-model.md").read_text()
+    example = page.partition("<!-- test: torchmetrics -->\n```python\n")[2].partition("```")[0]
+    namespace: dict[str, Any] = {"torch": torch}
+    exec(example, namespace)  # noqa: S102 - it is ours
+    metric = Mock(compute=lambda: torch.tensor(0.25))
+    metric.to.return_value = metric
+    adapted = namespace["Torchmetric"](metric)
+    adapted.update("outputs", ("inputs", "labels"))
+    assert metric.update.call_args.args == ("outputs", "labels")
+    assert adapted.compute(lambda _: pytest.fail("torchmetrics communicates itself")) == 0.25

@@ -111,6 +111,24 @@ def test_the_example_of_the_documentation_sends_everything_to_the_service(monkey
     assert run.finish.call_count == 1
 
 
+def test_the_example_for_mlflow_continues_the_run_of_earlier_attempts(monkeypatch):
+    page = (Path(__file__).parents[3] / "docs/how-to/metrics.md").read_text()
+    example = page.partition("<!-- test: mlflow -->\n```python\n")[2].partition("```")[0]
+    service = MagicMock()
+    monkeypatch.setitem(sys.modules, "mlflow", service)
+    monkeypatch.setenv(contract.DDPJOB_UID, "u-1")
+    namespace: dict[str, Any] = {}
+    exec(example, namespace)  # noqa: S102 - it is ours
+    for found in ([], [SimpleNamespace(info=SimpleNamespace(run_id="r-1"))]):
+        service.search_runs.return_value = found
+        train(namespace["Mlflow"](), steps=range(6, 8))
+    assert [call.args[0] for call in service.start_run.call_args_list] == [None, "r-1"]
+    assert service.start_run.call_args.kwargs["tags"] == {"uid": "u-1"}
+    assert service.log_params.call_count == 1
+    assert [call.kwargs for call in service.log_metrics.call_args_list] == 4 * [{"step": 8}]
+    assert service.end_run.call_count == 2
+
+
 @pytest.fixture
 def hours_apart(monkeypatch):
     """Each event file is an hour younger than the one before. Their names begin with the time in seconds."""

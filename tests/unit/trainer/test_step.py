@@ -4,6 +4,7 @@ import copy
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -13,9 +14,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpjob_ranks.watch.step_timer import StepTimer
 from ddpjob_ranks.watch.timeline import Timeline
-from ddpjob_trainer import optim, recipes, worker
+from ddpjob_trainer import loop, optim, recipes, worker
 from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.data import Batch
+from ddpjob_trainer.evaluate import Evaluation
 from ddpjob_trainer.loop import Training
 from ddpjob_trainer.numerics import Numerics
 from ddpjob_trainer.recipes import Recipe
@@ -180,3 +182,23 @@ def test_in_float16_a_first_step_that_overflows_leaves_a_momentum_of_zeros(monke
         model.weight.fill_(1e5)  # more than float16 holds
     run.take_step(0, TIMER)
     assert [state["momentum_buffer"].count_nonzero().item() for state in run.state.optimizer.state.values()] == [0, 0]
+
+
+@pytest.mark.parametrize(("setting", "augmented"), [("always", [False, True]), ("last", [True]), ("never", [])])
+def test_the_setting_chooses_the_evaluations_that_see_several_views(monkeypatch, setting, augmented):
+    """Of an evaluation during the training and the last one."""
+    views = MagicMock()
+    recipe = replace(RECIPE, test_time_forward=views, test_time_note="six views")
+    session: Any = MagicMock()
+    run = replace(training(network(), testTimeAugmentation=setting), recipe=recipe, session=session, data=MagicMock())
+    forwards, exported = [], []
+    found = Evaluation(values={"accuracy": 90.0}, texts={"accuracy": "accuracy 90 %"}, num_samples=10)
+    monkeypatch.setattr(loop, "evaluate", lambda _, __, forward, *___, **____: forwards.append(forward) or found)
+    monkeypatch.setattr(Training, "export", lambda _, __, *, last, comparable: exported.append((last, comparable)))
+    monkeypatch.setattr(Training, "seed_layers", lambda *_: None)
+    for last in (False, True):
+        assert run.evaluate(last=last)
+    assert [last for last, forward in zip((False, True), forwards, strict=True) if forward is views] == augmented
+    notes = [call.kwargs["note"] for call in session.report.evaluated.call_args_list]
+    assert notes == ["six views" if last in augmented else "" for last in (False, True)]
+    assert exported == [(False, True), (True, setting != "last")]

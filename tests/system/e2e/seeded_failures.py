@@ -18,14 +18,21 @@ from job_on_cluster import JobOnCluster
 AnyCluster = testbed.Cluster | testbed.ExternalCluster
 
 BUSY = "import time\ntime.sleep(3600)\n"
+#: It ends as Python does after an exception, but leaves torch's threads to the kernel: with a process group that is still there they
+#: can end the process by SIGABRT (one CI run in many), which would be another cause.
 RAISES = """
+import os, traceback
 import torch
 import torch.distributed as dist
 
 dist.init_process_group("gloo")
 dist.all_reduce(torch.ones(1))
 if dist.get_rank() == 1:
-    raise ValueError("label 12 is out of range for 10 classes")
+    try:
+        raise ValueError("label 12 is out of range for 10 classes")
+    except ValueError:
+        traceback.print_exc()
+        os._exit(1)
 dist.barrier()
 """
 EATS_MEMORY = """

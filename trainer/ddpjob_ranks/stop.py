@@ -142,7 +142,7 @@ class StopAgreement:
         now = self._clock()
         seconds_per_call = (now - self._asked_at) / self._num_calls
         save = self._save_due() and not self.save_agreed
-        # The answer is the largest value of all ranks: for one that any of them wants, and for the absence of one that all need.
+        # The answer is the largest value of all ranks: 1 where any of them wants to save, and where any is not ready to copy.
         lacks_copy = self.copy_agreed or not self._copy_due()
         values = [float(self.request.received), float(save), float(lacks_copy), seconds_per_call]
         question = torch.tensor(values, dtype=torch.float64)

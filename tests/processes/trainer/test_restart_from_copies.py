@@ -12,11 +12,10 @@ import sys
 import gated_rank
 import rank_with_copies
 from ddpjob_ranks import contract
-from test_restart_in_place import DIGITS, IN_PLACE, RESTART, gates, job, pid_of_rank
+from test_restart_in_place import DIGITS, IN_PLACE, LAUNCH, RESTART, SCRIPT, gates, job, pid_of_rank
 from test_session import assert_same, saved
 from training_runs import Run, finished, started
 
-SCRIPT = str(gated_rank.FILE).replace("gated_rank", "session_script")
 RESUMED = r"resumed from step (\d+) in memory; later steps, if there were any, are repeated"
 
 
@@ -52,10 +51,9 @@ def test_killed_ranks_continue_from_the_newest_copy_with_the_same_bits(tmp_path)
 
 def test_a_script_with_a_session_has_the_same_bits_after_kills_at_any_moment(tmp_path):
     """BatchNorm, dropout, and all generators of each rank, which belong to the step of the copy."""
-    launch = (sys.executable, "-m", "ddpjob.launch", "--nproc-per-node=2")
-    finished(tmp_path / "whole", ranks=0, command=(*launch, SCRIPT), environ=job(tmp_path / "whole"))
+    finished(tmp_path / "whole", ranks=0, command=LAUNCH, environ=job(tmp_path / "whole"))
     kills = {"FAULT": "killed soon,killed soon,killed soon,killed soon,", "FAULT_STEP": "11", "FAULTY_RANKS": "1,0,0,1"}
     environ = job(tmp_path) | IN_PLACE | kills | {"CHECKPOINT_EVERY": "60"}
-    run = finished(tmp_path, ranks=0, command=(*launch, rank_with_copies.FILE, SCRIPT), environ=environ)
+    run = finished(tmp_path, ranks=0, command=(*LAUNCH[:-1], rank_with_copies.FILE, SCRIPT), environ=environ)
     assert len(resumed_steps(run)) == run.text.count(RESTART) == 4, run.text
     assert_same(saved(tmp_path), saved(tmp_path / "whole"))

@@ -6,7 +6,7 @@
 - `tier 3`: the same without `restart.inPlace`, whose gang starts again, without a checkpoint.
 
 Trials are interleaved, so that other load on the machine meets all of them. `make bench-recovery-nodes` prints a table. With
-`--program resnet18` the state is 90 MB, and a step takes about a second on one core; otherwise the job trains the digits.
+`--program resnet18` the state is 90 MB; otherwise the job trains the digits.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 import datetime
 import os
-import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -89,10 +88,8 @@ def copied(memory: PeriodicMemory, state: State, *steps: int) -> None:
 
 
 def wait_until_written(memory: PeriodicMemory) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not memory.is_due():
-        assert time.monotonic() < deadline, "the copy is not written"
-        time.sleep(0.001)
+    memory._writing.join(DEADLINE_SECONDS)
+    assert memory.is_due(), "the copy is not written"
 
 
 def test_the_last_two_copies_are_kept_and_the_newest_is_restored(memory, state, generation):

@@ -32,7 +32,7 @@ MARGIN_BYTES: Final = 64 * 2**20
 
 
 class StateMemory:
-    """The memory of one rank and of its node. Subclasses write it.
+    """The memory of one rank and of its node. It is only read here: subclasses write it, each at other moments.
 
     Args:
         keep_generators: Whether the random numbers of a step depend on those that were drawn before.
@@ -54,7 +54,6 @@ class StateMemory:
 
         To be called before a barrier, so that no rank of the node has kept anything new yet.
         """
-        raise NotImplementedError
 
     def step_done(self) -> None:
         """The step is counted, and the state whole."""
@@ -65,7 +64,6 @@ class StateMemory:
 
     def begin_copy(self) -> None:
         """Begin to copy the state after the steps done. An error is reported, and training goes on."""
-        raise NotImplementedError
 
     def keep_last_step(self) -> None:
         """Keep the state of a training that has stopped on all ranks, where `Generation.before_exit` does not do so."""

@@ -138,9 +138,8 @@ class ProgressReader:
             target = self._targets[key] = _Target(rank0.name, rank0.uid)
             self._plan_read(key, target, min(FIRST_READ_SECONDS, self._interval_seconds))
         running_since, spec = observed.job.status.running_since, observed.job.spec
-        if (
-            running_since and target.running_since is None
-        ):  # maybe again, with a new pod, which has joined once rank 0 reports it
+        # Perhaps again, with a new pod: rank 0 reports whether that has joined.
+        if running_since and target.running_since is None:
             self._plan_read(key, target, self._interval_seconds)
         target.running_since = epoch_seconds(running_since) if running_since else None
         target.hang_seconds = spec.deadlines.hang_seconds if spec else math.inf

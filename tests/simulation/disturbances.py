@@ -6,13 +6,13 @@ Each takes the world and a number that chooses among what it can be done to; whe
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from ddpjob_operator.api import names
+from simulation import user_actions
 from simulation.api_client import FAULTS, changes_until
-from simulation.api_server import JOBS, NODES, POD_GROUPS, PODS, SERVICES, Body, owner_uid
+from simulation.api_server import JOBS, NODES, POD_GROUPS, PODS, Body, owner_uid
 from simulation.invariants.bodies import is_spare
 from simulation.nodes import Sandbox
 from simulation.schedule import DISTURBANCES, FOCUSES, Step
-from simulation.world import FIRST, JOB, SECOND, World
+from simulation.world import FIRST, SECOND, World
 
 T = TypeVar("T")
 Disturbance = Callable[[World, int], None]
@@ -213,6 +213,13 @@ def kill_rank(world: World, pick: int) -> None:
         world.programs.end(_one_of(running, pick).main, 137)
 
 
+def restart_ranks(world: World, pick: int) -> None:
+    """A rank fails within its pod, which starts it again together with all others."""
+    gangs = list(world.programs.gangs.values())
+    if gangs:
+        world.programs.restart_in_place(_one_of(gangs[-2:], pick))
+
+
 def kill_two_ranks(world: World, pick: int) -> None:
     """Two ranks die at the same moment, and the operator sees their ends in one list."""
     _cut_off(world, 3.0)
@@ -249,109 +256,12 @@ def exit_rank(world: World, pick: int) -> None:
         world.programs.end(_one_of(running, pick // 4).main, (0, 1, 2, 75)[pick % 4], "by itself")
 
 
-# --- Users and policies -----------------------------------------------------------------------------------------------
-
-
-def edit_shape(world: World, pick: int) -> None:
-    """Another shape, which the API server takes only while the job is suspended."""
-    job = world.job()
-    if job is not None and job["spec"].get("suspend"):
-        world.patch_spec({"masterPort": 30000 + pick} if pick % 2 else {"nodes": 1 + pick // 2 % 3})
-
-
-def resize(world: World, pick: int) -> None:
-    """With `kubectl scale`."""
-    _scale(world, 1 + pick % 3)
-
-
-def resize_and_back(world: World, pick: int) -> None:
-    """The same, and soon back: within one reconcile, or while the pods stop."""
-    job = world.job()
-    if job is not None:
-        _scale(world, 1 + pick % 3)
-        world.later((0.0, 0.01, 0.3, 3.0)[pick // 3 % 4], _scale, world, job["spec"]["nodes"])
-
-
-def _scale(world: World, nodes: int) -> None:
-    job = world.job()
-    if job is not None:
-        world.patch_spec({"nodes": max(nodes, job["spec"].get("minNodes", 1))})
-
-
-def edit_sizes(world: World, pick: int) -> None:
-    """Other limits of a job that may run on fewer nodes."""
-    job, least, seconds = world.job(), world.schedule.min_nodes, world.schedule.full_size_seconds
-    if job is None or least is None:
-        return
-    changes: Sequence[Body] = (
-        {"minNodes": None},
-        {"minNodes": least},
-        {"minNodes": job["spec"]["nodes"]},
-        {"deadlines": {"fewerNodesSeconds": None}},
-        {"deadlines": {"fewerNodesSeconds": 20}},
-        {"deadlines": {"fullSizeSeconds": 2 * seconds}},
-    )
-    change = _one_of(changes, pick)
-    if (change.get("minNodes") or 0) <= job["spec"]["nodes"]:  # the API server refuses others
-        world.patch_spec(change)
-
-
-def edit_limits(world: World, pick: int) -> None:
-    """Other limits, which take effect at once."""
-    change: Body = ({"restart": {"maxRestarts": pick % 5}}, {"deadlines": {"activeSeconds": 600}})[pick % 2]
-    world.patch_spec(change)
-
-
-def delete_service(world: World, pick: int) -> None:  # noqa: ARG001
-    """Somebody deletes the master Service."""
-    for body in world.server.all(SERVICES):
-        world.server.remove(SERVICES, body["metadata"]["uid"], "user")
-
-
-def edit_service(world: World, pick: int) -> None:
-    """Somebody changes its selector."""
-    added = {"team": "a"} if pick % 2 else {names.LABEL_ATTEMPT: "1"}
-    for body in world.server.all(SERVICES):
-        if owner_uid(body):
-            name = body["metadata"]["name"]
-            world.server.merge_patch(SERVICES, name, {"spec": {"selector": added}}, None, "user")
-
-
-def strangers_service(world: World, pick: int) -> None:  # noqa: ARG001
-    """A Service of another owner has the Service's name."""
-    delete_service(world, 0)
-    body = {"metadata": {"name": f"{JOB}-master"}, "spec": {"selector": {"app": "other"}}}
-    world.server.create(SERVICES, body, "user")
-
-
-def strangers_pod(world: World, pick: int) -> None:
-    """A pod of another owner has the name of a pod of the next attempt."""
-    job = world.job()
-    attempt = 1 + ((job.get("status") or {}).get("attempt", 1) if job else 0)
-    name = f"{JOB}-{attempt}-{pick % world.schedule.nodes}"
-    if world.server.find(PODS, name) is None:
-        body: dict[str, Any] = {"metadata": {"name": name}, "spec": {"containers": [], "nodeName": "elsewhere"}}
-        world.server.create(PODS, {**body, "status": {"phase": "Running"}}, "user")
-
-
-def recreate_job(world: World, pick: int) -> None:  # noqa: ARG001
-    """With `kubectl apply` of the same manifest, where there is no such job."""
-    if world.job() is None:
-        world.apply_job()
-
-
-def replace_job(world: World, pick: int) -> None:
-    """With `kubectl replace --force`: another job of the same name follows at once."""
-    world.delete_job()
-    world.later((0.01, 0.5)[pick % 2], recreate_job, world, 0)
-
-
 def replace_job_while_deleting(world: World, pick: int) -> None:
     """The same while a deletion of the operator's is still on its way to a slow API server."""
     for process in world.operators.values():
         process.late_deletions = 2
     kill_rank(world, pick)
-    world.later(3.0, replace_job, world, pick)
+    world.later(3.0, user_actions.replace_job, world, pick)
 
 
 #: After these an operator's view may be old, or its requests late.
@@ -416,5 +326,7 @@ _SHORT: dict[str, Disturbance] = {
     "admit_pods": _sets("cluster", "refuses_pods", lambda _: False),
 }
 _BY_NAME: dict[str, Disturbance] = {
-    name: _SHORT.get(name) or globals()[name] for names_ in (DISTURBANCES, *FOCUSES.values()) for name in names_
+    name: _SHORT.get(name) or globals().get(name) or getattr(user_actions, name)
+    for names_ in (DISTURBANCES, *FOCUSES.values())
+    for name in names_
 }

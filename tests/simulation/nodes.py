@@ -25,7 +25,8 @@ from simulation.api_server import (
     is_over,
     owner_uid,
 )
-from simulation.program import Container, Programs, container_of
+from simulation.containers import Container, container_of
+from simulation.program import Programs
 
 LEAST_GRACE_SECONDS = 2.0
 PHASE_LAG_SECONDS = 1.1

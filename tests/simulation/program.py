@@ -6,15 +6,14 @@ They also model the fence of the checkpoint folder, from the variables that thei
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import contract
 from ddpjob_operator.core.times import rfc3339
-from ddpjob_ranks.generation import replacements
-from simulation.api_server import SERVICES, ApiServer, Body
+from simulation.api_server import SERVICES, ApiServer
+from simulation.containers import Container, Ended, Fate, Gang, Owner
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    boom()\nValueError: boom\n'
 ECHO = 'Traceback (most recent call last):\n  File "t.py", line 1\nRuntimeError: Connection closed by peer\n'
@@ -36,98 +35,6 @@ ENDS = {
     "killed": (137, "", ""),
     "bad_config": (contract.EXIT_BAD_CONFIG, "config: epochs is 0", ""),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fate:
-    """What becomes of a gang that has met; once the listed fates are used up, all later gangs succeed."""
-
-    kind: str
-    """succeed, fail, out_of_memory, killed, bad_config, stop, hang or straggle."""
-    after_seconds: float = 20.0
-    rank: int = 0
-    peers_hang: bool = False
-    """Whether the other ranks block for ever, rather than ending with an error of their connections."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """How a main container ended."""
-
-    code: int
-    finished_at: str
-    reason: str = ""
-    message: str = ""
-
-
-#: Who saves checkpoints: uid of the job, attempt, and how often the pod of rank 0 was replaced in it.
-Owner = tuple[str, int, int]
-
-
-@dataclass(slots=True, kw_only=True)
-class Container:
-    """A main container that has been started."""
-
-    uid: str
-    command: list[str]
-    variables: dict[str, str]
-    """Its environment."""
-    exit: Ended | None = None
-    has_met: bool = False
-    is_spare: bool = False
-    """Whether it waits for the file with its assignment."""
-
-    @property
-    def job_and_attempt(self) -> tuple[str, int]:
-        """Which gang it says that it belongs to."""
-        return self.variables[contract.DDPJOB_UID], int(self.variables[contract.DDPJOB_ATTEMPT])
-
-    @property
-    def replacement(self) -> int:
-        """How often the pod of its rank has been replaced in its attempt."""
-        return replacements(self.variables).get(self.rank, 0)
-
-    @property
-    def owner(self) -> Owner:
-        """The owner of the checkpoint folder, where it is rank 0's."""
-        return *self.job_and_attempt, self.replacement
-
-    @property
-    def waits_for_pods(self) -> bool:
-        """Whether it waits for a lost pod of another rank."""
-        return contract.DDPJOB_REPLACEMENT_SECONDS in self.variables
-
-    @property
-    def rank(self) -> int:
-        """Its node rank; -1 for a spare one."""
-        return -1 if self.is_spare else int(self.variables[contract.NODE_RANK])
-
-
-def container_of(pod: Body) -> Container:
-    """The main container of a pod, just started."""
-    main = next(c for c in pod["spec"]["containers"] if c["name"] == names.MAIN_CONTAINER)
-    variables = {variable["name"]: variable.get("value", "") for variable in main["env"]}
-    is_spare = contract.DDPJOB_SPARE_ASSIGNMENT in variables
-    return Container(uid=pod["metadata"]["uid"], command=list(main["command"]), variables=variables, is_spare=is_spare)
-
-
-@dataclass(slots=True, kw_only=True)
-class Gang:
-    """The containers of one attempt."""
-
-    num_nodes: int
-    ranks: dict[int, Container] = field(default_factory=dict)
-    met_at: float | None = None
-    trains_since: float = 0.0
-    """When its ranks met last."""
-    hangs_at: float | None = None
-    waits_since: float | None = None
-    """Since when its ranks have waited for a pod that is replaced."""
-    num_joins: int = 0
-    """How often a pod that replaces another one has joined its ranks."""
-    coming: asyncio.TimerHandle | None = None
-    """What makes its fate come true."""
-    fate: Fate = Fate(kind="succeed")
 
 
 class Programs:
@@ -203,7 +110,7 @@ class Programs:
         if first.replacement and not self.master_of(*first.owner):  # the others look for the store of its pod
             return
         gang.waits_since = None
-        gang.num_joins += 1
+        gang.num_restarts += 1
         if first.replacement and not first.has_met:
             self._later(COMMIT_SECONDS, self._commit, first)
         self._train(gang)
@@ -223,6 +130,14 @@ class Programs:
             container.is_spare = False
             container.variables |= variables
             self.start(container)
+
+    def restart_in_place(self, gang: Gang) -> None:
+        """A rank fails within its pod, and all of them start again in their pods."""
+        is_whole = gang.met_at is not None and not any(container.exit for container in gang.ranks.values())
+        most = int(gang.ranks[0].variables.get(contract.DDPJOB_IN_PLACE_RESTARTS, "0")) if is_whole else 0
+        if gang.waits_since is None and gang.num_restarts < most:
+            gang.num_restarts += 1
+            self._train(gang)
 
     def sigterm(self, container: Container, grace_seconds: float) -> None:
         """Somebody asks it to stop."""
@@ -245,8 +160,10 @@ class Programs:
             stands_since = gang.waits_since if gang.waits_since is not None else gang.hangs_at
             now = stands_since if stands_since is not None else self._now()
             progress = {"step": int((now - gang.met_at) * 10), "totalSteps": 100000}
-            if gang.num_joins:
-                progress[contract.PROGRESS_IN_PLACE_RESTARTS] = gang.num_joins
+            if gang.num_restarts:
+                progress[contract.PROGRESS_IN_PLACE_RESTARTS] = gang.num_restarts
+            if gang.joined_replacements:
+                progress[contract.PROGRESS_JOINED_REPLACEMENTS] = gang.joined_replacements
             lines.append(contract.PROGRESS_PREFIX + json.dumps(progress))
         if container.exit is not None and container.exit.code:
             lines.append(container.exit.message or TRACEBACK)
@@ -298,6 +215,7 @@ class Programs:
         """From now on, until the fate that comes next; all ranks have met."""
         for container in gang.ranks.values():
             container.has_met = True
+        gang.joined_replacements = sum(container.replacement for container in gang.ranks.values())
         gang.fate = self._fates.pop(0) if self._fates else self._success
         gang.trains_since = self._now()
         gang.hangs_at = self._now() + gang.fate.after_seconds if gang.fate.kind == "hang" else None

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from simulation.program import Fate
+from simulation.containers import Fate
 
 #: Seconds between one disturbance and the next: at once, within a pass, within a start, after a run.
 PAUSES_SECONDS = (0.0, 0.002, 0.02, 0.1, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 400.0)
@@ -146,6 +146,7 @@ FOCUSES: dict[str, tuple[str, ...]] = {
     "lost nodes": ("lose_node", "lose_node", "node_comes_back", "remove_node", "kill_rank"),
     REPLACED_PODS: (
         "kill_rank",
+        *("restart_ranks",) * 2,
         "delete_pod",
         "evict_pod",
         "evict_for_memory",

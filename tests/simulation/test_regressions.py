@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from simulation.program import Fate
+from simulation.containers import Fate
 from simulation.runner import run, traced
 from simulation.schedule import Schedule, Step
 
@@ -155,6 +155,18 @@ SCHEDULES = {
         own_grace_seconds=30,
         start_seconds=300,
         finish_seconds=3600,
+        fates=(),
+    ),
+    # The restart in place before the loss was reported after it, as the only one, and the new pod had not joined.
+    "a restart in place counted as the one with a new pod": shrunk(
+        "20 restart_ranks; 3 kill_rank 1; 4 kill_rank",
+        seed=1,
+        nodes=2,
+        trainer=True,
+        in_place=True,
+        max_restarts=10,
+        train_seconds=600.0,
+        reads_progress=True,
         fates=(),
     ),
     # The deletion of a job whose time to live had passed was answered with a conflict, which counted as done.

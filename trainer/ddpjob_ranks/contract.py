@@ -180,6 +180,8 @@ PROGRESS_CHECKPOINT_STEP: Final = "checkpointStep"
 PROGRESS_IN_PLACE_RESTARTS: Final = "inPlaceRestarts"
 #: Why they last did so, and at which step (string; left out while they have not).
 PROGRESS_IN_PLACE_CAUSE: Final = "inPlaceCause"
+#: Of all pods whose ranks are here, how often they have been replaced in this attempt, in sum (int; left out where it is 0).
+PROGRESS_JOINED_REPLACEMENTS: Final = "joinedReplacements"
 #: What rank 0 is doing: one of PHASES (string; optional).
 PROGRESS_PHASE: Final = "phase"
 #: Further values by name, the latest known of each (object of at most MAX_METRICS finite numbers; optional).
@@ -197,6 +199,7 @@ PROGRESS_FIELDS: Final = (
     PROGRESS_CHECKPOINT_STEP,
     PROGRESS_IN_PLACE_RESTARTS,
     PROGRESS_IN_PLACE_CAUSE,
+    PROGRESS_JOINED_REPLACEMENTS,
     PROGRESS_PHASE,
     PROGRESS_METRICS,
     PROGRESS_HEADLINE,

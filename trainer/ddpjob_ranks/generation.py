@@ -165,6 +165,11 @@ def replacements(environ: Mapping[str, str]) -> dict[int, int]:
     return {int(node_rank): int(number) for node_rank, number in pairs}
 
 
+def replacement_of_this_pod(environ: Mapping[str, str]) -> int:
+    """How often the pod of this rank had been replaced when it was created."""
+    return replacements(environ).get(int(environ[contract.RANK]) // int(environ[contract.LOCAL_WORLD_SIZE]), 0)
+
+
 def replace(store: "Store", replaced: Mapping[int, int]) -> None:
     """Keep the pods that others have replaced, so often by node rank, from joining again, should their node respond again."""
     for node_rank, replacement in replaced.items():

@@ -23,6 +23,7 @@ class Progress:
     checkpoint_step: int | None = None
     in_place_restarts: int | None = None
     in_place_cause: str | None = None
+    joined_replacements: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     headline: str | None = None
 
@@ -39,6 +40,7 @@ class Progress:
             contract.PROGRESS_CHECKPOINT_STEP: self.checkpoint_step,
             contract.PROGRESS_IN_PLACE_RESTARTS: self.in_place_restarts,
             contract.PROGRESS_IN_PLACE_CAUSE: self.in_place_cause,
+            contract.PROGRESS_JOINED_REPLACEMENTS: self.joined_replacements,
             contract.PROGRESS_PHASE: self.phase,
             contract.PROGRESS_METRICS: finite or None,
             contract.PROGRESS_HEADLINE: self.headline,

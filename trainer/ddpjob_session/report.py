@@ -79,6 +79,7 @@ class Reporter:
         checkpoint_step: int | None,
         in_place_restarts: int | None = None,
         in_place_cause: str | None = None,
+        joined_replacements: int | None = None,
         settings: Mapping[str, object] | None = None,
     ) -> None:
         """Print the first progress line and start the heartbeat. Observers get the settings."""
@@ -97,6 +98,7 @@ class Reporter:
             checkpoint_step=checkpoint_step,
             in_place_restarts=in_place_restarts,
             in_place_cause=in_place_cause,
+            joined_replacements=joined_replacements,
         )
         self._print_progress()
         if self._enabled:

@@ -146,6 +146,7 @@ class Run:
             checkpoint_step=saved,
             in_place_restarts=num_before or None,
             in_place_cause=self._cause_of_restart() if num_before else None,
+            joined_replacements=None if current is None else self._joined_replacements() or None,
             settings=settings,
         )
         self.timeline.begin_training(step=self.state.step)
@@ -286,6 +287,11 @@ class Run:
         if self._memory is not None and self._memory.has_last_step:
             return f"{cause} at step {self.state.step}"
         return f"{cause}, continued from step {self.state.step}"
+
+    def _joined_replacements(self) -> int:
+        """How often the pods of all ranks have been replaced in this attempt, in sum. All ranks take part."""
+        is_first_of_its_pod = os.environ[contract.LOCAL_RANK] == "0"
+        return sum(self.gang.all_gather(generation.replacement_of_this_pod(os.environ) if is_first_of_its_pod else 0))
 
     def _load_newest(self, checkpoints: folder.CheckpointFolder) -> None:
         """Load the newest checkpoint, unless it is the one that is loaded.

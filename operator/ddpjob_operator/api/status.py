@@ -114,6 +114,10 @@ class Progress(Resource):
         default=None,
         description="Cause of the last of these restarts, for example: rank 1 was killed by SIGKILL at step 345.",
     )
+    joined_replacements: int | None = Field(
+        default=None,
+        description="How often the pods of this attempt have been replaced, in sum, of those whose ranks have joined the others.",
+    )
     phase: str | None = Field(
         default=None, description="What rank 0 is doing, for example train, evaluate or checkpoint."
     )

@@ -40,6 +40,7 @@ class _Line(BaseModel):
     eta_seconds: float | None = Field(default=None, ge=0, le=1e10)
     checkpoint_step: int | None = Field(default=None, ge=0, le=_MAX_INT)
     in_place_restarts: int | None = Field(default=None, ge=0, le=MAX_IN_PLACE_RESTARTS)
+    joined_replacements: int | None = Field(default=None, ge=0, le=_MAX_INT)
     phase: str | None = Field(default=None, max_length=32, pattern=r"^[\w -]*$")
     # Of any type here: without them the rest of the line is still of use.
     in_place_cause: Any = None
@@ -83,6 +84,7 @@ def _parsed(text: str) -> Progress | None:
         checkpoint_step=line.checkpoint_step,
         in_place_restarts=line.in_place_restarts,
         in_place_cause=_if_matches(contract.IN_PLACE_CAUSE_PATTERN, line.in_place_cause),
+        joined_replacements=line.joined_replacements,
         phase=line.phase,
         metrics=metrics or None,
         headline=_if_matches(contract.HEADLINE_PATTERN, line.headline)

@@ -83,7 +83,7 @@ def pod_of(body: Body, known: Pod | None = None) -> Pod:
         is_supervised=labels.get(names.LABEL_SUPERVISED) == "true",
         is_spare=is_spare,
         is_started=main.get("started") is True,
-        is_cut_off=_is_cut_off(spec, conditions),
+        is_cut_off=_is_cut_off(conditions),
         is_placeholder=labels.get(names.LABEL_PLACEHOLDER) == "true",
         spec_hash=(metadata.get("annotations") or {}).get(names.ANNOTATION_SPEC_HASH, ""),
         node=spec.get("nodeName"),
@@ -198,13 +198,14 @@ def _is_true(conditions: Body, type_: str) -> bool:
     return type_ in conditions and conditions[type_]["status"] == "True"
 
 
-def _is_cut_off(spec: Body, conditions: Body) -> bool:
+def _is_cut_off(conditions: Body) -> bool:
     """Whether the node lifecycle controller has marked the pod as not ready (`MarkPodsNotReady`).
 
-    It sets the condition Ready alone. A kubelet sets it to False where ContainersReady is False, or for a readiness gate.
+    It sets the status of the condition Ready alone. A kubelet does so where ContainersReady is False, or for a readiness gate.
     """
-    is_not_ready = conditions.get("Ready", {}).get("status") == "False"
-    return is_not_ready and _is_true(conditions, "ContainersReady") and not spec.get("readinessGates")
+    ready = conditions.get("Ready", {})
+    by_kubelet = ready.get("reason") == "ReadinessGatesNotReady" or not _is_true(conditions, "ContainersReady")
+    return ready.get("status") == "False" and not by_kubelet
 
 
 def _time(text: str | None) -> float | None:

@@ -70,13 +70,18 @@ class Situation:
 
     @property
     def progress(self) -> Progress | None:
-        """The latest progress. Its restarts in place are never fewer than the attempt has reported: a line may omit them."""
+        """The latest progress. What it counts in the attempt is never less than was reported before: a line may omit it."""
         known, read = self.status.progress, self.observed.progress
         if known is None or read is None:
             return read or known
-        most = max(known.in_place_restarts or 0, read.in_place_restarts or 0)
-        cause = read.in_place_cause or known.in_place_cause
-        return read.model_copy(update={"in_place_restarts": most or None, "in_place_cause": cause})
+        restarts = max(known.in_place_restarts or 0, read.in_place_restarts or 0)
+        joined = max(known.joined_replacements or 0, read.joined_replacements or 0)
+        of_attempt = {
+            "in_place_restarts": restarts or None,
+            "in_place_cause": read.in_place_cause or known.in_place_cause,
+            "joined_replacements": joined or None,
+        }
+        return read.model_copy(update=of_attempt)
 
     @property
     def failure(self) -> Failure | None:

@@ -111,7 +111,7 @@ def lost_ranks(situation: Situation) -> set[int]:
 
     One that does not run yet, by what this process has seen, ran for the process that named it.
     """
-    can = {pod.name for pod in situation.gang.spares if not _ends(pod)}
+    can = {pod.name for pod in situation.gang.spares if not _ends(pod) and not pod.is_cut_off}
     return {pod.rank for pod in situation.status.replaced_pods if pod.spare is not None and pod.spare not in can}
 
 

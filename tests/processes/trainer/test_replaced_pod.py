@@ -124,6 +124,7 @@ def test_pods_that_are_killed_or_asked_to_stop_are_replaced_without_a_lost_step(
         last = pods.gated_pod(1, 2)
         assert [first.wait(), last.wait()] == [0, 0], first.text
     assert first.text.count(FROM_MEMORY) == 2
+    assert joined(first) == {0, 1, 2}
     assert (first.weights, first.losses) == (undisturbed.weights, undisturbed.losses)
 
 
@@ -141,6 +142,7 @@ def test_a_spare_pod_replaces_a_lost_one_without_a_lost_step(undisturbed, tmp_pa
         assert [survivor.wait(), spare.run.wait()] == [0, 0], survivor.text + spare.run.text
     first = spare.run if rank == 0 else survivor
     assert first.text.count(FROM_MEMORY) == 1
+    assert max(joined(first)) == 1
     assert first.weights == undisturbed.weights
 
 
@@ -201,11 +203,19 @@ def test_the_pod_of_rank_0_is_replaced_without_a_lost_step_too(undisturbed, tmp_
         last = pods.gated_pod(0, 2)
         assert [last.wait(), survivor.wait()] == [0, 0], last.text + survivor.text
     assert [run.text.count(FROM_MEMORY) for run in (second, last)] == [1, 1]
+    assert [joined(run) for run in (first, second, last)] == [{0}, {1}, {2}]
     assert (last.weights, first.losses | second.losses | last.losses) == (undisturbed.weights, undisturbed.losses)
     resumed = [int(re.findall(r"resumed from step (\d+) in memory", run.text)[0]) for run in (second, last)]
     # Ranks differ by one step at most, which is lost if only the lost rank has completed it. A stop is after the same step.
     assert resumed[0] >= max(first.losses) - 1
     assert resumed[1] >= max(second.losses)
+
+
+def joined(run: Run) -> set[int]:
+    """What rank 0 has reported of the new pods that have joined, in all its progress lines."""
+    lines = [line for line in run.text.splitlines() if line.startswith(contract.PROGRESS_PREFIX)]
+    shown = [json.loads(line.removeprefix(contract.PROGRESS_PREFIX)) for line in lines]
+    return {line.get(contract.PROGRESS_JOINED_REPLACEMENTS, 0) for line in shown}
 
 
 class Master(socketserver.ThreadingTCPServer):

@@ -5,6 +5,7 @@ import re
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.times import epoch_seconds
 from simulation.api_server import NODES, Body
+from simulation.containers import Gang
 from simulation.invariants.bodies import is_operator, is_true, name_of, num_restarts, replacement_of, restarts
 from simulation.invariants.memory import JobFacts, Memory
 
@@ -31,9 +32,10 @@ def check_status(memory: Memory, old: Body | None, new: Body | None, by: str) ->
         facts.began[status["attempt"]] = epoch_seconds(status["attemptStartTime"])
     step = status["attempt"] - before.get("attempt", 1)
     memory.must(step in (0, 1), f"{by} takes {name} from attempt {before.get('attempt')} to {status['attempt']}")
-    _counted(memory, name, before, status, step)
-    if step == 0:
-        _check_joins(memory, new, before, status)
+    gang = memory.world.cluster.programs.gangs.get((new["metadata"]["uid"], before.get("attempt", 1)))
+    _counted(memory, name, before, status, num_restarts_in_place=gang.num_restarts if gang else 0)
+    if gang is not None:
+        _check_joins(memory, name, gang, before, status)
     _check_growth(memory, name, facts, before, status)
     times = (status.get("restarts") or {}).get("countedTimes", ())
     most = new["spec"].get("restart", {}).get("maxRestarts", len(times))
@@ -47,8 +49,12 @@ def check_status(memory: Memory, old: Body | None, new: Body | None, by: str) ->
         _ended(memory, new, status)
 
 
-def _counted(memory: Memory, name: str, before: Body, status: Body, step: int) -> None:
-    """Each attempt that a failure ended is counted once, as one or the other; a loss whose new pod came too late, when that was decided."""
+def _counted(memory: Memory, name: str, before: Body, status: Body, *, num_restarts_in_place: int) -> None:
+    """Each attempt that a failure ended is counted once, as one or the other; a loss whose new pod came too late, when that was decided.
+
+    With it the restarts in place that its ranks have reported, which no more are than there were.
+    """
+    step = status["attempt"] - before.get("attempt", 1)
     more = num_restarts(status) - num_restarts(before)
     failure = status.get("failure") or {}
     failed = step == 1 and failure.get("attempt") == before.get("attempt", 1) and not failure.get("replaced")
@@ -57,21 +63,24 @@ def _counted(memory: Memory, name: str, before: Body, status: Body, step: int) -
     violation = f"{name}: restarts {before.get('restarts')} → {status.get('restarts')} with failure {failure}"
     replaced = restarts(status, "podReplacements") - restarts(before, "podReplacements")
     memory.must(replaced in (0, 1) and (not replaced or (step == 0 and failure.get("replaced", False))), violation)
-    memory.must(more == (1 if failed or replaced else 0), violation)
+    once = 1 if failed or replaced else 0
+    in_place = max(0, num_restarts_in_place - restarts(before, "inPlaceCounted")) if step or replaced else 0
+    memory.must(once <= more <= once + in_place, violation)
     memory.counts["restart"] += step
 
 
-def _check_joins(memory: Memory, job: Body, before: Body, status: Body) -> None:
-    """No pod is replaced while the new pod of another rank may join in the same restart in place, which counts once."""
-    new = {pod["rank"]: pod["replacement"] for pod in before.get("replacedPods", ())}
-    gang = memory.world.cluster.programs.gangs.get((job["metadata"]["uid"], status["attempt"]))
-    if gang is None or restarts(status, "podReplacements") == restarts(before, "podReplacements"):
-        return
-    is_left = any(replacement_of(status, rank) == number for rank, number in new.items())
-    joined = f"{gang.num_joins} new pods have joined, and {restarts(before, 'inPlaceCounted')} are counted"
-    memory.must(
-        not is_left or gang.num_joins >= restarts(before, "inPlaceCounted"), f"{name_of(job)} replaces a pod: {joined}"
-    )
+def _check_joins(memory: Memory, name: str, gang: Gang, before: Body, status: Body) -> None:
+    """No pod is replaced while the new pod of another rank has not joined: new pods alone would wait for each other.
+
+    And none that has joined is said to come too late.
+    """
+    waits = [pod for pod in before.get("replacedPods", ()) if not gang.has_joined(pod["rank"], pod["replacement"])]
+    if restarts(status, "podReplacements") != restarts(before, "podReplacements"):
+        left = [pod for pod in waits if replacement_of(status, pod["rank"]) == pod["replacement"]]
+        memory.must(not left, f"{name} replaces a pod while others have not joined: {left}")
+    if status["attempt"] != before.get("attempt", 1):
+        is_late = "before its new pod joined" in status.get("message", "")
+        memory.must(bool(waits) or not is_late, f"{name}: {status.get('message')}")
 
 
 def _was_replaced(before: Body, failure: Body) -> bool:

@@ -88,6 +88,12 @@ def test_a_lost_pod_is_replaced_while_the_other_waits(job, machine, rank, losses
                 job, SHORT_SECONDS
             )  # otherwise the next loss is the second within moments, and has to wait
 
+    testbed.wait_for(
+        "the report that the second new pod has joined",
+        lambda: job.status.get("progress", {}).get("joinedReplacements") == 2,
+        seconds=300,
+        every_seconds=0.5,
+    )
     status = job.wait_phase("Running", seconds=300)
     assert status["attempt"] == 1
     assert status["replacedPods"] == [{"rank": rank, "replacement": 2}]

@@ -112,9 +112,8 @@ class Cluster:
         self._numbers = itertools.count()
         self._wake_at: float | None = None
         self._work = self._saved = self._available = self._since_checkpoint = 0.0
-        self._num_joins = 0
-        """How often a new pod has joined the ranks of the current attempt, which rank 0 reports."""
-        self._is_joining = False
+        self._num_joined = 0
+        """How many replacements of pods in the current attempt have joined the ranks, which rank 0 reports."""
 
     # --- Time -----------------------------------------------------------------------------------------------------------
 
@@ -213,10 +212,10 @@ class Cluster:
         """Ask for a plan and carry it out, until it wants nothing more."""
         for _ in range(MOST_ROUNDS):
             self._schedule_pods()
-            if self._is_joining and self._num_training():
-                self._num_joins, self._is_joining = self._num_joins + 1, False
+            if self._num_training():
+                self._num_joined = sum(pod.replacement for pod in self.seen.job.status.replaced_pods)
             progress = Progress(
-                in_place_restarts=self._num_joins or None,
+                joined_replacements=self._num_joined or None,
                 step=int(self._work / NODE_SECONDS_PER_STEP),
                 checkpoint_step=int(self._saved / NODE_SECONDS_PER_STEP),
             )
@@ -229,8 +228,6 @@ class Cluster:
             self.seen = replace(self.seen, job=replace(self.seen.job, status=made.status))
             if made.status.attempt != before.attempt:
                 self._attempt_ends(trained=trained, failed=made.status.failure != before.failure)
-            elif made.status.replaced_pods != before.replaced_pods:
-                self._is_joining = True
             if made.status == before and pods == self._pods:
                 break
         else:
@@ -247,7 +244,7 @@ class Cluster:
         if trained and not failed:
             self._save()
         self._work, self._since_checkpoint = self._saved, 0.0
-        self._num_joins, self._is_joining = 0, False
+        self._num_joined = 0
 
     def _save(self) -> None:
         self._saved, self._since_checkpoint = self._work, 0.0

@@ -92,6 +92,7 @@ def test_a_program_error_is_the_cause_of_echoes_and_time_outs_that_came_before_i
         ({"code": 1, "message": raising("RuntimeError: Connection closed by peer")}, Reason.COLLECTIVE_ERROR),
         ({"code": 134, "message": "Watchdog caught collective operation timeout: WorkNCCL"}, Reason.COLLECTIVE_TIMEOUT),
         ({"code": 134, "message": "free(): invalid pointer"}, Reason.KILLED),
+        ({"code": 134, "message": raising("ValueError: boom") + "terminate called\n"}, Reason.PROGRAM_ERROR),
         ({"code": 1, "message": KILLED_UNDER_TORCHRUN}, Reason.KILLED),
         ({"code": 0, **PAST_ITS_DEADLINE}, Reason.POD_DEADLINE),
         ({"code": 143, **PAST_ITS_DEADLINE}, Reason.POD_DEADLINE),
@@ -110,6 +111,11 @@ def test_every_end_has_its_class(pod_changes, reason) -> None:
     assert status.failure.reason == reason
     if reason == Reason.POD_DISRUPTED:
         assert status.restarts.counted == 0
+
+
+def test_a_program_that_torch_aborted_after_an_exception_ended_by_that_exception() -> None:
+    status = plan(broken(SINGLE, ended(SINGLE, 0, code=134, message=raising("ValueError: boom"))), NOW).status
+    assert status.message.endswith("ended with exit code 134 in attempt 1: ValueError: boom")
 
 
 def test_a_pod_past_the_deadline_of_its_template_names_that_deadline() -> None:

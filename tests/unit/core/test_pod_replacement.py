@@ -7,43 +7,17 @@ import pytest
 from builders import NOW, created, edited, ended, in_attempt, job, observed, reconciled, service, supervised, updated
 from ddpjob_operator.api.names import LABEL_REPLACEMENT, LABEL_SUPERVISED, Phase, Reason, contract
 from ddpjob_operator.api.status import Progress, ReplacedPod
-from ddpjob_operator.core.actions import CreatePod, DeletePod, PatchObject, ReadLog
+from ddpjob_operator.core.actions import CreatePod, DeletePod, PatchObject
 from ddpjob_operator.core.events import events_between
 from ddpjob_operator.core.failure.class_of_end import newly_saved_step
 from ddpjob_operator.core.failure.restart import MAX_INFRASTRUCTURE_RESTARTS
 from ddpjob_operator.core.gang import rank0_of
-from ddpjob_operator.core.model import NO_LOG, Deletion, Waiting
+from ddpjob_operator.core.model import Deletion, Waiting
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.render.pods import pod_name
 from ddpjob_operator.core.render.service import ensure_service, selector
 from ddpjob_operator.core.times import rfc3339
-
-IN_PLACE = {"inPlace": True, "maxRestarts": 9}
-JOB = job(nodes=3, restart=IN_PLACE)
-#: Long enough for an attempt to be healthy, after which there is no back-off.
-LATER = NOW + 400
-IN_GANG = {"is_supervised": True, "ended_seen": LATER}
-KILLED = {"code": 137, **IN_GANG}
-
-
-def running_gang(of=JOB):
-    return reconciled(observed(of, *(supervised(of, rank) for rank in range(of.spec.nodes))))
-
-
-def without(seen, *ranks):
-    """The pods of these ranks are gone."""
-    return replace(seen, pods=tuple(pod for pod in seen.pods if pod.rank not in ranks))
-
-
-def with_pods(seen, *pods):
-    """These pods instead of those of the same name."""
-    names = {pod.name for pod in pods}
-    return replace(seen, pods=(*(pod for pod in seen.pods if pod.name not in names), *pods))
-
-
-def after_loss(seen=None, at=LATER):
-    """Rank 1 was lost, and the status says so."""
-    return reconciled(without(seen or running_gang(), 1), at)
+from gangs_in_place import IN_GANG, IN_PLACE, JOB, KILLED, LATER, after_loss, running_gang, with_pods, without
 
 
 def test_a_deleted_pod_is_replaced_in_the_same_attempt() -> None:
@@ -91,7 +65,7 @@ def test_the_service_never_leads_back_to_a_pod_that_was_replaced() -> None:
 def test_the_successor_of_rank_0_knows_of_all_pods_that_were_replaced_since_the_store_that_did_is_gone() -> None:
     before = after_loss()
     back = reconciled(with_pods(before, supervised(before.job, 1)), LATER + 5)
-    back = updated(back, progress=Progress(step=9, in_place_restarts=1))
+    back = updated(back, progress=Progress(step=9, joined_replacements=1))
     lost = reconciled(without(back, 0), LATER + 400)
     (action,) = (action for action in plan(lost, LATER + 400).actions if isinstance(action, CreatePod))
     variables = {variable["name"]: variable.get("value") for variable in action.body["spec"]["containers"][0]["env"]}
@@ -252,19 +226,37 @@ def test_a_new_pod_that_has_not_joined_is_no_survivor(has_joined, attempt) -> No
     """Of two nodes one is drained after the other. Both new pods would wait for ranks that have a state."""
     lost = reconciled(without(running_gang(OF_TWO), 1), LATER)
     back = reconciled(with_pods(lost, supervised(lost.job, 1)), LATER + 5)
-    reported = Progress(step=90, in_place_restarts=1 if has_joined else None)
+    reported = Progress(step=90, joined_replacements=1 if has_joined else None)
     again = plan(replace(without(back, 0), progress=reported), LATER + 8).status
     assert (again.attempt, [pod.rank for pod in again.replaced_pods]) == (attempt, [0, 1] if has_joined else [])
 
 
-@pytest.mark.parametrize(("rank", "num_reported", "attempt"), [(2, None, 2), (2, 1, 1), (1, None, 1)])
-def test_no_two_new_pods_join_in_the_same_restart_in_place(rank, num_reported, attempt) -> None:
-    """They would count as two, of which rank 0 reports one. A rank whose new pod is lost again still has only one that joins."""
+@pytest.mark.parametrize(("rank", "num_joined", "attempt"), [(2, None, 2), (2, 1, 1), (1, None, 1)])
+def test_only_ranks_that_have_joined_are_waited_for_by_a_further_new_pod(rank, num_joined, attempt) -> None:
+    """The others of three have the state. A rank whose new pod is lost again does not wait for itself."""
     lost = after_loss()
     back = reconciled(with_pods(lost, supervised(lost.job, 1)), LATER + 5)
-    back = replace(back, progress=Progress(step=90, in_place_restarts=num_reported))
+    back = replace(back, progress=Progress(step=90, joined_replacements=num_joined))
     status = plan(without(back, rank), LATER + 20).status
     assert (status.attempt, status.restarts.in_place_counted) == (attempt, 2 if attempt == 1 else 0)
+
+
+def test_a_restart_in_place_before_the_loss_does_not_count_as_that_with_the_new_pod() -> None:
+    """A rank failed in its pod, and a pod was lost before rank 0's log was read: the next read shows one restart in place."""
+    lost = reconciled(without(running_gang(OF_TWO), 1), LATER)
+    back = reconciled(with_pods(lost, supervised(lost.job, 1)), LATER + 5)
+    status = plan(replace(without(back, 0), progress=Progress(step=90, in_place_restarts=1)), LATER + 8).status
+    assert (status.attempt, status.replaced_pods) == (2, [])
+
+
+def test_a_new_pod_that_was_lost_before_it_joined_is_not_expected_to_join_later() -> None:
+    lost = after_loss()
+    back = reconciled(with_pods(lost, supervised(lost.job, 1)), LATER + 5)
+    again = reconciled(updated(without(back, 1), progress=Progress(step=9)), LATER + 20)
+    back = reconciled(with_pods(again, supervised(again.job, 1)), LATER + 25)
+    reported = Progress(step=90, in_place_restarts=1, joined_replacements=2)
+    status = plan(replace(without(back, 2), progress=reported), LATER + 400).status
+    assert (status.attempt, [(pod.rank, pod.replacement) for pod in status.replaced_pods]) == (1, [(1, 2), (2, 1)])
 
 
 def test_a_second_loss_without_progress_restarts_the_whole_gang() -> None:
@@ -291,88 +283,6 @@ def test_a_replaced_pod_that_finds_no_node_gives_the_nodes_of_all_back() -> None
     )
     assert seen.job.status.attempt == 1
     assert plan(seen, LATER + 100).status.attempt == 2
-
-
-PULLED = Waiting(reason="ErrImagePull", message="the image has 6.5 GB")
-
-
-@pytest.mark.parametrize("of", [JOB, job(nodes=3, restart=IN_PLACE, command=["python", "-m", "ddpjob.launch", "x.py"])])
-@pytest.mark.parametrize("is_created", [False, True], ids=["the lost pod still stops", "the image is pulled"])
-def test_ranks_that_have_waited_too_long_for_a_new_pod_are_no_failure_of_the_program(of, is_created) -> None:
-    """Five minutes are not enough for each image and each node. The loss has been counted."""
-    lost = after_loss(running_gang(of))
-    if is_created:
-        lost = with_pods(lost, replace(supervised(lost.job, 1), running=False, phase="Pending", waiting=PULLED))
-    ends = [ended(lost.job, rank, code=69, is_supervised=True, ended_seen=LATER + 300) for rank in (0, 2)]
-    status = plan(with_pods(lost, *ends), LATER + 302).status
-    assert (status.attempt, status.reason, status.phase) == (2, Reason.POD_DELETED, Phase.RESTARTING)
-    assert "its new pod did not run as long as the others waited for it" in status.message
-    assert (status.restarts.counted, status.restarts.infrastructure, status.retry_time) == (0, 1, None)
-
-
-def test_ranks_that_lose_another_one_after_the_new_pod_has_run_are_a_failure_of_the_program() -> None:
-    lost = after_loss()
-    back = reconciled(with_pods(lost, supervised(lost.job, 1)), LATER + 5)
-    ends = [ended(JOB, rank, code=69, is_supervised=True, ended_seen=LATER + 400) for rank in (0, 2)]
-    status = plan(with_pods(back, *ends), LATER + 402).status
-    assert (status.attempt, status.reason, status.restarts.counted) == (2, Reason.COLLECTIVE_ERROR, 1)
-
-
-def done_before(seen, *, at=LATER + 5, restarts_in_place=None):
-    """Ranks 0 and 2 have ended with exit code 0, and rank 0's log is read."""
-    log = replace(NO_LOG, progress=Progress(step=9, in_place_restarts=restarts_in_place))
-    both = [ended(JOB, rank, is_supervised=True, ended_seen=at) for rank in (0, 2)]
-    return replace(with_pods(seen, *both), logs={both[0].uid: log})
-
-
-def successor(lost, **changes):
-    return with_pods(lost, supervised(lost.job, 1, **changes))
-
-
-STARTING = {"running": False, "phase": "Pending"}
-
-
-@pytest.mark.parametrize("of", [lambda it: it, lambda it: successor(it, **STARTING)], ids=["not created", "starting"])
-def test_no_new_pod_joins_ranks_that_have_ended_with_exit_code_0(of) -> None:
-    """The pod was lost just before they ended. It would wait for them for minutes."""
-    lost = after_loss()
-    made = plan(done_before(of(lost)), LATER + 6)
-    status = made.status
-    assert (status.attempt, status.phase, status.reason) == (2, Phase.RESTARTING, Reason.POD_DELETED)
-    assert "2 of 3 ranks ended with exit code 0 before its new pod joined them" in status.message
-    assert (status.restarts.infrastructure, status.restarts.counted) == (1, 0), "the loss was counted before"
-    assert [(past.attempt, past.replaced) for past in status.attempts] == [(1, True), (1, False)]
-    (notice,) = events_between(lost.job.status, status)
-    assert (notice.type, notice.reason, notice.message) == ("Warning", Reason.POD_DELETED, status.message)
-
-
-def test_a_new_pod_that_waits_for_ranks_that_are_done_is_not_waited_for() -> None:
-    """It ran before they ended, and had not joined them."""
-    lost = after_loss()
-    seen = done_before(reconciled(successor(lost), LATER + 1))
-    early = plan(seen, LATER + 34)
-    assert (early.status.attempt, early.wake_at) == (1, LATER + 35)
-    assert plan(seen, LATER + 35).status.attempt == 2
-    unread = plan(replace(seen, logs={}), LATER + 35)
-    assert (unread.status.attempt, unread.lookups) == (1, (ReadLog(pod="job-1-0", uid="pod-uid-1-0"),))
-    assert plan(replace(seen, logs={"pod-uid-1-0": NO_LOG}), LATER + 35).status.attempt == 2
-
-
-def test_a_new_pod_that_has_joined_may_take_as_long_to_end_as_any_other() -> None:
-    """Rank 0 has reported that all ranks started again with it."""
-    lost = after_loss()
-    seen = done_before(reconciled(successor(lost), LATER + 1), restarts_in_place=1)
-    limit = JOB.spec.deadlines.finish_seconds
-    assert plan(seen, LATER + 5 + limit - 1).status.attempt == 1
-    assert plan(seen, LATER + 5 + limit).status.failure.reason == Reason.FINISH_DEADLINE
-
-
-def test_a_job_whose_new_pod_has_joined_and_ended_has_succeeded() -> None:
-    lost = after_loss()
-    done = ended(
-        lost.job, 1, is_supervised=True, replacement=1, name="job-1-1-r1", uid="uid of job-1-1-r1", ended_seen=LATER
-    )
-    assert plan(done_before(with_pods(lost, done)), LATER + 500).status.phase == Phase.SUCCEEDED
 
 
 def test_pods_of_jobs_that_do_not_wait_have_no_label() -> None:

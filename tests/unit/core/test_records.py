@@ -45,25 +45,21 @@ def test_the_main_containers_end_shows_before_the_phase() -> None:
 
 
 @pytest.mark.parametrize(
-    ("conditions", "spec", "is_cut_off"),
+    ("conditions", "reason", "is_cut_off"),
     [
-        ({"ContainersReady": "True", "Ready": "False"}, {}, True),
-        ({"ContainersReady": "True", "Ready": "True"}, {}, False),
-        ({"ContainersReady": "False", "Ready": "False"}, {}, False),
-        (
-            {"ContainersReady": "True", "Ready": "False"},
-            {"readinessGates": [{"conditionType": "example.com/net"}]},
-            False,
-        ),
-        ({}, {}, False),
+        ({"ContainersReady": "True", "Ready": "False"}, None, True),
+        ({"ContainersReady": "True", "Ready": "True"}, None, False),
+        ({"ContainersReady": "False", "Ready": "False"}, "ContainersNotReady", False),
+        ({"ContainersReady": "True", "Ready": "False"}, "ReadinessGatesNotReady", False),
+        ({}, None, False),
     ],
     ids=["its node does not respond", "ready", "a container is not ready", "a readiness gate", "not started"],
 )
 def test_a_pod_whose_node_does_not_respond_is_not_ready_although_its_containers_were(
-    conditions, spec, is_cut_off
+    conditions, reason, is_cut_off
 ) -> None:
-    shown = [{"type": name, "status": status} for name, status in conditions.items()]
-    assert pod_of(pod({"conditions": shown}, nodeName="n", **spec)).is_cut_off == is_cut_off
+    shown = [{"type": name, "status": status, "reason": reason} for name, status in conditions.items()]
+    assert pod_of(pod({"conditions": shown}, nodeName="n")).is_cut_off == is_cut_off
 
 
 def test_a_pod_with_scheduling_gates_names_them() -> None:

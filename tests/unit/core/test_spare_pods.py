@@ -16,6 +16,8 @@ from ddpjob_operator.core.times import rfc3339
 from ddpjob_operator.scheduling.native_v1alpha2 import NativeV1Alpha2
 from gangs_with_spares import JOB, LATER, RESTART, after_loss, deletions, gang, spare, without_spares
 
+PROBE = {"exec": {"command": ["true"]}}
+
 
 def test_it_is_created_once_the_gang_runs_and_not_again() -> None:
     assert created(plan(observed(JOB), NOW)) == ["job-1-0", "job-1-1", "job-1-2"]
@@ -34,7 +36,7 @@ def test_for_the_scheduler_it_is_a_pod_of_a_rank_and_it_has_none() -> None:
         nodes=2,
         gpusPerNode=8,
         restart=RESTART,
-        template={"spec": {"containers": [{"name": "trainer", "livenessProbe": {"exec": {"command": ["true"]}}}]}},
+        template={"spec": {"containers": [{"name": "trainer", "livenessProbe": PROBE, "readinessProbe": PROBE}]}},
     )
     (rank0, *_) = (action.body for action in plan(observed(of), NOW).actions if isinstance(action, CreatePod))
     (body,) = (action.body for action in plan(gang(of), NOW).actions if isinstance(action, CreatePod))
@@ -56,8 +58,9 @@ def test_for_the_scheduler_it_is_a_pod_of_a_rank_and_it_has_none() -> None:
     assert variables[contract.DDPJOB_SPARE_ASSIGNMENT] == f"{mount['mountPath']}/{item['path']}"
     assert item["fieldRef"]["fieldPath"] == f"metadata.annotations['{names.ANNOTATION_ASSIGNMENT}']"
     assert main["startupProbe"]["exec"]["command"] == ["cat", variables[contract.DDPJOB_SPARE_READY]]
-    assert "livenessProbe" in of_rank
-    assert "livenessProbe" not in main
+    for probe in ("livenessProbe", "readinessProbe"):
+        assert probe in of_rank
+        assert probe not in main
 
 
 def test_in_the_network_of_the_node_it_asks_for_the_port_of_rank_0_which_it_may_become() -> None:

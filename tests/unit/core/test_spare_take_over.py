@@ -120,7 +120,8 @@ def test_a_killed_process_says_nothing_of_its_node() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"running": False, "phase": "Failed"}, {"deletion": Deletion(deadline=LATER + 30)}, None]
+    "changes",
+    [{"running": False, "phase": "Failed"}, {"deletion": Deletion(deadline=LATER + 30)}, {"is_cut_off": True}, None],
 )
 def test_one_that_is_lost_before_it_has_taken_over_is_a_lost_pod(changes) -> None:
     """No other pod gets this replacement: its number tells pods of one rank apart."""
@@ -197,12 +198,12 @@ def test_while_it_may_not_take_over_the_gang_has_all_its_nodes_and_waits(limits,
         assert (made.attempt, made.reason) == (1, Reason.POD_REJECTED), made.message
 
 
-@pytest.mark.parametrize(("rank", "num_reported", "attempt"), [(2, None, 2), (2, 1, 1), (1, None, 1)])
-def test_the_loss_of_another_pod_restarts_the_gang_until_the_spare_pod_has_joined(rank, num_reported, attempt) -> None:
+@pytest.mark.parametrize(("rank", "num_joined", "attempt"), [(2, None, 2), (2, 1, 1), (1, None, 1)])
+def test_the_loss_of_another_pod_restarts_the_gang_until_the_spare_pod_has_joined(rank, num_joined, attempt) -> None:
     """It runs all the time, so that nothing else says whether it has read its assignment."""
     seen = reconciled(after_loss(1), LATER)
     taken = changed(spare(), is_spare=False, rank=1, replacement=1)
     back = reconciled(replace(seen, pods=(*without_spares(seen).pods, taken)), LATER + 5)
-    back = replace(back, progress=Progress(step=90, in_place_restarts=num_reported))
+    back = replace(back, progress=Progress(step=90, joined_replacements=num_joined))
     lost = replace(back, pods=tuple(pod for pod in back.pods if pod.rank != rank))
     assert plan(lost, LATER + 20).status.attempt == attempt

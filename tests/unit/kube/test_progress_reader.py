@@ -97,12 +97,28 @@ async def test_a_gang_that_runs_again_is_read_soon_although_the_next_read_was_fa
     read.follow(waits)
     await five_intervals()
     assert cluster.num_logs == 1
+    for number in (1, 2):  # the second time, no status in between was seen
+        runs = waits.job.status.model_copy(update={"running_since": f"2026-01-01T00:00:0{number}Z"})
+        read.follow(replace(waits, job=replace(waits.job, status=runs)))
+        read.follow(replace(waits, job=replace(waits.job, status=runs)))
+        await read.more_reads(1)
+        await five_intervals()
+        assert cluster.num_logs == 1 + number
+
+
+async def test_a_log_is_not_read_twice_at_the_same_time(reading, monkeypatch) -> None:
+    """The older text could come last."""
+    monkeypatch.setattr(progress_module, "READ_SECONDS", 0.01)
+    cluster = Cluster(log=LINE % 1)
+    cluster.seconds = 3600.0
+    read = reading(cluster)
+    waits = seen("p0")
+    read.follow(waits)
+    await happens(lambda: cluster.at_once == 1)
     runs = waits.job.status.model_copy(update={"running_since": "2026-01-01T00:00:00Z"})
     read.follow(replace(waits, job=replace(waits.job, status=runs)))
-    read.follow(replace(waits, job=replace(waits.job, status=runs)))
-    await read.more_reads(1)
     await five_intervals()
-    assert cluster.num_logs == 2
+    assert cluster.most_at_once == 1
 
 
 async def test_few_logs_are_read_at_a_time(reading, monkeypatch: pytest.MonkeyPatch) -> None:

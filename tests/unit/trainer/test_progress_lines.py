@@ -38,6 +38,7 @@ def test_a_full_line_has_every_field():
             checkpoint_step=115,
             in_place_restarts=2,
             in_place_cause="rank 1 was killed by SIGKILL at step 110",
+            joined_replacements=3,
             metrics={"accuracy": 99.7},
             headline="accuracy 99.70 %",
         ).line()

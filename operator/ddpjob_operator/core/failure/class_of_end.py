@@ -96,7 +96,9 @@ def _class_of_exit(spec: DDPJobSpec | None, pod: Pod, log: LogEnd) -> Reason:
         return Reason.BAD_COMMAND if _NO_SUCH_PROGRAM.search(pod.exit.message) else Reason.CONTAINER_CONFIG
     if trainer and pod.exit.code in _TRAINERS_CODES:
         return _TRAINERS_CODES[pod.exit.code]
-    if pod.exit.signal == signal.SIGABRT:  # NCCL's watchdog aborts, and C++ prints no traceback
+    is_aborted = pod.exit.signal == signal.SIGABRT
+    has_raised = is_aborted and bool(exception)  # a thread of torch may abort a process that an exception is ending
+    if is_aborted:  # NCCL's watchdog aborts, and C++ prints no traceback
         exception = exception or pod.exit.parsed_message.symptoms or log.symptoms
     if trainer and pod.exit.code == contract.EXIT_PEER_LOST:
         return (
@@ -108,7 +110,7 @@ def _class_of_exit(spec: DDPJobSpec | None, pod: Pod, log: LogEnd) -> Reason:
         return Reason.COLLECTIVE_TIMEOUT if is_timeout(exception) else Reason.COLLECTIVE_ERROR
     if is_out_of_memory(exception):
         return Reason.OUT_OF_MEMORY
-    return Reason.KILLED if pod.exit.signal else Reason.PROGRAM_ERROR
+    return Reason.KILLED if pod.exit.signal and not has_raised else Reason.PROGRAM_ERROR
 
 
 def _ended_by_its_deadline(pod: Pod, exit_: Exit, exception: str) -> bool:

@@ -43,7 +43,7 @@ CLASSES = (
     FailureClass(
         reason=Reason.PROGRAM_ERROR,
         kind=Kind.COUNTED,
-        recognised="any other exit code; under torchrun the worker's, from torchrun's table",
+        recognised="any other exit code; under torchrun the worker's, from torchrun's table; or SIGABRT after an exception",
         example="ended with exit code 1 …: ValueError: label 12 is out of range for 10 classes",
         may_be_the_node=True,
     ),
@@ -71,7 +71,7 @@ CLASSES = (
     FailureClass(
         reason=Reason.KILLED,
         kind=Kind.COUNTED,
-        recognised="a signal that the operator did not send killed the program",
+        recognised="a signal that the operator did not send killed the program, without an exception before SIGABRT",
         example="was killed by signal 9 (SIGKILL)",
         may_be_the_node=True,
     ),

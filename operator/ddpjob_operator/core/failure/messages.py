@@ -56,7 +56,7 @@ def end_message(observed: Observed, pod: Pod, reason: Reason) -> str:
 def _how(failure: Failure) -> str:
     if how := HOW.get(failure.reason):
         return how
-    if failure.signal is not None:
+    if failure.signal is not None and failure.reason != Reason.PROGRAM_ERROR:
         return f"was killed by signal {failure.signal} ({_signal_name(failure.signal)})"
     return "was ended" if failure.exit_code is None else f"ended with exit code {failure.exit_code}"
 

@@ -22,8 +22,8 @@ from ddpjob_operator.core.situation import Situation
 def restart_what_cannot_meet(situation: Situation) -> Advice:
     """Begin the next attempt once a rank has succeeded while the new pod of another one has not joined the gang.
 
-    A new pod that does not run yet has not. One that runs may have, and end a moment later; rank 0 reports a restart in place
-    for each new pod that has joined. The loss has been counted already.
+    A new pod that does not run yet has not. One that runs may have, and end a moment later, which rank 0 reports. The loss has
+    been counted already.
     """
     gang, loss, first = situation.gang, situation.failure, situation.gang.first_success
     late = [rank.rank for rank in situation.status.replaced_pods if not _has_succeeded(gang, rank.rank)]
@@ -55,11 +55,14 @@ def restart_after_the_wait(situation: Situation, cause: End) -> StartNextAttempt
 
 
 def have_joined(situation: Situation) -> bool:
-    """Whether rank 0 has reported a restart in place for each replacement in this attempt. An unreadable log reports none."""
+    """Whether rank 0 has reported that the newest pod of each replaced rank has joined. An unreadable log reports none.
+
+    No pod can join that the status does not name, so equal sums are sums of equal numbers.
+    """
     done = _done_rank_0(situation.gang)
     last = situation.observed.logs.get(done.uid, NO_LOG).progress if done else None
-    reported = max((seen.in_place_restarts or 0 for seen in (last, situation.progress) if seen), default=0)
-    return reported >= situation.status.restarts.in_place_counted
+    reported = max((seen.joined_replacements or 0 for seen in (last, situation.progress) if seen), default=0)
+    return reported >= sum(pod.replacement for pod in situation.status.replaced_pods)
 
 
 def _restart_all(loss: Failure, too_late: str) -> StartNextAttempt:

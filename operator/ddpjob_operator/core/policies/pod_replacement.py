@@ -49,15 +49,7 @@ def ranks_to_replace(situation: Situation, ends: Iterable[End], restart: Restart
 
 
 def _none_is_about_to_join(situation: Situation, others: Sequence[Pod]) -> bool:
-    """Whether each of these pods is the first one of its rank, or has joined the ranks.
-
-    New pods alone would wait for each other. Two that join in the same restart in place would count as two restarts, of which
-    rank 0 reports one.
-
-    A rank whose new pod is lost itself may be replaced again. That counts as a second restart in place, since the pod may have
-    joined before the log of rank 0 was read, which takes longer than joining. If it had not, one restart more is counted than rank 0
-    reports; with one less, a pod that is about to join could count as one that has joined.
-    """
+    """Whether each of these pods is the first one of its rank, or has joined the ranks. New pods alone would wait for each other."""
     return not any(situation.status.replacement(pod.rank) for pod in others) or have_joined(situation)
 
 

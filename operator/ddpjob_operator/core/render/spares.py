@@ -103,4 +103,5 @@ def _make_it_wait(container: dict[str, Any]) -> None:
         "timeoutSeconds": _PROBE_TIMEOUT_SECONDS,
         "failureThreshold": _MOST_PROBES,
     }
-    container.pop("livenessProbe", None)  # the program that it looks at does not run yet
+    for probe in ("livenessProbe", "readinessProbe"):  # the program that they look at does not run yet
+        container.pop(probe, None)

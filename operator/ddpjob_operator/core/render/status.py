@@ -213,7 +213,9 @@ def _of_next_attempt(situation: Situation, decision: StartNextAttempt, status: D
         # Restarts in place are among the counted ones now.
         "restarts": restarts.model_copy(update={"in_place_counted": 0}),
         "progress": status.progress
-        and status.progress.model_copy(update={"in_place_restarts": None, "in_place_cause": None}),
+        and status.progress.model_copy(
+            update={"in_place_restarts": None, "in_place_cause": None, "joined_replacements": None}
+        ),
     }
 
 

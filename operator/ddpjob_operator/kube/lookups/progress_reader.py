@@ -73,7 +73,8 @@ class _Target:
     """When the log was last read, by the loop's clock; None if that failed or showed nothing of the program's progress."""
     silent_seconds: float = 0.0
     next_read_at: float | None = None
-    """By the loop's clock; None during a read."""
+    """By the loop's clock; None during a read, unless a further one is planned."""
+    is_being_read: bool = False
     num_reads_to_long: int = 0
     """How many reads without a line have to pass before the next long read."""
 
@@ -137,11 +138,12 @@ class ProgressReader:
         if target is None or target.uid != rank0.uid:
             target = self._targets[key] = _Target(rank0.name, rank0.uid)
             self._plan_read(key, target, min(FIRST_READ_SECONDS, self._interval_seconds))
-        running_since, spec = observed.job.status.running_since, observed.job.spec
+        status, spec = observed.job.status, observed.job.spec
+        running_since = epoch_seconds(status.running_since) if status.running_since else None
         # Perhaps again, with a new pod: rank 0 reports whether that has joined.
-        if running_since and target.running_since is None:
+        if running_since not in (None, target.running_since):
             self._plan_read(key, target, self._interval_seconds)
-        target.running_since = epoch_seconds(running_since) if running_since else None
+        target.running_since = running_since
         target.hang_seconds = spec.deadlines.hang_seconds if spec else math.inf
 
     def forget(self, key: Key) -> None:
@@ -156,6 +158,10 @@ class ProgressReader:
                 at, _, key, target = heapq.heappop(self._timetable)
                 if self._targets.get(key) is target and target.next_read_at == at:
                     target.next_read_at = None
+                    if target.is_being_read:
+                        self._plan_read(key, target, READ_SECONDS)
+                        continue
+                    target.is_being_read = True
                     task = asyncio.create_task(self._read(key, target), name=f"progress of {key[0]}/{key[1]}")
                     self._reads.add(task)
                     task.add_done_callback(self._reads.discard)
@@ -197,6 +203,7 @@ class ProgressReader:
         except Exception:  # one unreadable line must not end the reading of this job
             logger.exception("no progress of %s/%s", *key, extra=about(key))
             target.read_at = None
+        target.is_being_read = False
         if self._targets.get(key) is target:
             self._plan_read(key, target, self._pause_seconds(target))
 

@@ -145,7 +145,7 @@ class Failure(Resource):
     )
     replaced: bool | None = Field(
         default=None,
-        description="True where only the lost pods were replaced, and the attempt continued without losing a step.",
+        description="True where only the lost pods were replaced, and the attempt continued.",
     )
     reason: str = Field(description="Class of the failure.")
     message: str = Field(default="", description="Error message of the program, or of the cluster.")

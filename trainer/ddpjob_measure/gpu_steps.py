@@ -1,10 +1,12 @@
 """The steps of `gpu`, in the order of their value. Each yields rows, and raises an error where something is wrong."""
 
+import json
 import os
 import re
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -180,6 +182,8 @@ def restart_in_place(bench: Workbench) -> Iterator[Row]:
     keys += ["profile=exact", "logEverySteps=1", "evaluateEveryEpochs=0"]
     environ = {**bench.images(5120), contract.DDPJOB_IN_PLACE_RESTARTS: "1"}
     whole, _ = bench.training(*keys, environ=environ)
+    events = bench.folder("events")
+    environ |= {contract.DDPJOB_EVENTS_DIR: str(events)}
     run, text = bench.training(*keys, environ=environ, module="ddpjob_measure.killed")
     if not (restart := RESTART.search(text)):
         raise MeasureError(f"the rank was not killed, or did not continue from a copy in memory:\n{text[-2000:]}")
@@ -188,10 +192,23 @@ def restart_in_place(bench: Workbench) -> Iterator[Row]:
         "killed after step": int(killed_step),
         "continued from step": int(resumed_step),
         "seconds to the first step": done_at - killed_at,
+        **_seconds_of_the_last_start(events),
         "weights": run.weights,
     }
     if run.weights != whole.weights or any(run.losses[step] != whole.losses[step] for step in whole.losses):
         raise MeasureError(f"the training without a kill has other bits: weights {whole.weights}")
+
+
+def _seconds_of_the_last_start(events: Path) -> Row:
+    """By span, those of rank 0 from the start of its last process to its first step: connect has NCCL, setup the CUDA context."""
+    lines = (events / "attempt-1-rank-0.jsonl").read_text(encoding="utf-8").splitlines()
+    seconds: dict[str, float] = {}
+    for span in map(json.loads, lines):
+        if span["span"] == "start":
+            seconds = {}
+        if "first_step s" not in seconds:
+            seconds[f"{span['span']} s"] = seconds.get(f"{span['span']} s", 0.0) + span["seconds"]
+    return dict(seconds)
 
 
 def checkpoint_stall(bench: Workbench) -> Iterator[Row]:

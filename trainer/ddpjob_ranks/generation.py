@@ -166,7 +166,9 @@ def replacements(environ: Mapping[str, str]) -> dict[int, int]:
 
 
 def replacement_of_this_pod(environ: Mapping[str, str]) -> int:
-    """How often the pod of this rank had been replaced when it was created."""
+    """How often the pod of this rank had been replaced when it was created; 0 on all ranks of a pod but its first."""
+    if environ[contract.LOCAL_RANK] != "0":
+        return 0
     return replacements(environ).get(int(environ[contract.RANK]) // int(environ[contract.LOCAL_WORLD_SIZE]), 0)
 
 

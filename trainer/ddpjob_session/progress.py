@@ -10,6 +10,21 @@ from ddpjob_ranks import contract
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InPlaceRestarts:
+    """How ranks of the attempt have started before, within their pods."""
+
+    number: int = 0
+    """How often all have started again."""
+    cause: str | None = None
+    """Why they last did, and at which step."""
+    joined_replacements: int = 0
+    """How often the pods of all ranks that are here have been replaced, in sum."""
+
+
+NO_RESTARTS = InPlaceRestarts()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """How far training is. None means not known yet."""
 
@@ -21,9 +36,7 @@ class Progress:
     samples_per_second: float | None = None
     eta_seconds: float | None = None
     checkpoint_step: int | None = None
-    in_place_restarts: int | None = None
-    in_place_cause: str | None = None
-    joined_replacements: int | None = None
+    restarts: InPlaceRestarts = NO_RESTARTS
     metrics: Mapping[str, float] = field(default_factory=dict)
     headline: str | None = None
 
@@ -38,9 +51,9 @@ class Progress:
             contract.PROGRESS_SAMPLES_PER_SECOND: _rounded(self.samples_per_second, 1),
             contract.PROGRESS_ETA_SECONDS: _rounded(self.eta_seconds, 1),
             contract.PROGRESS_CHECKPOINT_STEP: self.checkpoint_step,
-            contract.PROGRESS_IN_PLACE_RESTARTS: self.in_place_restarts,
-            contract.PROGRESS_IN_PLACE_CAUSE: self.in_place_cause,
-            contract.PROGRESS_JOINED_REPLACEMENTS: self.joined_replacements,
+            contract.PROGRESS_IN_PLACE_RESTARTS: self.restarts.number or None,
+            contract.PROGRESS_IN_PLACE_CAUSE: self.restarts.cause,
+            contract.PROGRESS_JOINED_REPLACEMENTS: self.restarts.joined_replacements or None,
             contract.PROGRESS_PHASE: self.phase,
             contract.PROGRESS_METRICS: finite or None,
             contract.PROGRESS_HEADLINE: self.headline,

@@ -14,7 +14,7 @@ from typing import Self, TextIO
 
 from ddpjob_ranks import contract
 from ddpjob_session.observers import Observer, Observers, beginning
-from ddpjob_session.progress import Progress, check_metrics
+from ddpjob_session.progress import NO_RESTARTS, InPlaceRestarts, Progress, check_metrics
 
 #: The longest time between two progress lines. The margin below PROGRESS_INTERVAL_SECONDS is for a busy machine.
 HEARTBEAT_SECONDS = 0.8 * contract.PROGRESS_INTERVAL_SECONDS
@@ -77,9 +77,7 @@ class Reporter:
         total_steps: int,
         steps_per_epoch: int | None,
         checkpoint_step: int | None,
-        in_place_restarts: int | None = None,
-        in_place_cause: str | None = None,
-        joined_replacements: int | None = None,
+        restarts: InPlaceRestarts = NO_RESTARTS,
         settings: Mapping[str, object] | None = None,
     ) -> None:
         """Print the first progress line and start the heartbeat. Observers get the settings."""
@@ -96,9 +94,7 @@ class Reporter:
             epoch=self._epoch(step, total_steps),
             phase=contract.PHASE_START,
             checkpoint_step=checkpoint_step,
-            in_place_restarts=in_place_restarts,
-            in_place_cause=in_place_cause,
-            joined_replacements=joined_replacements,
+            restarts=restarts,
         )
         self._print_progress()
         if self._enabled:

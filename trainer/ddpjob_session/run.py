@@ -27,6 +27,7 @@ from ddpjob_session.memory import at_exit
 from ddpjob_session.memory.at_exit import MemoryAtExit
 from ddpjob_session.memory.periodic import PeriodicMemory
 from ddpjob_session.memory.state_memory import StateMemory
+from ddpjob_session.progress import NO_RESTARTS, InPlaceRestarts
 from ddpjob_session.report import Reporter
 from ddpjob_session.state import State, from_bytes
 from ddpjob_session.step_trace import StepTrace
@@ -55,6 +56,7 @@ class Run:
         self.stop: StopAgreement
         self._newest: folder.Manifest | None = None  # on rank 0: what was loaded
         self._generation = generation.current(os.environ)  # where the launcher can start ranks again in place
+        self._replacement = generation.replacement_of_this_pod(os.environ) if self._generation else 0
         self._memory: StateMemory | None = None  # where it is to keep their state, too
         self._trace: StepTrace | None = None
 
@@ -138,15 +140,13 @@ class Run:
             current.record_begin()
             if not isinstance(self._memory, MemoryAtExit):
                 current.before_exit = self.writer.linger  # the ranks may start again from that checkpoint
-        num_before = 0 if current is None else current.number - 1
+        restarts = NO_RESTARTS if current is None else self._restarts_before(current)
         self.report.begin(
             step=self.state.step,
             total_steps=total_steps,
             steps_per_epoch=steps_per_epoch,
             checkpoint_step=saved,
-            in_place_restarts=num_before or None,
-            in_place_cause=self._cause_of_restart() if num_before else None,
-            joined_replacements=None if current is None else self._joined_replacements() or None,
+            restarts=restarts,
             settings=settings,
         )
         self.timeline.begin_training(step=self.state.step)
@@ -280,18 +280,16 @@ class Run:
             return self.state.step if self.resumed else None
         return None if checkpoints is None else checkpoints.newest_step()
 
-    def _cause_of_restart(self) -> str:
-        """Why all ranks started again in place. All ranks take part, since the launcher of one pod alone may know it."""
-        causes = self.gang.all_gather(os.environ.get(contract.DDPJOB_IN_PLACE_CAUSE, ""))
-        cause = next(filter(None, causes), "a rank lost its connection to another one")
-        if self._memory is not None and self._memory.has_last_step:
-            return f"{cause} at step {self.state.step}"
-        return f"{cause}, continued from step {self.state.step}"
-
-    def _joined_replacements(self) -> int:
-        """How often the pods of all ranks have been replaced in this attempt, in sum. All ranks take part."""
-        is_first_of_its_pod = os.environ[contract.LOCAL_RANK] == "0"
-        return sum(self.gang.all_gather(generation.replacement_of_this_pod(os.environ) if is_first_of_its_pod else 0))
+    def _restarts_before(self, current: generation.Generation) -> InPlaceRestarts:
+        """What rank 0 reports of restarts in place. All ranks take part, since each knows of its own pod alone."""
+        known = self.gang.all_gather((os.environ.get(contract.DDPJOB_IN_PLACE_CAUSE, ""), self._replacement))
+        joined = sum(replacement for _, replacement in known)
+        if current.number == 1:
+            return InPlaceRestarts(joined_replacements=joined)
+        cause = next((cause for cause, _ in known if cause), "a rank lost its connection to another one")
+        has_last_step = self._memory is not None and self._memory.has_last_step
+        place = f" at step {self.state.step}" if has_last_step else f", continued from step {self.state.step}"
+        return InPlaceRestarts(number=current.number - 1, cause=f"{cause}{place}", joined_replacements=joined)
 
     def _load_newest(self, checkpoints: folder.CheckpointFolder) -> None:
         """Load the newest checkpoint, unless it is the one that is loaded.

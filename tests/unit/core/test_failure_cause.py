@@ -75,6 +75,7 @@ def test_a_program_error_is_the_cause_of_echoes_and_time_outs_that_came_before_i
     ("pod_changes", "reason"),
     [
         ({"code": 137}, Reason.KILLED),
+        ({"code": 137, "message": raising("ValueError: skipped")}, Reason.KILLED),
         ({"code": 1, "exit_reason": "OOMKilled"}, Reason.OUT_OF_MEMORY),
         ({"code": 137, "exit_reason": "OOMKilled"}, Reason.OUT_OF_MEMORY),
         (EVICTED, Reason.EVICTED),
@@ -115,7 +116,7 @@ def test_every_end_has_its_class(pod_changes, reason) -> None:
 
 def test_a_program_that_torch_aborted_after_an_exception_ended_by_that_exception() -> None:
     status = plan(broken(SINGLE, ended(SINGLE, 0, code=134, message=raising("ValueError: boom"))), NOW).status
-    assert status.message.endswith("ended with exit code 134 in attempt 1: ValueError: boom")
+    assert status.message.endswith("ended with exit code 134 (SIGABRT) in attempt 1: ValueError: boom")
 
 
 def test_a_pod_past_the_deadline_of_its_template_names_that_deadline() -> None:

@@ -26,8 +26,20 @@ def test_ranks_that_have_waited_too_long_for_a_new_pod_are_no_failure_of_the_pro
     ends = [ended(lost.job, rank, code=69, is_supervised=True, ended_seen=LATER + 300) for rank in (0, 2)]
     status = plan(with_pods(lost, *ends), LATER + 302).status
     assert (status.attempt, status.reason, status.phase) == (2, Reason.POD_DELETED, Phase.RESTARTING)
-    assert "its new pod did not run as long as the others waited for it" in status.message
+    assert "its new pod did not join as long as the others waited for it" in status.message
     assert (status.restarts.counted, status.restarts.infrastructure, status.retry_time) == (0, 1, None)
+
+
+@pytest.mark.parametrize(("num_joined", "reason"), [(None, Reason.POD_DELETED), (1, Reason.COLLECTIVE_ERROR)])
+def test_a_new_pod_that_ran_and_had_not_joined_when_the_wait_ended_is_counted_once(num_joined, reason) -> None:
+    """Its image took most of the five minutes, and its imports the rest."""
+    lost = after_loss()
+    back = reconciled(with_pods(lost, supervised(lost.job, 1)), LATER + 290)
+    ends = [ended(JOB, rank, code=69, is_supervised=True, ended_seen=LATER + 301) for rank in (0, 2)]
+    reported = Progress(step=9, joined_replacements=num_joined)
+    status = plan(replace(with_pods(back, *ends), progress=reported), LATER + 303).status
+    assert (status.attempt, status.reason) == (2, reason)
+    assert status.restarts.counted == (1 if num_joined else 0)
 
 
 def test_ranks_that_lose_another_one_after_the_new_pod_has_run_are_a_failure_of_the_program() -> None:
@@ -76,6 +88,18 @@ def test_a_new_pod_that_waits_for_ranks_that_are_done_is_not_waited_for() -> Non
     unread = plan(replace(seen, logs={}), LATER + 35)
     assert (unread.status.attempt, unread.lookups) == (1, (ReadLog(pod="job-1-0", uid="pod-uid-1-0"),))
     assert plan(replace(seen, logs={"pod-uid-1-0": NO_LOG}), LATER + 35).status.attempt == 2
+
+
+@pytest.mark.parametrize(("silent_seconds", "attempt"), [(0.0, 1), (12.0, 2)])
+def test_whether_a_new_pod_has_joined_is_not_known_while_nobody_reads_the_log_of_rank_0(
+    silent_seconds, attempt
+) -> None:
+    """It may still export the model. Where its log is read and says nothing, it is itself a new pod that waits."""
+    lost = after_loss()
+    seen = reconciled(successor(lost), LATER + 1)
+    seen = with_pods(seen, ended(JOB, 2, is_supervised=True, ended_seen=LATER + 5))
+    status = plan(replace(seen, silent_seconds=silent_seconds), LATER + 40).status
+    assert status.attempt == attempt
 
 
 def test_a_new_pod_that_has_joined_may_take_as_long_to_end_as_any_other() -> None:

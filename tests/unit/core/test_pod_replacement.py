@@ -26,7 +26,7 @@ def test_a_deleted_pod_is_replaced_in_the_same_attempt() -> None:
     assert made.actions == ()
     status = made.status
     assert (status.attempt, status.phase, status.reason) == (1, Phase.RESTARTING, Reason.POD_DELETED)
-    assert status.message.endswith("only its pod is replaced, and the others wait")
+    assert status.message.endswith("only lost pods are replaced, and the others wait")
     assert [(pod.rank, pod.replacement) for pod in status.replaced_pods] == [(1, 1)]
     assert (status.restarts.infrastructure, status.restarts.counted, status.restarts.pod_replacements) == (1, 0, 1)
     assert [(past.attempt, past.rank, past.replaced) for past in status.attempts] == [(1, 1, True)]
@@ -239,6 +239,62 @@ def test_only_ranks_that_have_joined_are_waited_for_by_a_further_new_pod(rank, n
     back = replace(back, progress=Progress(step=90, joined_replacements=num_joined))
     status = plan(without(back, rank), LATER + 20).status
     assert (status.attempt, status.restarts.in_place_counted) == (attempt, 2 if attempt == 1 else 0)
+
+
+def test_what_was_reported_of_new_pods_ends_with_the_attempt_and_not_with_a_line_that_omits_it() -> None:
+    lost = after_loss()
+    back = reconciled(with_pods(lost, supervised(lost.job, 1)), LATER + 5)
+    back = reconciled(replace(back, progress=Progress(step=90, joined_replacements=1)), LATER + 20)
+    later = reconciled(replace(back, progress=Progress(step=95)), LATER + 30)
+    assert later.job.status.progress.joined_replacements == 1
+    failed = plan(with_pods(later, ended(JOB, 0, code=1, ended_seen=LATER + 400)), LATER + 400).status
+    assert (failed.attempt, failed.progress.joined_replacements) == (2, None)
+
+
+def test_a_pod_that_was_replaced_twice_has_joined_only_with_its_newest_pod() -> None:
+    lost = after_loss()
+    back = reconciled(with_pods(lost, supervised(lost.job, 1)), LATER + 5)
+    again = reconciled(updated(without(back, 1), progress=Progress(step=9, joined_replacements=1)), LATER + 20)
+    back = reconciled(with_pods(again, supervised(again.job, 1)), LATER + 25)
+    assert plan(without(back, 2), LATER + 400).status.attempt == 2
+
+
+EVICTED = {"is_supervised": True, "phase": "Failed", "running": False, "reason": "Evicted", "ended_seen": LATER}
+
+
+def test_pods_that_were_replaced_together_explain_no_later_end() -> None:
+    """Only one of them is in the record of their loss."""
+    of = job(nodes=4, restart=IN_PLACE)
+    gone = [ended(of, rank, code=137, **EVICTED) for rank in (1, 2)]
+    lost = reconciled(with_pods(running_gang(of), *gone), LATER)
+    assert [pod.rank for pod in lost.job.status.replaced_pods] == [1, 2]
+    new = [supervised(lost.job, rank) for rank in (1, 2)]
+    back = reconciled(with_pods(lost, *new), LATER + 5)
+    back = reconciled(replace(back, progress=Progress(step=90, joined_replacements=2)), LATER + 20)
+    ends = [ended(of, rank, code=69, is_supervised=True, ended_seen=LATER + 7000) for rank in (0, 3)]
+    failed = reconciled(with_pods(back, *ends), LATER + 7002)
+    assert failed.job.status.failure.reason == Reason.COLLECTIVE_ERROR
+    status = plan(failed, LATER + 7003).status
+    assert (status.failure.reason, status.restarts.counted) == (Reason.COLLECTIVE_ERROR, 1)
+
+
+def test_what_an_earlier_pod_of_rank_0_saved_is_no_step_of_a_later_stop() -> None:
+    """Ten other losses later its record is gone."""
+    drained = ended(JOB, 0, code=75, message="checkpointStep=40", disruption="EvictionByEvictionAPI", **IN_GANG)
+    lost = reconciled(with_pods(running_gang(), drained), LATER)
+    back = with_pods(updated(lost, attempts=[]), supervised(lost.job, 0))
+    assert newly_saved_step(back, 1) is None
+
+
+@pytest.mark.parametrize("edit", [{"in_place": False}, {"max_restarts": 0}])
+def test_a_new_pod_waits_as_the_others_do_whatever_was_edited_meanwhile(edit) -> None:
+    lost = after_loss()
+    lost = edited(lost, restart=JOB.spec.restart.model_copy(update=edit))
+    (action,) = (action for action in plan(lost, LATER).actions if isinstance(action, CreatePod))
+    variables = {variable["name"]: variable.get("value") for variable in action.body["spec"]["containers"][0]["env"]}
+    assert action.body["metadata"]["labels"][LABEL_SUPERVISED] == "true"
+    assert contract.DDPJOB_REPLACEMENT_SECONDS in variables
+    assert int(variables[contract.DDPJOB_IN_PLACE_RESTARTS]) > 0
 
 
 def test_a_restart_in_place_before_the_loss_does_not_count_as_that_with_the_new_pod() -> None:

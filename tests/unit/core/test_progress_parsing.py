@@ -50,6 +50,12 @@ def test_the_line_before_a_cut_line_counts() -> None:
     assert progress.step == 12
 
 
+@pytest.mark.parametrize(("shown", "known"), [("3", 3), ("-1", None), ('"3"', None)])
+def test_the_number_of_new_pods_that_have_joined_is_a_number(shown, known) -> None:
+    progress = latest_progress(f'ddpjob-progress {{"step": 1, "joinedReplacements": {shown}}}')
+    assert (progress and progress.joined_replacements) == known
+
+
 class Log(str):
     """A log that counts the characters of the parts that are taken from it."""
 

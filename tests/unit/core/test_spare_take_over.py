@@ -131,6 +131,7 @@ def test_one_that_is_lost_before_it_has_taken_over_is_a_lost_pod(changes) -> Non
     made = plan(seen, LATER + 1)
     assert (created(made), taken_over(seen)) == ([], {})
     assert (made.status.attempt, made.status.failure.rank) == (2, 1)
+    assert (made.status.failure.reason == Reason.NODE_LOST) == ("is_cut_off" in (changes or ()))
 
 
 @pytest.mark.parametrize("is_gone", [False, True])

@@ -288,6 +288,13 @@ def test_a_rank_whose_connection_was_lost_in_the_checks_is_not_taken_for_a_secon
     assert len(waits) == 2
 
 
+def test_the_first_rank_of_a_pod_reports_how_often_the_pod_was_replaced():
+    """Two ranks in each pod: the second pod is the second replacement, and the fourth the first."""
+    environ = {contract.DDPJOB_REPLACEMENTS: "1:2,3:1", contract.LOCAL_WORLD_SIZE: "2"}
+    ranks = [environ | {contract.RANK: str(rank), contract.LOCAL_RANK: str(rank % 2)} for rank in range(8)]
+    assert list(map(generation.replacement_of_this_pod, ranks)) == [0, 0, 2, 0, 0, 0, 1, 0]
+
+
 def test_a_rank_that_announces_itself_remembers_the_store_unless_its_pod_was_replaced(memory, monkeypatch):
     monkeypatch.setenv(contract.RANK, "3")
     store = HashStore()

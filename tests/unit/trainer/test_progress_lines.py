@@ -4,7 +4,7 @@ import json
 import pytest
 
 from ddpjob_ranks import contract
-from ddpjob_session.progress import Progress
+from ddpjob_session.progress import InPlaceRestarts, Progress
 from ddpjob_session.report import HEARTBEAT_SECONDS, Reporter
 from testbed import wait_for
 
@@ -36,9 +36,7 @@ def test_a_full_line_has_every_field():
             samples_per_second=1234.56,
             eta_seconds=12.34,
             checkpoint_step=115,
-            in_place_restarts=2,
-            in_place_cause="rank 1 was killed by SIGKILL at step 110",
-            joined_replacements=3,
+            restarts=InPlaceRestarts(number=2, cause="rank 1 was killed by SIGKILL at step 110", joined_replacements=3),
             metrics={"accuracy": 99.7},
             headline="accuracy 99.70 %",
         ).line()

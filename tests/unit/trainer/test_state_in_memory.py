@@ -284,3 +284,16 @@ def test_only_rank_0_looks_for_checkpoints_after_the_state_was_in_memory(generat
     resumed.restore(State({"model": torch.nn.Linear(2, 2)}, program="this test"), keep=3)
     resumed.begin(total_steps=9)
     assert resumed.state.step == 7
+
+
+@pytest.mark.parametrize(("number", "cause"), [(1, None), (2, "rank 3 was killed, continued from step 7")])
+def test_rank_0_reports_what_the_ranks_of_all_pods_know_of_restarts(generation, number, cause):
+    """A new pod may join ranks that have not started again yet."""
+    generation.number = number
+    ranks = SimpleNamespace(
+        rank=0, device=torch.device("cpu"), all_gather=lambda mine: [mine, ("", 2), ("rank 3 was killed", 1)]
+    )
+    begun = run.Run(ranks, Reporter(enabled=False))
+    begun.state = SimpleNamespace(step=7)
+    restarts = begun._restarts_before(generation)
+    assert (restarts.number, restarts.cause, restarts.joined_replacements) == (number - 1, cause, 3)

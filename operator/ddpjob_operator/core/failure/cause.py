@@ -127,10 +127,11 @@ def _shows_its_end(pod: Pod) -> bool:
 
 
 def _deleted(rank: int, name: str, last: Pod | None, now: float) -> End:
+    is_cut_off = last is not None and last.is_spare and last.is_cut_off  # it exists, and cannot take over
     return End(
         rank=rank,
-        reason=Reason.POD_DELETED,
-        message="the operator did not delete it",
+        reason=Reason.NODE_LOST if is_cut_off else Reason.POD_DELETED,
+        message="its node is not ready" if is_cut_off else "the operator did not delete it",
         pod=name,
         node=last.node if last is not None else None,
         seen=now,

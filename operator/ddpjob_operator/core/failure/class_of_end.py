@@ -129,9 +129,9 @@ def newly_saved_step(observed: Observed, attempt: int) -> int | None:
 
     Without this a program that always stops with nothing new would restart for ever without being counted.
     """
-    steps = [
-        _saved_step(pod) for pod in (*observed.pods, *observed.vanished) if pod.rank == 0 and pod.attempt == attempt
-    ]
+    pods = [pod for pod in (*observed.pods, *observed.vanished) if pod.rank == 0 and pod.attempt == attempt]
+    newest = max((pod.replacement for pod in pods), default=0)  # what a replaced pod saved is in the record of its loss
+    steps = [_saved_step(pod) for pod in pods if pod.replacement == newest]
     past = [failure for failure in observed.job.status.attempts if failure.attempt < attempt or failure.replaced]
     before = [failure.checkpoint_step for failure in past if failure.checkpoint_step is not None]
     return next((step for step in steps if step is not None and step > max(before, default=-1)), None)

@@ -26,7 +26,7 @@ def failure_sentence(failure: Failure) -> str:
     where = f"Rank {failure.rank} (pod {failure.pod}" + (f", node {failure.node})" if failure.node else ")")
     quoted = f": {failure.message}" if failure.message else ""
     saved = f"; it had saved step {failure.checkpoint_step}" if failure.checkpoint_step is not None else ""
-    replaced = "; only its pod is replaced, and the others wait" if failure.replaced else ""
+    replaced = "; only lost pods are replaced, and the others wait" if failure.replaced else ""
     return f"{where} {_how(failure)} in attempt {failure.attempt}{quoted}{saved}{replaced}"
 
 
@@ -58,7 +58,8 @@ def _how(failure: Failure) -> str:
         return how
     if failure.signal is not None and failure.reason != Reason.PROGRAM_ERROR:
         return f"was killed by signal {failure.signal} ({_signal_name(failure.signal)})"
-    return "was ended" if failure.exit_code is None else f"ended with exit code {failure.exit_code}"
+    signal_name = f" ({_signal_name(failure.signal)})" if failure.signal is not None else ""
+    return "was ended" if failure.exit_code is None else f"ended with exit code {failure.exit_code}{signal_name}"
 
 
 def _message_of_the_cluster(pod: Pod, reason: Reason) -> str:

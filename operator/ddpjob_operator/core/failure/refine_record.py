@@ -45,16 +45,7 @@ def refine_record(observed: Observed, spec: DDPJobSpec, now: float) -> RefinedRe
     failure = _latest_failure(status)
     if failure is None or failure.replaced or failure.reason in _ENDED_BY_OPERATOR or status.running_since:
         return RefinedRecord(failure=failure, restarts=status.restarts)
-    # Pods that were replaced in that attempt have records of their own.
-    replaced = {record.pod for record in status.attempts if record.replaced and record.attempt == failure.attempt}
-    over = [
-        pod
-        for pod in observed.pods
-        if pod.is_rank
-        and pod.attempt == failure.attempt
-        and pod.name not in replaced
-        and _is_evidence(observed, pod, failure, now)
-    ]
+    over = [pod for pod in _last_pods(observed, failure.attempt) if _is_evidence(observed, pod, failure, now)]
     lookups = failures.wanted_logs(observed, over)
     better = _with_saved_step(observed, _with_better_cause(observed, failure, over, lookups, now))
     stopped_late = better != failure and better.checkpoint_step is not None
@@ -64,6 +55,23 @@ def refine_record(observed: Observed, spec: DDPJobSpec, now: float) -> RefinedRe
         retries_at_once=stopped_late and status.restarts.short_in_a_row <= 1,
         lookups=lookups,
     )
+
+
+def _last_pods(observed: Observed, attempt: int) -> list[Pod]:
+    """The pods that the attempt had at its end, as far as they exist: one that was replaced before explains its own loss alone.
+
+    That shows by its record, of which there are few, or by a later pod of its rank.
+    """
+    replaced = {record.pod for record in observed.job.status.attempts if record.replaced and record.attempt == attempt}
+    newest: dict[int, int] = {}
+    for pod in (*observed.vanished, *observed.pods):
+        if pod.is_rank and pod.attempt == attempt:
+            newest[pod.rank] = max(pod.replacement, newest.get(pod.rank, 0))
+    return [
+        pod
+        for pod in observed.pods
+        if pod.is_rank and pod.attempt == attempt and pod.name not in replaced and pod.replacement == newest[pod.rank]
+    ]
 
 
 def _latest_failure(status: DDPJobStatus) -> Failure | None:

@@ -16,6 +16,7 @@ from ddpjob_operator.core.failure.messages import failure_sentence
 from ddpjob_operator.core.gang import Gang
 from ddpjob_operator.core.model import NO_LOG, Pod
 from ddpjob_operator.core.policies.whole_gang import FINISHING_SECONDS
+from ddpjob_operator.core.render.pods import REPLACEMENT_SECONDS
 from ddpjob_operator.core.situation import Situation
 
 
@@ -34,7 +35,7 @@ def restart_what_cannot_meet(situation: Situation) -> Advice:
             return Advice(wake_at=first + FINISHING_SECONDS)
         if lookups := _last_progress(situation):
             return Advice(lookups=lookups)
-        if have_joined(situation):
+        if have_joined(situation) or _is_unread(situation):
             return Advice()
     num_done = gang.num_nodes - len(gang.unfinished) - len(gang.missing)
     too_late = f"{num_done} of {gang.num_nodes} ranks ended with exit code 0 before its new pod joined them"
@@ -42,16 +43,18 @@ def restart_what_cannot_meet(situation: Situation) -> Advice:
 
 
 def restart_after_the_wait(situation: Situation, cause: End) -> StartNextAttempt | None:
-    """Begin the next attempt if the cause is a rank that has waited for a new pod, which has not run meanwhile; None otherwise.
+    """Begin the next attempt if the cause is a rank that has waited for a new pod, which has not joined meanwhile; None otherwise.
 
     The image may be large, or a node may not respond for long. The exit code means this only in pods with our launcher.
     """
-    loss, pod = situation.failure, situation.gang.current.get(cause.rank)
-    waits = loss is not None and loss.replaced and situation.clocks.running is None
+    loss, pod, running = situation.failure, situation.gang.current.get(cause.rank), situation.clocks.running
     gave_up = cause.exit_code == contract.EXIT_PEER_LOST and pod is not None and pod.is_supervised
-    if loss is None or not (waits and gave_up):
+    if loss is None or not loss.replaced or not gave_up:
         return None
-    return _restart_all(loss, "its new pod did not run as long as the others waited for it")
+    # They began to wait before it ran. What ends later is not the end of that wait.
+    if running is not None and (cause.seen >= running + REPLACEMENT_SECONDS or have_joined(situation)):
+        return None
+    return _restart_all(loss, "its new pod did not join as long as the others waited for it")
 
 
 def have_joined(situation: Situation) -> bool:
@@ -79,6 +82,13 @@ def _has_succeeded(gang: Gang, rank: int) -> bool:
 
 def _runs(gang: Gang, rank: int) -> bool:
     return rank in gang.current and gang.current[rank].running
+
+
+def _is_unread(situation: Situation) -> bool:
+    """Whether rank 0 runs and nobody has read its log, which may say that the new pods have joined."""
+    pod, observed = situation.gang.current.get(0), situation.observed
+    is_read = observed.progress is not None or observed.silent_seconds > 0
+    return pod is not None and pod.running and not is_read
 
 
 def _last_progress(situation: Situation) -> tuple[ReadLog, ...]:

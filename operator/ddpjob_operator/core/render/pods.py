@@ -122,13 +122,18 @@ def waits_for_pods(job: Job, spec: DDPJobSpec) -> bool:
     return can_restart and is_launched and spec.nodes > 1
 
 
+def _waits_for_pods(job: Job, spec: DDPJobSpec, rank: int) -> bool:
+    """Whether the pod of this rank does: a new one as those that wait for it, whatever an edit has changed meanwhile."""
+    return job.status.replacement(rank) > 0 or waits_for_pods(job, spec)
+
+
 def _labels(job: Job, spec: DDPJobSpec, rank: int) -> dict[str, str]:
     labels = {
         **common_labels(job),
         names.LABEL_ATTEMPT: str(job.status.attempt),
         names.LABEL_RANK: str(rank),
     }
-    if waits_for_pods(job, spec):
+    if _waits_for_pods(job, spec, rank):
         labels[names.LABEL_SUPERVISED] = "true"
     if replacement := job.status.replacement(rank):
         labels[names.LABEL_REPLACEMENT] = str(replacement)
@@ -270,9 +275,9 @@ def environment_of(job: Job, spec: DDPJobSpec, rank: int) -> dict[str, str]:
         }
     if spec.data:
         environment[contract.DDPJOB_DATA_DIR] = contract.DATA_DIR
-    if spec.restart.in_place:
+    if spec.restart.in_place or job.status.replacement(rank):
         environment |= _restart_in_place(job, spec, rank)
-    if waits_for_pods(job, spec):
+    if _waits_for_pods(job, spec, rank):
         environment[contract.DDPJOB_REPLACEMENT_SECONDS] = str(REPLACEMENT_SECONDS)
     if job.status.replacement(rank):
         replaced = (f"{pod.rank}:{pod.replacement}" for pod in job.status.replaced_pods)
@@ -286,9 +291,10 @@ def _restart_in_place(job: Job, spec: DDPJobSpec, rank: int) -> dict[str, str]:
     """The variables for what starts ranks again in place: our launcher, or torchrun."""
     if any(TORCHRUN.search(part) for part in spec.command or ()):
         return restart_by_torchrun(job, spec, rank)
+    num_left = max(restarts_left(spec, job.status.restarts), int(job.status.replacement(rank) > 0))
     codes = [str(code) for rule in spec.restart.rules for code in rule.exit_codes]
     return {
-        contract.DDPJOB_IN_PLACE_RESTARTS: str(restarts_left(spec, job.status.restarts)),
+        contract.DDPJOB_IN_PLACE_RESTARTS: str(num_left),
         contract.DDPJOB_FINAL_EXIT_CODES: ",".join(codes),
         **({} if spec.restart.state_in_memory else {contract.DDPJOB_STATE_IN_MEMORY: "0"}),
     }

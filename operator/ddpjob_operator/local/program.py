@@ -50,16 +50,19 @@ def program_of(pod: Body, mounts: Iterable[Mount], machine: Machine, termination
     """
     mounts = tuple(mounts)
     main = pod["spec"]["containers"][0]
+    # A pod's /tmp is empty at first and goes with the run, so that a path below /tmp means one of this machine, for example a script,
+    # or a directory to keep. A variable that is /tmp itself asks for the pod's own, as the operator does for the cache of compiled code.
+    kept_mounts = tuple(mount for mount in mounts if mount.path != TMP_DIR)
     own: dict[str, str] = {}
     for variable in main.get("env") or ():
         if "valueFrom" not in variable:
-            own[variable["name"]] = localized(expanded(variable.get("value", ""), own), mounts)
+            name, value = variable["name"], expanded(variable.get("value", ""), own)
+            is_temporary = value == TMP_DIR or name == contract.TORCHINDUCTOR_CACHE_DIR
+            own[name] = localized(value, mounts if is_temporary else kept_mounts)
     arguments = [*main["command"], *(main.get("args") or ())]
-    # A pod's /tmp is empty at first, so a path below /tmp in a command refers to this machine's /tmp, for example to a script.
-    command_mounts = tuple(mount for mount in mounts if mount.path != TMP_DIR)
     working_dir = main.get("workingDir", "")
     local_dir = localized(working_dir, mounts)
-    command = [localized(expanded(argument, own), command_mounts) for argument in arguments]
+    command = [localized(expanded(argument, own), kept_mounts) for argument in arguments]
     if command[0] in ("python", "python3"):
         command[0] = str(machine.python)
     return Program(

@@ -111,9 +111,15 @@ def test_a_reference_sees_the_variables_before_it() -> None:
     assert environ.command == ("run", "ab")
 
 
-def test_a_script_in_this_machines_tmp_is_meant_and_tmpdir_is_the_pods_own() -> None:
+def test_paths_below_this_machines_tmp_are_meant_and_tmpdir_and_caches_are_the_pods_own() -> None:
     machine = Machine(python=Path("/venv/bin/python"), environ={}, num_cpus=8, master_port=4711, gpus=())
     mounts = (Mount(path="/tmp", folder=Path("/tmp/own")),)
-    body = pod("python", "/tmp/work/train.py", TMPDIR="/tmp")
+    own = {"TMPDIR": "/tmp", "TORCHINDUCTOR_CACHE_DIR": "/tmp/torchinductor", "DDPJOB_EVENTS_DIR": "/tmp/events"}
+    body = pod("python", "/tmp/work/train.py", **own)
     found = program_of(body, mounts, machine, Path("/run/termination"), Path("/here"))
-    assert (found.command[1], found.environ["TMPDIR"]) == ("/tmp/work/train.py", "/tmp/own")
+    assert [found.command[1], *(found.environ[name] for name in own)] == [
+        "/tmp/work/train.py",
+        "/tmp/own",
+        "/tmp/own/torchinductor",
+        "/tmp/events",
+    ]

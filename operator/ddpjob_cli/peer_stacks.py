@@ -1,12 +1,17 @@
-"""Shortens what a rank prints when it has only lost another one: its stack leads into torch and names no cause.
+"""Shortens what a rank prints when it has only lost another one, or is asked to stop: its stacks name no cause.
 
 The stack of the rank that failed by itself is shown as a whole. The logs keep every line.
 """
+
+import re
 
 from ddpjob_operator.core.failure.log_parsing import TRACEBACK, is_echo, source_and_text
 
 #: A stack with more lines is shown as it is.
 MAX_LINES = 500
+#: What `ddpjob_ranks.stop` writes whenever a rank is asked to stop, since it may hang, and what follows on it.
+_STOPPED = "ddpjob stacks: SIGTERM received"
+_OF_THREADS = re.compile(r"thread |\s")
 
 
 class PeerStacks:
@@ -15,11 +20,19 @@ class PeerStacks:
     def __init__(self) -> None:
         """Nothing is held."""
         self._held: dict[tuple[int, str], list[str]] = {}
+        self._stopping: set[tuple[int, str]] = set()
 
     def shown(self, rank: int, line: str) -> list[str]:
         """The lines to show after the pod of this node rank has printed another one."""
         source, text = source_and_text(line)
         held = self._held.get((rank, source))
+        if text == _STOPPED:
+            self._stopping.add((rank, source))
+            return [f"{line} (stacks: in the log)"]
+        if (rank, source) in self._stopping:
+            if _OF_THREADS.match(text):
+                return []
+            self._stopping.remove((rank, source))
         if text.startswith(TRACEBACK):
             self._held[rank, source] = [line]
             return held or []

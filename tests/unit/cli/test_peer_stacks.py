@@ -33,6 +33,16 @@ def test_stacks_of_two_pods_are_separate() -> None:
     assert stacks.rest() == []
 
 
+def test_stacks_of_a_rank_that_is_asked_to_stop_are_left_out() -> None:
+    asked, stacks = (
+        "ddpjob stacks: SIGTERM received",
+        ["thread MainThread", FRAME, "    train()", "thread watchdog", FRAME],
+    )
+    lines = ["step 4", asked, *stacks, asked, *stacks, "checkpoint of step 4", "thread pool: 3"]
+    short = f"{asked} (stacks: in the log)"
+    assert shown(*lines) == ["step 4", short, short, "checkpoint of step 4", "thread pool: 3"]
+
+
 def test_a_fault_of_the_rank_itself_in_the_same_exception_is_shown() -> None:
     lines = [START, FRAME, "torch.distributed.DistNetworkError: The server socket has failed to listen: EADDRINUSE"]
     assert shown(*lines) == lines

@@ -27,6 +27,7 @@ def command(
         except ManifestError as error:
             mistakes.append(str(error))
             continue
-        print(f"{file}: DDPJob {manifest.namespace}/{manifest.name} is valid")
+        later = " (recipe and settings are checked when the job starts)" if manifest.spec.trainer else ""
+        print(f"{file}: DDPJob {manifest.namespace}/{manifest.name} is valid{later}")
     if mistakes:
         raise ManifestError("\n".join(mistakes))

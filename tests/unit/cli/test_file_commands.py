@@ -65,6 +65,7 @@ def test_validate_reports_every_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["validate", *map(str, EXAMPLES), str(bad)]) == 2
     printed = capsys.readouterr()
     assert printed.out.count("is valid") == len(EXAMPLES)
+    assert "digits is valid (recipe and settings are checked when the job starts)\n" in printed.out
     assert "bad.yaml: spec.nodes is 0" in printed.err
     assert "spec.gpus is not a known field" in printed.err
 

@@ -133,7 +133,7 @@ def unwrapped(text: str) -> str:
 def _guarded(name: str, entry: Entry, callback: Any) -> Any:
     """The function of a command, which refuses -A where it has no effect, and ends quietly when its reader has."""
     from ddpjob_cli.failures import CommandError, end_of_reader
-    from ddpjob_cli.local_runs import is_run
+    from ddpjob_cli.local_runs import is_run, run_of
     from ddpjob_cli.options import CLUSTER
 
     @functools.wraps(callback)
@@ -153,6 +153,11 @@ def _guarded(name: str, entry: Entry, callback: Any) -> Any:
             return callback(*args, **kwargs)
         except BrokenPipeError:  # click's own exit code means that the job failed
             end_of_reader()
+        except Exception as error:
+            asks_cluster = entry.local_runs and not is_run(kwargs["job"]) and not isinstance(error, CommandError)
+            if asks_cluster and (found := run_of(kwargs["job"])):
+                error.add_note(f"there is a local run of a similar name: ddpjob {name} {found}")
+            raise
 
     return run
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ddpjob_cli.local_runs import INTERRUPTED, how_to_continue
 from ddpjob_cli.rendering import address, local_run, managed_elsewhere, no_status, restarts_so_far, state
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.failure.classes import KINDS
@@ -112,6 +113,8 @@ def _pod(pod: "Pod") -> str:
 
 
 def _advice(job: "Job", reason: str) -> list[str]:
+    if job.phase == INTERRUPTED:
+        return [how_to_continue(job.name)]
     text = next((advice for known, advice in ADVICE.items() if known == reason), "")
     if text.endswith("`."):  # a command at the end is copied with what follows it
         text = text[:-1]

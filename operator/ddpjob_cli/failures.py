@@ -39,7 +39,7 @@ def exit_code_of(error: Exception) -> int:
     text = _text(error)
     if code == EXIT_CLUSTER and "there is no kubeconfig" in text:
         text += ", or --kubeconfig; without a cluster, jobs run on this machine: ddpjob run --local FILE"
-    for line in text.splitlines() or [type(error).__name__]:
+    for line in (*(text.splitlines() or [type(error).__name__]), *getattr(error, "__notes__", ())):
         print(f"ddpjob: {line}", file=sys.stderr)
     return code
 

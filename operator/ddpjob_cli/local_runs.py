@@ -4,6 +4,7 @@
 that directory in place of the name of a job reads them from there; until the run has ended, there are logs only.
 """
 
+import glob
 import json
 import os
 import re
@@ -17,8 +18,13 @@ from ddpjob_cli.failures import CommandError
 if TYPE_CHECKING:
     from ddpjob.client import Job, JobEvent, LogLine, Pod
     from ddpjob_operator.api.resource import Body
+    from ddpjob_operator.api.status import DDPJobStatus
 
+#: The directory of all runs, in the current directory.
+RUNS: Final = Path(".ddpjob/runs")
 OBJECTS: Final = "objects.json"
+#: Phase and reason of a run that a signal ended before its job; a job of a cluster never has it.
+INTERRUPTED: Final = "Interrupted"
 #: An annotation that names the directory of the run, for what refers to the job.
 ANNOTATION: Final = "ddpjob.dev/local-run"
 #: What the directory of a run adds to the name of the job.
@@ -30,11 +36,44 @@ def is_run(job: str) -> bool:
     return os.sep in job or job.startswith(".")
 
 
+def run_of(job: str) -> Path | None:
+    """The newest run of this job in the current directory, or else the newest of those whose names begin with that of the job."""
+    newest = _newest(RUNS / job)
+    if newest.exists():
+        return newest
+    return max(RUNS.glob(f"{glob.escape(job)}*"), key=lambda run: run.stat().st_mtime, default=None)
+
+
 def write_objects(folder: Path, job: "Body", pods: "Sequence[Body]") -> None:
     """Keep the job and its pods for `RunDirectory`. Their environment may hold secrets, so only the user may read them."""
     file = folder / OBJECTS
     file.touch(mode=0o600)
     file.write_text(json.dumps({"job": job, "pods": pods}), encoding="utf-8")
+
+
+def interrupted(status: "DDPJobStatus", folder: Path, job: str, cause: str) -> "DDPJobStatus":
+    """The status of a run that a signal ended before its job, with the step that rank 0 saved as its last act."""
+    from ddpjob_operator.core.failure.class_of_end import saved_step
+    from ddpjob_operator.core.render.pods import pod_name
+
+    said = folder / f"logs/{pod_name(job, status.attempt, 0, status.replacement(0))}.termination"
+    step = saved_step(said.read_text(encoding="utf-8", errors="replace")) if said.exists() else None
+    progress = status.progress
+    if progress:
+        reached = {} if step is None else {"checkpoint_step": step, "step": max(step, progress.step)}
+        progress = progress.model_copy(update={"eta": None, "eta_seconds": None, **reached})
+        step = progress.checkpoint_step
+    message = f"{cause} ended the run" + ("" if step is None else f", with a checkpoint of step {step}")
+    end = {"phase": INTERRUPTED, "reason": INTERRUPTED, "message": message, "progress": progress}
+    return status.model_copy(update={**end, "conditions": [], "ready": None, "ready_replicas": None})
+
+
+def how_to_continue(job: str) -> str:
+    """What to do after a run that a signal has ended."""
+    return (
+        "Start the same command again; it continues from the newest checkpoint if checkpoint.volume is a hostPath or checkpoint.uri"
+        f" is set, and if the name of the job is {job} again"
+    )
 
 
 class RunDirectory:

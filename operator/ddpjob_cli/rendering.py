@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ddpjob_cli.local_runs import ANNOTATION
+from ddpjob_cli.local_runs import ANNOTATION, INTERRUPTED
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import Phase
 from ddpjob_operator.api.status import DDPJobStatus, Progress, TimeSpent
@@ -275,7 +275,7 @@ def next_command(job: "Job", pods: "Sequence[Pod]" = ()) -> str:
     name = address(job)
     if job.failed:
         return f"ddpjob logs {name} --failed"
-    if job.succeeded:
+    if job.succeeded or job.phase == INTERRUPTED:
         return f"ddpjob logs {name} --tail 20"
     if job.phase == Phase.SUSPENDED:
         return f"ddpjob resume {name}"

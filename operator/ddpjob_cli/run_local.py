@@ -11,15 +11,12 @@ from typing import Any
 
 from ddpjob_cli.display import Display
 from ddpjob_cli.failures import EXIT_FAILED, EXIT_SUCCEEDED
-from ddpjob_cli.local_runs import write_objects
+from ddpjob_cli.local_runs import INTERRUPTED, RUNS, how_to_continue, interrupted, write_objects
 from ddpjob_cli.manifest import Manifest, ManifestError
 from ddpjob_operator.api.names import ConditionType
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.times import duration, rfc3339
 from ddpjob_operator.local.run import LocalRun
-
-#: The directory of all runs, in the current directory.
-RUNS = Path(".ddpjob/runs")
 
 
 def run_local(manifest: Manifest, *, verbose: bool, show_status: bool) -> int:
@@ -45,26 +42,27 @@ def run_local(manifest: Manifest, *, verbose: bool, show_status: bool) -> int:
         folder = _new_folder(manifest.name)
         started, created = time.monotonic(), rfc3339(time.time())
         run, received = asyncio.run(_to_the_end(manifest, folder, display))
-    write_objects(folder, _job_as_json(manifest, run.status, created), run.pods)
+    status = run.status if received is None else interrupted(run.status, folder, manifest.name, received.name)
+    write_objects(folder, _job_as_json(manifest, status, created), run.pods)
     if show_status:
-        display.show_status(run.status)
+        display.show_status(status)
     took = duration(time.monotonic() - started)
     if received is not None:
         outcome, style, code = (
-            f"was interrupted after {took}, and none of its processes is left",
+            f"was interrupted after {took}: {status.message}, and none of its processes is left",
             "yellow",
             128 + received,
         )
-    elif run.status.condition(ConditionType.SUCCEEDED):
-        outcome, style, code = f"succeeded after {took} in attempt {run.status.attempt}", "green", EXIT_SUCCEEDED
+    elif status.condition(ConditionType.SUCCEEDED):
+        outcome, style, code = f"succeeded after {took} in attempt {status.attempt}", "green", EXIT_SUCCEEDED
     else:
-        outcome, style, code = f"failed after {took}: {run.status.message}", "red", EXIT_FAILED
+        outcome, style, code = f"failed after {took}: {status.message}", "red", EXIT_FAILED
     if show_status:
         outcome += f"; logs and files: {folder}"
     else:
-        display.show_summary(run.status)
-        display.say(f"  {'files':<9} {_where_to_look(run.status, folder)}", style="")
-        display.say(f"  {'next':<9} {_next_command(run.status, folder)}", style="")
+        display.show_summary(status)
+        display.say(f"  {'files':<9} {_where_to_look(status, folder)}", style="")
+        display.say(f"  {'next':<9} {_next_command(manifest.name, status, folder)}", style="")
     display.say(f"{manifest.name} {outcome}", f"bold {style}")
     return code
 
@@ -81,8 +79,10 @@ def _where_to_look(status: DDPJobStatus, folder: Path) -> str:
     return _from_here(log if log is not None and log.exists() else folder)
 
 
-def _next_command(status: DDPJobStatus, folder: Path) -> str:
-    """A command that shows more of the run."""
+def _next_command(job: str, status: DDPJobStatus, folder: Path) -> str:
+    """A command that shows more of the run, or what continues it."""
+    if status.phase == INTERRUPTED:
+        return how_to_continue(job)
     if status.condition(ConditionType.SUCCEEDED):
         return f"ddpjob {'plot' if status.progress else 'logs'} {_from_here(folder)}"
     return f"ddpjob explain {_from_here(folder)}"

@@ -71,4 +71,6 @@ def test_ctrl_c_at_the_terminal_stops_the_run(tmp_path: Path) -> None:
         terminal.read_until("")
         assert terminal.process.wait(timeout=240) == 130
     assert "stopping all ranks, which can save their work first" in terminal.seen
+    assert "SIGINT ended the run, and none of its processes is left" in terminal.seen
+    assert "Start the same command again; it continues from the newest checkpoint if" in terminal.seen
     assert "KeyboardInterrupt" not in terminal.seen

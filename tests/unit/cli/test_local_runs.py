@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from ddpjob_cli.__main__ import main
+from ddpjob_cli.local_runs import interrupted, write_objects
+from ddpjob_operator.api.status import DDPJobStatus, Progress
 
 
 def run_of(folder: Path, time: str, *logs: str) -> Path:
@@ -29,6 +31,38 @@ def test_a_run_that_has_not_ended_has_logs(tmp_path: Path, capsys: pytest.Captur
         "the run has not ended, or was killed. To see what it has printed so far: ddpjob logs"
         in capsys.readouterr().err
     )
+
+
+def test_an_interrupted_run_says_what_it_saved_and_how_to_continue(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_of(tmp_path, "20261123-084053")
+    (run / "logs/net-2-1-0.termination").write_text("checkpointStep=241")
+    progress = Progress(step=230, total_steps=400, checkpoint_step=200, eta="9s")
+    seen = DDPJobStatus(phase="Running", reason="Running", message="all 2 pods run", ready="2/2", progress=progress)
+    status = interrupted(seen, run, "net-2", "SIGINT").as_json()
+    metadata = {"name": "net-2", "namespace": "default"}
+    write_objects(run, {"metadata": metadata, "spec": {"command": ["x"]}, "status": status}, [])
+
+    assert main(["explain", str(run)]) == main(["status", str(run)]) == 0
+    explained, _, shown = capsys.readouterr().out.partition("\nJob ")
+    assert "is Interrupted in attempt 1: SIGINT ended the run, with a checkpoint of step 241" in explained
+    assert "Start the same command again; it continues from the newest checkpoint if" in explained
+    assert "step 241/400 (60%) · checkpoint at step 241\n" in shown
+    assert "Running" not in shown
+
+
+def test_a_cluster_that_is_not_there_leads_to_the_local_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KUBECONFIG", "absent")
+    run = run_of(tmp_path / ".ddpjob/runs", "20261123-084053")
+    for job, found in (("net-2", True), ("net", True), ("other", False)):
+        assert main(["plot", job]) == 3
+        error = capsys.readouterr().err
+        assert "there is no kubeconfig" in error
+        assert (f"a local run of a similar name: ddpjob plot .ddpjob/runs/{run.name}\n" in error) == found
 
 
 def test_the_name_of_a_job_means_its_newest_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

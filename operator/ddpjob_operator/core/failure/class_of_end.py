@@ -131,13 +131,13 @@ def newly_saved_step(observed: Observed, attempt: int) -> int | None:
     """
     pods = [pod for pod in (*observed.pods, *observed.vanished) if pod.rank == 0 and pod.attempt == attempt]
     newest = max((pod.replacement for pod in pods), default=0)  # what a replaced pod saved is in the record of its loss
-    steps = [_saved_step(pod) for pod in pods if pod.replacement == newest]
+    steps = [saved_step(pod.exit.message) for pod in pods if pod.replacement == newest and pod.exit]
     past = [failure for failure in observed.job.status.attempts if failure.attempt < attempt or failure.replaced]
     before = [failure.checkpoint_step for failure in past if failure.checkpoint_step is not None]
     return next((step for step in steps if step is not None and step > max(before, default=-1)), None)
 
 
-def _saved_step(pod: Pod) -> int | None:
+def saved_step(message: str) -> int | None:
     """The step that a rank saved when it stopped on request, from its termination message."""
-    match = _SAVED_STEP.search(pod.exit.message) if pod.exit else None
+    match = _SAVED_STEP.search(message)
     return int(match[1]) if match else None

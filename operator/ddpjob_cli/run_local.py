@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.util
+import os
 import signal
 import sys
 import time
@@ -13,7 +14,7 @@ from ddpjob_cli.display import Display
 from ddpjob_cli.failures import EXIT_FAILED, EXIT_SUCCEEDED
 from ddpjob_cli.local_runs import INTERRUPTED, RUNS, how_to_continue, interrupted, write_objects
 from ddpjob_cli.manifest import Manifest, ManifestError
-from ddpjob_operator.api.names import ConditionType
+from ddpjob_operator.api.names import ConditionType, contract
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.times import duration, rfc3339
 from ddpjob_operator.local.run import LocalRun
@@ -39,6 +40,12 @@ def run_local(manifest: Manifest, *, verbose: bool, show_status: bool) -> int:
     with Display(processes_per_node=manifest.spec.processes, verbose=verbose) as display:
         if manifest.others:
             display.say(f"a local run ignores these objects of the file: {', '.join(manifest.others)}", style="dim")
+        if manifest.spec.checkpoint is None and contract.DDPJOB_CHECKPOINT_DIR in os.environ:
+            display.say(
+                f"a local run ignores the variable {contract.DDPJOB_CHECKPOINT_DIR} of this shell; to keep checkpoints, name the"
+                f" job and set checkpoint.volume: --name {manifest.name} --set checkpoint.volume.hostPath.path=DIRECTORY",
+                style="yellow",
+            )
         folder = _new_folder(manifest.name)
         started, created = time.monotonic(), rfc3339(time.time())
         run, received = asyncio.run(_to_the_end(manifest, folder, display))

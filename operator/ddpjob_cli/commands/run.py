@@ -101,7 +101,8 @@ def command(
     """Run the DDPJob of a file, or a command in each pod, and follow it to its end.
 
     On a cluster, Ctrl-C stops this command and the job continues. With --local, each pod is a process of this machine that
-    starts in the current directory, and Ctrl-C stops the job. Logs and volumes are kept in .ddpjob/runs.
+    starts in the current directory, and Ctrl-C stops the job. Logs and volumes are kept in .ddpjob/runs. A command after -- that
+    fails there is not restarted, unless a field of restart is set, for example with --set restart.maxRestarts=3.
 
     A command gets the files of the current directory, read-only, in its working directory /workspace: up to 500 files of
     1 MiB together, without hidden files and what .gitignore and .ddpjobignore exclude. A ConfigMap carries them, which is
@@ -136,6 +137,8 @@ def command(
     given = [f"{field}={value}" for field, value in fields.items() if value is not None]
     settings = [*given, *(set_ or ())]
     if program:
+        if local and not any(setting.removeprefix("spec.").startswith("restart") for setting in settings):
+            settings.append("restart.maxRestarts=0")  # who tries a script wants to see its first failure
         manifest = command_manifest(
             program,
             name=name,

@@ -29,7 +29,8 @@ class EnvVar(Resource):
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             f"!(self.name in {RESERVED_NAMES})",
-            "the operator sets this variable for every rank, and it cannot be overridden: choose another name",
+            "the operator sets this variable for every rank, and it cannot be overridden: choose another name, or set the field that it"
+            " comes from, such as checkpoint.volume for DDPJOB_CHECKPOINT_DIR",
         ),
         Rule("!(has(self.value) && has(self.valueFrom))", "set either value or valueFrom, not both"),
     )

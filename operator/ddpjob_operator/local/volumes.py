@@ -64,7 +64,8 @@ def _mount(mount: Body, volume: Body, data_of: Mapping[str, Body], volumes_folde
         raise ValueError(f"mount {path}: subPath {sub_path!r} is outside of the volume; set it to a directory inside")
     kind = next((key for key in volume if key != "name"), "emptyDir")
     source = volume.get(kind, {})
-    if kind == "hostPath" and _usable(source):
+    fault = _fault_of(source, is_read_only=mount.get("readOnly", False)) if kind == "hostPath" else ""
+    if kind == "hostPath" and not fault:
         return Mount(path=path, folder=Path(source["path"]) / sub_path)
 
     private = kind == "emptyDir"  # all pods share every other volume
@@ -81,14 +82,24 @@ def _mount(mount: Body, volume: Body, data_of: Mapping[str, Body], volumes_folde
     part = folder / sub_path  # a file of a ConfigMap, or a directory, which a kubelet would create
     if not part.exists():
         part.mkdir(parents=True)
-    return Mount(path=path, folder=part, instead_of="" if known else f"{kind} {_name(source)}".strip())
+    return Mount(path=path, folder=part, instead_of="" if known else f"{kind} {_name(source)}{fault}".strip())
 
 
-def _usable(host_path: Body) -> bool:
-    path = Path(host_path["path"])
-    if host_path.get("type") == "DirectoryOrCreate":
+def _fault_of(host_path: Body, *, is_read_only: bool) -> str:
+    """Why a hostPath cannot be used, for a sentence; empty if it can.
+
+    A directory that programs may write to is created. Of one that they only read, such as that of the data, an empty one is no use.
+    """
+    path, kind = Path(host_path["path"]), host_path.get("type") or ""
+    if path.exists():
+        return ""
+    if kind != "DirectoryOrCreate" and (kind or is_read_only):
+        return ", which does not exist,"
+    try:
         path.mkdir(parents=True, exist_ok=True)
-    return path.exists()
+    except OSError as error:
+        return f", which cannot be created ({error.strerror}),"
+    return ""
 
 
 def _files(source: Body, data: Body) -> list[tuple[PurePosixPath, str]]:

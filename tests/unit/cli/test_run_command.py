@@ -52,11 +52,33 @@ def test_a_name_follows_from_the_script(command: str, stem: str, capsys: pytest.
 
 
 @pytest.mark.usefixtures("project")
-def test_the_same_command_runs_on_this_machine(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_same_command_runs_on_this_machine(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DDPJOB_CHECKPOINT_DIR", "mine")
     assert main(["run", "--local", "--nodes", "2", "--", "python", "train.py"]) == 0
     output = capfd.readouterr().out
     assert "[rank 0] width 3" in output
     assert "[rank 1] width 3" in output
+    assert (
+        "ignores the variable DDPJOB_CHECKPOINT_DIR of this shell; to keep checkpoints, name the job and set" in output
+    )
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize(
+    ("setting", "restart"),
+    [
+        ("nodes=2", {"maxRestarts": 0}),
+        ("restart.maxRestarts=2", {"maxRestarts": 2}),
+        ("spec.restart.inPlace=true", {"inPlace": True}),
+    ],
+)
+def test_a_command_on_this_machine_is_not_restarted_unless_asked_for(
+    setting: str, restart: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "--local", "--dry-run=client", "--set", setting, "--", "python", "train.py"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["spec"]["restart"] == restart
 
 
 @pytest.mark.usefixtures("project")
@@ -72,6 +94,10 @@ def test_the_same_command_runs_on_this_machine(capfd: pytest.CaptureFixture[str]
         (["--local", "--detach", "--", "python", "train.py"], "need a cluster; leave out --local"),
         (["-A", "--", "python", "train.py"], "-A has no effect on `ddpjob run`"),
         (["--set", "nodes=0", "--", "python", "train.py"], "command line: spec.nodes is 0"),
+        (
+            ["--env", "DDPJOB_CHECKPOINT_DIR=ckpt", "--", "python", "train.py"],
+            "or set the field that it comes from, such as checkpoint.volume for DDPJOB_CHECKPOINT_DIR",
+        ),
     ],
 )
 def test_wrong_use_says_what_to_do(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ def pod(volume: dict[str, Any], mount: dict[str, Any]) -> dict[str, Any]:
 
 
 def mount_of(
-    tmp_path: Path, volume: dict[str, Any], config_maps: tuple[dict[str, Any], ...] = (), **mount: str
+    tmp_path: Path, volume: dict[str, Any], config_maps: tuple[dict[str, Any], ...] = (), **mount: str | bool
 ) -> Mount:
     (found,) = mounts_of(pod(volume, {"mountPath": "/mnt", **mount}), config_maps, tmp_path / "volumes", tmp_path)
     return found
@@ -31,9 +31,23 @@ def test_a_host_path_is_the_folder_itself(tmp_path: Path) -> None:
     assert mount_of(tmp_path, {"hostPath": {"path": str(tmp_path)}}) == Mount(path="/mnt", folder=tmp_path)
 
 
-def test_a_missing_host_path_is_an_empty_folder_and_said_so(tmp_path: Path) -> None:
-    found = mount_of(tmp_path, {"hostPath": {"path": "/no/such/folder"}})
-    assert found == Mount(path="/mnt", folder=tmp_path / "volumes/v", instead_of="hostPath /no/such/folder")
+def test_a_missing_host_path_is_created_for_programs_that_write(tmp_path: Path) -> None:
+    checkpoints = tmp_path / "new/checkpoints"
+    assert mount_of(tmp_path, {"hostPath": {"path": str(checkpoints)}}) == Mount(path="/mnt", folder=checkpoints)
+    assert checkpoints.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("folder", "read_only", "fault"),
+    [("data", True, ", which does not exist,"), ("file/x", False, ", which cannot be created (Not a directory),")],
+)
+def test_any_other_missing_host_path_is_an_empty_folder_and_said_so(
+    tmp_path: Path, folder: str, read_only: bool, fault: str
+) -> None:
+    (tmp_path / "file").touch()
+    path = tmp_path / folder
+    found = mount_of(tmp_path, {"hostPath": {"path": str(path)}}, readOnly=read_only)
+    assert found == Mount(path="/mnt", folder=tmp_path / "volumes/v", instead_of=f"hostPath {path}{fault}")
     assert list(found.folder.iterdir()) == []
 
 

@@ -38,7 +38,7 @@ RECIPE = ("recipe=noisy_recipe:noisy", "globalBatchSize=96", "microBatchSize=16"
 OTHERS = ("logEverySteps=1", "checkpointEverySteps=9", "stepTimeoutSeconds=20")
 STEPS_PER_EPOCH = 14
 #: More than a run needs that has a fault in each of them.
-MOST_RESTARTS = "100"
+MOST_RESTARTS = "10000"
 NUM_FAULTS = 20
 #: Of a fault: up to 6 steps to it, and up to an epoch until it comes, where it is one of an evaluation.
 STEPS_PER_FAULT = 8
@@ -199,7 +199,7 @@ def loses_rank_0(fault: dict[str, Any]) -> bool:
 pytestmark = pytest.mark.timeout(2 * 5 * SECONDS_PER_FAULT)
 
 
-@pytest.mark.parametrize(("num_nodes", "seed"), [(2, 7), (3, 11)], ids=["loss of rank 0", "loss of another rank"])
+@pytest.mark.parametrize(("num_nodes", "seed"), [(2, 3), (3, 12)], ids=["loss of rank 0", "loss of another rank"])
 def test_four_faults_cost_no_bit(num_nodes: int, seed: int, tmp_path: Path) -> None:
     check(tmp_path, some_faults(4, num_nodes=num_nodes, seed=seed), num_nodes=num_nodes)
 

@@ -240,9 +240,10 @@ def test_soak_of_a_fault_every_few_steps_holds_no_more_at_its_end(
 
 def held_in_pods(folder: Path, num_faults: int, *, is_first: bool) -> list[list[int]]:
     """What was held at each fault by the launcher of rank 0, which serves the store, or by that of another rank."""
-    links = [(folder / "faults-1" / str(number)).readlink() for number in range(num_faults)]
-    numbers = [[int(number) for number in str(link).split()] for link in links]
-    return [held for _, _, rank, *held in numbers if (rank == 0) is is_first]
+    links = [str((folder / "faults-1" / str(number)).readlink()) for number in range(num_faults)]
+    return [
+        [int(number) for number in held] for _, _, rank, *held in map(str.split, links) if (rank == "0") is is_first
+    ]
 
 
 def test_the_statistics_of_a_step_that_only_the_other_rank_completes_are_known(tmp_path: Path) -> None:

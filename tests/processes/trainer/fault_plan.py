@@ -8,9 +8,12 @@ from typing import Any
 POINTS = ("step", "backward", "gradients", "optimizer", "updated", "checkpoint", "evaluation")
 #: Where it may fail while it starts again.
 RECOVERY_POINTS = ("rendezvous", "data", "load", "begin", "hold")
-#: "all" is an exception of all ranks at once, "recovery" a fault while the ranks start again after another one. The one that
-#: takes longest is the last one.
-KINDS = ("kill", "recovery", "raise", "all", "exit", "memory", "stop")
+#: Those within pods. "all" is an exception of all ranks at once, "recovery" a fault while the ranks start again after another one.
+#: The one that takes longest is the last one.
+IN_PODS = ("kill", "recovery", "raise", "all", "exit", "memory", "stop")
+#: Those after which other pods start: "pod" is the loss of one, and "gang" that of all of them.
+LOSSES = ("pod", "gang")
+KINDS = (*LOSSES, *IN_PODS)
 
 
 def random_faults(kinds: Sequence[str], *, seed: int, num_ranks: int) -> list[dict[str, Any]]:
@@ -35,10 +38,10 @@ def random_faults(kinds: Sequence[str], *, seed: int, num_ranks: int) -> list[di
     return faults
 
 
-def shuffled_kinds(num_faults: int, *, seed: int) -> list[str]:
+def shuffled_kinds(num_faults: int, *, seed: int, of: Sequence[str] = KINDS) -> list[str]:
     """As many of each kind as of any other, where the number allows it."""
     chosen = random.Random(seed)  # noqa: S311 - of a test
-    kinds = [KINDS[number % len(KINDS)] for number in range(num_faults)]
+    kinds = [of[number % len(of)] for number in range(num_faults)]
     others = [kind for kind in kinds if kind != "recovery"]
     chosen.shuffle(others)
     for place in sorted(chosen.sample(range(1, len(others) + 1), kinds.count("recovery")), reverse=True):

@@ -24,54 +24,34 @@ from ddpjob_ranks import contract, generation
 from ddpjob_ranks.errors import ReplacedError
 from ddpjob_ranks.launch import identity, rendezvous
 from ddpjob_ranks.launch.identity import Worker
+from gang_of_pods import JOB, SUPERVISED, Gang
 from test_restart_in_place import pid_of_rank
 from test_session import assert_same, saved
 from testbed import free_ports
 from training_runs import DEADLINE_SECONDS, TRAINER, Run, finished, ranks_by_hand, started
 
 DIGITS = ("epochs=8", "logEverySteps=5")
-JOB = {contract.DDPJOB_UID: "u1", contract.DDPJOB_ATTEMPT: "1"}
-SUPERVISED = JOB | {contract.DDPJOB_IN_PLACE_RESTARTS: "20", contract.DDPJOB_REPLACEMENT_SECONDS: "200"}
 SCRIPT = (sys.executable, "-m", "ddpjob.launch", str(Path(__file__).with_name("session_script.py")))
 FROM_MEMORY = "in memory: no step is lost"
 GATED = (sys.executable, "-m", "ddpjob.launch", gated_rank.FILE)
 
 
-class Gang:
-    """Pods of one process each."""
-
-    def __init__(self, folder, num_pods: int, stack: ExitStack) -> None:
-        self._folder, self._stack, self._variables = folder, stack, ranks_by_hand(num_pods)
-        self._replaced: dict[int, int] = {}
+class GatedGang(Gang):
+    """The digits. The last rank of a gated pod waits at a step of the first generation and at one of the second."""
 
     def gated_pod(self, rank: int, replacement: int = 0, **more: str) -> Run:
-        """The same; the last rank waits at a step of the first generation and at one of the second."""
         return self.pod(rank, replacement, command=GATED, GATES="22,82", **more)
 
     def spare(self, command: tuple[str, ...]) -> "Spare":
         """A pod that waits with everything imported until it replaces a lost one."""
         return Spare(self, self._folder / "spare", self._stack, self._variables[0], command)
 
-    def pod(self, rank: int, replacement: int = 0, command: tuple[str, ...] = TRAINER, **more: str) -> Run:
-        variables = self._variables[rank] | SUPERVISED | {"OPENED": str(self._folder)} | more
-        if replacement:
-            variables |= self.replaced(rank, replacement)
-        folder = self._folder / f"{rank}-{replacement}"
-        keys = DIGITS if command in (TRAINER, GATED) else ()
-        return self._stack.enter_context(started(folder, *keys, ranks=0, command=command, environ=variables))
-
-    def replaced(self, rank: int, replacement: int) -> dict[str, str]:
-        """The variables of a pod that replaces that of this rank. `replacement` is the number of times that it was replaced."""
-        self._replaced[rank] = replacement
-        replaced = (f"{node_rank}:{number}" for node_rank, number in self._replaced.items())
-        return {contract.DDPJOB_REPLACEMENTS: ",".join(replaced)}
-
 
 class Spare:
     """A spare pod: of a process too, whose assignment the test writes as the kubelet does."""
 
     def __init__(
-        self, pods: Gang, folder, stack: ExitStack, variables: dict[str, str], command: tuple[str, ...]
+        self, pods: GatedGang, folder, stack: ExitStack, variables: dict[str, str], command: tuple[str, ...]
     ) -> None:
         self._pods = pods
         folder.mkdir()
@@ -101,7 +81,7 @@ class Spare:
 @contextmanager
 def gang(folder, num_pods: int = 2):
     with ExitStack() as stack:
-        yield Gang(folder, num_pods, stack)
+        yield GatedGang(folder, num_pods, stack, *DIGITS)
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,9 @@
 """The trainer, started by its launcher, with faults that its ranks cause themselves: FAULTS lists them, as `fault_plan` does.
 
 Each comes when a rank reaches a point of the training for the first time after the fault before it, so it does not depend on
-the speed of the machine that all of them come. FAULTS_FOLDER has a link for each that has come, whose target is the generation,
-the step, the rank, and how many processes, threads and descriptors there are then in its pod besides ranks.
+the speed of the machine that all of them come. FAULTS_FOLDER has a link for each that has come, whose target is the attempt and
+the generation, the step, the rank, and what there is then in its pod besides ranks: processes, threads, descriptors, and KiB of memory
+that outlives ranks.
 """
 
 import json
@@ -32,7 +33,8 @@ class Faults:
     def __init__(self) -> None:
         self.plan: list[dict[str, Any]] = json.loads(os.environ["FAULTS"])
         self.folder = Path(os.environ["FAULTS_FOLDER"])
-        self.generation = int(os.environ[contract.DDPJOB_GENERATION])
+        self.generation = f"{os.environ[contract.DDPJOB_ATTEMPT]}.{os.environ[contract.DDPJOB_GENERATION]}"
+        self.launcher = os.getppid()
         self.rank = int(os.environ["RANK"])
         self.step = 0
         self.delayed: threading.Thread | None = None
@@ -56,7 +58,7 @@ class Faults:
         step = before[1] if point in RECOVERY_POINTS else self.step
         try:
             (self.folder / str(number)).symlink_to(
-                f"{self.generation} {step} {self.rank} {held_by_launcher(os.getppid())}"
+                f"{self.generation} {step} {self.rank} {held_by_launcher(self.launcher)}"
             )
         except FileExistsError:
             if self._came(number) != (self.generation, step):
@@ -68,12 +70,12 @@ class Faults:
         """How many faults have come."""
         return len(list(self.folder.iterdir()))
 
-    def _came(self, number: int) -> tuple[int, int]:
+    def _came(self, number: int) -> tuple[str, int]:
         """Generation and step of a fault that has come."""
         if number < 0:
-            return 0, 0
+            return "", 0
         generation, step, *_ = str((self.folder / str(number)).readlink()).split()
-        return int(generation), int(step)
+        return generation, int(step)
 
     def _cause(self, kind: str, delay: float) -> None:
         if kind == "raise":
@@ -83,14 +85,14 @@ class Faults:
 
         def later() -> None:
             time.sleep(delay)  # into whatever comes after the point
-            KINDS[kind]()
+            KINDS[kind](self.launcher)
 
         self.delayed = threading.Thread(target=later)
         self.delayed.start()
 
 
 def held_by_launcher(launcher: int) -> str:
-    """The number of processes, threads and descriptors of a launcher and its children that are no ranks."""
+    """The number of processes, threads and descriptors of a launcher and its children that are no ranks, and its KiB of memory files."""
     children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text(encoding="ascii").split()
     found = [0, 0, 0]
     for process in (Path("/proc", pid) for pid in (str(launcher), *children)):
@@ -98,13 +100,17 @@ def held_by_launcher(launcher: int) -> str:
             if not (process / "comm").read_text(encoding="utf-8").startswith("rank "):
                 mine = (1, len(list((process / "task").iterdir())), len(list((process / "fd").iterdir())))
                 found = [number + more for number, more in zip(found, mine, strict=True)]
-    return " ".join(map(str, found))
+    files = [file for file in Path(f"/proc/{launcher}/fd").iterdir() if str(file.readlink()).startswith("/memfd:")]
+    return " ".join(map(str, [*found, sum(file.stat().st_blocks for file in files) // 2]))
 
 
-KINDS: dict[str, Callable[[], None]] = {
-    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "exit": lambda: os._exit(1),
-    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+#: What a rank does by the kind of its fault, with the pid of its launcher. With that its pod is lost.
+KINDS: dict[str, Callable[[int], None]] = {
+    "kill": lambda _: os.kill(os.getpid(), signal.SIGKILL),
+    "exit": lambda _: os._exit(1),
+    "stop": lambda _: os.kill(os.getpid(), signal.SIGSTOP),
+    "pod": lambda launcher: os.kill(launcher, signal.SIGKILL),
+    "gang": lambda launcher: os.kill(launcher, signal.SIGKILL),
 }
 
 

@@ -60,7 +60,8 @@ def _signature(public: Any) -> str:
     except ValueError:  # a class of exceptions
         return ""
     text = re.sub(r"<function .*? at 0x\w+>", "<function>", text)
-    return re.sub(r"\b(?:[A-Za-z_]\w*\.)+(\w+)", r"\1", text)
+    text = re.sub(r"\b(?:[A-Za-z_]\w*\.)+(\w+)", r"\1", text)
+    return text.replace("ResolvedConfig", "Config")  # the name that it is exported under
 
 
 @functools.cache

@@ -57,6 +57,7 @@ class Run:
         self._newest: folder.Manifest | None = None  # on rank 0: what was loaded
         self._generation = generation.current(os.environ)  # where the launcher can start ranks again in place
         self._replacement = generation.replacement_of_this_pod(os.environ) if self._generation else 0
+        self._keeps_memory = self._generation is not None and os.environ.get(contract.DDPJOB_STATE_IN_MEMORY) != "0"
         self._memory: StateMemory | None = None  # where it is to keep their state, too
         self._trace: StepTrace | None = None
 
@@ -71,7 +72,7 @@ class Run:
         """
         self.state = state
         self.checkpoints = folder.from_environment(os.environ, keep=keep, report=self.report.say)
-        if self._generation is not None and os.environ.get(contract.DDPJOB_STATE_IN_MEMORY) != "0":
+        if self._generation is not None and self._keeps_memory:
             self._memory = self._memory_of(self._generation, keep_generators=keep_generators)
             if self._generation.number > 1 and self._memory.restore(self.timeline.moved, at_least=self._least_step):
                 self.resumed = self._from_memory = True
@@ -93,6 +94,12 @@ class Run:
         self._load_newest(self.checkpoints)
         if not self.resumed:
             self.report.say(f"no complete checkpoint in {self.checkpoints.location}: starting at step 0")
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether there is a place for checkpoints, or a restart in place finds the state in memory."""
+        places = (contract.DDPJOB_CHECKPOINT_DIR, contract.DDPJOB_CHECKPOINT_URI)
+        return self._keeps_memory or any(os.environ.get(name) for name in places)
 
     def begin(
         self,

@@ -44,7 +44,8 @@ class Session:
     at once, with a traceback and the termination message; so make the session the outermost `with` block.
 
     Args:
-        settings: What must be the same on all ranks, such as `vars(arguments)`; they are compared before training.
+        settings: What must be the same on all ranks, such as `vars(arguments)`; they are compared before training. Those
+            that a checkpoint was saved with may differ, which is reported.
         keep_checkpoints: Number of checkpoints to keep in the place that DDPJOB_CHECKPOINT_DIR or DDPJOB_CHECKPOINT_URI names,
             the newest ones.
         first_step_timeout_seconds: Longest time without progress until the first step is done. Then the watchdog ends the
@@ -75,6 +76,7 @@ class Session:
     ) -> None:
         self._observers = observers
         self._settings = settings or {}
+        self._compared = {name: str(value) for name, value in self._settings.items()}
         self._keep = keep_checkpoints
         self._limits = Limits(first_step_seconds=first_step_timeout_seconds, step_seconds=step_timeout_seconds)
         self._began = time.monotonic()
@@ -93,7 +95,7 @@ class Session:
             worker = _this_worker()
         except ConfigError as error:
             raise SystemExit(termination.refuse(error)) from None
-        same = {"code": sources.of_script(), **{name: str(value) for name, value in self._settings.items()}}
+        same = {"code": sources.of_script(), **self._compared}
         self._joined = joined(worker, self._limits, same, imported_from=self._began)
         self._run = self._joined.__enter__()
         self.rank, self.world_size, self.local_rank = worker.rank, worker.world_size, worker.local_rank
@@ -154,6 +156,7 @@ class Session:
         Args:
             parts: By name, whatever has `state_dict` and `load_state_dict`: model, optimizer, scheduler, sampler, scaler.
                 Each must be equal on all ranks, as rank 0's is saved. A model that is replicated is saved without DDP.
+                Without parts only the number of steps and the generators of random numbers are saved.
 
         Returns:
             The state, whose `step` is the number of steps done, in all attempts.
@@ -170,7 +173,8 @@ class Session:
         bare = {
             name: part.module if isinstance(part, DistributedDataParallel) else part for name, part in parts.items()
         }
-        self._state = State(bare, program=f"script {Path(sys.argv[0]).name}", world_size=self.world_size)
+        program = f"script {Path(sys.argv[0]).name}"
+        self._state = State(bare, program=program, world_size=self.world_size, settings=self._compared)
         self._state.check_loadable()
         self._run.count_call()
         self._run.restore(self._state, keep=self._keep, keep_generators=True)
@@ -189,11 +193,18 @@ class Session:
 
         Raises:
             RuntimeError: it was called before.
+            ConfigError: `track` was not called, and there is a place for checkpoints, or restarts in place keep the state.
         """
         if self._total is not None:
             raise RuntimeError("Session.steps: it was called before; call it once, with the steps of all epochs")
-        state = self._state or self.track()
         run = self._run
+        if self._state is None and run.can_resume:
+            raise ConfigError(
+                "Session.steps: Session.track was not called, so a checkpoint would hold no weights, and a restart would"
+                " continue with new ones; call session.track(model=model, optimizer=optimizer) before session.steps, or"
+                " session.track() if the number of steps is the whole state"
+            )
+        state = self._state or self.track()
         run.count_call()
         if self.rank == 0:
             run.report.watch(self._observers)

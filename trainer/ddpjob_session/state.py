@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer  # of collections.abc from Python 3.12 on
 
 #: What else a checkpoint holds; no part may have one of these names.
-RESERVED = ("step", "world_size", "random")
+RESERVED = ("step", "world_size", "random", "session_settings")
 
 
 @runtime_checkable
@@ -38,12 +38,21 @@ class State:
         parts: What is saved, by name.
         program: What the parts belong to, as messages name it.
         world_size: Number of ranks, which a checkpoint records.
+        settings: Of a script, as text. A checkpoint records them, and the log names those that have changed.
     """
 
-    def __init__(self, parts: Mapping[str, Stateful], *, program: str, world_size: int = 1) -> None:
+    def __init__(
+        self,
+        parts: Mapping[str, Stateful],
+        *,
+        program: str,
+        world_size: int = 1,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         self.parts = parts
         self.program = program
         self.world_size = world_size
+        self.settings = settings or {}
         self.step = 0
         """Steps done since the beginning of the training, in all attempts."""
         self.random: list[Any] | None = None
@@ -51,12 +60,14 @@ class State:
 
     def content(self) -> dict[str, Any]:
         """The whole state as a checkpoint holds it; the tensors are those of the parts, not copies."""
-        random = {} if self.random is None else {"random": self.random}
+        more: dict[str, Any] = {} if self.random is None else {"random": self.random}
+        if self.settings:
+            more["session_settings"] = dict(self.settings)
         parts = {name: part.state_dict() for name, part in self.parts.items()}
-        return {"step": self.step, "world_size": self.world_size, **random, **parts}
+        return {"step": self.step, "world_size": self.world_size, **more, **parts}
 
     def load(self, content: dict[str, Any]) -> str:
-        """Load what `content` returned, whose parts it removes. Returns who saved it, for the log.
+        """Load what `content` returned, whose parts it removes. Returns who saved it, for the log, and what has changed since.
 
         Raises:
             ConfigError: it is the state of another training.
@@ -73,7 +84,21 @@ class State:
                 " rename the job or remove its checkpoint folder to start from step 0"
             ) from error
         self.step, self.random = step, content.get("random")
-        return f"saved by {content['world_size']} ranks"
+        num_ranks = content["world_size"]
+        return f"saved by {num_ranks} rank{'' if num_ranks == 1 else 's'}{self._changes(content.get('session_settings', {}))}"
+
+    def _changes(self, saved: Mapping[str, str]) -> str:
+        """The settings that differ from those saved, as text. One that only one of them has is no change."""
+        changed = [
+            f"{name} was {saved[name]} when it was saved and is {now} now"
+            for name, now in self.settings.items()
+            if saved.get(name, now) != now
+        ]
+        return (
+            f"; {'; '.join(changed)}; the tracked parts continue as saved, an optimizer with its saved learning rate"
+            if changed
+            else ""
+        )
 
     def check_loadable(self) -> None:
         """Check that `from_bytes` will read what `torch.save` makes of this state, without copying any tensor.

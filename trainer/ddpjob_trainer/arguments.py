@@ -57,7 +57,7 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
         if not equals:
             raise ConfigError(f"--set {assignment}: expected KEY=VALUE, for example --set epochs=3")
         try:
-            values[key] = yaml.safe_load(text)
+            _set(values, key.split("."), yaml.safe_load(text))
         except yaml.YAMLError as error:
             raise ConfigError(f"--set {assignment}: is not valid YAML: {' '.join(str(error).split())}") from None
     values.update({key: value for _, _, key, _ in SHORT_OPTIONS if (value := getattr(given, key)) is not None})
@@ -66,11 +66,21 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
     return Arguments(config=config, rendezvous=_rendezvous(given))
 
 
+def _set(values: dict[str, Any], path: Sequence[str], value: object) -> None:
+    """Set the value of a key such as settings.width, and keep what else is set in `settings`."""
+    *outer, last = path
+    for key in outer:
+        inner = values.get(key)
+        values[key] = inner if isinstance(inner, dict) else {}
+        values = values[key]
+    values[last] = value
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m ddpjob_trainer",
         description="Train a recipe with PyTorch DDP: alone, under torchrun, under srun or in a DDPJob.",
-        epilog="Keys are those of spec.trainer, for example: --set recipe=digits --set epochs=3",
+        epilog="Keys are those of spec.trainer, for example: --set recipe=digits --set epochs=3 --set settings.width=64",
         allow_abbrev=False,
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML or JSON file with the configuration")

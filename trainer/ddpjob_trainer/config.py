@@ -4,8 +4,9 @@ Keys are camelCase and flat. Importable without torch. The JSON schema of `Train
 recipe: a field that the user leaves out is None until `resolve` takes it from the recipe's defaults.
 """
 
+import difflib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -334,14 +335,17 @@ def checked_settings(model: type[_Model], values: Mapping[str, Any]) -> _Model:
     fields = {(field.alias or name): name for name, field in model.model_fields.items()}
     unknown = values.keys() - fields.keys() - set(fields.values())
     if unknown and model.model_config.get("extra") != "allow":
-        known = ", ".join(fields) or "none: the recipe has no settings"
-        raise ConfigError(
-            "\n".join(f"config: unknown key settings.{key}; expected one of: {known}" for key in sorted(unknown))
-        )
+        raise ConfigError("\n".join(_unknown(f"trainer.settings.{key}", list(fields)) for key in sorted(unknown)))
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise ConfigError("\n".join(_lines(error, fields, prefix="settings."))) from None
+        raise ConfigError("\n".join(_lines(error, fields, prefix="trainer.settings."))) from None
+
+
+def all_settings(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe's settings with the model's defaults, as JSON values: what is recorded and compared."""
+    checked = checked_settings(model, values)
+    return checked.model_dump(mode="json", by_alias=True, round_trip=True, fallback=lambda value: type(value).__name__)
 
 
 def _validated(model: type[_Config], values: Mapping[str, Any]) -> _Config:
@@ -356,9 +360,9 @@ def _lines(error: ValidationError, keys: Iterable[str], *, prefix: str = "") -> 
     for item in error.errors(include_url=False):
         place = [str(part) for part in item["loc"]]
         key = prefix + ".".join(place if prefix else map(to_camel, place))
-        expected = item["msg"].replace("Input should", "it should")
+        expected = item["msg"].replace("Input should", "it should").partition(", unable to parse")[0]
         if item["type"] == "extra_forbidden" and not prefix:
-            lines.append(f"config: unknown key {'.'.join(place)}; expected one of: {', '.join(keys)}")
+            lines.append(_unknown(".".join(place), list(keys)))
         elif not place:
             lines.append(f"config: {item['msg']}")
         elif item["type"] == "missing":
@@ -366,6 +370,13 @@ def _lines(error: ValidationError, keys: Iterable[str], *, prefix: str = "") -> 
         else:
             lines.append(f"config: {key} is {_shown(item['input'])}; {expected}")
     return lines
+
+
+def _unknown(key: str, known: Sequence[str]) -> str:
+    similar = difflib.get_close_matches(key.rpartition(".")[2], known, n=1)
+    expected = ", ".join(known) or "none: the recipe has no settings"
+    hint = f"did you mean {similar[0]}?" if similar else f"expected one of: {expected}"
+    return f"config: unknown key {key}; {hint}"
 
 
 def _shown(value: object) -> str:

@@ -38,6 +38,9 @@ PREFETCHED = 2
 MAX_TEMPORARY_DIRECTORY = 107 - 32
 #: Kinds of generators that a data set may have of its own.
 GENERATORS = (random.Random, np.random.RandomState, np.random.Generator, torch.Generator)
+#: In place of a hash in the fingerprint of a data set whose content is not known. Samples are not hashed, since reading one
+#: may be slow, or draw random numbers.
+UNKNOWN = "no version"
 #: A longer list or dictionary of a data set is not searched for generators.
 MAX_PARTS = 100
 CPU = torch.device("cpu")
@@ -64,7 +67,7 @@ class Data:
         collate: Makes a batch of a list of samples; PyTorch's default makes (inputs, labels) of (input, label) samples.
             It may draw random numbers as `train` does; they depend on the batch, so also on the number of ranks.
         version: What distinguishes these data from others of the same length, such as a revision or a checksum. A run
-            resumes only with the same data.
+            resumes only with the same version, number of samples and, where the data sets have them, `targets`.
     """
 
     train: MapStyle
@@ -147,6 +150,8 @@ class Samples:
     def fingerprint(self) -> str:
         """The number of samples, and a hash of the version and, where the data set has them, of the labels."""
         labels = getattr(self.dataset, "targets", "")
+        if isinstance(labels, str) and not self.version:
+            return f"{len(self)} samples, {UNKNOWN}"
         whole = (
             labels.tolist() if hasattr(labels, "tolist") else labels
         )  # the text of a long array leaves out its middle

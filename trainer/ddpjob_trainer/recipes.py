@@ -7,6 +7,7 @@ recipe is found in the same way. What of this is public is in `ddpjob.recipe`.
 import difflib
 import importlib
 import inspect
+import pkgutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from ddpjob_ranks.errors import ConfigError
 from ddpjob_session.progress import check_metrics
 from ddpjob_session.report import TRAINING_VALUES
 from ddpjob_trainer import optim, recipe_names
-from ddpjob_trainer.config import Defaults, ResolvedConfig, TrainerConfig, checked_settings
+from ddpjob_trainer.config import Defaults, ResolvedConfig, TrainerConfig, all_settings, checked_settings
 from ddpjob_trainer.data import Batch, ImageData
 from ddpjob_trainer.loading import Data
 from ddpjob_trainer.losses import cross_entropy, weighted
@@ -96,15 +97,15 @@ def find(name: str, settings: Mapping[str, Any] | None = None) -> Recipe:
     """
     module, attribute = recipe_names.locate(name)
     try:
-        found = getattr(importlib.import_module(module), attribute, None)
+        found: Any = getattr(importlib.import_module(module), attribute, None)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # the module exists, but not what it imports
         raise ConfigError(
-            f"config: recipe is {name!r}, and there is no module {error.name} in this image or environment; install it"
-            " there, or set PYTHONPATH to its directory"
+            f"config: recipe is {name!r}, and there is no module {error.name} in {Path.cwd()}, where this run started, nor"
+            " in this environment; start it in the directory of that module, set PYTHONPATH to it, or install the module"
         ) from error
-    if inspect.isfunction(found) and (model := _model_of_settings(found)) is not None:
+    if (model := _model_of_settings(found)) is not None:
         found = found(checked_settings(model, settings or {}))
     elif settings and isinstance(found, Recipe):
         raise ConfigError(f"config: settings has {', '.join(settings)}, but recipe {name} has no settings; remove it")
@@ -122,36 +123,50 @@ def find(name: str, settings: Mapping[str, Any] | None = None) -> Recipe:
 
 
 def _similar(module: str, attribute: str) -> str:
-    """The names of the module that somebody may have meant."""
-    close = difflib.get_close_matches(
-        attribute, [name for name in vars(sys.modules[module]) if not name.startswith("_")]
-    )
+    """The recipes and functions of the module that somebody may have meant."""
+    known = vars(sys.modules[module]).items()
+    names = [name for name, value in known if isinstance(value, Recipe) or inspect.isfunction(value)]
+    close = difflib.get_close_matches(attribute, names)
     return f"; perhaps {' or '.join(close)} is meant" if close else "; define it there, or correct the name"
 
 
 def _check_metrics(name: str, recipe: Recipe) -> None:
-    """Check the names of metrics before a training, since the first evaluation may come after hours."""
+    """Check the metrics before a training, since the first evaluation may come after hours."""
     if recipe.headline not in recipe.metrics:
         raise ConfigError(f"recipe {name}: best is {recipe.best!r}; expected one of {', '.join(recipe.metrics)}")
     if taken := TRAINING_VALUES & recipe.metrics.keys():
         raise ConfigError(f"recipe {name}: the metric {min(taken)} has the name of a value of training; rename it")
+    makers: Mapping[str, object] = recipe.metrics
+    for metric, new in makers.items():
+        if not callable(new):
+            kind = type(new).__name__
+            raise ConfigError(
+                f"recipe {name}: metrics[{metric!r}] is a {kind}; expected a function that makes one, such as lambda: {kind}(...)"
+            )
     try:
         check_metrics(recipe.metrics)
     except ValueError as error:
         raise ConfigError(f"recipe {name}: {error}") from None
 
 
-def _model_of_settings(function: Callable[..., object]) -> type[BaseModel] | None:
-    """The pydantic model that is the type of the function's only parameter; None if it has another signature."""
+def _model_of_settings(function: object) -> type[BaseModel] | None:
+    """The pydantic model that is the type of the function's only parameter; None if it is none or has another signature."""
+    if not inspect.isfunction(function):
+        return None
     parameters = list(inspect.signature(function).parameters)
     kind = get_type_hints(function).get(parameters[0]) if len(parameters) == 1 else None
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
-def resolve(config: TrainerConfig, *, world_size: int = 1) -> ResolvedConfig:
-    """The configuration with its recipe's defaults for what is not set, on that many ranks.
+def resolve(config: TrainerConfig, recipe: Recipe | None = None, *, world_size: int = 1) -> ResolvedConfig:
+    """The configuration with its recipe's defaults for what is not set, those of its settings included, on that many ranks.
+
+    `recipe` is what `find` returned, if it is known.
 
     Raises:
         ConfigError: there is no such recipe, or a value that follows from others is out of its bounds.
     """
-    return config.resolve(find(config.recipe, config.settings).defaults, world_size=world_size)
+    recipe = recipe or find(config.recipe, config.settings)
+    model = _model_of_settings(pkgutil.resolve_name(":".join(recipe_names.locate(config.recipe))))
+    resolved = config.resolve(recipe.defaults, world_size=world_size)
+    return resolved if model is None else resolved.model_copy(update={"settings": all_settings(model, config.settings)})

@@ -17,8 +17,8 @@ from ddpjob_trainer import export, optim
 from ddpjob_trainer.config import ResolvedConfig
 
 #: What must not change between a checkpoint and the run that resumes from it: with another value the step number would
-#: belong to another training. World size, epochs, learning rate and profile may change.
-FIXED = ("recipe", "settings", "global_batch_size", "seed", "momentum", "weight_decay")
+#: belong to another training. So with the settings of the recipe. World size, epochs, learning rate and profile may change.
+FIXED = ("recipe", "global_batch_size", "seed", "momentum", "weight_decay")
 
 #: Names of the fingerprints of the two splits. A resume needs the same training data; other held-out data are reported.
 TRAINING_DATA, HELD_OUT_DATA = "data", "held-out data"
@@ -68,19 +68,18 @@ class TrainingState(State):
             ConfigError: it is the state of another training.
         """
         saved_data = content.get("data", self.data)  # a checkpoint of release 0.1 has no fingerprints of its data
-        found = {"settings": {}, **content["config"], **saved_data}  # release 0.1 had no settings
-        expected = {**self.config.model_dump(), **self.data}
-        for key in (*FIXED, TRAINING_DATA):
-            saved, now = found.get(key, "unknown"), expected.get(key, "unknown")
-            if saved != now:
-                named = to_camel(key) if key in FIXED else key
-                back = "set it back" if key in FIXED else "give the training that data again (DDPJOB_DATA_DIR)"
+        saved, now = _identity(content["config"], saved_data), _identity(self.config.model_dump(), self.data)
+        for name, value in now.items():
+            if saved.get(name, value) != value:
+                back = "give the training that data again (DDPJOB_DATA_DIR)" if name == TRAINING_DATA else "set it back"
                 raise ConfigError(
-                    f"checkpoint at step {content['step']}: {named} was {saved!r} when it was saved and is"
-                    f" {now!r} now; {back}, or rename the job or remove its checkpoint folder to start from step 0"
+                    f"checkpoint at step {content['step']}: {name} was {saved[name]!r} when it was saved and is"
+                    f" {value!r} now; {back}, or rename the job or remove its checkpoint folder to start from step 0"
                 )
         self._add_new_parts(content)
-        saved_by = f"{super().load(content)} under profile {found['profile']}"
+        saved_by = f"{super().load(content)} under profile {content['config']['profile']}"
+        for name in sorted(saved.keys() ^ now.keys()):  # the recipe has changed
+            saved_by += f"; {name} is {'new' if name in now else 'gone'}"
         if (before := saved_data.get(HELD_OUT_DATA)) != (held_out := self.data.get(HELD_OUT_DATA)):
             saved_by += (
                 f"; the held-out data have changed from {before} to {held_out}, so accuracies are not comparable"
@@ -108,11 +107,25 @@ class TrainingState(State):
             content = export.read_tensors(payload) if export.is_safetensors(payload) else from_bytes(payload)
             weights = content.get("model", content)
             # DistributedDataParallel's own state_dict, which scripts often save, has this before each name.
-            self.model.load_state_dict({name.removeprefix("module."): value for name, value in weights.items()})
-            if self.average is not None:
-                self.average.module.load_state_dict(self.model.state_dict())
+            weights = {name.removeprefix("module."): value for name, value in weights.items()}
         except Exception as error:  # torch.load raises many types for a user's file
             raise ConfigError(
-                f"initialCheckpoint {source}: holds no weights for recipe {self.config.recipe} ({error}); expected a"
-                " checkpoint of this recipe, or its model's state_dict as safetensors or torch.save writes it"
+                f"initialCheckpoint {source}: holds no weights ({error}); expected a checkpoint of recipe"
+                f" {self.config.recipe}, or its model's state_dict as safetensors or torch.save writes it"
             ) from error
+        try:
+            self.model.load_state_dict(weights)
+        except RuntimeError as error:  # its first line names the class of the model
+            listed = " ".join(str(error).partition("\n")[2].split())
+            raise ConfigError(
+                f"initialCheckpoint {source}: does not fit the model of recipe {self.config.recipe}: {listed}"
+            ) from error
+        if self.average is not None:
+            self.average.module.load_state_dict(self.model.state_dict())
+
+
+def _identity(config: Mapping[str, Any], data: Mapping[str, str]) -> dict[str, Any]:
+    """What must not change, by the names that users know. Settings that only one of two runs has are not compared."""
+    settings = {f"settings.{name}": value for name, value in config.get("settings", {}).items()}
+    fixed = {to_camel(key): config.get(key, "unknown") for key in FIXED}
+    return {**fixed, **settings, TRAINING_DATA: data.get(TRAINING_DATA, "unknown")}

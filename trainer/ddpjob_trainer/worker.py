@@ -25,12 +25,12 @@ from ddpjob_session.run import Run, joined
 from ddpjob_trainer import consistency, evaluate, loading, numerics, optim, parallel, recipes
 from ddpjob_trainer.config import ResolvedConfig, TrainerConfig
 from ddpjob_trainer.data import Batch, Feed, FeedAhead, ImageData
-from ddpjob_trainer.loading import Data, LoadedFeed, Samples
+from ddpjob_trainer.loading import UNKNOWN, Data, LoadedFeed, Samples
 from ddpjob_trainer.loop import Training
 from ddpjob_trainer.numerics import Numerics
 from ddpjob_trainer.recipes import Recipe
 from ddpjob_trainer.sampling import Sampling, check_shares
-from ddpjob_trainer.state import TrainingState
+from ddpjob_trainer.state import TRAINING_DATA, TrainingState
 
 
 def run(config: TrainerConfig, worker: Worker, *, imported_from: float | None = None) -> NoReturn:
@@ -51,12 +51,12 @@ def set_up(given: TrainerConfig, worker: Worker, session: Run) -> Training:
     """Everything up to the first step: data, model, DDP, and the newest checkpoint if there is one."""
     gang, report, timeline = session.gang, session.report, session.timeline
     recipe = recipes.find(given.recipe, given.settings)
-    config = given.resolve(recipe.defaults, world_size=gang.world_size)
+    config = recipes.resolve(given, recipe, world_size=gang.world_size)
     consistency.check_recipe(gang, config)
     report.say("config " + config.model_dump_json(by_alias=True))
     _report_topology(worker, gang, report)
     numbers = _choose_numerics(config, recipe, gang, report)
-    source, data, fingerprints = _load_data(config, recipe, gang, timeline)
+    source, data, fingerprints = _load_data(config, recipe, gang, report, timeline)
     feed = _feed(config, data, gang)
     total_steps = config.epochs * feed.sampling.steps_per_epoch
     state, replica = _build_model(config, recipe, numbers, source, fingerprints, feed.sampling, gang)
@@ -115,13 +115,17 @@ def _choose_numerics(config: ResolvedConfig, recipe: Recipe, gang: Gang, report:
 
 
 def _load_data(
-    config: ResolvedConfig, recipe: Recipe, gang: Gang, timeline: Timeline
+    config: ResolvedConfig, recipe: Recipe, gang: Gang, report: Reporter, timeline: Timeline
 ) -> tuple[Data | ImageData, ImageData, Mapping[str, str]]:
     """The data as the model sees them and as they are fed, and their fingerprints, which must be the same on all ranks."""
     timeline.enter(Phase.LOAD)
     found = recipe.data(Path(os.environ.get(contract.DDPJOB_DATA_DIR) or contract.DATA_DIR), config)
     data = loading.prepare(found, config, gang.device)
     fingerprints = consistency.check_data(gang, data)
+    if UNKNOWN in fingerprints[TRAINING_DATA]:
+        report.say(
+            "of the training data only the number of samples is compared when a run resumes: Data.version is not set"
+        )
     timeline.enter(Phase.SETUP)
     return data if isinstance(found, ImageData) else found, data, fingerprints
 
@@ -227,12 +231,16 @@ def _settle_buckets(replica: nn.Module, batch: Batch, recipe: Recipe, numbers: N
 def _warm_start(state: TrainingState, session: Run) -> None:
     """Load the weights of `initialCheckpoint` on all ranks; everything else stays as at step 0."""
     place, moved = state.config.initial_checkpoint, session.timeline.moved
-    payload = None
+    if "://" not in place:
+        place = str(Path(place).absolute())
+    payload, problem = None, ""
     if session.gang.rank == 0:
         try:
             payload = folder.read_anywhere(place, moved)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
-            raise ConfigError(f"initialCheckpoint {place}: cannot be read on rank 0: {error.strerror}") from error
+            problem = str(error.strerror)
+    if problem := session.gang.all_gather(problem)[0]:  # else the other ranks would report that they lost rank 0
+        raise ConfigError(f"initialCheckpoint {place}: cannot be read on rank 0: {problem}")
     weights = session.gang.broadcast_bytes(payload, moved)
     assert weights is not None
     state.load_weights(weights, source=place)

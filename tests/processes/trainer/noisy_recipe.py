@@ -17,6 +17,7 @@ class Settings(BaseModel):
     """Of the recipe."""
 
     width: int = 32
+    dropout: float = 0.3
 
 
 class Noisy(torch.utils.data.Dataset[Any]):
@@ -65,7 +66,7 @@ def noisy(settings: Settings) -> Recipe:
     """With a loss and metrics of its own."""
 
     def model(_: Data) -> nn.Module:
-        hidden = nn.Linear(64, settings.width), nn.BatchNorm1d(settings.width), nn.ReLU(), nn.Dropout(0.3)
+        hidden = nn.Linear(64, settings.width), nn.BatchNorm1d(settings.width), nn.ReLU(), nn.Dropout(settings.dropout)
         return nn.Sequential(*hidden, nn.Linear(settings.width, 10))
 
     return Recipe(

@@ -15,6 +15,7 @@ import yaml
 REPOSITORY = Path(__file__).parents[3]
 SCRIPT = REPOSITORY / "trainer/examples/minimal_ddp.py"
 SESSION = REPOSITORY / "trainer/examples/minimal_session.py"
+DIGITS = REPOSITORY / "trainer/examples/digits_session.py"
 
 
 def output_of(*command: str) -> str:
@@ -54,4 +55,6 @@ def test_the_script_with_a_session_differs_in_at_most_ten_lines():
 
 def test_the_page_shows_both_scripts_next_to_each_other():
     page = (REPOSITORY / "docs/how-to/own-script.md").read_text().partition("## With a session")[2]
-    assert re.findall(r"```python\n(.*?)```", page, re.DOTALL)[:2] == [SCRIPT.read_text(), SESSION.read_text()]
+    shown = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert shown[:2] == [SCRIPT.read_text(), SESSION.read_text()]
+    assert shown[2] in DIGITS.read_text(), "the function for the batches of a DataLoader"

@@ -6,6 +6,7 @@ max-pooling is taken; from there on the losses diverge, on some processors withi
 """
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -85,9 +86,10 @@ def test_weights_of_a_checkpoint_start_another_training(tmp_path):
 
 
 def test_a_missing_initial_checkpoint_is_refused(tmp_path):
-    with started(tmp_path, "initialCheckpoint=/nowhere/a.pt", ranks=1) as run:
-        assert run.wait() == [contract.EXIT_BAD_CONFIG]
-    assert "initialCheckpoint /nowhere/a.pt: cannot be read on rank 0: No such file or directory" in run.message()
+    with started(tmp_path, "initialCheckpoint=nowhere/a.pt", ranks=2) as run:
+        assert run.wait() == 2 * [contract.EXIT_BAD_CONFIG]
+    path = Path("nowhere/a.pt").absolute()
+    assert f"initialCheckpoint {path}: cannot be read on rank 0: No such file or directory" in run.message()
 
 
 def test_a_rank_that_drifts_is_found_at_the_next_check(tmp_path):

@@ -99,7 +99,7 @@ def test_the_best_weights_are_kept_apart_and_start_another_training(tmp_path):
     assert best["step"] == min(errors, key=lambda step: errors[step])
     assert best["metrics"]["error"] == pytest.approx(min(errors.values()), abs=1e-5)
     last = json.loads((checkpoints / "config.json").read_text())
-    assert (last["step"], last["settings"]) == (16, {"width": 24})
+    assert (last["step"], last["settings"]) == (16, {"width": 24, "dropout": 0.3})
     tensors = read_tensors((checkpoints / "model.safetensors").read_bytes())
     assert list(tensors)[:2] == ["0.weight", "0.bias"]
 

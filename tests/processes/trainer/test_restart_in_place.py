@@ -119,6 +119,7 @@ def test_a_failure_that_comes_back_ends_the_run_with_its_message(tmp_path):
 FAILS_AT_THE_END = """
 from ddpjob.session import Session
 with Session() as session:
+    session.track()
     for _ in session.steps(3):
         pass
 if session.rank == 1:
@@ -154,6 +155,7 @@ if os.environ["DDPJOB_GENERATION"] == "2":
     while not pathlib.Path(os.environ["OPENED"]).exists():
         time.sleep(0.01)
 with Session() as session:
+    session.track()
     for step in session.steps(100_000):
         if step == 5 and session.rank == 1 and os.environ["DDPJOB_GENERATION"] == "1":
             os.kill(os.getpid(), signal.SIGKILL)

@@ -13,6 +13,7 @@ from torch import nn
 
 from ddpjob.session import Session
 from ddpjob_ranks import contract, generation
+from ddpjob_ranks.errors import ConfigError
 from ddpjob_session import ending, replica, run
 from ddpjob_session.checkpoints import writer
 from ddpjob_session.checkpoints.folder import CheckpointFolder
@@ -39,6 +40,38 @@ def session(monkeypatch):
 def test_parts_with_a_reserved_name_or_without_a_state_are_refused(session, parts):
     with session, pytest.raises(ValueError, match=r"Session\.track"):
         session.track(**parts)
+
+
+@pytest.mark.parametrize("place", [contract.DDPJOB_CHECKPOINT_DIR, contract.DDPJOB_CHECKPOINT_URI, "memory"])
+def test_steps_without_a_tracked_part_are_refused_where_a_restart_would_continue(session, monkeypatch, tmp_path, place):
+    if place == "memory":
+        mine = generation.Generation(number=1, pipe=-1, state_memory=-1, own_memory=-1, stores=-1)
+        monkeypatch.setattr(run.generation, "current", lambda _: mine)
+        monkeypatch.setattr(run.generation, "replacement_of_this_pod", lambda _: 0)
+    else:
+        monkeypatch.setenv(place, str(tmp_path))
+    with session:
+        session.replicate(nn.Linear(1, 1))
+        with pytest.raises(ConfigError, match=r"call session\.track\(model=model, optimizer=optimizer\) before"):
+            next(session.steps(2))
+        monkeypatch.setattr(run.generation, "current", lambda _: None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_place_for_a_state_steps_need_no_tracked_part(session, capfd):
+    with session:
+        assert list(session.steps(2)) == [0, 1]
+    assert "no checkpoints: " in capfd.readouterr().out
+
+
+@pytest.mark.usefixtures("session")
+def test_settings_that_have_changed_since_the_checkpoint_are_in_the_log(monkeypatch, tmp_path, capfd):
+    monkeypatch.setenv(contract.DDPJOB_CHECKPOINT_DIR, str(tmp_path))
+    for total, rate in ((1, 0.01), (2, 0.02)):
+        with Session(settings={"lr": rate}) as each:
+            each.track(model=nn.Linear(1, 1))
+            assert list(each.steps(total)) == [total - 1]
+    assert "saved by 1 rank; lr was 0.01 when it was saved and is 0.02 now; " in capfd.readouterr().out
 
 
 def test_a_step_that_is_left_by_break_is_done_and_saved(session, monkeypatch, tmp_path):
@@ -94,6 +127,7 @@ def test_a_rank_that_is_to_start_again_without_a_state_in_memory_first_completes
     monkeypatch.setattr(Reporter, "say", say_and_open)
     monkeypatch.setattr(CheckpointFolder, "save", save_when_open)
     with session:
+        session.track()
         for step in session.steps(2, checkpoint_every=1):
             if step == 1:
                 mine.save()  # what the thread runs before it ends the process

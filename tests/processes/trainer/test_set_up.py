@@ -1,5 +1,6 @@
 """What one rank sets up, and how it trains, in the process of the test."""
 
+import io
 import weakref
 from dataclasses import replace
 from types import SimpleNamespace
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import TensorDataset
 
 from ddpjob_ranks import contract, distributed
 from ddpjob_ranks.errors import ConfigError
@@ -19,6 +21,7 @@ from ddpjob_session.run import Run
 from ddpjob_trainer import recipes, worker
 from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.data import Feed
+from ddpjob_trainer.loading import Data
 from ddpjob_trainer.loop import COLLECT_EVERY_STEPS, Training
 from ddpjob_trainer.optim import sgd
 
@@ -37,6 +40,21 @@ def test_one_batch_is_decoded_before_the_first_step(gang, monkeypatch):
     assert decoded == [0]
     training.feed.batch(0)
     assert set(training.feed._coming) == {1, 2}
+
+
+@pytest.mark.parametrize(("version", "is_said"), [("", True), ("3", False)])
+def test_that_training_data_without_a_version_are_not_compared_is_in_the_log(gang, monkeypatch, version, is_said):
+    monkeypatch.setattr(run, "StopRequest", lambda: SimpleNamespace(received=False))
+    samples = TensorDataset(torch.rand(80, 1, 8, 8), torch.arange(80) % 10)
+    data = Data(train=samples, test=samples, version=version)
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    recipe = replace(recipes.find("digits"), data=lambda *_: data, model=lambda _: network)
+    monkeypatch.setattr(recipes, "find", lambda *_: recipe)
+    config = parse_config({"recipe": "digits", "dataWorkers": 0})
+    log = io.StringIO()
+    training = worker.set_up(config, ALONE, Run(gang, Reporter(enabled=True, out=log)))
+    assert ("Data.version is not set" in log.getvalue()) == is_said
+    assert (training.state.data["data"] == "80 samples, no version") == is_said
 
 
 def test_a_state_that_could_not_be_loaded_again_is_refused_before_the_first_step(gang, monkeypatch):

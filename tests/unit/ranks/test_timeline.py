@@ -144,7 +144,7 @@ def test_waiting_for_the_rank_that_saves_is_stall_of_the_checkpoint():
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        ({"data": 30, "forward": 70}, "prepare batches ahead, or more cheaply (packed files, smaller images) (up to 30 % faster)"),
+        ({"data": 30, "forward": 70}, "raise dataWorkers (of map-style data sets), or make samples cheaper (packed files, smaller images) (up to 30 % faster)"),
         ({"backward": 100, "exposed": 40}, "set gradientCompression to bf16, or double globalBatchSize (up to 20 % faster)"),
         ({"forward": 60, "optimizer": 40}, "half as many updates (up to 20 % faster)"),
         ({"forward": 80, "checkpoint": 20}, "save half as often (checkpointEverySteps), or to a faster volume (up to 10 % faster)"),

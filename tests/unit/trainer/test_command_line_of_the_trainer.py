@@ -18,6 +18,14 @@ def test_short_options_of_common_scripts(options):
     assert (config.global_batch_size, config.epochs, config.initial_checkpoint) == (32, 2, "a.pt")
 
 
+def test_single_settings_of_a_recipe_are_set_by_their_path():
+    options = ("--config-json", '{"settings": {"width": 8, "depth": 2}}', "--set", "settings.width=16")
+    config = parse_arguments([*DIGITS, *options, "--set", "settings.block.norm=true"]).config
+    assert config.settings == {"width": 16, "depth": 2, "block": {"norm": True}}
+    with pytest.raises(ConfigError, match=r"epochs is \{'first': 1\}; it should be a valid integer"):
+        parse_arguments([*DIGITS, "--set", "epochs.first=1"])
+
+
 def test_a_short_option_that_is_not_given_leaves_the_recipes_own():
     assert parse_arguments([*DIGITS]).config.model_fields_set == {"recipe"}
 

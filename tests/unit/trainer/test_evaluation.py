@@ -85,6 +85,18 @@ def test_a_mean_is_the_same_however_samples_are_shared_out(world_size):
     assert {rank.compute(lambda _: together) for rank in ranks} == {4.0}
 
 
+def test_the_metrics_of_the_documentation_have_one_value_for_each_sample():
+    page = (Path(__file__).parents[3] / "docs/how-to/own-model.md").read_text()
+    namespace: dict[str, Any] = {"Mean": Mean}
+    exec(page.partition("<!-- test: mean -->\n```python\n")[2].partition("```")[0], namespace)  # noqa: S102 - it is ours
+    batch = None, torch.tensor([0, 2])
+    found = {}
+    for name, new in namespace["metrics"].items():
+        (metric := new()).update(torch.tensor([[9.0, 0, 0], [0, 0.1, 0]]), batch)
+        found[name] = metric.compute(lambda values: values)
+    assert found == {"distance": 0.5, "sure": 50.0}
+
+
 def test_the_adapter_of_the_documentation_gives_torchmetrics_predictions_and_targets():
     page = (Path(__file__).parents[3] / "docs/how-to/own-model.md").read_text()
     example = page.partition("<!-- test: torchmetrics -->\n```python\n")[2].partition("```")[0]

@@ -14,6 +14,7 @@ from ddpjob_trainer import recipes
 from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.data import Batch, ImageData, Split
 from ddpjob_trainer.losses import cross_entropy, weighted
+from ddpjob_trainer.metrics import Mean
 from ddpjob_trainer.recipe_names import short_names
 
 SMALL = {"digits": (1, 8), "resnet18-cifar10": (3, 32), "resnet50-cifar10": (3, 32), "speedrun-cifar10": (3, 32)}
@@ -64,13 +65,17 @@ def test_the_readme_has_the_defaults_of_every_recipe():
     ("name", "text"),
     [
         ("digit", "recipe is 'digit'; expected one of digits, resnet18-cifar10, .* or module:object"),
-        ("nowhere.at_all:x", "there is no module nowhere in this image or environment; .* set PYTHONPATH"),
+        (
+            "nowhere.at_all:x",
+            rf"there is no module nowhere in {Path.cwd()}, where this run started, nor in .* set PYTHONPATH",
+        ),
         ("ddpjob_recipes.nowhere:x", "there is no module ddpjob_recipes.nowhere"),
         (
             "ddpjob_recipes.digits:zzzz",
             "module ddpjob_recipes.digits has no zzzz; define it there, or correct the name",
         ),
         ("ddpjob_recipes.digits:lode", "has no lode; perhaps load or model is meant"),
+        ("ddpjob_recipes.digits:ImageDate", "has no ImageDate; define it there"),  # ImageData is no recipe
         (
             "ddpjob_recipes.digits:load",
             "recipe is 'ddpjob_recipes.digits:load', which is of type function; expected an object",
@@ -88,6 +93,15 @@ def test_a_name_of_a_metric_is_checked_before_the_training(monkeypatch, metric):
     odd = replace(digits, metrics={**digits.metrics, metric: digits.metrics["accuracy"]})
     monkeypatch.setattr("ddpjob_recipes.digits.RECIPE", odd, raising=False)
     with pytest.raises(ConfigError, match=metric):
+        recipes.find("ddpjob_recipes.digits:RECIPE")
+
+
+def test_a_metric_in_place_of_a_function_that_makes_one_is_refused_before_the_training(monkeypatch):
+    odd = replace(recipes.find("digits"), metrics={"error": Mean(cross_entropy)})
+    monkeypatch.setattr("ddpjob_recipes.digits.RECIPE", odd, raising=False)
+    with pytest.raises(
+        ConfigError, match=r"metrics\['error'\] is a Mean; expected a function .* such as lambda: Mean\("
+    ):
         recipes.find("ddpjob_recipes.digits:RECIPE")
 
 
@@ -157,11 +171,18 @@ def test_settings_are_values_of_the_recipes_own_model(own):
     assert (settings.width, settings.dropout) == (3, 0.5)
 
 
+@pytest.mark.parametrize("given", [{"width": 3}, {"width": 3, "dropOut": 0.1}, {"width": "3"}])
+def test_settings_are_recorded_and_compared_as_they_are_used(own, given):
+    config = recipes.resolve(parse_config({"recipe": f"{own}:made", "settings": given}))
+    assert config.settings == {"width": 3, "dropOut": 0.1}
+
+
 @pytest.mark.parametrize(
     ("recipe", "given", "text"),
     [
-        ("made", {"width": 3, "widht": 4}, "unknown key settings.widht; expected one of: width, dropOut"),
-        ("made", {"width": "wide"}, "settings.width is 'wide'; it should be a valid integer"),
+        ("made", {"width": 3, "widht": 4}, r"unknown key trainer\.settings\.widht; did you mean width\?"),
+        ("made", {"width": 3, "layers": 4}, r"unknown key trainer\.settings\.layers; expected one of: width, dropOut"),
+        ("made", {"width": "wide"}, r"trainer\.settings\.width is 'wide'; it should be a valid integer$"),
         ("made", {"width": 0}, "settings.width is 0; it should be greater than or equal to 1"),
         ("made", {}, "settings.width is missing"),
         ("plain", {"width": 3}, "settings has width, but recipe .*plain has no settings"),

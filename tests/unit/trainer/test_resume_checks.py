@@ -23,8 +23,11 @@ from saved_states import to_bytes
 DATA = {"data": "100 samples, 00ff", "held-out data": "20 samples, 11ee"}
 
 
-def state(*, width: int = 4, data: dict[str, str] = DATA, **changes: object) -> TrainingState:
+def state(
+    *, width: int = 4, data: dict[str, str] = DATA, settings: dict[str, object] | None = None, **changes: object
+) -> TrainingState:
     config = recipes.resolve(parse_config({"recipe": "digits", **changes}))
+    config = config.model_copy(update={"settings": settings or {}})  # which digits does not have
     torch.manual_seed(width)
     model = torch.nn.Sequential(torch.nn.Linear(2, width), torch.nn.BatchNorm1d(width))
     return TrainingState(
@@ -48,7 +51,7 @@ def test_everything_comes_back():
     saved = after_a_step(state())
     payload = to_bytes(saved.content())
     loaded = state(epochs=99, learningRate=0.5)
-    assert loaded.load(from_bytes(payload)) == "saved by 1 ranks under profile fast"
+    assert loaded.load(from_bytes(payload)) == "saved by 1 rank under profile fast"
     assert loaded.step == 1
     assert all(
         torch.equal(a, b)
@@ -89,6 +92,14 @@ def test_other_held_out_data_are_reported_and_do_not_refuse_the_resume():
     assert description.endswith(
         "; the held-out data have changed from 20 samples, 11ee to 21 samples, 22dd, so accuracies are not comparable"
     )
+
+
+def test_another_value_of_a_setting_is_refused_and_a_new_or_removed_one_is_reported():
+    content = to_bytes(after_a_step(state(settings={"noise": 0.2, "depth": 3})).content())
+    with pytest.raises(ConfigError, match=r"settings\.noise was 0\.2 when it was saved and is 0\.5 now; set it back"):
+        state(settings={"noise": 0.5, "depth": 3}).load(from_bytes(content))
+    described = state(settings={"noise": 0.2, "width": 8}).load(from_bytes(content))
+    assert described.endswith("; settings.depth is gone; settings.width is new")
 
 
 @pytest.mark.parametrize(
@@ -176,9 +187,21 @@ def test_initial_weights_come_from_a_checkpoint_a_bare_state_dict_or_safetensors
         assert (fresh.step, fresh.optimizer.state_dict()["state"]) == (0, {})
 
 
-@pytest.mark.parametrize("payload", [b"", b"no zip", to_bytes({"model": {"other": torch.ones(1)}}), to_bytes({"a": 1})])
-def test_a_file_without_these_weights_is_refused(payload):
-    with pytest.raises(ConfigError, match=r"initialCheckpoint a\.pt: holds no weights for recipe digits"):
+@pytest.mark.parametrize(
+    ("payload", "text"),
+    [
+        (b"", "holds no weights"),
+        (b"no zip", r"holds no weights .* expected a checkpoint of recipe digits"),
+        (to_bytes([1]), "holds no weights"),
+        (
+            to_bytes({"model": {"0.weight": torch.ones(4, 2), "other": torch.ones(1)}}),
+            r'does not fit the model of recipe digits: Missing key\(s\) in state_dict: "0.bias", .* Unexpected .* "other"',
+        ),
+        (to_bytes(torch.nn.Sequential(torch.nn.Linear(3, 4)).state_dict()), "size mismatch for 0.weight"),
+    ],
+)
+def test_a_file_without_these_weights_is_refused(payload, text):
+    with pytest.raises(ConfigError, match=rf"(?s)initialCheckpoint a\.pt: .*{text}"):
         state().load_weights(payload, source="a.pt")
 
 
@@ -191,6 +214,7 @@ def test_initial_weights_that_storage_does_not_give_for_now_end_the_attempt_alon
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(Path, "open", fails)
+    monkeypatch.setattr(Gang, "all_gather", lambda _, value: [value])
     gang = Gang(rank=0, world_size=1, device=torch.device("cpu"), control=None)
     with pytest.raises(ConfigError if final else OSError, match=os.strerror(number)):
         worker._warm_start(state(initialCheckpoint="/shared/a.pt"), Run(gang, Reporter(enabled=False)))

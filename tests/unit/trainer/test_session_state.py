@@ -30,8 +30,8 @@ class Sampler:
         self.position = state_dict["position"]
 
 
-def of(**parts: object) -> State:
-    return State(parts, program="script train.py", world_size=2)
+def of(*, settings: dict[str, str] | None = None, **parts: object) -> State:
+    return State(parts, program="script train.py", world_size=2, settings=settings)
 
 
 def test_all_parts_come_back():
@@ -42,6 +42,16 @@ def test_all_parts_come_back():
     assert (loaded.step, loaded.parts["sampler"].position) == (5, 7)
     assert torch.equal(loaded.parts["model"].weight, saved.parts["model"].weight)
     assert loaded.random is not None
+
+
+def test_settings_that_have_changed_since_the_checkpoint_are_named():
+    content = to_bytes(of(settings={"lr": "0.01", "epochs": "3", "old": "1"}).content())
+    described = of(settings={"lr": "0.02", "epochs": "3", "new": "1"}).load(from_bytes(content))
+    assert described.startswith(
+        "saved by 2 ranks; lr was 0.01 when it was saved and is 0.02 now; the tracked parts continue"
+    )
+    assert of(settings={"lr": "0.01"}).load(from_bytes(content)) == "saved by 2 ranks"
+    assert of(settings={"lr": "0.01"}).load(of().content()) == "saved by 2 ranks"
 
 
 def test_a_part_that_has_been_loaded_is_not_kept_twice():

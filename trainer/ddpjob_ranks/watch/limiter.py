@@ -34,7 +34,10 @@ class Part(StrEnum):
 #: By part, the fraction of it that a change without further hardware removes at best, and that change. Half: the thing happens
 #: half as often for the same samples.
 CHANGES: Mapping[Part, tuple[float, str]] = {
-    Part.DATA: (1.0, "prepare batches ahead, or more cheaply (packed files, smaller images)"),
+    Part.DATA: (
+        1.0,
+        "raise dataWorkers (of map-style data sets), or make samples cheaper (packed files, smaller images)",
+    ),
     Part.COMMUNICATION: (0.5, "set gradientCompression to bf16, or double globalBatchSize"),
     Part.WAITING: (1.0, "make the ranks equally fast"),
     Part.OPTIMIZER: (0.5, "double globalBatchSize: half as many updates"),

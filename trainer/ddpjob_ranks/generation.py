@@ -59,6 +59,8 @@ class Generation:
     """File descriptor of two slots for what only this rank knows, after one step and another, and of the slots named here."""
     stores: int
     """File descriptor of JOINED_SLOT, FOUND_SLOT and the RANKS_SLOTs, which the ranks of a node share."""
+    replacement: int = 0
+    """How often this pod had been replaced when it was created; 0 on all ranks of a pod but its first."""
     before_exit: Callable[[], None] = field(default=lambda: None)
     """Saves what this rank holds. It runs once, on any thread, before the process ends because its generation does."""
     _saving: threading.Lock = field(default_factory=threading.Lock)
@@ -125,8 +127,16 @@ def current(environ: Mapping[str, str]) -> Generation | None:
     """The generation of this process; None where no further one would follow it."""
     if not _current and contract.DDPJOB_GENERATION in environ:
         pipe, state, own, stores = map(int, environ[contract.DDPJOB_INHERITED].split())
-        number = int(environ[contract.DDPJOB_GENERATION])
-        _current.append(Generation(number=number, pipe=pipe, state_memory=state, own_memory=own, stores=stores))
+        _current.append(
+            Generation(
+                number=int(environ[contract.DDPJOB_GENERATION]),
+                pipe=pipe,
+                state_memory=state,
+                own_memory=own,
+                stores=stores,
+                replacement=replacement_of_this_pod(environ),
+            )
+        )
     return _current[0] if _current else None
 
 

@@ -56,7 +56,6 @@ class Run:
         self.stop: StopAgreement
         self._newest: folder.Manifest | None = None  # on rank 0: what was loaded
         self._generation = generation.current(os.environ)  # where the launcher can start ranks again in place
-        self._replacement = generation.replacement_of_this_pod(os.environ) if self._generation else 0
         self._keeps_memory = self._generation is not None and os.environ.get(contract.DDPJOB_STATE_IN_MEMORY) != "0"
         self._memory: StateMemory | None = None  # where it is to keep their state, too
         self._trace: StepTrace | None = None
@@ -289,7 +288,7 @@ class Run:
 
     def _restarts_before(self, current: generation.Generation) -> InPlaceRestarts:
         """What rank 0 reports of restarts in place. All ranks take part, since each knows of its own pod alone."""
-        known = self.gang.all_gather((os.environ.get(contract.DDPJOB_IN_PLACE_CAUSE, ""), self._replacement))
+        known = self.gang.all_gather((os.environ.get(contract.DDPJOB_IN_PLACE_CAUSE, ""), current.replacement))
         joined = sum(replacement for _, replacement in known)
         if current.number == 1:
             return InPlaceRestarts(joined_replacements=joined)

@@ -275,8 +275,6 @@ def test_only_rank_0_looks_for_checkpoints_after_the_state_was_in_memory(generat
     kept = kept_state(generation, torch.nn.Linear(2, 2))
     (no_folder := tmp_path / "file").touch()  # it cannot be listed
     monkeypatch.setenv(contract.DDPJOB_CHECKPOINT_DIR, str(no_folder))
-    for name, value in {contract.RANK: "1", contract.LOCAL_RANK: "0", contract.LOCAL_WORLD_SIZE: "1"}.items():
-        monkeypatch.setenv(name, value)
     monkeypatch.setattr("ddpjob_ranks.generation._current", [generation])
     monkeypatch.setattr(run, "StopRequest", lambda: SimpleNamespace(received=False))  # takes no signal of pytest's
     generation.number = 2

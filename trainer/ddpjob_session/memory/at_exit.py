@@ -74,7 +74,12 @@ class MemoryAtExit(StateMemory):
         register_optimizer_step_pre_hook(lambda *_: self._begin_change())
         for replica in replicas:  # one rank alone needs none, and a hook would be compiled with its model
             if isinstance(replica, DistributedDataParallel):
-                replica.register_forward_hook(lambda module, *_: self._forward_done(module))
+                replica.register_forward_hook(lambda module, *_: self.forward_done(module))
+
+    def forward_done(self, replica: nn.Module) -> None:
+        """Keep what only this rank knows, before it sends the gradients of a step."""
+        if replica.training:
+            self._keep_own(self._state.step + 1, self._own_content(), is_final=self._changes_late is False)
 
     def step_done(self) -> None:
         """See StateMemory."""
@@ -124,10 +129,6 @@ class MemoryAtExit(StateMemory):
         if not self._in_optimizer:
             self._whole.acquire()
             self._in_optimizer = True
-
-    def _forward_done(self, replica: nn.Module) -> None:
-        if replica.training:
-            self._keep_own(self._state.step + 1, self._own_content(), is_final=self._changes_late is False)
 
     def _own_content(self) -> bytes:
         drawn = generators.capture(self._gang.device) if self._keep_generators else None

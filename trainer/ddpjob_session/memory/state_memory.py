@@ -116,8 +116,7 @@ class StateMemory:
         self, step: int, content: bytes, slot: int, *, is_final: bool = True, changes_late: bool = False
     ) -> None:
         """Keep what only this rank knows after the step; if it is not `is_final`, the step may still change it."""
-        flags = bytes([is_final, changes_late])
-        slots.write(self._own, step, lambda file: file.write(flags + content), slot=slot)
+        slots.write_bytes(self._own, step, bytes([is_final, changes_late]) + content, slot)
 
     @property
     def _needs_own(self) -> bool:

@@ -131,9 +131,10 @@ $(VENV)/oldest-torch/stamp: Makefile | $(BIN)/python
 	@touch $@
 
 .PHONY: test-oldest-torch
-test-oldest-torch: $(VENV)/oldest-torch/stamp ## Test the trainer with the oldest torch that it supports
-	@$(<D)/bin/pytest -p no:cacheprovider tests/unit/trainer \
-		$(patsubst %,tests/processes/trainer/test_%.py,ddp_options dropout gpu_command lost_peer number_of_ranks preemption resume set_up)
+test-oldest-torch: $(VENV)/oldest-torch/stamp ## Test the trainer and its restarts with the oldest torch that they support
+	@$(<D)/bin/pytest -p no:cacheprovider tests/unit/ranks tests/unit/trainer \
+		$(patsubst %,tests/processes/trainer/test_%.py,collectives_of_a_step ddp_options dropout gpu_command lost_peer number_of_ranks \
+		preemption replaced_pod restart_from_copies restart_in_place resume set_up)
 
 # --- Development ------------------------------------------------------------------------------------------------------
 

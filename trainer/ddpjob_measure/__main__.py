@@ -1,4 +1,4 @@
-"""`python -m ddpjob_measure bench|gpu|scale|accuracy|compare|buckets|overhead|plot|verify-resume`: what the trainer costs and keeps."""
+"""`python -m ddpjob_measure bench|gpu|scale|accuracy|compare|buckets|overhead|in-place|plot|verify-resume`: what the trainer costs and keeps."""
 
 import argparse
 import sys
@@ -6,7 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import ddpjob_measure.carried  # noqa: F401 - first, as it makes importable what the others import
-from ddpjob_measure import accuracy, bench, bucket_report, compare, gpu, overhead, run_picture, scale, verify_resume
+from ddpjob_measure import (
+    accuracy,
+    bench,
+    bucket_report,
+    compare,
+    gpu,
+    in_place,
+    overhead,
+    run_picture,
+    scale,
+    verify_resume,
+)
 from ddpjob_measure.task import MeasureError
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
@@ -32,6 +43,7 @@ COMMANDS: Mapping[str, Command] = {
     "compare": compare,
     "buckets": bucket_report,
     "overhead": overhead,
+    "in-place": in_place,
     "plot": run_picture,
 }
 

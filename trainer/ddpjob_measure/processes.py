@@ -16,7 +16,7 @@ DEADLINE_SECONDS = 1800.0
 #: Variables that would make a run a part of another job, in addition to all of Slurm's.
 OF_ANOTHER_RUN = {
     *(contract.DDPJOB_CHECKPOINT_DIR, contract.DDPJOB_CHECKPOINT_URI, contract.DDPJOB_UID, contract.DDPJOB_ATTEMPT),
-    *(contract.RANK, contract.LOCAL_RANK, contract.WORLD_SIZE, contract.MASTER_ADDR),
+    *(contract.RANK, contract.LOCAL_RANK, contract.WORLD_SIZE, contract.MASTER_ADDR, contract.DDPJOB_IN_PLACE_RESTARTS),
 }
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from ddpjob_measure.task import Task
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
-from ddpjob_ranks.launch import identity, launcher
+from ddpjob_ranks.launch import command, identity, launcher
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -22,7 +22,10 @@ def main(arguments: Sequence[str]) -> int:
     task: Task = parser.parse_args(arguments).task
     place = identity.resolve(os.environ)
     if isinstance(place, identity.Node):
-        return launcher.run(place, [sys.executable, "-m", "ddpjob_measure.rank", *arguments], os.environ)
+        program = ["-m", "ddpjob_measure.rank", *arguments]
+        if identity.in_place_restarts(os.environ):
+            return command.start(program, os.environ)
+        return launcher.run(place, [sys.executable, *program], os.environ)
     if task.program != "plain":
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the trainer does, before torch is loaded
     from ddpjob_measure import measuring

@@ -46,6 +46,16 @@ def write(memory: int, step: int, write_content: Callable[[IO[bytes]], object], 
         os.pwrite(memory, _HEADER.pack(step, num_bytes), start)  # before it is closed, which ends a POSIX lock
 
 
+def write_bytes(memory: int, step: int, content: bytes, slot: int = 0) -> None:
+    """As `write`, with a third of its system calls: ranks on CPUs do this in each step."""
+    start = slot * SLOT_BYTES
+    os.pwrite(memory, _HEADER.pack(NO_STEP, 0), start)
+    num_written = 0
+    while num_written < len(content):  # one call writes 2 GiB at most
+        num_written += os.pwrite(memory, memoryview(content)[num_written:], start + _HEADER.size + num_written)
+    os.pwrite(memory, _HEADER.pack(step, num_written), start)
+
+
 def mark(memory: int, step: int, slot: int) -> None:
     """Record a step in a slot that is for nothing else."""
     os.pwrite(memory, _HEADER.pack(step, 1), slot * SLOT_BYTES)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -82,6 +83,11 @@ def test_options_of_ddp_are_compared(printed: Callable[..., str]) -> None:
     assert [line.split(" | ")[0] for line in lines if line.startswith("| ")][2:] == [
         f"| {name}" for name in DDP_OPTIONS
     ]
+
+
+def test_steps_with_and_without_restarts_in_place_are_compared() -> None:
+    output = output_of("in-place", "--steps", "2", "--pairs", "1")
+    assert re.search(r"digits: \S+ ms of CPU time a step, \S+ ms with restarts in place: ", output), output
 
 
 def test_the_plain_script_trains_over_several_epochs(tmp_path: Path, gang: Gang) -> None:

@@ -3,7 +3,7 @@ import argparse
 import pytest
 import torch
 
-from ddpjob_measure import bench, compare
+from ddpjob_measure import bench, compare, in_place
 
 GIVEN = {"recipe": "digits", "ranks": 2, "batch": 64, "steps": 2, "windows": 1}
 
@@ -27,6 +27,13 @@ def test_options_of_ddp_are_compared_with_those_that_the_trainer_has():
         {},
     )
     assert all(task.options["ddp"] or task.config != first[1].config for _, task, _ in others)
+
+
+def test_runs_with_restarts_in_place_are_compared_with_their_neighbours():
+    """The load of the machine changes both of a pair alike."""
+    assert in_place.comparison([(0.010, 0.0101), (0.020, 0.0201), (0.030, 0.0306)]) == (
+        "20.0 ms of CPU time a step, 20.1 ms with restarts in place: +1.0 % (+0.5 to +2.0 %)"
+    )
 
 
 def test_the_plain_script_is_measured_with_each_recipe_that_it_can_train():

@@ -1,5 +1,7 @@
 import re
+import sys
 import time
+from collections import OrderedDict
 
 import pytest
 
@@ -19,15 +21,29 @@ def test_marks_are_timed_by_the_step(monkeypatch):
     assert overhead.marks_seconds() == pytest.approx(1 / overhead.NUM_STEPS), "one second for all of them"
 
 
+@pytest.fixture(autouse=True)
+def hooks_end(monkeypatch):
+    """Those that a memory of the state registers for all optimizers."""
+    monkeypatch.setattr(sys.modules["torch.optim.optimizer"], "_global_optimizer_pre_hooks", OrderedDict())
+    monkeypatch.setattr(overhead, "NUM_KEPT_STEPS", 3)
+
+
+def test_what_is_kept_in_memory_after_the_forward_pass_and_at_the_end_of_a_step_is_timed(monkeypatch):
+    ticks = iter(range(1000))
+    monkeypatch.setattr(time, "thread_time", lambda: float(next(ticks)))
+    assert overhead.keeping_seconds("digits", has_generators=True) == 2
+
+
 def test_a_checkpoint_is_written_and_its_size_reported(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(overhead, "NUM_STEPS", 10)
     monkeypatch.setattr(overhead, "NUM_BACKWARD_PASSES", 1)
     monkeypatch.setattr(overhead, "TENSOR_SIZE", 1000)
     assert main(["overhead", "--folder", str(tmp_path)]) == 0
-    line = capsys.readouterr().out.splitlines()[1]
+    _, line, last = capsys.readouterr().out.splitlines()
     assert re.fullmatch(
         r"a checkpoint of 1 MB: training waits \d+ ms for the copy and \d+ ms for the GIL while it is written,"
         r" in \d\.\d\d s",
         line,
     )
+    assert last.startswith("a state in memory on CPUs: ")
     assert list(tmp_path.iterdir()) == []

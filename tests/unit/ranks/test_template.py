@@ -31,7 +31,7 @@ def test_what_ranks_are_forked_from_does_not_touch_a_gpu():
 FORKS = """
 import os, sys
 from ddpjob_ranks.launch.template import Template
-template = Template(["numpy.random"], os.environ, lambda: None, "")
+template = Template(sys.argv[2:] or ["numpy.random"], os.environ, lambda: None, "")
 for _ in range(2):
     os.waitpid(template.fork([sys.argv[1]], os.environ, []), 0)
 """
@@ -43,6 +43,30 @@ def test_forked_ranks_draw_different_numbers(tmp_path):
     script.write_text("import random, numpy\nprint(random.random(), numpy.random.rand())")
     done = subprocess.run([sys.executable, "-c", FORKS, script], capture_output=True, text=True, check=True)
     assert len(set(done.stdout.split())) == 4, done.stdout + done.stderr
+
+
+COUNTS_THREADS = """
+import os
+os.register_at_fork(after_in_parent=lambda: os.write(1, b"%d\\n" % len(os.listdir("/proc/self/task"))))
+"""
+MULTIPLIES = """
+import numpy, torch
+matrix = numpy.random.default_rng(0).random((300, 300))
+expected = numpy.einsum("ij,jk->ik", matrix, matrix)  # without BLAS
+for product in (matrix @ matrix, torch.from_numpy(matrix) @ torch.from_numpy(matrix)):
+    print("right" if numpy.allclose(product, expected) else "wrong")
+"""
+
+
+def test_ranks_are_forked_from_a_process_of_one_thread_and_compute_with_several(tmp_path):
+    """Threads that the imports have started, as OpenBLAS does where there are several cores, have ended by then."""
+    (tmp_path / "counts_threads.py").write_text(COUNTS_THREADS)
+    (script := tmp_path / "script.py").write_text(MULTIPLIES)
+    environ = {**os.environ, "PYTHONPATH": ":".join([str(tmp_path), *sys.path])}
+    command = [sys.executable, "-c", FORKS, script, *MODULES, "ddpjob_trainer.worker", "counts_threads"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
+    forks = 2 * 2  # each rank by way of a parent that ends
+    assert sorted(done.stdout.split()) == ["1"] * forks + ["right"] * 4, done.stdout + done.stderr
 
 
 def test_an_environment_may_be_larger_than_a_message_over_a_socket(tmp_path):

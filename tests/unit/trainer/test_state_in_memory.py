@@ -179,13 +179,46 @@ def test_what_a_rank_knows_in_the_forward_pass_is_final_where_no_step_has_change
     memory.hold([], restored=False)
     final = []
     for step in range(1, 4):
-        memory._forward_done(model)
+        memory.forward_done(model)
         final.append(bool(slots.read(generation.own_memory, step % 2)[0]))
         model.running_mean += int(changes_late)
         state.step = step
         memory.step_done()
         assert slots.read(generation.own_memory, step % 2)[0], "the end of a step is final"
     assert final == [False, not changes_late, not changes_late]
+
+
+def test_a_rank_that_knows_nothing_of_its_own_writes_nothing_in_a_step(generation):
+    """What it would write takes as long as 4 % of a step of the digits."""
+    state = State({"model": torch.nn.BatchNorm1d(2)}, program="this test")  # whose statistics are those of rank 0
+    memory = memory_of(state, generation)
+    memory.hold([], restored=False)
+    memory.forward_done(state.parts["model"])
+    state.step = 1
+    memory.step_done()
+    assert os.fstat(generation.own_memory).st_size == 0
+
+
+def several_types() -> torch.nn.Module:
+    """Buffers that no state of a module has, so that they come from what rank 0 alone knows."""
+    model = torch.nn.Linear(1, 1)
+    for number, dtype in enumerate((torch.float32, torch.int64, torch.bool, torch.float32, torch.bfloat16)):
+        model.register_buffer(f"buffer_{number}", torch.rand(3, number).t().mul(9).to(dtype), persistent=False)
+    return model
+
+
+def test_each_buffer_of_rank_0_comes_back_to_its_place(generation):
+    """They are packed by type."""
+    state = State({"model": several_types()}, program="this test")
+    memory = MemoryAtExit(generation, state, OtherRanks(0), keep_generators=False)
+    memory.hold([], restored=False)
+    state.step = 1
+    memory.step_done()
+    memory.save()
+    restored = State({"model": several_types()}, program="this test")
+    assert MemoryAtExit(generation, restored, OtherRanks(0), keep_generators=False).restore(lambda: None)
+    pairs = zip(restored.parts["model"].buffers(), state.parts["model"].buffers(), strict=True)
+    assert all(torch.equal(found, kept) for found, kept in pairs)
 
 
 class OtherRanks:

@@ -1,7 +1,8 @@
 """The process that ranks are forked from: it has imported torch and the trainer, which takes seconds, and nothing runs in it.
 
-A fork has these modules in milliseconds, so a rank that ends is replaced at once. The process has one thread and has not
-touched a GPU, as both would be broken in a fork.
+A fork has these modules in milliseconds, so a rank that ends is replaced at once. While it forks, the process has one thread, and it
+has not touched a GPU, as both would be broken in a fork. The pool of threads that OpenBLAS starts when NumPy is imported is no
+exception: OpenBLAS ends it before each fork (pthread_atfork) and starts another one where it is needed.
 
 It has a socket to the launcher. Its first message says that everything is imported. The launcher then sends a message for each new
 process: the file descriptors that the process inherits, and that of a text in JSON with the arguments and the environment, which may

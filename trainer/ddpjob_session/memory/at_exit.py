@@ -57,12 +57,15 @@ class MemoryAtExit(StateMemory):
         """The state of the parts that are neither modules nor optimizers, after that step."""
         self._whole = threading.Lock()
         self._in_optimizer = False
+        self._has_own = True
+        """Whether this rank has anything to keep in each step."""
         self._written: tuple[int, bytes] | None = None
         self._changes_late: bool | None = None
         """Whether what only this rank knows has changed in some step after it was first written; None before the first step."""
 
     def hold(self, replicas: Iterable[nn.Module], *, restored: bool) -> None:
         """See StateMemory."""
+        self._has_own = self._needs_own
         self._keep_others()
         self._step = self._state.step
         with (
@@ -74,17 +77,17 @@ class MemoryAtExit(StateMemory):
         register_optimizer_step_pre_hook(lambda *_: self._begin_change())
         for replica in replicas:  # one rank alone needs none, and a hook would be compiled with its model
             if isinstance(replica, DistributedDataParallel):
-                replica.register_forward_hook(lambda module, *_: self._forward_done(module))
+                replica.register_forward_hook(lambda module, *_: self.forward_done(module))
+
+    def forward_done(self, replica: nn.Module) -> None:
+        """Keep what only this rank knows, before it sends the gradients of a step."""
+        if replica.training and self._has_own:
+            self._keep_own(self._state.step + 1, self._own_content(), is_final=self._changes_late is False)
 
     def step_done(self) -> None:
         """See StateMemory."""
-        current = (self._state.step, self._own_content())
-        has_changed = self._written not in (None, current)
-        is_known = self._written == current and self._changes_late is False
-        self._changes_late = bool(self._changes_late) or has_changed
-        if not is_known:
-            self._keep_own(*current, is_final=True)
-        self._written = None
+        if self._has_own:
+            self._keep_end_of_step()
         self._begin_change()  # a step may have called no optimizer, and what follows belongs together, too
         self._keep_others()
         self._step = self._state.step
@@ -117,6 +120,8 @@ class MemoryAtExit(StateMemory):
             for name, part in self._state.parts.items()
             if not isinstance(part, nn.Module | torch.optim.Optimizer)
         }
+        if not found and not self._others:
+            return
         tensors = {id(leaf): leaf for leaf in tree_leaves(found) if isinstance(leaf, torch.Tensor)}
         self._others = copy.deepcopy(found, tensors)  # tensors may be large, and are not copied
 
@@ -125,9 +130,14 @@ class MemoryAtExit(StateMemory):
             self._whole.acquire()
             self._in_optimizer = True
 
-    def _forward_done(self, replica: nn.Module) -> None:
-        if replica.training:
-            self._keep_own(self._state.step + 1, self._own_content(), is_final=self._changes_late is False)
+    def _keep_end_of_step(self) -> None:
+        current = (self._state.step, self._own_content())
+        has_changed = self._written not in (None, current)
+        is_known = self._written == current and self._changes_late is False
+        self._changes_late = bool(self._changes_late) or has_changed
+        if not is_known:
+            self._keep_own(*current, is_final=True)
+        self._written = None
 
     def _own_content(self) -> bytes:
         drawn = generators.capture(self._gang.device) if self._keep_generators else None

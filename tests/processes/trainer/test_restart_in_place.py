@@ -92,7 +92,10 @@ def test_a_script_with_a_session_has_the_same_bits_after_kills_at_any_moment(tmp
     assert_same(saved(tmp_path), saved(tmp_path / "whole"))
 
 
-@pytest.mark.parametrize("num_nodes", [2, 1], ids=["two pods", "two tasks of Slurm on a node"])
+@pytest.mark.parametrize(
+    "num_nodes",
+    [pytest.param(2, id="two pods"), pytest.param(1, id="two tasks of Slurm on a node", marks=pytest.mark.nightly)],
+)
 def test_ranks_that_hang_cost_no_step_and_no_bit(num_nodes, tmp_path):
     """One that waits without end, one that is stopped, and one that runs compiled code without end; each has its launcher."""
     same_sums = {"OMP_NUM_THREADS": "1"}

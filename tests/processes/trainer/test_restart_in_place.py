@@ -92,14 +92,19 @@ def test_a_script_with_a_session_has_the_same_bits_after_kills_at_any_moment(tmp
     assert_same(saved(tmp_path), saved(tmp_path / "whole"))
 
 
-def test_ranks_that_hang_cost_no_step_and_no_bit(tmp_path):
-    """One that waits without end, one that is stopped, and one that runs compiled code without end; two pods of one rank."""
+@pytest.mark.parametrize(
+    "num_nodes",
+    [pytest.param(2, id="two pods"), pytest.param(1, id="two tasks of Slurm on a node", marks=pytest.mark.nightly)],
+)
+def test_ranks_that_hang_cost_no_step_and_no_bit(num_nodes, tmp_path):
+    """One that waits without end, one that is stopped, and one that runs compiled code without end; each has its launcher."""
     same_sums = {"OMP_NUM_THREADS": "1"}
     with ExitStack() as pods:
         runs = [
             pods.enter_context(started(tmp_path, ranks=0, command=ONE_RANK, environ=environ))
             for variables in ranks_by_hand(2)
-            for environ in [variables | job(tmp_path) | IN_PLACE | same_sums | HANGS]
+            for place in [{} if num_nodes == 2 else {"LOCAL_RANK": variables["RANK"], "LOCAL_WORLD_SIZE": "2"}]
+            for environ in [variables | place | job(tmp_path) | IN_PLACE | same_sums | HANGS]
         ]
         assert [run.wait() for run in runs] == [0, 0], runs[0].text
     assert all(f"resumed from step {step} in memory: no step is lost" in runs[0].text for step in (12, 24, 36))
@@ -231,14 +236,16 @@ def test_where_no_state_is_kept_the_newest_checkpoint_is_taken(killed, variables
     assert run.text.count(RESTART) == num_kills
 
 
-def test_a_request_to_stop_is_honoured_after_a_restart(tmp_path):
+@pytest.mark.parametrize("all_get_it", [False, True], ids=["from the kubelet", "from Slurm, to all processes"])
+def test_a_request_to_stop_is_honoured_after_a_restart(all_get_it, tmp_path):
     environ = IN_PLACE | job(tmp_path) | gates(tmp_path, 22, 62)
     with started(tmp_path, *DIGITS, ranks=2, command=GATED, environ=environ) as run:
         run.wait_for("gate at step 22")
         os.kill(pid_of_rank(run, 1), signal.SIGKILL)
         run.wait_for("gate at step 62")
         assert "in memory: no step is lost" in run.text
-        run.process.send_signal(signal.SIGTERM)
+        for pid in (run.process.pid, *(run.rank_pids() if all_get_it else ())):
+            os.kill(pid, signal.SIGTERM)
         run.wait_for("SIGTERM received")
         gated_rank.open_gate(tmp_path, 62)
         assert run.wait() == contract.EXIT_CHECKPOINTED, run.text

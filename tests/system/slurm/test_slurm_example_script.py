@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from ddpjob_ranks import contract
 from slurm_training import DIGITS, weights
 from testbed import wait_for
 
@@ -20,12 +21,18 @@ def test_the_batch_script_trains_on_two_nodes(slurm, variables, expected_weights
     assert weights(output.read_text()) == expected_weights
 
 
-def test_a_job_that_nears_its_time_limit_saves_and_is_queued_again(slurm, variables, tmp_path):
+@pytest.mark.parametrize("in_place_restarts", ["0", "3"])
+def test_a_job_that_nears_its_time_limit_saves_and_is_queued_again(slurm, variables, tmp_path, in_place_restarts):
+    """Slurm sends the signal to all processes: with restarts in place also to those that are no ranks."""
     output, folder = tmp_path / "job.out", tmp_path / "checkpoints"
     long = ("--set", "recipe=digits", "-e", "1000")
     submitted = slurm.run(
         *("sbatch", "--parsable", "--ntasks-per-node=1", f"--output={output}", SCRIPT, *long),
-        environment={**variables, "DDPJOB_CHECKPOINT_DIR": str(folder)},
+        environment={
+            **variables,
+            contract.DDPJOB_CHECKPOINT_DIR: str(folder),
+            contract.DDPJOB_IN_PLACE_RESTARTS: in_place_restarts,
+        },
     )
     job = submitted.stdout.strip()
     try:

@@ -171,6 +171,14 @@ def test_an_address_that_was_given_is_kept(name):
         assert environ == given
 
 
+def test_the_launchers_of_several_slurm_tasks_leave_the_port_to_the_variables_that_they_share():
+    """A free port would be another one in each task, and the ranks would not meet."""
+    given = {"SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "a,b", "SLURM_NTASKS": "2"}
+    given |= {"SLURM_PROCID": "1", "SLURM_LOCALID": "0", "SLURM_NODEID": "1", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
+    with with_free_port(given) as environ:
+        assert environ == given
+
+
 def test_a_late_signal_does_not_change_the_exit_code(tmp_path):
     script = f"""
 import os, signal

@@ -1,7 +1,7 @@
 import pytest
 
 from ddpjob_ranks.errors import ConfigError
-from ddpjob_ranks.launch.identity import attempt, first_slurm_host, resolve
+from ddpjob_ranks.launch.identity import attempt, first_slurm_host, in_place_restarts, resolve
 from workers import worker
 
 
@@ -164,3 +164,11 @@ def test_attempts_are_counted_by_the_operator_or_by_slurm(environ, number):
 def test_an_attempt_that_is_no_number_is_refused(name):
     with pytest.raises(ConfigError, match=f"{name} is 'abc'; expected an integer"):
         resolve({name: "abc"})
+
+
+@pytest.mark.parametrize(
+    ("launched_by", "expected"), [({}, 3), (SLURM, 3), (TORCHRUN_STEP | {"TORCHELASTIC_RUN_ID": "1"}, 0)]
+)
+def test_only_our_own_launcher_starts_ranks_again(launched_by, expected):
+    """Under torchrun a store of its own would need the port at which the agent serves one already."""
+    assert in_place_restarts({"DDPJOB_IN_PLACE_RESTARTS": "3", **launched_by}) == expected

@@ -79,6 +79,33 @@ def test_an_environment_may_be_larger_than_a_message_over_a_socket(tmp_path):
     assert done.stdout == "1000000\n" * 2, done.stderr
 
 
+SIGNALS_COME_FIRST = """
+import os, sys
+from ddpjob_ranks.launch.launcher import FORWARDED
+from ddpjob_ranks.launch.template import Template
+template = Template([], os.environ, lambda: None, "")
+template.wait_until_ready()
+for number in FORWARDED:
+    template._process.send_signal(number)
+os.waitpid(template.fork([sys.argv[1]], os.environ, []), 0)
+"""
+READS_HANDLERS = """
+import signal
+defaults = {signal.SIG_DFL, signal.default_int_handler}
+print(all(signal.getsignal(number) in defaults for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}))
+"""
+
+
+def test_signals_that_all_processes_get_do_not_end_it_and_forked_ranks_can_handle_them(tmp_path):
+    """Slurm sends each signal to all processes of a job."""
+    script = tmp_path / "script.py"
+    script.write_text(READS_HANDLERS)
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALS_COME_FIRST, script], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "True\n", done.stderr
+
+
 CANNOT_FORK = """
 import os
 fork, template = os.fork, os.getpid()

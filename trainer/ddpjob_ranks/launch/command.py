@@ -33,10 +33,10 @@ def start(program: Sequence[str], environ: Mapping[str, str], modules: Sequence[
 
     `modules` are what the program imports, to be imported once for all ranks where these are forked.
     """
+    environ = {**RANK_DEFAULTS, **environ}
+    if spare.is_spare(environ):
+        return supervisor.run_as_spare(program, environ, modules)
     with launcher.with_free_port(environ) as variables:
-        variables = {**RANK_DEFAULTS, **variables}
-        if spare.is_spare(environ):
-            return supervisor.run_as_spare(program, variables, modules)
         node = identity.node(variables)
         if num_restarts := identity.in_place_restarts(environ):
             return supervisor.run(node, program, variables, num_restarts, modules)

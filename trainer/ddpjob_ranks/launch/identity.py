@@ -111,11 +111,13 @@ def attempt(environ: Mapping[str, str]) -> int:
 
 
 def in_place_restarts(environ: Mapping[str, str]) -> int:
-    """How often the launcher may start all ranks again in place.
+    """How often the launcher may start all ranks again in place. Never under torchrun, whose agents start and stop the ranks.
 
     Raises:
         ConfigError: the variable that holds it is not an integer.
     """
+    if TORCHRUN in environ:
+        return 0
     return _integer(environ, contract.DDPJOB_IN_PLACE_RESTARTS, default=0)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from ddpjob_ranks import contract, prctl, termination
+from ddpjob_ranks.launch import identity
 from ddpjob_ranks.launch.identity import Node, Worker
 
 #: Surviving ranks get this long to end after SIGTERM. A rank that is blocked in a collective does not handle it.
@@ -85,14 +86,23 @@ def with_free_port(environ: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
 
     The port is held by a socket that is bound and does not listen, so that nobody else is given it before rank 0, which
     sets SO_REUSEADDR too, opens it.
+
+    Raises:
+        ConfigError: as `identity.node`.
     """
-    if contract.MASTER_ADDR in environ or contract.MASTER_PORT in environ:
+    is_given = contract.MASTER_ADDR in environ or contract.MASTER_PORT in environ
+    if is_given or not _all_run_here(identity.node(environ)):
         yield environ
         return
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("127.0.0.1", 0))
         yield {**environ, contract.MASTER_PORT: str(holder.getsockname()[1])}
+
+
+def _all_run_here(node: Node) -> bool:
+    """Not where srun starts one launcher for each task, whose ranks derive the same port from its variables."""
+    return len(node.workers) == node.workers[0].world_size
 
 
 class Ranks:

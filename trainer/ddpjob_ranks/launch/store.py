@@ -7,11 +7,15 @@ from datetime import timedelta
 
 from ddpjob_ranks import generation, termination
 from ddpjob_ranks.errors import ConfigError
-from ddpjob_ranks.launch import identity, open_files, rendezvous
+from ddpjob_ranks.launch import identity, launcher, open_files, rendezvous
 
 
 def main() -> int:
-    """Serve until a signal ends this process."""
+    """Serve until the launcher ends. Returns only if the port is taken."""
+    for (
+        number
+    ) in launcher.FORWARDED:  # Slurm sends them to all processes of a job; the ranks need the store to stop together
+        signal.signal(number, signal.SIG_IGN)
     worker = identity.resolve(os.environ)
     assert isinstance(worker, identity.Worker), "the launcher passes the variables of rank 0"
     open_files.allow(worker.world_size)
@@ -21,9 +25,8 @@ def main() -> int:
         return termination.refuse(error)
     store = rendezvous.connected(worker, timedelta(seconds=60), serves=True)
     generation.set_up_store(rendezvous.for_attempt(store), os.environ)
-    signal.pause()
-    del store
-    return 0
+    while True:
+        signal.pause()
 
 
 if __name__ == "__main__":

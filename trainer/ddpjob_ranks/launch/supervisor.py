@@ -219,7 +219,7 @@ class _Supervisor:
 
         def follow() -> int | None:
             first = self._node.workers[0]
-            if first.world_size == first.local_world_size:
+            if first.world_size == len(self._node.workers):  # none runs elsewhere, nor in another task of Slurm here
                 return None
             program = [*FOLLOW_PROGRAM, str(self._number)]
             with suppress(TemplateError):  # the ranks can go on without it, and notice such an end themselves

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ddpjob_ranks import contract, generation, prctl
+from ddpjob_ranks.launch.launcher import FORWARDED
 
 #: Seconds between two looks at the signals that arrived while the template still imports.
 LOOK_SECONDS = 0.2
@@ -122,6 +123,8 @@ def is_asked_to_stop() -> bool:
 
 def main(arguments: Sequence[str]) -> None:
     """Import the modules, then fork for each request until the launcher has ended."""
+    # Slurm sends a signal to all processes of a job. This one ends with its launcher, and until then forks ranks.
+    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in FORWARDED}
     requests = socket.socket(fileno=int(arguments[0]))
     launcher = os.getppid()
     # As multiprocessing.util.get_temp_dir does. Forks inherit it.
@@ -148,6 +151,8 @@ def main(arguments: Sequence[str]) -> None:
             requests.close()
             os.close(reader)
             os.close(writer)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
             _become_child_of(launcher, parent)
             _end_after(partial(_run, **json.loads(content), descriptors=descriptors))
         os.waitpid(first, 0)

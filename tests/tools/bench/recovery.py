@@ -270,6 +270,8 @@ def arguments_of(ways: Iterable[str], description: str, programs: Sequence[str] 
 
 def compare(arguments: argparse.Namespace, trial: Callable[[str], Trial], *, name: str, where: str) -> None:
     """Run all trials, print the table, and record it under this name."""
+    if arguments.results:
+        arguments.results.mkdir(parents=True, exist_ok=True)  # before the trials, which take minutes
     conditions = _conditions(arguments.trials)
     trials: dict[str, list[Trial]] = {way: [] for way in arguments.ways}
     for number in range(1, arguments.trials + 1):

@@ -12,9 +12,8 @@ from ddpjob_ranks.launch import identity, launcher, open_files, rendezvous
 
 def main() -> int:
     """Serve until the launcher ends. Returns only if the port is taken."""
-    for (
-        number
-    ) in launcher.FORWARDED:  # Slurm sends them to all processes of a job; the ranks need the store to stop together
+    # Slurm sends these to all processes of a job, and the ranks need the store to stop together.
+    for number in launcher.FORWARDED:
         signal.signal(number, signal.SIG_IGN)
     worker = identity.resolve(os.environ)
     assert isinstance(worker, identity.Worker), "the launcher passes the variables of rank 0"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import signal
@@ -24,7 +23,7 @@ from testbed.kubectl import KubectlError
 
 #: How long CoreDNS is away.
 DNS_OUTAGE_SECONDS = 8
-#: A pod that runs for less is not healthy, whatever its progress (core/failure/restart.py of the operator).
+#: A failure that comes sooner counts as one in a row, whatever the progress (core/failure/restart.py of the operator).
 SHORT_SECONDS = 10
 #: Longest time from a fault to the second attempt's ranks having met.
 RECOVERY_SECONDS = 150
@@ -98,7 +97,8 @@ class Target:
 
     @staticmethod
     def _begun(marks: AllMarks, since: float) -> bool:
-        return marks[1, 0].first("begin", since=since) is not None
+        found = marks.get((1, 0))  # the rank may have had no node in this attempt
+        return found is not None and found.first("begin", since=since) is not None
 
 
 def _nothing(_: Target) -> None:
@@ -308,23 +308,19 @@ def _kill_replacement(target: Target) -> None:
 
 
 def _kill_replacement_later(target: Target) -> None:
-    """The pod that replaces one that was lost is lost, too, when it has run for more than 10 s and the status shows its progress."""
+    """The pod that replaces one that was lost is lost, too, when it has trained for more than 10 s and the status shows steps of it."""
+    lost_at, step_before = time.time(), target.laboratory.marks(target.job)[1, 0].step_done() or 0
     os.kill(target.main_process(1), signal.SIGKILL)
 
     def is_healthy() -> bool:
-        status = target.story.status
-        restarts, running_since = status.get("restarts", {}), status.get("runningSince")
-        if not restarts.get("podReplacements") or running_since is None:
-            return False
-        ran_seconds = time.time() - datetime.datetime.fromisoformat(running_since).timestamp()
-        step = status.get("progress", {}).get("step", 0)
-        return ran_seconds > SHORT_SECONDS + 1 and step > restarts.get("furthestStep", 0)
+        begun = target.laboratory.marks(target.job)[1, 0].first("begin", since=lost_at)
+        shown = target.story.status.get("progress", {}).get("step", 0)
+        return begun is not None and time.time() > begun + SHORT_SECONDS + 1 and shown > step_before
 
     def over() -> bool:
         return target.story.attempt > 1 or target.story.finished or is_healthy()
 
-    what = f"the status of {target.job} to show steps of the pod that replaces rank 1's"
-    testbed.wait_for(what, over, seconds=RECOVERY_SECONDS, every_seconds=0.1)
+    testbed.wait_for(f"{target.job} to train with a new pod", over, seconds=RECOVERY_SECONDS, every_seconds=0.1)
     assert is_healthy(), f"{target.job} was to train with a new pod of rank 1, and is {target.story.seen[-1]}"
     replacement = target.laboratory.cluster.container_pid(NAMESPACE, f"{target.pod(1)}-r1", "trainer")
     target.fault_at = time.time()

@@ -9,6 +9,7 @@ import pytest
 from chaos.cell import Result
 from chaos.matrix import Cell, Fault, Phase
 from chaos.record import Record
+from chaos.recovery import recovery_in_place
 
 
 def tables_of(file: Path, **fields: Any) -> list[str]:
@@ -32,3 +33,7 @@ def test_a_recovery_that_was_not_timed_has_no_seconds(
 ) -> None:
     tables = tables_of(tmp_path / "record.json", recovery_seconds=parts)
     assert any(shown in line for line in tables if line.startswith("| rank-sigkilled |"))
+
+
+def test_a_recovery_of_a_job_none_of_whose_ranks_has_run_is_not_timed() -> None:
+    assert recovery_in_place({}, fault_at=1.0) is None

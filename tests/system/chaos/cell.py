@@ -76,12 +76,11 @@ def run(laboratory: Laboratory, cell: Cell) -> Result:
     began = time.time()
     target = Target(laboratory=laboratory, job=cell.name, in_place=cell.in_place)
     injection = INJECTIONS[cell.fault]
-    fault_at = 0.0
     trouble = ""
     try:
         _apply(target, cell)
         _reach(target, cell.phase)
-        fault_at = time.time()
+        target.fault_at = time.time()
         injection.inject(target)
         if cell.phase == Phase.PENDING:
             _open_gate(target)
@@ -94,11 +93,11 @@ def run(laboratory: Laboratory, cell: Cell) -> Result:
         trouble = str(error)
     except Exception:  # noqa: BLE001 one broken cell must not cost the others; the record shows it as wrong
         trouble = traceback.format_exc()
-    result = _judged(target, cell, fault_at, time.time() - began, trouble)
+    result = _judged(target, cell, time.time() - began, trouble)
     try:
         _remove(target, cell)
     except TestbedError as error:
-        result = _judged(target, cell, fault_at, time.time() - began, f"{trouble} {error}".strip())
+        result = _judged(target, cell, time.time() - began, f"{trouble} {error}".strip())
     return result
 
 
@@ -108,6 +107,7 @@ def _apply(target: Target, cell: Cell) -> None:
         "PYTHONPATH": "/chaos",
         "CHAOS_PHASE": str(cell.phase),
         "CHAOS_HOLD_SECONDS": str(injection.hold_seconds),
+        "CHAOS_LATER_STEP_SECONDS": str(injection.later_step_seconds),
         "CHAOS_STEADY_STEP": str(STEADY_STEP),
         "CHAOS_CHECKPOINT_STEP": str(CHECKPOINT_STEP),
         "CHAOS_MARKS": f"/checkpoints/marks/{cell.name}",
@@ -136,8 +136,11 @@ def _apply(target: Target, cell: Cell) -> None:
     if cell.in_place:
         spec["restart"] = {"inPlace": True}
         # What a rank that was stopped costs: longer than a phase is held.
-        spec["trainer"] |= {"stepTimeoutSeconds": 20, "firstStepTimeoutSeconds": 60}
-        spec.pop("deadlines", None)  # of the operator, which acts first if they are as short
+        held = int(injection.hold_seconds) + 14
+        spec["trainer"] |= {"stepTimeoutSeconds": max(20, held), "firstStepTimeoutSeconds": max(60, held)}
+        # The operator would act first if its own limits were as short.
+        deadlines = injection.spec.get("deadlines", {})
+        spec["deadlines"] = {name: limit for name, limit in deadlines.items() if name == "fullSizeSeconds"}
     metadata = {"name": cell.name, "namespace": NAMESPACE}
     target.laboratory.cluster.kubectl.apply(
         {"apiVersion": "ddpjob.dev/v1beta1", "kind": "DDPJob", "metadata": metadata, "spec": spec}
@@ -187,7 +190,8 @@ def _wait_nothing_runs(target: Target) -> None:
     )
 
 
-def _judged(target: Target, cell: Cell, fault_at: float, seconds: float, trouble: str) -> Result:
+def _judged(target: Target, cell: Cell, seconds: float, trouble: str) -> Result:
+    fault_at = target.fault_at
     story, marks = target.story, target.laboratory.marks(target.job)
     status = story.status
     restarts = status.get("restarts", {})

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import testbed
-from chaos.laboratory import NAMESPACE, Laboratory
+from chaos.laboratory import LABEL_JOB, NAMESPACE, Laboratory
 from chaos.matrix import NUM_RANKS, Fault
+from chaos.recovery import AllMarks
 from chaos.story import Story
 from e2e.helm_release import SYSTEM_NAMESPACE
 from testbed import tools
@@ -22,6 +23,8 @@ from testbed.kubectl import KubectlError
 
 #: How long CoreDNS is away.
 DNS_OUTAGE_SECONDS = 8
+#: A failure that comes sooner counts as one in a row, whatever the progress (core/failure/restart.py of the operator).
+SHORT_SECONDS = 10
 #: Longest time from a fault to the second attempt's ranks having met.
 RECOVERY_SECONDS = 150
 
@@ -36,6 +39,8 @@ class Target:
     """Whether the main process of a pod is a launcher, whose children are the ranks."""
     facts: dict[str, float] = field(default_factory=dict)
     """Further figures of the cell, in seconds."""
+    fault_at: float = 0.0
+    """From when the recovery is timed; 0 before the fault."""
     resumed_at: float | None = None
     drain: subprocess.Popen[str] | None = None
 
@@ -72,22 +77,28 @@ class Target:
         return next((node for node in nodes if node.name == name), nodes[1])
 
     def wait_met_again(self) -> None:
-        """Wait until a later attempt's ranks have met, or the job has ended without one."""
+        """Wait until a later attempt's ranks have met, or the first one's have in place, or the job has ended without that."""
 
         def met() -> bool:
-            later = [m for (attempt, _), m in self.laboratory.marks(self.job).items() if attempt > 1]
-            return self.story.finished or any(marks.first("met") for marks in later)
+            marks = self.laboratory.marks(self.job)
+            later = any(found.first("met") for (attempt, _), found in marks.items() if attempt > 1)
+            return self.story.finished or later or (self.in_place and self._begun(marks, self.fault_at))
 
-        what = f"the ranks of a second attempt of {self.job} to meet, or its end"
+        what = f"the ranks of {self.job} to meet again, or its end"
         testbed.wait_for(what, met, seconds=RECOVERY_SECONDS, every_seconds=0.1)
 
     def wait_begun_again(self, since: float) -> None:
         """Wait until rank 0 has begun to train again after this time, in the same attempt."""
 
         def begun() -> bool:
-            return self.laboratory.marks(self.job)[1, 0].first("begin", since=since) is not None
+            return self._begun(self.laboratory.marks(self.job), since)
 
         testbed.wait_for(f"{self.job} to begin again in place", begun, seconds=RECOVERY_SECONDS, every_seconds=0.1)
+
+    @staticmethod
+    def _begun(marks: AllMarks, since: float) -> bool:
+        found = marks.get((1, 0))  # the rank may have had no node in this attempt
+        return found is not None and found.first("begin", since=since) is not None
 
 
 def _nothing(_: Target) -> None:
@@ -102,6 +113,7 @@ class Injection:
         inject: causes it; returns at once or when it is over.
         repair: called next; waits for the expected effect and ends the fault.
         hold_seconds: how long rank 0 stays in the phase after the fault, so that the fault's effect still meets it there.
+        later_step_seconds: how long rank 0 takes in addition for each step after it has started again in place.
         spec: fields of the job's spec in addition to the usual ones.
         pod_spec: the same for its pods.
     """
@@ -109,6 +121,7 @@ class Injection:
     inject: Callable[[Target], None]
     repair: Callable[[Target], None] = _nothing
     hold_seconds: float = 4
+    later_step_seconds: float = 0
     spec: Mapping[str, Any] = field(default_factory=dict)
     pod_spec: Mapping[str, Any] = field(default_factory=dict)
 
@@ -294,6 +307,26 @@ def _kill_replacement(target: Target) -> None:
     testbed.wait_for(f"{name} to be killed", killed, seconds=RECOVERY_SECONDS, every_seconds=0.1)
 
 
+def _kill_replacement_later(target: Target) -> None:
+    """The pod that replaces one that was lost is lost, too, when it has trained for more than 10 s and the status shows steps of it."""
+    lost_at, step_before = time.time(), target.laboratory.marks(target.job)[1, 0].step_done() or 0
+    os.kill(target.main_process(1), signal.SIGKILL)
+
+    def is_healthy() -> bool:
+        begun = target.laboratory.marks(target.job)[1, 0].first("begin", since=lost_at)
+        shown = target.story.status.get("progress", {}).get("step", 0)
+        return begun is not None and time.time() > begun + SHORT_SECONDS + 1 and shown > step_before
+
+    def over() -> bool:
+        return target.story.attempt > 1 or target.story.finished or is_healthy()
+
+    testbed.wait_for(f"{target.job} to train with a new pod", over, seconds=RECOVERY_SECONDS, every_seconds=0.1)
+    assert is_healthy(), f"{target.job} was to train with a new pod of rank 1, and is {target.story.seen[-1]}"
+    replacement = target.laboratory.cluster.container_pid(NAMESPACE, f"{target.pod(1)}-r1", "trainer")
+    target.fault_at = time.time()
+    os.kill(replacement, signal.SIGKILL)
+
+
 def _kill_without_operators(target: Target) -> None:
     """A rank is killed while no operator runs; the operators continue once training does."""
     cluster, began = target.laboratory.cluster, time.time()
@@ -330,6 +363,20 @@ _IMPATIENT = {
     ],
 }
 
+_NO_SHARED_NODE = {
+    "affinity": {
+        "podAntiAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [
+                {
+                    "topologyKey": "kubernetes.io/hostname",
+                    # Of no other job: the fault runs alone.
+                    "labelSelector": {"matchExpressions": [{"key": LABEL_JOB, "operator": "Exists"}]},
+                }
+            ]
+        }
+    }
+}
+
 INJECTIONS: Mapping[Fault, Injection] = {
     Fault.EXIT: Injection(inject=lambda target: target.signal(1, signal.SIGUSR1)),
     Fault.KILL: Injection(inject=lambda target: target.signal(0, signal.SIGKILL)),
@@ -362,6 +409,14 @@ INJECTIONS: Mapping[Fault, Injection] = {
     Fault.FIRST_MAIN_PROCESS: Injection(inject=lambda target: os.kill(target.main_process(0), signal.SIGKILL)),
     Fault.KILL_IN_RESTART: Injection(inject=_kill_in_restart),
     Fault.REPLACED_AGAIN: Injection(inject=_kill_replacement),
+    # The steps that are left take half a minute: the operator reads the progress every 10 s.
+    Fault.REPLACED_LATER: Injection(inject=_kill_replacement_later, later_step_seconds=0.5),
+    Fault.NO_OTHER_NODE: Injection(
+        inject=_drain,
+        repair=_end_drain,
+        spec={"minNodes": 1, "deadlines": {"fullSizeSeconds": 5}},
+        pod_spec=_NO_SHARED_NODE,
+    ),
     Fault.GROW: Injection(inject=lambda target: _scale(target, num_nodes=NUM_RANKS + 1)),
     Fault.SHRINK: Injection(inject=lambda target: _scale(target, num_nodes=NUM_RANKS - 1)),
     Fault.OPERATOR_AWAY: Injection(inject=_kill_without_operators, hold_seconds=6),

@@ -62,11 +62,13 @@ class Fault(StrEnum):
     API_SERVER_AWAY = "api-server-down"  # and a rank killed by SIGKILL meanwhile
     KILL_IN_RESTART = "killed-in-restart"  # rank 0, and rank 1 as soon as the next rank 0 runs
     REPLACED_AGAIN = "replacement-sigkilled"  # the main process of rank 1's pod, and that of the pod that replaces it
+    REPLACED_LATER = "replacement-sigkilled-later"  # the same, once the new pod has trained for more than 10 s
     LOST_AT_THE_END = (
         "pod-lost-at-the-end"  # deleted by force, and its container completes in the seconds that it has left
     )
     GROW = "scaled-up"  # to one node more
     SHRINK = "scaled-down"  # to one node
+    NO_OTHER_NODE = "node-drained-none-left"  # for a job with minNodes: 1 whose pods share no node
 
 
 #: These touch more than one job, or need the place of another one, and so are injected while no other job runs.
@@ -79,6 +81,7 @@ CLUSTER_WIDE = frozenset(
         Fault.LEADER,
         Fault.API_SERVER,
         Fault.DNS,
+        Fault.NO_OTHER_NODE,
         Fault.OPERATOR_AWAY,
         Fault.API_SERVER_AWAY,
     },
@@ -176,19 +179,42 @@ def _replaced(reason: str, **counters: int) -> tuple[Outcome, ...]:
     return (Outcome(tier=2, reason=reason, **counters),)
 
 
+ONE_PHASE = "what this row is about comes after the first loss, so one phase is enough"
+
 #: Not all pods of the gang may be known to have run.
 EARLY = (Phase.RENDEZVOUS, Phase.FIRST_STEP)
 
 
+def _gang(reason: str, **counters: int) -> tuple[Outcome, ...]:
+    """The whole gang starts again after the loss of one pod."""
+    return (Outcome(attempts=2, tier=3, reason=reason, **counters),)
+
+
 def _replaced_once_it_ran(reason: str, *, in_doubt: tuple[Phase, ...] = EARLY, **counters: int) -> Row:
     """A pod is lost, and replaced alone; `in_doubt` the gang may start again instead."""
-    gang = Outcome(attempts=2, tier=3, reason=reason, **counters)
-    either = (*_replaced(reason, **counters), gang)
+    either = (*_replaced(reason, **counters), *_gang(reason, **counters))
     return Row(
         usual=_replaced(reason, **counters),
         exceptions=dict.fromkeys(in_doubt, either),
         not_applicable={Phase.PENDING: NO_PROCESS},
     )
+
+
+def _taken_away_in_place(
+    reason: str, *, pending: tuple[Outcome, ...] | None = None, in_the_end: tuple[Outcome, ...] = ()
+) -> Row:
+    """The cluster or somebody takes a pod away, which is replaced alone, without a step lost and without being counted.
+
+    If it is asked to stop, all ranks save before it ends; otherwise rank 0 still has the state. A gang that has never run starts again
+    as a whole. In the end the other rank may be done before the new pod joins it; `in_the_end` the lost one may be, too.
+    """
+    row = _replaced_once_it_ran(reason, in_doubt=(*EARLY, Phase.FINISHING), infrastructure=1)
+    exceptions = {
+        **row.exceptions,
+        Phase.PENDING: _gang(reason, infrastructure=1) if pending is None else pending,
+        Phase.FINISHING: (*row.exceptions[Phase.FINISHING], *in_the_end),
+    }
+    return Row(usual=row.usual, exceptions=exceptions)
 
 
 def _in_place(outcomes: tuple[Outcome, ...] = IN_PLACE) -> Row:
@@ -226,7 +252,9 @@ MATRIX_IN_PLACE: Mapping[Fault, Row] = {
     Fault.BOTH: _in_place((Outcome(tier=1, steps_lost=MOST_STEPS_LOST),)),
     Fault.MAIN_PROCESS: _replaced_once_it_ran("Killed", counted=1),
     # A step that rank 0 alone has completed is done again.
-    Fault.FIRST_MAIN_PROCESS: _in_place((*_replaced("Killed", counted=1, steps_lost=1), *_counted("Killed"))),
+    Fault.FIRST_MAIN_PROCESS: _replaced_once_it_ran("Killed", counted=1, steps_lost=1),
+    Fault.DELETE: _taken_away_in_place("PodDeleted", in_the_end=UNDISTURBED),
+    Fault.EVICT: _taken_away_in_place("Evicted", in_the_end=UNDISTURBED),
     Fault.FORCE_DELETE: _replaced_once_it_ran("PodDeleted", in_doubt=(*EARLY, Phase.FINISHING), infrastructure=1),
     # The others end with exit code 0, so that nobody waits for the new pod; or a kubelet was fast, and they do.
     Fault.LOST_AT_THE_END: Row(
@@ -234,13 +262,22 @@ MATRIX_IN_PLACE: Mapping[Fault, Row] = {
         not_applicable={phase: "the other ranks go on" for phase in Phase if phase != Phase.FINISHING},
     ),
     Fault.KILL_IN_RESTART: _in_place(),
-    # The replacement made no progress, after which the operator may start the whole gang again.
-    Fault.REPLACED_AGAIN: Row(
-        usual=(
-            *_replaced("Killed", counted=2),
-            Outcome(attempts=2, counted=2, reason="Killed", steps_lost=MOST_STEPS_LOST, tier=3),
-        ),
-        not_applicable={Phase.PENDING: NO_PROCESS},
+    # Two failures in a row: no progress was reported between them, or both came within 10 s of running. The next restart waits, and the
+    # whole gang with it. (If a busy machine takes more than 10 s to the first, and progress is read right after it, tier 2 is as right.)
+    Fault.REPLACED_AGAIN: _in_place(_gang("Killed", counted=2, steps_lost=MOST_STEPS_LOST)),
+    # Not in a row, so that only this pod is replaced, as often as that happens.
+    Fault.REPLACED_LATER: Row(
+        usual=_replaced("Killed", counted=2),
+        not_applicable={phase: ONE_PHASE for phase in Phase if phase != Phase.STEADY},
+    ),
+    # The node that is left takes both pods, since a job only prefers to have a node for each. The other one comes back once the job trains.
+    Fault.KUBELET: _taken_away_in_place("NodeLost"),
+    Fault.DRAIN: _taken_away_in_place("NodeDrained", pending=UNDISTURBED, in_the_end=UNDISTURBED),
+    # Where it may not take both, rank 0 waits for a new pod that finds no node, and after fullSizeSeconds an attempt of one pod continues
+    # from the checkpoint that all ranks saved for the drain.
+    Fault.NO_OTHER_NODE: Row(
+        usual=_gang("NodeDrained", infrastructure=1),
+        not_applicable={phase: ONE_PHASE for phase in Phase if phase != Phase.STEADY},
     ),
     Fault.GROW: RESIZED,
     Fault.SHRINK: RESIZED,

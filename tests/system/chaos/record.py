@@ -122,9 +122,11 @@ class Record:
         if found["attempts"] == 1 and not tier:
             return f"{right}, no restart"
         reason = found["reason"] or "resumed"
-        seconds = (found["recovery_seconds"] or {}).get("total", 0)
+        # Not timed if not all ranks had to start again, for instance since one was still looking for the other.
+        parts = found["recovery_seconds"]
+        seconds = f"{parts['total']:.1f} s" if parts else "-"
         shown = f"{found['attempts']}{f', tier {tier}' if cell.in_place else ''}"
-        return f"{right}, {shown}, {reason}, lost {found['steps_lost']}, {seconds:.1f} s"
+        return f"{right}, {shown}, {reason}, lost {found['steps_lost']}, {seconds}"
 
 
 def _recovery_table(parts: Sequence[str], cells: Iterable[Mapping[str, Any]]) -> Iterator[str]:

@@ -61,7 +61,7 @@ def steps_lost(marks: AllMarks) -> int:
 def recovery_in_place(marks: AllMarks, *, fault_at: float) -> dict[str, float] | None:
     """Seconds of each part, and "total"; None if the ranks have not started again in the first attempt."""
     ranks = [found for (attempt, _), found in marks.items() if attempt == 1]
-    if any(found.first("python", since=fault_at) is None for found in ranks):
+    if not ranks or any(found.first("python", since=fault_at) is None for found in ranks):
         return None
     began = min(at for found in ranks if (at := found.first("begin", since=fault_at)) is not None)
     points = [_last(found.first(name, since=fault_at) for found in ranks) for name in ("python", "rendezvous", "met")]

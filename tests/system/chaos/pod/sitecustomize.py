@@ -24,6 +24,7 @@ from typing import Any
 
 PHASE = os.environ.get("CHAOS_PHASE", "")
 HOLD_SECONDS = float(os.environ.get("CHAOS_HOLD_SECONDS", "0"))
+LATER_STEP_SECONDS = float(os.environ.get("CHAOS_LATER_STEP_SECONDS", "0"))
 STEADY_STEP = int(os.environ.get("CHAOS_STEADY_STEP", "0"))
 CHECKPOINT_STEP = int(os.environ.get("CHAOS_CHECKPOINT_STEP", "0"))
 #: Longest wait for the fault, in case that whoever causes it has failed.
@@ -114,6 +115,8 @@ def watch_beginning(module: Any) -> None:
             mark("phase")
         if time.monotonic() < slow_until[0]:
             time.sleep(HOLD_SECONDS / STEPS_OF_STEADY_PHASE)
+        if ATTEMPT == "1" and RANK == "0" and not is_aimed_at():
+            time.sleep(LATER_STEP_SECONDS)
 
     module.Reporter.begin = after(module.Reporter.begin, begun)
     module.Reporter.step_done = after(module.Reporter.step_done, done)

@@ -288,5 +288,5 @@ soak-recovery: $(VENV)/dev.stamp ## A fault of a rank every few steps: steps in 
 	@FAULTS_NUMBER=$(or $(SOAK),60) $(BIN)/pytest --quiet -m nightly -k soak tests/processes/trainer/test_seeded_faults.py
 
 .PHONY: chaos
-chaos: need-root $(VENV)/dev.stamp ## Cause every fault in every phase of a job, on two real nodes (an hour; as root): make chaos CHAOS='--faults pod-evicted'
+chaos: need-root $(VENV)/dev.stamp ## Cause every fault in every phase of a job, on two real nodes (more than an hour; as root): make chaos CHAOS='--faults pod-evicted'
 	@$(BIN)/python -m chaos $(CHAOS)

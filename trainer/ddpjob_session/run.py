@@ -56,7 +56,6 @@ class Run:
         self.stop: StopAgreement
         self._newest: folder.Manifest | None = None  # on rank 0: what was loaded
         self._generation = generation.current(os.environ)  # where the launcher can start ranks again in place
-        self._keeps_memory = self._generation is not None and os.environ.get(contract.DDPJOB_STATE_IN_MEMORY) != "0"
         self._memory: StateMemory | None = None  # where it is to keep their state, too
         self._trace: StepTrace | None = None
 
@@ -99,6 +98,10 @@ class Run:
         """Whether there is a place for checkpoints, or a restart in place finds the state in memory."""
         places = (contract.DDPJOB_CHECKPOINT_DIR, contract.DDPJOB_CHECKPOINT_URI)
         return self._keeps_memory or any(os.environ.get(name) for name in places)
+
+    @property
+    def _keeps_memory(self) -> bool:
+        return self._generation is not None and os.environ.get(contract.DDPJOB_STATE_IN_MEMORY) != "0"
 
     def begin(
         self,

@@ -76,7 +76,7 @@ class Session:
     ) -> None:
         self._observers = observers
         self._settings = settings or {}
-        self._compared = {name: str(value) for name, value in self._settings.items()}
+        self._compared = {str(name): str(value) for name, value in self._settings.items()}
         self._keep = keep_checkpoints
         self._limits = Limits(first_step_seconds=first_step_timeout_seconds, step_seconds=step_timeout_seconds)
         self._began = time.monotonic()

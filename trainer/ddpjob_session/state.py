@@ -4,6 +4,7 @@ A checkpoint holds the state of rank 0, so every part must be equal on all ranks
 saved for each rank.
 """
 
+import hashlib
 import io
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -62,7 +63,7 @@ class State:
         """The whole state as a checkpoint holds it; the tensors are those of the parts, not copies."""
         more: dict[str, Any] = {} if self.random is None else {"random": self.random}
         if self.settings:
-            more["session_settings"] = dict(self.settings)
+            more["session_settings"] = self._digests()
         parts = {name: part.state_dict() for name, part in self.parts.items()}
         return {"step": self.step, "world_size": self.world_size, **more, **parts}
 
@@ -88,17 +89,22 @@ class State:
         return f"saved by {num_ranks} rank{'' if num_ranks == 1 else 's'}{self._changes(content.get('session_settings', {}))}"
 
     def _changes(self, saved: Mapping[str, str]) -> str:
-        """The settings that differ from those saved, as text. One that only one of them has is no change."""
-        changed = [
-            f"{name} was {saved[name]} when it was saved and is {now} now"
-            for name, now in self.settings.items()
-            if saved.get(name, now) != now
-        ]
+        """The names of the settings that differ from those saved, as text. One that only one of them has is no change."""
+        changed = [name for name, digest in self._digests().items() if saved.get(name, digest) != digest]
+        if not changed:
+            return ""
         return (
-            f"; {'; '.join(changed)}; the tracked parts continue as saved, an optimizer with its saved learning rate"
-            if changed
-            else ""
+            f"; other settings than then: {', '.join(changed)}; the tracked parts continue as saved, an optimizer with its saved"
+            " learning rate"
         )
+
+    def _digests(self) -> dict[str, str]:
+        """Of the settings that can be compared: a value may be secret, and the text of an object may have its address."""
+        return {
+            name: hashlib.sha256(value.encode()).hexdigest()[:16]
+            for name, value in self.settings.items()
+            if " at 0x" not in value
+        }
 
     def check_loadable(self) -> None:
         """Check that `from_bytes` will read what `torch.save` makes of this state, without copying any tensor.

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, to_jsonable_python
 
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.limits import Limits
@@ -345,7 +345,17 @@ def checked_settings(model: type[_Model], values: Mapping[str, Any]) -> _Model:
 def all_settings(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe's settings with the model's defaults, as JSON values: what is recorded and compared."""
     checked = checked_settings(model, values)
-    return checked.model_dump(mode="json", by_alias=True, round_trip=True, fallback=lambda value: type(value).__name__)
+    return {name: _as_json(value) for name, value in checked.model_dump(by_alias=True, round_trip=True).items()}
+
+
+def _as_json(value: object) -> Any:
+    if isinstance(value, set | frozenset):  # whose order differs between processes
+        return sorted(map(_as_json, value), key=repr)
+    if isinstance(value, dict):
+        return {str(key): _as_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return list(map(_as_json, value))
+    return to_jsonable_python(value, bytes_mode="base64", fallback=lambda other: type(other).__name__)
 
 
 def _validated(model: type[_Config], values: Mapping[str, Any]) -> _Config:

@@ -7,7 +7,6 @@ recipe is found in the same way. What of this is public is in `ddpjob.recipe`.
 import difflib
 import importlib
 import inspect
-import pkgutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -167,6 +166,7 @@ def resolve(config: TrainerConfig, recipe: Recipe | None = None, *, world_size: 
         ConfigError: there is no such recipe, or a value that follows from others is out of its bounds.
     """
     recipe = recipe or find(config.recipe, config.settings)
-    model = _model_of_settings(pkgutil.resolve_name(":".join(recipe_names.locate(config.recipe))))
+    module, attribute = recipe_names.locate(config.recipe)
+    model = _model_of_settings(getattr(importlib.import_module(module), attribute, None))
     resolved = config.resolve(recipe.defaults, world_size=world_size)
     return resolved if model is None else resolved.model_copy(update={"settings": all_settings(model, config.settings)})

@@ -3,7 +3,8 @@
 The order of samples, augmentation, dropout and the learning rate have no state: they are functions of the step.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -70,7 +71,7 @@ class TrainingState(State):
         saved_data = content.get("data", self.data)  # a checkpoint of release 0.1 has no fingerprints of its data
         saved, now = _identity(content["config"], saved_data), _identity(self.config.model_dump(), self.data)
         for name, value in now.items():
-            if saved.get(name, value) != value:
+            if name in saved and json.dumps(saved[name]) != json.dumps(value):  # where a NaN is equal to another one
                 back = "give the training that data again (DDPJOB_DATA_DIR)" if name == TRAINING_DATA else "set it back"
                 raise ConfigError(
                     f"checkpoint at step {content['step']}: {name} was {saved[name]!r} when it was saved and is"
@@ -115,8 +116,13 @@ class TrainingState(State):
             ) from error
         try:
             self.model.load_state_dict(weights)
-        except RuntimeError as error:  # its first line names the class of the model
-            listed = " ".join(str(error).partition("\n")[2].split())
+        except (
+            RuntimeError,
+            ValueError,
+            KeyError,
+            TypeError,
+        ) as error:  # torch's first line names the class of the model
+            listed = " ".join((str(error).partition("\n")[2] or str(error)).split())
             raise ConfigError(
                 f"initialCheckpoint {source}: does not fit the model of recipe {self.config.recipe}: {listed}"
             ) from error
@@ -126,6 +132,15 @@ class TrainingState(State):
 
 def _identity(config: Mapping[str, Any], data: Mapping[str, str]) -> dict[str, Any]:
     """What must not change, by the names that users know. Settings that only one of two runs has are not compared."""
-    settings = {f"settings.{name}": value for name, value in config.get("settings", {}).items()}
+    settings = dict(_flat("settings", config.get("settings", {})))
     fixed = {to_camel(key): config.get(key, "unknown") for key in FIXED}
     return {**fixed, **settings, TRAINING_DATA: data.get(TRAINING_DATA, "unknown")}
+
+
+def _flat(name: str, value: object) -> Iterator[tuple[str, object]]:
+    """The values in nested dictionaries, by their names with dots."""
+    if not isinstance(value, dict):
+        yield name, value
+        return
+    for key, item in value.items():
+        yield from _flat(f"{name}.{key}", item)

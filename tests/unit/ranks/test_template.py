@@ -92,7 +92,9 @@ os.waitpid(template.fork([sys.argv[1]], os.environ, []), 0)
 READS_HANDLERS = """
 import signal
 defaults = {signal.SIG_DFL, signal.default_int_handler}
-print(all(signal.getsignal(number) in defaults for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}))
+blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+all_default = all(signal.getsignal(number) in defaults for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ})
+print(all_default and not blocked)
 """
 
 

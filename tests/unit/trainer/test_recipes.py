@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from pydantic import BaseModel, SecretStr
 
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_recipes import speedrun
 from ddpjob_trainer import recipes
-from ddpjob_trainer.config import parse_config
+from ddpjob_trainer.config import all_settings, parse_config
 from ddpjob_trainer.data import Batch, ImageData, Split
 from ddpjob_trainer.losses import cross_entropy, weighted
 from ddpjob_trainer.metrics import Mean
@@ -160,7 +161,7 @@ odd = Recipe(data=None, model=None, best="top5")
 @pytest.fixture
 def own(tmp_path, monkeypatch):
     """The recipes in OWN, as a module of the name that is returned."""
-    name = f"recipes_of_{tmp_path.name}"
+    name = f"recipes-of-{tmp_path.name}"  # as a file may be called
     (tmp_path / f"{name}.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
     return name
@@ -175,6 +176,18 @@ def test_settings_are_values_of_the_recipes_own_model(own):
 def test_settings_are_recorded_and_compared_as_they_are_used(own, given):
     config = recipes.resolve(parse_config({"recipe": f"{own}:made", "settings": given}))
     assert config.settings == {"width": 3, "dropOut": 0.1}
+
+
+def test_settings_are_recorded_in_the_same_way_by_each_process():
+    """The order of a set differs between them, and not every value has a form in JSON."""
+
+    class Settings(BaseModel):
+        kinds: set[str]
+        raw: bytes = b"\xff"
+        key: SecretStr = SecretStr("hidden")
+
+    found = all_settings(Settings, {"kinds": ["c", "a", "b"]})
+    assert found == {"kinds": ["a", "b", "c"], "raw": "_w==", "key": "**********"}
 
 
 @pytest.mark.parametrize(

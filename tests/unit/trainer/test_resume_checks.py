@@ -1,4 +1,5 @@
 import errno
+import math
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -100,6 +101,12 @@ def test_another_value_of_a_setting_is_refused_and_a_new_or_removed_one_is_repor
         state(settings={"noise": 0.5, "depth": 3}).load(from_bytes(content))
     described = state(settings={"noise": 0.2, "width": 8}).load(from_bytes(content))
     assert described.endswith("; settings.depth is gone; settings.width is new")
+
+
+def test_a_nested_setting_that_is_new_and_one_that_is_no_number_keep_nothing_from_resuming():
+    content = to_bytes(after_a_step(state(settings={"net": {"depth": 3}, "bound": math.nan})).content())
+    described = state(settings={"net": {"depth": 3, "drop": 0.1}, "bound": math.nan}).load(from_bytes(content))
+    assert described.endswith("; settings.net.drop is new")
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def is_asked_to_stop() -> bool:
 def main(arguments: Sequence[str]) -> None:
     """Import the modules, then fork for each request until the launcher has ended."""
     # Slurm sends a signal to all processes of a job. This one ends with its launcher, and until then forks ranks.
-    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in FORWARDED}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     requests = socket.socket(fileno=int(arguments[0]))
     launcher = os.getppid()
     # As multiprocessing.util.get_temp_dir does. Forks inherit it.
@@ -151,9 +151,8 @@ def main(arguments: Sequence[str]) -> None:
             requests.close()
             os.close(reader)
             os.close(writer)
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
             _become_child_of(launcher, parent)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # what the launcher has sent meanwhile arrives now
             _end_after(partial(_run, **json.loads(content), descriptors=descriptors))
         os.waitpid(first, 0)
         os.close(writer)

@@ -21,6 +21,8 @@ def steps(text: str) -> tuple[Step, ...]:
 
 
 FAILS_AT_ONCE = fate("fail", 0.0)
+#: A job whose lost pods are replaced while the others wait.
+REPLACES_PODS: dict[str, Any] = {"nodes": 2, "trainer": True, "in_place": True}
 
 
 def shrunk(disturbances: str, **changes: Any) -> Schedule:
@@ -137,9 +139,7 @@ SCHEDULES = {
     "a pod that was replaced earlier counted as the cause of the end of its attempt": shrunk(
         "0.5 crash 7; 0 kill_rank; 1 lose_node; 0 evict_for_memory 1",
         seed=4294967296,
-        nodes=2,
-        trainer=True,
-        in_place=True,
+        **REPLACES_PODS,
         max_restarts=3,
         sigterm="save",
         fates=(fate("fail", 1.0),),
@@ -148,9 +148,7 @@ SCHEDULES = {
     "a new pod waited for ranks that had succeeded": shrunk(
         "6.7 kill_rank 1",
         seed=3,
-        nodes=2,
-        trainer=True,
-        in_place=True,
+        **REPLACES_PODS,
         max_restarts=10,
         own_grace_seconds=30,
         start_seconds=300,
@@ -161,9 +159,7 @@ SCHEDULES = {
     "a restart in place counted as the one with a new pod": shrunk(
         "20 restart_ranks; 3 kill_rank 1; 4 kill_rank",
         seed=1,
-        nodes=2,
-        trainer=True,
-        in_place=True,
+        **REPLACES_PODS,
         max_restarts=10,
         train_seconds=600.0,
         reads_progress=True,

@@ -180,7 +180,7 @@ PROGRESS_CHECKPOINT_STEP: Final = "checkpointStep"
 PROGRESS_IN_PLACE_RESTARTS: Final = "inPlaceRestarts"
 #: Why they last did so, and at which step (string; left out while they have not).
 PROGRESS_IN_PLACE_CAUSE: Final = "inPlaceCause"
-#: Of all pods whose ranks are here, how often they have been replaced in this attempt, in sum (int; left out where it is 0).
+#: Replacements of pods in this attempt whose ranks are here: the sum over all pods (int; left out where it is 0).
 PROGRESS_JOINED_REPLACEMENTS: Final = "joinedReplacements"
 #: What rank 0 is doing: one of PHASES (string; optional).
 PROGRESS_PHASE: Final = "phase"

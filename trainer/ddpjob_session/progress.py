@@ -18,7 +18,7 @@ class InPlaceRestarts:
     cause: str | None = None
     """Why they last did, and at which step."""
     joined_replacements: int = 0
-    """How often the pods of all ranks that are here have been replaced, in sum."""
+    """Replacements of pods whose ranks are here: the sum over all pods."""
 
 
 NO_RESTARTS = InPlaceRestarts()

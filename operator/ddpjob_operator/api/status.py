@@ -116,7 +116,8 @@ class Progress(Resource):
     )
     joined_replacements: int | None = Field(
         default=None,
-        description="How often the pods of this attempt have been replaced, in sum, of those whose ranks have joined the others.",
+        description="Replacements of pods in this attempt whose ranks have joined the others. Once each new pod has, it is the sum of"
+        " replacedPods.replacement.",
     )
     phase: str | None = Field(
         default=None, description="What rank 0 is doing, for example train, evaluate or checkpoint."

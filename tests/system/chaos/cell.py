@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import testbed
-from chaos.faults import INJECTIONS, Target
+from chaos.faults import INJECTIONS
 from chaos.laboratory import NAMESPACE, VOLUME, Laboratory
 from chaos.matrix import (
     CHECKPOINT_EVERY_STEPS,
@@ -24,6 +24,7 @@ from chaos.matrix import (
     Phase,
 )
 from chaos.recovery import recovery, recovery_in_place, steps_lost
+from chaos.target import Target
 from testbed.errors import TestbedError
 
 REACH_SECONDS = 240

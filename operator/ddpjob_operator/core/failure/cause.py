@@ -102,7 +102,7 @@ def missing_ends(observed: Observed, names: Mapping[int, str], now: float) -> li
     named = (replace(last[name], rank=rank) for rank, name in names.items() if name in last)
     ends = ends_of(observed, filter(_shows_its_end, named), now)
     by_name = {end.pod: _before_it_took_over(end) if last[end.pod].is_spare else end for end in ends}
-    return [by_name.get(name) or _deleted(rank, name, last.get(name), now) for rank, name in names.items()]
+    return [by_name.get(name) or _without_end(rank, name, last.get(name), now) for rank, name in names.items()]
 
 
 def _before_it_took_over(end: End) -> End:
@@ -126,8 +126,9 @@ def _shows_its_end(pod: Pod) -> bool:
     return bool(pod.disruption) or pod.phase == "Failed" or ended_by_itself
 
 
-def _deleted(rank: int, name: str, last: Pod | None, now: float) -> End:
-    is_cut_off = last is not None and last.is_spare and last.is_cut_off  # it exists, and cannot take over
+def _without_end(rank: int, name: str, last: Pod | None, now: float) -> End:
+    """The end of a pod that shows none: somebody deleted it, or it is a spare pod that cannot take over."""
+    is_cut_off = last is not None and last.is_spare and last.is_cut_off
     return End(
         rank=rank,
         reason=Reason.NODE_LOST if is_cut_off else Reason.POD_DELETED,

@@ -71,7 +71,7 @@ CLASSES = (
     FailureClass(
         reason=Reason.KILLED,
         kind=Kind.COUNTED,
-        recognised="a signal that the operator did not send killed the program, without an exception before SIGABRT",
+        recognised="a signal that the operator did not send killed the program, other than SIGABRT after an exception",
         example="was killed by signal 9 (SIGKILL)",
         may_be_the_node=True,
     ),

@@ -122,8 +122,8 @@ def waits_for_pods(job: Job, spec: DDPJobSpec) -> bool:
     return can_restart and is_launched and spec.nodes > 1
 
 
-def _waits_for_pods(job: Job, spec: DDPJobSpec, rank: int) -> bool:
-    """Whether the pod of this rank does: a new one as those that wait for it, whatever an edit has changed meanwhile."""
+def _is_supervised(job: Job, spec: DDPJobSpec, rank: int) -> bool:
+    """Whether the pod of this rank waits for lost pods: a new one as those that wait for it, whatever was edited meanwhile."""
     return job.status.replacement(rank) > 0 or waits_for_pods(job, spec)
 
 
@@ -133,7 +133,7 @@ def _labels(job: Job, spec: DDPJobSpec, rank: int) -> dict[str, str]:
         names.LABEL_ATTEMPT: str(job.status.attempt),
         names.LABEL_RANK: str(rank),
     }
-    if _waits_for_pods(job, spec, rank):
+    if _is_supervised(job, spec, rank):
         labels[names.LABEL_SUPERVISED] = "true"
     if replacement := job.status.replacement(rank):
         labels[names.LABEL_REPLACEMENT] = str(replacement)
@@ -277,7 +277,7 @@ def environment_of(job: Job, spec: DDPJobSpec, rank: int) -> dict[str, str]:
         environment[contract.DDPJOB_DATA_DIR] = contract.DATA_DIR
     if spec.restart.in_place or job.status.replacement(rank):
         environment |= _restart_in_place(job, spec, rank)
-    if _waits_for_pods(job, spec, rank):
+    if _is_supervised(job, spec, rank):
         environment[contract.DDPJOB_REPLACEMENT_SECONDS] = str(REPLACEMENT_SECONDS)
     if job.status.replacement(rank):
         replaced = (f"{pod.rank}:{pod.replacement}" for pod in job.status.replaced_pods)

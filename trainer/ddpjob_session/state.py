@@ -94,8 +94,8 @@ class State:
         if not changed:
             return ""
         return (
-            f"; other settings than then: {', '.join(changed)}; the tracked parts continue as saved, an optimizer with its saved"
-            " learning rate"
+            f"; settings that have changed since: {', '.join(changed)}; the tracked parts continue as saved, an optimizer with its"
+            " saved learning rate"
         )
 
     def _digests(self) -> dict[str, str]:

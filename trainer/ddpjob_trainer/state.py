@@ -116,12 +116,8 @@ class TrainingState(State):
             ) from error
         try:
             self.model.load_state_dict(weights)
-        except (
-            RuntimeError,
-            ValueError,
-            KeyError,
-            TypeError,
-        ) as error:  # torch's first line names the class of the model
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            # The first line of torch's message names the class of the model.
             listed = " ".join((str(error).partition("\n")[2] or str(error)).split())
             raise ConfigError(
                 f"initialCheckpoint {source}: does not fit the model of recipe {self.config.recipe}: {listed}"

@@ -71,7 +71,7 @@ def test_settings_that_have_changed_since_the_checkpoint_are_in_the_log(monkeypa
         with Session(settings={"lr": rate}) as each:
             each.track(model=nn.Linear(1, 1))
             assert list(each.steps(total)) == [total - 1]
-    assert "saved by 1 rank; other settings than then: lr; " in capfd.readouterr().out
+    assert "saved by 1 rank; settings that have changed since: lr; " in capfd.readouterr().out
 
 
 def test_a_step_that_is_left_by_break_is_done_and_saved(session, monkeypatch, tmp_path):

@@ -51,7 +51,9 @@ def test_settings_that_have_changed_since_the_checkpoint_are_named():
     assert b"a-secret" not in content
     now = {"lr": "0.02", "epochs": "3", "new": "1", "key": "another-secret", "call": "<function f at 0x2>"}
     described = of(settings=now).load(from_bytes(content))
-    assert described.startswith("saved by 2 ranks; other settings than then: lr, key; the tracked parts continue")
+    assert described.startswith(
+        "saved by 2 ranks; settings that have changed since: lr, key; the tracked parts continue"
+    )
     assert of(settings={"lr": "0.01"}).load(from_bytes(content)) == "saved by 2 ranks"
     assert of(settings={"lr": "0.01"}).load(of().content()) == "saved by 2 ranks"
 

@@ -5,12 +5,12 @@ The stack of the rank that failed by itself is shown as a whole. The logs keep e
 
 import re
 
+from ddpjob_operator.api.names import contract
 from ddpjob_operator.core.failure.log_parsing import TRACEBACK, is_echo, source_and_text
 
 #: A stack with more lines is shown as it is.
 MAX_LINES = 500
-#: What `ddpjob_ranks.stop` writes whenever a rank is asked to stop, since it may hang, and what follows on it.
-_STOPPED = "ddpjob stacks: SIGTERM received"
+#: A line of the stacks that follow on contract.STACKS_AT_STOP, or an indented one of the program right after them.
 _OF_THREADS = re.compile(r"thread |\s")
 
 
@@ -26,7 +26,7 @@ class PeerStacks:
         """The lines to show after the pod of this node rank has printed another one."""
         source, text = source_and_text(line)
         held = self._held.get((rank, source))
-        if text == _STOPPED:
+        if text == contract.STACKS_AT_STOP:
             self._stopping.add((rank, source))
             return [f"{line} (stacks: in the log)"]
         if (rank, source) in self._stopping:

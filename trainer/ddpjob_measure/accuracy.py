@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
 import torch
 
@@ -126,14 +127,19 @@ def train(given: argparse.Namespace, seed: int, environ: Mapping[str, str]) -> O
         return outcome_of(Path(events), seed)
 
 
+def spans_of(events: Path) -> list[dict[str, Any]]:
+    """The spans of rank 0 in the first attempt, those of all its processes."""
+    lines = (events / "attempt-1-rank-0.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
 def outcome_of(events: Path, seed: int) -> Outcome:
     """What the evidence file and rank 0's spans say of a training (`ddpjob_ranks.watch`)."""
     evidence = json.loads((events / "attempt-1-evidence.json").read_text(encoding="utf-8"))
-    lines = (events / "attempt-1-rank-0.jsonl").read_text(encoding="utf-8").splitlines()
     return Outcome(
         seed=seed,
         accuracy_by_step={int(step): accuracy for step, accuracy in evidence["accuracy_by_step"].items()},
-        seconds_by_step=training_seconds_by_step([json.loads(line) for line in lines]),
+        seconds_by_step=training_seconds_by_step(spans_of(events)),
         whole_seconds=evidence["seconds_since_process_start"],
         weights_sha256=evidence["weights_sha256"],
     )

@@ -1,6 +1,5 @@
 """The steps of `gpu`, in the order of their value. Each yields rows, and raises an error where something is wrong."""
 
-import json
 import os
 import re
 import time
@@ -201,14 +200,13 @@ def restart_in_place(bench: Workbench) -> Iterator[Row]:
 
 def _seconds_of_the_last_start(events: Path) -> Row:
     """By span, those of rank 0 from the start of its last process to its first step: connect has NCCL, setup the CUDA context."""
-    lines = (events / "attempt-1-rank-0.jsonl").read_text(encoding="utf-8").splitlines()
-    seconds: dict[str, float] = {}
-    for span in map(json.loads, lines):
+    seconds: dict[str, Any] = {}
+    for span in accuracy.spans_of(events):
         if span["span"] == "start":
             seconds = {}
         if "first_step s" not in seconds:
             seconds[f"{span['span']} s"] = seconds.get(f"{span['span']} s", 0.0) + span["seconds"]
-    return dict(seconds)
+    return seconds
 
 
 def checkpoint_stall(bench: Workbench) -> Iterator[Row]:

@@ -236,6 +236,11 @@ TERMINATION_CHECKPOINT_PREFIX: Final = "checkpointStep="
 #: The first line of a failed rank's message is "rank 3"; with this suffix, the cause is on another rank.
 TERMINATION_ECHO_SUFFIX: Final = " lost a peer"
 
+# --- Output --------------------------------------------------------------------------------------------------------
+
+#: The line of a rank that is asked to stop. The stacks of its threads follow, since it may hang.
+STACKS_AT_STOP: Final = "ddpjob stacks: SIGTERM received"
+
 # --- Inspection ------------------------------------------------------------------------------------------------------
 
 #: `python -m` with this module in a pod, and "stacks" or "state", prints a RankAnswer as JSON for each rank of the pod.

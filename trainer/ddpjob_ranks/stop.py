@@ -31,7 +31,7 @@ from typing import Final
 import torch
 import torch.distributed as dist
 
-from ddpjob_ranks import stacks
+from ddpjob_ranks import contract, stacks
 from ddpjob_ranks.distributed import Gang
 
 #: Questions at the start that are timed; the fastest counts. The one before them waits for the last rank to come.
@@ -78,7 +78,7 @@ def _write_stacks(signals: socket.socket) -> None:
     """Write the stacks whenever a SIGTERM arrives: the interpreter sends each signal's number as a byte."""
     while received := signals.recv(64):
         if signal.SIGTERM in received:
-            sys.stderr.write(f"ddpjob stacks: SIGTERM received\n{stacks.of_all_threads(without=[THREAD_NAME])}")
+            sys.stderr.write(f"{contract.STACKS_AT_STOP}\n{stacks.of_all_threads(without=[THREAD_NAME])}")
             sys.stderr.flush()
 
 

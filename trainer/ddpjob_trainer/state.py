@@ -71,7 +71,8 @@ class TrainingState(State):
         saved_data = content.get("data", self.data)  # a checkpoint of release 0.1 has no fingerprints of its data
         saved, now = _identity(content["config"], saved_data), _identity(self.config.model_dump(), self.data)
         for name, value in now.items():
-            if name in saved and json.dumps(saved[name]) != json.dumps(value):  # where a NaN is equal to another one
+            # As text, too, since a NaN is not equal to itself.
+            if name in saved and saved[name] != value and json.dumps(saved[name]) != json.dumps(value):
                 back = "give the training that data again (DDPJOB_DATA_DIR)" if name == TRAINING_DATA else "set it back"
                 raise ConfigError(
                     f"checkpoint at step {content['step']}: {name} was {saved[name]!r} when it was saved and is"
@@ -80,7 +81,7 @@ class TrainingState(State):
         self._add_new_parts(content)
         saved_by = f"{super().load(content)} under profile {content['config']['profile']}"
         for name in sorted(saved.keys() ^ now.keys()):  # the recipe has changed
-            saved_by += f"; {name} is {'new' if name in now else 'gone'}"
+            saved_by += f"; {name} is {'new' if name in now else 'gone'} and was not compared"
         if (before := saved_data.get(HELD_OUT_DATA)) != (held_out := self.data.get(HELD_OUT_DATA)):
             saved_by += (
                 f"; the held-out data have changed from {before} to {held_out}, so accuracies are not comparable"

@@ -16,14 +16,13 @@ import testbed
 from chaos.laboratory import LABEL_JOB, NAMESPACE
 from chaos.matrix import NUM_RANKS, Fault
 from chaos.target import RECOVERY_SECONDS, Target
+from ddpjob_operator.core.failure.restart import SHORT_SECONDS
 from e2e.helm_release import SYSTEM_NAMESPACE
 from testbed import tools
 from testbed.kubectl import KubectlError
 
 #: How long CoreDNS is away.
 DNS_OUTAGE_SECONDS = 8
-#: A failure that comes sooner counts as one in a row, whatever the progress (core/failure/restart.py of the operator).
-SHORT_SECONDS = 10
 
 
 def _nothing(_: Target) -> None:

@@ -200,7 +200,7 @@ def _replaced_once_it_ran(reason: str, *, in_doubt: tuple[Phase, ...] = EARLY, *
     )
 
 
-def _taken_away_in_place(
+def _taken_away_once_it_runs(
     reason: str, *, pending: tuple[Outcome, ...] | None = None, in_the_end: tuple[Outcome, ...] = ()
 ) -> Row:
     """The cluster or somebody takes a pod away, which is replaced alone, without a step lost and without being counted.
@@ -217,8 +217,8 @@ def _taken_away_in_place(
     return Row(usual=row.usual, exceptions=exceptions)
 
 
-def _in_place(outcomes: tuple[Outcome, ...] = IN_PLACE) -> Row:
-    """The ranks start again within their pods, and no step is lost."""
+def _once_it_runs(outcomes: tuple[Outcome, ...] = IN_PLACE) -> Row:
+    """In each phase in which there are processes; by default the ranks start again within their pods, and no step is lost."""
     return Row(usual=outcomes, not_applicable={Phase.PENDING: NO_PROCESS})
 
 
@@ -231,9 +231,9 @@ RESIZED = Row(
 #: The same of jobs with `restart.inPlace: true`. A rank whose limit of memory is reached takes its pod along, where the kernel
 #: ends all processes of a container together.
 MATRIX_IN_PLACE: Mapping[Fault, Row] = {
-    Fault.EXIT: _in_place(),
-    Fault.EXCEPTION: _in_place(),
-    Fault.KILL: _in_place(),
+    Fault.EXIT: _once_it_runs(),
+    Fault.EXCEPTION: _once_it_runs(),
+    Fault.KILL: _once_it_runs(),
     Fault.OUT_OF_MEMORY: Row(
         usual=(*IN_PLACE, *_replaced("OutOfMemory", counted=1)),
         exceptions={
@@ -249,30 +249,30 @@ MATRIX_IN_PLACE: Mapping[Fault, Row] = {
             Phase.RENDEZVOUS: "until the ranks have met, only the deadlines of the job bound their waits, as in the other table",
         },
     ),
-    Fault.BOTH: _in_place((Outcome(tier=1, steps_lost=MOST_STEPS_LOST),)),
+    Fault.BOTH: _once_it_runs((Outcome(tier=1, steps_lost=MOST_STEPS_LOST),)),
     Fault.MAIN_PROCESS: _replaced_once_it_ran("Killed", counted=1),
     # A step that rank 0 alone has completed is done again.
     Fault.FIRST_MAIN_PROCESS: _replaced_once_it_ran("Killed", counted=1, steps_lost=1),
-    Fault.DELETE: _taken_away_in_place("PodDeleted", in_the_end=UNDISTURBED),
-    Fault.EVICT: _taken_away_in_place("Evicted", in_the_end=UNDISTURBED),
+    Fault.DELETE: _taken_away_once_it_runs("PodDeleted", in_the_end=UNDISTURBED),
+    Fault.EVICT: _taken_away_once_it_runs("Evicted", in_the_end=UNDISTURBED),
     Fault.FORCE_DELETE: _replaced_once_it_ran("PodDeleted", in_doubt=(*EARLY, Phase.FINISHING), infrastructure=1),
     # The others end with exit code 0, so that nobody waits for the new pod; or a kubelet was fast, and they do.
     Fault.LOST_AT_THE_END: Row(
         usual=(*_saved("PodDeleted"), *_replaced("PodDeleted", infrastructure=1)),
         not_applicable={phase: "the other ranks go on" for phase in Phase if phase != Phase.FINISHING},
     ),
-    Fault.KILL_IN_RESTART: _in_place(),
+    Fault.KILL_IN_RESTART: _once_it_runs(),
     # Two failures in a row: no progress was reported between them, or both came within 10 s of running. The next restart waits, and the
     # whole gang with it. (If a busy machine takes more than 10 s to the first, and progress is read right after it, tier 2 is as right.)
-    Fault.REPLACED_AGAIN: _in_place(_gang("Killed", counted=2, steps_lost=MOST_STEPS_LOST)),
+    Fault.REPLACED_AGAIN: _once_it_runs(_gang("Killed", counted=2, steps_lost=MOST_STEPS_LOST)),
     # Not in a row, so that only this pod is replaced, as often as that happens.
     Fault.REPLACED_LATER: Row(
         usual=_replaced("Killed", counted=2),
         not_applicable={phase: ONE_PHASE for phase in Phase if phase != Phase.STEADY},
     ),
     # The node that is left takes both pods, since a job only prefers to have a node for each. The other one comes back once the job trains.
-    Fault.KUBELET: _taken_away_in_place("NodeLost"),
-    Fault.DRAIN: _taken_away_in_place("NodeDrained", pending=UNDISTURBED, in_the_end=UNDISTURBED),
+    Fault.KUBELET: _taken_away_once_it_runs("NodeLost"),
+    Fault.DRAIN: _taken_away_once_it_runs("NodeDrained", pending=UNDISTURBED, in_the_end=UNDISTURBED),
     # Where it may not take both, rank 0 waits for a new pod that finds no node, and after fullSizeSeconds an attempt of one pod continues
     # from the checkpoint that all ranks saved for the drain.
     Fault.NO_OTHER_NODE: Row(
@@ -281,8 +281,8 @@ MATRIX_IN_PLACE: Mapping[Fault, Row] = {
     ),
     Fault.GROW: RESIZED,
     Fault.SHRINK: RESIZED,
-    Fault.OPERATOR_AWAY: _in_place(),
-    Fault.API_SERVER_AWAY: _in_place(),
+    Fault.OPERATOR_AWAY: _once_it_runs(),
+    Fault.API_SERVER_AWAY: _once_it_runs(),
 }
 
 

@@ -63,7 +63,9 @@ def recovery_in_place(marks: AllMarks, *, fault_at: float) -> dict[str, float] |
     ranks = [found for (attempt, _), found in marks.items() if attempt == 1]
     if not ranks or any(found.first("python", since=fault_at) is None for found in ranks):
         return None
-    began = min(at for found in ranks if (at := found.first("begin", since=fault_at)) is not None)
+    began = min((at for found in ranks if (at := found.first("begin", since=fault_at)) is not None), default=None)
+    if began is None:
+        return None
     points = [_last(found.first(name, since=fault_at) for found in ranks) for name in ("python", "rendezvous", "met")]
     points.append(_last(found.first("step", since=began) or found.first("begin", since=fault_at) for found in ranks))
     parts, before = {}, fault_at

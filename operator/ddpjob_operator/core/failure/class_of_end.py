@@ -5,6 +5,7 @@ The most certain evidence comes first.
 
 import re
 import signal
+from collections.abc import Sequence
 
 from ddpjob_operator.api.names import Reason, contract
 from ddpjob_operator.api.spec import DDPJobSpec
@@ -129,12 +130,21 @@ def newly_saved_step(observed: Observed, attempt: int) -> int | None:
 
     Without this a program that always stops with nothing new would restart for ever without being counted.
     """
-    pods = [pod for pod in (*observed.pods, *observed.vanished) if pod.rank == 0 and pod.attempt == attempt]
-    newest = max((pod.replacement for pod in pods), default=0)  # what a replaced pod saved is in the record of its loss
-    steps = [saved_step(pod.exit.message) for pod in pods if pod.replacement == newest and pod.exit]
+    # What a replaced pod saved is in the record of its loss.
+    pods = newest_pods((*observed.pods, *observed.vanished), attempt)
+    steps = [saved_step(pod.exit.message) for pod in pods if pod.rank == 0 and pod.exit]
     past = [failure for failure in observed.job.status.attempts if failure.attempt < attempt or failure.replaced]
     before = [failure.checkpoint_step for failure in past if failure.checkpoint_step is not None]
     return next((step for step in steps if step is not None and step > max(before, default=-1)), None)
+
+
+def newest_pods(pods: Sequence[Pod], attempt: int) -> list[Pod]:
+    """Those of the attempt of whose rank there is no later pod among them."""
+    of_attempt = [pod for pod in pods if pod.is_rank and pod.attempt == attempt]
+    newest: dict[int, int] = {}
+    for pod in of_attempt:
+        newest[pod.rank] = max(pod.replacement, newest.get(pod.rank, 0))
+    return [pod for pod in of_attempt if pod.replacement == newest[pod.rank]]
 
 
 def saved_step(message: str) -> int | None:

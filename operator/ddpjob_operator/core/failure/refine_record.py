@@ -13,7 +13,7 @@ from ddpjob_operator.api.status import DDPJobStatus, Failure, Restarts
 from ddpjob_operator.core.actions import ReadLog
 from ddpjob_operator.core.failure import cause as failures
 from ddpjob_operator.core.failure.cause import End
-from ddpjob_operator.core.failure.class_of_end import DEADLINE_EXCEEDED, newly_saved_step
+from ddpjob_operator.core.failure.class_of_end import DEADLINE_EXCEEDED, newest_pods, newly_saved_step
 from ddpjob_operator.core.failure.classes import ECHOES, KINDS, Kind
 from ddpjob_operator.core.failure.restart import recount
 from ddpjob_operator.core.model import NO_LOG, Observed, Pod
@@ -60,18 +60,11 @@ def refine_record(observed: Observed, spec: DDPJobSpec, now: float) -> RefinedRe
 def _last_pods(observed: Observed, attempt: int) -> list[Pod]:
     """The pods that the attempt had at its end, as far as they exist: one that was replaced before explains its own loss alone.
 
-    That shows by its record, of which there are few, or by a later pod of its rank.
+    It has a record, unless many came after it, and a later pod of its rank.
     """
     replaced = {record.pod for record in observed.job.status.attempts if record.replaced and record.attempt == attempt}
-    newest: dict[int, int] = {}
-    for pod in (*observed.vanished, *observed.pods):
-        if pod.is_rank and pod.attempt == attempt:
-            newest[pod.rank] = max(pod.replacement, newest.get(pod.rank, 0))
-    return [
-        pod
-        for pod in observed.pods
-        if pod.is_rank and pod.attempt == attempt and pod.name not in replaced and pod.replacement == newest[pod.rank]
-    ]
+    newest = {pod.uid for pod in newest_pods((*observed.vanished, *observed.pods), attempt)}
+    return [pod for pod in observed.pods if pod.uid in newest and pod.name not in replaced]
 
 
 def _latest_failure(status: DDPJobStatus) -> Failure | None:

@@ -291,6 +291,7 @@ def _restart_in_place(job: Job, spec: DDPJobSpec, rank: int) -> dict[str, str]:
     """The variables for what starts ranks again in place: our launcher, or torchrun."""
     if any(TORCHRUN.search(part) for part in spec.command or ()):
         return restart_by_torchrun(job, spec, rank)
+    # One at least for a new pod, or its launcher would not join the ranks of the others.
     num_left = max(restarts_left(spec, job.status.restarts), int(job.status.replacement(rank) > 0))
     codes = [str(code) for rule in spec.restart.rules for code in rule.exit_codes]
     return {

@@ -15,7 +15,7 @@ from PIL import Image, features
 from ddpjob_ranks.cpus import cpus_of_this_rank
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_recipes.cache import Tensors, cached
-from ddpjob_recipes.decoding import Decoder
+from ddpjob_recipes.decoding import decoders
 from ddpjob_recipes.folder import EncodedImages, Splits
 from ddpjob_recipes.pack import open_images
 from ddpjob_trainer.config import ResolvedConfig
@@ -58,20 +58,17 @@ def _hash(images: EncodedImages, sample: int) -> bytes:
 
 def _decode(splits: Splits, config: ResolvedConfig) -> Tensors:
     """The images of both splits, and which sample each of them is."""
-    decoder = Decoder(max_unreadable=config.max_unreadable_images)
-    train, test = splits.train, splits.test
+    train, test = decoders(splits, config.max_unreadable_images)
     with ThreadPoolExecutor(cpus_of_this_rank(os.environ)) as pool:  # decoding releases the GIL
         # In the place of a training image that cannot be decoded is the next one; a held-out one is left out.
-        shown = list(
-            pool.map(partial(decoder.decode_or_next, train, work=rgb), range(len(train.labels)), chunksize=256)
-        )
-        found = list(pool.map(partial(decoder.decode, test, work=rgb), range(len(test.labels)), chunksize=256))
+        shown = list(pool.map(partial(train.decode_or_next, work=rgb), range(len(splits.train.labels)), chunksize=256))
+        found = list(pool.map(partial(test.decode, work=rgb), range(len(splits.test.labels)), chunksize=256))
     kept = [sample for sample, image in enumerate(found) if image is not None]
     samples = [sample for sample, _ in shown]
     return {
-        "train_images": _stack(train, samples, [image for _, image in shown]),
+        "train_images": _stack(splits.train, samples, [image for _, image in shown]),
         "train_samples": torch.tensor(samples),
-        "test_images": _stack(test, kept, [image for image in found if image is not None]),
+        "test_images": _stack(splits.test, kept, [image for image in found if image is not None]),
         "test_samples": torch.tensor(kept),
     }
 

@@ -3,63 +3,77 @@
 import sys
 from collections.abc import Callable
 from io import BytesIO
-from threading import Lock
+from mmap import mmap
 from typing import TypeVar
 
 from PIL import Image
 
 from ddpjob_ranks.errors import ConfigError
-from ddpjob_recipes.folder import EncodedImages
+from ddpjob_recipes.folder import EncodedImages, Splits
 
 Pixels = TypeVar("Pixels")
 #: Makes pixels of an image that Pillow has opened.
 Work = Callable[[Image.Image], Pixels]
 
 
+def decoders(splits: Splits, max_unreadable: int) -> "tuple[Decoder, Decoder]":
+    """Those of the training split and of the held-out one, which together skip up to `max_unreadable` images."""
+    num_train, num_test = len(splits.train.labels), len(splits.test.labels)
+    unreadable = mmap(-1, num_train + num_test)
+    return (
+        Decoder(splits.train, unreadable, first=0, max_unreadable=max_unreadable),
+        Decoder(splits.test, unreadable, first=num_train, max_unreadable=max_unreadable),
+    )
+
+
 class Decoder:
-    """Decodes images and skips those that cannot be decoded, up to `max_unreadable` of them. Threads may share it."""
+    """Decodes the images of a split and skips those that cannot be decoded, up to `max_unreadable` of them.
 
-    def __init__(self, *, max_unreadable: int = 0) -> None:
+    Threads may share it, and so may processes that are forked: `unreadable` is memory with one byte for each image, from
+    `first` on for those of this split, which is 1 where an image cannot be decoded.
+    """
+
+    def __init__(self, images: EncodedImages, unreadable: mmap, *, first: int, max_unreadable: int) -> None:
+        self.images = images
+        self._unreadable = unreadable
+        self._first = first
         self._max_unreadable = max_unreadable
-        self._unreadable: set[str] = set()
-        self._lock = Lock()
 
-    def decode(self, images: EncodedImages, sample: int, work: Work[Pixels]) -> Pixels | None:
+    def decode(self, sample: int, work: Work[Pixels]) -> Pixels | None:
         """The sample's pixels; None if it cannot be decoded and is skipped.
 
         Raises:
             ConfigError: it cannot be decoded, and as many as allowed are skipped already.
             OSError: the storage does not give it, which ends this attempt and not the job.
         """
-        encoded = images.read(sample)
+        encoded = self.images.read(sample)
         try:
             with Image.open(BytesIO(encoded)) as image:
                 return work(image)
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - a damaged file makes Pillow raise OSError, ValueError or SyntaxError
-            self._skip(images.name(sample), error)
+            self._skip(sample, error)
             return None
 
-    def decode_or_next(self, images: EncodedImages, sample: int, work: Work[Pixels]) -> tuple[int, Pixels]:
+    def decode_or_next(self, sample: int, work: Work[Pixels]) -> tuple[int, Pixels]:
         """The sample's pixels, or those of the first sample after it that can be decoded; and which sample that is.
 
         Raises:
             ConfigError, OSError: as `decode`; or no image can be decoded.
         """
-        num_samples = len(images.labels)
+        num_samples = len(self.images.labels)
         for candidate in (*range(sample, num_samples), *range(sample)):
-            if (pixels := self.decode(images, candidate, work)) is not None:
+            if (pixels := self.decode(candidate, work)) is not None:
                 return candidate, pixels
-        raise ConfigError(f"data: none of {num_samples} images can be decoded, {images.name(sample)} among them")
+        raise ConfigError(f"data: none of {num_samples} images can be decoded, {self.images.name(sample)} among them")
 
-    def _skip(self, name: str, error: Exception) -> None:
+    def _skip(self, sample: int, error: Exception) -> None:
         """Log an image that cannot be decoded, the first time it is met."""
-        with self._lock:
-            known = name in self._unreadable
-            self._unreadable.add(name)
-            number = len(self._unreadable)
-        text = f"data: {name} cannot be decoded: {error}"
+        known = self._unreadable[self._first + sample]
+        self._unreadable[self._first + sample] = 1
+        number = self._unreadable[:].count(1)
+        text = f"data: {self.images.name(sample)} cannot be decoded: {error}"
         if number > self._max_unreadable:
             others = f"{self._max_unreadable} others were skipped; " if self._max_unreadable else ""
             raise ConfigError(

@@ -4,10 +4,14 @@ A folder holds `train/<class>/<any>.jpg` and `test/<class>/<any>.jpg` (or PNG; o
 numbered in the order of their names, samples ordered by class, then by file name. Nothing is decoded here.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ddpjob_ranks.errors import ConfigError
 
@@ -40,18 +44,22 @@ class Splits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageFiles:
-    """Images in files of their own."""
+    """Images in files of their own.
 
-    paths: list[Path]
+    Their paths are one array, since processes that are forked share its memory. They would not share a million objects of
+    Python: each process writes to one when it reads it.
+    """
+
+    paths: NDArray[np.bytes_]
     labels: list[int]
 
     def name(self, sample: int) -> str:
         """The file's path."""
-        return str(self.paths[sample])
+        return os.fsdecode(self.paths[sample])
 
     def read(self, sample: int) -> bytes:
         """The file's content."""
-        return self.paths[sample].read_bytes()
+        return Path(self.name(sample)).read_bytes()
 
 
 def open_folder(folder: Path) -> Splits:
@@ -83,4 +91,5 @@ def _files(folder: Path, classes: list[str]) -> ImageFiles:
     ]
     if not found:
         raise ConfigError(f"data: found no image in {folder}; {LAYOUT}")
-    return ImageFiles(paths=[path for path, _ in found], labels=[label for _, label in found])
+    paths = np.array([os.fsencode(path) for path, _ in found])
+    return ImageFiles(paths=paths, labels=[label for _, label in found])

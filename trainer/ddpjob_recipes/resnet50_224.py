@@ -13,11 +13,12 @@ import torch
 from torch import nn
 from torchvision.models import resnet50
 
-from ddpjob_recipes.decoding import Decoder
-from ddpjob_recipes.host_images import HostImages
+from ddpjob_recipes.decoding import decoders
 from ddpjob_recipes.pack import open_images
+from ddpjob_recipes.photographs import Photographs
 from ddpjob_trainer.config import Defaults, ResolvedConfig
-from ddpjob_trainer.data import ImageData, Preparation, Split
+from ddpjob_trainer.data import ImageData, Labelled, Preparation, Split, fingerprint_of, probed
+from ddpjob_trainer.loading import Data
 from ddpjob_trainer.losses import cross_entropy
 from ddpjob_trainer.recipes import Recipe
 
@@ -27,17 +28,16 @@ IMAGENET = Preparation(mean=(123.675, 116.28, 103.53), std=(58.395, 57.12, 57.37
 SYNTHETIC_TRAIN, SYNTHETIC_TEST, SYNTHETIC_CLASSES = 2048, 256, 1000
 
 
-def load(path: Path, config: ResolvedConfig) -> ImageData:
+def load(path: Path, config: ResolvedConfig) -> Data:
     """Both splits, decoded as they are used. Raises ConfigError where the path is not laid out as expected."""
     splits = open_images(path)
-    decoder = Decoder(max_unreadable=config.max_unreadable_images)
-    host_images = partial(HostImages, normalisation=IMAGENET, size=SIZE, decoder=decoder)
-    return ImageData(
-        train=host_images(encoded=splits.train),
-        test=host_images(encoded=splits.test),
-        num_classes=len(splits.classes),
-        on_host=True,
+    train, test = (
+        Photographs(decoder=decoder, classes=splits.classes, size=SIZE, training=training)
+        for decoder, training in zip(decoders(splits, config.max_unreadable_images), (True, False), strict=True)
     )
+    # As they are stored: what is decoded may differ between processors.
+    stored = fingerprint_of(train.targets, map(splits.train.read, probed(len(train))))
+    return Data(train=train, test=test, collate=train.collate, version=stored)
 
 
 def load_synthetic(_: Path, __: ResolvedConfig) -> ImageData:
@@ -52,17 +52,33 @@ def load_synthetic(_: Path, __: ResolvedConfig) -> ImageData:
     return ImageData(train=split(SYNTHETIC_TRAIN), test=split(SYNTHETIC_TEST), num_classes=SYNTHETIC_CLASSES)
 
 
-def model(data: ImageData) -> nn.Module:
+def resnet(num_classes: int) -> nn.Module:
     """ResNet-50; each residual branch starts at zero (Goyal et al. 2017, section 5.1)."""
-    network: nn.Module = resnet50(num_classes=data.num_classes, zero_init_residual=True)
+    network: nn.Module = resnet50(num_classes=num_classes, zero_init_residual=True)
     return network
+
+
+def forward(model: nn.Module, batch: Labelled) -> torch.Tensor:
+    """Logits of a batch of bytes, which the device normalises."""
+    images_BHWC, _ = batch
+    logits_BK: torch.Tensor = model(IMAGENET.normalise(images_BHWC.permute(0, 3, 1, 2)))
+    return logits_BK
 
 
 #: Goyal et al. 2017 (arXiv 1706.02677), section 5.1.
 DEFAULTS = Defaults(
     epochs=90, global_batch_size=256, learning_rate=0.1, warmup_epochs=5, weight_decay=1e-4, momentum=0.9
 )
-resnet50_224 = Recipe(defaults=DEFAULTS, data=load, model=model, loss=partial(cross_entropy, label_smoothing=0.1))
-resnet50_224_synthetic = replace(
-    resnet50_224, defaults=replace(DEFAULTS, epochs=10, warmup_epochs=0), data=load_synthetic
+resnet50_224_synthetic = Recipe(
+    defaults=replace(DEFAULTS, epochs=10, warmup_epochs=0),
+    data=load_synthetic,
+    model=lambda data: resnet(data.num_classes),
+    loss=partial(cross_entropy, label_smoothing=0.1),
+)
+resnet50_224 = replace(
+    resnet50_224_synthetic,
+    defaults=DEFAULTS,
+    data=load,
+    model=lambda data: resnet(len(data.train.classes)),
+    forward=forward,
 )

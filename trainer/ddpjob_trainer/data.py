@@ -1,15 +1,14 @@
 # ruff: noqa: N802, N803, N806, N815 - tensors carry their shape in their name
 """Images on the device: a split of a data set, and what a rank feeds its model from it.
 
-Images stay uint8 on the device and are augmented and normalised there, in one vectorised pass over a batch. Splits that
-do not fit there have the same interface on the host (`Images`), and so has any map-style data set (`loading.Samples`).
+Images stay uint8 on the device and are augmented and normalised there, in one vectorised pass over a batch. Any map-style
+data set has the same interface (`Images`) by `loading.Samples`.
 Nothing here waits for the device.
 Shapes: N samples of a split, B of a batch, C channels, H rows, W columns.
 """
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, Protocol
@@ -188,8 +187,6 @@ class ImageData:
     train: Images
     test: Images
     num_classes: int = 0
-    #: Whether the CPU makes the batches, so that they are to be made ahead of the device.
-    on_host: bool = False
 
     def to(self, device: torch.device) -> "ImageData":
         """This data set for a device."""
@@ -272,29 +269,3 @@ class Feed:
         ids_B, weight = self.part(step)
         largest = share(len(self.sampling.global_batch(step)), rank=0, world_size=self.world_size).stop
         return Batch(content=content, num_samples=len(ids_B), weight=weight, largest_share=largest)
-
-
-class FeedAhead:
-    """The batches of a feed, prepared by a thread: at most `steps_ahead` steps ahead, and none after the last step.
-
-    What the thread enqueues on a GPU goes to the default stream, as the training's work does, so it runs before whatever
-    uses the batch.
-    """
-
-    def __init__(self, feed: Feed, *, num_steps: int, steps_ahead: int = 2) -> None:
-        self.sampling = feed.sampling
-        self._feed = feed
-        self._num_steps = num_steps
-        self._steps_ahead = steps_ahead
-        self._coming: dict[int, Future[Batch]] = {}
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="feed")
-
-    def batch(self, step: int) -> Batch:
-        """The rank's samples of the step. Waits until they are decoded, and starts decoding the steps that follow."""
-        wanted = range(step, min(step + 1 + self._steps_ahead, self._num_steps))
-        for other in self._coming.keys() - set(wanted):  # batches that are not wanted any more
-            self._coming.pop(other).cancel()
-        for each in wanted:
-            if each not in self._coming:
-                self._coming[each] = self._thread.submit(self._feed.batch, each)
-        return self._coming.pop(step).result()

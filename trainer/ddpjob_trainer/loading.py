@@ -104,7 +104,7 @@ def prepare(data: Data | ImageData, config: ResolvedConfig, device: torch.device
         )
         for dataset in (data.train, data.test)
     )
-    return ImageData(train=train, test=test, on_host=True)
+    return ImageData(train=train, test=test)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 import torch
 
-#: What a number is for; streams are independent of each other. Those from CROP to CROP + 39 are for random crops.
-ORDER, SHIFT_ROWS, SHIFT_COLUMNS, FLIP, CROP = range(5)
+#: What a number is for; streams are independent of each other.
+ORDER, SHIFT_ROWS, SHIFT_COLUMNS, FLIP = range(4)
 TRAINING_LAYERS, EVALUATION_LAYERS = 1000, 1001
 #: For all that a map-style data set draws for one sample.
 SAMPLE, HELD_OUT_SAMPLE = 1002, 1003

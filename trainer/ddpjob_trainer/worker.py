@@ -24,7 +24,7 @@ from ddpjob_session.report import Reporter
 from ddpjob_session.run import Run, joined
 from ddpjob_trainer import consistency, evaluate, loading, numerics, optim, parallel, recipes
 from ddpjob_trainer.config import ResolvedConfig, TrainerConfig
-from ddpjob_trainer.data import Batch, Feed, FeedAhead, ImageData
+from ddpjob_trainer.data import Batch, Feed, ImageData
 from ddpjob_trainer.loading import UNKNOWN, Data, LoadedFeed, Samples
 from ddpjob_trainer.loop import Training
 from ddpjob_trainer.numerics import Numerics
@@ -92,17 +92,11 @@ def set_up(given: TrainerConfig, worker: Worker, session: Run) -> Training:
         data=data,
         recipe=recipe,
         numerics=numbers,
-        feed=_ahead(feed, num_steps=total_steps) if data.on_host else feed,  # only now: at the right step
+        # Only now, at the right step.
+        feed=LoadedFeed(feed, feed.split, num_steps=total_steps) if isinstance(feed.split, Samples) else feed,
         state=state,
         replica=replica,
     )
-
-
-def _ahead(feed: Feed, *, num_steps: int) -> LoadedFeed | FeedAhead:
-    """The feed with its batches prepared ahead of training."""
-    if isinstance(feed.split, Samples):
-        return LoadedFeed(feed, feed.split, num_steps=num_steps)
-    return FeedAhead(feed, num_steps=num_steps)
 
 
 def _choose_numerics(config: ResolvedConfig, recipe: Recipe, gang: Gang, report: Reporter) -> Numerics:

@@ -18,6 +18,7 @@ KEYS = (
     "checkpointEverySteps=1",
     "keepCheckpoints=10",
     "logEverySteps=1",
+    "dataWorkers=0",  # the ranks of this test are daemons of its process, which may have no children
 )
 
 

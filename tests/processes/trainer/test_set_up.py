@@ -20,7 +20,6 @@ from ddpjob_session.report import Reporter
 from ddpjob_session.run import Run
 from ddpjob_trainer import recipes, worker
 from ddpjob_trainer.config import parse_config
-from ddpjob_trainer.data import Feed
 from ddpjob_trainer.loading import Data
 from ddpjob_trainer.loop import COLLECT_EVERY_STEPS, Training
 from ddpjob_trainer.optim import sgd
@@ -28,18 +27,25 @@ from ddpjob_trainer.optim import sgd
 ALONE = Worker(rank=0, world_size=1, local_rank=0, local_world_size=1, launcher="test", master_addr="", master_port=0)
 
 
-def test_one_batch_is_decoded_before_the_first_step(gang, monkeypatch):
-    digits = recipes.find("digits")
-    from_host = replace(digits, data=lambda path, config: replace(digits.data(path, config), on_host=True))
-    monkeypatch.setattr(recipes, "find", lambda *_: from_host)
+def network():
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+
+
+def test_one_batch_is_read_before_the_first_step(gang, monkeypatch):
+    samples = TensorDataset(torch.rand(80, 1, 8, 8), torch.arange(80) % 10)
+    recipe = replace(
+        recipes.find("digits"), data=lambda *_: Data(train=samples, test=samples), model=lambda _: network()
+    )
+    monkeypatch.setattr(recipes, "find", lambda *_: recipe)
     monkeypatch.setattr(run, "StopRequest", lambda: SimpleNamespace(received=False))  # takes no signal of pytest's
-    decoded = []
-    batch = Feed.batch
-    monkeypatch.setattr(Feed, "batch", lambda feed, step: decoded.append(step) or batch(feed, step))
-    training = worker.set_up(parse_config({"recipe": "digits"}), ALONE, Run(gang, Reporter(enabled=False)))
-    assert decoded == [0]
+    read = []
+    monkeypatch.setattr(TensorDataset, "__getitem__", lambda _, sample: read.append(sample) or (torch.rand(1, 8, 8), 0))
+    config = parse_config({"recipe": "digits", "dataWorkers": 0, "globalBatchSize": 10})
+    training = worker.set_up(config, ALONE, Run(gang, Reporter(enabled=False)))
+    assert len(read) == 10
+    first = list(read)
     training.feed.batch(0)
-    assert set(training.feed._coming) == {1, 2}
+    assert read == first * 2
 
 
 @pytest.mark.parametrize(("version", "is_said"), [("", True), ("3", False)])
@@ -47,8 +53,7 @@ def test_that_training_data_without_a_version_are_not_compared_is_in_the_log(gan
     monkeypatch.setattr(run, "StopRequest", lambda: SimpleNamespace(received=False))
     samples = TensorDataset(torch.rand(80, 1, 8, 8), torch.arange(80) % 10)
     data = Data(train=samples, test=samples, version=version)
-    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
-    recipe = replace(recipes.find("digits"), data=lambda *_: data, model=lambda _: network)
+    recipe = replace(recipes.find("digits"), data=lambda *_: data, model=lambda _: network())
     monkeypatch.setattr(recipes, "find", lambda *_: recipe)
     config = parse_config({"recipe": "digits", "dataWorkers": 0})
     log = io.StringIO()

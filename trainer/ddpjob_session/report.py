@@ -35,6 +35,8 @@ class Reporter:
     def __init__(self, *, enabled: bool, out: TextIO | None = None, heartbeat_seconds: float = HEARTBEAT_SECONDS):
         self._enabled = enabled
         self._out = out or sys.stdout
+        # On a terminal of a job's pod the operator reads them, too.
+        self._for_programs = contract.DDPJOB_NAME in os.environ or not self._out.isatty()
         self._heartbeat_seconds = heartbeat_seconds
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -249,7 +251,8 @@ class Reporter:
         if self._enabled:
             with self._lock:
                 self._printed_at = time.monotonic()
-                self._write(self._current.line())
+                if self._for_programs:
+                    self._write(self._current.line())
 
     def _beat(self) -> None:
         while not self._closed.wait(max(0.05, self._printed_at + self._heartbeat_seconds - time.monotonic())):

@@ -46,6 +46,23 @@ def test_a_full_line_has_every_field():
     assert fields[contract.PROGRESS_SAMPLES_PER_SECOND] == 1234.6
 
 
+@pytest.mark.parametrize("job", ["", "digits"])
+def test_a_persons_terminal_has_no_progress_lines_but_that_of_a_job_has(job, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    if job:
+        monkeypatch.setenv(contract.DDPJOB_NAME, job)
+    out = Terminal()
+    with Reporter(enabled=True, out=out) as reporter:
+        reporter.begin(step=0, total_steps=20, steps_per_epoch=5, checkpoint_step=None)
+        reporter.say("for people")
+        reporter.end()
+    assert "for people" in out.getvalue()
+    assert bool(progress_of(out)) == bool(job)
+
+
 @pytest.mark.parametrize("loss", [None, float("nan"), float("inf")])
 def test_a_loss_that_json_cannot_represent_is_left_out(loss):
     line = Progress(step=0, total_steps=1, epoch=0, phase=contract.PHASE_START, loss=loss).line()

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ddpjob_cli.local_runs import ANNOTATION, INTERRUPTED
+from ddpjob_cli.local_runs import ANNOTATION, INTERRUPTED, how_to_continue
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import Phase
 from ddpjob_operator.api.status import DDPJobStatus, Progress, TimeSpent
@@ -271,11 +271,13 @@ def local_run(job: "Job") -> str:
 
 
 def next_command(job: "Job", pods: "Sequence[Pod]" = ()) -> str:
-    """The command that most likely helps now."""
+    """The command that most likely helps now, or what continues an interrupted run."""
     name = address(job)
+    if job.phase == INTERRUPTED:
+        return how_to_continue(job.name)
     if job.failed:
         return f"ddpjob logs {name} --failed"
-    if job.succeeded or job.phase == INTERRUPTED:
+    if job.succeeded:
         return f"ddpjob logs {name} --tail 20"
     if job.phase == Phase.SUSPENDED:
         return f"ddpjob resume {name}"

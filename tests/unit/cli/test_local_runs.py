@@ -50,6 +50,7 @@ def test_an_interrupted_run_says_what_it_saved_and_how_to_continue(
     assert "Start the same command again; it continues from the newest checkpoint if" in explained
     assert "step 241/400 (60%) · checkpoint at step 241\n" in shown
     assert "Running" not in shown
+    assert "Next: Start the same command again" in shown.replace("\n", " ")
 
 
 def test_a_cluster_that_is_not_there_leads_to_the_local_run(

@@ -125,7 +125,10 @@ class Trainer:
 
 def _kill(process: subprocess.Popen[bytes], kill: Kill) -> str:
     """Kill one of the ranks or their launcher, with which all of them die; returns a description."""
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii").split()
+    try:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii").split()
+    except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
+        children = []
     victims = [*((f"rank {rank}", int(pid)) for rank, pid in enumerate(children)), ("all", process.pid)]
     who, pid = victims[kill.victim % len(victims)]
     os.kill(pid, signal.SIGKILL)

@@ -46,7 +46,7 @@ class Step:
 
 @dataclass(slots=True, kw_only=True)
 class Workbench:
-    """What steps work with: processes with a deadline, images, and a folder for caches of compilers."""
+    """What steps work with: processes with a deadline, images, and a folder for caches."""
 
     device: Literal["cuda", "cpu"]
     quick: bool
@@ -108,6 +108,7 @@ class Workbench:
         caches = {
             "TORCHINDUCTOR_CACHE_DIR": str(self._folder / "inductor"),
             "TRITON_CACHE_DIR": str(self._folder / "triton"),
+            contract.DDPJOB_CACHE_DIR: str(self._folder / "decoded"),
         }
         variables = {**variables_of_a_run(1), **caches, "PYTHONUNBUFFERED": "1", **(environ or {})}
         file = self.outputs / f"{next(self._num_outputs):02}-{module[0]}.txt"

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from types import BuiltinMethodType, MethodType, ModuleType
 from typing import Any, Protocol
 
@@ -183,9 +184,7 @@ class Samples:
         )
 
     def _moved(self, loader: DataLoader[Any]) -> Iterator[Any]:
-        stream = None
-        if self.target.type == "cuda":
-            stream = torch.cuda.Stream(self.target)  # type: ignore[no-untyped-call]
+        stream = _stream_of_copies(self.target)
         return (moved_to(self.target, content, stream) for content in loader)
 
 
@@ -294,6 +293,12 @@ class LoadedFeed:
             ids_B, _ = self._feed.part(step)
             epoch = self.sampling.epoch_of(step)
             yield [(epoch, sample) for sample in ids_B.tolist()]
+
+
+@cache
+def _stream_of_copies(device: torch.device) -> torch.cuda.Stream | None:
+    """The one that copies all batches to a GPU. The memory that a stream was given once is kept for it."""
+    return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
 
 def moved_to(device: torch.device, value: Any, stream: torch.cuda.Stream | None = None) -> Any:

@@ -17,6 +17,7 @@ from ddpjob_measure.__main__ import main
 from ddpjob_measure.task import MeasureError
 from ddpjob_measure.verify_resume import Run
 from ddpjob_measure.workbench import Row, Skipped, Step, Workbench
+from ddpjob_ranks.errors import ConfigError
 from testbed.waiting import wait_for
 
 
@@ -194,6 +195,20 @@ def test_each_recipe_has_its_rows_when_it_is_done_although_another_one_fails(tmp
     }
     assert "digits, eager float32: the device is on fire" in str(wrong.value)
     assert "speedrun-cifar10, fast, eager: the first loss is 5.0% off" in str(wrong.value)
+
+
+def test_the_other_recipes_are_tried_if_one_cannot_be_found(tmp_path, monkeypatch):
+    def images_for(_: Workbench, recipe: str):
+        if recipe == gpu_steps.MAP_STYLE:
+            raise ConfigError("there is no module examples.own_recipe")
+        return {}
+
+    monkeypatch.setattr(gpu_steps, "_images_for", images_for)
+    monkeypatch.setattr(gpu_steps, "_tried", lambda _, recipe, *__: ([{"recipe": recipe}], []))
+    rows = []
+    with bench(tmp_path, 60) as workbench, pytest.raises(MeasureError, match=r"own_recipe:.* ConfigError: there is no"):
+        rows.extend(gpu_steps.recipes_in_bfloat16(workbench))
+    assert sorted(row["recipe"] for row in rows) == ["digits", "speedrun-cifar10"]
 
 
 def test_operations_of_resnet50_are_three_times_those_of_its_forward_pass_but_for_the_first_layer():

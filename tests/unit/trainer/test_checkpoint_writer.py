@@ -17,7 +17,7 @@ from ddpjob_session.checkpoints import writer
 from ddpjob_session.checkpoints.claim import Claim, Fenced, Owner
 from ddpjob_session.checkpoints.files import Folder
 from ddpjob_session.checkpoints.folder import CheckpointFolder
-from ddpjob_session.checkpoints.snapshot import _tensors
+from ddpjob_session.checkpoints.snapshot import tensors_in
 from ddpjob_session.checkpoints.storage import ChecksummedFile
 from ddpjob_session.checkpoints.writer import CheckpointWriter
 from ddpjob_session.report import Reporter
@@ -134,7 +134,7 @@ def test_a_state_of_many_tensors_is_written_in_few_pieces_straight_from_the_copy
     state = trained(torch.nn.Sequential(*[torch.nn.Linear(2, 2) for _ in range(50)]))
     save(background, state)
     background.wait()
-    copies = list(_tensors(background._copy.take(state.content())))
+    copies = tensors_in(background._copy.take(state.content()))
     assert len(copies) == 200, "weights, biases and their momenta"
     assert {tensor.untyped_storage().data_ptr() for tensor in copies} <= set(addresses)
     assert len(addresses) < 60

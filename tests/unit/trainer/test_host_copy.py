@@ -3,6 +3,7 @@ import torch
 
 from ddpjob_session.checkpoints import snapshot
 from ddpjob_session.checkpoints.snapshot import HostCopy
+from ddpjob_session.checkpoints.snapshot import tensors_in as tensors
 from ddpjob_session.state import from_bytes
 from saved_states import to_bytes
 
@@ -23,10 +24,6 @@ def state() -> dict[str, object]:
     }
 
 
-def tensors(value: object) -> list[torch.Tensor]:
-    return list(snapshot._tensors(value))
-
-
 def test_it_holds_the_same_values_and_layouts_and_later_changes_do_not_reach_it():
     original = state()
     copy = HostCopy(CPU).take(original)
@@ -45,6 +42,15 @@ def test_it_keeps_the_versions_of_a_models_modules():
     copy = HostCopy(CPU).take({"model": model})
     assert copy["model"]._metadata == model._metadata
     assert from_bytes(to_bytes(copy))["model"]._metadata[""]["version"] == 2
+
+
+def test_it_copies_what_is_no_tensor_as_it_is():
+    """MultiStepLR counts how often each milestone is due in a Counter, to which `update` adds."""
+    optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=1.0)
+    scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4])
+    copy = HostCopy(CPU).take({"scheduler": scheduler.state_dict()})
+    assert copy["scheduler"] == scheduler.state_dict()
+    assert copy["scheduler"]["milestones"] is not scheduler.milestones, "a later step may change it"
 
 
 def test_the_next_copy_uses_the_same_memory_unless_the_state_has_other_tensors():

@@ -1,12 +1,13 @@
 """A copy of the training state in host memory, which later steps cannot change."""
 
-from collections.abc import Callable, Iterator
-from copy import copy
+from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves  # private, but torch.distributed.checkpoint is built on it
 
 #: Each group of tensors starts at a multiple of this, which any type allows.
 ALIGNMENT_BYTES = 64
@@ -45,18 +46,18 @@ class HostCopy:
     @torch.no_grad()
     def take(self, state: dict[str, Any]) -> dict[str, Any]:
         """The same state with all tensors in host memory. Those of a GPU are complete after `wait` has returned."""
-        tensors = {part: list(_tensors(value)) for part, value in state.items()}
-        sources = [_Source(part, t.dtype, t.shape, t.stride()) for part, found in tensors.items() for t in found]
+        tensors = [(part, tensor) for part, value in state.items() for tensor in tensors_in(value)]
+        sources = [_Source(part, tensor.dtype, tensor.shape, tensor.stride()) for part, tensor in tensors]
         if sources != self._sources:
             self._sources, self._slots = sources, _allocate(sources, pinned=self._pinned)
         if self._began is not None:
             self._began.record()
         if self._slots:
-            torch._foreach_copy_(self._slots, [t for found in tensors.values() for t in found], non_blocking=True)
+            torch._foreach_copy_(self._slots, [tensor for _, tensor in tensors], non_blocking=True)
         if self._ended is not None:
             self._ended.record()
-        slots = iter(self._slots)
-        return {part: _replaced(value, slots) for part, value in state.items()}
+        # Also keeps the attribute _metadata of a model's state: the versions of its modules.
+        return deepcopy(state, {id(tensor): slot for (_, tensor), slot in zip(tensors, self._slots, strict=True)})
 
     def wait(self) -> float:
         """Wait until the copy is complete. Returns the seconds of device time that it took; 0 for a copy by the host.
@@ -74,29 +75,9 @@ class HostCopy:
         return milliseconds / 1e3
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in a nested value, in the order in which `_replaced` visits them."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
-
-
-def _replaced(value: Any, tensors: Iterator[torch.Tensor]) -> Any:
-    """The nested value with its tensors replaced, one by one."""
-    if isinstance(value, torch.Tensor):
-        return next(tensors)
-    if isinstance(value, dict):
-        copied = copy(value)  # keeps the type and the attribute _metadata: the versions of a model's modules
-        copied.update({key: _replaced(item, tensors) for key, item in value.items()})
-        return copied
-    if isinstance(value, (list, tuple)):
-        return type(value)(_replaced(item, tensors) for item in value)
-    return value
+def tensors_in(value: object) -> list[torch.Tensor]:
+    """The tensors in nested dictionaries, lists and tuples."""
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def _allocate(sources: list[_Source], *, pinned: bool) -> list[torch.Tensor]:

@@ -25,12 +25,12 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils._pytree import tree_leaves
 
 from ddpjob_ranks import slots
 from ddpjob_ranks.distributed import Gang
 from ddpjob_ranks.generation import Generation
 from ddpjob_session import generators
+from ddpjob_session.checkpoints.snapshot import tensors_in
 from ddpjob_session.memory.state_memory import (
     STATE_SLOTS,
     StateMemory,
@@ -122,8 +122,8 @@ class MemoryAtExit(StateMemory):
         }
         if not found and not self._others:
             return
-        tensors = {id(leaf): leaf for leaf in tree_leaves(found) if isinstance(leaf, torch.Tensor)}
-        self._others = copy.deepcopy(found, tensors)  # tensors may be large, and are not copied
+        # Tensors may be large, and are not copied.
+        self._others = copy.deepcopy(found, {id(tensor): tensor for tensor in tensors_in(found)})
 
     def _begin_change(self) -> None:
         if not self._in_optimizer:

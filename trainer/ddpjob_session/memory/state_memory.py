@@ -17,13 +17,13 @@ import torch
 from torch import nn
 from torch._utils import _flatten_dense_tensors  # of torch.nn.parallel, too
 from torch.optim.swa_utils import AveragedModel
-from torch.utils._pytree import tree_leaves  # of torch.distributed.checkpoint, too
 
 from ddpjob_ranks import slots
 from ddpjob_ranks.distributed import Gang, as_bytes
 from ddpjob_ranks.generation import Generation
 from ddpjob_ranks.host_memory import available_bytes
 from ddpjob_session import generators
+from ddpjob_session.checkpoints.snapshot import tensors_in
 from ddpjob_session.state import State, from_bytes
 
 #: The slots of a node's memory that hold the state, and of a rank's memory that hold what only this rank knows. A newer one, while it is
@@ -154,8 +154,8 @@ def check_size(content: object, num_copies: int = 1) -> None:
     Raises:
         MemoryError: they do not.
     """
-    tensors = [leaf.untyped_storage() for leaf in tree_leaves(content) if isinstance(leaf, torch.Tensor)]
-    needed = num_copies * sum({storage.data_ptr(): storage.nbytes() for storage in tensors}.values())
+    storages = [tensor.untyped_storage() for tensor in tensors_in(content)]
+    needed = num_copies * sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
     left = available_bytes() - MARGIN_BYTES
     if needed > left:
         raise MemoryError(

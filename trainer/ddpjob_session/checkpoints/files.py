@@ -9,12 +9,10 @@ from pathlib import Path
 
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
-from ddpjob_session.checkpoints.storage import ChecksummedFile, Version
+from ddpjob_session.checkpoints.storage import UNFINISHED_PREFIX, ChecksummedFile, Version
 
 #: How much is read at once: at 10 MB/s this takes 7 s, and the watchdog's limit is minutes.
 PIECE_BYTES = 64 * 2**20
-#: Prefix of the names of unfinished files.
-TEMPORARY_PREFIX = ".unfinished-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +42,10 @@ class Folder:
         except PermissionError as error:  # not EROFS: a volume also becomes read-only while its disk fails
             raise self._not_writable(error) from error
 
-    def remove_unfinished(self) -> None:
-        """Remove temporary files."""
-        for leftover in self.path.glob(TEMPORARY_PREFIX + "*"):
-            leftover.unlink(missing_ok=True)
-
     def names(self) -> set[str]:
         """The names of all files; none if there is no folder."""
         try:
-            return {path.name for path in self.path.iterdir() if not path.name.startswith(TEMPORARY_PREFIX)}
+            return {path.name for path in self.path.iterdir()}
         except FileNotFoundError:
             return set()
 
@@ -69,25 +62,17 @@ class Folder:
         return content[:done] if done < len(content) else content, digest.hexdigest()
 
     def write(self, name: str, write: Callable[[ChecksummedFile], object]) -> ChecksummedFile:
-        """Write a temporary file, flush it to the disk, and rename it.
-
-        Raises:
-            OSError: the file could not be written, whatever `write` made of that.
-        """
+        """Write a temporary file, flush it to the disk, and rename it."""
         # Processes of several pods share the folder, and each of them may have the same pid.
-        temporary = self.path / f"{TEMPORARY_PREFIX}{os.uname().nodename}-{os.getpid()}-{name}"
-        file: ChecksummedFile | None = None
+        temporary = self.path / f"{UNFINISHED_PREFIX}{os.uname().nodename}-{os.getpid()}-{name}"
         try:
             with temporary.open("wb") as opened:
-                file = ChecksummedFile(opened)
-                write(file)
-                file.flush()
+                file = ChecksummedFile(opened.write).fill(write)
+                opened.flush()
                 os.fsync(opened.fileno())
             temporary.replace(self.path / name)
-        except BaseException as error:  # on a full disk an unfinished file would take the space that the next one needs
+        except BaseException:  # on a full disk an unfinished file would take the space that the next one needs
             temporary.unlink(missing_ok=True)
-            if file is not None and file.error is not None:
-                raise file.error from error
             raise
         sync_folder(self.path)
         return file

@@ -21,7 +21,7 @@ from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch.identity import attempt
 from ddpjob_session.checkpoints.claim import Claim, Owner
 from ddpjob_session.checkpoints.files import Folder
-from ddpjob_session.checkpoints.storage import ChecksummedFile, Storage, UnavailableError
+from ddpjob_session.checkpoints.storage import UNFINISHED_PREFIX, ChecksummedFile, Storage, UnavailableError
 
 #: How long a save is repeated while the storage does not answer. Together with one request it takes less than
 #: `writer.WRITE_TIMEOUT_SECONDS`, which ends the wait of training.
@@ -73,12 +73,13 @@ class CheckpointFolder:
         """
         self.storage.open()
         self.claim.take()
-        self.storage.remove_unfinished()
         names = self.storage.names()
         for name in names:
-            stem, is_state, _ = name.rpartition(".pt")
-            if is_state and MANIFEST.fullmatch(f"{stem}.json") and not {f"{stem}.json", stem + CORRUPT_SUFFIX} & names:
-                self.storage.delete(name)  # its writer died before it wrote the manifest
+            stem = name.removesuffix(".pt")
+            is_state = stem != name and MANIFEST.fullmatch(f"{stem}.json")
+            lacks_manifest = is_state and not {f"{stem}.json", stem + CORRUPT_SUFFIX} & names
+            if lacks_manifest or name.startswith(UNFINISHED_PREFIX):
+                self.storage.delete(name)
 
     def save(self, step: int, write_state: Callable[[ChecksummedFile], object]) -> None:
         """Commit the state after `step` steps, then remove all but the newest `keep` checkpoints.

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -129,9 +130,6 @@ class ObjectStorage:
             return False
         return False
 
-    def remove_unfinished(self) -> None:
-        """Nothing: uploads that were cut off are no objects."""
-
     def names(self) -> set[str]:
         """The names of the objects directly below the prefix."""
         with self._bucket_expected(), self._translated():
@@ -160,20 +158,12 @@ class ObjectStorage:
 
     def write(self, name: str, write: Callable[[ChecksummedFile], object]) -> ChecksummedFile:
         """Upload in parts of PART_BYTES, several at once, while `write` produces the next ones."""
-        file: ChecksummedFile | None = None
-        with self._translated():
-            try:
-                # If `write` fails, leaving the context aborts the upload.
-                with obstore.open_writer(
-                    self.store, name, buffer_size=PART_BYTES, max_concurrency=NUM_PARALLEL_PARTS
-                ) as opened:
-                    file = ChecksummedFile(_Copying(opened))
-                    write(file)
-            except BaseException as error:
-                if file is not None and file.error is not None:
-                    raise file.error from error
-                raise
-        return file
+        with (
+            self._translated(),
+            # If `write` fails, leaving the context aborts the upload.
+            obstore.open_writer(self.store, name, buffer_size=PART_BYTES, max_concurrency=NUM_PARALLEL_PARTS) as opened,
+        ):
+            return ChecksummedFile(partial(_append, opened)).fill(write)
 
     def delete(self, name: str) -> None:
         """Delete the object, if it exists."""
@@ -249,21 +239,13 @@ class ObjectStorage:
         return f"{self.location}: {_first_line(error)}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Copying:
-    """Gives copies to an upload, which keeps pieces until they are sent; torch.save uses their memory again at once."""
-
-    upload: "WritableFile"
-
-    def write(self, piece: bytes | memoryview, /) -> int:
-        view = memoryview(piece)
-        for start in range(0, len(view), PART_BYTES):
-            part = np.frombuffer(view[start : start + PART_BYTES], dtype=np.uint8)
-            self.upload.write(part.copy().data)  # NumPy copies without the GIL
-        return len(view)
-
-    def flush(self) -> None:
-        """Nothing: an upload is complete when it is closed."""
+def _append(upload: "WritableFile", piece: bytes | memoryview) -> int:
+    """Give an upload a copy of the piece: it keeps that until it is sent, and torch.save uses the piece's memory again at once."""
+    view = memoryview(piece)
+    for start in range(0, len(view), PART_BYTES):
+        part = np.frombuffer(view[start : start + PART_BYTES], dtype=np.uint8)
+        upload.write(part.copy().data)  # NumPy copies without the GIL
+    return len(view)
 
 
 def _version(found: "ObjectMeta | PutResult") -> "UpdateVersion":

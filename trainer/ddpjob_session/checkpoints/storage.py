@@ -5,8 +5,10 @@ What makes checkpoints safe (`folder.py`, `claim.py`) is written once, with thes
 
 import hashlib
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol, Self
 
+#: What the names of files begin with that a writer has not completed, in storage where those can be seen.
+UNFINISHED_PREFIX: Final = ".unfinished-"
 #: What identifies one content of a small file for `replace`.
 Version = Any
 
@@ -18,16 +20,6 @@ class UnavailableError(OSError):
         return self.strerror or super().__str__()  # what the user reads at the end of a rank has no number of an error
 
 
-class Sink(Protocol):
-    """What the pieces of a file are written to."""
-
-    def write(self, piece: bytes | memoryview, /) -> int:
-        """Append a piece."""
-
-    def flush(self) -> None:
-        """Hand over what is buffered."""
-
-
 class ChecksummedFile:
     """A binary file that is being written, and the size and SHA-256 of its content so far.
 
@@ -35,26 +27,39 @@ class ChecksummedFile:
     run Python meanwhile.
     """
 
-    def __init__(self, file: Sink) -> None:
-        self._file = file
+    def __init__(self, append: Callable[[bytes | memoryview], int]) -> None:
+        """`append` writes a piece."""
+        self._append = append
         self._hash = hashlib.sha256()
+        self._error: Exception | None = None
         self.num_bytes = 0
-        self.error: Exception | None = None
-        """Why a piece could not be written; torch.save raises an error of its own instead."""
+
+    def fill(self, write: Callable[["ChecksummedFile"], object]) -> Self:
+        """Have the whole content written by `write`.
+
+        Raises:
+            OSError: a piece could not be written, whatever `write` made of that: torch.save raises an error of its own.
+        """
+        try:
+            write(self)
+        except BaseException as error:
+            if self._error is not None:
+                raise self._error from error
+            raise
+        return self
 
     def write(self, piece: bytes | memoryview) -> int:
         """Append a piece."""
         self._hash.update(piece)
         self.num_bytes += len(piece)
         try:
-            return self._file.write(piece)
+            return self._append(piece)
         except Exception as error:
-            self.error = error
+            self._error = error
             raise
 
     def flush(self) -> None:
-        """Hand over what is buffered; torch.save calls this at its end."""
-        self._file.flush()
+        """Nothing: whoever has opened the file flushes it. torch.save calls this at its end."""
 
     @property
     def sha256(self) -> str:
@@ -79,11 +84,8 @@ class Storage(Protocol):
             ConfigError: it does not exist and cannot be created, or this process may not write there.
         """
 
-    def remove_unfinished(self) -> None:
-        """Remove what writers that crashed have left of files that they never completed."""
-
     def names(self) -> set[str]:
-        """The names of all files."""
+        """The names of all files, and of what writers that crashed have left of others."""
 
     def read(self, name: str, moved: Callable[[], None] = lambda: None) -> tuple[bytearray, str]:
         """The content of a file, and its SHA-256 in hexadecimal. `moved` is called after each piece: it may take minutes.

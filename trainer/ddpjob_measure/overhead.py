@@ -151,10 +151,11 @@ def keeping_seconds(recipe: str, *, has_generators: bool) -> float:
     """
     model = recipes.find(recipe).model(SimpleNamespace(num_classes=10))
     state = State({"model": model}, program="overhead")
+    state.keeps_generators = has_generators
     node, own = (os.memfd_create(name) for name in ("node", "own"))
     generation = Generation(number=1, pipe=-1, state_memory=node, own_memory=own, stores=-1)
     gang = cast("Gang", SimpleNamespace(rank=0, device=CPU))
-    memory = MemoryAtExit(generation, state, gang, keep_generators=has_generators)
+    memory = MemoryAtExit(generation, state, gang)
     memory.hold([], restored=False)
     trained, images = recipes.find("digits").model(SimpleNamespace(num_classes=10)), torch.rand(64, 1, 8, 8)
 

@@ -40,46 +40,45 @@ class Run:
     """
 
     def __init__(
-        self, gang: Gang, report: Reporter, timeline: Timeline | None = None, watchdog: Watchdog | None = None
+        self,
+        gang: Gang,
+        report: Reporter,
+        timeline: Timeline | None = None,
+        watchdog: Watchdog | None = None,
+        *,
+        keep: int = 3,
     ) -> None:
+        """`keep` is how many checkpoints to keep in the place that the environment names, if it names one."""
         self.gang = gang
         self._watchdog = watchdog
         self.report = report
         self.timeline = timeline or Timeline()
-        self.checkpoints: folder.CheckpointFolder | None = None
+        self.checkpoints = folder.from_environment(os.environ, keep=keep, report=report.say)
         self.resumed = False
         """Whether the state is that of an earlier process."""
         self.complete = False
         """Whether the training has come to its end, on all ranks."""
         self._from_memory = False
-        self.writer: CheckpointWriter
+        mine = self.checkpoints if gang.rank == 0 else None
+        self.writer = CheckpointWriter(mine, report, gang.device, is_wrong=self._has_lost_collectives)
         self.stop: StopAgreement
         self._newest: folder.Manifest | None = None  # on rank 0: what was loaded
         self._generation = generation.current(os.environ)  # where the launcher can start ranks again in place
+        if self._generation is not None:
+            self._generation.before_exit = self.writer.linger  # the ranks may start again from that checkpoint
         self._memory: StateMemory | None = None  # where it is to keep their state, too
         self._trace: StepTrace | None = None
 
-    def restore(self, state: State, *, keep: int, keep_generators: bool = False) -> None:
+    def restore(self, state: State) -> None:
         """Load the newest state that a rank had in memory, or else the newest checkpoint, read by rank 0, on all ranks.
-
-        `keep` is how many checkpoints to keep. `keep_generators` is for trainings whose random numbers depend on those that
-        were drawn before.
 
         The folder is claimed only in `begin`, which ends a run that still uses it: first comes whether the checkpoint
         fits and has steps left.
         """
         self.state = state
-        self.checkpoints = folder.from_environment(os.environ, keep=keep, report=self.report.say)
         if self._generation is not None and self._keeps_memory:
-            self._memory = self._memory_of(self._generation, keep_generators=keep_generators)
-            if self._generation.number > 1 and self._memory.restore(self.timeline.moved, at_least=self._least_step):
-                self.resumed = self._from_memory = True
-                lost = (
-                    ": no step is lost"
-                    if self._memory.has_last_step
-                    else "; later steps, if there were any, are repeated"
-                )
-                self.report.say(f"resumed from step {state.step} in memory{lost}")
+            self._memory = self._memory_of(self._generation)
+            if self._generation.number > 1 and self._restore_from(self._memory):
                 return
         if self.checkpoints is None:
             self.report.say(
@@ -96,8 +95,7 @@ class Run:
     @property
     def can_resume(self) -> bool:
         """Whether there is a place for checkpoints, or a restart in place finds the state in memory."""
-        places = (contract.DDPJOB_CHECKPOINT_DIR, contract.DDPJOB_CHECKPOINT_URI)
-        return self._keeps_memory or any(os.environ.get(name) for name in places)
+        return self._keeps_memory or self.checkpoints is not None
 
     @property
     def _keeps_memory(self) -> bool:
@@ -115,8 +113,8 @@ class Run:
     ) -> None:
         """Take the checkpoint folder, and honour SIGTERM from here on.
 
-        `save_due` is asked on rank 0 (`StopAgreement`). Observers get the settings. `profile_steps` are the first step that
-        the profiler records and the step before which it ends, or nothing. `replicas` are the models that all ranks share.
+        `save_due` says whether this rank wants all ranks to save. Observers get the settings. `profile_steps` are the first step
+        that the profiler records and the step before which it ends, or nothing. `replicas` are the models that all ranks share.
         """
         if self.gang.rank == 0:
             self.report.watch(observers.from_environment(os.environ))
@@ -140,21 +138,14 @@ class Run:
         if self._memory is not None:
             self._memory.hold(replicas, restored=self._from_memory)
         self.gang.barrier()  # from the first progress line on, every rank honours SIGTERM
-        mine = self.checkpoints if self.gang.rank == 0 else None
-        saved = self._saved_step(mine)
-        self.writer = CheckpointWriter(
-            mine, self.report, self.gang.device, newest_step=saved, is_wrong=self._has_lost_collectives
-        )
         if (current := self._generation) is not None:
             current.record_begin()
-            if not isinstance(self._memory, MemoryAtExit):
-                current.before_exit = self.writer.linger  # the ranks may start again from that checkpoint
         restarts = NO_RESTARTS if current is None else self._restarts_before(current)
         self.report.begin(
             step=self.state.step,
             total_steps=total_steps,
             steps_per_epoch=steps_per_epoch,
-            checkpoint_step=saved,
+            checkpoint_step=self.writer.newest_step,
             restarts=restarts,
             settings=settings,
         )
@@ -267,27 +258,26 @@ class Run:
             termination.write(f"{contract.TERMINATION_CHECKPOINT_PREFIX}{step}", echo=False)
         return contract.EXIT_CHECKPOINTED
 
-    def _memory_of(self, current: generation.Generation, *, keep_generators: bool) -> StateMemory:
+    def _memory_of(self, current: generation.Generation) -> StateMemory:
         if self.gang.device.type in at_exit.DEVICES:
-            memory = MemoryAtExit(current, self.state, self.gang, keep_generators=keep_generators)
+            memory = MemoryAtExit(current, self.state, self.gang)
             current.before_exit = memory.save
             return memory
-        host_copy = HostCopy(self.gang.device, self._has_lost_collectives)
-        return PeriodicMemory(current, self.state, self.gang, host_copy, keep_generators=keep_generators)
+        return PeriodicMemory(current, self.state, self.gang, HostCopy(self.gang.device, self._has_lost_collectives))
 
     def _has_lost_collectives(self) -> bool:
         return self._watchdog is not None and self._watchdog.has_lost_collectives
 
-    @property
-    def _least_step(self) -> int:
-        """On rank 0: the step of the newest checkpoint, which may be newer than a state in memory."""
-        return (self.checkpoints.newest_step() or 0) if self.checkpoints and self.gang.rank == 0 else 0
-
-    def _saved_step(self, checkpoints: folder.CheckpointFolder | None) -> int | None:
-        """The step of the newest checkpoint; None if there is none, or if it was not loaded and this rank keeps none."""
-        if not self._from_memory:
-            return self.state.step if self.resumed else None
-        return None if checkpoints is None else checkpoints.newest_step()
+    def _restore_from(self, memory: StateMemory) -> bool:
+        """Load the newest state in memory; False if there is none, or if rank 0 knows a checkpoint that is newer."""
+        saved = self.checkpoints.newest_step() if self.checkpoints and self.gang.rank == 0 else None
+        if not memory.restore(self.timeline.moved, at_least=saved or 0):
+            return False
+        self.writer.newest_step = saved
+        self.resumed = self._from_memory = True
+        lost = ": no step is lost" if memory.has_last_step else "; later steps, if there were any, are repeated"
+        self.report.say(f"resumed from step {self.state.step} in memory{lost}")
+        return True
 
     def _restarts_before(self, current: generation.Generation) -> InPlaceRestarts:
         """What rank 0 reports of restarts in place. All ranks take part, since each knows of its own pod alone."""
@@ -307,7 +297,8 @@ class Run:
         """
         moved = self.timeline.moved
         found = checkpoints.load_newest(self._newest, moved=moved) if self.gang.rank == 0 else None
-        self._newest = self._newest if found is None else found[0]
+        if found is not None:
+            self._newest, self.writer.newest_step = found[0], found[0].step
         payload = self.gang.broadcast_bytes(None if found is None else found[1], moved)
         if payload is not None:
             content = from_bytes(payload)
@@ -323,6 +314,7 @@ def joined(
     limits: Limits,
     same: Mapping[str, str],
     *,
+    keep: int,
     imported_from: float | None = None,
 ) -> Iterator[Run]:
     """Wait for the other ranks, join them, and leave the group together with them at the end of the block.
@@ -333,6 +325,7 @@ def joined(
         worker: Which rank this is.
         limits: For the watchdog.
         same: What must be the same on all ranks, by name.
+        keep: How many checkpoints to keep.
         imported_from: When the program began to import its modules, on the monotonic clock.
     """
     faulthandler.enable()
@@ -350,7 +343,7 @@ def joined(
         with watchdog, group as gang, Reporter(enabled=worker.rank == 0) as report:
             timeline.enter(Phase.SETUP)
             checks.check_group(gang)  # here rather than where the group is created: the watchdog is active by now
-            run = Run(gang, report, timeline, watchdog)
+            run = Run(gang, report, timeline, watchdog, keep=keep)
             yield run
             timeline.enter(Phase.LEAVE)
         # All ranks have left the group. srun and others send SIGTERM as soon as one rank has exited: not a request to stop.
@@ -359,4 +352,4 @@ def joined(
         if run.complete and (current := generation.current(os.environ)) is not None:
             current.complete()
     except BaseException as error:  # noqa: BLE001 - any exception ends the process, with a termination message
-        ending.fail(error, worker, watchdog, getattr(run, "writer", None))
+        ending.fail(error, worker, watchdog, None if run is None else run.writer)

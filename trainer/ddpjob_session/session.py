@@ -22,7 +22,7 @@ from ddpjob_ranks.watch.timeline import Phase
 from ddpjob_session import generators, replica, sources
 from ddpjob_session.observers import Observer
 from ddpjob_session.run import Run, joined
-from ddpjob_session.state import RESERVED, State, Stateful
+from ddpjob_session.state import RESERVED, ScriptState, State, Stateful
 
 #: A metric is reported at most once in this time, so that scripts can report it in each step.
 REPORT_SECONDS = 1.0
@@ -96,7 +96,7 @@ class Session:
         except ConfigError as error:
             raise SystemExit(termination.refuse(error)) from None
         same = {"code": sources.of_script(), **self._compared}
-        self._joined = joined(worker, self._limits, same, imported_from=self._began)
+        self._joined = joined(worker, self._limits, same, keep=self._keep, imported_from=self._began)
         self._run = self._joined.__enter__()
         self.rank, self.world_size, self.local_rank = worker.rank, worker.world_size, worker.local_rank
         self.device = self._run.gang.device
@@ -174,10 +174,10 @@ class Session:
             name: part.module if isinstance(part, DistributedDataParallel) else part for name, part in parts.items()
         }
         program = f"script {Path(sys.argv[0]).name}"
-        self._state = State(bare, program=program, world_size=self.world_size, settings=self._compared)
+        self._state = ScriptState(bare, program=program, world_size=self.world_size, settings=self._compared)
         self._state.check_loadable()
         self._run.count_call()
-        self._run.restore(self._state, keep=self._keep, keep_generators=True)
+        self._run.restore(self._state)
         return self._state
 
     def steps(self, total: int, *, checkpoint_every: int = 0, checkpoint_every_seconds: float = 600.0) -> Iterator[int]:
@@ -189,7 +189,7 @@ class Session:
         Args:
             total: Number of steps of the whole training.
             checkpoint_every: Number of steps between two checkpoints; 0 saves by time alone.
-            checkpoint_every_seconds: The time between two checkpoints by rank 0's clock; `math.inf` saves by steps alone.
+            checkpoint_every_seconds: The time between two checkpoints; `math.inf` saves by steps alone.
 
         Raises:
             RuntimeError: it was called before.

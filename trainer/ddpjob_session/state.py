@@ -17,7 +17,7 @@ from ddpjob_ranks.errors import ConfigError
 if TYPE_CHECKING:
     from typing_extensions import Buffer  # of collections.abc from Python 3.12 on
 
-#: What else a checkpoint holds; no part may have one of these names.
+#: What else the checkpoint of a script holds; no part may have one of these names.
 RESERVED = ("step", "world_size", "random", "session_settings")
 
 
@@ -39,36 +39,28 @@ class State:
         parts: What is saved, by name.
         program: What the parts belong to, as messages name it.
         world_size: Number of ranks, which a checkpoint records.
-        settings: Of a script, as text. A checkpoint records them, and the log names those that have changed.
     """
 
-    def __init__(
-        self,
-        parts: Mapping[str, Stateful],
-        *,
-        program: str,
-        world_size: int = 1,
-        settings: Mapping[str, str] | None = None,
-    ) -> None:
+    keeps_generators = False
+    """Whether the random numbers of a step depend on those that were drawn before; otherwise they are functions of the step."""
+
+    def __init__(self, parts: Mapping[str, Stateful], *, program: str, world_size: int = 1) -> None:
         self.parts = parts
         self.program = program
         self.world_size = world_size
-        self.settings = settings or {}
         self.step = 0
         """Steps done since the beginning of the training, in all attempts."""
         self.random: list[Any] | None = None
-        """The generators of each rank at the last checkpoint, by rank; None where the training draws by step."""
+        """The generators of each rank at the last checkpoint, by rank; None if they are not kept."""
 
     def content(self) -> dict[str, Any]:
         """The whole state as a checkpoint holds it; the tensors are those of the parts, not copies."""
         more: dict[str, Any] = {} if self.random is None else {"random": self.random}
-        if self.settings:
-            more["session_settings"] = self._digests()
         parts = {name: part.state_dict() for name, part in self.parts.items()}
         return {"step": self.step, "world_size": self.world_size, **more, **parts}
 
     def load(self, content: dict[str, Any]) -> str:
-        """Load what `content` returned, whose parts it removes. Returns who saved it, for the log, and what has changed since.
+        """Load what `content` returned, whose parts it removes. Returns who saved it, for the log.
 
         Raises:
             ConfigError: it is the state of another training.
@@ -86,25 +78,7 @@ class State:
             ) from error
         self.step, self.random = step, content.get("random")
         num_ranks = content["world_size"]
-        return f"saved by {num_ranks} rank{'' if num_ranks == 1 else 's'}{self._changes(content.get('session_settings', {}))}"
-
-    def _changes(self, saved: Mapping[str, str]) -> str:
-        """The names of the settings that differ from those saved, as text. One that only one of them has is no change."""
-        changed = [name for name, digest in self._digests().items() if saved.get(name, digest) != digest]
-        if not changed:
-            return ""
-        return (
-            f"; settings that have changed since: {', '.join(changed)}; the tracked parts continue as saved, an optimizer with its"
-            " saved learning rate"
-        )
-
-    def _digests(self) -> dict[str, str]:
-        """Of the settings that can be compared: a value may be secret, and the text of an object may have its address."""
-        return {
-            name: hashlib.sha256(value.encode()).hexdigest()[:16]
-            for name, value in self.settings.items()
-            if " at 0x" not in value
-        }
+        return f"saved by {num_ranks} rank{'' if num_ranks == 1 else 's'}"
 
     def check_loadable(self) -> None:
         """Check that `from_bytes` will read what `torch.save` makes of this state, without copying any tensor.
@@ -120,6 +94,40 @@ class State:
                 " in a checkpoint but not loaded (torch.load with weights_only=True); use tensors, numbers, strings, lists,"
                 " tuples and dictionaries"
             )
+
+
+class ScriptState(State):
+    """The state of a script's training. A checkpoint records its settings, and the log names those that have changed since."""
+
+    keeps_generators = True
+
+    def __init__(
+        self, parts: Mapping[str, Stateful], *, program: str, world_size: int, settings: Mapping[str, str]
+    ) -> None:
+        """`settings` are values as text."""
+        super().__init__(parts, program=program, world_size=world_size)
+        # Of those that can be compared: a value may be secret, and the text of an object may have its address.
+        self._digests = {
+            name: hashlib.sha256(value.encode()).hexdigest()[:16]
+            for name, value in settings.items()
+            if " at 0x" not in value
+        }
+
+    def content(self) -> dict[str, Any]:
+        """See `State`."""
+        return {**super().content(), **({"session_settings": self._digests} if self._digests else {})}
+
+    def load(self, content: dict[str, Any]) -> str:
+        """See `State`. A setting that only this run or the one that saved has is no change."""
+        saved = content.get("session_settings", {})
+        saved_by = super().load(content)
+        changed = [name for name, digest in self._digests.items() if saved.get(name, digest) != digest]
+        if changed:
+            saved_by += (
+                f"; settings that have changed since: {', '.join(changed)}; the tracked parts continue as saved, an optimizer"
+                " with its saved learning rate"
+            )
+        return saved_by
 
 
 def from_bytes(payload: bytes | memoryview) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def run(config: TrainerConfig, worker: Worker, *, imported_from: float | None = 
     """
     numerics.fix_nccl(config)
     same = consistency.facts_of_program(config)
-    with joined(worker, config.limits, same, imported_from=imported_from) as session:
+    with joined(worker, config.limits, same, keep=config.keep_checkpoints, imported_from=imported_from) as session:
         training = set_up(config, worker, session)
         complete = training.run()
         training.report_end(complete=complete)
@@ -74,7 +74,7 @@ def set_up(given: TrainerConfig, worker: Worker, session: Run) -> Training:
         recipe.before_step(state.model, 0.0)  # as long as all layers train, or the buckets would be planned without one
         if gang.world_size > 1:
             _settle_buckets(replica, trial.parts(config.micro_batch_size)[0], recipe, numbers)
-    session.restore(state, keep=config.keep_checkpoints)
+    session.restore(state)
     if config.initial_checkpoint and not session.resumed:
         _warm_start(state, session)
     if gang.rank == 0:

@@ -67,13 +67,15 @@ def generation():
 @pytest.fixture
 def state():
     model = torch.nn.Sequential(torch.nn.Linear(1024, 1024, bias=False), torch.nn.BatchNorm1d(1))  # 4 MiB
-    return State({"model": model}, program="this test")
+    state = State({"model": model}, program="this test")
+    state.keeps_generators = True
+    return state
 
 
 @pytest.fixture
 def memory(generation, state, monkeypatch):
     monkeypatch.setattr(periodic, "PAUSE_SECONDS", 0.0)
-    return PeriodicMemory(generation, state, Alone(), HostCopy(CPU), keep_generators=True)
+    return PeriodicMemory(generation, state, Alone(), HostCopy(CPU))
 
 
 def copied(memory: PeriodicMemory, state: State, *steps: int) -> None:
@@ -124,7 +126,7 @@ def test_rank_0_asks_for_the_newest_checkpoint_before_it_takes_a_copy(memory, st
         "ddpjob_session.checkpoints.folder.CheckpointFolder.newest_step", lambda _: asked.append(1) or 10
     )
     resumed = run.Run(Alone(), Reporter(enabled=False))
-    resumed.restore(state, keep=3)
+    resumed.restore(state)
     assert (asked, resumed.resumed) == ([1], False)
 
 
@@ -150,7 +152,7 @@ def test_other_ranks_of_a_node_copy_only_what_they_alone_know(generation, state,
     monkeypatch.setattr(periodic, "PAUSE_SECONDS", 0.0)
     monkeypatch.setenv(contract.LOCAL_RANK, "1")
     gang = SimpleNamespace(rank=1, device=CPU)
-    memory = PeriodicMemory(generation, state, gang, HostCopy(CPU), keep_generators=True)
+    memory = PeriodicMemory(generation, state, gang, HostCopy(CPU))
     memory.hold([], restored=False)
     copied(memory, state, 5)
     steps = [slots.step_of(kept, 0) for kept in (generation.state_memory, generation.own_memory)]
@@ -184,7 +186,7 @@ def test_what_the_memory_holds_already_is_not_needed_again(memory, state, genera
     memory.hold([], restored=False)
     copied(memory, state, 5, 9)
     monkeypatch.setattr("ddpjob_session.memory.state_memory.available_bytes", lambda: 17 * MIB + MARGIN_BYTES)
-    again = PeriodicMemory(generation, state, Alone(), HostCopy(CPU), keep_generators=True)
+    again = PeriodicMemory(generation, state, Alone(), HostCopy(CPU))
     again.hold([], restored=True)
     copied(again, state, 10)
 
@@ -198,7 +200,7 @@ class Unloadable(torch.nn.Module):
 
 def test_a_state_that_cannot_be_copied_is_reported_and_training_continues(generation, capsys):
     state = State({"model": Unloadable()}, program="this test")
-    memory = PeriodicMemory(generation, state, Alone(), HostCopy(CPU), keep_generators=False)
+    memory = PeriodicMemory(generation, state, Alone(), HostCopy(CPU))
     memory.hold([], restored=False)
     memory.begin_copy()
     assert "rank 0: its state is not kept in memory: this test: state['model']" in capsys.readouterr().err
@@ -211,7 +213,7 @@ def test_a_copy_after_collectives_that_were_aborted_is_not_kept(generation, stat
     monkeypatch.setattr(host_copy, "_ended", SimpleNamespace(synchronize=lambda: None, record=lambda: None))
     monkeypatch.setattr(host_copy, "_began", SimpleNamespace(elapsed_time=lambda _: 1.0, record=lambda: None))
     monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
-    memory = PeriodicMemory(generation, state, Alone(), host_copy, keep_generators=False)
+    memory = PeriodicMemory(generation, state, Alone(), host_copy)
     memory.hold([], restored=False)
     memory.begin_copy()
     memory._writing.join(DEADLINE_SECONDS)

@@ -11,7 +11,7 @@ from torch import nn
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_session import generators
 from ddpjob_session.session import Session
-from ddpjob_session.state import State, from_bytes
+from ddpjob_session.state import ScriptState, from_bytes
 from saved_states import to_bytes
 
 CPU = torch.device("cpu")
@@ -30,8 +30,8 @@ class Sampler:
         self.position = state_dict["position"]
 
 
-def of(*, settings: dict[str, str] | None = None, **parts: object) -> State:
-    return State(parts, program="script train.py", world_size=2, settings=settings)
+def of(*, settings: dict[str, str] | None = None, **parts: object) -> ScriptState:
+    return ScriptState(parts, program="script train.py", world_size=2, settings=settings or {})
 
 
 def test_all_parts_come_back():

@@ -52,7 +52,7 @@ def generation(monkeypatch):
 
 
 def memory_of(state: State, generation: Generation) -> MemoryAtExit:
-    return MemoryAtExit(generation, state, SimpleNamespace(rank=1), keep_generators=False)
+    return MemoryAtExit(generation, state, SimpleNamespace(rank=1))
 
 
 @pytest.mark.parametrize(("left", "kept"), [(5 * MIB, True), (3 * MIB, False)])
@@ -175,7 +175,7 @@ def test_what_a_rank_knows_in_the_forward_pass_is_final_where_no_step_has_change
     model = torch.nn.BatchNorm1d(1)
     state = State({"model": model}, program="this test")
     gang = SimpleNamespace(rank=0, device=torch.device("cpu"))
-    memory = MemoryAtExit(generation, state, gang, keep_generators=False)
+    memory = MemoryAtExit(generation, state, gang)
     memory.hold([], restored=False)
     final = []
     for step in range(1, 4):
@@ -210,13 +210,13 @@ def several_types() -> torch.nn.Module:
 def test_each_buffer_of_rank_0_comes_back_to_its_place(generation):
     """They are packed by type."""
     state = State({"model": several_types()}, program="this test")
-    memory = MemoryAtExit(generation, state, OtherRanks(0), keep_generators=False)
+    memory = MemoryAtExit(generation, state, OtherRanks(0))
     memory.hold([], restored=False)
     state.step = 1
     memory.step_done()
     memory.save()
     restored = State({"model": several_types()}, program="this test")
-    assert MemoryAtExit(generation, restored, OtherRanks(0), keep_generators=False).restore(lambda: None)
+    assert MemoryAtExit(generation, restored, OtherRanks(0)).restore(lambda: None)
     pairs = zip(restored.parts["model"].buffers(), state.parts["model"].buffers(), strict=True)
     assert all(torch.equal(found, kept) for found, kept in pairs)
 
@@ -268,9 +268,7 @@ def test_the_state_in_memory_is_taken_unless_the_lost_pod_alone_knew_statistics_
 ):
     """Another rank's statistics would not be those of a run without the failure, so the newest checkpoint is taken."""
     kept = kept_state(generation, model)
-    memory = MemoryAtExit(
-        generation, State({"model": model}, program="this test"), OtherRanks(rank, kept, b""), keep_generators=False
-    )
+    memory = MemoryAtExit(generation, State({"model": model}, program="this test"), OtherRanks(rank, kept, b""))
     assert memory.restore(lambda: None) == is_restored
 
 
@@ -290,7 +288,7 @@ def test_a_rank_that_is_killed_while_it_keeps_a_newer_state_leaves_the_older_one
     monkeypatch.setattr(torch, "save", killed)
     with pytest.raises(KeyboardInterrupt):
         newer.save()
-    assert MemoryAtExit(generation, state, OtherRanks(0), keep_generators=False).restore(lambda: None)
+    assert MemoryAtExit(generation, state, OtherRanks(0)).restore(lambda: None)
     assert (state.step, bytes(slots.read(generation.state_memory))) == (7, kept)
 
 
@@ -299,7 +297,7 @@ def test_each_piece_of_a_state_from_memory_is_progress_for_the_watchdog(generati
     kept = kept_state(generation, torch.nn.Linear(2, 2))
     state = State({"model": torch.nn.Linear(2, 2)}, program="this test")
     gang, timeline = OtherRanks(1, kept, b""), Timeline()
-    assert MemoryAtExit(generation, state, gang, keep_generators=False).restore(timeline.moved)
+    assert MemoryAtExit(generation, state, gang).restore(timeline.moved)
     assert gang.moved[0] == timeline.moved
 
 
@@ -312,7 +310,7 @@ def test_only_rank_0_looks_for_checkpoints_after_the_state_was_in_memory(generat
     monkeypatch.setattr(run, "StopRequest", lambda: SimpleNamespace(received=False))  # takes no signal of pytest's
     generation.number = 2
     resumed = run.Run(OtherRanks(1, kept, b""), Reporter(enabled=False))
-    resumed.restore(State({"model": torch.nn.Linear(2, 2)}, program="this test"), keep=3)
+    resumed.restore(State({"model": torch.nn.Linear(2, 2)}, program="this test"))
     resumed.begin(total_steps=9)
     assert resumed.state.step == 7
 

@@ -36,16 +36,16 @@ class CheckpointWriter:
         report: Reporter,
         device: torch.device,
         *,
-        newest_step: int | None = None,
         is_wrong: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`newest_step` is that of the checkpoint which this run resumed from: it is not saved again. `is_wrong`: see HostCopy."""
+        """`is_wrong`: see HostCopy."""
         self._folder = folder
         self._report = report
         self._copy = HostCopy(device, is_wrong)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint-writer")
         self._in_flight: Future[None] | None = None
-        self._newest_step = newest_step
+        self.newest_step: int | None = None
+        """The step of the newest checkpoint, which is not saved again."""
         self._has_lingered = False
 
     def save(self, state: State, *, since: float) -> None:
@@ -53,14 +53,14 @@ class CheckpointWriter:
 
         `since` is when training stopped for this checkpoint, on the monotonic clock: the reported stall begins there.
         """
-        if self._folder is None or state.step == self._newest_step:
+        if self._folder is None or state.step == self.newest_step:
             return
         with self._report.phase(contract.PHASE_CHECKPOINT):
             # At each save: a value may change its type later, and would make every checkpoint that is kept unreadable.
             state.check_loadable()
             self.wait()
             content = self._copy.take(state.content())
-        self._newest_step = state.step
+        self.newest_step = state.step
         stalled_seconds = time.monotonic() - since
         self._in_flight = self._thread.submit(self._write, self._folder, state.step, content, stalled_seconds)
 
@@ -85,7 +85,7 @@ class CheckpointWriter:
             return
         if not wait([self._in_flight], timeout=WRITE_TIMEOUT_SECONDS).done:
             raise TimeoutError(
-                f"checkpoint of step {self._newest_step}: not stored after {WRITE_TIMEOUT_SECONDS:.0f} s;"
+                f"checkpoint of step {self.newest_step}: not stored after {WRITE_TIMEOUT_SECONDS:.0f} s;"
                 f" check whether the storage of {self._folder.location} still accepts data"
             )
         self._in_flight.result()
@@ -95,7 +95,7 @@ class CheckpointWriter:
         if self._in_flight is None or not self.busy or self._has_lingered:
             return
         self._has_lingered = True
-        name = f"checkpoint of step {self._newest_step}"
+        name = f"checkpoint of step {self.newest_step}"
         self._report.say(
             f"{name} is still being written; waiting up to {LINGER_SECONDS:g} s for it before this rank ends"
         )

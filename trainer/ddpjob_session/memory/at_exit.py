@@ -29,12 +29,10 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from ddpjob_ranks import slots
 from ddpjob_ranks.distributed import Gang
 from ddpjob_ranks.generation import Generation
-from ddpjob_session import generators
 from ddpjob_session.checkpoints.snapshot import tensors_in
 from ddpjob_session.memory.state_memory import (
     STATE_SLOTS,
     StateMemory,
-    buffers_of,
     check_size,
     oldest_slot,
     own_content,
@@ -50,8 +48,8 @@ STEP_SECONDS: Final = 5.0
 class MemoryAtExit(StateMemory):
     """Memory that a rank writes before it ends, by `save`."""
 
-    def __init__(self, generation: Generation, state: State, gang: Gang, *, keep_generators: bool) -> None:
-        super().__init__(generation, state, gang, keep_generators=keep_generators)
+    def __init__(self, generation: Generation, state: State, gang: Gang) -> None:
+        super().__init__(generation, state, gang)
         self._step = slots.NO_STEP  # of the state while it is whole, which it is once it is loaded
         self._others: dict[str, Any] = {}
         """The state of the parts that are neither modules nor optimizers, after that step."""
@@ -140,8 +138,7 @@ class MemoryAtExit(StateMemory):
         self._written = None
 
     def _own_content(self) -> bytes:
-        drawn = generators.capture(self._gang.device) if self._keep_generators else None
-        return own_content(drawn, buffers_of(self._state) if self._gang.rank == 0 else ())
+        return own_content(self._drawn(), self._own_buffers())
 
     def _keep_own(self, step: int, content: bytes, *, is_final: bool) -> None:
         self._written = (step, content)

@@ -25,9 +25,8 @@ from ddpjob_session.checkpoints.snapshot import HostCopy
 from ddpjob_session.memory.state_memory import (
     STATE_SLOTS,
     StateMemory,
-    buffers_of,
     check_size,
-    num_kept,
+    kept_steps,
     oldest_slot,
     own_content,
 )
@@ -46,10 +45,8 @@ NUM_IN_TRANSFER: Final = 4
 class PeriodicMemory(StateMemory):
     """Memory that all ranks write after the same steps, which `begin_copy` begins."""
 
-    def __init__(
-        self, generation: Generation, state: State, gang: Gang, host_copy: HostCopy, *, keep_generators: bool
-    ) -> None:
-        super().__init__(generation, state, gang, keep_generators=keep_generators)
+    def __init__(self, generation: Generation, state: State, gang: Gang, host_copy: HostCopy) -> None:
+        super().__init__(generation, state, gang)
         self._is_first_of_node = os.environ.get(contract.LOCAL_RANK, "0") == "0"
         self._host_copy = host_copy
         self._size_is_checked = False
@@ -72,12 +69,11 @@ class PeriodicMemory(StateMemory):
             # Restored ranks gather the random numbers of all from what each of them keeps.
             content = {**self._state.content(), "random": None} if self._is_first_of_node else {}
             if self._is_first_of_node and not self._size_is_checked:
-                check_size(content, NUM_IN_TRANSFER + len(STATE_SLOTS) - num_kept(self._node))
+                check_size(content, NUM_IN_TRANSFER + len(STATE_SLOTS) - len(kept_steps(self._node)))
                 self._size_is_checked = True
             self._state.check_loadable()
-            buffers = buffers_of(self._state) if self._gang.rank == 0 else []
-            drawn = generators.capture(self._gang.device) if self._keep_generators else None
-            copied = self._host_copy.take({"state": content, "buffers": buffers})
+            drawn = self._drawn()
+            copied = self._host_copy.take({"state": content, "buffers": self._own_buffers()})
         except Exception as error:  # noqa: BLE001 - training goes on without copies
             self._report_lack(error)
             return

@@ -36,19 +36,15 @@ MARGIN_BYTES: Final = 64 * 2**20
 class StateMemory:
     """The memory of one rank and of its node. It is only read here: subclasses write it, each at other moments.
 
-    Args:
-        keep_generators: Whether the random numbers of a step depend on those that were drawn before.
-
     Attributes:
         has_last_step: Whether the state that was restored is that of the last completed step, as far as the ranks know.
     """
 
-    def __init__(self, generation: Generation, state: State, gang: Gang, *, keep_generators: bool) -> None:
+    def __init__(self, generation: Generation, state: State, gang: Gang) -> None:
         self._node = generation.state_memory
         self._own = generation.own_memory
         self._state = state
         self._gang = gang
-        self._keep_generators = keep_generators
         self.has_last_step = False
 
     def hold(self, replicas: Iterable[nn.Module], *, restored: bool) -> None:
@@ -76,7 +72,7 @@ class StateMemory:
         `moved` is called after each piece of it that was sent. The states of steps before rank 0's `at_least` do not count.
         """
         gang, state = self._gang, self._state
-        kept, own = (_steps(memory) for memory in (self._node, self._own))
+        kept, own = (kept_steps(memory) for memory in (self._node, self._own))
         own = {step: slot for step, slot in own.items() if slots.read(self._own, slot)[0]}
         offers = gang.all_gather((set(kept), set(own) if self._needs_own else None, at_least))
         step = newest_step([(states, known) for states, known, _ in offers])
@@ -95,7 +91,7 @@ class StateMemory:
         drawn, buffers = pickle.loads(mine[2:]) if mine else (None, b"")  # noqa: S301
         if packed := gang.broadcast_bytes(bytearray(buffers) if gang.rank == 0 else None):
             _unpack(buffers_of(state), packed)
-        state.random = gang.all_gather(drawn and generators.state(drawn)) if self._keep_generators else None
+        state.random = gang.all_gather(drawn and generators.state(drawn)) if state.keeps_generators else None
         is_newest = step == max(max(states, default=0) for states, *_ in offers)
         self._restored(is_newest=is_newest, changes_late=None if mine is None else bool(mine[1]))
         return True
@@ -118,10 +114,18 @@ class StateMemory:
         """Keep what only this rank knows after the step; if it is not `is_final`, the step may still change it."""
         slots.write_bytes(self._own, step, bytes([is_final, changes_late]) + content, slot)
 
+    def _drawn(self) -> generators.Captured | None:
+        """The generators of this rank, unless the training draws by step."""
+        return generators.capture(self._gang.device) if self._state.keeps_generators else None
+
+    def _own_buffers(self) -> list[torch.Tensor]:
+        """Those of rank 0 count, where ranks differ."""
+        return buffers_of(self._state) if self._gang.rank == 0 else []
+
     @property
     def _needs_own(self) -> bool:
         """Whether this rank knows something that no other does."""
-        return self._keep_generators or (self._gang.rank == 0 and bool(buffers_of(self._state)))
+        return self._state.keeps_generators or bool(self._own_buffers())
 
     def _report_lack(self, error: Exception) -> None:
         print(f"rank {self._gang.rank}: its state is not kept in memory: {error}", file=sys.stderr, flush=True)
@@ -138,9 +142,11 @@ def newest_step(offers: Sequence[tuple[set[int], set[int] | None]]) -> int | Non
     return max(kept.intersection(*(own for _, own in offers if own is not None)), default=None)
 
 
-def num_kept(memory: int) -> int:
-    """How many states, or contents of a rank, the memory holds."""
-    return len(_steps(memory))
+def kept_steps(memory: int) -> dict[int, int]:
+    """The steps that are kept, and the slot of each."""
+    found = {slots.step_of(memory, slot): slot for slot in STATE_SLOTS}
+    found.pop(slots.NO_STEP, None)
+    return found
 
 
 def oldest_slot(memory: int) -> int:
@@ -187,13 +193,6 @@ def _by_type(buffers: Iterable[torch.Tensor]) -> list[list[torch.Tensor]]:
     for buffer in buffers:
         found.setdefault(buffer.dtype, []).append(buffer)
     return list(found.values())
-
-
-def _steps(memory: int) -> dict[int, int]:
-    """The steps that are kept, and the slot of each."""
-    found = {slots.step_of(memory, slot): slot for slot in STATE_SLOTS}
-    found.pop(slots.NO_STEP, None)
-    return found
 
 
 @torch.no_grad()

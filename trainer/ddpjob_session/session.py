@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,7 +21,7 @@ from ddpjob_ranks.limits import Limits
 from ddpjob_ranks.watch.timeline import Phase
 from ddpjob_session import generators, replica, sources
 from ddpjob_session.observers import Observer
-from ddpjob_session.run import Run, joined
+from ddpjob_session.run import joined
 from ddpjob_session.state import RESERVED, ScriptState, State, Stateful
 
 #: A metric is reported at most once in this time, so that scripts can report it in each step.
@@ -82,7 +82,7 @@ class Session:
         self._began = time.monotonic()
         self._state: State | None = None
         self._replicas: list[DistributedDataParallel] = []
-        self._joined: AbstractContextManager[Run] | None = None
+        self._leaving = ExitStack()
         self._total: int | None = None  # until the loop begins
         self._saved_at = -math.inf
         self._saved_step: int | None = None
@@ -96,8 +96,9 @@ class Session:
         except ConfigError as error:
             raise SystemExit(termination.refuse(error)) from None
         same = {"code": sources.of_script(), **self._compared}
-        self._joined = joined(worker, self._limits, same, keep=self._keep, imported_from=self._began)
-        self._run = self._joined.__enter__()
+        self._run = self._leaving.enter_context(
+            joined(worker, self._limits, same, keep=self._keep, imported_from=self._began)
+        )
         self.rank, self.world_size, self.local_rank = worker.rank, worker.world_size, worker.local_rank
         self.device = self._run.gang.device
         self.print(
@@ -109,38 +110,31 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Save what is not saved yet, and leave the group; after a request to stop, raise SystemExit."""
-        assert self._joined is not None, "the block has begun"
-        ended = error is None
-        if isinstance(error, SystemExit) and not error.code:
-            ended = self._total is None or self._run.state.step >= self._total
-            if not ended:
-                kind, error = RuntimeError, RuntimeError(_exited(self._run.state.step, self._total))
-        try:
-            if ended:
+        stopped, exited = isinstance(error, Stopped), isinstance(error, SystemExit) and not error.code
+        if error is not None and not stopped and not exited:
+            self._leaving.__exit__(kind, error, trace)  # ends the process
+        with self._leaving:
+            if exited and self._total is not None and self._run.state.step < self._total:
+                raise RuntimeError(_exited(self._run.state.step, self._total)) from None
+            if not stopped:
                 self._wait_for_others()
-            if (ended or isinstance(error, Stopped)) and self._total is not None:
+            if self._total is not None:
                 self.save()
                 self._run.finish()
-                self._run.write_evidence(complete=ended)
-                if ended:
+                self._run.write_evidence(complete=not stopped)
+                if not stopped:
                     self._run.report.end()
-        except BaseException as failure:
-            self._joined.__exit__(type(failure), failure, failure.__traceback__)
-            raise
-        if not ended and not isinstance(error, Stopped):
-            self._joined.__exit__(kind, error, trace)  # ends the process
-        self._joined.__exit__(None, None, None)
-        if isinstance(error, Stopped):
+        if stopped:
             raise SystemExit(self._run.stopped()) from None
 
     def _wait_for_others(self) -> None:
-        step, total = self._run.state.step if self._total is not None else 0, self._total
+        if self._total is None:
+            self._run.wait_for_others("the `with` block of its session before the loop", is_early=False)
+            return
+        step, total = self._run.state.step, self._total
         if step == total:  # ranks that leave the last step by `break` save as those do that finish it
             self.save()
-        place = "the `with` block of its session before the loop"
-        if total is not None:
-            place = f"the loop after step {step} of {total}"
-        self._run.wait_for_others(place, is_early=total is not None and step < total)
+        self._run.wait_for_others(f"the loop after step {step} of {total}", is_early=step < total)
 
     def replicate(self, model: nn.Module, **options: Any) -> DistributedDataParallel:
         """The model on the device and in DistributedDataParallel, which takes the options; equal on all ranks."""

@@ -49,7 +49,7 @@ def test_steps_without_a_tracked_part_are_refused_where_a_restart_would_continue
         monkeypatch.setattr(run.generation, "current", lambda _: mine)
         monkeypatch.setattr(run.generation, "replacement_of_this_pod", lambda _: 0)
     else:
-        monkeypatch.setenv(place, str(tmp_path))
+        monkeypatch.setenv(place, tmp_path.as_uri() if place == contract.DDPJOB_CHECKPOINT_URI else str(tmp_path))
     with session:
         session.replicate(nn.Linear(1, 1))
         with pytest.raises(ConfigError, match=r"call session\.track\(model=model, optimizer=optimizer\) before"):

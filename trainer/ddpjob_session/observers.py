@@ -1,18 +1,29 @@
 """Observers receive the values that rank 0 reports: TensorBoard, and those that users write for other services."""
 
+import importlib
+import importlib.util
 import json
 import math
 import pkgutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
+
+import numpy as np
 
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
-from ddpjob_ranks.launch.identity import attempt
 from ddpjob_ranks.watch import history
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard.writer import SummaryWriter
+
+#: So often the events for TensorBoard reach the files. A killed rank loses those since.
+FLUSH_SECONDS = 10
+#: So many of them may wait for a slow disk before training does.
+MAX_QUEUE = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,30 +86,49 @@ class Recorder(Observer):
         self._lines.flush()
 
 
-class Observers:
-    """Several observers, of which one that fails is left out."""
+class EventFiles(Observer):
+    """Writes one file for each attempt, all in one folder, so that TensorBoard shows one curve for each value.
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        """None so far. `say` reports failures."""
-        self._observers: list[Observer] = []
-        self._say = say
+    A file begins with the step from which it supersedes those before it: TensorBoard drops their later values, which are
+    of steps that an interruption discarded.
+    """
 
-    def add(self, observers: Iterable[Observer]) -> None:
-        """Add these."""
-        self._observers += observers
+    def __init__(self, folder: Path) -> None:
+        """The folder is made with the first value."""
+        self._folder = folder
+        self._writer: SummaryWriter | None = None
+        self._first_step = 0
 
-    def __bool__(self) -> bool:
-        return bool(self._observers)
+    def begin(self, beginning: Beginning) -> None:
+        """Import the package, before the first step, and note where the attempt begins."""
+        importlib.import_module("torch.utils.tensorboard.writer")
+        self._first_step = beginning.first_step
 
-    def each(self, call: Callable[[Observer], None]) -> None:
-        """Make this call with each of them."""
-        for observer in tuple(self._observers):
-            try:
-                call(observer)
-            except Exception as error:  # noqa: BLE001 - it may be any service's; training must not end because of it
-                self._observers.remove(observer)
-                name, kind = type(observer).__name__, type(error).__name__
-                self._say(f"observer {name} failed and receives no more values: {kind}: {error}")
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Write a scalar for each value."""
+        writer = self._opened(step)
+        for name, value in values.items():
+            writer.add_scalar(name, value, step, new_style=False)
+
+    def histogram(self, step: int, name: str, values: Sequence[float]) -> None:
+        """Write a histogram of the values."""
+        self._opened(step).add_histogram(name, np.asarray(values), step, bins="auto")
+
+    def end(self) -> None:
+        """Flush and close the file."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _opened(self, step: int) -> "SummaryWriter":
+        if self._writer is None:
+            from torch.utils.tensorboard.writer import SummaryWriter  # `begin` has imported it
+
+            # An attempt that finds nothing left to train repeats the last evaluation, after no step of its own.
+            purge_step = min(step, self._first_step + 1)
+            self._writer = SummaryWriter(
+                str(self._folder), purge_step=purge_step, max_queue=MAX_QUEUE, flush_secs=FLUSH_SECONDS
+            )
+        return self._writer
 
 
 def load(paths: Iterable[str]) -> list[Observer]:
@@ -125,11 +155,10 @@ def from_environment(environ: Mapping[str, str]) -> list[Observer]:
     found: list[Observer] = []
     if events := environ.get(contract.DDPJOB_EVENTS_DIR):
         found.append(Recorder(Path(events)))
-    from ddpjob_session import tensorboard  # it imports this module
-
-    folder = output_folder(environ)
-    if folder is not None and tensorboard.is_installed():
-        found.append(tensorboard.EventFiles(folder / "tensorboard"))
+    tensorboard = importlib.util.find_spec("tensorboard")
+    is_installed = tensorboard and tensorboard.origin  # a folder of that name would be a package without a file
+    if is_installed and (folder := output_folder(environ)):
+        found.append(EventFiles(folder / "tensorboard"))
     return found
 
 
@@ -137,14 +166,3 @@ def output_folder(environ: Mapping[str, str]) -> Path | None:
     """Where a run leaves what people look at: the folder of its spans, else that of its checkpoints."""
     folder = environ.get(contract.DDPJOB_EVENTS_DIR) or environ.get(contract.DDPJOB_CHECKPOINT_DIR)
     return Path(folder) if folder else None
-
-
-def beginning(environ: Mapping[str, str], *, first_step: int, settings: Mapping[str, object]) -> Beginning:
-    """What observers learn of this attempt."""
-    return Beginning(
-        job=environ.get(contract.DDPJOB_NAME, ""),
-        uid=environ.get(contract.DDPJOB_UID, ""),
-        attempt=attempt(environ),
-        first_step=first_step,
-        settings=settings,
-    )

@@ -6,14 +6,15 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Self, TextIO
 
 from ddpjob_ranks import contract
-from ddpjob_session.observers import Observer, Observers, beginning
+from ddpjob_ranks.launch.identity import attempt
+from ddpjob_session.observers import Beginning, Observer
 from ddpjob_session.progress import NO_RESTARTS, InPlaceRestarts, Progress, check_metrics
 
 #: The longest time between two progress lines. The margin below PROGRESS_INTERVAL_SECONDS is for a busy machine.
@@ -46,7 +47,7 @@ class Reporter:
         self._created_at = time.monotonic()
         self.accuracies: dict[int, float] = {}
         """The accuracies reported so far, by step."""
-        self._observers = Observers(self.say)
+        self._observers: list[Observer] = []
         self._observed_checkpoint: int | None = None
         self._step_seconds: deque[float] = deque(maxlen=MAX_STEP_TIMES)
         self._step_ended = 0.0
@@ -57,7 +58,7 @@ class Reporter:
     def __exit__(self, *_: object) -> None:
         if self._progress is not None:
             self.observe_checkpoint()
-            self._observers.each(lambda observer: observer.end())
+            self._to_observers(lambda observer: observer.end())
         self._closed.set()
         if self._thread is not None:
             self._thread.join()
@@ -70,7 +71,7 @@ class Reporter:
 
     def watch(self, observers: Iterable[Observer]) -> None:
         """Give what is reported to these observers as well. To be called before `begin`, on rank 0."""
-        self._observers.add(observers)
+        self._observers += observers
 
     def begin(
         self,
@@ -83,8 +84,14 @@ class Reporter:
         settings: Mapping[str, object] | None = None,
     ) -> None:
         """Print the first progress line and start the heartbeat. Observers get the settings."""
-        begun = beginning(os.environ, first_step=step, settings=settings or {})
-        self._observers.each(lambda observer: observer.begin(begun))
+        beginning = Beginning(
+            job=os.environ.get(contract.DDPJOB_NAME, ""),
+            uid=os.environ.get(contract.DDPJOB_UID, ""),
+            attempt=attempt(os.environ),
+            first_step=step,
+            settings=settings or {},
+        )
+        self._to_observers(lambda observer: observer.begin(beginning))
         self._observed_checkpoint = checkpoint_step
         self._steps_per_epoch = steps_per_epoch
         self.first_step, self._began = step, time.monotonic()
@@ -143,8 +150,7 @@ class Reporter:
         step = current.step if step is None else step
         per_second = self._window_samples / max(1e-9, now - self._window_start)
         self._window_start, self._window_samples = now, 0
-        seconds_per_step = (now - self._began) / max(1, current.step - self.first_step)
-        eta_seconds = seconds_per_step * (current.total_steps - current.step)
+        eta_seconds = self._eta_seconds()
         self._update(loss=loss, samples_per_second=per_second, eta_seconds=eta_seconds)
         self.say(
             f"epoch {self._epoch(step, current.total_steps)} step {step}/{current.total_steps} loss {loss:.9g}"
@@ -176,10 +182,7 @@ class Reporter:
         current = self._current
         others = {name: value for name, value in values.items() if name != "loss"}
         self.metrics(others, headline=next((f"{name} {value:.6g}" for name, value in others.items()), None))
-        num_steps = current.step - self.first_step
-        seconds_per_step = (time.monotonic() - self._began) / num_steps if num_steps else math.nan
-        eta_seconds = seconds_per_step * (current.total_steps - current.step)  # not finite: left out
-        self._update(loss=values.get("loss", current.loss), eta_seconds=eta_seconds)
+        self._update(loss=values.get("loss", current.loss), eta_seconds=self._eta_seconds())
         listed = " ".join(f"{name} {value:.9g}" for name, value in values.items())
         self.say(f"step {current.step + 1}/{current.total_steps} {listed}")
         self._observe(current.step + 1, values)
@@ -224,16 +227,32 @@ class Reporter:
         if saved is not None and saved != self._observed_checkpoint:
             self._observed_checkpoint, values = saved, {**values, "checkpoint_step": saved}
         if values:
-            self._observers.each(lambda observer: observer.log(step, values))
+            self._to_observers(lambda observer: observer.log(step, values))
         if self._step_seconds:
             times = tuple(self._step_seconds)
-            self._observers.each(lambda observer: observer.histogram(step, "step_seconds", times))
+            self._to_observers(lambda observer: observer.histogram(step, "step_seconds", times))
             self._step_seconds.clear()
+
+    def _to_observers(self, call: Callable[[Observer], None]) -> None:
+        """Make this call with each observer. One that fails receives no further calls."""
+        for observer in tuple(self._observers):
+            try:
+                call(observer)
+            except Exception as error:  # noqa: BLE001 - it may be any service's; training must not end because of it
+                self._observers.remove(observer)
+                name, kind = type(observer).__name__, type(error).__name__
+                self.say(f"observer {name} failed and receives no more values: {kind}: {error}")
 
     @property
     def _current(self) -> Progress:
         assert self._progress is not None, "begin() comes first"
         return self._progress
+
+    def _eta_seconds(self) -> float:
+        """The time that is left, by the mean of the steps so far; not finite before the first one."""
+        num_steps = self._current.step - self.first_step
+        seconds_per_step = (time.monotonic() - self._began) / num_steps if num_steps else math.nan
+        return seconds_per_step * (self._current.total_steps - self._current.step)
 
     def _epoch(self, step: int, total_steps: int) -> int | None:
         """The epoch that the next step belongs to; after the last step, the last epoch. None where there are no epochs."""

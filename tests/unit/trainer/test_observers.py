@@ -15,9 +15,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_session import observers
-from ddpjob_session.observers import Observer, Recorder
+from ddpjob_session.observers import EventFiles, Observer, Recorder
 from ddpjob_session.report import Reporter
-from ddpjob_session.tensorboard import EventFiles
 
 
 class Recording(Observer):

@@ -66,9 +66,8 @@ class MemoryAtExit(StateMemory):
         self._has_own = self._needs_own
         self._keep_others()
         self._step = self._state.step
-        with (
-            self._whole
-        ):  # A thread that saves because the generation ends never releases it: then this waits for the end.
+        # A thread that saves because the generation ends never releases the lock: then this waits for the end.
+        with self._whole:
             slots.empty(self._node)
             self._forget(restored=restored, node=False)
         # Of every optimizer, since one without state, such as plain SGD, may be no part.

@@ -1,6 +1,5 @@
 """Observers receive the values that rank 0 reports: TensorBoard, and those that users write for other services."""
 
-import importlib
 import importlib.util
 import json
 import math
@@ -8,6 +7,7 @@ import pkgutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -68,11 +68,10 @@ class Recorder(Observer):
     def __init__(self, folder: Path) -> None:
         """`folder` is that of the spans and the evidence file."""
         self._folder = folder
-        self._lines: IO[str] | None = None
 
     def begin(self, beginning: Beginning) -> None:
         """Open the file and mark where the attempt begins."""
-        self._lines = (self._folder / history.file_name(beginning.attempt)).open("a", encoding="utf-8")
+        self._lines: IO[str] = (self._folder / history.file_name(beginning.attempt)).open("a", encoding="utf-8")
         self._write({"first_step": beginning.first_step})
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -81,7 +80,6 @@ class Recorder(Observer):
         self._write({"step": step, "unix_seconds": round(time.time(), 3), "values": finite})
 
     def _write(self, line: Mapping[str, object]) -> None:
-        assert self._lines is not None, "begin() comes first"
         self._lines.write(json.dumps(line) + "\n")
         self._lines.flush()
 
@@ -97,11 +95,12 @@ class EventFiles(Observer):
         """The folder is made with the first value."""
         self._folder = folder
         self._writer: SummaryWriter | None = None
-        self._first_step = 0
 
     def begin(self, beginning: Beginning) -> None:
         """Import the package, before the first step, and note where the attempt begins."""
-        importlib.import_module("torch.utils.tensorboard.writer")
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        self._open = partial(SummaryWriter, str(self._folder), max_queue=MAX_QUEUE, flush_secs=FLUSH_SECONDS)
         self._first_step = beginning.first_step
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -121,13 +120,8 @@ class EventFiles(Observer):
 
     def _opened(self, step: int) -> "SummaryWriter":
         if self._writer is None:
-            from torch.utils.tensorboard.writer import SummaryWriter  # `begin` has imported it
-
             # An attempt that finds nothing left to train repeats the last evaluation, after no step of its own.
-            purge_step = min(step, self._first_step + 1)
-            self._writer = SummaryWriter(
-                str(self._folder), purge_step=purge_step, max_queue=MAX_QUEUE, flush_secs=FLUSH_SECONDS
-            )
+            self._writer = self._open(purge_step=min(step, self._first_step + 1))
         return self._writer
 
 

@@ -120,8 +120,8 @@ class Run:
             self.report.watch(observers.from_environment(os.environ))
         if profile_steps:
             file = step_trace.path_for(profile_steps, os.environ, rank=self.gang.rank)
-            first, last = profile_steps
-            self._trace = StepTrace(first, last, file, self.gang.device, say=self.report.say, moved=self.timeline.moved)
+            steps = range(*profile_steps)
+            self._trace = StepTrace(steps, file, self.gang.device, say=self.report.say, moved=self.timeline.moved)
         if self.checkpoints is not None and self.state.step < total_steps:
             if self.gang.rank == 0:
                 self.checkpoints.open()
@@ -182,10 +182,8 @@ class Run:
     def save(self) -> None:
         """Save a checkpoint of this step, if there is a folder for it. Training waits only for the copy.
 
-        The phase CHECKPOINT may have begun before, with what prepares the state.
+        The phase CHECKPOINT has begun before, with what prepares the state.
         """
-        if self.timeline.mark.phase is not Phase.CHECKPOINT:
-            self.timeline.enter(Phase.CHECKPOINT)
         self.writer.save(self.state, since=self.timeline.mark.since)
 
     def count_call(self) -> None:

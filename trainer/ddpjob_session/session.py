@@ -114,8 +114,11 @@ class Session:
         if error is not None and not stopped and not exited:
             self._leaving.__exit__(kind, error, trace)  # ends the process
         with self._leaving:
-            if exited and self._total is not None and self._run.state.step < self._total:
-                raise RuntimeError(_exited(self._run.state.step, self._total)) from None
+            if exited and self._total is not None and (step := self._run.state.step) < self._total:
+                raise RuntimeError(  # other ranks may continue, and would wait for this one
+                    f"sys.exit(0) within the loop after step {step} of {self._total}: other ranks cannot know that this one"
+                    " ends; to end the training early, leave the loop by `break` on all ranks after the same step"
+                ) from None
             if not stopped:
                 self._wait_for_others()
             if self._total is not None:
@@ -282,14 +285,6 @@ class Session:
     def print(self, text: object) -> None:
         """Print a line, on rank 0 only."""
         self._run.report.say(str(text))
-
-
-def _exited(step: int, total: int | None) -> str:
-    """Why sys.exit(0) within the loop is an error: other ranks may continue, and would wait for this one."""
-    return (
-        f"sys.exit(0) within the loop after step {step} of {total}: other ranks cannot know that this one ends; to end the"
-        " training early, leave the loop by `break` on all ranks after the same step"
-    )
 
 
 def _this_worker() -> identity.Worker:

@@ -11,17 +11,17 @@ from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch.identity import attempt
 from ddpjob_session.observers import output_folder
 
-#: A trace grows by 0.1 to 10 MB a step before compression, and is kept in memory until it is written.
-MAX_STEPS = 100
-
 
 class StepTrace:
-    """Records the steps from the first up to the last, which is not included, and writes them to a file."""
+    """Records some steps and writes them to a file.
+
+    A trace grows by 0.1 to 10 MB a step before compression, and is kept in memory until it is written: so the configuration
+    allows 100 steps at most.
+    """
 
     def __init__(
         self,
-        first: int,
-        last: int,
+        steps: range,
         path: Path,
         device: torch.device,
         *,
@@ -29,7 +29,7 @@ class StepTrace:
         moved: Callable[[], None],
     ) -> None:
         """`say` reports the file, or why there is none; `moved` marks progress for the watchdog."""
-        self._steps = range(first, min(last, first + MAX_STEPS))
+        self._steps = steps
         self._path = path
         self._device = device
         self._say = say

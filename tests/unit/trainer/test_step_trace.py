@@ -15,7 +15,7 @@ from ddpjob_trainer.config import parse_config
 def train(path, *, first: int, last: int, steps: range) -> list[str]:
     """Take the steps with a trace of some of them. Returns what was reported."""
     said: list[str] = []
-    trace = StepTrace(first, last, path, torch.device("cpu"), say=said.append, moved=lambda: None)
+    trace = StepTrace(range(first, last), path, torch.device("cpu"), say=said.append, moved=lambda: None)
     for step in steps:
         trace.before_step(step)
         torch.ones(8, 8).matmul(torch.ones(8, 8))

@@ -59,7 +59,8 @@ class Folder:
                 digest.update(memoryview(content)[done : done + num_bytes])
                 done += num_bytes
                 moved()
-        return content[:done] if done < len(content) else content, digest.hexdigest()
+        del content[done:]
+        return content, digest.hexdigest()
 
     def write(self, name: str, write: Callable[[ChecksummedFile], object]) -> ChecksummedFile:
         """Write a temporary file, flush it to the disk, and rename it."""

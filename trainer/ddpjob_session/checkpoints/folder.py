@@ -165,7 +165,7 @@ class CheckpointFolder:
     def newest_step(self) -> int | None:
         """The step of the newest checkpoint; None if there is none."""
         newest = next(iter(self._newest_first(self.storage.names())), None)
-        return None if newest is None else int(MANIFEST.fullmatch(f"{newest}.json")[1])  # type: ignore[index]  # it is one
+        return None if newest is None else int(newest.split("-")[1])
 
     def _write(self, name: str, write: Callable[[ChecksummedFile], object]) -> ChecksummedFile:
         try:

@@ -250,7 +250,9 @@ class Session:
         if self.rank != 0 or (recent and self._run.state.step + 1 != self._total):
             return
         self._reported_at.update(dict.fromkeys(metrics, now))
-        self._run.report.log_metrics({name: float(torch.as_tensor(value).detach()) for name, value in metrics.items()})
+        self._run.report.log_metrics(
+            {name: float(value.item() if isinstance(value, torch.Tensor) else value) for name, value in metrics.items()}
+        )
 
     def save(self) -> None:
         """Save a checkpoint of the steps done, unless that is saved. All ranks must call it, at the same place.

@@ -64,6 +64,13 @@ def test_without_a_place_for_a_state_steps_need_no_tracked_part(session, capfd):
     assert "no checkpoints: " in capfd.readouterr().out
 
 
+def test_a_number_that_is_no_tensor_is_reported_with_all_its_digits(session, capfd):
+    with session:
+        for _ in session.steps(1):
+            session.report(rate=0.1)
+    assert "step 1/1 rate 0.1\n" in capfd.readouterr().out
+
+
 @pytest.mark.usefixtures("session")
 def test_settings_that_have_changed_since_the_checkpoint_are_in_the_log(monkeypatch, tmp_path, capfd):
     monkeypatch.setenv(contract.DDPJOB_CHECKPOINT_DIR, str(tmp_path))

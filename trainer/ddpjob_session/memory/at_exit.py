@@ -55,15 +55,13 @@ class MemoryAtExit(StateMemory):
         """The state of the parts that are neither modules nor optimizers, after that step."""
         self._whole = threading.Lock()
         self._in_optimizer = False
-        self._has_own = True
-        """Whether this rank has anything to keep in each step."""
         self._written: tuple[int, bytes] | None = None
         self._changes_late: bool | None = None
         """Whether what only this rank knows has changed in some step after it was first written; None before the first step."""
 
     def hold(self, replicas: Iterable[nn.Module], *, restored: bool) -> None:
         """See StateMemory."""
-        self._has_own = self._needs_own
+        self._has_own = self._needs_own  # found once, since it goes through all modules
         self._keep_others()
         self._step = self._state.step
         # A thread that saves because the generation ends never releases the lock: then this waits for the end.

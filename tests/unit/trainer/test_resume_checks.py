@@ -154,6 +154,15 @@ def test_a_state_that_could_not_be_loaded_is_refused_by_the_name_and_type_of_the
         odd.check_loadable()
 
 
+def test_a_state_is_checked_again_only_if_it_has_changed(monkeypatch):
+    checked = state()
+    checked.check_loadable()
+    monkeypatch.setattr(torch, "save", lambda *_: pytest.fail("it was saved again"))
+    with torch.no_grad():
+        next(checked.model.parameters()).add_(1)
+    checked.check_loadable()
+
+
 def convolution(memory_format: torch.memory_format) -> TrainingState:
     config = recipes.resolve(parse_config({"recipe": "digits"}))
     torch.manual_seed(0)

@@ -31,7 +31,6 @@ def fail(error: BaseException, worker: Worker, watchdog: Watchdog, writer: Check
     code, text = _exit_code(error), termination.of_exception(error, rank=worker.rank, echo=echo)
     if own:
         text = f"rank {worker.rank}\n{error}"
-        print(error, file=sys.stderr)
     else:
         traceback.print_exception(error)
     if echo:
@@ -42,7 +41,7 @@ def fail(error: BaseException, worker: Worker, watchdog: Watchdog, writer: Check
         print(f"rank {worker.rank}: lost a peer; {lost or 'the cause is on another rank'}", file=sys.stderr)
     if not echo:
         watchdog.report_failure("".join(traceback.format_exception_only(error)).strip())
-    termination.write(text, echo=echo)
+    termination.write(text, echo=echo, printed=str(error) if own else "")
     if writer is not None and not isinstance(error, Fenced):
         writer.linger()
     leave(code)

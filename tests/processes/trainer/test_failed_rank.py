@@ -26,3 +26,10 @@ def test_missing_data_are_reported_with_the_expected_layout(tmp_path, ranks):
         assert run.wait() == ranks * [contract.EXIT_BAD_CONFIG]
     assert "nothing/train; expected train/<class>/*.jpg" in run.message()
     assert "Traceback" not in run.text()
+
+
+def test_a_mistake_that_all_ranks_find_is_reported_once(tmp_path):
+    """Outside a cluster, where there is no file for the termination message."""
+    absent = {contract.DDPJOB_TERMINATION_LOG: str(tmp_path / "absent")}
+    run = finished(tmp_path, "settings.x=1", ranks=2, environ=absent, expected=contract.EXIT_BAD_CONFIG)
+    assert run.text.count("config: settings has x, but recipe digits has no settings; remove it") == 1

@@ -3,6 +3,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ddpjob_ranks import contract, termination
+from ddpjob_ranks.errors import ConfigError
 
 
 @pytest.fixture
@@ -50,6 +51,25 @@ def test_an_absent_file_is_not_created(message):
     message.unlink()
     termination.write("rank 0 failed", echo=False)
     assert not message.exists()
+
+
+@pytest.mark.parametrize("is_absent", [False, True])
+def test_what_several_ranks_end_with_is_printed_once_and_other_causes_too(message, monkeypatch, capsys, is_absent):
+    if is_absent:  # as outside a cluster
+        message.unlink()
+        monkeypatch.setenv(contract.DDPJOB_TERMINATION_LOG, termination.variables({})[contract.DDPJOB_TERMINATION_LOG])
+    else:
+        assert termination.variables({contract.DDPJOB_TERMINATION_LOG: str(message)}) == {}
+    for rank, cause in enumerate(["no width\n" * 500, "no width\n" * 500, "no data"]):
+        termination.write(f"rank {rank}\n{cause}", echo=False, printed=cause)
+    assert capsys.readouterr().err == "no width\n" * 500 + "\nno data\n"
+
+
+def test_a_cause_is_printed_by_each_rank_that_shares_no_message(message, capsys):
+    message.unlink()
+    for _ in range(2):
+        termination.refuse(ConfigError("no width"))
+    assert capsys.readouterr().err == "no width\n" * 2
 
 
 def test_a_cause_stays_when_all_ranks_write_at_once(message):

@@ -40,7 +40,7 @@ def start(program: Sequence[str], environ: Mapping[str, str], modules: Sequence[
         node = identity.node(variables)
         if num_restarts := identity.in_place_restarts(environ):
             return supervisor.run(node, program, variables, num_restarts, modules)
-        return launcher.run(node, [sys.executable, *program], variables)
+        return launcher.run(node, [sys.executable, *program], {**variables, **termination.variables(variables)})
 
 
 def environment(given: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, str]:

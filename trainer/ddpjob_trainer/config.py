@@ -342,10 +342,9 @@ def checked_settings(model: type[_Model], values: Mapping[str, Any]) -> _Model:
         raise ConfigError("\n".join(_lines(error, fields, prefix="trainer.settings."))) from None
 
 
-def all_settings(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe's settings with the model's defaults, as JSON values: what is recorded and compared."""
-    checked = checked_settings(model, values)
-    return {name: _as_json(value) for name, value in checked.model_dump(by_alias=True, round_trip=True).items()}
+def as_recorded(settings: BaseModel) -> dict[str, Any]:
+    """A recipe's settings as JSON values: what is logged, recorded and compared."""
+    return {name: _as_json(value) for name, value in settings.model_dump(by_alias=True, round_trip=True).items()}
 
 
 def _as_json(value: object) -> Any:

@@ -21,7 +21,7 @@ from ddpjob_ranks.errors import ConfigError
 from ddpjob_session.progress import check_metrics
 from ddpjob_session.report import TRAINING_VALUES
 from ddpjob_trainer import optim, recipe_names
-from ddpjob_trainer.config import Defaults, ResolvedConfig, TrainerConfig, all_settings, checked_settings
+from ddpjob_trainer.config import Defaults, ResolvedConfig, TrainerConfig, as_recorded, checked_settings, parse_config
 from ddpjob_trainer.data import Batch, ImageData
 from ddpjob_trainer.loading import Data
 from ddpjob_trainer.losses import cross_entropy, weighted
@@ -88,12 +88,16 @@ class Recipe:
         return weighted(self.loss(self.forward(model, batch.content), batch.content), batch)
 
 
-def find(name: str, settings: Mapping[str, Any] | None = None) -> Recipe:
-    """The recipe of that name: of an entry point, or `module:object`. The object is a Recipe, or a function that makes one.
+def load(config: TrainerConfig, *, world_size: int = 1) -> tuple[Recipe, ResolvedConfig]:
+    """The recipe, and the configuration on that many ranks with its defaults for what is not set, those of its settings included.
+
+    The name is that of an entry point, or `module:object`. The object is a Recipe, or a function that makes one.
 
     Raises:
-        ConfigError: there is no such recipe, or the settings are not what its function's model accepts.
+        ConfigError: there is no such recipe, the settings are not what its function's model accepts, or a value that follows
+            from others is out of its bounds.
     """
+    name, settings = config.recipe, config.settings
     module, attribute = recipe_names.locate(name)
     try:
         found: Any = getattr(importlib.import_module(module), attribute, None)
@@ -105,7 +109,8 @@ def find(name: str, settings: Mapping[str, Any] | None = None) -> Recipe:
             " in this environment; start it in the directory of that module, set PYTHONPATH to it, or install the module"
         ) from error
     if (model := _model_of_settings(found)) is not None:
-        found = found(checked_settings(model, settings or {}))
+        checked = checked_settings(model, settings)
+        found, settings = found(checked), as_recorded(checked)
     elif settings and isinstance(found, Recipe):
         raise ConfigError(f"config: settings has {', '.join(settings)}, but recipe {name} has no settings; remove it")
     if not isinstance(found, Recipe):
@@ -118,7 +123,18 @@ def find(name: str, settings: Mapping[str, Any] | None = None) -> Recipe:
             " or a function that makes one from its settings, whose only parameter is a pydantic model"
         )
     _check_metrics(name, found)
-    return found
+    resolved = config.resolve(found.defaults, world_size=world_size)
+    return found, resolved.model_copy(update={"settings": settings})
+
+
+def find(name: str) -> Recipe:
+    """The recipe of that name, with the defaults of its settings."""
+    return load(parse_config({"recipe": name}))[0]
+
+
+def resolve(config: TrainerConfig) -> ResolvedConfig:
+    """The configuration on one rank, with all defaults."""
+    return load(config)[1]
 
 
 def _similar(module: str, attribute: str) -> str:
@@ -155,18 +171,3 @@ def _model_of_settings(function: object) -> type[BaseModel] | None:
     parameters = list(inspect.signature(function).parameters)
     kind = get_type_hints(function).get(parameters[0]) if len(parameters) == 1 else None
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
-
-
-def resolve(config: TrainerConfig, recipe: Recipe | None = None, *, world_size: int = 1) -> ResolvedConfig:
-    """The configuration with its recipe's defaults for what is not set, those of its settings included, on that many ranks.
-
-    `recipe` is what `find` returned, if it is known.
-
-    Raises:
-        ConfigError: there is no such recipe, or a value that follows from others is out of its bounds.
-    """
-    recipe = recipe or find(config.recipe, config.settings)
-    module, attribute = recipe_names.locate(config.recipe)
-    model = _model_of_settings(getattr(importlib.import_module(module), attribute, None))
-    resolved = config.resolve(recipe.defaults, world_size=world_size)
-    return resolved if model is None else resolved.model_copy(update={"settings": all_settings(model, config.settings)})

@@ -50,8 +50,7 @@ def run(config: TrainerConfig, worker: Worker, *, imported_from: float | None = 
 def set_up(given: TrainerConfig, worker: Worker, session: Run) -> Training:
     """Everything up to the first step: data, model, DDP, and the newest checkpoint if there is one."""
     gang, report, timeline = session.gang, session.report, session.timeline
-    recipe = recipes.find(given.recipe, given.settings)
-    config = recipes.resolve(given, recipe, world_size=gang.world_size)
+    recipe, config = recipes.load(given, world_size=gang.world_size)
     consistency.check_recipe(gang, config)
     report.say("config " + config.model_dump_json(by_alias=True))
     _report_topology(worker, gang, report)

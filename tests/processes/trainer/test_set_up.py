@@ -36,7 +36,7 @@ def test_one_batch_is_read_before_the_first_step(gang, monkeypatch):
     recipe = replace(
         recipes.find("digits"), data=lambda *_: Data(train=samples, test=samples), model=lambda _: network()
     )
-    monkeypatch.setattr(recipes, "find", lambda *_: recipe)
+    monkeypatch.setattr("ddpjob_recipes.digits.digits", recipe)
     monkeypatch.setattr(run, "StopRequest", lambda: SimpleNamespace(received=False))  # takes no signal of pytest's
     read = []
     monkeypatch.setattr(TensorDataset, "__getitem__", lambda _, sample: read.append(sample) or (torch.rand(1, 8, 8), 0))
@@ -54,7 +54,7 @@ def test_that_training_data_without_a_version_are_not_compared_is_in_the_log(gan
     samples = TensorDataset(torch.rand(80, 1, 8, 8), torch.arange(80) % 10)
     data = Data(train=samples, test=samples, version=version)
     recipe = replace(recipes.find("digits"), data=lambda *_: data, model=lambda _: network())
-    monkeypatch.setattr(recipes, "find", lambda *_: recipe)
+    monkeypatch.setattr("ddpjob_recipes.digits.digits", recipe)
     config = parse_config({"recipe": "digits", "dataWorkers": 0})
     log = io.StringIO()
     training = worker.set_up(config, ALONE, Run(gang, Reporter(enabled=True, out=log)))
@@ -69,7 +69,7 @@ def test_a_state_that_could_not_be_loaded_again_is_refused_before_the_first_step
         return made
 
     odd = replace(recipes.find("digits"), optimizer=optimizer)
-    monkeypatch.setattr(recipes, "find", lambda *_: odd)
+    monkeypatch.setattr("ddpjob_recipes.digits.digits", odd)
     with pytest.raises(ConfigError, match=r"\['momentum'\] is of type numpy\.float64"):
         worker.set_up(parse_config({"recipe": "digits"}), ALONE, Run(gang, Reporter(enabled=False)))
 
@@ -78,7 +78,7 @@ def test_an_optimizer_whose_step_needs_a_closure_is_refused_before_the_first_ste
     second_order = replace(
         recipes.find("digits"), optimizer=lambda model, _: torch.optim.LBFGS(model.parameters(), lr=1)
     )
-    monkeypatch.setattr(recipes, "find", lambda *_: second_order)
+    monkeypatch.setattr("ddpjob_recipes.digits.digits", second_order)
     with pytest.raises(ConfigError, match=r"recipe digits: the optimizer is LBFGS, .* expected .* SGD or AdamW"):
         worker.set_up(parse_config({"recipe": "digits"}), ALONE, Run(gang, Reporter(enabled=False)))
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel
 
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_recipes import speedrun
 from ddpjob_trainer import recipes
-from ddpjob_trainer.config import all_settings, parse_config
+from ddpjob_trainer.config import as_recorded, parse_config
 from ddpjob_trainer.data import Batch, ImageData, Split
 from ddpjob_trainer.losses import cross_entropy, weighted
 from ddpjob_trainer.metrics import Mean
@@ -143,12 +143,23 @@ print(sorted({"torchvision", "PIL", "sklearn", "torch._inductor"} & (set(sys.mod
 
 
 OWN = """
-from pydantic import BaseModel, Field
+from itertools import count
+
+from pydantic import BaseModel, Field, SecretStr
 from ddpjob.recipe import Recipe
 
 class Settings(BaseModel):
     width: int = Field(ge=1)
     dropout: float = Field(default=0.1, alias="dropOut")
+    key: SecretStr = SecretStr("hidden")
+
+numbers = count(1)
+
+class Numbered(BaseModel):
+    number: int = Field(default_factory=lambda: next(numbers))
+
+def numbered(settings: Numbered) -> Recipe:
+    return Recipe(data=lambda folder, config: settings, model=lambda data: None)
 
 def made(settings: Settings) -> Recipe:
     return Recipe(data=lambda folder, config: settings, model=lambda data: None)
@@ -168,14 +179,21 @@ def own(tmp_path, monkeypatch):
 
 
 def test_settings_are_values_of_the_recipes_own_model(own):
-    settings = recipes.find(f"{own}:made", {"width": 3, "dropOut": 0.5}).data(None, None)
-    assert (settings.width, settings.dropout) == (3, 0.5)
+    recipe, _ = recipes.load(parse_config({"recipe": f"{own}:made", "settings": {"width": 3, "dropOut": 0.5}}))
+    settings = recipe.data(None, None)
+    assert (settings.width, settings.dropout, settings.key.get_secret_value()) == (3, 0.5, "hidden")
 
 
 @pytest.mark.parametrize("given", [{"width": 3}, {"width": 3, "dropOut": 0.1}, {"width": "3"}])
 def test_settings_are_recorded_and_compared_as_they_are_used(own, given):
     config = recipes.resolve(parse_config({"recipe": f"{own}:made", "settings": given}))
-    assert config.settings == {"width": 3, "dropOut": 0.1}
+    assert config.settings == {"width": 3, "dropOut": 0.1, "key": "**********"}
+
+
+def test_settings_are_validated_once(own):
+    """A validator may be slow, and give another value each time."""
+    recipe, config = recipes.load(parse_config({"recipe": f"{own}:numbered"}))
+    assert (recipe.data(None, None).number, config.settings) == (1, {"number": 1})
 
 
 def test_settings_are_recorded_in_the_same_way_by_each_process():
@@ -184,17 +202,20 @@ def test_settings_are_recorded_in_the_same_way_by_each_process():
     class Settings(BaseModel):
         kinds: set[str]
         raw: bytes = b"\xff"
-        key: SecretStr = SecretStr("hidden")
 
-    found = all_settings(Settings, {"kinds": ["c", "a", "b"]})
-    assert found == {"kinds": ["a", "b", "c"], "raw": "_w==", "key": "**********"}
+    found = as_recorded(Settings(kinds=["c", "a", "b"]))
+    assert found == {"kinds": ["a", "b", "c"], "raw": "_w=="}
 
 
 @pytest.mark.parametrize(
     ("recipe", "given", "text"),
     [
         ("made", {"width": 3, "widht": 4}, r"unknown key trainer\.settings\.widht; did you mean width\?"),
-        ("made", {"width": 3, "layers": 4}, r"unknown key trainer\.settings\.layers; expected one of: width, dropOut"),
+        (
+            "made",
+            {"width": 3, "layers": 4},
+            r"unknown key trainer\.settings\.layers; expected one of: width, dropOut, key",
+        ),
         ("made", {"width": "wide"}, r"trainer\.settings\.width is 'wide'; it should be a valid integer$"),
         ("made", {"width": 0}, "settings.width is 0; it should be greater than or equal to 1"),
         ("made", {}, "settings.width is missing"),
@@ -204,7 +225,7 @@ def test_settings_are_recorded_in_the_same_way_by_each_process():
 )
 def test_wrong_settings_are_refused_with_the_field(own, recipe, given, text):
     with pytest.raises(ConfigError, match=text):
-        recipes.find(f"{own}:{recipe}", given)
+        recipes.load(parse_config({"recipe": f"{own}:{recipe}", "settings": given}))
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,10 @@ def check_recipe(gang: Gang, config: ResolvedConfig) -> None:
     Raises:
         RefusedError: they differ; the text names the ranks and the setting.
     """
-    settings = {key: json.dumps(value) for key, value in config.model_dump(by_alias=True).items()}
-    checks.check_same(gang, {"recipe's code": recipe_fingerprint(config.recipe), **settings})
+    values = config.model_dump(by_alias=True, exclude={"settings"})
+    values |= {f"settings.{name}": value for name, value in config.settings.items()}
+    same = {key: json.dumps(value) for key, value in values.items()}
+    checks.check_same(gang, {"recipe's code": recipe_fingerprint(config.recipe), **same})
 
 
 def check_data(gang: Gang, data: ImageData) -> Mapping[str, str]:

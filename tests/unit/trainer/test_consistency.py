@@ -1,9 +1,12 @@
 import dataclasses
+from types import SimpleNamespace
 
+import pytest
 import torch
 
+from ddpjob_ranks.errors import ConfigError
 from ddpjob_session import sources
-from ddpjob_trainer import consistency
+from ddpjob_trainer import consistency, recipes
 from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.consistency import PACKAGES, recipe_fingerprint
 from ddpjob_trainer.data import Preparation, Split
@@ -44,6 +47,23 @@ def test_the_fingerprint_of_a_recipe_is_of_its_module_alone_or_of_the_package_th
     assert [recipe_fingerprint(name) == found for name, found in zip(names, before, strict=True)] == [True, False]
     (tmp_path / "alone_recipe.py").write_text("2")
     assert recipe_fingerprint(names[0]) != before[0]
+
+
+def test_a_default_of_a_setting_that_differs_between_ranks_is_refused_by_its_name():
+    """One of a `default_factory` with a random value."""
+    config = recipes.resolve(parse_config({"recipe": "digits"}))
+    facts = []
+
+    def check(rank: int, tag: str) -> None:
+        gang = SimpleNamespace(rank=rank, all_gather=lambda mine: facts.append(mine) or facts)
+        consistency.check_recipe(gang, config.model_copy(update={"settings": {"width": 3, "tag": tag}}))
+
+    check(0, "a")
+    expected = (
+        r'preflight: settings\.tag differs: rank 1 \(.*\) has "b", rank 0 has "a"; .* set it in trainer\.settings$'
+    )
+    with pytest.raises(ConfigError, match=f"^{expected}"):
+        check(1, "b")
 
 
 def test_data_that_differ_in_a_label_a_pixel_or_their_number_have_another_fingerprint():

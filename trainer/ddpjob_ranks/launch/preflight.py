@@ -28,13 +28,15 @@ from ddpjob_ranks.launch.rendezvous import rendezvous_timeout, wait_until
 
 #: What computes or decodes, besides torch.
 LIBRARIES: Final = ("torchvision", "numpy", "pillow")
-#: What to do where ranks disagree, by the name of the fact they disagree on. Any other name is a key of the configuration.
+#: What to do where ranks disagree, by the name of the fact they disagree on, or by its part up to a dot. Any other name is a
+#: key of the configuration.
 ADVICE: Final[Mapping[str, str]] = {
     "job": "these ranks belong to different jobs or attempts that use the same address; give each job its own MASTER_PORT",
     "world size": "start every rank with the same WORLD_SIZE",
     **dict.fromkeys(("code", "recipe's code"), "run the same image or checkout everywhere"),
     **dict.fromkeys(("Python", "torch", *LIBRARIES, "CUDA and NCCL"), "run the same image or environment everywhere"),
     "checkpoint folder": f"set {contract.DDPJOB_CHECKPOINT_DIR}, or {contract.DDPJOB_CHECKPOINT_URI}, on every rank, or on none",
+    "settings.": "the recipe gives it another value in each process, such as a random number or a time; set it in trainer.settings",
     **dict.fromkeys(("data", "held-out data"), "give every rank the same files (DDPJOB_DATA_DIR)"),
 }
 MAX_LINES: Final = 5
@@ -206,7 +208,8 @@ def _disagreement(name: str, everyone: Sequence[Facts]) -> str | None:
     if not odd:
         return None
     others = f"rank {values.index(usual)} has" if count == 1 else f"{count} ranks have"
-    advice = ADVICE.get(name, "start every rank with the same configuration")
+    group, dot, _ = name.partition(".")
+    advice = ADVICE.get(group + dot, "start every rank with the same configuration")
     return f"{name} differs: {_ranks(odd)} has {odd[0].same.get(name, 'none')}, {others} {usual}; {advice}"
 
 

@@ -22,6 +22,9 @@ _BatchSize = Annotated[int, Field(ge=1, le=1_000_000)]
 _LearningRate = Annotated[float, Field(ge=0, le=100)]
 _WarmupEpochs = Annotated[float, Field(ge=0, le=100_000)]
 _Step = Annotated[int, Field(ge=0, le=1_000_000_000)]
+#: Samples, of which 0 means that something else decides.
+_Samples = Annotated[int, Field(ge=0, le=1_000_000)]
+_Seconds = Annotated[int, Field(ge=1, le=31_536_000)]
 _ImportPath = Annotated[str, Field(max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$")]
 _PROFILE_STEPS = "profileSteps must hold two steps, the second one greater by at most 100, for example [100, 110]"
 _Share = Annotated[float, Field(ge=0, le=1)]
@@ -89,17 +92,13 @@ class TrainerConfig(BaseModel):
         description="Samples in one optimizer step over all ranks together, whatever their number. The default"
         " is the recipe's.",
     )
-    per_process_batch_size: int = Field(
+    per_process_batch_size: _Samples = Field(
         default=0,
-        ge=0,
-        le=1_000_000,
         description="Samples in one optimizer step of each rank. It replaces globalBatchSize, which becomes this times"
         " the number of ranks. 0 uses globalBatchSize.",
     )
-    micro_batch_size: int = Field(
+    micro_batch_size: _Samples = Field(
         default=0,
-        ge=0,
-        le=1_000_000,
         description="Samples that a rank computes at once. If its share of a step has more, it adds up the gradients of several"
         " parts, and ranks communicate once. 0 computes the whole share at once.",
     )
@@ -136,10 +135,8 @@ class TrainerConfig(BaseModel):
         description="Source of all randomness: initial weights, order of samples, augmentation, dropout.",
     )
     log_every_steps: int = Field(default=10, ge=1, le=1_000_000, description="Steps between two log lines of rank 0.")
-    evaluation_batch_size: int = Field(
+    evaluation_batch_size: _BatchSize = Field(
         default=512,
-        ge=1,
-        le=1_000_000,
         description="Held-out samples that a rank evaluates at once. It changes memory use and speed, not the result.",
     )
     evaluate_every_epochs: int = Field(
@@ -148,8 +145,8 @@ class TrainerConfig(BaseModel):
         le=100_000,
         description="Number of epochs between two evaluations. 0 evaluates only after the last step, and after evaluateEverySteps.",
     )
-    evaluate_every_steps: int = Field(
-        default=0, ge=0, le=1_000_000_000, description="Number of steps between two further evaluations. 0 makes none."
+    evaluate_every_steps: _Step = Field(
+        default=0, description="Number of steps between two further evaluations. 0 makes none."
     )
     # Not "on", which YAML reads as a boolean.
     test_time_augmentation: Literal["last", "always", "never"] = Field(
@@ -163,17 +160,13 @@ class TrainerConfig(BaseModel):
         description="Processes of each rank that read samples of a recipe with a map-style data set. 0 reads them in the rank"
         " itself. The default is the number of the rank's CPUs, 8 at most.",
     )
-    max_unreadable_images: int = Field(
+    max_unreadable_images: _Samples = Field(
         default=0,
-        ge=0,
-        le=1_000_000,
         description="Images that a rank may skip because they cannot be decoded; its log names each. Training takes the"
         " next image instead, evaluation leaves it out. The job fails if there are more.",
     )
-    checkpoint_every_steps: int = Field(
+    checkpoint_every_steps: _Step = Field(
         default=0,
-        ge=0,
-        le=1_000_000_000,
         description="Number of steps between two checkpoints, in addition to those at the end of each epoch. 0 saves only those.",
     )
     profile: Literal["fast", "exact"] = Field(
@@ -210,16 +203,12 @@ class TrainerConfig(BaseModel):
     gradient_compression: Literal["none", "bf16"] = Field(
         default="none", description="bf16: gradients are sent between ranks in bfloat16, which halves the traffic."
     )
-    first_step_timeout_seconds: int = Field(
+    first_step_timeout_seconds: _Seconds = Field(
         default=600,
-        ge=1,
-        le=31_536_000,
         description="Longest time without progress until the first step is done. Then the run ends and reports the rank that is late.",
     )
-    step_timeout_seconds: int = Field(
+    step_timeout_seconds: _Seconds = Field(
         default=300,
-        ge=1,
-        le=31_536_000,
         description="Longest time without progress after the first step; three times as long during evaluation and saving. Both"
         " limits should be less than deadlines.hangSeconds.",
     )
@@ -249,10 +238,8 @@ class TrainerConfig(BaseModel):
     keep_checkpoints: int = Field(
         default=3, ge=1, le=1000, description="Number of checkpoints to keep, the newest ones."
     )
-    verify_replicas_every_steps: int = Field(
+    verify_replicas_every_steps: _Step = Field(
         default=0,
-        ge=0,
-        le=1_000_000_000,
         description="Number of steps between two checks that the parameters of all ranks are bit-identical. 0 disables the check.",
     )
 
@@ -311,14 +298,12 @@ class ResolvedConfig(TrainerConfig):
     ema_decay: _Decay
 
 
-def parse_config(values: object) -> TrainerConfig:
-    """The configuration that `values`, a mapping with camelCase keys, describes.
+def parse_config(values: Mapping[str, Any]) -> TrainerConfig:
+    """The configuration that these values of camelCase keys describe.
 
     Raises:
         ConfigError: one line for each mistake, which names the key, what was found and what is expected.
     """
-    if not isinstance(values, Mapping):
-        raise ConfigError(f"config: found {_shown(values)}; expected a mapping of keys such as recipe and epochs")
     return _validated(TrainerConfig, values)
 
 

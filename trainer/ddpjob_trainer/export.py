@@ -68,7 +68,7 @@ def read_tensors(payload: bytes | memoryview) -> dict[str, Any]:
     """
     size = int.from_bytes(payload[:8], "little")
     header = json.loads(bytes(payload[8 : 8 + size]))
-    data = bytearray(payload[8 + size :])
+    data = torch.frombuffer(bytearray(payload), dtype=torch.uint8)[8 + size :]
     tensors = {}
     for name, entry in header.items():
         if name == "__metadata__":
@@ -78,8 +78,7 @@ def read_tensors(payload: bytes | memoryview) -> dict[str, Any]:
             raise ValueError(
                 f"tensor {name}: type {entry['dtype']}, shape {shape}, bytes {begin} to {end} of {len(data)}"
             )
-        values = torch.frombuffer(data, dtype=torch.uint8, count=end - begin, offset=begin) if end > begin else None
-        tensors[name] = torch.empty(shape, dtype=dtype) if values is None else values.clone().view(dtype).reshape(shape)
+        tensors[name] = data[begin:end].clone().view(dtype).reshape(shape)
     return tensors
 
 

@@ -172,7 +172,7 @@ class Samples:
             Seeded(self.dataset, self.collate, seed=self.seed, stream=stream),
             batch_size=None,  # `Seeded` collates
             sampler=keys,  # lists of pairs in place of indices
-            collate_fn=_unchanged,
+            collate_fn=lambda batch: batch,  # the default one, default_convert, would make tensors of NumPy arrays
             num_workers=num_workers,
             # Not by a fork server, Python 3.14's default: they would not be children of the rank, and outlive it.
             multiprocessing_context="fork" if num_workers else None,
@@ -255,11 +255,6 @@ def _generators_restored() -> Iterator[None]:
         random.setstate(before[0])
         np.random.set_state(before[1])
         torch.set_rng_state(before[2])
-
-
-def _unchanged(batch: Any) -> Any:
-    """In place of `default_convert`, which would make tensors of NumPy arrays."""
-    return batch
 
 
 def _begin_worker(_: int) -> None:

@@ -157,12 +157,7 @@ class Training:
         batch = self.feed.batch(step)
         optimizer = self.state.optimizer
         steps_per_epoch, schedule = self.feed.sampling.steps_per_epoch, self.recipe.schedule
-        optim.set_learning_rate(
-            optimizer,
-            lambda share: optim.learning_rate_at(
-                step, self.config, steps_per_epoch=steps_per_epoch, schedule=schedule, share=share
-            ),
-        )
+        optim.set_learning_rate(optimizer, step, self.config, steps_per_epoch=steps_per_epoch, schedule=schedule)
         self.recipe.before_step(self.state.model, step / (self.config.epochs * steps_per_epoch))
         self.seed_layers(step, randomness.TRAINING_LAYERS)
         optimizer.zero_grad()

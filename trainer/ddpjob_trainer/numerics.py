@@ -41,10 +41,10 @@ class Numerics:
 
     device: torch.device
     exact: bool
-    bfloat16: bool
+    #: Of the forward and the backward pass.
+    dtype: torch.dtype
     channels_last: bool
     compile: bool
-    float16: bool = False
 
     def set_switches(self) -> None:
         """Set PyTorch's global options of this process. To be called before the first CUDA kernel."""
@@ -61,12 +61,11 @@ class Numerics:
 
     def autocast(self) -> AbstractContextManager[None]:
         """For forward passes and losses: 16 bits for the operations that allow it; weights and gradients are float32."""
-        dtype = torch.float16 if self.float16 else torch.bfloat16
-        return torch.autocast(self.device.type, dtype=dtype, enabled=self.bfloat16 or self.float16)
+        return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype is not torch.float32)
 
     def loss_scaler(self) -> torch.amp.GradScaler:
         """Scales losses so that float16 holds their gradients; with other types it does nothing."""
-        return torch.amp.GradScaler(self.device.type, enabled=self.float16)
+        return torch.amp.GradScaler(self.device.type, enabled=self.dtype is torch.float16)
 
     def to_device(self, model: nn.Module) -> nn.Module:
         """The model on the device, in the memory format of the profile."""
@@ -74,7 +73,7 @@ class Numerics:
         return moved.to(memory_format=torch.channels_last) if self.channels_last else moved
 
     def __str__(self) -> str:
-        dtype = "bfloat16" if self.bfloat16 else "float16" if self.float16 else "float32"
+        dtype = str(self.dtype).removeprefix("torch.")
         return (
             f"{'exact' if self.exact else 'fast'}: {dtype}{', channels_last' if self.channels_last else ''}"
             f"{', compiled' if self.compile else ''}"
@@ -88,16 +87,18 @@ def choose(config: TrainerConfig, gang: Gang, *, heavy: bool) -> Numerics:
     have it, else float16 if all are GPUs.
     """
     fast = config.profile == "fast" and heavy
-    bfloat16, float16 = config.precision == "bfloat16", config.precision == "float16"
-    if fast and config.precision == "auto":
-        bfloat16 = all(gang.all_gather(has_bfloat16(gang.device)))
-        float16 = not bfloat16 and all(gang.all_gather(gang.device.type == "cuda"))
+    dtype = torch.float32
+    if config.precision != "auto":
+        dtype = getattr(torch, config.precision)
+    elif fast and all(gang.all_gather(has_bfloat16(gang.device))):
+        dtype = torch.bfloat16
+    elif fast and all(gang.all_gather(gang.device.type == "cuda")):
+        dtype = torch.float16
     return Numerics(
         device=gang.device,
         exact=config.profile == "exact",
-        bfloat16=bfloat16,
-        float16=float16,
-        channels_last=fast and (bfloat16 or float16),
+        dtype=dtype,
+        channels_last=fast and dtype is not torch.float32,
         # Not with SyncBatchNorm: it communicates within the trial of `compile_model`, where one rank may fail alone.
         compile=fast and gang.device.type == "cuda" and config.compile == "auto" and not config.sync_batch_norm,
     )

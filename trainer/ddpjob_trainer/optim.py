@@ -67,13 +67,22 @@ def begin_momentum(optimizer: torch.optim.Optimizer) -> None:
                 optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate_at: Callable[[float], float]) -> None:
-    """Set the learning rate of the next step, which `rate_at` gives for a schedule of that share of all steps.
+def set_learning_rate(
+    optimizer: torch.optim.Optimizer,
+    step: int,
+    config: ResolvedConfig,
+    *,
+    steps_per_epoch: int,
+    schedule: Callable[[float], float],
+) -> None:
+    """Set the learning rate of the step.
 
     A group may have `lr_scale`, a factor of its own, and `lr_share`, the share of the steps after which its rate is 0.
     """
     for group in optimizer.param_groups:
-        group["lr"] = rate_at(group.get("lr_share", 1.0)) * group.get("lr_scale", 1.0)
+        share = group.get("lr_share", 1.0)
+        rate = learning_rate_at(step, config, steps_per_epoch=steps_per_epoch, schedule=schedule, share=share)
+        group["lr"] = rate * group.get("lr_scale", 1.0)
 
 
 def cosine(done: float) -> float:
@@ -96,7 +105,7 @@ def learning_rate_at(
     config: ResolvedConfig,
     *,
     steps_per_epoch: int,
-    schedule: Callable[[float], float] = cosine,
+    schedule: Callable[[float], float],
     share: float = 1.0,
 ) -> float:
     """Linear warm-up to the peak, then `schedule` of the share of steps done; 0 after that `share` of all steps.

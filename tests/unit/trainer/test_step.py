@@ -51,14 +51,8 @@ def batch(step: int) -> Batch:
 def training(model: nn.Module, replica: nn.Module | None = None, **keys: Any) -> Training:
     given = parse_config({"recipe": "digits", "learningRate": RATE, "warmupEpochs": 0, **keys})
     config = recipes.resolve(given)
-    numbers = Numerics(
-        device=CPU,
-        exact=True,
-        bfloat16=False,
-        channels_last=False,
-        compile=False,
-        float16=config.precision == "float16",
-    )
+    dtype = torch.float16 if config.precision == "float16" else torch.float32
+    numbers = Numerics(device=CPU, exact=True, dtype=dtype, channels_last=False, compile=False)
     average = worker.average_of(model, config.ema_decay) if config.ema_decay else None
     state = TrainingState(
         model=model,

@@ -6,7 +6,7 @@ recipe: a field that the user leaves out is None until `resolve` takes it from t
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -317,14 +317,16 @@ def checked_settings(model: type[_Model], values: Mapping[str, Any]) -> _Model:
     Raises:
         ConfigError: one line for each mistake, which names the key, what was found and what is expected.
     """
-    fields = {(field.alias or name): name for name, field in model.model_fields.items()}
-    unknown = values.keys() - fields.keys() - set(fields.values())
-    if unknown and model.model_config.get("extra") != "allow":
-        raise ConfigError("\n".join(_unknown(f"trainer.settings.{key}", list(fields)) for key in sorted(unknown)))
+    fields, options = model.model_fields, model.model_config
+    known = [alias if isinstance(alias := field.validation_alias, str) else name for name, field in fields.items()]
+    by_name = options.get("validate_by_name") or options.get("populate_by_name")
+    unknown = values.keys() - known - (fields.keys() if by_name else set())
+    if unknown and options.get("extra") != "allow":
+        raise ConfigError("\n".join(_unknown(f"trainer.settings.{key}", known) for key in sorted(unknown)))
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise ConfigError("\n".join(_lines(error, fields, prefix="trainer.settings."))) from None
+        raise ConfigError("\n".join(_lines(error, prefix="trainer.settings."))) from None
 
 
 def as_recorded(settings: BaseModel) -> dict[str, Any]:
@@ -346,18 +348,17 @@ def _validated(model: type[_Config], values: Mapping[str, Any]) -> _Config:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise ConfigError("\n".join(_lines(error, map(to_camel, TrainerConfig.model_fields)))) from None
+        raise ConfigError("\n".join(_lines(error))) from None
 
 
-def _lines(error: ValidationError, keys: Iterable[str], *, prefix: str = "") -> list[str]:
+def _lines(error: ValidationError, *, prefix: str = "") -> list[str]:
     lines = []
     for item in error.errors(include_url=False):
-        place = [str(part) for part in item["loc"]]
-        key = prefix + ".".join(place if prefix else map(to_camel, place))
+        key = prefix + ".".join(map(str, item["loc"]))
         expected = item["msg"].replace("Input should", "it should").partition(", unable to parse")[0]
         if item["type"] == "extra_forbidden" and not prefix:
-            lines.append(_unknown(".".join(place), list(keys)))
-        elif not place:
+            lines.append(_unknown(key, list(map(to_camel, TrainerConfig.model_fields))))
+        elif not item["loc"]:
             lines.append(f"config: {item['msg']}")
         elif item["type"] == "missing":
             lines.append(f"config: {key} is missing" + ("" if prefix else "; set it, for example to digits"))

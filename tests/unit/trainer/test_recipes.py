@@ -153,6 +153,12 @@ class Settings(BaseModel):
     dropout: float = Field(default=0.1, alias="dropOut")
     key: SecretStr = SecretStr("hidden")
 
+class ByName(Settings, populate_by_name=True):
+    width: int = 1
+
+def either(settings: ByName) -> Recipe:
+    return made(settings)
+
 numbers = count(1)
 
 class Numbered(BaseModel):
@@ -184,9 +190,18 @@ def test_settings_are_values_of_the_recipes_own_model(own):
     assert (settings.width, settings.dropout, settings.key.get_secret_value()) == (3, 0.5, "hidden")
 
 
-@pytest.mark.parametrize("given", [{"width": 3}, {"width": 3, "dropOut": 0.1}, {"width": "3"}])
-def test_settings_are_recorded_and_compared_as_they_are_used(own, given):
-    config = recipes.resolve(parse_config({"recipe": f"{own}:made", "settings": given}))
+@pytest.mark.parametrize(
+    ("recipe", "given"),
+    [
+        ("made", {"width": 3}),
+        ("made", {"width": 3, "dropOut": 0.1}),
+        ("made", {"width": "3"}),
+        ("either", {"width": 3, "dropout": 0.1}),
+        ("either", {"width": 3, "dropOut": 0.1}),
+    ],
+)
+def test_settings_are_recorded_and_compared_as_they_are_used(own, recipe, given):
+    config = recipes.resolve(parse_config({"recipe": f"{own}:{recipe}", "settings": given}))
     assert config.settings == {"width": 3, "dropOut": 0.1, "key": "**********"}
 
 
@@ -216,6 +231,8 @@ def test_settings_are_recorded_in_the_same_way_by_each_process():
             {"width": 3, "layers": 4},
             r"unknown key trainer\.settings\.layers; expected one of: width, dropOut, key",
         ),
+        ("made", {"width": 3, "dropout": 0.5}, r"unknown key trainer\.settings\.dropout; did you mean dropOut\?"),
+        ("either", {"dropOut": 2, "drop_out": 3}, r"unknown key trainer\.settings\.drop_out; did you mean dropOut\?"),
         ("made", {"width": "wide"}, r"trainer\.settings\.width is 'wide'; it should be a valid integer$"),
         ("made", {"width": 0}, "settings.width is 0; it should be greater than or equal to 1"),
         ("made", {}, "settings.width is missing"),

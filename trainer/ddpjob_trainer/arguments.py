@@ -87,8 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--config-json", metavar="JSON", help="the configuration as one JSON object")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set one key; can be repeated")
     for short, long, key, meaning in SHORT_OPTIONS:
-        kind = str if key == "initialCheckpoint" else int
-        parser.add_argument(short, long, dest=key, type=kind, metavar="VALUE", help=f"{meaning} ({key})")
+        parser.add_argument(short, long, dest=key, metavar="VALUE", help=f"{meaning} ({key})")
     parser.add_argument(
         "--init-method",
         default="env://",

@@ -74,16 +74,15 @@ class Training:
     """Steps whose log lines are still to be written."""
 
     def run(self) -> bool:
-        """Train to the end and evaluate; returns False if all ranks agreed to stop earlier. Then the last checkpoint is on the disk."""
+        """Train to the end, evaluate and report; returns False if all ranks agreed to stop earlier.
+
+        Then the last checkpoint is on the disk. The evidence file is written in both cases.
+        """
         with garbage_collector_paused():
             complete = self.train() and self.evaluate(last=True)
         if not complete:
             self.save()
         self.session.finish()
-        return complete
-
-    def report_end(self, *, complete: bool) -> None:
-        """Report the result, and write the evidence file. All ranks take part."""
         report, config = self.session.report, self.config
         digest = replicas.model_digest(self.state.model) if self.session.gang.rank == 0 else ""
         self.session.write_evidence(
@@ -96,13 +95,14 @@ class Training:
         if complete:
             report.say(f"weights sha256 {digest}")
             report.end()
+        return complete
 
     def train(self) -> bool:
         """Take all remaining steps; returns False if all ranks agreed to stop before the last one.
 
         A checkpoint does not record whether the evaluation after its step was interrupted, so a resumed run repeats it.
         """
-        config, state = self.config, self.state
+        config, state, gang = self.config, self.state, self.session.gang
         steps_per_epoch = self.feed.sampling.steps_per_epoch
         total_steps = config.epochs * steps_per_epoch
         if self.session.resumed and state.step < total_steps and self.evaluation_is_due():
@@ -113,12 +113,10 @@ class Training:
             if is_due(state.step, COLLECT_EVERY_STEPS):
                 gc.collect()  # on all ranks after the same step, see garbage_collector_paused
             if is_due(state.step, config.verify_replicas_every_steps):
-                replicas.verify(state.model, self.session.gang, step=state.step)
+                replicas.verify(state.model, gang, step=state.step)
             end_of_epoch = state.step % steps_per_epoch == 0
-            if end_of_epoch and self.session.gang.device.type == "cuda":
-                torch.cuda.synchronize(
-                    self.session.gang.device
-                )  # else steps still queued would count as saving or evaluation
+            if end_of_epoch and gang.device.type == "cuda":
+                torch.cuda.synchronize(gang.device)  # else steps still queued would count as saving or evaluation
             if end_of_epoch or is_due(state.step, config.checkpoint_every_steps):
                 self.save()
             if state.step < total_steps and self.evaluation_is_due():
@@ -172,13 +170,10 @@ class Training:
     def add_gradients(self, part: Batch, timer: StepTimer, *, reduced: bool = False) -> torch.Tensor:
         """Forward and backward pass of a part of the batch; returns its share of the loss. `reduced` averages over ranks."""
         timer.enter(Phase.FORWARD)
-        with (
-            nullcontext()
-            if reduced or not isinstance(self.replica, DistributedDataParallel)
-            else self.replica.no_sync()
-        ):
+        replica = self.replica
+        with replica.no_sync() if not reduced and isinstance(replica, DistributedDataParallel) else nullcontext():
             with self.numerics.autocast():
-                loss = self.recipe.loss_of(self.replica, part)
+                loss = self.recipe.loss_of(replica, part)
             timer.enter(Phase.BACKWARD)
             if reduced and self.session.gang.world_size > 1:
                 timer.watch_gradients(loss)
@@ -297,9 +292,8 @@ class Training:
             "metrics": {name: value for name, value in found.values.items() if math.isfinite(value)},
             "data": data,
         }
-        if (
-            last and self.session.report.first_step == self.state.step
-        ):  # nothing was left to train, so the folder is not claimed
+        if last and self.session.report.first_step == self.state.step:
+            # Nothing was left to train, so the folder is not claimed.
             if export.description(checkpoints) == facts:
                 return
             checkpoints.open()
@@ -309,13 +303,11 @@ class Training:
         value = found.values[name]
         sign = 1 if self.recipe.larger_is_better else -1
         better = before is None or (comparable and sign * value > sign * before)
-        prefixes = [export.BEST] if better else []
-        if last:
-            prefixes.append("")
-        for prefix in prefixes:
-            export.save(checkpoints, self.state.evaluated, facts, prefix=prefix)
-            self.exported.append(prefix + export.WEIGHTS)
-            self.session.timeline.moved()
+        for prefix, is_wanted in ((export.BEST, better), ("", last)):
+            if is_wanted:
+                export.save(checkpoints, self.state.evaluated, facts, prefix=prefix)
+                self.exported.append(prefix + export.WEIGHTS)
+                self.session.timeline.moved()
 
     def seed_layers(self, step: int, stream: int) -> None:
         """Make what layers draw from torch's generators, as dropout does, a function of (seed, step, rank)."""

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 from torch import nn
@@ -24,7 +24,7 @@ from ddpjob_session.report import Reporter
 from ddpjob_session.run import Run, joined
 from ddpjob_trainer import consistency, evaluate, loading, numerics, optim, parallel, recipes
 from ddpjob_trainer.config import ResolvedConfig, TrainerConfig
-from ddpjob_trainer.data import Batch, Feed, ImageData
+from ddpjob_trainer.data import Batch, Feed, ImageData, Images
 from ddpjob_trainer.loading import UNKNOWN, Data, LoadedFeed, Samples
 from ddpjob_trainer.loop import Training
 from ddpjob_trainer.numerics import Numerics
@@ -43,7 +43,6 @@ def run(config: TrainerConfig, worker: Worker, *, imported_from: float | None = 
     with joined(worker, config.limits, same, keep=config.keep_checkpoints, imported_from=imported_from) as session:
         training = set_up(config, worker, session)
         complete = training.run()
-        training.report_end(complete=complete)
     ending.leave(contract.EXIT_SUCCESS if complete else session.stopped())
 
 
@@ -64,12 +63,8 @@ def set_up(given: TrainerConfig, worker: Worker, session: Run) -> Training:
         trial = feed.batch(0)
         if numbers.compile:
             # The moving average is a copy of the model that is not compiled.
-            held_out = (
-                []
-                if state.average is not None
-                else evaluate.shapes(data.test, gang, batch_size=config.evaluation_batch_size)
-            )
-            _compile(replica, recipe, numbers, trial, feed, held_out, config.micro_batch_size, session)
+            held_out = data.test if state.average is None else None
+            _compile(replica, recipe, numbers, config, trial, feed, held_out, session)
         recipe.before_step(state.model, 0.0)  # as long as all layers train, or the buckets would be planned without one
         if gang.world_size > 1:
             _settle_buckets(replica, trial.parts(config.micro_batch_size)[0], recipe, numbers)
@@ -152,16 +147,13 @@ def _build_model(
     model = numbers.to_device(parallel.synchronise_batch_norm(model, config, gang.device))
     check_shares(model, sampling, world_size=gang.world_size, micro_batch_size=config.micro_batch_size)
     replica = parallel.replicate(model, config, gang) if gang.world_size > 1 else model
-    average = None
-    if config.ema_decay:
-        average = average_of(model, config.ema_decay)
     state = TrainingState(
         model=model,
         optimizer=optim.checked(recipe.optimizer(model, config), recipe=config.recipe),
         config=config,
         data=fingerprints,
         world_size=gang.world_size,
-        average=average,
+        average=average_of(model, config.ema_decay) if config.ema_decay else None,
         scaler=numbers.loss_scaler(),
     )
     return state, replica
@@ -193,20 +185,19 @@ def _compile(
     replica: nn.Module,
     recipe: Recipe,
     numbers: Numerics,
+    config: ResolvedConfig,
     trial: Batch,
     feed: Feed,
-    held_out: list[Any],
-    size: int,
+    held_out: Images | None,
     session: Run,
 ) -> None:
     """Compile the model for all shapes of batches to come."""
-    timeline = session.timeline
+    gang, timeline = session.gang, session.timeline
     timeline.enter(Phase.COMPILE)
-    whole = [trial, feed.batch(feed.sampling.steps_per_epoch - 1)]
-    parts = [batch.parts(size) for batch in whole]
-    batches = [part for several in parts for part in {part.num_samples: part for part in several}.values()]
-    compiled = numerics.compile_model(replica, batches, held_out, recipe, numbers, session.gang, moved=timeline.moved)
-    session.report.say(compiled)
+    whole, size = (trial, feed.batch(feed.sampling.steps_per_epoch - 1)), config.micro_batch_size
+    batches = list({part.num_samples: part for batch in whole for part in batch.parts(size)}.values())
+    evaluated = evaluate.shapes(held_out, gang, batch_size=config.evaluation_batch_size) if held_out is not None else []
+    session.report.say(numerics.compile_model(replica, batches, evaluated, recipe, numbers, gang, moved=timeline.moved))
     timeline.enter(Phase.SETUP)
 
 

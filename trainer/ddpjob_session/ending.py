@@ -29,10 +29,15 @@ def fail(error: BaseException, worker: Worker, watchdog: Watchdog, writer: Check
     if current is not None:
         current.save()
     code, text = _exit_code(error), termination.of_exception(error, rank=worker.rank, echo=echo)
-    if own:
-        text = f"rank {worker.rank}\n{error}"
-    else:
+    mistake = (
+        str(error) if isinstance(error, ConfigError) else ""
+    )  # printed with the message: other ranks find most, too
+    if not own:
         traceback.print_exception(error)
+    else:
+        text = f"rank {worker.rank}\n{error}"
+        if not mistake:
+            print(error, file=sys.stderr)
     if echo:
         code = contract.EXIT_PEER_LOST
         lost = ""
@@ -41,7 +46,7 @@ def fail(error: BaseException, worker: Worker, watchdog: Watchdog, writer: Check
         print(f"rank {worker.rank}: lost a peer; {lost or 'the cause is on another rank'}", file=sys.stderr)
     if not echo:
         watchdog.report_failure("".join(traceback.format_exception_only(error)).strip())
-    termination.write(text, echo=echo, printed=str(error) if own else "")
+    termination.write(text, echo=echo, printed=mistake)
     if writer is not None and not isinstance(error, Fenced):
         writer.linger()
     leave(code)

@@ -31,8 +31,7 @@ def facts_of_program(config: TrainerConfig) -> Mapping[str, str]:
 def recipe_fingerprint(name: str) -> str:
     """Hash of the sources that define a recipe: of all modules of its package, or of its module if that is in no package."""
     module = importlib.import_module(recipe_names.locate(name)[0])
-    if module.__file__ is None:
-        return "unknown"
+    assert module.__file__ is not None, "it defines a recipe"
     file = Path(module.__file__)
     return sources.of_files(file.parent, file.parent.rglob("*.py") if module.__package__ else [file])
 

@@ -141,27 +141,25 @@ class Samples:
 
     def batches(self, part: slice, size: int) -> Iterator[Any]:
         """The samples of the part in order; each is the same in every evaluation."""
-        if (part.start, part.stop, size) not in self._held_out:
-            starts = range(part.start, part.stop, size)
-            keys = [[(0, sample) for sample in range(start, min(start + size, part.stop))] for start in starts]
-            loader = self._loader(keys, stream=randomness.HELD_OUT_SAMPLE, persistent=len(keys) > 1)
-            self._held_out[part.start, part.stop, size] = loader
-        return self._moved(self._held_out[part.start, part.stop, size])
+        key = part.start, part.stop, size
+        if key not in self._held_out:
+            samples = range(part.start, part.stop)
+            keys = [[(0, sample) for sample in samples[start : start + size]] for start in range(0, len(samples), size)]
+            self._held_out[key] = self._loader(keys, stream=randomness.HELD_OUT_SAMPLE, persistent=len(keys) > 1)
+        return self._moved(self._held_out[key])
 
     def fingerprint(self) -> str:
         """The number of samples, and a hash of the version and, where the data set has them, of the labels."""
         labels = getattr(self.dataset, "targets", "")
         if isinstance(labels, str) and not self.version:
             return f"{len(self)} samples, {UNKNOWN}"
-        whole = (
-            labels.tolist() if hasattr(labels, "tolist") else labels
-        )  # the text of a long array leaves out its middle
-        text = f"{self.version} {whole}"
+        # The text of a long array leaves out its middle.
+        text = f"{self.version} {labels.tolist() if hasattr(labels, 'tolist') else labels}"
         return f"{len(self)} samples, {hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
-    def loaded(self, keys: Iterable[list[tuple[int, int]]], *, stream: int) -> Iterator[Any]:
-        """A batch for each list of (epoch, sample), read ahead by new workers."""
-        return self._moved(self._loader(keys, stream=stream))
+    def loaded(self, keys: Iterable[list[tuple[int, int]]]) -> Iterator[Any]:
+        """A batch for training for each list of (epoch, sample), read ahead by new workers."""
+        return self._moved(self._loader(keys, stream=randomness.SAMPLE))
 
     def _loader(
         self, keys: Iterable[list[tuple[int, int]]], *, stream: int, persistent: bool = True
@@ -279,7 +277,7 @@ class LoadedFeed:
     def batch(self, step: int) -> Batch:
         """The rank's samples of the step. Waits until they are read. Steps in another order start new workers."""
         if step != self._next:
-            self._coming = self._samples.loaded(self._keys(step), stream=randomness.SAMPLE)
+            self._coming = self._samples.loaded(self._keys(step))
         self._next = step + 1
         return self._feed.of(step, next(self._coming))
 

@@ -2,7 +2,8 @@
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,17 +50,20 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
     given = _parser().parse_args(arguments)
     values: dict[str, Any] = {}
     if given.config is not None:
-        values.update(_from_file(given.config))
+        with _refused(source := f"--config {given.config}", "cannot be read"):
+            content = yaml.safe_load(given.config.read_text(encoding="utf-8"))
+        values.update(_mapping(content, source))
     if given.config_json is not None:
-        values.update(_from_json(given.config_json))
+        with _refused("--config-json", "is not valid JSON"):
+            content = json.loads(given.config_json)
+        values.update(_mapping(content, "--config-json"))
     for assignment in given.set:
         key, equals, text = assignment.partition("=")
         if not equals:
             raise ConfigError(f"--set {assignment}: expected KEY=VALUE, for example --set epochs=3")
-        try:
-            _set(values, key.split("."), yaml.safe_load(text))
-        except yaml.YAMLError as error:
-            raise ConfigError(f"--set {assignment}: is not valid YAML: {' '.join(str(error).split())}") from None
+        with _refused(f"--set {assignment}", "is not valid YAML"):
+            value = yaml.safe_load(text)
+        _set(values, key.split("."), value)
     values.update({key: value for _, _, key, _ in SHORT_OPTIONS if (value := getattr(given, key)) is not None})
     config = parse_config(values)
     recipe_names.locate(config.recipe)
@@ -113,20 +117,13 @@ def _rendezvous(given: argparse.Namespace) -> dict[str, str]:
     return {name: value for name, value in rendezvous.items() if value is not None}
 
 
-def _from_file(path: Path) -> dict[str, Any]:
+@contextmanager
+def _refused(source: str, problem: str) -> Iterator[None]:
+    """What cannot be read or parsed is a mistake of the user."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"--config {path}: cannot be read: {' '.join(str(error).split())}") from None
-    return _mapping(content, f"--config {path}")
-
-
-def _from_json(text: str) -> dict[str, Any]:
-    try:
-        content = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"--config-json: is not valid JSON: {error}") from None
-    return _mapping(content, "--config-json")
+        yield
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"{source}: {problem}: {' '.join(str(error).split())}") from None
 
 
 def _mapping(content: object, source: str) -> dict[str, Any]:

@@ -75,13 +75,20 @@ def set_learning_rate(
     steps_per_epoch: int,
     schedule: Callable[[float], float],
 ) -> None:
-    """Set the learning rate of the step.
+    """Set the learning rate of the step: a linear warm-up to the peak, then `schedule` of the share of steps done.
 
-    A group may have `lr_scale`, a factor of its own, and `lr_share`, the share of the steps after which its rate is 0.
+    It is a function of the step alone, so there is no schedule object whose state would have to be saved. A group may have
+    `lr_scale`, a factor of its own, and `lr_share`, the share of all steps after which its rate is 0.
     """
     for group in optimizer.param_groups:
-        share = group.get("lr_share", 1.0)
-        rate = learning_rate_at(step, config, steps_per_epoch=steps_per_epoch, schedule=schedule, share=share)
+        total_steps = config.epochs * steps_per_epoch * group.get("lr_share", 1.0)
+        warmup_steps = min(config.warmup_epochs * steps_per_epoch, total_steps)
+        if step >= total_steps:
+            rate = 0.0
+        elif step < warmup_steps:
+            rate = config.learning_rate * (step + 1) / (warmup_steps + 1)
+        else:
+            rate = config.learning_rate * schedule((step - warmup_steps) / max(1.0, total_steps - warmup_steps))
         group["lr"] = rate * group.get("lr_scale", 1.0)
 
 
@@ -98,24 +105,3 @@ def linear(done: float) -> float:
 def constant(_: float) -> float:
     """The peak to the end."""
     return 1.0
-
-
-def learning_rate_at(
-    step: int,
-    config: ResolvedConfig,
-    *,
-    steps_per_epoch: int,
-    schedule: Callable[[float], float],
-    share: float = 1.0,
-) -> float:
-    """Linear warm-up to the peak, then `schedule` of the share of steps done; 0 after that `share` of all steps.
-
-    It is a function of the step alone, so there is no schedule object whose state would have to be saved.
-    """
-    total_steps = config.epochs * steps_per_epoch * share
-    if step >= total_steps:
-        return 0.0
-    warmup_steps = min(config.warmup_epochs * steps_per_epoch, total_steps)
-    if step < warmup_steps:
-        return config.learning_rate * (step + 1) / (warmup_steps + 1)
-    return config.learning_rate * schedule((step - warmup_steps) / max(1.0, total_steps - warmup_steps))

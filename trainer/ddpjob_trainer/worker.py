@@ -17,10 +17,9 @@ from ddpjob_ranks.distributed import Gang
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch.identity import Worker
 from ddpjob_ranks.watch import evidence
-from ddpjob_ranks.watch.timeline import Phase, Timeline
+from ddpjob_ranks.watch.timeline import Phase
 from ddpjob_session import ending, observers
 from ddpjob_session.checkpoints import folder
-from ddpjob_session.report import Reporter
 from ddpjob_session.run import Run, joined
 from ddpjob_trainer import consistency, evaluate, loading, numerics, optim, parallel, recipes
 from ddpjob_trainer.config import ResolvedConfig, TrainerConfig
@@ -48,13 +47,13 @@ def run(config: TrainerConfig, worker: Worker, *, imported_from: float | None = 
 
 def set_up(given: TrainerConfig, worker: Worker, session: Run) -> Training:
     """Everything up to the first step: data, model, DDP, and the newest checkpoint if there is one."""
-    gang, report, timeline = session.gang, session.report, session.timeline
+    gang, report = session.gang, session.report
     recipe, config = recipes.load(given, world_size=gang.world_size)
     consistency.check_recipe(gang, config)
     report.say("config " + config.model_dump_json(by_alias=True))
-    _report_topology(worker, gang, report)
-    numbers = _choose_numerics(config, recipe, gang, report)
-    source, data, fingerprints = _load_data(config, recipe, gang, report, timeline)
+    _report_topology(worker, session)
+    numbers = _choose_numerics(config, recipe, session)
+    source, data, fingerprints = _load_data(config, recipe, session)
     feed = _feed(config, data, gang)
     total_steps = config.epochs * feed.sampling.steps_per_epoch
     state, replica = _build_model(config, recipe, numbers, source, fingerprints, feed.sampling, gang)
@@ -93,28 +92,28 @@ def set_up(given: TrainerConfig, worker: Worker, session: Run) -> Training:
     )
 
 
-def _choose_numerics(config: ResolvedConfig, recipe: Recipe, gang: Gang, report: Reporter) -> Numerics:
+def _choose_numerics(config: ResolvedConfig, recipe: Recipe, session: Run) -> Numerics:
     """The profile's meaning on these devices, with the process's switches and threads set accordingly."""
-    numbers = numerics.choose(config, gang, heavy=recipe.heavy)
+    numbers = numerics.choose(config, session.gang, heavy=recipe.heavy)
     numbers.set_switches()
     torch.set_num_threads(min(torch.get_num_threads(), recipe.max_threads))
-    report.say(f"profile {numbers}")
+    session.report.say(f"profile {numbers}")
     return numbers
 
 
 def _load_data(
-    config: ResolvedConfig, recipe: Recipe, gang: Gang, report: Reporter, timeline: Timeline
+    config: ResolvedConfig, recipe: Recipe, session: Run
 ) -> tuple[Data | ImageData, ImageData, Mapping[str, str]]:
     """The data as the model sees them and as they are fed, and their fingerprints, which must be the same on all ranks."""
-    timeline.enter(Phase.LOAD)
+    session.timeline.enter(Phase.LOAD)
     found = recipe.data(Path(os.environ.get(contract.DDPJOB_DATA_DIR) or contract.DATA_DIR), config)
-    data = loading.prepare(found, config, gang.device)
-    fingerprints = consistency.check_data(gang, data)
+    data = loading.prepare(found, config, session.gang.device)
+    fingerprints = consistency.check_data(session.gang, data)
     if UNKNOWN in fingerprints[TRAINING_DATA]:
-        report.say(
+        session.report.say(
             "of the training data only the number of samples is compared when a run resumes: Data.version is not set"
         )
-    timeline.enter(Phase.SETUP)
+    session.timeline.enter(Phase.SETUP)
     return data if isinstance(found, ImageData) else found, data, fingerprints
 
 
@@ -231,11 +230,11 @@ def _warm_start(state: TrainingState, session: Run) -> None:
     session.report.say(f"initial weights from {place}")
 
 
-def _report_topology(worker: Worker, gang: Gang, report: Reporter) -> None:
-    device = evidence.device_name(gang.device)
-    rows = gang.all_gather((worker.rank, socket.gethostname(), worker.local_rank, str(gang.device), device))
-    report.say(f"launcher {worker.launcher}, world size {worker.world_size}, torch {torch.__version__}")
-    lines = ["rank  local  device    host"]
+def _report_topology(worker: Worker, session: Run) -> None:
+    own = worker.rank, socket.gethostname(), worker.local_rank, str(session.gang.device)
+    rows = session.gang.all_gather((*own, evidence.device_name(session.gang.device)))
+    lines = [f"launcher {worker.launcher}, world size {worker.world_size}, torch {torch.__version__}"]
+    lines.append("rank  local  device    host")
     for rank, host, local_rank, place, name in rows:
         lines.append(f"{rank:>4}  {local_rank:>5}  {place:<8}  {host}" + (f"  {name}" if name != place else ""))
-    report.say("\n".join(lines))
+    session.report.say("\n".join(lines))

@@ -30,13 +30,12 @@ def write(text: str, *, echo: bool, printed: str = "") -> None:
     with suppress(OSError), _open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # the node's ranks may all end at once
         found = file.read()
+        if not found or (is_echo(found) and not echo):
+            file.seek(0)
+            file.truncate()
+            file.write(_tail(text))
         if not found.endswith(_tail(printed)):
             print(printed, file=sys.stderr, flush=True)  # within the lock: the end of another rank may end this one
-        if found and (echo or not is_echo(found)):
-            return
-        file.seek(0)
-        file.truncate()
-        file.write(_tail(text))
 
 
 def read() -> str:

@@ -29,9 +29,8 @@ def fail(error: BaseException, worker: Worker, watchdog: Watchdog, writer: Check
     if current is not None:
         current.save()
     code, text = _exit_code(error), termination.of_exception(error, rank=worker.rank, echo=echo)
-    mistake = (
-        str(error) if isinstance(error, ConfigError) else ""
-    )  # printed with the message: other ranks find most, too
+    # Other ranks find most mistakes, too, so these are printed with the message.
+    mistake = str(error) if isinstance(error, ConfigError) else ""
     if not own:
         traceback.print_exception(error)
     else:

@@ -307,12 +307,11 @@ def parse_config(values: Mapping[str, Any]) -> TrainerConfig:
     return _validated(TrainerConfig, values)
 
 
-_Config = TypeVar("_Config", bound=TrainerConfig)
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def checked_settings(model: type[_Model], values: Mapping[str, Any]) -> _Model:
-    """A recipe's settings as its own model. Keys that the model does not have are refused, whatever its `extra`.
+    """A recipe's settings as its own model. Keys that the model does not have are refused unless its `extra` is "allow".
 
     Raises:
         ConfigError: one line for each mistake, which names the key, what was found and what is expected.
@@ -323,10 +322,7 @@ def checked_settings(model: type[_Model], values: Mapping[str, Any]) -> _Model:
     unknown = values.keys() - known - (fields.keys() if by_name else set())
     if unknown and options.get("extra") != "allow":
         raise ConfigError("\n".join(_unknown(f"trainer.settings.{key}", known) for key in sorted(unknown)))
-    try:
-        return model.model_validate(values)
-    except ValidationError as error:
-        raise ConfigError("\n".join(_lines(error, prefix="trainer.settings."))) from None
+    return _validated(model, values, prefix="trainer.settings.")
 
 
 def as_recorded(settings: BaseModel) -> dict[str, Any]:
@@ -344,14 +340,14 @@ def _as_json(value: object) -> Any:
     return to_jsonable_python(value, bytes_mode="base64", fallback=lambda other: type(other).__name__)
 
 
-def _validated(model: type[_Config], values: Mapping[str, Any]) -> _Config:
+def _validated(model: type[_Model], values: Mapping[str, Any], *, prefix: str = "") -> _Model:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise ConfigError("\n".join(_lines(error))) from None
+        raise ConfigError("\n".join(_lines(error, prefix))) from None
 
 
-def _lines(error: ValidationError, *, prefix: str = "") -> list[str]:
+def _lines(error: ValidationError, prefix: str) -> list[str]:
     lines = []
     for item in error.errors(include_url=False):
         key = prefix + ".".join(map(str, item["loc"]))

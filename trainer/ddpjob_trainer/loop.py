@@ -248,9 +248,8 @@ class Training:
         self.session.timeline.enter(Phase.EVALUATE)
         self.session.gang.broadcast_buffers(self.state.model)  # rank 0's, which the moving average shares
         self.seed_layers(self.state.step, randomness.EVALUATION_LAYERS)
-        views = recipe.test_time_forward
-        if config.test_time_augmentation == "never" or (config.test_time_augmentation == "last" and not last):
-            views = None
+        are_wanted = {"never": False, "last": last, "always": True}[config.test_time_augmentation]
+        views = recipe.test_time_forward if are_wanted else None
         with self.session.report.phase(contract.PHASE_EVALUATE), self.numerics.autocast():
             gc.collect()
             found = evaluate(

@@ -67,6 +67,8 @@ def test_without_the_hardware_nothing_is_computed_in_bfloat16(monkeypatch):
     monkeypatch.setattr(numerics, "has_bfloat16", lambda device: device == GPU)
     assert chosen(GPU).dtype is torch.bfloat16
     assert (chosen(CPU).dtype, chosen(CPU).channels_last) == (torch.float32, False)
+    monkeypatch.setattr(numerics, "has_bfloat16", lambda _: False)
+    assert chosen(GPU).dtype is torch.float16
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ from typing import Any, Self
 
 import yaml
 
+from testbed import pids_with
+
 #: Every process of a run inherits this variable, by which it is found in /proc whatever its parent or session.
 MARK = "LOCAL_RUN_MARK"
 #: Longest wait for anything. Two attempts of two ranks under torchrun took more than four minutes on two cores with a load of 45.
@@ -75,12 +77,12 @@ class LocalCommand:
 
     def processes(self) -> list[int]:
         """Every living process of the run but the command itself."""
-        entry = f"{MARK}={self.mark}".encode()
-        return [pid for pid in _all_pids() if pid != self.process.pid and entry in _environment_of(pid)]
+        return [pid for pid in pids_with(self.mark) if pid != self.process.pid]
 
     def programs(self) -> list[int]:
         """The same without the command's own reapers: what the user's command has started."""
-        return [pid for pid in self.processes() if b"reaper.py" not in _read(pid, "cmdline")]
+        reapers = pids_with("reaper.py", file="cmdline")
+        return [pid for pid in self.processes() if pid not in reapers]
 
     def outcome(self) -> Outcome:
         """Wait for the end."""
@@ -102,18 +104,3 @@ def run_job(folder: Path, spec: Mapping[str, Any]) -> Outcome:
         outcome = command.outcome()
         assert command.processes() == []
         return outcome
-
-
-def _all_pids() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
-
-
-def _environment_of(pid: int) -> list[bytes]:
-    return _read(pid, "environ").split(b"\0")
-
-
-def _read(pid: int, name: str) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/{name}").read_bytes()
-    except OSError:  # it has ended, or is somebody else's
-        return b""

@@ -14,6 +14,7 @@ import pytest
 import gated_rank
 from ddpjob_ranks import contract
 from test_session import assert_same, saved
+from testbed import child_named
 from training_runs import DEADLINE_SECONDS, Run, finished, ranks_by_hand, started
 
 SCRIPT = str(Path(__file__).with_name("session_script.py"))
@@ -34,10 +35,8 @@ def pid_of_rank(run: Run, rank: int) -> int:
     """The process of a rank, which is named after it."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while time.monotonic() < deadline:
-        for pid in run.rank_pids():
-            with suppress(OSError):  # it has ended
-                if Path(f"/proc/{pid}/comm").read_text().strip() == f"rank {rank}":
-                    return pid
+        with suppress(ProcessLookupError):  # it has not begun
+            return child_named(run.process.pid, f"rank {rank}")
         time.sleep(0.005)
     raise AssertionError(f"no process of rank {rank}:\n{run.text}")
 

@@ -18,7 +18,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from ddpjob_ranks import contract
 from fault_plan import IN_PODS, KINDS, LOSSES, random_faults, shuffled_kinds
 from gang_of_pods import Gang
 from test_session import assert_same, saved
-from testbed import wait_for
+from testbed import pids_with, wait_for
 from training_runs import Run
 
 COMMAND = (sys.executable, str(Path(__file__).with_name("trainer_with_faults.py")))
@@ -134,22 +134,12 @@ def finished_pods(
         run, *_ = pods.runs.values()
         run.wait()
         assert len(list(marks.iterdir())) == len(faults), _story("not all of the faults have come", faults, pods)
-        wait_for("all processes of the run to end", lambda: not processes_with(mark), seconds=SECONDS_PER_FAULT)
+        wait_for("all processes of the run to end", lambda: not pids_with(mark), seconds=SECONDS_PER_FAULT)
         files = [file for directory in pods.temporary.values() for file in directory.iterdir()]
         assert not files, f"temporary files are left: {files}"
     # The processes of a lost pod may leave files there, which end with the shared memory of its containers.
     assert losses or not abandoned_shared_memory() - shared, "files in /dev/shm of processes that have ended"
     return run
-
-
-def processes_with(mark: str) -> list[str]:
-    """The processes that have inherited the mark."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended, or belongs to another user
-            if f"{MARK}={mark}".encode() in (process / "environ").read_bytes():
-                found.append(process.name)
-    return found
 
 
 def abandoned_shared_memory() -> set[str]:

@@ -101,13 +101,7 @@ class Laboratory:
 
     def processes(self, uid: str) -> list[int]:
         """The process ids, on this machine, of all processes that belong to a job, whatever the cluster thinks of them."""
-        wanted, found = f"DDPJOB_UID={uid}".encode(), []
-        for folder in Path("/proc").iterdir():
-            if folder.name.isdigit():
-                with contextlib.suppress(OSError):  # it has ended
-                    if wanted in (folder / "environ").read_bytes().split(b"\0"):
-                        found.append(int(folder.name))
-        return found
+        return testbed.pids_with(f"DDPJOB_UID={uid}")
 
     # --- The operator -------------------------------------------------------------------------------------------------
 

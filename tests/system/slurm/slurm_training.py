@@ -4,8 +4,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
+
+from testbed import pids_with
 
 TRAINER = (sys.executable, "-m", "ddpjob_trainer")
 DIGITS = ("--set", "recipe=digits", "-e", "1", "-b", "256")
@@ -33,9 +34,5 @@ def trained_without_slurm(variables: Mapping[str, str]) -> str:
 
 def process_of_rank(rank: int, folder: Path) -> int:
     """The pid on this machine of a rank that was started in place, of the training whose launcher has the folder in a variable."""
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended
-            has_name = (process / "comm").read_text() == f"rank {rank}\n"
-            if has_name and str(folder).encode() in (process / "environ").read_bytes():
-                return int(process.name)
-    raise LookupError(f"no process of rank {rank}")
+    (pid,) = pids_with(folder, name=f"rank {rank}")
+    return pid

@@ -2,7 +2,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from testbed import wait_for
+from testbed import pids_with, wait_for
 
 OWNER = """
 import sys, time
@@ -15,17 +15,9 @@ with Slurm(nodes=1) as slurm:
 """
 
 
-def processes_of(folder: str) -> list[str]:
-    """Command lines of what runs with that folder in its command line or environment."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            searched = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
-        except OSError:
-            continue
-        if folder.encode() in searched:
-            found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-    return found
+def processes_of(folder: str) -> set[int]:
+    """What runs with that folder in its command line or environment."""
+    return {*pids_with(folder, file="cmdline"), *pids_with(folder)}
 
 
 def test_nothing_is_left_when_its_owner_is_killed(slurm):

@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -36,7 +36,7 @@ from pathlib import Path
 import yaml
 
 from ddpjob_ranks import contract
-from testbed import free_ports
+from testbed import free_ports, pids_with
 
 #: Longest wait for anything. A machine with much else to do needs a minute to import torch.
 DEADLINE_SECONDS = 240.0
@@ -101,18 +101,10 @@ class Training:
             time.sleep(POLL_SECONDS)
         return match
 
-    def processes(self) -> Iterator[tuple[Path, list[bytes]]]:
-        """The directory in /proc, and the variables, of each process of it."""
-        for process in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):  # it has ended, or belongs to another user
-                variables = (process / "environ").read_bytes().split(b"\0")
-                if f"{MARK}={self._mark}".encode() in variables:
-                    yield process, variables
-
     def end(self) -> None:
         """Kill all processes, of which some have lost their parent, and wait for their end."""
         deadline = time.monotonic() + DEADLINE_SECONDS
-        while left := [int(process.name) for process, _ in self.processes()]:
+        while left := pids_with(self._mark):
             for pid in left:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -122,14 +114,16 @@ class Training:
 
     def pid_of_rank_1(self) -> int:
         """Of a fork, which is named after its rank, or of a trainer that has its rank in its environment."""
-        for process, variables in self.processes():
-            with suppress(OSError):
+        for pid in pids_with(self._mark):
+            process = Path(f"/proc/{pid}")
+            with suppress(OSError):  # it has ended
                 if (process / "comm").read_text().strip() == "rank 1":
-                    return int(process.name)
+                    return pid
+                variables = (process / "environ").read_bytes().split(b"\0")
                 runs_trainer = b"-m\0ddpjob_trainer\0" in (process / "cmdline").read_bytes()
                 is_launcher = any(name.startswith(contract.DDPJOB_IN_PLACE_RESTARTS.encode()) for name in variables)
                 if runs_trainer and not is_launcher and b"RANK=1" in variables:
-                    return int(process.name)
+                    return pid
         raise RuntimeError(f"no process of rank 1 was found:\n{self.text()}")
 
 

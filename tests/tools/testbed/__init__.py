@@ -5,7 +5,7 @@ from testbed.controlplane import ControlPlane
 from testbed.external import ExternalCluster, UnsupportedError
 from testbed.node import Node
 from testbed.ports import free as free_ports
-from testbed.processes import ComponentError, child_named
+from testbed.processes import ComponentError, child_named, is_running, pids_with
 from testbed.waiting import DeadlineError, wait_for
 
 __all__ = [
@@ -18,5 +18,7 @@ __all__ = [
     "UnsupportedError",
     "child_named",
     "free_ports",
+    "is_running",
+    "pids_with",
     "wait_for",
 ]

@@ -168,6 +168,28 @@ class Component:
         return "\n".join([f"--- last lines of {self.log}", *lines])
 
 
+def is_running(pid: int) -> bool:
+    """Whether there is a process with this id that is no zombie."""
+    with contextlib.suppress(ProcessLookupError):
+        return ProcessId.of(pid).alive
+    return False
+
+
+def pids_with(text: str | Path, *, file: str = "environ", name: str | None = None) -> list[int]:
+    """The processes of this machine whose environment has the text, or with `file="cmdline"` their command line.
+
+    With `name` only those that are called so. Processes of other users are left out.
+    """
+
+    def matches(process: Path) -> bool:
+        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
+            is_called_so = name is None or (process / "comm").read_text(encoding="utf-8").strip() == name
+            return is_called_so and os.fsencode(text) in (process / file).read_bytes()
+        return False
+
+    return [int(process.name) for process in Path("/proc").glob("[0-9]*") if matches(process)]
+
+
 def child_named(parent: int, name: str) -> int:
     """The process id of the child that has this name.
 

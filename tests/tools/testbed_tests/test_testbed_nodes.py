@@ -62,11 +62,7 @@ def machine() -> Mapping[str, object]:
         "mounts": [mount for mount in mounts if "testbed" in mount or str(paths.cache()) in mount],
         "control groups": [str(group) for group in Path("/sys/fs/cgroup").glob("*/testbed*")],
         "files": [str(file) for folder in folders for file in sorted(Path(folder).glob("*"))],
-        "processes": [
-            process.name
-            for process in Path("/proc").glob("[0-9]*")
-            if f"{paths.cache()}/tools/containerd".encode() in command_line(process)
-        ],
+        "processes": testbed.pids_with(f"{paths.cache()}/tools/containerd", file="cmdline"),
     }
 
 
@@ -75,13 +71,6 @@ def wait_until_as(before: Mapping[str, object]) -> None:
     with contextlib.suppress(testbed.DeadlineError):
         testbed.wait_for("the machine to be as it was", lambda: machine() == before, seconds=240)
     assert machine() == before
-
-
-def command_line(process: Path) -> bytes:
-    try:
-        return (process / "cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 def pod(name: str, node: str, *arguments: str, **labels: str) -> dict[str, object]:

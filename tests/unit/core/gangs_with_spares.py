@@ -7,12 +7,10 @@ from ddpjob_operator.api import names
 from ddpjob_operator.core.actions import DeletePod, PatchObject
 from ddpjob_operator.core.model import POD
 from ddpjob_operator.core.plan import plan
+from gangs_in_place import IN_PLACE, LATER, without
 
-RESTART = {"inPlace": True, "maxRestarts": 9, "spares": 1}
+RESTART = {**IN_PLACE, "spares": 1}
 JOB = job(nodes=3, restart=RESTART)
-#: Long enough for an attempt to be healthy, after which there is no back-off.
-LATER = NOW + 400
-KILLED = {"code": 137, "is_supervised": True, "ended_seen": LATER}
 
 
 def spare(of=JOB, number=0, **changes):
@@ -24,10 +22,9 @@ def spare(of=JOB, number=0, **changes):
     )
 
 
-def gang(of=JOB, spares=(), lost=(), **more):
+def gang(of=JOB, spares=(), lost=()):
     """A running gang with these spare pods and without these ranks."""
-    seen = reconciled(observed(of, *(supervised(of, rank) for rank in range(of.spec.nodes)), *spares, **more))
-    return replace(seen, pods=tuple(pod for pod in seen.pods if pod.is_spare or pod.rank not in lost))
+    return without(reconciled(observed(of, *(supervised(of, rank) for rank in range(of.spec.nodes)), *spares)), *lost)
 
 
 def after_loss(*lost, of=JOB, spares=None):

@@ -14,7 +14,8 @@ from ddpjob_operator.core.records import pod_of
 from ddpjob_operator.core.spare_pods import RETRY_SECONDS
 from ddpjob_operator.core.times import rfc3339
 from ddpjob_operator.scheduling.native_v1alpha2 import NativeV1Alpha2
-from gangs_with_spares import JOB, LATER, RESTART, after_loss, deletions, gang, spare, without_spares
+from gangs_in_place import LATER
+from gangs_with_spares import JOB, RESTART, after_loss, deletions, gang, spare, without_spares
 
 PROBE = {"exec": {"command": ["true"]}}
 

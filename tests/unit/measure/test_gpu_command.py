@@ -18,7 +18,7 @@ from ddpjob_measure.task import MeasureError
 from ddpjob_measure.verify_resume import Run
 from ddpjob_measure.workbench import Row, Skipped, Step, Workbench
 from ddpjob_ranks.errors import ConfigError
-from testbed.waiting import wait_for
+from testbed import is_running, wait_for
 
 
 @pytest.fixture
@@ -142,15 +142,7 @@ def test_a_run_that_is_cut_off_ends_its_process_and_leaves_what_that_had_printed
         wait_for("the process to print its pid", lambda: printed.exists() and "pid" in printed.read_text(), seconds=60)
         process.send_signal(number)
     hanging = int(printed.read_text().split()[-1])
-    wait_for("the process to end", lambda: has_ended(hanging), seconds=60)
-
-
-def has_ended(pid: int) -> bool:
-    """Whether there is no such process, or only one whose exit code nobody has read."""
-    try:
-        return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
+    wait_for("the process to end", lambda: not is_running(hanging), seconds=60)
 
 
 def test_a_process_that_does_not_end_is_killed(tmp_path, monkeypatch):

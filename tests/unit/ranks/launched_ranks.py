@@ -39,14 +39,6 @@ def exit_code(script: str, **settings: str) -> int:
         return process.wait(timeout=60)
 
 
-def is_running(pid: int) -> bool:
-    """Whether the process is there and no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def pids_in(folder: Path, count: int) -> list[int]:
     """The pids that ranks wrote as file names, once all of them are there."""
     wait_for(f"{count} ranks in {folder}", lambda: len(list(folder.iterdir())) == count, seconds=30)

@@ -13,8 +13,8 @@ import pytest
 
 from ddpjob_ranks import contract
 from ddpjob_ranks.launch.launcher import with_free_port
-from launched_ranks import LAUNCHER, exit_code, is_running, launched, pids_in
-from testbed import wait_for
+from launched_ranks import LAUNCHER, exit_code, launched, pids_in
+from testbed import is_running, wait_for
 
 
 def test_the_exit_code_is_0_if_all_ranks_succeed():

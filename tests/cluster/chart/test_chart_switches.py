@@ -5,14 +5,7 @@ import json
 import pytest
 import yaml
 
-from chart_render import (
-    CHART,
-    RELEASE,
-    find,
-    helm,
-    identity,
-    render,
-)
+from chart_render import CHART, RELEASE, find, helm, identity, render
 from testbed.helm import HelmError
 
 

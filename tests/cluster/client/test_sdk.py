@@ -12,12 +12,7 @@ from pathlib import Path
 import pytest
 
 import testbed
-from ddpjob.client import (
-    AsyncClient,
-    ForbiddenError,
-    Goal,
-    NotFoundError,
-)
+from ddpjob.client import AsyncClient, ForbiddenError, Goal, NotFoundError
 from ddpjob_operator.transport.errors import NotFoundError as NoSuchObjectError
 from ddpjob_operator.transport.errors import UnavailableError
 from ddpjob_operator.transport.execution import Execution

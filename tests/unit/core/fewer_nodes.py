@@ -3,14 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from builders import (
-    NOW,
-    job,
-    observed,
-    pending,
-    pod,
-    reconciled,
-)
+from builders import NOW, job, observed, pending, pod, reconciled
 from ddpjob_operator.api.names import ProviderName
 from ddpjob_operator.core.model import Observed, Waiting
 from ddpjob_operator.scheduling.discovery import newest

@@ -4,17 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from builders import (
-    NOW,
-    changed,
-    edited,
-    job,
-    observed,
-    pod,
-    supervised,
-    updated,
-    with_status,
-)
+from builders import NOW, changed, edited, job, observed, pod, supervised, updated, with_status
 from ddpjob_operator.api.names import ProviderName, Reason
 from ddpjob_operator.core.actions import CreateObject, CreatePod
 from ddpjob_operator.core.model import Observed

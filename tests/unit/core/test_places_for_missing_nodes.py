@@ -5,19 +5,7 @@ from typing import Any
 
 import pytest
 
-from builders import (
-    ECHO,
-    NOW,
-    changed,
-    created,
-    deleted,
-    edited,
-    ended,
-    pod,
-    reconciled,
-    supervised,
-    updated,
-)
+from builders import ECHO, NOW, changed, created, deleted, edited, ended, pod, reconciled, supervised, updated
 from ddpjob_operator.api.names import Phase, Reason
 from ddpjob_operator.api.scheduling import GangMode
 from ddpjob_operator.api.status import Condition

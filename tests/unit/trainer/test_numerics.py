@@ -11,10 +11,9 @@ import torch
 from ddpjob_ranks.distributed import Gang
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_recipes import digits
-from ddpjob_trainer import evaluate, numerics, optim, parallel, recipes
+from ddpjob_trainer import evaluate, numerics, parallel
 from ddpjob_trainer.config import parse_config
-from ddpjob_trainer.data import Batch, Feed
-from ddpjob_trainer.sampling import Sampling
+from ddpjob_trainer.data import Batch
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -249,39 +248,3 @@ def batches():
         Batch(content=(torch.rand(size, 3), torch.zeros(size).long()), num_samples=size, weight=1.0) for size in (4, 2)
     ]
     torch.compiler.set_stance("default")
-
-
-class Waits(torch.utils._python_dispatch.TorchDispatchMode):
-    """Takes note of operations that would make the host wait for a GPU: values read, or sizes that hang on values."""
-
-    NAMES = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal", "is_nonzero")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[str] = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func.name().removeprefix("aten::").partition(".")[0]
-        if name.startswith(self.NAMES):
-            self.seen.append(name)
-        return func(*args, **(kwargs or {}))
-
-
-def test_a_step_reads_nothing_back_from_the_device():
-    config = recipes.resolve(parse_config({"recipe": "digits"}))
-    data = digits.load(None, config)
-    plan = Sampling(num_samples=len(data.train), global_batch_size=64, seed=0, device=CPU)
-    feed = Feed(split=data.train, sampling=plan, rank=0, world_size=1)
-    model = digits.model(SimpleNamespace(num_classes=10))
-    optimizer = optim.sgd(model, config)
-    with Waits() as waits:
-        for step in range(2):
-            batch = feed.batch(step)
-            optim.set_learning_rate(optimizer, step, config, steps_per_epoch=23, schedule=optim.cosine)
-            loss = digits.digits.loss_of(model, batch)
-            loss.backward()
-            optimizer.step()
-    assert waits.seen == []
-    with Waits() as waits:
-        loss.item()
-    assert waits.seen == ["_local_scalar_dense"]

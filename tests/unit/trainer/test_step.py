@@ -11,16 +11,19 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ddpjob_ranks.watch.step_timer import StepTimer
 from ddpjob_ranks.watch.timeline import Timeline
+from ddpjob_recipes import digits
 from ddpjob_trainer import loop, optim, recipes, worker
 from ddpjob_trainer.config import parse_config
-from ddpjob_trainer.data import Batch
+from ddpjob_trainer.data import Batch, Feed
 from ddpjob_trainer.evaluate import Evaluation
 from ddpjob_trainer.loop import Training
 from ddpjob_trainer.numerics import Numerics
 from ddpjob_trainer.recipes import Recipe
+from ddpjob_trainer.sampling import Sampling
 from ddpjob_trainer.state import TrainingState
 
 CPU = torch.device("cpu")
@@ -176,6 +179,37 @@ def test_in_float16_a_first_step_that_overflows_leaves_a_momentum_of_zeros(monke
         model.weight.fill_(1e5)  # more than float16 holds
     run.take_step(0, TIMER)
     assert [state["momentum_buffer"].count_nonzero().item() for state in run.state.optimizer.state.values()] == [0, 0]
+
+
+class Waits(TorchDispatchMode):
+    """Takes note of operations that would make the host wait for a GPU: values read, or sizes that hang on values."""
+
+    NAMES = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal", "is_nonzero")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.name().removeprefix("aten::").partition(".")[0]
+        if name.startswith(self.NAMES):
+            self.seen.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_step_reads_nothing_back_from_the_device(monkeypatch):
+    monkeypatch.setitem(globals(), "RECIPE", digits.digits)
+    config = recipes.resolve(parse_config({"recipe": "digits"}))
+    data = digits.load(None, config)
+    plan = Sampling(num_samples=len(data.train), global_batch_size=64, seed=0, device=CPU)
+    run = training(digits.model(data), microBatchSize=32, clipGradientNorm=1.0)
+    run = replace(run, feed=Feed(split=data.train, sampling=plan, rank=0, world_size=1))
+    with Waits() as waits:
+        losses = [run.take_step(step, TIMER) for step in range(2)]
+    assert waits.seen == []
+    with Waits() as waits:
+        losses[0].item()
+    assert waits.seen == ["_local_scalar_dense"]
 
 
 @pytest.mark.parametrize(("setting", "augmented"), [("always", [False, True]), ("last", [True]), ("never", [])])

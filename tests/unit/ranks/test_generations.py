@@ -17,6 +17,7 @@ from ddpjob_ranks.launch import follow, join, preflight
 from ddpjob_ranks.launch.follow import Follower
 from ddpjob_ranks.launch.identity import Worker
 from ddpjob_ranks.launch.join import generation_to_join
+from workers import worker
 
 
 class Interrupted:
@@ -104,9 +105,7 @@ def test_a_pod_and_the_one_that_replaces_it_never_begin_the_same_generation(memo
 
 def test_a_store_that_is_lost_while_a_pod_joins_is_looked_for_again(monkeypatch):
     """Two pods are replaced, and that of rank 0 later: until then the Service leads to the store that ends."""
-    rank = Worker(
-        launcher="test", rank=1, world_size=2, local_rank=0, local_world_size=1, master_addr="", master_port=1
-    )
+    rank = worker(1, 2)
     stores = iter([dist.DistNetworkError("connection reset by peer"), HashStore()])
 
     def open_store(*_: object, **__: object) -> tuple[HashStore, int]:
@@ -121,9 +120,7 @@ def test_a_store_that_is_lost_while_a_pod_joins_is_looked_for_again(monkeypatch)
 
 
 def test_a_pod_that_joins_waits_for_others_that_have_not_opened_their_session_yet(memory, monkeypatch):
-    rank = Worker(
-        launcher="test", rank=1, world_size=2, local_rank=0, local_world_size=1, master_addr="", master_port=1
-    )
+    rank = worker(1, 2)
     store, looks = HashStore(), []
 
     def wait_until(probe, **_: object) -> None:
@@ -181,10 +178,7 @@ def test_a_node_leaves_its_generation_when_it_is_left_behind_in_an_older_store(m
     for local_rank, number in of_ranks.items():
         mine = generation.Generation(number=2, pipe=-1, state_memory=-1, own_memory=-1, stores=memory)
         mine.announce(HashStore(), number, node_rank=1, local_rank=local_rank)
-    worker = Worker(
-        launcher="test", rank=2, world_size=4, local_rank=0, local_world_size=2, master_addr="", master_port=1
-    )
-    assert Follower(worker, 2, memory, joined).is_left_behind(1) == left_behind
+    assert Follower(worker(2, 4, local_world_size=2), 2, memory, joined).is_left_behind(1) == left_behind
 
 
 def test_what_follows_the_ranks_goes_on_while_no_store_responds(memory, monkeypatch):
@@ -198,10 +192,7 @@ def test_what_follows_the_ranks_goes_on_while_no_store_responds(memory, monkeypa
 
     monkeypatch.setattr(follow.rendezvous, "open_store_of_attempt", open_store)
     monkeypatch.setattr(generation, "wait_for_next", lambda *_: None)
-    worker = Worker(
-        launcher="test", rank=1, world_size=2, local_rank=0, local_world_size=1, master_addr="", master_port=1
-    )
-    follower = Follower(worker, 2, memory)
+    follower = Follower(worker(1, 2), 2, memory)
     follower.follow()
     assert follower.joined == 3
 
@@ -238,9 +229,6 @@ def test_a_rank_counts_as_joined_before_it_asks_the_store_anything(memory, monke
 def test_a_survivor_that_loses_the_store_while_it_waits_meets_the_others_again(memory, monkeypatch, found):
     """A pod of rank 0 that was asked to stop serves its store for moments after its ranks have ended."""
     mine = generation.Generation(number=2, pipe=-1, state_memory=-1, own_memory=-1, stores=memory)
-    worker = Worker(
-        launcher="test", rank=1, world_size=2, local_rank=0, local_world_size=1, master_addr="", master_port=1
-    )
     monkeypatch.setenv(contract.DDPJOB_REPLACEMENT_SECONDS, "300")
     monkeypatch.setattr(generation, "_current", [mine])
     joined = []
@@ -261,16 +249,14 @@ def test_a_survivor_that_loses_the_store_while_it_waits_meets_the_others_again(m
 
     monkeypatch.setattr(distributed, "open_store", open_store)
     monkeypatch.setattr(distributed.preflight, "check", check)
-    distributed._meet(worker, {}, torch.device("cpu"))
+    distributed._meet(worker(1, 2), {}, torch.device("cpu"))
     assert joined == [0, found]
 
 
 def test_a_rank_whose_connection_was_lost_in_the_checks_is_not_taken_for_a_second_process(memory, monkeypatch):
     """It once refused all ranks with exit code 2, which ends the job."""
     mine = generation.Generation(number=1, pipe=-1, state_memory=-1, own_memory=-1, stores=memory)
-    rank = Worker(
-        launcher="test", rank=1, world_size=2, local_rank=0, local_world_size=1, master_addr="", master_port=1
-    )
+    rank = worker(1, 2)
     monkeypatch.setenv(contract.DDPJOB_REPLACEMENT_SECONDS, "300")
     monkeypatch.setattr(generation, "_current", [mine])
     store, waits = HashStore(), []

@@ -12,6 +12,7 @@ import pytest
 from ddpjob_ranks import contract
 from forked_ranks import ForkedRun, finished, started
 from preempted_rank import POINTS, RANK_0_ONLY, arrange
+from training_runs import job
 
 NUM_MOMENTS = int(os.environ.get("DDPJOB_PREEMPTIONS", "6"))
 #: 4: with 6 moments, signals to each rank alone and to both; set-up, the first step, evaluation and all of saving.
@@ -36,15 +37,11 @@ def moments() -> list[tuple[str, int, int]]:
     ]
 
 
-def job(folder: Path, attempt: int) -> dict[str, str]:
-    return {contract.DDPJOB_CHECKPOINT_DIR: str(folder / "checkpoints"), contract.DDPJOB_ATTEMPT: str(attempt)}
-
-
 def preempted(folder: Path, attempt: int, point: str, rank: int, after: int) -> ForkedRun:
     """One attempt up to its end."""
     opened = folder / f"opened-{attempt}"
     environ = {
-        **job(folder, attempt),
+        **job(folder, attempt=attempt),
         "OPENED": str(opened),
         "PREEMPTED_AT": point,
         "PREEMPTED_RANK": str(rank),
@@ -75,7 +72,7 @@ def test_a_preempted_training_resumes_where_it_stopped(tmp_path):
         assert "ddpjob stacks: SIGTERM received\nthread MainThread\n" in run.text(min(rank, RANKS - 1))
         losses |= run.losses
     print(f"{NUM_MOMENTS} moments: {len(losses)} steps, each done once")
-    last = finished(tmp_path / "last", *KEYS, ranks=RANKS, environ=job(tmp_path, 1000))
+    last = finished(tmp_path / "last", *KEYS, ranks=RANKS, environ=job(tmp_path, attempt=1000))
     uninterrupted = finished(tmp_path / "uninterrupted", *KEYS, ranks=RANKS)
     assert losses | last.losses == uninterrupted.losses
     assert len(losses) + len(last.losses) == len(uninterrupted.losses), "no step was done twice"

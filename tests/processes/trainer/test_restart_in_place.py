@@ -15,7 +15,7 @@ import gated_rank
 from ddpjob_ranks import contract
 from test_session import assert_same, saved
 from testbed import child_named
-from training_runs import DEADLINE_SECONDS, Run, finished, ranks_by_hand, started
+from training_runs import DEADLINE_SECONDS, Run, finished, job, ranks_by_hand, started
 
 SCRIPT = str(Path(__file__).with_name("session_script.py"))
 LAUNCH = (sys.executable, "-m", "ddpjob.launch", "--nproc-per-node=2", SCRIPT)
@@ -39,10 +39,6 @@ def pid_of_rank(run: Run, rank: int) -> int:
             return child_named(run.process.pid, f"rank {rank}")
         time.sleep(0.005)
     raise AssertionError(f"no process of rank {rank}:\n{run.text}")
-
-
-def job(folder: Path) -> dict[str, str]:
-    return {contract.DDPJOB_CHECKPOINT_DIR: str(folder / "checkpoints"), contract.DDPJOB_UID: "u1"}
 
 
 @pytest.fixture(scope="module")

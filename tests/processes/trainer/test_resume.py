@@ -14,18 +14,10 @@ import forked_ranks
 import gated_rank
 from ddpjob_ranks import contract
 from forked_ranks import ForkedRun, finished
-from training_runs import DEADLINE_SECONDS, ranks_by_hand, started, with_recipe
+from training_runs import DEADLINE_SECONDS, job, ranks_by_hand, started, with_recipe
 
 KEYS = ("epochs=4", "globalBatchSize=100", "checkpointEverySteps=4", "logEverySteps=1")  # 15 steps an epoch
 GATED = (sys.executable, "-m", "ddpjob.launch", gated_rank.FILE)
-
-
-def job(folder: Path, *, attempt: int = 1, uid: str = "u1") -> dict[str, str]:
-    return {
-        contract.DDPJOB_CHECKPOINT_DIR: str(folder / "checkpoints"),
-        contract.DDPJOB_UID: uid,
-        contract.DDPJOB_ATTEMPT: str(attempt),
-    }
 
 
 @pytest.fixture(scope="module")

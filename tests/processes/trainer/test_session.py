@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import forked_ranks
 from ddpjob_ranks import contract
 from ddpjob_session.state import from_bytes
-from training_runs import finished
+from training_runs import finished, job
 
 REPOSITORY = Path(__file__).parents[3]
 KILLED = str(Path(__file__).with_name("killed_script.py"))
@@ -25,14 +25,6 @@ DIGITS = str(REPOSITORY / "trainer/examples/digits_session.py")
 LAUNCH = (sys.executable, "-m", "ddpjob.launch", "--nproc-per-node=2", KILLED, EXAMPLE)
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", KILLED, EXAMPLE)
 SEED = 20261126
-
-
-def job(folder: Path, *, attempt: int = 1) -> dict[str, str]:
-    return {
-        contract.DDPJOB_CHECKPOINT_DIR: str(folder / "checkpoints"),
-        contract.DDPJOB_UID: "u1",
-        contract.DDPJOB_ATTEMPT: str(attempt),
-    }
 
 
 def saved(folder: Path) -> dict[str, Any]:

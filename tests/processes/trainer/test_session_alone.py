@@ -7,6 +7,7 @@ import threading
 from types import SimpleNamespace
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -40,6 +41,13 @@ def session(monkeypatch):
 def test_parts_with_a_reserved_name_or_without_a_state_are_refused(session, parts):
     with session, pytest.raises(ValueError, match=r"Session\.track"):
         session.track(**parts)
+
+
+def test_a_part_that_could_not_be_loaded_again_is_refused_before_training(session):
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=np.float64(0.1))
+    with session, pytest.raises(ConfigError, match=r"script .*\['lr'\] is of type numpy\.float64"):
+        session.track(model=model, optimizer=optimizer)
 
 
 @pytest.mark.parametrize("place", [contract.DDPJOB_CHECKPOINT_DIR, contract.DDPJOB_CHECKPOINT_URI, "memory"])

@@ -151,6 +151,15 @@ def with_recipe(*keys: str) -> list[str]:
     return [part for key in chosen for part in ("--set", key)]
 
 
+def job(folder: Path, *, attempt: int = 1, uid: str = "u1") -> dict[str, str]:
+    """The variables of a job that saves its checkpoints in a directory of this one."""
+    return {
+        contract.DDPJOB_CHECKPOINT_DIR: str(folder / "checkpoints"),
+        contract.DDPJOB_UID: uid,
+        contract.DDPJOB_ATTEMPT: str(attempt),
+    }
+
+
 def ranks_by_hand(world_size: int) -> list[dict[str, str]]:
     """What the operator gives to pods of one process each, all on this machine."""
     port = str(*free_ports(1))

@@ -1,4 +1,4 @@
-"""States as torch.save writes them, and checkpoints of a few bytes."""
+"""States as torch.save writes them, a part that is no module, and checkpoints of a few bytes."""
 
 import io
 from pathlib import Path
@@ -8,6 +8,21 @@ import torch
 from ddpjob_session.checkpoints.claim import Claim, Owner
 from ddpjob_session.checkpoints.files import Folder
 from ddpjob_session.checkpoints.folder import CheckpointFolder
+
+
+class Sampler:
+    """A part of a state that is no module: what it has drawn so far."""
+
+    def __init__(self, *drawn: int) -> None:
+        self.drawn = list(drawn)
+
+    def state_dict(self) -> dict[str, list[int]]:
+        """Its content."""
+        return {"drawn": self.drawn}
+
+    def load_state_dict(self, state_dict: dict[str, list[int]]) -> None:
+        """Take it over."""
+        self.drawn = state_dict["drawn"]
 
 
 def to_bytes(content: object) -> bytes:

@@ -20,6 +20,7 @@ from ddpjob_session.memory.at_exit import MemoryAtExit
 from ddpjob_session.memory.state_memory import MARGIN_BYTES
 from ddpjob_session.report import Reporter
 from ddpjob_session.state import State, from_bytes
+from saved_states import Sampler
 
 MIB = 2**20
 MEMINFO = "MemTotal: 9000 kB\nMemAvailable:    8000 kB\n"
@@ -55,6 +56,14 @@ def memory_of(state: State, generation: Generation) -> MemoryAtExit:
     return MemoryAtExit(generation, state, SimpleNamespace(rank=1))
 
 
+def holding(generation: Generation, **parts: object) -> tuple[MemoryAtExit, State]:
+    """The memory of a training with these parts, or with a model alone, that has begun; and its state."""
+    state = State(parts or {"model": torch.nn.Linear(2, 2)}, program="this test")
+    memory = memory_of(state, generation)
+    memory.hold([], restored=False)
+    return memory, state
+
+
 @pytest.mark.parametrize(("left", "kept"), [(5 * MIB, True), (3 * MIB, False)])
 def test_a_state_that_does_not_fit_is_not_kept_and_that_is_reported(monkeypatch, capsys, generation, left, kept):
     monkeypatch.setattr("ddpjob_session.memory.state_memory.available_bytes", lambda: left + MARGIN_BYTES)
@@ -75,9 +84,7 @@ TAKES_THE_LOCK = "import fcntl, sys; fcntl.lockf(int(sys.argv[1]), fcntl.LOCK_EX
 
 def test_another_rank_of_the_node_waits_until_the_state_is_whole(monkeypatch, generation):
     """It would find an empty slot and overwrite the state, after which the step of the first rank could be that of the slot."""
-    state = State({"model": torch.nn.Linear(2, 2)}, program="this test")
-    memory = memory_of(state, generation)
-    memory.hold([], restored=False)
+    memory, _ = holding(generation)
     write, refused = os.pwrite, []
 
     def pwrite(descriptor, *arguments):
@@ -104,9 +111,7 @@ def test_an_optimizer_that_is_not_tracked_changes_the_state_too(monkeypatch, cap
     monkeypatch.setattr("ddpjob_session.memory.at_exit.STEP_SECONDS", 0.0)
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    state = State({"model": model}, program="this test")
-    memory = memory_of(state, generation)
-    memory.hold([], restored=False)
+    memory, state = holding(generation, model=model)
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
     memory.save()
@@ -120,9 +125,7 @@ def test_an_optimizer_that_is_not_tracked_changes_the_state_too(monkeypatch, cap
 
 def test_a_rank_that_ends_while_it_begins_leaves_what_it_has_kept(generation):
     """One thread keeps the state because the generation ends; the main thread would empty the memory for the new steps."""
-    state = State({"model": torch.nn.Linear(2, 2)}, program="this test")
-    memory = memory_of(state, generation)
-    memory.hold([], restored=False)
+    memory, _ = holding(generation)
     memory.save()
     beginning = threading.Thread(target=memory.hold, args=([],), kwargs={"restored": True}, daemon=True)
     beginning.start()
@@ -132,9 +135,7 @@ def test_a_rank_that_ends_while_it_begins_leaves_what_it_has_kept(generation):
 
 def test_a_step_without_an_optimizer_is_not_counted_while_the_state_is_kept(generation):
     """The sampler of one step would be kept with the number of another one."""
-    state = State({"model": torch.nn.Linear(2, 2), "sampler": Sampler()}, program="this test")
-    memory = memory_of(state, generation)
-    memory.hold([], restored=False)
+    memory, state = holding(generation, sampler=Sampler(0))
     memory.save()
     state.step = 1
     done = threading.Thread(target=memory.step_done, daemon=True)
@@ -143,24 +144,9 @@ def test_a_step_without_an_optimizer_is_not_counted_while_the_state_is_kept(gene
     assert (done.is_alive(), memory._step) == (True, 0)
 
 
-class Sampler:
-    """A part that changes at the begin of a step."""
-
-    def __init__(self) -> None:
-        self.drawn = [0]
-
-    def state_dict(self):
-        return {"drawn": self.drawn}
-
-    def load_state_dict(self, state_dict):
-        self.drawn = state_dict["drawn"]
-
-
 def test_what_a_sampler_draws_for_a_step_that_is_not_done_is_not_kept(generation):
-    sampler = Sampler()
-    state = State({"model": torch.nn.Linear(2, 2), "sampler": sampler}, program="this test")
-    memory = memory_of(state, generation)
-    memory.hold([], restored=False)
+    sampler = Sampler(0)
+    memory, state = holding(generation, sampler=sampler)
     sampler.drawn.append(1)
     state.step = 1
     memory.step_done()
@@ -190,9 +176,7 @@ def test_what_a_rank_knows_in_the_forward_pass_is_final_where_no_step_has_change
 
 def test_a_rank_that_knows_nothing_of_its_own_writes_nothing_in_a_step(generation):
     """What it would write takes as long as 4 % of a step of the digits."""
-    state = State({"model": torch.nn.BatchNorm1d(2)}, program="this test")  # whose statistics are those of rank 0
-    memory = memory_of(state, generation)
-    memory.hold([], restored=False)
+    memory, state = holding(generation, model=torch.nn.BatchNorm1d(2))  # whose statistics are those of rank 0
     memory.forward_done(state.parts["model"])
     state.step = 1
     memory.step_done()

@@ -1,22 +1,7 @@
-import sys
-
 import pytest
 
-import faulty_rank
 from ddpjob_ranks import contract
 from forked_ranks import started
-from training_runs import finished
-
-PROGRAM = (sys.executable, faulty_rank.__file__)
-FAULT = {"FAULT": "raise", "FAULTY_RANK": "1", "FAULT_STEP": "5"}
-KEYS = ("epochs=2",)
-
-
-def test_an_exception_of_one_rank_is_the_exit_code_and_the_message_of_its_pod(tmp_path):
-    run = finished(tmp_path, *KEYS, ranks=2, command=PROGRAM, environ=FAULT, expected=contract.EXIT_PROGRAM_ERROR)
-    lines = run.message.splitlines()
-    assert (lines[0], lines[-1]) == ("rank 1", "LookupError: the disk of sample 7 is on fire")
-    assert len(run.message.encode()) <= contract.TERMINATION_MESSAGE_MAX_BYTES
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

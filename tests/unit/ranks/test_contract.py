@@ -19,10 +19,10 @@ def test_the_contract_needs_the_standard_library_only():
     "module",
     [
         *("ddpjob_ranks.contract", "ddpjob_ranks.launch.identity", "ddpjob_ranks.launch.launcher"),
-        *("ddpjob_trainer.config", "ddpjob_trainer.__main__"),
+        *("ddpjob_ranks.inspection", "ddpjob_trainer.config", "ddpjob_trainer.__main__"),
     ],
 )
-def test_what_others_import_does_not_load_torch(module):
+def test_what_others_import_or_run_does_not_load_torch(module):
     code = f"import sys, {module}; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": ":".join(sys.path)}, timeout=60)
     assert done.returncode == 0

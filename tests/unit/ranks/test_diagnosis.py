@@ -174,21 +174,12 @@ def test_where_no_rank_is_behind_the_network_or_the_limit_is_named(answers, expe
     assert diagnosis_of(*answers) == expected
 
 
-def test_a_status_travels_as_json():
-    assert RankStatus.from_json(status(3, Phase.LOG).to_json()) == status(3, Phase.LOG)
-
-
 @pytest.mark.parametrize(("first", "other", "longest"), [(600, 300, 900), (3600, 300, 3600), (1, 2, 6)])
 def test_collectives_outlast_every_wait_that_is_allowed(first, other, longest):
     limits = Limits(first_step_seconds=first, step_seconds=other)
     assert limits.longest_seconds == longest
     assert all(limits.of(phase, past_first_step=False) <= longest for phase in Phase)
     assert limits.collectives.total_seconds() > longest
-
-
-@pytest.mark.parametrize(("phase", "seconds"), [(Phase.EVALUATE, 900), (Phase.CHECKPOINT, 900), (Phase.DATA, 300)])
-def test_evaluations_and_checkpoints_may_take_longer(phase, seconds):
-    assert Limits(first_step_seconds=600, step_seconds=300).of(phase, past_first_step=True) == seconds
 
 
 @pytest.mark.parametrize(

@@ -39,13 +39,9 @@ def test_the_time_since_the_mark_moved_is_counted_without_pauses_of_the_machine(
     assert seconds(*looks) == expected
 
 
-def test_a_rank_that_makes_progress_starts_no_round():
-    assert actions(*((now, 0) for now in range(1, 10))) == 9 * [Action.NONE]
-
-
-def test_each_round_is_started_once():
+def test_each_round_is_started_once_and_the_first_one_at_the_limit():
     found = actions(*((now, 0) for now in range(1, 13)), (13, 1), (14, 1))
-    assert found[8:] == [Action.NONE, Action.ASK, Action.NONE, Action.NONE, Action.ASK, Action.NONE]
+    assert found == [*9 * [Action.NONE], Action.ASK, Action.NONE, Action.NONE, Action.ASK, Action.NONE]
 
 
 def test_a_round_that_does_not_end_is_the_end():

@@ -57,14 +57,6 @@ def test_phases_are_spans_and_steps_are_one_span_an_interval(clock):
     assert [span["unix_seconds"] for span in spans] == [5100, 5105, 5112, 5122]
 
 
-def test_a_batch_of_evaluation_is_progress(clock):
-    timeline = Timeline()
-    timeline.enter(Phase.EVALUATE)
-    clock[0] += 50
-    timeline.moved()
-    assert timeline.mark == (0, Phase.EVALUATE, clock[0])
-
-
 def test_the_first_step_is_not_in_the_shares(clock):
     timeline = Timeline()
     timeline.begin_training(step=7)

@@ -241,13 +241,6 @@ def test_a_job_may_be_interrupted_for_months(minutes_apart, status, num_remember
     assert len(after.restarts.infrastructure_times) == num_remembered
 
 
-def test_a_bad_configuration_is_not_tried_again() -> None:
-    of = job(nodes=1)
-    status = plan(broken(of, ended(of, 0, code=2, message="config: data folder /data is empty")), NOW).status
-    assert (status.phase, status.reason) == (Phase.FAILED, Reason.BAD_CONFIG)
-    assert "/data is empty" in status.message
-
-
 @pytest.mark.parametrize(
     ("keep_attempts", "attempt", "old", "expected"),
     [

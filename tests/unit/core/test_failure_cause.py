@@ -37,12 +37,6 @@ PAST_ITS_DEADLINE = {"reason": "DeadlineExceeded", "active_deadline_seconds": 36
 EVICTED = {"code": 143, "disruption": "EvictionByEvictionAPI: Eviction API: evicting"}
 
 
-def test_the_failure_names_rank_pod_node_code_and_exception() -> None:
-    failure = plan(broken(PAIR, crashed(PAIR, 1, code=3)), NOW).status.failure
-    assert (failure.rank, failure.pod, failure.node) == (1, "job-1-1", "node-1")
-    assert (failure.exit_code, failure.reason, failure.message) == (3, Reason.PROGRAM_ERROR, "ValueError: boom")
-
-
 def test_an_echo_is_the_cause_only_if_no_other_rank_explains_it_in_time() -> None:
     seen = broken(PAIR, crashed(PAIR, message=ECHO, ended_seen=NOW))
     made = plan(seen, NOW)

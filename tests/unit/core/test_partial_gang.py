@@ -91,13 +91,6 @@ def test_suspending_a_queued_job_resets_its_queue_deadline() -> None:
     assert made.status.phase == Phase.PENDING
 
 
-def test_a_gang_without_any_node_holds_none_and_waits() -> None:
-    of = job(nodes=2)
-    seen = reconciled(observed(of, *(pending(of, rank, waiting=NO_NODE) for rank in range(2))))
-    made = plan(seen, NOW + 10**6)
-    assert (made.status.attempt, made.wake_at) == (1, None)
-
-
 def test_a_failing_api_server_makes_a_gang_release_its_nodes_only_after_a_long_time() -> None:
     """A minute of answers of 500 once cost a gang its nodes, and an attempt."""
     of = job(nodes=2)

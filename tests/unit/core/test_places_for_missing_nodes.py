@@ -15,7 +15,7 @@ from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.policies.size import HELD_SECONDS
 from ddpjob_operator.core.render.pods import spec_hash
 from ddpjob_operator.core.times import rfc3339
-from fewer_nodes import ASKS, KUEUE, NO_NODE, WAIT, growing, shrunk
+from fewer_nodes import ASKS, KUEUE, NO_NODE, WAIT, growing
 
 
 def placeholder(seen: Observed, rank: int, *, at: float | None = None, **changes: Any) -> Pod:
@@ -47,10 +47,6 @@ def test_pods_without_a_program_wait_for_the_missing_nodes_once_it_has_run_on_fe
     assert not any("env" in container for body in bodies for container in body["spec"]["containers"])
     there = with_places(seen, placeholder(seen, 3), placeholder(seen, 4))
     assert created(plan(reconciled(there, ASKS), ASKS + 1)) == [], "nothing more is asked for"
-
-
-def test_a_job_without_fewer_nodes_seconds_asks_for_no_place() -> None:
-    assert created(plan(shrunk(3), NOW + 99999)) == []
 
 
 def test_nothing_stops_while_there_is_no_place() -> None:

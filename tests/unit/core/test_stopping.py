@@ -6,19 +6,11 @@ from builders import NOW, changed, edited, ended, job, observed, pending, pod, p
 from ddpjob_operator.core.actions import DeletePod, LowerPodDeadline, ReadNode
 from ddpjob_operator.core.gang import gang_of
 from ddpjob_operator.core.plan import plan
-from ddpjob_operator.core.stopping import KEPT_SECONDS, OVERDUE_SECONDS, node_lookups, stop, stop_and_keep_logs
+from ddpjob_operator.core.stopping import OVERDUE_SECONDS, node_lookups, stop, stop_and_keep_logs
 
 OF = job(nodes=1)
 WITH_SIDECAR = ended(OF, 0, all_ended=False, ended_seen=NOW)
 LOWER = (LowerPodDeadline(name="job-1-0", uid="pod-uid-1-0"),)
-
-
-def test_a_pod_whose_deadline_cannot_be_lowered_is_deleted_in_the_end() -> None:
-    delete = DeletePod(name="job-1-0", uid="pod-uid-1-0", grace_seconds=1)
-    seen, late = observed(OF, WITH_SIDECAR), NOW + WITH_SIDECAR.grace_seconds + KEPT_SECONDS
-    assert stop(seen, [WITH_SIDECAR], 1, NOW) == LOWER
-    assert stop(seen, [WITH_SIDECAR], 1, late) == (delete,)
-    assert stop_and_keep_logs(seen, [WITH_SIDECAR], NOW, late) == (replace(delete, grace_seconds=None),)
 
 
 def test_the_clock_of_a_node_does_not_decide_when_evidence_is_deleted_or_when_a_rank_succeeded() -> None:

@@ -23,11 +23,6 @@ def test_the_service_is_created_before_the_pods_and_nothing_is_written_before_th
     assert (made.write_ahead, created(made)) == (False, ["job-1-0", "job-1-1"])
 
 
-def test_only_missing_pods_are_created() -> None:
-    of = job(nodes=3)
-    assert created(plan(observed(of, pod(of, 1)), NOW)) == ["job-1-0", "job-1-2"]
-
-
 def test_the_condition_created_is_true_once_all_pods_exist() -> None:
     some = plan(observed(PAIR, pod(PAIR, 0)), NOW).status
     both = plan(observed(PAIR, pod(PAIR, 0), pod(PAIR, 1)), NOW).status

@@ -135,8 +135,7 @@ def lose_node(world: World, pick: int) -> None:
 
 def node_comes_back(world: World, pick: int) -> None:
     """One of the dead kubelets starts again."""
-    dead = [node for node in world.cluster.nodes.values() if not node.kubelet_up]
-    if dead:
+    if dead := [node for node in world.cluster.nodes.values() if not node.kubelet_up]:
         world.cluster.start_kubelet(_one_of(dead, pick))
 
 
@@ -167,25 +166,17 @@ def fill_nodes(world: World, pick: int) -> None:
 
 def delete_group(world: World, pick: int) -> None:
     """Somebody deletes a PodGroup."""
-    groups = world.server.all(POD_GROUPS)
-    if groups:
-        world.server.delete(
-            POD_GROUPS, _one_of(groups, pick)["metadata"]["name"], uid=None, grace_seconds=None, by="user"
-        )
+    _delete(world, POD_GROUPS, world.server.all(POD_GROUPS), pick)
 
 
 def delete_pod(world: World, pick: int) -> None:
     """Somebody deletes a pod of the job."""
-    pods = _pods(world)
-    if pods:
-        metadata = _one_of(pods, pick)["metadata"]
-        world.server.delete(PODS, metadata["name"], uid=None, grace_seconds=None, by="user")
+    _delete(world, PODS, _pods(world), pick)
 
 
 def force_delete_pod(world: World, pick: int) -> None:
     """Somebody deletes a pod by force: the object is removed at once, the containers run for another moment."""
-    pods = _pods(world)
-    if pods:
+    if pods := _pods(world):
         metadata = _one_of(pods, pick)["metadata"]
         world.memory.forced.add(metadata["uid"])
         world.server.delete(PODS, metadata["name"], uid=None, grace_seconds=0, by="user")
@@ -193,30 +184,26 @@ def force_delete_pod(world: World, pick: int) -> None:
 
 def evict_pod(world: World, pick: int) -> None:
     """A drain, or a preemption."""
-    pods = _pods(world)
-    if pods:
+    if pods := _pods(world):
         reason = ("EvictionByEvictionAPI", "PreemptionByScheduler")[pick % 2]
         world.cluster.disrupt(_one_of(pods, pick // 2), reason, "the node is drained")
 
 
 def evict_for_memory(world: World, pick: int) -> None:
     """A kubelet ends a pod because its node runs out of memory."""
-    running = _running(world)
-    if running:
+    if running := _running(world):
         world.cluster.evict_for_memory(_one_of(running, pick))
 
 
 def kill_rank(world: World, pick: int) -> None:
     """A rank's main process dies of SIGKILL."""
-    running = _running(world)
-    if running:
+    if running := _running(world):
         world.programs.end(_one_of(running, pick).main, 137)
 
 
 def restart_ranks(world: World, pick: int) -> None:
     """A rank fails within its pod, which starts it again together with all others."""
-    gangs = list(world.programs.gangs.values())
-    if gangs:
+    if gangs := list(world.programs.gangs.values()):
         world.programs.restart_in_place(_one_of(gangs[-2:], pick))
 
 
@@ -231,17 +218,13 @@ def kill_two_ranks(world: World, pick: int) -> None:
 
 def kill_spare(world: World, pick: int) -> None:
     """The program of a spare pod ends."""
-    spares = [sandbox for sandbox in _running(world) if sandbox.main.is_spare]
-    if spares:
+    if spares := [sandbox for sandbox in _running(world) if sandbox.main.is_spare]:
         world.programs.end(_one_of(spares, pick // 2).main, (2, 137)[pick % 2])
 
 
 def delete_spare(world: World, pick: int) -> None:
     """Somebody deletes a spare pod."""
-    spares = [pod for pod in _pods(world) if is_spare(pod)]
-    if spares:
-        name = _one_of(spares, pick)["metadata"]["name"]
-        world.server.delete(PODS, name, uid=None, grace_seconds=None, by="user")
+    _delete(world, PODS, [pod for pod in _pods(world) if is_spare(pod)], pick)
 
 
 def edit_spares(world: World, pick: int) -> None:
@@ -251,8 +234,7 @@ def edit_spares(world: World, pick: int) -> None:
 
 def exit_rank(world: World, pick: int) -> None:
     """A rank's main process ends by itself."""
-    running = _running(world)
-    if running:
+    if running := _running(world):
         world.programs.end(_one_of(running, pick // 4).main, (0, 1, 2, 75)[pick % 4], "by itself")
 
 
@@ -297,6 +279,13 @@ def _running(world: World) -> list[Sandbox]:
     return [
         s for s in world.cluster.sandboxes.values() if s.main.exit is None and world.cluster.nodes[s.node].kubelet_up
     ]
+
+
+def _delete(world: World, kind: str, bodies: Sequence[Body], pick: int) -> None:
+    """Somebody deletes one of these, if there is one."""
+    if bodies:
+        name = _one_of(bodies, pick)["metadata"]["name"]
+        world.server.delete(kind, name, uid=None, grace_seconds=None, by="user")
 
 
 def _one_of(items: Sequence[T], pick: int) -> T:

@@ -33,14 +33,6 @@ def drop_key(path: Path) -> None:
     path.write_text(json.dumps(content))
 
 
-def test_the_newest_checkpoint_is_loaded(tmp_path):
-    checkpoints = folder(tmp_path / "made" / "by-the-program")
-    assert newest(checkpoints) is None
-    save(checkpoints, 9, b"nine")
-    save(checkpoints, 10, b"ten")
-    assert newest(checkpoints) == (10, b"ten")
-
-
 def test_only_the_newest_checkpoints_are_kept(tmp_path):
     checkpoints = folder(tmp_path, keep=2)
     for step in range(1, 6):

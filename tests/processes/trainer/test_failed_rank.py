@@ -2,6 +2,7 @@ import pytest
 
 from ddpjob_ranks import contract
 from forked_ranks import started
+from training_runs import finished
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -20,7 +20,7 @@ TORCHRUN = "TORCHELASTIC_RUN_ID"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """One rank of the job."""
+    """One rank of the job. Raises ConfigError where its numbers contradict each other."""
 
     launcher: str
     rank: int
@@ -29,6 +29,17 @@ class Worker:
     local_world_size: int
     master_addr: str
     master_port: int
+
+    def __post_init__(self) -> None:
+        if self.rank >= self.world_size:
+            raise ConfigError(
+                f"environment: rank is {self.rank} but the world size is {self.world_size}; ranks count from 0"
+            )
+        if self.local_rank >= self.local_world_size:
+            raise ConfigError(
+                f"environment: local rank is {self.local_rank} but the local world size is {self.local_world_size};"
+                " local ranks count from 0"
+            )
 
     @property
     def node_rank(self) -> int:
@@ -70,19 +81,11 @@ def resolve(environ: Mapping[str, str]) -> Worker | Node:
         _check_starts_processes(environ, count)
         return Node(workers=tuple(_local_worker(environ, index, count) for index in range(count)))
     if SLURM_STEP in environ:
-        return _checked(_slurm_worker(environ))
+        return _slurm_worker(environ)
     if contract.WORLD_SIZE in environ or contract.RANK in environ:
         return _worker_of_variables(environ)
     _check_one_process_is_intended(environ)
-    return Worker(
-        launcher="alone",
-        rank=0,
-        world_size=1,
-        local_rank=0,
-        local_world_size=1,
-        master_addr="127.0.0.1",
-        master_port=contract.DEFAULT_MASTER_PORT,
-    )
+    return _local_worker({}, 0, 1)
 
 
 def node(environ: Mapping[str, str]) -> Node:
@@ -132,33 +135,29 @@ def _worker_of_variables(environ: Mapping[str, str]) -> Worker:
                 f"Slurm: srun starts {num_tasks} torchrun processes on this node, but one starts all processes of a node; use"
                 f" srun --ntasks-per-node=1 torchrun --nproc-per-node={num_tasks} ..."
             )
-    return _checked(
-        Worker(
-            launcher=launcher,
-            rank=_integer(environ, contract.RANK),
-            world_size=_integer(environ, contract.WORLD_SIZE),
-            local_rank=_integer(environ, contract.LOCAL_RANK, default=0),
-            local_world_size=_integer(environ, contract.LOCAL_WORLD_SIZE, default=1),
-            master_addr=_master_addr(environ),
-            master_port=_master_port(environ),
-        )
+    return Worker(
+        launcher=launcher,
+        rank=_integer(environ, contract.RANK),
+        world_size=_integer(environ, contract.WORLD_SIZE),
+        local_rank=_integer(environ, contract.LOCAL_RANK, default=0),
+        local_world_size=_integer(environ, contract.LOCAL_WORLD_SIZE, default=1),
+        master_addr=_master_addr(environ),
+        master_port=_master_port(environ),
     )
 
 
 def _local_worker(environ: Mapping[str, str], local_rank: int, num_processes: int) -> Worker:
-    """One of the ranks that this pod starts: the pod's RANK is that of its first process."""
+    """One of the ranks that this process starts, or itself if it is alone. The pod's RANK is that of its first process."""
     world_size = _integer(environ, contract.WORLD_SIZE, default=num_processes)
     here = {contract.MASTER_ADDR: "127.0.0.1"} if world_size == num_processes else {}
-    return _checked(
-        Worker(
-            launcher="ddpjob launcher",
-            rank=_integer(environ, contract.RANK, default=0) + local_rank,
-            world_size=world_size,
-            local_rank=local_rank,
-            local_world_size=num_processes,
-            master_addr=_master_addr({**here, **environ}),
-            master_port=_master_port(environ),
-        )
+    return Worker(
+        launcher="ddpjob launcher" if num_processes > 1 else "alone",
+        rank=_integer(environ, contract.RANK, default=0) + local_rank,
+        world_size=world_size,
+        local_rank=local_rank,
+        local_world_size=num_processes,
+        master_addr=_master_addr({**here, **environ}),
+        master_port=_master_port(environ),
     )
 
 
@@ -274,16 +273,3 @@ def _integer(environ: Mapping[str, str], name: str, default: int | None = None) 
         found = repr(text) if name in environ else "not set"
         raise ConfigError(f"environment: {name} is {found}; expected an integer of 0 or more")
     return value
-
-
-def _checked(worker: Worker) -> Worker:
-    if worker.rank >= worker.world_size:
-        raise ConfigError(
-            f"environment: rank is {worker.rank} but the world size is {worker.world_size}; ranks count from 0"
-        )
-    if worker.local_rank >= worker.local_world_size:
-        raise ConfigError(
-            f"environment: local rank is {worker.local_rank} but the local world size is {worker.local_world_size};"
-            " local ranks count from 0"
-        )
-    return worker

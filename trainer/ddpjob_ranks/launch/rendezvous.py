@@ -122,18 +122,15 @@ def number_at_master(worker: Worker) -> int | None:
 
 def for_attempt(store: Store) -> Store:
     """The part of the store that belongs to this attempt."""
-    return PrefixStore(_attempt(), store)
-
-
-def _attempt() -> str:
-    return "/".join(os.environ.get(name, "") for name in (contract.DDPJOB_UID, contract.DDPJOB_ATTEMPT))
+    attempt = [os.environ.get(name, "") for name in (contract.DDPJOB_UID, contract.DDPJOB_ATTEMPT)]
+    return PrefixStore("/".join(attempt), store)
 
 
 def _open_store(worker: Worker, deadline: timedelta) -> Store:
     if worker.launcher.endswith("torchrun"):
         store: Store = next(rendezvous("env://", timeout=deadline))[0]
         return store
-    serves = worker.rank == 0 and contract.DDPJOB_GENERATION not in os.environ
+    serves = worker.rank == 0
     if serves:
         wait_for_free_port(worker)
     else:
@@ -186,19 +183,20 @@ def rendezvous_timeout() -> timedelta:
     return RENDEZVOUS_TIMEOUT_IN_A_JOB if contract.DDPJOB_UID in os.environ else RENDEZVOUS_TIMEOUT
 
 
-def wait_until(probe: Callable[[], str | None], *, rank: int, limit: timedelta) -> None:
+def wait_until(probe: Callable[[], str | None], *, rank: int, limit: timedelta, advice: str = "") -> None:
     """Call `probe` until it returns None. Until then it returns the reason for the wait, which is printed every few seconds.
 
     Raises:
         PeersMissingError: it returned a reason for the whole time; the text has the last one.
+        ConfigError: the same, where the user has to follow the `advice`.
     """
     start = reported = time.monotonic()
     pause = 0.01
     while reason := probe():
         now = time.monotonic()
         if now - start >= limit.total_seconds():
-            where = f"rank {rank} on {socket.gethostname()}"
-            raise PeersMissingError(f"{where}: timed out after {limit.total_seconds():g} s: {reason}")
+            text = f"rank {rank} on {socket.gethostname()}: timed out after {limit.total_seconds():g} s: {reason}"
+            raise ConfigError(f"{text}. {advice}") if advice else PeersMissingError(text)
         if now - reported >= REPORT_SECONDS:
             reported = now
             print(f"rank {rank} has waited {now - start:.0f} s (limit {limit}): {reason}", file=sys.stderr, flush=True)
@@ -214,15 +212,13 @@ def _wait_for_name(worker: Worker) -> None:
             return f"the name {worker.master_addr} does not resolve ({error.strerror})"
         return None
 
-    in_a_job = contract.DDPJOB_UID in os.environ
-    try:
-        wait_until(probe, rank=worker.rank, limit=rendezvous_timeout() if in_a_job else NAME_TIMEOUT)
-    except PeersMissingError as error:
-        if in_a_job:  # the name is right, and has no address while the pod of rank 0 is lost
-            raise
-        raise ConfigError(
-            f"{error}. Set {contract.MASTER_ADDR} to the address of the host of rank 0 or to a name that every host resolves."
-        ) from None
+    if contract.DDPJOB_UID in os.environ:  # the name is right, and has no address while the pod of rank 0 is lost
+        wait_until(probe, rank=worker.rank, limit=rendezvous_timeout())
+    else:
+        advice = (
+            f"Set {contract.MASTER_ADDR} to the address of the host of rank 0 or to a name that every host resolves."
+        )
+        wait_until(probe, rank=worker.rank, limit=NAME_TIMEOUT, advice=advice)
 
 
 def wait_for_free_port(worker: Worker) -> None:
@@ -239,19 +235,15 @@ def wait_for_free_port(worker: Worker) -> None:
             return f"port {worker.master_port} cannot be opened ({os.strerror(error.errno or 0)})"
         return None
 
-    try:
-        wait_until(probe, rank=0, limit=PORT_TIMEOUT)
-    except PeersMissingError as error:
-        raise ConfigError(
-            f"{error}. Stop the process that uses the port (`ss -tlnp` lists it), or set"
-            f" {contract.MASTER_PORT} to a free port, the same on all ranks."
-        ) from None
+    advice = (
+        "Stop the process that uses the port (`ss -tlnp` lists it), or set"
+        f" {contract.MASTER_PORT} to a free port, the same on all ranks."
+    )
+    wait_until(probe, rank=0, limit=PORT_TIMEOUT, advice=advice)
 
 
 def _wait_for_open_port(worker: Worker) -> None:
     address = (worker.master_addr, worker.master_port)
-    in_a_job = contract.DDPJOB_UID in os.environ
-    limit = PORT_TIMEOUT if worker.rank == 0 and not in_a_job else rendezvous_timeout()
 
     def probe() -> str | None:
         try:
@@ -260,9 +252,8 @@ def _wait_for_open_port(worker: Worker) -> None:
             return f"rank 0 does not respond at {address[0]}:{address[1]} ({error.strerror or error})"
         return None
 
-    try:
-        wait_until(probe, rank=worker.rank, limit=limit)
-    except PeersMissingError as error:
-        if worker.rank > 0 or in_a_job:
-            raise
-        raise ConfigError(f"{error}. {contract.MASTER_ADDR} must be an address of the host of rank 0.") from None
+    if worker.rank > 0 or contract.DDPJOB_UID in os.environ:
+        wait_until(probe, rank=worker.rank, limit=rendezvous_timeout())
+    else:
+        advice = f"{contract.MASTER_ADDR} must be an address of the host of rank 0."
+        wait_until(probe, rank=0, limit=PORT_TIMEOUT, advice=advice)

@@ -70,7 +70,10 @@ class Generation:
 
         def read() -> None:
             os.read(self.pipe, 1)
-            self._end()
+            try:
+                self.save()
+            finally:
+                os._exit(contract.EXIT_PEER_LOST)
 
         threading.Thread(target=read, name=THREAD_NAME, daemon=True).start()
 
@@ -107,17 +110,8 @@ class Generation:
 
     def save(self) -> None:
         """Run `before_exit`; the caller then ends the process. Does not return where another thread does both already."""
-        if not self._saving.acquire(blocking=False):
-            threading.Event().wait()
+        self._saving.acquire()  # for good
         self.before_exit()
-
-    def _end(self) -> None:
-        if not self._saving.acquire(blocking=False):
-            return  # the thread that saves ends the process
-        try:
-            self.before_exit()
-        finally:
-            os._exit(contract.EXIT_PEER_LOST)
 
 
 _current: list[Generation] = []

@@ -103,10 +103,14 @@ def test_a_pod_and_the_one_that_replaces_it_never_begin_the_same_generation(memo
     assert seen == {(True, 2), (True, 3), (False, 3)}
 
 
-def test_a_store_that_is_lost_while_a_pod_joins_is_looked_for_again(monkeypatch):
+def test_a_store_that_is_lost_while_a_pod_joins_is_looked_for_again(memory, monkeypatch):
     """Two pods are replaced, and that of rank 0 later: until then the Service leads to the store that ends."""
     rank = worker(1, 2)
-    stores = iter([dist.DistNetworkError("connection reset by peer"), HashStore()])
+    found = HashStore()
+    generation.Generation(number=2, pipe=-1, state_memory=-1, own_memory=-1, stores=memory).announce(
+        found, 0, node_rank=1, local_rank=0
+    )
+    stores = iter([dist.DistNetworkError("connection reset by peer"), found])
 
     def open_store(*_: object, **__: object) -> tuple[HashStore, int]:
         if isinstance(store := next(stores), Exception):
@@ -114,9 +118,7 @@ def test_a_store_that_is_lost_while_a_pod_joins_is_looked_for_again(monkeypatch)
         return store, 0
 
     monkeypatch.setattr(join.rendezvous, "open_store_of_attempt", open_store)
-    monkeypatch.setattr(join, "_wait_for_others", lambda *_: None)
-    monkeypatch.setattr(join, "generation_to_join", lambda *_, **__: 3)
-    assert join._look_until_found(rank) == 3
+    assert join._find_generation(rank) == 3
 
 
 def test_a_pod_that_joins_waits_for_others_that_have_not_opened_their_session_yet(memory, monkeypatch):
@@ -132,7 +134,7 @@ def test_a_pod_that_joins_waits_for_others_that_have_not_opened_their_session_ye
 
     monkeypatch.setattr(join.rendezvous, "open_store_of_attempt", lambda *_, **__: (store, 0))
     monkeypatch.setattr(join.rendezvous, "wait_until", wait_until)
-    assert join._look(rank) == 1
+    assert join._find_generation(rank) == 1
     assert looks == ["no other rank of the attempt has joined the store of rank 0", None]
 
 

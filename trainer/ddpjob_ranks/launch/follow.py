@@ -31,9 +31,8 @@ def main() -> int:
     """Wait; returns the exit code."""
     number = int(sys.argv[1])
     stores = int(os.environ[contract.DDPJOB_INHERITED])
-    os.environ[contract.DDPJOB_GENERATION] = sys.argv[1]  # so that this process does not serve the store
-    worker = identity.resolve(os.environ)
-    assert isinstance(worker, Worker), "the launcher passes the variables of a rank"
+    os.environ[contract.DDPJOB_GENERATION] = sys.argv[1]  # by which it looks for the store as long as the ranks do
+    (worker,) = identity.node(os.environ).workers
     with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):  # the ranks report the same waits
         try:
             Follower(worker, number, stores).follow()

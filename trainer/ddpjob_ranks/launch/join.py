@@ -11,6 +11,7 @@ does not import torch.
 import os
 import sys
 import time
+from functools import partial
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
@@ -26,11 +27,9 @@ LOOK_SECONDS = 0.2
 
 def main() -> int:
     """Ask the store, which the launcher of node 0 serves; returns the exit code."""
-    os.environ[contract.DDPJOB_GENERATION] = "1"  # so that this process does not serve the store
-    worker = identity.resolve(os.environ)
-    assert isinstance(worker, Worker), "the launcher passes the variables of a rank"
+    (worker,) = identity.node(os.environ).workers
     try:
-        number = _look_until_found(worker)
+        number = _find_generation(worker)
     except ConfigError as error:
         return termination.refuse(error)
     except RuntimeError as error:
@@ -41,29 +40,34 @@ def main() -> int:
     return contract.EXIT_SUCCESS
 
 
-def _look_until_found(worker: Worker) -> int | None:
-    """The generation to join. A store that is lost meanwhile, with the pod that serves it, is looked for again for a limited time.
+def _find_generation(worker: Worker) -> int | None:
+    """The generation to join, once ranks of another pod have joined the store, which may be new, or none of them uses a session.
+
+    They may still load their data, before they open their session. A store that is lost meanwhile, with the pod that serves it,
+    is looked for again for a limited time.
 
     Raises:
         ConfigError: the master's name does not resolve, outside of a DDPJob.
         RuntimeError: no store, or none with ranks of another pod, was found in time.
     """
-    end = time.monotonic() + rendezvous.rendezvous_timeout().total_seconds()
+    replaced, limit = generation.replacements(os.environ), rendezvous.rendezvous_timeout()
+    end = time.monotonic() + limit.total_seconds()
     while True:
         try:
-            return _look(worker)
+            store, _ = rendezvous.open_store_of_attempt(worker, oldest=replaced.get(0, 0))
+            generation.replace(store, replaced)
+            rendezvous.wait_until(partial(_reason_to_wait, store), rank=worker.rank, limit=limit)
+            return generation_to_join(store, node_rank=worker.node_rank)
         except dist.DistError:
             if time.monotonic() > end:
                 raise
             time.sleep(LOOK_SECONDS)
 
 
-def _look(worker: Worker) -> int | None:
-    replaced = generation.replacements(os.environ)
-    store, _ = rendezvous.open_store_of_attempt(worker, oldest=replaced.get(0, 0))
-    generation.replace(store, replaced)
-    _wait_for_others(store, worker)
-    return generation_to_join(store, node_rank=worker.node_rank)
+def _reason_to_wait(store: Store) -> str | None:
+    if generation.newest(store) or generation.has_no_session(store):
+        return None
+    return "no other rank of the attempt has joined the store of rank 0"
 
 
 def generation_to_join(store: Store, *, node_rank: int) -> int | None:
@@ -74,23 +78,6 @@ def generation_to_join(store: Store, *, node_rank: int) -> int | None:
     while generation.has_begun(store, number, node_rank):
         number += 1
     return number
-
-
-def _wait_for_others(store: Store, worker: Worker) -> None:
-    """Wait until ranks of another pod have joined the store, which may be new, or none of them uses a session.
-
-    They may still load their data, before they open their session.
-
-    Raises:
-        PeersMissingError: none did in time.
-    """
-
-    def probe() -> str | None:
-        if generation.newest(store) or generation.has_no_session(store):
-            return None
-        return "no other rank of the attempt has joined the store of rank 0"
-
-    rendezvous.wait_until(probe, rank=worker.rank, limit=rendezvous.rendezvous_timeout())
 
 
 def _give_up(worker: Worker, reason: str) -> int:

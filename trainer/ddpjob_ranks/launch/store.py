@@ -15,8 +15,7 @@ def main() -> int:
     # Slurm sends these to all processes of a job, and the ranks need the store to stop together.
     for number in launcher.FORWARDED:
         signal.signal(number, signal.SIG_IGN)
-    worker = identity.resolve(os.environ)
-    assert isinstance(worker, identity.Worker), "the launcher passes the variables of rank 0"
+    (worker,) = identity.node(os.environ).workers
     open_files.allow(worker.world_size)
     try:
         rendezvous.wait_for_free_port(worker)

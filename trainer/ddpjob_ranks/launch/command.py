@@ -35,12 +35,12 @@ def start(program: Sequence[str], environ: Mapping[str, str], modules: Sequence[
     """
     environ = {**RANK_DEFAULTS, **environ}
     if spare.is_spare(environ):
-        return supervisor.run_as_spare(program, environ, modules)
+        return supervisor.run(program, environ, modules)
     with launcher.with_free_port(environ) as variables:
-        node = identity.node(variables)
-        if num_restarts := identity.in_place_restarts(environ):
-            return supervisor.run(node, program, variables, num_restarts, modules)
-        return launcher.run(node, [sys.executable, *program], {**variables, **termination.variables(variables)})
+        if identity.in_place_restarts(variables):
+            return supervisor.run(program, variables, modules)
+        node, given = identity.node(variables), {**variables, **termination.variables(variables)}
+        return launcher.run(node, [sys.executable, *program], given)
 
 
 def environment(given: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, str]:

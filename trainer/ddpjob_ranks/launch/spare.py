@@ -5,14 +5,14 @@ writes: the pod needs no token and listens on no port.
 """
 
 import json
-import signal
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
-from ddpjob_ranks.launch.template import Template, TemplateError
+from ddpjob_ranks.launch.template import Template, TemplateError, is_asked_to_stop
 
 #: Seconds between two looks at the file.
 LOOK_SECONDS = 0.05
@@ -23,13 +23,11 @@ def is_spare(environ: Mapping[str, str]) -> bool:
     return contract.DDPJOB_SPARE_ASSIGNMENT in environ
 
 
-def wait_for_assignment(environ: Mapping[str, str], template: Template) -> dict[str, str] | None:
-    """The environment with the variables of the rank that the pod is assigned; None if it is asked to stop before that.
-
-    The caller has blocked all signals.
+def wait_for_assignment(environ: Mapping[str, str], template: Template) -> dict[str, str]:
+    """The environment with the variables of the rank that the pod is assigned.
 
     Raises:
-        TemplateError: the template has ended, or a request to stop arrived while it still imported.
+        TemplateError: the template has ended, or a request to stop arrived, which is blocked here.
         ConfigError: the file does not hold the variables of a rank.
     """
     template.wait_until_ready()
@@ -37,11 +35,9 @@ def wait_for_assignment(environ: Mapping[str, str], template: Template) -> dict[
     file = Path(environ[contract.DDPJOB_SPARE_ASSIGNMENT])
     print("ddpjob launcher: this pod is a spare and waits until it replaces a lost one", flush=True)
     while not (text := _content(file)):
-        received = signal.sigtimedwait({signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}, LOOK_SECONDS)
-        if received is not None and received.si_signo != signal.SIGCHLD:
-            return None
-        if template.has_ended:
+        if template.has_ended or is_asked_to_stop():
             raise TemplateError
+        time.sleep(LOOK_SECONDS)
     assigned = _parse(file, text)
     print(f"ddpjob launcher: this pod replaces that of node rank {assigned[contract.NODE_RANK]}", flush=True)
     own = (contract.DDPJOB_SPARE_ASSIGNMENT, contract.DDPJOB_SPARE_READY)

@@ -11,7 +11,7 @@ pods continue.
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from tempfile import TemporaryDirectory
 
@@ -44,46 +44,23 @@ FOLLOW_PROGRAM = ("-m", "ddpjob_ranks.launch.follow")
 JOIN_PROGRAM = ("-m", "ddpjob_ranks.launch.join")
 
 
-def run(
-    node: Node, program: Sequence[str], environ: Mapping[str, str], num_restarts: int, modules: Sequence[str] = ()
-) -> int:
-    """Run Python with the arguments `program` for each worker of the node, starting all again up to `num_restarts` times.
+def run(program: Sequence[str], environ: Mapping[str, str], modules: Sequence[str] = ()) -> int:
+    """Run Python with the arguments `program` for each worker of the node, starting all again as often as the environment allows.
 
-    `modules` are imported once for all of them.
+    `modules` are imported once for all of them. A spare pod then waits until it replaces a lost one, and runs in its place.
 
     Returns:
         As `launcher.run`, of the generation whose failure ended the run.
     """
-
-    def start(template: Template, environ: Mapping[str, str]) -> int:
-        return _Supervisor(node, program, environ, template).run(num_restarts)
-
-    return _with_template(environ, modules, start)
-
-
-def run_as_spare(program: Sequence[str], environ: Mapping[str, str], modules: Sequence[str] = ()) -> int:
-    """Wait with all modules imported until this pod replaces a lost one, and then do as `run` in its place."""
-
-    def start(template: Template, environ: Mapping[str, str]) -> int:
-        variables = spare.wait_for_assignment(environ, template)
-        if variables is None:
-            return contract.EXIT_TERMINATED
-        supervisor = _Supervisor(identity.node(variables), program, variables, template)
-        return supervisor.run(identity.in_place_restarts(variables))
-
-    return _with_template(environ, modules, start)
-
-
-def _with_template(
-    environ: Mapping[str, str], modules: Sequence[str], start: Callable[[Template, Mapping[str, str]], int]
-) -> int:
     # torch's own rendezvous ("env://") then uses the store that is there, in each generation under another prefix.
     environ = {**environ, contract.TORCHELASTIC_USE_AGENT_STORE: "True"}
     sockets = TemporaryDirectory(prefix="pymp-", ignore_cleanup_errors=True)  # a data worker may be about to end
     with launcher.signals_blocked() as mask, sockets as folder:
         template = Template([*MODULES, *modules], environ, launcher.dies_with_this_process(mask), folder)
         try:
-            return start(template, environ)
+            if spare.is_spare(environ):
+                environ = spare.wait_for_assignment(environ, template)
+            return _Supervisor(program, environ, template).run(identity.in_place_restarts(environ))
         except TemplateError:
             if is_asked_to_stop():
                 return contract.EXIT_TERMINATED
@@ -127,11 +104,12 @@ def is_final(
 
 
 class _Supervisor:
-    def __init__(self, node: Node, program: Sequence[str], environ: Mapping[str, str], template: Template) -> None:
-        self._node, self._program, self._environ, self._template = node, program, environ, template
+    def __init__(self, program: Sequence[str], environ: Mapping[str, str], template: Template) -> None:
+        self._program, self._environ, self._template = program, environ, template
+        self._node = identity.node(environ)
         self._server = self._serve_store()
         self._state = os.memfd_create("ddpjob-state")
-        self._own = {worker.rank: os.memfd_create(f"ddpjob-rank-{worker.rank}") for worker in node.workers}
+        self._own = {worker.rank: os.memfd_create(f"ddpjob-rank-{worker.rank}") for worker in self._node.workers}
         self._stores = os.memfd_create("ddpjob-stores")
         self._number = 1
         """Of the generation that runs."""

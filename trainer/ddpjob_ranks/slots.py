@@ -26,7 +26,7 @@ def step_of(memory: int, slot: int = 0) -> int:
 
 def read(memory: int, slot: int = 0) -> bytearray:
     """The content of a slot that is not empty."""
-    with os.fdopen(os.dup(memory), "rb") as file:
+    with os.fdopen(memory, "rb", closefd=False) as file:
         file.seek(slot * SLOT_BYTES)
         _, num_bytes = _HEADER.unpack(file.read(_HEADER.size))
         content = bytearray(num_bytes)
@@ -34,26 +34,22 @@ def read(memory: int, slot: int = 0) -> bytearray:
         return content
 
 
-def write(memory: int, step: int, write_content: Callable[[IO[bytes]], object], slot: int = 0) -> None:
-    """Replace the content of a slot; it is empty until that is complete."""
+def write(memory: int, step: int, content: bytes | Callable[[IO[bytes]], object], slot: int = 0) -> None:
+    """Replace the content of a slot by bytes, or by what a function writes; it is empty until that is complete."""
     start = slot * SLOT_BYTES
     os.pwrite(memory, _HEADER.pack(NO_STEP, 0), start)
-    with os.fdopen(os.dup(memory), "wb") as file:
-        file.seek(start + _HEADER.size)
-        write_content(file)
-        num_bytes = file.tell() - start - _HEADER.size
-        file.flush()
-        os.pwrite(memory, _HEADER.pack(step, num_bytes), start)  # before it is closed, which ends a POSIX lock
-
-
-def write_bytes(memory: int, step: int, content: bytes, slot: int = 0) -> None:
-    """As `write`, with a third of its system calls: ranks on CPUs do this in each step."""
-    start = slot * SLOT_BYTES
-    os.pwrite(memory, _HEADER.pack(NO_STEP, 0), start)
-    num_written = 0
-    while num_written < len(content):  # one call writes 2 GiB at most
-        num_written += os.pwrite(memory, memoryview(content)[num_written:], start + _HEADER.size + num_written)
-    os.pwrite(memory, _HEADER.pack(step, num_written), start)
+    num_bytes = 0
+    if isinstance(
+        content, bytes
+    ):  # without a file: ranks on CPUs do this in each step, with a third of the system calls
+        while num_bytes < len(content):  # one call writes 2 GiB at most
+            num_bytes += os.pwrite(memory, memoryview(content)[num_bytes:], start + _HEADER.size + num_bytes)
+    else:
+        with os.fdopen(memory, "wb", closefd=False) as file:  # closing a descriptor would end a POSIX lock
+            file.seek(start + _HEADER.size)
+            content(file)
+            num_bytes = file.tell() - start - _HEADER.size
+    os.pwrite(memory, _HEADER.pack(step, num_bytes), start)
 
 
 def mark(memory: int, step: int, slot: int) -> None:

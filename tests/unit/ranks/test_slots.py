@@ -24,8 +24,8 @@ def test_slots_keep_the_content_of_their_step_and_take_only_the_memory_that_is_w
 def test_bytes_are_written_whole_though_one_call_writes_a_part(memory, monkeypatch):
     pwrite = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda file, content, at: pwrite(file, content[:16], at))  # a header is as long
-    slots.write_bytes(memory, 4, b"longer than the text that replaces it", slot=1)
-    slots.write_bytes(memory, 5, b"five, in several calls", slot=1)
+    slots.write(memory, 4, b"longer than the text that replaces it", slot=1)
+    slots.write(memory, 5, b"five, in several calls", slot=1)
     assert (slots.step_of(memory, 1), slots.read(memory, 1)) == (5, b"five, in several calls")
 
 

@@ -112,7 +112,7 @@ class StateMemory:
         self, step: int, content: bytes, slot: int, *, is_final: bool = True, changes_late: bool = False
     ) -> None:
         """Keep what only this rank knows after the step; if it is not `is_final`, the step may still change it."""
-        slots.write_bytes(self._own, step, bytes([is_final, changes_late]) + content, slot)
+        slots.write(self._own, step, bytes([is_final, changes_late]) + content, slot)
 
     def _drawn(self) -> generators.Captured | None:
         """The generators of this rank, unless the training draws by step."""

@@ -168,7 +168,9 @@ class Ranks:
                 self._stop(signal.Signals(received.si_signo))
             else:
                 self._send(signal.Signals(received.si_signo))
-            if self.stop_at is not None and (time.monotonic() >= self.stop_at or self._lose_nothing_now()):
+            if self.stop_at is not None and (
+                time.monotonic() >= self.stop_at or (not self.to_be_restarted and self._can_stop())
+            ):
                 self.stop_at = None
                 self._stop(signal.SIGTERM)
         if self._follower is not None:
@@ -180,10 +182,6 @@ class Ranks:
         self._may_restart = self.to_be_restarted = False
         self._send(signal_number)
 
-    def _lose_nothing_now(self) -> bool:
-        """Whether ranks that are asked to stop now save what they hold, or hold nothing."""
-        return not self.to_be_restarted and self._can_stop()
-
     def _reap(self) -> None:
         """Read the exit status of every process that has ended, as PID 1 also of those that other processes left."""
         while self.running:
@@ -193,13 +191,11 @@ class Ranks:
             if pid in self.running:
                 self._ended(self.running.pop(pid), os.waitstatus_to_exitcode(status))
             elif pid == self._server:
-                self._may_restart = False
-                self.to_be_restarted = False
+                self._may_restart = self.to_be_restarted = False
                 code, how = end_of(os.waitstatus_to_exitcode(status))
                 self.exit_code = self.exit_code or code
                 termination.write(f"the process that serves the store of all ranks {how}", echo=False)
                 self.terminate_at = time.monotonic()
-                self._enforce_deadlines()
             elif pid == self._follower:
                 self._follower = None
                 if os.waitstatus_to_exitcode(status) not in (contract.EXIT_SUCCESS, contract.EXIT_PEER_LOST):
@@ -212,7 +208,7 @@ class Ranks:
                     # Ranks that were asked to stop, or are done, may have left the others before those started again.
                     in_order = self.terminate_at or now + ORDERLY_GRACE_SECONDS
                     self.terminate_at = now if self._may_restart else in_order
-                    self._enforce_deadlines()
+            self._enforce_deadlines()
 
     def _ended(self, worker: Worker, returncode: int) -> None:
         now = time.monotonic()
@@ -237,7 +233,6 @@ class Ranks:
             self.terminate_at = self.terminate_at or now + ORDERLY_GRACE_SECONDS
         else:
             self.terminate_at = min(self.terminate_at or now, now)
-        self._enforce_deadlines()
 
     def _ends_generation(self) -> bool:
         """Whether all ranks start again, which they then have been asked to make possible."""

@@ -78,6 +78,9 @@ class Facts:
     shortages: Sequence[str] = ()
     remarks: Sequence[str] = ()
 
+    def __str__(self) -> str:
+        return f"rank {self.rank} ({self.location})"
+
 
 def check(store: Store, worker: Worker, same: Mapping[str, str], device: torch.device, process: str) -> None:
     """Wait until all ranks are here and are fit to train together. `same` is what the program adds to Facts.same.
@@ -98,8 +101,9 @@ def check(store: Store, worker: Worker, same: Mapping[str, str], device: torch.d
         _await_ranks(store, worker)
         if not store.check([DECISION]):
             everyone = [Facts(**json.loads(store.get(_key(rank)))) for rank in range(worker.world_size)]
-            for remark in _remarks(everyone):
-                print(f"preflight: {remark}", flush=True)
+            for one in everyone:
+                for remark in one.remarks:
+                    print(f"preflight: {one}: {remark}", flush=True)
             store.set(DECISION, json.dumps([disagreements_of(everyone), shortages_of(everyone)]))
     else:
         wait_until(
@@ -121,7 +125,7 @@ def check(store: Store, worker: Worker, same: Mapping[str, str], device: torch.d
 
 def shortages_of(everyone: Sequence[Facts]) -> str:
     """What keeps these ranks from training until somebody has fixed it, a line each; empty where nothing does."""
-    lines = [f"rank {facts.rank} ({facts.location}): {shortage}" for facts in everyone for shortage in facts.shortages]
+    lines = [f"{facts}: {shortage}" for facts in everyone for shortage in facts.shortages]
     return "\n".join(f"preflight: {line}" for line in lines[:MAX_LINES])
 
 
@@ -214,12 +218,9 @@ def _disagreement(name: str, everyone: Sequence[Facts]) -> str | None:
 
 
 def _ranks(some: Sequence[Facts]) -> str:
-    named = ", ".join(f"rank {facts.rank} ({facts.location})" for facts in some[:MAX_RANKS])
-    return named + (f" and {len(some) - MAX_RANKS} more" if len(some) > MAX_RANKS else "")
-
-
-def _remarks(everyone: Sequence[Facts]) -> list[str]:
-    return [f"rank {facts.rank} ({facts.location}): {remark}" for facts in everyone for remark in facts.remarks]
+    return ", ".join(map(str, some[:MAX_RANKS])) + (
+        f" and {len(some) - MAX_RANKS} more" if len(some) > MAX_RANKS else ""
+    )
 
 
 def _free(folder: str) -> int:

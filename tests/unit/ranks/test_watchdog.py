@@ -127,7 +127,7 @@ def test_a_round_without_a_decision_is_followed_by_another_one(monkeypatch):
 
 def test_a_decision_that_comes_too_late_is_the_decision_of_no_rank():
     store = dist.HashStore()
-    coordinator, waiting = (board.Board(store, rank=rank, world_size=2) for rank in range(2))
+    coordinator, waiting = (board.Board(store, rank=rank, world_size=2, timing=Timing.of(LIMITS)) for rank in range(2))
     assert waiting.decision(0, 0.01) == board.GO_ON
     coordinator.decide(0, "rank 1 is late")
     assert coordinator.decision(0, 0.01) == board.GO_ON

@@ -31,8 +31,9 @@ MAX_CAUSE_CHARACTERS = 200
 class Board:
     """The notes of all ranks, over a connection of its own: a store serves one caller at a time."""
 
-    def __init__(self, store: Store, *, rank: int, world_size: int) -> None:
+    def __init__(self, store: Store, *, rank: int, world_size: int, timing: Timing) -> None:
         self._store = PrefixStore("watchdog", store.clone())
+        self._timing = timing
         self._rank = rank
         self._ranks = range(world_size)
 
@@ -81,12 +82,10 @@ class Board:
         me = str(self._rank)
         return bool(self._store.compare_set(f"coordinator/{number}", "", me).decode() == me)
 
-    def answers(
-        self, number: int, seconds: float, timing: Timing, until: Callable[[], bool] = bool
-    ) -> dict[int, RankStatus]:
+    def answers(self, number: int, seconds: float, until: Callable[[], bool] = bool) -> dict[int, RankStatus]:
         """The status of each rank that answers in time. `until` may end the wait earlier; by default it does not."""
         keys = [f"answer/{number}/{rank}" for rank in self._ranks]
-        poll(lambda: self._store.check(keys) or until(), seconds, timing)
+        self._poll(lambda: self._store.check(keys) or until(), seconds)
         return self._statuses(f"answer/{number}")
 
     def last_known(self) -> dict[int, RankStatus]:
@@ -125,20 +124,20 @@ class Board:
         """Whether a rank has said so."""
         return bool(self._store.check(["loss"]))
 
-    def leave_together(self, number: int, seconds: float, timing: Timing) -> None:
+    def leave_together(self, number: int, seconds: float) -> None:
         """Wait for the ranks that answered: the first to leave breaks their connections, and rank 0 ends the store."""
         self._store.set(f"leaving/{self._rank}", "")
         answered = [rank for rank in self._ranks if self._store.check([f"answer/{number}/{rank}"])]
-        poll(lambda: bool(self._store.check([f"leaving/{rank}" for rank in answered])), seconds, timing)
+        self._poll(lambda: self._store.check([f"leaving/{rank}" for rank in answered]), seconds)
 
-    def leave(self, seconds: float, timing: Timing) -> None:
+    def leave(self, seconds: float) -> None:
         """Stop using the store. Rank 0, whose process holds it, waits until that is true of all ranks.
 
         Otherwise torch prints a stack of 20 lines on each rank that waits for a call when the store ends.
         """
         self._store.set(f"left/{self._rank}", "")
         if self._rank == 0:
-            poll(lambda: bool(self._store.check([f"left/{rank}" for rank in self._ranks])), seconds, timing)
+            self._poll(lambda: self._store.check([f"left/{rank}" for rank in self._ranks]), seconds)
 
     def _statuses(self, folder: str) -> dict[int, RankStatus]:
         keys = {rank: f"{folder}/{rank}" for rank in self._ranks}
@@ -150,10 +149,9 @@ class Board:
         """The values of keys that exist, by one request."""
         return [value.decode() for value in self._store.multi_get(list(keys))]
 
-
-def poll(condition: Callable[[], bool], seconds: float, timing: Timing) -> None:
-    """Until the condition holds, or for so long; time in which this process is paused does not count."""
-    waited = Stopwatch(read_at=time.monotonic())
-    while not condition() and waited.seconds < seconds:
-        time.sleep(POLL_SECONDS)
-        waited = waited.at(time.monotonic(), timing)
+    def _poll(self, condition: Callable[[], bool], seconds: float) -> None:
+        """Until the condition holds, or for so long; time in which this process is paused does not count."""
+        waited = Stopwatch(read_at=time.monotonic())
+        while not condition() and waited.seconds < seconds:
+            time.sleep(POLL_SECONDS)
+            waited = waited.at(time.monotonic(), self._timing)

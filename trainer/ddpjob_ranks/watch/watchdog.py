@@ -67,8 +67,9 @@ class Watchdog:
     def watch(self, store: Store, worker: Worker) -> None:
         """Begin. `store` is that of the rendezvous; no process group is needed yet."""
         self._rank = worker.rank
-        self._idleness = Idleness.starting(self._timeline.mark.since, time.monotonic())
-        self._board, listening = (Board(store, rank=worker.rank, world_size=worker.world_size) for _ in range(2))
+        self._board, listening = (
+            Board(store, rank=worker.rank, world_size=worker.world_size, timing=self._timing) for _ in range(2)
+        )
         self._publish(self._board)
         self._listener = _start(self._listen, listening)
         self._monitoring = _start(self._monitor, self._board)
@@ -88,7 +89,7 @@ class Watchdog:
         for thread in (self._listener, self._monitoring):
             thread.join(self._timing.answer_seconds)
         with contextlib.suppress(RuntimeError):
-            self._board.leave(self._timing.answer_seconds, self._timing)
+            self._board.leave(self._timing.answer_seconds)
 
     @property
     def has_lost_collectives(self) -> bool:
@@ -152,7 +153,10 @@ class Watchdog:
                 if action is Action.ASK:
                     board.call(self._round)
             if action is Action.END:
-                self._end_without_store()
+                self._end(
+                    f"rank 0 (host {os.environ.get(contract.MASTER_ADDR)}) does not respond, which holds the store that"
+                    f" all ranks use; rank {self._rank} waits {self._status()}"
+                )
 
     def _look(self) -> Action:
         mark = self._timeline.mark
@@ -160,12 +164,6 @@ class Watchdog:
         idleness = self._idleness.at(mark.since, time.monotonic(), self._timing)
         self._idleness, action = idleness.act(limit_seconds=limit, round_number=self._round, timing=self._timing)
         return action
-
-    def _end_without_store(self) -> None:
-        self._end(
-            f"rank 0 (host {os.environ.get(contract.MASTER_ADDR)}) does not respond, which holds the store that all ranks"
-            f" use; rank {self._rank} waits {self._status()}"
-        )
 
     # The listener thread.
 
@@ -184,7 +182,11 @@ class Watchdog:
             board.decide(number, self._diagnosis(board, number) or GO_ON)
         decision = board.decision(number, self._timing.decision_seconds)
         if decision != GO_ON:
-            self._end(decision, announced_here=coordinates, leave=lambda: self._leave(board, number))
+            self._end(
+                decision,
+                announced_here=coordinates,
+                leave=lambda: board.leave_together(number, self._timing.answer_seconds),
+            )
 
     def _abort_if_a_rank_failed(self, board: Board) -> None:
         """Abort this rank's collectives on GPUs, so that its main thread continues and raises, if another rank failed."""
@@ -209,7 +211,7 @@ class Watchdog:
         return num_started(c10d._dump_nccl_trace_json(includeCollectives=False))  # type: ignore[attr-defined] # not in its stubs
 
     def _diagnosis(self, board: Board, number: int) -> str | None:
-        answers = board.answers(number, self._timing.answer_seconds, self._timing)
+        answers = board.answers(number, self._timing.answer_seconds)
         diagnosis = diagnose(answers, board.last_known())
         return None if diagnosis is None else "; ".join([*_causes(board.failures()), diagnosis])
 
@@ -242,9 +244,6 @@ class Watchdog:
         last_resort.daemon, last_resort.name = True, THREAD_NAME
         last_resort.start()
 
-    def _leave(self, board: Board, number: int) -> None:
-        board.leave_together(number, self._timing.answer_seconds, self._timing)
-
     def _dump_flight_recorder(self) -> None:
         """What torch recorded of the last collectives, for torchfrtrace (that of NCCL has run on no GPU yet)."""
         if folder := os.environ.get(contract.DDPJOB_EVENTS_DIR):
@@ -262,10 +261,7 @@ class Watchdog:
             board.publish_failure("")
             board.call(number)
             answers = board.answers(
-                number,
-                LOSS_SECONDS,
-                self._timing,
-                until=lambda: board.loss_is_known() or any(board.failures().values()),
+                number, LOSS_SECONDS, until=lambda: board.loss_is_known() or any(board.failures().values())
             )
             failures = board.failures()
             silent = [s for s in board.last_known().values() if s.rank not in answers and s.rank not in failures]
@@ -274,7 +270,7 @@ class Watchdog:
             )
             message = board.agree_on_loss(found)
             board.decide(number, GO_ON)  # its coordinator may be gone
-            board.leave_together(number, LOSS_SECONDS / 2, self._timing)
+            board.leave_together(number, LOSS_SECONDS / 2)
         except RuntimeError:
             return "rank 0 is gone, and with it the store that all ranks use; if it lost another rank, it reports which"
         return message

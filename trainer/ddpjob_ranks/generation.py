@@ -17,7 +17,6 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from ddpjob_ranks import contract, slots
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 THREAD_NAME: Final = "generation"
-#: How long one wait for the next generation takes; it is repeated.
-LISTEN: Final = timedelta(days=7)
 #: The slot of a rank's own memory whose step is the last generation that came to its first step.
 BEGUN_SLOT: Final = 2
 #: The slot whose step is the last one that the rank has done.
@@ -94,7 +91,7 @@ class Generation:
         record_store(self.stores, number_of_store, JOINED_SLOT)
         # All of them, since the ranks of some may have failed before they could; the first one last, which `newest` looks for first.
         for number in range(self.number, 0, -1):
-            store.set(_key(number), "")
+            store.set(key(number), "")
 
     def record_begin(self) -> None:
         """Record that all ranks of this generation are here and begin to train."""
@@ -134,26 +131,15 @@ def current(environ: Mapping[str, str]) -> Generation | None:
     return _current[0] if _current else None
 
 
-def wait_for_next(store: "Store", number: int) -> None:
-    """Wait until the generation after this one is announced in the store.
-
-    Raises:
-        RuntimeError: node 0 is gone, which the collectives of the ranks notice.
-    """
-    import torch.distributed as dist
-
-    while True:
-        try:
-            store.wait([_key(number + 1)], LISTEN)
-        except dist.DistStoreError:  # that was the timeout
-            continue
-        return
+def key(number: int) -> str:
+    """What the store has once a rank has announced the generation."""
+    return f"ddpjob/generation/{number}"
 
 
 def newest(store: "Store") -> int:
     """The newest generation that a rank has announced in the store; 0 if none has."""
     number = 0
-    while store.check([_key(number + 1)]):
+    while store.check([key(number + 1)]):
         number += 1
     return number
 
@@ -232,12 +218,8 @@ def has_no_session(store: "Store") -> bool:
     return store.check([_NO_SESSION_KEY])
 
 
-def _key(number: int) -> str:
-    return f"ddpjob/generation/{number}"
-
-
 def _node_key(number: int, node_rank: int) -> str:
-    return f"{_key(number)}/{node_rank}"
+    return f"{key(number)}/{node_rank}"
 
 
 def _replacement_key(node_rank: int, replacement: int) -> str:

@@ -193,7 +193,7 @@ def test_what_follows_the_ranks_goes_on_while_no_store_responds(memory, monkeypa
         return result
 
     monkeypatch.setattr(follow.rendezvous, "open_store_of_attempt", open_store)
-    monkeypatch.setattr(generation, "wait_for_next", lambda *_: None)
+    monkeypatch.setattr(follow.rendezvous, "wait_for_key", lambda *_: None)
     follower = Follower(worker(1, 2), 2, memory)
     follower.follow()
     assert follower.joined == 3

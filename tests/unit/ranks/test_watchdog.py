@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from ddpjob_ranks import contract
+from ddpjob_ranks.launch import rendezvous
 from ddpjob_ranks.limits import Limits
 from ddpjob_ranks.watch import board
 from ddpjob_ranks.watch.idleness import Action, Timing
@@ -105,7 +106,7 @@ def test_ranks_that_all_wait_end_with_the_same_diagnosis():
 
 
 def test_while_one_rank_makes_progress_the_others_wait_however_long(monkeypatch):
-    monkeypatch.setattr(board, "LISTEN", timedelta(seconds=0.2))  # as if days had passed
+    monkeypatch.setattr(rendezvous, "LISTEN", timedelta(seconds=0.2))  # as if days had passed
     working, waiting = ranks(2)
     waiting.timeline.enter(Phase.BACKWARD)
     moving(working, until=lambda: waiting._round >= 3)

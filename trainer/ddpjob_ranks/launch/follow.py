@@ -70,7 +70,7 @@ class Follower:
                     looker.start()
                 if self.number > 1 and slots.step_of(self.stores, generation.JOINED_SLOT) == slots.NO_STEP:
                     generation.report_no_session(store)
-                generation.wait_for_next(store, self.number)
+                rendezvous.wait_for_key(store, generation.key(self.number + 1))
             except ReplacedError:
                 raise
             except RuntimeError:

@@ -11,8 +11,11 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from datetime import timedelta
 from typing import TypeVar
+
+import torch.distributed as dist
 
 # torch.distributed's own, which it exports untyped
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
@@ -33,6 +36,8 @@ RENDEZVOUS_TIMEOUT_IN_A_JOB = timedelta(days=7)
 NAME_TIMEOUT = timedelta(minutes=1)
 #: A run that has just ended may use the port for a little longer.
 PORT_TIMEOUT = timedelta(seconds=20)
+#: How long one wait for a key takes. Each timeout costs two warnings of torch's, so it is long, and waited again.
+LISTEN = timedelta(days=7)
 
 #: Time between two lines about the same wait.
 REPORT_SECONDS = 5.0
@@ -202,6 +207,17 @@ def wait_until(probe: Callable[[], str | None], *, rank: int, limit: timedelta, 
             print(f"rank {rank} has waited {now - start:.0f} s (limit {limit}): {reason}", file=sys.stderr, flush=True)
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+
+def wait_for_key(store: Store, key: str) -> None:
+    """Wait until the store has a key, however long that takes.
+
+    Raises:
+        RuntimeError: the store is gone.
+    """
+    while not store.check([key]):
+        with suppress(dist.DistStoreError):  # that was the timeout; a lost connection is a DistNetworkError
+            store.wait([key], LISTEN)
 
 
 def _wait_for_name(worker: Worker) -> None:

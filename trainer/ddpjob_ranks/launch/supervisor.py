@@ -36,12 +36,6 @@ CAUSES = {
 }
 #: After so many restarts in place in a row without a further step, the next failure ends the run: fresh pods may help.
 MAX_RESTARTS_WITHOUT_PROGRESS = 2
-#: Serves the store of the gang.
-STORE_PROGRAM = ("-m", "ddpjob_ranks.launch.store")
-#: Ends when the ranks of another node have begun the next generation.
-FOLLOW_PROGRAM = ("-m", "ddpjob_ranks.launch.follow")
-#: Finds out with which generation a pod begins that replaces another one.
-JOIN_PROGRAM = ("-m", "ddpjob_ranks.launch.join")
 
 
 def run(program: Sequence[str], environ: Mapping[str, str], modules: Sequence[str] = ()) -> int:
@@ -157,14 +151,14 @@ class _Supervisor:
         first = self._node.workers[0]
         if first.rank > 0 or first.world_size == 1:
             return None
-        return self._template.fork(STORE_PROGRAM, {**self._environ, **first.environment()}, [])
+        return self._template.fork(["-m", "ddpjob_ranks.launch.store"], {**self._environ, **first.environment()}, [])
 
     def _generation_to_join(self) -> tuple[int, int]:
         """The exit code of the process that finds it out, and the number of the generation."""
-        memory = os.memfd_create("ddpjob-join")
+        memory, program = os.memfd_create("ddpjob-join"), ["-m", "ddpjob_ranks.launch.join"]
 
         def start(worker: Worker) -> int:
-            return self._template.fork(JOIN_PROGRAM, {**self._environ, **worker.environment()}, [memory])
+            return self._template.fork(program, {**self._environ, **worker.environment()}, [memory])
 
         process = Ranks(Node(workers=self._node.workers[:1]), start, server=self._server)
         process.wait()
@@ -199,7 +193,7 @@ class _Supervisor:
             first = self._node.workers[0]
             if first.world_size == len(self._node.workers):  # none runs elsewhere, nor in another task of Slurm here
                 return None
-            program = [*FOLLOW_PROGRAM, str(self._number)]
+            program = ["-m", "ddpjob_ranks.launch.follow", str(self._number)]
             with suppress(TemplateError):  # the ranks can go on without it, and notice such an end themselves
                 return self._template.fork(program, {**environ, **first.environment()}, [self._stores])
             return None

@@ -15,13 +15,12 @@ from typing import Final
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store  # torch.distributed's own, which it exports untyped
 
+from ddpjob_ranks.launch.rendezvous import wait_for_key
 from ddpjob_ranks.watch.diagnosis import RankStatus
 from ddpjob_ranks.watch.idleness import Stopwatch, Timing
 
 #: The decision of a round after which all ranks go on.
 GO_ON: Final = "go on"
-#: How long one wait for a call takes. Each timeout costs two warnings of torch's, so it is long, and waited again.
-LISTEN = timedelta(days=7)
 POLL_SECONDS = 0.02
 CALL, CLOSE = "call", "close"
 #: A cause has to fit into a termination message together with a diagnosis.
@@ -70,11 +69,7 @@ class Board:
     def wait_for_call(self, number: int) -> bool:
         """Wait until the round is called, however long that takes; False once this rank closes."""
         key = f"call/{self._rank}/{number}"
-        while not self._store.check([key]):
-            try:
-                self._store.wait([key], LISTEN)
-            except dist.DistStoreError:  # that was the timeout; a lost connection is a DistNetworkError
-                continue
+        wait_for_key(self._store, key)
         return bool(self._store.get(key).decode() == CALL)
 
     def coordinates(self, number: int) -> bool:

@@ -182,28 +182,12 @@ PROGRESS_IN_PLACE_RESTARTS: Final = "inPlaceRestarts"
 PROGRESS_IN_PLACE_CAUSE: Final = "inPlaceCause"
 #: Replacements of pods in this attempt whose ranks are here: the sum over all pods (int; left out where it is 0).
 PROGRESS_JOINED_REPLACEMENTS: Final = "joinedReplacements"
-#: What rank 0 is doing: one of PHASES (string; optional).
+#: What rank 0 is doing: one of the PHASE_ values (string; optional).
 PROGRESS_PHASE: Final = "phase"
 #: Further values by name, the latest known of each (object of at most MAX_METRICS finite numbers; optional).
 PROGRESS_METRICS: Final = "metrics"
 #: One of them as text for a column of a table, such as "accuracy 99.72 %" (string; optional, the first metric by default).
 PROGRESS_HEADLINE: Final = "headline"
-
-PROGRESS_FIELDS: Final = (
-    PROGRESS_STEP,
-    PROGRESS_TOTAL_STEPS,
-    PROGRESS_EPOCH,
-    PROGRESS_LOSS,
-    PROGRESS_SAMPLES_PER_SECOND,
-    PROGRESS_ETA_SECONDS,
-    PROGRESS_CHECKPOINT_STEP,
-    PROGRESS_IN_PLACE_RESTARTS,
-    PROGRESS_IN_PLACE_CAUSE,
-    PROGRESS_JOINED_REPLACEMENTS,
-    PROGRESS_PHASE,
-    PROGRESS_METRICS,
-    PROGRESS_HEADLINE,
-)
 
 #: With at most this number of metrics and such names, a line with every field is shorter than PROGRESS_MAX_BYTES.
 MAX_METRICS: Final = 16
@@ -219,7 +203,6 @@ PHASE_TRAIN: Final = "train"
 PHASE_EVALUATE: Final = "evaluate"
 PHASE_CHECKPOINT: Final = "checkpoint"
 PHASE_DONE: Final = "done"
-PHASES: Final = (PHASE_START, PHASE_TRAIN, PHASE_EVALUATE, PHASE_CHECKPOINT, PHASE_DONE)
 #: These print nothing new for longer than steps do, and may take this many times as long.
 SLOW_PHASES: Final = frozenset({PHASE_EVALUATE, PHASE_CHECKPOINT})
 SLOW_PHASE_FACTOR: Final = 3

@@ -14,6 +14,7 @@ import forked_ranks
 import gated_rank
 from ddpjob_ranks import contract
 from forked_ranks import ForkedRun, finished
+from progress_fields import PROGRESS_FIELDS
 from training_runs import DEADLINE_SECONDS, job, ranks_by_hand, started, with_recipe
 
 KEYS = ("epochs=4", "globalBatchSize=100", "checkpointEverySteps=4", "logEverySteps=1")  # 15 steps an epoch
@@ -93,7 +94,7 @@ def test_the_progress_lines_of_a_run(uninterrupted):
     progress = [json.loads(line.removeprefix(contract.PROGRESS_PREFIX)) for line in lines]
     assert (progress[0]["step"], progress[0]["phase"]) == (0, contract.PHASE_START)
     assert (progress[-1]["step"], progress[-1]["phase"]) == (60, contract.PHASE_DONE)
-    assert all(fields.keys() <= set(contract.PROGRESS_FIELDS) for fields in progress)
+    assert all(fields.keys() <= PROGRESS_FIELDS for fields in progress)
     assert all(fields["totalSteps"] == 60 for fields in progress)
     assert [fields["step"] for fields in progress] == sorted(fields["step"] for fields in progress)
 

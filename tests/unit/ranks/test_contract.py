@@ -31,14 +31,3 @@ def test_what_others_import_or_run_does_not_load_torch(module):
 def test_every_exit_code_is_in_the_table_once():
     codes = [value for name, value in vars(contract).items() if name.startswith("EXIT_") and isinstance(value, int)]
     assert sorted(codes) == sorted(contract.EXIT_CODES)
-
-
-def test_progress_fields_and_phases_are_listed():
-    named = {
-        value
-        for name, value in vars(contract).items()
-        if name.startswith("PROGRESS_") and isinstance(value, str) and name != "PROGRESS_PREFIX"
-    }
-    assert named == set(contract.PROGRESS_FIELDS)
-    phases = {value for name, value in vars(contract).items() if name.startswith("PHASE_")}
-    assert phases == set(contract.PHASES)

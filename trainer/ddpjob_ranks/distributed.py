@@ -252,12 +252,9 @@ def _ipv4_interface_towards(host: str, port: int) -> str | None:
             address = socket.inet_aton(probe.getsockname()[0])
             if address[0] == 127:  # all of 127/8 is the loopback's, which shows 127.0.0.1 only
                 address = socket.inet_aton("127.0.0.1")
-            for _, name in socket.if_nameindex():
-                if _address_of(probe, name) == address:
-                    return name
+            return next((name for _, name in socket.if_nameindex() if _address_of(probe, name) == address), None)
     except OSError:
         return None
-    return None
 
 
 def _ipv6_interface_towards(host: str, port: int) -> str | None:

@@ -144,16 +144,14 @@ class Timeline:
         self._entered = now
         host = {phase.value: round(seconds, 6) for phase, seconds in self._lap.items()}
         counters = {"num_steps": self._lap_steps, "num_samples": self._lap_samples, "host_seconds": host}
-        self._span(name, self.mark.step, self._lap_began, now, counters)
+        self._span(name, self.mark.step, self._lap_began, now, **counters)
         _add(self.seconds, self._lap)
         self.num_steps += self._lap_steps
         self.num_samples += self._lap_samples
         self._lap.clear()
         self._lap_began, self._lap_steps, self._lap_samples = now, 0, 0
 
-    def _span(
-        self, name: str, step: int, began: float, ended: float, counters: Mapping[str, object] | None = None
-    ) -> None:
+    def _span(self, name: str, step: int, began: float, ended: float, **counters: object) -> None:
         if self._events is None:
             return
         span = {
@@ -163,7 +161,7 @@ class Timeline:
             "monotonic_seconds": round(began, 6),
             "unix_seconds": round(time.time() - time.monotonic() + began, 6),
             "seconds": round(ended - began, 6),
-            **(counters or {}),
+            **counters,
         }
         try:
             self._events.write(json.dumps(span) + "\n")

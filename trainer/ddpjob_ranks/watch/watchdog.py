@@ -190,11 +190,8 @@ class Watchdog:
 
     def _abort_if_a_rank_failed(self, board: Board) -> None:
         """Abort this rank's collectives on GPUs, so that its main thread continues and raises, if another rank failed."""
-        if (
-            not self.aborted_collectives
-            and (backends := self._nccl_backends())
-            and board.failures().keys() - {self._rank}
-        ):
+        backends = [] if self.aborted_collectives else self._nccl_backends()
+        if backends and board.failures().keys() - {self._rank}:
             self.aborted_collectives = True
             for backend in backends:
                 with contextlib.suppress(RuntimeError):  # what failed here cannot be used any more either
@@ -224,9 +221,8 @@ class Watchdog:
             # A part of the user's may wait for what the main thread holds, or that thread may save and not end.
             self._end_after(launcher.SAVE_SECONDS + self._timing.silence_seconds)
             current.save()
-        self._end_after(
-            self._timing.silence_seconds
-        )  # what reads stderr may have stopped, which may be why all ranks hang
+        # What reads stderr may have stopped, which may be why all ranks hang.
+        self._end_after(self._timing.silence_seconds)
         try:
             termination.write(f"rank {self._rank}\n{message}", echo=False)
             announcement = f"ddpjob watchdog: {message}\n" if announced_here else ""

@@ -86,13 +86,12 @@ def open_store_of_attempt(worker: Worker, *, oldest: int) -> tuple[Store, int]:
         raise ReplacedError(f"rank {worker.rank} runs in another pod now, which has replaced this one")
     _wait_for_name(worker)
     limit, place = rendezvous_timeout(), f"{worker.master_addr}:{worker.master_port}"
-    found: list[tuple[Store, int]] = []
 
     def ask() -> tuple[Store, int | None]:
         store = for_attempt(connected(worker, limit))
         return store, generation.number_of_store(store)
 
-    def probe() -> str | None:
+    def probe() -> tuple[Store, int] | str:
         _wait_for_open_port(worker)
         try:
             store, number = _on_thread(ask).result(ANSWER_SECONDS)
@@ -104,11 +103,9 @@ def open_store_of_attempt(worker: Worker, *, oldest: int) -> tuple[Store, int]:
             return f"the store at {place} is not that of this attempt"
         if number < oldest:
             return f"the store at {place} is that of a pod of rank 0 that has been replaced"
-        found.append((store, number))
-        return None
+        return store, number
 
-    wait_until(probe, rank=worker.rank, limit=limit)
-    return found[0]
+    return wait_until(probe, rank=worker.rank, limit=limit)
 
 
 def number_at_master(worker: Worker) -> int | None:
@@ -188,8 +185,8 @@ def rendezvous_timeout() -> timedelta:
     return RENDEZVOUS_TIMEOUT_IN_A_JOB if contract.DDPJOB_UID in os.environ else RENDEZVOUS_TIMEOUT
 
 
-def wait_until(probe: Callable[[], str | None], *, rank: int, limit: timedelta, advice: str = "") -> None:
-    """Call `probe` until it returns None. Until then it returns the reason for the wait, which is printed every few seconds.
+def wait_until(probe: Callable[[], T | str], *, rank: int, limit: timedelta, advice: str = "") -> T:
+    """What `probe` returns at last. Until then it returns the reason for the wait, which is printed every few seconds.
 
     Raises:
         PeersMissingError: it returned a reason for the whole time; the text has the last one.
@@ -197,16 +194,17 @@ def wait_until(probe: Callable[[], str | None], *, rank: int, limit: timedelta, 
     """
     start = reported = time.monotonic()
     pause = 0.01
-    while reason := probe():
+    while isinstance(answer := probe(), str):
         now = time.monotonic()
         if now - start >= limit.total_seconds():
-            text = f"rank {rank} on {socket.gethostname()}: timed out after {limit.total_seconds():g} s: {reason}"
+            text = f"rank {rank} on {socket.gethostname()}: timed out after {limit.total_seconds():g} s: {answer}"
             raise ConfigError(f"{text}. {advice}") if advice else PeersMissingError(text)
         if now - reported >= REPORT_SECONDS:
             reported = now
-            print(f"rank {rank} has waited {now - start:.0f} s (limit {limit}): {reason}", file=sys.stderr, flush=True)
+            print(f"rank {rank} has waited {now - start:.0f} s (limit {limit}): {answer}", file=sys.stderr, flush=True)
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+    return answer
 
 
 def wait_for_key(store: Store, key: str) -> None:

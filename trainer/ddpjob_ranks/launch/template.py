@@ -77,7 +77,7 @@ class Template:
         try:
             with os.fdopen(os.memfd_create("ddpjob-request"), "w") as request:
                 json.dump({"arguments": list(arguments), "environ": dict(environ)}, request)
-                request.flush()
+                request.seek(0)  # also for the template, which shares the position
                 socket.send_fds(self._socket, [b"\n"], [request.fileno(), *descriptors])
         except OSError as error:
             raise TemplateError from error
@@ -139,8 +139,7 @@ def main(arguments: Sequence[str]) -> None:
             os._exit(0)
         request, *descriptors = inherited
         with os.fdopen(request) as file:
-            file.seek(0)  # the position is the launcher's
-            content = file.read()
+            program = json.load(file)
         reader, writer = os.pipe()
         first = os.fork()
         if first == 0:
@@ -153,7 +152,7 @@ def main(arguments: Sequence[str]) -> None:
             os.close(writer)
             _become_child_of(launcher, parent)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # what the launcher has sent meanwhile arrives now
-            _end_after(partial(_run, **json.loads(content), descriptors=descriptors))
+            _end_after(partial(_run, **program, descriptors=descriptors))
         os.waitpid(first, 0)
         os.close(writer)
         if not (pid := os.read(reader, 64)):

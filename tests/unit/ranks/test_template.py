@@ -201,3 +201,14 @@ def test_a_rank_whose_launcher_has_ended_before_it_could_adopt_it_ends():
     command = [sys.executable, "-c", ADOPTED_BY_ANOTHER]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.stdout == "137\n", done.stderr
+
+
+@pytest.mark.parametrize("code", ["None", "3", "'a text'", "ValueError('an error')"])
+def test_a_rank_that_exits_ends_as_python_does(code):
+    """Scripts also pass an error to sys.exit, which Python prints."""
+    ends = [f"import sys; sys.exit({code})"]
+    ends.append(f"import sys; from ddpjob_ranks.launch import template; template._end_after(lambda: sys.exit({code}))")
+    plain, forked = (
+        subprocess.run([sys.executable, "-c", end], capture_output=True, text=True, timeout=120) for end in ends
+    )
+    assert (forked.returncode, forked.stderr) == (plain.returncode, plain.stderr)

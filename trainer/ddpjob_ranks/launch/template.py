@@ -203,7 +203,7 @@ def _end_after(program: Callable[[], None]) -> NoReturn:
         program()
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
-        if isinstance(error.code, str):
+        if not isinstance(error.code, int | None):
             print(error.code, file=sys.stderr)
     except BaseException as error:  # noqa: BLE001 - as the interpreter does
         sys.excepthook(type(error), error, error.__traceback__)

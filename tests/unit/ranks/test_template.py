@@ -212,3 +212,16 @@ def test_a_rank_that_exits_ends_as_python_does(code):
         subprocess.run([sys.executable, "-c", end], capture_output=True, text=True, timeout=120) for end in ends
     )
     assert (forked.returncode, forked.stderr) == (plain.returncode, plain.stderr)
+
+
+@pytest.mark.parametrize("is_safe", ["", "1"])
+def test_a_forked_script_imports_from_where_python_does(tmp_path, is_safe):
+    """With PYTHONSAFEPATH no directory of the script comes first."""
+    (script := tmp_path / "script.py").write_text("import sys\nprint(sys.path)")
+    forked = f"import os; from ddpjob_ranks.launch import template; template._run(['{script}'], dict(os.environ), [])"
+    environ = {**os.environ, "PYTHONPATH": ":".join(filter(None, sys.path)), "PYTHONSAFEPATH": is_safe}
+    printed = [
+        subprocess.run([sys.executable, *arguments], env=environ, capture_output=True, text=True, timeout=120).stdout
+        for arguments in ([script], ["-c", forked])
+    ]
+    assert printed[0] == printed[1] != ""

@@ -189,7 +189,8 @@ def _run(arguments: Sequence[str], environ: Mapping[str, str], descriptors: Sequ
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv = list(arguments)
-        sys.path[0] = str(Path(arguments[0]).absolute().parent)
+        if not sys.flags.safe_path:
+            sys.path[0] = str(Path(arguments[0]).absolute().parent)
         runpy.run_path(arguments[0], run_name="__main__")
 
 

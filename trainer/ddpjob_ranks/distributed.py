@@ -204,7 +204,12 @@ def join(worker: Worker, limits: Limits, device: torch.device, store: Store) -> 
     assert isinstance(control, dist.ProcessGroup)  # all ranks are in it
     gang = Gang(rank=worker.rank, world_size=worker.world_size, device=device, control=control)
     yield gang
-    gang.barrier(limits.collectives)  # no rank leaves while another one still reads from it
+    leave(gang, limits.collectives)
+
+
+def leave(gang: Gang, timeout: timedelta) -> None:
+    """Leave the group together: no rank leaves while another one still reads from it."""
+    gang.barrier(timeout)
     dist.destroy_process_group()
 
 

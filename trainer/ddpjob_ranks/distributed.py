@@ -9,6 +9,7 @@ import os
 import re
 import socket
 import struct
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -45,6 +46,13 @@ NCCL_SETTINGS = {
     # An error of this rank's own GPU reaches torch's watchdog thread too, which would end the process by SIGABRT
     # (ProcessGroupNCCL.cpp, Watchdog::run), possibly before the main thread has written its termination message.
     "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
+    # After an error torch's watchdog would announce a dump of its flight recorder, sleep for 60 s, and only then abort
+    # (ProcessGroupNCCL.cpp, Watchdog::runLoop). It announces by a key of the store that ranks keep when they start again in
+    # place, by which a monitor of the next process would end it by SIGABRT, eight minutes later; the monitor would also miss
+    # a watchdog thread that an error of the GPU has ended. Our own watchdog dumps the recorder and ends what hangs.
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
     # An event at the start of each collective, by which the watchdog knows which GPU is late.
     "TORCH_NCCL_ENABLE_TIMING": "1",
 }
@@ -202,6 +210,7 @@ def join(worker: Worker, limits: Limits, device: torch.device, store: Store) -> 
     )
     control = dist.new_group(backend="gloo", timeout=limits.collectives)
     assert isinstance(control, dist.ProcessGroup)  # all ranks are in it
+    control.bound_device_id = None  # that of the group above, on which a barrier would allocate memory
     gang = Gang(rank=worker.rank, world_size=worker.world_size, device=device, control=control)
     yield gang
     leave(gang, limits.collectives)
@@ -310,4 +319,8 @@ def _set_num_threads() -> None:
     share = cpus_of_this_rank(os.environ)
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(share)
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(share))  # processes; read by the first compilation
+    num_compilers = int(os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(share)))  # processes
+    if config := sys.modules.get(
+        "torch._inductor.config"
+    ):  # it was imported, and read that, before this rank was forked
+        config.compile_threads = num_compilers  # type: ignore[attr-defined] # a module of settings

@@ -60,7 +60,7 @@ class Run:
         """Whether the training has come to its end, on all ranks."""
         self._from_memory = False
         mine = self.checkpoints if gang.rank == 0 else None
-        self.writer = CheckpointWriter(mine, report, gang.device, is_wrong=self._has_lost_collectives)
+        self.writer = CheckpointWriter(mine, report, gang.device, is_wrong=self.has_lost_collectives)
         self.stop: StopAgreement
         self._newest: folder.Manifest | None = None  # on rank 0: what was loaded
         self._generation = generation.current(os.environ)  # where the launcher can start ranks again in place
@@ -261,9 +261,10 @@ class Run:
             memory = MemoryAtExit(current, self.state, self.gang)
             current.before_exit = memory.save
             return memory
-        return PeriodicMemory(current, self.state, self.gang, HostCopy(self.gang.device, self._has_lost_collectives))
+        return PeriodicMemory(current, self.state, self.gang, HostCopy(self.gang.device, self.has_lost_collectives))
 
-    def _has_lost_collectives(self) -> bool:
+    def has_lost_collectives(self) -> bool:
+        """Whether what a GPU computes now may be wrong, since a collective was aborted."""
         return self._watchdog is not None and self._watchdog.has_lost_collectives
 
     def _restore_from(self, memory: StateMemory) -> bool:

@@ -114,12 +114,13 @@ class Training:
                 gc.collect()  # on all ranks after the same step, see garbage_collector_paused
             if is_due(state.step, config.verify_replicas_every_steps):
                 replicas.verify(state.model, gang, step=state.step)
-            end_of_epoch = state.step % steps_per_epoch == 0
-            if end_of_epoch and gang.device.type == "cuda":
+            saves = state.step % steps_per_epoch == 0 or is_due(state.step, config.checkpoint_every_steps)
+            evaluates = state.step < total_steps and self.evaluation_is_due()
+            if (saves or evaluates) and gang.device.type == "cuda":
                 torch.cuda.synchronize(gang.device)  # else steps still queued would count as saving or evaluation
-            if end_of_epoch or is_due(state.step, config.checkpoint_every_steps):
+            if saves:
                 self.save()
-            if state.step < total_steps and self.evaluation_is_due():
+            if evaluates:
                 self.evaluate()
         return True
 
@@ -234,8 +235,10 @@ class Training:
         self.session.gang.broadcast_buffers(self.state.model)  # rank 0's, which the moving average shares
         self.session.save()
 
-    def diverged(self, what: str, *, step: int) -> DivergedError:
+    def diverged(self, what: str, *, step: int) -> RuntimeError:
         """The error to raise. It is the same on all ranks, since losses are summed and weights are equal."""
+        if self.session.has_lost_collectives():
+            return RuntimeError(f"NCCL aborted a collective, since another rank failed: {what} after step {step}")
         return DivergedError(
             f"training has diverged: {what} after step {step} (learningRate {self.config.learning_rate:g});"
             " this state is not saved: set a lower learningRate or a longer warmupEpochs; earlier checkpoints are intact"

@@ -58,15 +58,16 @@ def set_up(given: TrainerConfig, worker: Worker, session: Run) -> Training:
     total_steps = config.epochs * feed.sampling.steps_per_epoch
     state, replica = _build_model(config, recipe, numbers, source, fingerprints, feed.sampling, gang)
     state.check_loadable()
-    with _restored_afterwards(state):
-        trial = feed.batch(0)
-        if numbers.compile:
-            # The moving average is a copy of the model that is not compiled.
-            held_out = data.test if state.average is None else None
-            _compile(replica, recipe, numbers, config, trial, feed, held_out, session)
-        recipe.before_step(state.model, 0.0)  # as long as all layers train, or the buckets would be planned without one
-        if gang.world_size > 1:
-            _settle_buckets(replica, trial.parts(config.micro_batch_size)[0], recipe, numbers)
+    if numbers.compile or gang.world_size > 1:
+        with _restored_afterwards(state):
+            trial = feed.batch(0)
+            if numbers.compile:
+                # The moving average is a copy of the model that is not compiled.
+                held_out = data.test if state.average is None else None
+                _compile(replica, recipe, numbers, config, trial, feed, held_out, session)
+            if gang.world_size > 1:
+                recipe.before_step(state.model, 0.0)  # all layers train, or the buckets would be planned without one
+                _settle_buckets(replica, trial.parts(config.micro_batch_size)[0], recipe, numbers)
     session.restore(state)
     if config.initial_checkpoint and not session.resumed:
         _warm_start(state, session)

@@ -1,5 +1,7 @@
 import os
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -54,8 +56,10 @@ def test_the_ranks_of_a_node_share_its_cpus_unless_srun_has_shared_them_out(monk
     assert cpus_of_this_rank(environ) == expected
 
 
-def test_torch_has_as_many_threads_and_compilers(monkeypatch):
+def test_torch_has_as_many_threads_and_compilers_also_if_the_compiler_was_imported_before(monkeypatch):
     asked = []
+    inductor = SimpleNamespace(compile_threads=64)
+    monkeypatch.setitem(sys.modules, "torch._inductor.config", inductor)
     monkeypatch.setattr(distributed, "cpus_of_this_rank", lambda _: 2)
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
     for variable in ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
@@ -64,3 +68,4 @@ def test_torch_has_as_many_threads_and_compilers(monkeypatch):
     distributed._set_num_threads()
     assert asked == [2]
     assert os.environ["TORCHINDUCTOR_COMPILE_THREADS"] == "2"
+    assert inductor.compile_threads == 2

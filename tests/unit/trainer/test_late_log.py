@@ -7,6 +7,7 @@ from unittest import mock
 import pytest
 import torch
 
+from ddpjob_ranks.distributed import is_peer_loss
 from ddpjob_ranks.watch.timeline import Phase, Timeline
 from ddpjob_trainer.loop import DivergedError, Training
 
@@ -31,7 +32,7 @@ def begin(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("ddpjob_ranks.watch.step_timer._between", lambda *_: 0.001)
     lines: list[tuple[int, float]] = []
 
-    def begin(device: str) -> tuple[Counted, list[tuple[int, float]]]:
+    def begin(device: str, *, has_lost_collectives: bool = False) -> tuple[Counted, list[tuple[int, float]]]:
         state = SimpleNamespace(step=0, optimizer=SimpleNamespace(param_groups=[{"lr": 0.1}]))
 
         def step_done(**_: object) -> None:
@@ -43,6 +44,7 @@ def begin(monkeypatch: pytest.MonkeyPatch):
             report=SimpleNamespace(log=lambda *, step, loss, **_: lines.append((step, loss))),
             stop_reached=lambda: False,
             step_done=step_done,
+            has_lost_collectives=lambda: has_lost_collectives,
         )
         sampling = SimpleNamespace(global_batch=lambda _: [0])
         parts: Any = {"session": session, "state": state, "feed": SimpleNamespace(sampling=sampling)}
@@ -74,3 +76,12 @@ def test_a_loss_that_is_read_late_names_its_own_step(begin) -> None:
     training.advance(7, logged=True)
     with pytest.raises(DivergedError, match="after step 8 "):
         training.advance(8, logged=False)
+
+
+def test_a_loss_that_is_wrong_since_another_rank_failed_is_no_divergence(begin) -> None:
+    training, _ = begin("cuda", has_lost_collectives=True)
+    training.state.step = 7
+    training.advance(7, logged=True)
+    with pytest.raises(RuntimeError, match="NCCL aborted a collective") as raised:
+        training.advance(8, logged=False)
+    assert is_peer_loss(raised.value)

@@ -65,7 +65,7 @@ def smoke_test(bench: Workbench) -> Iterator[Row]:
         yield {"checks": checks, "ranks": world_size, "check": "all", "seconds": time.monotonic() - began}
 
 
-#: The built-in recipes have images that are decoded once; this one's samples are read by a DataLoader.
+#: A recipe of a user's.
 MAP_STYLE = "examples.own_recipe:digits_mlp"
 
 
@@ -127,7 +127,7 @@ def _images_for(bench: Workbench, recipe: str) -> Mapping[str, str]:
 def _few_steps(
     bench: Workbench, recipe: str, keys: Mapping[str, Any], environ: Mapping[str, str]
 ) -> tuple[Run, Figures, str]:
-    # The CPU decodes its images one by one, and several recipes share the memory of the device.
+    # resnet50-224 decodes each image for each step, and several recipes share the memory of the device.
     batch = {"globalBatchSize": 64} if bench.quick or recipe == images.LARGE else {}
     config = {"recipe": recipe, "logEverySteps": 1, **batch, **keys}
     task = Task(program="trainer", config=config, warmup_steps=5, steps=1, windows=1, options={"report": True})

@@ -210,7 +210,9 @@ def join(worker: Worker, limits: Limits, device: torch.device, store: Store) -> 
     )
     control = dist.new_group(backend="gloo", timeout=limits.collectives)
     assert isinstance(control, dist.ProcessGroup)  # all ranks are in it
-    control.bound_device_id = None  # that of the group above, on which a barrier would allocate memory
+    control.bound_device_id = (
+        None  # new_group copies that of the group above, on which a barrier would allocate a tensor
+    )
     gang = Gang(rank=worker.rank, world_size=worker.world_size, device=device, control=control)
     yield gang
     leave(gang, limits.collectives)

@@ -15,3 +15,6 @@ class ShortageError(RuntimeError):
 
 class ReplacedError(RuntimeError):
     """Another pod has replaced the one of this rank, which the cluster had given up."""
+
+    def __init__(self, rank: int | str) -> None:
+        super().__init__(f"rank {rank} runs in another pod now, which has replaced this one")

@@ -86,8 +86,7 @@ class Generation:
         slots.mark(self.stores, number_of_store, RANKS_SLOT + local_rank)
         store.set(_node_key(self.number, node_rank), "")
         if is_replaced(store, node_rank, replacements(os.environ).get(node_rank, 0)):
-            rank = os.environ[contract.RANK]
-            raise ReplacedError(f"rank {rank} runs in another pod now, which has replaced this one")
+            raise ReplacedError(os.environ[contract.RANK])
         record_store(self.stores, number_of_store, JOINED_SLOT)
         # All of them, since the ranks of some may have failed before they could; the first one last, which `newest` looks for first.
         for number in range(self.number, 0, -1):
@@ -106,7 +105,7 @@ class Generation:
         slots.mark(self.own_memory, step, DONE_SLOT)
 
     def save(self) -> None:
-        """Run `before_exit`; the caller then ends the process. Does not return where another thread does both already."""
+        """Run `before_exit`; the caller then ends the process. Blocks for ever in every thread but the first."""
         self._saving.acquire()  # for good
         self.before_exit()
 

@@ -27,6 +27,7 @@ def write(text: str, *, echo: bool, printed: str = "") -> None:
 
     Writes nothing where the file is absent, as outside a cluster.
     """
+    unprinted = printed
     with suppress(OSError), _open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # the node's ranks may all end at once
         found = file.read()
@@ -34,8 +35,12 @@ def write(text: str, *, echo: bool, printed: str = "") -> None:
             file.seek(0)
             file.truncate()
             file.write(_tail(text))
+            file.flush()  # before the text is printed, which waits where nobody reads stderr
+        unprinted = ""
         if not found.endswith(_tail(printed)):
             print(printed, file=sys.stderr, flush=True)  # within the lock: the end of another rank may end this one
+    if unprinted:  # the file cannot be locked or written
+        print(unprinted, file=sys.stderr, flush=True)
 
 
 def read() -> str:

@@ -6,7 +6,7 @@ from io import BytesIO
 from mmap import mmap
 from typing import TypeVar
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_recipes.folder import EncodedImages, Splits
@@ -73,9 +73,12 @@ class Decoder:
         known = self._unreadable[self._first + sample]
         self._unreadable[self._first + sample] = 1
         number = self._unreadable[:].count(1)
-        text = f"data: {self.images.name(sample)} cannot be decoded: {error}"
+        # Pillow's own text of that names the address of an object, so it would differ between ranks.
+        reason = "its format is unknown" if isinstance(error, UnidentifiedImageError) else error
+        text = f"data: {self.images.name(sample)} cannot be decoded: {reason}"
         if number > self._max_unreadable:
-            others = f"{self._max_unreadable} others were skipped; " if self._max_unreadable else ""
+            skipped = "1 other was" if self._max_unreadable == 1 else f"{self._max_unreadable} others were"
+            others = f"{skipped} skipped; " if self._max_unreadable else ""
             raise ConfigError(
                 f"{text}; {others}replace or remove it, or set maxUnreadableImages to the number of images to skip"
             ) from error

@@ -16,6 +16,7 @@ from torch.utils.data import default_collate
 from torchvision.transforms import RandomResizedCrop
 
 from ddpjob_recipes.decoding import Decoder
+from ddpjob_trainer.data import fingerprint_of, probed
 
 #: Share of the image's area, and ratio of width to height, of a random crop (Szegedy et al. 2014, arXiv 1409.4842).
 AREAS = [0.08, 1.0]
@@ -45,6 +46,11 @@ class Photographs:
     def targets(self) -> Sequence[int]:
         """The class of each sample."""
         return self.decoder.images.labels
+
+    @property
+    def version(self) -> str:
+        """The fingerprint of all labels and of some images as they are stored: decoded ones may differ between processors."""
+        return fingerprint_of(self.targets, map(self.decoder.images.read, probed(len(self))))
 
     def __getitem__(self, sample: int) -> Sample | None:
         """A random crop, mirrored in half of the cases, or the middle of the image; None if that cannot be decoded.

@@ -17,10 +17,10 @@ from ddpjob_recipes.decoding import decoders
 from ddpjob_recipes.pack import open_images
 from ddpjob_recipes.photographs import Photographs
 from ddpjob_trainer.config import Defaults, ResolvedConfig
-from ddpjob_trainer.data import ImageData, Labelled, Preparation, Split, fingerprint_of, probed
+from ddpjob_trainer.data import ImageData, Labelled, Preparation, Split
 from ddpjob_trainer.loading import Data
 from ddpjob_trainer.losses import cross_entropy
-from ddpjob_trainer.recipes import Recipe
+from ddpjob_trainer.recipes import Recipe, call_with_inputs
 
 SIZE = 224
 #: Mean and standard deviation of ImageNet's training images, times 255 (0.485, 0.456, 0.406; 0.229, 0.224, 0.225).
@@ -35,9 +35,7 @@ def load(path: Path, config: ResolvedConfig) -> Data:
         Photographs(decoder=decoder, classes=splits.classes, size=SIZE, training=training)
         for decoder, training in zip(decoders(splits, config.max_unreadable_images), (True, False), strict=True)
     )
-    # As they are stored: what is decoded may differ between processors.
-    stored = fingerprint_of(train.targets, map(splits.train.read, probed(len(train))))
-    return Data(train=train, test=test, collate=train.collate, version=stored)
+    return Data(train=train, test=test, collate=train.collate)
 
 
 def load_synthetic(_: Path, __: ResolvedConfig) -> ImageData:
@@ -69,16 +67,17 @@ def forward(model: nn.Module, batch: Labelled) -> torch.Tensor:
 DEFAULTS = Defaults(
     epochs=90, global_batch_size=256, learning_rate=0.1, warmup_epochs=5, weight_decay=1e-4, momentum=0.9
 )
-resnet50_224_synthetic = Recipe(
-    defaults=replace(DEFAULTS, epochs=10, warmup_epochs=0),
-    data=load_synthetic,
-    model=lambda data: resnet(data.num_classes),
-    loss=partial(cross_entropy, label_smoothing=0.1),
-)
-resnet50_224 = replace(
-    resnet50_224_synthetic,
+resnet50_224 = Recipe(
     defaults=DEFAULTS,
     data=load,
     model=lambda data: resnet(len(data.train.classes)),
     forward=forward,
+    loss=partial(cross_entropy, label_smoothing=0.1),
+)
+resnet50_224_synthetic = replace(
+    resnet50_224,
+    defaults=replace(DEFAULTS, epochs=10, warmup_epochs=0),
+    data=load_synthetic,
+    model=lambda data: resnet(data.num_classes),
+    forward=call_with_inputs,
 )

@@ -23,20 +23,19 @@ def fail(error: BaseException, worker: Worker, watchdog: Watchdog, writer: Check
 
     The message is written before this process's connections close, so no other rank can fail because of them earlier.
     """
-    own = isinstance(error, ConfigError | Fenced | ReplacedError | ShortageError | UnavailableError)
-    echo = not own and (watchdog.aborted_collectives or distributed.is_peer_loss(error))
+    is_explained = isinstance(error, ConfigError | Fenced | ReplacedError | ShortageError | UnavailableError)
+    echo = not is_explained and (watchdog.aborted_collectives or distributed.is_peer_loss(error))
     current = generation.current(os.environ)
     if current is not None:
         current.save()
-    code, text = _exit_code(error), termination.of_exception(error, rank=worker.rank, echo=echo)
-    # Other ranks find most mistakes, too, so these are printed with the message.
-    mistake = str(error) if isinstance(error, ConfigError) else ""
-    if not own:
-        traceback.print_exception(error)
+    code, text, printed = _exit_code(error), f"rank {worker.rank}\n{error}", ""
+    if isinstance(error, ConfigError):
+        printed = str(error)  # with the message, since other ranks find most mistakes, too
+    elif is_explained:
+        print(error, file=sys.stderr)
     else:
-        text = f"rank {worker.rank}\n{error}"
-        if not mistake:
-            print(error, file=sys.stderr)
+        text = termination.of_exception(error, rank=worker.rank, echo=echo)
+        traceback.print_exception(error)
     if echo:
         code = contract.EXIT_PEER_LOST
         lost = ""
@@ -45,7 +44,7 @@ def fail(error: BaseException, worker: Worker, watchdog: Watchdog, writer: Check
         print(f"rank {worker.rank}: lost a peer; {lost or 'the cause is on another rank'}", file=sys.stderr)
     if not echo:
         watchdog.report_failure("".join(traceback.format_exception_only(error)).strip())
-    termination.write(text, echo=echo, printed=mistake)
+    termination.write(text, echo=echo, printed=printed)
     if writer is not None and not isinstance(error, Fenced):
         writer.linger()
     leave(code)
@@ -68,7 +67,7 @@ def _exit_code(error: BaseException) -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """Exit at once: the interpreter's own exit would wait for threads, such as the one that decodes images ahead."""
+    """Exit at once: the interpreter's own exit would wait for threads, such as the one that writes a checkpoint."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

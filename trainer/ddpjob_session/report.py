@@ -37,7 +37,9 @@ class Reporter:
         self._enabled = enabled
         self._out = out or sys.stdout
         # On a terminal of a job's pod the operator reads them, too.
-        self._for_programs = contract.DDPJOB_NAME in os.environ or not self._out.isatty()
+        # A script may have put an object of its own in the place of stdout.
+        is_terminal = getattr(self._out, "isatty", lambda: False)
+        self._for_programs = contract.DDPJOB_NAME in os.environ or not is_terminal()
         self._heartbeat_seconds = heartbeat_seconds
         self._lock = threading.Lock()
         self._closed = threading.Event()

@@ -46,8 +46,8 @@ class Session:
     Args:
         settings: What must be the same on all ranks, such as `vars(arguments)`; they are compared before training. Those
             that a checkpoint was saved with may differ, which is reported.
-        keep_checkpoints: Number of checkpoints to keep in the place that DDPJOB_CHECKPOINT_DIR or DDPJOB_CHECKPOINT_URI names,
-            the newest ones.
+        keep_checkpoints: Number of checkpoints to keep, the newest ones, in the place that DDPJOB_CHECKPOINT_DIR or
+            DDPJOB_CHECKPOINT_URI names where the block begins.
         first_step_timeout_seconds: Longest time without progress until the first step is done. Then the watchdog ends the
             run with exit code 70 and names the rank that is late.
         step_timeout_seconds: The same after the first step.
@@ -251,7 +251,10 @@ class Session:
             return
         self._reported_at.update(dict.fromkeys(metrics, now))
         self._run.report.log_metrics(
-            {name: float(value.item() if isinstance(value, torch.Tensor) else value) for name, value in metrics.items()}
+            {
+                name: float(value) if isinstance(value, int | float) else float(torch.as_tensor(value).item())
+                for name, value in metrics.items()
+            }
         )
 
     def save(self) -> None:

@@ -22,7 +22,7 @@ _BatchSize = Annotated[int, Field(ge=1, le=1_000_000)]
 _LearningRate = Annotated[float, Field(ge=0, le=100)]
 _WarmupEpochs = Annotated[float, Field(ge=0, le=100_000)]
 _Step = Annotated[int, Field(ge=0, le=1_000_000_000)]
-#: Samples, of which 0 means that something else decides.
+#: A number of samples or images, from 0.
 _Samples = Annotated[int, Field(ge=0, le=1_000_000)]
 _Seconds = Annotated[int, Field(ge=1, le=31_536_000)]
 _ImportPath = Annotated[str, Field(max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$")]

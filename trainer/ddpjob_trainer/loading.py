@@ -67,8 +67,9 @@ class Data:
         test: Samples for evaluation.
         collate: Makes a batch of a list of samples; PyTorch's default makes (inputs, labels) of (input, label) samples.
             It may draw random numbers as `train` does; they depend on the batch, so also on the number of ranks.
-        version: What distinguishes these data from others of the same length, such as a revision or a checksum. A run
-            resumes only with the same version, number of samples and, where the data sets have them, `targets`.
+        version: What distinguishes these data from others of the same length, such as a revision or a checksum; a data set
+            may have an attribute `version` of its own, a string. A run resumes only with the same version, number of samples
+            and, where the training data have them, `targets`; of held-out data it reports a change.
     """
 
     train: MapStyle
@@ -136,8 +137,8 @@ class Samples:
 
     def augmented(self, ids_B: torch.Tensor, *, seed: int, epoch: int) -> Any:
         """These samples, read by this process."""
-        seeded = Seeded(self.dataset, self.collate, seed=seed, stream=randomness.SAMPLE)
-        return moved_to(self.target, seeded[[(epoch, sample) for sample in ids_B.tolist()]])
+        keys = [(epoch, sample) for sample in ids_B.tolist()]
+        return next(self._moved([Seeded(self.dataset, self.collate, seed=seed, stream=randomness.SAMPLE)[keys]]))
 
     def batches(self, part: slice, size: int) -> Iterator[Any]:
         """The samples of the part in order; each is the same in every evaluation."""
@@ -149,12 +150,13 @@ class Samples:
         return self._moved(self._held_out[key])
 
     def fingerprint(self) -> str:
-        """The number of samples, and a hash of the version and, where the data set has them, of the labels."""
-        labels = getattr(self.dataset, "targets", "")
-        if isinstance(labels, str) and not self.version:
+        """The number of samples, and a hash of the version and, where the data set has them, of its own version and the labels."""
+        labels, own = getattr(self.dataset, "targets", ""), getattr(self.dataset, "version", "")
+        version = self.version + (own if isinstance(own, str) else "")
+        if isinstance(labels, str) and not version:
             return f"{len(self)} samples, {UNKNOWN}"
         # The text of a long array leaves out its middle.
-        text = f"{self.version} {labels.tolist() if hasattr(labels, 'tolist') else labels}"
+        text = f"{version} {labels.tolist() if hasattr(labels, 'tolist') else labels}"
         return f"{len(self)} samples, {hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     def loaded(self, keys: Iterable[list[tuple[int, int]]]) -> Iterator[Any]:
@@ -181,9 +183,12 @@ class Samples:
             generator=torch.Generator(),  # the default one is that of the model's layers
         )
 
-    def _moved(self, loader: DataLoader[Any]) -> Iterator[Any]:
+    def _moved(self, loader: Iterable[Any]) -> Iterator[Any]:
         stream = _stream_of_copies(self.target)
-        return (moved_to(self.target, content, stream) for content in loader)
+        for content in loader:
+            if isinstance(content, ConfigError):
+                raise content
+            yield moved_to(self.target, content, stream)
 
 
 class Seeded(Dataset[Any]):
@@ -197,6 +202,16 @@ class Seeded(Dataset[Any]):
         self._own = list(own_generators(dataset, collate))
 
     def __getitem__(self, keys: list[tuple[int, int]]) -> Any:
+        """The batch of these samples, by (epoch, sample).
+
+        Or the ConfigError that the data set has raised: DataLoader would make the traceback of its worker the text of it.
+        """
+        try:
+            return self._batch(keys)
+        except ConfigError as error:
+            return error
+
+    def _batch(self, keys: list[tuple[int, int]]) -> Any:
         with _generators_restored():
             samples = []
             for epoch, sample in keys:
@@ -290,7 +305,7 @@ class LoadedFeed:
 
 @cache
 def _stream_of_copies(device: torch.device) -> torch.cuda.Stream | None:
-    """The one that copies all batches to a GPU. The memory that a stream was given once is kept for it."""
+    """One stream for all copies to a GPU: torch keeps freed memory for each stream apart, so a new one would allocate again."""
     return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
 
@@ -312,8 +327,10 @@ def moved_to(device: torch.device, value: Any, stream: torch.cuda.Stream | None 
 
 
 def _moved_to(device: torch.device, value: Any) -> Any:
-    if hasattr(value, "to"):
+    if isinstance(value, torch.Tensor):
         return value.to(device, non_blocking=True)
+    if hasattr(value, "to"):
+        return value.to(device)
     if isinstance(value, Mapping):
         return {key: _moved_to(device, item) for key, item in value.items()}
     if isinstance(value, list | tuple):

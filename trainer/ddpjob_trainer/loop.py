@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -236,9 +237,11 @@ class Training:
         self.session.save()
 
     def diverged(self, what: str, *, step: int) -> RuntimeError:
-        """The error to raise. It is the same on all ranks, since losses are summed and weights are equal."""
+        """The error to raise. It is the same on all ranks, since losses are summed and weights are equal, unless a collective was aborted."""
         if self.session.has_lost_collectives():
-            return RuntimeError(f"NCCL aborted a collective, since another rank failed: {what} after step {step}")
+            return dist.DistBackendError(
+                f"{what} after step {step}: NCCL aborted a collective, because another rank failed"
+            )
         return DivergedError(
             f"training has diverged: {what} after step {step} (learningRate {self.config.learning_rate:g});"
             " this state is not saved: set a lower learningRate or a longer warmupEpochs; earlier checkpoints are intact"

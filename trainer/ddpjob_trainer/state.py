@@ -68,6 +68,11 @@ class TrainingState(State):
         Raises:
             ConfigError: it is the state of another training.
         """
+        if "config" not in content:
+            raise ConfigError(
+                f"checkpoint at step {content['step']}: it was saved by a script with a session, not by a recipe; set another"
+                " place for checkpoints (DDPJOB_CHECKPOINT_DIR), or rename the job"
+            )
         saved_data = content.get("data", self.data)  # a checkpoint of release 0.1 has no fingerprints of its data
         saved, now = _identity(content["config"], saved_data), _identity(self.config.model_dump(), self.data)
         for name, value in now.items():
@@ -80,6 +85,9 @@ class TrainingState(State):
                 )
         self._add_new_parts(content)
         saved_by = f"{super().load(content)} under profile {content['config']['profile']}"
+        for key, value in self.config.model_dump(exclude={*FIXED, "settings"}).items():
+            if (before := content["config"].get(key, value)) != value:
+                saved_by += f"; {to_camel(key)} was {before} and is {value}"
         for name in sorted(saved.keys() ^ now.keys()):  # the recipe has changed
             saved_by += f"; {name} is {'new' if name in now else 'gone'} and was not compared"
         if (before := saved_data.get(HELD_OUT_DATA)) != (held_out := self.data.get(HELD_OUT_DATA)):

@@ -2,12 +2,14 @@
 
 import copy
 import os
+import random
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
+import numpy as np
 import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -65,8 +67,9 @@ def set_up(given: TrainerConfig, worker: Worker, session: Run) -> Training:
                 # The moving average is a copy of the model that is not compiled.
                 held_out = data.test if state.average is None else None
                 _compile(replica, recipe, numbers, config, trial, feed, held_out, session)
+            # As in the first step: a layer that is fixed later is in the buckets, too.
+            recipe.before_step(state.model, 0.0)
             if gang.world_size > 1:
-                recipe.before_step(state.model, 0.0)  # all layers train, or the buckets would be planned without one
                 _settle_buckets(replica, trial.parts(config.micro_batch_size)[0], recipe, numbers)
     session.restore(state)
     if config.initial_checkpoint and not session.resumed:
@@ -86,7 +89,7 @@ def set_up(given: TrainerConfig, worker: Worker, session: Run) -> Training:
         data=data,
         recipe=recipe,
         numerics=numbers,
-        # Only now, at the right step.
+        # Only for training: the trial batches above would start workers that read ahead in vain.
         feed=LoadedFeed(feed, feed.split, num_steps=total_steps) if isinstance(feed.split, Samples) else feed,
         state=state,
         replica=replica,
@@ -107,7 +110,14 @@ def _load_data(
 ) -> tuple[Data | ImageData, ImageData, Mapping[str, str]]:
     """The data as the model sees them and as they are fed, and their fingerprints, which must be the same on all ranks."""
     session.timeline.enter(Phase.LOAD)
+    for seed in (random.seed, np.random.seed, torch.manual_seed):  # data that are generated are the same on all ranks
+        seed(config.seed)
     found = recipe.data(Path(os.environ.get(contract.DDPJOB_DATA_DIR) or contract.DATA_DIR), config)
+    if not isinstance(found, Data | ImageData):
+        raise ConfigError(
+            f"recipe {config.recipe}: data() returned {type(found).__name__}; expected ddpjob.recipe.Data(train=..., test=...)"
+            " of two map-style data sets, or ImageData"
+        )
     data = loading.prepare(found, config, session.gang.device)
     fingerprints = consistency.check_data(session.gang, data)
     if UNKNOWN in fingerprints[TRAINING_DATA]:
@@ -195,7 +205,7 @@ def _compile(
     gang, timeline = session.gang, session.timeline
     timeline.enter(Phase.COMPILE)
     whole, size = (trial, feed.batch(feed.sampling.steps_per_epoch - 1)), config.micro_batch_size
-    batches = list({part.num_samples: part for batch in whole for part in batch.parts(size)}.values())
+    batches = [part for batch in whole for part in {part.num_samples: part for part in batch.parts(size)}.values()]
     evaluated = evaluate.shapes(held_out, gang, batch_size=config.evaluation_batch_size) if held_out is not None else []
     session.report.say(numerics.compile_model(replica, batches, evaluated, recipe, numbers, gang, moved=timeline.moved))
     timeline.enter(Phase.SETUP)

@@ -73,7 +73,7 @@ def test_images_that_cannot_be_decoded_are_skipped_if_the_user_allows_it(folder,
     assert "train/cat/aa.png cannot be decoded" in log
     assert "test/cat/2.jpg cannot be decoded" in log
     assert "skipped (2 of 2 allowed)" in log
-    with pytest.raises(ConfigError, match=r"cannot be decoded: .*; 1 others were skipped; replace or remove it"):
+    with pytest.raises(ConfigError, match=r"cannot be decoded: .*; 1 other was skipped; replace or remove it"):
         load(folder, maxUnreadableImages=1)
 
 

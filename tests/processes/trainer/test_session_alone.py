@@ -75,8 +75,8 @@ def test_without_a_place_for_a_state_steps_need_no_tracked_part(session, capfd):
 def test_a_number_that_is_no_tensor_is_reported_with_all_its_digits(session, capfd):
     with session:
         for _ in session.steps(1):
-            session.report(rate=0.1)
-    assert "step 1/1 rate 0.1\n" in capfd.readouterr().out
+            session.report(rate=0.1, drawn=np.array([0.5]))
+    assert "step 1/1 rate 0.1 drawn 0.5\n" in capfd.readouterr().out
 
 
 @pytest.mark.usefixtures("session")

@@ -1,6 +1,7 @@
 """What one rank sets up, and how it trains, in the process of the test."""
 
 import io
+import random
 import weakref
 from dataclasses import replace
 from types import SimpleNamespace
@@ -45,6 +46,21 @@ def test_one_rank_reads_no_batch_before_its_first_step(gang, monkeypatch):
     assert read == []
     training.feed.batch(0)
     assert len(read) == 10
+
+
+def test_data_of_another_type_are_refused_and_generated_ones_follow_from_the_seed(gang, monkeypatch):
+    monkeypatch.setattr(run, "StopRequest", lambda: SimpleNamespace(received=False))
+    drawn = []
+
+    def data(*_):
+        drawn.append((torch.rand(()).item(), np.random.rand(), random.random()))  # noqa: S311
+        return drawn[0], drawn[0]
+
+    monkeypatch.setattr("ddpjob_recipes.digits.digits", replace(recipes.find("digits"), data=data))
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"recipe digits: data\(\) returned tuple; expected ddpjob.recipe.Data"):
+            worker.set_up(parse_config({"recipe": "digits"}), ALONE, Run(gang, Reporter(enabled=False)))
+    assert drawn[0] == drawn[1]
 
 
 @pytest.mark.parametrize(("version", "is_said"), [("", True), ("3", False)])

@@ -73,3 +73,14 @@ def test_the_name_of_a_job_means_its_newest_run(tmp_path: Path, capsys: pytest.C
     (tmp_path / "net-2-large-20261123-084055/logs").mkdir(parents=True)
     assert main(["logs", str(tmp_path / "net-2"), "-o", "raw"]) == 0
     assert capsys.readouterr().out.split()[0] == "net-2-5-0"
+
+
+def test_a_run_is_compared_with_one_that_has_no_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = 'ddpjob-progress {{"step": {0}, "totalSteps": 9, "loss": 0.{0}}}\n'
+    trained, failed = run_of(tmp_path / "a", "20261123-084053"), run_of(tmp_path / "b", "20261123-084054", "net-2-1-0")
+    (trained / "logs/net-2-1-0.log").write_text("".join(map(line.format, (2, 5))), encoding="utf-8")
+    status = DDPJobStatus(phase="Failed", attempt=1).as_json()
+    for run in (trained, failed):
+        write_objects(run, {"metadata": {"name": "net-2", "namespace": "default"}, "spec": {}, "status": status}, [])
+    assert main(["plot", str(trained), "--compare", str(failed), "--metric", "loss"]) == 0
+    assert "loss" in capsys.readouterr().out

@@ -38,7 +38,8 @@ async def test_the_exit_code_is_left_to_the_event_loop(tmp_path: Path, monkeypat
         tmp_path / "message",
     )
     monkeypatch.setattr(subprocess.Popen, "poll", poll)
-    await pod.follow(lambda stopped, _: stopped.delete(30), lambda: None)
-    exit_ = pod.record().exit
-    assert exit_ is not None
-    assert exit_.code == 75
+    await pod.follow(lambda stopped, _: stopped.lower_deadline(), lambda: None)
+    record = pod.record()
+    assert record.exit is not None
+    assert record.exit.code == 75
+    assert record.active_deadline_seconds == 1  # the operator does not ask again

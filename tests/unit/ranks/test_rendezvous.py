@@ -216,3 +216,13 @@ def test_ranks_that_have_not_started_are_named(port, capfd):
     with pytest.raises(PeersMissingError, match=r"2 of 4 ranks have not started: 1, 3$"):
         preflight.check(store, rank_0, {}, preflight.torch.device("cpu"), "process")
     assert "2 of 4 ranks have not started: 1, 3" in capfd.readouterr().err
+
+
+def test_a_key_of_the_store_is_waited_for_again_after_each_time_out(monkeypatch):
+    monkeypatch.setattr(rendezvous, "LISTEN", timedelta(milliseconds=20))
+    store = dist.HashStore()
+    later = threading.Timer(0.2, store.set, ("key", ""))
+    later.start()
+    rendezvous.wait_for_key(store, "key")
+    assert store.check(["key"])
+    later.join()

@@ -1,3 +1,4 @@
+import errno
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -51,6 +52,16 @@ def test_an_absent_file_is_not_created(message):
     message.unlink()
     termination.write("rank 0 failed", echo=False)
     assert not message.exists()
+
+
+@pytest.mark.usefixtures("message")
+def test_what_cannot_be_written_is_printed(monkeypatch, capsys):
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(termination.fcntl, "flock", refuse)
+    termination.write("rank 0\nwrong", echo=False, printed="wrong")
+    assert capsys.readouterr().err == "wrong\n"
 
 
 @pytest.mark.parametrize("is_absent", [False, True])

@@ -92,6 +92,36 @@ def test_reading_samples_leaves_the_generators_of_the_layers_alone():
     assert torch.equal(torch.rand(3), expected)
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_mistake_that_a_data_set_names_is_its_text_alone(num_workers):
+    class Broken(Drawing):
+        def __getitem__(self, sample: int) -> dict[str, object]:
+            raise ConfigError("the images are of another job")
+
+    config = SimpleNamespace(data_workers=num_workers, seed=3)
+    split = prepare(Data(train=Broken(), test=Broken()), config, CPU).train
+    with pytest.raises(ConfigError, match=r"^the images are of another job$"):
+        next(split.loaded([[(0, 1)]]))
+    with pytest.raises(ConfigError, match=r"^the images are of another job$"):
+        split.augmented(torch.tensor([1]), seed=3, epoch=0)
+
+
+def test_samples_that_are_read_ahead_are_those_that_the_rank_itself_reads():
+    config = SimpleNamespace(data_workers=0, seed=3)
+    split = prepare(Data(train=Drawing(), test=Drawing()), config, CPU).train
+    ahead = next(split.loaded([[(2, 5), (2, 7)]]))
+    assert torch.equal(ahead["drawn"], split.augmented(torch.tensor([5, 7]), seed=3, epoch=2)["drawn"])
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_batch_of_numpy_stays_numpy(num_workers):
+    config = SimpleNamespace(data_workers=num_workers, seed=3)
+    data = Data(train=Drawing(), test=Drawing(), collate=lambda samples: np.array([s["sample"] for s in samples]))
+    (batch,) = prepare(data, config, CPU).train.loaded([[(0, 1), (0, 2)]])
+    assert isinstance(batch, np.ndarray)
+    assert batch.tolist() == [1, 2]
+
+
 def test_held_out_samples_are_the_same_in_each_evaluation():
     config = SimpleNamespace(data_workers=1, seed=3)
     split = prepare(Data(train=Drawing(), test=Drawing()), config, CPU).test
@@ -117,6 +147,17 @@ def test_a_directory_whose_path_is_too_long_for_the_sockets_of_workers_is_refuse
     with pytest.raises(ConfigError, match=r"dataWorkers: 1: .* has a path of 76 bytes.*set TMPDIR to a shorter path"):
         prepare(data, config, CPU)
     prepare(data, SimpleNamespace(data_workers=0, seed=3), CPU)
+
+
+def test_a_data_set_may_have_a_version_of_its_own():
+    config = SimpleNamespace(data_workers=0, seed=3)
+    train, test = Drawing(), Drawing()
+    before = prepare(Data(train=train, test=test, version="1"), config, CPU)
+    before_test = before.test.fingerprint()
+    test.version = "b"
+    after = prepare(Data(train=train, test=test, version="1"), config, CPU)
+    assert after.train.fingerprint() == before.train.fingerprint()
+    assert after.test.fingerprint() != before_test
 
 
 @pytest.mark.parametrize("kind", [np.asarray, torch.tensor, list])

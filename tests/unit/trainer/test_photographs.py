@@ -3,7 +3,6 @@
 import errno
 import io
 import multiprocessing
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -153,14 +152,13 @@ def test_storage_that_fails_for_now_is_no_mistake_of_the_data(monkeypatch):
         split(Pictures(4))[0]
 
 
-def test_images_that_differ_in_a_byte_have_another_version(monkeypatch):
+def test_images_that_differ_in_a_byte_have_another_version():
     def version(*changes):
         pictures = Pictures(12)
         pictures.contents = [bytes([sample]) * 4 for sample in range(12)]  # no images: nothing is decoded for it
         for change in changes:
             change(pictures)
-        monkeypatch.setattr(resnet50_224, "open_images", lambda _: Splits(train=pictures, test=pictures, classes=["a"]))
-        return resnet50_224.load(None, SimpleNamespace(max_unreadable_images=0)).version
+        return split(pictures).version
 
     def another_label(pictures):
         pictures.labels[-1] += 1
@@ -173,3 +171,10 @@ def test_images_that_differ_in_a_byte_have_another_version(monkeypatch):
 
     assert version() == version()
     assert len({version(), *map(version, (another_label, another_byte, fewer))}) == 4
+
+
+def test_a_batch_of_bytes_is_normalised_and_laid_out_as_the_network_wants_it():
+    mean_colour = torch.tensor([124, 116, 104], dtype=torch.uint8)
+    seen = resnet50_224.forward(lambda images: images, (mean_colour.expand(1, 4, 2, 3), None))
+    assert seen.shape == (1, 3, 4, 2)
+    assert seen.abs().max() < 0.02

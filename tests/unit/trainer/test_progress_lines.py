@@ -1,5 +1,6 @@
 import io
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -62,6 +63,14 @@ def test_a_persons_terminal_has_no_progress_lines_but_that_of_a_job_has(job, mon
         reporter.end()
     assert "for people" in out.getvalue()
     assert bool(progress_of(out)) == bool(job)
+
+
+def test_an_object_in_the_place_of_stdout_needs_no_more_than_write_and_flush():
+    lines = []
+    out = SimpleNamespace(write=lines.append, flush=lambda: None)
+    with Reporter(enabled=True, out=out) as reporter:
+        reporter.begin(step=0, total_steps=20, steps_per_epoch=5, checkpoint_step=None)
+    assert lines[0].startswith(contract.PROGRESS_PREFIX)
 
 
 @pytest.mark.parametrize("loss", [None, float("nan"), float("inf")])

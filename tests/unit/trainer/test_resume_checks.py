@@ -52,7 +52,9 @@ def test_everything_comes_back():
     saved = after_a_step(state())
     payload = to_bytes(saved.content())
     loaded = state(epochs=99, learningRate=0.5)
-    assert loaded.load(from_bytes(payload)) == "saved by 1 rank under profile fast"
+    assert loaded.load(from_bytes(payload)) == (
+        "saved by 1 rank under profile fast; epochs was 15 and is 99; learningRate was 0.05 and is 0.5"
+    )
     assert loaded.step == 1
     assert all(
         torch.equal(a, b)
@@ -154,6 +156,14 @@ def test_a_state_that_could_not_be_loaded_is_refused_by_the_name_and_type_of_the
         odd.check_loadable()
 
 
+def test_a_value_that_has_become_of_another_type_is_checked_again():
+    odd = state()
+    odd.check_loadable()
+    odd.optimizer.param_groups[0]["lr"] = np.float64(0.1)
+    with pytest.raises(ConfigError, match=r"\['lr'\] is of type numpy\.float64"):
+        odd.check_loadable()
+
+
 def test_a_state_is_checked_again_only_if_it_has_changed(monkeypatch):
     checked = state()
     checked.check_loadable()
@@ -247,3 +257,17 @@ def test_what_set_up_tries_leaves_no_trace_in_the_state():
     for found, expected in zip(tried.model.state_dict().values(), untouched.model.state_dict().values(), strict=True):
         assert torch.equal(found, expected)
     assert all(parameter.grad is None for parameter in tried.model.parameters())
+
+
+def test_settings_that_may_change_are_named_when_they_have():
+    saved = state().content()
+    description = state(learningRate=0.02, emaDecay=0.5).load(saved)
+    assert "; learningRate was " in description
+    assert " and is 0.02" in description
+    assert "; emaDecay was 0.0 and is 0.5" in description
+    assert "seed" not in description
+
+
+def test_a_checkpoint_of_a_script_is_none_of_a_recipe():
+    with pytest.raises(ConfigError, match="checkpoint at step 3: it was saved by a script with a session"):
+        state().load({"step": 3, "world_size": 1, "model": {}})

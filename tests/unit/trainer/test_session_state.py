@@ -2,6 +2,7 @@
 
 import random
 import tracemalloc
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -93,3 +94,13 @@ def test_generators_continue_where_they_were():
     for state in loaded:  # the second is a view into the storage of both
         generators.restore(state, CPU)
         assert numbers() == expected
+
+
+def test_what_a_set_or_a_counter_holds_is_checked_at_each_save():
+    for value, later in ((set(), {np.int64(3)}), (Counter(), Counter({np.int64(3): 1})), ({1: 2}, {np.int64(1): 2})):
+        sampler = Sampler(value)
+        state = of(sampler=sampler)
+        state.check_loadable()
+        sampler.drawn = [later]
+        with pytest.raises(ConfigError, match=r"\['drawn'\]"):
+            state.check_loadable()

@@ -31,7 +31,9 @@ def main() -> int:
     """Wait; returns the exit code."""
     number = int(sys.argv[1])
     stores = int(os.environ[contract.DDPJOB_INHERITED])
-    os.environ[contract.DDPJOB_GENERATION] = sys.argv[1]  # by which it looks for the store as long as the ranks do
+    os.environ[contract.DDPJOB_GENERATION] = sys.argv[
+        1
+    ]  # read by rendezvous_timeout(): this process waits as long as the ranks
     (worker,) = identity.node(os.environ).workers
     with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):  # the ranks report the same waits
         try:

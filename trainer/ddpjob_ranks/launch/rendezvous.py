@@ -83,7 +83,7 @@ def open_store_of_attempt(worker: Worker, *, oldest: int) -> tuple[Store, int]:
         ReplacedError: this is the earlier pod.
     """
     if worker.node_rank == 0 and generation.replacements(os.environ).get(0, 0) < oldest:
-        raise ReplacedError(f"rank {worker.rank} runs in another pod now, which has replaced this one")
+        raise ReplacedError(worker.rank)
     _wait_for_name(worker)
     limit, place = rendezvous_timeout(), f"{worker.master_addr}:{worker.master_port}"
 

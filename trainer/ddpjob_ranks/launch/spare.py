@@ -27,7 +27,7 @@ def wait_for_assignment(environ: Mapping[str, str], template: Template) -> dict[
     """The environment with the variables of the rank that the pod is assigned.
 
     Raises:
-        TemplateError: the template has ended, or a request to stop arrived, which is blocked here.
+        TemplateError: the template has ended, or SIGTERM or SIGINT is pending, which the launcher has blocked.
         ConfigError: the file does not hold the variables of a rank.
     """
     template.wait_until_ready()

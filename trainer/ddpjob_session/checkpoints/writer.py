@@ -45,7 +45,7 @@ class CheckpointWriter:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint-writer")
         self._in_flight: Future[None] | None = None
         self.newest_step: int | None = None
-        """The step of the newest checkpoint, which is not saved again."""
+        """Step of the newest checkpoint that is stored or being written, which `save` skips. `Run` sets it when it loads one."""
         self._has_lingered = False
 
     def save(self, state: State, *, since: float) -> None:

@@ -75,10 +75,14 @@ def test_the_name_of_a_job_means_its_newest_run(tmp_path: Path, capsys: pytest.C
     assert capsys.readouterr().out.split()[0] == "net-2-5-0"
 
 
-def test_a_run_is_compared_with_one_that_has_no_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    line = 'ddpjob-progress {{"step": {0}, "totalSteps": 9, "loss": 0.{0}}}\n'
-    trained, failed = run_of(tmp_path / "a", "20261123-084053"), run_of(tmp_path / "b", "20261123-084054", "net-2-1-0")
-    (trained / "logs/net-2-1-0.log").write_text("".join(map(line.format, (2, 5))), encoding="utf-8")
+def test_a_run_is_compared_with_one_that_has_no_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the legend shows the paths, if they are short
+    trained, failed = run_of(Path("a"), "20261123-084053"), run_of(Path("b"), "20261123-084054")
+    values = [(2, 0.5), (5, 0.4), (8, 0.3)]
+    lines = [f'ddpjob-progress {{"step": {step}, "totalSteps": 9, "loss": {loss}}}\n' for step, loss in values]
+    (trained / "logs/net-2-1-0.log").write_text("".join(lines), encoding="utf-8")
     status = DDPJobStatus(phase="Failed", attempt=1).as_json()
     for run in (trained, failed):
         write_objects(run, {"metadata": {"name": "net-2", "namespace": "default"}, "spec": {}, "status": status}, [])

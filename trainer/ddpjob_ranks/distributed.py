@@ -210,9 +210,8 @@ def join(worker: Worker, limits: Limits, device: torch.device, store: Store) -> 
     )
     control = dist.new_group(backend="gloo", timeout=limits.collectives)
     assert isinstance(control, dist.ProcessGroup)  # all ranks are in it
-    control.bound_device_id = (
-        None  # new_group copies that of the group above, on which a barrier would allocate a tensor
-    )
+    # new_group copies the GPU of the group above to it, and a barrier would allocate a tensor there.
+    control.bound_device_id = None
     gang = Gang(rank=worker.rank, world_size=worker.world_size, device=device, control=control)
     yield gang
     leave(gang, limits.collectives)
@@ -322,7 +321,6 @@ def _set_num_threads() -> None:
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(share)
     num_compilers = int(os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(share)))  # processes
-    if config := sys.modules.get(
-        "torch._inductor.config"
-    ):  # it was imported, and read that, before this rank was forked
+    # A forked rank has the module of its parent, which has read the variable already.
+    if config := sys.modules.get("torch._inductor.config"):
         config.compile_threads = num_compilers  # type: ignore[attr-defined] # a module of settings

@@ -33,7 +33,7 @@ def main() -> int:
     stores = int(os.environ[contract.DDPJOB_INHERITED])
     os.environ[contract.DDPJOB_GENERATION] = sys.argv[
         1
-    ]  # read by rendezvous_timeout(): this process waits as long as the ranks
+    ]  # read by rendezvous_timeout(), which is as long as that of ranks
     (worker,) = identity.node(os.environ).workers
     with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):  # the ranks report the same waits
         try:

@@ -100,6 +100,23 @@ def test_a_step_that_is_left_by_break_is_done_and_saved(session, monkeypatch, tm
     assert [path.name.split("-")[1] for path in tmp_path.glob("step-*.pt")] == ["0000000004"]
 
 
+def test_as_many_checkpoints_as_asked_for_are_kept_and_the_one_resumed_from_is_not_saved_again(
+    session, monkeypatch, tmp_path, capfd
+):
+    monkeypatch.setenv(contract.DDPJOB_CHECKPOINT_DIR, str(tmp_path))
+    for keeper, total in ((session, 1), (Session(keep_checkpoints=1), 3)):
+        with keeper:
+            keeper.track(model=nn.Linear(1, 1))
+            for _ in keeper.steps(total):
+                keeper.save()
+    assert [path.name.split("-")[1] for path in tmp_path.glob("step-*.pt")] == ["0000000003"]
+    with Session(keep_checkpoints=1) as again:
+        again.track(model=nn.Linear(1, 1))
+        assert list(again.steps(3)) == []
+        again.save()
+    assert capfd.readouterr().out.count("checkpoint of step 3: ") == 1
+
+
 def test_a_checkpoint_that_is_asked_for_within_a_step_is_of_the_end_of_that_step(session, monkeypatch, tmp_path):
     """The optimizer's step is done there, and the step does not count yet: resumed from that, it would be done again."""
     monkeypatch.setenv(contract.DDPJOB_CHECKPOINT_DIR, str(tmp_path))

@@ -1,4 +1,5 @@
 import errno
+import hashlib
 import json
 import os
 import resource
@@ -11,7 +12,7 @@ import torch
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_session.checkpoints.claim import Claim, Owner
-from ddpjob_session.checkpoints.files import Folder
+from ddpjob_session.checkpoints.files import PIECE_BYTES, Folder
 from ddpjob_session.checkpoints.folder import CheckpointFolder, from_environment
 from ddpjob_session.checkpoints.storage import ChecksummedFile, UnavailableError
 from saved_states import folder, newest, save
@@ -100,6 +101,24 @@ def test_a_damaged_checkpoint_does_not_count_among_those_kept(tmp_path):
     save(checkpoints, 2, b"again")
     assert newest(checkpoints) == (2, b"again")
     assert (tmp_path / "step-0000000001-attempt-1-u1.json").exists()
+
+
+def test_the_state_of_a_damaged_checkpoint_is_kept_for_whoever_repairs_it(tmp_path):
+    checkpoints = folder(tmp_path)
+    save(checkpoints, 1, b"whole")
+    save(checkpoints, 2, b"damaged")
+    state = tmp_path / "step-0000000002-attempt-1-u1.pt"
+    state.write_bytes(b"damage")
+    for attempt in (2, 3):
+        assert newest(folder(tmp_path, attempt=attempt)) == (1, b"whole")
+    assert state.read_bytes() == b"damage"
+
+
+def test_a_file_that_becomes_shorter_while_it_is_read_has_no_bytes_of_zero_at_its_end(tmp_path):
+    (tmp_path / "state").write_bytes(b"x" * (PIECE_BYTES + 10))
+    content, digest = Folder(tmp_path).read("state", lambda: os.truncate(tmp_path / "state", PIECE_BYTES))
+    assert content == b"x" * PIECE_BYTES
+    assert digest == hashlib.sha256(content).hexdigest()
 
 
 def test_files_of_a_crashed_writer_are_removed(tmp_path):

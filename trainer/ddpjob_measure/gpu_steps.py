@@ -65,7 +65,7 @@ def smoke_test(bench: Workbench) -> Iterator[Row]:
         yield {"checks": checks, "ranks": world_size, "check": "all", "seconds": time.monotonic() - began}
 
 
-#: A recipe of a user's.
+#: A recipe as a user writes one.
 MAP_STYLE = "examples.own_recipe:digits_mlp"
 
 

@@ -36,9 +36,9 @@ class Reporter:
     def __init__(self, *, enabled: bool, out: TextIO | None = None, heartbeat_seconds: float = HEARTBEAT_SECONDS):
         self._enabled = enabled
         self._out = out or sys.stdout
-        # On a terminal of a job's pod the operator reads them, too.
         # A script may have put an object of its own in the place of stdout.
         is_terminal = getattr(self._out, "isatty", lambda: False)
+        # Progress lines are for programs. In a job the operator reads them, also where its pods have a terminal.
         self._for_programs = contract.DDPJOB_NAME in os.environ or not is_terminal()
         self._heartbeat_seconds = heartbeat_seconds
         self._lock = threading.Lock()

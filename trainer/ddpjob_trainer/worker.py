@@ -89,7 +89,7 @@ def set_up(given: TrainerConfig, worker: Worker, session: Run) -> Training:
         data=data,
         recipe=recipe,
         numerics=numbers,
-        # Only for training: the trial batches above would start workers that read ahead in vain.
+        # Workers read ahead from here on: the trial batches above would start some whose further batches nobody uses.
         feed=LoadedFeed(feed, feed.split, num_steps=total_steps) if isinstance(feed.split, Samples) else feed,
         state=state,
         replica=replica,

@@ -88,9 +88,8 @@ def _draw(metric: str, jobs: "dict[str, Curves]") -> None:
 
     out = console()
     found = [(name, point) for name, curves in jobs.items() for point in curves.points.get(metric, ())]
-    jobs = {
-        name: curves for name, curves in jobs.items() if curves.points.get(metric)
-    }  # a job that is compared may have none
+    # A job that is compared may have no values.
+    jobs = {name: curves for name, curves in jobs.items() if curves.points.get(metric)}
     if len({point.step for _, point in found}) == 1:
         for name, point in found:
             out.print(

@@ -110,10 +110,8 @@ class LocalPod:
     def lower_deadline(self) -> None:
         """Stop the program with the pod's own grace period, as a patch of the deadline would. The pod is kept and has failed."""
         self._deadline_exceeded = True
-        self._body = {
-            **self._body,
-            "spec": {**self._body["spec"], "activeDeadlineSeconds": 1},
-        }  # or it is asked for again
+        # The operator reads it, and would otherwise lower the deadline again and again.
+        self._body = {**self._body, "spec": {**self._body["spec"], "activeDeadlineSeconds": 1}}
         self._stop(self._own_grace)
 
     def kill(self) -> None:

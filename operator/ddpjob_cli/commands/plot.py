@@ -88,6 +88,7 @@ def _draw(metric: str, jobs: "dict[str, Curves]") -> None:
 
     out = console()
     found = [(name, point) for name, curves in jobs.items() for point in curves.points.get(metric, ())]
+    are_compared = len(jobs) > 1
     # A job that is compared may have no values.
     jobs = {name: curves for name, curves in jobs.items() if curves.points.get(metric)}
     if len({point.step for _, point in found}) == 1:
@@ -102,7 +103,7 @@ def _draw(metric: str, jobs: "dict[str, Curves]") -> None:
     plotext.title(title_of(metric))
     for name, curves in jobs.items():
         points = curves.points.get(metric, ())
-        plotext.plot([p.step for p in points], [p.value for p in points], label=name if len(jobs) > 1 else None)
+        plotext.plot([p.step for p in points], [p.value for p in points], label=name if are_compared else None)
         for step in curves.restarts:
             plotext.vline(step, color="red")
     plotext.xticks(ticks(p.step for curves in jobs.values() for p in curves.points.get(metric, ())))

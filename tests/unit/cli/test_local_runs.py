@@ -87,4 +87,7 @@ def test_a_run_is_compared_with_one_that_has_no_values(
     for run in (trained, failed):
         write_objects(run, {"metadata": {"name": "net-2", "namespace": "default"}, "spec": {}, "status": status}, [])
     assert main(["plot", str(trained), "--compare", str(failed), "--metric", "loss"]) == 0
-    assert "loss" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "loss" in shown
+    assert str(trained) in shown
+    assert str(failed) not in shown

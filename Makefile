@@ -8,7 +8,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-export PYTHONPATH := operator:trainer:tests:tests/tools:tests/system
+export PYTHONPATH := operator:trainer:tests:hack
 # Where the test bed keeps programs, images and clusters. tests/conftest.py says the same.
 DDPJOB_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ddpjob
 export TESTBED_CACHE_DIR ?= $(DDPJOB_CACHE_DIR)
@@ -64,7 +64,7 @@ demo: $(VENV)/demo.stamp ## Train a network with two DDP ranks on this machine, 
 
 .PHONY: demo-recovery
 demo-recovery: $(VENV)/demo.stamp ## Kill a rank of such a training and print how it starts again in place
-	@PYTHONPATH=tests/tools $(BIN)/python -m recovery_demo
+	@PYTHONPATH=hack $(BIN)/python -m recovery_demo
 
 .PHONY: test
 test: test-unit test-processes test-cluster ## Run the tests that need no root and no container runtime
@@ -84,18 +84,18 @@ test-processes: $(VENV)/dev.stamp ## Run the simulation, real trainings and `ddp
 
 .PHONY: test-cluster
 test-cluster: cluster-programs ## Run the tests on real kube-apiservers
-	@$(BIN)/pytest $(PARALLEL) --no-loadscope-reorder -m 'not nightly' tests/cluster/operator tests/cluster/client tests/tools/bench tests/cluster/chart \
-		tests/cluster/api $(S3_TESTS) $(filter-out %_nodes.py,$(wildcard tests/tools/testbed_tests/test_*.py))
+	@$(BIN)/pytest $(PARALLEL) --no-loadscope-reorder -m 'not nightly' tests/cluster/operator tests/cluster/client hack/bench tests/cluster/chart \
+		tests/cluster/api $(S3_TESTS) $(filter-out %_nodes.py,$(wildcard tests/testbed/tests/test_*.py))
 
 .PHONY: nightly
 nightly: cluster-programs ## Run the slow tests of rare cases, which CONTRIBUTING lists
-	@$(BIN)/pytest $(PARALLEL) -m nightly tests/processes tests/cluster tests/tools/bench
+	@$(BIN)/pytest $(PARALLEL) -m nightly tests/processes tests/cluster hack/bench
 	@$(BIN)/python -m simulation.soak --schedules 20000
 	@$(MAKE) --no-print-directory matrix
 	@$(MAKE) --no-print-directory test-pythons
 	@$(MAKE) --no-print-directory test-oldest-torch
 
-# Kubernetes releases in addition to the one that all tests run on, each with a folder in tests/tools/testbed/tools.
+# Kubernetes releases in addition to the one that all tests run on, each with a folder in tests/testbed/tools.
 KUBERNETES ?= 1.34 1.35
 MATRIX_TESTS := tests/cluster/api tests/cluster/operator/test_example_on_a_cluster.py tests/cluster/operator/test_upgrade_from_0_1.py \
 	tests/cluster/chart/test_chart_on_a_cluster.py
@@ -133,7 +133,7 @@ $(VENV)/oldest-torch/stamp: Makefile | $(BIN)/python
 .PHONY: test-oldest-torch
 test-oldest-torch: $(VENV)/oldest-torch/stamp ## Test the trainer and its restarts with the oldest torch that they support
 	@$(<D)/bin/pytest -p no:cacheprovider tests/unit/ranks tests/unit/trainer \
-		$(patsubst %,tests/processes/trainer/test_%.py,collectives_of_a_step ddp_options dropout gpu_command lost_peer number_of_ranks \
+		$(patsubst %,tests/processes/trainer/test_%.py,collectives_of_a_step ddp_options dropout make_gpu lost_peer number_of_ranks \
 		preemption replaced_pod restart_from_copies restart_in_place resume set_up)
 
 # --- Development ------------------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ node-programs: cluster-programs ## Build also the programs of real nodes
 
 .PHONY: image
 image: $(VENV)/dev.stamp ## Build all images with buildah (as root; no registry is needed): make image IMAGES='operator trainer-cpu'
-	@$(BIN)/python -m ddpjob_images $(IMAGES)
+	@$(BIN)/python -m support.images $(IMAGES)
 
 .PHONY: cluster-up
 cluster-up: $(VENV)/dev.stamp ## Bring up a real cluster on this machine: make cluster-up NODES=2 (0: control plane only)
@@ -207,7 +207,7 @@ cluster-up: $(VENV)/dev.stamp ## Bring up a real cluster on this machine: make c
 
 .PHONY: load
 load: $(VENV)/dev.stamp ## Build all images and put them on the nodes of that cluster: make load IMAGES='operator trainer-cpu'
-	@$(BIN)/python -m ddpjob_images $(IMAGES) --load $(CLUSTER)
+	@$(BIN)/python -m support.images $(IMAGES) --load $(CLUSTER)
 
 .PHONY: cluster-path
 cluster-path: $(VENV)/dev.stamp
@@ -223,18 +223,18 @@ need-root:
 
 .PHONY: e2e
 e2e: need-root $(VENV)/dev.stamp ## Run the end-to-end tests on two real nodes with the real images (as root)
-	@test -n "$${E2E_KUBECONFIG:-}" || $(BIN)/pytest tests/tools/testbed_tests/test_testbed_nodes.py
-	@$(BIN)/pytest --timeout=600 tests/system/e2e
-	@test -n "$${E2E_KUBECONFIG:-}" || $(BIN)/pytest --timeout=600 tests/system/chaos
+	@test -n "$${E2E_KUBECONFIG:-}" || $(BIN)/pytest tests/testbed/tests/test_testbed_nodes.py
+	@$(BIN)/pytest --timeout=600 tests/e2e
+	@test -n "$${E2E_KUBECONFIG:-}" || $(BIN)/pytest --timeout=600 tests/chaos
 
 .PHONY: slurm
 slurm: $(VENV)/dev.stamp ## Run the trainer under a real Slurm of two nodes (as root; installs Debian's slurmd and munge)
 	@test "$$(id -u)" = 0 || { echo "make slurm runs Slurm's daemons and needs root" >&2; exit 1; }
-	@$(BIN)/pytest tests/system/slurm
+	@$(BIN)/pytest tests/slurm
 
 .PHONY: demo-cluster
 demo-cluster: need-root $(VENV)/dev.stamp ## Run the README's cluster commands on a real two-node cluster of this machine (as root)
-	@$(BIN)/python tests/system/e2e/demo_cluster.py
+	@$(BIN)/python hack/demo_cluster.py
 
 .PHONY: recording
 recording: $(VENV)/dev.stamp ## Record the picture of the README on the cluster of KUBECONFIG, which has the operator
@@ -256,7 +256,7 @@ bench-recovery: $(VENV)/dev.stamp ## Time from SIGKILL of a rank to the next ste
 
 .PHONY: bench-recovery-nodes
 bench-recovery-nodes: need-root $(VENV)/dev.stamp ## The same on two real nodes, with new pods and spare pods (as root)
-	@$(BIN)/python tests/system/e2e/recovery_times.py $(BENCH)
+	@$(BIN)/python hack/recovery_times.py $(BENCH)
 
 .PHONY: bench-spot
 bench-spot: $(VENV)/dev.stamp ## Goodput on preempted nodes by kind of job, in a model: make bench-spot BENCH='--seeds 4 5 6 --no-warning'
@@ -264,7 +264,7 @@ bench-spot: $(VENV)/dev.stamp ## Goodput on preempted nodes by kind of job, in a
 
 .PHONY: bench-trainer
 bench-trainer: $(VENV)/dev.stamp ## Time the trainer and the plain DDP script: make bench-trainer BENCH='--ranks 2' (more: trainer/README.md)
-	@$(BIN)/python -m ddpjob_measure bench --results tests/tools/bench/results $(BENCH)
+	@$(BIN)/python -m ddpjob_measure bench --results hack/bench/results $(BENCH)
 
 # Both need no virtual environment: `gpu` runs where torch is installed already, such as on a rented machine.
 .PHONY: gpu-wheels

@@ -14,10 +14,10 @@ from ddpjob_operator.scheduling.interface import Provider
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import ApiError, GoneError
 from ddpjob_operator.transport.resources import DDPJOBS
-from engine import Engine
 from simulation.api_client import FAULTS, ModelClient
 from simulation.api_server import JOBS, ApiServer, Change
 from simulation.virtual_time import RUNNING_PROCESS
+from support.engine import Engine
 
 AUDIT_SECONDS = 300.0
 NUM_WORKERS = 4  # of which the one namespace of the simulation gets two

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import documents
+from support import documents
 
 
 def document(folder: Path, *blocks: str) -> Path:

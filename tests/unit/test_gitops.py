@@ -12,10 +12,10 @@ import celpy
 import pytest
 import yaml
 
-from builders import NOW, TRACEBACK, broken, ended, job, observed, program, running, with_status
 from ddpjob_operator.api.status import Condition, DDPJobStatus
 from ddpjob_operator.core.model import NO_LOG, Observed
 from ddpjob_operator.core.plan import plan
+from support.builders import NOW, TRACEBACK, broken, ended, job, observed, program, running, with_status
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "gitops.md").read_text()
 

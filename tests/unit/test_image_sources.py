@@ -2,7 +2,7 @@
 
 import re
 
-from ddpjob_images import REPOSITORY, SOURCES
+from support.images import REPOSITORY, SOURCES
 
 
 def test_the_sources_of_the_images_are_what_the_dockerfile_copies() -> None:

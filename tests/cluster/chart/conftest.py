@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 import testbed
-from chart_cluster import Cluster
+from support.chart_cluster import Cluster
 
 
 @pytest.fixture(scope="session")

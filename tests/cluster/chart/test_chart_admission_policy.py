@@ -5,8 +5,8 @@ import json
 import pytest
 
 import testbed
-from chart_render import RELEASE
 from ddpjob_operator.api import names
+from support.chart_render import RELEASE
 from testbed.kubectl import KubectlError
 
 NOT_OURS = "The operator may touch only objects that have the label ddpjob.dev/job-uid."

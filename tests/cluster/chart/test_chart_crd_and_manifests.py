@@ -5,8 +5,8 @@ import subprocess
 
 import yaml
 
-from chart_render import CHART, REPOSITORY, find, render
 from ddpjob_operator.api import names
+from support.chart_render import CHART, REPOSITORY, find, render
 from testbed import tools
 
 

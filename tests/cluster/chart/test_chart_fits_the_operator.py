@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from chart_render import CHART, operator_arguments
 from ddpjob_operator.settings import LeaseName, Settings, settings_from
+from support.chart_render import CHART, operator_arguments
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())["properties"]["operator"]["properties"]
 

@@ -6,8 +6,8 @@ import shutil
 import pytest
 import yaml
 
-from chart_cluster import CRD
-from chart_render import CHART, readme_commands
+from support.chart_cluster import CRD
+from support.chart_render import CHART, readme_commands
 from testbed.helm import HelmError
 
 JOB = {

@@ -5,8 +5,8 @@ import re
 import pytest
 import yaml
 
-from chart_render import CHART, helm
 from ddpjob_operator.api import names
+from support.chart_render import CHART, helm
 
 
 def notes(values=None, namespace="ddpjob-system"):

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-import documents
 import testbed
-from chart_cluster import CRD
-from chart_render import REPOSITORY, installed, render
 from ddpjob_operator.api.names import API_VERSION, KIND
+from support import documents
+from support.chart_cluster import CRD
+from support.chart_render import REPOSITORY, installed, render
 
 EVERYTHING = "all,serviceaccounts,configmaps,secrets,roles,rolebindings,clusterroles,clusterrolebindings,customresourcedefinitions"
 

@@ -5,7 +5,7 @@ import urllib.error
 import urllib.request
 
 import testbed
-from chart_render import RELEASE
+from support.chart_render import RELEASE
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
 PODS = "/api/v1/namespaces/{}/pods"

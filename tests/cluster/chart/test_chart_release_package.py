@@ -3,7 +3,7 @@
 import os
 import subprocess
 
-from chart_render import REPOSITORY, helm
+from support.chart_render import REPOSITORY, helm
 from testbed import tools
 
 OPERATOR, TRAINER = (f"sha256:{character * 64}" for character in "ab")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from chart_render import CHART, Object, identity, render
+from support.chart_render import CHART, Object, identity, render
 
 RENDERS = Path(__file__).parent / "renders"
 CASES = sorted(file.name.removesuffix(".values.yaml") for file in RENDERS.glob("*.values.yaml"))

@@ -9,8 +9,8 @@ import re
 import pytest
 
 import testbed
-from chart_render import RELEASE, operator_arguments
-from operator_process import OperatorProcess
+from support.chart_render import RELEASE, operator_arguments
+from support.operator_process import OperatorProcess
 
 JOB = {
     "apiVersion": "ddpjob.dev/v1beta1",

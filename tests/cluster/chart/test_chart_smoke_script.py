@@ -7,8 +7,8 @@ import sys
 import pytest
 
 import testbed
-from chart_cluster import Cluster
-from chart_render import CHART, find, identity, of_test, render
+from support.chart_cluster import Cluster
+from support.chart_render import CHART, find, identity, of_test, render
 
 SCRIPT = CHART / "files" / "smoke_test.py"
 

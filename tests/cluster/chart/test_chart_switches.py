@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from chart_render import CHART, RELEASE, find, helm, identity, render
+from support.chart_render import CHART, RELEASE, find, helm, identity, render
 from testbed.helm import HelmError
 
 

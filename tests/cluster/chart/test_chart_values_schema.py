@@ -7,7 +7,7 @@ import shutil
 import pytest
 import yaml
 
-from chart_render import CHART, helm, render
+from support.chart_render import CHART, helm, render
 from testbed.helm import HelmError
 
 DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())

@@ -4,8 +4,8 @@ import os
 import re
 import shlex
 
-import documents
-from chart_render import REPOSITORY, operator_arguments, operator_pod
+from support import documents
+from support.chart_render import REPOSITORY, operator_arguments, operator_pod
 
 #: A docker that only records its arguments.
 DOCKER = '#!/bin/sh\necho "$@" >> "$CALLS"\n'

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 import yaml
 
-from chart_render import REPOSITORY
+from support.chart_render import REPOSITORY
 from testbed import tools
 
 WORKFLOWS = sorted((REPOSITORY / ".github/workflows").glob("*.yaml"))

@@ -6,8 +6,8 @@ import pytest
 
 import testbed
 from ddpjob.client import AsyncClient
-from operator_cluster import Namespace
-from operator_fixtures import client, cluster, namespace, operator_process
+from support.operator_cluster import Namespace
+from support.operator_fixtures import client, cluster, namespace, operator_process
 
 __all__ = ["client", "cluster", "namespace", "operator_process", "sdk"]
 

@@ -16,9 +16,9 @@ import yaml
 import testbed
 from ddpjob_cli.__main__ import main
 from ddpjob_operator.transport.resources import CONFIG_MAPS, DDPJOBS
-from operator_cluster import Namespace, eventually
-from operator_process import ROOT
-from terminal import Terminal
+from support.operator_cluster import Namespace, eventually
+from support.operator_process import ROOT
+from support.terminal import Terminal
 
 pytestmark = pytest.mark.usefixtures("operator_process")
 

@@ -7,7 +7,7 @@ import pytest
 import testbed
 from ddpjob.client import AsyncClient
 from ddpjob_cli.__main__ import main
-from operator_cluster import SECONDS, Namespace
+from support.operator_cluster import SECONDS, Namespace
 
 pytestmark = pytest.mark.usefixtures("operator_process")
 JOB = {

@@ -17,8 +17,8 @@ from ddpjob_operator.transport.errors import NotFoundError as NoSuchObjectError
 from ddpjob_operator.transport.errors import UnavailableError
 from ddpjob_operator.transport.execution import Execution
 from ddpjob_operator.transport.resources import CONFIG_MAPS
-from operator_cluster import SECONDS, Namespace, eventually, gets_the_right
-from operator_process import ROOT
+from support.operator_cluster import SECONDS, Namespace, eventually, gets_the_right
+from support.operator_process import ROOT
 from testbed.faultproxy import FaultProxy
 from testbed.faults import Answer, CutStream
 

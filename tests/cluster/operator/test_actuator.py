@@ -28,7 +28,7 @@ from ddpjob_operator.transport.access import load_access
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import ConflictError, NotFoundError
 from ddpjob_operator.transport.resources import SERVICES, Resource
-from operator_cluster import Namespace, eventually, gets_the_right
+from support.operator_cluster import Namespace, eventually, gets_the_right
 
 QUOTAS = Resource(prefix="/api/v1", plural="resourcequotas")
 WEBHOOKS = Resource(prefix="/apis/admissionregistration.k8s.io/v1", plural="validatingwebhookconfigurations")

@@ -1,4 +1,4 @@
-"""What the client reads from a real API server. test_actuator.py, test_status_writer.py and test_informer.py use its writes and watches."""
+"""What the client reads from a real API server. test_actuator.py, test_status_writer.py and test_informer_on_a_cluster.py use its writes and watches."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from ddpjob_operator.transport import client as module
 from ddpjob_operator.transport import errors
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.resources import DDPJOBS, PODS, Resource
-from operator_cluster import Namespace, eventually
+from support.operator_cluster import Namespace, eventually
 
 CONFIG_MAPS = Resource(prefix="/api/v1", plural="configmaps")
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import testbed
-from operator_cluster import Namespace
-from operator_process import ROOT, OperatorProcess
+from support.operator_cluster import Namespace
+from support.operator_process import ROOT, OperatorProcess
 from testbed.faultproxy import FaultProxy
 from testbed.faults import Answer
 

@@ -16,7 +16,7 @@ from ddpjob_operator.kube.engine import event_recorder as module
 from ddpjob_operator.kube.engine.event_recorder import BUDGET, EventRecorder
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.resources import EVENTS
-from operator_cluster import Namespace, eventually
+from support.operator_cluster import Namespace, eventually
 
 SOME = DDPJobStatus()
 ENDED = DDPJobStatus(

@@ -6,8 +6,8 @@ import re
 import pytest
 
 import testbed
-from operator_cluster import Namespace
-from operator_process import ROOT
+from support.operator_cluster import Namespace
+from support.operator_process import ROOT
 
 pytestmark = pytest.mark.usefixtures("operator_process")
 

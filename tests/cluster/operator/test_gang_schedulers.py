@@ -14,14 +14,12 @@ from typing import Any
 
 import pytest
 
-import gang_schedulers
 import testbed
-from bench import gangs
-from bench.operators import installation
 from ddpjob_operator.scheduling.quantities import number
 from ddpjob_operator.transport.resources import PODS, Resource
-from operator_cluster import Namespace, eventually, kwok_nodes
-from operator_process import OperatorProcess
+from support import competing_gangs, gang_schedulers, installation
+from support.operator_cluster import Namespace, eventually, kwok_nodes
+from support.operator_process import OperatorProcess
 
 pytestmark = pytest.mark.usefixtures("operator_process")
 
@@ -374,7 +372,7 @@ async def test_a_job_of_another_size_has_a_group_of_this_size(
 async def test_gangs_of_which_one_fits_run_one_after_the_other_and_release_nothing(
     namespace: Namespace, cluster: testbed.ControlPlane
 ) -> None:
-    with kwok_nodes(cluster, 3, gpus=gangs.NUM_GPUS) as nodes:
-        pairs = await gangs.compete(namespace, cluster, nodes)
+    with kwok_nodes(cluster, 3, gpus=competing_gangs.NUM_GPUS) as nodes:
+        pairs = await competing_gangs.compete(namespace, cluster, nodes)
     assert sum(pair.num_given_back for pair in pairs) == 0
     assert sum(pair.num_restarts for pair in pairs) == 0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from operator_cluster import Namespace
+from support.operator_cluster import Namespace
 
 pytestmark = pytest.mark.usefixtures("operator_process")
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import testbed
 from ddpjob_operator.transport.resources import DDPJOBS, PODS
-from operator_cluster import Namespace, eventually
-from operator_process import OperatorProcess
+from support.operator_cluster import Namespace, eventually
+from support.operator_process import OperatorProcess
 
 
 def num_collections_deleted(operator: OperatorProcess) -> int:

@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
-import kueue_program
-import kueue_stand_in
 import testbed
 from ddpjob_operator.transport.resources import PODS
-from kueue_stand_in import CLUSTER_QUEUES, LOCAL_QUEUES, WORKLOADS
-from operator_cluster import GARBAGE_COLLECTOR_SECONDS, Namespace, eventually
-from operator_process import OperatorProcess
+from support import kueue_program, kueue_stand_in
+from support.kueue_stand_in import CLUSTER_QUEUES, LOCAL_QUEUES, WORKLOADS
+from support.operator_cluster import GARBAGE_COLLECTOR_SECONDS, Namespace, eventually
+from support.operator_process import OperatorProcess
 
 REPOSITORY = Path(__file__).parents[3]
 PROGRAM = os.environ.get("DDPJOB_TEST_KUEUE")

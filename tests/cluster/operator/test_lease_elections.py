@@ -12,7 +12,7 @@ from ddpjob_operator.transport.access import load_access
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import UnavailableError
 from ddpjob_operator.transport.resources import LEASES
-from operator_cluster import SECONDS, Namespace, eventually
+from support.operator_cluster import SECONDS, Namespace, eventually
 
 #: A holder that does not run for less than half of it keeps it, and this process may have to wait for a processor.
 LEASE_SECONDS = 12

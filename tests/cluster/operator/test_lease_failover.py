@@ -15,8 +15,8 @@ import pytest
 
 from ddpjob_operator.transport.errors import ApiError
 from ddpjob_operator.transport.resources import LEASES, PODS
-from operator_cluster import LEASE_SECONDS, SECONDS, Namespace, eventually
-from operator_process import STOP_SECONDS, OperatorProcess
+from support.operator_cluster import LEASE_SECONDS, SECONDS, Namespace, eventually
+from support.operator_process import STOP_SECONDS, OperatorProcess
 
 Start = Callable[..., OperatorProcess]
 #: They list everything after four minutes, which is how long a test may take on a busy machine.

@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 import testbed
-from operator_cluster import Namespace, eventually
-from operator_process import OperatorProcess
+from support.operator_cluster import Namespace, eventually
+from support.operator_process import OperatorProcess
 from testbed import tools
 
 HERE = Path(__file__).parent

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-import kueue_program
 import testbed
 from ddpjob_operator.api import names
 from ddpjob_operator.transport.access import load_access
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.resources import DDPJOBS
-from kueue_stand_in import API
-from operator_cluster import Namespace, eventually
-from operator_process import OperatorProcess
+from support import kueue_program
+from support.kueue_stand_in import API
+from support.operator_cluster import Namespace, eventually
+from support.operator_process import OperatorProcess
 
 VARIABLE = "DDPJOB_TEST_KUEUE"
 pytestmark = pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} does not name the program of Kueue")

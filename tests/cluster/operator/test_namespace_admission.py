@@ -7,7 +7,7 @@ import pytest
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import RejectedError
 from ddpjob_operator.transport.resources import Resource
-from operator_cluster import Namespace
+from support.operator_cluster import Namespace
 
 pytestmark = pytest.mark.usefixtures("operator_process")
 

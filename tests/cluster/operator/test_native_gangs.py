@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 
 import testbed
-from bench import gangs
-from bench.operators import installation
 from ddpjob_operator.transport.access import load_access
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.resources import Resource
-from operator_cluster import Namespace, eventually, kwok_nodes
-from operator_process import OperatorProcess
+from support import competing_gangs, installation
+from support.operator_cluster import Namespace, eventually, kwok_nodes
+from support.operator_process import OperatorProcess
 
 pytestmark = pytest.mark.usefixtures("operator_process")
 
@@ -48,8 +47,8 @@ def operator_process(
 async def test_gangs_of_which_one_fits_run_one_after_the_other_and_release_nothing(
     num_trials: int, namespace: Namespace, cluster: testbed.ControlPlane
 ) -> None:
-    with kwok_nodes(cluster, num_trials, gpus=gangs.NUM_GPUS) as nodes:
-        pairs = await gangs.compete(namespace, cluster, nodes)
+    with kwok_nodes(cluster, num_trials, gpus=competing_gangs.NUM_GPUS) as nodes:
+        pairs = await competing_gangs.compete(namespace, cluster, nodes)
     assert sum(pair.num_given_back for pair in pairs) == 0
     assert sum(pair.num_restarts for pair in pairs) == 0
 

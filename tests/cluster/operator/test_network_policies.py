@@ -1,9 +1,9 @@
-"""The NetworkPolicy of a job on a real API server. That it keeps strangers out is tested on real nodes, in tests/system/e2e."""
+"""The NetworkPolicy of a job on a real API server. That it keeps strangers out is tested on real nodes, in tests/e2e."""
 
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.resources import Resource
-from operator_cluster import Namespace, eventually
-from operator_process import OperatorProcess
+from support.operator_cluster import Namespace, eventually
+from support.operator_process import OperatorProcess
 
 POLICIES = Resource.of_version("networking.k8s.io/v1", "networkpolicies")
 

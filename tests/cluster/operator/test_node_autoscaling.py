@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-import cluster_autoscaler
 import testbed
-from bench.operators import installation
-from operator_cluster import Namespace, eventually
-from operator_process import OperatorProcess
+from support import cluster_autoscaler, installation
+from support.operator_cluster import Namespace, eventually
+from support.operator_process import OperatorProcess
 
 VARIABLE = "DDPJOB_TEST_AUTOSCALER"
 pytestmark = [

@@ -13,8 +13,8 @@ import testbed
 from ddpjob_operator.kube.job_gauges import job_gauges
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.resources import DDPJOBS, PODS, SERVICES, Resource
-from operator_cluster import GARBAGE_COLLECTOR_SECONDS, Namespace, eventually
-from operator_process import OperatorProcess
+from support.operator_cluster import GARBAGE_COLLECTOR_SECONDS, Namespace, eventually
+from support.operator_process import OperatorProcess
 from testbed.kubectl import KubectlError
 
 pytestmark = pytest.mark.usefixtures("operator_process")

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 import testbed
-from operator_cluster import Namespace, eventually
-from operator_process import OperatorProcess
+from support import REPOSITORY
+from support.operator_cluster import Namespace, eventually
+from support.operator_process import OperatorProcess
 
-CALM = Path(__file__).with_name("calm_operator.py")
+CALM = REPOSITORY / "tests/support/calm_operator.py"
 REQUESTS = re.compile(r'^ddpjob_api_requests_total\{code="(\w+)",resource="(\w+)",verb="(\w+)"\} (\S+)$', re.MULTILINE)
 
 

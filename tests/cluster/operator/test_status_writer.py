@@ -16,7 +16,7 @@ from ddpjob_operator.kube.engine.status_writer import StatusWriter
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import ConflictError, NotFoundError, UnavailableError
 from ddpjob_operator.transport.resources import Resource
-from operator_cluster import Namespace
+from support.operator_cluster import Namespace
 
 
 class Recording:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 import testbed
-from bench import gangs
 from ddpjob_operator.transport.resources import PODS
-from operator_cluster import Namespace, eventually, kwok_nodes
+from support import competing_gangs
+from support.operator_cluster import Namespace, eventually, kwok_nodes
 
 pytestmark = pytest.mark.usefixtures("operator_process")
 
@@ -22,9 +22,9 @@ async def test_two_gangs_that_compete_for_one_node_both_finish(
     new_namespace: Callable[[], Awaitable[Namespace]], cluster: testbed.ControlPlane
 ) -> None:
     num_given_back = 0
-    with kwok_nodes(cluster, NUM_TRIALS, gpus=gangs.NUM_GPUS) as nodes:
+    with kwok_nodes(cluster, NUM_TRIALS, gpus=competing_gangs.NUM_GPUS) as nodes:
         for _ in range(MOST_ROUNDS):
-            pairs = await gangs.compete(await new_namespace(), cluster, nodes)
+            pairs = await competing_gangs.compete(await new_namespace(), cluster, nodes)
             assert sum(pair.num_restarts for pair in pairs) == 0
             num_given_back += sum(pair.num_given_back for pair in pairs)
             if num_given_back:

@@ -11,8 +11,8 @@ import testbed
 from ddpjob_operator.transport.access import load_access
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.resources import PODS
-from operator_cluster import Namespace, eventually
-from operator_process import ROOT, OperatorProcess
+from support.operator_cluster import Namespace, eventually
+from support.operator_process import ROOT, OperatorProcess
 from testbed.helm import HelmError
 
 RELEASE = Path(__file__).parent / "releases" / "0.1.0.tar.xz"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from local_command import DEADLINE_SECONDS, LocalCommand, write_job
+from support.local_command import DEADLINE_SECONDS, LocalCommand, write_job
 from testbed import wait_for
 
 # Each rank starts a child that leaves its session and ignores SIGTERM, and a grandchild whose parent is gone.

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from local_command import LocalCommand, write_job
+from support.local_command import LocalCommand, write_job
 
 # Rank 0 listens on the port of its job for a while, as torch's store does; rank 1 connects to it.
 MEET = """

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from local_command import run_job
+from support.local_command import run_job
+from support.programs import PROGRAMS
 
-HERE = Path(__file__).parent
 COMMANDS = {
-    "python": ["python", str(HERE / "allreduce.py")],
-    "torchrun": ["torchrun", str(HERE / "allreduce.py")],
-    "built-in launcher": [str(HERE / "launch_allreduce.py")],
+    "python": ["python", str(PROGRAMS / "allreduce.py")],
+    "torchrun": ["torchrun", str(PROGRAMS / "allreduce.py")],
+    "built-in launcher": [str(PROGRAMS / "launch_allreduce.py")],
 }
 CELLS = [
     (launcher, nodes, processes)

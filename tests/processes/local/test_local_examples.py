@@ -3,7 +3,7 @@ from pathlib import Path
 
 import yaml
 
-from local_command import LocalCommand
+from support.local_command import LocalCommand
 
 EXAMPLES = Path(__file__).parents[3] / "manifests/examples"
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from ddpjob_cli.__main__ import main
-from local_command import run_job
+from support.local_command import run_job
 
 FAIL_ON_RANK_1 = """
 import os, pathlib, sys, time

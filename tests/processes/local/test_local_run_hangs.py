@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from local_command import run_job
+from support.local_command import run_job
 
 PROGRAM = """
 import faulthandler, os, signal, time

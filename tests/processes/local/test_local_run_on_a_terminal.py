@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from local_command import write_job
-from terminal import Terminal
+from support.local_command import write_job
+from support.terminal import Terminal
 
 # Reports its progress, then waits for a file.
 TRAIN = """

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from local_command import Outcome, run_job
+from support.local_command import Outcome, run_job
 
 SHOW_ENVIRONMENT = """
 import json, os

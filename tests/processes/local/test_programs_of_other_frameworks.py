@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from local_command import run_job
+from support.local_command import run_job
+from support.programs import PROGRAMS
 
-HERE = Path(__file__).parent
 #: Relative paths of a program are in the volume that all ranks and attempts share.
 WORK_IN_THE_VOLUME = {
     "checkpoint": {"volume": {"persistentVolumeClaim": {"claimName": "shared"}}},
@@ -15,7 +15,7 @@ WORK_IN_THE_VOLUME = {
 
 
 def test_a_snapshot_in_a_relative_path_is_found_by_the_next_attempt(tmp_path: Path) -> None:
-    command = ["torchrun", str(HERE / "snapshot_training.py")]
+    command = ["torchrun", str(PROGRAMS / "snapshot_training.py")]
     outcome = run_job(tmp_path, {"nodes": 2, "command": command, **WORK_IN_THE_VOLUME})
     assert (outcome.exit_code, outcome.status["attempt"]) == (0, 2)
     assert list(tmp_path.glob(".ddpjob/runs/*/volumes/checkpoints/snapshot.pt"))
@@ -26,7 +26,7 @@ def test_a_snapshot_in_a_relative_path_is_found_by_the_next_attempt(tmp_path: Pa
 
 
 def test_ranks_share_a_file_in_a_relative_path(tmp_path: Path) -> None:
-    command = ["python", str(HERE / "main_process_first.py")]
+    command = ["python", str(PROGRAMS / "main_process_first.py")]
     outcome = run_job(tmp_path, {"nodes": 2, "command": command, **WORK_IN_THE_VOLUME})
     assert outcome.exit_code == 0
     for rank in (0, 1):
@@ -38,7 +38,7 @@ def test_ranks_share_a_file_in_a_relative_path(tmp_path: Path) -> None:
     [("python", 1, "LightningEnvironment"), ("torchrun", 2, "TorchElasticEnvironment")],
 )
 def test_lightning_finds_the_process_group(tmp_path: Path, launcher: str, processes: int, environment: str) -> None:
-    command = [launcher, str(HERE / "fabric_ranks.py")]
+    command = [launcher, str(PROGRAMS / "fabric_ranks.py")]
     spec = {"nodes": 2, "processesPerNode": processes, "command": command, "restart": {"maxRestarts": 0}}
     outcome = run_job(tmp_path, spec)
     assert outcome.exit_code == 0

@@ -2,7 +2,7 @@
 
 import re
 
-import documents
+from support import documents
 
 
 def test_the_readme_trains_on_this_machine() -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-import browser
-from report_of_a_job import report
+from support import browser
+from support.report_of_a_job import report
 
 #: Text that the page's background hides: elements whose colour has less contrast than WCAG asks of small text, 4.5.
 UNREADABLE = """

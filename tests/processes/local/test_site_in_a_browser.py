@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import browser
+from support import browser
 
 REPOSITORY = Path(__file__).parents[3]
 

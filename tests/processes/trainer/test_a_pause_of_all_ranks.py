@@ -6,7 +6,7 @@ import time
 
 from ddpjob_ranks import contract
 from ddpjob_trainer.data import Feed
-from forked_ranks import started
+from support.forked_ranks import started
 
 STEP_TIMEOUT_SECONDS = 12
 PAUSE_SECONDS = 15.0

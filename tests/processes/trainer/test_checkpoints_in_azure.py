@@ -19,8 +19,8 @@ from ddpjob_ranks import contract
 from ddpjob_session.checkpoints.claim import Fenced
 from ddpjob_session.checkpoints.folder import CheckpointFolder, from_environment
 from ddpjob_session.checkpoints.object_store import PART_BYTES, ObjectStorage
+from support.training_runs import DEADLINE_SECONDS
 from testbed import wait_for
-from training_runs import DEADLINE_SECONDS
 
 PROGRAM = os.environ.get("DDPJOB_TEST_AZURITE", "")
 #: Azurite's own, which its documentation names.

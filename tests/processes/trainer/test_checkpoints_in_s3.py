@@ -8,13 +8,13 @@ import pytest
 
 pytest.importorskip("obstore", reason="ddpjob[s3] is not installed")
 
-import s3_server
 from ddpjob_ranks import contract
-from forked_ranks import ForkedRun, finished, started
-from large_state import arrange
-from s3_server import BUCKET, S3Server
+from support import s3_server
+from support.forked_ranks import ForkedRun, finished, started
+from support.programs.large_state import arrange
+from support.s3_server import BUCKET, S3Server
+from support.training_runs import DEADLINE_SECONDS
 from testbed import tools
-from training_runs import DEADLINE_SECONDS
 
 pytestmark = pytest.mark.skipif(
     not tools.is_built("versitygw"), reason="the S3 server is not built: make cluster-programs"

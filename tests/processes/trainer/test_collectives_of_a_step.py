@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from counted_rank import AT_EXIT, COPIES, NOT_KEPT, NUM_STEPS
-from forked_ranks import started
+from support.forked_ranks import started
+from support.programs.counted_rank import AT_EXIT, COPIES, NOT_KEPT, NUM_STEPS
 
 
 def counted(folder: Path, how: str) -> tuple[list[str], list[int]]:
     """The numbers of collectives of the steps, by rank, and the newest step that rank 0 had kept when each step began."""
-    with started(folder, ranks=2, command=("counted_rank", how)) as run:
+    with started(folder, ranks=2, command=("support.programs.counted_rank", how)) as run:
         assert run.wait() == [0, 0], run.text()
         found = [re.search(r"collectives \[(.*)\], kept after \[(.*)\]", run.text(rank)) for rank in range(2)]
     return [match[1] for match in found], [int(step) for step in found[0][2].split(",")]

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 
-import training_runs
 from ddpjob_measure.buckets import observe
 from ddpjob_ranks.distributed import Gang
 from ddpjob_ranks.errors import ConfigError
@@ -15,7 +14,8 @@ from ddpjob_trainer import numerics, recipes
 from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.data import Batch
 from ddpjob_trainer.parallel import replicate
-from forked_ranks import finished
+from support import training_runs
+from support.forked_ranks import finished
 
 NUM_LAYERS = 4  # of 1 MiB of weights each
 

@@ -6,7 +6,7 @@ import torch
 
 from ddpjob_ranks import contract
 from ddpjob_session.state import from_bytes
-from forked_ranks import finished, started
+from support.forked_ranks import finished, started
 
 
 def saved(folder: Path) -> dict[str, bool]:

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from ddpjob_ranks import contract
-from forked_ranks import ForkedRun, finished
+from support.forked_ranks import ForkedRun, finished
 
 #: 1,438 samples in steps of 205, which 3 ranks share unevenly.
 KEYS = (
-    "recipe=dropout_recipe:dropout",
+    "recipe=support.programs.dropout_recipe:dropout",
     "epochs=2",
     "globalBatchSize=205",
     "logEverySteps=1",

@@ -2,7 +2,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from ddpjob_ranks import contract
-from forked_ranks import started
+from support.forked_ranks import started
 
 
 def wait_for_ever() -> None:

@@ -1,8 +1,8 @@
 import pytest
 
 from ddpjob_ranks import contract
-from forked_ranks import started
-from training_runs import finished
+from support.forked_ranks import started
+from support.training_runs import finished
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -7,7 +7,7 @@ from PIL import Image
 from ddpjob_ranks import contract
 from ddpjob_recipes import pack
 from ddpjob_recipes.folder import open_folder
-from forked_ranks import finished
+from support.forked_ranks import finished
 
 KEYS = (
     "recipe=resnet50-224",

@@ -3,7 +3,7 @@ import pickle
 import pytest
 
 from ddpjob_ranks import contract
-from standstill import two_ranks
+from support.standstill import two_ranks
 
 STEP_7 = "after 7 steps"
 

@@ -6,8 +6,8 @@ import pytest
 
 from ddpjob_ranks import contract
 from ddpjob_ranks.distributed import interface_towards
-from forked_ranks import finished
-from training_runs import ranks_by_hand
+from support.forked_ranks import finished
+from support.training_runs import ranks_by_hand
 
 ADDRESS = "::1"
 

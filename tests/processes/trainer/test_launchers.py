@@ -1,22 +1,22 @@
-"""The launchers that need no root; Slurm's are in tests/system/slurm."""
+"""The launchers that need no root; Slurm's are in tests/slurm."""
 
 import sys
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
-import forked_ranks
-from builders import job
 from ddpjob_operator.core.render.pods import restart_by_torchrun
 from ddpjob_ranks import contract
+from support import forked_ranks
+from support.builders import job
+from support.programs import PROGRAMS
+from support.training_runs import finished, started
 from testbed import free_ports
-from training_runs import finished, started
 
 KEYS = ("epochs=1", "globalBatchSize=256")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 TRAINER = (sys.executable, "-m", "ddpjob_trainer")
-FAULTY_RANK = str(Path(__file__).parent / "faulty_rank.py")
+FAULTY_RANK = str(PROGRAMS / "faulty_rank.py")
 
 
 @pytest.fixture(scope="module")

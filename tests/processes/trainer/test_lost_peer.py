@@ -1,7 +1,7 @@
 import re
 
 from ddpjob_ranks import contract
-from standstill import two_ranks
+from support.standstill import two_ranks
 
 
 def test_a_rank_that_skips_a_collective_is_named_although_it_is_ahead(tmp_path):

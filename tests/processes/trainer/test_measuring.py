@@ -19,7 +19,7 @@ from ddpjob_measure.compare import DDP_OPTIONS
 from ddpjob_measure.plain_ddp import PlainTraining
 from ddpjob_measure.task import PARTS, Task
 from ddpjob_ranks.distributed import Gang
-from forked_ranks import measured
+from support.forked_ranks import measured
 
 BENCH = ("bench", "--recipes", "digits", "--ranks", "2", "--profiles", "fast", "--steps", "2", "--windows", "2")
 

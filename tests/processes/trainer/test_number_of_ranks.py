@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-import faulty_rank
 from ddpjob_ranks import contract
-from forked_ranks import ForkedRun, finished, started
+from support.forked_ranks import ForkedRun, finished, started
+from support.programs import faulty_rank
 
 #: 1,438 samples in steps of 205, which no number of ranks divides, and one of 3, which leaves one of 4 ranks without.
 KEYS = ("epochs=4", "globalBatchSize=205", "learningRate=0.1", "logEverySteps=1", "verifyReplicasEverySteps=4")

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-import preempted_rank
 from ddpjob_ranks import contract
 from ddpjob_trainer import replicas
 from ddpjob_trainer.export import read_tensors
-from forked_ranks import ForkedRun, finished, started
+from support.forked_ranks import ForkedRun, finished, started
+from support.programs import preempted_rank
 
 #: 1,438 samples in steps of 204, which 3 ranks share unevenly, in parts of 30 at most; each step clips its gradient and
 #: updates the moving average.
 KEYS = (
-    "recipe=noisy_recipe:noisy",
+    "recipe=support.programs.noisy_recipe:noisy",
     "settings={width: 24}",
     "microBatchSize=30",
     "logEverySteps=1",

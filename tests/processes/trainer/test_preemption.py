@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from ddpjob_ranks import contract
-from forked_ranks import ForkedRun, finished, started
-from preempted_rank import POINTS, RANK_0_ONLY, arrange
-from training_runs import job
+from support.forked_ranks import ForkedRun, finished, started
+from support.programs.preempted_rank import POINTS, RANK_0_ONLY, arrange
+from support.training_runs import job
 
 NUM_MOMENTS = int(os.environ.get("DDPJOB_PREEMPTIONS", "6"))
 #: 4: with 6 moments, signals to each rank alone and to both; set-up, the first step, evaluation and all of saving.

@@ -8,9 +8,9 @@ from pathlib import Path
 from PIL import Image
 
 import ddpjob_trainer
-import training_runs
 from ddpjob_ranks import contract
-from forked_ranks import started
+from support import training_runs
+from support.forked_ranks import started
 
 SOURCES = Path(ddpjob_trainer.__file__).parents[1]
 

@@ -14,23 +14,22 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 
 import pytest
+from test_restart_in_place import pid_of_rank
+from test_session import assert_same, saved
 from torch._C._distributed_c10d import TCPStore
 
-import gated_rank
 from ddpjob_ranks import contract, generation
 from ddpjob_ranks.errors import ReplacedError
 from ddpjob_ranks.launch import identity, rendezvous
-from gang_of_pods import JOB, SUPERVISED, Gang
-from test_restart_in_place import pid_of_rank
-from test_session import assert_same, saved
+from support.gang_of_pods import JOB, SUPERVISED, Gang
+from support.programs import PROGRAMS, gated_rank
+from support.training_runs import DEADLINE_SECONDS, TRAINER, Run, finished, ranks_by_hand, started
 from testbed import free_ports
-from training_runs import DEADLINE_SECONDS, TRAINER, Run, finished, ranks_by_hand, started
 
 DIGITS = ("epochs=8", "logEverySteps=5")
-SCRIPT = (sys.executable, "-m", "ddpjob.launch", str(Path(__file__).with_name("session_script.py")))
+SCRIPT = (sys.executable, "-m", "ddpjob.launch", str(PROGRAMS / "session_script.py"))
 FROM_MEMORY = "in memory: no step is lost"
 GATED = (sys.executable, "-m", "ddpjob.launch", gated_rank.FILE)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ddpjob_ranks import contract
-from forked_ranks import finished
+from support.forked_ranks import finished
 
 TRAIN_PER_CLASS, TEST_PER_CLASS = 8, 2
 

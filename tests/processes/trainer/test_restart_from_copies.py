@@ -9,12 +9,12 @@ import re
 import signal
 import sys
 
-import gated_rank
-import rank_with_copies
-from ddpjob_ranks import contract
 from test_restart_in_place import DIGITS, IN_PLACE, LAUNCH, RESTART, SCRIPT, gates, pid_of_rank
 from test_session import assert_same, saved
-from training_runs import Run, finished, job, started
+
+from ddpjob_ranks import contract
+from support.programs import gated_rank, rank_with_copies
+from support.training_runs import Run, finished, job, started
 
 RESUMED = r"resumed from step (\d+) in memory; later steps, if there were any, are repeated"
 

@@ -10,14 +10,14 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-
-import gated_rank
-from ddpjob_ranks import contract
 from test_session import assert_same, saved
-from testbed import child_named
-from training_runs import DEADLINE_SECONDS, Run, finished, job, ranks_by_hand, started
 
-SCRIPT = str(Path(__file__).with_name("session_script.py"))
+from ddpjob_ranks import contract
+from support.programs import PROGRAMS, gated_rank
+from support.training_runs import DEADLINE_SECONDS, Run, finished, job, ranks_by_hand, started
+from testbed import child_named
+
+SCRIPT = str(PROGRAMS / "session_script.py")
 LAUNCH = (sys.executable, "-m", "ddpjob.launch", "--nproc-per-node=2", SCRIPT)
 ONE_RANK = (sys.executable, "-m", "ddpjob.launch", SCRIPT)
 GATED = (sys.executable, "-m", "ddpjob.launch", gated_rank.FILE)

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-import forked_ranks
-import gated_rank
 from ddpjob_ranks import contract
-from forked_ranks import ForkedRun, finished
-from progress_fields import PROGRESS_FIELDS
-from training_runs import DEADLINE_SECONDS, job, ranks_by_hand, started, with_recipe
+from support import forked_ranks
+from support.forked_ranks import ForkedRun, finished
+from support.programs import gated_rank
+from support.progress_fields import PROGRESS_FIELDS
+from support.training_runs import DEADLINE_SECONDS, job, ranks_by_hand, started, with_recipe
 
 KEYS = ("epochs=4", "globalBatchSize=100", "checkpointEverySteps=4", "logEverySteps=1")  # 15 steps an epoch
 GATED = (sys.executable, "-m", "ddpjob.launch", gated_rank.FILE)
@@ -79,7 +79,7 @@ def test_who_may_continue_the_checkpoints_of_a_finished_training(uninterrupted, 
 
 
 def test_sigterm_without_a_checkpoint_folder_ends_the_training(tmp_path):
-    gate, command = {"GATES": "5", "OPENED": str(tmp_path)}, ["gated_rank", *with_recipe(*KEYS)]
+    gate, command = {"GATES": "5", "OPENED": str(tmp_path)}, ["support.programs.gated_rank", *with_recipe(*KEYS)]
     with forked_ranks.started(tmp_path, ranks=1, environ=gate, command=command) as run:
         run.wait_for("no checkpoints: neither DDPJOB_CHECKPOINT_DIR nor DDPJOB_CHECKPOINT_URI is set")
         run.wait_for("gate at step 5")

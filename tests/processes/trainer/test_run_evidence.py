@@ -6,7 +6,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ddpjob_ranks import contract
-from forked_ranks import finished
+from support.forked_ranks import finished
 
 
 def spans_of(path: Path) -> list[dict[str, object]]:

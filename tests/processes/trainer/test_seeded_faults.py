@@ -24,16 +24,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_session import assert_same, saved
 
 from ddpjob_ranks import contract
-from fault_plan import IN_PODS, KINDS, LOSSES, random_faults, shuffled_kinds
-from gang_of_pods import Gang
-from test_session import assert_same, saved
+from support.gang_of_pods import Gang
+from support.programs import PROGRAMS
+from support.programs.fault_plan import IN_PODS, KINDS, LOSSES, random_faults, shuffled_kinds
+from support.training_runs import Run
 from testbed import pids_with, wait_for
-from training_runs import Run
 
-COMMAND = (sys.executable, str(Path(__file__).with_name("trainer_with_faults.py")))
-RECIPE = ("recipe=noisy_recipe:noisy", "globalBatchSize=96", "microBatchSize=16", "dataWorkers=1")
+COMMAND = (sys.executable, str(PROGRAMS / "trainer_with_faults.py"))
+RECIPE = ("recipe=support.programs.noisy_recipe:noisy", "globalBatchSize=96", "microBatchSize=16", "dataWorkers=1")
 #: The limit of a step is what a rank that was stopped costs. It is far longer than any step, so that nothing else reaches it.
 OTHERS = ("logEverySteps=1", "checkpointEverySteps=9", "stepTimeoutSeconds=20")
 STEPS_PER_EPOCH = 14

@@ -13,13 +13,14 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-import forked_ranks
 from ddpjob_ranks import contract
 from ddpjob_session.state import from_bytes
-from training_runs import finished, job
+from support import forked_ranks
+from support.programs import PROGRAMS
+from support.training_runs import finished, job
 
 REPOSITORY = Path(__file__).parents[3]
-KILLED = str(Path(__file__).with_name("killed_script.py"))
+KILLED = str(PROGRAMS / "killed_script.py")
 EXAMPLE = str(REPOSITORY / "trainer/examples/minimal_session.py")
 DIGITS = str(REPOSITORY / "trainer/examples/digits_session.py")
 LAUNCH = (sys.executable, "-m", "ddpjob.launch", "--nproc-per-node=2", KILLED, EXAMPLE)
@@ -85,7 +86,10 @@ def seeded(state: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_script_with_a_data_loader_and_epochs_resumes_within_an_epoch(tmp_path):
     def run_digits(folder: Path, *, attempt: int = 1, **variables: str) -> list[int | None]:
-        command, environ = ["killed_script", DIGITS, "--epochs=2"], job(folder, attempt=attempt) | variables
+        command, environ = (
+            ["support.programs.killed_script", DIGITS, "--epochs=2"],
+            job(folder, attempt=attempt) | variables,
+        )
         with forked_ranks.started(folder, ranks=2, environ=environ, command=command) as started:
             return started.wait()
 
@@ -106,7 +110,7 @@ def uninterrupted(tmp_path_factory):
 
 def run(folder: Path, *, attempt: int = 1, **variables: str) -> list[int | None]:
     environ = job(folder, attempt=attempt) | variables
-    with forked_ranks.started(folder, ranks=3, environ=environ, command=["session_script"]) as started:
+    with forked_ranks.started(folder, ranks=3, environ=environ, command=["support.programs.session_script"]) as started:
         return started.wait()
 
 

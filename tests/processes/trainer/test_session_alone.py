@@ -19,7 +19,7 @@ from ddpjob_session import ending, replica, run
 from ddpjob_session.checkpoints import writer
 from ddpjob_session.checkpoints.folder import CheckpointFolder
 from ddpjob_session.report import Reporter
-from training_runs import DEADLINE_SECONDS
+from support.training_runs import DEADLINE_SECONDS
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NPROC_PER_NODE")
 

@@ -2,11 +2,11 @@
 
 import pytest
 from PIL import Image
+from test_own_recipe import may_have_workers
 
 from ddpjob_ranks import contract
-from folder_recipe import SIZE
-from forked_ranks import finished
-from test_own_recipe import may_have_workers
+from support.forked_ranks import finished
+from support.programs.folder_recipe import SIZE
 
 COLOURS = {"blue": (0, 0, 200), "green": (0, 200, 0), "red": (200, 0, 0)}
 
@@ -29,7 +29,7 @@ def test_a_folder_of_torchvision_trains_with_a_worker_to_the_same_bits_as_withou
     one, none = (
         finished(
             tmp_path / str(workers),
-            "recipe=folder_recipe:folder",
+            "recipe=support.programs.folder_recipe:folder",
             f"dataWorkers={workers}",
             "logEverySteps=1",
             ranks=2,

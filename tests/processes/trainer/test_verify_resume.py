@@ -3,15 +3,15 @@
 import re
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from ddpjob_measure import verify_resume
 from ddpjob_measure.processes import MeasureError
 from ddpjob_measure.verify_resume import Kill, Run, Trainer, differences, main, table, verify
+from support.programs import PROGRAMS
 
-FAKE = Trainer(arguments=[], world_size=2, command=(sys.executable, str(Path(__file__).parent / "fake_trainer.py")))
+FAKE = Trainer(arguments=[], world_size=2, command=(sys.executable, str(PROGRAMS / "fake_trainer.py")))
 
 
 def test_a_real_training_of_two_ranks_is_equal_bit_for_bit(capsys, monkeypatch):

@@ -5,7 +5,7 @@ import re
 from ddpjob.client.jobs import read_job
 from ddpjob_cli.curves import Curves
 from ddpjob_cli.report_page import page, redacted
-from report_of_a_job import BODY, report
+from support.report_of_a_job import BODY, report
 
 
 def test_the_page_shows_the_whole_story() -> None:

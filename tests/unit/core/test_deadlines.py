@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from builders import NOW, edited, job, observed, pending, pod, reconciled, running
 from ddpjob_operator.api.names import Phase, Reason
 from ddpjob_operator.core.model import Rejection
 from ddpjob_operator.core.plan import plan
+from support.builders import NOW, edited, job, observed, pending, pod, reconciled, running
 
 START_30 = job(nodes=2, deadlines={"startSeconds": 30})
 LEAVING = Rejection("waiting until pod job-1-0 of another job is deleted", is_terminating=True)

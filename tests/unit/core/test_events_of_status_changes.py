@@ -1,10 +1,10 @@
 from dataclasses import replace
 
-from builders import NOW, broken, crashed, ended, job, observed, pending, pod, program, with_status
 from ddpjob_operator.api.status import DDPJobStatus, Progress
 from ddpjob_operator.core.events import events_between
 from ddpjob_operator.core.model import NO_LOG, Waiting
 from ddpjob_operator.core.plan import plan
+from support.builders import NOW, broken, crashed, ended, job, observed, pending, pod, program, with_status
 
 
 def events_of(*moments):

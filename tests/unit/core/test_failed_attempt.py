@@ -3,7 +3,14 @@ from typing import Any
 
 import pytest
 
-from builders import (
+from ddpjob_operator.api.names import ConditionType, Phase, Reason
+from ddpjob_operator.api.status import DDPJobStatus, Progress, Restarts
+from ddpjob_operator.core.actions import LowerPodDeadline, PatchObject, ReadNode
+from ddpjob_operator.core.failure.restart import restarts_left
+from ddpjob_operator.core.plan import plan
+from ddpjob_operator.core.stopping import OVERDUE_SECONDS
+from ddpjob_operator.core.times import rfc3339
+from support.builders import (
     NOW,
     broken,
     crashed,
@@ -20,13 +27,6 @@ from builders import (
     running,
     updated,
 )
-from ddpjob_operator.api.names import ConditionType, Phase, Reason
-from ddpjob_operator.api.status import DDPJobStatus, Progress, Restarts
-from ddpjob_operator.core.actions import LowerPodDeadline, PatchObject, ReadNode
-from ddpjob_operator.core.failure.restart import restarts_left
-from ddpjob_operator.core.plan import plan
-from ddpjob_operator.core.stopping import OVERDUE_SECONDS
-from ddpjob_operator.core.times import rfc3339
 
 UNCOUNTED = Restarts(infrastructure=1, infrastructure_times=[rfc3339(NOW)], in_a_row=1, short_in_a_row=1)
 PAIR = program(nodes=2)

@@ -2,7 +2,6 @@ from dataclasses import replace
 
 import pytest
 
-from builders import ECHO, NOW, TRACEBACK, broken, crashed, deleted, ended, job, pod, program, reconciled, running
 from ddpjob_operator.api.names import Phase, Reason, contract
 from ddpjob_operator.core.actions import ReadLog, ReadNode
 from ddpjob_operator.core.failure.cause import ECHO_WAIT_SECONDS
@@ -11,6 +10,20 @@ from ddpjob_operator.core.failure.log_parsing import end_of_log
 from ddpjob_operator.core.failure.messages import failure_sentence
 from ddpjob_operator.core.model import NO_LOG
 from ddpjob_operator.core.plan import plan
+from support.builders import (
+    ECHO,
+    NOW,
+    TRACEBACK,
+    broken,
+    crashed,
+    deleted,
+    ended,
+    job,
+    pod,
+    program,
+    reconciled,
+    running,
+)
 
 PAIR = program(nodes=2)
 SINGLE = program(nodes=1)

@@ -2,7 +2,12 @@
 
 from dataclasses import replace
 
-from builders import (
+from ddpjob_operator.api.names import Reason
+from ddpjob_operator.core.failure.log_parsing import end_of_log
+from ddpjob_operator.core.model import NO_LOG
+from ddpjob_operator.core.plan import plan
+from ddpjob_operator.core.times import rfc3339
+from support.builders import (
     ECHO,
     NOW,
     TRACEBACK,
@@ -17,11 +22,6 @@ from builders import (
     reconciled,
     running,
 )
-from ddpjob_operator.api.names import Reason
-from ddpjob_operator.core.failure.log_parsing import end_of_log
-from ddpjob_operator.core.model import NO_LOG
-from ddpjob_operator.core.plan import plan
-from ddpjob_operator.core.times import rfc3339
 
 STOPPED_BY_SIGTERM = 'Traceback (most recent call last):\n  File "t.py", line 1\nSignalException: got signal: 15\n'
 PAIR = program(nodes=2)

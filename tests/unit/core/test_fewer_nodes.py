@@ -4,7 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from builders import (
+from ddpjob_operator.api.names import Phase, Reason
+from ddpjob_operator.core.actions import CreatePod
+from ddpjob_operator.core.model import Observed, ScaleUp, Waiting
+from ddpjob_operator.core.plan import plan
+from ddpjob_operator.core.policies.partial_gang import HOLD_SECONDS
+from support.builders import (
     ECHO,
     NOW,
     created,
@@ -19,12 +24,7 @@ from builders import (
     running,
     supervised,
 )
-from ddpjob_operator.api.names import Phase, Reason
-from ddpjob_operator.core.actions import CreatePod
-from ddpjob_operator.core.model import Observed, ScaleUp, Waiting
-from ddpjob_operator.core.plan import plan
-from ddpjob_operator.core.policies.partial_gang import HOLD_SECONDS
-from fewer_nodes import NO_NODE, WAIT, placed, shrunk
+from support.fewer_nodes import NO_NODE, WAIT, placed, shrunk
 
 
 @pytest.mark.parametrize(("num_placed", "size"), [(4, None), (3, 3), (2, 2), (1, None), (0, None)])

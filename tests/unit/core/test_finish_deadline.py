@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from builders import NOW, changed, ended, job, pod, reconciled, running
 from ddpjob_operator.api.names import Phase, Reason
 from ddpjob_operator.core.model import NO_LOG
 from ddpjob_operator.core.plan import plan
+from support.builders import NOW, changed, ended, job, pod, reconciled, running
 
 
 def one_of_two_done(**spec):

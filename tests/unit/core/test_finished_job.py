@@ -5,12 +5,25 @@ from dataclasses import replace
 
 import pytest
 
-from builders import NOW, broken, crashed, deleted, ended, job, observed, pending, pod, program, reconciled, running
 from ddpjob_operator.api.names import Phase, Reason
 from ddpjob_operator.core.actions import DeleteJob, LowerPodDeadline, ReadNode
 from ddpjob_operator.core.model import NO_LOG, Observed
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.stopping import KEPT_SECONDS
+from support.builders import (
+    NOW,
+    broken,
+    crashed,
+    deleted,
+    ended,
+    job,
+    observed,
+    pending,
+    pod,
+    program,
+    reconciled,
+    running,
+)
 
 #: The pods' own grace: Kubernetes' default.
 GRACE_SECONDS = 30.0

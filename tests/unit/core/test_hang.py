@@ -2,13 +2,13 @@ from dataclasses import replace
 
 import pytest
 
-from builders import NOW, broken, changed, deleted, ended, job, pod, program, reconciled, running
 from ddpjob_operator.api.names import Phase, Reason, contract
 from ddpjob_operator.api.status import Progress
 from ddpjob_operator.core.actions import LowerPodDeadline
 from ddpjob_operator.core.failure.messages import failure_sentence
 from ddpjob_operator.core.model import Observed
 from ddpjob_operator.core.plan import plan
+from support.builders import NOW, broken, changed, deleted, ended, job, pod, program, reconciled, running
 
 STEP_12 = Progress(step=12)
 

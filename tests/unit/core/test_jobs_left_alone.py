@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from builders import NOW, job, observed, pod, reconciled, running
 from ddpjob_operator.api.names import ConditionType, Phase, Reason
 from ddpjob_operator.core.actions import Plan
 from ddpjob_operator.core.model import Observed
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.records import job_of
+from support.builders import NOW, job, observed, pod, reconciled, running
 
 
 @pytest.mark.parametrize("deleting", [False, True])

@@ -6,20 +6,6 @@ from typing import Any
 
 import pytest
 
-from builders import (
-    NOW,
-    TRACEBACK,
-    created,
-    ended,
-    in_attempt,
-    job,
-    observed,
-    pending,
-    pod,
-    program,
-    running,
-    supervised,
-)
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.api.status import DDPJobStatus, Failure, ReplacedPod
@@ -34,6 +20,20 @@ from ddpjob_operator.scheduling.interface import Provider
 from ddpjob_operator.scheduling.kueue import Kueue
 from ddpjob_operator.scheduling.native_v1alpha2 import NativeV1Alpha2
 from ddpjob_operator.scheduling.none import NO_PROVIDER
+from support.builders import (
+    NOW,
+    TRACEBACK,
+    created,
+    ended,
+    in_attempt,
+    job,
+    observed,
+    pending,
+    pod,
+    program,
+    running,
+    supervised,
+)
 
 
 class Counted(tuple[Pod, ...]):

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from builders import ended, job, reconciled, supervised
 from ddpjob_operator.api.names import Phase, Reason
 from ddpjob_operator.api.status import Progress
 from ddpjob_operator.core.actions import ReadLog
 from ddpjob_operator.core.events import events_between
 from ddpjob_operator.core.model import NO_LOG, Waiting
 from ddpjob_operator.core.plan import plan
-from gangs_in_place import IN_PLACE, JOB, LATER, after_loss, running_gang, with_pods
+from support.builders import ended, job, reconciled, supervised
+from support.gangs_in_place import IN_PLACE, JOB, LATER, after_loss, running_gang, with_pods
 
 PULLED = Waiting(reason="ErrImagePull", message="the image has 6.5 GB")
 

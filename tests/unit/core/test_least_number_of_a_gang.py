@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from builders import NOW, changed, edited, job, observed, pod, supervised, updated, with_status
 from ddpjob_operator.api.names import ProviderName, Reason
 from ddpjob_operator.core.actions import CreateObject, CreatePod
 from ddpjob_operator.core.model import Observed
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.records import object_of
 from ddpjob_operator.scheduling.interface import Provider
-from fewer_nodes import ASKS, COSCHEDULING, ELASTIC, KUEUE, NATIVE, VOLCANO, WAIT, growing, placed
+from support.builders import NOW, changed, edited, job, observed, pod, supervised, updated, with_status
+from support.fewer_nodes import ASKS, COSCHEDULING, ELASTIC, KUEUE, NATIVE, VOLCANO, WAIT, growing, placed
 
 with_groups = pytest.mark.parametrize("provider", [NATIVE, VOLCANO, COSCHEDULING], ids=lambda provider: provider.name)
 

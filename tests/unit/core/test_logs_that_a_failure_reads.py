@@ -2,9 +2,9 @@
 
 from random import Random
 
-from builders import NOW, ended, in_attempt, observed, pod, program
 from ddpjob_operator.core.failure.cause import MAX_LOGS_READ, pods_with_logs_in_use, wanted_logs
 from ddpjob_operator.core.model import NO_LOG
+from support.builders import NOW, ended, in_attempt, observed, pod, program
 
 
 def test_a_bounded_number_of_logs_is_read_however_ranks_end() -> None:

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from builders import NOW, TRACEBACK, broken, ended, job, observed, pod, program, running, with_status
 from ddpjob_operator.api.names import Phase, Reason
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.measurements import (
@@ -19,6 +18,7 @@ from ddpjob_operator.core.measurements import (
 )
 from ddpjob_operator.core.model import NO_LOG, Observed, Waiting
 from ddpjob_operator.core.plan import plan
+from support.builders import NOW, TRACEBACK, broken, ended, job, observed, pod, program, running, with_status
 
 
 def measured(*moments: tuple[float, Observed]) -> list[tuple[Quantity, float, tuple[str, ...]]]:

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from builders import created, job, observed, pod
 from ddpjob_operator.core.actions import CreateObject, CreatePod, DeleteObject
 from ddpjob_operator.core.model import Job, Observed, OwnedObject
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.records import object_of
 from ddpjob_operator.core.render.network_policy import NETWORK_POLICY, WATCHED_POLICIES, network_policy
+from support.builders import created, job, observed, pod
 
 NOW = 1_800_000_000.0
 

@@ -2,13 +2,13 @@ from dataclasses import replace
 
 import pytest
 
-from builders import NOW, job, observed, pending, pod, reconciled, running
 from ddpjob_operator.api.names import Phase, Reason
 from ddpjob_operator.core.actions import ReadWarning
 from ddpjob_operator.core.failure.messages import failure_sentence
 from ddpjob_operator.core.model import Rejection, Waiting
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.policies.obstacles import QUIET_START_SECONDS
+from support.builders import NOW, job, observed, pending, pod, reconciled, running
 
 MOUNT = 'MountVolume.SetUp failed for volume "script": configmap "forgotten" not found'
 NO_IMAGE = Waiting(reason="ErrImagePull", message='image "a/b:1": not found')

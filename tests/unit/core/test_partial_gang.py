@@ -1,6 +1,13 @@
 from dataclasses import replace
 
-from builders import (
+from ddpjob_operator.api.names import Phase, Reason
+from ddpjob_operator.core.actions import ReadScaleUp
+from ddpjob_operator.core.model import GATED, Rejection, ScaleUp, Waiting
+from ddpjob_operator.core.plan import plan
+from ddpjob_operator.core.policies.autoscaling import MAX_PROVISIONING_SECONDS, PROVISIONING_SECONDS
+from ddpjob_operator.core.policies.partial_gang import HOLD_SECONDS, MAX_HOLD_SECONDS, PAUSE_SECONDS
+from ddpjob_operator.core.times import epoch_seconds
+from support.builders import (
     ECHO,
     NOW,
     crashed,
@@ -15,13 +22,6 @@ from builders import (
     reconciled,
     updated,
 )
-from ddpjob_operator.api.names import Phase, Reason
-from ddpjob_operator.core.actions import ReadScaleUp
-from ddpjob_operator.core.model import GATED, Rejection, ScaleUp, Waiting
-from ddpjob_operator.core.plan import plan
-from ddpjob_operator.core.policies.autoscaling import MAX_PROVISIONING_SECONDS, PROVISIONING_SECONDS
-from ddpjob_operator.core.policies.partial_gang import HOLD_SECONDS, MAX_HOLD_SECONDS, PAUSE_SECONDS
-from ddpjob_operator.core.times import epoch_seconds
 
 NO_NODE = Waiting(reason="Unschedulable", message="0/2 nodes are available: 2 Insufficient nvidia.com/gpu.")
 QUEUED = job(nodes=2, deadlines={"queueSeconds": 100})

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from builders import ECHO, NOW, changed, created, deleted, edited, ended, pod, reconciled, supervised, updated
 from ddpjob_operator.api.names import Phase, Reason
 from ddpjob_operator.api.scheduling import GangMode
 from ddpjob_operator.api.status import Condition
@@ -15,7 +14,8 @@ from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.policies.size import HELD_SECONDS
 from ddpjob_operator.core.render.pods import spec_hash
 from ddpjob_operator.core.times import rfc3339
-from fewer_nodes import ASKS, KUEUE, NO_NODE, WAIT, growing
+from support.builders import ECHO, NOW, changed, created, deleted, edited, ended, pod, reconciled, supervised, updated
+from support.fewer_nodes import ASKS, KUEUE, NO_NODE, WAIT, growing
 
 
 def placeholder(seen: Observed, rank: int, *, at: float | None = None, **changes: Any) -> Pod:

@@ -3,9 +3,9 @@ from dataclasses import replace
 
 import pytest
 
-from builders import job
 from ddpjob_operator.api.status import Restarts
 from ddpjob_operator.core.render.pods import create_pod, spec_hash
+from support.builders import job
 
 
 def body(of, rank=0):

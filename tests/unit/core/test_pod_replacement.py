@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from builders import NOW, created, edited, ended, in_attempt, job, observed, reconciled, service, supervised, updated
 from ddpjob_operator.api.names import LABEL_REPLACEMENT, LABEL_SUPERVISED, Phase, Reason, contract
 from ddpjob_operator.api.status import Progress, ReplacedPod
 from ddpjob_operator.core.actions import CreatePod, DeletePod, PatchObject
@@ -17,7 +16,20 @@ from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.render.pods import pod_name
 from ddpjob_operator.core.render.service import ensure_service, selector
 from ddpjob_operator.core.times import rfc3339
-from gangs_in_place import IN_GANG, IN_PLACE, JOB, KILLED, LATER, after_loss, running_gang, with_pods, without
+from support.builders import (
+    NOW,
+    created,
+    edited,
+    ended,
+    in_attempt,
+    job,
+    observed,
+    reconciled,
+    service,
+    supervised,
+    updated,
+)
+from support.gangs_in_place import IN_GANG, IN_PLACE, JOB, KILLED, LATER, after_loss, running_gang, with_pods, without
 
 
 def test_a_deleted_pod_is_replaced_in_the_same_attempt() -> None:

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from builders import NOW, broken, ended, job, program
 from ddpjob_operator.core.model import Security
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.records import pod_of
 from ddpjob_operator.core.render.pods import create_pod, spec_hash
+from support.builders import NOW, broken, ended, job, program
 
 CHECKPOINT = {"volume": {"emptyDir": {}}}
 

@@ -4,7 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from builders import (
+from ddpjob_operator.api.names import ConditionType, Phase, Reason
+from ddpjob_operator.core.actions import CreatePod, DeletePods
+from ddpjob_operator.core.events import events_between
+from ddpjob_operator.core.model import NO_LOG, Observed
+from ddpjob_operator.core.plan import plan
+from support.builders import (
     NOW,
     crashed,
     created,
@@ -20,11 +25,6 @@ from builders import (
     supervised,
     updated,
 )
-from ddpjob_operator.api.names import ConditionType, Phase, Reason
-from ddpjob_operator.core.actions import CreatePod, DeletePods
-from ddpjob_operator.core.events import events_between
-from ddpjob_operator.core.model import NO_LOG, Observed
-from ddpjob_operator.core.plan import plan
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (1, 2)])

@@ -3,13 +3,13 @@ from typing import Any
 
 import pytest
 
-from builders import NOW, crashed, created, ended, in_attempt, job, pod, program, reconciled, running, updated
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.api.status import DDPJobStatus, Failure, Progress, Restarts
 from ddpjob_operator.core.failure.node_avoidance import avoided_nodes
 from ddpjob_operator.core.model import NO_LOG
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.times import epoch_seconds, rfc3339
+from support.builders import NOW, crashed, created, ended, in_attempt, job, pod, program, reconciled, running, updated
 
 
 def failed_again(in_a_row: int, ran_seconds: float = 5, *, reconcile: bool = True):

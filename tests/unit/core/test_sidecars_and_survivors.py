@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from builders import NOW, program, reconciled, running
 from ddpjob_operator.api.names import Phase
 from ddpjob_operator.core.actions import LowerPodDeadline
 from ddpjob_operator.core.model import NO_LOG, Observed, Pod
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.records import pod_of
 from ddpjob_operator.core.render.pods import create_pod
+from support.builders import NOW, program, reconciled, running
 
 RUNS = {"running": {"startedAt": "2026-11-21T10:00:00Z"}}
 DONE = {"terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": "2026-11-21T10:09:00Z"}}

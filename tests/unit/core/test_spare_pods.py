@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from builders import NOW, created, deleted, edited, ended, job, observed, reconciled, supervised, updated
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import Phase, ProviderName, Reason, contract
 from ddpjob_operator.core.actions import CreatePod
@@ -14,8 +13,9 @@ from ddpjob_operator.core.records import pod_of
 from ddpjob_operator.core.spare_pods import RETRY_SECONDS
 from ddpjob_operator.core.times import rfc3339
 from ddpjob_operator.scheduling.native_v1alpha2 import NativeV1Alpha2
-from gangs_in_place import LATER
-from gangs_with_spares import JOB, RESTART, after_loss, deletions, gang, spare, without_spares
+from support.builders import NOW, created, deleted, edited, ended, job, observed, reconciled, supervised, updated
+from support.gangs_in_place import LATER
+from support.gangs_with_spares import JOB, RESTART, after_loss, deletions, gang, spare, without_spares
 
 PROBE = {"exec": {"command": ["true"]}}
 

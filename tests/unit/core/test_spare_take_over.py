@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from builders import NOW, changed, created, edited, ended, job, observed, reconciled, updated
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import Phase, Reason, contract
 from ddpjob_operator.api.status import Progress
 from ddpjob_operator.core.actions import CreatePod, PatchObject
 from ddpjob_operator.core.model import POD, Deletion, Rejection
 from ddpjob_operator.core.plan import plan
-from gangs_in_place import KILLED, LATER
-from gangs_with_spares import JOB, RESTART, after_loss, deletions, gang, spare, taken_over, without_spares
+from support.builders import NOW, changed, created, edited, ended, job, observed, reconciled, updated
+from support.gangs_in_place import KILLED, LATER
+from support.gangs_with_spares import JOB, RESTART, after_loss, deletions, gang, spare, taken_over, without_spares
 
 
 def test_it_replaces_a_lost_pod_and_another_one_follows_it() -> None:

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from builders import NOW, broken, crashed, ended, job, observed, pending, pod, program, reconciled, running
 from ddpjob_operator.api.names import ConditionType, Phase, Reason
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.failure.messages import failure_sentence
 from ddpjob_operator.core.model import Job, Rejection
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.times import rfc3339
+from support.builders import NOW, broken, crashed, ended, job, observed, pending, pod, program, reconciled, running
 
 EXCLUSIVE = {ConditionType.RUNNING, ConditionType.RESTARTING, ConditionType.FAILED, ConditionType.SUCCEEDED}
 

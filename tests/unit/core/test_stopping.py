@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from builders import NOW, changed, edited, ended, job, observed, pending, pod, program, reconciled, running
 from ddpjob_operator.core.actions import DeletePod, LowerPodDeadline, ReadNode
 from ddpjob_operator.core.gang import gang_of
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.stopping import OVERDUE_SECONDS, node_lookups, stop, stop_and_keep_logs
+from support.builders import NOW, changed, edited, ended, job, observed, pending, pod, program, reconciled, running
 
 OF = job(nodes=1)
 WITH_SIDECAR = ended(OF, 0, all_ended=False, ended_seen=NOW)

@@ -1,10 +1,10 @@
 from dataclasses import replace
 
-from builders import NOW, created, deleted, edited, ended, job, observed, pod, reconciled, running
 from ddpjob_operator.api.names import ConditionType, Phase, Reason
 from ddpjob_operator.core.actions import DeletePods, LowerPodDeadline
 from ddpjob_operator.core.model import NO_LOG
 from ddpjob_operator.core.plan import plan
+from support.builders import NOW, created, deleted, edited, ended, job, observed, pod, reconciled, running
 
 
 def test_a_job_that_is_suspended_when_it_is_created_creates_nothing() -> None:

@@ -2,7 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from builders import (
+from ddpjob_operator.api.status import Progress
+from ddpjob_operator.core.model import NO_LOG, Waiting
+from ddpjob_operator.core.plan import plan
+from support.builders import (
     NOW,
     crashed,
     edited,
@@ -17,9 +20,6 @@ from builders import (
     supervised,
     updated,
 )
-from ddpjob_operator.api.status import Progress
-from ddpjob_operator.core.model import NO_LOG, Waiting
-from ddpjob_operator.core.plan import plan
 
 SINGLE = program(nodes=1)
 SAVED = Progress(step=10, checkpoint_step=10)

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import ended, job, observed, pod
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.failure.cause import ends_of, wanted_logs
 from ddpjob_operator.core.failure.log_parsing import (
@@ -26,6 +25,7 @@ from ddpjob_operator.core.model import Rejection, Waiting
 from ddpjob_operator.core.policies.obstacles import explain_wait
 from ddpjob_operator.core.progress import latest_progress
 from ddpjob_operator.core.untrusted import MAX_PARSED_LENGTH, MAX_PARSED_LINES, printable, visible
+from support.builders import ended, job, observed, pod
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from builders import NOW, in_attempt, job, observed, program
 from ddpjob_operator.api import names
 from ddpjob_operator.core.actions import CreateObject, CreatePod
 from ddpjob_operator.core.model import Job
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.render.pods import pod_name
 from ddpjob_operator.core.render.service import service_name
+from support.builders import NOW, in_attempt, job, observed, program
 
 IMAGE = "users/train:1"
 

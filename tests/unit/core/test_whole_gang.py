@@ -2,13 +2,13 @@ from dataclasses import replace
 
 import pytest
 
-from builders import NOW, created, ended, job, observed, pod, program, reconciled, running
 from ddpjob_operator.api.names import ConditionType, Phase
 from ddpjob_operator.api.status import Progress
 from ddpjob_operator.core.actions import CreateObject, CreatePod, PatchObject, ReadLog
 from ddpjob_operator.core.failure.log_parsing import end_of_log
 from ddpjob_operator.core.model import NO_LOG
 from ddpjob_operator.core.plan import plan
+from support.builders import NOW, created, ended, job, observed, pod, program, reconciled, running
 
 PAIR = job(nodes=2)
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from builders import job, observed
 from ddpjob_operator.core.actions import Action, CreatePod, DeletePod
 from ddpjob_operator.core.model import Body, Job, Rejection
 from ddpjob_operator.core.plan import plan
@@ -18,6 +17,7 @@ from ddpjob_operator.kube.engine.expectations import Expectations
 from ddpjob_operator.kube.engine.rejections import LAST_RETRY_SECONDS, Rejections
 from ddpjob_operator.kube.keys import key_of
 from ddpjob_operator.transport.errors import ApiError, ConflictError, RejectedError, ThrottledError, UnavailableError
+from support.builders import job, observed
 
 NODES = 1000
 QUOTA = RejectedError("create pods", "exceeded quota: team", status=403)

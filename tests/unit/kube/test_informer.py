@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from bodies import pod_body
 from ddpjob_operator.kube.cache import informer as module
 from ddpjob_operator.kube.cache.cache import Cache
 from ddpjob_operator.kube.cache.informer import Informer
 from ddpjob_operator.transport.client import Event, Page
 from ddpjob_operator.transport.errors import ApiError, GoneError, UnavailableError
 from ddpjob_operator.transport.resources import PODS
-from engine import happens
+from support.bodies import pod_body
+from support.engine import happens
 
 
 class Server:

@@ -1,11 +1,11 @@
 """Gauges of the jobs that exist."""
 
-from builders import NOW, job
 from ddpjob_operator.api.names import Phase
 from ddpjob_operator.api.status import Condition, DDPJobStatus, Progress, TimeSpent
 from ddpjob_operator.core.model import Job
 from ddpjob_operator.core.times import rfc3339
 from ddpjob_operator.kube.job_gauges import job_gauges
+from support.builders import NOW, job
 
 
 def gauges(*jobs: Job, max_jobs: int = 0) -> dict[tuple[str, ...], float]:

@@ -18,8 +18,8 @@ from ddpjob_operator.kube.lookups.lookups import Lookups
 from ddpjob_operator.kube.lookups.node_reader import NodeState
 from ddpjob_operator.transport.client import Page
 from ddpjob_operator.transport.errors import ApiError, NotFoundError, RejectedError, ThrottledError, UnavailableError
-from engine import happens
-from lookup_cluster import JOB, KEY, Cluster, Keys, five_intervals, rank0, seen
+from support.engine import happens
+from support.lookup_cluster import JOB, KEY, Cluster, Keys, five_intervals, rank0, seen
 
 ENDED = DDPJobStatus(
     attempt=2, conditions=[Condition(type=ConditionType.FAILED, status="True", reason="x", last_transition_time="")]

@@ -12,8 +12,8 @@ from ddpjob_operator.core.model import Observed
 from ddpjob_operator.kube.lookups import progress_reader as progress_module
 from ddpjob_operator.kube.lookups.progress_reader import ProgressReader
 from ddpjob_operator.transport.errors import UnavailableError
-from engine import happens
-from lookup_cluster import JOB, KEY, Cluster, Keys, five_intervals, rank0, seen
+from support.engine import happens
+from support.lookup_cluster import JOB, KEY, Cluster, Keys, five_intervals, rank0, seen
 
 AnyCluster = TypeVar("AnyCluster", bound=Cluster)
 LINE = 'ddpjob-progress {"step": %d}\n'

@@ -23,8 +23,8 @@ from ddpjob_operator.scheduling.none import NO_PROVIDER
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import NotFoundError, RejectedError
 from ddpjob_operator.transport.resources import DDPJOBS, PODS, Resource
-from engine import Engine, happens
 from simulation.api_server import merged
+from support.engine import Engine, happens
 
 KEY = ("ns", "job")
 DENIED = "ValidatingAdmissionPolicy 'keep' denied request: ask the team"

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from builders import NOW, ended, job, observed, pod
 from ddpjob_operator.api.names import ConditionType, Phase, Reason
 from ddpjob_operator.api.status import Condition, DDPJobStatus, Failure, Progress
 from ddpjob_operator.core.actions import CreatePod
@@ -19,6 +18,7 @@ from ddpjob_operator.kube.cache.store import KnownJob
 from ddpjob_operator.kube.engine import status_writer
 from ddpjob_operator.kube.engine.status_writer import MAX_PARALLEL_STARTS, StatusWriter, merge_patch_between
 from simulation.api_server import merged
+from support.builders import NOW, ended, job, observed, pod
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from bodies import job_body, pod_body
 from ddpjob_operator.core.failure.cause import has_ended
 from ddpjob_operator.core.model import CLOCK_MARGIN_SECONDS, Pod
 from ddpjob_operator.core.times import epoch_seconds
 from ddpjob_operator.kube.cache import store
 from ddpjob_operator.kube.cache.store import Store
+from support.bodies import job_body, pod_body
 
 #: The API server's time of a deletion with a grace of 10 s.
 REQUESTED = epoch_seconds("2026-11-21T20:58:07Z")

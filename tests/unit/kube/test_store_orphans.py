@@ -2,8 +2,8 @@
 
 import pytest
 
-from bodies import job_body, pod_body
 from ddpjob_operator.kube.cache.store import Store
+from support.bodies import job_body, pod_body
 
 KEY = ("ns", "j")
 FREED = job_body(3, finalizers=["orphan"])

@@ -15,8 +15,8 @@ from ddpjob_operator.kube.lookups import log_reader
 from ddpjob_operator.kube.lookups.lookups import Lookups
 from ddpjob_operator.transport.errors import ApiError, RejectedError
 from ddpjob_operator.transport.resources import EVENTS, PODS, Resource
-from engine import Engine, happens
-from lookup_cluster import JOB, Keys
+from support.engine import Engine, happens
+from support.lookup_cluster import JOB, Keys
 
 NUM_WORKERS = 16
 

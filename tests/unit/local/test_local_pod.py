@@ -6,10 +6,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from builders import program
 from ddpjob_operator.core.render.pods import create_pod
 from ddpjob_operator.local.pod import LocalPod
 from ddpjob_operator.local.program import Program
+from support.builders import program
 
 
 def test_the_record_of_a_process_names_no_user_since_the_pods_user_does_not_apply_to_it(tmp_path: Path) -> None:

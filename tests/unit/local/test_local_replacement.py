@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 from unittest.mock import Mock
 
-from builders import job, with_status
-from builders import observed as seen_of
 from ddpjob_operator.api.status import DDPJobStatus, ReplacedPod
 from ddpjob_operator.core.render.pods import create_pod
 from ddpjob_operator.local.kubelet import Folders, Kubelet
 from ddpjob_operator.local.program import Machine
+from support.builders import job, with_status
+from support.builders import observed as seen_of
 
 
 async def test_the_successor_of_a_pod_has_folders_of_its_own(tmp_path: Path) -> None:

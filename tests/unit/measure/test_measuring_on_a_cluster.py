@@ -11,7 +11,7 @@ from ddpjob_cli.manifest import read_manifest
 from ddpjob_measure.jobs import Cluster, manifest
 from ddpjob_measure.task import MeasureError, Task
 from ddpjob_ranks.errors import ConfigError
-from figures import figures
+from support.figures import figures
 
 TASK = Task(program="trainer", config={"recipe": "digits", "globalBatchSize": 64})
 TEMPLATE = {

@@ -2,7 +2,7 @@ import pytest
 
 from ddpjob_measure.bucket_report import report
 from ddpjob_measure.buckets import _on_the_way, _Step, covered
-from figures import figures
+from support.figures import figures
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from ddpjob_measure import scale
 from ddpjob_measure.__main__ import main
 from ddpjob_measure.task import Figures, MeasureError, Task
-from figures import figures
+from support.figures import figures
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -6,7 +6,7 @@ import torch
 
 from ddpjob_measure.__main__ import main
 from ddpjob_measure.task import MeasureError
-from figures import figures
+from support.figures import figures
 
 BENCH = ("bench", "--recipes", "digits", "--profiles", "fast", "--ranks", "1", "2", "3")
 SCALE = ("scale", "--modes", "weak", "--processes", "1", "2", "3")

@@ -17,7 +17,7 @@ from ddpjob_ranks.launch import follow, join, preflight
 from ddpjob_ranks.launch.follow import Follower
 from ddpjob_ranks.launch.identity import Worker
 from ddpjob_ranks.launch.join import generation_to_join
-from workers import worker
+from support.workers import worker
 
 
 class Interrupted:

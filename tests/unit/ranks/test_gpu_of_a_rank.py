@@ -3,7 +3,7 @@ import torch
 
 from ddpjob_ranks import distributed
 from ddpjob_ranks.errors import ConfigError
-from workers import worker
+from support.workers import worker
 
 
 @pytest.fixture(autouse=True)

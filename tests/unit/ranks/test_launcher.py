@@ -13,7 +13,7 @@ import pytest
 
 from ddpjob_ranks import contract
 from ddpjob_ranks.launch.launcher import with_free_port
-from launched_ranks import LAUNCHER, exit_code, launched, pids_in
+from support.launched_ranks import LAUNCHER, exit_code, launched, pids_in
 from testbed import is_running, wait_for
 
 

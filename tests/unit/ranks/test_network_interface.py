@@ -5,7 +5,7 @@ import torch.distributed as dist
 
 from ddpjob_ranks import distributed
 from ddpjob_ranks.distributed import interface_towards, is_out_of_memory, is_peer_loss
-from workers import worker
+from support.workers import worker
 
 
 def one_of(world_size, **changes):

@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import HashStore
 from ddpjob_ranks.errors import ShortageError
 from ddpjob_ranks.launch import preflight
 from ddpjob_ranks.launch.preflight import Facts, RefusedError, disagreements_of, location
-from workers import worker
+from support.workers import worker
 
 THREE_EPOCHS = {"epochs": "3"}
 

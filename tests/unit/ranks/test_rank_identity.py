@@ -2,7 +2,7 @@ import pytest
 
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch.identity import attempt, first_slurm_host, in_place_restarts, resolve
-from workers import worker
+from support.workers import worker
 
 
 def variables(text: str) -> dict[str, str]:

@@ -14,8 +14,8 @@ from ddpjob_ranks import generation
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch import preflight, rendezvous
 from ddpjob_ranks.launch.rendezvous import PeersMissingError, open_store
+from support.workers import worker
 from testbed import wait_for
-from workers import worker
 
 
 @pytest.fixture(autouse=True)

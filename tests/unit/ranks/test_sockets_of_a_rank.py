@@ -14,7 +14,7 @@ from ddpjob_ranks.launch import open_files
 from ddpjob_ranks.limits import Limits
 from ddpjob_ranks.watch.timeline import Timeline
 from ddpjob_ranks.watch.watchdog import Watchdog
-from workers import worker
+from support.workers import worker
 
 SOFT_LIMIT = 128
 OPEN_FILES = Path("/proc/self/fd")
@@ -22,7 +22,7 @@ RANK_0 = f"""
 import resource
 import sys
 from ddpjob_ranks.launch import rendezvous
-from workers import worker
+from support.workers import worker
 
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, ({SOFT_LIMIT}, hard))

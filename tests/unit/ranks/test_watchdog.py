@@ -22,7 +22,7 @@ from ddpjob_ranks.watch import board
 from ddpjob_ranks.watch.idleness import Action, Timing
 from ddpjob_ranks.watch.timeline import Phase, Timeline
 from ddpjob_ranks.watch.watchdog import FLIGHT_RECORDER, Watchdog, num_started
-from workers import worker
+from support.workers import worker
 
 LIMITS = Limits(first_step_seconds=0.5, step_seconds=0.5)
 DEADLINE_SECONDS = 60.0

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from builders import job
 from ddpjob_operator.core.render.pods import create_pod
 from ddpjob_operator.scheduling.native_v1alpha2 import NativeV1Alpha2
 from ddpjob_operator.scheduling.none import NO_PROVIDER
+from support.builders import job
 
 TERM = {
     "topologyKey": "rack",

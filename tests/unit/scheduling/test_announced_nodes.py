@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from builders import NOW, job, observed, pending, with_status
 from ddpjob_operator.api.names import ProviderName
 from ddpjob_operator.core.actions import CreateObject, ReadScaleUp
 from ddpjob_operator.core.model import Membership, ScaleUp, Waiting
@@ -13,6 +12,7 @@ from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.records import object_of
 from ddpjob_operator.scheduling.discovery import newest
 from ddpjob_operator.scheduling.interface import Provider
+from support.builders import NOW, job, observed, pending, with_status
 
 NO_NODE = Waiting(reason="Unschedulable", message="0/3 nodes are available: 3 Insufficient nvidia.com/gpu.")
 LACK = "0/3 nodes have nvidia.com/gpu: 1 free"

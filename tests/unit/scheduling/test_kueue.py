@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from builders import NOW, crashed, ended, job, observed, pending, pod
 from ddpjob_operator.api.status import Condition, DDPJobStatus
 from ddpjob_operator.core.actions import CreatePod, DeletePod, PatchObject, Plan
 from ddpjob_operator.core.model import GATED, Deletion, Job, Kind, Membership, Observed, OwnedObject, Pod, Waiting
@@ -13,6 +12,7 @@ from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.policies.whole_gang import QUEUE_SECONDS
 from ddpjob_operator.core.records import object_of, pod_of
 from ddpjob_operator.scheduling.kueue import CANDIDATE
+from support.builders import NOW, crashed, ended, job, observed, pending, pod
 
 KUEUE = CANDIDATE.of_versions(["v1beta2"])
 assert KUEUE is not None

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from builders import NOW, job, observed, pod, with_status
 from ddpjob_operator.api.status import Condition, DDPJobStatus
 from ddpjob_operator.core.actions import CreateObject, CreatePod, DeleteObject, Plan
 from ddpjob_operator.core.model import Job, Observed, OwnedObject, Waiting
@@ -15,6 +14,7 @@ from ddpjob_operator.core.policies.partial_gang import MAX_HOLD_SECONDS
 from ddpjob_operator.core.records import object_of
 from ddpjob_operator.core.render.pods import create_pod
 from ddpjob_operator.scheduling.native_v1alpha2 import NativeV1Alpha2
+from support.builders import NOW, job, observed, pod, with_status
 
 NATIVE = NativeV1Alpha2()
 

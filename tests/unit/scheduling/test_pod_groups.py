@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from builders import NOW, job, observed, pod
 from ddpjob_operator.api.names import MAX_JOB_NAME_LENGTH
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.actions import CreateObject, CreatePod, PatchObject, Plan
@@ -20,6 +19,7 @@ from ddpjob_operator.scheduling.native_v1alpha2 import NativeV1Alpha2
 from ddpjob_operator.scheduling.pod_groups import PodGroups
 from ddpjob_operator.scheduling.quantities import requests_of_gang
 from ddpjob_operator.scheduling.volcano import Volcano
+from support.builders import NOW, job, observed, pod
 
 VOLCANO, COSCHEDULING = Volcano(), Coscheduling()
 TEMPLATE = {

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from builders import NOW, created, job, observed, supervised, with_status
 from ddpjob_operator.api.names import ProviderName
 from ddpjob_operator.core.actions import CreateObject, CreatePod, DeletePod, PatchObject, Plan
 from ddpjob_operator.core.model import Deletion, Membership, Observed, Pod, Waiting
@@ -14,6 +13,7 @@ from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.records import object_of
 from ddpjob_operator.scheduling.discovery import newest
 from ddpjob_operator.scheduling.interface import Provider
+from support.builders import NOW, created, job, observed, supervised, with_status
 
 JOB = job(nodes=3, gpusPerNode=1, restart={"inPlace": True, "maxRestarts": 9})
 #: Long enough for an attempt to be healthy, after which there is no back-off.

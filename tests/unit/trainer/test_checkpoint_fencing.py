@@ -13,7 +13,7 @@ from ddpjob_ranks.errors import ConfigError
 from ddpjob_session.checkpoints.claim import CLAIM, Claim, Fenced, Owner
 from ddpjob_session.checkpoints.files import Folder
 from ddpjob_session.checkpoints.folder import CheckpointFolder, from_environment
-from saved_states import folder, newest, save
+from support.saved_states import folder, newest, save
 
 
 def test_a_lower_attempt_of_the_same_job_is_refused(tmp_path):

@@ -15,7 +15,7 @@ from ddpjob_session.checkpoints.claim import Claim, Owner
 from ddpjob_session.checkpoints.files import PIECE_BYTES, Folder
 from ddpjob_session.checkpoints.folder import CheckpointFolder, from_environment
 from ddpjob_session.checkpoints.storage import ChecksummedFile, UnavailableError
-from saved_states import folder, newest, save
+from support.saved_states import folder, newest, save
 
 
 def cut(path: Path, size: int) -> None:

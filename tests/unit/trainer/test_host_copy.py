@@ -5,7 +5,7 @@ from ddpjob_session.checkpoints import snapshot
 from ddpjob_session.checkpoints.snapshot import HostCopy
 from ddpjob_session.checkpoints.snapshot import tensors_in as tensors
 from ddpjob_session.state import from_bytes
-from saved_states import to_bytes
+from support.saved_states import to_bytes
 
 CPU = torch.device("cpu")
 

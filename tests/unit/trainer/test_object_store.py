@@ -20,7 +20,7 @@ from ddpjob_session.checkpoints.claim import CLAIM, Claim, Fenced, Owner
 from ddpjob_session.checkpoints.folder import CheckpointFolder, from_environment, read_anywhere
 from ddpjob_session.checkpoints.object_store import ObjectStorage
 from ddpjob_session.checkpoints.storage import ChecksummedFile, UnavailableError
-from saved_states import newest, save
+from support.saved_states import newest, save
 
 
 def storage(store: MemoryStore | None = None) -> ObjectStorage:

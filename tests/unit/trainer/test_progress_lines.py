@@ -7,7 +7,7 @@ import pytest
 from ddpjob_ranks import contract
 from ddpjob_session.progress import InPlaceRestarts, Progress
 from ddpjob_session.report import HEARTBEAT_SECONDS, Reporter
-from progress_fields import PROGRESS_FIELDS
+from support.progress_fields import PROGRESS_FIELDS
 from testbed import wait_for
 
 

@@ -19,7 +19,7 @@ from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.export import write_tensors
 from ddpjob_trainer.optim import sgd
 from ddpjob_trainer.state import TrainingState
-from saved_states import to_bytes
+from support.saved_states import to_bytes
 
 DATA = {"data": "100 samples, 00ff", "held-out data": "20 samples, 11ee"}
 

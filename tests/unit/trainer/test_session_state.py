@@ -13,7 +13,7 @@ from ddpjob_ranks.errors import ConfigError
 from ddpjob_session import generators
 from ddpjob_session.session import Session
 from ddpjob_session.state import ScriptState, from_bytes
-from saved_states import Sampler, to_bytes
+from support.saved_states import Sampler, to_bytes
 
 CPU = torch.device("cpu")
 

@@ -20,7 +20,7 @@ from ddpjob_session.memory.at_exit import MemoryAtExit
 from ddpjob_session.memory.state_memory import MARGIN_BYTES
 from ddpjob_session.report import Reporter
 from ddpjob_session.state import State, from_bytes
-from saved_states import Sampler
+from support.saved_states import Sampler
 
 MIB = 2**20
 MEMINFO = "MemTotal: 9000 kB\nMemAvailable:    8000 kB\n"

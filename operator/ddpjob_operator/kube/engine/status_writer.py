@@ -44,7 +44,7 @@ TICK_SECONDS = 10.0
 _TICKS = ("progress", "ready", "ready_replicas", "replicas", "selector", "time", "checkpoint_time")
 #: Least time to a write that changes nothing but details of how far the start has come, from the last write of the job or
 #: from the creation of its pods. A gang passes through them within a second, and each write costs the API server about as
-#: much as three pods (its profile in a storm, divided by their numbers: tests/tools/bench/README.md).
+#: much as three pods (its profile in a storm, divided by their numbers: hack/bench/README.md).
 DETAILS_SECONDS = 1.0
 #: Least time to a write that changes nothing but the number of pods that exist, have a node or run, from the last write of
 #: the job. A gang that starts within this time costs four writes from its creation to its end: created, scheduled, running,

@@ -10,10 +10,10 @@ import pytest
 
 import testbed
 from ddpjob_operator.transport.resources import LEASES
-from operator_cluster import LEASE_SECONDS, Namespace, eventually
-from operator_process import STOP_SECONDS, OperatorProcess
-from scripted_jobs import SCRIPTS, ScriptedJobs
-from supervised_operator import SupervisedOperator
+from support.operator_cluster import LEASE_SECONDS, Namespace, eventually
+from support.operator_process import STOP_SECONDS, OperatorProcess
+from support.scripted_jobs import SCRIPTS, ScriptedJobs
+from support.supervised_operator import SupervisedOperator
 from testbed import audit
 from testbed.faultproxy import FaultProxy
 from testbed.faults import WRITES, Delay, Hold, LoseRequest, Silence

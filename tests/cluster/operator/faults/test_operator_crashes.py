@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import testbed
-from operator_cluster import Namespace
-from operator_process import OperatorProcess
-from scripted_jobs import SCRIPTS, ScriptedJobs
-from supervised_operator import SupervisedOperator
+from support.operator_cluster import Namespace
+from support.operator_process import OperatorProcess
+from support.scripted_jobs import SCRIPTS, ScriptedJobs
+from support.supervised_operator import SupervisedOperator
 from testbed.faultproxy import FaultProxy
 from testbed.faults import WRITES, LoseAnswer, LoseRequest
 

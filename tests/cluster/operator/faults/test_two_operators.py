@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import testbed
-from operator_cluster import Namespace
-from operator_process import OperatorProcess
-from scripted_jobs import ScriptedJobs
+from support.operator_cluster import Namespace
+from support.operator_process import OperatorProcess
+from support.scripted_jobs import ScriptedJobs
 from testbed.faultproxy import FaultProxy
 from testbed.faults import Delay
 

@@ -4,19 +4,19 @@ The operator is the real one, except that it waits for seconds where the real on
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 import testbed
-from operator_cluster import Namespace
-from operator_process import OperatorProcess
-from scripted_jobs import SCRIPTS, ScriptedJobs
-from supervised_operator import SupervisedOperator
+from support import REPOSITORY
+from support.operator_cluster import Namespace
+from support.operator_process import OperatorProcess
+from support.scripted_jobs import SCRIPTS, ScriptedJobs
+from support.supervised_operator import SupervisedOperator
 from testbed.faultproxy import FaultProxy
 from testbed.faults import Answer, Silence, StreamError
 
-IMPATIENT = Path(__file__).with_name("impatient_operator.py")
+IMPATIENT = REPOSITORY / "tests/support/impatient_operator.py"
 SECONDS = 300.0
 
 

@@ -1,0 +1,80 @@
+"""The project's images, built without a container registry: `python -m support.images operator trainer-cpu`.
+
+They get the names that the chart asks for when its values name no others, so that `helm install` finds them.
+"""
+
+import argparse
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import yaml
+
+from testbed import images
+from testbed.cluster import Cluster
+from testbed.errors import TestbedError
+
+REPOSITORY = Path(__file__).parents[2]
+
+_TRAINER_CODE = (
+    "trainer/ddpjob_ranks",
+    "trainer/ddpjob_session",
+    "trainer/ddpjob_trainer",
+    "trainer/ddpjob_recipes",
+    "trainer/ddpjob_recipes.dist-info",
+    "trainer/ddpjob",
+)
+
+#: What the Dockerfile copies into each target.
+SOURCES: dict[str, tuple[str, ...]] = {
+    "operator": (
+        "operator/ddpjob_operator",
+        "requirements/operator.lock",
+        "trainer/ddpjob_ranks/__init__.py",
+        "trainer/ddpjob_ranks/contract.py",
+        "trainer/ddpjob_ranks/errors.py",
+        "trainer/ddpjob_ranks/limits.py",
+        "trainer/ddpjob_trainer/__init__.py",
+        "trainer/ddpjob_trainer/config.py",
+    ),
+    "trainer": ("requirements/trainer.lock", *_TRAINER_CODE),
+    "trainer-cpu": ("requirements/trainer-cpu.lock", "requirements/without_cuda.py", *_TRAINER_CODE),
+}
+
+
+def recipe(target: str, project: Path = REPOSITORY) -> images.Recipe:
+    """What the image of a target of the Dockerfile is made of; the chart's appVersion is the project's version."""
+    version = tomllib.loads((project / "pyproject.toml").read_text())["project"]["version"]
+    values = yaml.safe_load((project / "charts/ddpjob-operator/values.yaml").read_text())
+    name = f"{values['imagePrefix']}/{target}:{version}"
+    return images.Recipe(target=target, name=name, project=project, sources=SOURCES[target])
+
+
+def build(target: str) -> images.Image:
+    """The image of a target, built where the cache does not hold it."""
+    return images.build(recipe(target))
+
+
+def main() -> int:
+    """Build images and print name, size and seconds; the exit code is 1 where that failed."""
+    parser = argparse.ArgumentParser(prog="python -m support.images", description="Build the project's images.")
+    parser.add_argument("target", nargs="+", choices=SOURCES)
+    parser.add_argument("--load", metavar="CLUSTER", help="put them into the nodes of this running cluster as well")
+    arguments = parser.parse_args()
+    try:
+        for target in arguments.target:
+            began = time.monotonic()
+            image = build(target)
+            if arguments.load:
+                images.load(image, Cluster.attach(arguments.load))
+            size = sum(image.blobs.values()) / 1e6
+            print(f"{image.name}  {size:.0f} MB  {time.monotonic() - began:.1f} s", flush=True)
+    except TestbedError as error:
+        print(f"testbed: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ def pod(name: str, namespace: str, **annotations: str) -> dict[str, object]:
     }
 
 
-def state(kubectl: Kubectl, namespace: str, name: str) -> dict[str, object]:
+def state(kubectl: Kubectl, namespace: str, name: str) -> dict[str, Any]:
     status = kubectl.json("get", "pod", name, "-n", namespace)["status"]
     (container,) = status.get("containerStatuses") or [{"state": {}}]
     return {"phase": status["phase"], **container["state"]}

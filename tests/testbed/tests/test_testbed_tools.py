@@ -1,5 +1,6 @@
 """Building the test bed's programs survives being killed and being run twice at once."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -25,13 +26,17 @@ def test_two_builds_at_once_build_once(tmp_path: Path) -> None:
     assert outputs[0].splitlines()[-1] == outputs[1].splitlines()[-1]
 
 
+def _builds_in(cache: Path) -> list[Path]:
+    return list(cache.glob("tools/*/.build-*"))
+
+
 def test_a_build_that_is_killed_leaves_no_program(tmp_path: Path) -> None:
     for number in range(5):  # until the kill comes before the end
         cache = tmp_path / str(number)
         process = build(cache)
         wait_for(
             "the compiler to start",
-            lambda cache=cache: list(cache.glob("tools/*/.build-*")),
+            functools.partial(_builds_in, cache),
             seconds=240,
             every_seconds=0.001,
         )

@@ -45,7 +45,6 @@ COPY trainer/ddpjob_ranks /opt/ddpjob/ddpjob_ranks
 COPY trainer/ddpjob_session /opt/ddpjob/ddpjob_session
 COPY trainer/ddpjob_trainer /opt/ddpjob/ddpjob_trainer
 COPY trainer/ddpjob_recipes /opt/ddpjob/ddpjob_recipes
-COPY trainer/ddpjob_recipes.dist-info /opt/ddpjob/ddpjob_recipes.dist-info
 COPY trainer/ddpjob /opt/ddpjob/ddpjob
 RUN chmod -R a+rX /opt/ddpjob \
     && python -m compileall -q --invalidation-mode unchecked-hash /opt/ddpjob

@@ -1,25 +1,24 @@
 """Which object a recipe's name means. Importable without torch, so that a wrong name fails before torch loads."""
 
-import sys
 from functools import cache
-from importlib.metadata import distributions
-from pathlib import Path
+from importlib import import_module
+from importlib.metadata import entry_points
 
 from ddpjob_ranks.errors import ConfigError
 
-#: The group of entry points that give recipes short names: the built-in ones, and those of installed packages.
+#: The group of entry points by which installed packages give their recipes short names.
 GROUP = "ddpjob.recipes"
 
 
 @cache
 def short_names() -> dict[str, str]:
-    """`module:object` of each recipe that has a short name.
+    """`module:object` of each recipe that has a short name. A package cannot give a built-in name another meaning.
 
-    The directory of this package is no entry of sys.path where a checkout is installed in editable mode.
+    The built-in names are imported by the name of their package, because recipes import the trainer.
     """
-    found = distributions(path=[*sys.path, str(Path(__file__).parents[1])])
-    names = {point.name: point.value for each in found for point in each.entry_points if point.group == GROUP}
-    return dict(sorted(names.items()))
+    built_in: dict[str, str] = import_module("ddpjob_recipes").NAMES
+    installed = {point.name: point.value for point in entry_points(group=GROUP)}
+    return dict(sorted((installed | built_in).items()))
 
 
 def locate(name: str) -> tuple[str, str]:

@@ -40,7 +40,7 @@ def main(locks: list[str]) -> None:
         version = platform.python_version()
         sys.exit(f"Python {version} found; ddpjob needs Python 3.11 or newer: make PYTHON=python3.12 ...")
     cache = Path(os.environ["DDPJOB_CACHE_DIR"])
-    layers = [cache / name for name in _names(locks)]
+    layers = [cache / name for name in names(locks)]
     if _is_made_of(layers):
         return
     cache.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def main(locks: list[str]) -> None:
         _make(layers)
 
 
-def _names(locks: list[str]) -> list[str]:
+def names(locks: list[str]) -> list[str]:
     """The name of each layer. It depends on the locks of the layers below, whose packages this one leaves out."""
     python = f"{platform.python_implementation()}-{platform.python_version()}-{sysconfig.get_platform()}"
     state, names = hashlib.sha256(python.encode()), []

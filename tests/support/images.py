@@ -22,7 +22,6 @@ _TRAINER_CODE = (
     "trainer/ddpjob_session",
     "trainer/ddpjob_trainer",
     "trainer/ddpjob_recipes",
-    "trainer/ddpjob_recipes.dist-info",
     "trainer/ddpjob",
 )
 

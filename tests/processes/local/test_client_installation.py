@@ -1,7 +1,7 @@
-"""`pip install .` without extras installs a working `ddpjob` command, and neither torch nor the operator's libraries."""
+"""The wheel of a release, without extras, is a working `ddpjob` command without torch and the operator's libraries."""
 
+import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -28,14 +28,12 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Runs a program of a fresh virtual environment that holds the project's wheel and its dependencies."""
+    """Runs a program of a fresh virtual environment that holds the wheel of a release and its dependencies."""
     folder = tmp_path_factory.mktemp("installation")
-    source, environment = folder / "source", folder / "venv"
-    source.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(REPOSITORY / name, source)
-    for name in ("operator", "trainer"):
-        shutil.copytree(REPOSITORY / name, source / name, ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
+    environment = folder / "venv"
+    release = {**os.environ, "PYTHON": sys.executable, "DDPJOB_REPOSITORY_URL": "https://example.com/a/ddpjob"}
+    subprocess.run([REPOSITORY / "hack/wheel.sh", folder], env=release, check=True, timeout=240)
+    (wheel,) = folder.glob("*.whl")
     # A constraint only holds the versions still: which packages are installed is the wheel's own decision.
     pins = re.findall(r"^[\w.-]+==\S+(?: ;[^\\]*)?", (REPOSITORY / "requirements/dev.lock").read_text(), re.MULTILINE)
     (folder / "pins.txt").write_text("\n".join(pins))
@@ -46,7 +44,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
     subprocess.run([sys.executable, "-m", "venv", environment], check=True, timeout=240)
     pip = [environment / "bin/pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
-    subprocess.run([*pip, "--constraint", folder / "pins.txt", source], check=True, timeout=240)
+    subprocess.run([*pip, "--constraint", folder / "pins.txt", wheel], check=True, timeout=240)
     return run
 
 
@@ -86,9 +84,13 @@ def test_what_only_clusters_and_trainers_need_is_not_installed(installed: Run, m
     assert f"No module named '{module}'" in installed("python", "-c", f"import {module}").stderr
 
 
-def test_the_wheel_has_every_source_file_of_both_roots_and_the_names_of_recipes(installed: Run) -> None:
-    ask = "from importlib.metadata import entry_points, files; print(*files('ddpjob')); print(*entry_points(group='ddpjob.recipes'))"
-    files, recipes = installed("python", "-c", ask).stdout.splitlines()
+def test_the_wheel_of_a_release_names_its_repository(installed: Run) -> None:
+    ask = "from importlib.metadata import metadata; print(*metadata('ddpjob').get_all('Project-URL'), sep=chr(10))"
+    assert "Source, https://example.com/a/ddpjob" in installed("python", "-c", ask).stdout.splitlines()
+
+
+def test_the_wheel_has_every_source_file_of_both_roots(installed: Run) -> None:
+    files = installed("python", "-c", "from importlib.metadata import files; print(*files('ddpjob'))").stdout
     packed = {name for name in files.split() if name.startswith("ddpjob") and ".dist-info/" not in name}
     sources = {
         str(path.relative_to(root))
@@ -98,4 +100,3 @@ def test_the_wheel_has_every_source_file_of_both_roots_and_the_names_of_recipes(
     }
     assert {f"ddpjob/{name}/__init__.py" for name in ("client", "session", "recipe", "launch")} < sources
     assert packed == sources
-    assert "EntryPoint(name='digits', value='ddpjob_recipes.digits:digits', group='ddpjob.recipes')" in recipes

@@ -1,0 +1,43 @@
+# Demonstrations, benchmarks and what a GPU proves. BENCH and GPU are further arguments of the programs.
+
+.PHONY: demo-recovery
+demo-recovery: ## Kill a rank of such a training as make demo and print how it starts again in place
+	@$(PYTHON) hack/environment.py requirements/demo.lock
+	@PYTHONPATH=hack $(BIN)/python -m recovery_demo
+
+.PHONY: recording
+recording: setup ## Record the picture of the README on the cluster of KUBECONFIG, which has the operator
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m recording docs/images/recording.svg
+
+.PHONY: bench-operator
+bench-operator: setup ## Time the operator on a real control plane: make bench-operator BENCH='lives --name mine'
+	@$(BIN)/python -m bench.operators $(BENCH)
+
+.PHONY: bench-gangs
+bench-gangs: setup ## Time what two competing gangs lose by provider: make bench-gangs BENCH='--trials 20'
+	@$(BIN)/python -m bench.gangs $(BENCH)
+
+.PHONY: bench-recovery
+bench-recovery: setup ## Time from SIGKILL of a rank to the next step, by tier: make bench-recovery BENCH='--trials 20'
+	@$(BIN)/python -m bench.recovery $(BENCH)
+
+.PHONY: bench-recovery-nodes
+bench-recovery-nodes: need-root setup ## The same on two real nodes, with new pods and spare pods (as root)
+	@$(BIN)/python hack/recovery_times.py $(BENCH)
+
+.PHONY: bench-spot
+bench-spot: setup ## Goodput on preempted nodes by kind of job, in a model: make bench-spot BENCH='--seeds 4 5 6'
+	@$(BIN)/python -m bench.spot $(BENCH)
+
+.PHONY: bench-trainer
+bench-trainer: setup ## Time the trainer and the plain DDP script: make bench-trainer BENCH='--ranks 2'
+	@$(BIN)/python -m ddpjob_measure bench --results hack/bench/results $(BENCH)
+
+# Both need no virtual environment: `gpu` runs where torch is installed already, such as on a rented machine.
+.PHONY: gpu-wheels
+gpu-wheels: ## Prepare build/gpu for a machine without network: make gpu-wheels GPU='--python 3.12 --torch 2.11'
+	@PYTHONPATH=trainer $(PYTHON) -m ddpjob_measure.carry $(GPU)
+
+.PHONY: gpu
+gpu: ## Test and measure everything on a GPU (docs/how-to/gpus.md): make gpu GPU='--results DIR'
+	@PYTHONPATH=trainer $(PYTHON) -m ddpjob_measure gpu $(GPU)

@@ -96,10 +96,9 @@ def _packages(venv: Path) -> Path:
 def _install(python: Path, lock: Path) -> None:
     """Install a lock with pip, and print which large packages are on their way. The lock is complete: --no-deps."""
     print(f"ddpjob: installing {lock.relative_to(REPOSITORY)}", flush=True)
-    command = [python, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar=off", "--no-deps"]
-    with subprocess.Popen(
-        [*command, "--require-hashes", "--requirement", lock], stdout=subprocess.PIPE, encoding="utf-8"
-    ) as pip:
+    command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar=off", "--no-deps"]
+    command += ["--require-hashes", "--requirement", str(lock)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, encoding="utf-8") as pip:
         assert pip.stdout is not None, "a pipe"
         sum_megabytes = 0.0
         for line in pip.stdout:
@@ -120,10 +119,10 @@ def _make(layers: list[Path]) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", VENV], check=True)
     _link(VENV, layers)
     for layer in reversed(layers):
-        for script in (layer / "bin").iterdir():
+        for script in filter(Path.is_file, (layer / "bin").iterdir()):
             _add_script(script)
-    pip = [VENV / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    subprocess.run([*pip, "--no-build-isolation", "--editable", REPOSITORY], check=True)
+    pip = [str(VENV / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    subprocess.run([*pip, "--no-build-isolation", "--editable", str(REPOSITORY)], check=True)
     STAMP.write_text("\n".join(_description(layers)) + "\n", encoding="utf-8")
 
 

@@ -16,6 +16,11 @@ REPOSITORY = Path(__file__).parents[3]
 
 #: Modules of a package whose command prints which Python runs it, and where the project's package is.
 COMMAND = "import sys, ddpjob_ours\n\ndef main():\n    print(sys.prefix, ddpjob_ours.__file__, ddpjob_ours.VALUE, sep='\\n')\n"
+#: The second file is a script, which pip compiles: the folder of scripts then has a folder for bytecode.
+MORE = {
+    "more.py": "def main():\n    print('more')\n",
+    "more-1.data/scripts/more_script.py": "#!python\nprint('script')\n",
+}
 PROJECT = """
 [build-system]
 requires = ["setuptools"]
@@ -71,9 +76,7 @@ class Machine:
         shutil.copy(REPOSITORY / "hack/environment.py", checkout / "hack")
         (checkout / "requirements").mkdir()
         (checkout / "requirements/demo.lock").write_text(self.lock)
-        (checkout / "requirements/dev.lock").write_text(
-            self.lock + wheel_of(self.folder, "more", "1", {"more.py": "def main():\n    print('more')\n"})
-        )
+        (checkout / "requirements/dev.lock").write_text(self.lock + wheel_of(self.folder, "more", "1", MORE))
         return checkout
 
     def make(self, checkout: Path, *locks: str) -> "subprocess.CompletedProcess[str]":
@@ -136,6 +139,7 @@ def test_a_later_lock_adds_what_the_earlier_one_lacks_in_a_layer_of_its_own(mach
     assert machine.make(two, "demo", "dev").returncode == 0
 
     assert run(two, "more") == ["more"]
+    assert run(two, "more_script.py") == ["script"]
     assert run(two, "tool")[2] == "two"
     more, first = machine.layers("dev")[0], machine.layers("demo")[0]
     assert list(more.glob("lib/*/site-packages/more.py"))

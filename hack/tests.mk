@@ -88,5 +88,5 @@ soak-recovery: setup ## A fault of a rank every few steps, and what is left behi
 		tests/processes/trainer/test_seeded_faults.py
 
 .PHONY: chaos
-chaos: need-root setup ## Every fault in every phase of a job (as root, an hour): make chaos CHAOS='--faults pod-evicted'
+chaos: need-root setup ## Every fault in every phase of a job (root, an hour): make chaos CHAOS='--faults pod-evicted'
 	@$(BIN)/python -m chaos $(CHAOS)

@@ -115,3 +115,15 @@ def test_the_picture_of_the_readme_is_small_and_runs_no_script() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((documents.REPOSITORY / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+def test_contributing_is_short() -> None:
+    text = (documents.REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert len(text.split()) <= 1200
+    assert [line for line in text.splitlines() if len(line) > 120] == []
+
+
+def test_each_decision_is_on_the_page_that_lists_them() -> None:
+    folder = documents.REPOSITORY / "docs/decisions"
+    listed = re.findall(r"\]\(([\w-]+\.md)\)", (folder / "index.md").read_text(encoding="utf-8"))
+    assert sorted([*listed, "index.md"]) == sorted(file.name for file in folder.glob("*.md"))

@@ -4,6 +4,7 @@ They get the names that the chart asks for when its values name no others, so th
 """
 
 import argparse
+import re
 import sys
 import time
 import tomllib
@@ -17,28 +18,29 @@ from testbed.errors import TestbedError
 
 REPOSITORY = Path(__file__).parents[2]
 
-_TRAINER_CODE = (
-    "trainer/ddpjob_ranks",
-    "trainer/ddpjob_session",
-    "trainer/ddpjob_trainer",
-    "trainer/ddpjob_recipes",
-    "trainer/ddpjob",
-)
+TARGETS = ("operator", "trainer", "trainer-cpu")
 
-#: What the Dockerfile copies into each target.
-SOURCES: dict[str, tuple[str, ...]] = {
-    "operator": (
-        "operator/ddpjob_operator",
-        "requirements/operator.lock",
-        "trainer/ddpjob_ranks/__init__.py",
-        "trainer/ddpjob_ranks/contract.py",
-        "trainer/ddpjob_ranks/errors.py",
-        "trainer/ddpjob_ranks/limits.py",
-        "trainer/ddpjob_trainer/__init__.py",
-        "trainer/ddpjob_trainer/config.py",
-    ),
-    "trainer": ("requirements/trainer.lock", *_TRAINER_CODE),
-    "trainer-cpu": ("requirements/trainer-cpu.lock", "requirements/without_cuda.py", *_TRAINER_CODE),
+
+def _copied(dockerfile: str) -> dict[str, tuple[str, ...]]:
+    """What each stage of a Dockerfile copies from the project, by itself or from another stage."""
+    text = dockerfile.replace("\\\n", " ")
+    arguments = dict(re.findall(r"^ARG (\w+)=(\S+)", text, re.MULTILINE))
+    stages: dict[str, tuple[str, ...]] = {}
+    for name, commands in re.findall(r"^FROM \S+ AS (\S+)(.*?)(?=^FROM |\Z)", text, re.MULTILINE | re.DOTALL):
+        sources: list[str] = []
+        for line in re.findall(r"^COPY (.+)", commands, re.MULTILINE):
+            *words, _ = line.split()
+            if words[0].startswith("--from="):
+                sources += stages[words[0].removeprefix("--from=")]
+            else:
+                sources += (re.sub(r"\$\{(\w+)\}", lambda name: arguments[name[1]], word) for word in words)
+        stages[name] = tuple(sources)
+    return stages
+
+
+#: What the Dockerfile copies into each target: the builder gets nothing else.
+SOURCES = {
+    target: sources for target, sources in _copied((REPOSITORY / "Dockerfile").read_text()).items() if target in TARGETS
 }
 
 
@@ -58,7 +60,7 @@ def build(target: str) -> images.Image:
 def main() -> int:
     """Build images and print name, size and seconds; the exit code is 1 where that failed."""
     parser = argparse.ArgumentParser(prog="python -m support.images", description="Build the project's images.")
-    parser.add_argument("target", nargs="+", choices=SOURCES)
+    parser.add_argument("target", nargs="+", choices=TARGETS)
     parser.add_argument("--load", metavar="CLUSTER", help="put them into the nodes of this running cluster as well")
     arguments = parser.parse_args()
     try:

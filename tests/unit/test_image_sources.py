@@ -1,19 +1,12 @@
-"""The builder of the tests hands over every file that the Dockerfile copies; docker has the whole checkout."""
+"""What the builder of the tests hands over to each image is what the Dockerfile copies; docker has the whole checkout."""
 
-import re
-
-from support.images import REPOSITORY, SOURCES
+from support.images import REPOSITORY, SOURCES, TARGETS
 
 
-def test_the_sources_of_the_images_are_what_the_dockerfile_copies() -> None:
-    dockerfile = (REPOSITORY / "Dockerfile").read_text().replace("\\\n", " ")
-    copied = {
-        source
-        for line in re.findall(r"^COPY (?!--from)(.+)$", dockerfile, re.MULTILINE)
-        for source in line.split()[:-1]
-        if not source.startswith("$")
-    }
-
-    handed_over = {source for sources in SOURCES.values() for source in sources}
-    assert copied <= handed_over
-    assert all((REPOSITORY / source).exists() for source in handed_over)
+def test_each_image_has_its_lock_and_its_code_and_the_operator_no_trainer() -> None:
+    assert tuple(SOURCES) == TARGETS
+    for target, sources in SOURCES.items():
+        assert f"requirements/{target}.lock" in sources
+        assert ("trainer/ddpjob_session" in sources) == (target != "operator")
+    assert "trainer/ddpjob_ranks/contract.py" in SOURCES["operator"]
+    assert [source for sources in SOURCES.values() for source in sources if not (REPOSITORY / source).exists()] == []

@@ -91,7 +91,7 @@ class Recipe:
 def load(config: TrainerConfig, *, world_size: int = 1) -> tuple[Recipe, ResolvedConfig]:
     """The recipe, and the configuration on that many ranks with its defaults for what is not set, those of its settings included.
 
-    The name is that of an entry point, or `module:object`. The object is a Recipe, or a function that makes one.
+    The name is a short one, or `module:object`. The object is a Recipe, or a function that makes one.
 
     Raises:
         ConfigError: there is no such recipe, the settings are not what its function's model accepts, or a value that follows

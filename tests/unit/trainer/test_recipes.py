@@ -259,14 +259,15 @@ def test_the_size_of_settings_is_bounded(given, text):
         parse_config({"recipe": "digits", "settings": given})
 
 
-def test_an_installed_package_gives_its_recipes_short_names(own, tmp_path):
+def test_an_installed_package_gives_its_recipes_short_names_but_no_built_in_one(own, tmp_path):
     metadata = tmp_path / "of_others.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: of-others\nVersion: 1\n")
-    (metadata / "entry_points.txt").write_text(f"[ddpjob.recipes]\ntheirs = {own}:plain\n")
+    (metadata / "entry_points.txt").write_text(f"[ddpjob.recipes]\ntheirs = {own}:plain\ndigits = {own}:plain\n")
     short_names.cache_clear()
     try:
         assert recipes.find("theirs").headline == "accuracy"
+        assert short_names()["digits"] == "ddpjob_recipes.digits:digits"
     finally:
         short_names.cache_clear()
 

@@ -8,10 +8,16 @@ from pathlib import Path
 import pytest
 
 import testbed
+from support.longest_first import LongestFirst
 
 REPOSITORY = Path(__file__).parent.parent
 CACHE = os.environ.get("DDPJOB_CACHE_DIR") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "ddpjob")
 os.environ.setdefault("TESTBED_CACHE_DIR", str(CACHE))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Files that took longest the last time start first."""
+    config.pluginmanager.register(LongestFirst(Path(CACHE) / "seconds-of-test-files.json"))
 
 
 @pytest.fixture(scope="session")

@@ -6,14 +6,12 @@ from simulation.campaign import FIRST_SEED, SCHEDULES_PER_FOCUS, explore, table,
 from simulation.schedule import FOCUSES, GANGS, REPLACED_PODS, RESIZED, SPARES
 
 
-@pytest.mark.timeout(1200)
-def test_two_thousand_schedules_keep_every_invariant(capsys: pytest.CaptureFixture[str]) -> None:
+def test_hundreds_of_schedules_keep_every_invariant(capsys: pytest.CaptureFixture[str]) -> None:
     seen: Counter[str] = Counter()
     for focus in (name for name in FOCUSES if name not in (REPLACED_PODS, SPARES, RESIZED, GANGS)):
         seen += explore(SCHEDULES_PER_FOCUS, first_seed=FIRST_SEED, focus=focus)
     with capsys.disabled():
         print(f"\nof {seen['schedules']} schedules, so many had at least one:\n{table(seen)}")
-    assert seen["schedules"] >= 2000
     assert not too_rare(seen), "the schedules no longer reach what they are for"
 
 
@@ -22,7 +20,6 @@ def test_hundreds_of_schedules_with_replaced_pods_keep_every_invariant() -> None
     assert seen["pod replaced"] * 10 >= seen["schedules"]
 
 
-@pytest.mark.timeout(1200)
 def test_hundreds_of_schedules_with_spare_pods_keep_every_invariant() -> None:
     seen = explore(SCHEDULES_PER_FOCUS, first_seed=FIRST_SEED, focus=SPARES)
     assert seen["spare pod took over"] * 5 >= seen["schedules"]
@@ -30,13 +27,12 @@ def test_hundreds_of_schedules_with_spare_pods_keep_every_invariant() -> None:
 
 
 def test_hundreds_of_schedules_with_changed_sizes_keep_every_invariant() -> None:
-    seen = explore(SCHEDULES_PER_FOCUS, first_seed=FIRST_SEED, focus=RESIZED)
+    seen = explore(3 * SCHEDULES_PER_FOCUS, first_seed=FIRST_SEED, focus=RESIZED)  # few of them have room to grow
     assert seen["attempt of another size"] * 4 >= seen["schedules"]
     assert seen["attempt on fewer nodes"] * 8 >= seen["schedules"]
     assert seen["grew"] * 100 >= seen["schedules"]
 
 
-@pytest.mark.timeout(1200)
 def test_hundreds_of_schedules_with_gang_scheduling_keep_every_invariant() -> None:
     seen = explore(SCHEDULES_PER_FOCUS, first_seed=FIRST_SEED, focus=GANGS)
     assert seen["pod replaced"] * 20 >= seen["schedules"]

@@ -30,12 +30,7 @@ setup: ## Install the project and its development tools into .venv
 	@$(PYTHON) hack/environment.py requirements/demo.lock requirements/dev.lock
 
 .PHONY: check
-check: setup ## Format, lint, types, layers and unit tests
-	@$(BIN)/ruff format --check --quiet . || { echo "run: make format" >&2; exit 1; }
-	@$(BIN)/ruff check --quiet .
-	@$(BIN)/mypy
-	@$(BIN)/lint-imports --no-logo --cache-dir $(DDPJOB_CACHE_DIR)/import-linter
-	@$(MAKE) --no-print-directory test-unit
+check: lint test-unit ## Format, lint, types, layers and unit tests
 
 .PHONY: test-unit
 test-unit: setup ## Run the unit tests

@@ -2,20 +2,27 @@
 
 # Number of processes that test files run in; the tests of one file share what they start.
 WORKERS ?= $(shell nproc | awk '{print $$1 < 4 ? $$1 : 4}')
-PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile
+# The files that took longest the last time start first, because the last one to end determines the time.
+PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
+
+.PHONY: lint
+lint: setup ## Check format, lint, types and layers
+	@$(BIN)/ruff format --check --quiet . || { echo "run: make format" >&2; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo --cache-dir $(DDPJOB_CACHE_DIR)/import-linter
 
 # They need a program of the test bed.
 S3_TESTS := tests/processes/trainer/test_checkpoints_in_s3.py
 
-# The longest files start first, because the last one to end determines the time.
 .PHONY: test-processes
 test-processes: setup ## Run the simulation, real trainings and `ddpjob run --local`; no Kubernetes
-	@$(BIN)/pytest $(PARALLEL) --no-loadscope-reorder -m 'not nightly' \
+	@$(BIN)/pytest $(PARALLEL) -m 'not nightly' \
 		--ignore=$(S3_TESTS) tests/simulation tests/processes/trainer tests/processes/local
 
 .PHONY: test-cluster
 test-cluster: cluster-programs ## Run the tests on real kube-apiservers
-	@$(BIN)/pytest $(PARALLEL) --no-loadscope-reorder -m 'not nightly' \
+	@$(BIN)/pytest $(PARALLEL) -m 'not nightly' \
 		tests/cluster/operator tests/cluster/client hack/bench tests/cluster/chart tests/cluster/api $(S3_TESTS) \
 		$(filter-out %_nodes.py,$(wildcard tests/testbed/tests/test_*.py))
 

@@ -1,5 +1,6 @@
-"""DDP's buckets as they are: which there are, what is in them, and how much of their all-reduce hides behind backward."""
+"""`buckets`: DDP's bucket plan for a recipe, and how much of the all-reduce hides behind backward."""
 
+import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
@@ -12,12 +13,53 @@ from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from ddpjob_measure import images, processes, record
 from ddpjob_measure.clock import Mark, now, seconds_between
+from ddpjob_measure.task import Figures, Task
 from ddpjob_ranks.distributed import Gang
 from ddpjob_ranks.errors import ConfigError
+from ddpjob_trainer.recipe_names import short_names
 
 #: A stretch of time, as seconds since the step began.
 Stretch = tuple[float, float]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument("--recipe", choices=short_names(), default="resnet18-cifar10")
+    parser.add_argument("--ranks", type=record.positive, default=2, help="number of processes (default: 2)")
+    parser.add_argument("--batch", type=record.positive, default=32, help="global batch (default: 32)")
+    parser.add_argument("--steps", type=record.positive, default=6, help="observed steps (default: 6)")
+    parser.add_argument("--bucket-cap-mb", type=int, default=0, help="the trainer's bucketCapMb (default: DDP's own)")
+
+
+def run(given: argparse.Namespace) -> int:
+    """Measure and print."""
+    keys = {"recipe": given.recipe, "globalBatchSize": given.batch, "bucketCapMb": given.bucket_cap_mb}
+    task = Task(program="buckets", config=keys, warmup_steps=1, steps=given.steps, windows=1)
+    with images.provided([given.recipe], num_train=given.batch) as (environ, _):
+        figures = processes.run(task, world_size=given.ranks, environ=environ)
+    print(record.page(f"Buckets of {given.recipe}", record.facts(), [report(figures)]), end="")
+    return 0
+
+
+def report(figures: Figures) -> str:
+    """The plan as a table, then what was seen of the overlap."""
+    seen = figures.extra
+    rows = [
+        {"bucket": index, "MiB": bucket["bytes"] / 2**20, "parameters": len(bucket["parameters"])}
+        | {"first": bucket["parameters"][0], "last": bucket["parameters"][-1]}
+        for index, bucket in enumerate(seen["plan"])
+    ]
+    total, on_the_way, hidden = sum(row["MiB"] for row in rows), seen["on_the_way_seconds"], seen["hidden_seconds"]
+    return f"""{len(rows)} buckets, {total:.1f} MiB of gradients, in the order of their all-reduce
+
+{record.table(rows)}
+
+With {figures.world_size} ranks on {figures.device}, step of {figures.step_seconds.median * 1e3:.1f} ms:
+- buckets are on their way for {on_the_way * 1e3:.1f} ms, of which {hidden * 1e3:.1f} ms ({100 * hidden / on_the_way:.0f} %) are hidden behind
+  backward (waits for slower ranks count)
+- the same buckets reduced alone, with nothing else going on: {seen["alone_seconds"] * 1e3:.1f} ms"""
 
 
 @dataclass(slots=True)

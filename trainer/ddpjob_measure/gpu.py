@@ -7,7 +7,6 @@ there, and the next one runs. What each command printed is in a folder next to t
 
 import argparse
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -22,10 +21,8 @@ from typing import Any, Literal
 
 import torch
 
-from ddpjob_measure import carried, gpu_steps, options, record
-from ddpjob_measure.carry import TEST_DATA
-from ddpjob_measure.options import positive
-from ddpjob_measure.surroundings import surroundings
+from ddpjob_measure import carry, gpu_steps, record
+from ddpjob_measure.record import positive
 from ddpjob_measure.task import MeasureError
 from ddpjob_measure.workbench import Row, Skipped, Step, Workbench
 from ddpjob_ranks import contract
@@ -56,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fault", action="store_true", help="also cause an error of the GPU in a process of its own")
     parser.add_argument("--seconds", type=positive, default=BUDGET_SECONDS, help=f"in all (default: {BUDGET_SECONDS})")
     parser.add_argument("--only", nargs="+", choices=[step.name for step in gpu_steps.STEPS], help="these steps alone")
-    options.add_record(parser, "gpu")
+    record.add_options(parser, "gpu", results=Path())
 
 
 def run(given: argparse.Namespace) -> int:
@@ -70,9 +67,10 @@ def run(given: argparse.Namespace) -> int:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before CUDA is asked anything, here and in the children
     elif not torch.cuda.is_available():
         raise MeasureError(f"gpu: torch {torch.__version__} sees no GPU; --device cpu runs the same flow without one")
-    os.environ.setdefault(TEST_DATA, str(carried.folder()))
-    path = options.record_path(given)
-    facts: dict[str, Any] = {"device": given.device, "quick": given.quick, **versions(), **surroundings()}
+    os.environ.setdefault(carry.TEST_DATA, str(carry.folder()))
+    path = record.path_of(given)
+    assert path is not None, "it has a default"
+    facts: dict[str, Any] = {"device": given.device, "quick": given.quick, **versions(), **record.facts()}
     outputs = path.with_name(f"{path.name}-outputs")
     say(f"record {path}.md, {path}.json, outputs in {outputs}; at most {given.seconds} s")
     outcomes: list[Outcome] = []
@@ -101,7 +99,7 @@ def take(step: Step, outcome: Outcome, bench: Workbench, saved: Any) -> None:
         for row in step.run(bench):
             outcome.rows.append(row)
             outcome.seconds = time.monotonic() - began
-            say("  " + ", ".join(f"{name} {cell(value)}" for name, value in row.items()))
+            say(f"  {record.line(row)}")
             saved()
         outcome.status = "ok"
     except Skipped as reason:
@@ -115,42 +113,33 @@ def take(step: Step, outcome: Outcome, bench: Workbench, saved: Any) -> None:
 
 
 def save(path: Path, facts: Mapping[str, Any], outcomes: list[Outcome]) -> None:
-    """Write the record as it is now. A file is replaced as a whole, so that none is cut off in the middle."""
-    new = path.with_name(f".{path.name}")
-    record.save(new, page(facts, outcomes), dict(facts), [asdict(outcome) for outcome in outcomes])
-    for suffix in (".md", ".json"):
-        Path(f"{new}{suffix}").replace(f"{path}{suffix}")
+    """Write the record as it is now."""
+    record.save(path, page(facts, outcomes), facts, [asdict(outcome) for outcome in outcomes])
 
 
 def page(facts: Mapping[str, Any], outcomes: list[Outcome]) -> str:
     """Markdown: what has become of each step, then each step's rows."""
-    summary = [[o.name, o.status, f"{o.seconds:.0f}", first_line(o.note)] for o in outcomes]
-    tables = [record.table(["step", "status", "seconds", "note"], summary)]
+    summary = [
+        {"step": o.name, "status": o.status, "seconds": f"{o.seconds:.0f}", "note": first_line(o.note)}
+        for o in outcomes
+    ]
+    tables = [record.table(summary)]
     for outcome in outcomes:
         if outcome.rows:
-            header = list(dict.fromkeys(name for row in outcome.rows for name in row))
-            lines = [[cell(row.get(name, "")) for name in header] for row in outcome.rows]
-            tables.append(f"## {outcome.name}\n\n{outcome.about}\n\n{record.table(header, lines)}")
+            tables.append(f"## {outcome.name}\n\n{outcome.about}\n\n{record.table(outcome.rows)}")
         if outcome.status == "failed":
             tables.append(f"### Error of {outcome.name}\n\n```\n{outcome.note[-3000:]}\n```")
-    return record.page("GPU", dict(facts), tables, gpu_steps.NOTES)
-
-
-def cell(value: object) -> str:
-    """A value of a row as text; numbers with four significant digits, or all before the point."""
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return str(value).replace("|", "/").replace("\n", " ")
+    return record.page("GPU", facts, tables, gpu_steps.NOTES)
 
 
 def first_line(text: str) -> str:
     """Of a note, for a table."""
-    return cell(text.strip().splitlines()[0][:200] if text.strip() else "")
+    return text.strip().partition("\n")[0][:200]
 
 
 def versions() -> dict[str, str]:
     """What `surroundings` does not ask for: the GPU's driver and the libraries that torch brings."""
-    found = {"host_kernel": platform.release(), "cuda": str(torch.version.cuda)}
+    found = {"cuda": str(torch.version.cuda)}
     with suppress(PackageNotFoundError):
         found["triton"] = version("triton")
     if torch.cuda.is_available():

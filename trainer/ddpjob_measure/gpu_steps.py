@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import torch
 
-from ddpjob_measure import accuracy, images, smoke
+from ddpjob_measure import images, outcome, smoke
 from ddpjob_measure.carry import TEST_DATA
-from ddpjob_measure.task import Figures, MeasureError, Program, Task
+from ddpjob_measure.task import Figures, MeasureError, Task
 from ddpjob_measure.verify_resume import Run
 from ddpjob_measure.workbench import Row, Skipped, Step, Workbench
 from ddpjob_ranks import contract
@@ -209,7 +209,7 @@ def restart_in_place(bench: Workbench) -> Iterator[Row]:
 def _seconds_of_the_last_start(events: Path) -> Row:
     """By span, those of rank 0 from the start of its last process to its first step: connect has NCCL, setup the CUDA context."""
     seconds: dict[str, Any] = {}
-    for span in accuracy.spans_of(events):
+    for span in outcome.spans_of(events):
         if span["span"] == "start":
             seconds = {}
         if "first_step s" not in seconds:
@@ -244,17 +244,7 @@ def speedrun(bench: Workbench) -> Iterator[Row]:
         keys = [f"recipe={recipe}", f"seed={seed}", f"compile={compiled}", *more]
         bench.training(*keys, environ={**environ, contract.DDPJOB_EVENTS_DIR: str(events)})
         longest = max(longest, time.monotonic() - began)
-        outcome = accuracy.outcome_of(events, seed)
-        reached = {f"s to {target:.0%}": outcome.seconds_to(target) or "not reached" for target in TARGETS}
-        yield {
-            "recipe": recipe,
-            "seed": seed,
-            "compile": compiled,
-            "accuracy %": 100 * outcome.accuracy,
-            "training s": outcome.training_seconds,
-            **reached,
-            "whole s": outcome.whole_seconds,
-        }
+        yield {"recipe": recipe, "compile": compiled, **outcome.outcome_of(events, seed).row(*TARGETS)}
 
 
 def resnet18(bench: Workbench) -> Iterator[Row]:
@@ -263,7 +253,7 @@ def resnet18(bench: Workbench) -> Iterator[Row]:
     batch, num_train, steps = (16, 320, 2) if bench.quick else (512, 40 * 512, 25)
     keys = {"recipe": "resnet18-cifar10", "globalBatchSize": batch}
     plain = {"num_workers": workers}
-    contenders: dict[str, tuple[Program, Row, Row]] = {
+    contenders: dict[str, tuple[str, Row, Row]] = {
         "trainer fast": ("trainer", {"profile": "fast"}, {"profile": True}),
         "plain": ("plain", {}, plain),
         "trainer exact": ("trainer", {"profile": "exact"}, {}),
@@ -286,7 +276,7 @@ def resnet18(bench: Workbench) -> Iterator[Row]:
             failures.append(f"{name}: {error}")
             continue
         kernels += figures.extra.get("kernels", [])
-        yield _speed(name, figures)
+        yield {"what": name, **figures.row()}
     for kernel in kernels:
         yield {"what": "kernel of trainer fast", **kernel}
     if failures:
@@ -306,7 +296,7 @@ def resnet50(bench: Workbench) -> Iterator[Row]:
     )
     figures, _ = bench.figures(task)
     operations = operations_per_image()
-    row = {**_speed("trainer fast", figures), "GFLOP an image": operations / 1e9}
+    row = {"what": "trainer fast", **figures.row(), "GFLOP an image": operations / 1e9}
     name = torch.cuda.get_device_name() if bench.device == "cuda" else ""
     for part, peak in BF16_PEAKS.items():
         if part in name:
@@ -329,35 +319,15 @@ def operations_per_image() -> int:
     return int(counter.get_total_flops())
 
 
-def _speed(name: str, figures: Figures) -> Row:
-    parts = {f"{part} ms": 1e3 * spread.median for part, spread in figures.part_seconds.items()}
-    return {
-        "what": name,
-        "batch": figures.global_batch_size,
-        "images/s": figures.images_per_second.median,
-        "ms a step": 1e3 * figures.step_seconds.median,
-        **parts,
-        "peak GiB": figures.peak_memory_bytes / 2**30,
-    }
-
-
 STEPS: Final = (
-    Step(name="smoke", about=str(smoke_test.__doc__), least_seconds=20, limit_seconds=90, run=smoke_test),
-    Step(
-        name="recipes",
-        about=str(recipes_in_bfloat16.__doc__),
-        least_seconds=60,
-        limit_seconds=200,
-        run=recipes_in_bfloat16,
-    ),
-    Step(name="exact", about=str(exact_twice.__doc__), least_seconds=25, limit_seconds=90, run=exact_twice),
-    Step(name="resume", about=str(verify_resume.__doc__), least_seconds=45, limit_seconds=120, run=verify_resume),
-    Step(
-        name="in-place", about=str(restart_in_place.__doc__), least_seconds=45, limit_seconds=120, run=restart_in_place
-    ),
-    Step(name="stall", about=str(checkpoint_stall.__doc__), least_seconds=20, limit_seconds=50, run=checkpoint_stall),
+    Step(name="smoke", least_seconds=20, limit_seconds=90, run=smoke_test),
+    Step(name="recipes", least_seconds=60, limit_seconds=200, run=recipes_in_bfloat16),
+    Step(name="exact", least_seconds=25, limit_seconds=90, run=exact_twice),
+    Step(name="resume", least_seconds=45, limit_seconds=120, run=verify_resume),
+    Step(name="in-place", least_seconds=45, limit_seconds=120, run=restart_in_place),
+    Step(name="stall", least_seconds=20, limit_seconds=50, run=checkpoint_stall),
     # It takes as many seeds as fit into its limit, which therefore leaves enough for the last two.
-    Step(name="speedrun", about=str(speedrun.__doc__), least_seconds=40, limit_seconds=70, run=speedrun),
-    Step(name="resnet50", about=str(resnet50.__doc__), least_seconds=30, limit_seconds=80, run=resnet50),
-    Step(name="resnet18", about=str(resnet18.__doc__), least_seconds=40, limit_seconds=150, run=resnet18),
+    Step(name="speedrun", least_seconds=40, limit_seconds=70, run=speedrun),
+    Step(name="resnet50", least_seconds=30, limit_seconds=80, run=resnet50),
+    Step(name="resnet18", least_seconds=40, limit_seconds=150, run=resnet18),
 )

@@ -22,70 +22,52 @@ FEW = 20
 
 
 @contextlib.contextmanager
-def provided(recipes: Collection[str], *, num_train: int) -> Iterator[tuple[dict[str, str], str]]:
-    """Images to time trainings of these recipes on: real ones, or else random pixels.
+def provided(
+    recipes: Collection[str], *, num_train: int, num_test: int = FEW, must_be_real: bool = False
+) -> Iterator[tuple[dict[str, str], str]]:
+    """Images to train these recipes on: those of DDPJOB_DATA_DIR, or a part of the archive, or else random pixels.
 
-    Gives the environment in which trainings find them, and what they are. `num_train` is the least number of training
-    images where they have to be made.
-
-    Raises:
-        ConfigError: images of that size are not for these recipes.
-    """
-    at_hand = os.environ.get(contract.DDPJOB_DATA_DIR) or archive()
-    if at_hand or not _needed(recipes):
-        with photographs(recipes, num_train=num_train, num_test=FEW) as found:
-            yield found
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        _draw(Path(folder), {"train": _per_class(num_train), "test": _per_class(FEW)})
-        what = f"{_per_class(num_train) * NUM_CLASSES} synthetic images of CIFAR-10's size (random pixels)"
-        yield {contract.DDPJOB_DATA_DIR: folder}, what
-
-
-@contextlib.contextmanager
-def photographs(recipes: Collection[str], *, num_train: int, num_test: int) -> Iterator[tuple[dict[str, str], str]]:
-    """The same of real images alone: those of DDPJOB_DATA_DIR, or a part of the archive.
+    Gives the environment in which trainings find them, and what they are. There are at least `num_train` and `num_test`,
+    except in a folder that the user named.
 
     Raises:
-        ConfigError: there are none, or not for these recipes.
+        ConfigError: images of that size are not for these recipes, or there are none that are real.
     """
-    if not _needed(recipes):
+    if set(recipes) <= {DIGITS, SYNTHETIC}:
         yield {}, "the recipe's own"
         return
     if given := os.environ.get(contract.DDPJOB_DATA_DIR):
         yield {contract.DDPJOB_DATA_DIR: given}, f"the images of {given}"
         return
-    packed = archive()
-    if packed is None:
+    _check(recipes, must_be_real=must_be_real)
+    num_by_split = {"train": -(-num_train // NUM_CLASSES), "test": -(-num_test // NUM_CLASSES)}
+    num_images = {split: num * NUM_CLASSES for split, num in num_by_split.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        if packed := archive():
+            _unpack(packed, Path(folder), num_by_split)
+            what = f"CIFAR-10 (JPEG copy), {num_images['train']} training images, {num_images['test']} held out"
+        else:
+            _draw(Path(folder), num_by_split)
+            what = f"{num_images['train']} synthetic images of CIFAR-10's size (random pixels)"
+        yield {contract.DDPJOB_DATA_DIR: folder}, what
+
+
+def _check(recipes: Collection[str], *, must_be_real: bool) -> None:
+    if LARGE in recipes:
+        raise ConfigError(
+            f"{LARGE}: there are no photographs to measure on; name a folder of them in {contract.DDPJOB_DATA_DIR}, or"
+            f" measure {SYNTHETIC}"
+        )
+    if must_be_real and archive() is None:
         raise ConfigError(
             f"no images: name a folder of them in {contract.DDPJOB_DATA_DIR}, or in {TEST_DATA} one that holds {ARCHIVE}"
         )
-    num_by_split = {"train": _per_class(num_train), "test": _per_class(num_test)}
-    num_images = {split: num * NUM_CLASSES for split, num in num_by_split.items()}
-    with tempfile.TemporaryDirectory() as folder:
-        _unpack(packed, Path(folder), num_by_split)
-        what = f"CIFAR-10 (JPEG copy), {num_images['train']} training images, {num_images['test']} held out"
-        yield {contract.DDPJOB_DATA_DIR: folder}, what
 
 
 def archive() -> Path | None:
     """CIFAR-10 in the folder that TEST_DATA names; None if it is not there."""
     folder = os.environ.get(TEST_DATA)
     return found if folder and (found := Path(folder, ARCHIVE)).exists() else None
-
-
-def _needed(recipes: Collection[str]) -> bool:
-    """Whether any of them reads images. Raises ConfigError where it needs larger ones than there are."""
-    if LARGE in recipes and not os.environ.get(contract.DDPJOB_DATA_DIR):
-        raise ConfigError(
-            f"{LARGE}: there are no photographs to measure on; name a folder of them in {contract.DDPJOB_DATA_DIR}, or"
-            f" measure {SYNTHETIC}"
-        )
-    return not set(recipes) <= {DIGITS, SYNTHETIC}
-
-
-def _per_class(num: int) -> int:
-    return -(-num // NUM_CLASSES)
 
 
 def _unpack(archive: Path, folder: Path, num_by_split: dict[str, int]) -> None:

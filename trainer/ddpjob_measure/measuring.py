@@ -1,5 +1,6 @@
 """One measured rank: set up what the task names, take its steps, time them."""
 
+import importlib
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -22,13 +23,12 @@ from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch import identity
 from ddpjob_session.report import Reporter
 from ddpjob_session.run import Run
-from ddpjob_trainer import consistency, loading, numerics, recipes, worker
+from ddpjob_trainer import consistency, numerics, recipes, worker
 from ddpjob_trainer.config import ResolvedConfig, parse_config
 from ddpjob_trainer.data import Batch
 from ddpjob_trainer.loop import Batches, is_due
 from ddpjob_trainer.numerics import garbage_collector_paused
-from ddpjob_trainer.parallel import replicate
-from ddpjob_trainer.sampling import Sampling, share
+from ddpjob_trainer.sampling import Sampling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +39,10 @@ class Measured:
     optimizer: torch.optim.Optimizer
     take_step: Callable[[int, Callable[[], None]], object]
     global_batch_size: int
+
+
+#: Sets up a training as the task says, on the rank of this place in this gang.
+Program = Callable[[Task, identity.Worker, Gang], Measured]
 
 
 def run(task: Task, place: identity.Worker) -> Figures:
@@ -55,8 +59,24 @@ def run(task: Task, place: identity.Worker) -> Figures:
         return _measure(task, place, gang)
 
 
+def program_of(name: str) -> Program:
+    """The program with this name, or of this `module:function`.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    module, _, function = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function) if function else PROGRAMS[name]
+    except (ImportError, AttributeError, KeyError) as error:
+        raise ConfigError(
+            f"no program {name} ({error}); expected one of {', '.join(PROGRAMS)}, or module:function"
+        ) from error
+    return found
+
+
 def _measure(task: Task, place: identity.Worker, gang: Gang) -> Figures:
-    measured = PROGRAMS[task.program](task, place, gang)
+    measured = program_of(task.program)(task, place, gang)
     extra: Mapping[str, Any] = {}
     if task.program == "buckets":
         extra = buckets.observe(
@@ -184,51 +204,19 @@ def _plain(task: Task, _: identity.Worker, gang: Gang) -> Measured:
     config = recipes.resolve(parse_config(task.config))
     plain = PlainTraining(
         _network(config),
-        _data_dir() / "train",
+        data_dir() / "train",
         gang,
         global_batch_size=config.global_batch_size,
         num_workers=task.options["num_workers"],
         tuned=task.options.get("tuned", False),
     )
-    batch_size = config.global_batch_size // gang.world_size * gang.world_size
 
     def take_step(_: int, begin: Callable[[], None]) -> None:
         begin()
         plain.take_step()
 
-    return Measured(
-        replica=plain.replica,
-        optimizer=plain.optimizer,
-        take_step=take_step,
-        global_batch_size=batch_size,
-    )
-
-
-def _wrapped(task: Task, _: identity.Worker, gang: Gang) -> Measured:
-    """The recipe's network on one batch, repeatedly, in the wrapper that `options.wrapper` names.
-
-    DataParallel is one process that uses all GPUs it sees, or just the network if it sees none.
-    """
-    config = recipes.resolve(parse_config(task.config))
-    torch.manual_seed(config.seed)
-    recipe = recipes.find(config.recipe)
-    data = loading.prepare(recipe.data(_data_dir(), config), config, gang.device)
-    network = recipe.model(data).to(gang.device)
-    if task.options["wrapper"] == "data-parallel":
-        model: nn.Module = nn.DataParallel(network)
-    else:
-        model = replicate(network, config, gang, **task.options.get("ddp", {}))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    part = share(config.global_batch_size, rank=gang.rank, world_size=gang.world_size)
-    images, labels = next(iter(data.train.batches(part, config.global_batch_size)))
-
-    def take_step(_: int, begin: Callable[[], None]) -> None:
-        begin()
-        optimizer.zero_grad()
-        torch.autograd.backward(nn.functional.cross_entropy(model(images), labels))
-        optimizer.step()
-
-    return Measured(replica=model, optimizer=optimizer, take_step=take_step, global_batch_size=config.global_batch_size)
+    batch_size = config.global_batch_size // gang.world_size * gang.world_size
+    return Measured(replica=plain.replica, optimizer=plain.optimizer, take_step=take_step, global_batch_size=batch_size)
 
 
 def _network(config: ResolvedConfig) -> nn.Module:
@@ -236,13 +224,9 @@ def _network(config: ResolvedConfig) -> nn.Module:
     return recipes.find(config.recipe).model(SimpleNamespace(num_classes=10))
 
 
-def _data_dir() -> Path:
+def data_dir() -> Path:
+    """Where the images are."""
     return Path(os.environ.get(contract.DDPJOB_DATA_DIR) or contract.DATA_DIR)
 
 
-PROGRAMS: Mapping[str, Callable[[Task, identity.Worker, Gang], Measured]] = {
-    "trainer": _trainer,
-    "plain": _plain,
-    "wrapped": _wrapped,
-    "buckets": _trainer,
-}
+PROGRAMS: Mapping[str, Program] = {"trainer": _trainer, "plain": _plain, "buckets": _trainer}

@@ -1,16 +1,19 @@
-"""Plots. They need matplotlib, which is in the extra `measure`."""
+"""`plot`: a picture of a run from its evidence: loss, metrics and throughput over steps, with checkpoints and restarts."""
 
+import argparse
 import importlib.util
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ddpjob_measure.task import Figures
+from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
+from ddpjob_ranks.watch import history
 from ddpjob_ranks.watch.history import Segment
 
-#: Largest number of panels for metrics in the picture of a run, in addition to those of loss and throughput.
+#: Largest number of panels for metrics, in addition to those of loss and throughput.
 MAX_METRICS = 4
 #: A longer curve has no marker at each point.
 MAX_MARKED_POINTS = 100
@@ -18,51 +21,62 @@ _LEFT_OUT = ("checkpoint_step", "learning_rate", "share/data", "share/compute", 
 _TITLES = {"accuracy": "accuracy, %", "samples_per_second": "samples/s"}
 
 
-def draw(path: Path, points: Sequence[tuple[str, Figures]]) -> None:
-    """Images a second and the exposed share of a step over the number of processes, one line for each mode, as PNG."""
-    figure = _figure(width=9)
-    speed, exposed = figure.subplots(1, 2)
-    for mode in dict.fromkeys(mode for mode, _ in points):
-        line = [figures for its_mode, figures in points if its_mode == mode]
-        sizes = [figures.world_size for figures in line]
-        medians = [figures.images_per_second.median for figures in line]
-        spread = [
-            [median - figures.images_per_second.low for median, figures in zip(medians, line, strict=True)],
-            [figures.images_per_second.high - median for median, figures in zip(medians, line, strict=True)],
-        ]
-        drawn = speed.errorbar(sizes, medians, yerr=spread, marker="o", capsize=3, label=mode)
-        color = drawn.lines[0].get_color()
-        speed.plot(sizes, [medians[0] / sizes[0] * size for size in sizes], ":", color=color, label=f"{mode}, linear")
-        exposed.plot(sizes, [100 * figures.exposed_share for figures in line], marker="o", color=color, label=mode)
-    speed.set(xlabel="processes", ylabel="images/s", ylim=(0, None))
-    exposed.set(xlabel="processes", ylabel="exposed communication, % of a step", ylim=(0, 100))
-    speed.legend()
-    exposed.legend()
-    _save(figure, path)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument("run", type=Path, help="evidence file of a run, or the folder that DDPJOB_EVENTS_DIR named")
+    parser.add_argument("--output", type=Path, default=Path("run.png"), help="the picture (default: run.png)")
 
 
-def draw_curves(path: Path, curves: Mapping[str, Mapping[int, float]]) -> None:
-    """Accuracy (0 to 1) over steps, one line for each name, as PNG."""
-    figure = _figure(width=6)
-    axes = figure.subplots()
-    for name, accuracy_by_step in curves.items():
-        percent = [100 * accuracy for accuracy in accuracy_by_step.values()]
-        axes.plot(list(accuracy_by_step), percent, marker="o", label=name)
-    axes.set(xlabel="steps", ylabel="accuracy on held-out samples, %")
-    axes.grid(visible=True, alpha=0.3)
-    axes.legend()
-    _save(figure, path)
+def run(given: argparse.Namespace) -> int:
+    """Draw the picture.
+
+    Raises:
+        ConfigError: there is no such run, or matplotlib is not installed.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError("plot: matplotlib is not installed; install the extra `measure`: pip install '.[measure]'")
+    name, segments = load(given.run)
+    attempts = len({segment["attempt"] for segment in segments})
+    last = max((step for s in segments for points in s["curves"].values() for step, _ in points), default=0)
+    draw(given.output, segments, f"{name}: {last:,} steps, {attempts} attempt{'s' * (attempts > 1)}")
+    print(f"wrote {given.output}")
+    return 0
 
 
-def draw_run(path: Path, segments: Sequence[Segment], title: str) -> None:
+def load(run: Path) -> tuple[str, Sequence[Segment]]:
+    """The name of a run and its segments, from its evidence file alone or from the files of all attempts in a folder.
+
+    Raises:
+        ConfigError: there is no such run, or nothing was reported in it.
+    """
+    try:
+        if run.is_dir():
+            name, segments = run.resolve().name, history.read(run)
+        else:
+            content = json.loads(run.read_text(encoding="utf-8"))
+            name, segments = content["job"] or run.resolve().parent.name, content["history"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{run}: {type(error).__name__}: {error}; give an attempt-N-evidence.json or the folder of it"
+        ) from error
+    if not any(segment["curves"] for segment in segments):
+        raise ConfigError(
+            f"{run}: rank 0 reported no values in this run; it does so with {contract.DDPJOB_EVENTS_DIR} set"
+        )
+    return name, segments
+
+
+def draw(path: Path, segments: Sequence[Segment], title: str) -> None:
     """Loss, metrics and throughput of a run over steps, with its checkpoints and restarts, as PNG.
 
     What a restart discarded is pale.
     """
+    from matplotlib.figure import Figure  # optional, and slow to load
+
     names = dict.fromkeys(name for segment in segments for name in segment["curves"])
     metrics = [name for name in names if name not in {*_LEFT_OUT, "loss", "samples_per_second"}]
     shown = [name for name in ("loss", *metrics[:MAX_METRICS], "samples_per_second") if name in names]
-    figure = _figure(width=9, height=1 + 2.1 * len(shown))
+    figure = Figure(figsize=(9, 1 + 2.1 * len(shown)), layout="constrained")
     panels = figure.subplots(len(shown), sharex=True, squeeze=False)[:, 0]
     for axes, name in zip(panels, shown, strict=True):
         _draw_curve(axes, name, segments)
@@ -74,7 +88,8 @@ def draw_run(path: Path, segments: Sequence[Segment], title: str) -> None:
     }
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=3, frameon=False)
     figure.suptitle(title)
-    _save(figure, path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
 
 
 def _draw_curve(axes: Any, name: str, segments: Sequence[Segment]) -> None:
@@ -110,24 +125,3 @@ def _mark(axes: Any, segments: Sequence[Segment]) -> None:
         )
     for segment in segments[1:]:
         axes.axvline(segment["first_step"], color="tab:red", linestyle="--", linewidth=1, label="restart")
-
-
-def check_available() -> None:
-    """To be called before what takes long.
-
-    Raises:
-        ConfigError: matplotlib is not installed.
-    """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("plot: matplotlib is not installed; install the extra `measure`: pip install '.[measure]'")
-
-
-def _figure(*, width: float, height: float = 4) -> Any:
-    from matplotlib.figure import Figure  # optional, and slow to load
-
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def _save(figure: Any, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)

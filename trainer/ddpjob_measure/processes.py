@@ -1,11 +1,16 @@
-"""Measured ranks as processes of this machine."""
+"""Modules as processes of this machine: measured ranks, trainings and whatever else uses the device.
+
+They end with this process, so that a measurement that is cut off leaves the GPU to the next.
+"""
 
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from ddpjob_measure.task import Figures, MeasureError, Task
 from ddpjob_ranks import contract
@@ -40,31 +45,50 @@ def output_of(
     world_size: int,
     environ: Mapping[str, str] | None = None,
     seconds: float = DEADLINE_SECONDS,
+    log: Path | None = None,
 ) -> str:
     """What a module with its arguments prints on `world_size` ranks, which the trainer's own small launcher starts.
 
+    `log` keeps it, and what had been printed if this process is killed.
+
     Raises:
-        MeasureError: a rank failed, or the deadline has passed; the text begins with `what`.
+        MeasureError: a rank failed, or the deadline has passed; the text begins with `what` and has the end of the output.
     """
-    command = [sys.executable, "-m", *module]
+    first = f"$ python -m {' '.join(module)}\n".encode()
+    with log.open("w+b") if log else tempfile.TemporaryFile() as output:
+        output.write(first)
+        output.flush()
+        code = _exit_code([sys.executable, "-m", *module], world_size, environ or {}, seconds, output.fileno())
+        output.seek(len(first))
+        text = output.read().decode(errors="replace")
+        if code == 0:
+            return text
+        how = f"exit code {code}" if code is not None else f"did not end within {seconds:.0f} s"
+        output.write(f"{how}\n".encode())
+    raise MeasureError(f"{what}: {how}\n{text[-6000:]}")
+
+
+def _exit_code(
+    command: Sequence[str], world_size: int, environ: Mapping[str, str], seconds: float, output: int
+) -> int | None:
+    """Of the command, whose output goes to this file; None if it was killed at the deadline."""
+    process = subprocess.Popen(
+        command,
+        env={**variables_of_a_run(world_size), "PYTHONUNBUFFERED": "1", **environ},
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        preexec_fn=dies_with_this_process(),
+    )
     try:
-        done = subprocess.run(
-            command,
-            env={**variables_of_a_run(world_size), **(environ or {})},
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            preexec_fn=dies_with_this_process(),
-        )
-    except subprocess.TimeoutExpired as error:
-        raise MeasureError(
-            f"{what}: did not end within {seconds:g} s; measure fewer steps, or a smaller batch"
-        ) from error
-    if done.returncode != 0:
-        raise MeasureError(f"{what}: exit code {done.returncode}\n{done.stderr[-4000:]}")
-    return done.stdout
+        return process.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)  # ranks die with their launcher
+            process.wait()
 
 
 def variables_of_a_run(world_size: int) -> dict[str, str]:

@@ -2,12 +2,9 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from statistics import median
-from typing import Any, Literal, get_args
-
-#: What is measured: the trainer's own step; the step of the plain DDP script; one batch in a wrapper; DDP's buckets.
-Program = Literal["trainer", "plain", "wrapped", "buckets"]
+from typing import Any
 
 #: A line of rank 0 that starts with this holds the figures of the run as one JSON object.
 PREFIX = "ddpjob-measure "
@@ -24,10 +21,11 @@ class MeasureError(RuntimeError):
 class Task:
     """What each rank is to do: `windows` times `steps` timed steps after `warmup_steps` untimed ones.
 
-    `config` holds keys of the trainer's configuration (camelCase), `options` what a program needs in addition.
+    `program` is one of `measuring.PROGRAMS`, or `module:function` of one like them. `config` holds keys of the trainer's
+    configuration (camelCase), `options` what a program needs in addition.
     """
 
-    program: Program
+    program: str
     config: Mapping[str, Any]
     warmup_steps: int = 3
     steps: int = 10
@@ -46,12 +44,9 @@ class Task:
             ValueError: it is none.
         """
         try:
-            task = cls(**json.loads(text))
+            return cls(**json.loads(text))
         except TypeError as error:
             raise ValueError(f"task {text}: {error}") from error
-        if task.program not in get_args(Program):
-            raise ValueError(f"task {text}: no program {task.program}; expected one of {', '.join(get_args(Program))}")
-        return task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +64,13 @@ class Spread:
         ordered = sorted(values)
         return cls(median=median(ordered), low=ordered[0], high=ordered[-1], num=len(ordered))
 
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> "Spread":
-        """What `asdict` made of it."""
-        return cls(**fields)
+    def times(self, scale: float) -> "Spread":
+        """In another unit."""
+        return Spread(median=self.median * scale, low=self.low * scale, high=self.high * scale, num=self.num)
+
+    def to_json(self) -> dict[str, Any]:
+        """For a record."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +92,19 @@ class Figures:
         """The share of a step in which nothing but communication went on."""
         return self.part_seconds["exposed_communication"].median / self.step_seconds.median
 
+    def row(self) -> dict[str, Any]:
+        """The columns of a table."""
+        parts = {f"{part.replace('_', ' ')} ms": 1e3 * spread.median for part, spread in self.part_seconds.items()}
+        return {
+            "ranks": self.world_size,
+            "global batch": self.global_batch_size,
+            "images/s": self.images_per_second,
+            "ms a step": self.step_seconds.times(1e3),
+            "CPU ms a step": self.cpu_seconds.times(1e3),
+            **parts,
+            "peak MiB": self.peak_memory_bytes / 2**20,
+        }
+
     def line(self) -> str:
         """For rank 0's output."""
         return PREFIX + json.dumps(asdict(self))
@@ -108,8 +119,7 @@ class Figures:
         lines = [line for line in output.splitlines() if line.startswith(PREFIX)]
         if not lines:
             raise MeasureError(f"rank 0 printed no line that starts with {PREFIX!r}; its output ends: {output[-2000:]}")
-        fields = json.loads(lines[-1].removeprefix(PREFIX))
-        for key in ("images_per_second", "step_seconds", "cpu_seconds"):
-            fields[key] = Spread.from_json(fields[key])
-        fields["part_seconds"] = {part: Spread.from_json(value) for part, value in fields["part_seconds"].items()}
-        return cls(**fields)
+        found = json.loads(lines[-1].removeprefix(PREFIX))
+        spreads = {of.name: Spread(**found[of.name]) for of in fields(cls) if of.type is Spread}
+        parts = {part: Spread(**value) for part, value in found["part_seconds"].items()}
+        return cls(**{**found, **spreads, "part_seconds": parts})

@@ -1,8 +1,8 @@
-"""`python -m ddpjob_measure.verify_resume --world-size 2 --kills 3 --set recipe=digits`: does resuming cost a bit?
+"""`verify-resume`: a training that is killed and resumed ends with the same bits as one that is not.
 
 Trains once without interruption and once killed by SIGKILL at random steps and resumed each time, then compares the loss
 of every step and the final weights, bit for bit. Prints a table; exits with 1 on any difference. Arguments it does not
-know are the trainer's (`--config`, `--set`). At the end it reports what the profile `exact` costs in speed.
+know are the trainer's (`--config`, `--set recipe=digits`). At the end it reports what the profile `exact` costs in speed.
 """
 
 import argparse
@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from ddpjob_measure.options import positive
 from ddpjob_measure.processes import dies_with_this_process, variables_of_a_run
+from ddpjob_measure.record import positive
 from ddpjob_measure.task import MeasureError
 from ddpjob_ranks import contract
 
@@ -195,32 +195,31 @@ def cost_of_exact(trainer: Trainer) -> str:
     return f"exact {rates['exact']:,.0f} images/s, fast {rates['fast']:,.0f} images/s: exact costs {100 * cost:.1f} %"
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Verify; the exit code is 1 where a bit differs or nothing could be shown."""
-    parser = argparse.ArgumentParser(prog="python -m ddpjob_measure verify-resume", allow_abbrev=False, epilog=__doc__)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
     parser.add_argument("--world-size", type=positive, default=2, help="ranks, on this machine")
     parser.add_argument("--kills", type=positive, default=3, help="how often the second training is killed")
     parser.add_argument("--seed", type=int, default=0, help="picks the steps and the victims")
     parser.add_argument("--profile", choices=("exact", "fast"), default="exact", help="the profile that is verified")
     parser.add_argument("--no-speed", action="store_true", help="do not measure what exact costs")
-    given, trainer_arguments = parser.parse_known_args(arguments)
-    trainer = Trainer(arguments=trainer_arguments, world_size=given.world_size, command=TRAINER)
-    try:
-        runs, found = verify(trainer, num_kills=given.kills, seed=given.seed, profile=given.profile)
-        print(table(runs))
-        if found:
-            print("\n".join([f"NOT EQUAL: {len(found)} differences", *found[:20]]))
-            return 1
-        twice = sum(len(run.losses) for run in runs[1:]) - len(runs[0].losses)
-        print(f"losses of {len(runs[0].losses)} steps ({twice} trained more than once): equal bit for bit")
-        print(f"weights sha256 {runs[0].weights}: equal")
-        if not given.no_speed:
-            print(cost_of_exact(trainer))
-    except MeasureError as error:
-        print(f"verify-resume: {error}", file=sys.stderr)
+    parser.set_defaults(takes_others=True)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Verify; the exit code is 1 where a bit differs.
+
+    Raises:
+        MeasureError: nothing could be shown.
+    """
+    trainer = Trainer(arguments=given.others, world_size=given.world_size, command=TRAINER)
+    runs, found = verify(trainer, num_kills=given.kills, seed=given.seed, profile=given.profile)
+    print(table(runs))
+    if found:
+        print("\n".join([f"NOT EQUAL: {len(found)} differences", *found[:20]]))
         return 1
+    twice = sum(len(run.losses) for run in runs[1:]) - len(runs[0].losses)
+    print(f"losses of {len(runs[0].losses)} steps ({twice} trained more than once): equal bit for bit")
+    print(f"weights sha256 {runs[0].weights}: equal")
+    if not given.no_speed:
+        print(cost_of_exact(trainer))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,13 +1,8 @@
 """What the steps of `gpu` work with: processes that end with their step's limit, images, folders and what processes print.
 
-Whatever uses the device runs in a process of its own: a GPU that hangs takes nothing else with it. These processes end with
-this one, so that a run that is cut off leaves the GPU to the next.
+Whatever uses the device runs in a process of its own: a GPU that hangs takes nothing else with it.
 """
 
-import os
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 from ddpjob_measure import images
-from ddpjob_measure.processes import dies_with_this_process, variables_of_a_run
+from ddpjob_measure.processes import output_of
 from ddpjob_measure.task import Figures, MeasureError, Task
 from ddpjob_measure.verify_resume import Run
 from ddpjob_ranks import contract
@@ -38,10 +33,14 @@ class Step:
     """One step. It is skipped where less than `least_seconds` are left, and cut off after `limit_seconds`."""
 
     name: str
-    about: str
     least_seconds: int
     limit_seconds: int
     run: Callable[["Workbench"], Iterator[Row]]
+
+    @property
+    def about(self) -> str:
+        """What it shows."""
+        return str(self.run.__doc__)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,12 +86,7 @@ class Workbench:
         """The environment in which trainings find this number of images of CIFAR-10's size: real ones where they are available."""
         wanted = (num_train, num_test)
         if wanted not in self._images:
-            real = images.archive() or os.environ.get(contract.DDPJOB_DATA_DIR)
-            found = (
-                images.photographs(["resnet18-cifar10"], num_train=num_train, num_test=num_test)
-                if real
-                else images.provided(["resnet18-cifar10"], num_train=num_train)
-            )
+            found = images.provided(["resnet18-cifar10"], num_train=num_train, num_test=num_test)
             self._images[wanted], _ = self._resources.enter_context(found)
         return self._images[wanted]
 
@@ -102,40 +96,16 @@ class Workbench:
         Raises:
             MeasureError: it failed, or did not end within the limit of the step; the text has the end of its output.
         """
-        seconds = self.seconds_left
-        if seconds <= 0:
+        if (seconds := self.seconds_left) <= 0:
             raise MeasureError(f"the step's limit has passed before: python -m {' '.join(module)}")
         caches = {
             "TORCHINDUCTOR_CACHE_DIR": str(self._folder / "inductor"),
             "TRITON_CACHE_DIR": str(self._folder / "triton"),
             contract.DDPJOB_CACHE_DIR: str(self._folder / "decoded"),
         }
-        variables = {**variables_of_a_run(1), **caches, "PYTHONUNBUFFERED": "1", **(environ or {})}
-        file = self.outputs / f"{next(self._num_outputs):02}-{module[0]}.txt"
-        with file.open("w", encoding="utf-8") as output:
-            print(f"$ python -m {' '.join(module)}", file=output, flush=True)
-            process = subprocess.Popen(
-                [sys.executable, "-m", *module],
-                env=variables,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=dies_with_this_process(),
-            )
-            try:
-                code: int | None = process.wait(timeout=seconds)
-            except subprocess.TimeoutExpired:
-                code = None
-                os.killpg(process.pid, signal.SIGKILL)  # ranks die with their launcher
-                process.wait()
-        text = file.read_text(encoding="utf-8", errors="replace").partition("\n")[2]
-        if code != 0:
-            how = f"exit code {code}" if code is not None else f"did not end within {seconds:.0f} s"
-            with file.open("a", encoding="utf-8") as output:
-                print(how, file=output)
-            raise MeasureError(f"python -m {' '.join(module)}: {how}\n{text[-6000:]}")
-        return text
+        log = self.outputs / f"{next(self._num_outputs):02}-{module[0]}.txt"
+        what = f"python -m {' '.join(module)}"
+        return output_of(module, what, world_size=1, environ={**caches, **(environ or {})}, seconds=seconds, log=log)
 
     def figures(self, task: Task, environ: Mapping[str, str] | None = None) -> tuple[Figures, str]:
         """The figures of a task on one rank, and all that it printed."""
@@ -146,8 +116,7 @@ class Workbench:
         self, *keys: str, environ: Mapping[str, str] | None = None, module: str = "ddpjob_trainer"
     ) -> tuple[Run, str]:
         """One whole training by the trainer, or by a module with its arguments, and all that it printed."""
-        arguments = [part for key in keys for part in ("--set", key)]
-        text = self.output_of([module, *arguments], environ)
+        text = self.output_of([module, *(part for key in keys for part in ("--set", key))], environ)
         found = Run(name=" ".join(keys))
         for line in text.splitlines():
             found.read(line)

@@ -1,4 +1,4 @@
-"""Overhead: what watching a training costs, for how long a checkpoint keeps it from running, and what memory for a restart costs.
+"""`overhead`: what watching a training costs, for how long a checkpoint keeps it from running, and what memory for a restart costs.
 
 Watching: CPU time of the main thread, not elapsed time, which on a shared machine would measure the neighbours. On a GPU
 the device works on meanwhile, so there it costs less than the line says.
@@ -7,8 +7,8 @@ A checkpoint: the copy of the state, and the time for which the main thread wait
 elapsed time without CPU time and without time on the run queue (proc_pid_schedstat(5)), which again leaves out the
 neighbours.
 
-Memory for a restart in place, on CPUs: CPU time of rank 0 in each step, for what no other rank knows. `in-place` measures whole
-trainings.
+Memory for a restart in place, on CPUs: CPU time of rank 0 in each step, for what no other rank knows. `in-place` measures
+whole trainings.
 """
 
 import argparse
@@ -22,7 +22,9 @@ from types import SimpleNamespace
 from typing import cast
 
 import torch
+from bench.driver import Run
 
+from ddpjob_measure import record
 from ddpjob_ranks.distributed import Gang
 from ddpjob_ranks.generation import Generation
 from ddpjob_ranks.watch.step_timer import StepTimer
@@ -52,27 +54,29 @@ NUM_TENSORS, TENSOR_SIZE = 160, 160_000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Its options."""
-    parser.add_argument("--step-ms", type=float, default=10.0, help="milliseconds of a step to compare with")
     parser.add_argument("--folder", type=Path, help="where checkpoints are written (default: a temporary folder)")
+    record.add_options(parser, "overhead", results=None)
 
 
 def run(given: argparse.Namespace) -> int:
-    """Print three lines; returns 0."""
+    """Measure and print; returns 0."""
+    run = Run(given, "Overhead")
+    marks = marks_seconds()
     hook = max(0.0, backward_seconds(watched=True) - backward_seconds(watched=False))
-    print(watching(marks_seconds(), hook, given.step_ms))
+    run.row(what="marks and spans, CPU us a step", value=1e6 * marks)
+    run.row(what=f"a hook in every {LOG_EVERY_STEPS}th step, CPU us", value=1e6 * hook)
+    run.row(what="both, CPU us a step", value=1e6 * (marks + hook / LOG_EVERY_STEPS))
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-        print(saving(Path(folder)))
-    print(keeping())
-    return 0
-
-
-def watching(marks_seconds: float, hook_seconds: float, step_ms: float) -> str:
-    """The first line, of seconds in each step and in each timed step."""
-    seconds = marks_seconds + hook_seconds / LOG_EVERY_STEPS
-    return (
-        f"marks and spans {marks_seconds * 1e6:.1f} us a step, a hook {hook_seconds * 1e6:.1f} us every"
-        f" {LOG_EVERY_STEPS}th step: {seconds * 1e6:.1f} us, {seconds / step_ms * 1e5:.2f} % of a step of {step_ms:g} ms"
-    )
+        for what, value in saving(Path(folder)).items():
+            run.row(what=f"a checkpoint: {what}", value=value)
+    for what, recipe, drawn in (
+        ("a model without buffers", "digits", False),
+        ("the same in a session, which keeps random numbers", "digits", True),
+        ("a ResNet-18, which has 60 buffers", "resnet18-cifar10", False),
+    ):
+        value = 1e3 * keeping_seconds(recipe, has_generators=drawn)
+        run.row(what=f"a state in memory on CPUs: {what}, CPU ms a step", value=value)
+    return run.end()
 
 
 def marks_seconds() -> float:
@@ -110,8 +114,8 @@ def backward_seconds(*, watched: bool) -> float:
     return _median_seconds(passes) / NUM_BACKWARD_PASSES
 
 
-def saving(folder: Path) -> str:
-    """The second line: medians over some checkpoints of one state."""
+def saving(folder: Path) -> dict[str, float]:
+    """Medians over some checkpoints of one state."""
     torch.set_num_threads(1)
     state = _state()
     checkpoints = CheckpointFolder(claim=Claim(storage=Folder(folder), owner=Owner(uid="overhead", attempt=1)), keep=1)
@@ -125,23 +129,13 @@ def saving(folder: Path) -> str:
         began = time.perf_counter()
         writer.save(state, since=time.monotonic())
         copied, (waited, written) = time.perf_counter() - began, _seconds_without_the_gil(writer)
-        found.append((copied, waited, written))
-    copied, waited, written = (median(column) for column in zip(*found, strict=True))
+        found.append((1e3 * copied, 1e3 * waited, written))
     megabytes = sum(path.stat().st_size for path in folder.glob("*.pt")) / 1e6
-    return (
-        f"a checkpoint of {megabytes:.0f} MB: training waits {copied * 1e3:.0f} ms for the copy and"
-        f" {waited * 1e3:.0f} ms for the GIL while it is written, in {written:.2f} s"
-    )
-
-
-def keeping() -> str:
-    """The third line, of two recipes and of a session, which keeps its generators of random numbers."""
-    cases = (("digits", False), ("digits", True), ("resnet18-cifar10", False))
-    digits, session, resnet = (keeping_seconds(recipe, has_generators=drawn) * 1e3 for recipe, drawn in cases)
-    return (
-        f"a state in memory on CPUs: {digits:.2f} ms a step for a model without buffers, {session:.2f} ms in a session, which"
-        f" keeps random numbers, {resnet:.2f} ms for a ResNet-18, which has 60 buffers"
-    )
+    names = ("ms for the copy", "ms of waiting for the GIL while it is written", "s until it is written")
+    return {
+        "MB": megabytes,
+        **{name: median(column) for name, column in zip(names, zip(*found, strict=True), strict=True)},
+    }
 
 
 def keeping_seconds(recipe: str, *, has_generators: bool) -> float:

@@ -1,18 +1,18 @@
-"""`bench`: the plain DDP script and this trainer, side by side in one run, on the same network, images and batch."""
+"""`speed`: the plain DDP script and this trainer, side by side in one run, on the same network, images and batch."""
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 
 import torch
+from bench.driver import Run
+from bench.trainer.sizes import that_fit
 
-from ddpjob_measure import images, options, processes, record
-from ddpjob_measure.options import positive
-from ddpjob_measure.series import Series
-from ddpjob_measure.surroundings import surroundings
-from ddpjob_measure.task import Figures, Task
+from ddpjob_measure import images, processes, record
+from ddpjob_measure.record import positive
+from ddpjob_measure.task import Task
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_trainer import config, recipes
 from ddpjob_trainer.recipe_names import short_names
@@ -44,15 +44,6 @@ NOTES = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contender:
-    """One row: a program on a recipe in a profile."""
-
-    name: str
-    recipe: str
-    task: Task
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     parser.add_argument("--recipes", nargs="+", choices=short_names(), default=["digits", "resnet18-cifar10"])
@@ -62,39 +53,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=positive, help="steps in a window (default: 25; 3 for a heavy recipe on CPUs)")
     parser.add_argument("--windows", type=positive, default=3, help="repeats, which give the spread (default: 3)")
     parser.add_argument("--workers", type=int, default=2, help="DataLoader workers of the plain script (default: 2)")
-    options.add_record(parser, "trainer")
+    record.add_options(parser, "trainer", results=None)
 
 
 def run(given: argparse.Namespace) -> int:
-    """Measure, print the table, write the record of all runs that did not fail.
+    """Measure and record all runs that did not fail.
 
     Raises:
         ConfigError: the images are not what a recipe is for, or a batch has more than there are.
     """
     if (given.batch or 0) > MAX_IMAGES:
         raise ConfigError(f"--batch is {given.batch}; expected at most {MAX_IMAGES}, as there are no more images")
-    path, facts, series = options.record_path(given), surroundings(), Series()
-    rows: list[tuple[Contender, Figures]] = []
+    run = Run(given, "Speed of the trainer", plain_dataloader_workers=given.workers)
+    run.notes += NOTES
     everyone = list(contenders(given))
-    num_train = max(num_samples(contender.task) for contender in everyone)
+    num_train = max(num_samples(task) for _, task in everyone)
     if num_train > MAX_IMAGES:
-        series.notes.append("Epochs end within a run, which costs the plain script alone: measure fewer steps.")
-    facts["plain_dataloader_workers"] = given.workers
-    with images.provided(given.recipes, num_train=min(MAX_IMAGES, num_train)) as (environ, facts["data"]):
-        for num_ranks, contender in product(series.that_fit(given.ranks), everyone):
-            run_it = partial(processes.run, contender.task, world_size=num_ranks, environ=environ)
-            if figures := series.result(f"{contender.name}, {num_ranks} ranks", run_it):
-                rows.append((contender, figures))
-    series.check_has(rows)
-    text = record.page("Speed of the trainer", facts, [_table(rows)], [*NOTES, *series.notes])
-    print("\n" + text)
-    record.save(
-        path,
-        text,
-        facts,
-        [record.as_row(figures, what=contender.name, recipe=contender.recipe) for contender, figures in rows],
-    )
-    return series.exit_code()
+        run.notes.append("Epochs end within a run, which costs the plain script alone: measure fewer steps.")
+    plain: dict[tuple[str, int], float] = {}
+    with images.provided(given.recipes, num_train=min(MAX_IMAGES, num_train)) as (environ, run.facts["data"]):
+        for num_ranks, (name, task) in product(that_fit(given.ranks, run), everyone):
+            measured = partial(processes.run, task, world_size=num_ranks, environ=environ)
+            if (figures := run.result(f"{name}, {num_ranks} ranks", measured)) is None:
+                continue
+            key, rate = (task.config["recipe"], num_ranks), figures.images_per_second.median
+            if name.startswith("plain "):
+                plain[key] = rate
+            run.add({"what": name, **figures.row(), "of plain": rate / plain[key] if key in plain else ""})
+    return run.end()
 
 
 def num_samples(task: Task) -> int:
@@ -103,7 +89,7 @@ def num_samples(task: Task) -> int:
     return (task.warmup_steps + task.windows * task.steps + 1) * batch_size
 
 
-def contenders(given: argparse.Namespace) -> Iterator[Contender]:
+def contenders(given: argparse.Namespace) -> Iterator[tuple[str, Task]]:
     """Who is measured, in the order of the table."""
     for recipe in given.recipes:
         heavy_on_cpu = recipes.find(recipe).heavy and not torch.cuda.is_available()
@@ -117,46 +103,10 @@ def contenders(given: argparse.Namespace) -> Iterator[Contender]:
             windows=given.windows,
         )
         if recipe in WITH_YARDSTICK:
-            plain = replace(task, program="plain", options={"num_workers": given.workers})
-            yield Contender(name=f"plain {recipe}", recipe=recipe, task=plain)
-            tuned = replace(plain, options={**plain.options, "tuned": True})
-            yield Contender(name=f"tuned {recipe}", recipe=recipe, task=tuned)
+            for name, more in (("plain", {}), ("tuned", {"tuned": True})):
+                yield (
+                    f"{name} {recipe}",
+                    replace(task, program="plain", options={"num_workers": given.workers, **more}),
+                )
         for profile in given.profiles:
-            yield Contender(
-                name=f"trainer {recipe} {profile}",
-                recipe=recipe,
-                task=replace(task, config={**keys, "profile": profile}),
-            )
-
-
-def _table(rows: list[tuple[Contender, Figures]]) -> str:
-    plain = {(row.recipe, figures.world_size): figures for row, figures in rows if row.name.startswith("plain ")}
-    lines = []
-    for row, figures in rows:
-        yardstick = plain.get((row.recipe, figures.world_size))
-        ratio = figures.images_per_second.median / yardstick.images_per_second.median if yardstick else None
-        lines.append(
-            [
-                row.name,
-                figures.world_size,
-                figures.global_batch_size,
-                record.with_spread(figures.images_per_second),
-                f"{ratio:.2f}" if ratio else "",
-                record.with_spread(figures.step_seconds, 1e3),
-                record.with_spread(figures.cpu_seconds, 1e3),
-                *record.parts_in_milliseconds(figures),
-                f"{figures.peak_memory_bytes / 2**20:,.0f}",
-            ]
-        )
-    header = [
-        "what",
-        "ranks",
-        "global batch",
-        "images/s",
-        "of plain",
-        "ms a step",
-        "CPU ms a step",
-        *record.PART_TITLES,
-        "peak MiB",
-    ]
-    return record.table(header, lines)
+            yield f"trainer {recipe} {profile}", replace(task, config={**keys, "profile": profile})

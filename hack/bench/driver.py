@@ -23,14 +23,19 @@ def parser_of(module: str, about: str | None, kind: str) -> argparse.ArgumentPar
     return parser
 
 
+def of_operators() -> dict[str, Any]:
+    """The facts that figures of the operator depend on."""
+    return record.facts(("kubernetes", "kopf", "aiohttp", "pydantic"))
+
+
 class Run:
     """One benchmark under way. Its record, if one is asked for, is written after each row, so a later failure costs nothing."""
 
-    def __init__(self, given: argparse.Namespace, title: str, **facts: Any) -> None:
-        """Fails before anything is measured if the record cannot be written."""
+    def __init__(self, given: argparse.Namespace, title: str, facts: Mapping[str, Any] | None = None) -> None:
+        """Fails before anything is measured if the record cannot be written. The facts are by default those of trainings."""
         self._path = record.path_of(given)
         self._title = title
-        self.facts: dict[str, Any] = record.facts() | facts
+        self.facts = dict(record.facts() if facts is None else facts)
         self.rows: list[record.Row] = []
         self.notes: list[str] = []
         self.more_tables: list[str] = []

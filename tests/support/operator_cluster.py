@@ -20,6 +20,8 @@ GARBAGE_COLLECTOR_SECONDS = 240.0
 #: Of the Lease of operators under test: some tests wait until it expires; a request may take a quarter of it, and on a busy
 #: machine tens of milliseconds become a second.
 LEASE_SECONDS = 6
+SERVICE_ACCOUNTS = Resource(prefix="/api/v1", plural="serviceaccounts")
+NAMESPACES = Resource(prefix="/api/v1", plural="namespaces")
 T = TypeVar("T")
 
 
@@ -190,3 +192,12 @@ class Namespace:
     async def _all(self, resource: Resource) -> dict[str, dict[str, Any]]:
         items = [item async for page in self.client.pages(resource, self.name) for item in page.items]
         return {item["metadata"]["name"]: dict(item) for item in items}
+
+
+async def create_namespace(client: Client, name: str) -> Namespace:
+    """A new namespace, in which pods can be created."""
+    await client.create(NAMESPACES, None, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    namespace = Namespace(client, name)
+    # Admission refuses pods until it exists.
+    await eventually("the default service account", lambda: namespace.find(SERVICE_ACCOUNTS, "default"))
+    return namespace

@@ -9,12 +9,9 @@ import pytest
 import testbed
 from ddpjob_operator.transport.access import load_access
 from ddpjob_operator.transport.client import Client
-from ddpjob_operator.transport.resources import Resource
-from support.operator_cluster import LEASE_SECONDS, Namespace, eventually
+from support.operator_cluster import LEASE_SECONDS, Namespace, create_namespace
 from support.operator_process import OperatorProcess
 
-SERVICE_ACCOUNTS = Resource(prefix="/api/v1", plural="serviceaccounts")
-NAMESPACES = Resource(prefix="/api/v1", plural="namespaces")
 _numbers = itertools.count(1)
 
 
@@ -58,13 +55,7 @@ def new_namespace(client: Client) -> Callable[[], Awaitable[Namespace]]:
 
 
 async def _new_namespace(client: Client) -> Namespace:
-    name = f"operator-{next(_numbers)}"
-    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-    await client.create(NAMESPACES, None, body)
-    namespace = Namespace(client, name)
-    # Admission refuses pods until it exists.
-    await eventually("the default service account", lambda: namespace.find(SERVICE_ACCOUNTS, "default"))
-    return namespace
+    return await create_namespace(client, f"operator-{next(_numbers)}")
 
 
 @pytest.fixture

@@ -37,12 +37,9 @@ def synchronise_batch_norm(model: nn.Module, config: TrainerConfig, device: torc
 DDP_OPTIONS: Final[Mapping[str, bool]] = {"gradient_as_bucket_view": True, "forward_sync_buffers": False}
 
 
-def replicate(model: nn.Module, config: TrainerConfig, gang: Gang, **changes: bool) -> DistributedDataParallel:
-    """The model in DDP: equal on all ranks from here on, with gradients averaged in buckets during the backward pass.
-
-    `changes` of DDP_OPTIONS are for comparisons.
-    """
-    options: dict[str, Any] = {**DDP_OPTIONS, **changes}
+def replicate(model: nn.Module, config: TrainerConfig, gang: Gang) -> DistributedDataParallel:
+    """The model in DDP: equal on all ranks from here on, with gradients averaged in buckets during the backward pass."""
+    options: dict[str, Any] = {**DDP_OPTIONS}
     if "forward_sync_buffers" not in inspect.signature(DistributedDataParallel).parameters:  # torch 2.11
         options["broadcast_buffers"] = options.pop("forward_sync_buffers")
     gang.broadcast_buffers(model)  # DDP itself leaves buffers out where broadcast_buffers is False

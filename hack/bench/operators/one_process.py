@@ -1,4 +1,4 @@
-"""What one operator process needs for many jobs, without a cluster: `python -m bench.operators.one_process --jobs 5000`.
+"""What one operator process needs for many jobs, without a cluster.
 
 The answers of an API server go through the operator's own decoder, caches and decisions; `running-job.json` and
 `running-pod.json` are what one with KWOK nodes sent. The memory is that of the process, less what it had before.
@@ -6,15 +6,15 @@ The answers of an API server go through the operator's own decoder, caches and d
 
 from __future__ import annotations
 
-import argparse
-import json
 import resource
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from string import Template
 from typing import Any
 
+from bench import driver
 from ddpjob_operator.core.model import Observed
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.kube.cache.cache import Cache
@@ -65,19 +65,20 @@ def store_all(cache: Cache[Any], lists: Iterator[bytes]) -> tuple[float, float]:
     return spent, num_bytes / 2**20
 
 
-def measure(num_jobs: int, nodes: int) -> Mapping[str, str]:
-    """All figures, by what they are of."""
+def measure(num_jobs: int, nodes: int) -> Iterator[dict[str, Any]]:
+    """All figures, as rows of a table."""
     store = Store(changed=ignore, vanished=ignore)
-    before, found = resident_mib(), {}
+    before = resident_mib()
     for what, cache, template, ranks in (("jobs", store.jobs, JOB, 1), ("pods", store.pods, POD, nodes)):
         seconds, mib = store_all(cache, pages(template, num_jobs, ranks, nodes))
-        found[f"{len(cache)} {what}, listed"] = f"{seconds:.2f} CPU-seconds, {mib:.0f} MiB of JSON"
-    found["memory of the caches"] = f"{resident_mib() - before:.0f} MiB"
+        yield {"what": f"{len(cache)} {what}, listed: CPU-seconds", "value": seconds}
+        yield {"what": f"{len(cache)} {what}, listed: MiB of JSON", "value": mib}
+    yield {"what": "memory of the caches, MiB", "value": resident_mib() - before}
 
     began = time.process_time()
     for known in store.jobs.records():
         plan(Observed(job=known.job, pods=tuple(store.pods_of(known.job)), trainer_image="trainer:1"), time.time())
-    found["one decision for each job"] = f"{time.process_time() - began:.2f} CPU-seconds"
+    yield {"what": "one decision for each job, CPU-seconds", "value": time.process_time() - began}
 
     lines = [
         f'{{"type":"MODIFIED","object":{text_of(POD, at % num_jobs, 0, nodes, 10**9 + at)}}}'.encode()
@@ -86,18 +87,20 @@ def measure(num_jobs: int, nodes: int) -> Mapping[str, str]:
     began = time.process_time()
     for line in lines:
         store.pods.put(decoded(store.pods.resource, line)["object"])
-    found["an event of a pod without news"] = f"{(time.process_time() - began) / EVENTS * 1e6:.0f} µs"
-    return found
+    yield {"what": "an event of a pod without news, µs", "value": (time.process_time() - began) / EVENTS * 1e6}
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> int:
+    """Measure and print; returns the exit code."""
+    parser = driver.parser_of("bench.operators.one_process", __doc__, "one-process")
     parser.add_argument("--jobs", type=int, default=5000, help="number of running jobs (default: 5000)")
     parser.add_argument("--nodes", type=int, default=8, help="pods of each job (default: 8)")
     given = parser.parse_args()
-    print(json.dumps(measure(given.jobs, given.nodes), indent=2, ensure_ascii=False))
+    run = driver.Run(given, "One operator process", driver.of_operators())
+    for row in measure(given.jobs, given.nodes):
+        run.add(row)
+    return run.end()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

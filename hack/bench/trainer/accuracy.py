@@ -9,8 +9,8 @@ from statistics import mean, stdev
 from typing import Any
 
 import torch
-from bench.driver import Run
 
+from bench.driver import Run
 from ddpjob_measure import images, processes, record
 from ddpjob_measure.outcome import Outcome, outcome_of
 from ddpjob_measure.record import positive
@@ -52,7 +52,8 @@ def run(given: argparse.Namespace) -> int:
             raise ConfigError(f"--set {taken[0]}: use --{key if key == 'recipe' else 'seeds'}")
     if given.recipe == images.SYNTHETIC:
         raise ConfigError(f"{given.recipe}: random pixels have nothing to learn; choose another recipe")
-    run = Run(given, "Accuracy", recipe=given.recipe, ranks=given.ranks, set=" ".join(given.set) or "nothing")
+    run = Run(given, "Accuracy")
+    run.facts |= {"recipe": given.recipe, "ranks": given.ranks, "set": " ".join(given.set) or "nothing"}
     prediction = recipes.find(given.recipe).test_time_note
     run.notes += [NOTE, *([f"Accuracy is that of held-out images{prediction}."] if prediction else [])]
     wanted = {"num_train": given.train_images, "num_test": given.test_images}

@@ -6,26 +6,29 @@ CPU time of all ranks, since on a shared machine elapsed time would measure the 
 import argparse
 
 from bench.driver import Run, in_turn
-from bench.trainer import sizes
-
-from ddpjob_measure import images, processes
+from ddpjob_measure import images, processes, record
 from ddpjob_measure.record import positive
 from ddpjob_measure.task import Spread, Task
 from ddpjob_ranks import contract
+from ddpjob_trainer.recipe_names import short_names
 
 WAYS = {"without": {}, "with": {contract.DDPJOB_IN_PLACE_RESTARTS: "1"}}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    sizes.add_options(parser, "in-place", recipe=images.DIGITS, steps=300, batch=64)
+    parser.add_argument("--recipe", choices=short_names(), default=images.DIGITS, help="default: digits")
     parser.add_argument("--ranks", type=positive, default=2, help="number of processes (default: 2)")
+    parser.add_argument("--batch", type=positive, default=64, help="global batch (default: 64)")
+    parser.add_argument("--steps", type=positive, default=300, help="steps of a run (default: 300)")
     parser.add_argument("--pairs", type=positive, default=5, help="runs without and with them, in turn (default: 5)")
+    record.add_options(parser, "in-place", results=None)
 
 
 def run(given: argparse.Namespace) -> int:
     """Measure and print; returns 0."""
-    run = Run(given, "Restarts in place", recipe=given.recipe, ranks=given.ranks)
+    run = Run(given, "Restarts in place")
+    run.facts |= {"recipe": given.recipe, "ranks": given.ranks}
     keys = {"recipe": given.recipe, "globalBatchSize": given.batch}
     task = Task(program="trainer", config=keys, warmup_steps=5, steps=given.steps, windows=1)
     with images.provided([given.recipe], num_train=given.batch) as (environ, _):

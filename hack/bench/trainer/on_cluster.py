@@ -12,19 +12,17 @@ from ddpjob.client import Client, ClientError
 from ddpjob_measure.task import Figures, MeasureError, Task
 from ddpjob_ranks.errors import ConfigError
 
+#: Longest life of one job.
+JOB_SECONDS = 1800.0
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of a command that can run on a cluster."""
     cluster = parser.add_argument_group("on a cluster with the operator, as DDPJobs")
-    cluster.add_argument(
-        "--kubeconfig", type=Path, help="the cluster; without it processes of this machine are measured"
-    )
+    cluster.add_argument("--kubeconfig", help="the cluster; without it processes of this machine are measured")
     cluster.add_argument("--namespace", default="default")
-    cluster.add_argument(
-        "--template", type=Path, help="a DDPJob with image, resources and volumes; the rest is filled in"
-    )
-    cluster.add_argument("--processes-per-node", type=int, default=1, help="largest number in a pod (default: 1)")
-    cluster.add_argument("--job-seconds", type=float, default=1800, help="longest life of one job (default: 1800)")
+    about = "a DDPJob with image, resources, volumes and processesPerNode; the rest is filled in"
+    cluster.add_argument("--template", type=Path, help=about)
 
 
 def template_of(given: argparse.Namespace) -> Mapping[str, Any]:
@@ -47,14 +45,13 @@ def run(given: argparse.Namespace, template: Mapping[str, Any], task: Task, worl
     Raises:
         MeasureError: the job failed, or did not end in time.
     """
-    body = manifest(template, task, world_size=world_size, processes_per_node=given.processes_per_node)
-    folder = Path(ddpjob_measure.__file__).parent
+    body, folder = manifest(template, task, world_size), Path(ddpjob_measure.__file__).parent
     files = {f"{folder.name}/{path.name}": path.read_bytes() for path in sorted(folder.glob("*.py"))}
     try:
-        with Client(kubeconfig=str(given.kubeconfig), namespace=given.namespace) as client:
+        with Client(kubeconfig=given.kubeconfig, namespace=given.namespace) as client:
             name = client.submit(body, files=files).name
             try:
-                job = client.wait(name, timeout=given.job_seconds)
+                job = client.wait(name, timeout=JOB_SECONDS)
                 log = "\n".join(line.text for line in client.logs(name, ranks=[0]))
             finally:
                 client.delete(name)
@@ -65,22 +62,18 @@ def run(given: argparse.Namespace, template: Mapping[str, Any], task: Task, worl
     return Figures.from_output(log)
 
 
-def manifest(template: Mapping[str, Any], task: Task, *, world_size: int, processes_per_node: int) -> dict[str, Any]:
+def manifest(template: Mapping[str, Any], task: Task, world_size: int) -> dict[str, Any]:
     """The DDPJob that runs the task on `world_size` ranks, otherwise as in the template.
 
     Raises:
         ConfigError: the ranks do not fill nodes evenly.
     """
-    per_node = min(world_size, processes_per_node)
-    if world_size % per_node:
-        raise ConfigError(
-            f"{world_size} ranks do not fill nodes of {per_node}; set --processes-per-node to a divisor or leave"
-            f" {world_size} out of --processes"
-        )
     spec = {key: value for key, value in template["spec"].items() if key != "trainer"}
+    per_node = min(world_size, spec.get("processesPerNode", spec.get("gpusPerNode", 1)))
+    if world_size % per_node:
+        raise ConfigError(f"{world_size} ranks do not fill nodes of {per_node}: leave {world_size} out of --processes")
     spec |= {"nodes": world_size // per_node, "processesPerNode": per_node}
     spec |= {"gpusPerNode": per_node} if "gpusPerNode" in spec else {}
     launcher = "python" if per_node == 1 else "torchrun"  # several ranks need a launcher
     spec["command"] = [launcher, "-m", "ddpjob_measure.rank", "--task", task.to_json()]
-    name = f"{template['metadata']['name']}-{world_size}"
-    return {**template, "metadata": {**template["metadata"], "name": name}, "spec": spec}
+    return {**template, "metadata": {"name": f"{template['metadata']['name']}-{world_size}"}, "spec": spec}

@@ -22,8 +22,8 @@ from types import SimpleNamespace
 from typing import cast
 
 import torch
-from bench.driver import Run
 
+from bench.driver import Run
 from ddpjob_measure import record
 from ddpjob_ranks.distributed import Gang
 from ddpjob_ranks.generation import Generation
@@ -45,11 +45,16 @@ CPU = torch.device("cpu")
 #: Every so many steps one is timed and a span written, as logEverySteps does by default.
 LOG_EVERY_STEPS = 10
 NUM_STEPS = 2_000
-NUM_BACKWARD_PASSES = 2_000
 NUM_KEPT_STEPS = 200
 REPEATS = 7
 #: Parameters of the state that is saved, about those of a ResNet-50: with momentum, 2 x 160 tensors and 205 MB.
 NUM_TENSORS, TENSOR_SIZE = 160, 160_000
+#: Recipes whose state is kept in memory, and whether with generators of random numbers.
+KEPT = {
+    "a model without buffers": ("digits", False),
+    "the same in a session, which keeps random numbers": ("digits", True),
+    "a ResNet-18, which has 60 buffers": ("resnet18-cifar10", False),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,23 +65,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Measure and print; returns 0."""
+    torch.set_num_threads(1)
     run = Run(given, "Overhead")
-    marks = marks_seconds()
-    hook = max(0.0, backward_seconds(watched=True) - backward_seconds(watched=False))
+    marks, hook = marks_seconds(), max(0.0, backward_seconds(watched=True) - backward_seconds(watched=False))
     run.row(what="marks and spans, CPU us a step", value=1e6 * marks)
-    run.row(what=f"a hook in every {LOG_EVERY_STEPS}th step, CPU us", value=1e6 * hook)
-    run.row(what="both, CPU us a step", value=1e6 * (marks + hook / LOG_EVERY_STEPS))
+    run.row(what=f"with a hook in every {LOG_EVERY_STEPS}th step", value=1e6 * (marks + hook / LOG_EVERY_STEPS))
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         for what, value in saving(Path(folder)).items():
-            run.row(what=f"a checkpoint: {what}", value=value)
-    for what, recipe, drawn in (
-        ("a model without buffers", "digits", False),
-        ("the same in a session, which keeps random numbers", "digits", True),
-        ("a ResNet-18, which has 60 buffers", "resnet18-cifar10", False),
-    ):
+            run.row(what=f"a checkpoint, {what}", value=value)
+    for what, (recipe, drawn) in KEPT.items():
         value = 1e3 * keeping_seconds(recipe, has_generators=drawn)
-        run.row(what=f"a state in memory on CPUs: {what}, CPU ms a step", value=value)
+        run.row(what=f"a state in memory on CPUs, CPU ms a step: {what}", value=value)
     return run.end()
+
+
+def _median_seconds(work: Callable[[], None]) -> float:
+    def once() -> float:
+        before = time.process_time()
+        work()
+        return time.process_time() - before
+
+    return median(once() for _ in range(REPEATS))
 
 
 def marks_seconds() -> float:
@@ -102,7 +111,7 @@ def backward_seconds(*, watched: bool) -> float:
     parameter = torch.nn.Parameter(torch.ones(()))
 
     def passes() -> None:
-        for _ in range(NUM_BACKWARD_PASSES):
+        for _ in range(NUM_STEPS):
             timer = StepTimer(CPU, exact=True)
             timer.enter(Phase.BACKWARD)
             loss = parameter * 2
@@ -111,12 +120,11 @@ def backward_seconds(*, watched: bool) -> float:
             torch.autograd.backward(loss)
             timer.enter(Phase.OPTIMIZER)
 
-    return _median_seconds(passes) / NUM_BACKWARD_PASSES
+    return _median_seconds(passes) / NUM_STEPS
 
 
 def saving(folder: Path) -> dict[str, float]:
     """Medians over some checkpoints of one state."""
-    torch.set_num_threads(1)
     state = _state()
     checkpoints = CheckpointFolder(claim=Claim(storage=Folder(folder), owner=Owner(uid="overhead", attempt=1)), keep=1)
     checkpoints.open()
@@ -128,14 +136,35 @@ def saving(folder: Path) -> dict[str, float]:
         state.step = step
         began = time.perf_counter()
         writer.save(state, since=time.monotonic())
-        copied, (waited, written) = time.perf_counter() - began, _seconds_without_the_gil(writer)
-        found.append((1e3 * copied, 1e3 * waited, written))
+        copied, scheduled = time.perf_counter(), _scheduled_seconds()
+        while writer.busy:
+            pass  # this thread never asks to sleep, so it sleeps only for the GIL
+        written = time.perf_counter() - copied
+        waited = max(0.0, written - (_scheduled_seconds() - scheduled))
+        found.append((1e3 * (copied - began), 1e3 * waited, 1e3 * written))
+    names = ("ms for the copy", "ms of waiting for the GIL while it is written", "ms until it is written")
+    medians = map(median, zip(*found, strict=True))
     megabytes = sum(path.stat().st_size for path in folder.glob("*.pt")) / 1e6
-    names = ("ms for the copy", "ms of waiting for the GIL while it is written", "s until it is written")
-    return {
-        "MB": megabytes,
-        **{name: median(column) for name, column in zip(names, zip(*found, strict=True), strict=True)},
-    }
+    return {"MB": megabytes, **dict(zip(names, medians, strict=True))}
+
+
+def _scheduled_seconds() -> float:
+    """Seconds of this thread on a CPU or on the run queue of one."""
+    running, queueing, _ = Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()
+    return (int(running) + int(queueing)) / 1e9
+
+
+def _state() -> TrainingState:
+    """After one step of many parameters, so that they have momenta."""
+    config = recipes.resolve(parse_config({"recipe": "digits"}))
+    model = torch.nn.Module()
+    for index in range(NUM_TENSORS):
+        parameter = torch.nn.Parameter(torch.rand(TENSOR_SIZE))
+        parameter.grad = torch.zeros_like(parameter)
+        model.register_parameter(f"parameter_{index}", parameter)
+    state = TrainingState(model=model, optimizer=sgd(model, config), config=config, data={})
+    state.optimizer.step()
+    return state
 
 
 def keeping_seconds(recipe: str, *, has_generators: bool) -> float:
@@ -148,8 +177,7 @@ def keeping_seconds(recipe: str, *, has_generators: bool) -> float:
     state.keeps_generators = has_generators
     node, own = (os.memfd_create(name) for name in ("node", "own"))
     generation = Generation(number=1, pipe=-1, state_memory=node, own_memory=own, stores=-1)
-    gang = cast("Gang", SimpleNamespace(rank=0, device=CPU))
-    memory = MemoryAtExit(generation, state, gang)
+    memory = MemoryAtExit(generation, state, cast("Gang", SimpleNamespace(rank=0, device=CPU)))
     memory.hold([], restored=False)
     trained, images = recipes.find("digits").model(SimpleNamespace(num_classes=10)), torch.rand(64, 1, 8, 8)
 
@@ -169,43 +197,3 @@ def keeping_seconds(recipe: str, *, has_generators: bool) -> float:
     os.close(node)
     os.close(own)
     return seconds
-
-
-def _state() -> TrainingState:
-    """After one step of many parameters, so that they have momenta."""
-    config = recipes.resolve(parse_config({"recipe": "digits"}))
-    model = torch.nn.Module()
-    for index in range(NUM_TENSORS):
-        parameter = torch.nn.Parameter(torch.rand(TENSOR_SIZE))
-        parameter.grad = torch.zeros_like(parameter)
-        model.register_parameter(f"parameter_{index}", parameter)
-    state = TrainingState(model=model, optimizer=sgd(model, config), config=config, data={})
-    state.optimizer.step()
-    return state
-
-
-def _seconds_without_the_gil(writer: CheckpointWriter) -> tuple[float, float]:
-    """Until the checkpoint is written: seconds for which this thread slept though it never asks to, and all seconds."""
-    wall, running, queueing = time.perf_counter(), *_scheduled()
-    while writer.busy:
-        pass
-    wall_end, running_end, queueing_end = time.perf_counter(), *_scheduled()
-    elapsed = wall_end - wall
-    return max(0.0, elapsed - (running_end - running) - (queueing_end - queueing)), elapsed
-
-
-def _scheduled() -> tuple[float, float]:
-    """Seconds of this thread on a CPU, and on the run queue of one."""
-    running, queueing, _ = Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()
-    return int(running) / 1e9, int(queueing) / 1e9
-
-
-def _median_seconds(work: Callable[[], None]) -> float:
-    torch.set_num_threads(1)
-
-    def once() -> float:
-        before = time.process_time()
-        work()
-        return time.process_time() - before
-
-    return median(once() for _ in range(REPEATS))

@@ -15,19 +15,20 @@ import itertools
 import os
 import re
 import signal
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import testbed
-from bench.recovery import Trial, arguments_of, compare, repeated_steps
+from bench.recovery.training import Trial, compare, parser_of
 from ddpjob_operator.core.times import epoch_seconds
 from support.helm_release import install, load_images
 from support.job_on_cluster import JobOnCluster, fresh_namespace
 from testbed.kubectl import KubectlError
 
-WHERE = "The {program} on two real nodes of one machine; `hack/recovery_times.py` says what each row is."
+WHERE = "The {program} on two real nodes of one machine; `hack/bench/recovery/nodes.py` says what each row is."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,31 +125,25 @@ def trial(cluster: testbed.Cluster, namespace: str, way: Way, program: Program) 
     found = testbed.wait_for("a step after the kill", next_step, seconds=DEADLINE_SECONDS, every_seconds=1)
     done, resumed = (before, 0) if way.is_new_attempt else (found.string[: found.start()], int(found["resumed"]))
     cluster.kubectl("delete", "ddpjob", name, f"--namespace={namespace}")
-    return Trial(
-        seconds=epoch_seconds(found["time"]) - killed_at,
-        num_repeated=repeated_steps(_without_times(done), resumed),
-    )
+    without_times = re.sub(r"^\S+ ", "", done, flags=re.MULTILINE)
+    return Trial.of(epoch_seconds(found["time"]) - killed_at, without_times, resumed)
 
 
 def _log(job: JobOnCluster, pod: str) -> str:
     return job.kubectl("logs", pod, "--container=trainer", "--timestamps", f"--namespace={job.namespace}")
 
 
-def _without_times(log: str) -> str:
-    return re.sub(r"^\S+ ", "", log, flags=re.MULTILINE)
-
-
-def main() -> None:
-    """Bring up two nodes with the operator and compare on them."""
-    arguments = arguments_of(WAYS, __doc__ or "", tuple(PROGRAMS))
-    program = PROGRAMS[arguments.program]
-    name = "recovery-nodes" if arguments.program == "digits" else f"recovery-nodes-{arguments.program}"
+def main() -> int:
+    """Bring up two nodes with the operator and compare on them; returns the exit code."""
+    parser = parser_of("bench.recovery.nodes", __doc__, "recovery-nodes", WAYS)
+    parser.add_argument("--program", choices=PROGRAMS, default="digits", help="(default: %(default)s)")
+    given = parser.parse_args()
     with testbed.Cluster(nodes=2) as cluster:
         install(cluster, load_images(cluster))
         with fresh_namespace(cluster.kubectl) as namespace:
-            where = WHERE.format(program=arguments.program)
-            compare(arguments, lambda way: trial(cluster, namespace, WAYS[way], program), name=name, where=where)
+            where = WHERE.format(program=given.program)
+            return compare(given, where, lambda way: trial(cluster, namespace, WAYS[way], PROGRAMS[given.program]))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

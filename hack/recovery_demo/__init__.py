@@ -1,1 +1,0 @@
-"""Shows a restart in place on this machine: `make demo-recovery`."""

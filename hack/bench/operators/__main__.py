@@ -23,7 +23,6 @@ from support import installation
 #: A KWOK node takes 500 pods.
 NODES = 24
 MEASURES: Mapping[str, Callable[[Bench], Awaitable[None]]] = {
-    "floor": measures.floor,
     "storm-floor": measures.floor_of_the_storm,
     "lives": measures.lives,
     "many": measures.many,
@@ -45,8 +44,6 @@ def main() -> int:
     run = driver.Run(given, "The operator", driver.of_operators())
     for name in given.measures or MEASURES:
         asyncio.run(measure(given, name, run, sizes))
-    for row in measures.against_the_floor(run.rows):
-        run.add(row)
     return run.end()
 
 

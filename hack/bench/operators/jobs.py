@@ -7,10 +7,10 @@ from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from ddpjob_operator.api import names
-from ddpjob_operator.transport.resources import DDPJOBS
+from ddpjob_operator.transport.resources import DDPJOBS, PODS, SERVICES, Resource
 from support.operator_cluster import Namespace
 
-Body = dict[str, Any]
+POLICIES = Resource.of_version("networking.k8s.io/v1", "networkpolicies")
 #: Requests in flight; more only queue up in the API server.
 MAX_PARALLEL = 32
 
@@ -31,46 +31,36 @@ def job_names(first: int, number: int) -> list[str]:
     return [f"b{index:04d}" for index in range(first, first + number)]
 
 
-async def create(jobs: Namespace, name: str, num_pods: int) -> None:
+async def create(namespace: Namespace, name: str, num_pods: int) -> None:
     """Create a job. On KWOK nodes its pods end as soon as they are deleted: no grace is in any figure."""
-    at_once_gone = {"metadata": {"annotations": {"testbed/stop-after": "0s"}}}
-    spec = {"nodes": num_pods, "trainer": {"recipe": "digits"}, "template": at_once_gone}
+    template = {"metadata": {"annotations": {"testbed/stop-after": "0s"}}}
+    spec = {"nodes": num_pods, "trainer": {"recipe": "digits"}, "template": template}
     body = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": {"name": name}, "spec": spec}
-    await jobs.client.create(DDPJOBS, jobs.name, body)
+    await namespace.client.create(DDPJOBS, namespace.name, body)
 
 
-async def create_all(jobs: Namespace, job_names: Iterable[str], num_pods: int) -> None:
-    """Create many at once."""
-    await at_once(create(jobs, name, num_pods) for name in job_names)
-
-
-async def delete_all(jobs: Namespace) -> None:
+async def delete_all(namespace: Namespace) -> None:
     """Delete all jobs of the namespace as kubectl does."""
-    pages = jobs.client.pages(DDPJOBS, jobs.name)
+    pages = namespace.client.pages(DDPJOBS, namespace.name)
     found = [item["metadata"]["name"] async for page in pages for item in page.items]
-    await at_once(jobs.delete_job(name) for name in found)
+    await at_once(namespace.delete_job(name) for name in found)
 
 
-def bare_pod(name: str) -> Body:
-    """A pod about as large as an operator's."""
+async def create_bare(namespace: Namespace, name: str, num_pods: int) -> None:
+    """Create what a job needs without a job: a headless Service of rank 0, a NetworkPolicy, and pods about as large as an operator's."""
     env = [{"name": f"VARIABLE_{index}", "value": f"value-{index}"} for index in range(20)]
     container = {"name": "main", "image": "none", "command": ["true"], "env": env}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": {"bench": "floor", "pod": name}},
-        "spec": {"restartPolicy": "Never", "automountServiceAccountToken": False, "containers": [container]},
-    }
-
-
-def bare_policy(name: str) -> Body:
-    """A NetworkPolicy like that of a job."""
+    pod = {"restartPolicy": "Never", "automountServiceAccountToken": False, "containers": [container]}
     pods = {"podSelector": {"matchLabels": {"bench": name}}}
-    spec = {**pods, "policyTypes": ["Ingress"], "ingress": [{"from": [pods]}]}
-    return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": name}, "spec": spec}
+    policy = {**pods, "policyTypes": ["Ingress"], "ingress": [{"from": [pods]}]}
+    service = {"clusterIP": "None", "selector": {"pod": f"{name}-0"}, "ports": [{"port": 29500}]}
 
+    async def one(resource: Resource, api_version: str, kind: str, name: str, spec: Any) -> None:
+        metadata = {"name": name, "labels": {"bench": "floor", "pod": name}}
+        body = {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}
+        await namespace.client.create(resource, namespace.name, body)
 
-def bare_service(name: str) -> Body:
-    """A headless Service of the pod with this name and `-0`."""
-    spec = {"clusterIP": "None", "selector": {"pod": f"{name}-0"}, "ports": [{"port": 29500}]}
-    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}
+    await one(SERVICES, "v1", "Service", name, service)
+    await one(POLICIES, "networking.k8s.io/v1", "NetworkPolicy", name, policy)
+    for rank in range(num_pods):
+        await one(PODS, "v1", "Pod", f"{name}-{rank}", pod)

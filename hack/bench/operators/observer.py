@@ -58,6 +58,18 @@ class Observer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def lives(self, job: str, num_pods: int) -> bool:
+        """Whether this number of the job's pods lives."""
+        return len(self.living[job]) == num_pods
+
+    def runs(self, job: str, num_pods: int) -> bool:
+        """Whether this number of the job's pods runs."""
+        return sum(self.pods[pod].running for pod in self.living[job]) == num_pods
+
+    def uids(self, job: str) -> set[str]:
+        """Of the job's living pods."""
+        return {self.pods[pod].uid for pod in self.living[job]}
+
     async def until(self, what: str, predicate: Callable[[], bool], seconds: float) -> float:
         """Wait for the predicate; gives the arrival time of the event that made it true. One wait at a time.
 

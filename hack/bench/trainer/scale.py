@@ -1,12 +1,9 @@
 """`scale`: the same training on more and more processes, at a fixed global batch (strong) and a fixed share (weak)."""
 
 import argparse
-import contextlib
-from collections.abc import Callable, Iterator
 from functools import partial
 
 from bench.driver import Run
-from bench.trainer import on_cluster
 from bench.trainer.speed import that_fit
 from ddpjob_measure import images, processes, record
 from ddpjob_measure.record import positive
@@ -30,7 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--windows", type=positive, default=3, help="repeats, which give the spread (default: 3)")
     record.add_options(parser, "scale", results=None)
-    on_cluster.add_arguments(parser)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -44,8 +40,8 @@ def run(given: argparse.Namespace) -> int:
         ),
         "* more processes than cores: they take turns, which no communication library can make up for.",
     ]
-    counts = given.processes if given.kubeconfig else that_fit(given.processes, run)
-    with _runner(given, run) as figures_of:
+    counts, num_train = that_fit(given.processes, run), max(given.batch, given.share * max(given.processes))
+    with images.provided([given.recipe], num_train=num_train) as (environ, run.facts["data"]):
         for mode in given.modes:
             first: Figures | None = None
             for num in counts:
@@ -53,25 +49,14 @@ def run(given: argparse.Namespace) -> int:
                 config = {"recipe": given.recipe, "globalBatchSize": batch}
                 sizes = {"warmup_steps": 5, "steps": given.steps, "windows": given.windows}
                 task = Task(program="trainer", config=config, **sizes)
-                if figures := run.result(f"{mode} scaling on {num} processes", partial(figures_of, task, num)):
+                measured = partial(processes.run, task, world_size=num, environ=environ)
+                if figures := run.result(f"{mode} scaling on {num} processes", measured):
                     first = first or figures
                     shared = figures.device == "cpu" and num > run.facts["cores"]
                     shares = {"efficiency": efficiency(figures, first), "exposed share": figures.exposed_share}
                     percent = {name: f"{100 * value:.0f} %" for name, value in shares.items()}
                     run.add({"scaling": mode + "*" * shared, **figures.row(), **percent})
     return run.end()
-
-
-@contextlib.contextmanager
-def _runner(given: argparse.Namespace, run: Run) -> Iterator[Callable[[Task, int], Figures]]:
-    """Gives the figures of a task on a number of ranks: on a cluster where one is named, else on this machine."""
-    if given.kubeconfig:
-        run.facts["cluster"] = str(given.kubeconfig)
-        yield partial(on_cluster.run, given, on_cluster.template_of(given))
-        return
-    num_train = max(given.batch, given.share * max(given.processes))
-    with images.provided([given.recipe], num_train=num_train) as (environ, run.facts["data"]):
-        yield lambda task, world_size: processes.run(task, world_size=world_size, environ=environ)
 
 
 def efficiency(figures: Figures, first: Figures) -> float:

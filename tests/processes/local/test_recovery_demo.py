@@ -22,7 +22,7 @@ step 60 is done; kill -9 of rank 1
 def demonstration() -> "subprocess.CompletedProcess[str]":
     path = os.pathsep.join(str(ROOT / folder) for folder in ("operator", "trainer", "tests", "hack"))
     return subprocess.run(
-        [sys.executable, "-m", "recovery_demo"],
+        [sys.executable, "-m", "bench.recovery.demo"],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,

@@ -7,8 +7,9 @@ import time
 import pytest
 
 from ddpjob_measure import verify_resume
+from ddpjob_measure.__main__ import main
 from ddpjob_measure.processes import MeasureError
-from ddpjob_measure.verify_resume import Kill, Run, Trainer, differences, main, table, verify
+from ddpjob_measure.verify_resume import Kill, Run, Trainer, differences, table, verify
 from support.programs import PROGRAMS
 
 FAKE = Trainer(arguments=[], world_size=2, command=(sys.executable, str(PROGRAMS / "fake_trainer.py")))
@@ -18,7 +19,18 @@ def test_a_real_training_of_two_ranks_is_equal_bit_for_bit(capsys, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", ":".join(path for path in sys.path if path))
     keys = ("recipe=digits", "epochs=8", "globalBatchSize=100")
     # The kill of this seed comes at step 34: the checkpoint of step 15 is complete, since that of step 30 has begun.
-    assert main(["--kills=1", "--no-speed", "--seed=13", *(part for key in keys for part in ("--set", key))]) == 0
+    assert (
+        main(
+            [
+                "verify-resume",
+                "--kills=1",
+                "--no-speed",
+                "--seed=13",
+                *(part for key in keys for part in ("--set", key)),
+            ]
+        )
+        == 0
+    )
     printed = capsys.readouterr().out
     print(printed)
     assert re.search(r"^uninterrupted +1 +120  complete$", printed, re.MULTILINE)
@@ -46,7 +58,7 @@ def test_a_right_trainer_passes():
 def test_a_difference_has_exit_code_1_and_is_named(fault, difference, monkeypatch, capsys):
     monkeypatch.setenv("FAULT", fault)
     monkeypatch.setattr(verify_resume, "TRAINER", FAKE.command)
-    assert main(["--kills=1", "--no-speed", "--seed=3"]) == 1
+    assert main(["verify-resume", "--kills=1", "--no-speed", "--seed=3"]) == 1
     printed = capsys.readouterr().out
     assert "NOT EQUAL" in printed
     assert re.search(difference, printed)

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ddpjob_measure import carried, carry, gpu, gpu_steps, surroundings
+from ddpjob_measure import carry, gpu, gpu_steps, record
 from ddpjob_measure.__main__ import main
 from ddpjob_measure.task import MeasureError
 from ddpjob_measure.verify_resume import Run
@@ -38,7 +38,7 @@ def found(monkeypatch, tmp_path):
 
 
 def step(name: str, run, *, least_seconds: int = 1) -> Step:
-    return Step(name=name, about=name, least_seconds=least_seconds, limit_seconds=60, run=run)
+    return Step(name=name, least_seconds=least_seconds, limit_seconds=60, run=run)
 
 
 def good(_: Workbench) -> Iterator[Row]:
@@ -73,7 +73,7 @@ def test_facts_that_cannot_be_found_out_keep_no_step_from_running(found, tmp_pat
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setattr(gpu, "QUERY_SECONDS", 0.1)
-    monkeypatch.setattr(surroundings, "PACKAGES", ("torch", "no-such-package"))
+    monkeypatch.setattr(record.facts, "__defaults__", (("torch", "no-such-package"),))
     code, _ = found(step("good", good))
     assert code == 0
     facts = json.loads((tmp_path / "gpu.json").read_text())
@@ -222,9 +222,9 @@ def test_what_is_carried_is_the_lock_without_what_the_machine_has():
 def test_only_what_is_missing_is_taken_from_the_carried_folder(tmp_path, monkeypatch):
     for name in ("json", "no_such_package"):
         (tmp_path / "packages" / name).mkdir(parents=True)
-    monkeypatch.setenv(carried.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(carry.VARIABLE, str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", "given")
     monkeypatch.setattr(sys, "path", list(sys.path))
 
-    assert carried.use() == ["no_such_package"]
+    assert carry.use() == ["no_such_package"]
     assert sys.path[0] == str(tmp_path / "packages" / "no_such_package")

@@ -1,7 +1,6 @@
 import pytest
 
-from ddpjob_measure.bucket_report import report
-from ddpjob_measure.buckets import _on_the_way, _Step, covered
+from ddpjob_measure.buckets import _on_the_way, _Step, covered, report
 from support.figures import figures
 
 
@@ -22,8 +21,8 @@ def test_the_report_shows_number_size_and_order():
     plan = [{"bytes": 2**20, "parameters": ["fc.bias", "fc.weight"]}, {"bytes": 2**19, "parameters": ["conv1.weight"]}]
     extra = {"plan": plan, "on_the_way_seconds": 0.2, "hidden_seconds": 0.05, "alone_seconds": 0.1}
 
-    text = report(figures(2, 8.0, extra=extra), "digits")
+    text = report(figures(2, 8.0, extra=extra))
 
     assert "2 buckets, 1.5 MiB of gradients" in text
-    assert "| 0 | 1.00 | 2 | fc.bias | fc.weight |\n| 1 | 0.50 | 1 | conv1.weight | conv1.weight |" in text
+    assert "| 0 | 1 | 2 | fc.bias | fc.weight |\n| 1 | 0.5 | 1 | conv1.weight | conv1.weight |" in text
     assert "200.0 ms, of which 50.0 ms (25 %) are hidden" in text

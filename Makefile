@@ -34,7 +34,7 @@ check: lint test-unit ## Format, lint, types, layers and unit tests
 
 .PHONY: test-unit
 test-unit: setup ## Run the unit tests
-	@$(BIN)/pytest --quiet $(PARALLEL) tests/unit
+	@$(BIN)/pytest --quiet $(PARALLEL) -m 'not nightly' tests/unit hack/tests
 
 .PHONY: test
 test: test-unit test-processes test-cluster ## Run the tests that need no root and no container runtime

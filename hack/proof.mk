@@ -3,7 +3,7 @@
 .PHONY: demo-recovery
 demo-recovery: ## Kill a rank of such a training as make demo and print how it starts again in place
 	@$(PYTHON) hack/environment.py requirements/demo.lock
-	@PYTHONPATH=hack $(BIN)/python -m recovery_demo
+	@$(BIN)/python -m bench.recovery.demo
 
 .PHONY: recording
 recording: setup ## Record the picture of the README on the cluster of KUBECONFIG, which has the operator
@@ -23,15 +23,11 @@ bench-recovery: setup ## Time from SIGKILL of a rank to the next step, by tier: 
 
 .PHONY: bench-recovery-nodes
 bench-recovery-nodes: need-root setup ## The same on two real nodes, with new pods and spare pods (as root)
-	@$(BIN)/python hack/recovery_times.py $(BENCH)
-
-.PHONY: bench-spot
-bench-spot: setup ## Goodput on preempted nodes by kind of job, in a model: make bench-spot BENCH='--seeds 4 5 6'
-	@$(BIN)/python -m bench.spot $(BENCH)
+	@$(BIN)/python -m bench.recovery.nodes $(BENCH)
 
 .PHONY: bench-trainer
-bench-trainer: setup ## Time the trainer and the plain DDP script: make bench-trainer BENCH='--ranks 2'
-	@$(BIN)/python -m ddpjob_measure bench --results hack/bench/results $(BENCH)
+bench-trainer: setup ## Time the trainer and plain DDP: make bench-trainer BENCH='speed --ranks 2'
+	@$(BIN)/python -m bench.trainer $(or $(BENCH),speed)
 
 # Both need no virtual environment: `gpu` runs where torch is installed already, such as on a rented machine.
 .PHONY: gpu-wheels

@@ -23,7 +23,7 @@ test-processes: setup ## Run the simulation, real trainings and `ddpjob run --lo
 .PHONY: test-cluster
 test-cluster: cluster-programs ## Run the tests on real kube-apiservers
 	@$(BIN)/pytest $(PARALLEL) -m 'not nightly' \
-		tests/cluster/operator tests/cluster/client hack/bench tests/cluster/chart tests/cluster/api $(S3_TESTS) \
+		tests/cluster/operator tests/cluster/client tests/cluster/chart tests/cluster/api $(S3_TESTS) \
 		$(filter-out %_nodes.py,$(wildcard tests/testbed/tests/test_*.py))
 
 .PHONY: slurm
@@ -33,7 +33,7 @@ slurm: setup ## Run the trainer under a real Slurm of two nodes (as root; instal
 
 .PHONY: nightly
 nightly: cluster-programs ## Run the slow tests of rare cases, which tests/README.md lists
-	@$(BIN)/pytest $(PARALLEL) -m nightly tests/processes tests/cluster hack/bench
+	@$(BIN)/pytest $(PARALLEL) -m nightly tests/processes tests/cluster hack/tests
 	@$(BIN)/python -m simulation.soak --schedules 20000
 	@$(MAKE) --no-print-directory matrix
 	@$(MAKE) --no-print-directory test-pythons

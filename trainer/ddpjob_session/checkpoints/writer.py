@@ -25,7 +25,7 @@ class CheckpointWriter:
     """Saves one checkpoint at a time; without a folder (on every rank but 0, or if no checkpoints are kept) it does nothing.
 
     The thread hashes and writes pieces of many MB straight from the copy, without the GIL: 200 MB keep the training thread
-    from running for 15 to 40 ms, where torch.save into memory took 100 ms (`python -m ddpjob_measure overhead`, two busy
+    from running for 15 to 40 ms, where torch.save into memory took 100 ms (`make bench-trainer BENCH=overhead`, two busy
     cores of an AMD EPYC).
     Errors on the thread (Fenced, OSError) are raised to training at its next step boundary, or at the end.
     """

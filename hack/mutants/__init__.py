@@ -1,0 +1,1 @@
+"""Mutants: changes of one expression of the product, each of which a test must notice."""

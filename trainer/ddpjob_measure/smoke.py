@@ -16,7 +16,7 @@ from torch._C import _distributed_c10d as c10d  # torch.distributed's own, which
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpjob_ranks.distributed import NCCL_SETTINGS
-from ddpjob_ranks.watch.watchdog import num_started
+from ddpjob_ranks.watch.collectives import num_started
 
 #: Begins the lines of the checks.
 PREFIX = "smoke "

@@ -4,17 +4,14 @@ Two groups: the default one moves gradients (nccl on GPUs, gloo on CPUs); the co
 flag or a file can travel without a GPU synchronisation.
 """
 
-import fcntl
 import os
 import re
-import socket
-import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
+from types import ModuleType
 from typing import Any
 from uuid import uuid4
 
@@ -27,14 +24,12 @@ from ddpjob_ranks.cpus import cpus_of_this_rank
 from ddpjob_ranks.errors import ConfigError, PeersMissingError
 from ddpjob_ranks.launch import preflight
 from ddpjob_ranks.launch.identity import Worker
+from ddpjob_ranks.launch.network_interface import interface_of
 from ddpjob_ranks.launch.rendezvous import open_store
 from ddpjob_ranks.limits import Limits
 
 #: How much is broadcast at once.
 PIECE_BYTES = 64 * 2**20
-SIOCGIFADDR = 0x8915  # linux/sockios.h
-#: Addresses for documentation (RFC 5737, RFC 3849), which no network has: packets to them would take the default route.
-ELSEWHERE = ("192.0.2.1", "2001:db8::1")
 #: How torch runs NCCL, unless the environment says otherwise. `python -m ddpjob_measure gpu` tests them on a GPU.
 NCCL_SETTINGS = {
     # The backend that torch makes of "nccl" by itself since 2.15 has the computation wait for each bucket of gradients
@@ -163,15 +158,15 @@ def rendezvous(worker: Worker, limits: Limits, same: Mapping[str, str]) -> tuple
         RuntimeError: CUDA does not show the GPUs that the pod was given.
         PeersMissingError: other ranks did not start in time.
     """
-    device = _device(worker)
+    device = device_of(worker)
     os.environ.update(worker.environment())
-    _set_num_threads()
-    store = _meet(worker, same, device)
+    set_num_threads(cpus_of_this_rank(os.environ))
+    store = meet(worker, same, device)
     store.set_timeout(limits.collectives)
     return device, store
 
 
-def _meet(worker: Worker, same: Mapping[str, str], device: torch.device) -> Store:
+def meet(worker: Worker, same: Mapping[str, str], device: torch.device) -> Store:
     """The store in which all ranks have met. If it is lost with the pod that serves it, they meet in that of the next pod.
 
     If the connection alone was lost, the same store is found again.
@@ -190,17 +185,20 @@ def _meet(worker: Worker, same: Mapping[str, str], device: torch.device) -> Stor
 
 
 @contextmanager
-def join(worker: Worker, limits: Limits, device: torch.device, store: Store) -> Iterator[Gang]:
+def join(
+    worker: Worker, limits: Limits, device: torch.device, store: Store, groups: ModuleType = dist
+) -> Iterator[Gang]:
     """Connect to the other ranks. At the end of the block, leave the group together, unless it raised an exception.
 
+    `groups` creates the process groups, as `torch.distributed` does.
     After an exception the group is not torn down, because that would wait for ranks that may have ended.
     """
     # gloo would bind to what the host's own name resolves to, which is loopback or nothing on some hosts.
-    if interface := _interface(worker):
+    if interface := interface_of(worker):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     for name, value in NCCL_SETTINGS.items():
         os.environ.setdefault(name, value)
-    dist.init_process_group(
+    groups.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         store=store,
         rank=worker.rank,
@@ -208,7 +206,7 @@ def join(worker: Worker, limits: Limits, device: torch.device, store: Store) -> 
         timeout=limits.collectives,
         device_id=device if device.type == "cuda" else None,
     )
-    control = dist.new_group(backend="gloo", timeout=limits.collectives)
+    control = groups.new_group(backend="gloo", timeout=limits.collectives)
     assert isinstance(control, dist.ProcessGroup)  # all ranks are in it
     # new_group copies the GPU of the group above to it, and a barrier would allocate a tensor there.
     control.bound_device_id = None
@@ -236,18 +234,6 @@ def is_peer_loss(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and PEER_LOSS.search(str(error)) is not None
 
 
-def _interface(worker: Worker) -> str | None:
-    """The network interface at which the other ranks are to find this one; None if there is none.
-
-    Rank 0's host may have its own name at 127.0.1.1 (Debian's /etc/hosts), where other hosts would find themselves.
-    """
-    interface = interface_towards(worker.master_addr, worker.master_port)
-    if interface == "lo" and worker.world_size > worker.local_world_size:
-        found = (interface_towards(address, worker.master_port) for address in ELSEWHERE)
-        return next(filter(None, found), interface)
-    return interface
-
-
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether this rank's host or GPU has no memory left, whoever asked for it."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
@@ -255,43 +241,14 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(str(error)) is not None
 
 
-def interface_towards(host: str, port: int) -> str | None:
-    """The network interface whose address packets to `host` leave from, by IPv4 or else by IPv6; None if there is none."""
-    return _ipv4_interface_towards(host, port) or _ipv6_interface_towards(host, port)
+def device_of(worker: Worker, cuda: ModuleType = torch.cuda) -> torch.device:
+    """The device of this rank, which becomes the current one of CUDA.
 
-
-def _ipv4_interface_towards(host: str, port: int) -> str | None:
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # connecting UDP sends nothing
-            probe.connect((host, port))
-            address = socket.inet_aton(probe.getsockname()[0])
-            if address[0] == 127:  # all of 127/8 is the loopback's, which shows 127.0.0.1 only
-                address = socket.inet_aton("127.0.0.1")
-            return next((name for _, name in socket.if_nameindex() if _address_of(probe, name) == address), None)
-    except OSError:
-        return None
-
-
-def _ipv6_interface_towards(host: str, port: int) -> str | None:
-    try:
-        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, port))
-            source = socket.inet_pton(socket.AF_INET6, probe.getsockname()[0].partition("%")[0]).hex()
-        addresses = Path("/proc/net/if_inet6").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    return next((line.split()[-1] for line in addresses if line.startswith(source)), None)
-
-
-def _address_of(probe: socket.socket, interface: str) -> bytes | None:
-    try:
-        return fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", interface.encode()))[20:24]
-    except OSError:  # it has no IPv4 address
-        return None
-
-
-def _device(worker: Worker) -> torch.device:
-    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    Raises:
+        ConfigError: there is no GPU for this local rank.
+        RuntimeError: CUDA does not show the GPUs that the pod was given.
+    """
+    num_gpus = cuda.device_count() if cuda.is_available() else 0
     given = int(os.environ.get(contract.DDPJOB_GPUS_PER_NODE) or "0")
     # One of several slices or shares of a GPU (MIG, time slicing) may be all that CUDA shows, and one process needs one.
     if num_gpus < min(given, worker.local_world_size) and "CUDA_VISIBLE_DEVICES" not in os.environ:
@@ -311,13 +268,12 @@ def _device(worker: Worker) -> torch.device:
             f" {num_gpus} on this node; start one process per GPU (processesPerNode = gpusPerNode)"
         )
     device = torch.device("cuda", index)
-    torch.cuda.set_device(device)
+    cuda.set_device(device)
     return device
 
 
-def _set_num_threads() -> None:
-    """Share this node's CPUs among its ranks; torch would give every rank all of them, limits of the pod ignored."""
-    share = cpus_of_this_rank(os.environ)
+def set_num_threads(share: int) -> None:
+    """Have torch use so many CPUs; it would give every rank all CPUs of the node, limits of the pod ignored."""
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(share)
     num_compilers = int(os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(share)))  # processes

@@ -117,7 +117,7 @@ def arrange() -> None:
     Feed.batch = batch_of_a_faulty_rank  # type: ignore[method-assign, assignment]  # that is the fault
     name = os.environ.get("CHECK")
     watchdog.Watchdog.watch = note_watchdog  # type: ignore[method-assign]
-    watchdog.LOSS_SECONDS = 5.0  # so that on a busy machine, too, a rank that lost another one finds out which
+    idleness.LOSS_SECONDS = 5.0  # so that on a busy machine, too, a rank that lost another one finds out which
     if name and os.environ["FAULTY_RANK"] == os.environ["RANK"]:
         check = getattr(CHECKS[name], name)
         for module in list(sys.modules.values()):  # modules that are loaded may have imported it by name

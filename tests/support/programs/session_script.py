@@ -57,7 +57,7 @@ def watch_closely() -> None:
     session._run._watchdog._limits = Limits(first_step_seconds=4, step_seconds=4)  # type: ignore[union-attr]
 
 
-watchdog.LOSS_SECONDS = 5.0  # so that on a busy machine, too, a rank that lost another one finds out why
+idleness.LOSS_SECONDS = 5.0  # so that on a busy machine, too, a rank that lost another one finds out why
 with Session(settings={"width": 8}) as session:
     faulty_rank = int(FAULTY_RANKS[NUMBER - 1]) if len(FAULTY_RANKS) >= NUMBER else session.world_size - 1
     torch.manual_seed(session.rank)

@@ -251,7 +251,7 @@ def test_a_survivor_that_loses_the_store_while_it_waits_meets_the_others_again(m
 
     monkeypatch.setattr(distributed, "open_store", open_store)
     monkeypatch.setattr(distributed.preflight, "check", check)
-    distributed._meet(worker(1, 2), {}, torch.device("cpu"))
+    distributed.meet(worker(1, 2), {}, torch.device("cpu"))
     assert joined == [0, found]
 
 
@@ -272,7 +272,7 @@ def test_a_rank_whose_connection_was_lost_in_the_checks_is_not_taken_for_a_secon
 
     monkeypatch.setattr(distributed, "open_store", lambda _: store)
     monkeypatch.setattr(preflight, "wait_until", wait)
-    assert distributed._meet(rank, {}, torch.device("cpu")) is store
+    assert distributed.meet(rank, {}, torch.device("cpu")) is store
     assert len(waits) == 2
 
 

@@ -5,10 +5,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import NoReturn
 
 import pytest
@@ -19,34 +18,99 @@ from ddpjob_ranks import contract
 from ddpjob_ranks.launch import rendezvous
 from ddpjob_ranks.limits import Limits
 from ddpjob_ranks.watch import board
+from ddpjob_ranks.watch.collectives import Collectives, num_started
+from ddpjob_ranks.watch.diagnosis import RankStatus
 from ddpjob_ranks.watch.idleness import Action, Timing
+from ddpjob_ranks.watch.process_end import FLIGHT_RECORDER
 from ddpjob_ranks.watch.timeline import Phase, Timeline
-from ddpjob_ranks.watch.watchdog import FLIGHT_RECORDER, Watchdog, num_started
+from ddpjob_ranks.watch.watchdog import Watchdog
 from support.workers import worker
 
-LIMITS = Limits(first_step_seconds=0.5, step_seconds=0.5)
 DEADLINE_SECONDS = 60.0
+#: A rank whose first step is done is late soon, and before it never.
+LIMITS = Limits(first_step_seconds=DEADLINE_SECONDS, step_seconds=0.1)
 pytestmark = pytest.mark.filterwarnings("ignore:Exception in thread watchdog")  # SystemExit, see `Rank`
 
 
+class Patient(Timing):
+    """Looks often, and waits as long as a busy machine may need."""
+
+    tick_seconds = 0.02
+    search_seconds = DEADLINE_SECONDS
+    parting_seconds = 0.0
+
+
+PATIENT = Patient(answer_seconds=DEADLINE_SECONDS, loss_seconds=DEADLINE_SECONDS)
+#: Where an answer does not come.
+IMPATIENT = Patient(answer_seconds=0.1, loss_seconds=0.1)
+
+
+#: The ranks of the test that runs.
+BEGUN: list["Rank"] = []
+
+
+@pytest.fixture(autouse=True)
+def all_leave() -> Iterator[None]:
+    """At the end of the interpreter a thread that is in the store would abort the process."""
+    yield
+    while BEGUN:  # the first rank, which waits for the others, comes last
+        with BEGUN.pop():
+            pass
+
+
+class Gpu(Collectives):
+    """As if a GPU ran the collectives."""
+
+    aborted = False
+
+    def on_gpu(self) -> bool:
+        return True
+
+    def num_started_by_gpu(self) -> int:
+        return 0
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
 class Rank(Watchdog):
-    """A rank with its watchdog. Its `end` is the message that the process would end with."""
+    """A rank with its watchdog. Its `message` is the one that the process would end with."""
 
-    def __init__(self, rank: int, world_size: int, store: dist.Store) -> None:
-        self.timeline = Timeline()
-        super().__init__(LIMITS, self.timeline)
-        self.end = ""
+    def __init__(
+        self, rank: int, store: dist.Store, *, world_size: int, timing: Timing = PATIENT, collectives: Collectives
+    ) -> None:
+        self.timeline, self.collectives, self.message = Timeline(), collectives, ""
+        super().__init__(LIMITS, self.timeline, timing=timing, collectives=collectives, end=self.end)
+        before = set(threading.enumerate())
         self.watch(store, worker(rank, world_size))
+        self._threads = set(threading.enumerate()) - before
+        BEGUN.append(self)
 
-    def _end(self, message: str, **_: object) -> NoReturn:
-        self.end = message
-        self._ending.set()
+    def end(self, message: str, **_: object) -> NoReturn:
+        self.message = message
         raise SystemExit
 
+    def stand_still(self, phase: Phase) -> None:
+        """Make no progress from here on, in a phase after the first step."""
+        self.timeline.step_done(0, num_samples=1)
+        self.timeline.enter(phase)
 
-def ranks(world_size: int) -> list[Rank]:
-    store = dist.HashStore()
-    return [Rank(rank, world_size, store) for rank in range(world_size)]
+    @property
+    def is_watched(self) -> bool:
+        return any(thread.is_alive() for thread in self._threads)
+
+
+def ranks(
+    world_size: int,
+    *,
+    timing: Timing = PATIENT,
+    collectives: type[Collectives] = Collectives,
+    store: dist.Store | None = None,
+) -> list[Rank]:
+    store = store or dist.HashStore()
+    return [
+        Rank(rank, store, world_size=world_size, timing=timing, collectives=collectives()) for rank in range(world_size)
+    ]
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -75,13 +139,14 @@ def test_a_rank_asks_the_others_once_it_has_made_no_progress_for_the_limit_of_it
     now = [1000.0]
     monkeypatch.setattr("ddpjob_ranks.watch.watchdog.time.monotonic", lambda: now[0])
     timeline = Timeline()
-    watchdog = Watchdog(Limits(first_step_seconds=600, step_seconds=300), timeline)
+    limits = Limits(first_step_seconds=600, step_seconds=300)
+    watched = Watchdog(limits, timeline)
 
     def seconds_until_it_asks(at_most: float) -> float | None:
         began = now[0]
         while now[0] < began + at_most:
-            now[0] += watchdog._timing.tick_seconds
-            if watchdog._look() is Action.ASK:
+            now[0] += Timing.of(limits).tick_seconds
+            if watched.look() is Action.ASK:
                 return now[0] - began
         return None
 
@@ -97,38 +162,38 @@ def test_a_rank_asks_the_others_once_it_has_made_no_progress_for_the_limit_of_it
 
 def test_ranks_that_all_wait_end_with_the_same_diagnosis():
     one, other = ranks(2)
-    one.timeline.enter(Phase.DATA)
-    other.timeline.enter(Phase.BACKWARD)
-    wait_until(lambda: bool(one.end and other.end))
-    assert one.end == other.end
-    assert one.end.startswith("rank 0 (host ")
-    assert " is late: in data after 0 steps; rank 1 waits in backward" in one.end
+    one.stand_still(Phase.DATA)
+    other.stand_still(Phase.BACKWARD)
+    wait_until(lambda: bool(one.message and other.message))
+    assert one.message == other.message
+    assert one.message.startswith("rank 0 (host ")
+    assert " is late: in data after 0 steps; rank 1 waits in backward" in one.message
 
 
 def test_while_one_rank_makes_progress_the_others_wait_however_long(monkeypatch):
     monkeypatch.setattr(rendezvous, "LISTEN", timedelta(seconds=0.2))  # as if days had passed
     working, waiting = ranks(2)
-    waiting.timeline.enter(Phase.BACKWARD)
-    moving(working, until=lambda: waiting._round >= 3)
-    assert (working.end, waiting.end) == ("", "")
-    working.timeline.enter(Phase.DATA)
-    wait_until(lambda: bool(working.end and waiting.end))
+    waiting.stand_still(Phase.BACKWARD)
+    moving(working, until=lambda: waiting.num_rounds >= 3)
+    assert (working.message, waiting.message) == ("", "")
+    working.stand_still(Phase.DATA)
+    wait_until(lambda: bool(working.message and waiting.message))
 
 
 def test_a_round_without_a_decision_is_followed_by_another_one(monkeypatch):
     """Its coordinator was stopped after it had offered itself."""
     coordinates = board.Board.coordinates
     monkeypatch.setattr(board.Board, "coordinates", lambda self, number: number > 0 and coordinates(self, number))
-    (rank,) = ranks(1)
-    rank.timeline.enter(Phase.DATA)
-    wait_until(lambda: bool(rank.end))
-    assert " makes no progress: in data after 0 steps for " in rank.end
-    assert rank._round == 1
+    (rank,) = ranks(1, timing=IMPATIENT)
+    rank.stand_still(Phase.DATA)
+    wait_until(lambda: bool(rank.message))
+    assert " makes no progress: in data after 0 steps for " in rank.message
+    assert rank.num_rounds == 1
 
 
 def test_a_decision_that_comes_too_late_is_the_decision_of_no_rank():
     store = dist.HashStore()
-    coordinator, waiting = (board.Board(store, rank=rank, world_size=2, timing=Timing.of(LIMITS)) for rank in range(2))
+    coordinator, waiting = (board.Board(store, rank=rank, world_size=2, timing=PATIENT) for rank in range(2))
     assert waiting.decision(0, 0.01) == board.GO_ON
     coordinator.decide(0, "rank 1 is late")
     assert coordinator.decision(0, 0.01) == board.GO_ON
@@ -137,78 +202,68 @@ def test_a_decision_that_comes_too_late_is_the_decision_of_no_rank():
 def test_a_store_that_does_not_respond_ends_the_ranks_that_wait(monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "host-0")
     monkeypatch.setattr(board.Board, "answer", lambda *_: threading.Event().wait())  # as of a server that is stopped
-    (rank,) = ranks(1)
-    rank.timeline.enter(Phase.BACKWARD)
-    wait_until(lambda: bool(rank.end))
-    assert rank.end.startswith(
+    (rank,) = ranks(1, timing=IMPATIENT)
+    rank.stand_still(Phase.BACKWARD)
+    wait_until(lambda: bool(rank.message))
+    assert rank.message.startswith(
         "rank 0 (host host-0) does not respond, which holds the store that all ranks use; rank 0 "
     )
 
 
 def test_a_rank_that_left_in_order_is_not_waited_for():
-    waiting, left = ranks(2)
+    waiting, left = ranks(2, timing=IMPATIENT)
     with left:
         pass
-    assert not left._listener.is_alive()
-    waiting.timeline.enter(Phase.BACKWARD)
-    wait_until(lambda: bool(waiting.end))
-    assert waiting.end.startswith("rank 0 (host ")
-    assert " makes no progress: in backward" in waiting.end
+    assert not left.is_watched
+    waiting.stand_still(Phase.BACKWARD)
+    wait_until(lambda: bool(waiting.message))
+    assert waiting.message.startswith("rank 0 (host ")
+    assert " makes no progress: in backward" in waiting.message
 
 
 def test_the_rank_whose_process_holds_the_store_leaves_last():
     """torch prints a stack of 20 lines on each rank that still waits when the store ends."""
     holder, other = ranks(2)
-    holder._timing = Timing.of(Limits(first_step_seconds=DEADLINE_SECONDS, step_seconds=DEADLINE_SECONDS))
     others_that_waited: list[bool] = []
 
     def leave() -> None:
         with holder:
             pass
-        others_that_waited.append(other._listener.is_alive() or other._monitoring.is_alive())
+        others_that_waited.append(other.is_watched)
 
     leaving = threading.Thread(target=leave)
     leaving.start()
-    wait_until(lambda: not holder._listener.is_alive())
+    wait_until(lambda: not holder.is_watched)
     with other:
         pass
     leaving.join(DEADLINE_SECONDS)
     assert others_that_waited == [False]
 
 
-def test_no_thread_of_a_rank_is_left_at_its_end_although_the_store_is_gone(monkeypatch):
+def test_no_thread_of_a_rank_is_left_at_its_end_although_the_store_is_gone():
     """Within the store, at the end of the interpreter, it would abort the process."""
-    (rank,) = ranks(1)
-
-    def gone(*_: object) -> NoReturn:
-        raise RuntimeError("Connection reset by peer")
-
-    monkeypatch.setattr(rank, "_publish", gone)
-    closing = threading.Timer(0.3, rank._board.close, (rank._round,))  # what the listener waits for
-    closing.start()
-    rank.__exit__(None, None, None)
-    assert not rank._listener.is_alive()
-    assert not rank._monitoring.is_alive()
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    (rank,) = ranks(1, store=dist.TCPStore("127.0.0.1", server.port))
+    del server
+    with rank:
+        pass
+    assert not rank.is_watched
 
 
 def test_a_rank_that_lost_another_one_learns_its_cause():
     failing, losing, unaware = ranks(3)
     failing.report_failure("OSError: the disk of rank 0 failed")
     assert losing.find_lost_rank() == "rank 0 ended: OSError: the disk of rank 0 failed"
-    wait_until(lambda: unaware._round == 1)
-    assert unaware.end == ""
+    wait_until(lambda: unaware.num_rounds == 1)
+    assert unaware.message == ""
 
 
-def test_the_failure_of_a_rank_aborts_the_collectives_of_the_others_on_gpus(monkeypatch):
-    aborted: list[Rank] = []
-    monkeypatch.setattr(
-        Rank, "_nccl_backends", lambda rank: [SimpleNamespace(abort=lambda: aborted.append(rank))], raising=False
-    )
-    failing, *others = ranks(3)
+def test_the_failure_of_a_rank_aborts_the_collectives_of_the_others_on_gpus():
+    failing, *others = everyone = ranks(3, collectives=Gpu)
     failing.report_failure("OSError: the disk of rank 0 failed")
-    wait_until(lambda: all(rank._round == 1 for rank in others))
-    assert sorted(rank._rank for rank in aborted) == [1, 2]
-    assert [rank.aborted_collectives for rank in (failing, *others)] == [False, True, True]
+    wait_until(lambda: all(rank.num_rounds == 1 for rank in others))
+    assert [rank.collectives.aborted for rank in everyone] == [False, True, True]
+    assert [rank.aborted_collectives for rank in everyone] == [False, True, True]
 
 
 @pytest.mark.parametrize(("last_started", "last_completed", "started"), [(3, 2, 3), (-1, 2, 2), (-1, -1, 0)])
@@ -222,21 +277,30 @@ def test_the_flight_recorder_of_this_torch_can_be_read():
 
 
 def test_a_rank_that_lost_a_silent_one_names_it():
-    silent, losing, _ = ranks(3)
-    silent._take_part = lambda *_: threading.Event().wait()
-    assert losing.find_lost_rank().startswith("rank 0 (host ")
+    store = dist.HashStore()
+    silent = RankStatus(
+        rank=0,
+        host="host-0",
+        step=3,
+        phase=Phase.DATA,
+        idle_seconds=0,
+        limit_seconds=9,
+        reported_at_unix_seconds=0,
+        num_collectives=0,
+    )
+    board.Board(store, rank=0, world_size=2, timing=PATIENT).publish(silent)
+    losing = Rank(1, store, world_size=2, timing=IMPATIENT, collectives=Collectives())
+    assert losing.find_lost_rank().startswith("rank 0 (host host-0)")
 
 
 def test_a_rank_that_lost_another_one_does_not_leave_the_others_waiting_for_a_decision(monkeypatch):
     monkeypatch.setattr(board.Board, "coordinates", lambda *_: False)
-    monkeypatch.setattr(Timing, "decision_seconds", 2 * DEADLINE_SECONDS)
     _, losing, unaware = ranks(3)
     losing.find_lost_rank()
-    wait_until(lambda: unaware._round == 1)
+    wait_until(lambda: unaware.num_rounds == 1)
 
 
-def test_all_that_lost_the_same_rank_report_the_same_cause(monkeypatch):
-    monkeypatch.setattr("ddpjob_ranks.watch.watchdog.LOSS_SECONDS", 4.0)  # threads of a busy machine
+def test_all_that_lost_the_same_rank_report_the_same_cause():
     everyone = ranks(4)
     everyone[2].report_failure("OSError: the disk of rank 2 failed")
     found: list[str] = []
@@ -252,9 +316,9 @@ def test_all_that_lost_the_same_rank_report_the_same_cause(monkeypatch):
     "error::pytest.PytestUnhandledThreadExceptionWarning"
 )  # an exception in a thread is reported as a warning
 def test_before_the_ranks_have_met_no_rank_can_be_asked():
-    watchdog = Watchdog(LIMITS, Timeline())
-    watchdog.report_failure("the disk failed")
-    assert watchdog.find_lost_rank() == ""
+    watched = Watchdog(LIMITS, Timeline())
+    watched.report_failure("the disk failed")
+    assert watched.find_lost_rank() == ""
 
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
@@ -267,15 +331,12 @@ BLOCKED = """
 import threading
 from ddpjob_ranks import generation
 from ddpjob_ranks.launch import launcher
-from ddpjob_ranks.limits import Limits
-from ddpjob_ranks.watch.timeline import Timeline
-from ddpjob_ranks.watch.watchdog import Watchdog
+from ddpjob_ranks.watch.process_end import end_process
 launcher.SAVE_SECONDS = 0.1
 memory = dict(state_memory=-1, own_memory=-1, stores=-1)
 mine = generation.Generation(number=1, pipe=-1, before_exit=threading.Event().wait, **memory)
 generation._current.append(mine)
-watchdog = Watchdog(Limits(first_step_seconds=0.1, step_seconds=0.1), Timeline())
-watchdog._end("hung")
+end_process("hung", rank=0, status=str, silence_seconds=0.1)
 """
 
 

@@ -2,7 +2,6 @@
 
 import datetime
 import os
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -90,7 +89,7 @@ def copied(memory: PeriodicMemory, state: State, *steps: int) -> None:
 
 
 def wait_until_written(memory: PeriodicMemory) -> None:
-    memory._writing.join(DEADLINE_SECONDS)
+    memory.await_copy(DEADLINE_SECONDS)
     assert memory.is_due(), "the copy is not written"
 
 
@@ -207,16 +206,12 @@ def test_a_state_that_cannot_be_copied_is_reported_and_training_continues(genera
     assert not memory.is_due()
 
 
-def test_a_copy_after_collectives_that_were_aborted_is_not_kept(generation, state, monkeypatch, capsys):
+def test_a_copy_after_collectives_that_were_aborted_is_not_kept(generation, state, capsys):
     """On a GPU, whose queue continues with what they have left."""
-    host_copy = HostCopy(CPU, lambda: True)
-    monkeypatch.setattr(host_copy, "_ended", SimpleNamespace(synchronize=lambda: None, record=lambda: None))
-    monkeypatch.setattr(host_copy, "_began", SimpleNamespace(elapsed_time=lambda _: 1.0, record=lambda: None))
-    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
-    memory = PeriodicMemory(generation, state, Alone(), host_copy)
+    memory = PeriodicMemory(generation, state, Alone(), HostCopy(CPU, is_wrong=lambda: True))
     memory.hold([], restored=False)
     memory.begin_copy()
-    memory._writing.join(DEADLINE_SECONDS)
+    memory.await_copy(DEADLINE_SECONDS)
     assert "collectives before the copy were aborted because another rank failed" in capsys.readouterr().err
     assert slots.step_of(generation.state_memory, 0) == slots.NO_STEP
 
@@ -241,6 +236,13 @@ def test_a_copy_that_cannot_be_written_is_the_last_and_training_continues(memory
     assert "rank 0: its state is not kept in memory: no space left" in capsys.readouterr().err
 
 
+class SlowCopy(HostCopy):
+    """A copy that takes the GPU 0.1 s."""
+
+    def wait(self):
+        return 0.1
+
+
 class AtOnce:
     """A thread that does its work in `start`."""
 
@@ -248,10 +250,10 @@ class AtOnce:
         self.start = lambda: target(*args)
 
 
-def test_a_large_state_is_copied_less_often(memory, monkeypatch):
+def test_a_large_state_is_copied_less_often(generation, state, monkeypatch):
     """Copies that take the GPU 0.1 s, each 20 s."""
     monkeypatch.setattr(periodic.threading, "Thread", AtOnce)
-    monkeypatch.setattr(memory._host_copy, "wait", lambda: 0.1)
+    memory = PeriodicMemory(generation, state, Alone(), SlowCopy(CPU))
     now = [1000.0]
     monkeypatch.setattr(periodic.time, "monotonic", lambda: now[0])
     memory.hold([], restored=False)

@@ -1,7 +1,10 @@
+"""The copy of the state in host memory, on CPUs but for the buffer of a GPU."""
+
+from unittest import mock
+
 import pytest
 import torch
 
-from ddpjob_session.checkpoints import snapshot
 from ddpjob_session.checkpoints.snapshot import HostCopy
 from ddpjob_session.checkpoints.snapshot import tensors_in as tensors
 from ddpjob_session.state import from_bytes
@@ -71,7 +74,7 @@ def test_for_a_gpu_all_tensors_lie_in_one_pinned_buffer(monkeypatch):
 
     original = torch.empty
     monkeypatch.setattr(torch, "empty", empty)
-    monkeypatch.setattr(snapshot, "_event", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "Event", mock.Mock())
     copy = HostCopy(torch.device("cuda"))
     copied = tensors(copy.take(state()))
     assert len(allocations) == 1

@@ -2,7 +2,6 @@
 
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -24,12 +23,21 @@ class Counted(Training):
         return torch.tensor(float("nan") if step == 7 else float(step))
 
 
+class Event:
+    """A moment of a GPU; all steps take 1 ms."""
+
+    def __init__(self, *, enable_timing: bool = False) -> None: ...
+
+    def record(self) -> None: ...
+    def synchronize(self) -> None: ...
+    def elapsed_time(self, _: "Event") -> float:
+        return 1.0
+
+
 @pytest.fixture
 def begin(monkeypatch: pytest.MonkeyPatch):
     """A training on the device; its lines appear in the list."""
-    event = mock.Mock(elapsed_time=lambda _: 1.0)
-    monkeypatch.setattr(torch.cuda, "Event", type("Event", (), {"__new__": lambda *_, **__: event}))
-    monkeypatch.setattr("ddpjob_ranks.watch.step_timer._between", lambda *_: 0.001)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
     lines: list[tuple[int, float]] = []
 
     def begin(device: str, *, has_lost_collectives: bool = False) -> tuple[Counted, list[tuple[int, float]]]:

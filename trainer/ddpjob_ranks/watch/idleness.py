@@ -12,6 +12,8 @@ from ddpjob_ranks.limits import Limits
 
 #: Longest time for a rank to answer. Its threads answer within milliseconds where they can run.
 ANSWER_SECONDS = 5.0
+#: The same once a rank has lost another one, which delays the restart.
+LOSS_SECONDS = 0.5
 #: How often a rank without progress looks at its own mark while it waits for an answer.
 TICKS_PER_ANSWER = 4
 
@@ -21,11 +23,13 @@ class Timing:
     """How often the watchdog looks and how long it waits."""
 
     answer_seconds: float
+    loss_seconds: float
+    """For the others to answer a rank that has lost another one."""
 
     @classmethod
     def of(cls, limits: Limits) -> Self:
         """For the limits of a run: short limits are watched more closely."""
-        return cls(answer_seconds=min(ANSWER_SECONDS, limits.step_seconds))
+        return cls(answer_seconds=min(ANSWER_SECONDS, limits.step_seconds), loss_seconds=LOSS_SECONDS)
 
     @property
     def tick_seconds(self) -> float:
@@ -46,6 +50,16 @@ class Timing:
     def silence_seconds(self) -> float:
         """For a round to end, whatever ranks do. After that the store itself does not respond."""
         return 3 * self.answer_seconds
+
+    @property
+    def search_seconds(self) -> float:
+        """For a rank to find out which one it has lost, whatever the store does."""
+        return 2 * self.loss_seconds
+
+    @property
+    def parting_seconds(self) -> float:
+        """For ranks that lost the same one to end together."""
+        return self.loss_seconds / 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

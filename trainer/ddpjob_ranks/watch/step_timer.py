@@ -2,6 +2,7 @@
 
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from itertools import pairwise
 
 import torch
@@ -16,8 +17,15 @@ class StepTimer:
     events are written with care and have run on no GPU yet.)
     """
 
-    def __init__(self, device: torch.device, *, exact: bool, timeline: Timeline | None = None) -> None:
-        self._device = device
+    def __init__(
+        self,
+        device: torch.device,
+        *,
+        exact: bool,
+        timeline: Timeline | None = None,
+        now: Callable[[], float | torch.cuda.Event] | None = None,
+    ) -> None:
+        self._now = now or (_cuda_now if device.type == "cuda" else time.monotonic)
         self._exact = exact
         self._timeline = timeline or Timeline()
         self._moments: list[tuple[Phase, float | torch.cuda.Event]] = []
@@ -59,12 +67,11 @@ class StepTimer:
             return 0.0
         return _between(self._gradients_ready, ended)
 
-    def _now(self) -> float | torch.cuda.Event:
-        if self._device.type != "cuda":
-            return time.monotonic()
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        return event
+
+def _cuda_now() -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
 
 
 def _between(began: float | torch.cuda.Event, ended: float | torch.cuda.Event) -> float:

@@ -11,52 +11,53 @@ the interpreter's lock) does not answer, which is its diagnosis.
 """
 
 import contextlib
-import json
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
 from itertools import islice
-from pathlib import Path
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 
-import torch
-import torch.distributed as dist
-from torch._C import _distributed_c10d as c10d  # torch.distributed's own, which it exports untyped
-from torch._C._distributed_c10d import Store
-from torch.distributed import distributed_c10d
+from torch._C._distributed_c10d import Store  # torch.distributed's own, which it exports untyped
 
-from ddpjob_ranks import contract, generation, stacks, termination
+from ddpjob_ranks import contract
 from ddpjob_ranks.distributed import Gang
-from ddpjob_ranks.launch import launcher
 from ddpjob_ranks.launch.identity import Worker
 from ddpjob_ranks.limits import Limits
 from ddpjob_ranks.watch.board import GO_ON, POLL_SECONDS, Board
+from ddpjob_ranks.watch.collectives import Collectives
 from ddpjob_ranks.watch.diagnosis import RankStatus, diagnose, unresponsive
 from ddpjob_ranks.watch.idleness import Action, Idleness, Timing
+from ddpjob_ranks.watch.process_end import THREAD_NAME, end_process
 from ddpjob_ranks.watch.timeline import Phase, Timeline
 
-#: Longest wait for answers once a rank has lost another one, which delays the restart.
-LOSS_SECONDS = 0.5
 #: Largest number of ranks named of those that ended by a cause of their own.
 MAX_FAILURES = 2
-THREAD_NAME = "watchdog"
-FLIGHT_RECORDER = "flight-recorder-{backend}-{rank}"
 
 
 class Watchdog:
     """Watches this rank from `watch`, which all ranks call after the rendezvous, to the end of its `with` block."""
 
-    def __init__(self, limits: Limits, timeline: Timeline) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        timeline: Timeline,
+        *,
+        timing: Timing | None = None,
+        collectives: Collectives | None = None,
+        end: Callable[..., NoReturn] = end_process,
+    ) -> None:
         self._limits = limits
         self._timeline = timeline
-        self._timing = Timing.of(limits)
+        self._timing = timing or Timing.of(limits)
+        self._collectives = collectives or Collectives()
+        self._end_process = end
         self._closed = threading.Event()
         self._ending = threading.Event()
         self._publishing = threading.Lock()
-        self._round = 0  # the listener's
+        self.num_rounds = 0
+        """Rounds that have ended on this rank."""
         self._idleness = Idleness.starting(timeline.mark.since, time.monotonic())  # the monitor's
         self._board: Board | None = None  # until the rendezvous
         self.num_calls = 0
@@ -84,7 +85,7 @@ class Watchdog:
         self._closed.set()
         with contextlib.suppress(RuntimeError):  # rank 0 may have ended already, and the store with it
             self._publish(self._board)
-            self._board.close(self._round)
+            self._board.close(self.num_rounds)
         # A thread that is within the store when the interpreter ends would abort the process.
         for thread in (self._listener, self._monitoring):
             thread.join(self._timing.answer_seconds)
@@ -94,8 +95,7 @@ class Watchdog:
     @property
     def has_lost_collectives(self) -> bool:
         """Whether collectives of this rank on a GPU may have ended without a result, so that what follows in its queue is wrong."""
-        errors = (backend.get_error() for backend in self._nccl_backends())
-        return self.aborted_collectives or any(error != c10d.ErrorType.SUCCESS for error in errors)
+        return self.aborted_collectives or self._collectives.have_failed()
 
     def report_failure(self, cause: str) -> None:
         """Publish why this rank ends, before the others find out that it has ended.
@@ -106,8 +106,8 @@ class Watchdog:
         with contextlib.suppress(RuntimeError):
             if self._board is not None:
                 self._board.publish_failure(cause)
-                if self._nccl_backends():
-                    self._board.call(self._round)
+                if self._collectives.on_gpu():
+                    self._board.call(self.num_rounds)
 
     def wait_for_others(self, gang: Gang, *, is_early: bool) -> int | None:
         """Wait until all ranks are at the end of the training. `is_early` is before the last step of a loop.
@@ -140,38 +140,39 @@ class Watchdog:
         if (board := self._board) is None:
             return ""
         found: list[str] = []
-        _start(lambda: found.append(self._lost_rank(board))).join(2 * LOSS_SECONDS)
+        _start(lambda: found.append(self._lost_rank(board))).join(self._timing.search_seconds)
         return found[0] if found else ""
 
     # The monitor thread.
 
     def _monitor(self, board: Board) -> None:
         while not self._closed.wait(self._timing.tick_seconds) and not self._ending.is_set():
-            action = self._look()
+            action = self.look()
             with contextlib.suppress(RuntimeError):  # the store is gone: no round ends any more, which `act` notices
                 self._publish(board)
                 if action is Action.ASK:
-                    board.call(self._round)
+                    board.call(self.num_rounds)
             if action is Action.END:
                 self._end(
                     f"rank 0 (host {os.environ.get(contract.MASTER_ADDR)}) does not respond, which holds the store that"
                     f" all ranks use; rank {self._rank} waits {self._status()}"
                 )
 
-    def _look(self) -> Action:
+    def look(self) -> Action:
+        """What this rank is to do about its own mark, as it is now."""
         mark = self._timeline.mark
         limit = self._limits.of(mark.phase, past_first_step=self._timeline.past_first_step)
         idleness = self._idleness.at(mark.since, time.monotonic(), self._timing)
-        self._idleness, action = idleness.act(limit_seconds=limit, round_number=self._round, timing=self._timing)
+        self._idleness, action = idleness.act(limit_seconds=limit, round_number=self.num_rounds, timing=self._timing)
         return action
 
     # The listener thread.
 
     def _listen(self, board: Board) -> None:
         with contextlib.suppress(RuntimeError):  # the store is gone: then no round ends, which the monitor finds out
-            while not self._closed.is_set() and board.wait_for_call(self._round):
-                self._take_part(board, self._round)
-                self._round += 1
+            while not self._closed.is_set() and board.wait_for_call(self.num_rounds):
+                self._take_part(board, self.num_rounds)
+                self.num_rounds += 1
 
     def _take_part(self, board: Board, number: int) -> None:
         """Answer, decide if this rank coordinates the round, and end with the others if that is the decision."""
@@ -190,74 +191,31 @@ class Watchdog:
 
     def _abort_if_a_rank_failed(self, board: Board) -> None:
         """Abort this rank's collectives on GPUs, so that its main thread continues and raises, if another rank failed."""
-        backends = [] if self.aborted_collectives else self._nccl_backends()
-        if backends and board.failures().keys() - {self._rank}:
+        if self.aborted_collectives or not self._collectives.on_gpu():
+            return
+        if board.failures().keys() - {self._rank}:
             self.aborted_collectives = True
-            for backend in backends:
-                with contextlib.suppress(RuntimeError):  # what failed here cannot be used any more either
-                    backend.abort()
-
-    def _nccl_backends(self) -> list[c10d.Backend]:
-        """What runs this rank's collectives on GPUs; empty on CPUs."""
-        groups = [group for group in _groups(default=True) if dist.get_backend(group) == "nccl"]
-        return [group._get_backend(torch.device("cuda")) for group in groups]
-
-    def _num_started_by_gpu(self) -> int:
-        if not self._nccl_backends():
-            return 0
-        return num_started(c10d._dump_nccl_trace_json(includeCollectives=False))  # type: ignore[attr-defined] # not in its stubs
+            self._collectives.abort()
 
     def _diagnosis(self, board: Board, number: int) -> str | None:
         answers = board.answers(number, self._timing.answer_seconds)
         diagnosis = diagnose(answers, board.last_known())
         return None if diagnosis is None else "; ".join([*_causes(board.failures()), diagnosis])
 
-    # The end.
-
-    def _end(self, message: str, *, announced_here: bool = True, leave: Callable[[], None] | None = None) -> NoReturn:
-        """Write the diagnosis and the stacks and end the process; `leave` waits for the other ranks first."""
+    def _end(self, message: str, **how: Any) -> NoReturn:
         self._ending.set()
-        if (current := generation.current(os.environ)) is not None:
-            # A part of the user's may wait for what the main thread holds, or that thread may save and not end.
-            self._end_after(launcher.SAVE_SECONDS + self._timing.silence_seconds)
-            current.save()
-        # What reads stderr may have stopped, which may be why all ranks hang.
-        self._end_after(self._timing.silence_seconds)
-        try:
-            termination.write(f"rank {self._rank}\n{message}", echo=False)
-            announcement = f"ddpjob watchdog: {message}\n" if announced_here else ""
-            sys.stderr.write(f"{announcement}ddpjob stacks: rank {self._rank}, {self._status()}\n")
-            sys.stderr.write(stacks.of_all_threads(without=[THREAD_NAME]))
-            sys.stderr.flush()
-            self._dump_flight_recorder()
-            if leave is not None:
-                leave()
-        finally:
-            os._exit(contract.EXIT_HUNG)
-
-    def _end_after(self, seconds: float) -> None:
-        last_resort = threading.Timer(seconds, os._exit, (contract.EXIT_HUNG,))
-        last_resort.daemon, last_resort.name = True, THREAD_NAME
-        last_resort.start()
-
-    def _dump_flight_recorder(self) -> None:
-        """What torch recorded of the last collectives, for torchfrtrace (that of NCCL has run on no GPU yet)."""
-        if folder := os.environ.get(contract.DDPJOB_EVENTS_DIR):
-            dumps = {"gloo": c10d._dump_fr_trace()}
-            if torch.cuda.is_available():
-                dumps["nccl"] = c10d._dump_nccl_trace()  # type: ignore[attr-defined] # not in its stubs
-            for backend, dump in dumps.items():
-                (Path(folder) / FLIGHT_RECORDER.format(backend=backend, rank=self._rank)).write_bytes(dump)
+        silence_seconds = self._timing.silence_seconds
+        self._end_process(message, rank=self._rank, status=self._status, silence_seconds=silence_seconds, **how)
 
     # After a lost connection.
 
     def _lost_rank(self, board: Board) -> str:
-        number = self._round
+        number = self.num_rounds
         try:
             board.publish_failure("")
             board.call(number)
             answers = board.answers(
-                number, LOSS_SECONDS, until=lambda: board.loss_is_known() or any(board.failures().values())
+                number, self._timing.loss_seconds, until=lambda: board.loss_is_known() or any(board.failures().values())
             )
             failures = board.failures()
             silent = [s for s in board.last_known().values() if s.rank not in answers and s.rank not in failures]
@@ -266,7 +224,7 @@ class Watchdog:
             )
             message = board.agree_on_loss(found)
             board.decide(number, GO_ON)  # its coordinator may be gone
-            board.leave_together(number, LOSS_SECONDS / 2)
+            board.leave_together(number, self._timing.parting_seconds)
         except RuntimeError:
             return "rank 0 is gone, and with it the store that all ranks use; if it lost another rank, it reports which"
         return message
@@ -287,9 +245,9 @@ class Watchdog:
             idle_seconds=self._idleness.at(mark.since, time.monotonic(), self._timing).idle.seconds,
             limit_seconds=self._limits.of(mark.phase, past_first_step=self._timeline.past_first_step),
             reported_at_unix_seconds=time.time(),
-            num_collectives=sum(map(_num_collectives, _groups(default=True))),
-            num_control_collectives=sum(map(_num_collectives, _groups(default=False))),
-            num_started_by_gpu=self._num_started_by_gpu(),
+            num_collectives=self._collectives.num_begun(default=True),
+            num_control_collectives=self._collectives.num_begun(default=False),
+            num_started_by_gpu=self._collectives.num_started_by_gpu(),
             num_calls=self.num_calls,
         )
 
@@ -300,29 +258,6 @@ def _start(target: Callable[..., object], *arguments: object) -> threading.Threa
     return thread
 
 
-def num_started(trace: bytes) -> int:
-    """Collectives that a device has started, by the JSON of torch's flight recorder.
-
-    The recorder has the start of a collective only with TORCH_NCCL_ENABLE_TIMING, else -1. Its end is always there.
-    """
-    groups = (json.loads(trace).get("pg_status") or {}).values()  # nothing before the first collective
-    started = (max(int(g["last_started_collective"]), int(g["last_completed_collective"]), 0) for g in groups)
-    return sum(started)
-
-
 def _causes(failures: dict[int, str]) -> list[str]:
     """The first few ranks that ended by a cause of their own, each with it."""
     return list(islice((f"rank {rank} ended: {cause}" for rank, cause in failures.items() if cause), MAX_FAILURES))
-
-
-def _groups(*, default: bool) -> list[dist.ProcessGroup]:
-    """The default group, or the others (the control group); none before they are made. Every rank is in all of them."""
-    return [group for group in tuple(distributed_c10d._world.pg_map) if (group is dist.group.WORLD) is default]
-
-
-def _num_collectives(group: dist.ProcessGroup) -> int:
-    """Collectives of the group that this rank has started; 0 where the backend does not count."""
-    try:
-        return int(group._get_sequence_number_for_group())  # type: ignore[attr-defined]
-    except RuntimeError:
-        return 0

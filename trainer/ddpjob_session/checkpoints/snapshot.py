@@ -65,12 +65,13 @@ class HostCopy:
         Raises:
             RuntimeError: the copy may be wrong, because collectives were aborted.
         """
-        if self._began is None or self._ended is None:
-            return 0.0
-        with torch.cuda.device(self._device):  # a new thread would create a context on GPU 0
-            self._ended.synchronize()
+        if self._ended is not None:
+            with torch.cuda.device(self._device):  # a new thread would create a context on GPU 0
+                self._ended.synchronize()
         if self._is_wrong():
             raise RuntimeError("collectives before the copy were aborted because another rank failed")
+        if self._began is None or self._ended is None:
+            return 0.0
         milliseconds: float = self._began.elapsed_time(self._ended)
         return milliseconds / 1e3
 

@@ -85,12 +85,15 @@ class PeriodicMemory(StateMemory):
 
     def keep_last_step(self) -> None:
         """See StateMemory."""
-        if self._writing is not None:
-            self._writing.join(LAST_COPY_SECONDS)
+        self.await_copy(LAST_COPY_SECONDS)
         if self._next_at < math.inf:  # that copy was written
             self.begin_copy()
-            if self._writing is not None:
-                self._writing.join(LAST_COPY_SECONDS)
+            self.await_copy(LAST_COPY_SECONDS)
+
+    def await_copy(self, seconds: float) -> None:
+        """Wait until the copy that was begun last is written or could not be, at most for so long."""
+        if self._writing is not None:
+            self._writing.join(seconds)
 
     def _write(self, step: int, copied: dict[str, Any], drawn: generators.Captured | None) -> None:
         """On the thread: write the copy once it is complete."""

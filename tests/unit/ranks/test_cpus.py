@@ -1,17 +1,14 @@
+"""How many CPUs a rank may use."""
+
 import os
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-import torch
 
-from ddpjob_ranks import cpus, distributed
+from ddpjob_ranks import cpus
 from ddpjob_ranks.cpus import available_cpus, cpus_of_this_rank
 
 SRUN = {"SLURM_STEP_ID": "0", "SLURM_NTASKS": "8", "SLURM_CPUS_ON_NODE": "64", "LOCAL_WORLD_SIZE": "4"}
-
-
 V2, V1 = "/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us"
 
 
@@ -54,18 +51,3 @@ def test_the_cpu_limit_of_the_control_group_cuts_the_affinity(monkeypatch, files
 def test_the_ranks_of_a_node_share_its_cpus_unless_srun_has_shared_them_out(monkeypatch, available, environ, expected):
     monkeypatch.setattr(cpus, "available_cpus", lambda: available)
     assert cpus_of_this_rank(environ) == expected
-
-
-def test_torch_has_as_many_threads_and_compilers_also_if_the_compiler_was_imported_before(monkeypatch):
-    asked = []
-    inductor = SimpleNamespace(compile_threads=64)
-    monkeypatch.setitem(sys.modules, "torch._inductor.config", inductor)
-    monkeypatch.setattr(distributed, "cpus_of_this_rank", lambda _: 2)
-    monkeypatch.setattr(torch, "set_num_threads", asked.append)
-    for variable in ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
-        monkeypatch.setenv(variable, "")
-        monkeypatch.delenv(variable)
-    distributed._set_num_threads()
-    assert asked == [2]
-    assert os.environ["TORCHINDUCTOR_COMPILE_THREADS"] == "2"
-    assert inductor.compile_threads == 2

@@ -1,0 +1,169 @@
+"""The process group of a rank: its device, threads and backend, and which errors come from other ranks.
+
+What CUDA shows is given, and what creates process groups, so that all of it runs without a GPU.
+"""
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from ddpjob_ranks import distributed
+from ddpjob_ranks.distributed import is_out_of_memory, is_peer_loss
+from ddpjob_ranks.errors import ConfigError
+from ddpjob_ranks.launch.identity import resolve
+from ddpjob_ranks.limits import Limits
+from support.workers import worker
+
+PROGRAM = """
+from types import SimpleNamespace
+
+import torch
+import torch.distributed as dist
+from ddpjob_ranks import distributed
+from ddpjob_ranks.launch.identity import resolve
+from ddpjob_ranks.limits import Limits
+
+init = lambda *args, **given: dist.init_process_group(*args, **{**given, "device_id": None})
+groups = SimpleNamespace(init_process_group=init, new_group=dist.new_group)
+limits = Limits(first_step_seconds=9, step_seconds=9)
+with distributed.join(resolve({}), limits, torch.device("cuda", 0), dist.HashStore(), groups):
+    pass
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_gpu_variables(monkeypatch):
+    for name in ("DDPJOB_GPUS_PER_NODE", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def device_of(*, local_rank, num_gpus, num_ranks=4):
+    """The device of a rank of a node that shows it so many GPUs; on a GPU, it is the current one."""
+    current = []
+    cuda = SimpleNamespace(is_available=lambda: num_gpus > 0, device_count=lambda: num_gpus, set_device=current.append)
+    rank = worker(local_rank, num_ranks, local_rank=local_rank, local_world_size=num_ranks)
+    device = distributed.device_of(rank, cuda)
+    assert current == ([device] if num_gpus else [])
+    return str(device)
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "devices"),
+    [(4, ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]), (1, 4 * ["cuda:0"]), (0, 4 * ["cpu"])],
+    ids=["each rank sees all GPUs", "each rank sees its own GPU", "no GPUs"],
+)
+def test_each_rank_of_a_node_has_its_device(num_gpus, devices):
+    assert [device_of(local_rank=rank, num_gpus=num_gpus) for rank in range(4)] == devices
+
+
+def test_more_ranks_than_gpus_are_refused():
+    with pytest.raises(ConfigError, match="local rank 3 has no GPU, because CUDA shows 2 on this node"):
+        device_of(local_rank=3, num_gpus=2)
+
+
+@pytest.mark.parametrize("num_gpus", [0, 1, 3])
+def test_a_node_that_shows_fewer_gpus_than_the_pod_was_given_is_refused(monkeypatch, num_gpus):
+    monkeypatch.setenv("DDPJOB_GPUS_PER_NODE", "4")
+    monkeypatch.setenv("DDPJOB_NAME", "job")
+    monkeypatch.setenv("NODE_NAME", "node-7")
+    with pytest.raises(RuntimeError, match=rf"on node node-7 was given 4 GPUs .* sees {num_gpus}: .* nvidia-smi"):
+        device_of(local_rank=0, num_gpus=num_gpus)
+
+
+def test_slices_of_a_gpu_may_be_shown_as_one(monkeypatch):
+    monkeypatch.setenv("DDPJOB_GPUS_PER_NODE", "2")
+    assert device_of(local_rank=0, num_gpus=1, num_ranks=1) == "cuda:0"
+
+
+def test_a_choice_of_gpus_is_respected(monkeypatch):
+    monkeypatch.setenv("DDPJOB_GPUS_PER_NODE", "4")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert device_of(local_rank=0, num_gpus=0) == "cpu"
+
+
+def test_torch_has_as_many_threads_and_compilers_also_if_the_compiler_was_imported_before(monkeypatch):
+    inductor = SimpleNamespace(compile_threads=64)
+    monkeypatch.setitem(sys.modules, "torch._inductor.config", inductor)
+    before = torch.get_num_threads()
+    for variable in ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
+        monkeypatch.setenv(variable, "")
+        monkeypatch.delenv(variable)
+    distributed.set_num_threads(before + 1)
+    assert torch.get_num_threads() == before + 1
+    torch.set_num_threads(before)
+    assert os.environ["TORCHINDUCTOR_COMPILE_THREADS"] == str(before + 1)
+    assert inductor.compile_threads == before + 1
+
+
+def test_nccl_is_the_backend_that_does_not_block_the_computation():
+    """With the newer one, torch's default, backward would wait for each bucket of gradients.
+
+    Which one it is, torch says in its complaint that there is no GPU; so those of the machine are hidden.
+    """
+    environ = {name: value for name, value in os.environ.items() if name != "TORCH_DIST_USE_NCCL2"}
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(
+        command, env={**environ, "CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert "ValueError: ProcessGroupNCCL is only supported with GPUs" in done.stderr
+
+
+def test_torchs_own_watchdog_neither_sleeps_nor_ends_ranks_and_the_group_for_control_needs_no_gpu(monkeypatch):
+    """Its signal to dump would stay in the store of ranks that start again in place, and end them minutes later."""
+    set_at_start = {}
+
+    def init_process_group(*_: object, **__: object) -> None:
+        set_at_start.update({name: os.environ[name] for name in distributed.NCCL_SETTINGS})
+
+    control = dist.ProcessGroup(0, 1)
+    control.bound_device_id = torch.device("cuda", 0)
+    groups = SimpleNamespace(init_process_group=init_process_group, new_group=lambda **_: control)
+    for name in distributed.NCCL_SETTINGS:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    limits = Limits(first_step_seconds=9, step_seconds=9)
+    distributed.join(resolve({}), limits, torch.device("cuda", 0), dist.HashStore(), groups).__enter__()
+    assert control.bound_device_id is None
+    for name in ("TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "TORCH_NCCL_ENABLE_MONITORING"):
+        assert set_at_start[name] == "0"
+
+
+@pytest.mark.parametrize(
+    ("error", "is_echo"),
+    [
+        (RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:545] Read error: Connection reset"), True),
+        (RuntimeError("Connection closed by peer [10.0.0.7]:4242"), True),
+        (dist.DistBackendError("NCCL communicator was aborted"), True),
+        (dist.DistBackendError("NCCL error: unhandled cuda error\nLast error:\nCuda failure 2 'out of memory'"), False),
+        (dist.DistBackendError("NCCL error: unhandled cuda error\nCuda failure 700 'an illegal memory access'"), False),
+        (RuntimeError("ProcessGroupNCCL requires CUDA tensors"), False),
+        (dist.DistBackendError("NCCL error: ncclSystemError\nError while creating shared memory segment"), False),
+        (dist.DistBackendError("NCCL error: ncclInvalidUsage\nDuplicate GPU detected"), False),
+        (dist.DistNetworkError("The client socket has timed out after 600000ms while trying to connect"), True),
+        (dist.DistNetworkError("The server socket has failed to listen: EADDRINUSE"), False),
+        (RuntimeError("shape '[2, 3]' is invalid for input of size 5"), False),
+        (ValueError("Connection closed by peer"), False),
+        (RuntimeError("Caught OSError in DataLoader worker process 0.\nOSError: Connection reset by peer"), False),
+    ],
+)
+def test_only_the_consequence_of_another_ranks_end_is_a_peer_loss(error, is_echo):
+    assert is_peer_loss(error) is is_echo
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
+        "NCCL error: unhandled cuda error\nCuda failure 2 'out of memory'",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes",
+    ],
+)
+def test_memory_that_ran_out_is_known_by_its_message(message):
+    assert is_out_of_memory(RuntimeError(message))
+    assert not is_peer_loss(RuntimeError(message))

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from ddpjob_ranks import contract
-from ddpjob_ranks.distributed import interface_towards
+from ddpjob_ranks.launch.network_interface import interface_towards
 from support.forked_ranks import finished
 from support.training_runs import ranks_by_hand
 

@@ -3,6 +3,7 @@
 import math
 import os
 import sys
+import threading
 from functools import partial
 from itertools import pairwise
 
@@ -13,7 +14,7 @@ from ddpjob.session import Session
 from ddpjob_ranks import slots
 from ddpjob_ranks.generation import Generation
 from ddpjob_ranks.stop import StopAgreement
-from ddpjob_ranks.watch import watchdog
+from ddpjob_ranks.watch.collectives import Collectives
 from ddpjob_session import run
 from ddpjob_session.memory import at_exit, periodic
 from ddpjob_session.memory.periodic import PeriodicMemory
@@ -24,8 +25,7 @@ NUM_STEPS = 8
 
 def num_collectives() -> int:
     """Those that this rank has begun, of all process groups."""
-    groups = [*watchdog._groups(default=True), *watchdog._groups(default=False)]
-    return sum(map(watchdog._num_collectives, groups))
+    return sum(Collectives().num_begun(default=default) for default in (True, False))
 
 
 def main(how: str) -> None:
@@ -45,8 +45,8 @@ def main(how: str) -> None:
         counts, kept = [], []
         for _ in session.steps(NUM_STEPS, checkpoint_every_seconds=math.inf):
             memory = session._run._memory
-            if isinstance(memory, PeriodicMemory) and memory._writing is not None:
-                memory._writing.join()
+            if isinstance(memory, PeriodicMemory):
+                memory.await_copy(threading.TIMEOUT_MAX)
             counts.append(num_collectives())
             kept.append(max(slots.step_of(own, 0), slots.step_of(own, 1)))
             optimizer.zero_grad()

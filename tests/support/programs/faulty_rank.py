@@ -21,7 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from ddpjob_ranks import checks, distributed
 from ddpjob_ranks.launch import identity, launcher
 from ddpjob_ranks.limits import Limits
-from ddpjob_ranks.watch import watchdog
+from ddpjob_ranks.watch import idleness, watchdog
 from ddpjob_trainer import __main__, consistency
 from ddpjob_trainer.data import Feed
 

@@ -20,7 +20,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from ddpjob.session import Session
 from ddpjob_ranks.limits import Limits
-from ddpjob_ranks.watch import watchdog
+from ddpjob_ranks.watch import idleness
 
 FAULTS = os.environ.get("FAULT", "").split(",")
 NUMBER = min(len(FAULTS), int(os.environ.get("DDPJOB_GENERATION", "1")))

@@ -80,6 +80,7 @@ def test_a_program_that_waits_for_less_time_for_all_ranks_continues_on_fewer_nod
 def test_the_smaller_attempt_follows_without_a_pause_and_its_pods_know_its_size() -> None:
     seen = reconciled(placed(3), NOW + WAIT)
     assert (seen.job.status.phase, seen.job.status.retry_time) == (Phase.RESTARTING, None)
+    assert "3 of 4 pods had a node after deadlines.fullSizeSeconds (2m0s)" in (seen.job.status.message or "")
     assert set(deleted(plan(seen, NOW + WAIT))) == {f"job-1-{rank}" for rank in range(4)}
     made = plan(replace(seen, pods=()), NOW + WAIT + 1)
     assert created(made) == ["job-2-0", "job-2-1", "job-2-2"]

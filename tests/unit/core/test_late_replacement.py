@@ -90,7 +90,7 @@ def test_a_new_pod_that_waits_for_ranks_that_are_done_is_not_waited_for() -> Non
     assert plan(replace(seen, logs={"pod-uid-1-0": NO_LOG}), LATER + 35).status.attempt == 2
 
 
-@pytest.mark.parametrize(("silent_seconds", "attempt"), [(0.0, 1), (12.0, 2)])
+@pytest.mark.parametrize(("silent_seconds", "attempt"), [(0.0, 1), (0.1, 2), (12.0, 2)])
 def test_whether_a_new_pod_has_joined_is_not_known_while_nobody_reads_the_log_of_rank_0(
     silent_seconds, attempt
 ) -> None:

@@ -5,6 +5,7 @@ import pytest
 from ddpjob_operator.api.status import Progress
 from ddpjob_operator.core.model import NO_LOG, Waiting
 from ddpjob_operator.core.plan import plan
+from ddpjob_operator.core.times import rfc3339
 from support.builders import (
     NOW,
     crashed,
@@ -113,3 +114,6 @@ def test_a_job_of_a_release_that_did_not_count_unsaved_training_loses_what_its_c
     old = updated(seen, time=seen.job.status.time.model_copy(update={"unsaved_seconds": None}))
     failed = replace(old, pods=(crashed(SINGLE),), logs={"pod-uid-1-0": NO_LOG})
     assert seconds(plan(failed, NOW + 50).status) == (0, 0, 0, 50)
+    spent = old.job.status.time.model_copy(update={"training_seconds": 40, "until": rfc3339(NOW + 40)})
+    saved = updated(failed, time=spent, checkpoint_time=rfc3339(NOW + 30))
+    assert seconds(plan(saved, NOW + 50).status) == (0, 0, 30, 20)

@@ -71,7 +71,7 @@ def run(tree: CopiedTree, mutants: Collection[Mutant]) -> Counter[str]:
         began = time.monotonic()
         original = tree.read(mutant.file)
         lines = mutant.lines(original)
-        tests = {test for line in lines for test in covered.get(mutant.file, {}).get(line, ())}
+        tests: Collection[str] = {test for line in lines for test in covered.get(mutant.file, {}).get(line, ())}
         tests = tests or _folders([_package(mutant)])  # lines of a module run when the first test imports it
         outcome = _outcome(tree, mutant, original, tests)
         outcomes[outcome] += 1

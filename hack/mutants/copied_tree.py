@@ -1,5 +1,6 @@
 """A copy of the checkout, in which files are changed and tests run. The checkout itself is only read."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ import coverage
 
 REPOSITORY = Path(__file__).parents[2]
 IMPORT_ROOTS = ("operator", "trainer", "tests", "hack")
+PLUGIN = ("-p", "mutants.plugin")
 #: For one test. Unit tests take seconds; a mutant may wait forever.
 TEST_SECONDS = 60
 #: For all tests of one mutant, should pytest itself hang.
@@ -31,6 +33,7 @@ class CopiedTree:
             if source.is_file() and not source.is_symlink():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source, target)
+        (folder / "build").mkdir()
 
     def files(self, package: str) -> list[str]:
         """The modules of a package, or of a part of it: paths in the repository."""
@@ -51,20 +54,10 @@ class CopiedTree:
             RuntimeError: A test fails although nothing is changed.
         """
         data = self._folder / "build/mutants.coverage"
-        data.parent.mkdir(exist_ok=True)
         source = ",".join(str(self._folder / package) for package in packages)
-        command = [
-            "coverage",
-            "run",
-            f"--data-file={data}",
-            f"--source={source}",
-            "-m",
-            "pytest",
-            "-p",
-            "mutants.contexts",
-        ]
-        exit_code, output = self._run([*command, "--quiet", "--exitfirst", *tests], seconds=6 * MUTANT_SECONDS)
-        if exit_code:
+        command = ["coverage", "run", f"--data-file={data}", f"--source={source}", "-m", "pytest", *PLUGIN]
+        exit_code, output = self._run([*command, "--quiet", *tests], seconds=6 * MUTANT_SECONDS)
+        if exit_code != 0:
             raise RuntimeError(f"The tests fail although nothing is changed:\n{output}")
         lines = coverage.CoverageData(str(data))
         lines.read()
@@ -79,36 +72,40 @@ class CopiedTree:
 
     def outcome_of(self, tests: Collection[str]) -> str:
         """Run these tests until one fails: `survived` if none does, else `killed` or `timed out`."""
-        options = ["--quiet", "--exitfirst", "--tb=line", "-p", "no:cacheprovider", f"--timeout={TEST_SECONDS}"]
+        options = [
+            *PLUGIN,
+            "--quiet",
+            "--exitfirst",
+            "--tb=line",
+            "-p",
+            "no:cacheprovider",
+            f"--timeout={TEST_SECONDS}",
+        ]
         exit_code, output = self._run(["pytest", *options, *sorted(tests)], seconds=MUTANT_SECONDS)
         if exit_code is None or "Failed: Timeout" in output:
             return "timed out"
         return "killed" if exit_code else "survived"
 
     def _run(self, module: Sequence[str], *, seconds: float) -> tuple[int | None, str]:
+        """Run a module of Python. Returns its exit code, or None if it took longer, and its output."""
         roots = os.pathsep.join(str(self._folder / root) for root in IMPORT_ROOTS)
-        process = subprocess.Popen(
-            [sys.executable, "-m", *module],
-            cwd=self._folder,
-            env={**os.environ, "PYTHONPATH": f"{roots}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        output = self._folder / "build/output"
+        with output.open("wb") as file:  # a pipe would stay open as long as processes that a mutant leaves behind
+            process = subprocess.Popen(
+                [sys.executable, "-m", *module],
+                cwd=self._folder,
+                env={**os.environ, "PYTHONPATH": f"{roots}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
         try:
-            output, _ = process.communicate(timeout=seconds)
+            exit_code = process.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
-            return None, ""
-        else:
-            return process.returncode, output
-        finally:  # a mutant may leave processes behind
-            _kill_group(process)
-
-
-def _kill_group(process: subprocess.Popen[str]) -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    process.wait()
+            exit_code = None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        return exit_code, output.read_text(encoding="utf-8", errors="replace")

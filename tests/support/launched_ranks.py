@@ -11,7 +11,7 @@ from testbed import wait_for
 LAUNCHER = """
 import os, sys
 from ddpjob_ranks.launch import identity, launcher
-launcher.SURVIVOR_GRACE_SECONDS = 0.5
+launcher.SURVIVOR_GRACE_SECONDS, launcher.CAUSE_WAIT_SECONDS = 0.5, 60.0
 sys.exit(launcher.run(identity.resolve(os.environ), [sys.executable, "-S", "-c", sys.argv[1]], os.environ))
 """
 

@@ -1,3 +1,5 @@
+"""How ranks find rank 0 and its store, and what they report where they do not."""
+
 import select
 import socket
 import threading
@@ -18,10 +20,15 @@ from support.workers import worker
 from testbed import wait_for
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def short_timeouts(monkeypatch):
+    """For what never comes."""
     for name in ("NAME_TIMEOUT", "PORT_TIMEOUT", "RENDEZVOUS_TIMEOUT"):
         monkeypatch.setattr(rendezvous, name, timedelta(seconds=0.3))
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch):
     monkeypatch.setattr(rendezvous, "REPORT_SECONDS", 0.0)
     monkeypatch.setattr(rendezvous, "LONGEST_PAUSE_SECONDS", 0.05)
     monkeypatch.setattr(rendezvous, "CONNECT_SECONDS", 0.1)
@@ -43,6 +50,7 @@ def test_one_process_alone_needs_no_port_and_no_name():
     assert store.get("key") == b"value"
 
 
+@pytest.mark.usefixtures("short_timeouts")
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_master_whose_name_is_unknown(rank, capfd, monkeypatch):
     clock = [0.0]
@@ -60,7 +68,8 @@ def test_a_master_whose_name_is_unknown(rank, capfd, monkeypatch):
 
 def test_in_a_ddpjob_a_name_may_be_unknown_until_its_pod_has_started(monkeypatch, port):
     monkeypatch.setenv("DDPJOB_UID", "1")
-    answers = iter([socket.gaierror(-2, "Name or service not known")] * 20)
+    monkeypatch.setattr(rendezvous, "NAME_TIMEOUT", timedelta(0))
+    answers = iter([socket.gaierror(-2, "Name or service not known")] * 2)
     known = socket.getaddrinfo
 
     def getaddrinfo(*arguments, **keywords):
@@ -68,9 +77,7 @@ def test_in_a_ddpjob_a_name_may_be_unknown_until_its_pod_has_started(monkeypatch
             raise error
         return known(*arguments, **keywords)
 
-    monkeypatch.setattr(
-        rendezvous.socket, "getaddrinfo", getaddrinfo
-    )  # 20 tries take longer than a name may take otherwise
+    monkeypatch.setattr(rendezvous.socket, "getaddrinfo", getaddrinfo)
     store = open_store(worker(0, 2, master_port=port))
     assert not store.check(["key"])
 
@@ -161,11 +168,13 @@ def set_up_restart(monkeypatch, seconds=0):
         monkeypatch.setenv(f"DDPJOB_{name}", value)
 
 
+@pytest.mark.usefixtures("short_timeouts")
 def test_a_master_that_is_another_host(port):
     with pytest.raises(ConfigError, match="MASTER_ADDR must be an address of the host of rank 0"):
         open_store(worker(0, 2, master_addr="192.0.2.1", master_port=port))  # RFC 5737: an address that nobody has
 
 
+@pytest.mark.usefixtures("short_timeouts")
 def test_a_port_that_another_program_holds(port):
     with socket.create_server(("", port)), pytest.raises(ConfigError) as refused:
         open_store(worker(0, 2, master_port=port))
@@ -173,8 +182,7 @@ def test_a_port_that_another_program_holds(port):
     assert "set MASTER_PORT to a free port" in str(refused.value)
 
 
-def test_a_port_that_becomes_free_in_time(port, monkeypatch):
-    monkeypatch.setattr(rendezvous, "PORT_TIMEOUT", timedelta(seconds=30))
+def test_a_port_that_becomes_free_in_time(port):
     server = socket.create_server(("", port))
     release = threading.Timer(0.2, server.close)
     release.start()
@@ -196,12 +204,14 @@ def test_a_rank_of_an_older_attempt_does_not_count_as_one_of_this_attempt(port, 
     assert current.get("rank 1") == b"of attempt 2"
 
 
+@pytest.mark.usefixtures("short_timeouts")
 def test_a_rank_0_that_never_answers(port, capfd):
     with pytest.raises(PeersMissingError, match=f"rank 0 does not respond at 127.0.0.1:{port}"):
         open_store(worker(1, 2, master_port=port))
     assert "rank 1 has waited " in capfd.readouterr().err
 
 
+@pytest.mark.usefixtures("short_timeouts")
 def test_another_program_that_listens_at_the_address_of_rank_0(port, capfd):
     message = f"the process that listens at 127.0.0.1:{port} does not respond like rank 0"
     with socket.create_server(("127.0.0.1", port)), pytest.raises(PeersMissingError, match=message):
@@ -209,6 +219,7 @@ def test_another_program_that_listens_at_the_address_of_rank_0(port, capfd):
     assert f"rank 1 has waited 0 s (limit 0:00:00.300000): {message}" in capfd.readouterr().err
 
 
+@pytest.mark.usefixtures("short_timeouts")
 def test_ranks_that_have_not_started_are_named(port, capfd):
     rank_0 = worker(0, 4, master_port=port)
     store = open_store(rank_0)

@@ -48,7 +48,7 @@ def test_rank_0_serves_more_connections_than_the_soft_limit_of_open_files():
     with rank_0:
         assert rank_0.stdout is not None
         assert rank_0.stdout.readline() == "open\n"
-        timeout = timedelta(seconds=20)
+        timeout = timedelta(seconds=60)
         clients = [TCPStore("127.0.0.1", port, timeout=timeout, wait_for_workers=False) for _ in range(SOFT_LIMIT + 50)]
         clients[0].set("key", "value")
         assert clients[-1].get("key") == b"value"

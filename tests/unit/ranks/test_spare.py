@@ -86,7 +86,7 @@ def test_it_ends_at_once_while_it_waits(tmp_path, sent):
     with spare(tmp_path) as process:
         wait_for("the file ready", (tmp_path / "ready").exists, seconds=DEADLINE_SECONDS)
         process.send_signal(sent)
-        assert process.wait(timeout=5.0) == contract.EXIT_TERMINATED
+        assert process.wait(timeout=DEADLINE_SECONDS) == contract.EXIT_TERMINATED
         assert "{" not in process.stdout.read()
 
 

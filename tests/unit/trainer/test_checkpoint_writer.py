@@ -141,15 +141,16 @@ def test_a_state_of_many_tensors_is_written_in_few_pieces_straight_from_the_copy
     assert saved(storage)["step"] == 1
 
 
-def test_one_save_is_in_flight_at_most_and_none_is_lost(storage, background):
+def test_one_save_is_in_flight_at_most_and_none_is_lost(storage, background, monkeypatch):
     state = trained()
     save(background, state)
     assert Storage.reached.wait(DEADLINE_SECONDS)
     take_step(state)
+    waits, wait = threading.Event(), writer.wait
+    monkeypatch.setattr(writer, "wait", lambda *args, **how: waits.set() or wait(*args, **how))
     second = threading.Thread(target=save, args=[background, state], daemon=True)
     second.start()
-    second.join(0.2)
-    assert second.is_alive(), "it waits for the first one, whose copy it would write over"
+    assert waits.wait(DEADLINE_SECONDS), "for the first one, whose copy it would write over"
     Storage.open_to_data.set()
     second.join(DEADLINE_SECONDS)
     background.wait()

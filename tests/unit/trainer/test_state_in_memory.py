@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import threading
 from collections import OrderedDict
 from types import SimpleNamespace
 from typing import IO
@@ -16,6 +15,7 @@ from ddpjob_ranks.generation import Generation
 from ddpjob_ranks.host_memory import available_bytes
 from ddpjob_ranks.watch.timeline import Timeline
 from ddpjob_session import run
+from ddpjob_session.memory import at_exit
 from ddpjob_session.memory.at_exit import MemoryAtExit
 from ddpjob_session.memory.state_memory import MARGIN_BYTES
 from ddpjob_session.report import Reporter
@@ -123,25 +123,56 @@ def test_an_optimizer_that_is_not_tracked_changes_the_state_too(monkeypatch, cap
     assert (in_the_step, slots.step_of(generation.state_memory)) == (slots.NO_STEP, 1)
 
 
+class WouldWaitError(Exception):
+    """A thread would wait for a lock that the end of the process alone releases."""
+
+
+class Held:
+    """A lock that raises WouldWaitError where a lock would wait."""
+
+    def __init__(self):
+        self._is_held = False
+
+    def acquire(self, **_):
+        if self._is_held:
+            raise WouldWaitError
+        self._is_held = True
+        return True
+
+    def release(self):
+        self._is_held = False
+
+    def __enter__(self):
+        self.acquire()
+
+    def __exit__(self, *_):
+        self.release()
+
+
+@pytest.fixture
+def raises_instead_of_waiting(monkeypatch):
+    monkeypatch.setattr(at_exit.threading, "Lock", Held)
+
+
+@pytest.mark.usefixtures("raises_instead_of_waiting")
 def test_a_rank_that_ends_while_it_begins_leaves_what_it_has_kept(generation):
     """One thread keeps the state because the generation ends; the main thread would empty the memory for the new steps."""
     memory, _ = holding(generation)
     memory.save()
-    beginning = threading.Thread(target=memory.hold, args=([],), kwargs={"restored": True}, daemon=True)
-    beginning.start()
-    beginning.join(0.5)  # it never ends, since the process does
+    with pytest.raises(WouldWaitError):
+        memory.hold([], restored=True)
     assert slots.step_of(generation.state_memory) == 0
 
 
+@pytest.mark.usefixtures("raises_instead_of_waiting")
 def test_a_step_without_an_optimizer_is_not_counted_while_the_state_is_kept(generation):
     """The sampler of one step would be kept with the number of another one."""
     memory, state = holding(generation, sampler=Sampler(0))
     memory.save()
     state.step = 1
-    done = threading.Thread(target=memory.step_done, daemon=True)
-    done.start()
-    done.join(0.5)  # it never ends, since the process does
-    assert (done.is_alive(), memory._step) == (True, 0)
+    with pytest.raises(WouldWaitError):
+        memory.step_done()
+    assert slots.step_of(generation.state_memory) == 0
 
 
 def test_what_a_sampler_draws_for_a_step_that_is_not_done_is_not_kept(generation):

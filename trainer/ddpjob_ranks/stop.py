@@ -51,7 +51,7 @@ class StopRequest:
 
     A thread of its own writes them, so they come even while the main thread hangs in a collective, which releases the
     interpreter's lock. While other code holds that lock, nothing is written. (`faulthandler.register` needs no lock,
-    but reads stacks that change meanwhile: it ended the process of test_stop_request.py by SIGSEGV in 5 of 5 runs.)
+    but reads stacks that change meanwhile: it ended the process of test_stop.py by SIGSEGV in 5 of 5 runs.)
     """
 
     def __init__(self) -> None:

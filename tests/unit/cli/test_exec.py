@@ -1,3 +1,5 @@
+"""The kubectl command of `ddpjob exec`."""
+
 from ddpjob_cli.commands.exec import exec_arguments
 from ddpjob_cli.options import CLUSTER
 

@@ -1,3 +1,5 @@
+"""Stacks of ranks are found in logs and compared."""
+
 from ddpjob_cli.peer_stacks import MAX_LINES, PeerStacks
 
 START = "Traceback (most recent call last):"

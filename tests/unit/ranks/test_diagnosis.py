@@ -1,3 +1,5 @@
+"""Which rank is late, from what the ranks report about themselves."""
+
 import pytest
 
 from ddpjob_ranks import contract

@@ -1,3 +1,5 @@
+"""What ranks compare and check before the training begins."""
+
 import dataclasses
 import importlib.metadata
 import json

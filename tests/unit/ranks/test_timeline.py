@@ -1,3 +1,5 @@
+"""Where the time of a training goes: marks and spans, timed steps, and the report of what limits the speed."""
+
 import contextlib
 import io
 import json

@@ -1,3 +1,5 @@
+"""Checkpoints in a folder: complete or not there, kept and deleted, and what damages them."""
+
 import errno
 import hashlib
 import json

@@ -1,3 +1,5 @@
+"""Checkpoints are written behind the training, from a copy that later steps cannot change."""
+
 import io
 import re
 import threading

@@ -1,3 +1,5 @@
+"""Ranks refuse to train together with different code, settings or data."""
+
 import dataclasses
 from types import SimpleNamespace
 

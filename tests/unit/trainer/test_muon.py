@@ -1,3 +1,5 @@
+"""The Muon optimizer."""
+
 import torch
 
 from ddpjob_recipes.muon import Muon, orthogonalised

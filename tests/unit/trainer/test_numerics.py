@@ -1,3 +1,5 @@
+"""Precision, compilation and memory formats: what is chosen, and that results stay the same."""
+
 import gc
 import os
 import sys

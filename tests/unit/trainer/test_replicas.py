@@ -1,3 +1,5 @@
+"""All ranks hold the same model, and one that differs is noticed."""
+
 from dataclasses import dataclass
 
 import pytest

@@ -1,3 +1,5 @@
+"""What is said of a manifest that is wrong."""
+
 from pathlib import Path
 
 import pytest

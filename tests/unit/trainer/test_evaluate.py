@@ -1,3 +1,5 @@
+"""An evaluation counts each sample once."""
+
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,3 +1,5 @@
+"""What rank 0 prints while a training runs."""
+
 import io
 import json
 from types import SimpleNamespace

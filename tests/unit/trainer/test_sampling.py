@@ -1,3 +1,5 @@
+"""Each sample counts once in an epoch, in an order that depends only on seed, epoch and step."""
+
 import re
 from types import SimpleNamespace
 

@@ -1,3 +1,5 @@
+"""The exit code of a rank that ends by an exception."""
+
 from types import SimpleNamespace
 
 import pytest

@@ -1,3 +1,5 @@
+"""The command line as a whole: help, options, errors, and what a command imports."""
+
 import os
 import pkgutil
 import socket

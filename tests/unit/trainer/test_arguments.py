@@ -1,3 +1,5 @@
+"""The command line of the trainer."""
+
 from typing import get_args
 
 import pytest

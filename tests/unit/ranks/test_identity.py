@@ -1,3 +1,5 @@
+"""Which rank a process is, under each launcher."""
+
 import pytest
 
 from ddpjob_ranks.errors import ConfigError

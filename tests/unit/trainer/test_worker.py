@@ -1,3 +1,5 @@
+"""From which states a run may resume or start."""
+
 import errno
 import math
 import os

@@ -1,3 +1,5 @@
+"""How samples are changed at random, and how a batch is made of them."""
+
 from dataclasses import replace
 
 import torch

@@ -1,3 +1,5 @@
+"""Optimizers and schedules of the learning rate."""
+
 import itertools
 
 import pytest

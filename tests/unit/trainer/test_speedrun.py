@@ -1,3 +1,5 @@
+"""The network of the speedrun recipe."""
+
 import torch
 
 from ddpjob_recipes.speedrun import PREPARATION, Network, six_views, speedrun_cifar10, whiten

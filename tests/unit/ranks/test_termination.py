@@ -1,3 +1,5 @@
+"""What a rank leaves behind as its termination message."""
+
 import errno
 from concurrent.futures import ThreadPoolExecutor
 

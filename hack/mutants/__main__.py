@@ -3,8 +3,8 @@
     python -m mutants run hack/mutants/core.jsonl --share 0.05
     python -m mutants draw --seed 7 --number 60 trainer/ddpjob_ranks operator/ddpjob_cli > more.jsonl
 
-`run` prints what became of each mutant of the lists and exits with 1 if one survives; `equivalent` in a row of a list says
-why no test can notice that mutant. `draw` lists mutants of lines that unit tests run, chosen by the seed.
+`run` prints what became of each mutant of the lists and exits with 1 if one survives; `accepted` in a row of a list says
+why no unit test notices that mutant. `draw` lists mutants of lines that unit tests run, chosen by the seed.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def main() -> None:
             for mutant in drawn(tree, arguments.packages, number=arguments.number, seed=arguments.seed):
                 print(as_row(mutant))
         else:
-            mutants = [mutant for path in arguments.lists for mutant in read_list(path) if not mutant.equivalent]
+            mutants = [mutant for path in arguments.lists for mutant in read_list(path) if not mutant.accepted]
             mutants = random.Random(arguments.seed).sample(mutants, max(1, round(len(mutants) * arguments.share)))  # noqa: S311
             outcomes = run(tree, mutants)
             print(f"seed {arguments.seed}: " + ", ".join(f"{number} {outcome}" for outcome, number in outcomes.items()))

@@ -35,8 +35,8 @@ class Mutant:
     new: str
     nth: int = 0
     """Which occurrence of these lines in the file, from 0."""
-    equivalent: str = ""
-    """Why no test can notice the change. Such a mutant is not run."""
+    accepted: str = ""
+    """Why no unit test notices the change, such as a test of real processes that does. Such a mutant is not run."""
 
     def applied(self, source: str) -> str | None:
         """The file with this change, or None if the file does not contain these lines any more."""

@@ -12,7 +12,7 @@ import yaml
 
 from ddpjob_cli import commands
 from ddpjob_cli.__main__ import main
-from ddpjob_cli.application import COMMANDS
+from ddpjob_cli.application import COMMANDS, unwrapped
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "manifests/examples").glob("*.yaml"))
 
@@ -44,6 +44,7 @@ def test_the_paragraphs_of_a_help_text_break_where_the_terminal_ends(
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["wait", "--help"]) == 0
     assert "For `finished` it is 0 if the job succeeded" in capsys.readouterr().out, "the docstring breaks after `is`"
+    assert unwrapped("One\nline.\n\n    an\n    example") == "One line.\n\n    an\n    example"
 
 
 def test_each_module_of_a_command_is_in_the_table() -> None:

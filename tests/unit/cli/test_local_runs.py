@@ -26,6 +26,9 @@ def test_a_run_that_has_not_ended_has_logs(tmp_path: Path, capsys: pytest.Captur
     assert "\x1b" not in shown
     assert main(["logs", str(run), "--attempt", "1"]) == 0
     assert capsys.readouterr().out.startswith("[r00] net-2-1-0 prints")
+    (run / "logs/net-2-1-0.log").write_text("one\ntwo\nthree\n")
+    assert main(["logs", str(run), "--attempt", "1", "--tail", "2", "-o", "raw"]) == 0
+    assert capsys.readouterr().out == "two\nthree\n"
     assert main(["status", str(run)]) == 2
     assert (
         "the run has not ended, or was killed. To see what it has printed so far: ddpjob logs"

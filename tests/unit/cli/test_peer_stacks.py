@@ -1,4 +1,4 @@
-"""Stacks of ranks are found in logs and compared."""
+"""Of a stack that only says that another rank was lost, the last line is shown."""
 
 from ddpjob_cli.peer_stacks import MAX_LINES, PeerStacks
 
@@ -53,3 +53,9 @@ def test_a_fault_of_the_rank_itself_in_the_same_exception_is_shown() -> None:
 def test_what_is_no_stack_is_never_lost() -> None:
     lines = [START, START, FRAME, *([FRAME] * MAX_LINES), LOST]
     assert [line.removesuffix(" (stack: in the log)") for line in shown(*lines)] == lines
+
+
+def test_a_stack_is_held_back_up_to_its_longest_length() -> None:
+    stacks = PeerStacks()
+    shown = [stacks.shown(0, line) for line in [START, *([FRAME] * MAX_LINES)]]
+    assert [len(lines) for lines in shown] == [0] * MAX_LINES + [MAX_LINES + 1]

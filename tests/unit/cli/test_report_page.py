@@ -64,3 +64,11 @@ def test_a_job_without_a_status_has_a_report() -> None:
     job = read_job({key: value for key, value in BODY.items() if key != "status"})
 
     assert "team-a/net is Pending" in page(job, [], [], Curves(points={}), [], versions={}, created="now")
+
+
+def test_each_attempt_has_one_row() -> None:
+    second = {"phase": "Succeeded", "attempts": BODY["status"]["attempts"][:1]}
+    for changes, ends in (({}, ["ProgramError", "ProgramError"]), (second, ["ProgramError", "Succeeded"])):
+        job = read_job({**BODY, "status": {**BODY["status"], **changes}})
+        text = page(job, [], [], Curves(points={}), [], versions={}, created="now")
+        assert re.findall(r'<td data-title="cause">(\w+)<', text) == ends

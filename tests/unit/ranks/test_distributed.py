@@ -167,3 +167,20 @@ def test_only_the_consequence_of_another_ranks_end_is_a_peer_loss(error, is_echo
 def test_memory_that_ran_out_is_known_by_its_message(message):
     assert is_out_of_memory(RuntimeError(message))
     assert not is_peer_loss(RuntimeError(message))
+
+
+@pytest.mark.parametrize("mine", [None, SimpleNamespace()], ids=["its pod does not start again in place", "rank 0"])
+def test_a_store_that_is_lost_with_no_other_to_come_ends_the_rank(monkeypatch, mine):
+    stores = iter([dist.DistNetworkError("connection reset by peer"), dist.HashStore()])
+
+    def open_store(_):
+        if isinstance(store := next(stores), Exception):
+            raise store
+        return store
+
+    monkeypatch.setenv("DDPJOB_REPLACEMENT_SECONDS", "300")
+    monkeypatch.setattr(distributed.generation, "current", lambda _: mine)
+    monkeypatch.setattr(distributed, "open_store", open_store)
+    monkeypatch.setattr(distributed.preflight, "check", lambda *_: None)
+    with pytest.raises(dist.DistNetworkError, match="connection reset by peer"):
+        distributed.meet(worker(1 if mine is None else 0, 2), {}, torch.device("cpu"))

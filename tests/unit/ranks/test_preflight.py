@@ -64,6 +64,7 @@ def test_many_that_differ_are_counted():
 def check_all(monkeypatch, everyone, workers):
     """The outcome of each worker's check, run at once over one store."""
     store, outcomes = HashStore(), {}
+    monkeypatch.setattr(preflight, "READ_TIMEOUT", timedelta(hours=1))  # rank 0 waits only until all have read
     monkeypatch.setattr(preflight, "facts_of", lambda worker, *_: everyone[worker.rank])
 
     def run(index, worker):
@@ -75,7 +76,7 @@ def check_all(monkeypatch, everyone, workers):
         except ShortageError as error:
             outcomes[index] = f"shortage: {error}"
 
-    threads = [threading.Thread(target=run, args=item) for item in enumerate(workers)]
+    threads = [threading.Thread(target=run, args=item, daemon=True) for item in enumerate(workers)]
     for thread in threads:
         thread.start()
     for thread in threads:

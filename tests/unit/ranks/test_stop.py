@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -277,3 +278,19 @@ def test_signals_show_the_stacks_and_never_end_a_process_whose_threads_run_pytho
 
     assert "ddpjob stacks: SIGTERM received\nthread MainThread\n" in errors.read_text()
     assert "in work\n" in errors.read_text()
+
+
+def test_the_first_question_which_also_connects_the_ranks_is_not_timed(monkeypatch):
+    now, asked = [0.0], []
+
+    def wait() -> None:
+        now[0] += 5.0 if len(asked) == 1 else 0.01
+
+    gang = SimpleNamespace(begin_max=lambda values: asked.append(values) or SimpleNamespace(wait=wait))
+    monkeypatch.setattr(stop.time, "monotonic", lambda: now[0])
+    agreement = StopAgreement(gang, Request(), clock=lambda: now[0])
+    asked.clear()
+    for _ in range(10):
+        now[0] += 1.0
+        agreement.reached()
+    assert len(asked) == 10, "a question takes a hundredth of a step, so that ranks ask in each step"

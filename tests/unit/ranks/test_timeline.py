@@ -40,7 +40,7 @@ def stepped(timeline: Timeline, clock: list[float], step: int, *, timer: StepTim
 def test_phases_are_spans_and_steps_are_one_span_an_interval(clock):
     file = io.StringIO()
     timeline = Timeline(file, rank=3)
-    clock[0] += 5
+    clock[0] += 5.00000049
     timeline.enter(Phase.LOAD)
     clock[0] += 7
     timeline.begin_training(step=0)
@@ -49,7 +49,7 @@ def test_phases_are_spans_and_steps_are_one_span_an_interval(clock):
     timeline.flush()
     spans = [json.loads(line) for line in file.getvalue().splitlines()]
     assert [(span["span"], span["seconds"], span["step"]) for span in spans] == [
-        ("start", 5, 0),
+        ("start", 5.0, 0),  # to the microsecond
         ("data", 7, 0),
         ("first_step", 10, 1),
         ("steps", 20, 3),

@@ -165,7 +165,9 @@ def test_copies_that_do_not_fit_are_not_made_and_that_is_reported(memory, monkey
     monkeypatch.setattr(periodic.threading, "Thread", AtOnce)
     memory.hold([], restored=False)
     memory.begin_copy()
-    refusal = "rank 0: its state is not kept in memory: it needs 24 MiB, and the memory limit"
+    refusal = (
+        "its state is not kept in memory: it needs 24 MiB, and the memory limit of the pod or the host leaves 23 MiB"
+    )
     assert (memory.is_due(), refusal in capsys.readouterr().err) == (fits, not fits)
 
 

@@ -93,6 +93,7 @@ def test_the_metrics_of_the_last_evaluation_stay_in_the_lines():
     last = progress_of(out)[-1]
     assert last["metrics"] == {"iou": 0.5, "accuracy": 99.7214}
     assert last["headline"] == "accuracy 99.72 %"
+    assert reporter.accuracies == {0: pytest.approx(0.9972144)}
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 import gzip
 import json
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
+from ddpjob_session import step_trace
 from ddpjob_session.step_trace import StepTrace, path_for
 from ddpjob_trainer.config import parse_config
 
@@ -64,3 +66,11 @@ def test_steps_that_make_no_sense_are_refused(steps):
     with pytest.raises(ConfigError, match="profileSteps"):
         parse_config({"recipe": "digits", "profileSteps": steps})
     assert parse_config({"recipe": "digits", "profileSteps": [100, 110]}).profile_steps == [100, 110]
+
+
+@pytest.mark.parametrize(("device", "recorded"), [("cpu", {"CPU"}), ("cuda", {"CPU", "CUDA"})])
+def test_what_a_gpu_does_is_recorded_too(monkeypatch, tmp_path, device, recorded):
+    monkeypatch.setattr(step_trace, "profile", profile := Mock())
+    trace = StepTrace(range(1), tmp_path / "a.json.gz", torch.device(device), say=print, moved=lambda: None)
+    trace.before_step(0)
+    assert {activity.name for activity in profile.call_args.kwargs["activities"]} == recorded

@@ -35,6 +35,7 @@ slurm: setup ## Run the trainer under a real Slurm of two nodes (as root; instal
 nightly: cluster-programs ## Run the slow tests of rare cases, which tests/README.md lists
 	@$(BIN)/pytest $(PARALLEL) -m nightly tests/processes tests/cluster hack/tests
 	@$(BIN)/python -m simulation.soak --schedules 20000
+	@$(MAKE) --no-print-directory mutants MUTANTS='hack/mutants/*.jsonl --share 0.05'
 	@$(MAKE) --no-print-directory matrix
 	@$(MAKE) --no-print-directory test-pythons
 	@$(MAKE) --no-print-directory test-oldest-torch
@@ -80,6 +81,10 @@ test-oldest-torch: $(DDPJOB_CACHE_DIR)/oldest-torch/stamp ## Test the trainer wi
 	@$(<D)/bin/pytest -p no:cacheprovider tests/unit/ranks tests/unit/trainer \
 		$(patsubst %,tests/processes/trainer/test_%.py,collectives_of_a_step ddp_options dropout make_gpu lost_peer \
 		number_of_ranks preemption replaced_pod restart_from_copies restart_in_place resume set_up)
+
+.PHONY: mutants
+mutants: setup ## Change one expression at a time; a test must fail: make mutants MUTANTS='LIST --share 0.05'
+	@$(BIN)/python -m mutants run $(or $(MUTANTS),hack/mutants/*.jsonl)
 
 .PHONY: faults
 faults: setup ## Test all faults of the API server, and an operator that is killed 100 times

@@ -112,7 +112,7 @@ def _mutant(file: str, source: str, node: ast.expr, text: str) -> Mutant | None:
     number = sum(lines[first : first + len(old)] == old for first in range(node.lineno - 1))
     mutant = Mutant(file=file, old="\n".join(old), new=new, nth=number)
     try:
-        original = ast.parse(ast.get_source_segment(source, node) or "", mode="eval").body
+        original = ast.parse(f"({ast.get_source_segment(source, node)})", mode="eval").body
         ast.parse(mutant.applied(source) or "")
     except SyntaxError:
         return None

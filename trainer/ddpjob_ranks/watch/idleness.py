@@ -23,7 +23,7 @@ class Timing:
     """How often the watchdog looks and how long it waits."""
 
     answer_seconds: float
-    loss_seconds: float
+    loss_seconds: float = LOSS_SECONDS
     """For the others to answer a rank that has lost another one."""
 
     @classmethod

@@ -17,21 +17,19 @@ Only calls between steps decide: batches of an evaluation may follow each other 
 """
 
 import math
-import os
 import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from types import FrameType
 from typing import Final
 
 import torch
 import torch.distributed as dist
 
-from ddpjob_ranks import contract, stacks
+from ddpjob_ranks import children, contract, stacks
 from ddpjob_ranks.distributed import Gang
 
 #: Questions at the start that are timed; the fastest counts. The one before them waits for the last rank to come.
@@ -61,8 +59,8 @@ class StopRequest:
         writer.setblocking(False)  # as set_wakeup_fd requires
         self._writer = writer  # closed with this object
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-        # A child has the socket, but not the thread.
-        os.register_at_fork(after_in_child=partial(signal.set_wakeup_fd, -1))
+        children.end_on_sigterm()
+        children.never_outstay()
         threading.Thread(target=_write_stacks, args=(reader,), name=THREAD_NAME, daemon=True).start()
 
     def ignore(self) -> None:

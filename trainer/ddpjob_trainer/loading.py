@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
 
-from ddpjob_ranks import prctl
+from ddpjob_ranks import children, prctl
 from ddpjob_ranks.cpus import cpus_of_this_rank
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_trainer import randomness
@@ -168,6 +168,8 @@ class Samples:
     ) -> DataLoader[Any]:
         """With workers, if it is `persistent`: they wait for its next use."""
         num_workers = self.num_workers if persistent else 0
+        if num_workers:
+            children.never_outstay()
         return DataLoader(
             Seeded(self.dataset, self.collate, seed=self.seed, stream=stream),
             batch_size=None,  # `Seeded` collates

@@ -19,7 +19,7 @@ DEFAULT_NAME = "testbed"
 def build(arguments: argparse.Namespace) -> None:
     """Build the programs into the cache."""
     nodes = tools.NODES if arguments.nodes else {}
-    tools.build([*tools.CONTROL_PLANE, *tools.MONITORING, *tools.OBJECT_STORE, *nodes])
+    tools.build([*tools.CONTROL_PLANE, *tools.MONITORING, *tools.OBJECT_STORE, *tools.GANGS, *nodes])
 
 
 def up(arguments: argparse.Namespace) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import json
 import os
 import re
 import subprocess
@@ -41,6 +42,15 @@ class Tool:
     module: str
     package: str
     tags: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """A folder of the source of a Go package's module, as one of our modules pins it."""
+
+    module: str
+    source: str
+    folder: str
 
 
 #: The minor release of the control plane where it is not that of the other programs: one of those with a folder of its own,
@@ -85,6 +95,15 @@ MONITORING = {
 #: A server of the S3 protocol with conditional writes, whose objects are files of a folder.
 OBJECT_STORE = {"versitygw": Tool(module="versitygw", package="github.com/versity/versitygw/cmd/versitygw")}
 
+#: A queue of gangs with its chart, and the kinds of a scheduler of gangs, which it depends on.
+GANGS: dict[str, Tool | Files] = {
+    "kueue": Tool(module="kueue", package="sigs.k8s.io/kueue/cmd/kueue"),
+    "kueue-chart": Files(module="kueue", source="sigs.k8s.io/kueue", folder="charts/kueue"),
+    "coscheduling-kinds": Files(
+        module="kueue", source="sigs.k8s.io/scheduler-plugins", folder="manifests/coscheduling"
+    ),
+}
+
 #: What checks the workflows of .github.
 LINTERS = {"actionlint": Tool(module="actionlint", package="github.com/rhysd/actionlint/cmd/actionlint")}
 
@@ -103,14 +122,17 @@ NODES = {
 #: What enforces NetworkPolicies on real nodes: the part of kube-router that does, with a main function of the test bed's.
 POLICIES = {"kube-router": Tool(module="kube-router", package=".")}
 
-_ALL = CONTROL_PLANE | MONITORING | OBJECT_STORE | LINTERS | NODES | POLICIES
+_ALL: dict[str, Tool | Files] = {
+    **(CONTROL_PLANE | MONITORING | OBJECT_STORE | LINTERS | NODES | POLICIES),
+    **GANGS,
+}
 
 
 def path(name: str) -> Path:
-    """Path of the program `name`, built first where it is missing.
+    """Path of the program or folder `name`, built first where it is missing.
 
     Raises:
-        BuildError: `name` is none of the test bed's programs, or its build failed.
+        BuildError: `name` is none of the test bed's programs and folders, or its build failed.
     """
     if name not in _ALL:
         raise BuildError(f"the test bed has no program {name!r}; it has {', '.join(sorted(_ALL))}")
@@ -141,7 +163,10 @@ def build(names: Iterable[str]) -> None:
         with exclusive(folder.with_name(folder.name + ".lock")):
             if not (folder / name).exists():
                 folder.mkdir(parents=True, exist_ok=True)
-                _compile(name, tool, folder)
+                if isinstance(tool, Files):
+                    _copy(name, tool, folder)
+                else:
+                    _compile(name, tool, folder)
 
 
 @functools.cache
@@ -167,6 +192,7 @@ _PINNED = {
     "containerd": "github.com/containerd/containerd/v2",
     "coredns": "github.com/coredns/coredns",
     "kube-router": "github.com/cloudnativelabs/kube-router/v2",
+    "kueue": "sigs.k8s.io/kueue",
 }
 
 
@@ -232,6 +258,23 @@ def _compile(name: str, tool: Tool, folder: Path) -> None:
             raise BuildError(f"building {name} ({' '.join(command)}) failed:\n" + "".join(lines[-20:]))
         output.rename(folder / name)
     print(f"testbed: built {name} in {time.monotonic() - began:.0f} s", flush=True)
+
+
+def _copy(name: str, files: Files, folder: Path) -> None:
+    """Copy the files next to the programs, so that they are there without Go and its cache of modules."""
+    command = [go.executable(), "mod", "download", "-json", files.source]
+    environment = {**os.environ, **_VARIABLES}
+    done = subprocess.run(
+        command, cwd=_HERE / files.module, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise BuildError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
+    with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as scratch:
+        copied = Path(scratch) / name
+        source = Path(json.loads(done.stdout)["Dir"]) / files.folder
+        # The folders of Go's cache are read-only.
+        subprocess.run(["cp", "--recursive", "--no-preserve=all", source, copied], check=True)
+        copied.rename(folder / name)
 
 
 def _runs(process: subprocess.Popen[str], seconds: float) -> bool:

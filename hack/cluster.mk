@@ -12,7 +12,7 @@ need-root:
 			"only make e2e can use another cluster: set E2E_KUBECONFIG" >&2; exit 1; }
 
 .PHONY: cluster-programs
-cluster-programs: setup ## Build the programs of a control plane (the first time 13 minutes on two cores)
+cluster-programs: setup ## Build the programs of a control plane (the first time 16 minutes on two cores)
 	@$(BIN)/python -m testbed build
 
 .PHONY: node-programs

@@ -23,7 +23,7 @@ test-processes: setup ## Run the simulation, real trainings and `ddpjob run --lo
 .PHONY: test-cluster
 test-cluster: cluster-programs ## Run the tests on real kube-apiservers
 	@$(BIN)/pytest $(PARALLEL) -m 'not nightly' \
-		tests/cluster/operator tests/cluster/client tests/cluster/chart tests/cluster/api $(S3_TESTS) \
+		tests/cluster/gangs tests/cluster/operator tests/cluster/client tests/cluster/chart tests/cluster/api $(S3_TESTS) \
 		$(filter-out %_nodes.py,$(wildcard tests/testbed/tests/test_*.py))
 
 .PHONY: slurm

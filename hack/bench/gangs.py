@@ -2,7 +2,7 @@
 
 Each pair of jobs needs all GPUs of one node, twice: one gang runs after the other. Without a scheduler that knows of gangs
 each may get a part of the node, and then one has to release it. With nothing lost a pair takes twice the time that a gang
-runs; all beyond that is lost. The same pairs are a test of the operator (`test_two_gangs.py`).
+runs; all beyond that is lost. The same pairs are a test of the operator (`test_without_gang_scheduler.py`).
 """
 
 from __future__ import annotations

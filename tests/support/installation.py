@@ -27,7 +27,7 @@ def install(control_plane: testbed.ControlPlane, *, scheduling_provider: str = "
     kubectl = control_plane.kubectl
     kubectl("apply", "--server-side", "-f", str(MANIFESTS / "crd" / "ddpjob.yaml"))
     control_plane.wait_served("ddpjobs.ddpjob.dev")
-    kubectl("create", "namespace", NAMESPACE)
+    kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     values = {"scheduling": {"provider": scheduling_provider}}
     documents = yaml.safe_load_all(Helm()("template", NAME, CHART, "--namespace", NAMESPACE, values=values))
     rights = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")

@@ -126,7 +126,7 @@ class Namespace:
 
     async def pods(self) -> dict[str, dict[str, Any]]:
         """All pods by name."""
-        return await self._all(PODS)
+        return await self.all(PODS)
 
     async def has_pods(
         self, what: str, hold: Callable[[dict[str, dict[str, Any]]], bool], seconds: float = SECONDS
@@ -142,7 +142,7 @@ class Namespace:
 
     async def services(self) -> dict[str, dict[str, Any]]:
         """All Services by name."""
-        return await self._all(SERVICES)
+        return await self.all(SERVICES)
 
     async def find(self, resource: Resource, name: str) -> dict[str, Any] | None:
         """An object, or None."""
@@ -183,13 +183,20 @@ class Namespace:
         annotations = {"testbed/exit-code": str(code), "testbed/exit-message": message}
         await self.client.merge_patch(PODS, self.name, pod, {"metadata": {"annotations": annotations}})
 
+    async def bind(self, pod: str, node: str) -> None:
+        """Give a pod a node, as a scheduler does."""
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        resource = Resource(prefix=PODS.prefix, plural=f"pods/{pod}/binding")
+        await self.client.create(resource, self.name, {"target": target, "metadata": {"name": pod}})
+
     async def delete_pod(self, name: str, grace_seconds: int | None = None) -> None:
         """Delete a pod as somebody else would."""
         pod = (await self.pods())[name]
         uid = pod["metadata"]["uid"]
         await self.client.delete(PODS, self.name, name, uid=uid, grace_seconds=grace_seconds)
 
-    async def _all(self, resource: Resource) -> dict[str, dict[str, Any]]:
+    async def all(self, resource: Resource) -> dict[str, dict[str, Any]]:
+        """All objects of this kind by name."""
         items = [item async for page in self.client.pages(resource, self.name) for item in page.items]
         return {item["metadata"]["name"]: dict(item) for item in items}
 

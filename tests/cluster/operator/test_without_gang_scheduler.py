@@ -1,4 +1,4 @@
-"""Two gangs that compete for the GPUs of one node: without a release they would wait for each other forever."""
+"""Gangs without a scheduler of gangs: the operator releases a part that waits too long, and uses affinity and fewer nodes."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -12,13 +12,49 @@ from support.operator_cluster import Namespace, eventually, kwok_nodes
 
 pytestmark = pytest.mark.usefixtures("operator_process")
 
+#: A gang holds a part of its nodes for 45 s at most, and pauses for up to 23 s.
+RELEASE_SECONDS = 240.0
 NUM_TRIALS = 8
 #: The scheduler may happen to take the pods of one gang after those of the other at each node.
 MOST_ROUNDS = 5
 
 
+async def test_two_gangs_of_which_each_has_a_part_of_the_nodes_both_finish(
+    namespace: Namespace, cluster: testbed.ControlPlane
+) -> None:
+    """Without a release they would wait for each other forever. The test takes the scheduler's place for the first pods."""
+
+    async def gets(name: str, node: str) -> None:
+        template = {"spec": {"nodeSelector": {"pool": namespace.name}}}
+        await namespace.apply(name, nodes=2, gpusPerNode=1, template=template)
+        await eventually("the first pod to exist", lambda: namespace.find(PODS, f"{name}-1-0"))
+        await namespace.bind(f"{name}-1-0", node)
+
+    with kwok_nodes(cluster, 2, gpus=1) as nodes:
+        cluster.kubectl("label", "node", *nodes, f"pool={namespace.name}")
+        cluster.kubectl("cordon", *nodes)
+        await gets("a", nodes[0])
+        await gets("b", nodes[1])
+        cluster.kubectl("uncordon", *nodes)
+        waiting = {"a", "b"}
+
+        async def one_runs() -> str | None:
+            phases = {name: (await namespace.status(name))["phase"] for name in waiting}
+            return next((name for name, phase in phases.items() if phase == "Running"), None)
+
+        attempts = []
+        while waiting:
+            runs = await eventually("a gang to have both nodes", one_runs, RELEASE_SECONDS)
+            waiting.remove(runs)
+            status = await namespace.succeeds(runs, (await namespace.status(runs))["attempt"])
+            assert (status["restarts"]["counted"], status["restarts"]["infrastructure"]) == (0, 0)
+            attempts.append(status["attempt"])
+        assert sum(attempts) > 2, "no gang released its node"
+
+
+@pytest.mark.nightly
 @pytest.mark.timeout(2000)
-async def test_two_gangs_that_compete_for_one_node_both_finish(
+async def test_pairs_of_gangs_that_compete_for_a_node_all_finish(
     new_namespace: Callable[[], Awaitable[Namespace]], cluster: testbed.ControlPlane
 ) -> None:
     num_given_back = 0

@@ -1,8 +1,7 @@
 """The real cluster autoscaler as a component of a control plane.
 
-`DDPJOB_TEST_AUTOSCALER` names the program: `go build -tags kwok -o cluster-autoscaler .` in the folder `cluster-autoscaler` of a copy
-of kubernetes/autoscaler, of the branch of the control plane's Kubernetes release. Its cloud provider `kwok` creates Node objects. They
-are Ready once a test gives them the label of KWOK's nodes, as a machine that has started would be.
+Its cloud provider `kwok`, which a program has that was built with this tag, creates Node objects. They are Ready once
+a test gives them the label of KWOK's nodes, as a machine that has started would be.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
-"""A job that the real MultiKueue runs on another cluster, where DDPJOB_TEST_KUEUE names Kueue (`kueue_program.py`).
+"""A job that the real MultiKueue runs on another cluster.
 
 Its adapter for kinds that it does not know (`pkg/controller/admissionchecks/multikueue/externalframeworks/adapter.go`) copies the job
 and mirrors the status. It goes by a Workload that another controller creates for the job, whose place the test takes.
 """
 
-import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,15 +16,13 @@ from ddpjob_operator.api import names
 from ddpjob_operator.transport.access import load_access
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.resources import DDPJOBS
-from support import kueue_program
-from support.kueue_stand_in import API
+from support import REPOSITORY
+from support.gang_providers import KUEUE_API
 from support.operator_cluster import Namespace, eventually
 from support.operator_process import OperatorProcess
+from testbed import kueue
 
-VARIABLE = "DDPJOB_TEST_KUEUE"
-pytestmark = pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} does not name the program of Kueue")
-
-CRD = Path(__file__).parents[3] / "manifests/crd"
+CRD = REPOSITORY / "manifests/crd"
 MULTIKUEUE = "kueue.x-k8s.io/multikueue"
 FRAMEWORK = f"{names.KIND}.{names.API_VERSION.partition('/')[2]}.{names.GROUP}"
 QUEUE = "team-a"
@@ -47,15 +43,35 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
         for cluster in (both.manager, both.worker):
             cluster.kubectl("apply", "--server-side", "-f", str(CRD))
             cluster.wait_served("ddpjobs.ddpjob.dev")
-            kueue_program.start(
-                cluster, Path(os.environ[VARIABLE]), multiKueue={"externalFrameworks": [{"name": FRAMEWORK}]}
-            )
+            cluster.kubectl.apply(rights())
+            kueue.start(cluster, multiKueue={"externalFrameworks": [{"name": FRAMEWORK}]})
             operator = OperatorProcess(cluster.kubeconfig, tmp_path_factory.mktemp("operator") / "log")
             operator.start()
             stack.callback(operator.stop)
         both.worker.add_kwok_nodes(2, gpus=1)
         connect(both)
         yield both
+
+
+def rights() -> list[dict[str, Any]]:
+    """The rights of `docs/how-to/shared-clusters.md`, which the chart of Kueue lacks for kinds that it does not know."""
+    api, name = "rbac.authorization.k8s.io", {"name": "kueue-ddpjobs"}
+    rules = [
+        {"apiGroups": [names.GROUP], "resources": ["ddpjobs"], "verbs": ["get", "list", "watch"]},
+        {"apiGroups": [names.GROUP], "resources": ["ddpjobs/status"], "verbs": ["update", "patch"]},
+    ]
+    account = {"kind": "ServiceAccount", "name": kueue.ACCOUNT, "namespace": kueue.NAMESPACE}
+    role = {"apiGroup": api, "kind": "ClusterRole", **name}
+    return [
+        {"apiVersion": f"{api}/v1", "kind": "ClusterRole", "metadata": name, "rules": rules},
+        {
+            "apiVersion": f"{api}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": name,
+            "roleRef": role,
+            "subjects": [account],
+        },
+    ]
 
 
 def connect(clusters: Clusters) -> None:
@@ -73,10 +89,9 @@ def connect(clusters: Clusters) -> None:
         kueue_object("MultiKueueConfig", "all", clusters=["worker"]),
         kueue_object("AdmissionCheck", "multikueue", controllerName=MULTIKUEUE, parameters=check),
     )
-    for cluster, more in (
-        (clusters.manager, {"admissionChecksStrategy": {"admissionChecks": [{"name": "multikueue"}]}}),
-        (clusters.worker, {}),
-    ):
+    checked: dict[str, Any] = {"admissionChecksStrategy": {"admissionChecks": [{"name": "multikueue"}]}}
+    more: dict[str, Any]
+    for cluster, more in ((clusters.manager, checked), (clusters.worker, {})):
         quota = {"name": "default", "resources": [{"name": "nvidia.com/gpu", "nominalQuota": 2}]}
         groups = [{"coveredResources": ["nvidia.com/gpu"], "flavors": [quota]}]
         cluster.kubectl.apply(
@@ -88,7 +103,7 @@ def connect(clusters: Clusters) -> None:
 
 def kueue_object(kind: str, name: str, namespace: str | None = None, **spec: Any) -> dict[str, Any]:
     metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
-    return {"apiVersion": API, "kind": kind, "metadata": metadata, "spec": spec}
+    return {"apiVersion": KUEUE_API, "kind": kind, "metadata": metadata, "spec": spec}
 
 
 def workload_of(job: dict[str, Any], nodes: int) -> dict[str, Any]:
@@ -122,6 +137,7 @@ async def client_of(cluster: testbed.ControlPlane, monkeypatch: pytest.MonkeyPat
     return Client((await load_access()).configuration)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 async def test_the_status_of_a_job_that_runs_on_another_cluster_is_mirrored(
     clusters: Clusters, submitted: Namespace, copied: Namespace

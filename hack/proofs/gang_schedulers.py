@@ -1,17 +1,25 @@
-"""The real schedulers of Volcano and scheduler-plugins as components of a control plane.
+"""The contract of gang schedulers, with the real Volcano and the real coscheduling.
 
-Each is built in a copy of its repository, which also holds the CRDs: `go build -o . ./cmd/scheduler ./cmd/controller-manager`
-for Volcano, `go build -o . ./cmd/scheduler` for scheduler-plugins.
+    pytest -p proofs.gang_schedulers tests/cluster/gangs/test_gang_contract.py --volcano DIRECTORY --coscheduling DIRECTORY
+
+A directory is a copy of the repository of Volcano or scheduler-plugins, which has the CRDs, with its programs in it: `scheduler`
+and `controller-manager` of Volcano, `scheduler` of scheduler-plugins. The test bed cannot build them, because these
+modules are not on the Go module proxy. `README.md` says with which versions the proof ran last.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import testbed
+from support import gang_providers
 
 #: A scheduler waits for its caches, on a machine that may be busy.
 READY_SECONDS = 240
@@ -33,7 +41,24 @@ tiers:
 """
 
 
-def start_volcano(cluster: testbed.ControlPlane, repository: Path) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The directories."""
+    for name in _SCHEDULERS:
+        parser.addoption(f"--{name}", type=lambda text: Path(text).resolve(), help=f"the repository of {name}, built")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Put the schedulers in the place of those that the test bed builds, before a fixture has read which these are."""
+    options = vars(early_config.known_args_namespace)
+    gang_providers.PROVIDERS[:] = [
+        replace(provider, start=partial(start, options[name]))
+        for name, (provider, start) in _SCHEDULERS.items()
+        if options[name]
+    ]
+
+
+def start_volcano(repository: Path, cluster: testbed.ControlPlane) -> None:
     """Install Volcano's CRDs, start its scheduler and its controllers and wait until they serve."""
     _install_crds(cluster, repository / "config/crd/volcano/bases")
     cluster.kubectl("create", "namespace", "volcano-system")
@@ -49,9 +74,11 @@ def start_volcano(cluster: testbed.ControlPlane, repository: Path) -> None:
         arguments += [f"--healthz-address=127.0.0.1:{health}", f"--listen-address=127.0.0.1:{metrics}"]
         _start(cluster, f"volcano-{program}", repository / program, arguments, f"http://127.0.0.1:{health}/healthz")
     testbed.wait_for("Volcano's default queue", lambda: _has_queue(cluster), seconds=READY_SECONDS)
+    # It preempts only for jobs that the cluster as a whole has room for, on whichever nodes.
+    cluster.add_kwok_nodes(1, gpus=4)
 
 
-def start_coscheduling(cluster: testbed.ControlPlane, repository: Path) -> None:
+def start_coscheduling(repository: Path, cluster: testbed.ControlPlane) -> None:
     """Install the CRD of PodGroups, and start a second scheduler that has the plugin."""
     _install_crds(cluster, repository / "manifests/coscheduling")
     profile: dict[str, Any] = {
@@ -79,6 +106,12 @@ def start_coscheduling(cluster: testbed.ControlPlane, repository: Path) -> None:
     arguments += [f"--tls-cert-file={cluster.keys / 'server.crt'}"]
     arguments += [f"--tls-private-key-file={cluster.keys / 'server.key'}"]
     _start(cluster, "coscheduling", repository / "scheduler", arguments, f"https://127.0.0.1:{port}/healthz")
+
+
+_SCHEDULERS: dict[str, tuple[gang_providers.Provider, Callable[[Path, testbed.ControlPlane], None]]] = {
+    "volcano": (gang_providers.VOLCANO, start_volcano),
+    "coscheduling": (gang_providers.COSCHEDULING, start_coscheduling),
+}
 
 
 def _install_crds(cluster: testbed.ControlPlane, folder: Path) -> None:

@@ -1,0 +1,97 @@
+"""What only Kubernetes' own gang scheduling does."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import testbed
+from ddpjob_operator.transport.access import load_access
+from ddpjob_operator.transport.client import Client
+from support.gang_providers import NATIVE, NativePlaces, Provider
+from support.installation import install
+from support.operator_cluster import Namespace, eventually
+from support.operator_process import OperatorProcess
+
+
+@pytest.fixture(scope="module")
+def provider() -> Provider:
+    return NATIVE
+
+
+async def test_the_group_of_an_attempt_belongs_to_the_job_and_has_its_min_nodes(
+    places: NativePlaces,
+) -> None:
+    space = places.namespace
+    await places.submit("j", nodes=4, minNodes=3)
+    await places.waits("j", "no nodes for 3 of the 4 pods together")
+    job = await space.job("j")
+    assert list(await places.groups()) == [group_name(job)]
+    await space.edit("j", minNodes=2)
+    await places.waits("j", "no nodes for 2 of the 4 pods together", attempt=2)
+    ((name, group),) = (await places.groups()).items()
+    assert (name, places.size_of(group)) == (group_name(job, attempt=2), 2)
+    assert [owner["uid"] for owner in group["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
+
+
+def group_name(job: Mapping[str, Any], attempt: int = 1) -> str:
+    return f"j-{attempt}-u{job['metadata']['uid'][-3:]}"
+
+
+async def test_a_group_of_somebody_else_is_left_alone_and_named(places: NativePlaces) -> None:
+    namespace = places.namespace
+    spec = {"schedulingPolicy": {"gang": {"minCount": 1}}}
+    await places.add(1)
+    await places.submit("j", suspend=True)
+    name = group_name(await namespace.job("j"))
+    body = {"apiVersion": places.version, "kind": "PodGroup", "metadata": {"name": name}, "spec": spec}
+    foreign = await namespace.client.create(places.pod_groups, namespace.name, body)
+    await namespace.edit("j", suspend=False)
+    assert (await namespace.shows("j", "exists"))["message"] == (
+        f"the API server refuses to create PodGroup {name}: it exists and belongs to no owner, not to this job:"
+        " delete it, or rename this job"
+    )
+    assert (await places.groups())[name]["metadata"]["uid"] == foreign["metadata"]["uid"]
+    await namespace.client.delete(places.pod_groups, namespace.name, name, uid=foreign["metadata"]["uid"])
+    await namespace.reaches("j", "Running")
+
+
+async def test_pods_are_not_created_while_the_cluster_ignores_their_required_topology(places: NativePlaces) -> None:
+    namespace = places.namespace
+    await namespace.apply("j", nodes=2, scheduling={"topology": {"key": "rack", "mode": "required"}})
+    await namespace.shows("j", "TopologyAwareWorkloadScheduling")
+    assert not await namespace.pods()
+
+
+@pytest.mark.nightly
+async def test_a_gang_with_required_topology_gets_nodes_of_one_rack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rack = {"scheduling": {"topology": {"key": "rack", "mode": "required"}}, "gpusPerNode": 1, "nodes": 2}
+    with testbed.ControlPlane(gang_scheduling=True, gang_topology=True, node_monitor_grace_seconds=600) as cluster:
+        for number, node in enumerate(cluster.add_kwok_nodes(4, gpus=1)):
+            cluster.kubectl("label", "node", node, f"rack={number % 2}")
+        operator = OperatorProcess(install(cluster, scheduling_provider="native"), tmp_path / "log")
+        operator.start()
+        monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+        async with Client((await load_access()).configuration) as client:
+            racks = Namespace(client, "default")
+            await racks.apply("one", gpusPerNode=1, template={"spec": {"nodeSelector": {"rack": "0"}}})
+            await racks.reaches("one", "Running")
+            for name in ("two", "three"):
+                await racks.apply(name, **rack)
+
+            async def waits() -> bool:
+                messages = [str((await racks.status(name)).get("message")) for name in ("two", "three")]
+                return any("no nodes with the same rack for all 2 pods together" in text for text in messages)
+
+            await racks.has_pods(
+                "a gang to have the nodes of rack 1", lambda p: nodes_of_gangs(p) == {"kwok-1", "kwok-3"}
+            )
+            await eventually("the other gang to wait", waits)
+        operator.stop()
+
+
+def nodes_of_gangs(pods: Mapping[str, dict[str, Any]]) -> set[str]:
+    return {pod["spec"]["nodeName"] for name, pod in pods.items() if name != "one-1-0" and "nodeName" in pod["spec"]}

@@ -41,7 +41,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # workers of a DataLoader ignore SIGTERM, and Python's own exit would wait for them
+    sys.exit(main(sys.argv[1:]))

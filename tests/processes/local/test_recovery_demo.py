@@ -31,6 +31,7 @@ def demonstration() -> "subprocess.CompletedProcess[str]":
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(2000)
 def test_the_demonstration_prints_a_recovery_without_a_lost_step() -> None:
     run = demonstration()

@@ -1,6 +1,9 @@
-"""What has happened, one line each, for people who look at a schedule that broke an invariant."""
+"""What has happened, one line for each change: for people who want to see the life of a job, or why an invariant broke.
 
-from typing import Any, Protocol
+A line says only what the change changed.
+"""
+
+from typing import Protocol
 
 from simulation.api_server import JOBS, NODES, POD_GROUPS, PODS, SERVICES, Body
 from simulation.virtual_time import START_SECONDS
@@ -30,32 +33,60 @@ class Trace:
         assert body is not None
         verb = "creates" if old is None else "removes" if new is None else "changes"
         what = f"{body['metadata']['name']} ({body['metadata']['uid']}, v{body['metadata']['resourceVersion']})"
-        self.say(f"{by} {verb} {plural[:-1]} {what}: {_gist(plural, body)}")
+        before, after = (_gist(plural, old) if old else {}), (_gist(plural, new) if new else {})
+        changes = [
+            f"{name} {after.get(name) or 'none'}" for name in after if before.get(name, "") != after.get(name, "")
+        ]
+        self.say(f"{by} {verb} {plural[:-1]} {what}" + (f": {', '.join(changes)}" if changes else ""))
 
 
-def _gist(plural: str, body: Body) -> str:
-    status = body.get("status") or {}
-    if plural == PODS:
-        states = [_state(container["state"]) for container in status.get("containerStatuses", ())]
-        marked = " deleted" if "deletionTimestamp" in body["metadata"] else ""
-        deadline = " deadline" if body["spec"].get("activeDeadlineSeconds") == 1 else ""
-        return f"{status.get('phase', 'new')} on {body['spec'].get('nodeName')} {states}{marked}{deadline}"
-    if plural == JOBS:
-        conditions = [c["type"] for c in status.get("conditions", ()) if c["status"] == "True"]
-        gist = {
-            key: status.get(key) for key in ("attempt", "phase", "reason", "restarts", "retryTime") if key in status
-        }
-        gist["failure"] = (status.get("failure") or {}).get("reason")
-        suspended = " (spec.suspend)" if body["spec"].get("suspend") else ""
-        return f"{gist} {conditions} {status.get('message', '')!r}{suspended}"
-    if plural == SERVICES:
-        return str(body["spec"].get("selector"))
-    if plural == POD_GROUPS:
-        return f"{body['spec']}{' deleted' if 'deletionTimestamp' in body['metadata'] else ''}"
-    assert plural == NODES, plural
-    return str([condition["status"] for condition in status["conditions"]])
+def _gist(plural: str, body: Body) -> dict[str, str]:
+    """The fields by which one follows what happens, in the order in which they are shown."""
+    gist = {
+        PODS: _gist_of_pod,
+        JOBS: _gist_of_job,
+        SERVICES: lambda service: {"selects": _readable(service["spec"].get("selector") or {})},
+        POD_GROUPS: lambda group: {"spec": str(group["spec"])},
+        NODES: lambda node: {"conditions": _readable({c["type"]: c["status"] for c in node["status"]["conditions"]})},
+    }[plural](body)
+    if "deletionTimestamp" in body["metadata"]:
+        gist["deleted"] = "with a grace period"
+    return gist
 
 
-def _state(state: Body) -> Any:
+def _gist_of_pod(pod: Body) -> dict[str, str]:
+    status = pod.get("status") or {}
+    containers = {c["name"]: _state(c["state"]) for c in status.get("containerStatuses", ())}
+    seconds = pod["spec"].get("activeDeadlineSeconds")
+    return {
+        "node": pod["spec"].get("nodeName") or "",
+        "phase": status.get("phase", ""),
+        "containers": _readable(containers),
+        "activeDeadlineSeconds": str(seconds or ""),
+    }
+
+
+def _gist_of_job(job: Body) -> dict[str, str]:
+    status = job.get("status") or {}
+    failure, progress = status.get("failure") or {}, status.get("progress") or {}
+    return {
+        "suspend": "true" if job["spec"].get("suspend") else "",
+        "attempt": str(status.get("attempt", "")),
+        "phase": status.get("phase", ""),
+        "reason": status.get("reason", ""),
+        "failure": failure.get("reason", ""),
+        "restarts": _readable({name: count for name, count in (status.get("restarts") or {}).items() if count and name != "countedTimes"}),
+        "retryTime": status.get("retryTime") or "",
+        "step": str(progress.get("step", "")),
+        "conditions": "+".join(c["type"] for c in status.get("conditions", ()) if c["status"] == "True"),
+        "message": f'"{status["message"]}"' if status.get("message") else "",
+    }
+
+
+def _state(state: Body) -> str:
     ended = state.get("terminated")
-    return f"{ended['exitCode']} {ended['reason']}" if ended else next(iter(state))
+    return f"{ended['reason']} with exit code {ended['exitCode']}" if ended else next(iter(state))
+
+
+def _readable(fields: Body) -> str:
+    return " ".join(f"{name.removeprefix('ddpjob.dev/')}={value}" for name, value in fields.items())

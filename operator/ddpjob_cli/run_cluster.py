@@ -48,10 +48,11 @@ def run_cluster(manifest: Manifest, *, detach: bool, dry_run: bool, verbose: boo
             note(f"{submitted}; to follow it: ddpjob logs {where} -f; to see its state: ddpjob status {where}")
             return EXIT_SUCCEEDED
         note(f"{submitted}; Ctrl-C stops this command, not the job")
-        return _shown_to_the_end(client, job, manifest.spec.processes, verbose=verbose, show_status=show_status)
+        return show_to_the_end(client, job, manifest.spec.processes, verbose=verbose, show_status=show_status)
 
 
-def _shown_to_the_end(client: Client, job: Job, processes: int, *, verbose: bool, show_status: bool) -> int:
+def show_to_the_end(client: Client, job: Job, processes: int, *, verbose: bool, show_status: bool) -> int:
+    """Print the lines of all ranks and the changes of the status until the job has finished; the result is the exit code."""
     from ddpjob_cli.display import Display
     from ddpjob_cli.rendering import next_command, outcome, phase_style
 

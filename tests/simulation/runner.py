@@ -33,7 +33,7 @@ class Outcome:
 
 def run(schedule: Schedule) -> Outcome:
     """Live through a schedule. Raises Violation where an invariant does not hold."""
-    return _run(World(schedule))
+    return lead(World(schedule))
 
 
 def traced(schedule: Schedule) -> str:
@@ -41,13 +41,14 @@ def traced(schedule: Schedule) -> str:
     world = World(schedule)
     world.trace.lines = []
     try:
-        _run(world)
+        lead(world)
     except Violation as violation:
         world.trace.say(f"VIOLATION: {violation}")
     return "\n".join(world.trace.lines)
 
 
-def _run(world: World) -> Outcome:
+def lead(world: World) -> Outcome:
+    """Live through the schedule of a world. Raises Violation where an invariant does not hold."""
     with world.in_place(), convergence.checked(world):
         world.loop.run_until_complete(_live(world))
     return Outcome(counts=world.counts + world.memory.counts)

@@ -10,22 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from simulation import api_client
 from simulation.containers import Fate
 from simulation.runner import traced
 from simulation.schedule import Schedule
 from support import golden
 
-LIVES = {
+LIVES: dict[str, tuple[Fate, ...]] = {
     "succeeds": (),
     "restarts": (Fate(kind="fail", after_seconds=20, rank=1),),
 }
 
 
+@pytest.mark.usefixtures("constant_delays")
 @pytest.mark.parametrize("life", LIVES)
-def test_the_life_of_a_job_is_the_one_in_its_golden_file(life: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api_client, "LATENCIES_SECONDS", (0.02,))
-    monkeypatch.setattr(api_client, "LAGS_SECONDS", (0.005,))
+def test_the_life_of_a_job_is_the_one_in_its_golden_file(life: str) -> None:
     schedule = Schedule(nodes=2, trainer=True, train_seconds=30, reads_progress=True, fates=LIVES[life])
     lines = [line for line in traced(schedule).splitlines() if "  --- " not in line]
     assert "VIOLATION" not in lines[-1]

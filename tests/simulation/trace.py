@@ -75,7 +75,9 @@ def _gist_of_job(job: Body) -> dict[str, str]:
         "phase": status.get("phase", ""),
         "reason": status.get("reason", ""),
         "failure": failure.get("reason", ""),
-        "restarts": _readable({name: count for name, count in (status.get("restarts") or {}).items() if count and name != "countedTimes"}),
+        "restarts": _readable(
+            {name: count for name, count in (status.get("restarts") or {}).items() if count and name != "countedTimes"}
+        ),
         "retryTime": status.get("retryTime") or "",
         "step": str(progress.get("step", "")),
         "conditions": "+".join(c["type"] for c in status.get("conditions", ()) if c["status"] == "True"),

@@ -30,7 +30,7 @@ setup: ## Install the project and its development tools into .venv
 	@$(PYTHON) hack/environment.py requirements/demo.lock requirements/dev.lock
 
 .PHONY: check
-check: lint test-unit ## Format, lint, types, layers and unit tests
+check: lint test-unit ## Format, lint, types, layers, generated files and unit tests
 
 .PHONY: test-unit
 test-unit: setup ## Run the unit tests
@@ -51,13 +51,31 @@ format: setup ## Format the code and fix what the linter can fix
 	@$(BIN)/ruff format --quiet .
 
 .PHONY: generate
-generate: setup ## Generate the CRD, the plain manifests and the generated parts of the documents
-	@$(BIN)/python -m ddpjob_operator.api.crd > manifests/crd/ddpjob.yaml
-	@cp manifests/crd/ddpjob.yaml charts/ddpjob-operator/files/crd/ddpjob.yaml
+generate: generate-code generate-manifests ## Generate the CRD, the plain manifests and the generated parts of the documents
+
+# Each file is replaced at once, because tests that run at the same time read it.
+.PHONY: generate-code
+generate-code: setup
+	@for file in charts/ddpjob-operator/files/crd/ddpjob.yaml manifests/crd/ddpjob.yaml; do \
+		$(BIN)/python -m ddpjob_operator.api.crd > $$file.new && mv $$file.new $$file; \
+	done
 	@$(BIN)/python -m ddpjob_cli.reference
-	@$(BIN)/python tests/unit/test_interface.py
-	@HELM=$$($(BIN)/python -m testbed path helm) manifests/operator/render.sh > manifests/operator/operator.yaml
-	@$(BIN)/python tests/cluster/chart/test_chart_renders.py
+	@$(BIN)/python hack/public_interface.py
+
+# With Helm of the test bed.
+.PHONY: generate-manifests
+generate-manifests: setup
+	@HELM=$$($(BIN)/python -m testbed path helm) manifests/operator/render.sh > manifests/operator/operator.yaml.new
+	@mv manifests/operator/operator.yaml.new manifests/operator/operator.yaml
+
+# `make check-generate-code` and `make check-generate-manifests` fail if a file is not what its generator writes. The
+# generator has then written the file, so that it only has to be committed.
+GENERATED := charts docs manifests
+check-generate-%:
+	@before=$$(git diff -- $(GENERATED) | sha256sum); \
+	$(MAKE) --no-print-directory generate-$*; \
+	test "$$before" = "$$(git diff -- $(GENERATED) | sha256sum)" || \
+		{ git diff --stat -- $(GENERATED); echo "generated files were outdated and are now written: commit them" >&2; exit 1; }
 
 .PHONY: docs
 docs: setup ## Build the documentation as a site in build/site; a broken link is an error

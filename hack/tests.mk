@@ -6,11 +6,12 @@ WORKERS ?= $(shell nproc | awk '{print $$1 < 4 ? $$1 : 4}')
 PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 
 .PHONY: lint
-lint: setup ## Check format, lint, types and layers
+lint: setup ## Check format, lint, types, layers and generated files
 	@$(BIN)/ruff format --check --quiet . || { echo "run: make format" >&2; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo --cache-dir $(DDPJOB_CACHE_DIR)/import-linter
+	@$(MAKE) --no-print-directory check-generate-code
 
 # They need a program of the test bed.
 S3_TESTS := tests/processes/trainer/test_checkpoints_in_s3.py
@@ -22,6 +23,7 @@ test-processes: setup ## Run the simulation, real trainings and `ddpjob run --lo
 
 .PHONY: test-cluster
 test-cluster: cluster-programs ## Run the tests on real kube-apiservers
+	@$(MAKE) --no-print-directory check-generate-manifests
 	@$(BIN)/pytest $(PARALLEL) -m 'not nightly' \
 		tests/cluster/gangs tests/cluster/operator tests/cluster/client tests/cluster/chart tests/cluster/api $(S3_TESTS) \
 		$(filter-out %_nodes.py,$(wildcard tests/testbed/tests/test_*.py))

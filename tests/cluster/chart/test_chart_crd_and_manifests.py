@@ -1,18 +1,9 @@
-"""Generated files are up to date: the chart's CRD, and the plain manifests."""
-
-import os
-import subprocess
+"""What the chart's CRD and the plain manifests hold."""
 
 import yaml
 
 from ddpjob_operator.api import names
 from support.chart_render import CHART, REPOSITORY, find, render
-from testbed import tools
-
-
-def test_the_charts_crd_is_the_one_of_the_manifests():
-    plain = REPOSITORY / "manifests" / "crd" / "ddpjob.yaml"
-    assert (CHART / "files" / "crd" / "ddpjob.yaml").read_text() == plain.read_text()
 
 
 def test_the_rendered_crd_differs_in_metadata_alone():
@@ -31,21 +22,6 @@ def test_the_chart_names_the_type_that_the_operator_serves():
     (crd,) = yaml.safe_load(chart["annotations"]["artifacthub.io/crds"])
     assert (crd["kind"], crd["version"]) == (names.KIND, names.VERSION)
     assert crd["name"] == f"{names.PLURAL}.{names.GROUP}"
-
-
-def test_the_plain_manifests_are_made_from_the_chart():
-    folder = REPOSITORY / "manifests" / "operator"
-    made = subprocess.run(
-        [folder / "render.sh"],
-        env={**os.environ, "HELM": str(tools.path("helm"))},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    ).stdout
-    assert (folder / "operator.yaml").read_text() == made, (
-        "run: manifests/operator/render.sh > manifests/operator/operator.yaml"
-    )
 
 
 def test_the_plain_manifests_have_nothing_of_helm():

@@ -1,8 +1,7 @@
-"""The chart as Helm renders it, for each file of values in `renders/`.
+"""The chart as Helm renders it, as golden files, for each file of values in `renders/`.
 
 `default.txt` holds all objects of the default values, and `NAME.txt` what the values of `NAME.values.yaml` change of
-them. After a wanted change of the chart run `make generate` and read the difference: a
-change of a rule or binding is a change of what an administrator grants, and belongs into the chart's README, too.
+them. A change of a rule or binding is a change of what an administrator grants, and belongs into the chart's README, too.
 """
 
 import difflib
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from support import golden
 from support.chart_render import CHART, Object, identity, render
 
 RENDERS = Path(__file__).parent / "renders"
@@ -54,9 +54,4 @@ def rendered(case: str) -> str:
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_chart_renders_as_recorded(case: str) -> None:
-    assert rendered(case) == (RENDERS / f"{case}.txt").read_text()
-
-
-if __name__ == "__main__":
-    for each in CASES:
-        (RENDERS / f"{each}.txt").write_text(rendered(each))
+    golden.check(RENDERS / f"{case}.txt", rendered(case))

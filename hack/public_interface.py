@@ -1,4 +1,4 @@
-"""The signatures of the public Python interface are those that docs/reference/interface.md lists; `make generate` updates them.
+"""Writes the signatures of the public Python interface to docs/reference/interface.md, as `make generate` does.
 
 A change of the list that is no addition needs a new major version.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-DOCUMENT = Path(__file__).parents[2] / "docs/reference/interface.md"
+DOCUMENT = Path(__file__).parents[1] / "docs/reference/interface.md"
 MODULES = [
     name
     for name in ("ddpjob.client", "ddpjob.launch", "ddpjob.recipe", "ddpjob.session")
@@ -70,10 +70,6 @@ def _late_types() -> dict[str, Any]:
         importlib.import_module(f"ddpjob.client.{name}") for name in ("files", "functions", "inspection", "logs")
     )
     return {name: value for module in modules for name, value in vars(module).items() if not name.startswith("_")}
-
-
-def test_the_document_lists_the_interface_as_it_is():
-    assert LISTING.search(DOCUMENT.read_text())[0] == f"```text\n{listing()}```", "run `make generate`"
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from ddpjob_operator.core.actions import CreateObject, CreatePod, DeletePod, Low
 from ddpjob_operator.core.model import SERVICE, Deletion, Observed, Pod
 from ddpjob_operator.kube.engine import expectations as module
 from ddpjob_operator.kube.engine.expectations import Expectations
-from support.lookup_cluster import JOB, KEY, rank0
+from support.lookup_jobs import JOB, KEY, rank0
 
 NOTHING: Any = None  # nobody renders these pods
 CREATE_0, CREATE_1 = (CreatePod(name=name, manifest=NOTHING) for name in ("j-1-0", "j-1-1"))

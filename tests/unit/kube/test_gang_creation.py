@@ -1,9 +1,10 @@
 """How the pods of a gang are created: all at once, few where they are refused, and without holding up other jobs."""
 
 import asyncio
+import itertools
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,8 +17,12 @@ from ddpjob_operator.kube.engine.actuator import MAX_PARALLEL, Actuator
 from ddpjob_operator.kube.engine.expectations import Expectations
 from ddpjob_operator.kube.engine.rejections import LAST_RETRY_SECONDS, Rejections
 from ddpjob_operator.kube.keys import key_of
+from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import ApiError, ConflictError, RejectedError, ThrottledError, UnavailableError
+from ddpjob_operator.transport.resources import PODS
 from support.builders import job, observed
+from support.engine import happens
+from support.fake_server import FakeServer
 
 NODES = 1000
 QUOTA = RejectedError("create pods", "exceeded quota: team", status=403)
@@ -25,44 +30,27 @@ JOB = job(nodes=NODES)
 KEY = key_of(JOB)
 
 
-class Server:
-    """Creates the first `capacity` pods and answers the rest with `error`, each after one turn of the event loop."""
-
-    def __init__(self, capacity: int = NODES, error: ApiError = QUOTA) -> None:
-        self.capacity, self.error = capacity, error
-        self.is_busy = asyncio.Event()
-        self.created: list[str] = []
-        self.num_posts = self.at_once = self.most_at_once = 0
-
-    async def create(self, _resource: Any, _namespace: str, body: Body) -> Body:
-        self.num_posts += 1
-        self.at_once += 1
-        self.most_at_once = max(self.most_at_once, self.at_once)
-        if self.at_once == MAX_PARALLEL:
-            self.is_busy.set()
-        await asyncio.sleep(0)
-        self.at_once -= 1
-        if len(self.created) >= self.capacity:
-            raise self.error
-        self.created.append(body["metadata"]["name"])
-        return body
+def server(capacity: int = NODES, error: ApiError = QUOTA) -> FakeServer:
+    """Creates the first `capacity` objects and answers the rest with `error`."""
+    places = iter(range(capacity))
+    return FakeServer(refuse=lambda asked: error if asked.verb == "create" and next(places, None) is None else None)
 
 
 class Bench:
-    """An actuator with a stand-in for the API server."""
+    """An actuator and its API server."""
 
-    def __init__(self, server: Any) -> None:
+    def __init__(self, server: FakeServer) -> None:
         self.server, self.rejections = server, Rejections()
         store = Store(lambda _, **__: None, lambda *_: None)
         self.now = 0.0
-        self.actuator = Actuator(server, store, Expectations(), self.rejections, lambda: self.now)
+        client = cast("Client", server)
+        self.actuator = Actuator(client, store, Expectations(), self.rejections, lambda: self.now)
 
     async def create(self) -> int:
         """A round for all pods that are missing; gives the number of requests."""
-        before = self.server.num_posts
-        missing = [pod for pod in pods() if pod.name not in self.server.created]
-        await self.actuator.run(JOB, missing)
-        return int(self.server.num_posts - before)
+        before, names = self.server.num("create"), self.server.names(PODS)
+        await self.actuator.run(JOB, [pod for pod in pods() if pod.name not in names])
+        return self.server.num("create") - before
 
 
 def pods() -> list[CreatePod]:
@@ -75,37 +63,25 @@ def pods_of(of: Job) -> list[CreatePod]:
 
 
 async def test_an_accepted_gang_is_created_in_one_round_many_pods_at_a_time() -> None:
-    bench = Bench(Server())
+    bench = Bench(server())
     assert await bench.create() == NODES
-    assert bench.server.most_at_once == MAX_PARALLEL
+    assert bench.server.most_open == MAX_PARALLEL
     assert bench.rejections.of(KEY) == {}
-
-
-class SlowServer(Server):
-    """Answers nothing until all that is sent at one time has been sent."""
-
-    async def create(self, _resource: Any, _namespace: str, body: Body) -> Body:
-        self.at_once += 1
-        for _ in range(20):
-            await asyncio.sleep(0)
-        self.most_at_once = max(self.most_at_once, self.at_once)
-        self.created.append(f"{body['kind']} of {self.at_once}")
-        for _ in range(20):
-            await asyncio.sleep(0)
-        self.at_once -= 1
-        return body
 
 
 async def test_what_pods_need_is_created_at_once_and_the_pods_after_all_of_it() -> None:
     """A rank must not be open to strangers, not even for a moment: no pod before the NetworkPolicy."""
-    bench, two = Bench(SlowServer()), job(nodes=2)
+    bench, two = Bench(server()), job(nodes=2)
+    bench.server.answer_seconds = 1.0  # all that is sent at one time has been sent by then
+    opened: list[str] = []
+    bench.server.refuse = lambda request: opened.append(f"{request.plural} of {bench.server.num_open}")
     seen = replace(observed(two), service=None, makes_network_policies=True)
     await bench.actuator.run(two, plan(seen, 0.0).actions)
-    assert bench.server.created == ["Service of 2", "NetworkPolicy of 2", "Pod of 2", "Pod of 2"]
+    assert opened == ["services of 2", "networkpolicies of 1", "pods of 2", "pods of 1"]
 
 
 async def test_a_refused_gang_costs_one_request_for_each_retry() -> None:
-    bench = Bench(Server(capacity=100))
+    bench = Bench(server(capacity=100))
     assert await bench.create() <= 100 + MAX_PARALLEL
     assert "exceeded quota" in next(iter(bench.rejections.of(KEY).values())).message
     assert [await bench.create() for _ in range(3)] == [1, 1, 1]
@@ -113,46 +89,41 @@ async def test_a_refused_gang_costs_one_request_for_each_retry() -> None:
 
 async def test_a_gang_costs_one_request_while_another_one_of_its_namespace_is_refused() -> None:
     """A quota or a policy that refuses one gang refuses most others: 500 bad jobs must not cost a request for each pod."""
-    bench = Bench(Server(capacity=0))
+    bench = Bench(server(capacity=0))
     await bench.create()
-    other, before = replace(JOB, name="other", uid="other-uid"), bench.server.num_posts
+    other, before = replace(JOB, name="other", uid="other-uid"), bench.server.num("create")
     await bench.actuator.run(other, pods())
-    assert bench.server.num_posts == before + 1
-    elsewhere, before = replace(JOB, namespace="elsewhere"), bench.server.num_posts
+    assert bench.server.num("create") == before + 1
+    elsewhere, before = replace(JOB, namespace="elsewhere"), bench.server.num("create")
     await bench.actuator.run(elsewhere, pods())
-    assert bench.server.num_posts > before + 1
+    assert bench.server.num("create") > before + 1
 
 
 async def test_a_gang_that_is_no_longer_refused_is_created_in_the_next_round() -> None:
-    bench = Bench(Server(capacity=0))
+    bench = Bench(server(capacity=0))
     await bench.create()
-    bench.server.capacity = NODES
+    bench.server.refuse = lambda _: None
     assert await bench.create() == NODES
-    assert bench.server.most_at_once == MAX_PARALLEL
+    assert bench.server.most_open == MAX_PARALLEL
 
 
 async def test_a_server_that_fails_for_one_pod_in_twenty_creates_the_others_in_the_same_round() -> None:
-    class Flaky(Server):
-        async def create(self, *arguments: Any) -> Body:
-            body = await super().create(*arguments)
-            if self.num_posts % 20 == 19:
-                self.created.pop()
-                raise UnavailableError("create pods", "failed calling webhook", status=500)
-            return body
-
-    bench = Bench(Flaky())
+    failure = UnavailableError("create pods", "failed calling webhook", status=500)
+    bench = Bench(FakeServer())
+    answers = itertools.count(1)
+    bench.server.refuse = lambda _: failure if next(answers) % 20 == 19 else None
     assert await bench.create() == NODES
-    assert len(bench.server.created) >= NODES * 0.9
+    assert len(bench.server.names(PODS)) >= NODES * 0.9
 
 
 @pytest.mark.parametrize(
     "error", [ThrottledError("create", "later", status=429), UnavailableError("create", "no answer in time")]
 )
 async def test_a_round_ends_when_the_server_does_not_take_more(error: ApiError) -> None:
-    bench = Bench(Server(capacity=0, error=error))
+    bench = Bench(server(capacity=0, error=error))
     with pytest.raises(type(error)):
         await bench.create()
-    assert bench.server.num_posts <= MAX_PARALLEL
+    assert bench.server.num("create") <= MAX_PARALLEL
 
 
 async def test_an_api_server_that_does_not_know_the_kind_yet_is_retried_for_a_minute_before_it_is_reported() -> None:
@@ -160,7 +131,8 @@ async def test_an_api_server_that_does_not_know_the_kind_yet_is_retried_for_a_mi
     message = (
         "cannot set blockOwnerDeletion in this case because cannot find RESTMapping for APIVersion ddpjob.dev/v1beta1"
     )
-    bench = Bench(Server(capacity=0, error=RejectedError("create pods", message, status=403)))
+    unknown = RejectedError("create pods", message, status=403)
+    bench = Bench(server(capacity=0, error=unknown))
     for bench.now in (0.0, 59.0):
         with pytest.raises(ConflictError):
             await bench.create()
@@ -168,41 +140,35 @@ async def test_an_api_server_that_does_not_know_the_kind_yet_is_retried_for_a_mi
     bench.now = 60.0
     await bench.create()
     assert "RESTMapping" in next(iter(bench.rejections.of(KEY).values())).message
-    bench.server.capacity = 1  # a creation shows that the kind is known
+    bench.server.refuse = server(1, unknown).refuse  # a creation shows that the kind is known
     with pytest.raises(ConflictError):
         await bench.create()
 
 
 async def test_a_deletion_of_another_job_waits_for_a_bounded_number_of_creations() -> None:
-    class Recording(Server):
-        deleted_after = NODES
-
-        async def delete(self, *_: Any, **__: Any) -> None:
-            self.deleted_after = self.num_posts
-
-    server = Recording()
-    bench = Bench(server)
+    bench = Bench(server())
     other: Job = replace(JOB, name="other", uid="other-uid")
     deletion: list[Action] = [DeletePod(name="other-1-0", uid="p", grace_seconds=1)]
+    bench.server.answer_seconds = 1.0
     creating = asyncio.create_task(bench.create())
-    await server.is_busy.wait()
+    await happens(lambda: bench.server.num_open == MAX_PARALLEL)
     await bench.actuator.run(other, deletion)
-    assert server.deleted_after <= 3 * MAX_PARALLEL
+    assert [request.verb for request in bench.server.requests].index("delete") <= 3 * MAX_PARALLEL
     await creating
 
 
 async def test_four_pods_of_another_namespace_wait_for_few_of_four_thousand_creations() -> None:
     """Counted in requests, not in seconds; `python -m bench.operators tenants` measures the time."""
-    server = Server(capacity=10_000)
-    bench = Bench(server)
+    bench = Bench(server(capacity=10_000))
     large, small = job(nodes=4096), replace(job(nodes=4), namespace="small", uid="small-uid")
+    bench.server.answer_seconds = 1.0
     creating = asyncio.create_task(bench.actuator.run(large, pods_of(large)))
-    await server.is_busy.wait()
-    before = server.num_posts
+    await happens(lambda: bench.server.num_open == MAX_PARALLEL)
+    before = bench.server.num("create")
     await bench.actuator.run(small, pods_of(small))
-    assert server.num_posts - before <= 5 * MAX_PARALLEL
+    assert bench.server.num("create") - before <= 5 * MAX_PARALLEL
     await creating
-    assert server.num_posts == 4096 + 4
+    assert bench.server.num("create") == 4096 + 4
 
 
 async def test_pods_are_rendered_when_they_are_sent_and_not_by_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,26 +183,13 @@ async def test_pods_are_rendered_when_they_are_sent_and_not_by_the_plan(monkeypa
     made = plan(observed(JOB), 1_800_000_000.0)
     assert sum(isinstance(action, CreatePod) for action in made.actions) == NODES
     assert rendered == []
-    bench = Bench(Server(capacity=0))
+    bench = Bench(server(capacity=0))
     await bench.create()
     assert len(rendered) <= MAX_PARALLEL
 
 
 def owned_by(job: str, uid: str) -> dict[str, Any]:
     return {"ownerReferences": [{"kind": "DDPJob", "name": job, "uid": uid}]}
-
-
-class Namesake:
-    """Has a pod of another job under the name that is to be created."""
-
-    def __init__(self, **metadata: Any) -> None:
-        self.pod = {"metadata": {**owned_by("job", "old-uid"), **metadata}, "spec": {"nodeName": "gpu-3"}}
-
-    async def create(self, *_: Any) -> Body:
-        raise ConflictError("create pods", 'pods "job-1-0" already exists', status=409)
-
-    async def get(self, *_: Any) -> Body:
-        return self.pod
 
 
 UNTIL_DELETED = "waiting until pod job-1-0 of DDPJob job (uid old-uid) is deleted on node gpu-3"
@@ -259,7 +212,9 @@ UNTIL_DELETED = "waiting until pod job-1-0 of DDPJob job (uid old-uid) is delete
 async def test_a_pod_of_the_same_name_is_waited_for_if_it_is_being_deleted_or_is_an_earlier_job_s(
     metadata, is_terminating, expected
 ) -> None:
-    bench = Bench(Namesake(**metadata))
+    bench = Bench(FakeServer())
+    namesake = {"name": "job-1-0", **owned_by("job", "old-uid"), **metadata}
+    bench.server.put(PODS, {"metadata": namesake, "spec": {"nodeName": "gpu-3"}}, JOB.namespace)
     await bench.actuator.run(JOB, pods()[:1])
 
     (rejection,) = bench.rejections.of(KEY).values()

@@ -1,55 +1,56 @@
 """Reads of logs, nodes and Events in the background: how often, how many at a time, and the result of a failed read."""
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from ddpjob_operator.api.names import ConditionType, contract
 from ddpjob_operator.api.status import Condition, DDPJobStatus, Progress
 from ddpjob_operator.core.actions import ReadLog, ReadNode, ReadScaleUp, ReadWarning
-from ddpjob_operator.core.model import NO_LOG, LogEnd, Observed, ScaleUp
+from ddpjob_operator.core.model import NO_LOG, Body, LogEnd, Observed, ScaleUp
 from ddpjob_operator.core.times import epoch_seconds
 from ddpjob_operator.core.untrusted import MAX_SHOWN_LENGTH
-from ddpjob_operator.kube.lookups import log_reader, node_reader
-from ddpjob_operator.kube.lookups import pod_events as pod_events_module
+from ddpjob_operator.kube.lookups import log_reader
 from ddpjob_operator.kube.lookups.lookups import Lookups
 from ddpjob_operator.kube.lookups.node_reader import NodeState
-from ddpjob_operator.transport.client import Page
+from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import ApiError, NotFoundError, RejectedError, ThrottledError, UnavailableError
+from ddpjob_operator.transport.resources import EVENTS, NODES
 from support.engine import happens
-from support.lookup_cluster import JOB, KEY, Cluster, Keys, five_intervals, rank0, seen
+from support.fake_server import FakeServer
+from support.lookup_jobs import JOB, KEY, Keys, minutes_pass, rank0, seen
 
+pytestmark = pytest.mark.usefixtures("virtual_clocks")
 ENDED = DDPJobStatus(
     attempt=2, conditions=[Condition(type=ConditionType.FAILED, status="True", reason="x", last_transition_time="")]
 )
 TRACEBACK = 'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\nValueError: boom\n'
-READY: dict[str, Any] = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+READY: dict[str, Any] = {"metadata": {"name": "n"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
 
 
-def lookups_of(cluster: Cluster) -> tuple[Lookups, Keys]:
+def lookups_of(server: FakeServer) -> tuple[Lookups, Keys]:
     keys = Keys()
-    return Lookups(cluster, keys.put_nowait), keys  # type: ignore[arg-type]  # it does what a Client does
+    return Lookups(cast("Client", server), keys.put_nowait), keys
 
 
-async def log_of(cluster: Cluster) -> LogEnd:
+async def log_of(server: FakeServer) -> LogEnd:
     """What a pod's log is once it was looked up."""
-    lookups, keys = lookups_of(cluster)
+    lookups, keys = lookups_of(server)
     lookups.update(seen("p0"), [ReadLog(pod="p", uid="p0")])
     await keys.next()
     return lookups.logs(KEY)["p0"]
 
 
 async def test_a_log_is_read_once_and_kept_while_its_pod_is_there() -> None:
-    cluster = Cluster(log="x" * 200_000 + "\nthe end")
-    lookups, keys = lookups_of(cluster)
+    server = FakeServer(log="x" * 200_000 + "\nthe end")
+    lookups, keys = lookups_of(server)
     for _ in range(3):
         lookups.update(seen("p0"), [ReadLog(pod="p", uid="p0")])
     assert await keys.next() == KEY
     lookups.update(seen("p0"), [ReadLog(pod="p", uid="p0")])
     assert lookups.logs(KEY)["p0"] == LogEnd(last_line="the end")
-    assert cluster.num_logs == 1
+    assert server.num("log") == 1
     lookups.update(seen("another"), [])
     assert lookups.logs(KEY) == {}
 
@@ -57,18 +58,14 @@ async def test_a_log_is_read_once_and_kept_while_its_pod_is_there() -> None:
 async def test_an_exception_after_a_line_of_megabytes_is_read() -> None:
     """The limit in bytes cuts the end of the lines that are read, so the last lines are read as well."""
 
-    class LongLog(Cluster):
-        async def pod_log(self, *_: Any, tail_lines: int, limit_bytes: int, **__: Any) -> str:
-            pieces = [*("0" * 16_384 for _ in range(200)), *TRACEBACK.splitlines()]  # as the kubelet counts lines
-            return "\n".join(pieces[-tail_lines:])[:limit_bytes]
-
-    assert (await log_of(LongLog())).exception == "ValueError: boom"
+    pieces = [*("0" * 16_384 for _ in range(200)), *TRACEBACK.splitlines()]  # as the kubelet counts lines
+    assert (await log_of(FakeServer(log="\n".join(pieces)))).exception == "ValueError: boom"
 
 
 async def test_what_the_logs_of_a_bounded_number_of_jobs_show_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_reader, "MAX_JOBS", 3)
-    cluster = Cluster(log="ValueError: boom")
-    lookups, keys = lookups_of(cluster)
+    server = FakeServer(log="ValueError: boom")
+    lookups, keys = lookups_of(server)
     for number in range(10):
         of = replace(JOB, name=f"j{number}")
         lookups.update(seen("p0", of=of), [ReadLog(pod="p", uid="p0")])
@@ -80,31 +77,21 @@ async def test_what_the_logs_of_a_bounded_number_of_jobs_show_is_kept(monkeypatc
 
 
 @pytest.mark.parametrize("error", [NotFoundError("log", "no"), UnavailableError("log", "late")])
-async def test_a_log_that_cannot_be_read_is_empty(error: ApiError, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_reader, "DEADLINE_SECONDS", 0.05)
-    assert await log_of(Cluster(log=error)) == NO_LOG
+async def test_a_log_that_cannot_be_read_is_empty(error: ApiError) -> None:
+    assert await log_of(FakeServer(log=error)) == NO_LOG
 
 
 @pytest.mark.parametrize("error", [UnavailableError("log", "connection refused"), ThrottledError("log", "later")])
-async def test_a_log_is_read_again_while_the_api_server_is_not_available(
-    error: ApiError, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_log_is_read_again_while_the_api_server_is_not_available(error: ApiError) -> None:
     """A job that ends just after an outage: its last progress is read once, and has the restarts in place."""
-    monkeypatch.setattr(log_reader, "AGAIN_SECONDS", 0.01)
-
-    class BackSoon(Cluster):
-        async def pod_log(self, *_: Any, **__: Any) -> str:
-            self.num_logs += 1
-            if self.num_logs < 4:
-                raise error
-            return f'{contract.PROGRESS_PREFIX}{{"step": 9, "inPlaceRestarts": 1}}'
-
-    assert (await log_of(BackSoon())).progress == Progress(step=9, in_place_restarts=1)
+    server = FakeServer(log=f'{contract.PROGRESS_PREFIX}{{"step": 9, "inPlaceRestarts": 1}}')
+    server.refuse = lambda _: error if server.num("log") < 4 else None
+    assert (await log_of(server)).progress == Progress(step=9, in_place_restarts=1)
 
 
 async def test_a_log_that_is_not_there_is_not_read_again() -> None:
-    assert await log_of(cluster := Cluster(log=NotFoundError("log", "no"))) == NO_LOG
-    assert cluster.num_logs == 1
+    assert await log_of(server := FakeServer(log=NotFoundError("log", "no"))) == NO_LOG
+    assert server.num("log") == 1
 
 
 async def test_a_log_that_cannot_be_parsed_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +101,7 @@ async def test_a_log_that_cannot_be_parsed_is_empty(monkeypatch: pytest.MonkeyPa
         raise RecursionError
 
     monkeypatch.setattr(log_reader, "end_of_log", parse)
-    assert await log_of(Cluster(log="x")) == NO_LOG
+    assert await log_of(FakeServer(log="x")) == NO_LOG
 
 
 @pytest.mark.parametrize(
@@ -128,7 +115,7 @@ async def test_a_log_that_cannot_be_parsed_is_empty(monkeypatch: pytest.MonkeyPa
     ids=["the failure may be explained better", "the next attempt runs", "a later attempt", "the job has ended"],
 )
 async def test_logs_are_kept_as_long_as_a_decision_may_read_them(status: DDPJobStatus, kept: set[str]) -> None:
-    lookups, keys = lookups_of(Cluster(log="x"))
+    lookups, keys = lookups_of(FakeServer(log="x"))
     pods = tuple(replace(rank0(f"p{attempt}"), attempt=attempt) for attempt in (1, 2))
     before = Observed(job=replace(JOB, status=DDPJobStatus(attempt=2)), pods=pods)
     lookups.update(before, [ReadLog(pod=pod.name, uid=pod.uid) for pod in pods])
@@ -139,66 +126,69 @@ async def test_logs_are_kept_as_long_as_a_decision_may_read_them(status: DDPJobS
     assert lookups.logs(KEY).keys() == kept
 
 
-async def test_a_node_is_read_as_long_as_its_lookup_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_reader, "READ_AGAIN_SECONDS", 0.01)
-    cluster = Cluster(node=READY)
-    lookups, keys = lookups_of(cluster)
+async def test_a_node_is_read_as_long_as_its_lookup_is_wanted() -> None:
+    server = FakeServer()
+    server.put(NODES, READY, None)
+    lookups, keys = lookups_of(server)
     lookups.update(seen(), [ReadNode(name="n")])
-    await happens(lambda: cluster.num_nodes >= 3)
+    await happens(lambda: server.num("get") >= 3)
     assert keys.empty()  # An alive node is no news.
     assert lookups.nodes(KEY, NodeState.GONE) == frozenset()
-    cluster.node = NotFoundError("get", "no")
+    server.remove(NODES, "n", None)
     assert await keys.next() == KEY
     assert lookups.nodes(KEY, NodeState.GONE) == {"n"}
     lookups.update(seen(), [])
-    num_nodes = cluster.num_nodes
-    await five_intervals()
-    assert cluster.num_nodes == num_nodes
+    num_reads = server.num("get")
+    await minutes_pass()
+    assert server.num("get") == num_reads
     assert lookups.nodes(KEY, NodeState.GONE) == frozenset()
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("error", "conditions"),
     [
-        RejectedError("get", "forbidden", status=403),
-        UnavailableError("get", "late"),
-        {"status": {"conditions": [{}]}},  # not what a Node looks like
+        (RejectedError("get", "forbidden", status=403), []),
+        (UnavailableError("get", "late"), []),
+        (None, [{}]),
     ],
+    ids=["forbidden", "late", "not what a Node looks like"],
 )
-async def test_a_node_that_cannot_be_read_is_not_gone_and_is_read_again(answer, monkeypatch) -> None:
-    monkeypatch.setattr(node_reader, "READ_AGAIN_SECONDS", 0.01)
-    cluster = Cluster(node=answer)
-    lookups, keys = lookups_of(cluster)
+async def test_a_node_that_cannot_be_read_is_not_gone_and_is_read_again(
+    error: ApiError | None, conditions: list[Body]
+) -> None:
+    server = FakeServer(refuse=lambda _: error)
+    server.put(NODES, {**READY, "status": {"conditions": conditions}}, None)
+    lookups, keys = lookups_of(server)
     lookups.update(seen(), [ReadNode(name="n")])
-    await happens(lambda: cluster.num_nodes >= 3)
+    await happens(lambda: server.num("get") >= 3)
     assert lookups.nodes(KEY, NodeState.GONE) == frozenset()
-    cluster.node = NotFoundError("get", "no")
+    server.remove(NODES, "n", None)
+    server.refuse = lambda _: None
     assert await keys.next() == KEY
     assert lookups.nodes(KEY, NodeState.GONE) == {"n"}
     await lookups.stop()
 
 
-class Events(Cluster):
-    """Holds Events; counts how often they are listed."""
-
-    def __init__(self, *items: dict[str, Any]) -> None:
-        super().__init__()
-        self.items, self.num_lists = list(items), 0
-
-    async def pages(self, *_: Any, fields: str = "", **__: Any) -> AsyncIterator[Page]:
-        self.num_lists += 1
-        reason = dict(field.split("=") for field in fields.split(",")).get("reason")
-        items = [item for item in self.items if reason in (None, item["reason"])]
-        yield Page(items=items, resource_version="10")
+def with_events(*events: Body) -> FakeServer:
+    server = FakeServer()
+    for event in events:
+        happened(server, event)
+    return server
 
 
-def warning(message: str, version: int, uid: str = "p0", reason: str = "FailedMount") -> dict[str, Any]:
-    metadata = {"resourceVersion": str(version)}
-    return {"reason": reason, "message": message, "metadata": metadata, "involvedObject": {"uid": uid}}
+def happened(server: FakeServer, event: Body) -> None:
+    """The server has one more Event. It comes first in lists, whose order says nothing of the time."""
+    name = f"event-{999 - len(server.names(EVENTS))}"
+    server.put(EVENTS, {**event, "metadata": {"name": name, **event.get("metadata", {})}})
+
+
+def warning(message: str, uid: str = "p0", reason: str = "FailedMount") -> dict[str, Any]:
+    about = {"kind": "Pod", "uid": uid}
+    return {"type": "Warning", "reason": reason, "message": message, "involvedObject": about}
 
 
 async def test_of_a_warning_no_more_is_kept_than_is_shown() -> None:
-    lookups, keys = lookups_of(Events(warning("x" * 10**6 + "\x1b[31m no volume", 9)))
+    lookups, keys = lookups_of(with_events(warning("x" * 10**6 + "\x1b[31m no volume")))
     lookups.update(seen("p0"), [ReadWarning(pod="p", uid="p0")])
     await keys.next()
     (kept,) = lookups.warnings(KEY).values()
@@ -206,20 +196,16 @@ async def test_of_a_warning_no_more_is_kept_than_is_shown() -> None:
     await lookups.stop()
 
 
-async def test_warnings_of_a_pod_are_followed_while_it_is_looked_up(monkeypatch) -> None:
-    monkeypatch.setattr(pod_events_module, "FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(pod_events_module, "LAST_PAUSE_SECONDS", 0.02)
-    cluster = Events(
-        warning("no volume", 9), warning("an older one", 8), warning("see the status", 10, reason="BackOff")
-    )
-    lookups, keys = lookups_of(cluster)
+async def test_warnings_of_a_pod_are_followed_while_it_is_looked_up() -> None:
+    server = with_events(warning("an older one"), warning("no volume"), warning("see the status", reason="BackOff"))
+    lookups, keys = lookups_of(server)
     lookups.update(seen("p0"), [ReadWarning(pod="p", uid="p0")])
     assert await keys.next() == KEY
     assert lookups.warnings(KEY) == {"p0": "no volume"}
-    await happens(lambda: cluster.num_lists >= 4)
+    await happens(lambda: server.num("list") >= 4)
     assert keys.empty(), "the same warning is no news"
 
-    cluster.items.append(warning("another volume", 11))
+    happened(server, warning("another volume"))
     assert await keys.next() == KEY
     assert lookups.warnings(KEY) == {"p0": "another volume"}
     lookups.update(seen("p0"), [])
@@ -227,24 +213,22 @@ async def test_warnings_of_a_pod_are_followed_while_it_is_looked_up(monkeypatch)
     await lookups.stop()
 
 
-def announcement(
-    pod: str, reason: str, message: str, at: str, last: str | None = None, version: int = 1
-) -> dict[str, Any]:
+def announcement(pod: str, reason: str, message: str, at: str, last: str | None = None) -> dict[str, Any]:
     """An Event of an autoscaler about a pod, first and last at these times of one day."""
-    metadata = {"resourceVersion": str(version), "creationTimestamp": f"2027-01-15T{at}Z"}
+    metadata = {"creationTimestamp": f"2027-01-15T{at}Z"}
     about = {"involvedObject": {"kind": "Pod", "name": pod}, "lastTimestamp": f"2027-01-15T{last}Z" if last else None}
     return {"reason": reason, "message": message, "metadata": metadata, **about}
 
 
 async def test_nodes_that_an_autoscaler_announces_for_a_job_are_found() -> None:
-    cluster = Events(
+    server = with_events(
         announcement("j-1-0", "TriggeredScaleUp", "pod triggered scale-up: [{gpus 1->2 (max: 3)}]", "08:00:10"),
         announcement("j-2-1-r2", "Nominated", "Pod should schedule on: nodeclaim/gpu-x", "08:00:20", "08:01:00"),
         announcement("j-1-2", "Nominated", "Pod should schedule on: node/old", "07:00:00"),
         announcement("j-2-1-0", "TriggeredScaleUp", "of the job j-2", "07:00:00"),
         announcement("j-x7f9k", "TriggeredScaleUp", "no pod of a job", "07:00:00"),
     )
-    lookups, keys = lookups_of(cluster)
+    lookups, keys = lookups_of(server)
     lookups.update(seen("p0"), [ReadScaleUp(job="j")])
     assert await keys.next() == KEY
     assert lookups.scale_up(KEY) == ScaleUp(
@@ -255,18 +239,17 @@ async def test_nodes_that_an_autoscaler_announces_for_a_job_are_found() -> None:
     await lookups.stop()
 
 
-async def test_nodes_are_no_longer_announced_once_the_autoscaler_adds_none_for_another_pod(monkeypatch) -> None:
-    monkeypatch.setattr(pod_events_module, "FIRST_PAUSE_SECONDS", 0.01)
-    cluster = Events(announcement("j-1-0", "TriggeredScaleUp", "gpus 1->2", "08:00:10", version=9))
-    lookups, keys = lookups_of(cluster)
+async def test_nodes_are_no_longer_announced_once_the_autoscaler_adds_none_for_another_pod() -> None:
+    server = with_events(announcement("j-1-0", "TriggeredScaleUp", "gpus 1->2", "08:00:10"))
+    lookups, keys = lookups_of(server)
     lookups.update(seen("p0"), [ReadScaleUp(job="j")])
     assert await keys.next() == KEY
     assert lookups.scale_up(KEY) is not None
-    refused = announcement("j-1-1", "NotTriggerScaleUp", "1 max node group size reached", "08:00:20", version=10)
-    cluster.items.append(refused)
+    refused = announcement("j-1-1", "NotTriggerScaleUp", "1 max node group size reached", "08:00:20")
+    happened(server, refused)
     assert await keys.next() == KEY
     assert lookups.scale_up(KEY) is None
-    cluster.items.append(announcement("j-1-1", "TriggeredScaleUp", "gpus 2->3", "08:00:30", version=11))
+    happened(server, announcement("j-1-1", "TriggeredScaleUp", "gpus 2->3", "08:00:30"))
     assert await keys.next() == KEY
     assert lookups.scale_up(KEY) == ScaleUp(
         since=epoch_seconds("2027-01-15T08:00:10Z"), latest=epoch_seconds("2027-01-15T08:00:30Z")
@@ -275,23 +258,23 @@ async def test_nodes_are_no_longer_announced_once_the_autoscaler_adds_none_for_a
 
 
 async def test_all_jobs_of_a_namespace_share_one_list_of_warnings() -> None:
-    cluster = Events(*(warning(f"no volume {number}", number, f"p{number}") for number in range(30)))
-    lookups, keys = lookups_of(cluster)
+    server = with_events(*(warning(f"no volume {number}", f"p{number}") for number in range(30)))
+    lookups, keys = lookups_of(server)
     jobs = [replace(JOB, name=f"j{number}") for number in range(30)]
     for number, of in enumerate(jobs):
         lookups.update(seen(f"p{number}", of=of), [ReadWarning(pod="p", uid=f"p{number}")])
     assert {await keys.next() for _ in jobs} == {("ns", of.name) for of in jobs}
     assert lookups.warnings(("ns", "j7")) == {"p7": "no volume 7"}
-    assert cluster.num_lists == 1
+    assert server.num("list") == 1
     await lookups.stop()
 
 
 async def test_few_causes_and_nodes_are_read_at_a_time() -> None:
-    cluster = Cluster()
-    cluster.seconds = 0.02
-    lookups, _ = lookups_of(cluster)
+    server = FakeServer()
+    server.answer_seconds = 1.0
+    lookups, _ = lookups_of(server)
     for number in range(30):
         lookups.update(seen(f"p{number}", of=replace(JOB, name=f"j{number}")), [ReadLog(pod="p", uid=f"p{number}")])
-    await happens(lambda: cluster.num_logs >= 30)
-    assert cluster.most_at_once == log_reader.MAX_AT_ONCE
+    await happens(lambda: server.num("log") >= 30)
+    assert server.most_open == log_reader.MAX_AT_ONCE
     await lookups.stop()

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeAlias, cast
 
 import pytest
 
@@ -11,20 +11,22 @@ from ddpjob_operator.api.status import ReplacedPod
 from ddpjob_operator.core.model import Observed
 from ddpjob_operator.kube.lookups import progress_reader as progress_module
 from ddpjob_operator.kube.lookups.progress_reader import ProgressReader
+from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import UnavailableError
 from support.engine import happens
-from support.lookup_cluster import JOB, KEY, Cluster, Keys, five_intervals, rank0, seen
+from support.fake_server import FakeServer
+from support.lookup_jobs import JOB, KEY, Keys, minutes_pass, rank0, seen
 
-AnyCluster = TypeVar("AnyCluster", bound=Cluster)
+pytestmark = pytest.mark.usefixtures("virtual_clocks")
 LINE = 'ddpjob-progress {"step": %d}\n'
 
 
 class Reading:
-    """A progress reader with short intervals, and the keys of the jobs whose progress changed."""
+    """A progress reader, and the keys of the jobs whose progress changed."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster, self.keys = cluster, Keys()
-        self.reader = ProgressReader(cluster, 0.01, self.keys.put_nowait)  # type: ignore[arg-type]  # as a Client does
+    def __init__(self, server: FakeServer) -> None:
+        self.server, self.keys = server, Keys()
+        self.reader = ProgressReader(cast("Client", server), 10.0, self.keys.put_nowait)
         self.latest, self.follow = self.reader.latest, self.reader.follow
 
     def silence(self) -> float:
@@ -32,20 +34,20 @@ class Reading:
 
     async def more_reads(self, number: int) -> None:
         """Wait until the log was read so many times more."""
-        wanted = self.cluster.num_logs + number
-        await happens(lambda: self.cluster.num_logs >= wanted)
+        wanted = self.server.num("log") + number
+        await happens(lambda: self.server.num("log") >= wanted)
+
+
+Readings: TypeAlias = Callable[[FakeServer], Reading]
 
 
 @pytest.fixture
-async def reading(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[[Cluster], Reading]]:
-    """Starts readers of a cluster, which end with the test."""
-    monkeypatch.setattr(progress_module, "FIRST_READ_SECONDS", 0.01)
-    monkeypatch.setattr(progress_module, "READS_PER_SECOND", 500.0)
-    monkeypatch.setattr(progress_module, "LONG_READ_PAUSE_SECONDS", 0.0)
+async def reading() -> AsyncIterator[Readings]:
+    """Starts readers of a server's logs, which end with the test."""
     running: list[tuple[asyncio.Task[None], ProgressReader]] = []
 
-    def start(cluster: Cluster) -> Reading:
-        made = Reading(cluster)
+    def start(server: FakeServer) -> Reading:
+        made = Reading(server)
         running.append((asyncio.create_task(made.reader.run()), made.reader))
         return made
 
@@ -55,32 +57,34 @@ async def reading(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[[Cl
         await reader.stop()
 
 
-async def following(reading: Callable[[AnyCluster], Reading], cluster: AnyCluster) -> tuple[AnyCluster, Reading]:
+async def following(reading: Readings, server: FakeServer) -> tuple[FakeServer, Reading]:
     """The reader of a job whose first progress was read."""
-    read = reading(cluster)
+    read = reading(server)
     read.follow(seen("p0"))
     await read.keys.next()
-    return cluster, read
+    return server, read
 
 
-async def test_progress_is_that_of_the_current_rank_0_and_its_job_is_reconciled_when_it_changes(reading) -> None:
-    cluster, read = await following(reading, Cluster(log=LINE % 1))
+async def test_progress_is_that_of_the_current_rank_0_and_its_job_is_reconciled_when_it_changes(
+    reading: Readings,
+) -> None:
+    server, read = await following(reading, FakeServer(log=LINE % 1))
     assert read.latest(KEY, "p0").step == 1
     assert read.latest(KEY, "another") is None
     await read.more_reads(3)
     assert read.keys.empty()
-    cluster.log = LINE % 2
+    server.log = LINE % 2
     await read.keys.next()
     read.follow(Observed(job=JOB, pods=(rank0(running=False),)))
-    num_logs = cluster.num_logs
-    await five_intervals()
-    assert cluster.num_logs == num_logs
+    num_logs = server.num("log")
+    await minutes_pass()
+    assert server.num("log") == num_logs
 
 
-async def test_the_pod_that_replaces_that_of_rank_0_is_read_and_the_lost_one_is_not(reading) -> None:
+async def test_the_pod_that_replaces_that_of_rank_0_is_read_and_the_lost_one_is_not(reading: Readings) -> None:
     """The lost one stays as evidence."""
     replaced = JOB.status.model_copy(update={"replaced_pods": [ReplacedPod(rank=0, replacement=1)]})
-    read = reading(Cluster(log=LINE % 1))
+    read = reading(FakeServer(log=LINE % 1))
     read.follow(
         Observed(job=replace(JOB, status=replaced), pods=(rank0("lost", running=False), rank0("new", replacement=1)))
     )
@@ -89,116 +93,111 @@ async def test_the_pod_that_replaces_that_of_rank_0_is_read_and_the_lost_one_is_
     assert read.latest(KEY, "new").step == 1
 
 
-async def test_a_gang_that_runs_again_is_read_soon_although_the_next_read_was_far_away(reading, monkeypatch) -> None:
+async def test_a_gang_that_runs_again_is_read_soon_although_the_next_read_was_far_away(
+    reading: Readings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With a new pod; whether that has joined the ranks is in the log."""
     monkeypatch.setattr(progress_module, "pause_seconds", lambda *_: 3600.0)
-    cluster, read = await following(reading, Cluster(log=LINE % 1))
+    server, read = await following(reading, FakeServer(log=LINE % 1))
     waits = seen("p0")
     read.follow(waits)
-    await five_intervals()
-    assert cluster.num_logs == 1
+    await minutes_pass()
+    assert server.num("log") == 1
     for number in (1, 2):  # the second time, no status in between was seen
         runs = waits.job.status.model_copy(update={"running_since": f"2026-01-01T00:00:0{number}Z"})
         read.follow(replace(waits, job=replace(waits.job, status=runs)))
         read.follow(replace(waits, job=replace(waits.job, status=runs)))
         await read.more_reads(1)
-        await five_intervals()
-        assert cluster.num_logs == 1 + number
+        await minutes_pass()
+        assert server.num("log") == 1 + number
 
 
-async def test_a_log_that_is_to_be_read_again_while_it_is_read_is_read_after_that(reading, monkeypatch) -> None:
+async def test_a_log_that_is_to_be_read_again_while_it_is_read_is_read_after_that(
+    reading: Readings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of two reads at once the older text could come last."""
-    monkeypatch.setattr(progress_module, "READ_SECONDS", 0.01)
     monkeypatch.setattr(progress_module, "pause_seconds", lambda *_: 3600.0)
-    cluster = Cluster(log=LINE % 1)
-    cluster.seconds = 0.1
-    read = reading(cluster)
+    server = FakeServer(log=LINE % 1)
+    server.answer_seconds = 100.0
+    read = reading(server)
     waits = seen("p0")
     read.follow(waits)
-    await happens(lambda: cluster.at_once == 1)
+    await happens(lambda: server.num_open == 1)
     runs = waits.job.status.model_copy(update={"running_since": "2026-01-01T00:00:00Z"})
     read.follow(replace(waits, job=replace(waits.job, status=runs)))
     await read.more_reads(1)
-    assert cluster.most_at_once == 1
+    assert server.most_open == 1
 
 
-async def test_few_logs_are_read_at_a_time(reading, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_few_logs_are_read_at_a_time(reading: Readings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress_module, "MAX_PARALLEL", 3)
-    cluster = Cluster()
-    cluster.seconds = 3600.0
-    read = reading(cluster)
+    server = FakeServer()
+    server.answer_seconds = 3600.0
+    read = reading(server)
     for number in range(30):
         read.follow(seen(f"p{number}", of=replace(JOB, name=f"j{number}")))
-    await happens(lambda: cluster.at_once == 3)
-    await five_intervals()
-    assert cluster.most_at_once == 3
+    await happens(lambda: server.num_open == 3)
+    await minutes_pass()
+    assert server.most_open == 3
 
 
 async def test_an_interval_of_0_reads_nothing() -> None:
-    cluster = Cluster(log=LINE % 1)
-    reader = ProgressReader(cluster, 0, Keys().put_nowait)  # type: ignore[arg-type]  # it does what a Client does
+    server = FakeServer(log=LINE % 1)
+    reader = ProgressReader(cast("Client", server), 0, Keys().put_nowait)
     running = asyncio.create_task(reader.run())
     reader.follow(seen("p0"))
-    await five_intervals()
-    assert cluster.num_logs == 0
+    await minutes_pass()
+    assert server.num("log") == 0
     running.cancel()
 
 
-async def test_silence_is_a_log_that_can_be_read_and_has_nothing_new(reading) -> None:
-    cluster = Cluster(log=LINE % 1)
-    read = reading(cluster)
+async def test_silence_is_a_log_that_can_be_read_and_has_nothing_new(reading: Readings) -> None:
+    server = FakeServer(log=LINE % 1)
+    read = reading(server)
     read.follow(seen("p0"))
-    await happens(lambda: read.silence() > 0.05)
+    await happens(lambda: read.silence() > 50)
     assert read.reader.silent_seconds(KEY, "another") == 0
 
-    cluster.log = UnavailableError("log", "the node does not answer")
+    server.log = UnavailableError("log", "the node does not answer")
     await read.more_reads(3)
     before = read.silence()
     await read.more_reads(4)
     assert read.silence() == before, "a log that cannot be read says nothing of the program"
 
-    cluster.log = LINE % 2
+    server.log = LINE % 2
     await happens(lambda: read.silence() < before)
 
 
-class Lines(Cluster):
-    """Gives the last lines only; counts the long reads."""
-
-    num_long = 0
-
-    async def pod_log(self, *_: Any, tail_lines: int, **__: Any) -> str:
-        self.num_logs += 1
-        self.num_long += tail_lines > progress_module.TAIL_LINES
-        assert isinstance(self.log, str)
-        return "".join(self.log.splitlines(keepends=True)[-tail_lines:])
+def num_long_reads(server: FakeServer) -> int:
+    return sum(lines > progress_module.TAIL_LINES for lines in server.tails)
 
 
-async def test_few_long_reads_are_made_of_a_log_that_hides_its_progress(reading) -> None:
-    cluster, read = await following(reading, Lines(log=LINE % 1))
-    cluster.log = LINE % 2 + "other output\n" * 4000
+async def test_few_long_reads_are_made_of_a_log_that_hides_its_progress(reading: Readings) -> None:
+    server, read = await following(reading, FakeServer(log=LINE % 1))
+    server.log = LINE % 2 + "other output\n" * 4000
     await read.more_reads(40)
-    assert 1 <= cluster.num_long <= 5
+    assert 1 <= num_long_reads(server) <= 5
 
 
-async def test_long_reads_of_all_jobs_share_one_rate(reading, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_reads_of_all_jobs_share_one_rate(reading: Readings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress_module, "LONG_READ_PAUSE_SECONDS", 3600.0)
-    cluster = Lines(log=LINE % 1 + "other output\n" * 100)
-    read = reading(cluster)
+    server = FakeServer(log=LINE % 1 + "other output\n" * 100)
+    read = reading(server)
     for number in range(20):
         read.follow(seen(f"p{number}", of=replace(JOB, name=f"j{number}")))
     await read.more_reads(40)
-    assert cluster.num_long == 1
+    assert num_long_reads(server) == 1
 
 
 @pytest.mark.parametrize("text", ["other output\n" * 20, "failed to try resolving symlinks in path: no such file"])
-async def test_a_part_of_a_log_without_progress_is_no_silence(reading, text: str) -> None:
-    cluster, read = await following(reading, Lines(log=LINE % 1))
-    cluster.log = text if text.startswith("failed") else LINE % 1 + text * 200
-    await happens(lambda: read.silence() > 0 or cluster.num_logs > 3)
+async def test_a_part_of_a_log_without_progress_is_no_silence(reading: Readings, text: str) -> None:
+    server, read = await following(reading, FakeServer(log=LINE % 1))
+    server.log = text if text.startswith("failed") else LINE % 1 + text * 200
+    await happens(lambda: read.silence() > 0 or server.num("log") > 3)
     before = read.silence()
     await read.more_reads(5)
     assert read.silence() == before
 
-    cluster.log = LINE % 2 + "other output\n" * 100  # found in a longer piece
+    server.log = LINE % 2 + "other output\n" * 100  # found in a longer piece
     await read.keys.next()
     assert read.latest(KEY, "p0").step == 2

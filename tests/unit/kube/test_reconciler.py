@@ -1,12 +1,12 @@
 """What a reconcile does with refused requests, and what it remembers of a job of the same name.
 
-The API server is a stand-in that stores what is created and refuses what a test names; the real one is in tests/cluster/operator.
+The API server refuses what a test names; the real one is in tests/cluster/operator.
 """
 
 import asyncio
 import re
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,85 +14,40 @@ import pytest
 
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import contract
-from ddpjob_operator.core.model import Body
 from ddpjob_operator.core.times import rfc3339
 from ddpjob_operator.kube.engine.reconciler import CLOSE_AGAIN_SECONDS
 from ddpjob_operator.scheduling.interface import Provider
 from ddpjob_operator.scheduling.kueue import Kueue
 from ddpjob_operator.scheduling.none import NO_PROVIDER
 from ddpjob_operator.transport.client import Client
-from ddpjob_operator.transport.errors import NotFoundError, RejectedError
-from ddpjob_operator.transport.resources import DDPJOBS, PODS, Resource
-from simulation.api_server import merged
+from ddpjob_operator.transport.errors import RejectedError
+from ddpjob_operator.transport.resources import DDPJOBS, PODS, SERVICES
 from support.engine import Engine, happens
+from support.fake_server import FakeServer, Request
 
 KEY = ("ns", "job")
 DENIED = "ValidatingAdmissionPolicy 'keep' denied request: ask the team"
 
 
-@dataclass
-class Server:
-    """Objects by plural and name. `refused` holds (verb, plural) of each kind of request that is refused."""
+def refusing(verb: str, plural: str) -> Callable[[Request], RejectedError | None]:
+    """Requests of this kind are refused."""
 
-    objects: dict[tuple[str, str], Any] = field(default_factory=dict)
-    refused: set[tuple[str, str]] = field(default_factory=set)
-    requests: list[tuple[str, str]] = field(default_factory=list)
-    drops: set[str] = field(default_factory=set)
-    """Fields that the schema of an older CRD does not have, wherever they are in a status."""
-    version: int = 0
+    def refuse(request: Request) -> RejectedError | None:
+        is_meant = (request.verb, request.plural) == (verb, plural)
+        return RejectedError(f"{verb} {plural} {request.name}", DENIED, status=403) if is_meant else None
 
-    def ask(self, verb: str, resource: Resource, name: str) -> None:
-        self.requests.append((verb, f"{resource.plural}/{name}"))
-        if (verb, resource.plural) in self.refused:
-            raise RejectedError(f"{verb} {resource.plural} {name}", DENIED, status=403)
-
-    def put(self, resource: Resource, body: Any, **metadata: Any) -> Any:
-        self.version += 1
-        given = {"namespace": "ns", "resourceVersion": str(self.version), **metadata}
-        kept = {**body, "metadata": {**body["metadata"], **given}}
-        self.objects[resource.plural, kept["metadata"]["name"]] = kept
-        return kept
-
-    async def create(self, resource: Resource, _namespace: str, body: Body) -> Body:
-        name = body["metadata"]["name"]
-        self.ask("create", resource, name)
-        return cast("Body", self.put(resource, body, uid=f"uid-of-{name}"))
-
-    async def delete(self, resource: Resource, _namespace: str, name: str, **_: Any) -> None:
-        self.ask("delete", resource, name)
-        self.objects.pop((resource.plural, name), None)
-
-    async def merge_patch(self, resource: Resource, _namespace: str, name: str, patch: Any, **_: Any) -> Body:
-        self.ask("patch", resource, name)
-        old = self.objects[resource.plural, name]
-        parts = {part: merged(old.get(part, {}), patch[part]) for part in ("spec", "status") if part in patch}
-        return cast("Body", self.put(resource, {**old, **without(parts, self.drops)}))
-
-    async def get(self, resource: Resource, _namespace: str, name: str) -> Body:
-        if (resource.plural, name) not in self.objects:
-            raise NotFoundError(f"get {name}", "not found", status=404)
-        return cast("Body", self.objects[resource.plural, name])
-
-    async def pages(self, resource: Resource, *_: Any, **__: Any) -> Any:
-        @dataclass
-        class Page:
-            resource_version: str
-            items: list[Any]
-
-        yield Page(str(self.version), [body for (plural, _), body in self.objects.items() if plural == resource.plural])
+    return refuse
 
 
-def without(value: Any, names: set[str]) -> Any:
-    if isinstance(value, dict):
-        return {name: without(inner, names) for name, inner in value.items() if name not in names}
-    return [without(inner, names) for inner in value] if isinstance(value, list) else value
+def refusing_nothing(_: Request) -> None:
+    """All requests are done."""
 
 
 class Operator(Engine):
     """A reconciler with its caches, and its API server."""
 
     def __init__(self, provider: Provider = NO_PROVIDER) -> None:
-        self.server = Server()
+        self.server = FakeServer()
         super().__init__(self.server, provider=provider)
 
     def apply(self, uid: str = "job-uid", *, nodes: int = 1, restart: Any = None, **status: Any) -> None:
@@ -111,18 +66,18 @@ class Operator(Engine):
         self.shows(f"job-{attempt}-0", "Failed", ended(1, "ValueError: boom"))
 
     def shows(self, name: str, phase: str, state: Any) -> None:
-        pod = self.server.objects["pods", name]
+        pod = self.server.find(PODS, name)
         statuses = [{"name": names.MAIN_CONTAINER, "state": state}]
         spec = {**pod["spec"], "nodeName": f"node-of-{name}"}
         self.server.put(PODS, {**pod, "spec": spec, "status": {"phase": phase, "containerStatuses": statuses}})
 
     @property
     def status(self) -> Any:
-        return self.server.objects["ddpjobs", "job"]["status"]
+        return self.server.find(DDPJOBS, "job")["status"]
 
     @property
     def pods(self) -> set[str]:
-        return {name for plural, name in self.server.objects if plural == "pods"}
+        return set(self.server.names(PODS))
 
 
 @pytest.fixture
@@ -141,7 +96,7 @@ async def with_a_failed_pod(refused: tuple[str, str], *, times: int) -> Operator
     await operator.reconcile(2)
     assert operator.pods == {"job-1-0"}
     operator.fail_pod(1)
-    operator.server.refused = {refused}
+    operator.server.refuse = refusing(*refused)
     await operator.reconcile(times)
     return operator
 
@@ -153,7 +108,7 @@ async def test_evidence_that_may_not_be_deleted_does_not_hold_up_the_next_attemp
     assert operator.pods == {"job-1-0", "job-2-0"}
     assert f"the API server refuses to delete pod job-1-0: {DENIED}" in operator.status["message"]
 
-    operator.server.refused.clear()
+    operator.server.refuse = refusing_nothing
     await operator.reconcile(3)
     assert operator.pods == {"job-2-0"}
     assert "refuses" not in operator.status["message"]
@@ -166,7 +121,7 @@ async def test_a_service_that_may_not_be_updated_is_named_in_the_status() -> Non
     assert "job-2-0" not in operator.pods  # its ranks would not find rank 0
     assert f"the API server refuses to update Service job-master: {DENIED}" in operator.status["message"]
 
-    operator.server.refused.clear()
+    operator.server.refuse = refusing_nothing
     await operator.reconcile(3)
     assert "job-2-0" in operator.pods
     assert "refuses" not in operator.status["message"]
@@ -175,7 +130,7 @@ async def test_a_service_that_may_not_be_updated_is_named_in_the_status() -> Non
 async def test_a_refused_deletion_is_retried_later_and_no_error_of_the_reconcile() -> None:
     operator = await with_a_failed_pod(("delete", "pods"), times=5)
 
-    assert operator.server.requests.count(("delete", "pods/job-1-0")) <= 1
+    assert operator.server.num("delete", "job-1-0") <= 1
     assert operator.rejections.seconds_to_retry(KEY) > 0
 
 
@@ -183,11 +138,11 @@ async def test_a_refused_deletion_is_retried_later_and_no_error_of_the_reconcile
 async def test_a_finished_job_whose_time_to_live_has_passed_reports_that_it_may_not_be_deleted() -> None:
     operator = Operator()
     operator.apply(phase="Succeeded", message="all ranks succeeded", completionTime="2026-01-01T00:00:00Z")
-    job = operator.server.objects["ddpjobs", "job"]
+    job = operator.server.find(DDPJOBS, "job")
     time = "2026-01-01T00:00:00Z"
     job["spec"]["ttlSecondsAfterFinished"] = 0
     job["status"]["conditions"] = [{"type": "Succeeded", "status": "True", "reason": "x", "lastTransitionTime": time}]
-    operator.server.refused = {("delete", "ddpjobs")}
+    operator.server.refuse = refusing("delete", "ddpjobs")
     await operator.reconcile(2)
 
     assert stalled(operator.status)["message"] == f"the API server refuses to delete DDPJob job: {DENIED}"
@@ -200,7 +155,7 @@ async def test_pods_that_the_watch_shows_late_are_not_reported_as_missing() -> N
     await operator.reconcile()
     assert operator.pods == {"job-1-0", "job-1-1"}
     await operator.reconciler.reconcile(KEY)  # for another event, before the watch has shown the pods
-    assert ("patch", "ddpjobs/job") not in operator.server.requests
+    assert not operator.server.num("patch", "job")
     await operator.reconcile()
     assert [condition["type"] for condition in operator.status["conditions"] if condition["status"] == "True"] == [
         "Created"
@@ -211,14 +166,14 @@ async def test_a_job_that_was_applied_again_inherits_nothing_from_the_job_of_the
     """Its DELETED and ADDED events came together, so that no reconcile saw the name without a job."""
     operator = Operator()
     operator.apply("first")
-    operator.server.refused = {("create", "pods")}
+    operator.server.refuse = refusing("create", "pods")
     await operator.reconcile(2)
     assert operator.rejections.seconds_to_retry(KEY) > 0
     for _ in range(20):
         operator.queue.retry(KEY)
 
-    operator.server.refused.clear()
-    del operator.server.objects["services", "job-master"]
+    operator.server.refuse = refusing_nothing
+    operator.server.remove(SERVICES, "job-master")
     operator.apply("second")
     await operator.reconcile(2)
     assert operator.pods == {"job-1-0"}
@@ -242,7 +197,7 @@ async def test_a_deletion_that_this_process_saw_before_it_recorded_a_failure_exp
     with monkeypatch.context() as earlier:  # the time of a record is cut to whole seconds
         earlier.setattr("ddpjob_operator.kube.cache.store.time", SimpleNamespace(time=lambda: time.time() - 5))
         deletion = {"deletionTimestamp": rfc3339(time.time() + 60), "deletionGracePeriodSeconds": 60}
-        operator.server.put(PODS, operator.server.objects["pods", "job-1-1"], **deletion)
+        operator.server.put(PODS, operator.server.find(PODS, "job-1-1"), **deletion)
         await operator.reconcile()
         operator.shows("job-1-0", "Failed", ended(contract.EXIT_PEER_LOST, f"rank 1{contract.TERMINATION_ECHO_SUFFIX}"))
         await operator.reconcile()
@@ -262,7 +217,7 @@ def fail(*_: Any, **__: Any) -> Any:
     raise KeyError("\x1b[31mnodeName")
 
 
-@pytest.mark.usefixtures("no_delays")
+@pytest.mark.usefixtures("no_delays", "virtual_clocks")
 @pytest.mark.parametrize("broken", ["kube.engine.reconciler.plan", "core.render.pods.PodManifest.render"])
 async def test_a_defect_leaves_the_pods_alone_and_is_shown_until_it_is_gone(
     broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -297,7 +252,7 @@ async def test_an_older_crd_that_drops_fields_of_the_status_is_reported_and_cost
 ) -> None:
     monkeypatch.setattr("ddpjob_operator.core.failure.restart.SHORT_SECONDS", 0.0)
     operator = Operator()
-    operator.server.drops = {"replacedPods", "podReplacements", "inPlaceCounted", "replaced"}
+    operator.server.drops = frozenset({"replacedPods", "podReplacements", "inPlaceCounted", "replaced"})
     operator.apply(nodes=2, restart={"inPlace": True, "maxRestarts": 2})
     await operator.reconcile(2)
     for name in ("job-1-0", "job-1-1"):
@@ -333,13 +288,13 @@ async def test_the_group_of_a_deleted_job_is_closed_later_where_the_patch_is_ref
     }
     operator.server.put(PODS, {"metadata": metadata, "spec": {"containers": [{"name": "main"}]}, "status": {}})
     operator.apply()  # another job has its name already
-    operator.server.refused = {("patch", "pods")}
+    operator.server.refuse = refusing("patch", "pods")
     planned: list[float] = []
     monkeypatch.setattr(operator.queue, "add_after", lambda _, seconds: planned.append(seconds))
     await operator.reconcile()
-    assert operator.server.requests.count(("patch", f"pods/{name}")) == 1
+    assert operator.server.num("patch", name) == 1
     assert CLOSE_AGAIN_SECONDS in planned
     assert not operator.rejections.of(KEY), "the other job is refused nothing"
-    operator.server.refused = set()
+    operator.server.refuse = refusing_nothing
     await operator.reconcile(2)
-    assert operator.server.requests.count(("patch", f"pods/{name}")) == 2
+    assert operator.server.num("patch", name) == 2

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,8 +17,11 @@ from ddpjob_operator.core.plan import plan
 from ddpjob_operator.kube.cache.store import KnownJob
 from ddpjob_operator.kube.engine import status_writer
 from ddpjob_operator.kube.engine.status_writer import MAX_PARALLEL_STARTS, StatusWriter, merge_patch_between
+from ddpjob_operator.transport.client import Client
+from ddpjob_operator.transport.resources import DDPJOBS
 from simulation.api_server import merged
 from support.builders import NOW, ended, job, observed, pod
+from support.fake_server import FakeServer
 
 
 @pytest.mark.parametrize(
@@ -135,23 +138,11 @@ async def test_a_good_life_has_four_status_writes_at_most(
     assert len(life.written) <= 4
 
 
-class BusyServer:
-    """Answers no write until it may."""
-
-    def __init__(self) -> None:
-        self.asked = list[str]()
-        self.may_answer = asyncio.Event()
-
-    async def merge_patch(self, _resource: Any, _namespace: str, name: str, *_: Any, **__: Any) -> Body:
-        self.asked.append(name)
-        await self.may_answer.wait()
-        return {}
-
-
 async def test_reports_of_good_starts_hold_up_no_other_status_and_no_other_namespace() -> None:
-    server = BusyServer()
+    server = FakeServer()
+    server.may_answer.clear()
     store: Any = SimpleNamespace(jobs=SimpleNamespace(put_answer=lambda _: None))
-    writer = StatusWriter(server, store, SimpleNamespace(record=lambda *_: None))  # type: ignore[arg-type]  # they do what is called
+    writer = StatusWriter(cast("Client", server), store, SimpleNamespace(record=lambda *_: None))  # type: ignore[arg-type]  # they do what is called
     created = Condition(
         type=ConditionType.CREATED, status="True", reason="x", last_transition_time="2027-01-15T08:00:00Z"
     )
@@ -159,6 +150,7 @@ async def test_reports_of_good_starts_hold_up_no_other_status_and_no_other_names
 
     def write(name: str, status: DDPJobStatus, namespace: str = JOB.namespace) -> asyncio.Task[float | None]:
         known = KnownJob(job=replace(JOB, name=name, namespace=namespace), status={})
+        server.put(DDPJOBS, {"metadata": {"name": name}}, namespace)
         return asyncio.create_task(writer.write(known, status))
 
     writes = [write(f"start-{number}", starts) for number in range(5 * MAX_PARALLEL_STARTS)]
@@ -167,11 +159,10 @@ async def test_reports_of_good_starts_hold_up_no_other_status_and_no_other_names
     failure = Failure(attempt=1, reason="x", message="x", time="2027-01-15T08:00:00Z")
     writes.append(write("failed-before", starts.model_copy(update={"failure": failure})))
     writes.append(write("neighbour", starts, "elsewhere"))
-    for _ in range(10):
-        await asyncio.sleep(0)
-    reported = [name for name in server.asked if name.startswith("start-")]
-    assert len(reported) == MAX_PARALLEL_STARTS
-    assert {"runs", "starts-again", "failed-before", "neighbour"} <= set(server.asked)
+    await asyncio.sleep(0.01)
+    written = [request.name for request in server.requests]
+    assert len([name for name in written if name.startswith("start-")]) == MAX_PARALLEL_STARTS
+    assert {"runs", "starts-again", "failed-before", "neighbour"} <= set(written)
     server.may_answer.set()
     await asyncio.gather(*writes)
-    assert len(server.asked) == len(writes)
+    assert len(server.requests) == len(writes)

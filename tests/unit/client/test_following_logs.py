@@ -114,6 +114,35 @@ async def test_a_log_is_followed_on_after_an_error_that_passes(which, monkeypatc
     assert "first" in await texts(followed(PASSING[which]()))
 
 
+class TwoStreams(FakeServer):
+    """A log that is followed until the job has ended, and then read once more from the time of the last line on."""
+
+    def __init__(self, followed: Sequence[str], rest: Sequence[str]) -> None:
+        super().__init__()
+        self.followed, self.rest = followed, rest
+
+    async def pod_log_lines(self, namespace: str, pod: str, *, follow: bool, **_: Any) -> AsyncGenerator[str, None]:
+        self.requests.append(Request("log", "pods", namespace, pod))
+        for line in self.followed if follow else self.rest:
+            yield line
+        if follow:
+            await asyncio.Event().wait()
+
+
+async def test_a_log_that_is_read_again_goes_on_after_its_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "RETRY_SECONDS", 0.01)
+    a, b, c, d = (f"2026-01-02T03:04:0{5 + (text != 'a')}Z {text}" for text in "abcd")
+    api = TwoStreams([a, b, c], [b, c, d, "2026-01-02T03:04:04Z the clock of the node was put back"])
+    api.put(PODS, pod_body(0))
+    api.watches[DDPJOBS.plural] = itertools.repeat(itertools.repeat(Event(type="MODIFIED", body={})))
+
+    def show_the_job(_: Request) -> None:
+        api.put(DDPJOBS, DONE if api.num("log") else RUNNING)
+
+    api.refuse = show_the_job
+    assert await texts(followed(api)) == ["a", "b", "c", "d", "the clock of the node was put back"]
+
+
 async def test_a_log_that_nobody_may_read_is_an_error_while_another_one_is_still_read() -> None:
     pods = [pod for rank in range(2) if (pod := read_pod(pod_body(rank))) is not None]
     api: Any = FakeServer(

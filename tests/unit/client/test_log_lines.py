@@ -1,9 +1,9 @@
-"""Lines of logs: their times, and which of them were read before a stream broke."""
+"""Lines of logs, and their times."""
 
 from itertools import pairwise
 
 from ddpjob.client.jobs import Pod
-from ddpjob.client.logs import LogLine, _Place, order, read_line
+from ddpjob.client.logs import LogLine, order, read_line
 
 POD = Pod(
     name="j-1-0",
@@ -36,13 +36,3 @@ def test_a_line_without_a_time_is_kept() -> None:
 def test_times_are_ordered_by_all_digits_and_by_zone() -> None:
     times = ["2026-01-02T03:04:05Z", "2026-01-02T03:04:05.1Z", "2026-01-02T03:04:05.12Z", "2026-01-02T05:04:06+02:00"]
     assert [order(earlier) < order(later) for earlier, later in pairwise(times)] == [True] * 3
-
-
-def test_a_log_that_is_read_again_goes_on_after_its_last_line() -> None:
-    old = [line("2026-01-02T03:04:05Z", "a"), line("2026-01-02T03:04:06Z", "b"), line("2026-01-02T03:04:06Z", "c")]
-    new = [line("2026-01-02T03:04:06Z", "d"), line("2026-01-02T03:04:04Z", "the node's clock was put back")]
-    place = _Place()
-    for one in old:
-        place.add(one)
-    place.rewind()
-    assert [one.text for one in [*old, *new] if not place.has_read(one)] == [one.text for one in new]

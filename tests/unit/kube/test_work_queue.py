@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from prometheus_client import REGISTRY
 
-from ddpjob_operator.kube.engine.workqueue import LAST_RETRY_SECONDS, WorkQueue
+from ddpjob_operator.kube.engine.workqueue import FARTHEST_SECONDS, LAST_RETRY_SECONDS, WorkQueue
 
 A, B = ("ns", "a"), ("ns", "b")
 
@@ -15,13 +15,14 @@ async def queue() -> WorkQueue:
     return WorkQueue(8)
 
 
-async def take(queue: WorkQueue, seconds: float = 1.0) -> tuple[str, str]:
+async def take(queue: WorkQueue, seconds: float = 60.0) -> tuple[str, str]:
     return await asyncio.wait_for(queue.get(), seconds)
 
 
 async def nothing_comes(queue: WorkQueue) -> bool:
+    """Whether nothing comes for longer than anything is ever planned for."""
     try:
-        await take(queue, 0.05)
+        await take(queue, 2 * FARTHEST_SECONDS)
     except TimeoutError:
         return True
     return False
@@ -81,7 +82,7 @@ async def test_two_waiting_workers_never_get_the_same_key(queue: WorkQueue) -> N
     await asyncio.sleep(0)
     queue.add(A)
     queue.add(A)
-    done, waiting = await asyncio.wait(workers, timeout=0.1)
+    done, waiting = await asyncio.wait(workers, timeout=60)
     assert len(done) == 1
     for task in waiting:
         task.cancel()
@@ -89,7 +90,7 @@ async def test_two_waiting_workers_never_get_the_same_key(queue: WorkQueue) -> N
 
 async def test_the_earlier_of_two_times_counts(queue: WorkQueue) -> None:
     queue.add_after(A, 30)
-    queue.add_after(A, 0.02)
+    queue.add_after(A, 2)
     queue.add_after(A, 60)
     assert await take(queue) == A
     queue.done(A)
@@ -99,13 +100,13 @@ async def test_the_earlier_of_two_times_counts(queue: WorkQueue) -> None:
 async def test_a_worker_that_waits_for_a_far_time_wakes_for_a_near_one(queue: WorkQueue) -> None:
     queue.add_after(A, 30)
     worker = asyncio.create_task(queue.get())
-    await asyncio.sleep(0.01)
-    queue.add_after(B, 0.01)
-    assert await asyncio.wait_for(worker, 1) == B
+    await asyncio.sleep(1)
+    queue.add_after(B, 1)
+    assert await asyncio.wait_for(worker, 2) == B
 
 
 async def test_a_dropped_key_is_not_returned(queue: WorkQueue) -> None:
-    queue.add_after(A, 0.01)
+    queue.add_after(A, 1)
     queue.drop(A)
     assert await nothing_comes(queue)
 

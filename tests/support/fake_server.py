@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ddpjob_operator.core.model import Body
 from ddpjob_operator.transport.client import Event, Page
-from ddpjob_operator.transport.errors import ApiError, ConflictError, NotFoundError
+from ddpjob_operator.transport.errors import ApiError, ConflictError, NotFoundError, UnavailableError
 from ddpjob_operator.transport.resources import Resource
 from simulation.api_server import carries, merged
 
@@ -44,12 +44,15 @@ class FakeServer:
         self.may_answer = asyncio.Event()
         """No request is answered while it is not set."""
         self.may_answer.set()
+        self.loses_answers = False
+        """Whether changes are made, and the client does not learn of it."""
         self.drops: frozenset[str] = frozenset()
         """Fields that the schema does not have, wherever they are in a status."""
         self.watches: dict[str, Iterator[Iterable[Event | ApiError]]] = {}
         """By kind, what each watch shows, with an error if it breaks; those after the last show nothing."""
         self.version = 0
         self.requests: list[Request] = []
+        self.patches: list[Body] = []
         self.tails: list[int] = []
         """How many lines each read of a log has asked for."""
         self.num_open = self.most_open = 0
@@ -77,6 +80,10 @@ class FakeServer:
         """The names of the objects of one kind, in all namespaces or in one, in the order in which they came."""
         return [name for plural, of, name in self._objects if plural == resource.plural and namespace in (None, of)]
 
+    def all(self, resource: Resource) -> list[Body]:
+        """The objects of one kind in all namespaces, in the order in which they came."""
+        return [body for (plural, _, _), body in self._objects.items() if plural == resource.plural]
+
     def num(self, verb: str, name: str | None = None) -> int:
         """How many requests of this verb there were, for any or for this name."""
         return sum(request.verb == verb and name in (None, request.name) for request in self.requests)
@@ -102,11 +109,18 @@ class FakeServer:
         self.remove(resource, name, namespace)
 
     async def merge_patch(self, resource: Resource, namespace: str, name: str, patch: Body, **_: Any) -> Body:
-        """Change spec or status."""
+        """Change everything but the metadata, if the object still has the version that the patch names."""
+        self.patches.append(patch)
         await self._answer(Request("patch", resource.plural, namespace, name))
         old = self._known(resource, namespace, name)
-        parts = {part: merged(old.get(part, {}), patch[part]) for part in ("spec", "status") if part in patch}
-        return self.put(resource, {**old, **_without(parts, self.drops)}, namespace)
+        version = old["metadata"]["resourceVersion"]
+        if patch.get("metadata", {}).get("resourceVersion", version) != version:
+            raise ConflictError(f"patch {resource.plural}", "the object has been modified", status=409)
+        parts = {part: merged(old.get(part, {}), patch[part]) for part in patch if part != "metadata"}
+        new = self.put(resource, {**old, **_without(parts, self.drops)}, namespace)
+        if self.loses_answers:
+            raise UnavailableError(f"patch {resource.plural}", "the connection ended")
+        return new
 
     async def pages(
         self, resource: Resource, namespace: str | None, labels: str = "", *, fields: str = ""

@@ -1,4 +1,4 @@
-"""What a write of a status names, and how many writes a job costs that meets no trouble. Progress lines come on top."""
+"""The writer of statuses: what a write names, when it is made, and how many writes a job costs that meets no trouble."""
 
 import asyncio
 from dataclasses import replace
@@ -8,18 +8,28 @@ from typing import Any, cast
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from prometheus_client import REGISTRY
 
 from ddpjob_operator.api.names import ConditionType, Phase, Reason
 from ddpjob_operator.api.status import Condition, DDPJobStatus, Failure, Progress
 from ddpjob_operator.core.actions import CreatePod
 from ddpjob_operator.core.model import NO_LOG, Body, Pod
 from ddpjob_operator.core.plan import plan
-from ddpjob_operator.kube.cache.store import KnownJob
+from ddpjob_operator.kube.cache.store import KnownJob, Store
 from ddpjob_operator.kube.engine import status_writer
-from ddpjob_operator.kube.engine.status_writer import MAX_PARALLEL_STARTS, StatusWriter, merge_patch_between
+from ddpjob_operator.kube.engine.event_recorder import EventRecorder
+from ddpjob_operator.kube.engine.status_writer import (
+    DETAILS_SECONDS,
+    MAX_PARALLEL_STARTS,
+    TICK_SECONDS,
+    StatusWriter,
+    merge_patch_between,
+)
 from ddpjob_operator.transport.client import Client
+from ddpjob_operator.transport.errors import UnavailableError
 from ddpjob_operator.transport.resources import DDPJOBS
 from simulation.api_server import merged
+from simulation.virtual_time import OperatorClocks
 from support.builders import NOW, ended, job, observed, pod
 from support.fake_server import FakeServer
 
@@ -149,8 +159,8 @@ async def test_reports_of_good_starts_hold_up_no_other_status_and_no_other_names
     starts = DDPJobStatus(phase=Phase.PENDING, reason=Reason.STARTING, conditions=[created])
 
     def write(name: str, status: DDPJobStatus, namespace: str = JOB.namespace) -> asyncio.Task[float | None]:
-        known = KnownJob(job=replace(JOB, name=name, namespace=namespace), status={})
-        server.put(DDPJOBS, {"metadata": {"name": name}}, namespace)
+        version = server.put(DDPJOBS, {"metadata": {"name": name}}, namespace)["metadata"]["resourceVersion"]
+        known = KnownJob(job=replace(JOB, name=name, namespace=namespace, resource_version=version), status={})
         return asyncio.create_task(writer.write(known, status))
 
     writes = [write(f"start-{number}", starts) for number in range(5 * MAX_PARALLEL_STARTS)]
@@ -166,3 +176,136 @@ async def test_reports_of_good_starts_hold_up_no_other_status_and_no_other_names
     server.may_answer.set()
     await asyncio.gather(*writes)
     assert len(server.requests) == len(writes)
+
+
+class Writing:
+    """A job on an API server, a store that knows it, and a writer."""
+
+    def __init__(self) -> None:
+        self.server = FakeServer()
+        self.first_body = self.server.put(DDPJOBS, {"metadata": {"name": "j", "uid": "u"}, "spec": {"command": ["x"]}})
+        self.store = Store(lambda _, **__: None, lambda *_: None)
+        self.store.jobs.put(self.first_body)
+        self.writer = self.new_writer()
+
+    def new_writer(self) -> StatusWriter:
+        client = cast("Client", self.server)
+        return StatusWriter(client, self.store, EventRecorder(client, "test"))  # not running, so it writes nothing
+
+    @property
+    def known(self) -> KnownJob:
+        known = self.store.job(("ns", "j"))
+        assert known is not None
+        return known
+
+    @property
+    def status(self) -> dict[str, Any]:
+        status: dict[str, Any] = self.server.find(DDPJOBS, "j").get("status", {})
+        return status
+
+    async def write(self, **changes: Any) -> float | None:
+        return await self.writer.write(self.known, self.known.job.status.model_copy(update=changes))
+
+
+@pytest.fixture
+async def writing(virtual_clocks: OperatorClocks) -> Writing:  # noqa: ARG001 the writer's clock is the loop's
+    return Writing()
+
+
+async def test_an_equal_status_is_not_written(writing: Writing) -> None:
+    await writing.write(phase=Phase.PENDING)
+    await writing.write()
+    await writing.write(phase=Phase.PENDING)
+    assert len(writing.server.patches) == 1
+
+
+async def test_only_changed_fields_are_written_and_missing_ones_removed(writing: Writing) -> None:
+    await writing.write(phase=Phase.PENDING, message="one", ready="0/2")
+    await writing.write(phase=Phase.RUNNING, message=None)
+    assert writing.server.patches[1]["status"] == {"phase": "Running", "message": None}
+    status = writing.status
+    assert (status["phase"], status["ready"], status["attempt"]) == ("Running", "0/2", 1)
+    assert "message" not in status
+
+
+async def test_a_written_status_is_in_the_cache_at_once_and_a_late_event_does_not_replace_it(writing: Writing) -> None:
+    await writing.write(attempt=2)
+    writing.store.jobs.put(writing.first_body)  # kopf delivers what was before
+    assert writing.known.job.status.attempt == 2
+
+
+async def test_progress_is_written_at_most_every_ten_seconds_and_changes_at_once(writing: Writing) -> None:
+    await writing.write(phase=Phase.RUNNING)
+    assert await writing.write(progress=Progress(step=1)) is None
+    wait_seconds = await writing.write(progress=Progress(step=2), ready="2/2")
+    assert wait_seconds is not None
+    assert wait_seconds == TICK_SECONDS
+    assert writing.status["progress"] == {"step": 1}
+    assert await writing.write(progress=Progress(step=3), phase=Phase.SUCCEEDED) is None
+    assert writing.status["progress"] == {"step": 3}
+
+
+async def test_progress_is_written_when_the_interval_is_over(writing: Writing) -> None:
+    await writing.write(ready="0/2")
+    assert await writing.write(ready="1/2")
+    await asyncio.sleep(TICK_SECONDS)
+    assert await writing.write(ready="1/2") is None
+    assert writing.status["ready"] == "1/2"
+
+
+async def test_details_are_written_at_most_once_a_second(writing: Writing) -> None:
+    await writing.write(phase=Phase.RESTARTING, message="waiting for 3 pods")
+    wait_seconds = await writing.write(message="waiting for 2 pods", reason="Stopping", ready="1/3")
+    assert wait_seconds is not None
+    assert wait_seconds == DETAILS_SECONDS
+    assert await writing.write(message="waiting for 1 pod", attempt=2) is None
+    await asyncio.sleep(DETAILS_SECONDS)
+    assert await writing.write(message="waiting for none") is None
+    assert writing.status["message"] == "waiting for none"
+
+
+async def test_right_after_pods_were_created_details_wait_and_events_do_not(writing: Writing) -> None:
+    details = DDPJobStatus(phase=Phase.PENDING, message="2 of 2 pods do not exist yet")
+    wait_seconds = await writing.writer.write(writing.known, details, just_created=True)
+    assert wait_seconds is not None
+    assert wait_seconds == DETAILS_SECONDS
+    assert writing.status == {}
+    assert await writing.writer.write(writing.known, DDPJobStatus(attempt=2), just_created=True) is None
+    assert writing.status["attempt"] == 2
+
+
+async def test_a_job_that_finished_is_measured_once_even_if_the_answer_is_lost(writing: Writing) -> None:
+    def finished() -> float:
+        labels = {"outcome": "failed", "reason": "ProgramError"}
+        return REGISTRY.get_sample_value("ddpjob_jobs_finished_total", labels) or 0.0
+
+    before, key = finished(), ("ns", "j")
+    end = Condition(type="Failed", status="True", reason="ProgramError", last_transition_time="2027-01-15T08:00:00Z")
+    writing.server.loses_answers = True
+    with pytest.raises(UnavailableError):
+        await writing.write(reason="ProgramError", conditions=[end])
+    assert finished() == before
+    await writing.writer.settle(key)
+    await writing.writer.settle(key)
+    assert finished() == before + 1
+
+    writing.server.loses_answers = False
+    await writing.new_writer().write(
+        writing.known, writing.known.job.status.model_copy(update={"observed_generation": 1})
+    )
+    assert finished() == before + 1
+
+
+class StatusOfANewerRelease(DDPJobStatus):
+    nodes_seen: int = 1
+
+
+async def test_a_field_that_the_crd_does_not_have_is_reported_once(
+    writing: Writing, caplog: pytest.LogCaptureFixture
+) -> None:
+    writing.server.drops = frozenset({"nodesSeen"})
+    for attempt in (2, 3):
+        await writing.writer.write(writing.known, StatusOfANewerRelease(attempt=attempt))
+        assert writing.writer.dropped_fields == {"nodesSeen"}
+    assert caplog.text.count("older than this operator: nodesSeen. ") == 1
+    assert writing.status["attempt"] == 3

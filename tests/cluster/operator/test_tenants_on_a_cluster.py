@@ -1,6 +1,6 @@
 """Two tenants in two namespaces of a real API server, one of them hostile: what it tries has no effect on the other's job.
 
-What hostile logs become is tested in tests/unit/core/test_untrusted_text.py and, with strangers who connect to ranks, on real nodes.
+What hostile logs become is tested in tests/unit/core/test_untrusted.py and, with strangers who connect to ranks, on real nodes.
 """
 
 import pytest

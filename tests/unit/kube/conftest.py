@@ -8,7 +8,7 @@ import pytest
 from simulation.virtual_time import OperatorClocks, VirtualLoop, installed
 
 #: They use real sockets or signals, which the virtual loop does not have.
-WITH_SOCKETS = {"test_transport", "test_failed_connections", "test_health", "test_operator_settings"}
+WITH_SOCKETS = {"test_transport", "test_health", "test_settings"}
 
 
 def pytest_asyncio_loop_factories(

@@ -6,12 +6,13 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
+import aiohttp
 import pytest
 from kubernetes.aio.client import Configuration
 
 from ddpjob_operator.transport import errors
 from ddpjob_operator.transport.access import is_proxied
-from ddpjob_operator.transport.connection import Connection, Request, lines_of
+from ddpjob_operator.transport.connection import Connection, Request, lines_of, reason_of
 from ddpjob_operator.transport.decoding import decoded
 from ddpjob_operator.transport.resources import DDPJOBS, PODS
 
@@ -192,3 +193,29 @@ async def test_a_process_without_the_lease_sends_no_write() -> None:
     with pytest.raises(errors.UnavailableError, match="does not hold the Lease"):
         await connection.json(Request(verb="create", resource=PODS, path="/api/v1/pods"))
     await connection.close()
+
+
+SERVER: Any = SimpleNamespace(host="10.0.0.1", port=6443, ssl=True)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            aiohttp.ClientConnectorError(SERVER, OSError(111, "Connect call failed ('10.0.0.1', 6443)")),
+            "no connection to 10.0.0.1:6443 (Connection refused)",
+        ),
+        (
+            aiohttp.ClientConnectorDNSError(SERVER, OSError(-2, "Name or service not known")),
+            "no connection to 10.0.0.1:6443 (Name or service not known)",
+        ),
+        (
+            aiohttp.ClientConnectorError(SERVER, OSError("Multiple exceptions: [Errno 111] Connect call failed")),
+            "no connection to 10.0.0.1:6443 (Multiple exceptions: [Errno 111] Connect call failed)",
+        ),
+        (TimeoutError(), "TimeoutError"),
+        (aiohttp.ServerDisconnectedError(), "Server disconnected"),
+    ],
+)
+def test_it_names_the_server_and_the_reason_of_the_operating_system(error: Exception, message: str) -> None:
+    assert reason_of(error) == message

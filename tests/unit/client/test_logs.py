@@ -1,16 +1,18 @@
-"""Reading the logs of all ranks of a job, with a stand-in for the API server that fails, throttles or shows another job."""
+"""Logs of the ranks of a job: their lines, how they are followed while the API server fails, and what is said of those that do not exist."""
 
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from ddpjob.client import logs
 from ddpjob.client.errors import ForbiddenError, NotFoundError
-from ddpjob.client.jobs import read_pod
+from ddpjob.client.jobs import Pod, read_job, read_pod
+from ddpjob.client.logs import LogLine, order, read_line
 from ddpjob_operator.api import names
 from ddpjob_operator.transport.client import Event
 from ddpjob_operator.transport.errors import ApiError, GoneError, RejectedError, ThrottledError
@@ -151,3 +153,61 @@ async def test_a_log_that_nobody_may_read_is_an_error_while_another_one_is_still
     )
     with pytest.raises(ForbiddenError):
         await texts(logs.finished_log(api, "ns", pods, logs.Selection(), lambda _: None))
+
+
+POD = Pod(
+    name="j-1-0",
+    attempt=1,
+    rank=0,
+    node="n",
+    state="Running",
+    restarts=0,
+    exit_code=None,
+    message="",
+    started=True,
+    finished=False,
+    body={},
+)
+
+
+def line(time: str, text: str = "") -> LogLine:
+    return read_line(POD, f"{time} {text}")
+
+
+def test_a_line_has_its_time_and_no_control_characters() -> None:
+    read = line("2026-01-02T03:04:05.1Z", "\x1b[31mred\x1b[0m\rloss 1")
+    assert (read.time, read.text) == ("2026-01-02T03:04:05.1Z", "loss 1")
+
+
+def test_a_line_without_a_time_is_kept() -> None:
+    assert read_line(POD, "no time here").text == "no time here"
+
+
+def test_times_are_ordered_by_all_digits_and_by_zone() -> None:
+    times = ["2026-01-02T03:04:05Z", "2026-01-02T03:04:05.1Z", "2026-01-02T03:04:05.12Z", "2026-01-02T05:04:06+02:00"]
+    assert [order(earlier) < order(later) for earlier, later in pairwise(times)] == [True] * 3
+
+
+@pytest.mark.parametrize(
+    ("selection", "text"),
+    [
+        (logs.Selection(), "no pods of attempt 2 exist; the job is Running: all pods run"),
+        (logs.Selection(attempt=1), "no pods of attempt 1 exist;"),
+        (logs.Selection(attempt=7), "attempt 7 has not started, and the newest one is 2;"),
+        (logs.Selection(ranks=frozenset({9, 8})), "no pods of attempt 2 with rank 8, 9 exist;"),
+    ],
+)
+def test_what_does_not_exist_is_named(selection: logs.Selection, text: str) -> None:
+    body = {
+        "apiVersion": "ddpjob.dev/v1beta1",
+        "kind": "DDPJob",
+        "metadata": {"name": "j", "namespace": "team", "uid": "u"},
+        "spec": {"command": ["x"]},
+        "status": {"phase": "Running", "attempt": 2, "message": "all pods run"},
+    }
+    notes: list[str] = []
+
+    logs.note_missing(read_job(body), [], selection, notes.append)
+
+    assert len(notes) == 1
+    assert notes[0].startswith(text)

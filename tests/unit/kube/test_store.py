@@ -113,3 +113,98 @@ def test_a_shorter_grace_counts_from_when_it_was_seen(known) -> None:
 def test_a_process_that_starts_late_does_not_wait_for_the_whole_grace_again(monkeypatch) -> None:
     record = Known(monkeypatch, REQUESTED + 3600).after(pod(1, "20:58:17", 600))
     assert record.deletion.deadline == REQUESTED + 10 + CLOCK_MARGIN_SECONDS
+
+
+KEY = ("ns", "j")
+FREED = job_body(3, finalizers=["orphan"])
+FINISHED = {
+    "conditions": [{"type": "Failed", "status": "True", "reason": "x", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
+}
+
+
+@pytest.fixture
+def with_a_job() -> Store:
+    """A store that knows a job."""
+    store = Store(lambda _, **__: None, lambda *_: None)
+    store.jobs.put(job_body(1))
+    return store
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_removed", "orphaned"),
+    [
+        ([job_body(3)], False, set()),
+        ([], True, {"job-1"}),
+        ([job_body(5, uid="job-2")], False, {"job-1"}),  # another job of its name has replaced it
+        # The user wanted the pods to outlive the job: the garbage collector frees them and removes its finalizer.
+        ([FREED, job_body(4)], True, set()),
+    ],
+)
+def test_pods_are_orphans_if_their_job_is_gone_and_should_have_taken_them_along(
+    with_a_job: Store, changes, is_removed, orphaned
+) -> None:
+    with_a_job.pods.put(pod_body(2))
+    for body in changes:
+        with_a_job.jobs.put(body)
+    if is_removed:
+        with_a_job.jobs.remove("ns", "j", uid="job-1")
+    assert set(with_a_job.orphaned(KEY)) == orphaned
+    with_a_job.forget_orphaned(KEY, "job-1")
+    assert not with_a_job.orphaned(KEY)
+
+
+def test_a_deleted_job_without_pods_leaves_no_orphans(with_a_job: Store) -> None:
+    with_a_job.jobs.remove("ns", "j", uid="job-1")
+    assert not with_a_job.orphaned(KEY)
+
+
+@pytest.mark.parametrize(
+    ("status", "num_kept"),
+    [
+        ({"attempt": 1}, 1),
+        ({"attempt": 2}, 1),  # the failure of attempt 1 may still be explained better
+        ({"attempt": 2, "runningSince": "2026-01-01T00:00:00Z"}, 0),
+        ({"attempt": 3}, 0),
+        ({"attempt": 1, **FINISHED}, 0),
+    ],
+    ids=["current", "next attempt starts", "next attempt runs", "a later attempt", "finished"],
+)
+@pytest.mark.parametrize("is_gone_first", [True, False])
+def test_the_record_of_a_pod_that_is_gone_is_kept_while_a_decision_may_need_it(
+    with_a_job: Store, status, num_kept, is_gone_first
+) -> None:
+    with_a_job.pods.put(pod_body(2))
+    if is_gone_first:
+        with_a_job.pods.remove("ns", "j-1-0", uid="pod-1")
+    with_a_job.jobs.put({**job_body(3), "status": status})
+    with_a_job.pods.remove("ns", "j-1-0", uid="pod-1")
+    assert len(list(with_a_job.vanished_pods_of(with_a_job.jobs.get(*KEY).job))) == num_kept
+
+
+GROUP = {"kueue.x-k8s.io/pod-group-name": "j-1-f3c2"}
+DELETION = {"deletionTimestamp": "2026-01-01T00:00:30Z", "deletionGracePeriodSeconds": 30}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "is_removed", "held"),
+    [
+        ({"finalizers": ["kueue.x-k8s.io/managed"], **DELETION}, True, {"job-1"}),
+        ({"finalizers": ["kueue.x-k8s.io/managed"], **DELETION}, False, set()),  # the job's own plan closes the group
+        ({"finalizers": ["kueue.x-k8s.io/managed"]}, True, set()),  # the user wanted the pods to outlive the job
+        (DELETION, True, set()),
+    ],
+)
+@pytest.mark.parametrize("is_deleted_first", [True, False])
+def test_the_group_of_a_deleted_job_is_noted_while_it_keeps_pods(
+    with_a_job: Store, metadata, is_removed, held, is_deleted_first
+) -> None:
+    body = pod_body(2, **metadata)
+    body["metadata"]["labels"] |= GROUP
+    if is_removed and is_deleted_first:
+        with_a_job.jobs.remove("ns", "j", uid="job-1")
+    with_a_job.pods.put(body)
+    if is_removed and not is_deleted_first:
+        with_a_job.jobs.remove("ns", "j", uid="job-1")
+    assert set(with_a_job.held_by_group(KEY)) == held
+    with_a_job.forget_held_by_group(KEY, "job-1")
+    assert not with_a_job.held_by_group(KEY)

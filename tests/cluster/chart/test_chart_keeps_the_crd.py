@@ -39,7 +39,7 @@ def test_a_release_of_the_same_name_adopts_the_crd_that_was_kept(cluster):
     assert cluster.kubectl.json("get", "ddpjob", "precious", "-n", namespace)["metadata"]["uid"] == uid
 
 
-def test_another_release_is_refused_until_it_takes_ownership(cluster):
+def test_a_second_release_is_refused_until_it_takes_ownership(cluster):
     first, second = cluster.namespace(), cluster.namespace()
     cluster.install(first)
     uid = create_job(cluster, first)
@@ -54,7 +54,7 @@ def test_another_release_is_refused_until_it_takes_ownership(cluster):
     assert cluster.kubectl.json("get", "ddpjob", "precious", "-n", first)["metadata"]["uid"] == uid
 
 
-def test_another_release_is_refused_until_the_crd_is_relabelled(cluster):
+def test_a_second_release_is_refused_until_the_crd_is_relabelled(cluster):
     first, second = cluster.namespace(), cluster.namespace()
     cluster.install(first)
     cluster.uninstall(first)

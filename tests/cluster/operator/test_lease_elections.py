@@ -37,7 +37,7 @@ async def elect(namespace: Namespace) -> AsyncIterator[Elect]:
             task.cancel()
 
 
-async def test_one_of_several_concurrent_electors_wins(elect: Elect) -> None:
+async def test_exactly_one_of_several_concurrent_electors_wins(elect: Elect) -> None:
     electors = [(await elect(f"e{number}"))[0] for number in range(5)]
     won = await asyncio.gather(*(elector.try_acquire() for elector in electors))
     assert sum(won) == 1

@@ -86,7 +86,7 @@ def test_all_text_can_be_read_without_scrolling_to_the_side(
     assert page.evaluate(CUT_OFF) == []
 
 
-def test_it_can_be_printed(page: browser.Page, address: str) -> None:
+def test_the_report_can_be_printed(page: browser.Page, address: str) -> None:
     page.show(address)
 
     assert page.print().startswith(b"%PDF")

@@ -28,7 +28,7 @@ def refused(folder, *keys, own):
     return [run.message(0), run.message(1)]
 
 
-def test_another_configuration_on_one_rank_is_refused(tmp_path):
+def test_a_rank_with_a_configuration_of_its_own_is_refused(tmp_path):
     messages = refused(tmp_path, own={1: (("epochs=2",), {"NODE_NAME": "gpu7", "DDPJOB_NAME": "a"})})
     expected = (
         f"preflight: epochs differs: rank 1 (pod {socket.gethostname()} on node gpu7) has 2, rank 0 has the recipe's default;"
@@ -37,7 +37,7 @@ def test_another_configuration_on_one_rank_is_refused(tmp_path):
     assert messages == [f"rank {rank}\n{expected}" for rank in range(2)]
 
 
-def test_another_code_on_one_rank_is_refused(tmp_path):
+def test_a_rank_with_code_of_its_own_is_refused(tmp_path):
     for package in SOURCES.glob("ddpjob_*"):
         shutil.copytree(package, tmp_path / "code" / package.name, ignore=shutil.ignore_patterns("__pycache__"))
     with (tmp_path / "code/ddpjob_recipes/digits.py").open("a") as module:

@@ -64,7 +64,7 @@ def test_data_of_another_type_are_refused_and_generated_ones_follow_from_the_see
 
 
 @pytest.mark.parametrize(("version", "is_said"), [("", True), ("3", False)])
-def test_that_training_data_without_a_version_are_not_compared_is_in_the_log(gang, monkeypatch, version, is_said):
+def test_the_log_says_that_training_data_without_a_version_are_not_compared(gang, monkeypatch, version, is_said):
     monkeypatch.setattr(run, "StopRequest", lambda: SimpleNamespace(received=False))
     samples = TensorDataset(torch.rand(80, 1, 8, 8), torch.arange(80) % 10)
     data = Data(train=samples, test=samples, version=version)

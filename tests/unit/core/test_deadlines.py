@@ -1,3 +1,5 @@
+"""Deadlines of a job: what each of them ends, and when."""
+
 from dataclasses import replace
 
 import pytest

@@ -1,3 +1,5 @@
+"""Events that a change of the status leads to."""
+
 from dataclasses import replace
 
 from ddpjob_operator.api.status import DDPJobStatus, Progress

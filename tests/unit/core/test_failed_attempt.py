@@ -1,3 +1,5 @@
+"""What follows from a failed attempt: a restart that counts or not, or the end of the job."""
+
 from dataclasses import replace
 from typing import Any
 

@@ -37,14 +37,14 @@ def test_the_next_attempt_has_as_many_nodes_as_found_one_but_no_fewer_than_the_l
     assert status.shrunk_from == (4 if size else None)
 
 
-def test_it_waits_for_all_nodes_as_long_as_the_job_says_and_not_for_an_autoscaler() -> None:
+def test_a_gang_waits_for_all_nodes_as_long_as_the_job_says_and_not_for_an_autoscaler() -> None:
     seen = replace(placed(3), scale_up=ScaleUp(since=NOW, latest=NOW))
     before = plan(seen, NOW + WAIT - 1)
     assert (before.status.attempt, before.wake_at) == (1, NOW + WAIT)
     assert plan(seen, NOW + WAIT).status.attempt == 2
 
 
-def test_it_waits_from_the_first_node_that_it_gets() -> None:
+def test_a_gang_waits_from_the_first_node_that_it_gets() -> None:
     """The API server may have refused the pods for longer than that."""
     seen = placed(3)
     late = replace(seen, pods=tuple(replace(one, placed=NOW + 100 if one.node else None) for one in seen.pods))
@@ -124,7 +124,7 @@ def test_the_queue_deadline_does_not_run_while_it_runs_on_fewer_nodes() -> None:
     assert plan(seen, NOW + 9999).status.phase == Phase.RUNNING
 
 
-def test_it_runs_and_the_status_has_both_sizes() -> None:
+def test_a_gang_on_fewer_nodes_runs_and_the_status_has_both_sizes() -> None:
     seen = shrunk(3)
     status = seen.job.status
     assert (status.phase, status.ready, status.replicas, status.shrunk_from) == (Phase.RUNNING, "3/3", 3, 4)

@@ -1,3 +1,5 @@
+"""The deadline of ranks that go on after others have succeeded."""
+
 from dataclasses import replace
 
 import pytest

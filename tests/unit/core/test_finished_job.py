@@ -85,7 +85,7 @@ def test_a_pod_is_deleted_only_if_its_kubelet_has_not_stopped_it_in_time(failed)
     assert set(deleted(plan(lowered, too_late))) == {p.name for p in failed.pods if p.running}
 
 
-def test_once_all_pods_have_stopped_nothing_is_left_to_do(failed) -> None:
+def test_a_finished_job_whose_pods_have_all_stopped_needs_nothing(failed) -> None:
     stopped = tuple(
         ended(failed.job, p.rank, p.attempt, code=143, reason="DeadlineExceeded", phase="Failed") if p.running else p
         for p in failed.pods

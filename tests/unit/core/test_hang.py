@@ -1,3 +1,5 @@
+"""A job whose progress stands still for too long is restarted."""
+
 from dataclasses import replace
 
 import pytest

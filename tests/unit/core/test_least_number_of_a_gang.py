@@ -94,7 +94,7 @@ def test_a_gang_that_waits_gets_a_group_of_another_least_number(
 
 @with_groups
 @pytest.mark.parametrize("least", [2, None])
-def test_another_least_number_does_not_stop_the_pods_that_wait_for_a_replaced_one(
+def test_a_changed_least_number_does_not_stop_the_pods_that_wait_for_a_replaced_one(
     provider: Provider, least: int | None
 ) -> None:
     """They have work in memory, and the new pod gets its node alone: the group has had its own."""

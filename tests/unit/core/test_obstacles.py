@@ -1,3 +1,5 @@
+"""What a gang that does not start waits for, by its pods and by refused requests."""
+
 from dataclasses import replace
 
 import pytest

@@ -1,3 +1,5 @@
+"""A gang of which only some pods have a node: how long it holds them, and when it releases them."""
+
 from dataclasses import replace
 
 from ddpjob_operator.api.names import Phase, Reason
@@ -56,7 +58,7 @@ def test_a_gang_whose_other_pods_no_scheduler_may_consider_yet_keeps_its_nodes()
     assert (made.status.attempt, made.write_ahead) == (1, False)
 
 
-def test_then_its_pods_are_deleted_which_is_not_counted() -> None:
+def test_pods_of_a_partial_gang_are_deleted_after_a_while_which_is_not_counted() -> None:
     seen = reconciled(partly_placed(), RELEASED)
     status = seen.job.status
     assert (status.attempt, status.phase, status.reason) == (2, Phase.PENDING, Reason.GANG_GIVEN_BACK)

@@ -55,7 +55,7 @@ def test_nothing_stops_while_there_is_no_place() -> None:
     assert (made.status.attempt, made.status.phase, deleted(made)) == (2, Phase.RUNNING, {})
 
 
-def test_it_continues_on_all_nodes_once_places_for_them_have_been_held_for_a_while() -> None:
+def test_a_job_on_fewer_nodes_continues_on_all_once_places_for_them_have_been_held_for_a_while() -> None:
     seen = growing(5)
     there = with_places(seen, placeholder(seen, 3, at=ASKS + 10), placeholder(seen, 4, at=ASKS + 50))
     before = plan(there, ASKS + 50 + HELD_SECONDS - 1)
@@ -65,7 +65,7 @@ def test_it_continues_on_all_nodes_once_places_for_them_have_been_held_for_a_whi
     assert status.restarts.counted == status.restarts.infrastructure == 0
 
 
-def test_it_continues_on_some_more_nodes_after_the_time_that_a_gang_waits_for_all() -> None:
+def test_a_job_on_fewer_nodes_continues_on_some_more_after_the_time_that_a_gang_waits_for_all() -> None:
     seen = growing(5)
     there = with_places(seen, placeholder(seen, 3, waiting=NO_NODE), placeholder(seen, 4, at=ASKS + 10))
     before = plan(there, ASKS + 10 + WAIT - 1)
@@ -165,7 +165,7 @@ def test_a_lost_pod_is_replaced_where_a_place_was_held() -> None:
 
 
 @pytest.mark.parametrize(("gang", "asked"), [("auto", []), ("none", ["job-2-3-place"])])
-def test_it_keeps_its_nodes_where_the_next_attempt_could_not_have_fewer_again(gang: str, asked: list[str]) -> None:
+def test_a_job_keeps_its_nodes_where_the_next_attempt_could_not_have_fewer_again(gang: str, asked: list[str]) -> None:
     """An administrator has installed a queue meanwhile that admits all pods or none."""
     seen = growing()
     scheduling = seen.job.spec.scheduling.model_copy(update={"gang": GangMode(gang)})

@@ -44,7 +44,7 @@ def test_a_deleted_pod_is_replaced_in_the_same_attempt() -> None:
     assert [(past.attempt, past.rank, past.replaced) for past in status.attempts] == [(1, 1, True)]
 
 
-def test_its_successor_has_a_name_a_label_and_a_variable_of_its_own() -> None:
+def test_the_successor_of_a_lost_pod_has_a_name_a_label_and_a_variable_of_its_own() -> None:
     (action,) = (action for action in plan(after_loss(), LATER).actions if isinstance(action, CreatePod))
     assert action.name == action.body["metadata"]["name"] == "job-1-1-r1"
     labels, container = action.body["metadata"]["labels"], action.body["spec"]["containers"][0]

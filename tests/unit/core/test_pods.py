@@ -1,3 +1,5 @@
+"""Pods as they are rendered from the spec of a job."""
+
 import json
 from dataclasses import replace
 

@@ -1,3 +1,5 @@
+"""Progress lines of programs: what of them is valid, and what reaches the status."""
+
 import json
 
 import pytest

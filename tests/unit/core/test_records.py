@@ -1,3 +1,5 @@
+"""Objects of the API server as records, whatever they hold."""
+
 import sys
 
 import pytest

@@ -1,3 +1,5 @@
+"""When the next attempt starts, and which nodes it avoids."""
+
 from dataclasses import replace
 from typing import Any
 

@@ -129,7 +129,7 @@ def test_an_error_of_a_path_that_cannot_be_written_is_explained(
         "sh: 1: cannot create log.txt: Read-only file system",
     ],
 )
-def test_such_errors_of_torch_and_other_programs_are_recognised(error) -> None:
+def test_errors_of_writing_by_torch_and_other_programs_are_recognised(error) -> None:
     assert "(hint: the container runs as uid 65532" in failure(program(), UID_65532, error).message
 
 

@@ -20,7 +20,7 @@ from support.gangs_with_spares import JOB, RESTART, after_loss, deletions, gang,
 PROBE = {"exec": {"command": ["true"]}}
 
 
-def test_it_is_created_once_the_gang_runs_and_not_again() -> None:
+def test_a_spare_pod_is_created_once_the_gang_runs_and_not_again() -> None:
     assert created(plan(observed(JOB), NOW)) == ["job-1-0", "job-1-1", "job-1-2"]
     seen = gang()
     assert created(plan(seen, NOW)) == ["job-1-spare0-0"]
@@ -71,7 +71,7 @@ def test_in_the_network_of_the_node_it_asks_for_the_port_of_rank_0_which_it_may_
     assert body["spec"]["containers"][0]["ports"] == rank0["spec"]["containers"][0]["ports"]
 
 
-def test_it_gives_way_to_a_rank_that_finds_no_node() -> None:
+def test_a_spare_pod_gives_way_to_a_rank_that_finds_no_node() -> None:
     imports = reconciled(gang(JOB, (spare(is_started=False),), (1,)), LATER)
     refused = Waiting(reason="Unschedulable", message="0/4 nodes are available")
     new = supervised(imports.job, 1, node=None, running=False, phase="Pending", waiting=refused)
@@ -79,7 +79,7 @@ def test_it_gives_way_to_a_rank_that_finds_no_node() -> None:
     assert deletions(replace(imports, pods=(*others, new, spare())), LATER + 1) == ["job-1-spare0-0"]
 
 
-def test_one_whose_node_does_not_respond_is_kept_since_the_node_may_respond_again() -> None:
+def test_a_spare_pod_whose_node_does_not_respond_is_kept_since_the_node_may_respond_again() -> None:
     made = plan(gang(spares=(spare(is_cut_off=True),)), NOW)
     assert (made.actions, made.status.phase) == ((), Phase.RUNNING)
     assert (
@@ -88,14 +88,14 @@ def test_one_whose_node_does_not_respond_is_kept_since_the_node_may_respond_agai
     )
 
 
-def test_one_that_is_lost_is_created_again_and_counts_nowhere() -> None:
+def test_a_lost_spare_pod_is_created_again_and_counts_nowhere() -> None:
     seen = gang(spares=())
     made = plan(replace(seen, vanished=(spare(),)), LATER)
     assert created(made) == ["job-1-spare0-0"]
     assert (made.status.attempt, made.status.restarts.infrastructure) == (1, 0)
 
 
-def test_one_whose_program_ends_is_replaced_after_a_while() -> None:
+def test_a_spare_pod_whose_program_ends_is_replaced_after_a_while() -> None:
     """As one of an older release does, which knows of no spare pods."""
     failed = ended(
         JOB,
@@ -118,7 +118,7 @@ def test_one_whose_program_ends_is_replaced_after_a_while() -> None:
     assert deletions(gang(spares=(failed,)), LATER + RETRY_SECONDS) == ["job-1-spare0-0"]
 
 
-def test_its_object_is_removed_from_a_lost_node() -> None:
+def test_the_object_of_a_spare_pod_is_removed_from_a_lost_node() -> None:
     on_lost = spare(deletion=Deletion(deadline=LATER - 100), disruption="DeletionByTaintManager: ")
     seen = gang(spares=(on_lost,))
     assert [lookup.name for lookup in plan(seen, LATER).lookups] == [on_lost.node]
@@ -137,11 +137,11 @@ def test_its_object_is_removed_from_a_lost_node() -> None:
     ],
     ids=["no longer wanted", "not in place", "fewer nodes than wanted", "one machine", "one too many"],
 )
-def test_one_that_helps_nobody_is_deleted(seen) -> None:
+def test_a_spare_pod_that_helps_nobody_is_deleted(seen) -> None:
     assert len(deletions(seen)) == 1
 
 
-def test_it_ends_with_the_job_and_the_others_stay() -> None:
+def test_a_spare_pod_ends_with_the_job_and_the_other_pods_stay() -> None:
     seen = gang(spares=(spare(),))
     ranks = [ended(JOB, rank, is_supervised=True, ended_seen=LATER) for rank in range(3)]
     done = replace(seen, pods=(*ranks, spare()), logs={ranks[0].uid: NO_LOG})
@@ -186,7 +186,7 @@ def test_under_a_scheduling_provider_there_is_none_and_the_status_says_so() -> N
     )
 
 
-def test_none_is_created_where_a_new_pod_would_not_wait_for_others() -> None:
+def test_no_spare_pod_is_created_where_a_new_pod_would_not_wait_for_others() -> None:
     of = job(nodes=3, restart={**RESTART, "maxRestarts": 1})
     seen = gang(of)
     counted = seen.job.status.restarts.model_copy(update={"counted_times": ["2027-01-15T08:00:00Z"]})
@@ -204,7 +204,7 @@ def test_a_record_shows_that_it_waits() -> None:
 QUOTA = Rejection(message='pods "job-1-spare0-0" is forbidden: exceeded quota: team, requested: pods=1')
 
 
-def test_one_that_a_quota_refuses_is_named_while_the_gang_runs_and_holds_up_nothing() -> None:
+def test_a_spare_pod_that_a_quota_refuses_is_named_while_the_gang_runs_and_holds_up_nothing() -> None:
     refused = {"job-1-spare0-0": QUOTA}
     seen = replace(gang(), rejections=refused)
     made = plan(seen, NOW)
@@ -227,7 +227,7 @@ def test_the_next_one_waits_also_where_the_kubelet_has_refused_the_first() -> No
     assert deletions(gang(spares=(pod,)), LATER + RETRY_SECONDS) == ["job-1-spare0-0"]
 
 
-def test_one_that_may_not_take_over_is_named_as_what_the_gang_waits_for() -> None:
+def test_a_spare_pod_that_may_not_take_over_is_named_as_what_the_gang_waits_for() -> None:
     """A policy of the cluster may forbid to change the labels of pods."""
     forbidden = Rejection(message="labels of pods are immutable here", request="update Pod")
     seen = replace(after_loss(1), rejections={"job-1-spare0-0": forbidden})
@@ -236,7 +236,7 @@ def test_one_that_may_not_take_over_is_named_as_what_the_gang_waits_for() -> Non
     assert "update Pod job-1-spare0-0: labels of pods are immutable here" in made.status.message
 
 
-def test_it_stops_with_a_job_that_is_suspended_while_no_pod_of_a_rank_is_left() -> None:
+def test_a_spare_pod_stops_with_a_job_that_is_suspended_while_no_pod_of_a_rank_is_left() -> None:
     of = job(nodes=2, restart=RESTART)
     replaced = after_loss(1, of=of, spares=())
     seen = edited(replace(replaced, pods=(spare(of),)), suspend=True)

@@ -16,7 +16,7 @@ from support.gangs_in_place import KILLED, LATER
 from support.gangs_with_spares import JOB, RESTART, after_loss, deletions, gang, spare, taken_over, without_spares
 
 
-def test_it_replaces_a_lost_pod_and_another_one_follows_it() -> None:
+def test_a_spare_pod_replaces_a_lost_pod_and_another_spare_pod_follows() -> None:
     seen = after_loss(1)
     assert [(pod.rank, pod.replacement, pod.spare) for pod in seen.job.status.replaced_pods] == [
         (1, 1, "job-1-spare0-0")
@@ -72,7 +72,7 @@ def test_two_spare_pods_replace_two() -> None:
     assert taken_over(seen) == {1: "job-1-spare0-0", 2: "job-1-spare1-0"}
 
 
-def test_one_that_another_operator_has_named_is_not_lost_because_this_one_has_not_seen_it_run() -> None:
+def test_a_spare_pod_that_another_operator_named_is_not_lost_because_this_operator_has_not_seen_it_run() -> None:
     """Its watch of pods may be behind that of jobs, and it waits until it has."""
     seen = after_loss(1)
     behind = replace(seen, pods=tuple(changed(pod, running=False) if pod.is_spare else pod for pod in seen.pods))
@@ -113,7 +113,7 @@ def test_a_killed_process_says_nothing_of_its_node() -> None:
     "changes",
     [{"running": False, "phase": "Failed"}, {"deletion": Deletion(deadline=LATER + 30)}, {"is_cut_off": True}, None],
 )
-def test_one_that_is_lost_before_it_has_taken_over_is_a_lost_pod(changes) -> None:
+def test_a_spare_pod_that_is_lost_before_it_has_taken_over_is_a_lost_pod(changes) -> None:
     """No other pod gets this replacement: its number tells pods of one rank apart."""
     seen = after_loss(1)
     left = () if changes is None else (spare(**changes),)
@@ -125,7 +125,7 @@ def test_one_that_is_lost_before_it_has_taken_over_is_a_lost_pod(changes) -> Non
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
-def test_one_that_ended_before_it_took_over_is_not_called_deleted_and_is_no_error_of_the_spec(is_gone) -> None:
+def test_a_spare_pod_that_ended_before_it_took_over_is_not_called_deleted_and_is_no_error_of_the_spec(is_gone) -> None:
     """With exit code 2 the trainer says that the spec is wrong, but the others of its attempt have trained with it."""
     of_spare = {"name": "job-1-spare0-0", "uid": "s", "is_spare": True, "is_supervised": True, "node": "spare-0"}
     failed = ended(JOB, 3, code=2, message="no such option", **of_spare)
@@ -155,19 +155,19 @@ REFUSED = {
 }
 
 
-def test_one_that_its_kubelet_refused_meanwhile_is_not_called_deleted() -> None:
+def test_a_spare_pod_that_its_kubelet_refused_meanwhile_is_not_called_deleted() -> None:
     seen = without_spares(after_loss(1))
     failure = plan(replace(seen, pods=(*seen.pods, spare(**REFUSED))), LATER + 1).status.failure
     assert (failure.reason, failure.message) == (Reason.POD_DISRUPTED, "UnexpectedAdmissionError: Allocate failed")
 
 
-def test_one_whose_kubelet_has_to_probe_it_again_is_not_lost() -> None:
+def test_a_spare_pod_whose_kubelet_has_to_probe_it_again_is_not_lost() -> None:
     """After a restart of the kubelet no container counts as started until its probe succeeds."""
     seen = without_spares(after_loss(1))
     assert plan(replace(seen, pods=(*seen.pods, spare(is_started=False))), LATER + 1).status.attempt == 1
 
 
-def test_one_that_is_being_deleted_for_a_lower_number_replaces_nothing() -> None:
+def test_a_spare_pod_that_is_being_deleted_for_a_lower_number_replaces_nothing() -> None:
     """Its deletion may be under way although no watch shows it."""
     fewer = edited(gang(spares=(spare(),)), restart=JOB.spec.restart.model_copy(update={"spares": 0}))
     assert deletions(fewer) == ["job-1-spare0-0"]

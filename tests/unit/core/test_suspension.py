@@ -1,3 +1,5 @@
+"""spec.suspend: pods stop, and the job continues later."""
+
 from dataclasses import replace
 
 from ddpjob_operator.api.names import ConditionType, Phase, Reason

@@ -1,3 +1,5 @@
+"""status.time: how long a job was queued, started, trained, and lost time."""
+
 from dataclasses import replace
 
 import pytest

@@ -1,3 +1,5 @@
+"""All pods of an attempt start and end together."""
+
 from dataclasses import replace
 
 import pytest

@@ -97,7 +97,7 @@ async def test_events_over_the_budget_are_dropped_except_for_the_end_of_the_job(
     assert len(server.names(EVENTS)) == BUDGET + 2
 
 
-async def test_another_job_of_the_same_name_has_a_budget_of_its_own(
+async def test_a_later_job_of_the_same_name_has_a_budget_of_its_own(
     server: FakeServer, recorder: EventRecorder, notices: list[Notice]
 ) -> None:
     for number in range(2 * BUDGET):

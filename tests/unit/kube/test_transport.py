@@ -217,5 +217,7 @@ SERVER: Any = SimpleNamespace(host="10.0.0.1", port=6443, ssl=True)
         (aiohttp.ServerDisconnectedError(), "Server disconnected"),
     ],
 )
-def test_it_names_the_server_and_the_reason_of_the_operating_system(error: Exception, message: str) -> None:
+def test_a_failed_connection_names_the_server_and_the_reason_of_the_operating_system(
+    error: Exception, message: str
+) -> None:
     assert reason_of(error) == message

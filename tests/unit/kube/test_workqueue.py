@@ -124,7 +124,7 @@ async def test_a_retry_is_not_earlier_than_the_server_asks(queue: WorkQueue) -> 
     assert queue.retry(A, at_least_seconds=7.0) == pytest.approx(7.0)
 
 
-async def test_its_metrics_have_the_meaning_that_controller_runtime_gives_them(queue: WorkQueue) -> None:
+async def test_metrics_of_the_queue_have_the_meaning_that_controller_runtime_gives_them(queue: WorkQueue) -> None:
     def sample(name: str) -> float:
         value = REGISTRY.get_sample_value(f"workqueue_{name}", {"name": "ddpjob", "controller": "ddpjob"})
         assert value is not None

@@ -1,3 +1,5 @@
+"""Which GPUs a pod of a local run gets."""
+
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ def test_a_job_without_gpus_needs_none() -> None:
     assert gpus_for(spec(nodes=4), {}) == ()
 
 
-def test_it_takes_as_many_as_it_needs_of_those_it_may_see() -> None:
+def test_a_pod_takes_as_many_gpus_as_it_needs_of_those_that_the_command_may_see() -> None:
     assert gpus_for(spec(gpusPerNode=2), {"CUDA_VISIBLE_DEVICES": "3, 1,0"}) == ("3", "1")
 
 

@@ -1,3 +1,5 @@
+"""The parts of a job that a local run ignores."""
+
 from pathlib import Path
 
 import pytest

@@ -1,3 +1,5 @@
+"""A pod of a local run, with real processes."""
+
 import subprocess
 import sys
 from pathlib import Path

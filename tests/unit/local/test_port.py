@@ -1,3 +1,5 @@
+"""The port of rank 0 is reserved until the rank takes it."""
+
 import socket
 
 import pytest

@@ -1,3 +1,5 @@
+"""The program and the environment of a rank of a local run."""
+
 from pathlib import Path
 from typing import Any
 

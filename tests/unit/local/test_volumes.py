@@ -1,3 +1,5 @@
+"""Volumes of a job as directories of a local run."""
+
 from pathlib import Path
 from typing import Any
 

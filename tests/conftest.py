@@ -4,13 +4,16 @@ import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-import testbed
+from support import REPOSITORY
 from support.longest_first import LongestFirst
 
-REPOSITORY = Path(__file__).parent.parent
+if TYPE_CHECKING:
+    import testbed
+
 CACHE = os.environ.get("DDPJOB_CACHE_DIR") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "ddpjob")
 os.environ.setdefault("TESTBED_CACHE_DIR", str(CACHE))
 
@@ -21,14 +24,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def control_plane() -> Iterator[testbed.ControlPlane]:
+def control_plane() -> Iterator["testbed.ControlPlane"]:
     """One control plane for the whole run: tests keep apart by using a namespace each."""
+    import testbed  # a fifth of a second, which unit tests do without
+
     with testbed.ControlPlane() as control_plane:
         yield control_plane
 
 
 @pytest.fixture(scope="session")
-def ddpjob_crd(control_plane: testbed.ControlPlane) -> testbed.ControlPlane:
+def ddpjob_crd(control_plane: "testbed.ControlPlane") -> "testbed.ControlPlane":
     """The control plane with the DDPJob type installed and served."""
     control_plane.kubectl("apply", "--server-side", "-f", str(REPOSITORY / "manifests/crd"))
     control_plane.wait_served("ddpjobs.ddpjob.dev")
@@ -36,8 +41,10 @@ def ddpjob_crd(control_plane: testbed.ControlPlane) -> testbed.ControlPlane:
 
 
 @pytest.fixture
-def namespace(control_plane: testbed.ControlPlane) -> Iterator[str]:
-    """A namespace of the test's own, deleted behind it without waiting."""
+def bare_namespace(control_plane: "testbed.ControlPlane") -> Iterator[str]:
+    """The name of a namespace of the test's own, deleted behind it without waiting."""
+    import testbed
+
     name = f"test-{uuid.uuid4().hex[:8]}"
     control_plane.kubectl("create", "namespace", name)
     testbed.wait_for(  # admission refuses pods before it is there

@@ -17,8 +17,9 @@ from chaos.cell import Result
 from chaos.laboratory import Laboratory
 from chaos.matrix import CELLS, CLUSTER_WIDE, Cell, Fault, Phase
 from chaos.record import Record
+from support import REPOSITORY
 
-RESULTS = Path(__file__).parents[2] / "hack" / "bench" / "results"
+RESULTS = REPOSITORY / "hack" / "bench" / "results"
 
 
 class Run:

@@ -33,13 +33,13 @@ def cluster() -> Iterator[AnyCluster]:
 
 
 @pytest.fixture(scope="session")
-def operator(cluster: AnyCluster) -> None:
+def installed_operator(cluster: AnyCluster) -> None:
     """The operator, installed as the README says, with the images on every node."""
     install(cluster, load_images(cluster) if isinstance(cluster, testbed.Cluster) else ())
 
 
 @pytest.fixture
-def namespace(cluster: AnyCluster, operator: None) -> Iterator[str]:  # noqa: ARG001 the operator is there before
+def namespace(cluster: AnyCluster, installed_operator: None) -> Iterator[str]:  # noqa: ARG001 the operator is there before
     """A new namespace for the test."""
     with fresh_namespace(cluster.kubectl) as name:
         yield name

@@ -5,15 +5,15 @@ import os
 import re
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
 import testbed
 from ddpjob_operator.core.failure.restart import SHORT_SECONDS
 from ddpjob_operator.core.times import epoch_seconds
+from support import REPOSITORY
 
-EXAMPLES = Path(__file__).parents[2] / "manifests/examples"
+EXAMPLES = REPOSITORY / "manifests/examples"
 
 
 def test_the_digits_example_trains_to_97_percent(job) -> None:

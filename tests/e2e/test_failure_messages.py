@@ -112,7 +112,7 @@ def transcripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def outcomes(cluster, operator: None, transcripts: Path) -> Iterator[Mapping[str, Future[Shown]]]:  # noqa: ARG001
+def outcomes(cluster, installed_operator: None, transcripts: Path) -> Iterator[Mapping[str, Future[Shown]]]:  # noqa: ARG001
     """What kubectl showed of each failure that can be caused here, by its name."""
     mine = isinstance(cluster, testbed.Cluster)
     possible = [failure for failure in FAILURES if mine or not failure.needs_machine]

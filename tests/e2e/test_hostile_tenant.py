@@ -64,7 +64,7 @@ def stranger(name: str, namespace: str, address: str, image: str, job_uid: str) 
 
 
 @pytest.fixture
-def other_namespace(machine: testbed.Cluster, operator: None) -> Iterator[str]:  # noqa: ARG001 the operator is there before
+def other_namespace(machine: testbed.Cluster, installed_operator: None) -> Iterator[str]:  # noqa: ARG001 the operator is there before
     with fresh_namespace(machine.kubectl) as name:
         yield name
 

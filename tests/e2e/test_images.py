@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from support.images import REPOSITORY, SOURCES, build, recipe
+from support import REPOSITORY
+from support.images import SOURCES, build, recipe
 from testbed import images
 from testbed.commands import CommandError
 

@@ -12,7 +12,7 @@ from support import documents
 CHART = documents.REPOSITORY / "charts/ddpjob-operator"
 
 
-@pytest.mark.usefixtures("operator")
+@pytest.mark.usefixtures("installed_operator")
 def test_the_readme_installs_the_operator_and_trains(cluster) -> None:
     variables = {**documents.cluster_variables(cluster.kubeconfig), "PREFIX": "localhost/ddpjob"}
     try:
@@ -24,14 +24,14 @@ def test_the_readme_installs_the_operator_and_trains(cluster) -> None:
     assert accuracies[-1] >= 97
 
 
-@pytest.mark.usefixtures("operator")
+@pytest.mark.usefixtures("installed_operator")
 def test_the_readme_of_the_chart_installs_and_tests_it(cluster) -> None:
     variables = documents.cluster_variables(cluster.kubeconfig)
 
     assert "Succeeded" in documents.run(CHART / "README.md", "cluster", variables)
 
 
-@pytest.mark.usefixtures("operator")
+@pytest.mark.usefixtures("installed_operator")
 def test_the_tutorial_shows_a_restart(cluster) -> None:
     variables = documents.cluster_variables(cluster.kubeconfig)
     try:

@@ -1,12 +1,11 @@
-from pathlib import Path
-
 import pytest
 
 from ddpjob_ranks import contract
+from support import REPOSITORY
 from support.slurm_training import DIGITS, weights
 from testbed import wait_for
 
-SCRIPT = Path(__file__).parents[2] / "trainer/examples/slurm.sbatch"
+SCRIPT = REPOSITORY / "trainer/examples/slurm.sbatch"
 
 
 @pytest.mark.parametrize(("chosen", "expected"), [("", "launcher srun, "), ("torchrun", "launcher srun torchrun, ")])

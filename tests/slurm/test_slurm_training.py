@@ -2,16 +2,16 @@ import os
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from ddpjob_ranks import contract
+from support import REPOSITORY
 from support.programs import PROGRAMS
 from support.slurm_training import DIGITS, TRAINER, process_of_rank, weights
 from testbed import wait_for
 
 GATED = str(PROGRAMS / "gated_rank.py")
 
-SESSION = str(Path(__file__).parents[2] / "trainer/examples/minimal_session.py")
+SESSION = str(REPOSITORY / "trainer/examples/minimal_session.py")
 NODES = ("srun", "--kill-on-bad-exit=1", "--nodes=2", "--ntasks-per-node=1")
 
 

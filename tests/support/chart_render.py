@@ -5,14 +5,13 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import yaml
 
+from support import REPOSITORY
 from testbed.helm import Helm
 
-REPOSITORY = Path(__file__).parents[2]
 CHART = REPOSITORY / "charts" / "ddpjob-operator"
 RELEASE = "ddpjob-operator"
 NAMESPACE = "ddpjob-system"

@@ -27,9 +27,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from support import REPOSITORY
 from testbed import tools
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 ENVIRONMENTS = ("shell", "docker", "api-server", "cluster")
 TIMEOUT_SECONDS = 600
 

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import testbed
+from support import REPOSITORY
 from support.images import build
 from testbed import images
 from testbed.kubectl import KubectlError
 
-REPOSITORY = Path(__file__).parents[2]
 RELEASE, SYSTEM_NAMESPACE = "ddpjob-operator", "ddpjob-system"
 
 

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import yaml
 
+from support import REPOSITORY
 from testbed import images
 from testbed.cluster import Cluster
 from testbed.errors import TestbedError
-
-REPOSITORY = Path(__file__).parents[2]
 
 TARGETS = ("operator", "trainer", "trainer-cpu")
 

@@ -9,8 +9,8 @@ import urllib.request
 from pathlib import Path
 
 import testbed
+from support import REPOSITORY
 
-ROOT = Path(__file__).parents[2]
 READY_SECONDS = 240.0
 STOP_SECONDS = 120.0
 
@@ -47,7 +47,7 @@ class OperatorProcess:
 
     def launch(self) -> subprocess.Popen[bytes]:
         """Start it and return at once."""
-        roots = (os.environ.get("PYTHONPATH", ""), str(ROOT / "operator"), str(ROOT / "trainer"))
+        roots = (os.environ.get("PYTHONPATH", ""), str(REPOSITORY / "operator"), str(REPOSITORY / "trainer"))
         environment = {**os.environ, "KUBECONFIG": str(self._kubeconfig), "PYTHONPATH": os.pathsep.join(roots)}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(self._command, env=environment, stdout=log, stderr=log)

@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import celpy
@@ -15,9 +14,10 @@ import yaml
 from ddpjob_operator.api.status import Condition, DDPJobStatus
 from ddpjob_operator.core.model import NO_LOG, Observed
 from ddpjob_operator.core.plan import plan
+from support import REPOSITORY
 from support.builders import NOW, TRACEBACK, broken, ended, job, observed, program, running, with_status
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "gitops.md").read_text()
+PAGE = (REPOSITORY / "docs" / "how-to" / "gitops.md").read_text()
 
 
 def status(seen: Observed) -> dict[str, Any]:

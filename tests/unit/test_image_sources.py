@@ -1,6 +1,7 @@
 """What the builder of the tests hands over to each image is what the Dockerfile copies; docker has the whole checkout."""
 
-from support.images import REPOSITORY, SOURCES, TARGETS
+from support import REPOSITORY
+from support.images import SOURCES, TARGETS
 
 
 def test_each_image_has_its_lock_and_its_code_and_the_operator_no_trainer() -> None:

@@ -2,9 +2,8 @@
 
 import re
 import subprocess
-from pathlib import Path
 
-REPOSITORY = Path(__file__).parents[2]
+from support import REPOSITORY
 
 
 def make(*arguments: str) -> str:

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-REPOSITORY = Path(__file__).parents[2]
+from support import REPOSITORY
 
 
 def test_a_source_root_holds_no_module_at_its_top() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-REPOSITORY = Path(__file__).parents[2]
+from support import REPOSITORY
+
 WORKFLOWS = sorted((REPOSITORY / ".github/workflows").glob("*.y*ml"))
 
 each_workflow = pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda file: file.stem)

@@ -260,9 +260,9 @@ def test_shape_and_program_can_change_only_while_the_job_is_suspended(
     assert "patched" in of_suspended
 
 
-def test_the_attempt_never_decreases(ddpjob_crd: testbed.ControlPlane, namespace: str) -> None:
-    create(ddpjob_crd, {}, "-n", namespace)
-    status = ["patch", "ddpjob", "job", "-n", namespace, "--subresource=status", "--type=merge", "-p"]
+def test_the_attempt_never_decreases(ddpjob_crd: testbed.ControlPlane, bare_namespace: str) -> None:
+    create(ddpjob_crd, {}, "-n", bare_namespace)
+    status = ["patch", "ddpjob", "job", "-n", bare_namespace, "--subresource=status", "--type=merge", "-p"]
     ddpjob_crd.kubectl(*status, '{"status":{"attempt":3}}')
     with pytest.raises(KubectlError, match="must not decrease"):
         ddpjob_crd.kubectl(*status, '{"status":{"attempt":2}}')

@@ -6,9 +6,9 @@ import pytest
 
 import testbed
 from ddpjob_operator.api.names import API_VERSION, KIND
-from support import documents
+from support import REPOSITORY, documents
 from support.chart_cluster import CRD
-from support.chart_render import REPOSITORY, installed, render
+from support.chart_render import installed, render
 
 EVERYTHING = "all,serviceaccounts,configmaps,secrets,roles,rolebindings,clusterroles,clusterrolebindings,customresourcedefinitions"
 

@@ -3,7 +3,8 @@
 import os
 import subprocess
 
-from support.chart_render import REPOSITORY, helm
+from support import REPOSITORY
+from support.chart_render import helm
 from testbed import tools
 
 OPERATOR, TRAINER = (f"sha256:{character * 64}" for character in "ab")

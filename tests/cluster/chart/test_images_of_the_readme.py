@@ -4,8 +4,8 @@ import os
 import re
 import shlex
 
-from support import documents
-from support.chart_render import REPOSITORY, operator_arguments, operator_pod
+from support import REPOSITORY, documents
+from support.chart_render import operator_arguments, operator_pod
 
 #: A docker that only records its arguments.
 DOCKER = '#!/bin/sh\necho "$@" >> "$CALLS"\n'

@@ -16,8 +16,8 @@ import yaml
 import testbed
 from ddpjob_cli.__main__ import main
 from ddpjob_operator.transport.resources import CONFIG_MAPS, DDPJOBS
+from support import REPOSITORY
 from support.operator_cluster import Namespace, eventually
-from support.operator_process import ROOT
 from support.terminal import Terminal
 
 pytestmark = pytest.mark.usefixtures("operator_process")
@@ -40,7 +40,7 @@ class Commands:
     @contextmanager
     def started(self, *arguments: str) -> "Iterator[subprocess.Popen[str]]":
         """A command as a process of its own, which does not outlive the context."""
-        path = f"{ROOT / 'operator'}{os.pathsep}{ROOT / 'trainer'}"
+        path = f"{REPOSITORY / 'operator'}{os.pathsep}{REPOSITORY / 'trainer'}"
         command = [sys.executable, "-m", "ddpjob_cli", *self._cluster, *arguments]
         pipe = subprocess.PIPE
         with subprocess.Popen(
@@ -58,9 +58,9 @@ class Commands:
 
     def on_a_terminal(self, *arguments: str, columns: int = 100, rows: int = 40) -> Terminal:
         """A command on a terminal, which does not outlive the context."""
-        path = f"{ROOT / 'operator'}{os.pathsep}{ROOT / 'trainer'}"
+        path = f"{REPOSITORY / 'operator'}{os.pathsep}{REPOSITORY / 'trainer'}"
         words = (*self._cluster, *arguments)
-        return Terminal(*words, folder=ROOT, columns=columns, rows=rows, environ={"PYTHONPATH": path})
+        return Terminal(*words, folder=REPOSITORY, columns=columns, rows=rows, environ={"PYTHONPATH": path})
 
     async def __call__(self, *arguments: str, code: int = 0) -> tuple[str, str]:
         """Run a command in this process; gives standard output and standard error."""

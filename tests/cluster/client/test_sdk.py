@@ -17,8 +17,8 @@ from ddpjob_operator.transport.errors import NotFoundError as NoSuchObjectError
 from ddpjob_operator.transport.errors import UnavailableError
 from ddpjob_operator.transport.execution import Execution
 from ddpjob_operator.transport.resources import CONFIG_MAPS
+from support import REPOSITORY
 from support.operator_cluster import SECONDS, Namespace, eventually, gets_the_right
-from support.operator_process import ROOT
 from testbed.faultproxy import FaultProxy
 from testbed.faults import Answer, CutStream
 
@@ -136,8 +136,8 @@ async def test_the_example_of_a_notebook_runs(
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(json.dumps(config))
     notebook = await asyncio.create_subprocess_exec(
-        *(sys.executable, ROOT / "operator/examples/notebook.py"),
-        env={**os.environ, "KUBECONFIG": str(kubeconfig), "PYTHONPATH": f"{ROOT}/operator:{ROOT}/trainer"},
+        *(sys.executable, REPOSITORY / "operator/examples/notebook.py"),
+        env={**os.environ, "KUBECONFIG": str(kubeconfig), "PYTHONPATH": f"{REPOSITORY}/operator:{REPOSITORY}/trainer"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 import testbed
+from support import REPOSITORY
 from support.operator_cluster import Namespace
-from support.operator_process import ROOT, OperatorProcess
+from support.operator_process import OperatorProcess
 from testbed.faultproxy import FaultProxy
 from testbed.faults import Answer
 
@@ -29,7 +30,7 @@ def test_the_operator_ends_if_kopf_finds_no_ddpjobs(cluster: testbed.ControlPlan
 def crd(cluster: testbed.ControlPlane) -> Iterator[str]:
     """The name of the CRD, which is installed again after the test."""
     yield "ddpjobs.ddpjob.dev"
-    cluster.kubectl("apply", "--server-side", "-f", str(ROOT / "manifests" / "crd"))
+    cluster.kubectl("apply", "--server-side", "-f", str(REPOSITORY / "manifests" / "crd"))
     cluster.wait_served("ddpjobs.ddpjob.dev")
 
 

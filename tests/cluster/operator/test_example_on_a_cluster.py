@@ -6,14 +6,14 @@ import re
 import pytest
 
 import testbed
+from support import REPOSITORY
 from support.operator_cluster import Namespace
-from support.operator_process import ROOT
 
 pytestmark = pytest.mark.usefixtures("operator_process")
 
 
 async def test_digits_runs_restarts_and_succeeds(cluster: testbed.ControlPlane, namespace: Namespace) -> None:
-    example = ROOT / "manifests" / "examples" / "digits.yaml"
+    example = REPOSITORY / "manifests" / "examples" / "digits.yaml"
     text = re.sub(r"namespace: \S+", f"namespace: {namespace.name}", example.read_text())
     cluster.kubectl("apply", "-n", namespace.name, "-f", "-", stdin=text)
     await namespace.reaches("digits", "Running")

@@ -17,7 +17,7 @@ REQUESTS = re.compile(r'^ddpjob_api_requests_total\{code="(\w+)",resource="(\w+)
 
 
 @pytest.fixture
-def operator(cluster: testbed.ControlPlane, namespace: Namespace, tmp_path: Path) -> Iterator[OperatorProcess]:
+def operator_alone(cluster: testbed.ControlPlane, namespace: Namespace, tmp_path: Path) -> Iterator[OperatorProcess]:
     """An operator for the test's namespace alone, so that other jobs are not counted."""
     arguments = ("--namespace", namespace.name)
     process = OperatorProcess(cluster.kubeconfig, tmp_path / "log", *arguments, program=(str(CALM),))
@@ -36,15 +36,15 @@ def writes(operator: OperatorProcess) -> Counter[str]:
 
 
 async def test_a_job_without_trouble_costs_its_objects_a_few_status_writes_and_two_events(
-    namespace: Namespace, operator: OperatorProcess
+    namespace: Namespace, operator_alone: OperatorProcess
 ) -> None:
-    at_start = writes(operator)  # questions about the operator's own rights
+    at_start = writes(operator_alone)  # questions about the operator's own rights
     await namespace.apply("j", nodes=3)
     await namespace.reaches("j", "Running")
     await namespace.succeeds("j")
     await eventually(
-        "the Events of the start and of the end", lambda: (writes(operator) - at_start)["create events"] == 2
+        "the Events of the start and of the end", lambda: (writes(operator_alone) - at_start)["create events"] == 2
     )
-    counts = writes(operator) - at_start
+    counts = writes(operator_alone) - at_start
     assert counts.pop("patch ddpjobs") <= 4
     assert counts == {"create services": 1, "create networkpolicies": 1, "create pods": 3, "create events": 2}

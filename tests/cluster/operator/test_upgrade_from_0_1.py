@@ -11,12 +11,13 @@ import testbed
 from ddpjob_operator.transport.access import load_access
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.resources import PODS
+from support import REPOSITORY
 from support.operator_cluster import Namespace, eventually
-from support.operator_process import ROOT, OperatorProcess
+from support.operator_process import OperatorProcess
 from testbed.helm import HelmError
 
 RELEASE = Path(__file__).parent / "releases" / "0.1.0.tar.xz"
-CHART = ROOT / "charts" / "ddpjob-operator"
+CHART = REPOSITORY / "charts" / "ddpjob-operator"
 NAMESPACE, NAME = "ddpjob-system", "ddpjob-operator"
 #: What this release adds to the status, which 0.1.0 removes as it does not know it.
 NEW_FIELDS = ("replicas", "selector", "restarts.podReplacements", "restarts.inPlaceCounted", "time.unsavedSeconds")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[3]
+from support import REPOSITORY
+
 EXAMPLES = REPOSITORY / "manifests/examples"
 
 #: A job that needs nothing but Python.

@@ -3,9 +3,10 @@ from pathlib import Path
 
 import yaml
 
+from support import REPOSITORY
 from support.local_command import LocalCommand
 
-EXAMPLES = Path(__file__).parents[3] / "manifests/examples"
+EXAMPLES = REPOSITORY / "manifests/examples"
 
 
 def test_a_recipe_in_a_config_map_trains(tmp_path: Path) -> None:

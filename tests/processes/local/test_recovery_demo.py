@@ -4,11 +4,11 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from support import REPOSITORY
+
 #: The lines of the demonstration; times and the accuracy differ.
 LINES = r"""two ranks start, each as a process of this machine
 step 60 is done; kill -9 of rank 1
@@ -20,7 +20,7 @@ step 60 is done; kill -9 of rank 1
 
 
 def demonstration() -> "subprocess.CompletedProcess[str]":
-    path = os.pathsep.join(str(ROOT / folder) for folder in ("operator", "trainer", "tests", "hack"))
+    path = os.pathsep.join(str(REPOSITORY / folder) for folder in ("operator", "trainer", "tests", "hack"))
     return subprocess.run(
         [sys.executable, "-m", "bench.recovery.demo"],
         env={**os.environ, "PYTHONPATH": path},

@@ -7,13 +7,10 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 
-from support import browser
-
-REPOSITORY = Path(__file__).parents[3]
+from support import REPOSITORY, browser
 
 
 class Quiet(SimpleHTTPRequestHandler):

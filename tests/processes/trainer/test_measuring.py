@@ -15,6 +15,7 @@ from ddpjob_measure.__main__ import main
 from ddpjob_measure.plain_ddp import PlainTraining
 from ddpjob_measure.task import PARTS, MeasureError, Task
 from ddpjob_ranks.distributed import Gang
+from support import REPOSITORY
 from support.forked_ranks import measured
 
 
@@ -77,6 +78,6 @@ def test_a_measured_rank_with_data_workers_ends():
         windows=1,
     )
     command = [sys.executable, "-m", "ddpjob_measure.rank", "--task", task.to_json()]
-    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3] / "trainer"), "OMP_NUM_THREADS": "1"}
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY / "trainer"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr

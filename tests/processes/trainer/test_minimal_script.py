@@ -7,12 +7,12 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
 
-REPOSITORY = Path(__file__).parents[3]
+from support import REPOSITORY
+
 SCRIPT = REPOSITORY / "trainer/examples/minimal_ddp.py"
 SESSION = REPOSITORY / "trainer/examples/minimal_session.py"
 DIGITS = REPOSITORY / "trainer/examples/digits_session.py"

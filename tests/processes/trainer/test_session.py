@@ -15,11 +15,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from ddpjob_ranks import contract
 from ddpjob_session.state import from_bytes
-from support import forked_ranks
+from support import REPOSITORY, forked_ranks
 from support.programs import PROGRAMS
 from support.training_runs import finished, job
 
-REPOSITORY = Path(__file__).parents[3]
 KILLED = str(PROGRAMS / "killed_script.py")
 EXAMPLE = str(REPOSITORY / "trainer/examples/minimal_session.py")
 DIGITS = str(REPOSITORY / "trainer/examples/digits_session.py")

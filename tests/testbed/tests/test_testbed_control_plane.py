@@ -41,18 +41,18 @@ def state(kubectl: Kubectl, namespace: str, name: str) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("kwok_nodes")
 def test_a_pod_on_a_kwok_node_does_what_its_annotations_say(
-    control_plane: testbed.ControlPlane, namespace: str
+    control_plane: testbed.ControlPlane, bare_namespace: str
 ) -> None:
     kubectl = control_plane.kubectl
     kubectl.apply(
-        pod("runs", namespace),
-        pod("succeeds", namespace, exit_code="0"),
-        pod("fails", namespace, exit_code="3", exit_message="ValueError: no"),
-        pod("waits", namespace, pending="true"),
+        pod("runs", bare_namespace),
+        pod("succeeds", bare_namespace, exit_code="0"),
+        pod("fails", bare_namespace, exit_code="3", exit_message="ValueError: no"),
+        pod("waits", bare_namespace, pending="true"),
     )
 
     def settled() -> bool:
-        return [state(kubectl, namespace, name)["phase"] for name in ("runs", "succeeds", "fails", "waits")] == [
+        return [state(kubectl, bare_namespace, name)["phase"] for name in ("runs", "succeeds", "fails", "waits")] == [
             "Running",
             "Succeeded",
             "Failed",
@@ -60,14 +60,16 @@ def test_a_pod_on_a_kwok_node_does_what_its_annotations_say(
         ]
 
     testbed.wait_for("all four pods to be in their phase", settled, seconds=240)
-    terminated = state(kubectl, namespace, "fails")["terminated"]
+    terminated = state(kubectl, bare_namespace, "fails")["terminated"]
     assert isinstance(terminated, dict)
     assert (terminated["exitCode"], terminated["reason"], terminated["message"]) == (3, "Error", "ValueError: no")
-    assert "waiting" in state(kubectl, namespace, "waits")
+    assert "waiting" in state(kubectl, bare_namespace, "waits")
 
-    kubectl("patch", "pod/runs", "-n", namespace, "--patch", '{"spec": {"activeDeadlineSeconds": 1}}')
-    kubectl("wait", "--for=jsonpath={.status.reason}=DeadlineExceeded", "pod/runs", "-n", namespace, "--timeout=240s")
-    stopped = state(kubectl, namespace, "runs")
+    kubectl("patch", "pod/runs", "-n", bare_namespace, "--patch", '{"spec": {"activeDeadlineSeconds": 1}}')
+    kubectl(
+        "wait", "--for=jsonpath={.status.reason}=DeadlineExceeded", "pod/runs", "-n", bare_namespace, "--timeout=240s"
+    )
+    stopped = state(kubectl, bare_namespace, "runs")
     assert (stopped["phase"], stopped["terminated"]["exitCode"]) == ("Failed", 143)
 
 

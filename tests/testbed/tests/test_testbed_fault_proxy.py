@@ -53,13 +53,13 @@ class Maps:
 
 
 @pytest.fixture
-async def maps(proxy: FaultProxy, control_plane: testbed.ControlPlane, namespace: str) -> AsyncIterator[Maps]:
+async def maps(proxy: FaultProxy, control_plane: testbed.ControlPlane, bare_namespace: str) -> AsyncIterator[Maps]:
     cluster = json.loads(proxy.kubeconfig.read_text())["clusters"][0]["cluster"]
     trust = ssl.create_default_context(cafile=str(control_plane.keys / "ca.crt"))
     # One connection a request: aiohttp would try again by itself on a connection that it has used before.
     connector = aiohttp.TCPConnector(ssl=trust, force_close=True)
     async with aiohttp.ClientSession(connector=connector) as session:
-        yield Maps(session, cluster["server"], namespace, control_plane.kubectl)
+        yield Maps(session, cluster["server"], bare_namespace, control_plane.kubectl)
 
 
 async def first_lines(answer: aiohttp.ClientResponse, count: int) -> list[Any]:

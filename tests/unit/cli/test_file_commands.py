@@ -9,8 +9,9 @@ from ddpjob_cli.__main__ import main
 from ddpjob_cli.manifest import read_manifest
 from ddpjob_cli.starter import Answers, starter_file
 from ddpjob_operator.core.job_names import valid_name
+from support import REPOSITORY
 
-EXAMPLES = sorted((Path(__file__).parents[3] / "manifests/examples").glob("*.yaml"))
+EXAMPLES = sorted((REPOSITORY / "manifests/examples").glob("*.yaml"))
 ANSWERS = Answers(name="my-job", nodes=2, gpus_per_node=4, script="train.py", recipe="", image="")
 
 

@@ -1,12 +1,9 @@
 """Where the generated parts of the documents are."""
 
-from pathlib import Path
-
 import pytest
 
 from ddpjob_cli.reference import DOCUMENTS, PARTS, updated
-
-REPOSITORY = Path(__file__).parents[3]
+from support import REPOSITORY
 
 
 def test_each_generated_part_is_in_a_document() -> None:

@@ -1,14 +1,14 @@
 """A control plane whose API server may be killed and audits all writes, and a fault proxy in front of it."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 import testbed
+from support import REPOSITORY
 from testbed.faultproxy import FaultProxy
 
-MANIFESTS = Path(__file__).parents[4] / "manifests"
+MANIFESTS = REPOSITORY / "manifests"
 #: A DDPJob, what it owns, and the operator's Lease.
 AUDITED = {
     "": ("pods", "services", "events"),

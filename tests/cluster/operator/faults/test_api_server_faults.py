@@ -45,10 +45,10 @@ ALONE_ON_EACH_CHANGE = ("503", "lost answer", "watch cut in a line", "410 in a w
 
 
 @pytest.fixture(scope="module")
-def operator(running_proxy: FaultProxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SupervisedOperator]:
+def supervised(running_proxy: FaultProxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SupervisedOperator]:
     process = OperatorProcess(running_proxy.kubeconfig, tmp_path_factory.mktemp("operator") / "log")
-    with SupervisedOperator(process) as operator:
-        yield operator
+    with SupervisedOperator(process) as supervised:
+        yield supervised
 
 
 @pytest.fixture
@@ -62,42 +62,42 @@ async def all_kinds_end_as_scripted(jobs: ScriptedJobs) -> None:
         await jobs.end_as_scripted(SECONDS)
 
 
-@pytest.mark.usefixtures("operator")
+@pytest.mark.usefixtures("supervised")
 async def test_without_a_fault(jobs: ScriptedJobs) -> None:
     await all_kinds_end_as_scripted(jobs)
 
 
 async def test_a_watch_of_jobs_that_ends_in_an_error_ends_the_process_which_is_started_again(
-    jobs: ScriptedJobs, proxy: FaultProxy, operator: SupervisedOperator
+    jobs: ScriptedJobs, proxy: FaultProxy, supervised: SupervisedOperator
 ) -> None:
     # Before those that may end it, too: kopf takes seconds to end the process.
-    num_ended = len(operator.exits)
+    num_ended = len(supervised.exits)
     proxy.inject(StreamError(500), verbs=("watch",), target="/ddpjobs", skip=5, times=1)
     async with jobs.carry_out():
         for number in range(2):
             await jobs.apply_all(number)
-            assert await asyncio.to_thread(operator.wait_for_end, num_ended + 1, SECONDS)
+            assert await asyncio.to_thread(supervised.wait_for_end, num_ended + 1, SECONDS)
         await jobs.end_as_scripted(SECONDS)
-    assert operator.exits[num_ended:] == [1]  # kopf's way with any error but 410.
+    assert supervised.exits[num_ended:] == [1]  # kopf's way with any error but 410.
 
 
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=() if kind in ALONE_ON_EACH_CHANGE else pytest.mark.nightly) for kind in FAULTS]
 )
 async def test_with_one_kind_of_fault(
-    kind: str, jobs: ScriptedJobs, proxy: FaultProxy, operator: SupervisedOperator
+    kind: str, jobs: ScriptedJobs, proxy: FaultProxy, supervised: SupervisedOperator
 ) -> None:
     injected = FAULTS[kind]
-    num_ended = len(operator.exits)
+    num_ended = len(supervised.exits)
     rule = proxy.inject(injected.fault, verbs=injected.verbs, probability=injected.probability)
     await all_kinds_end_as_scripted(jobs)
     print(f"{kind}: struck {rule.num_struck} times")
     assert rule.num_struck > 2
     if kind != "500 in a watch":  # kopf ends the process on any error in a watch but 410.
-        assert len(operator.exits) == num_ended
+        assert len(supervised.exits) == num_ended
 
 
-@pytest.mark.usefixtures("operator")
+@pytest.mark.usefixtures("supervised")
 async def test_with_all_kinds_of_faults_at_once(jobs: ScriptedJobs, proxy: FaultProxy) -> None:
     rules = {
         kind: proxy.inject(injected.fault, verbs=injected.verbs, probability=injected.probability / 5)
@@ -109,7 +109,7 @@ async def test_with_all_kinds_of_faults_at_once(jobs: ScriptedJobs, proxy: Fault
         assert sum(rule.num_struck for rule in rules.values() if isinstance(rule.fault, group)) > 0, group
 
 
-@pytest.mark.usefixtures("operator")
+@pytest.mark.usefixtures("supervised")
 async def test_with_an_api_server_that_is_killed_in_the_middle(
     jobs: ScriptedJobs, cluster: testbed.ControlPlane
 ) -> None:

@@ -21,10 +21,10 @@ SECONDS = 300.0
 
 
 @pytest.fixture(scope="module", autouse=True)
-def operator(running_proxy: FaultProxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SupervisedOperator]:
+def supervised(running_proxy: FaultProxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SupervisedOperator]:
     log = tmp_path_factory.mktemp("operator") / "log"
-    with SupervisedOperator(OperatorProcess(running_proxy.kubeconfig, log, program=(str(IMPATIENT),))) as operator:
-        yield operator
+    with SupervisedOperator(OperatorProcess(running_proxy.kubeconfig, log, program=(str(IMPATIENT),))) as supervised:
+        yield supervised
 
 
 @pytest.fixture

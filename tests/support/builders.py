@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ddpjob_operator.api import names
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.actions import CreatePod, DeletePod, Plan
@@ -163,7 +164,18 @@ def running(of: Job, now: float = NOW) -> Observed:
 
 def created(made: Plan) -> list[str]:
     """Names of the pods that a plan creates."""
-    return [action.name for action in made.actions if isinstance(action, CreatePod)]
+    return [action.name for action in pods_created(made)]
+
+
+def pods_created(made: Plan) -> list[CreatePod]:
+    """The pods that a plan creates."""
+    return [action for action in made.actions if isinstance(action, CreatePod)]
+
+
+def environment(pod: Mapping[str, Any]) -> dict[str, str | None]:
+    """The variables of a pod's main container by name; None for one whose value comes from elsewhere."""
+    main = next(container for container in pod["spec"]["containers"] if container["name"] == names.MAIN_CONTAINER)
+    return {variable["name"]: variable.get("value") for variable in main["env"]}
 
 
 def deleted(made: Plan) -> Mapping[str, int | None]:
@@ -179,5 +191,5 @@ def program(**spec: Any) -> Job:
 def broken(of: Job, *pods: Pod) -> Observed:
     """The running job with some of its pods replaced by these."""
     seen = running(of)
-    names = {p.name: p for p in pods}
-    return replace(seen, pods=tuple(names.get(p.name, p) for p in seen.pods))
+    by_name = {p.name: p for p in pods}
+    return replace(seen, pods=tuple(by_name.get(p.name, p) for p in seen.pods))

@@ -1,6 +1,6 @@
 """The real operator process on a real API server with KWOK nodes.
 
-faults/jobs_under_faults.py has the jobs that succeed, restart and fail.
+support/scripted_jobs.py has the jobs that succeed, restart and fail.
 """
 
 import json
@@ -13,6 +13,7 @@ import testbed
 from ddpjob_operator.kube.job_gauges import job_gauges
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.resources import DDPJOBS, PODS, SERVICES, Resource
+from support.builders import environment
 from support.operator_cluster import GARBAGE_COLLECTOR_SECONDS, Namespace, eventually
 from support.operator_process import OperatorProcess
 from testbed.kubectl import KubectlError
@@ -21,10 +22,6 @@ pytestmark = pytest.mark.usefixtures("operator_process")
 
 NODES = Resource(prefix="/api/v1", plural="nodes")
 QUOTAS = Resource(prefix="/api/v1", plural="resourcequotas")
-
-
-def environment(pod: dict[str, Any]) -> dict[str, str]:
-    return {variable["name"]: variable.get("value", "") for variable in pod["spec"]["containers"][0]["env"]}
 
 
 def uids(objects: dict[str, dict[str, Any]]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[3]
+from support import REPOSITORY
 
 #: Modules of a package whose command prints which Python runs it, and where the project's package is.
 COMMAND = "import sys, ddpjob_ours\n\ndef main():\n    print(sys.prefix, ddpjob_ours.__file__, ddpjob_ours.VALUE, sep='\\n')\n"

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from ddpjob_operator.api.names import Phase, Reason
-from ddpjob_operator.core.actions import CreatePod
 from ddpjob_operator.core.model import Observed, ScaleUp, Waiting
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.policies.partial_gang import HOLD_SECONDS
@@ -16,10 +15,12 @@ from support.builders import (
     deleted,
     edited,
     ended,
+    environment,
     job,
     observed,
     pending,
     pod,
+    pods_created,
     reconciled,
     running,
     supervised,
@@ -84,10 +85,9 @@ def test_the_smaller_attempt_follows_without_a_pause_and_its_pods_know_its_size(
     assert set(deleted(plan(seen, NOW + WAIT))) == {f"job-1-{rank}" for rank in range(4)}
     made = plan(replace(seen, pods=()), NOW + WAIT + 1)
     assert created(made) == ["job-2-0", "job-2-1", "job-2-2"]
-    for action in made.actions:
-        if isinstance(action, CreatePod):
-            env = {one["name"]: one.get("value") for one in action.body["spec"]["containers"][0]["env"]}
-            assert (env["WORLD_SIZE"], env["PET_NNODES"]) == ("3", "3")
+    for action in pods_created(made):
+        variables = environment(action.body)
+        assert (variables["WORLD_SIZE"], variables["PET_NNODES"]) == ("3", "3")
 
 
 def test_the_smaller_attempt_has_its_own_time_to_get_its_nodes() -> None:

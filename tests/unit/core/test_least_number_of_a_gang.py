@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from ddpjob_operator.api.names import ProviderName, Reason
-from ddpjob_operator.core.actions import CreateObject, CreatePod
+from ddpjob_operator.core.actions import CreateObject
 from ddpjob_operator.core.model import Observed
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.records import object_of
 from ddpjob_operator.scheduling.interface import Provider
-from support.builders import NOW, changed, edited, job, observed, pod, supervised, updated, with_status
+from support.builders import NOW, changed, edited, job, observed, pod, pods_created, supervised, updated, with_status
 from support.fewer_nodes import ASKS, COSCHEDULING, ELASTIC, KUEUE, NATIVE, VOLCANO, WAIT, growing, placed
 
 with_groups = pytest.mark.parametrize("provider", [NATIVE, VOLCANO, COSCHEDULING], ids=lambda provider: provider.name)
@@ -117,7 +117,7 @@ def test_a_pod_that_waits_for_a_missing_node_belongs_to_the_group_of_the_others(
     small = replace(seen.job, spec=seen.job.spec_of_attempt)
     pods = tuple(pod(small, rank, 2, scheduling=provider.name.value) for rank in range(3))
     made = plan(replace(seen, pods=pods, all_of=lambda _: ()), ASKS, provider)
-    (place,) = [action.body for action in made.actions if isinstance(action, CreatePod)]
+    (place,) = [action.body for action in pods_created(made)]
     assert place["metadata"]["name"] == "job-2-3-place"
     group = "job-2-uuid"
     match provider.name:

@@ -8,13 +8,26 @@ import pytest
 from ddpjob_operator.api.names import Phase, Reason
 from ddpjob_operator.api.scheduling import GangMode
 from ddpjob_operator.api.status import Condition
-from ddpjob_operator.core.actions import CreatePod, ReadNode
+from ddpjob_operator.core.actions import ReadNode
 from ddpjob_operator.core.model import NO_LOG, Observed, Pod
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.policies.size import HELD_SECONDS
 from ddpjob_operator.core.render.pods import spec_hash
 from ddpjob_operator.core.times import rfc3339
-from support.builders import ECHO, NOW, changed, created, deleted, edited, ended, pod, reconciled, supervised, updated
+from support.builders import (
+    ECHO,
+    NOW,
+    changed,
+    created,
+    deleted,
+    edited,
+    ended,
+    pod,
+    pods_created,
+    reconciled,
+    supervised,
+    updated,
+)
 from support.fewer_nodes import ASKS, KUEUE, NO_NODE, WAIT, growing
 
 
@@ -42,7 +55,7 @@ def test_pods_without_a_program_wait_for_the_missing_nodes_once_it_has_run_on_fe
     made = plan(seen, ASKS)
     assert (made.status.attempt, created(made)) == (2, ["job-2-3-place", "job-2-4-place"])
     assert "0 of 2 pods that wait for the missing nodes have one" in (made.status.message or "")
-    bodies = [action.body for action in made.actions if isinstance(action, CreatePod)]
+    bodies = [action.body for action in pods_created(made)]
     assert {container["command"][0] for body in bodies for container in body["spec"]["containers"]} == {"sleep"}
     assert not any("env" in container for body in bodies for container in body["spec"]["containers"])
     there = with_places(seen, placeholder(seen, 3), placeholder(seen, 4))

@@ -21,9 +21,11 @@ from support.builders import (
     created,
     edited,
     ended,
+    environment,
     in_attempt,
     job,
     observed,
+    pods_created,
     reconciled,
     service,
     supervised,
@@ -45,11 +47,10 @@ def test_a_deleted_pod_is_replaced_in_the_same_attempt() -> None:
 
 
 def test_the_successor_of_a_lost_pod_has_a_name_a_label_and_a_variable_of_its_own() -> None:
-    (action,) = (action for action in plan(after_loss(), LATER).actions if isinstance(action, CreatePod))
+    (action,) = pods_created(plan(after_loss(), LATER))
     assert action.name == action.body["metadata"]["name"] == "job-1-1-r1"
-    labels, container = action.body["metadata"]["labels"], action.body["spec"]["containers"][0]
+    labels, variables = action.body["metadata"]["labels"], environment(action.body)
     assert (labels[LABEL_REPLACEMENT], labels[LABEL_SUPERVISED]) == ("1", "true")
-    variables = {variable["name"]: variable.get("value") for variable in container["env"]}
     assert (variables[contract.DDPJOB_REPLACEMENTS], variables[contract.NODE_RANK]) == ("1:1", "1")
 
 
@@ -79,8 +80,8 @@ def test_the_successor_of_rank_0_knows_of_all_pods_that_were_replaced_since_the_
     back = reconciled(with_pods(before, supervised(before.job, 1)), LATER + 5)
     back = updated(back, progress=Progress(step=9, joined_replacements=1))
     lost = reconciled(without(back, 0), LATER + 400)
-    (action,) = (action for action in plan(lost, LATER + 400).actions if isinstance(action, CreatePod))
-    variables = {variable["name"]: variable.get("value") for variable in action.body["spec"]["containers"][0]["env"]}
+    (action,) = pods_created(plan(lost, LATER + 400))
+    variables = environment(action.body)
     assert variables[contract.DDPJOB_REPLACEMENTS] == "0:1,1:1"
 
 
@@ -302,8 +303,8 @@ def test_what_an_earlier_pod_of_rank_0_saved_is_no_step_of_a_later_stop() -> Non
 def test_a_new_pod_waits_as_the_others_do_whatever_was_edited_meanwhile(edit) -> None:
     lost = after_loss()
     lost = edited(lost, restart=JOB.spec.restart.model_copy(update=edit))
-    (action,) = (action for action in plan(lost, LATER).actions if isinstance(action, CreatePod))
-    variables = {variable["name"]: variable.get("value") for variable in action.body["spec"]["containers"][0]["env"]}
+    (action,) = pods_created(plan(lost, LATER))
+    variables = environment(action.body)
     assert action.body["metadata"]["labels"][LABEL_SUPERVISED] == "true"
     assert contract.DDPJOB_REPLACEMENT_SECONDS in variables
     assert int(variables[contract.DDPJOB_IN_PLACE_RESTARTS]) > 0
@@ -360,7 +361,7 @@ def test_pods_of_jobs_that_do_not_wait_have_no_label() -> None:
         job(nodes=2, restart=IN_PLACE, command=["torchrun", "x.py"]),
     ):
         made = plan(reconciled(observed(of)), NOW)
-        bodies = [action.body for action in made.actions if isinstance(action, CreatePod)]
+        bodies = [action.body for action in pods_created(made)]
         assert bodies
         assert not any(LABEL_SUPERVISED in body["metadata"]["labels"] for body in bodies)
         assert not any(contract.DDPJOB_REPLACEMENT_SECONDS in str(body) for body in bodies)

@@ -7,6 +7,7 @@ import pytest
 
 from ddpjob_operator.api.status import Restarts
 from ddpjob_operator.core.render.pods import create_pod, spec_hash
+from support import builders
 from support.builders import job
 
 
@@ -19,7 +20,7 @@ def main(of, rank=0):
 
 
 def environment(of, rank=0):
-    return {variable["name"]: variable.get("value") for variable in main(of, rank)["env"]}
+    return builders.environment(body(of, rank))
 
 
 @pytest.mark.parametrize(

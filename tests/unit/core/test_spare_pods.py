@@ -6,14 +6,26 @@ import pytest
 
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import Phase, ProviderName, Reason, contract
-from ddpjob_operator.core.actions import CreatePod
 from ddpjob_operator.core.model import NO_LOG, Deletion, Rejection, Waiting
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.records import pod_of
 from ddpjob_operator.core.spare_pods import RETRY_SECONDS
 from ddpjob_operator.core.times import rfc3339
 from ddpjob_operator.scheduling.native_v1alpha2 import NativeV1Alpha2
-from support.builders import NOW, created, deleted, edited, ended, job, observed, reconciled, supervised, updated
+from support.builders import (
+    NOW,
+    created,
+    deleted,
+    edited,
+    ended,
+    environment,
+    job,
+    observed,
+    pods_created,
+    reconciled,
+    supervised,
+    updated,
+)
 from support.gangs_in_place import LATER
 from support.gangs_with_spares import JOB, RESTART, after_loss, deletions, gang, spare, without_spares
 
@@ -39,8 +51,8 @@ def test_for_the_scheduler_it_is_a_pod_of_a_rank_and_it_has_none() -> None:
         restart=RESTART,
         template={"spec": {"containers": [{"name": "trainer", "livenessProbe": PROBE, "readinessProbe": PROBE}]}},
     )
-    (rank0, *_) = (action.body for action in plan(observed(of), NOW).actions if isinstance(action, CreatePod))
-    (body,) = (action.body for action in plan(gang(of), NOW).actions if isinstance(action, CreatePod))
+    (rank0, *_) = [action.body for action in pods_created(plan(observed(of), NOW))]
+    (body,) = [action.body for action in pods_created(plan(gang(of), NOW))]
     main, of_rank = body["spec"]["containers"][0], rank0["spec"]["containers"][0]
     assert (main["resources"], main["command"], main["image"]) == (
         of_rank["resources"],
@@ -51,7 +63,7 @@ def test_for_the_scheduler_it_is_a_pod_of_a_rank_and_it_has_none() -> None:
         names.LABEL_SPARE: "true",
         names.LABEL_RANK: "2",
     }
-    variables = {variable["name"]: variable.get("value") for variable in main["env"]}
+    variables = environment(body)
     assert {variables[name] for name in (contract.RANK, contract.NODE_RANK, contract.PET_NODE_RANK)} == {"unassigned"}
     (volume,) = (volume for volume in body["spec"]["volumes"] if "downwardAPI" in volume)
     (mount,) = (mount for mount in main["volumeMounts"] if mount["name"] == volume["name"])
@@ -66,8 +78,8 @@ def test_for_the_scheduler_it_is_a_pod_of_a_rank_and_it_has_none() -> None:
 
 def test_in_the_network_of_the_node_it_asks_for_the_port_of_rank_0_which_it_may_become() -> None:
     of = job(nodes=2, restart=RESTART, template={"spec": {"hostNetwork": True}})
-    (rank0, *_) = (action.body for action in plan(observed(of), NOW).actions if isinstance(action, CreatePod))
-    (body,) = (action.body for action in plan(gang(of), NOW).actions if isinstance(action, CreatePod))
+    (rank0, *_) = [action.body for action in pods_created(plan(observed(of), NOW))]
+    (body,) = [action.body for action in pods_created(plan(gang(of), NOW))]
     assert body["spec"]["containers"][0]["ports"] == rank0["spec"]["containers"][0]["ports"]
 
 
@@ -194,7 +206,7 @@ def test_no_spare_pod_is_created_where_a_new_pod_would_not_wait_for_others() -> 
 
 
 def test_a_record_shows_that_it_waits() -> None:
-    (body,) = (action.body for action in plan(gang(), NOW).actions if isinstance(action, CreatePod))
+    (body,) = [action.body for action in pods_created(plan(gang(), NOW))]
     body = {**body, "metadata": {**body["metadata"], "uid": "s", "resourceVersion": "9"}}
     status = {"containerStatuses": [{"name": names.MAIN_CONTAINER, "started": True, "state": {"running": {}}}]}
     pod = pod_of({**body, "spec": {**body["spec"], "nodeName": "node-9"}, "status": status})
@@ -218,7 +230,7 @@ def test_a_spare_pod_that_a_quota_refuses_is_named_while_the_gang_runs_and_holds
 
 def test_the_next_one_waits_also_where_the_kubelet_has_refused_the_first() -> None:
     """As for a GPU that its plugin cannot give. The kubelet then replaces the status, with the condition of the scheduler."""
-    (body,) = (action.body for action in plan(gang(), NOW).actions if isinstance(action, CreatePod))
+    (body,) = [action.body for action in pods_created(plan(gang(), NOW))]
     metadata = {**body["metadata"], "uid": "s", "resourceVersion": "9", "creationTimestamp": rfc3339(LATER - 1)}
     status = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "startTime": rfc3339(LATER)}
     pod = pod_of({**body, "metadata": metadata, "spec": {**body["spec"], "nodeName": "node-9"}, "status": status})
@@ -248,5 +260,5 @@ def test_a_spare_pod_stops_with_a_job_that_is_suspended_while_no_pod_of_a_rank_i
 def test_a_template_without_mounts_gets_that_of_the_assignment() -> None:
     containers = [{"name": "trainer", "volumeMounts": None}]
     of = job(nodes=3, restart=RESTART, template={"spec": {"containers": containers}})
-    (body,) = (action.body for action in plan(gang(of), NOW).actions if isinstance(action, CreatePod))
+    (body,) = [action.body for action in pods_created(plan(gang(of), NOW))]
     assert [mount["mountPath"] for mount in body["spec"]["containers"][0]["volumeMounts"]] == ["/ddpjob-spare"]

@@ -8,10 +8,22 @@ import pytest
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import Phase, Reason, contract
 from ddpjob_operator.api.status import Progress
-from ddpjob_operator.core.actions import CreatePod, PatchObject
+from ddpjob_operator.core.actions import PatchObject
 from ddpjob_operator.core.model import POD, Deletion, Rejection
 from ddpjob_operator.core.plan import plan
-from support.builders import NOW, changed, created, edited, ended, job, observed, reconciled, updated
+from support.builders import (
+    NOW,
+    changed,
+    created,
+    edited,
+    ended,
+    environment,
+    job,
+    observed,
+    pods_created,
+    reconciled,
+    updated,
+)
 from support.gangs_in_place import KILLED, LATER
 from support.gangs_with_spares import JOB, RESTART, after_loss, deletions, gang, spare, taken_over, without_spares
 
@@ -31,8 +43,8 @@ def test_a_spare_pod_replaces_a_lost_pod_and_another_spare_pod_follows() -> None
     assert metadata["labels"] == {names.LABEL_SPARE: None, names.LABEL_RANK: "1", names.LABEL_REPLACEMENT: "1"}
     assigned = json.loads(metadata["annotations"][names.ANNOTATION_ASSIGNMENT])
     new_pod = after_loss(1, of=job(nodes=3, restart={**RESTART, "spares": 0}), spares=())
-    (action,) = (action for action in plan(new_pod, LATER).actions if isinstance(action, CreatePod))
-    of_new_pod = {variable["name"]: variable.get("value") for variable in action.body["spec"]["containers"][0]["env"]}
+    (action,) = pods_created(plan(new_pod, LATER))
+    of_new_pod = environment(action.body)
     assert assigned.items() <= of_new_pod.items()
     assert (assigned[contract.RANK], assigned[contract.DDPJOB_REPLACEMENTS]) == ("1", "1:1")
     now_rank_1 = spare(is_spare=False, rank=1, replacement=1)
@@ -44,17 +56,11 @@ def test_a_spare_pod_replaces_a_lost_pod_and_another_spare_pod_follows() -> None
 
 def test_the_variables_of_the_assignment_are_all_that_differ_between_pods_of_an_attempt() -> None:
     seen = after_loss(1, spares=())
-    first, new = (
-        {v["name"]: v.get("value") for action in made.actions if isinstance(action, CreatePod) for v in _env(action)}
-        for made in (plan(observed(JOB), NOW), plan(seen, LATER))
-    )
+    first = next(environment(pod.body) for pod in pods_created(plan(observed(JOB), NOW)) if pod.name.endswith("-0"))
+    (new,) = (environment(pod.body) for pod in pods_created(plan(seen, LATER)) if pod.name.endswith("-r1"))
     changed = {name for name in new if new[name] != first.get(name)}
     patch = next(action for action in plan(after_loss(1), LATER).actions if isinstance(action, PatchObject))
     assert changed <= json.loads(patch.patch["metadata"]["annotations"][names.ANNOTATION_ASSIGNMENT]).keys()
-
-
-def _env(action):
-    return action.body["spec"]["containers"][0]["env"] if action.name.endswith(("-0", "-r1")) else ()
 
 
 def test_two_lost_pods_and_one_spare() -> None:

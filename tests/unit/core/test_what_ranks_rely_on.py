@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from ddpjob_operator.api import names
-from ddpjob_operator.core.actions import CreateObject, CreatePod
+from ddpjob_operator.core.actions import CreateObject
 from ddpjob_operator.core.model import Job
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.render.pods import pod_name
 from ddpjob_operator.core.render.service import service_name
-from support.builders import NOW, in_attempt, job, observed, program
+from support.builders import NOW, environment, in_attempt, job, observed, pods_created, program
 
 IMAGE = "users/train:1"
 
@@ -23,13 +23,7 @@ def service(of: Job) -> dict[str, Any]:
 
 
 def pods(of: Job) -> list[dict[str, Any]]:
-    actions = plan(observed(of, trainer_image=IMAGE), NOW).actions
-    return [dict(action.body) for action in actions if isinstance(action, CreatePod)]
-
-
-def environment(body: dict[str, Any]) -> dict[str, str]:
-    main = body["spec"]["containers"][0]
-    return {variable["name"]: variable["value"] for variable in main["env"] if "value" in variable}
+    return [dict(action.body) for action in pods_created(plan(observed(of, trainer_image=IMAGE), NOW))]
 
 
 def test_rank_0_has_a_name_before_it_is_ready() -> None:

@@ -14,7 +14,7 @@ from ddpjob_operator.core.policies.partial_gang import MAX_HOLD_SECONDS
 from ddpjob_operator.core.records import object_of
 from ddpjob_operator.core.render.pods import create_pod
 from ddpjob_operator.scheduling.native_v1alpha2 import NativeV1Alpha2
-from support.builders import NOW, job, observed, pod, with_status
+from support.builders import NOW, job, observed, pod, pods_created, with_status
 
 NATIVE = NativeV1Alpha2()
 
@@ -42,7 +42,7 @@ def test_the_group_comes_before_the_pods_which_name_it() -> None:
     made = planned(observed(job(nodes=2, scheduling={"topology": topology})))
 
     (creation,) = [action for action in made.actions if isinstance(action, CreateObject)]
-    pods = [action for action in made.actions if isinstance(action, CreatePod)]
+    pods = pods_created(made)
     assert made.actions == (creation, *pods)
     assert creation.body["spec"] == {
         "schedulingPolicy": {"gang": {"minCount": 2}},

@@ -19,7 +19,7 @@ from ddpjob_operator.scheduling.native_v1alpha2 import NativeV1Alpha2
 from ddpjob_operator.scheduling.pod_groups import PodGroups
 from ddpjob_operator.scheduling.quantities import requests_of_gang
 from ddpjob_operator.scheduling.volcano import Volcano
-from support.builders import NOW, job, observed, pod
+from support.builders import NOW, job, observed, pod, pods_created
 
 VOLCANO, COSCHEDULING = Volcano(), Coscheduling()
 TEMPLATE = {
@@ -37,7 +37,7 @@ RESOURCES = {"requests": {"cpu": "2", "memory": "16Gi"}, "limits": {"memory": "3
 def creations(of: Job, provider: PodGroups) -> tuple[CreateObject, list[CreatePod]]:
     made = plan(observed(of), NOW, provider)
     (group,) = [action for action in made.actions if isinstance(action, CreateObject)]
-    pods = [action for action in made.actions if isinstance(action, CreatePod)]
+    pods = pods_created(made)
     assert made.actions.index(group) < made.actions.index(pods[0])
     return group, pods
 

@@ -51,7 +51,7 @@ format: setup ## Format the code and fix what the linter can fix
 	@$(BIN)/ruff format --quiet .
 
 .PHONY: generate
-generate: generate-code generate-manifests ## Generate the CRD, the plain manifests and the generated parts of the documents
+generate: generate-code generate-manifests ## Generate the CRD, the plain manifests and the parts of the documents
 
 # Each file is replaced at once, because tests that run at the same time read it.
 .PHONY: generate-code
@@ -74,8 +74,10 @@ GENERATED := charts docs manifests
 check-generate-%:
 	@before=$$(git diff -- $(GENERATED) | sha256sum); \
 	$(MAKE) --no-print-directory generate-$*; \
-	test "$$before" = "$$(git diff -- $(GENERATED) | sha256sum)" || \
-		{ git diff --stat -- $(GENERATED); echo "generated files were outdated and are now written: commit them" >&2; exit 1; }
+	test "$$before" = "$$(git diff -- $(GENERATED) | sha256sum)" || { \
+		git diff --stat -- $(GENERATED); \
+		echo "generated files were outdated and are now written: commit them" >&2; \
+		exit 1; }
 
 .PHONY: docs
 docs: setup ## Build the documentation as a site in build/site; a broken link is an error

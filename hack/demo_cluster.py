@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterator
 
 import testbed
-from support import documents
-from support.helm_release import REPOSITORY, install, load_images
+from support import REPOSITORY, documents
+from support.helm_release import install, load_images
 from testbed.instance import InstanceError
 
 

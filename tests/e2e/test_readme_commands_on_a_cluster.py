@@ -7,16 +7,16 @@ import sys
 
 import pytest
 
-from support import documents
+from support import REPOSITORY, documents
 
-CHART = documents.REPOSITORY / "charts/ddpjob-operator"
+CHART = REPOSITORY / "charts/ddpjob-operator"
 
 
 @pytest.mark.usefixtures("installed_operator")
 def test_the_readme_installs_the_operator_and_trains(cluster) -> None:
     variables = {**documents.cluster_variables(cluster.kubeconfig), "PREFIX": "localhost/ddpjob"}
     try:
-        output = documents.run(documents.REPOSITORY / "README.md", "cluster", variables)
+        output = documents.run(REPOSITORY / "README.md", "cluster", variables)
     finally:
         cluster.kubectl("delete", "ddpjob", "digits", "--ignore-not-found")
 
@@ -35,7 +35,7 @@ def test_the_readme_of_the_chart_installs_and_tests_it(cluster) -> None:
 def test_the_tutorial_shows_a_restart(cluster) -> None:
     variables = documents.cluster_variables(cluster.kubeconfig)
     try:
-        output = documents.run(documents.REPOSITORY / "docs/tutorial/first-job.md", "cluster", variables)
+        output = documents.run(REPOSITORY / "docs/tutorial/first-job.md", "cluster", variables)
     finally:
         cluster.kubectl("delete", "ddpjob", "digits", "--ignore-not-found")
 
@@ -43,7 +43,7 @@ def test_the_tutorial_shows_a_restart(cluster) -> None:
 
 
 def test_the_program_of_the_python_page_trains_and_shows_the_log(cluster, namespace) -> None:
-    page = (documents.REPOSITORY / "docs/reference/python.md").read_text()
+    page = (REPOSITORY / "docs/reference/python.md").read_text()
     program = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[0].replace("team-a", namespace)
 
     done = subprocess.run(

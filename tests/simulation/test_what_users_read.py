@@ -71,7 +71,8 @@ class Memory:
 
     async def logs(self, *_: object, **__: object) -> AsyncIterator[Any]:
         """Nothing is printed."""
-        for line in ():
+        lines: list[Any] = []
+        for line in lines:
             yield line
 
 

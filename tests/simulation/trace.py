@@ -5,7 +5,7 @@ A line says only what the change changed.
 
 from typing import Protocol
 
-from simulation.api_server import JOBS, NODES, POD_GROUPS, PODS, SERVICES, Body
+from simulation.api_server import Body
 from simulation.virtual_time import START_SECONDS
 
 
@@ -42,13 +42,17 @@ class Trace:
 
 def _gist(plural: str, body: Body) -> dict[str, str]:
     """The fields by which one follows what happens, in the order in which they are shown."""
-    gist = {
-        PODS: _gist_of_pod,
-        JOBS: _gist_of_job,
-        SERVICES: lambda service: {"selects": _readable(service["spec"].get("selector") or {})},
-        POD_GROUPS: lambda group: {"spec": str(group["spec"])},
-        NODES: lambda node: {"conditions": _readable({c["type"]: c["status"] for c in node["status"]["conditions"]})},
-    }[plural](body)
+    match plural:
+        case "pods":
+            gist = _gist_of_pod(body)
+        case "ddpjobs":
+            gist = _gist_of_job(body)
+        case "services":
+            gist = {"selects": _readable(body["spec"].get("selector") or {})}
+        case "podgroups":
+            gist = {"spec": str(body["spec"])}
+        case _:
+            gist = {"conditions": _readable({c["type"]: c["status"] for c in body["status"]["conditions"]})}
     if "deletionTimestamp" in body["metadata"]:
         gist["deleted"] = "with a grace period"
     return gist

@@ -44,7 +44,7 @@ def _template(values: str, options: tuple[str, ...], release: str, namespace: st
 
 def is_test(item: Object) -> bool:
     """Whether the object exists only while `helm test` runs."""
-    return item["metadata"].get("annotations", {}).get("helm.sh/hook") == "test"
+    return bool(item["metadata"].get("annotations", {}).get("helm.sh/hook") == "test")
 
 
 def installed(objects: list[Object]) -> list[Object]:
@@ -76,14 +76,15 @@ def deployment(values: Mapping[str, Any] | None = None) -> Object:
 
 def operator_pod(values: Mapping[str, Any] | None = None) -> Object:
     """The spec of the operator's pod."""
-    return deployment(values)["spec"]["template"]["spec"]
+    spec: Object = deployment(values)["spec"]["template"]["spec"]
+    return spec
 
 
 def operator_arguments(values: Mapping[str, Any] | None = None, namespace: str = NAMESPACE) -> list[str]:
     """The operator's command line in the pod `ddpjob-operator-0`, its variables replaced as the kubelet does."""
     (container,) = find(render(values, namespace=namespace), "Deployment")["spec"]["template"]["spec"]["containers"]
     fields = {"metadata.name": "ddpjob-operator-0"}
-    arguments = container["args"]
+    arguments: list[str] = container["args"]
     for variable in container["env"]:
         text = fields[variable["valueFrom"]["fieldRef"]["fieldPath"]]
         arguments = [argument.replace(f"$({variable['name']})", text) for argument in arguments]

@@ -13,6 +13,7 @@ from ddpjob_operator.kube.engine.reconciler import Reconciler
 from ddpjob_operator.kube.engine.rejections import Rejections
 from ddpjob_operator.kube.engine.status_writer import StatusWriter
 from ddpjob_operator.kube.engine.workqueue import WorkQueue
+from ddpjob_operator.kube.keys import Key
 from ddpjob_operator.kube.lookups.lookups import Lookups
 from ddpjob_operator.kube.lookups.progress_reader import ProgressReader
 from ddpjob_operator.scheduling.interface import Provider
@@ -53,6 +54,15 @@ class Engine:
     def _name_is_free(self, namespace: str, name: str) -> None:
         for key in self.rejections.name_is_free(namespace, name):
             self.queue.add(key)
+
+
+def ignored(key: Key, *, first: bool) -> None:
+    """For a store of which nobody reconciles the jobs."""
+
+
+def new_store() -> Store:
+    """A store of which nobody reconciles the jobs."""
+    return Store(ignored, lambda *_: None)
 
 
 async def happens(condition: Callable[[], bool]) -> None:

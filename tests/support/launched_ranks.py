@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from testbed import wait_for
 
@@ -33,7 +34,7 @@ def launched(script: str, *, ranks: int = 2, **variables: str) -> Iterator[subpr
         process.communicate()
 
 
-def exit_code(script: str, **settings: str) -> int:
+def exit_code(script: str, **settings: Any) -> int:
     """That of a launcher of ranks that run this script."""
     with launched(script, **settings) as process:
         return process.wait(timeout=60)

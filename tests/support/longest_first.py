@@ -5,7 +5,7 @@ in the cache folder; the main process gives them to all others, since all must h
 """
 
 import json
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ class LongestFirst:
 
     def __init__(self, record: Path) -> None:
         self.record = record
-        self._seconds: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:

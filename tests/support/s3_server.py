@@ -109,7 +109,16 @@ def started(folder: Path) -> Iterator[S3Server]:
     (objects / BUCKET).mkdir(parents=True)
     metadata.mkdir()
     # File systems differ in extended attributes, so metadata are in files of their own.
-    command = [tools.path("versitygw"), "--quiet", "--port", address, "posix", "--sidecar", metadata, objects]
+    command: list[str | Path] = [
+        tools.path("versitygw"),
+        "--quiet",
+        "--port",
+        address,
+        "posix",
+        "--sidecar",
+        metadata,
+        objects,
+    ]
     environ = {"ROOT_ACCESS_KEY": KEY, "ROOT_SECRET_KEY": SECRET}
     log = folder / "log"
     with log.open("wb") as output, subprocess.Popen(command, env=environ, stdout=output, stderr=output) as process:

@@ -79,7 +79,7 @@ class ScriptedJobs:
     async def apply(self, kind: str, number: int = 0) -> None:
         """Apply a job with this script."""
         name = f"{kind}-{number}"
-        spec = {"nodes": NUM_NODES}
+        spec: dict[str, Any] = {"nodes": NUM_NODES}
         if restart := SCRIPTS[kind].restart:
             spec |= {"restart": restart}
         await self.namespace.apply(name, **spec)

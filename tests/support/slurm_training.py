@@ -14,6 +14,7 @@ DIGITS = ("--set", "recipe=digits", "-e", "1", "-b", "256")
 
 def weights(text: str) -> str:
     """The digest of the final parameters, which is printed once."""
+    digest: str
     (digest,) = re.findall(r"^weights sha256 (\w+)$", text, re.MULTILINE)
     return digest
 

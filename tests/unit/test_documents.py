@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support import documents
+from support import REPOSITORY, documents
 
 
 def document(folder: Path, *blocks: str) -> Path:
@@ -28,7 +28,7 @@ TEST = re.compile(r"`((?:\w+/)+test_\w+\.py)::(\w+)`")
 
 
 def files_of_the_repository() -> list[Path]:
-    root = documents.REPOSITORY
+    root = REPOSITORY
     return [file for file in root.rglob("*.md") if not file.relative_to(root).parts[0].startswith(".")]
 
 
@@ -38,7 +38,7 @@ def test_links_and_names_of_tests_lead_somewhere() -> None:
         text = file.read_text(encoding="utf-8")
         broken += [f"{file}: {link}" for link in LINK.findall(text) if not (file.parent / link).exists()]
         for path, name in TEST.findall(text):
-            module = documents.REPOSITORY / "tests" / path
+            module = REPOSITORY / "tests" / path
             if not module.exists() or f"def {name}(" not in module.read_text(encoding="utf-8"):
                 broken.append(f"{file}: {path}::{name}")
 
@@ -46,8 +46,8 @@ def test_links_and_names_of_tests_lead_somewhere() -> None:
 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
-    shutil.copytree(documents.REPOSITORY / "docs", tmp_path / "docs")
-    shutil.copy(documents.REPOSITORY / "mkdocs.yml", tmp_path)
+    shutil.copytree(REPOSITORY / "docs", tmp_path / "docs")
+    shutil.copy(REPOSITORY / "mkdocs.yml", tmp_path)
 
     site = subprocess.run(
         [sys.executable, "-m", "zensical", "build", "--strict"],
@@ -64,7 +64,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
 def test_each_block_of_the_repository_is_marked() -> None:
     files = files_of_the_repository()
 
-    assert documents.REPOSITORY / "README.md" in files
+    assert REPOSITORY / "README.md" in files
     for file in files:
         documents.blocks(file)
 
@@ -107,23 +107,23 @@ def test_a_block_without_a_mark_or_a_language_is_an_error(tmp_path: Path, text: 
 
 
 def test_the_picture_of_the_readme_is_small_and_runs_no_script() -> None:
-    text = (documents.REPOSITORY / "docs/images/recording.svg").read_text(encoding="utf-8")
+    text = (REPOSITORY / "docs/images/recording.svg").read_text(encoding="utf-8")
     assert len(text) < 400_000
     assert "<script" not in text
     assert ET.fromstring(text).tag.endswith("svg")
 
 
 def test_the_readme_is_short() -> None:
-    assert len((documents.REPOSITORY / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+    assert len((REPOSITORY / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 
 
 def test_contributing_is_short() -> None:
-    text = (documents.REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    text = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
     assert len(text.split()) <= 1200
     assert [line for line in text.splitlines() if len(line) > 120] == []
 
 
 def test_each_decision_is_on_the_page_that_lists_them() -> None:
-    folder = documents.REPOSITORY / "docs/decisions"
+    folder = REPOSITORY / "docs/decisions"
     listed = re.findall(r"\]\(([\w-]+\.md)\)", (folder / "index.md").read_text(encoding="utf-8"))
     assert sorted([*listed, "index.md"]) == sorted(file.name for file in folder.glob("*.md"))

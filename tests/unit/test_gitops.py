@@ -10,6 +10,7 @@ from typing import Any
 import celpy
 import pytest
 import yaml
+from celpy.adapter import json_to_cel
 
 from ddpjob_operator.api.status import Condition, DDPJobStatus
 from ddpjob_operator.core.model import NO_LOG, Observed
@@ -78,7 +79,7 @@ def kstatus(of: Mapping[str, Any]) -> str:
 
 def flux(of: Mapping[str, Any]) -> str:
     (checks,) = yaml.safe_load(block("yaml"))["healthCheckExprs"]
-    resource = {"metadata": celpy.json_to_cel({"generation": 1}), "status": celpy.json_to_cel(dict(of))}
+    resource = {"metadata": json_to_cel({"generation": 1}), "status": json_to_cel(dict(of))}
     environment = celpy.Environment()
     for name in ("inProgress", "failed", "current"):  # in the order in which Flux evaluates them
         if environment.program(environment.compile(checks[name])).evaluate(resource):

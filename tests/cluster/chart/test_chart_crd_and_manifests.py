@@ -3,7 +3,8 @@
 import yaml
 
 from ddpjob_operator.api import names
-from support.chart_render import CHART, REPOSITORY, find, render
+from support import REPOSITORY
+from support.chart_render import CHART, find, render
 
 
 def test_the_rendered_crd_differs_in_metadata_alone():

@@ -28,6 +28,7 @@ from ddpjob_operator.transport.access import load_access
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import ConflictError, NotFoundError
 from ddpjob_operator.transport.resources import SERVICES, Resource
+from support.engine import new_store
 from support.operator_cluster import Namespace, eventually, gets_the_right
 
 QUOTAS = Resource(prefix="/api/v1", plural="resourcequotas")
@@ -69,7 +70,7 @@ class Bench:
 
 @pytest.fixture
 async def bench(client: Client, namespace: Namespace) -> Bench:
-    store, expectations, rejections = Store(lambda _, **__: None, lambda *_: None), Expectations(), Rejections()
+    store, expectations, rejections = new_store(), Expectations(), Rejections()
     actuator = Actuator(client, store, expectations, rejections)
     store.jobs.put(await namespace.apply("j", nodes=2))
     known = store.job((namespace.name, "j"))

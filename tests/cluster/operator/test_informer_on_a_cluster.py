@@ -10,6 +10,7 @@ from ddpjob_operator.kube.cache.informer import Informer
 from ddpjob_operator.kube.cache.store import Store
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.resources import PODS
+from support.engine import new_store
 from support.operator_cluster import SECONDS, Namespace
 
 
@@ -35,7 +36,7 @@ def known(store: Store, namespace: Namespace, name: str) -> Pod | None:
 
 
 async def test_a_version_too_old_for_the_server_leads_to_a_list(client: Client, namespace: Namespace) -> None:
-    store = Store(lambda _, **__: None, lambda *_: None)
+    store = new_store()
     await namespace.apply("a")
     informer = Informer(client, store.jobs, namespace.name)
     informer._version = "1"  # older than the CRD; as after an hour of sleep
@@ -46,7 +47,7 @@ async def test_a_version_too_old_for_the_server_leads_to_a_list(client: Client, 
 
 
 async def test_an_audit_repairs_what_every_watch_has_missed(client: Client, namespace: Namespace) -> None:
-    store = Store(lambda _, **__: None, lambda *_: None)
+    store = new_store()
     ghost, unseen = pod("ghost"), pod("unseen")
     unseen["spec"]["schedulerName"] = "nobody"  # so that nothing changes it
     store.pods.put(await client.create(PODS, namespace.name, ghost))

@@ -7,11 +7,12 @@ import pytest
 from ddpjob_operator.api.names import Phase
 from ddpjob_operator.api.status import DDPJobStatus, Progress
 from ddpjob_operator.core.model import Body
-from ddpjob_operator.kube.cache.store import KnownJob, Store
+from ddpjob_operator.kube.cache.store import KnownJob
 from ddpjob_operator.kube.engine.event_recorder import EventRecorder
 from ddpjob_operator.kube.engine.status_writer import StatusWriter
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import ConflictError, NotFoundError
+from support.engine import new_store
 from support.operator_cluster import Namespace
 
 
@@ -20,7 +21,7 @@ class Writing:
 
     def __init__(self, client: Client, namespace: Namespace, body: Body) -> None:
         self.namespace = namespace
-        self.store = Store(lambda _, **__: None, lambda *_: None)
+        self.store = new_store()
         self.store.jobs.put(body)
         recorder = EventRecorder(client, "test")  # not running, so it writes nothing
         self.writer = StatusWriter(client, self.store, recorder)

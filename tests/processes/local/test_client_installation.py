@@ -40,11 +40,17 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Run:
     (folder / "pins.txt").write_text("\n".join(pins))
 
     def run(program: str, *arguments: str | Path, cwd: Path = folder) -> "subprocess.CompletedProcess[str]":
-        command = [environment / "bin" / program, *arguments]
+        command: list[str | Path] = [environment / "bin" / program, *arguments]
         return subprocess.run(command, cwd=cwd, env={}, capture_output=True, text=True, timeout=240, check=False)
 
     subprocess.run([sys.executable, "-m", "venv", environment], check=True, timeout=240)
-    pip = [environment / "bin/pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
+    pip: list[str | Path] = [
+        environment / "bin/pip",
+        "install",
+        "--quiet",
+        "--no-compile",
+        "--disable-pip-version-check",
+    ]
     subprocess.run([*pip, "--constraint", folder / "pins.txt", wheel], check=True, timeout=240)
     return run
 

@@ -80,7 +80,8 @@ class Machine:
         return checkout
 
     def make(self, checkout: Path, *locks: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, checkout / "hack/environment.py", *(f"requirements/{lock}.lock" for lock in locks)]
+        files = (f"requirements/{lock}.lock" for lock in locks)
+        command: list[str | Path] = [sys.executable, checkout / "hack/environment.py", *files]
         environ = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "DDPJOB_CACHE_DIR": str(self.cache)}
         return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=240, check=False)
 

@@ -3,6 +3,7 @@
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,7 @@ def test_nothing_is_left_of_the_bar_on_a_narrow_terminal(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("environ", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
-def test_lines_are_plain_where_no_color_is_wanted(tmp_path: Path, environ: dict[str, str]) -> None:
+def test_lines_are_plain_where_no_color_is_wanted(tmp_path: Path, environ: dict[str, Any]) -> None:
     (tmp_path / "go").touch()
     with started(tmp_path, **environ) as terminal:
         terminal.read_until("")

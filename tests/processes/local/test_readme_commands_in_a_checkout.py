@@ -2,11 +2,11 @@
 
 import re
 
-from support import documents
+from support import REPOSITORY, documents
 
 
 def test_the_readme_trains_on_this_machine() -> None:
-    output = documents.run(documents.REPOSITORY / "README.md", "shell")
+    output = documents.run(REPOSITORY / "README.md", "shell")
     accuracies = [float(text) for text in re.findall(r"accuracy ([\d.]+) %", output)]
     # 98.6 to 99.7 % over 12 seeds (trainer/README.md). Another processor changes less than another seed does: it changes
     # the last bits of sums, not the weights that training starts from nor the order of samples.

@@ -21,7 +21,7 @@ def state(rank: int, *, step: int = 100, exposed: float = 1.0, num_samples: int 
 def ranks(*states: RankState | None) -> list[RankProgress]:
     pod: Any = type("Pod", (), {"name": "j-1-0", "node": "n"})()
     return [
-        RankProgress(rank=found and found.rank, pod=pod, state=found, error="" if found else "no module")
+        RankProgress(rank=found.rank if found else None, pod=pod, state=found, error="" if found else "no module")
         for found in states
     ]
 

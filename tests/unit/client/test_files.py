@@ -72,7 +72,16 @@ def test_patterns_mean_what_they_mean_to_git(tmp_path: Path) -> None:
     for _ in range(60):
         lines = random.sample(PATTERNS, k=random.randint(1, 4))
         (tmp_path / ".gitignore").write_text("\n".join(lines))
-        command = ["git", "-C", tmp_path, "ls-files", "-z", "--others", "--exclude-standard", ":!.gitignore"]
+        command: list[str | Path] = [
+            "git",
+            "-C",
+            tmp_path,
+            "ls-files",
+            "-z",
+            "--others",
+            "--exclude-standard",
+            ":!.gitignore",
+        ]
         listed = subprocess.run(command, capture_output=True, check=True).stdout.decode().split("\0")[:-1]
         found = _names(tmp_path)
         assert found == sorted(listed), lines

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -51,8 +52,8 @@ KILLED_UNDER_TORCHRUN = (
 )
 #: What torchrun of torch 2.15 ends with, with exit code 1, when it gets SIGTERM.
 TORCHRUN_STOPPED = raising("torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 15")
-PAST_ITS_DEADLINE = {"reason": "DeadlineExceeded", "active_deadline_seconds": 3600}
-EVICTED = {"code": 143, "disruption": "EvictionByEvictionAPI: Eviction API: evicting"}
+PAST_ITS_DEADLINE: dict[str, Any] = {"reason": "DeadlineExceeded", "active_deadline_seconds": 3600}
+EVICTED: dict[str, Any] = {"code": 143, "disruption": "EvictionByEvictionAPI: Eviction API: evicting"}
 
 
 def test_an_echo_is_the_cause_only_if_no_other_rank_explains_it_in_time() -> None:

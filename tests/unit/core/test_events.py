@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ddpjob_operator.api.status import DDPJobStatus, Progress
-from ddpjob_operator.core.events import events_between
+from ddpjob_operator.core.events import Notice, events_between
 from ddpjob_operator.core.model import NO_LOG, Waiting
 from ddpjob_operator.core.plan import plan
 from support.builders import NOW, broken, crashed, ended, job, observed, pending, pod, program, with_status
@@ -11,7 +11,7 @@ from support.builders import NOW, broken, crashed, ended, job, observed, pending
 
 def events_of(*moments):
     """The types and reasons of the events of a job that was observed at these moments."""
-    before, events = DDPJobStatus(), []
+    before, events = DDPJobStatus(), list[Notice]()
     for seconds, seen in enumerate(moments):
         after = plan(with_status(seen, before), NOW + seconds).status
         events += events_between(before, after)

@@ -113,7 +113,7 @@ def test_restarts_in_place_count_too_and_the_next_attempt_may_do_what_is_left(ma
         assert (status.progress.step, status.progress.in_place_restarts) == (7, None), "they are counted once"
 
 
-EVICTED = {"disruption": "EvictionByEvictionAPI: evicting"}
+EVICTED: dict[str, Any] = {"disruption": "EvictionByEvictionAPI: evicting"}
 
 
 @pytest.mark.parametrize(

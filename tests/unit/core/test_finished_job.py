@@ -61,7 +61,7 @@ FAILURES: dict[str, Callable[[], Observed]] = {
 }
 
 
-@pytest.fixture(params=FAILURES.values(), ids=FAILURES)
+@pytest.fixture(params=FAILURES.values(), ids=list(FAILURES))
 def failed(request) -> Observed:
     """A job after the status with its failure was written."""
     seen = reconciled(request.param())

@@ -11,7 +11,7 @@ from ddpjob_operator.api.names import Reason
 from ddpjob_operator.api.status import DDPJobStatus, Failure, ReplacedPod
 from ddpjob_operator.core import records, scheduler_message
 from ddpjob_operator.core.failure import log_parsing
-from ddpjob_operator.core.model import Membership, Observed, Pod, Waiting
+from ddpjob_operator.core.model import LogEnd, Membership, Observed, Pod, Waiting
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.records import pod_of
 from ddpjob_operator.core.times import rfc3339
@@ -60,7 +60,12 @@ def test_a_termination_message_is_parsed_when_the_record_is_made_and_again_only_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     parsed: list[str] = []
-    monkeypatch.setattr(records, "end_of_log", lambda text: parsed.append(text) or log_parsing.end_of_log(text))
+
+    def parse(text: str) -> LogEnd:
+        parsed.append(text)
+        return log_parsing.end_of_log(text)
+
+    monkeypatch.setattr(records, "end_of_log", parse)
     known = pod_of(with_message("boom"))
     assert pod_of(with_message("boom"), known).exit == known.exit
     assert parsed == ["boom"]
@@ -81,7 +86,12 @@ def test_as_few_messages_are_made_printable_of_a_large_gang_without_nodes_as_of_
 ) -> None:
     """It was a quarter of a second of each plan for 4,096 pods, while the scheduler changes one after the other."""
     shown: list[str] = []
-    monkeypatch.setattr(scheduler_message, "printable", lambda text: shown.append(text) or text)
+
+    def show(text: str) -> str:
+        shown.append(text)
+        return text
+
+    monkeypatch.setattr(scheduler_message, "printable", show)
 
     def num_shown(nodes: int) -> int:
         shown.clear()
@@ -151,9 +161,8 @@ def observed_end(nodes: int, kind: str) -> Any:
     code = 1 if kind == "vanished" else 75
     pods = Counted(ended(of, rank, code=code, message=message) for rank in range(nodes))
     seen: Observed = running(of)
-    return replace(
-        seen, **({"pods": Counted(), "vanished": pods} if kind == "vanished" else {"pods": pods, "vanished": Counted()})
-    )
+    is_vanished = kind == "vanished"
+    return replace(seen, pods=Counted() if is_vanished else pods, vanished=pods if is_vanished else Counted())
 
 
 def with_message(text: str) -> dict[str, Any]:

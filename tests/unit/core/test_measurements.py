@@ -23,7 +23,7 @@ from support.builders import NOW, TRACEBACK, broken, ended, job, observed, pod, 
 
 def measured(*moments: tuple[float, Observed]) -> list[tuple[Quantity, float, tuple[str, ...]]]:
     """What is measured of a job that is seen at these moments, in seconds since NOW."""
-    before, found = DDPJobStatus(), []
+    before, found = DDPJobStatus(), list[Measurement]()
     for seconds, seen in moments:
         after = plan(with_status(seen, before), NOW + seconds).status
         found += measurements_between(before, after)

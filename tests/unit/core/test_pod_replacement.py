@@ -1,6 +1,7 @@
 """With restart.inPlace, a lost pod is replaced in its attempt while the others wait; each case of doubt restarts the gang."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -272,7 +273,13 @@ def test_a_pod_that_was_replaced_twice_has_joined_only_with_its_newest_pod() -> 
     assert plan(without(back, 2), LATER + 400).status.attempt == 2
 
 
-EVICTED = {"is_supervised": True, "phase": "Failed", "running": False, "reason": "Evicted", "ended_seen": LATER}
+EVICTED: dict[str, Any] = {
+    "is_supervised": True,
+    "phase": "Failed",
+    "running": False,
+    "reason": "Evicted",
+    "ended_seen": LATER,
+}
 
 
 def test_pods_that_were_replaced_together_explain_no_later_end() -> None:

@@ -1,6 +1,7 @@
 """Progress lines of programs: what of them is valid, and what reaches the status."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -72,7 +73,12 @@ class Log(str):
 @pytest.mark.parametrize("end", ["\n", ""], ids=["lines", "one line"])
 def test_of_a_megabyte_of_bad_lines_few_short_ones_are_parsed(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
     parsed: list[str] = []
-    monkeypatch.setattr("json.loads", lambda text: parsed.append(text) or {})
+
+    def parse(text: str) -> dict[str, Any]:
+        parsed.append(text)
+        return {}
+
+    monkeypatch.setattr("json.loads", parse)
     log = Log(('ddpjob-progress {"step": x}' + end) * 40_000 + "ddpjob-progress " + "{" * 2000)
     assert latest_progress(log) is None
     assert len(parsed) <= 50

@@ -99,7 +99,7 @@ def stops_in_a_row(ran_seconds: float, rule: bool, times: int) -> tuple[list[flo
     Each attempt saves a checkpoint and exits with code 75, or prints a step and exits with a code that a rule ignores.
     """
     ignored = {"restart": {"rules": [{"exitCodes": [9], "action": "Ignore"}]}} if rule else {}
-    of, now, delays = program(nodes=1, **ignored), NOW, []
+    of, now, delays = program(nodes=1, **ignored), NOW, list[float]()
     for attempt in range(1, times + 1):
         seen = running(of, now)
         assert seen.job.status.attempt == attempt

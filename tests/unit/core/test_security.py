@@ -1,6 +1,7 @@
 """What a pod may do and where it may write, by `securityProfile`, and what a failure to write says about it."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from ddpjob_operator.core.records import pod_of
 from ddpjob_operator.core.render.pods import create_pod, spec_hash
 from support.builders import NOW, broken, ended, job, program
 
-CHECKPOINT = {"volume": {"emptyDir": {}}}
+CHECKPOINT: dict[str, Any] = {"volume": {"emptyDir": {}}}
 
 
 def body(of):

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -87,7 +88,7 @@ def test_a_spare_pod_that_another_operator_named_is_not_lost_because_this_operat
     assert taken_over(seen) == {1: "job-1-spare0-0"}
 
 
-NOT_READY = {
+NOT_READY: dict[str, dict[str, Any]] = {
     "it still imports": {"is_started": False},
     "it does not run": {"running": False},
     "its node does not respond": {"is_cut_off": True},
@@ -133,7 +134,13 @@ def test_a_spare_pod_that_is_lost_before_it_has_taken_over_is_a_lost_pod(changes
 @pytest.mark.parametrize("is_gone", [False, True])
 def test_a_spare_pod_that_ended_before_it_took_over_is_not_called_deleted_and_is_no_error_of_the_spec(is_gone) -> None:
     """With exit code 2 the trainer says that the spec is wrong, but the others of its attempt have trained with it."""
-    of_spare = {"name": "job-1-spare0-0", "uid": "s", "is_spare": True, "is_supervised": True, "node": "spare-0"}
+    of_spare: dict[str, Any] = {
+        "name": "job-1-spare0-0",
+        "uid": "s",
+        "is_spare": True,
+        "is_supervised": True,
+        "node": "spare-0",
+    }
     failed = ended(JOB, 3, code=2, message="no such option", **of_spare)
     seen = without_spares(after_loss(1))
     seen = replace(seen, vanished=(failed,)) if is_gone else replace(seen, pods=(*seen.pods, failed))
@@ -146,13 +153,19 @@ def test_a_spare_pod_that_ended_before_it_took_over_is_not_called_deleted_and_is
 
 def test_a_rule_for_exit_codes_is_not_about_one_that_never_trained() -> None:
     of = job(nodes=3, restart={**RESTART, "rules": [{"exitCodes": [3], "action": "Fail"}]})
-    of_spare = {"name": "job-1-spare0-0", "uid": "s", "is_spare": True, "is_supervised": True, "node": "spare-0"}
+    of_spare: dict[str, Any] = {
+        "name": "job-1-spare0-0",
+        "uid": "s",
+        "is_spare": True,
+        "is_supervised": True,
+        "node": "spare-0",
+    }
     seen = without_spares(after_loss(1, of=of))
     failed = ended(of, 3, code=3, message="x", **of_spare)
     assert plan(replace(seen, pods=(*seen.pods, failed)), LATER + 1).status.phase == Phase.RESTARTING
 
 
-REFUSED = {
+REFUSED: dict[str, Any] = {
     "running": False,
     "is_started": False,
     "phase": "Failed",

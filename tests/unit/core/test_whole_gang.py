@@ -10,7 +10,7 @@ from ddpjob_operator.core.actions import CreateObject, CreatePod, PatchObject, R
 from ddpjob_operator.core.failure.log_parsing import end_of_log
 from ddpjob_operator.core.model import NO_LOG
 from ddpjob_operator.core.plan import plan
-from support.builders import NOW, created, ended, job, observed, pod, program, reconciled, running
+from support.builders import NOW, created, ended, job, observed, pod, pods_created, program, reconciled, running
 
 PAIR = job(nodes=2)
 
@@ -46,11 +46,11 @@ def test_the_default_image_of_the_first_attempt_stays_that_of_the_job() -> None:
     assert plan(observed(job()), NOW).status.image == "trainer:1"
 
     upgraded = replace(reconciled(observed(job())), trainer_image="trainer:2")
-    (action,) = plan(upgraded, NOW).actions
+    (action,) = pods_created(plan(upgraded, NOW))
     assert image_of(action) == "trainer:1"
 
     existing = observed(PAIR, pod(PAIR, 0, image="trainer:1"), trainer_image="trainer:2")
-    (action,) = plan(existing, NOW).actions
+    (action,) = pods_created(plan(existing, NOW))
     assert (plan(existing, NOW).status.image, image_of(action)) == ("trainer:1", "trainer:1")
 
 

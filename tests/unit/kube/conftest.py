@@ -1,7 +1,7 @@
 """Unit tests of the operator's cluster side run in virtual time: what takes an hour in a cluster takes none here."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 
 import pytest
 
@@ -21,7 +21,7 @@ def pytest_asyncio_loop_factories(
 
 
 @pytest.fixture
-async def virtual_clocks() -> Iterator[OperatorClocks]:
+async def virtual_clocks() -> AsyncIterator[OperatorClocks]:
     """The operator's clocks follow the virtual time, too."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)

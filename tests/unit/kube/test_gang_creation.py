@@ -12,7 +12,6 @@ from ddpjob_operator.core.actions import Action, CreatePod, DeletePod
 from ddpjob_operator.core.model import Body, Job, Rejection
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.render.pods import PodManifest, create_pod
-from ddpjob_operator.kube.cache.store import Store
 from ddpjob_operator.kube.engine.actuator import MAX_PARALLEL, Actuator
 from ddpjob_operator.kube.engine.expectations import Expectations
 from ddpjob_operator.kube.engine.rejections import LAST_RETRY_SECONDS, Rejections
@@ -21,7 +20,7 @@ from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import ApiError, ConflictError, RejectedError, ThrottledError, UnavailableError
 from ddpjob_operator.transport.resources import PODS
 from support.builders import job, observed
-from support.engine import happens
+from support.engine import happens, new_store
 from support.fake_server import FakeServer
 
 NODES = 1000
@@ -41,7 +40,7 @@ class Bench:
 
     def __init__(self, server: FakeServer) -> None:
         self.server, self.rejections = server, Rejections()
-        store = Store(lambda _, **__: None, lambda *_: None)
+        store = new_store()
         self.now = 0.0
         client = cast("Client", server)
         self.actuator = Actuator(client, store, Expectations(), self.rejections, lambda: self.now)

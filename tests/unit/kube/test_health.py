@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from ddpjob_operator.kube.cache.store import Store
 from ddpjob_operator.kube.health import FEED_SILENT_SECONDS, STUCK_SECONDS, Health
+from support.engine import new_store
 
 LONG = STUCK_SECONDS + 1
 
@@ -25,6 +25,6 @@ async def test_a_restart_is_asked_for_only_where_it_repairs_something(
     stuck: float, stale: float, feed_silent: float, said: str
 ) -> None:
     watch: Any = SimpleNamespace(name="pods", stuck_seconds=stuck, stale_seconds=stale)
-    store = Store(lambda _, **__: None, lambda *_: None)
-    answer = await Health(store, [watch], lambda: feed_silent, lambda: True)._livez(None)  # type: ignore[arg-type]  # unused
+    store = new_store()
+    answer = await Health(store, [watch], lambda: feed_silent, lambda: True)._livez(None)
     assert (answer.status, answer.text) == (200 if said == "ok" else 500, f"{said}\n")

@@ -196,7 +196,7 @@ async def test_a_deletion_that_this_process_saw_before_it_recorded_a_failure_exp
     await operator.reconcile(2)
     with monkeypatch.context() as earlier:  # the time of a record is cut to whole seconds
         earlier.setattr("ddpjob_operator.kube.cache.store.time", SimpleNamespace(time=lambda: time.time() - 5))
-        deletion = {"deletionTimestamp": rfc3339(time.time() + 60), "deletionGracePeriodSeconds": 60}
+        deletion: Any = {"deletionTimestamp": rfc3339(time.time() + 60), "deletionGracePeriodSeconds": 60}
         operator.server.put(PODS, operator.server.find(PODS, "job-1-1"), **deletion)
         await operator.reconcile()
         operator.shows("job-1-0", "Failed", ended(contract.EXIT_PEER_LOST, f"rank 1{contract.TERMINATION_ECHO_SUFFIX}"))

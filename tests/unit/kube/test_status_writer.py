@@ -15,7 +15,7 @@ from ddpjob_operator.api.status import Condition, DDPJobStatus, Failure, Progres
 from ddpjob_operator.core.actions import CreatePod
 from ddpjob_operator.core.model import NO_LOG, Body, Pod
 from ddpjob_operator.core.plan import plan
-from ddpjob_operator.kube.cache.store import KnownJob, Store
+from ddpjob_operator.kube.cache.store import KnownJob
 from ddpjob_operator.kube.engine import status_writer
 from ddpjob_operator.kube.engine.event_recorder import EventRecorder
 from ddpjob_operator.kube.engine.status_writer import (
@@ -31,6 +31,7 @@ from ddpjob_operator.transport.resources import DDPJOBS
 from simulation.api_server import merged
 from simulation.virtual_time import OperatorClocks
 from support.builders import NOW, ended, job, observed, pod
+from support.engine import new_store
 from support.fake_server import FakeServer
 
 
@@ -184,7 +185,7 @@ class Writing:
     def __init__(self) -> None:
         self.server = FakeServer()
         self.first_body = self.server.put(DDPJOBS, {"metadata": {"name": "j", "uid": "u"}, "spec": {"command": ["x"]}})
-        self.store = Store(lambda _, **__: None, lambda *_: None)
+        self.store = new_store()
         self.store.jobs.put(self.first_body)
         self.writer = self.new_writer()
 

@@ -12,9 +12,9 @@ import pytest
 from ddpjob_operator.core.failure.cause import has_ended
 from ddpjob_operator.core.model import CLOCK_MARGIN_SECONDS, Pod
 from ddpjob_operator.core.times import epoch_seconds
-from ddpjob_operator.kube.cache import store
 from ddpjob_operator.kube.cache.store import Store
 from support.bodies import job_body, pod_body
+from support.engine import ignored, new_store
 
 #: The API server's time of a deletion with a grace of 10 s.
 REQUESTED = epoch_seconds("2026-11-21T20:58:07Z")
@@ -22,7 +22,9 @@ REQUESTED = epoch_seconds("2026-11-21T20:58:07Z")
 
 def pod(version: int, deletion: str | None = None, grace: int = 0, *, ended: str | None = None) -> dict[str, Any]:
     """A pod to be deleted at this time of 2026-11-21, whose program exited with 0 at `ended` or still runs."""
-    asked = {"deletionTimestamp": f"2026-11-21T{deletion}Z", "deletionGracePeriodSeconds": grace} if deletion else {}
+    asked: dict[str, Any] = (
+        {"deletionTimestamp": f"2026-11-21T{deletion}Z", "deletionGracePeriodSeconds": grace} if deletion else {}
+    )
     exited = {"terminated": {"exitCode": 0, "finishedAt": f"2026-11-21T{ended}Z"}}
     return pod_body(version, state=exited if ended else {"running": {}}, **asked)
 
@@ -34,9 +36,9 @@ class Known(Store):
     """What one process knows, by a clock that tests set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, now: float = REQUESTED) -> None:
-        super().__init__(lambda _, **__: None, lambda *_: None)
+        super().__init__(ignored, lambda *_: None)
         self.now = now
-        monkeypatch.setattr(store.time, "time", lambda: self.now)
+        monkeypatch.setattr("time.time", lambda: self.now)
 
     def after(self, *bodies: dict[str, Any]) -> Pod:
         """The record of the pod after these versions."""
@@ -125,7 +127,7 @@ FINISHED = {
 @pytest.fixture
 def with_a_job() -> Store:
     """A store that knows a job."""
-    store = Store(lambda _, **__: None, lambda *_: None)
+    store = new_store()
     store.jobs.put(job_body(1))
     return store
 

@@ -74,7 +74,8 @@ def test_a_working_directory_below_a_mount_is_localized_and_any_other_is_the_cur
 
 @pytest.mark.parametrize("name", ["LOCAL_RANK", "SLURM_PROCID", "PET_NPROC_PER_NODE", "TORCHELASTIC_RUN_ID", "RANK"])
 def test_a_launcher_around_us_does_not_mislead_the_ranks(name: str) -> None:
-    assert program(pod("x", processes=2), **{name: "7"}).environ.get(name) != "7"
+    launcher: dict[str, Any] = {name: "7"}
+    assert program(pod("x", processes=2), **launcher).environ.get(name) != "7"
 
 
 def test_the_users_own_variables_are_inherited_and_the_jobs_win() -> None:
@@ -116,7 +117,11 @@ def test_a_reference_sees_the_variables_before_it() -> None:
 def test_paths_below_this_machines_tmp_are_meant_and_tmpdir_and_caches_are_the_pods_own() -> None:
     machine = Machine(python=Path("/venv/bin/python"), environ={}, num_cpus=8, master_port=4711, gpus=())
     mounts = (Mount(path="/tmp", folder=Path("/tmp/own")),)
-    own = {"TMPDIR": "/tmp", "TORCHINDUCTOR_CACHE_DIR": "/tmp/torchinductor", "DDPJOB_EVENTS_DIR": "/tmp/events"}
+    own: dict[str, Any] = {
+        "TMPDIR": "/tmp",
+        "TORCHINDUCTOR_CACHE_DIR": "/tmp/torchinductor",
+        "DDPJOB_EVENTS_DIR": "/tmp/events",
+    }
     body = pod("python", "/tmp/work/train.py", **own)
     found = program_of(body, mounts, machine, Path("/run/termination"), Path("/here"))
     assert [found.command[1], *(found.environ[name] for name in own)] == [

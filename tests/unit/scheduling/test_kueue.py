@@ -171,7 +171,12 @@ def body_of_a_member(**status: Any) -> dict[str, Any]:
     """Rank 0 as the API server sends it, held by Kueue."""
     labels = {"ddpjob.dev/job-uid": "u", "ddpjob.dev/attempt": "1", "ddpjob.dev/rank": "0"}
     labels["kueue.x-k8s.io/pod-group-name"] = "job-1-f3c2"
-    metadata = {"name": "job-1-0", "uid": "p", "labels": labels, "finalizers": ["kueue.x-k8s.io/managed"]}
+    metadata: dict[str, Any] = {
+        "name": "job-1-0",
+        "uid": "p",
+        "labels": labels,
+        "finalizers": ["kueue.x-k8s.io/managed"],
+    }
     metadata["ownerReferences"] = [{"kind": "DDPJob", "uid": "u", "controller": True}]
     return {"metadata": metadata, "spec": {"containers": [{"name": "trainer"}], "nodeName": "n"}, "status": status}
 
@@ -239,8 +244,8 @@ TOO_LARGE = (
 )
 REQUESTS = [{"name": "ranks", "resources": {"nvidia.com/gpu": "4"}}]
 LARGER = [{"name": "ranks", "resources": {"nvidia.com/gpu": "6"}}]
-REFUSED = {"conditions": [condition("QuotaReserved", "False", MISSING)], "resourceRequests": REQUESTS}
-WAITS = {"conditions": [condition("QuotaReserved", "False", "")]}
+REFUSED: dict[str, Any] = {"conditions": [condition("QuotaReserved", "False", MISSING)], "resourceRequests": REQUESTS}
+WAITS: dict[str, Any] = {"conditions": [condition("QuotaReserved", "False", "")]}
 
 
 @pytest.mark.parametrize(

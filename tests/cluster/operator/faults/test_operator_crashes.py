@@ -24,6 +24,12 @@ KILLS_PER_JOB = 5
 IDLE_SECONDS = 1.0
 
 
+MOMENTS: tuple[tuple[type[LoseRequest] | type[LoseAnswer], str], ...] = (
+    (LoseRequest, "before a write"),
+    (LoseAnswer, "after a write"),
+)
+
+
 class Killer:
     """Kills the operator again and again."""
 
@@ -35,8 +41,9 @@ class Killer:
     def kill(self) -> bool:
         """Kill it once, at a random moment. Gives whether it was at work then."""
         num_ended = len(self._operator.exits)
-        fault, moment = self._chance.choice([(LoseRequest, "before a write"), (LoseAnswer, "after a write")])
-        verbs, skip = WRITES, self._chance.randrange(5)
+        fault, moment = self._chance.choice(MOMENTS)
+        verbs: tuple[str, ...] = WRITES
+        skip = self._chance.randrange(5)
         if self._chance.random() < 0.2:
             # The first dozen are those of its start: lists, then watches.
             verbs, skip, moment = (), self._chance.randrange(20), "at any request"

@@ -3,6 +3,7 @@
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -62,7 +63,7 @@ def test_twice_the_speed_on_two_processes_is_an_efficiency_of_one() -> None:
 
 
 def test_seeds_have_a_mean_with_its_spread_and_times_to_a_target_count_those_that_reached_it() -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"seed": 0, "accuracy %": 90.0, "s to 85 %": 10.0},
         {"seed": 1, "accuracy %": 80.0, "s to 85 %": "not reached"},
     ]

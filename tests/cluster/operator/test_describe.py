@@ -26,7 +26,7 @@ VOLATILE = {
     r"\boperator-\d+\b": "<namespace>",
     r"\bkwok-[\w.-]+": "<node>",
     r"((?:Lost|Queued|Starting|Training|Unsaved) Seconds: +)[\d.]+": r"\1<seconds>",
-    r"(Goodput Percent: +)[\d.]+": r"\1<percent>",
+    r" +Goodput Percent: .*\n": "",  # only of a job that trained for a second
     r"(Normal|Warning) +(\w+) .*ddpjob-operator +": r"\1  \2  <age>  ddpjob-operator  ",
 }
 

@@ -13,6 +13,7 @@ import logging
 import signal
 import time
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from ddpjob_operator.api import names
@@ -48,7 +49,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: The CRD, the API server and the first lists may each take this long before the process gives up and is restarted.
+#: The CRD and the API server may each take this long, and the first lists from one part to the next, before the process gives up
+#: and is restarted.
 START_SECONDS = 120.0
 #: Our own parts end in milliseconds; the pod is killed after ten seconds.
 STOP_SECONDS = 5.0
@@ -207,7 +209,7 @@ class _Operator:
         await _in_time(self._read(self._store.jobs), "the first list of DDPJobs")
         for informer in self._informers:
             self._start(f"watch of {informer.name}", informer.run())
-            await _in_time(informer.synced.wait(), f"the first list of {informer.name}")
+            await self._first_list(informer)
         # A full garbage collection visits all that was just read, and would do so for every few thousand objects more
         # (measured: 25 to 65 % of the CPU time of a burst of events).
         gc.collect()
@@ -216,6 +218,15 @@ class _Operator:
         self._start("kopf", self._run_kopf())
         await _in_time(self._kopf.wait_for_watch(), "kopf to discover which resources the API server serves")
         self._start("audit", self._audit.run((self._store.jobs, *self._store.of_jobs)))
+
+    async def _first_list(self, informer: Informer) -> None:
+        """Wait for the first list, which may take any time as long as parts of it arrive."""
+        started_at = time.monotonic()
+        while not informer.synced.is_set():
+            if min(informer.stale_seconds, time.monotonic() - started_at) > START_SECONDS:
+                raise TimeoutError(f"nothing of the first list of {informer.name} arrived for {START_SECONDS:.0f} s")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(informer.synced.wait(), 1.0)
 
     async def _read_past_the_caches(self) -> None:
         """Read everything again: a leader must not act on what it knew before it became one.

@@ -131,7 +131,7 @@ def _settings() -> kopf.OperatorSettings:
     settings.persistence.diffbase_storage = _NoDiffs()
     settings.persistence.progress_storage = _NoProgress()
     settings.queueing.idle_timeout = 1.0
-    settings.watching.chunk_size = 500
+    settings.watching.chunk_size = 10  # The objects of a chunk are in memory together, and each may have a megabyte.
     settings.watching.server_timeout = 300
     settings.networking.request_timeout = 30
     settings.process.ultimate_exiting_timeout = None  # Otherwise it kills the process ten minutes after it was stopped.

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from ddpjob_operator.api import names
+from ddpjob_operator.api.names import ConditionType, Reason
+from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.failure.log_parsing import end_of_log
 from ddpjob_operator.core.model import (
     GATED,
@@ -23,7 +25,7 @@ from ddpjob_operator.core.model import (
     Waiting,
     Watched,
 )
-from ddpjob_operator.core.stored_spec import spec_of
+from ddpjob_operator.core.stored_spec import spec_of, why_too_large
 from ddpjob_operator.core.stored_status import status_of
 from ddpjob_operator.core.times import epoch_seconds
 from ddpjob_operator.core.untrusted import tail
@@ -43,7 +45,7 @@ def job_of(body: Body, known: Job | None = None) -> Job:
     if known is not None and (known.uid, known.generation) == (metadata["uid"], metadata.get("generation", 0)):
         spec, spec_error = known.spec, known.spec_error
     else:
-        spec, spec_error = spec_of(body.get("spec") or {})
+        spec, spec_error = _spec_of(body)
     return Job(
         namespace=metadata["namespace"],
         name=metadata["name"],
@@ -56,6 +58,22 @@ def job_of(body: Body, known: Job | None = None) -> Job:
         managed_by=managed_by,
         status=status_of(body.get("status") or {}),
     )
+
+
+def _spec_of(body: Body) -> tuple[DDPJobSpec | None, str]:
+    """The parsed spec, or None and why the operator does not use it."""
+    spec = body.get("spec") or {}
+    if (too_large := why_too_large(spec)) and not _runs_with_its_spec(body):
+        return None, too_large
+    return spec_of(spec)
+
+
+def _runs_with_its_spec(body: Body) -> bool:
+    """Whether the pods of the job were created from this very spec, by a release without the limit on its size."""
+    status = status_of(body.get("status") or {})
+    is_acted_on = status.observed_generation == body["metadata"].get("generation", 0)
+    is_refused = any(found.reason == Reason.INVALID_SPEC and found.status == "True" for found in status.conditions)
+    return status.condition(ConditionType.CREATED) and is_acted_on and not is_refused
 
 
 def pod_of(body: Body, known: Pod | None = None) -> Pod:

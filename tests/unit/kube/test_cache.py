@@ -85,6 +85,8 @@ class Lister:
         self.between()
         yield Page(items=self.pages_given[1], resource_version=str(self.version))
 
+    everything = pages
+
 
 async def refresh(pods: Cache[str], lister: Lister, **narrow: Any) -> tuple[str, int]:
     return await pods.refresh(lister, None, **narrow)  # type: ignore[arg-type]  # pages is all it uses

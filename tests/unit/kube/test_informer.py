@@ -27,6 +27,8 @@ class Server:
         self.num_lists += 1
         yield Page(items=self.pods, resource_version=str(10 * self.num_lists))
 
+    everything = pages
+
     async def watch(self, *arguments: Any) -> AsyncGenerator[Event, None]:
         self.watched_from.append(arguments[-1])
         for step in self.scripts.pop(0) if self.scripts else ():

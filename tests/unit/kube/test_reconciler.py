@@ -6,6 +6,7 @@ The API server is a stand-in that stores what is created and refuses what a test
 import asyncio
 import re
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,7 +21,7 @@ from ddpjob_operator.kube.engine.reconciler import CLOSE_AGAIN_SECONDS
 from ddpjob_operator.scheduling.interface import Provider
 from ddpjob_operator.scheduling.kueue import Kueue
 from ddpjob_operator.scheduling.none import NO_PROVIDER
-from ddpjob_operator.transport.client import Client
+from ddpjob_operator.transport.client import Client, Page
 from ddpjob_operator.transport.errors import NotFoundError, RejectedError
 from ddpjob_operator.transport.resources import DDPJOBS, PODS, Resource
 from simulation.api_server import merged
@@ -73,13 +74,11 @@ class Server:
             raise NotFoundError(f"get {name}", "not found", status=404)
         return cast("Body", self.objects[resource.plural, name])
 
-    async def pages(self, resource: Resource, *_: Any, **__: Any) -> Any:
-        @dataclass
-        class Page:
-            resource_version: str
-            items: list[Any]
+    async def pages(self, resource: Resource, *_: Any, **__: Any) -> AsyncIterator[Page]:
+        found = [body for (plural, _), body in self.objects.items() if plural == resource.plural]
+        yield Page(items=found, resource_version=str(self.version))
 
-        yield Page(str(self.version), [body for (plural, _), body in self.objects.items() if plural == resource.plural])
+    everything = pages
 
 
 def without(value: Any, names: set[str]) -> Any:

@@ -106,24 +106,29 @@ class Cache(Generic[T]):
         *,
         labels: str | None = None,
         covers: Callable[[T], bool] | None = None,
+        heard: Callable[[], None] = lambda: None,
     ) -> tuple[str, int]:
         """Compare with the server's latest state and repair what differs.
 
-        `labels` narrows the list; `covers` is then whether that list would contain a record. Returns the version of
-        the state, to watch from, and the number of differences. Other sources may put and remove meanwhile.
+        `labels` narrows the list; `covers` is then whether that list would contain a record. `heard` is called for each
+        part of the list. Returns the version of the state, to watch from, and the number of differences. Other sources
+        may put and remove meanwhile.
         """
         tombstones: set[str] = set()  # What goes while we list must not come back from an earlier page.
         self._tombstones.append(tombstones)
         listed: set[str] = set()
         num_repairs, version = 0, ""
         try:
-            async for page in client.pages(self.resource, namespace, self.labels if labels is None else labels):
+            everything = client.everything if labels is None else client.pages
+            async for page in everything(self.resource, namespace, self.labels if labels is None else labels):
+                heard()
                 version = page.resource_version
                 for body in page.items:
                     uid = body["metadata"]["uid"]
                     listed.add(uid)
                     if uid not in tombstones:
                         num_repairs += self.put(body)
+                listed -= page.gone
         finally:
             # By identity: another refresh that runs has an equal, empty set.
             self._tombstones = [others for others in self._tombstones if others is not tombstones]

@@ -15,7 +15,7 @@ from typing import Any
 from ddpjob_operator.core.backoff import doubled
 from ddpjob_operator.kube.cache.cache import Cache
 from ddpjob_operator.transport.client import Client, Event
-from ddpjob_operator.transport.errors import ApiError, GoneError
+from ddpjob_operator.transport.errors import ApiError, GoneError, ThrottledError
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +56,7 @@ class Informer:
     async def run(self) -> None:
         """Follow the objects until cancelled."""
         while True:
+            asked_seconds = 0.0
             self._alive_at = started_at = time.monotonic()
             try:
                 if not self._version:
@@ -66,21 +67,25 @@ class Informer:
                 self._version = ""
             except ApiError as error:
                 logger.warning("%s: trying again: %s", self.name, error)
-            delay = doubled(FIRST_BACKOFF_SECONDS, self._num_failures, LAST_BACKOFF_SECONDS)
+                asked_seconds = error.retry_after_seconds if isinstance(error, ThrottledError) else 0.0
+            delay = max(doubled(FIRST_BACKOFF_SECONDS, self._num_failures, LAST_BACKOFF_SECONDS), asked_seconds)
             if time.monotonic() - started_at < delay or not self._version:
                 await asyncio.sleep(random.uniform(0.5, 1.0) * delay)  # noqa: S311 jitter is no secret
                 self._num_failures += 1
 
     async def _list(self) -> None:
-        self._version, _ = await self._cache.refresh(self._client, self._namespace)
-        self._fresh_at = time.monotonic()
+        self._version, _ = await self._cache.refresh(self._client, self._namespace, heard=self._hear)
+        self._hear()
         self.synced.set()
+
+    def _hear(self) -> None:
+        self._alive_at = self._fresh_at = time.monotonic()
 
     async def _watch(self) -> None:
         cache = self._cache
         async with aclosing(self._client.watch(cache.resource, self._namespace, cache.labels, self._version)) as events:
             async for event in events:
-                self._alive_at = self._fresh_at = time.monotonic()
+                self._hear()
                 self._num_failures = 0
                 self._take(event)
                 self._version = event.body["metadata"]["resourceVersion"]

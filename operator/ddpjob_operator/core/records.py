@@ -12,6 +12,7 @@ from ddpjob_operator.api.names import ConditionType, Reason
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.failure.log_parsing import end_of_log
 from ddpjob_operator.core.model import (
+    CLOCK_MARGIN_SECONDS,
     GATED,
     Body,
     Deletion,
@@ -89,6 +90,7 @@ def pod_of(body: Body, known: Pod | None = None) -> Pod:
     conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
     main = _named(status.get("containerStatuses"), names.MAIN_CONTAINER)
     state = main.get("state") or {}
+    exit_ = _exit(state, known.exit if known else None) or _failed_init(spec, status)
     is_held = names.KUEUE_FINALIZER in (metadata.get("finalizers") or ())
     is_spare = labels.get(names.LABEL_SPARE) == "true"
     return Pod(
@@ -109,11 +111,11 @@ def pod_of(body: Body, known: Pod | None = None) -> Pod:
         reason=status.get("reason", ""),
         message=status.get("message", ""),
         running="running" in state,
-        exit=_exit(state, known.exit if known else None) or _failed_init(spec, status),
+        exit=exit_,
         # Kueue goes by the phase, which follows the end of the containers: a pod that is created before counts as one too many.
         all_ended=phase in ("Succeeded", "Failed") or (not is_held and _none_can_run(spec, status)),
         waiting=_waiting(spec, status, conditions),
-        disruption=_disruption(conditions),
+        disruption=_disruption(conditions, exit_),
         deletion=_deletion(metadata),
         active_deadline_seconds=spec.get("activeDeadlineSeconds"),
         placed=_placed(spec, status, conditions),
@@ -324,9 +326,16 @@ def _waiting(spec: Body, status: Body, conditions: Body) -> Waiting | None:
     return None
 
 
-def _disruption(conditions: Body) -> str:
-    """Why the cluster ends the pod, by the condition of Kubernetes or that of Kueue (`pkg/controller/jobs/pod/pod_controller.go`)."""
+def _disruption(conditions: Body, exit_: Exit | None) -> str:
+    """Why the cluster ends the pod, by the condition of Kubernetes or that of Kueue (`pkg/controller/jobs/pod/pod_controller.go`).
+
+    Not if the program had ended long before, by two clocks: an eviction patches the condition before it deletes, also of such a
+    pod. Only who saw an earlier version of the pod knows the order of what happened within the margin.
+    """
     target = next((conditions[name] for name in _DISRUPTIONS if _is_true(conditions, name)), None)
     if target is None:
+        return ""
+    since = _time(target.get("lastTransitionTime"))
+    if exit_ and exit_.finished and since and exit_.finished + CLOCK_MARGIN_SECONDS < since:
         return ""
     return f"{target.get('reason', 'Disrupted')}: {target.get('message', '')}".rstrip(": ")

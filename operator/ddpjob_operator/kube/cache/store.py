@@ -165,6 +165,9 @@ class Store:
         if pod.exit is not None:
             known = old.exit.seen if old is not None and old.exit is not None else None
             pod = replace(pod, exit=replace(pod.exit, seen=known or time.time()))
+        if old is not None and old.exit is not None:
+            # What the cluster does to a pod whose program has ended (a drain, an eviction, a taint) has not ended the program.
+            pod = replace(pod, disruption=old.disruption, reason=old.reason, message=old.message)
         if pod.deletion is None:
             return pod
         return replace(pod, deletion=self._deletion(body["metadata"], pod, pod.deletion, old))

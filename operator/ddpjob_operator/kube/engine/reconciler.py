@@ -65,6 +65,9 @@ class Reconciler:
                 RECONCILES.labels(result).inc()
             finally:
                 self.queue.done(key)
+            # The other parts of the process get their turn: a reconcile that sends nothing never suspends, and neither does the
+            # queue while keys wait. After a start that is every job, and the Lease would not be renewed meanwhile.
+            await asyncio.sleep(0)
 
     async def _reconcile_or_retry(self, key: Key) -> str:
         try:

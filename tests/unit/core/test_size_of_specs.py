@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import yaml
 
-from builders import NOW
 from ddpjob_cli.manifest import ManifestError, read_manifest
 from ddpjob_operator.core.model import Job, Observed
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.records import job_of
 from ddpjob_operator.core.stored_spec import MAX_SPEC_BYTES
+from support.builders import NOW
 
 CREATED = {
     "type": "Created",

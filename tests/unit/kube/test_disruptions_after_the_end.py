@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from bodies import job_body, pod_body
-from builders import NOW, crashed, program, reconciled, running, with_status
 from ddpjob_operator.core.model import Pod
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.kube.cache.store import Store
+from support.bodies import job_body, pod_body
+from support.builders import NOW, crashed, program, reconciled, running, with_status
 
 EVICTED = "EvictionByEvictionAPI"
 ENDED = "2026-11-21T10:00:00Z"

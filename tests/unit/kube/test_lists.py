@@ -12,12 +12,12 @@ import pytest
 from aiohttp import web
 from kubernetes.aio.client import Configuration
 
-from bodies import pod_body
 from ddpjob_operator.kube.cache.cache import Cache
 from ddpjob_operator.transport import client as module
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import ThrottledError, UnavailableError
 from ddpjob_operator.transport.resources import PODS
+from support.bodies import pod_body
 
 LISTED = {"metadata": {"resourceVersion": "9", "annotations": {"k8s.io/initial-events-end": "true"}}}
 NO_WATCH_LISTS = "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"

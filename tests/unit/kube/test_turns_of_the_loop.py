@@ -1,7 +1,7 @@
 """After a start or a handover every job is reconciled, and the Lease, the watches and the probes have to go on meanwhile."""
 
 import asyncio
-from typing import Any
+from itertools import pairwise
 
 import pytest
 
@@ -9,8 +9,8 @@ from ddpjob_operator.kube.engine.reconciler import Reconciler
 from ddpjob_operator.kube.engine.workqueue import WorkQueue
 from ddpjob_operator.kube.fair_share import Shares
 from ddpjob_operator.kube.keys import Key
-from engine import Engine, happens
-from test_tenants import Cluster, job_body
+from support.bodies import job_body
+from support.engine import Engine, happens
 
 NUM_JOBS = 200
 
@@ -24,10 +24,9 @@ async def test_other_parts_of_the_process_run_between_two_reconciles_that_send_n
         handled.append(key)
 
     monkeypatch.setattr(Reconciler, "reconcile", reconcile)
-    cluster: Any = Cluster()
-    engine = Engine(cluster, progress_interval_seconds=0)
+    engine = Engine(None, progress_interval_seconds=0)
     for number in range(NUM_JOBS):
-        engine.store.jobs.put(job_body(f"team-{number}", "job"))
+        engine.store.jobs.put(job_body(1, uid=f"job-{number}", namespace=f"team-{number}"))
     worker = asyncio.create_task(engine.reconciler.work())
     handled_before_each_turn: list[int] = []
 
@@ -36,9 +35,7 @@ async def test_other_parts_of_the_process_run_between_two_reconciles_that_send_n
         return len(handled) == NUM_JOBS
 
     await happens(has_turn)
-    steps = [
-        after - before for before, after in zip(handled_before_each_turn, handled_before_each_turn[1:], strict=False)
-    ]
+    steps = [after - before for before, after in pairwise(handled_before_each_turn)]
     assert max(steps) == 1
     worker.cancel()
 

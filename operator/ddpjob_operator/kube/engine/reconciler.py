@@ -133,7 +133,7 @@ class Reconciler:
         self.rejections.keep_wanted(key, planned.actions)
         actions = self.rejections.due(key, self.expectations.open_actions(key, planned.actions))
         try:
-            await self.actuator.run(known.job, actions)
+            await self.actuator.run(known.job, actions, is_outdated=lambda: self.queue.is_urgent(key))
         except ApiError as caught:
             error = caught  # The status is true all the same, and the user should see it.
         except Exception as caught:  # pods are rendered as late as this

@@ -63,6 +63,10 @@ class WorkQueue:
         if key not in self._processing:
             self._put(key)
 
+    def is_urgent(self, key: Key) -> bool:
+        """Whether the key was added as `first` since a worker took it."""
+        return key in self._processing and key in self._first
+
     def add_after(self, key: Key, seconds: float) -> None:
         """Reconcile the key by then, unless it is planned earlier already."""
         if seconds <= 0:

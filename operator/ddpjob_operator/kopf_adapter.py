@@ -50,8 +50,10 @@ class JobFeed:
 
     def silent_seconds(self) -> float:
         """For how long an event of some namespace has been due without arriving. Call it every few seconds."""
-        now = time.monotonic()
-        for namespace, version in self._jobs.latest_versions().items():
+        now, latest = time.monotonic(), self._jobs.latest_versions()
+        # Nothing is due of a namespace whose last job the audit has dropped.
+        self._behind_since = {known: since for known, since in self._behind_since.items() if known in latest}
+        for namespace, version in latest.items():
             if version > self._delivered.get(namespace, 0):
                 self._behind_since.setdefault(namespace, now)
             else:

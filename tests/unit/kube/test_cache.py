@@ -154,3 +154,13 @@ def test_a_version_with_nothing_new_in_it_causes_no_reconcile() -> None:
         assert slim.put(body("x", version, label=label))
     assert changes == [(None, "a"), ("a", "b")]
     assert not slim.put(body("x", 2, label="a"))
+
+
+def test_nothing_is_due_of_a_namespace_whose_last_job_the_audit_has_dropped() -> None:
+    jobs, _ = cache()
+    feed = JobFeed(jobs)
+    feed.take("ADDED", body("a", 1))
+    jobs.put(body("a", 2))  # by an own write, and kopf never hears of the deletion that follows
+    feed.silent_seconds()
+    jobs.remove("ns", "a", uid="u1")
+    assert feed.silent_seconds() == 0

@@ -23,6 +23,7 @@ from ddpjob_operator.core.render.host_network import master_port, uses_host_netw
 from ddpjob_operator.core.render.overlay import overlaid, overlaid_list
 from ddpjob_operator.core.render.service import master_address
 from ddpjob_operator.core.security import HOME_DIR, TMP_DIR, container_security, has_own_home, pod_security
+from ddpjob_operator.scheduling.affinity import add_term
 from ddpjob_operator.scheduling.interface import Provider
 from ddpjob_operator.scheduling.none import NO_PROVIDER
 
@@ -104,11 +105,11 @@ class PodManifest:
         of_spec.template = of_spec.template or _template(spec)
         template = json.loads(of_spec.template)
         body = _body(job, spec, self.image, self.rank, of_spec.hash)
-        if self.avoided:
-            body["spec"]["affinity"] = _away_from(self.avoided)
         if spec.scheduling.priority_class_name:
             body["spec"]["priorityClassName"] = spec.scheduling.priority_class_name
         body = overlaid(body, template)
+        if self.avoided:
+            add_term(body, "nodeAffinity", "preferred", _away_from(self.avoided))
         # The template cannot change the identity of the pod.
         name = name_of_pod(job, self.rank)
         body["metadata"] |= {"name": name, "namespace": job.namespace, "ownerReferences": [owner_reference(job)]}
@@ -222,8 +223,7 @@ def ports_of_rank_0(job: Job, spec: DDPJobSpec) -> list[Body]:
 def _away_from(nodes: Sequence[str]) -> dict[str, Any]:
     """A preference, since a gang on a doubtful node is better than one that waits for ever."""
     elsewhere = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]
-    preferred = {"weight": 100, "preference": {"matchFields": elsewhere}}
-    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preferred]}}
+    return {"weight": 100, "preference": {"matchFields": elsewhere}}
 
 
 def _container(spec: DDPJobSpec, image: str, environment: Mapping[str, str], mounts: list[Body]) -> dict[str, Any]:

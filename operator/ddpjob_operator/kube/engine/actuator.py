@@ -24,6 +24,7 @@ from ddpjob_operator.core.actions import (
     DeletePods,
     LowerPodDeadline,
     PatchObject,
+    Removal,
     SetUp,
 )
 from ddpjob_operator.core.model import Body, Job, Kind, Rejection
@@ -150,9 +151,15 @@ class Actuator:
 
         So a gang that is accepted starts as soon as it can, and one that a quota refuses costs one request for each retry
         instead of one for each pod (as in Kubernetes' Job controller). What refuses a gang most likely refuses the others of
-        its namespace as well, so these begin with one pod, too.
+        its namespace as well, so these begin with one pod, too. What was refused to be stopped or deleted is tried in the same
+        way, the one first that was not tried for the longest time: some may be refused for good, and others not.
         """
-        is_doubtful = isinstance(actions[0], CreatePod) and self._rejections.are_in(key[0])
+        if isinstance(actions[0], Removal):
+            refused = {name: number for number, name in enumerate(self._rejections.removals_of(key))}
+            actions = sorted(actions, key=lambda action: refused.get(name_of(action), -1))
+            is_doubtful = name_of(actions[0]) in refused
+        else:
+            is_doubtful = isinstance(actions[0], CreatePod) and self._rejections.are_in(key[0])
         first, size = 0, 1 if is_doubtful else len(actions)
         while first < len(actions):
             yield actions[first : first + size]

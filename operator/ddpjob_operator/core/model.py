@@ -82,6 +82,8 @@ class Exit:
     """The kubelet's reason, such as Error, OOMKilled, ContainerStatusUnknown."""
     message: str
     """The termination message."""
+    init_container: str = ""
+    """The name of the init container that ended in this way; empty for the main container, which never starts otherwise."""
     parsed_message: LogEnd = NO_LOG
     """What the termination message shows. It is parsed once, when this record is made: a gang has thousands."""
     finished: float | None = None

@@ -5,6 +5,7 @@ spec or status has wrong becomes data, since a decision must never raise for wha
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from ddpjob_operator.api import names
@@ -272,7 +273,7 @@ def _failed_init(spec: Body, status: Body) -> Exit | None:
         exit_ = _exit(container.get("state") or {})
         declared = _named(spec.get("initContainers"), container["name"])
         if exit_ is not None and exit_.code != 0 and not _is_restarted(declared, status):
-            return exit_
+            return replace(exit_, init_container=container["name"])
     return None
 
 

@@ -48,6 +48,14 @@ CLASSES = (
         may_be_the_node=True,
     ),
     FailureClass(
+        reason=Reason.INIT_FAILED,
+        kind=Kind.COUNTED,
+        recognised="an init container of spec.template failed, with any exit code; rules of restart.rules are for the program and do"
+        " not apply",
+        example="did not start …: init container fetch ended with exit code 2: wget: bad address 'bucket'",
+        how="did not start",
+    ),
+    FailureClass(
         reason=Reason.BAD_COMMAND,
         kind=Kind.FINAL,
         recognised="the container runtime finds no such program, or may not execute it",

@@ -95,7 +95,11 @@ def _is_better(
     same_pod = cause.pod == failure.pod
     if was_by_cluster and not by_cluster:
         explains_more = False
-    elif same_pod and cause.reason in TAKEN_AWAY and failure.exit_code is not None:
+    elif (
+        same_pod
+        and cause.reason in TAKEN_AWAY
+        and (failure.exit_code is not None or failure.reason == Reason.INIT_FAILED)
+    ):
         explains_more = False  # its program was seen to have ended before the cluster did anything to the pod
     elif same_pod and cause.reason == Reason.POD_DELETED:
         explains_more = False  # its end is known: the deletion is ours, or of an operator with an old view

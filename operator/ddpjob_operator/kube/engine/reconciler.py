@@ -182,6 +182,7 @@ class Reconciler:
             objects=self.store.objects_of(job),
             makes_network_policies=self.makes_network_policies,
             all_of=self.store.all_of,
+            indexes=self.store.index,
             begun_attempt=self.status_writer.begun_attempt(job),
             nodes_gone=self.lookups.nodes(key, NodeState.GONE),
             nodes_cordoned=self.lookups.nodes(key, NodeState.CORDONED),

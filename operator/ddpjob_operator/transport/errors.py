@@ -46,6 +46,11 @@ class UnavailableError(ApiError):
     """
 
 
+def is_refused(error: ApiError) -> bool:
+    """Whether the server does not let this process read something, or does not have it: the namespace or a Role is gone."""
+    return error.status in (403, 404)
+
+
 _BY_STATUS: dict[int, type[ApiError]] = {
     401: UnavailableError,
     404: NotFoundError,

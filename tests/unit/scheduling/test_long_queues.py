@@ -18,8 +18,12 @@ WORKLOADS = workloads("v1beta2")
 
 @pytest.mark.parametrize(
     ("number", "said"),
-    [(1, "1 job"), (2, "2 jobs"), (10, "10 jobs"), (11, "more than 10 jobs"), (20, "more than 10 jobs")]
-    + [
+    [
+        (1, "1 job"),
+        (2, "2 jobs"),
+        (10, "10 jobs"),
+        (11, "more than 10 jobs"),
+        (20, "more than 10 jobs"),
         (21, "more than 20 jobs"),
         (100, "more than 90 jobs"),
         (101, "more than 100 jobs"),

@@ -112,6 +112,11 @@ class Store:
         """The job of this name; None if there is none."""
         return self.jobs.get(*key)
 
+    def keys(self) -> frozenset[Key]:
+        """All jobs that a leader has to reconcile once: those that exist, and those of which something is left."""
+        known = {(known.job.namespace, known.job.name) for known in self.jobs.records()}
+        return frozenset(known | self._orphaned.keys() | self._held.keys())
+
     def pods_of(self, job: Job) -> Iterable[Pod]:
         """Its pods, of all attempts. A pod of another namespace is never one, whatever its labels are."""
         return self._pods_by_job.get((job.namespace, job.uid), {}).values()
@@ -228,6 +233,7 @@ class Store:
                 del self._pods_by_job[namespace, old.job_uid]
                 if key := self._orphans_of.get((namespace, old.job_uid)):
                     self.forget_orphaned(key, old.job_uid)
+                self.forget_held_by_group((namespace, job_of_pod(old.name)), old.job_uid)
         if new is not None:
             self._pods_by_job.setdefault((namespace, new.job_uid), {})[new.name] = new
             self._look_for_group(namespace, new)

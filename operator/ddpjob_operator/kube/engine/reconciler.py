@@ -51,6 +51,8 @@ class Reconciler:
     progress: ProgressReader
     trainer_image: str
     provider: Provider = NO_PROVIDER
+    other_providers: Mapping[str, Provider] = field(default_factory=dict)
+    """By namespace, where it is another one, since the rights of this operator differ."""
     makes_network_policies: bool = False
     _uids: dict[Key, str] = field(default_factory=dict)
     """The uid of the job that everything stored by its key belongs to."""
@@ -114,7 +116,7 @@ class Reconciler:
             observed = self._observe(key, known)
         now = time.time()
         try:
-            planned = plan(observed, now, self.provider)
+            planned = plan(observed, now, self._provider(key))
         except Exception as error:  # `work` logs it and tries again
             await self._report_defect(known, observed, error)
             raise
@@ -152,6 +154,9 @@ class Reconciler:
         """Show in the status that the operator fails on the job; a later attempt does if the API server does not accept it now."""
         with suppress(ApiError):
             await self.status_writer.write(known, after_defect(observed, error, time.time()))
+
+    def _provider(self, key: Key) -> Provider:
+        return self.other_providers.get(key[0], self.provider)
 
     def _refusals(self, key: Key) -> tuple[Mapping[str, Rejection], ...]:
         return dict(self.rejections.of(key)), dict(self.rejections.removals_of(key))
@@ -241,7 +246,7 @@ class Reconciler:
         for uid, pods in self.store.held_by_group(key).items():
             # Under its uid, since what is refused must not show in the status of another job that has its name by now.
             job = Job(namespace=key[0], name=uid, uid=uid, resource_version="", generation=0, deleting=True, spec=None)
-            await self.actuator.run(job, tuple(self.provider.end(Observed(job=job, pods=pods))))
+            await self.actuator.run(job, tuple(self._provider(key).end(Observed(job=job, pods=pods))))
             is_refused = bool(self.rejections.of(key_of(job)))
             self.rejections.forget(key_of(job))
             if is_refused:

@@ -13,6 +13,7 @@ import heapq
 import itertools
 import random
 from collections import deque
+from collections.abc import Iterable
 
 from ddpjob_operator.core.backoff import doubled
 from ddpjob_operator.kube.engine.queue_metrics import QueueMetrics
@@ -28,8 +29,12 @@ FARTHEST_SECONDS = 3600.0
 class WorkQueue:
     """A keyed queue for one event loop."""
 
-    def __init__(self, num_workers: int, name: str = "ddpjob") -> None:
-        """`num_workers` is how many call `get`; `name` is the label of the queue's metrics."""
+    def __init__(self, num_workers: int, name: str = "ddpjob", *, is_open: bool = True) -> None:
+        """`num_workers` is how many call `get`; `name` is the label of the queue's metrics.
+
+        A queue that is not open takes no keys until `open` is called.
+        """
+        self._is_open = is_open
         self._shares = Shares(num_workers)
         self._ready: dict[str, list[tuple[bool, int, Key]]] = {}
         """By namespace, as heaps."""
@@ -52,8 +57,16 @@ class WorkQueue:
         """Keys that wait for a worker now."""
         return len(self._dirty)
 
+    def open(self, keys: Iterable[Key]) -> None:
+        """Take keys from now on, beginning with these. Until then nobody takes any out, as on a standby."""
+        self._is_open = True
+        for key in keys:
+            self.add(key)
+
     def add(self, key: Key, *, first: bool = False) -> None:
         """Reconcile the key now, before all that were not added as `first`."""
+        if not self._is_open:
+            return
         if key in self._dirty and (key in self._first or not first):
             return
         self._metrics.added(key)

@@ -89,17 +89,22 @@ class KopfWatch:
         num_ends_in_a_row = 0
         while True:
             started_at = time.monotonic()
-            try:
-                await self.run(started)
-                raise LookupError("it ended without an error")
-            except Exception as error:
-                if time.monotonic() - started_at > LAST_PAUSE_SECONDS:
-                    num_ends_in_a_row = 0
-                pause = doubled(FIRST_PAUSE_SECONDS, num_ends_in_a_row, LAST_PAUSE_SECONDS)
-                num_ends_in_a_row += 1
-                logger.warning("%s has ended and is started again in %.0f s: %r", self.name, pause, error)
-                await ended(error)
+            error = await self._end(started)
+            if time.monotonic() - started_at > LAST_PAUSE_SECONDS:
+                num_ends_in_a_row = 0
+            pause = doubled(FIRST_PAUSE_SECONDS, num_ends_in_a_row, LAST_PAUSE_SECONDS)
+            num_ends_in_a_row += 1
+            logger.warning("%s has ended and is started again in %.0f s: %r", self.name, pause, error)
+            await ended(error)
             await asyncio.sleep(pause)
+
+    async def _end(self, started: Callable[[], None]) -> Exception:
+        """Run kopf until it ends, and give the error with which it did."""
+        try:
+            await self.run(started)
+        except Exception as error:  # noqa: BLE001 whatever kopf ends with, it is started again
+            return error
+        return LookupError("it ended without an error")
 
     async def run(self, started: Callable[[], None]) -> None:
         """Run until kopf ends, which it should not.

@@ -334,7 +334,8 @@ class Client:
         }
         limits = aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=WATCH_SILENCE_SECONDS)
         path = resource.path(namespace)
-        request = Request(verb="watch", resource=resource, path=path, params=params, limits=limits)
+        verb = "list" if "sendInitialEvents" in options else "watch"
+        request = Request(verb=verb, resource=resource, path=path, params=params, limits=limits)
         async with self._connection.response(request) as response:
             async for line in lines_of(response):
                 try:

@@ -28,7 +28,7 @@ class Server:
         self.forbidden = forbidden
         self.is_down = False
 
-    async def everything(self, resource: Resource, namespace: str, *_: Any) -> AsyncIterator[Page]:
+    async def everything(self, _resource: Resource, namespace: str, *_: Any) -> AsyncIterator[Page]:
         if self.forbidden.get(namespace) == "*":
             raise RejectedError("list", f"cannot list in the namespace {namespace}", status=403)
         if self.is_down and namespace == "b":

@@ -52,8 +52,8 @@ class Audit:
         if num_repairs:
             AUDIT_REPAIRS.labels(cache.resource.plural).inc(num_repairs)
         are_all_refused = len(errors) == len(self._scopes) and all(map(is_refused, errors.values()))
-        for scope, error in errors.items():
-            if are_all_refused or not is_refused(error):
-                raise error
-            logger.warning("%s of namespace %s cannot be read; others are: %s", cache.resource.plural, scope, error)
+        for scope, caught in errors.items():
+            if are_all_refused or not is_refused(caught):
+                raise caught
+            logger.warning("%s of namespace %s cannot be read; others are: %s", cache.resource.plural, scope, caught)
         return num_repairs

@@ -247,6 +247,8 @@ class Service:
     job_uid: str
     """uid of the owner; empty where it belongs to somebody else."""
     selector: Mapping[str, str]
+    publishes_not_ready: bool = True
+    """Whether ranks find rank 0 before its pod is ready."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

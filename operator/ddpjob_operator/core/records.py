@@ -92,6 +92,8 @@ def pod_of(body: Body, known: Pod | None = None) -> Pod:
     main = _named(status.get("containerStatuses"), names.MAIN_CONTAINER)
     state = main.get("state") or {}
     exit_ = _exit(state, known.exit if known else None) or _failed_init(spec, status)
+    if phase == "Succeeded" and exit_ is None:  # its containers' states were lost, and the phase says how they ended
+        exit_ = Exit(code=0, signal=None, reason="Completed", message="")
     is_held = names.KUEUE_FINALIZER in (metadata.get("finalizers") or ())
     is_spare = labels.get(names.LABEL_SPARE) == "true"
     return Pod(
@@ -158,6 +160,7 @@ def service_of(body: Body) -> Service:
         resource_version=metadata["resourceVersion"],
         job_uid=_controlling_job(metadata),
         selector=dict(spec.get("selector") or {}),
+        publishes_not_ready=spec.get("publishNotReadyAddresses") is True,
     )
 
 

@@ -28,6 +28,8 @@ PAGE_SIZE = 50
 #: The API server refuses a page for a moment while it is busy. This often a page is requested again, when the server says, before the
 #: list fails: a list of many pages that began again each time would never end.
 PAGE_TRIES = 5
+#: The API server deletes one object after the other and ends its own request after a minute; what is deleted by then is gone.
+DELETE_COLLECTION_SECONDS = 70.0
 #: Of the bookmark after the last object that existed when a watch list began.
 _LISTED = "k8s.io/initial-events-end"
 #: The server ends a watch after this long; the client continues from the last version.
@@ -140,7 +142,10 @@ class Client:
         """Delete all objects of these labels in a namespace, each with its own grace."""
         assert labels, "without a selector it would be everybody's objects"
         path, params = resource.path(namespace), {"labelSelector": labels}
-        await self._connection.read(Request(verb="deletecollection", resource=resource, path=path, params=params))
+        seconds = limits(DELETE_COLLECTION_SECONDS)
+        await self._connection.read(
+            Request(verb="deletecollection", resource=resource, path=path, params=params, limits=seconds)
+        )
 
     async def merge_patch(
         self, resource: Resource, namespace: str, name: str, patch: Body, *, subresource: str | None = None

@@ -167,6 +167,7 @@ async def test_a_node_is_read_as_long_as_its_lookup_is_wanted(monkeypatch: pytes
 )
 async def test_a_node_that_cannot_be_read_is_not_gone_and_is_read_again(answer, monkeypatch) -> None:
     monkeypatch.setattr(node_reader, "READ_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(node_reader, "REFUSED_SECONDS", 0.01)
     cluster = Cluster(node=answer)
     lookups, keys = lookups_of(cluster)
     lookups.update(seen(), [ReadNode(name="n")])
@@ -175,6 +176,18 @@ async def test_a_node_that_cannot_be_read_is_not_gone_and_is_read_again(answer, 
     cluster.node = NotFoundError("get", "no")
     assert await keys.next() == KEY
     assert lookups.nodes(KEY, NodeState.GONE) == {"n"}
+    await lookups.stop()
+
+
+async def test_without_the_right_on_nodes_the_log_says_so_once(monkeypatch, caplog) -> None:
+    monkeypatch.setattr(node_reader, "REFUSED_SECONDS", 0.01)
+    cluster = Cluster(node=RejectedError("get", "forbidden", status=403))
+    lookups, _ = lookups_of(cluster)
+    lookups.update(seen(), [ReadNode(name=f"n{number}") for number in range(5)])
+    await happens(lambda: cluster.num_nodes >= 50)
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
+        "nodes cannot be read, so lost nodes are not noticed: get: forbidden"
+    ]
     await lookups.stop()
 
 

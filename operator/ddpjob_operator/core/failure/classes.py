@@ -218,7 +218,8 @@ CLASSES = (
     FailureClass(
         reason=Reason.POD_REJECTED,
         kind=Kind.WAITS,
-        recognised="the API server refuses a pod, or the Service, for another reason; after deadlines.startSeconds a job that never ran fails",
+        recognised="the API server refuses a pod, or the Service, for another reason; after deadlines.startSeconds a job that never ran fails,"
+        " but not while the API server itself fails (500, for example by a broken webhook), which ends without the job",
         example='the API server refuses to create pod resnet-1-0: strict decoding error: unknown field "spec.nodeSelektor"',
     ),
     FailureClass(

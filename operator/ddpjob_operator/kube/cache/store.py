@@ -231,6 +231,7 @@ class Store:
             pods.pop(old.name, None)
             if not pods:
                 del self._pods_by_job[namespace, old.job_uid]
+            if not pods and (new is None or new.job_uid != old.job_uid):
                 if key := self._orphans_of.get((namespace, old.job_uid)):
                     self.forget_orphaned(key, old.job_uid)
                 self.forget_held_by_group((namespace, job_of_pod(old.name)), old.job_uid)

@@ -27,13 +27,22 @@ from ddpjob_operator.kube.metrics import EXPECTATIONS_OVERDUE, RECONCILE_SECONDS
 from ddpjob_operator.scheduling.interface import Provider
 from ddpjob_operator.scheduling.none import NO_PROVIDER
 from ddpjob_operator.transport.client import Client
-from ddpjob_operator.transport.errors import ApiError, ConflictError, NotFoundError, RejectedError, ThrottledError
+from ddpjob_operator.transport.errors import (
+    ApiError,
+    ConflictError,
+    NotFoundError,
+    NotSentError,
+    RejectedError,
+    ThrottledError,
+)
 from ddpjob_operator.transport.resources import MANAGED, PODS, of_job
 
 logger = logging.getLogger(__name__)
 
 #: The time between two tries to close the pod group of a deleted job. A webhook that restarts refuses patches for about so long.
 CLOSE_AGAIN_SECONDS = 10.0
+#: The time between two tries to write while this process does not hold the Lease; no request is sent for them.
+NOT_SENT_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +90,11 @@ class Reconciler:
         except ThrottledError as error:
             self.queue.retry(key, error.retry_after_seconds)
             return "throttled"
+        except (
+            NotSentError
+        ):  # without a back-off, which would hold up the job for half a minute after the Lease is held again
+            self.queue.add_after(key, NOT_SENT_SECONDS)
+            return "failed"
         except ApiError as error:
             delay = self.queue.retry(key)
             logger.warning("%s/%s: reconcile failed, retrying in %.1f s: %s", *key, delay, error, extra=about(key))
@@ -231,6 +245,12 @@ class Reconciler:
     async def _delete_orphans(self, key: Key) -> None:
         """Pods of a job that is gone go by their owner references, but one by one: the garbage collector takes 20 a second."""
         for uid in self.store.orphaned(key):
+            # `kubectl delete --cascade=orphan` leaves them without an owner, and the watch of the pods may be late.
+            await self.store.pods.refresh(
+                self.client, key[0], labels=of_job(uid), covers=lambda pod, uid=uid: pod.job_uid == uid
+            )
+            if uid not in self.store.orphaned(key):
+                continue
             try:
                 await self.client.delete_collection(PODS, key[0], of_job(uid))
             except RejectedError as error:  # the garbage collector has them, and a new job of this name must not wait

@@ -246,9 +246,7 @@ class Reconciler:
         """Pods of a job that is gone go by their owner references, but one by one: the garbage collector takes 20 a second."""
         for uid in self.store.orphaned(key):
             # `kubectl delete --cascade=orphan` leaves them without an owner, and the watch of the pods may be late.
-            await self.store.pods.refresh(
-                self.client, key[0], labels=of_job(uid), covers=lambda pod, uid=uid: pod.job_uid == uid
-            )
+            await self._read_pods_of(key[0], uid)
             if uid not in self.store.orphaned(key):
                 continue
             try:
@@ -256,6 +254,9 @@ class Reconciler:
             except RejectedError as error:  # the garbage collector has them, and a new job of this name must not wait
                 logger.warning("%s/%s: cannot delete the pods of a deleted job: %s", *key, error, extra=about(key))
             self.store.forget_orphaned(key, uid)
+
+    async def _read_pods_of(self, namespace: str, uid: str) -> None:
+        await self.store.pods.refresh(self.client, namespace, labels=of_job(uid), covers=lambda pod: pod.job_uid == uid)
 
     async def _close_groups_of_deleted_jobs(self, key: Key) -> bool:
         """A finalizer of the scheduling provider keeps pods and their quota although their job is gone.

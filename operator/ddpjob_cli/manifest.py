@@ -19,6 +19,7 @@ from ddpjob_operator.api.names import API_VERSION, API_VERSIONS, KIND, MAX_JOB_N
 from ddpjob_operator.api.resource import Body
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.job_names import new_name
+from ddpjob_operator.core.stored_spec import why_too_large
 
 if TYPE_CHECKING:
     from ddpjob.client.files import Files
@@ -252,7 +253,8 @@ def _spec(path: Path, job: Body) -> DDPJobSpec:
         spec = DDPJobSpec.model_validate(job.get("spec") or {})
     except ValidationError as error:
         raise ManifestError("\n".join(f"{path}: {line}" for line in _lines(error))) from None
-    if broken := [*broken_rules(job), *wrong_volumes(job["spec"])]:
+    too_large = why_too_large(job["spec"])
+    if broken := [*broken_rules(job), *wrong_volumes(job["spec"]), *([too_large] if too_large else ())]:
         raise ManifestError("\n".join(f"{path}: {line}" for line in broken))
     return spec
 

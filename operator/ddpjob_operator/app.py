@@ -12,7 +12,8 @@ import gc
 import logging
 import signal
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from ddpjob_operator.api import names
@@ -48,7 +49,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: The CRD, the API server and the first lists may each take this long before the process gives up and is restarted.
+#: The CRD and the API server may each take this long, and the first lists from one part to the next, before the process gives up
+#: and is restarted.
 START_SECONDS = 120.0
 #: Our own parts end in milliseconds; the pod is killed after ten seconds.
 STOP_SECONDS = 5.0
@@ -99,11 +101,11 @@ class _Operator:
         self._lease_client = lease_client
         self._leadership = leadership
         self._stop = stop
-        self._queue = WorkQueue(settings.workers)
+        self._queue = WorkQueue(settings.workers, is_open=False)
         self._rejections = Rejections()
         self._store = Store(self._queue.add, self._retry_creation)
         feed = JobFeed(self._store.jobs)
-        self._kopf = KopfWatch(access, settings.namespaces, feed)
+        self._kopfs = [KopfWatch(access, scope, feed) for scope in settings.scopes]
         self._audit = Audit(client, settings.scopes, settings.audit_interval_seconds)
         self._informers = [
             Informer(client, cache, scope)
@@ -138,7 +140,7 @@ class _Operator:
 
     async def _start_in_order(self) -> None:
         await _in_time(self._wait_for_the_crd(), "the API server to serve DDPJobs: install the CRD")
-        reconciler = self._reconciler(await self._discover_provider(), await self._decide_on_network_policies())
+        reconciler = self._reconciler(await self._discover_providers(), await self._decide_on_network_policies())
         self._start("watch of the Lease", self._leadership.follow())
         leads_from_the_start = await self._leadership.try_acquire()
         if leads_from_the_start:
@@ -154,19 +156,25 @@ class _Operator:
             await _in_time(self._read_past_the_caches(), "a list of what the former leader has written")
         self._start("progress", self._progress.run())
         self._start("events", self._events.run())
+        self._queue.open(self._store.keys())
         for number in range(self._settings.workers):
             self._start(f"worker {number}", reconciler.work())
         logger.info("running DDPJobs of %s", where)
 
-    async def _discover_provider(self) -> Provider:
-        """Decide what schedules gangs, and prepare to watch its objects."""
+    async def _discover_providers(self) -> Mapping[str | None, Provider]:
+        """Decide what schedules gangs in each namespace, and prepare to watch its objects there."""
         setting, scopes = self._settings.scheduling_provider, self._settings.scopes
         # An access review is a POST, which the other client sends only while this process holds the Lease.
-        choice = await _in_time(discover(self._lease_client, setting, scopes), "the scheduling provider")
-        logger.info("scheduling provider: %s (setting %s): %s", choice.provider.name, setting, choice.why)
-        for watched in choice.provider.watched:
-            self._watch(watched)
-        return choice.provider
+        choices = await _in_time(discover(self._lease_client, setting, scopes), "the scheduling provider")
+        scopes_of: dict[Watched, list[str | None]] = {}
+        for scope, choice in choices.items():
+            where = f" of {scope}" if scope else ""
+            logger.info("scheduling provider%s: %s (setting %s): %s", where, choice.provider.name, setting, choice.why)
+            for watched in choice.provider.watched:
+                scopes_of.setdefault(watched, []).append(scope)
+        for watched, where_watched in scopes_of.items():
+            self._watch(watched, where_watched)
+        return {scope: choice.provider for scope, choice in choices.items()}
 
     async def _decide_on_network_policies(self) -> bool:
         """Whether jobs get NetworkPolicies; if so, prepare to watch them."""
@@ -178,14 +186,15 @@ class _Operator:
         asked = may_make_network_policies(self._lease_client, settings.scopes)
         makes = await _in_time(asked, "the API server to say whether this operator may create NetworkPolicies")
         if makes:
-            self._watch(WATCHED_POLICIES)
+            self._watch(WATCHED_POLICIES, settings.scopes)
         return makes
 
-    def _watch(self, watched: Watched) -> None:
+    def _watch(self, watched: Watched, scopes: Sequence[str | None]) -> None:
         cache = self._store.watch(watched)
-        self._informers += [Informer(self._client, cache, scope) for scope in self._settings.scopes]
+        self._informers += [Informer(self._client, cache, scope) for scope in scopes]
 
-    def _reconciler(self, provider: Provider, makes_network_policies: bool) -> Reconciler:
+    def _reconciler(self, providers: Mapping[str | None, Provider], makes_network_policies: bool) -> Reconciler:
+        provider = next(iter(providers.values()))
         expectations = Expectations()
         return Reconciler(
             client=self._client,
@@ -199,6 +208,7 @@ class _Operator:
             progress=self._progress,
             trainer_image=self._settings.trainer_image,
             provider=provider,
+            other_providers={scope: other for scope, other in providers.items() if scope and other is not provider},
             makes_network_policies=makes_network_policies,
         )
 
@@ -207,15 +217,26 @@ class _Operator:
         await _in_time(self._read(self._store.jobs), "the first list of DDPJobs")
         for informer in self._informers:
             self._start(f"watch of {informer.name}", informer.run())
-            await _in_time(informer.synced.wait(), f"the first list of {informer.name}")
+            await self._first_list(informer)
         # A full garbage collection visits all that was just read, and would do so for every few thousand objects more
         # (measured: 25 to 65 % of the CPU time of a burst of events).
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 100)
-        self._start("kopf", self._run_kopf())
-        await _in_time(self._kopf.wait_for_watch(), "kopf to discover which resources the API server serves")
+        for kopf in self._kopfs:
+            self._start(kopf.name, kopf.keep_running(lambda: _stop_on_signals(self._stop), self._after_end_of_kopf))
+        for kopf in self._kopfs:
+            await _in_time(kopf.wait_for_watch(), "kopf to discover which resources the API server serves")
         self._start("audit", self._audit.run((self._store.jobs, *self._store.of_jobs)))
+
+    async def _first_list(self, informer: Informer) -> None:
+        """Wait for the first list, which may take any time as long as parts of it arrive."""
+        started_at = time.monotonic()
+        while not (informer.synced.is_set() or informer.is_refused):
+            if min(informer.stale_seconds, time.monotonic() - started_at) > START_SECONDS:
+                raise TimeoutError(f"nothing of the first list of {informer.name} arrived for {START_SECONDS:.0f} s")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(informer.synced.wait(), 1.0)
 
     async def _read_past_the_caches(self) -> None:
         """Read everything again: a leader must not act on what it knew before it became one.
@@ -250,16 +271,17 @@ class _Operator:
             else:
                 return
 
-    async def _run_kopf(self) -> None:
-        """Run kopf; if the CRD is deleted it ends with an error that names a URL only, so look for the cause."""
-        try:
-            await self._kopf.run(started=lambda: _stop_on_signals(self._stop))
-        except Exception as error:
-            if missing := await self._missing_api():
-                raise LookupError(
-                    f"the API server no longer serves DDPJobs ({missing}): if the CRD was deleted, install it again"
-                ) from error
-            raise
+    async def _after_end_of_kopf(self, error: Exception) -> None:
+        """Read the DDPJobs past kopf, which reports no deletion of the time in which it does not watch.
+
+        If the CRD is deleted kopf ends with an error that names a URL only, so look for the cause.
+        """
+        if missing := await self._missing_api():
+            raise LookupError(
+                f"the API server no longer serves DDPJobs ({missing}): if the CRD was deleted, install it again"
+            ) from error
+        with suppress(ApiError):  # the next audit repairs it
+            await self._audit.compare(self._store.jobs)
 
     def _retry_creation(self, namespace: str, name: str) -> None:
         for key in self._rejections.name_is_free(namespace, name):
@@ -274,7 +296,7 @@ class _Operator:
     async def _stop_parts(self) -> None:
         """Stop everything that writes, then release the Lease so that another operator starts at once; kopf is last."""
         self.health.ready = False
-        kopf = {task for task in self._parts if task.get_name() == "kopf"}
+        kopf = {task for task in self._parts if task.get_name() in {watch.name for watch in self._kopfs}}
         writers = self._parts - kopf
         await asyncio.gather(_cancel(writers), self._lookups.stop(), self._progress.stop(), return_exceptions=True)
         await self._leadership.release()

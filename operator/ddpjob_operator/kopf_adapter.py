@@ -8,13 +8,14 @@ annotation, and the storages below spare it the deep copies that it makes for th
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, cast
 
 import kopf
 from kopf._cogs.structs.references import Insights  # Not exported, but the type of a parameter of `kopf.spawn_tasks`.
 
 from ddpjob_operator.api import names
+from ddpjob_operator.core.backoff import doubled
 from ddpjob_operator.core.model import Body
 from ddpjob_operator.kube.cache.cache import Cache
 from ddpjob_operator.transport.access import Access
@@ -23,6 +24,10 @@ logger = logging.getLogger(__name__)
 
 #: kopf holds nothing that would be lost if it did not end in this time.
 STOP_SECONDS = 2.0
+#: kopf ends for each error of a watch except 410, and where it may not watch (403). It is started again after a pause, which
+#: doubles while it ends soon: that a namespace is gone stays as it is.
+FIRST_PAUSE_SECONDS = 1.0
+LAST_PAUSE_SECONDS = 60.0
 
 
 class JobFeed:
@@ -50,8 +55,10 @@ class JobFeed:
 
     def silent_seconds(self) -> float:
         """For how long an event of some namespace has been due without arriving. Call it every few seconds."""
-        now = time.monotonic()
-        for namespace, version in self._jobs.latest_versions().items():
+        now, latest = time.monotonic(), self._jobs.latest_versions()
+        # Nothing is due of a namespace whose last job the audit has dropped.
+        self._behind_since = {known: since for known, since in self._behind_since.items() if known in latest}
+        for namespace, version in latest.items():
             if version > self._delivered.get(namespace, 0):
                 self._behind_since.setdefault(namespace, now)
             else:
@@ -62,12 +69,42 @@ class JobFeed:
 class KopfWatch:
     """kopf as one part of the process, which runs and is cancelled like any other part."""
 
-    def __init__(self, access: Access, namespaces: Collection[str], feed: JobFeed) -> None:
-        """Watch the whole cluster if `namespaces` is empty."""
+    def __init__(self, access: Access, scope: str | None, feed: JobFeed) -> None:
+        """Watch this namespace, or the whole cluster (None)."""
         self._access = access
-        self._namespaces = namespaces
+        self._namespaces: Collection[str] = () if scope is None else (scope,)
         self._feed = feed
-        self._insights = Insights()
+        self._watches = asyncio.Event()
+
+    @property
+    def name(self) -> str:
+        """What it watches, for people."""
+        return "kopf" + "".join(f" in {namespace}" for namespace in self._namespaces)
+
+    async def keep_running(self, started: Callable[[], None], ended: Callable[[Exception], Awaitable[None]]) -> None:
+        """Run kopf, and again whenever it ends; its ends must not become those of this process.
+
+        `ended` is called after each end, before the pause.
+        """
+        num_ends_in_a_row = 0
+        while True:
+            started_at = time.monotonic()
+            error = await self._end(started)
+            if time.monotonic() - started_at > LAST_PAUSE_SECONDS:
+                num_ends_in_a_row = 0
+            pause = doubled(FIRST_PAUSE_SECONDS, num_ends_in_a_row, LAST_PAUSE_SECONDS)
+            num_ends_in_a_row += 1
+            logger.warning("%s has ended and is started again in %.0f s: %r", self.name, pause, error)
+            await ended(error)
+            await asyncio.sleep(pause)
+
+    async def _end(self, started: Callable[[], None]) -> Exception:
+        """Run kopf until it ends, and give the error with which it did."""
+        try:
+            await self.run(started)
+        except Exception as error:  # noqa: BLE001 whatever kopf ends with, it is started again
+            return error
+        return LookupError("it ended without an error")
 
     async def run(self, started: Callable[[], None]) -> None:
         """Run until kopf ends, which it should not.
@@ -75,6 +112,7 @@ class KopfWatch:
         `started` is called once kopf has put its own signal handlers in place of the process's. Not by `kopf.run_tasks`,
         which at its end cancels every task that was created in the event loop since its start, ours included.
         """
+        insights = Insights()
         tasks = await kopf.spawn_tasks(
             registry=_registry(self._access, self._feed),
             settings=_settings(),
@@ -82,13 +120,21 @@ class KopfWatch:
             identity=cast("Any", names.MANAGER),
             clusterwide=not self._namespaces,
             namespaces=self._namespaces,
-            insights=self._insights,
+            insights=insights,
         )
         started()
+        ready = asyncio.create_task(insights.ready_resources.wait())
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((*tasks, ready), return_when=asyncio.FIRST_COMPLETED)
+            # kopf discovers resources once. An API server that has just started may not serve custom resources at that moment;
+            # kopf then watches nothing, without an error.
+            if ready.done() and not insights.watched_resources:
+                raise LookupError(f"the API server served {names.PLURAL} a moment ago and does not now")
+            if ready.done():
+                self._watches.set()
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in tasks:
+            for task in (*tasks, ready):
                 task.cancel()
             ended, _ = await asyncio.wait(tasks, timeout=STOP_SECONDS)
         for task in ended:
@@ -96,14 +142,8 @@ class KopfWatch:
                 raise error
 
     async def wait_for_watch(self) -> None:
-        """Wait until kopf watches DDPJobs.
-
-        kopf discovers resources once. An API server that has just started may not serve custom resources at
-        that moment; kopf then watches nothing, without an error. Raises LookupError in that case.
-        """
-        await self._insights.ready_resources.wait()
-        if not self._insights.watched_resources:
-            raise LookupError(f"the API server served {names.PLURAL} a moment ago and does not now; start again")
+        """Wait until kopf watches DDPJobs, or tries to."""
+        await self._watches.wait()
 
 
 def _registry(access: Access, feed: JobFeed) -> kopf.OperatorRegistry:
@@ -131,7 +171,7 @@ def _settings() -> kopf.OperatorSettings:
     settings.persistence.diffbase_storage = _NoDiffs()
     settings.persistence.progress_storage = _NoProgress()
     settings.queueing.idle_timeout = 1.0
-    settings.watching.chunk_size = 500
+    settings.watching.chunk_size = 10  # The objects of a chunk are in memory together, and each may have a megabyte.
     settings.watching.server_timeout = 300
     settings.networking.request_timeout = 30
     settings.process.ultimate_exiting_timeout = None  # Otherwise it kills the process ten minutes after it was stopped.

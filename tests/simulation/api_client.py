@@ -225,6 +225,8 @@ class ModelClient:
 
         yield await self._request("list", effect)
 
+    everything = pages
+
     async def watch(
         self,
         resource: Resource,

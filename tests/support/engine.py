@@ -65,8 +65,11 @@ def new_store() -> Store:
     return Store(ignored, lambda *_: None)
 
 
-async def happens(condition: Callable[[], bool]) -> None:
-    """Let the other tasks run, and the time pass, until the condition holds; TimeoutError after ten minutes."""
+async def happens(condition: Callable[[], bool], *, every_seconds: float = 0.05) -> None:
+    """Let the other tasks run, and the time pass, until the condition holds; TimeoutError after ten minutes.
+
+    With 0 seconds it is looked at in each turn of the loop.
+    """
     async with asyncio.timeout(600):
         while not condition():  # noqa: ASYNC110 the stand-in has no event for each thing a test may wait for
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(every_seconds)

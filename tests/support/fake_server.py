@@ -136,6 +136,8 @@ class FakeServer:
         ]
         yield Page(items=items, resource_version=str(self.version))
 
+    everything = pages
+
     async def watch(
         self, resource: Resource, namespace: str | None, _labels: str = "", version: str = "", **_: Any
     ) -> AsyncGenerator[Event, None]:

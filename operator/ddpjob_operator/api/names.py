@@ -184,6 +184,7 @@ class Reason(StrEnum):
 
     # Why an attempt ended; `core/failure/classes.py` says how each is recognised and what follows.
     PROGRAM_ERROR = "ProgramError"  # A rank's program ended with a non-zero exit code.
+    INIT_FAILED = "InitFailed"  # An init container of the template failed, so that the program never started.
     BAD_COMMAND = "BadCommand"  # The program could not be started.
     BAD_CONFIG = "BadConfig"  # The trainer refused its configuration.
     OUT_OF_MEMORY = "OutOfMemory"  # A rank used up the memory of its container or GPU.

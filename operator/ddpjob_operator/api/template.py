@@ -19,6 +19,10 @@ class TemplateEnvVar(OpenResource):
     name: str = Field(min_length=1, max_length=256, description="Name of the variable.")
 
 
+class RestartPolicyRule(OpenResource):
+    """A rule by which the kubelet restarts a container, as in a pod."""
+
+
 class TemplateContainer(OpenResource):
     """A container of the template. Only fields that rules refer to are declared; all others are passed to the pod."""
 
@@ -36,6 +40,13 @@ class TemplateContainer(OpenResource):
     env: Annotated[list[TemplateEnvVar], Field(max_length=128)] | None = Field(
         default=None, description="Environment variables, as in a pod. Variables that the operator sets are refused."
     )
+    restart_policy: str | None = Field(
+        default=None,
+        description="As in a pod; refused for the container `trainer`, because the operator restarts all ranks together.",
+    )
+    restart_policy_rules: Annotated[list[RestartPolicyRule], Field(max_length=20)] | None = Field(
+        default=None, description="As in a pod; refused for the container `trainer`."
+    )
 
 
 class TemplatePodSpec(OpenResource):
@@ -45,6 +56,12 @@ class TemplatePodSpec(OpenResource):
         Rule(
             f"!has(self.initContainers) || self.initContainers.all(c, c.name != '{MAIN_CONTAINER}')",
             f"an init container is named {MAIN_CONTAINER}, which is the name of the container that runs the program: rename it",
+        ),
+        Rule(
+            "!has(self.containers) || self.containers.all(c,"
+            f" c.name != '{MAIN_CONTAINER}' || !(has(c.restartPolicy) || has(c.restartPolicyRules)))",
+            f"the container {MAIN_CONTAINER} has a restartPolicy or restartPolicyRules of its own: remove them, because a rank that the"
+            " kubelet restarts alone cannot join the others; spec.restart restarts all ranks together",
         ),
     )
 

@@ -6,6 +6,7 @@ Everything is frozen; nothing here decides.
 from dataclasses import dataclass
 from typing import Protocol, Self
 
+from ddpjob_operator.api import names
 from ddpjob_operator.api.resource import Body
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.model import Job, Kind
@@ -100,10 +101,11 @@ class DeleteJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadLog:
-    """Look up the tail of the main container's log. An unreadable log counts as empty."""
+    """Look up the tail of a container's log. An unreadable log counts as empty."""
 
     pod: str
     uid: str
+    container: str = names.MAIN_CONTAINER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

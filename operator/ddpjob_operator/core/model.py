@@ -5,6 +5,7 @@ Times are seconds since the epoch. Everything is frozen; nothing here decides.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
 
 from ddpjob_operator.api import names
 from ddpjob_operator.api.resource import Body as Body
@@ -82,6 +83,8 @@ class Exit:
     """The kubelet's reason, such as Error, OOMKilled, ContainerStatusUnknown."""
     message: str
     """The termination message."""
+    init_container: str = ""
+    """The name of the init container that ended in this way; empty for the main container, which never starts otherwise."""
     parsed_message: LogEnd = NO_LOG
     """What the termination message shows. It is parsed once, when this record is made: a gang has thousands."""
     finished: float | None = None
@@ -244,6 +247,8 @@ class Service:
     job_uid: str
     """uid of the owner; empty where it belongs to somebody else."""
     selector: Mapping[str, str]
+    publishes_not_ready: bool = True
+    """Whether ranks find rank 0 before its pod is ready."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,6 +333,11 @@ class Rejection:
         return not (self.by_failure or self.is_terminating or self.is_by_quota)
 
 
+T = TypeVar("T")
+#: All watched objects of a kind, whichever job they are about.
+AllOf = Callable[[Kind], Iterable[OwnedObject]]
+
+
 def _none_of(kind: Kind) -> Iterable[OwnedObject]:  # noqa: ARG001 the signature of `Observed.all_of`
     return ()
 
@@ -358,8 +368,10 @@ class Observed:
     """The other objects of the job of the kinds that the operator watches; none of an earlier job of the same name."""
     makes_network_policies: bool = False
     """Whether the operator creates NetworkPolicies for jobs: it is asked to, may do so and watches them."""
-    all_of: Callable[[Kind], Iterable[OwnedObject]] = _none_of
+    all_of: AllOf = _none_of
     """All watched objects of a kind, whichever job they are about."""
+    indexes: Callable[[Callable[[AllOf], Any]], Any] | None = None
+    """Gives what a function makes of all watched objects, computed once for many jobs; None: for each job again."""
     begun_attempt: int | None = None
     """The attempt that this process began last, so that it made the record of the failure before it; None if it began none."""
     one_machine: bool = False
@@ -384,6 +396,10 @@ class Observed:
     """By name of each object that the API server refused to delete or to stop last."""
     dropped_fields: frozenset[str] = frozenset()
     """Paths of fields that the API server does not store in a status, since an older CRD is installed: restarts.podReplacements."""
+
+    def index(self, build: Callable[[AllOf], T]) -> T:
+        """What `build` makes of all watched objects, perhaps as they were a second ago."""
+        return build(self.all_of) if self.indexes is None else cast("T", self.indexes(build))
 
     @property
     def is_refused(self) -> bool:

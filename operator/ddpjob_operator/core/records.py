@@ -5,11 +5,15 @@ spec or status has wrong becomes data, since a decision must never raise for wha
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from ddpjob_operator.api import names
+from ddpjob_operator.api.names import ConditionType, Reason
+from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.failure.log_parsing import end_of_log
 from ddpjob_operator.core.model import (
+    CLOCK_MARGIN_SECONDS,
     GATED,
     Body,
     Deletion,
@@ -23,7 +27,7 @@ from ddpjob_operator.core.model import (
     Waiting,
     Watched,
 )
-from ddpjob_operator.core.stored_spec import spec_of
+from ddpjob_operator.core.stored_spec import spec_of, why_too_large
 from ddpjob_operator.core.stored_status import status_of
 from ddpjob_operator.core.times import epoch_seconds
 from ddpjob_operator.core.untrusted import tail
@@ -43,7 +47,7 @@ def job_of(body: Body, known: Job | None = None) -> Job:
     if known is not None and (known.uid, known.generation) == (metadata["uid"], metadata.get("generation", 0)):
         spec, spec_error = known.spec, known.spec_error
     else:
-        spec, spec_error = spec_of(body.get("spec") or {})
+        spec, spec_error = _spec_of(body)
     return Job(
         namespace=metadata["namespace"],
         name=metadata["name"],
@@ -56,6 +60,22 @@ def job_of(body: Body, known: Job | None = None) -> Job:
         managed_by=managed_by,
         status=status_of(body.get("status") or {}),
     )
+
+
+def _spec_of(body: Body) -> tuple[DDPJobSpec | None, str]:
+    """The parsed spec, or None and why the operator does not use it."""
+    spec = body.get("spec") or {}
+    if (too_large := why_too_large(spec)) and not _runs_with_its_spec(body):
+        return None, too_large
+    return spec_of(spec)
+
+
+def _runs_with_its_spec(body: Body) -> bool:
+    """Whether the pods of the job were created from this very spec, by a release without the limit on its size."""
+    status = status_of(body.get("status") or {})
+    is_acted_on = status.observed_generation == body["metadata"].get("generation", 0)
+    is_refused = any(found.reason == Reason.INVALID_SPEC and found.status == "True" for found in status.conditions)
+    return status.condition(ConditionType.CREATED) and is_acted_on and not is_refused
 
 
 def pod_of(body: Body, known: Pod | None = None) -> Pod:
@@ -71,6 +91,9 @@ def pod_of(body: Body, known: Pod | None = None) -> Pod:
     conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
     main = _named(status.get("containerStatuses"), names.MAIN_CONTAINER)
     state = main.get("state") or {}
+    exit_ = _exit(state, known.exit if known else None) or _failed_init(spec, status)
+    if phase == "Succeeded" and exit_ is None:  # its containers' states were lost, and the phase says how they ended
+        exit_ = Exit(code=0, signal=None, reason="Completed", message="")
     is_held = names.KUEUE_FINALIZER in (metadata.get("finalizers") or ())
     is_spare = labels.get(names.LABEL_SPARE) == "true"
     return Pod(
@@ -91,11 +114,11 @@ def pod_of(body: Body, known: Pod | None = None) -> Pod:
         reason=status.get("reason", ""),
         message=status.get("message", ""),
         running="running" in state,
-        exit=_exit(state, known.exit if known else None) or _failed_init(spec, status),
+        exit=exit_,
         # Kueue goes by the phase, which follows the end of the containers: a pod that is created before counts as one too many.
         all_ended=phase in ("Succeeded", "Failed") or (not is_held and _none_can_run(spec, status)),
         waiting=_waiting(spec, status, conditions),
-        disruption=_disruption(conditions),
+        disruption=_disruption(conditions, exit_),
         deletion=_deletion(metadata),
         active_deadline_seconds=spec.get("activeDeadlineSeconds"),
         placed=_placed(spec, status, conditions),
@@ -137,6 +160,7 @@ def service_of(body: Body) -> Service:
         resource_version=metadata["resourceVersion"],
         job_uid=_controlling_job(metadata),
         selector=dict(spec.get("selector") or {}),
+        publishes_not_ready=spec.get("publishNotReadyAddresses") is True,
     )
 
 
@@ -252,7 +276,7 @@ def _failed_init(spec: Body, status: Body) -> Exit | None:
         exit_ = _exit(container.get("state") or {})
         declared = _named(spec.get("initContainers"), container["name"])
         if exit_ is not None and exit_.code != 0 and not _is_restarted(declared, status):
-            return exit_
+            return replace(exit_, init_container=container["name"])
     return None
 
 
@@ -306,9 +330,16 @@ def _waiting(spec: Body, status: Body, conditions: Body) -> Waiting | None:
     return None
 
 
-def _disruption(conditions: Body) -> str:
-    """Why the cluster ends the pod, by the condition of Kubernetes or that of Kueue (`pkg/controller/jobs/pod/pod_controller.go`)."""
+def _disruption(conditions: Body, exit_: Exit | None) -> str:
+    """Why the cluster ends the pod, by the condition of Kubernetes or that of Kueue (`pkg/controller/jobs/pod/pod_controller.go`).
+
+    Not if the program had ended long before, by two clocks: an eviction patches the condition before it deletes, also of such a
+    pod. Only who saw an earlier version of the pod knows the order of what happened within the margin.
+    """
     target = next((conditions[name] for name in _DISRUPTIONS if _is_true(conditions, name)), None)
     if target is None:
+        return ""
+    since = _time(target.get("lastTransitionTime"))
+    if exit_ and exit_.finished and since and exit_.finished + CLOCK_MARGIN_SECONDS < since:
         return ""
     return f"{target.get('reason', 'Disrupted')}: {target.get('message', '')}".rstrip(": ")

@@ -76,7 +76,9 @@ class Health:
             if informer.stuck_seconds > STUCK_SECONDS
         ]
         silent_seconds = self._feed_silent_seconds()
-        hears_others = all(informer.stale_seconds < STUCK_SECONDS / 2 for informer in self._informers)
+        hears_others = all(
+            informer.stale_seconds < STUCK_SECONDS / 2 for informer in self._informers if not informer.is_refused
+        )
         if silent_seconds > FEED_SILENT_SECONDS and hears_others:  # otherwise the API server is silent
             found.append(f"kopf has not delivered known changes of DDPJobs for {silent_seconds:.0f} s")
         return found
@@ -105,7 +107,9 @@ class Health:
         return web.Response(status=500 if faults else 200, text="\n".join(faults or ["ok"]) + "\n")
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        waiting = [informer.name for informer in self._informers if not informer.synced.is_set()]
+        waiting = [
+            informer.name for informer in self._informers if not (informer.synced.is_set() or informer.is_refused)
+        ]
         if waiting:
             return web.Response(status=503, text=f"waiting for the first list of {', '.join(waiting)}\n")
         return web.Response(status=200 if self.ready else 503, text="ok\n" if self.ready else "starting\n")

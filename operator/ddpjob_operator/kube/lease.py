@@ -224,9 +224,14 @@ class Elector:
 
     async def _look(self) -> None:
         """Read the Lease from the API server instead of waiting for the watch."""
+        newest_version = self._newest_version
         try:
             async with asyncio.timeout(self._request_seconds):
-                self._note(await self._client.get(LEASES, self._namespace, self._name))
+                body = await self._client.get(LEASES, self._namespace, self._name)
+            # The answer is the latest state. If it is older than what was known before, etcd was restored from a backup.
+            if int(body["metadata"]["resourceVersion"]) < newest_version:
+                self._newest_version = 0
+            self._note(body)
         except NotFoundError:
             self._note_absence()
 

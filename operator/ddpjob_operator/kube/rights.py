@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from ddpjob_operator.api import names
 from ddpjob_operator.core.render.network_policy import NETWORK_POLICY
 from ddpjob_operator.scheduling.interface import Right
 from ddpjob_operator.transport.client import Client
@@ -37,12 +38,24 @@ async def is_allowed(client: Client, right: Right, namespace: str | None) -> boo
     return bool(answer["status"].get("allowed"))
 
 
+async def usable(client: Client, scopes: Sequence[str | None]) -> Sequence[str | None]:
+    """Those of the namespaces in which this operator may read DDPJobs; all of them if it may in none.
+
+    Rights that are missing in a namespace that is gone, or forbidden as a whole, say nothing about the others.
+    """
+    read = Right("list", names.GROUP, names.PLURAL)
+    return [scope for scope in scopes if await is_allowed(client, read, scope)] or scopes
+
+
 async def may_make_network_policies(client: Client, scopes: Sequence[str | None]) -> bool:
     """Whether this operator has all rights on NetworkPolicies in these namespaces (None: all). The log says what is missing."""
     while True:
         try:
             denied = {
-                right.verb for right in _POLICY_RIGHTS for scope in scopes if not await is_allowed(client, right, scope)
+                right.verb
+                for scope in await usable(client, scopes)
+                for right in _POLICY_RIGHTS
+                if not await is_allowed(client, right, scope)
             }
         except ApiError as error:
             logger.warning("%s; asking again in %.0f s", error, RETRY_SECONDS)

@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from ddpjob_operator.kube.rights import is_allowed
+from ddpjob_operator.kube.rights import is_allowed, usable
 from ddpjob_operator.scheduling.discovery import Choice, candidates_of, choose
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import ApiError
@@ -14,8 +14,11 @@ logger = logging.getLogger(__name__)
 RETRY_SECONDS = 1.0
 
 
-async def discover(client: Client, setting: str, scopes: Sequence[str | None]) -> Choice:
-    """The provider for this setting in these namespaces (None: all). Waits for one that is named and not served yet."""
+async def discover(client: Client, setting: str, scopes: Sequence[str | None]) -> Mapping[str | None, Choice]:
+    """The provider for this setting in each of these namespaces (None: all). Waits for one that is named and not served yet.
+
+    A namespace that is gone, or in which the operator may do nothing, has that of the first of the others.
+    """
     while True:
         try:
             return await _discover(client, setting, scopes)
@@ -24,15 +27,17 @@ async def discover(client: Client, setting: str, scopes: Sequence[str | None]) -
         await asyncio.sleep(RETRY_SECONDS)
 
 
-async def _discover(client: Client, setting: str, scopes: Sequence[str | None]) -> Choice:
+async def _discover(client: Client, setting: str, scopes: Sequence[str | None]) -> Mapping[str | None, Choice]:
     candidates = candidates_of(setting)
     served = {candidate.group: await client.group_versions(candidate.group) for candidate in candidates}
-    wanted = {
-        (right, scope)
+    wanted = [
+        right
         for candidate in candidates
         if candidate.of_versions(served[candidate.group]) is not None
         for right in candidate.rights
-        for scope in scopes
+    ]
+    choices = {
+        scope: choose(setting, served, [right for right in wanted if not await is_allowed(client, right, scope)])
+        for scope in await usable(client, scopes)
     }
-    denied = {right for right, scope in wanted if not await is_allowed(client, right, scope)}
-    return choose(setting, served, denied)
+    return {scope: choices.get(scope, next(iter(choices.values()))) for scope in scopes}

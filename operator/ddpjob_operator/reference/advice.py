@@ -27,6 +27,7 @@ ADVICE: Final[Mapping[Reason, str]] = MappingProxyType(
         Reason.SPEC_CHANGED: "Wait: the gang restarts with the changed spec.",
         Reason.RESIZED: "Wait: the gang saves its work and continues with the new number of nodes.",
         Reason.PROGRAM_ERROR: "Read the exception and the log of the rank that failed: `ddpjob logs NAME --failed`.",
+        Reason.INIT_FAILED: "Correct the init container that the message names; its log is shown by `kubectl logs POD -c CONTAINER`.",
         Reason.BAD_COMMAND: "Correct `command`: it is a list of arguments without a shell, and the program must be in the image and executable.",
         Reason.BAD_CONFIG: "Correct what the message names, then delete and apply the job: another attempt would end in the same way.",
         Reason.OUT_OF_MEMORY: "Raise `resources.limits.memory` (shared memory counts against it), use a smaller batch or fewer data-loader workers; for GPU memory, a smaller batch.",

@@ -17,11 +17,15 @@ def attract(pod: dict[str, Any], topology: Topology) -> None:
     term: dict[str, Any] = {"topologyKey": topology.key, "labelSelector": {"matchLabels": labels}}
     is_required = topology.mode is TopologyMode.REQUIRED
     kind = "required" if is_required else "preferred"
+    add_term(pod, "podAffinity", kind, term if is_required else {"weight": 100, "podAffinityTerm": term})
+
+
+def add_term(pod: dict[str, Any], towards: str, kind: str, term: Mapping[str, Any]) -> None:
+    """Add a term (preferred or required) of `podAffinity` or `nodeAffinity` to those that the template has."""
     rule = f"{kind}DuringSchedulingIgnoredDuringExecution"
     affinity = pod["spec"].get("affinity") or {}
-    towards = (affinity.get("podAffinity") or {}) if isinstance(affinity, Mapping) else None
-    terms = (towards.get(rule) or []) if isinstance(towards, Mapping) else None
-    if not isinstance(towards, Mapping) or not isinstance(terms, list):
+    known = (affinity.get(towards) or {}) if isinstance(affinity, Mapping) else None
+    terms = (known.get(rule) or []) if isinstance(known, Mapping) else None
+    if not isinstance(known, Mapping) or not isinstance(terms, list):
         return  # The template holds something else, and the API server refuses the pod with a message.
-    term = term if is_required else {"weight": 100, "podAffinityTerm": term}
-    pod["spec"]["affinity"] = {**affinity, "podAffinity": {**towards, rule: [*terms, term]}}
+    pod["spec"]["affinity"] = {**affinity, towards: {**known, rule: [*terms, term]}}

@@ -5,15 +5,20 @@ workload again when something becomes free, but not when others take more, so wh
 that watches some namespaces only does not know users in others.
 """
 
+import functools
+import heapq
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import Reason
-from ddpjob_operator.core.model import Body, Kind, Observed, OwnedObject, Watched
+from ddpjob_operator.core.model import AllOf, Body, Kind, Observed, OwnedObject, Watched
 from ddpjob_operator.core.untrusted import printable
 from ddpjob_operator.scheduling.interface import Wait
+from ddpjob_operator.scheduling.position import jobs_before, rounded
 from ddpjob_operator.scheduling.quantities import BINARY, number
 
 GROUP = "kueue.x-k8s.io"
@@ -28,6 +33,8 @@ _TOO_LARGE = re.compile(
 _GROUP_NAME = re.compile(r"(.+)-\d+-[0-9a-f]{4}")
 #: Users of a quota that a message names.
 _MAX_USERS = 3
+#: Priority (the highest first), time of creation and uid.
+_Position = tuple[int, str, str]
 
 
 def workloads(version: str) -> Watched:
@@ -42,15 +49,69 @@ def local_queues(version: str) -> Watched:
     return Watched(kind=kind, labels="", job_name=lambda body: str(body["metadata"]["name"]))
 
 
+class _Users:
+    """Who uses how much of one resource of a ClusterQueue in one flavor."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Decimal] = {}
+
+    @functools.cached_property
+    def summary(self) -> tuple[str, str]:
+        """How much is used in all, and the largest users; the second is empty without any."""
+        largest = heapq.nsmallest(_MAX_USERS, self.by_name, key=lambda user: (-self.by_name[user], user))
+        num_others = len(self.by_name) - len(largest)
+        others = f" and {rounded(num_others)} more" if num_others else ""
+        return _text(sum(self.by_name.values(), Decimal(0))), f"{', '.join(largest)}{others}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Queues:
+    """All Workloads, sorted by what a job that waits asks of them."""
+
+    workloads: Mapping[tuple[str, str], OwnedObject]
+    cluster_queues: Mapping[tuple[str, str], str]
+    """The ClusterQueue of each LocalQueue, by namespace and name."""
+    waiting: Mapping[str, Sequence[_Position]]
+    """The places of the Workloads that wait in each ClusterQueue, in their order."""
+    users: Mapping[tuple[str, str, str], _Users]
+    """By ClusterQueue, resource and flavor."""
+
+
+@functools.cache
+def _queues(version: str) -> Callable[[AllOf], _Queues]:
+    """What sorts all Workloads of this version of Kueue's API; the same function each time, so that its result can be kept."""
+
+    def build(all_of: AllOf) -> _Queues:
+        known = list(all_of(workloads(version).kind))
+        cluster_queues = {
+            (queue.namespace, queue.name): str(queue.spec.get("clusterQueue", ""))
+            for queue in all_of(local_queues(version).kind)
+        }
+        waiting: dict[str, list[_Position]] = {}
+        users: dict[tuple[str, str, str], _Users] = {}
+        for workload in known:
+            if workload.spec["isWaiting"]:
+                queue = cluster_queues.get((workload.namespace, workload.spec["queueName"]), "")
+                waiting.setdefault(queue, []).append(workload.spec["position"])
+            for resource, flavor, used in _usage(workload):
+                by_name = users.setdefault((workload.spec["usesQuotaOf"], resource, flavor), _Users()).by_name
+                user = f"{workload.namespace}/{workload.job_name}"
+                by_name[user] = by_name.get(user, Decimal(0)) + used
+        return _Queues(
+            workloads={(workload.namespace, workload.name): workload for workload in known},
+            cluster_queues=cluster_queues,
+            waiting={queue: sorted(positions) for queue, positions in waiting.items()},
+            users=users,
+        )
+
+    return build
+
+
 def explain(observed: Observed, version: str, queue_name: str | None, group: str) -> Wait:
     """Why the group is not admitted, as one reason and one sentence."""
-    namespace = observed.job.namespace
-    known = list(observed.all_of(workloads(version).kind))
-    cluster_queues = {
-        (queue.namespace, queue.name): str(queue.spec.get("clusterQueue", ""))
-        for queue in observed.all_of(local_queues(version).kind)
-    }
-    own = next((found for found in known if (found.namespace, found.name) == (namespace, group)), None)
+    kind, queues = workloads(version).kind, observed.index(_queues(version))
+    found = (known for known in observed.objects if (known.kind, known.name) == (kind, group))
+    own = next(found, None) or queues.workloads.get((observed.job.namespace, group))
     queue = f"queued in {queue_name or 'default'}"
     if own is None:
         return Wait(Reason.QUEUED, f"{queue}: Kueue has not made the workload {group} yet")
@@ -58,12 +119,10 @@ def explain(observed: Observed, version: str, queue_name: str | None, group: str
         return Wait(
             Reason.QUEUED, f"{queue}: the workload {group} is deactivated; set its spec.active to true to admit it"
         )
-    return Wait(Reason.QUEUED, printable(f"{queue}: {'; '.join(_obstacles(own, known, cluster_queues))}"))
+    return Wait(Reason.QUEUED, printable(f"{queue}: {'; '.join(_obstacles(own, queues))}"))
 
 
-def _obstacles(
-    own: OwnedObject, known: Sequence[OwnedObject], cluster_queues: Mapping[tuple[str, str], str]
-) -> Iterator[str]:
+def _obstacles(own: OwnedObject, queues: _Queues) -> Iterator[str]:
     if _is_true(own.status, "QuotaReserved"):
         checks = [c for c in own.status.get("admissionChecks") or () if c.get("state") != "Ready"]
         yield from (
@@ -73,18 +132,13 @@ def _obstacles(
             yield "quota is reserved, and Kueue is removing the scheduling gates"
         return
 
-    queue, position = cluster_queues.get((own.namespace, own.spec["queueName"]), ""), own.spec["position"]
-    before = sum(
-        workload.spec["isWaiting"]
-        and workload.spec["position"] < position
-        and cluster_queues.get((workload.namespace, workload.spec["queueName"])) == queue
-        for workload in known
-    )
+    queue = queues.cluster_queues.get((own.namespace, own.spec["queueName"]), "")
+    before = bisect_left(queues.waiting.get(queue, ()), own.spec["position"])
     if before:
-        yield f"{before} {'job' if before == 1 else 'jobs'} before it"
+        yield jobs_before(before)
     message = str(_condition(own.status, "QuotaReserved").get("message", ""))
     if missing := _MISSING.search(message):
-        yield _quota(own, missing, known, queue)
+        yield _quota(own, missing, queues, queue)
     elif too_large := _TOO_LARGE.search(message):
         resource, flavor, requested, most = too_large.groups()
         lack = f"{requested} requested, but the queue can have {most} at most in flavor {flavor}"
@@ -95,35 +149,28 @@ def _obstacles(
         yield "Kueue has not considered it yet"
 
 
-def _quota(own: OwnedObject, said: re.Match[str], known: Sequence[OwnedObject], queue: str) -> str:
+def _quota(own: OwnedObject, said: re.Match[str], queues: _Queues, queue: str) -> str:
     resource, flavor, missing = said.groups()
     name = resource.rpartition("/")[2]
-    users: dict[str, Decimal] = {}
-    for workload in known:
-        if workload.spec["usesQuotaOf"] == queue and (used := _usage(workload, resource, flavor)):
-            user = f"{workload.namespace}/{workload.job_name}"
-            users[user] = users.get(user, Decimal(0)) + used
     lack = f"at least {missing} more needed in flavor {flavor}"
-    if not users:
+    users = queues.users.get((queue, resource, flavor))
+    if users is None:
         return f"quota {name}: {lack}"
-    largest = sorted(users, key=lambda user: (-users[user], user))
-    more = f" and {len(largest) - _MAX_USERS} more" if len(largest) > _MAX_USERS else ""
-    by, total = f"used by {', '.join(largest[:_MAX_USERS])}{more}", _text(sum(users.values(), Decimal(0)))
+    total, names = users.summary
     if number(missing) == _request(own, resource):  # nothing was free, so all that there is is used
-        return f"quota {name}: {total} of {total} {by}"
-    return f"quota {name}: {total} {by}, {lack}"
+        return f"quota {name}: {total} of {total} used by {names}"
+    return f"quota {name}: {total} used by {names}, {lack}"
 
 
-def _usage(workload: OwnedObject, resource: str, flavor: str) -> Decimal:
-    assignments = (workload.status.get("admission") or {}).get("podSetAssignments") or ()
-    return sum(
-        (
-            number((assigned.get("resourceUsage") or {}).get(resource, "0"))
-            for assigned in assignments
-            if (assigned.get("flavors") or {}).get(resource) == flavor
-        ),
-        Decimal(0),
-    )
+def _usage(workload: OwnedObject) -> Iterator[tuple[str, str, Decimal]]:
+    """Resource, flavor and amount of what the Workload uses of the quota that it has."""
+    if workload.spec["usesQuotaOf"] is None:
+        return
+    for assigned in (workload.status.get("admission") or {}).get("podSetAssignments") or ():
+        usage = assigned.get("resourceUsage") or {}
+        for resource, flavor in (assigned.get("flavors") or {}).items():
+            if used := number(usage.get(resource, "0")):
+                yield resource, flavor, used
 
 
 def _request(workload: OwnedObject, resource: str) -> Decimal:
@@ -157,7 +204,18 @@ def _without_templates(body: Body) -> Body:
         # Kueue considers workloads by priority, then by age.
         "position": (-int(spec.get("priority") or 0), str(metadata.get("creationTimestamp", "")), metadata["uid"]),
     }
-    return {**body, "spec": kept}
+    return {**body, "spec": kept, "status": _trimmed_status(status)}
+
+
+def _trimmed_status(status: Body) -> Body:
+    """What explanations read of it: the assignment of a topology alone may have thousands of entries."""
+    admission = status.get("admission") or {}
+    assigned = [
+        {name: of_set[name] for name in ("flavors", "resourceUsage") if name in of_set}
+        for of_set in admission.get("podSetAssignments") or ()
+    ]
+    kept = {name: status[name] for name in ("conditions", "resourceRequests", "admissionChecks") if name in status}
+    return {**kept, "admission": {"podSetAssignments": assigned}}
 
 
 def _job_of_workload(body: Body) -> str:

@@ -5,14 +5,16 @@ nodes if all `minMember` of them can have one.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import ProviderName, Reason
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.gang import Gang
-from ddpjob_operator.core.model import Body, Job, Kind, Observed, OwnedObject, Watched
+from ddpjob_operator.core.model import AllOf, Body, Job, Kind, Observed, OwnedObject, Watched
 from ddpjob_operator.core.scheduler_message import scheduler_message
 from ddpjob_operator.core.untrusted import printable, tail
 from ddpjob_operator.scheduling.affinity import attract
@@ -25,6 +27,7 @@ from ddpjob_operator.scheduling.pod_groups import (
     rights_on_groups,
     scheduler_of,
 )
+from ddpjob_operator.scheduling.position import jobs_before, rounded
 from ddpjob_operator.scheduling.quantities import requests_of_gang
 
 GROUP = "scheduling.volcano.sh"
@@ -87,22 +90,47 @@ class Volcano(PodGroups):
             )
         said = _message(group.status)
         if phase == "Pending":
-            ahead = _ahead(observed.all_of(self.kind), queue)
+            queues = observed.index(_queues)
+            ahead = _ahead(queues.admitted.get(queue, ()))
             why = scheduler_message(spec, said) if said else f"Volcano has not admitted the PodGroup{_needs(group)}"
-            before = _num_before(group, observed.all_of(self.kind))
-            jobs = f"{before} {'job' if before == 1 else 'jobs'} before it; " if before else ""
+            before = bisect_left(queues.waiting.get(_class_of(group), ()), group.spec["position"])
+            jobs = f"{jobs_before(before)}; " if before else ""
             return Wait(Reason.QUEUED, f"queued in {queue}{ahead}: {jobs}{why}")
         return no_nodes(spec, [said] if said else ())
 
 
-def _ahead(groups: Iterable[OwnedObject], queue: str) -> str:
-    """The jobs that the queue has admitted, of those that the operator watches."""
-    admitted = sorted(
-        f"{group.namespace}/{group.job_name}"
-        for group in groups
-        if group.spec.get("queue") == queue and group.status.get("phase") in _ADMITTED
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Queues:
+    """All PodGroups that the operator watches, sorted by what a job that waits asks of them."""
+
+    admitted: Mapping[object, Sequence[str]]
+    """By queue, the jobs that it has admitted."""
+    waiting: Mapping[tuple[object, object], Sequence[tuple[str, str]]]
+    """The places of the jobs that wait in the same queue with the same priority, in their order."""
+
+
+def _queues(all_of: AllOf) -> _Queues:
+    admitted: dict[object, list[str]] = {}
+    waiting: dict[tuple[object, object], list[tuple[str, str]]] = {}
+    for group in all_of(Volcano.kind):
+        if group.status.get("phase") in _ADMITTED:
+            admitted.setdefault(group.spec.get("queue"), []).append(f"{group.namespace}/{group.job_name}")
+        elif group.status.get("phase") == "Pending":
+            waiting.setdefault(_class_of(group), []).append(group.spec["position"])
+    return _Queues(
+        admitted={queue: sorted(jobs) for queue, jobs in admitted.items()},
+        waiting={group: sorted(positions) for group, positions in waiting.items()},
     )
-    more = f" and {len(admitted) - _MAX_NAMED} more" if len(admitted) > _MAX_NAMED else ""
+
+
+def _class_of(group: OwnedObject) -> tuple[object, object]:
+    """Queue and priority."""
+    return group.spec.get("queue"), group.spec.get("priorityClassName")
+
+
+def _ahead(admitted: Sequence[str]) -> str:
+    """The jobs that the queue has admitted, of those that the operator watches."""
+    more = f" and {rounded(len(admitted) - _MAX_NAMED)} more" if len(admitted) > _MAX_NAMED else ""
     return f" behind {', '.join(admitted[:_MAX_NAMED])}{more}" if admitted else ""
 
 
@@ -111,16 +139,6 @@ def _with_position(body: Body) -> Body:
     metadata = body["metadata"]
     position = (str(metadata.get("creationTimestamp", "")), str(metadata["uid"]))
     return {**body, "spec": {**(body.get("spec") or {}), "position": position}}
-
-
-def _num_before(own: OwnedObject, groups: Iterable[OwnedObject]) -> int:
-    """How many jobs, of those that the operator watches, wait in the same queue with the same priority for longer."""
-
-    def same(group: OwnedObject) -> bool:
-        return all(group.spec.get(key) == own.spec.get(key) for key in ("queue", "priorityClassName"))
-
-    waiting = (group for group in groups if group.status.get("phase") == "Pending" and same(group))
-    return sum(group.spec["position"] < own.spec["position"] for group in waiting)
 
 
 def _needs(group: OwnedObject) -> str:

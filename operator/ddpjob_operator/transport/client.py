@@ -1,7 +1,10 @@
 """Typed verbs of the Kubernetes API, with plain dictionaries as bodies. How requests are sent is in `connection.py`."""
 
+import asyncio
 import json
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -11,15 +14,24 @@ from kubernetes.aio.client import Configuration
 from ddpjob_operator.api.resource import Body
 from ddpjob_operator.transport.connection import CONNECT_SECONDS, Connection, Params, Request, limits, lines_of
 from ddpjob_operator.transport.decoding import decoded
-from ddpjob_operator.transport.errors import NotFoundError, UnavailableError, error_of
+from ddpjob_operator.transport.errors import NotFoundError, RejectedError, ThrottledError, UnavailableError, error_of
 from ddpjob_operator.transport.execution import PROTOCOL, Execution, collect, query
 from ddpjob_operator.transport.resources import PODS, Resource
+
+logger = logging.getLogger(__name__)
 
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
-#: The audit lists everything every few minutes; a page of pods is about 8 MB.
-PAGE_SIZE = 1000
+#: A pod or a DDPJob of a megabyte takes up to 12 MiB of memory as objects (measured), and a page is decoded as a whole.
+PAGE_SIZE = 50
+#: The API server refuses a page for a moment while it is busy. This often a page is requested again, when the server says, before the
+#: list fails: a list of many pages that began again each time would never end.
+PAGE_TRIES = 5
+#: The API server deletes one object after the other and ends its own request after a minute; what is deleted by then is gone.
+DELETE_COLLECTION_SECONDS = 70.0
+#: Of the bookmark after the last object that existed when a watch list began.
+_LISTED = "k8s.io/initial-events-end"
 #: The server ends a watch after this long; the client continues from the last version.
 WATCH_SECONDS = 300
 #: The API server sends a bookmark about once a minute, so a stream silent for longer than this is dead.
@@ -38,10 +50,12 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A part of a list. All pages of one list show the state at `resource_version`."""
+    """A part of a list. The last page of a list has the version of the state that all pages together show."""
 
     items: list[Body]
-    resource_version: str
+    resource_version: str = ""
+    gone: frozenset[str] = frozenset()
+    """The uids of objects of this page that were deleted while the list was sent."""
 
 
 class Client:
@@ -65,6 +79,7 @@ class Client:
             user_agent: The name of this client in the server's audit log.
         """
         self._connection = Connection(configuration, may_write, on_response, user_agent)
+        self._streams_lists = True
 
     async def __aenter__(self) -> Self:
         return self
@@ -127,7 +142,10 @@ class Client:
         """Delete all objects of these labels in a namespace, each with its own grace."""
         assert labels, "without a selector it would be everybody's objects"
         path, params = resource.path(namespace), {"labelSelector": labels}
-        await self._connection.read(Request(verb="deletecollection", resource=resource, path=path, params=params))
+        seconds = limits(DELETE_COLLECTION_SECONDS)
+        await self._connection.read(
+            Request(verb="deletecollection", resource=resource, path=path, params=params, limits=seconds)
+        )
 
     async def merge_patch(
         self, resource: Resource, namespace: str, name: str, patch: Body, *, subresource: str | None = None
@@ -233,6 +251,39 @@ class Client:
             return []
         return [str(entry.get("version")) for entry in known.get("versions", ())]
 
+    async def everything(self, resource: Resource, namespace: str | None, labels: str = "") -> AsyncIterator[Page]:
+        """List all objects of a kind that the caller may also watch, from the server's latest state, with little memory.
+
+        As a watch list, one object at a time, where the server has it (feature gate WatchList), and in pages elsewhere.
+        """
+        if self._streams_lists:
+            try:
+                async with aclosing(self._watch_list(resource, namespace, labels)) as pages:
+                    async for page in pages:
+                        yield page
+            except RejectedError as error:
+                if "sendInitialEvents" not in error.message:
+                    raise
+                self._streams_lists = False
+                logger.info("the API server has no watch lists, so lists come in pages: %s", error.message)
+            else:
+                return
+        async for page in self.pages(resource, namespace, labels):
+            yield page
+
+    async def _watch_list(self, resource: Resource, namespace: str | None, labels: str) -> AsyncGenerator[Page, None]:
+        options: Params = {"sendInitialEvents": True, "resourceVersionMatch": "NotOlderThan"}
+        async with aclosing(self._events(resource, namespace, labels, "", options)) as events:
+            async for event in events:
+                metadata = event.body["metadata"]
+                if event.type != "BOOKMARK":
+                    gone = frozenset((metadata["uid"],)) if event.type == "DELETED" else frozenset()
+                    yield Page(items=[event.body], gone=gone)
+                elif (metadata.get("annotations") or {}).get(_LISTED) == "true":
+                    yield Page(items=[], resource_version=metadata["resourceVersion"])
+                    return
+        raise UnavailableError(f"list {resource.path(namespace)}", "the watch list ended before all objects were sent")
+
     async def pages(
         self, resource: Resource, namespace: str | None, labels: str = "", *, fields: str = ""
     ) -> AsyncIterator[Page]:
@@ -246,12 +297,20 @@ class Client:
                 "continue": token,
             }
             path = resource.path(namespace)
-            body = await self._connection.json(Request(verb="list", resource=resource, path=path, params=params))
+            body = await self._page(Request(verb="list", resource=resource, path=path, params=params))
             metadata = body["metadata"]
             yield Page(items=body.get("items") or [], resource_version=metadata["resourceVersion"])
             token = metadata.get("continue")
             if not token:
                 return
+
+    async def _page(self, request: Request) -> Body:
+        for _ in range(PAGE_TRIES - 1):
+            try:
+                return await self._connection.json(request)
+            except ThrottledError as error:
+                await asyncio.sleep(error.retry_after_seconds)
+        return await self._connection.json(request)
 
     async def watch(
         self, resource: Resource, namespace: str | None, labels: str, resource_version: str, *, fields: str = ""
@@ -261,17 +320,27 @@ class Client:
         An empty version starts with an ADDED for each existing object. `fields` selects by fields.
         Raises GoneError for a version that is too old, UnavailableError for a stream that breaks or falls silent.
         """
+        async with aclosing(
+            self._events(resource, namespace, labels, resource_version, {"fieldSelector": fields or None})
+        ) as events:
+            async for event in events:
+                yield event
+
+    async def _events(
+        self, resource: Resource, namespace: str | None, labels: str, resource_version: str, options: Params
+    ) -> AsyncGenerator[Event, None]:
         params: Params = {
             "watch": True,
             "labelSelector": labels or None,
-            "fieldSelector": fields or None,
             "resourceVersion": resource_version,
             "allowWatchBookmarks": True,
             "timeoutSeconds": WATCH_SECONDS,
+            **options,
         }
         limits = aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=WATCH_SILENCE_SECONDS)
         path = resource.path(namespace)
-        request = Request(verb="watch", resource=resource, path=path, params=params, limits=limits)
+        verb = "list" if "sendInitialEvents" in options else "watch"
+        request = Request(verb=verb, resource=resource, path=path, params=params, limits=limits)
         async with self._connection.response(request) as response:
             async for line in lines_of(response):
                 try:

@@ -18,7 +18,7 @@ from kubernetes.aio.client import ApiClient, Configuration
 
 from ddpjob_operator.api.resource import Body
 from ddpjob_operator.transport.decoding import decoded
-from ddpjob_operator.transport.errors import UnavailableError, error_of
+from ddpjob_operator.transport.errors import NotSentError, UnavailableError, error_of
 from ddpjob_operator.transport.resources import Resource
 
 JSON = "application/json"
@@ -110,7 +110,7 @@ class Connection:
     async def response(self, request: Request) -> AsyncIterator[aiohttp.ClientResponse]:
         """The answer to a request, once it is known to be good; released at the end, whatever happens."""
         if request.method != "GET" and not self._may_write():
-            raise UnavailableError(str(request), "not sent, since this process does not hold the Lease")
+            raise NotSentError(str(request), "not sent, since this process does not hold the Lease")
         url = f"{self._server}{request.path}{_query(request.params)}"
         headers = {"User-Agent": self._user_agent, "Accept": request.accept, "Content-Type": request.content_type}
         verb, plural = request.verb, request.resource.plural

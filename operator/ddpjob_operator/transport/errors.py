@@ -40,10 +40,16 @@ class RejectedError(ApiError):
 
 
 class UnavailableError(ApiError):
-    """5xx, no connection, no answer in time, or not authenticated yet (401). Whether the request took effect is unknown.
+    """5xx, no connection, no answer in time, or not authenticated yet (401). Whether the request took effect is unknown."""
 
-    Also a write that was not sent, since this process may not write any more.
-    """
+
+def is_refused(error: ApiError) -> bool:
+    """Whether the server does not let this process read something, or does not have it: the namespace or a Role is gone."""
+    return error.status in (403, 404)
+
+
+class NotSentError(UnavailableError):
+    """A write was not sent, since this process does not hold the Lease at this moment."""
 
 
 _BY_STATUS: dict[int, type[ApiError]] = {

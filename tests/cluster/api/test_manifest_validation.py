@@ -112,6 +112,16 @@ SPECS: list[tuple[str, Change, str]] = [
         "choose another name",
     ),
     ("restart policy", template(restartPolicy="Always"), "Unsupported value"),
+    (
+        "restart policy of the main container",
+        template(containers=[{"name": "trainer", "restartPolicy": "OnFailure"}]),
+        "a rank that the kubelet restarts alone cannot join the others",
+    ),
+    (
+        "restart rules of the main container",
+        template(containers=[{"name": "trainer", "restartPolicyRules": [{"action": "Restart"}]}]),
+        "restartPolicyRules of its own",
+    ),
     ("no grace", template(terminationGracePeriodSeconds=0), "greater than or equal to 1"),
     ("a container twice", template(containers=[{"name": "a", "image": image} for image in "xy"]), "Duplicate value"),
     (

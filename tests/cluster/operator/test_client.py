@@ -39,6 +39,20 @@ async def test_all_pages_of_a_list_have_one_version(
     assert len({page.resource_version for page in pages}) == 1
 
 
+@pytest.mark.parametrize("streams", [True, False], ids=["a watch list", "pages"])
+async def test_everything_is_listed_one_object_at_a_time_where_the_server_allows_it(
+    client: Client, namespace: Namespace, streams: bool
+) -> None:
+    client._streams_lists = streams
+    for number in range(5):
+        await client.create(CONFIG_MAPS, namespace.name, config_map(f"c{number}", app="x" if number != 3 else "y"))
+    pages = [page async for page in client.everything(CONFIG_MAPS, namespace.name, "app=x")]
+    assert sorted(item["metadata"]["name"] for page in pages for item in page.items) == ["c0", "c1", "c2", "c4"]
+    assert int(pages[-1].resource_version) > 0
+    assert [len(page.items) for page in pages] == ([1, 1, 1, 1, 0] if streams else [4])
+    assert client._streams_lists == streams
+
+
 async def test_the_end_of_a_log_is_read(client: Client, namespace: Namespace, cluster: testbed.ControlPlane) -> None:
     with pytest.raises(errors.NotFoundError):
         await _log(client, namespace, "a")

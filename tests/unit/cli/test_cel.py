@@ -30,7 +30,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
         None,
         {"metadata": {"labels": {"a": "b"}, "annotations": {"ddpjob.dev/x": "1"}}},
         {"metadata": {"labels": {"ddpjob.dev/x": "1"}, "annotations": {}}},
-        {"spec": {"initContainers": [{"name": "trainer", "env": [{"name": "RANK"}]}], "containers": [{"name": "a"}]}},
+        {"spec": {"initContainers": [{"name": "trainer", "env": [{"name": "RANK"}]}], "containers": [{"name": "trainer", "restartPolicy": "Always"}]}},
         {"spec": {"initContainers": [{"name": "b", "env": []}], "containers": [{"name": "a", "env": [{"name": "RANK"}]}]}},
     ),
 }  # fmt: skip

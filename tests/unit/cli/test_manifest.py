@@ -149,3 +149,15 @@ def test_config_maps_come_along_and_other_objects_are_named(tmp_path: Path) -> N
     assert manifest.config_maps == (config_map,)
     assert manifest.others == ("Secret s",)
     assert (manifest.namespace, manifest.name) == ("default", "job")
+
+
+@pytest.mark.parametrize("own", [{"restartPolicy": "Always"}, {"restartPolicyRules": [{"action": "Restart"}]}])
+def test_only_other_containers_may_have_a_restart_policy_of_their_own(tmp_path: Path, own: dict[str, object]) -> None:
+    def of(name: str) -> dict[str, object]:
+        containers = [{"name": name, "image": "x", **own}]
+        return {**GOOD, "spec": {"command": ["x"], "template": {"spec": {"containers": containers}}}}
+
+    assert "a rank that the kubelet restarts alone" in error(written(tmp_path, of("trainer")))
+    template = read_manifest(written(tmp_path, of("sidecar"))).spec.template
+    assert template is not None
+    assert template.model_dump(by_alias=True, exclude_unset=True) == of("sidecar")["spec"]["template"]  # type: ignore[index]

@@ -5,10 +5,14 @@ from dataclasses import replace
 
 import pytest
 
+from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import Restarts
+from ddpjob_operator.core.actions import CreatePod
+from ddpjob_operator.core.plan import plan
+from ddpjob_operator.core.render import pods
 from ddpjob_operator.core.render.pods import create_pod, spec_hash
 from support import builders
-from support.builders import job
+from support.builders import NOW, job, observed
 
 
 def body(of, rank=0):
@@ -209,3 +213,20 @@ def test_a_malformed_list_is_left_for_the_api_server_to_refuse(volumes) -> None:
 def test_a_volume_of_the_spec_keeps_its_name() -> None:
     of = job(data={"volume": {"name": "tmp", "emptyDir": {}}})
     assert body(of)["spec"]["volumes"][-1] == {"name": "data", "emptyDir": {}}
+
+
+def test_the_pods_of_a_plan_share_what_takes_long_for_a_large_spec(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = observed(job(nodes=8, template={"spec": {"tolerations": [{"key": "a"}]}}))
+    calls: list[DDPJobSpec] = []
+
+    def counted(spec: DDPJobSpec) -> str:
+        calls.append(spec)
+        return spec_hash(spec)
+
+    bodies = [action.body for action in plan(seen, NOW).actions if isinstance(action, CreatePod)]
+    monkeypatch.setattr(pods, "spec_hash", counted)
+    actions = [action for action in plan(seen, NOW).actions if isinstance(action, CreatePod)]
+    assert [action.body for action in actions] == bodies
+    assert len(calls) == 1
+    actions[0].body["spec"]["tolerations"].clear()
+    assert actions[1].body == bodies[1], "each has objects of its own"

@@ -24,6 +24,7 @@ from support.builders import (
     running,
     supervised,
     updated,
+    with_status,
 )
 
 
@@ -80,11 +81,13 @@ def test_an_attempt_that_has_not_begun_takes_the_new_size_and_keeps_its_failure_
     assert created(plan(replace(edited(failed, nodes=3), pods=()), NOW)) == ["job-2-0", "job-2-1", "job-2-2"]
 
 
-def test_a_failure_of_the_pods_that_are_replaced_is_not_counted() -> None:
+def test_a_failure_that_coincides_with_a_change_of_the_size_is_recorded_and_counts() -> None:
+    """Otherwise an autoscaler that changes the size again and again could hide every crash."""
     of = job(nodes=2)
     seen = edited(replace(running(of), pods=(crashed(of, 0), pod(of, 1)), logs={"pod-uid-1-0": NO_LOG}), nodes=3)
     status = plan(seen, NOW).status
-    assert (status.reason, status.restarts.counted, status.failure) == (Reason.RESIZED, 0, None)
+    assert (status.reason, status.restarts.counted, status.attempt) == (Reason.PROGRAM_ERROR, 1, 2)
+    assert created(plan(replace(with_status(seen, status), pods=()), NOW + 60)) == ["job-2-0", "job-2-1", "job-2-2"]
 
 
 @pytest.mark.parametrize("nodes", [1, 3])

@@ -7,8 +7,17 @@ import pytest
 
 from simulation.virtual_time import OperatorClocks, VirtualLoop, installed
 
-#: They use real sockets or signals, which the virtual loop does not have.
-WITH_SOCKETS = {"test_transport", "test_health", "test_settings"}
+#: They use real sockets or signals, which the virtual loop does not have, or count turns of the loop.
+IN_REAL_TIME = {
+    "test_creation_that_stops",
+    "test_health",
+    "test_kopf_ends",
+    "test_lists",
+    "test_lost_namespaces",
+    "test_settings",
+    "test_transport",
+    "test_turns_of_the_loop",
+}
 
 
 def pytest_asyncio_loop_factories(
@@ -16,7 +25,7 @@ def pytest_asyncio_loop_factories(
     item: pytest.Item,
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """The event loop of each test."""
-    is_real = item.path.stem in WITH_SOCKETS
+    is_real = item.path.stem in IN_REAL_TIME
     return {"event loop": asyncio.new_event_loop if is_real else lambda: VirtualLoop(lambda *_: None)}
 
 

@@ -24,7 +24,7 @@ LONG = STUCK_SECONDS + 1
 async def test_a_restart_is_asked_for_only_where_it_repairs_something(
     stuck: float, stale: float, feed_silent: float, said: str
 ) -> None:
-    watch: Any = SimpleNamespace(name="pods", stuck_seconds=stuck, stale_seconds=stale)
+    watch: Any = SimpleNamespace(name="pods", stuck_seconds=stuck, stale_seconds=stale, is_refused=False)
     store = new_store()
     answer = await Health(store, [watch], lambda: feed_silent, lambda: True)._livez(None)
     assert (answer.status, answer.text) == (200 if said == "ok" else 500, f"{said}\n")

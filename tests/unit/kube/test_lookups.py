@@ -169,6 +169,17 @@ async def test_a_node_that_cannot_be_read_is_not_gone_and_is_read_again(
     await lookups.stop()
 
 
+async def test_without_the_right_on_nodes_the_log_says_so_once(caplog) -> None:
+    server = FakeServer(refuse=lambda _: RejectedError("get", "forbidden", status=403))
+    lookups, _ = lookups_of(server)
+    lookups.update(seen(), [ReadNode(name=f"n{number}") for number in range(5)])
+    await happens(lambda: server.num("get") >= 50)
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
+        "nodes cannot be read, so lost nodes are not noticed: get: forbidden"
+    ]
+    await lookups.stop()
+
+
 def with_events(*events: Body) -> FakeServer:
     server = FakeServer()
     for event in events:

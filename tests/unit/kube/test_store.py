@@ -210,3 +210,14 @@ def test_the_group_of_a_deleted_job_is_noted_while_it_keeps_pods(
     assert set(with_a_job.held_by_group(KEY)) == held
     with_a_job.forget_held_by_group(KEY, "job-1")
     assert not with_a_job.held_by_group(KEY)
+
+
+def test_a_leader_begins_with_all_jobs_and_with_what_deleted_ones_have_left() -> None:
+    store = new_store()
+    store.jobs.put(job_body(1))
+    store.jobs.put(job_body(2, uid="gone", name="gone"))
+    store.pods.put(pod_body(3, job_uid="gone", name="gone-1-0", uid="p"))
+    store.jobs.remove("ns", "gone", uid="gone")
+    assert store.keys() == {("ns", "j"), ("ns", "gone")}
+    store.pods.remove("ns", "gone-1-0", uid="p")
+    assert store.keys() == {("ns", "j")}

@@ -147,3 +147,13 @@ async def test_metrics_of_the_queue_have_the_meaning_that_controller_runtime_giv
     assert sample("depth") == 2
     assert sample("longest_running_processor_seconds") == 0
     queue.drop(A)
+
+
+async def test_a_queue_that_is_not_open_yet_takes_no_keys_and_begins_with_those_that_it_is_opened_with() -> None:
+    """A standby knows all jobs, and nobody works on them: keys of jobs that came and went would stay for ever."""
+    queue = WorkQueue(8, is_open=False)
+    queue.add(A)
+    assert len(queue) == 0
+    queue.open([B])
+    queue.add(A)
+    assert [await take(queue), await take(queue)] == [B, A]

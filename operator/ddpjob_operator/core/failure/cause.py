@@ -76,7 +76,7 @@ def ends_of(observed: Observed, pods: Iterable[Pod], now: float) -> list[End]:
 def _end_of(observed: Observed, pod: Pod, gang_has_saved: bool, now: float) -> End:
     log = observed.logs.get(pod.uid, NO_LOG)
     reason = class_of_end(observed, pod, log, gang_has_saved)
-    torchrun = pod.exit if pod.exit and pod.exit.code == 1 else None
+    torchrun = pod.exit if pod.exit and pod.exit.code == 1 and not pod.exit.init_container else None
     worker = torchrun and (torchrun.parsed_message if log == NO_LOG else log).worker
     exit_code, signal_number = (worker.code, worker.signal) if worker else _exit_of(pod)
     if worker and worker.signal and reason == Reason.PROGRAM_ERROR:
@@ -173,7 +173,12 @@ def wanted_logs(observed: Observed, pods: Iterable[Pod]) -> tuple[ReadLog, ...]:
     assert spec is not None, "only a job with a valid spec has pods that end"
     silent = [pod for pod in pods if pod.exit and pod.exit.code and not _explains_itself(spec, pod)]
     silent.sort(key=lambda pod: ((pod.exit.seen if pod.exit else None) or math.inf, pod.rank))
-    return tuple(ReadLog(pod=p.name, uid=p.uid) for p in silent[:MAX_LOGS_READ] if p.uid not in observed.logs)
+    return tuple(_log_of(pod) for pod in silent[:MAX_LOGS_READ] if pod.uid not in observed.logs)
+
+
+def _log_of(pod: Pod) -> ReadLog:
+    container = pod.exit.init_container if pod.exit else ""
+    return ReadLog(pod=pod.name, uid=pod.uid, **({"container": container} if container else {}))
 
 
 def may_explain_a_failure(status: DDPJobStatus, attempt: int) -> bool:
@@ -209,7 +214,8 @@ def failure_of(observed: Observed, end: End, attempt: int, now: float) -> Failur
 
 
 def _exit_of(pod: Pod) -> tuple[int | None, int | None]:
-    return (pod.exit.code, pod.exit.signal) if pod.exit else (None, None)
+    """Exit code and signal of the program; an init container's say nothing about it."""
+    return (pod.exit.code, pod.exit.signal) if pod.exit and not pod.exit.init_container else (None, None)
 
 
 def _explains_itself(spec: DDPJobSpec, pod: Pod) -> bool:
@@ -221,6 +227,8 @@ def _explains_itself(spec: DDPJobSpec, pod: Pod) -> bool:
     assert pod.exit is not None, "the caller passes a pod whose program has ended"
     if pod.exit.reason in START_REASONS:
         return True
+    if pod.exit.init_container:
+        return bool(pod.exit.message)
     if pod.exit.signal:
         return pod.exit.signal != signal.SIGABRT or bool(pod.exit.message)
     return bool(pod.exit.message) if spec.trainer else bool(pod.exit.parsed_message.exception)

@@ -63,7 +63,7 @@ def class_of_end(observed: Observed, pod: Pod, log: LogEnd, gang_has_saved: bool
         return disruption
     if pod.deletion is not None and not pod.ended_before_deletion:
         return Reason.POD_DELETED
-    stopped = pod.exit is not None and pod.exit.code == contract.EXIT_CHECKPOINTED
+    stopped = pod.exit is not None and pod.exit.code == contract.EXIT_CHECKPOINTED and not pod.exit.init_container
     if stopped and gang_has_saved:
         return Reason.STOPPED_WITH_CHECKPOINT
     if pod.exit is None:  # the kubelet refused or ended the pod before its program ran
@@ -88,6 +88,8 @@ def _class_of_disruption(observed: Observed, pod: Pod) -> Reason | None:
 def _class_of_exit(spec: DDPJobSpec | None, pod: Pod, log: LogEnd) -> Reason:
     assert pod.exit is not None, "the caller passes a pod whose program has ended"
     trainer = spec is not None and spec.trainer is not None
+    if pod.exit.init_container:
+        return Reason.POD_DEADLINE if _ended_by_its_deadline(pod, pod.exit, "") else Reason.INIT_FAILED
     if pod.exit.reason == "OOMKilled":
         return Reason.OUT_OF_MEMORY
     exception = pod.exit.parsed_message.exception or log.exception
@@ -132,7 +134,7 @@ def newly_saved_step(observed: Observed, attempt: int) -> int | None:
     """
     # What a replaced pod saved is in the record of its loss.
     pods = newest_pods((*observed.pods, *observed.vanished), attempt)
-    steps = [saved_step(pod.exit.message) for pod in pods if pod.rank == 0 and pod.exit]
+    steps = [saved_step(pod.exit.message) for pod in pods if pod.rank == 0 and pod.exit and not pod.exit.init_container]
     past = [failure for failure in observed.job.status.attempts if failure.attempt < attempt or failure.replaced]
     before = [failure.checkpoint_step for failure in past if failure.checkpoint_step is not None]
     return next((step for step in steps if step is not None and step > max(before, default=-1)), None)

@@ -48,6 +48,14 @@ CLASSES = (
         may_be_the_node=True,
     ),
     FailureClass(
+        reason=Reason.INIT_FAILED,
+        kind=Kind.COUNTED,
+        recognised="an init container of spec.template failed, with any exit code; rules of restart.rules are for the program and do"
+        " not apply",
+        example="did not start …: init container fetch ended with exit code 2: wget: bad address 'bucket'",
+        how="did not start",
+    ),
+    FailureClass(
         reason=Reason.BAD_COMMAND,
         kind=Kind.FINAL,
         recognised="the container runtime finds no such program, or may not execute it",
@@ -210,7 +218,8 @@ CLASSES = (
     FailureClass(
         reason=Reason.POD_REJECTED,
         kind=Kind.WAITS,
-        recognised="the API server refuses a pod, or the Service, for another reason; after deadlines.startSeconds a job that never ran fails",
+        recognised="the API server refuses a pod, or the Service, for another reason; after deadlines.startSeconds a job that never ran fails,"
+        " but not while the API server itself fails (500, for example by a broken webhook), which ends without the job",
         example='the API server refuses to create pod resnet-1-0: strict decoding error: unknown field "spec.nodeSelektor"',
     ),
     FailureClass(

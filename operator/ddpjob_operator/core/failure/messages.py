@@ -5,9 +5,9 @@ import signal
 
 from ddpjob_operator.api.names import Reason, contract
 from ddpjob_operator.api.status import Failure
-from ddpjob_operator.core.failure.class_of_end import EVICTION
+from ddpjob_operator.core.failure.class_of_end import EVICTION, START_REASONS
 from ddpjob_operator.core.failure.classes import HOW
-from ddpjob_operator.core.model import NO_LOG, Observed, Pod
+from ddpjob_operator.core.model import NO_LOG, Exit, Observed, Pod
 from ddpjob_operator.core.security import hint_for
 from ddpjob_operator.core.untrusted import printable
 
@@ -48,6 +48,8 @@ def end_message(observed: Observed, pod: Pod, reason: Reason) -> str:
     assert pod.exit is not None, "every other class is derived from an exit"
     if reason == Reason.OUT_OF_MEMORY and pod.exit.reason == "OOMKilled":
         return "it was OOMKilled: raise resources.limits.memory or use less"
+    if pod.exit.init_container:
+        return _message_of_the_init_container(observed, pod, pod.exit)
     if reason in (Reason.BAD_COMMAND, Reason.CONTAINER_CONFIG):
         return printable(pod.exit.message.rpartition(_RUNTIMES_LAYERS)[2])
     return _with_hint(observed, pod, _SOURCE_LINE.sub("", _message_of_the_program(observed, pod)))
@@ -68,6 +70,18 @@ def _message_of_the_cluster(pod: Pod, reason: Reason) -> str:
         return printable(pod.disruption if reason == Reason.POD_DISRUPTED else message or code)
     kubelets = pod.reason or (pod.exit.reason if pod.exit else "")
     return printable(f"{kubelets}: {pod.message}".strip(": "))
+
+
+def _message_of_the_init_container(observed: Observed, pod: Pod, exit_: Exit) -> str:
+    log, message = observed.logs.get(pod.uid, NO_LOG), exit_.parsed_message
+    if exit_.reason == "OOMKilled":
+        end, said = "was OOMKilled", "raise its resources.limits.memory or use less"
+    elif exit_.reason in START_REASONS:
+        end, said = "could not start", exit_.message.rpartition(_RUNTIMES_LAYERS)[2]
+    else:
+        end = f"ended with exit code {exit_.code}"
+        said = log.exception or message.exception or log.last_line or message.last_line
+    return printable(f"init container {exit_.init_container} {end}" + (f": {said}" if said else ""))
 
 
 def _message_of_the_program(observed: Observed, pod: Pod) -> str:

@@ -14,7 +14,7 @@ from ddpjob_operator.core.actions import ReadLog
 from ddpjob_operator.core.failure import cause as failures
 from ddpjob_operator.core.failure.cause import End
 from ddpjob_operator.core.failure.class_of_end import DEADLINE_EXCEEDED, newest_pods, newly_saved_step
-from ddpjob_operator.core.failure.classes import ECHOES, KINDS, Kind
+from ddpjob_operator.core.failure.classes import ECHOES, KINDS, TAKEN_AWAY, Kind
 from ddpjob_operator.core.failure.restart import recount
 from ddpjob_operator.core.model import NO_LOG, Observed, Pod
 from ddpjob_operator.core.times import epoch_seconds
@@ -95,6 +95,12 @@ def _is_better(
     same_pod = cause.pod == failure.pod
     if was_by_cluster and not by_cluster:
         explains_more = False
+    elif (
+        same_pod
+        and cause.reason in TAKEN_AWAY
+        and (failure.exit_code is not None or failure.reason == Reason.INIT_FAILED)
+    ):
+        explains_more = False  # its program was seen to have ended before the cluster did anything to the pod
     elif same_pod and cause.reason == Reason.POD_DELETED:
         explains_more = False  # its end is known: the deletion is ours, or of an operator with an old view
     elif same_pod:

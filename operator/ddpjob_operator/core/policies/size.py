@@ -6,6 +6,7 @@
 from ddpjob_operator.api.names import Phase, Reason
 from ddpjob_operator.core import free_places
 from ddpjob_operator.core.decision import Advice, StartNextAttempt
+from ddpjob_operator.core.failure.cause import has_ended
 from ddpjob_operator.core.situation import Situation
 from ddpjob_operator.core.times import soonest
 
@@ -16,11 +17,13 @@ HELD_SECONDS = 30.0
 def change_size(situation: Situation) -> Advice:
     """Replace a gang of another number of nodes than the spec's; its pods have their own grace to save their work.
 
-    Not while it ends: the first rank that has succeeded has done its part of all the work.
+    Not while it ends: the first rank that has succeeded has done its part of all the work, and one that has failed has a cause,
+    which is recorded and counts. The attempt after it has the wanted size as well.
     """
     nodes, wanted, least = situation.spec.nodes, situation.wanted_nodes, situation.spec.min_nodes
     has_shrunk = situation.status.shrunk_from == wanted and least is not None and least <= nodes
-    if nodes == wanted or has_shrunk or situation.gang.first_success is not None:
+    has_failed = any(has_ended(pod, situation.now) for pod in situation.gang.current.values())
+    if nodes == wanted or has_shrunk or has_failed or situation.gang.first_success is not None:
         return Advice()
     message = (
         f"spec.nodes was changed from {nodes} to {wanted}: the pods stop and may save their work, and the next attempt"

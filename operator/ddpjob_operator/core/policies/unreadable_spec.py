@@ -22,6 +22,6 @@ def leave_alone_or_fail(observed: Observed, now: float) -> Plan:
 
 def _message(observed: Observed) -> str:
     return (
-        f"this release of the operator cannot read the spec and leaves the job and its pods as they are:"
-        f" {observed.job.spec_error}; use the release that started the job, or a newer one"
+        f"this release of the operator cannot use the spec and leaves the job and its pods as they are:"
+        f" {observed.job.spec_error}; change it back, or use the release that started the job, or a newer one"
     )

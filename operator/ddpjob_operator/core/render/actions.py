@@ -55,11 +55,9 @@ def _keep_whole(situation: Situation) -> tuple[Action, ...]:
     observed, spec, gang = situation.observed, situation.spec, situation.gang
     provider, image = situation.provider, spec.image or default_image(observed)
     avoided = situation.avoided_nodes
-
-    def manifest(rank: int) -> PodManifest:
-        return PodManifest(job=observed.job, spec=spec, image=image, rank=rank, avoided=avoided, provider=provider)
-
-    before_pods = () if gang.all_scheduled else provider.before_pods(observed, spec, manifest(0).render)
+    of_rank_0 = PodManifest(job=observed.job, spec=spec, image=image, rank=0, avoided=avoided, provider=provider)
+    manifest = of_rank_0.for_rank
+    before_pods = () if gang.all_scheduled else provider.before_pods(observed, spec, of_rank_0.render)
     missing = [rank for rank in gang.missing if observed.job.status.spare_for(rank) is None]
     missing = [] if provider.hold(observed, spec) else missing
     return (

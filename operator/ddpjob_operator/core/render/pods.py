@@ -9,8 +9,8 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import ProviderName, contract
@@ -23,6 +23,7 @@ from ddpjob_operator.core.render.host_network import master_port, uses_host_netw
 from ddpjob_operator.core.render.overlay import overlaid, overlaid_list
 from ddpjob_operator.core.render.service import master_address
 from ddpjob_operator.core.security import HOME_DIR, TMP_DIR, container_security, has_own_home, pod_security
+from ddpjob_operator.scheduling.affinity import add_term
 from ddpjob_operator.scheduling.interface import Provider
 from ddpjob_operator.scheduling.none import NO_PROVIDER
 
@@ -69,6 +70,15 @@ def default_image(observed: Observed) -> str:
     return status.image or next(images, observed.trainer_image)
 
 
+@dataclass(slots=True)
+class _OfSpec:
+    """What is computed of a spec once for all pods of a plan, since both take as long as the spec is large."""
+
+    hash: str = ""
+    template: str = ""
+    """As JSON text: each pod gets objects of its own, which it may change."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodManifest:
     """The data from which the pod of one node rank is rendered."""
@@ -81,17 +91,25 @@ class PodManifest:
     """Nodes that the pod avoids if there are others."""
     provider: Provider = NO_PROVIDER
     """What schedules the gang."""
+    of_spec: _OfSpec = field(default_factory=_OfSpec, repr=False, compare=False)
+    """Shared by the manifests of one gang, which `for_rank` makes of each other."""
+
+    def for_rank(self, rank: int) -> Self:
+        """The manifest of another node rank."""
+        return replace(self, rank=rank)
 
     def render(self) -> Body:
         """The pod as JSON (0.1 to 0.2 ms)."""
-        job, spec = self.job, self.spec
-        template = spec.template.model_dump(by_alias=True, mode="json", exclude_unset=True) if spec.template else {}
-        body = _body(job, spec, self.image, self.rank)
-        if self.avoided:
-            body["spec"]["affinity"] = _away_from(self.avoided)
+        job, spec, of_spec = self.job, self.spec, self.of_spec
+        of_spec.hash = of_spec.hash or spec_hash(spec)
+        of_spec.template = of_spec.template or _template(spec)
+        template = json.loads(of_spec.template)
+        body = _body(job, spec, self.image, self.rank, of_spec.hash)
         if spec.scheduling.priority_class_name:
             body["spec"]["priorityClassName"] = spec.scheduling.priority_class_name
         body = overlaid(body, template)
+        if self.avoided:
+            add_term(body, "nodeAffinity", "preferred", _away_from(self.avoided))
         # The template cannot change the identity of the pod.
         name = name_of_pod(job, self.rank)
         body["metadata"] |= {"name": name, "namespace": job.namespace, "ownerReferences": [owner_reference(job)]}
@@ -140,7 +158,12 @@ def _labels(job: Job, spec: DDPJobSpec, rank: int) -> dict[str, str]:
     return labels
 
 
-def _body(job: Job, spec: DDPJobSpec, image: str, rank: int) -> dict[str, Any]:
+def _template(spec: DDPJobSpec) -> str:
+    """The template as JSON."""
+    return json.dumps(spec.template.model_dump(by_alias=True, mode="json", exclude_unset=True) if spec.template else {})
+
+
+def _body(job: Job, spec: DDPJobSpec, image: str, rank: int, hash_of_spec: str) -> dict[str, Any]:
     volumes, mounts = _volumes(spec)
     container = _container(spec, image, environment_of(job, spec, rank), mounts)
     host_network: dict[str, Any] = {}
@@ -153,7 +176,7 @@ def _body(job: Job, spec: DDPJobSpec, image: str, rank: int) -> dict[str, Any]:
         "kind": "Pod",
         "metadata": {
             "labels": _labels(job, spec, rank),
-            "annotations": {names.ANNOTATION_SPEC_HASH: spec_hash(spec)},
+            "annotations": {names.ANNOTATION_SPEC_HASH: hash_of_spec},
         },
         "spec": {
             "restartPolicy": "Never",
@@ -200,8 +223,7 @@ def ports_of_rank_0(job: Job, spec: DDPJobSpec) -> list[Body]:
 def _away_from(nodes: Sequence[str]) -> dict[str, Any]:
     """A preference, since a gang on a doubtful node is better than one that waits for ever."""
     elsewhere = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]
-    preferred = {"weight": 100, "preference": {"matchFields": elsewhere}}
-    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preferred]}}
+    return {"weight": 100, "preference": {"matchFields": elsewhere}}
 
 
 def _container(spec: DDPJobSpec, image: str, environment: Mapping[str, str], mounts: list[Body]) -> dict[str, Any]:

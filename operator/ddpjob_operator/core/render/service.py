@@ -34,11 +34,13 @@ def ensure_service(job: Job, spec: DDPJobSpec, observed: Service | None) -> tupl
     if observed is None or observed.job_uid != job.uid:  # an earlier job's of the same name is about to go
         return (CreateObject(kind=SERVICE, name=service_name(job.name), body=_body(job, spec)),)
     wanted = selector(job.uid, attempt, replacement)
-    if _pod_of(observed) > (attempt, replacement) or observed.selector == wanted:
+    is_right = observed.selector == wanted and observed.publishes_not_ready
+    if _pod_of(observed) > (attempt, replacement) or is_right:
         return ()
     # A merge patch keeps what it does not name: a key that somebody added is named with null.
     replaced = {key: wanted.get(key) for key in {*observed.selector, *wanted}}
-    patch: Body = {"metadata": {"uid": observed.uid}, "spec": {"selector": replaced}}
+    spec_of_service: Body = {"selector": replaced, "publishNotReadyAddresses": True}
+    patch: Body = {"metadata": {"uid": observed.uid}, "spec": spec_of_service}
     return (PatchObject(kind=SERVICE, name=observed.name, resource_version=observed.resource_version, patch=patch),)
 
 

@@ -83,7 +83,7 @@ class SpareManifest:
             if container["name"] == names.MAIN_CONTAINER:
                 _make_it_wait(container)
                 if ports := ports_of_rank_0(self.of_rank.job, self.of_rank.spec):  # it may become rank 0
-                    container["ports"] = [*container.get("ports", ()), *ports]
+                    container["ports"] = [*(container.get("ports") or ()), *ports]
         return body
 
 

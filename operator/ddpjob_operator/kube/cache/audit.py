@@ -13,7 +13,7 @@ from typing import Any
 from ddpjob_operator.kube.cache.cache import Cache
 from ddpjob_operator.kube.metrics import AUDIT_REPAIRS
 from ddpjob_operator.transport.client import Client
-from ddpjob_operator.transport.errors import ApiError
+from ddpjob_operator.transport.errors import ApiError, is_refused
 
 logger = logging.getLogger(__name__)
 
@@ -38,10 +38,22 @@ class Audit:
                     logger.warning("the audit of %s is postponed: %s", cache.resource.plural, error)
 
     async def compare(self, cache: Cache[Any]) -> int:
-        """Repair one cache. Returns the number of differences; an event that is on its way counts as one."""
+        """Repair one cache. Returns the number of differences; an event that is on its way counts as one.
+
+        A namespace that is gone or forbidden holds up no other. Raises ApiError if all are, or where another try may help.
+        """
         num_repairs = 0
+        errors: dict[str | None, ApiError] = {}
         for scope in self._scopes:
-            num_repairs += (await cache.refresh(self._client, scope))[1]
+            try:
+                num_repairs += (await cache.refresh(self._client, scope))[1]
+            except ApiError as error:
+                errors[scope] = error
         if num_repairs:
             AUDIT_REPAIRS.labels(cache.resource.plural).inc(num_repairs)
+        are_all_refused = len(errors) == len(self._scopes) and all(map(is_refused, errors.values()))
+        for scope, caught in errors.items():
+            if are_all_refused or not is_refused(caught):
+                raise caught
+            logger.warning("%s of namespace %s cannot be read; others are: %s", cache.resource.plural, scope, caught)
         return num_repairs

@@ -8,7 +8,7 @@ informer that only follows events keeps what was deleted while it was not lookin
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from ddpjob_operator.core.model import Body
@@ -42,6 +42,8 @@ class Cache(Generic[T]):
         self._changed = changed
         self._entries: dict[tuple[str, str], _Entry[T]] = {}
         self._tombstones: list[set[str]] = []
+        #: How often the server's state turned out to be older than before, since etcd was restored from a backup.
+        self.num_rewinds = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -106,27 +108,38 @@ class Cache(Generic[T]):
         *,
         labels: str | None = None,
         covers: Callable[[T], bool] | None = None,
+        heard: Callable[[], None] = lambda: None,
     ) -> tuple[str, int]:
         """Compare with the server's latest state and repair what differs.
 
-        `labels` narrows the list; `covers` is then whether that list would contain a record. Returns the version of
-        the state, to watch from, and the number of differences. Other sources may put and remove meanwhile.
+        `labels` narrows the list; `covers` is then whether that list would contain a record. `heard` is called for each
+        part of the list. Returns the version of the state, to watch from, and the number of differences. Other sources
+        may put and remove meanwhile.
         """
         tombstones: set[str] = set()  # What goes while we list must not come back from an earlier page.
         self._tombstones.append(tombstones)
         listed: set[str] = set()
         num_repairs, version = 0, ""
+        newest = max((entry.version for key, entry in self._entries.items() if namespace in (None, key[0])), default=0)
         try:
-            async for page in client.pages(self.resource, namespace, self.labels if labels is None else labels):
+            everything = client.everything if labels is None else client.pages
+            async for page in everything(self.resource, namespace, self.labels if labels is None else labels):
+                heard()
                 version = page.resource_version
                 for body in page.items:
                     uid = body["metadata"]["uid"]
                     listed.add(uid)
                     if uid not in tombstones:
                         num_repairs += self.put(body)
+                listed -= page.gone
         finally:
             # By identity: another refresh that runs has an equal, empty set.
             self._tombstones = [others for others in self._tombstones if others is not tombstones]
+        if int(version) < newest:  # A list shows the latest state, which cannot be older than what was known before it.
+            logger.warning("the state of %s went back to version %s, as after a restore", self.resource.plural, version)
+            self.num_rewinds += 1
+            self._entries = {key: replace(entry, version=0) for key, entry in self._entries.items()}
+            return await self.refresh(client, namespace, labels=labels, covers=covers, heard=heard)
         for key, entry in list(self._entries.items()):
             in_scope = (namespace is None or key[0] == namespace) and (covers is None or covers(entry.record))
             if in_scope and entry.uid not in listed and entry.version <= int(version):

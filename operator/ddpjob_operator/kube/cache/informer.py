@@ -15,13 +15,15 @@ from typing import Any
 from ddpjob_operator.core.backoff import doubled
 from ddpjob_operator.kube.cache.cache import Cache
 from ddpjob_operator.transport.client import Client, Event
-from ddpjob_operator.transport.errors import ApiError, GoneError
+from ddpjob_operator.transport.errors import ApiError, GoneError, ThrottledError, is_refused
 
 logger = logging.getLogger(__name__)
 
 FIRST_BACKOFF_SECONDS = 0.2
 #: An operator that receives no events for longer than this after an outage restarts gangs late.
 LAST_BACKOFF_SECONDS = 5.0
+#: How often a watched namespace is tried that is gone or in which this process may not read.
+REFUSED_SECONDS = 60.0
 
 
 class Informer:
@@ -35,6 +37,9 @@ class Informer:
         self._version = ""
         self._num_failures = 0
         self.synced = asyncio.Event()
+        #: Whether its namespace is gone, or this process may not read there. Others go on meanwhile.
+        self.is_refused = False
+        self._num_rewinds = cache.num_rewinds
         self._fresh_at = time.monotonic()
         self._alive_at = time.monotonic()
 
@@ -56,9 +61,10 @@ class Informer:
     async def run(self) -> None:
         """Follow the objects until cancelled."""
         while True:
+            asked_seconds = 0.0
             self._alive_at = started_at = time.monotonic()
             try:
-                if not self._version:
+                if not self._version or self._num_rewinds != self._cache.num_rewinds:
                     await self._list()
                 await self._watch()
             except GoneError as error:
@@ -66,21 +72,30 @@ class Informer:
                 self._version = ""
             except ApiError as error:
                 logger.warning("%s: trying again: %s", self.name, error)
-            delay = doubled(FIRST_BACKOFF_SECONDS, self._num_failures, LAST_BACKOFF_SECONDS)
+                asked_seconds = error.retry_after_seconds if isinstance(error, ThrottledError) else 0.0
+                if self._namespace is not None and is_refused(error):
+                    # A watch goes on after its last event only while it may go on at all.
+                    self.is_refused, self._version, asked_seconds = True, "", REFUSED_SECONDS
+            delay = max(doubled(FIRST_BACKOFF_SECONDS, self._num_failures, LAST_BACKOFF_SECONDS), asked_seconds)
             if time.monotonic() - started_at < delay or not self._version:
                 await asyncio.sleep(random.uniform(0.5, 1.0) * delay)  # noqa: S311 jitter is no secret
                 self._num_failures += 1
 
     async def _list(self) -> None:
-        self._version, _ = await self._cache.refresh(self._client, self._namespace)
-        self._fresh_at = time.monotonic()
+        self._num_rewinds = self._cache.num_rewinds
+        self._version, _ = await self._cache.refresh(self._client, self._namespace, heard=self._hear)
+        self._hear()
         self.synced.set()
+
+    def _hear(self) -> None:
+        self._alive_at = self._fresh_at = time.monotonic()
+        self.is_refused = False
 
     async def _watch(self) -> None:
         cache = self._cache
         async with aclosing(self._client.watch(cache.resource, self._namespace, cache.labels, self._version)) as events:
             async for event in events:
-                self._alive_at = self._fresh_at = time.monotonic()
+                self._hear()
                 self._num_failures = 0
                 self._take(event)
                 self._version = event.body["metadata"]["resourceVersion"]

@@ -24,6 +24,7 @@ from ddpjob_operator.core.actions import (
     DeletePods,
     LowerPodDeadline,
     PatchObject,
+    Removal,
     SetUp,
 )
 from ddpjob_operator.core.model import Body, Job, Kind, Rejection
@@ -117,8 +118,12 @@ class Actuator:
         #: When the API server first answered that it does not know the kind DDPJob yet; None after a creation.
         self._unknown_kind_since: float | None = None
 
-    async def run(self, job: Job, actions: Sequence[Action]) -> None:
+    async def run(
+        self, job: Job, actions: Sequence[Action], *, is_outdated: Callable[[], bool] = lambda: False
+    ) -> None:
         """Run the actions in order.
+
+        No further pods are created once the plan `is_outdated`: the job was edited or deleted, or a pod has ended.
 
         What the server refuses is recorded as a rejection. After a request that sets the gang up and was refused or has
         failed, the others are left for a later reconcile; one that stops or deletes something holds up nothing. Raises
@@ -131,7 +136,7 @@ class Actuator:
             tried: list[Action] = []
             for batch in self._batches(key, list(group)):
                 tried += batch
-                await self._run_all(key, job, batch, outcomes)
+                await self._run_all(key, job, batch, outcomes, is_outdated)
                 if outcomes.errors or outcomes.refused:
                     break
             self._rejections.record(key, tried, outcomes.refused, some_done=outcomes.num_done > 0)
@@ -146,22 +151,30 @@ class Actuator:
 
         So a gang that is accepted starts as soon as it can, and one that a quota refuses costs one request for each retry
         instead of one for each pod (as in Kubernetes' Job controller). What refuses a gang most likely refuses the others of
-        its namespace as well, so these begin with one pod, too.
+        its namespace as well, so these begin with one pod, too. What was refused to be stopped or deleted is tried in the same
+        way, the one first that was not tried for the longest time: some may be refused for good, and others not.
         """
-        is_doubtful = isinstance(actions[0], CreatePod) and self._rejections.are_in(key[0])
+        if isinstance(actions[0], Removal):
+            refused = {name: number for number, name in enumerate(self._rejections.removals_of(key))}
+            actions = sorted(actions, key=lambda action: refused.get(name_of(action), -1))
+            is_doubtful = name_of(actions[0]) in refused
+        else:
+            is_doubtful = isinstance(actions[0], CreatePod) and self._rejections.are_in(key[0])
         first, size = 0, 1 if is_doubtful else len(actions)
         while first < len(actions):
             yield actions[first : first + size]
             first, size = first + size, 2 * size
 
-    async def _run_all(self, key: Key, job: Job, actions: Sequence[Action], outcomes: _Outcomes) -> None:
+    async def _run_all(
+        self, key: Key, job: Job, actions: Sequence[Action], outcomes: _Outcomes, is_outdated: Callable[[], bool]
+    ) -> None:
         """Run actions in parallel, a bounded number at a time; leave out the other creations once one is refused."""
         left = iter(actions)
 
         async def work() -> None:
             for action in left:
                 async with self._slots.of(job.namespace):
-                    if isinstance(action, CreatePod) and outcomes.forbid_more:
+                    if isinstance(action, CreatePod) and (outcomes.forbid_more or is_outdated()):
                         return
                     outcomes.add(action, await self._run_one(key, job, action))
 

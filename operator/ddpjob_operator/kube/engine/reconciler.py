@@ -27,13 +27,22 @@ from ddpjob_operator.kube.metrics import EXPECTATIONS_OVERDUE, RECONCILE_SECONDS
 from ddpjob_operator.scheduling.interface import Provider
 from ddpjob_operator.scheduling.none import NO_PROVIDER
 from ddpjob_operator.transport.client import Client
-from ddpjob_operator.transport.errors import ApiError, ConflictError, NotFoundError, RejectedError, ThrottledError
+from ddpjob_operator.transport.errors import (
+    ApiError,
+    ConflictError,
+    NotFoundError,
+    NotSentError,
+    RejectedError,
+    ThrottledError,
+)
 from ddpjob_operator.transport.resources import MANAGED, PODS, of_job
 
 logger = logging.getLogger(__name__)
 
 #: The time between two tries to close the pod group of a deleted job. A webhook that restarts refuses patches for about so long.
 CLOSE_AGAIN_SECONDS = 10.0
+#: The time between two tries to write while this process does not hold the Lease; no request is sent for them.
+NOT_SENT_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +60,8 @@ class Reconciler:
     progress: ProgressReader
     trainer_image: str
     provider: Provider = NO_PROVIDER
+    other_providers: Mapping[str, Provider] = field(default_factory=dict)
+    """By namespace, where it is another one, since the rights of this operator differ."""
     makes_network_policies: bool = False
     _uids: dict[Key, str] = field(default_factory=dict)
     """The uid of the job that everything stored by its key belongs to."""
@@ -65,6 +76,9 @@ class Reconciler:
                 RECONCILES.labels(result).inc()
             finally:
                 self.queue.done(key)
+            # The other parts of the process get their turn: a reconcile that sends nothing never suspends, and neither does the
+            # queue while keys wait. After a start that is every job, and the Lease would not be renewed meanwhile.
+            await asyncio.sleep(0)
 
     async def _reconcile_or_retry(self, key: Key) -> str:
         try:
@@ -76,6 +90,11 @@ class Reconciler:
         except ThrottledError as error:
             self.queue.retry(key, error.retry_after_seconds)
             return "throttled"
+        except (
+            NotSentError
+        ):  # without a back-off, which would hold up the job for half a minute after the Lease is held again
+            self.queue.add_after(key, NOT_SENT_SECONDS)
+            return "failed"
         except ApiError as error:
             delay = self.queue.retry(key)
             logger.warning("%s/%s: reconcile failed, retrying in %.1f s: %s", *key, delay, error, extra=about(key))
@@ -111,7 +130,7 @@ class Reconciler:
             observed = self._observe(key, known)
         now = time.time()
         try:
-            planned = plan(observed, now, self.provider)
+            planned = plan(observed, now, self._provider(key))
         except Exception as error:  # `work` logs it and tries again
             await self._report_defect(known, observed, error)
             raise
@@ -130,7 +149,7 @@ class Reconciler:
         self.rejections.keep_wanted(key, planned.actions)
         actions = self.rejections.due(key, self.expectations.open_actions(key, planned.actions))
         try:
-            await self.actuator.run(known.job, actions)
+            await self.actuator.run(known.job, actions, is_outdated=lambda: self.queue.is_urgent(key))
         except ApiError as caught:
             error = caught  # The status is true all the same, and the user should see it.
         except Exception as caught:  # pods are rendered as late as this
@@ -149,6 +168,9 @@ class Reconciler:
         """Show in the status that the operator fails on the job; a later attempt does if the API server does not accept it now."""
         with suppress(ApiError):
             await self.status_writer.write(known, after_defect(observed, error, time.time()))
+
+    def _provider(self, key: Key) -> Provider:
+        return self.other_providers.get(key[0], self.provider)
 
     def _refusals(self, key: Key) -> tuple[Mapping[str, Rejection], ...]:
         return dict(self.rejections.of(key)), dict(self.rejections.removals_of(key))
@@ -179,6 +201,7 @@ class Reconciler:
             objects=self.store.objects_of(job),
             makes_network_policies=self.makes_network_policies,
             all_of=self.store.all_of,
+            indexes=self.store.index,
             begun_attempt=self.status_writer.begun_attempt(job),
             nodes_gone=self.lookups.nodes(key, NodeState.GONE),
             nodes_cordoned=self.lookups.nodes(key, NodeState.CORDONED),
@@ -222,11 +245,18 @@ class Reconciler:
     async def _delete_orphans(self, key: Key) -> None:
         """Pods of a job that is gone go by their owner references, but one by one: the garbage collector takes 20 a second."""
         for uid in self.store.orphaned(key):
+            # `kubectl delete --cascade=orphan` leaves them without an owner, and the watch of the pods may be late.
+            await self._read_pods_of(key[0], uid)
+            if uid not in self.store.orphaned(key):
+                continue
             try:
                 await self.client.delete_collection(PODS, key[0], of_job(uid))
             except RejectedError as error:  # the garbage collector has them, and a new job of this name must not wait
                 logger.warning("%s/%s: cannot delete the pods of a deleted job: %s", *key, error, extra=about(key))
             self.store.forget_orphaned(key, uid)
+
+    async def _read_pods_of(self, namespace: str, uid: str) -> None:
+        await self.store.pods.refresh(self.client, namespace, labels=of_job(uid), covers=lambda pod: pod.job_uid == uid)
 
     async def _close_groups_of_deleted_jobs(self, key: Key) -> bool:
         """A finalizer of the scheduling provider keeps pods and their quota although their job is gone.
@@ -237,7 +267,7 @@ class Reconciler:
         for uid, pods in self.store.held_by_group(key).items():
             # Under its uid, since what is refused must not show in the status of another job that has its name by now.
             job = Job(namespace=key[0], name=uid, uid=uid, resource_version="", generation=0, deleting=True, spec=None)
-            await self.actuator.run(job, tuple(self.provider.end(Observed(job=job, pods=pods))))
+            await self.actuator.run(job, tuple(self._provider(key).end(Observed(job=job, pods=pods))))
             is_refused = bool(self.rejections.of(key_of(job)))
             self.rejections.forget(key_of(job))
             if is_refused:

@@ -13,6 +13,7 @@ import heapq
 import itertools
 import random
 from collections import deque
+from collections.abc import Iterable
 
 from ddpjob_operator.core.backoff import doubled
 from ddpjob_operator.kube.engine.queue_metrics import QueueMetrics
@@ -28,11 +29,21 @@ FARTHEST_SECONDS = 3600.0
 class WorkQueue:
     """A keyed queue for one event loop."""
 
-    def __init__(self, num_workers: int, name: str = "ddpjob") -> None:
-        """`num_workers` is how many call `get`; `name` is the label of the queue's metrics."""
+    def __init__(self, num_workers: int, name: str = "ddpjob", *, is_open: bool = True) -> None:
+        """`num_workers` is how many call `get`; `name` is the label of the queue's metrics.
+
+        A queue that is not open takes no keys until `open` is called.
+        """
+        self._is_open = is_open
         self._shares = Shares(num_workers)
         self._ready: dict[str, list[tuple[bool, int, Key]]] = {}
         """By namespace, as heaps."""
+        self._turns: dict[bool, list[tuple[int, int, str]]] = {False: [], True: []}
+        """Namespaces in the order in which they come next, as heaps: of those with an urgent key (False), and of the others.
+
+        An entry is how many workers the namespace has and the number of its first key. One that is no longer true is
+        dropped when it comes up, so that the next key costs the same however many namespaces wait.
+        """
         self._idle = deque[asyncio.Future[None]]()
         self._numbers = itertools.count()
         self._dirty: set[Key] = set()
@@ -46,8 +57,16 @@ class WorkQueue:
         """Keys that wait for a worker now."""
         return len(self._dirty)
 
+    def open(self, keys: Iterable[Key]) -> None:
+        """Take keys from now on, beginning with these. Until then nobody takes any out, as on a standby."""
+        self._is_open = True
+        for key in keys:
+            self.add(key)
+
     def add(self, key: Key, *, first: bool = False) -> None:
         """Reconcile the key now, before all that were not added as `first`."""
+        if not self._is_open:
+            return
         if key in self._dirty and (key in self._first or not first):
             return
         self._metrics.added(key)
@@ -56,6 +75,10 @@ class WorkQueue:
             self._first.add(key)
         if key not in self._processing:
             self._put(key)
+
+    def is_urgent(self, key: Key) -> bool:
+        """Whether the key was added as `first` since a worker took it."""
+        return key in self._processing and key in self._first
 
     def add_after(self, key: Key, seconds: float) -> None:
         """Reconcile the key by then, unless it is planned earlier already."""
@@ -104,6 +127,7 @@ class WorkQueue:
         self._first.discard(key)
         self._processing.add(key)
         self._shares.take(key[0])
+        self._offer(key[0])
         self._metrics.taken(key)
         if self._ready:
             self._wake()
@@ -113,6 +137,7 @@ class WorkQueue:
         """The worker has finished with the key."""
         self._processing.discard(key)
         self._shares.release(key[0])
+        self._offer(key[0])
         self._metrics.done(key)
         if key in self._dirty:
             self._put(key)
@@ -121,25 +146,42 @@ class WorkQueue:
 
     def _next(self) -> Key | None:
         """The most urgent key of a namespace that may have one more worker, of those that have the fewest."""
-        for namespace in list(self._ready):
-            heap = self._ready[namespace]
-            while heap and not self._is_waiting(heap[0][2]):
-                heapq.heappop(heap)  # it was moved to the front and has been handled
-            if not heap:
-                del self._ready[namespace]
-        candidates = filter(self._shares.may_take, self._ready)
-        best = min(candidates, key=self._precedence, default=None)
-        return None if best is None else heapq.heappop(self._ready[best])[2]
+        for is_later, turns in self._turns.items():
+            while turns:
+                held, number, namespace = turns[0]
+                if self._turn_of(namespace) == (is_later, held, number):
+                    if not self._shares.may_take(namespace):
+                        break  # then neither may those behind it, which have as many workers or more
+                    heapq.heappop(turns)
+                    return heapq.heappop(self._ready[namespace])[2]
+                heapq.heappop(turns)
+        return None
 
-    def _precedence(self, namespace: str) -> tuple[bool, int, int]:
-        is_later, number, _ = self._ready[namespace][0]
-        return (is_later, self._shares.held(namespace), number)
+    def _turn_of(self, namespace: str) -> tuple[bool, int, int] | None:
+        """Whether its first key is a later one, how many workers it has, and the number of the key; None without a key."""
+        heap = self._ready.get(namespace)
+        if heap is None:
+            return None
+        while heap and not self._is_waiting(heap[0][2]):
+            heapq.heappop(heap)  # it was moved to the front and has been handled
+        if not heap:
+            del self._ready[namespace]
+            return None
+        is_later, number, _ = heap[0]
+        return is_later, self._shares.held(namespace), number
+
+    def _offer(self, namespace: str) -> None:
+        """Note when the turn of the namespace comes, after its keys or its workers have changed."""
+        if (turn := self._turn_of(namespace)) is not None:
+            is_later, held, number = turn
+            heapq.heappush(self._turns[is_later], (held, number, namespace))
 
     def _is_waiting(self, key: Key) -> bool:
         return key in self._dirty and key not in self._processing
 
     def _put(self, key: Key) -> None:
         heapq.heappush(self._ready.setdefault(key[0], []), (key not in self._first, next(self._numbers), key))
+        self._offer(key[0])
         self._wake()
 
     def _wake(self) -> None:

@@ -7,7 +7,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from ddpjob_operator.api.names import MAIN_CONTAINER
 from ddpjob_operator.core.actions import ReadLog
 from ddpjob_operator.core.failure.log_parsing import end_of_log
 from ddpjob_operator.core.model import NO_LOG, LogEnd
@@ -113,7 +112,7 @@ class LogReader:
         text = await self._client.pod_log(
             key[0],
             lookup.pod,
-            container=MAIN_CONTAINER,
+            container=lookup.container,
             tail_lines=lines,
             limit_bytes=LIMIT_BYTES,
             timeout_seconds=READ_SECONDS,

@@ -13,7 +13,7 @@ from ddpjob_operator.core.model import Body
 from ddpjob_operator.kube.keys import Key
 from ddpjob_operator.kube.lookups.keyed_tasks import KeyedTasks
 from ddpjob_operator.transport.client import Client
-from ddpjob_operator.transport.errors import ApiError, NotFoundError
+from ddpjob_operator.transport.errors import ApiError, NotFoundError, RejectedError
 from ddpjob_operator.transport.resources import NODES
 
 logger = logging.getLogger(__name__)
@@ -22,6 +22,8 @@ READ_AGAIN_SECONDS = 2.0
 #: Most reads in a second, of all nodes together.
 READS_PER_SECOND = 50.0
 MAX_AT_ONCE = 4
+#: How often each node is tried while this operator may not read nodes.
+REFUSED_SECONDS = 60.0
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 
 
@@ -45,6 +47,7 @@ class NodeReader:
         self._states: dict[str, NodeState] = {}
         self._polls = KeyedTasks[str]()
         self._slots = asyncio.Semaphore(MAX_AT_ONCE)
+        self._is_refused = False
 
     def in_state(self, key: Key, state: NodeState) -> frozenset[str]:
         """Those of the nodes that the job needs which are known to be in this state."""
@@ -78,7 +81,7 @@ class NodeReader:
                 self._states[node] = state
                 for key in self._wanted_by[node]:
                     self._changed(key)
-            await asyncio.sleep(pause_seconds(len(self._wanted_by)))
+            await asyncio.sleep(REFUSED_SECONDS if self._is_refused else pause_seconds(len(self._wanted_by)))
         del self._wanted_by[node]
         self._states.pop(node, None)
 
@@ -86,9 +89,15 @@ class NodeReader:
         """The state of a node; None if it cannot be read, which leaves the known state as it is."""
         try:
             async with self._slots:
-                return node_state(await self._client.get(NODES, None, node))
+                body = await self._client.get(NODES, None, node)
+            self._is_refused = False
+            return node_state(body)
         except NotFoundError:
             return NodeState.GONE
+        except RejectedError as error:
+            if not self._is_refused:
+                logger.warning("nodes cannot be read, so lost nodes are not noticed: %s", error)
+            self._is_refused = True
         except ApiError as error:
             logger.warning("node %s cannot be read, so its known state is kept: %s", node, error)
         except Exception:  # an unexpected object must not end the polling of this node

@@ -135,6 +135,10 @@ class Failure(Resource):
 
     attempt: int = Field(description="Number of the attempt that failed.")
     rank: int | None = Field(default=None, description="Node rank of the pod that caused the failure.")
+    global_rank: int | None = Field(
+        default=None,
+        description="Rank, among all processes of the job, of the process that caused the failure; absent where only its pod is known.",
+    )
     pod: str | None = Field(default=None, description="Name of the pod that caused the failure.")
     node: str | None = Field(default=None, description="Node on which that pod ran.")
     exit_code: int | None = Field(

@@ -5,7 +5,7 @@ import signal
 
 from ddpjob_operator.api.names import Reason, contract
 from ddpjob_operator.api.status import Failure
-from ddpjob_operator.core.failure.class_of_end import EVICTION
+from ddpjob_operator.core.failure.class_of_end import EVICTION, said_by
 from ddpjob_operator.core.failure.classes import HOW
 from ddpjob_operator.core.model import NO_LOG, Observed, Pod
 from ddpjob_operator.core.security import hint_for
@@ -23,11 +23,20 @@ def failure_sentence(failure: Failure) -> str:
     """The failure in one sentence."""
     if failure.rank is None:
         return f"Attempt {failure.attempt} ended: {failure.message}"
-    where = f"Rank {failure.rank} (pod {failure.pod}" + (f", node {failure.node})" if failure.node else ")")
+    where = rank_and_pod(failure)
     quoted = f": {failure.message}" if failure.message else ""
     saved = f"; it had saved step {failure.checkpoint_step}" if failure.checkpoint_step is not None else ""
     replaced = "; only lost pods are replaced, and the others wait" if failure.replaced else ""
     return f"{where} {_how(failure)} in attempt {failure.attempt}{quoted}{saved}{replaced}"
+
+
+def rank_and_pod(failure: Failure) -> str:
+    """The rank that failed, with its pod and its node; where only the pod is known, that."""
+    node = f", node {failure.node})" if failure.node else ")"
+    if failure.global_rank is None:
+        return f"A rank of pod {failure.pod} (node rank {failure.rank}{node}"
+    node_rank = f"node rank {failure.rank}, " if failure.rank != failure.global_rank else ""
+    return f"Rank {failure.global_rank} ({node_rank}pod {failure.pod}{node}"
 
 
 def end_message(observed: Observed, pod: Pod, reason: Reason) -> str:
@@ -72,13 +81,15 @@ def _message_of_the_cluster(pod: Pod, reason: Reason) -> str:
 
 def _message_of_the_program(observed: Observed, pod: Pod) -> str:
     assert pod.exit is not None, "the caller passes a pod whose program has ended"
-    log, message = observed.logs.get(pod.uid, NO_LOG), pod.exit.message
-    if exception := log.exception or pod.exit.parsed_message.exception:
-        return exception
+    spec, log, message = observed.job.spec, observed.logs.get(pod.uid, NO_LOG), pod.exit.message
+    said = said_by(spec, pod, log)
+    if said.exception:
+        return f"{said.exception} (then {said.then})" if said.then else said.exception
+    if said.worker and said.worker.signal and pod.exit.code == 1:
+        return ""
     if pod.exit.signal:  # what it printed before has nothing to do with the signal, unless the program aborted itself
         return (pod.exit.parsed_message.last_line or log.last_line) if pod.exit.signal == signal.SIGABRT else ""
-    trainer = observed.job.spec is not None and observed.job.spec.trainer is not None
-    if trainer:
+    if spec is not None and spec.trainer:
         message = _TRAINERS_HEADER.sub("", message)  # the sentence names the rank
         # A traceback longer than the message lost its head; its last line is the exception.
         return pod.exit.parsed_message.last_line if '\n  File "' in message else printable(message)

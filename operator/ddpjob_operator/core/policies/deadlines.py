@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.api.status import Failure
 from ddpjob_operator.core.decision import Advice, Finish
+from ddpjob_operator.core.failure.cause import global_rank
 from ddpjob_operator.core.model import Pod
 from ddpjob_operator.core.policies import partial_gang
 from ddpjob_operator.core.policies.failed_attempt import fail
@@ -55,7 +56,8 @@ def ended_by_operator(situation: Situation, reason: Reason, message: str, culpri
     failure = Failure(attempt=situation.status.attempt, reason=reason, message=message, time=rfc3339(situation.now))
     if culprit is None:
         return failure
-    return failure.model_copy(update={"rank": culprit.rank, "pod": culprit.name, "node": culprit.node})
+    of_pod = {"rank": culprit.rank, "pod": culprit.name, "node": culprit.node}
+    return failure.model_copy(update={**of_pod, "global_rank": global_rank(situation.spec, culprit.rank, None)})
 
 
 def _to_start(situation: Situation) -> Iterator[Deadline]:

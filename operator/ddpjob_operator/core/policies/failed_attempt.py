@@ -17,6 +17,7 @@ from ddpjob_operator.core.failure.cause import (
     missing_ends,
     wanted_logs,
 )
+from ddpjob_operator.core.failure.class_of_end import could_be_final
 from ddpjob_operator.core.failure.messages import failure_sentence
 from ddpjob_operator.core.failure.restart import RestartDecision, after_replacement, decide_restart
 from ddpjob_operator.core.gang import is_current
@@ -48,8 +49,8 @@ def restart_or_fail(situation: Situation) -> Advice:
         return Advice(decision=after_wait)
     failure = failure_of(observed, cause, situation.status.attempt, now)
     restart = _restart(situation, failure)
-    # A restart does not wait for a log. What is final, or depends on an exit code in torchrun's table, does.
-    if logs and (restart.final or situation.spec.restart.rules):
+    # A restart does not wait for a log. What is final or may turn out to be, or depends on torchrun's table, does.
+    if logs and (restart.final or situation.spec.restart.rules or could_be_final(observed, cause.exit_code)):
         return Advice(decision=AwaitEvidence(), lookups=lookups)
     if ranks := ranks_to_replace(situation, ends, restart):
         spares = spare_pods.choose_successors(situation, ends, ranks)

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -17,6 +18,8 @@ class Samples(Dataset):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         """Fail for a sample in the middle."""
+        if index == 5:
+            time.sleep(1)  # until the main process has received the other samples
         if index == 5 and sys.argv[1] == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         if index == 5 and sys.argv[1] == "bus":

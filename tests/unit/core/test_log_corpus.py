@@ -4,11 +4,12 @@
 A message is the exception, or else the last line that the program printed.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from builders import NOW, broken, ended, program
+from support.builders import NOW, broken, ended, job
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.failure.log_parsing import end_of_log
 from ddpjob_operator.core.plan import plan
@@ -92,10 +93,10 @@ def _recorded(name: str) -> tuple[int, str]:
 @pytest.mark.parametrize(("name", "rank", "reason", "message"), TABLE, ids=[row[0] for row in TABLE])
 def test_the_cause_is_what_the_program_says(name: str, rank: int | None, reason: Reason, message: str) -> None:
     code, log = _recorded(name)
-    of = program(nodes=1, processesPerNode=2, command=["torchrun", "t.py"])
+    of = job(nodes=1, processesPerNode=2, command=["torchrun", "t.py"])
     # A kubelet takes the end of the log as the termination message.
     pod = ended(of, 0, code=code, message=log[-2048:])
-    status = plan(broken(of, pod, logs={pod.uid: end_of_log(log)}), NOW).status
+    status = plan(replace(broken(of, pod), logs={pod.uid: end_of_log(log)}), NOW + 2).status
     assert status.failure is not None
     assert (status.failure.global_rank, status.failure.reason) == (rank, reason)
     found = status.failure.message

@@ -14,7 +14,7 @@ from ddpjob_operator.api.names import Reason, contract
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import DDPJobStatus, Failure
 from ddpjob_operator.core.actions import ReadLog
-from ddpjob_operator.core.failure.class_of_end import START_REASONS, class_of_end, newly_saved_step, said_by
+from ddpjob_operator.core.failure.class_of_end import START_REASONS, class_of_end, could_be_final, newly_saved_step, said_by
 from ddpjob_operator.core.failure.classes import ECHOES, KINDS, TAKEN_AWAY, Kind
 from ddpjob_operator.core.failure.messages import end_message
 from ddpjob_operator.core.model import NO_LOG, Observed, Pod
@@ -175,6 +175,17 @@ def cause_of(ends: Iterable[End]) -> End | None:
     )
 
 
+def with_early_success(cause: End, pods: Iterable[Pod]) -> End:
+    """An end that only lost its peers, with the rank that had left them: it ended with exit code 0 while this one trained on."""
+    gone = [pod for pod in pods if cause.is_echo and pod.succeeded and pod.exit and (pod.exit.seen or 0) <= cause.seen]
+    if not gone:
+        return cause
+    first = min(gone, key=lambda pod: ((pod.exit.seen if pod.exit else None) or 0, pod.rank))
+    whose = f"rank {first.rank} (pod {first.name})" if cause.global_rank == cause.rank else f"pod {first.name}"
+    why = f"{whose} had ended with exit code 0 while others still trained; all ranks must take the same number of steps"
+    return replace(cause, message=f"{why}: {cause.message}" if cause.message else why)
+
+
 def decidable_at(cause: End, num_running: int) -> float:
     """When this cause may be decided on: later if ranks that still run may explain it better."""
     return cause.seen + ECHO_WAIT_SECONDS if cause.may_be_explained and num_running else cause.seen
@@ -191,6 +202,13 @@ def wanted_logs(observed: Observed, pods: Iterable[Pod]) -> tuple[ReadLog, ...]:
     silent = [pod for pod in pods if pod.exit and pod.exit.code and not _explains_itself(spec, pod)]
     silent.sort(key=lambda pod: ((pod.exit.seen if pod.exit else None) or math.inf, pod.rank))
     return tuple(ReadLog(pod=p.name, uid=p.uid) for p in silent[:MAX_LOGS_READ] if p.uid not in observed.logs)
+
+
+def log_may_prove_it(observed: Observed, cause: End) -> bool:
+    """Whether a log that is not read yet may prove that each attempt ends in this way."""
+    ended = (pod for pod in observed.pods if pod.name == cause.pod and pod.exit is not None)
+    is_cut = any(pod.exit and _is_cut(pod.exit.message) for pod in ended)
+    return is_cut and cause.reason == Reason.PROGRAM_ERROR and could_be_final(observed, cause.exit_code)
 
 
 def may_explain_a_failure(status: DDPJobStatus, attempt: int) -> bool:

@@ -9,7 +9,14 @@ from collections.abc import Sequence
 
 from ddpjob_operator.api.names import Reason, contract
 from ddpjob_operator.api.spec import DDPJobSpec
-from ddpjob_operator.core.failure.log_parsing import is_echo, is_out_of_memory, is_stop_of_torchrun, is_timeout
+from ddpjob_operator.core.failure.log_parsing import (
+    is_death_of_a_worker,
+    is_echo,
+    is_out_of_memory,
+    is_out_of_shared_memory,
+    is_stop_of_torchrun,
+    is_timeout,
+)
 from ddpjob_operator.core.model import NO_LOG, Exit, LogEnd, Observed, Pod
 
 #: Reason of the DisruptionTarget condition of an eviction through the API, which is also what a drain does.
@@ -131,6 +138,7 @@ def _class_of_exit(observed: Observed, pod: Pod, log: LogEnd) -> Reason:
         return Reason.BAD_COMMAND if _NO_SUCH_PROGRAM.search(pod.exit.message) else Reason.CONTAINER_CONFIG
     if trainer and pod.exit.code in _TRAINERS_CODES:
         return _TRAINERS_CODES[pod.exit.code]
+    is_bus_error = signal.SIGBUS in (pod.exit.signal, said.worker.signal if said.worker else None)
     is_aborted = pod.exit.signal == signal.SIGABRT
     has_raised = is_aborted and bool(exception)  # a thread of torch may abort a process that an exception is ending
     if is_aborted:  # NCCL's watchdog aborts, and C++ prints no traceback
@@ -143,7 +151,7 @@ def _class_of_exit(observed: Observed, pod: Pod, log: LogEnd) -> Reason:
         )
     if is_echo(exception):
         return Reason.COLLECTIVE_TIMEOUT if is_timeout(exception) else Reason.COLLECTIVE_ERROR
-    if is_out_of_memory(exception):
+    if is_out_of_memory(exception) or ((is_bus_error or is_death_of_a_worker(exception)) and is_out_of_shared_memory(said.symptoms)):
         return Reason.OUT_OF_MEMORY
     if pod.exit.signal and not has_raised:
         return Reason.KILLED

@@ -70,6 +70,9 @@ _OUT_OF_MEMORY = re.compile(
     r"|DataLoader worker \(pid \d+\) is killed by signal: (?:Killed|Bus error)",
     re.MULTILINE,
 )
+_DEATH_OF_A_WORKER = re.compile(
+    r"RuntimeError: DataLoader worker|ConnectionResetError: |EOFError\b|BrokenPipeError: |FileNotFoundError: .*/(?:torch_|pymp-)"
+)
 #: Of these, the ones of shared memory.
 _OUT_OF_SHARED_MEMORY = re.compile(
     r"killed by signal: Bus error|out of shared memory|insufficient shared memory|creating shared memory segment"
@@ -105,7 +108,7 @@ def _with_short_lines(text: str) -> str:
 def _symptoms(text: str) -> str:
     """The first match of each pattern, so that they find the same in this short text as in the whole one."""
     lower = text.lower()
-    searched = ((_OUT_OF_MEMORY, text), (_ECHO, lower), (_OWN_FAULT, lower), (_TIMEOUT, lower))
+    searched = ((_OUT_OF_MEMORY, text), (_OUT_OF_SHARED_MEMORY, text), (_ECHO, lower), (_OWN_FAULT, lower), (_TIMEOUT, lower))
     return "\n".join(match[0] for pattern, where in searched if (match := pattern.search(where)))
 
 
@@ -133,6 +136,11 @@ def is_out_of_memory(text: str) -> bool:
 def is_out_of_shared_memory(text: str) -> bool:
     """Whether an exception says that /dev/shm is full."""
     return _OUT_OF_SHARED_MEMORY.search(tail(text)) is not None
+
+
+def is_death_of_a_worker(exception: str) -> bool:
+    """Whether an exception is what a process reports whose data-loader worker is gone."""
+    return _DEATH_OF_A_WORKER.match(exception) is not None
 
 
 def last_exception(text: str) -> str:

@@ -5,8 +5,9 @@ import signal
 
 from ddpjob_operator.api.names import Reason, contract
 from ddpjob_operator.api.status import Failure
-from ddpjob_operator.core.failure.class_of_end import EVICTION, said_by
+from ddpjob_operator.core.failure.class_of_end import EVICTION, START_REASONS, said_by
 from ddpjob_operator.core.failure.classes import HOW
+from ddpjob_operator.core.failure.log_parsing import is_out_of_shared_memory
 from ddpjob_operator.core.model import NO_LOG, Observed, Pod
 from ddpjob_operator.core.security import hint_for
 from ddpjob_operator.core.untrusted import printable
@@ -17,6 +18,11 @@ _SOURCE_LINE = re.compile(r"\[/[^\s:\[\]]+:\d+\] ")
 _TRAINERS_HEADER = re.compile(rf"^rank \d+(?:{re.escape(contract.TERMINATION_ECHO_SUFFIX)})?\s+")
 #: The runtime's own message follows this and the names of all its layers.
 _RUNTIMES_LAYERS = "unable to start container process: "
+
+_SHARED_MEMORY = (
+    "/dev/shm is full: it has 1 GiB for each process unless template mounts a larger emptyDir with medium Memory there; use"
+    " fewer data-loader workers, or mount one and raise resources.limits.memory, against which it counts"
+)
 
 
 def failure_sentence(failure: Failure) -> str:
@@ -57,8 +63,10 @@ def end_message(observed: Observed, pod: Pod, reason: Reason) -> str:
     assert pod.exit is not None, "every other class is derived from an exit"
     if reason == Reason.OUT_OF_MEMORY and pod.exit.reason == "OOMKilled":
         return "it was OOMKilled: raise resources.limits.memory or use less"
-    if reason in (Reason.BAD_COMMAND, Reason.CONTAINER_CONFIG):
+    if pod.exit.reason in START_REASONS:
         return printable(pod.exit.message.rpartition(_RUNTIMES_LAYERS)[2])
+    if reason == Reason.OUT_OF_MEMORY and is_out_of_shared_memory(_evidence_of(observed, pod)):
+        return f"{_message_of_the_program(observed, pod)} (hint: {_SHARED_MEMORY})"
     return _with_hint(observed, pod, _SOURCE_LINE.sub("", _message_of_the_program(observed, pod)))
 
 
@@ -77,6 +85,11 @@ def _message_of_the_cluster(pod: Pod, reason: Reason) -> str:
         return printable(pod.disruption if reason == Reason.POD_DISRUPTED else message or code)
     kubelets = pod.reason or (pod.exit.reason if pod.exit else "")
     return printable(f"{kubelets}: {pod.message}".strip(": "))
+
+
+def _evidence_of(observed: Observed, pod: Pod) -> str:
+    said = said_by(observed.job.spec, pod, observed.logs.get(pod.uid, NO_LOG))
+    return f"{said.exception}\n{said.symptoms}"
 
 
 def _message_of_the_program(observed: Observed, pod: Pod) -> str:

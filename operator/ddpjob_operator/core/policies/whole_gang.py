@@ -96,8 +96,8 @@ def _while_running(situation: Situation) -> tuple[str, str]:
     if finishing_at is not None and finishing_at <= now:
         late = gang.unfinished[0]
         return Reason.FINISHING, (
-            f"{gang.num_nodes - len(gang.unfinished)} of {gang.num_nodes} ranks have succeeded; rank {late.rank}"
-            f" (pod {late.name}, node {late.node}) still runs;"
+            f"{gang.num_nodes - len(gang.unfinished)} of {gang.num_nodes} pods have succeeded; pod {late.name}"
+            f" (node rank {late.rank}, node {late.node}) still runs;"
             f" deadlines.finishSeconds is {duration(situation.spec.deadlines.finish_seconds)}"
         )
     if deletion := deletion_message(gang.unfinished):

@@ -125,6 +125,13 @@ class Progress(Resource):
     metrics: Annotated[dict[str, float], Field(max_length=contract.MAX_METRICS)] | None = Field(
         default=None, description="Further values by name, the latest of each, among them those of the last evaluation."
     )
+    alive: int | None = Field(
+        default=None, description="Signs of life within a phase without steps, such as an evaluation."
+    )
+    unreadable: str | None = Field(
+        default=None,
+        description="Field of the progress line that cannot be read, for example: loss is not finite.",
+    )
     headline: str | None = Field(
         default=None, description="One of the metrics as short text, for example accuracy 99.72 %."
     )

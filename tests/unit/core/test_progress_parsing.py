@@ -34,9 +34,6 @@ def test_a_launchers_prefix_is_allowed(prefix) -> None:
         'ddpjob-progress {"step": -1}',
         'ddpjob-progress {"step": 1e400}',
         'ddpjob-progress {"step": 99999999999999999999}',
-        'ddpjob-progress {"step": 1, "loss": NaN}',
-        'ddpjob-progress {"step": 1, "loss": 1.7976931348623157e308}',
-        'ddpjob-progress {"step": 1, "phase": "\\u001b[2J"}',
         'ddpjob-progress {"step": 1, "x": "' + "y" * 2000 + '"}',
         "ddpjob-progress " + '{"step":' * 900 + "1" + "}" * 900,
     ],
@@ -45,12 +42,37 @@ def test_a_line_that_is_not_of_the_contract_is_ignored(line) -> None:
     assert latest_progress(line) is None
 
 
+@pytest.mark.parametrize(
+    ("rest", "unreadable"),
+    [
+        ('"loss": NaN', "loss is not finite"),
+        ('"loss": -Infinity', "loss is not finite"),
+        ('"loss": "0.5"', "loss is '0.5', which is not a number that it may be"),
+        ('"loss": 1.7976931348623157e308', "loss is '1.7976931348623157e+308', which is not a number that it may be"),
+        ('"etaSeconds": NaN', "etaSeconds is not finite"),
+        ('"totalSteps": "40"', "totalSteps is '40', which is not a number that it may be"),
+        ('"checkpointStep": [1]', "checkpointStep is '[1]', which is not a number that it may be"),
+        ('"epoch": 0.31', None),
+        ('"phase": "\\u001b[2J"', None),
+        ('"phase": 3, "metrics": 4, "headline": 5', None),
+    ],
+)
+def test_a_bad_optional_field_does_not_keep_the_step_from_moving(rest: str, unreadable: str | None) -> None:
+    progress = latest_progress(f'ddpjob-progress {{"step": 7.0, {rest}}}')
+    assert (progress.step, progress.unreadable) == (7, unreadable)
+
+
+@pytest.mark.parametrize("behind", ["[rank1]: x", " {", "}", "ddpjob-progress", "y" * 5000])
+def test_text_behind_the_object_is_ignored_and_not_the_line(behind: str) -> None:
+    assert latest_progress(GOOD + behind + "\n").step == 12
+
+
 def test_the_line_before_a_cut_line_counts() -> None:
     progress = latest_progress(GOOD + '\nddpjob-progress {"step": 99, "lo')
     assert progress.step == 12
 
 
-@pytest.mark.parametrize(("shown", "known"), [("3", 3), ("-1", None), ('"3"', None)])
+@pytest.mark.parametrize(("shown", "known"), [("3", 3), ("-1", None), ('"3"', None), ("null", None)])
 def test_the_number_of_new_pods_that_have_joined_is_a_number(shown, known) -> None:
     progress = latest_progress(f'ddpjob-progress {{"step": 1, "joinedReplacements": {shown}}}')
     assert (progress and progress.joined_replacements) == known
@@ -70,7 +92,8 @@ class Log(str):
 @pytest.mark.parametrize("end", ["\n", ""], ids=["lines", "one line"])
 def test_of_a_megabyte_of_bad_lines_few_short_ones_are_parsed(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
     parsed: list[str] = []
-    monkeypatch.setattr("json.loads", lambda text: parsed.append(text) or {})
+    decoder = type("Decoder", (), {"raw_decode": lambda _, text: parsed.append(text) or ({}, 0)})()
+    monkeypatch.setattr("ddpjob_operator.core.progress._DECODER", decoder)
     log = Log(('ddpjob-progress {"step": x}' + end) * 40_000 + "ddpjob-progress " + "{" * 2000)
     assert latest_progress(log) is None
     assert len(parsed) <= 50
@@ -125,6 +148,7 @@ def test_an_operator_that_knows_no_metrics_reads_the_lines_of_a_trainer_that_has
         total_steps=2**53,
         epoch=2**53,
         phase=contract.PHASE_CHECKPOINT,
+        alive=2**53,
         loss=-1.234567e-300,
         samples_per_second=1.234567e299,
         eta_seconds=9.87654321e9,

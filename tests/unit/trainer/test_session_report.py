@@ -36,6 +36,7 @@ def test_a_full_line_has_every_field():
             total_steps=345,
             epoch=5,
             phase=contract.PHASE_TRAIN,
+            alive=7,
             loss=0.25,
             samples_per_second=1234.56,
             eta_seconds=12.34,

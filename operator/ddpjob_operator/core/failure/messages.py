@@ -29,6 +29,10 @@ def failure_sentence(failure: Failure) -> str:
     """The failure in one sentence."""
     if failure.rank is None:
         return f"Attempt {failure.attempt} ended: {failure.message}"
+    if failure.reason == Reason.HUNG and failure.exit_code is None:  # which rank hangs is not known
+        return f"No rank made progress in attempt {failure.attempt}: {failure.message}; rank 0 is in pod {failure.pod}" + (
+            f" on node {failure.node}" if failure.node else ""
+        )
     where = rank_and_pod(failure)
     quoted = f": {failure.message}" if failure.message else ""
     saved = f"; it had saved step {failure.checkpoint_step}" if failure.checkpoint_step is not None else ""

@@ -111,6 +111,8 @@ def _while_running(situation: Situation) -> tuple[str, str]:
         message += f"; {spares}"
     if failure := situation.failure:
         message += f" in attempt {situation.status.attempt}. Before: {failure_sentence(failure)}"
+    if situation.progress and situation.progress.unreadable:
+        message += f"; in the progress line of rank 0 {situation.progress.unreadable}"
     if situation.spec.checkpoint is None:
         message += "; without spec.checkpoint a restart begins at step 0"
     if quiet_at is not None and quiet_at <= now:

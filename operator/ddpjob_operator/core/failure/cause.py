@@ -14,7 +14,13 @@ from ddpjob_operator.api.names import Reason, contract
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import DDPJobStatus, Failure
 from ddpjob_operator.core.actions import ReadLog
-from ddpjob_operator.core.failure.class_of_end import START_REASONS, class_of_end, could_be_final, newly_saved_step, said_by
+from ddpjob_operator.core.failure.class_of_end import (
+    START_REASONS,
+    class_of_end,
+    could_be_final,
+    newly_saved_step,
+    said_by,
+)
 from ddpjob_operator.core.failure.classes import ECHOES, KINDS, TAKEN_AWAY, Kind
 from ddpjob_operator.core.failure.messages import end_message
 from ddpjob_operator.core.model import NO_LOG, Observed, Pod
@@ -118,7 +124,10 @@ def missing_ends(observed: Observed, names: Mapping[int, str], now: float) -> li
     named = (replace(last[name], rank=rank) for rank, name in names.items() if name in last)
     ends = ends_of(observed, filter(_shows_its_end, named), now)
     by_name = {end.pod: _before_it_took_over(end) if last[end.pod].is_spare else end for end in ends}
-    return [by_name.get(name) or _without_end(observed.job.spec, rank, name, last.get(name), now) for rank, name in names.items()]
+    return [
+        by_name.get(name) or _without_end(observed.job.spec, rank, name, last.get(name), now)
+        for rank, name in names.items()
+    ]
 
 
 def _before_it_took_over(end: End) -> End:

@@ -21,6 +21,10 @@ from ddpjob_operator.core.model import NO_LOG, Exit, LogEnd, Observed, Pod
 
 #: Reason of the DisruptionTarget condition of an eviction through the API, which is also what a drain does.
 EVICTION = "EvictionByEvictionAPI"
+#: The kubelet's messages of an eviction that the pod itself has caused (pkg/kubelet/eviction/helpers.go and eviction_manager.go).
+_OWN_STORAGE_LIMIT = re.compile(
+    r"exceed(?:s|ed) the total limit of containers|exceeded its local ephemeral storage limit|EmptyDir volume .{1,253} exceeds the limit"
+)
 #: Begins the reason of Kueue's TerminationTarget condition.
 QUEUE_EVICTION = "WorkloadEvicted"
 #: What a pod's own reason means: the kubelet ended or refused it.
@@ -59,7 +63,9 @@ _TRAINERS_CODES = {
 #: does not know its arguments. The interpreter, argparse and click say so in these words.
 _NO_SCRIPT = re.compile(r"\S*python\S*: (?:can't open file '|can't find '__main__' module in '|No module named )")
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named |(?:SyntaxError|IndentationError|TabError): ")
-_WRONG_ARGUMENTS = re.compile(r"[^\s:]+: error: (?:argument |unrecognized arguments|the following arguments are required)|Error: No such option")
+_WRONG_ARGUMENTS = re.compile(
+    r"[^\s:]+: error: (?:argument |unrecognized arguments|the following arguments are required)|Error: No such option"
+)
 #: Programs that start a script with no shell before it, which could have failed at something that may work the next time.
 _INTERPRETERS = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate)$")
 
@@ -106,7 +112,11 @@ def could_be_final(observed: Observed, exit_code: int | None) -> bool:
     spec, status, progress = observed.job.spec, observed.job.status, observed.progress
     if spec is None or not spec.command or not _INTERPRETERS.match(spec.command[0]):
         return False
-    steps = (status.restarts.furthest_step, status.progress.step if status.progress else 0, progress.step if progress else 0)
+    steps = (
+        status.restarts.furthest_step,
+        status.progress.step if status.progress else 0,
+        progress.step if progress else 0,
+    )
     return exit_code in (contract.EXIT_PROGRAM_ERROR, contract.EXIT_BAD_CONFIG) and not any(steps)
 
 
@@ -114,6 +124,8 @@ def _class_of_disruption(observed: Observed, pod: Pod) -> Reason | None:
     """The class of a disruption: the cluster ended, evicted or deleted the pod; None if it did not."""
     if pod.exit is not None and pod.exit.reason == "ContainerStatusUnknown":  # its node went away and came back
         return Reason.POD_DISRUPTED
+    if pod.reason == "Evicted" and _OWN_STORAGE_LIMIT.search(pod.message):
+        return Reason.STORAGE_LIMIT
     if pod.reason in _POD_REASONS:
         return _POD_REASONS[pod.reason]
     if not pod.disruption:
@@ -151,7 +163,9 @@ def _class_of_exit(observed: Observed, pod: Pod, log: LogEnd) -> Reason:
         )
     if is_echo(exception):
         return Reason.COLLECTIVE_TIMEOUT if is_timeout(exception) else Reason.COLLECTIVE_ERROR
-    if is_out_of_memory(exception) or ((is_bus_error or is_death_of_a_worker(exception)) and is_out_of_shared_memory(said.symptoms)):
+    if is_out_of_memory(exception) or (
+        (is_bus_error or is_death_of_a_worker(exception)) and is_out_of_shared_memory(said.symptoms)
+    ):
         return Reason.OUT_OF_MEMORY
     if pod.exit.signal and not has_raised:
         return Reason.KILLED

@@ -79,6 +79,8 @@ _OUT_OF_SHARED_MEMORY = re.compile(
     r"|unable to (?:write|open|allocate|mmap|resize) .{0,20}?/torch_.{0,99}?No space left on device"
     r"|No space left on device.{0,9}(?:/dev/shm|/torch_|/psm_)|/dev/shm\S{0,99} .{0,99}?No space left on device"
 )
+
+
 def end_of_log(text: str) -> LogEnd:
     """What decisions need of the end of a log."""
     short = _with_short_lines(text)
@@ -108,7 +110,13 @@ def _with_short_lines(text: str) -> str:
 def _symptoms(text: str) -> str:
     """The first match of each pattern, so that they find the same in this short text as in the whole one."""
     lower = text.lower()
-    searched = ((_OUT_OF_MEMORY, text), (_OUT_OF_SHARED_MEMORY, text), (_ECHO, lower), (_OWN_FAULT, lower), (_TIMEOUT, lower))
+    searched = (
+        (_OUT_OF_MEMORY, text),
+        (_OUT_OF_SHARED_MEMORY, text),
+        (_ECHO, lower),
+        (_OWN_FAULT, lower),
+        (_TIMEOUT, lower),
+    )
     return "\n".join(match[0] for pattern, where in searched if (match := pattern.search(where)))
 
 

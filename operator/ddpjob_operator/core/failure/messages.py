@@ -30,8 +30,9 @@ def failure_sentence(failure: Failure) -> str:
     if failure.rank is None:
         return f"Attempt {failure.attempt} ended: {failure.message}"
     if failure.reason == Reason.HUNG and failure.exit_code is None:  # which rank hangs is not known
-        return f"No rank made progress in attempt {failure.attempt}: {failure.message}; rank 0 is in pod {failure.pod}" + (
-            f" on node {failure.node}" if failure.node else ""
+        return (
+            f"No rank made progress in attempt {failure.attempt}: {failure.message}; rank 0 is in pod {failure.pod}"
+            + (f" on node {failure.node}" if failure.node else "")
         )
     where = rank_and_pod(failure)
     quoted = f": {failure.message}" if failure.message else ""
@@ -58,6 +59,8 @@ def end_message(observed: Observed, pod: Pod, reason: Reason) -> str:
             return "the operator did not delete it"
         case Reason.NODE_DRAINED if pod.disruption.startswith(EVICTION):
             return f"node {pod.node} is being drained"
+        case Reason.STORAGE_LIMIT:
+            return printable(pod.message)
         case Reason.EVICTED | Reason.PREEMPTED | Reason.NODE_DRAINED | Reason.POD_DISRUPTED:
             return _message_of_the_cluster(pod, reason)
         case Reason.STOPPED_WITH_CHECKPOINT:

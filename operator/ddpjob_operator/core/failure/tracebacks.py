@@ -73,7 +73,9 @@ def exceptions(lines: Iterable[str]) -> Sequence[Raised]:
     readers: dict[str, _Reader] = {}
     for line in lines:
         source, bare = source_and_text(line)
-        if TRACEBACK in bare and not source and (inner := _PREFIX.search(bare)):  # after a progress bar without a line end
+        if (
+            TRACEBACK in bare and not source and (inner := _PREFIX.search(bare))
+        ):  # after a progress bar without a line end
             source, bare = source_and_text(bare[inner.start() :])
         if source not in readers:
             readers[source] = _Reader(source, found)

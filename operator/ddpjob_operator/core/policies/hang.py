@@ -51,7 +51,9 @@ def _message(situation: Situation, limit_seconds: float) -> str:
         shows = f"no progress line for {duration(limit_seconds)} (deadlines.startSeconds and hangSeconds)"
     else:
         phase = f" ({progress.phase})" if progress.phase else ""
-        which, limit = ("the last step, ", "finishSeconds") if _is_past_last_step(progress) else ("step ", "hangSeconds")
+        which, limit = (
+            ("the last step, ", "finishSeconds") if _is_past_last_step(progress) else ("step ", "hangSeconds")
+        )
         shows = f"no progress after {which}{progress.step}{phase} for {duration(limit_seconds)} (deadlines.{limit})"
     stacks = ", with the Python stacks in their logs" if situation.spec.trainer else ""
     return f"the log of rank 0 shows {shows}; the pods are kept{stacks}"

@@ -1,7 +1,7 @@
 """A gang that is wanted: how far it is, what it waits for, and what is worth saying while it runs."""
 
 from ddpjob_operator.api.names import ProviderName, Reason
-from ddpjob_operator.core import free_places, spare_pods
+from ddpjob_operator.core import free_places, separate_trainings, spare_pods
 from ddpjob_operator.core.actions import Lookup
 from ddpjob_operator.core.decision import Advice, KeepWhole
 from ddpjob_operator.core.failure.messages import failure_sentence
@@ -111,6 +111,8 @@ def _while_running(situation: Situation) -> tuple[str, str]:
         message += f"; {spares}"
     if failure := situation.failure:
         message += f" in attempt {situation.status.attempt}. Before: {failure_sentence(failure)}"
+    if alone := separate_trainings.warning(situation.spec):
+        message += f"; {alone}"
     if situation.progress and situation.progress.unreadable:
         message += f"; in the progress line of rank 0 {situation.progress.unreadable}"
     if situation.spec.checkpoint is None:

@@ -115,7 +115,7 @@ def record(recording: Recording, python: str) -> str:
     """The log of one recording, with its first line."""
     environ = {
         **{name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ},
-        **{"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29518"},
+        "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29518",
         **dict(recording.environ),
     }
     command = [python, *recording.launcher, *recording.arguments]

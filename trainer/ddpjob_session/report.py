@@ -266,7 +266,7 @@ class Reporter:
         """The epoch that the next step belongs to; after the last step, the last epoch. None where there are no epochs."""
         return None if self._steps_per_epoch is None else min(step, total_steps - 1) // self._steps_per_epoch
 
-    def _update(self, **changes: int | float | str | Mapping[str, float] | None) -> None:
+    def _update(self, **changes: float | str | Mapping[str, float] | None) -> None:
         with self._lock:
             self._progress = replace(self._current, **changes)  # type: ignore[arg-type]  # checked by the callers above
 

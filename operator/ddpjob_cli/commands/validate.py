@@ -18,9 +18,9 @@ def command(
 
       ddpjob validate manifests/examples/*.yaml
     """
+    from ddpjob_cli.manifest import ManifestError, read_manifest
     from ddpjob_cli.output import note
     from ddpjob_operator.core.separate_trainings import warning
-    from ddpjob_cli.manifest import ManifestError, read_manifest
 
     mistakes = []
     for file in files:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from support.builders import NOW, broken, ended, job
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.failure.log_parsing import end_of_log
 from ddpjob_operator.core.plan import plan
+from support.builders import NOW, broken, ended, job
 
 LOGS = Path(__file__).parents[2] / "corpus" / "logs"
 FAULT = "ValueError: label 12 is out of range for 10 classes"

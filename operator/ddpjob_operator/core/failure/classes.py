@@ -99,7 +99,7 @@ CLASSES = (
         recognised="no new step or phase in rank 0's log for deadlines.hangSeconds, while the log can be read; or exit code"
         " 70 of the trainer, whose ranks determined which of them is late",
         how="made no progress",
-        example="made no progress …: it printed nothing after step 120 (train) for 15m0s (deadlines.hangSeconds); the pods are kept",
+        example="made no progress …: the log of rank 0 shows no progress after step 120 (train) for 15m0s (deadlines.hangSeconds); the pods are kept",
     ),
     FailureClass(
         reason=Reason.IMAGE_PULL,

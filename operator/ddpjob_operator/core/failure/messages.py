@@ -20,7 +20,7 @@ _TRAINERS_HEADER = re.compile(rf"^rank \d+(?:{re.escape(contract.TERMINATION_ECH
 _RUNTIMES_LAYERS = "unable to start container process: "
 
 _SHARED_MEMORY = (
-    "/dev/shm is full: it has 1 GiB for each process unless template mounts a larger emptyDir with medium Memory there; use"
+    "/dev/shm is full: it has 1 GiB for each process unless template mounts a larger emptyDir with medium Memory there; use"  # noqa: S108 no temporary file
     " fewer data-loader workers, or mount one and raise resources.limits.memory, against which it counts"
 )
 
@@ -72,9 +72,7 @@ def end_message(observed: Observed, pod: Pod, reason: Reason) -> str:
         return "it was OOMKilled: raise resources.limits.memory or use less"
     if pod.exit.reason in START_REASONS:
         return printable(pod.exit.message.rpartition(_RUNTIMES_LAYERS)[2])
-    if reason == Reason.OUT_OF_MEMORY and is_out_of_shared_memory(_evidence_of(observed, pod)):
-        return f"{_message_of_the_program(observed, pod)} (hint: {_SHARED_MEMORY})"
-    return _with_hint(observed, pod, _SOURCE_LINE.sub("", _message_of_the_program(observed, pod)))
+    return _with_hint(observed, pod, reason, _SOURCE_LINE.sub("", _message_of_the_program(observed, pod)))
 
 
 def _how(failure: Failure) -> str:
@@ -116,7 +114,9 @@ def _message_of_the_program(observed: Observed, pod: Pod) -> str:
     return log.last_line or pod.exit.parsed_message.last_line
 
 
-def _with_hint(observed: Observed, pod: Pod, message: str) -> str:
+def _with_hint(observed: Observed, pod: Pod, reason: Reason, message: str) -> str:
+    if reason == Reason.OUT_OF_MEMORY and is_out_of_shared_memory(_evidence_of(observed, pod)):
+        return f"{message} (hint: {_SHARED_MEMORY})"
     if pod.security is None or observed.job.spec is None:
         return message
     hint = hint_for(message, pod.security, observed.job.spec)

@@ -25,7 +25,7 @@ def all_ranks_succeeded(situation: Situation) -> Advice:
     message = f"all {num_nodes} ranks ended with exit code 0" if num_nodes > 1 else "the rank ended with exit code 0"
     if alone := separate_trainings.warning(situation.spec):
         message += f"; {alone}"
-    elif num_nodes > 1 and log.progress is not None:
+    elif num_nodes > 1 and log.progress is not None and situation.spec.trainer is None:
         second = situation.gang.current[1]
         of_second = situation.observed.logs.get(second.uid)
         if of_second is None:

@@ -92,7 +92,7 @@ def _while_starting(situation: Situation) -> tuple[str, str]:
 
 def _while_running(situation: Situation) -> tuple[str, str]:
     gang, now = situation.gang, situation.now
-    finishing_at, quiet_at = _finishing_at(situation), _quiet_at(situation)
+    finishing_at = _finishing_at(situation)
     if finishing_at is not None and finishing_at <= now:
         late = gang.unfinished[0]
         return Reason.FINISHING, (
@@ -111,15 +111,21 @@ def _while_running(situation: Situation) -> tuple[str, str]:
         message += f"; {spares}"
     if failure := situation.failure:
         message += f" in attempt {situation.status.attempt}. Before: {failure_sentence(failure)}"
+    return Reason.RUNNING, message + _remarks(situation)
+
+
+def _remarks(situation: Situation) -> str:
+    """What is worth saying of a program that runs."""
+    quiet_at, message = _quiet_at(situation), ""
     if alone := separate_trainings.warning(situation.spec):
         message += f"; {alone}"
     if situation.progress and situation.progress.unreadable:
         message += f"; in the progress line of rank 0 {situation.progress.unreadable}"
     if situation.spec.checkpoint is None:
         message += "; without spec.checkpoint a restart begins at step 0"
-    if quiet_at is not None and quiet_at <= now:
+    if quiet_at is not None and quiet_at <= situation.now:
         message += "; the program prints no progress lines, so the operator cannot detect a hang"
-    return Reason.RUNNING, message
+    return message
 
 
 def _growth(situation: Situation) -> str:

@@ -86,6 +86,8 @@ RECORDINGS = {
         for kind in ("reset", "requests", "refused", "timeout", "pipe", "library")
     },
     **{f"memory-{kind}": plain("memory.py", kind) for kind in ("numpy", "torch", "python", "mmap", "shared")},
+    **{f"wrapper-{kind}": plain("wrappers.py", kind) for kind in ("spawn", "subprocess", "pool")},
+    "rich-handler": plain("pretty.py", "rich_handler"),
     "rich": plain("pretty.py", "rich"),
     "rich-colours": plain("pretty.py", "rich", **FORCED),
     "loguru": plain("pretty.py", "loguru", python="3.12"),
@@ -115,7 +117,11 @@ def record(recording: Recording, python: str) -> str:
     """The log of one recording, with its first line."""
     environ = {
         **{name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ},
-        "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29518",
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29518",
+        "COLUMNS": "160",
         **dict(recording.environ),
     }
     command = [python, *recording.launcher, *recording.arguments]

@@ -14,6 +14,17 @@ match sys.argv[1]:
 
         install(show_locals=True, width=100)
         train(12)
+    case "rich_handler":
+        import logging
+
+        from rich.logging import RichHandler
+
+        logging.basicConfig(handlers=[RichHandler(rich_tracebacks=True)])
+        try:
+            train(12)
+        except ValueError:
+            logging.exception("training failed")
+            sys.exit(1)
     case "loguru":
         from loguru import logger
 

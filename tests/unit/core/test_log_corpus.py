@@ -75,6 +75,10 @@ TABLE = [
     ("memory-python", None, MEMORY, "MemoryError…"),
     ("memory-mmap", None, MEMORY, "OSError: [Errno 12] Cannot allocate memory…"),
     ("memory-shared", None, MEMORY, "RuntimeError: unable to write to file </torch_1_2_3>…"),
+    ("wrapper-spawn", None, ERROR, FAULT),
+    ("wrapper-subprocess", None, ERROR, FAULT),
+    ("wrapper-pool", None, ERROR, FAULT),
+    ("rich-handler", None, ERROR, FAULT),
     ("rich", None, ERROR, FAULT),
     ("rich-colours", None, ERROR, FAULT),
     ("loguru", None, ERROR, FAULT),
@@ -105,3 +109,14 @@ def test_the_cause_is_what_the_program_says(name: str, rank: int | None, reason:
 
 def test_each_log_has_a_row() -> None:
     assert sorted(row[0] for row in TABLE) == sorted(path.stem for path in LOGS.iterdir())
+
+
+def test_noise_after_an_echo_does_not_make_it_the_cause() -> None:
+    of = job(nodes=2, command=["python", "t.py"])
+    _, echo = _recorded("lost-peer-and-noise")
+    _, fault = _recorded("noise-del")
+    first = ended(of, 0, code=1, message=echo, ended_seen=NOW - 5)
+    second = ended(of, 1, code=1, message=fault, ended_seen=NOW - 4)
+    status = plan(broken(of, first, second), NOW).status
+    assert status.failure is not None
+    assert (status.failure.global_rank, status.failure.message) == (1, FAULT)

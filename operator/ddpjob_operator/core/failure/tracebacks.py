@@ -98,6 +98,7 @@ class _Reader:
         self._replaces = False  # whether the next exception is the original of the last one
         self._link = ""
         self._noise_lines = 0
+        self._column = ""  # what precedes each line of an exception that rich's logging handler wraps
         self._goes_on = False  # whether the message begins on the next line
         self._handler: tuple[str, str] | None = None  # the function that caught the last exception
         self._first_frame: tuple[str, str] | None = None
@@ -129,7 +130,7 @@ class _Reader:
     def _begin(self, line: str) -> None:
         is_member = self._in_group and self._is_open
         self._is_framed, self._without_head = "─ " + TRACEBACK in line, False
-        self._is_open, self._goes_on = True, False
+        self._is_open, self._goes_on, self._column = True, False, ""
         if is_member:
             return
         self._in_group, self._has_member = f"Exception Group {TRACEBACK}" in line, False
@@ -138,8 +139,9 @@ class _Reader:
         self._is_in_handler = self._is_raised_in_handler = False
 
     def _in_traceback(self, line: str) -> None:
+        indent = ""
         if self._is_framed:
-            line = line.strip()
+            indent, line = line[: len(line) - len(line.lstrip())], line.strip()
             if line[:1] in ("│", "╰", "╭", "") or line.startswith("|"):
                 return
         if not line or line[0].isspace() or line.startswith("> File "):
@@ -151,6 +153,7 @@ class _Reader:
             self._of_group(printable(line))
         elif is_exception:
             self._end(printable(line))
+            self._column = indent
         else:
             self._link, self._noise_lines = "", 0
 
@@ -199,9 +202,11 @@ class _Reader:
         elif line in (_FROM, _WHILE_HANDLING):
             self._link, self._goes_on = line, False
         else:
-            if self._goes_on and self._last is not None:
+            is_wrapped = bool(self._column) and line.startswith(self._column)
+            if (self._goes_on or is_wrapped) and self._last is not None:
                 self._last.text = printable(f"{self._last.text} {line}")
             self._goes_on = False
+            self._column = self._column if is_wrapped else ""
             self._link, self._noise_lines = "", max(0, self._noise_lines - 1)
 
 

@@ -27,7 +27,7 @@ print(", ".join(found))
 """
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29517")
 TIMEOUT_SECONDS = 120
-FORCED = {"FORCE_COLOR": "1"}
+COLOURS = (("FORCE_COLOR", "1"),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +43,9 @@ class Recording:
     """The version of the interpreter; empty for the one that runs this."""
 
 
-def plain(*arguments: str, ranks: int = 0, python: str = "", **environ: str) -> Recording:
+def plain(*arguments: str, ranks: int = 0, python: str = "", is_coloured: bool = False) -> Recording:
     """A program that `python` runs."""
-    return Recording(arguments=arguments, ranks=ranks, python=python, environ=tuple(environ.items()))
+    return Recording(arguments=arguments, ranks=ranks, python=python, environ=COLOURS if is_coloured else ())
 
 
 def torchrun(*arguments: str, python: str = "") -> Recording:
@@ -79,7 +79,7 @@ RECORDINGS = {
     "chained-while-handling": plain("chained.py", "while_handling"),
     **{f"group-{kind}": plain("groups.py", kind) for kind in ("tasks", "bare", "nested")},
     "group-tasks-torchrun": torchrun("groups.py", "tasks"),
-    "group-tasks-colours-3.13": plain("groups.py", "tasks", python="3.13", **FORCED),
+    "group-tasks-colours-3.13": plain("groups.py", "tasks", python="3.13", is_coloured=True),
     **{f"data-worker-{kind}": plain("data_worker.py", kind) for kind in ("raises", "killed", "bus")},
     **{
         f"network-{kind}": plain("network.py", kind)
@@ -89,12 +89,12 @@ RECORDINGS = {
     **{f"wrapper-{kind}": plain("wrappers.py", kind) for kind in ("spawn", "subprocess", "pool")},
     "rich-handler": plain("pretty.py", "rich_handler"),
     "rich": plain("pretty.py", "rich"),
-    "rich-colours": plain("pretty.py", "rich", **FORCED),
+    "rich-colours": plain("pretty.py", "rich", is_coloured=True),
     "loguru": plain("pretty.py", "loguru", python="3.12"),
     "loguru-colours": plain("pretty.py", "loguru", "colours", python="3.12"),
     "plain-3.12": plain("pretty.py", "plain", python="3.12"),
     "plain-3.13": plain("pretty.py", "plain", python="3.13"),
-    "plain-colours-3.13": plain("pretty.py", "plain", python="3.13", **FORCED),
+    "plain-colours-3.13": plain("pretty.py", "plain", python="3.13", is_coloured=True),
 }
 
 

@@ -66,6 +66,8 @@ class LogEnd:
     """The global rank of the process that it is about, where the text names it."""
     worker: WorkerExit | None = None
     """The failing worker of torchrun's table that it is about."""
+    left_early: int | None = None
+    """A rank of the same pod that had ended with exit code 0 before, as our launcher says."""
     symptoms: str = ""
     """What in the whole text says that another rank went away or that memory ran out, for programs without a traceback."""
     last_line: str = ""

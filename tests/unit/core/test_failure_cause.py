@@ -349,3 +349,11 @@ def test_an_eviction_that_the_pod_itself_has_caused_is_counted_and_names_the_lim
     status = plan(broken(SINGLE, replace(evicted, message=message)), NOW).status
     assert (status.restarts.counted, status.failure.reason == Reason.STORAGE_LIMIT) == (counted, bool(counted))
     assert message.strip() in status.failure.message
+
+
+def test_a_rank_of_the_same_pod_that_left_early_is_named_where_our_launcher_says_so() -> None:
+    of = job(nodes=1, processesPerNode=2, command=["python", "-m", "ddpjob.launch", "train.py"])
+    text = ECHO + "ddpjob launcher: rank 0 ended with exit code 1; rank 1 had ended with exit code 0 before\n"
+    failure = plan(broken(of, ended(of, 0, code=1, message=text)), NOW).status.failure
+    assert failure.message.startswith("rank 1 had ended with exit code 0 while others still trained")
+    assert failure.global_rank == 0

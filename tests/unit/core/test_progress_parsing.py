@@ -3,7 +3,7 @@ import json
 import pytest
 
 from ddpjob_operator.api.names import contract
-from ddpjob_operator.core.progress import latest_progress
+from ddpjob_operator.core.progress import latest_progress, position
 from ddpjob_session.progress import Progress
 
 GOOD = 'ddpjob-progress {"step": 12, "totalSteps": 40, "epoch": 1, "loss": 0.123456, "etaSeconds": 200.4}'
@@ -170,3 +170,16 @@ CAUSE = "rank 1 was killed by SIGKILL at step 345"
 def test_the_cause_of_a_restart_in_place_is_short_printable_text_or_none(sent, kept) -> None:
     progress = latest_progress("ddpjob-progress " + json.dumps({"step": 1, "inPlaceCause": sent}))
     assert (progress.step, progress.in_place_cause) == (1, kept)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_progress"),
+    [
+        ({"alive": 1}, {"alive": 2}, True),
+        ({"phase": "train"}, {"phase": "evaluate"}, True),
+        ({"loss": 1.0}, {"loss": 2.0}, False),
+    ],
+)
+def test_a_step_a_phase_or_a_sign_of_life_is_progress(first, second, is_progress: bool) -> None:
+    before, after = (latest_progress(line_with(**fields)) for fields in (first, second))
+    assert (position(before) != position(after)) == is_progress

@@ -94,7 +94,7 @@ def _end_of(observed: Observed, pod: Pod, gang_has_saved: bool, now: float) -> E
     exit_code, signal_number = (worker.code, worker.signal) if worker else _exit_of(pod)
     if worker and worker.signal and reason == Reason.PROGRAM_ERROR:
         reason = Reason.KILLED
-    return End(
+    end = End(
         rank=pod.rank,
         global_rank=global_rank(observed.job.spec, pod.rank, None if reason in TAKEN_AWAY else said.rank),
         reason=reason,
@@ -105,6 +105,13 @@ def _end_of(observed: Observed, pod: Pod, gang_has_saved: bool, now: float) -> E
         node=pod.node,
         seen=(pod.exit.seen if pod.exit else None) or now,
     )
+    return end if said.left_early is None or not end.is_echo else _after(f"rank {said.left_early}", end)
+
+
+def _after(left: str, end: End) -> End:
+    """An end that only follows from that of a rank that had left the others."""
+    why = f"{left} had ended with exit code 0 while others still trained; all ranks must take the same number of steps"
+    return replace(end, message=f"{why}: {end.message}" if end.message else why)
 
 
 def global_rank(spec: DDPJobSpec | None, node_rank: int, said: int | None) -> int | None:
@@ -191,8 +198,7 @@ def with_early_success(cause: End, pods: Iterable[Pod]) -> End:
         return cause
     first = min(gone, key=lambda pod: ((pod.exit.seen if pod.exit else None) or 0, pod.rank))
     whose = f"rank {first.rank} (pod {first.name})" if cause.global_rank == cause.rank else f"pod {first.name}"
-    why = f"{whose} had ended with exit code 0 while others still trained; all ranks must take the same number of steps"
-    return replace(cause, message=f"{why}: {cause.message}" if cause.message else why)
+    return _after(whose, cause)
 
 
 def decidable_at(cause: End, num_running: int) -> float:

@@ -29,7 +29,9 @@ _TABLE_EXIT = re.compile(r"\s*exitcode\s*: (-?\d{1,5}) \(pid: \d{1,10}\)")
 _LAUNCHERS = re.compile(
     r"[IWEF]\d{4} [\d:.]+ \d+ \S*torch/distributed/|\[[IWEF]\d{4} [\d:.]+ \w+\.cpp:\d+\]|ddpjob launcher: "
 )
-_OUR_LAUNCHER = re.compile(r"ddpjob launcher: rank (\d{1,9}) ended with exit code (\d{1,3})$")
+_OUR_LAUNCHER = re.compile(
+    r"ddpjob launcher: rank (\d{1,9}) ended with exit code (\d{1,3})(?:; rank (\d{1,9}) had ended with exit code 0 before)?$"
+)
 _RANK = re.compile(r"\[rank(\d{1,9})\]:$")
 #: The first line of a termination message of the trainer, a session or our launcher.
 _TERMINATION_RANK = re.compile(rf"rank (\d{{1,9}})(?:{re.escape(contract.TERMINATION_ECHO_SUFFIX)})?$")
@@ -93,6 +95,7 @@ def end_of_log(text: str) -> LogEnd:
         then=cause.then if cause else "",
         rank=rank,
         worker=next((worker for found, worker in table if found == rank), table[-1][1] if table else None),
+        left_early=next((int(end[3]) for line in lines if (end := _OUR_LAUNCHER.match(line)) and end[3]), None),
         symptoms=_symptoms(tail(short)),
         last_line=_last_line(printed),
         progress=latest_progress(text),

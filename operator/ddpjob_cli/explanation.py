@@ -91,7 +91,8 @@ def _failure(job: "Job") -> list[str]:
     facts = (
         ("class", failure.reason),
         ("attempt", failure.attempt),
-        ("rank", failure.rank),
+        ("rank", failure.global_rank),
+        ("node rank", failure.rank),
         ("pod", failure.pod),
         ("node", failure.node),
         ("exit code", failure.exit_code),
@@ -109,7 +110,7 @@ def _failure(job: "Job") -> list[str]:
 def _pod(pod: "Pod") -> str:
     where = f" on {pod.node}" if pod.node else ""
     code = "" if pod.exit_code is None else f", exit code {pod.exit_code}"
-    return f"rank {pod.rank} ({pod.name}{where}): {pod.state}{code}{': ' + pod.message if pod.message else ''}"
+    return f"node rank {pod.rank} ({pod.name}{where}): {pod.state}{code}{': ' + pod.message if pod.message else ''}"
 
 
 def _advice(job: "Job", reason: str) -> list[str]:

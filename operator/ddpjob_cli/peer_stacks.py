@@ -6,7 +6,8 @@ The stack of the rank that failed by itself is shown as a whole. The logs keep e
 import re
 
 from ddpjob_operator.api.names import contract
-from ddpjob_operator.core.failure.log_parsing import TRACEBACK, is_echo, source_and_text
+from ddpjob_operator.core.failure.log_parsing import is_echo
+from ddpjob_operator.core.failure.tracebacks import TRACEBACK, source_and_text
 
 #: A stack with more lines is shown as it is.
 MAX_LINES = 500

@@ -173,7 +173,9 @@ def message_of(job: "Job", pod: "Pod") -> str:
         return pod.message
     ends = [failure for failure in job.status.attempts if failure.attempt == pod.attempt and not failure.replaced]
     if ends and ends[-1].rank is not None and ends[-1].rank != pod.rank:
-        return visible(f"stopped because of rank {ends[-1].rank} ({ends[-1].reason})")
+        rank = ends[-1].global_rank
+        cause = f"a rank of {ends[-1].pod}" if rank is None else f"rank {rank}"
+        return visible(f"stopped because of {cause} ({ends[-1].reason})")
     return "stopped on request (SIGTERM)"
 
 
@@ -202,7 +204,8 @@ def attempt_lines(job: "Job") -> list[str]:
     """Each known attempt in one line, oldest first: when it ended, and why."""
     lines = []
     for failure in job.status.attempts:
-        where = "" if failure.rank is None else f" rank {failure.rank}"
+        rank = "" if failure.global_rank is None else f" rank {failure.global_rank},"
+        where = "" if failure.rank is None else f"{rank} node rank {failure.rank}"
         node = f" on {failure.node}" if failure.node else ""
         code = "" if failure.exit_code is None else f", exit code {failure.exit_code}"
         text = f": {failure.message}" if failure.message else ""

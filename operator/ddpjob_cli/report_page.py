@@ -182,6 +182,7 @@ def _attempts(job: "Job") -> str:
             failure.attempt,
             failure.time,
             failure.reason,
+            NOTHING if failure.global_rank is None else failure.global_rank,
             NOTHING if failure.rank is None else failure.rank,
             failure.node or NOTHING,
             NOTHING if failure.exit_code is None else failure.exit_code,
@@ -191,8 +192,8 @@ def _attempts(job: "Job") -> str:
     ]
     if not current_attempt_has_failed(job.status):
         end = job.status.completion_time or NOTHING
-        rows.append((job.status.attempt, end, job.phase, NOTHING, NOTHING, NOTHING, ""))
-    table = _table(["attempt", "ended", "cause", "rank", "node", "exit code", "message"], rows)
+        rows.append((job.status.attempt, end, job.phase, NOTHING, NOTHING, NOTHING, NOTHING, ""))
+    table = _table(["attempt", "ended", "cause", "rank", "node rank", "node", "exit code", "message"], rows)
     return f'{table}<p class="dim">Restarts: {_text(restarts_so_far(job.status))}.</p>'
 
 

@@ -61,7 +61,9 @@ def run_local(manifest: Manifest, *, verbose: bool, show_status: bool) -> int:
             128 + received,
         )
     elif status.condition(ConditionType.SUCCEEDED):
-        outcome, style, code = f"succeeded after {took} in attempt {status.attempt}", "green", EXIT_SUCCEEDED
+        doubt = (status.message or "").partition("; ")[2]  # of pods that may have trained alone
+        outcome = f"succeeded after {took} in attempt {status.attempt}" + (f"; {doubt}" if doubt else "")
+        style, code = "green", EXIT_SUCCEEDED
     else:
         outcome, style, code = f"failed after {took}: {status.message}", "red", EXIT_FAILED
     if show_status:

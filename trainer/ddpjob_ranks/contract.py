@@ -182,6 +182,8 @@ PROGRESS_IN_PLACE_RESTARTS: Final = "inPlaceRestarts"
 PROGRESS_IN_PLACE_CAUSE: Final = "inPlaceCause"
 #: Replacements of pods in this attempt whose ranks are here: the sum over all pods (int; left out where it is 0).
 PROGRESS_JOINED_REPLACEMENTS: Final = "joinedReplacements"
+#: Signs of life within a phase without steps, such as an evaluation: any change shows progress (int; left out where it is 0).
+PROGRESS_ALIVE: Final = "alive"
 #: What rank 0 is doing: one of the PHASE_ values (string; optional).
 PROGRESS_PHASE: Final = "phase"
 #: Further values by name, the latest known of each (object of at most MAX_METRICS finite numbers; optional).

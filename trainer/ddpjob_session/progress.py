@@ -32,6 +32,8 @@ class Progress:
     total_steps: int
     epoch: int | None
     phase: str
+    alive: int = 0
+    """Signs of life since the training began."""
     loss: float | None = None
     samples_per_second: float | None = None
     eta_seconds: float | None = None
@@ -55,6 +57,7 @@ class Progress:
             contract.PROGRESS_IN_PLACE_CAUSE: self.restarts.cause,
             contract.PROGRESS_JOINED_REPLACEMENTS: self.restarts.joined_replacements or None,
             contract.PROGRESS_PHASE: self.phase,
+            contract.PROGRESS_ALIVE: self.alive or None,
             contract.PROGRESS_METRICS: finite or None,
             contract.PROGRESS_HEADLINE: self.headline,
         }

@@ -125,6 +125,12 @@ class Reporter:
         self._step_ended += seconds
         self._update(phase=before if before != contract.PHASE_START else contract.PHASE_TRAIN)
 
+    def keep_alive(self) -> None:
+        """Show the operator that there is progress within a phase without steps."""
+        if self._progress is not None:
+            self._update(alive=self._current.alive + 1)
+            self._print_progress_unless_recent()
+
     def step_done(self, step: int, *, num_samples: int) -> None:
         """Count a step; `step` is the number of steps done."""
         self._window_samples += num_samples

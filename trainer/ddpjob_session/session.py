@@ -284,8 +284,9 @@ class Session:
             )
 
     def keep_alive(self) -> None:
-        """Show the watchdog that there is progress, within a step that takes long, such as one with an evaluation."""
+        """Show the watchdog and the operator that there is progress, within a step that takes long, such as one with an evaluation."""
         self._run.timeline.moved()
+        self._run.report.keep_alive()
 
     def print(self, text: object) -> None:
         """Print a line, on rank 0 only."""

@@ -35,7 +35,7 @@ def command(
     attempt: Annotated[
         str | None, typer.Option(help="Number of an attempt, or all; by default the current one", show_default=False)
     ] = None,
-    failed: Annotated[bool, typer.Option("--failed", help="Only the rank that caused the last failure")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="Only the pod that caused the last failure")] = False,
     since: Annotated[
         str | None, typer.Option(help="Only lines newer than this, such as 10m", show_default=False)
     ] = None,
@@ -71,7 +71,9 @@ def command(
     out = console()
     with look_at(job) as client:
         if failed:
-            number, ranks = culprit(client.get(job))
+            seen = client.get(job)
+            number, ranks = culprit(seen)
+            note(who_failed(seen))
         lines = client.logs(
             job,
             follow=follow,
@@ -94,7 +96,7 @@ def command(
 
 
 def culprit(job: "Job") -> tuple[int, frozenset[int]]:
-    """Attempt and rank of the last failure.
+    """Attempt and node rank of the last failure.
 
     Raises:
         CommandError: the job has no failure, or no rank caused it.
@@ -110,6 +112,15 @@ def culprit(job: "Job") -> tuple[int, frozenset[int]]:
             f" ({failure.reason}); to see all ranks: ddpjob logs {address(job)} --attempt {failure.attempt}"
         )
     return failure.attempt, frozenset({failure.rank})
+
+
+def who_failed(job: "Job") -> str:
+    """The rank that caused the last failure, with its pod and its node."""
+    from ddpjob_operator.core.failure.messages import rank_and_pod
+
+    failure = job.status.failure
+    assert failure is not None, "the caller has checked it"
+    return f"{rank_and_pod(failure)}, attempt {failure.attempt}"
 
 
 def prefixed(line: "LogLine") -> "Text":

@@ -134,7 +134,7 @@ def rank_table(job: "Job", pods: "list[Pod]") -> "RenderableType":
         shown = sorted((odd + [pod for pod in pods if pod.state == "Running"])[:_MAX_ROWS], key=lambda pod: pod.rank)
     caption = f"and {len(pods) - len(shown)} further ranks" if len(shown) < len(pods) else None
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", caption=caption)
-    for title in ("RANK", "POD", "NODE", "STATE", "RESTARTS", "EXIT", "MESSAGE"):
+    for title in ("NODE RANK", "POD", "NODE", "STATE", "RESTARTS", "EXIT", "MESSAGE"):
         table.add_column(title, no_wrap=title != "MESSAGE", overflow="fold")
     for pod in shown:
         code = NOTHING if pod.exit_code is None else str(pod.exit_code)

@@ -19,6 +19,8 @@ def command(
       ddpjob validate manifests/examples/*.yaml
     """
     from ddpjob_cli.manifest import ManifestError, read_manifest
+    from ddpjob_cli.output import note
+    from ddpjob_operator.core.separate_trainings import warning
 
     mistakes = []
     for file in files:
@@ -27,6 +29,8 @@ def command(
         except ManifestError as error:
             mistakes.append(str(error))
             continue
+        if alone := warning(manifest.spec):
+            note(f"{file}: {alone}")
         later = " (recipe and settings are checked when the job starts)" if manifest.spec.trainer else ""
         print(f"{file}: DDPJob {manifest.namespace}/{manifest.name} is valid{later}")
     if mistakes:

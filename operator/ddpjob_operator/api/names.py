@@ -196,6 +196,7 @@ class Reason(StrEnum):
     START_DEADLINE = "StartDeadline"  # Not all pods ran within deadlines.startSeconds.
     FINISH_DEADLINE = "FinishDeadline"  # Not all ranks ended within deadlines.finishSeconds.
     POD_DELETED = "PodDeleted"  # Somebody other than the operator deleted a pod.
+    STORAGE_LIMIT = "StorageLimit"  # A pod was evicted because it used more storage than its own limits allow.
     EVICTED = "Evicted"  # A pod was evicted.
     PREEMPTED = "Preempted"  # A pod was preempted by one of higher priority.
     NODE_DRAINED = "NodeDrained"  # A node was drained or shut down.

@@ -125,6 +125,13 @@ class Progress(Resource):
     metrics: Annotated[dict[str, float], Field(max_length=contract.MAX_METRICS)] | None = Field(
         default=None, description="Further values by name, the latest of each, among them those of the last evaluation."
     )
+    alive: int | None = Field(
+        default=None, description="Signs of life within a phase without steps, such as an evaluation."
+    )
+    unreadable: str | None = Field(
+        default=None,
+        description="Field of the progress line that cannot be read, for example: loss is not finite.",
+    )
     headline: str | None = Field(
         default=None, description="One of the metrics as short text, for example accuracy 99.72 %."
     )
@@ -135,6 +142,10 @@ class Failure(Resource):
 
     attempt: int = Field(description="Number of the attempt that failed.")
     rank: int | None = Field(default=None, description="Node rank of the pod that caused the failure.")
+    global_rank: int | None = Field(
+        default=None,
+        description="Rank, among all processes of the job, of the process that caused the failure; absent where only its pod is known.",
+    )
     pod: str | None = Field(default=None, description="Name of the pod that caused the failure.")
     node: str | None = Field(default=None, description="Node on which that pod ran.")
     exit_code: int | None = Field(

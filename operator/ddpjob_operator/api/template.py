@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from ddpjob_operator.api.names import MAIN_CONTAINER, RESERVED_PREFIX, RESERVED_VARIABLES
-from ddpjob_operator.api.resource import OpenResource, Resource, Rule
+from ddpjob_operator.api.resource import Opaque, OpenResource, Resource, Rule
 
 #: The variables that the operator sets, as a list in CEL.
 RESERVED_NAMES = "[" + ", ".join(f"'{name}'" for name in RESERVED_VARIABLES) + "]"
@@ -31,6 +31,11 @@ class TemplateContainer(OpenResource):
             f"!has(self.env) || self.env.all(e, !(e.name in {RESERVED_NAMES}))",
             "env sets a variable that the operator sets for every rank (such as RANK or MASTER_ADDR): choose another name",
         ),
+        Rule(
+            f"self.name != '{MAIN_CONTAINER}' || !has(self.livenessProbe)",
+            f"the container {MAIN_CONTAINER} has a livenessProbe: remove it, because the kubelet would end a rank that may only be slow;"
+            " deadlines.hangSeconds ends ranks without progress",
+        ),
     )
     name: str = Field(
         min_length=1,
@@ -46,6 +51,11 @@ class TemplateContainer(OpenResource):
     )
     restart_policy_rules: Annotated[list[RestartPolicyRule], Field(max_length=20)] | None = Field(
         default=None, description="As in a pod; refused for the container `trainer`."
+    )
+    liveness_probe: Opaque | None = Field(
+        default=None,
+        description="As in a pod; refused for the container `trainer`, because the kubelet would end a rank that is slow to answer,"
+        " and one that answers SIGTERM with exit code 0 would count as successful. deadlines.hangSeconds finds ranks that hang.",
     )
 
 

@@ -60,9 +60,15 @@ class LogEnd:
     """What decisions need of the end of a log, or of a termination message, which often is one: a few hundred bytes."""
 
     exception: str = ""
-    """The last Python exception that a worker printed."""
+    """The Python exception that a worker ended with."""
+    then: str = ""
+    """An exception that followed while that one was being handled."""
+    rank: int | None = None
+    """The global rank of the process that it is about, where the text names it."""
     worker: WorkerExit | None = None
-    """The first failing worker of torchrun's table."""
+    """The failing worker of torchrun's table that it is about."""
+    left_early: int | None = None
+    """A rank of the same pod that had ended with exit code 0 before, as our launcher says."""
     symptoms: str = ""
     """What in the whole text says that another rank went away or that memory ran out, for programs without a traceback."""
     last_line: str = ""

@@ -33,7 +33,7 @@ from ddpjob_operator.core.actions import (
 from ddpjob_operator.core.failure.log_parsing import end_of_log
 from ddpjob_operator.core.model import Body, Job, LogEnd, Observed
 from ddpjob_operator.core.plan import plan
-from ddpjob_operator.core.progress import latest_progress
+from ddpjob_operator.core.progress import latest_progress, position
 from ddpjob_operator.core.records import service_of
 from ddpjob_operator.local.gpus import gpus_for
 from ddpjob_operator.local.ignored import plain_pod
@@ -211,8 +211,8 @@ class LocalRun:
         """Handle a line that a pod printed; it may be the progress of rank 0."""
         self._listener.on_line(pod.rank, text)
         if pod.rank == 0 and contract.PROGRESS_PREFIX in text and (progress := latest_progress(text)):
-            known = self._progress and (self._progress[0], self._progress[1].step, self._progress[1].phase)
-            if known != (pod.attempt, progress.step, progress.phase):
+            known = self._progress and (self._progress[0], position(self._progress[1]))
+            if known != (pod.attempt, position(progress)):
                 self._last_news_at = time.monotonic()
             self._progress = (pod.attempt, progress)
             self._changed.set()

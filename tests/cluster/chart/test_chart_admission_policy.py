@@ -165,3 +165,27 @@ def test_the_policy_limits_the_operator_to_its_own_objects(requests):
     }
     assert wrong == {}
     ask.kubectl("delete", "pod", "foreign", "-n", ask.namespace, "--dry-run=server")  # an administrator still may
+
+
+def test_whoever_applies_a_job_of_which_each_pod_would_train_alone_is_warned(requests):
+    def warning(command):
+        body = {
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "metadata": {"name": "alone", "namespace": requests.namespace},
+            "spec": {"nodes": 2, "command": command},
+        }
+        try:
+            requests.kubectl("create", "-f", "-", "--dry-run=server", "--warnings-as-errors", stdin=json.dumps(body))
+        except KubectlError as error:
+            return str(error)
+        return ""
+
+    for command in (
+        ["torchrun", "--standalone", "t.py"],
+        ["bash", "-c", "exec torchrun --nnodes=1 t.py"],
+        ["python", "-m", "torch.distributed.run", "--nnodes", "1", "t.py"],
+    ):
+        assert "lets each pod train alone" in warning(command), command
+    for command in (["torchrun", "t.py"], ["torchrun", "--nnodes=16", "t.py"], ["python", "t.py", "--standalone"]):
+        assert warning(command) == "", command

@@ -31,7 +31,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
         {"metadata": {"labels": {"a": "b"}, "annotations": {"ddpjob.dev/x": "1"}}},
         {"metadata": {"labels": {"ddpjob.dev/x": "1"}, "annotations": {}}},
         {"spec": {"initContainers": [{"name": "trainer", "env": [{"name": "RANK"}]}], "containers": [{"name": "trainer", "restartPolicy": "Always"}]}},
-        {"spec": {"initContainers": [{"name": "b", "env": []}], "containers": [{"name": "a", "env": [{"name": "RANK"}]}]}},
+        {"spec": {"initContainers": [{"name": "b", "env": []}], "containers": [{"name": "trainer", "env": [{"name": "RANK"}], "livenessProbe": {}}]}},
     ),
 }  # fmt: skip
 NUMBER_OF_JOBS = 50

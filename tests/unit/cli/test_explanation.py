@@ -95,7 +95,7 @@ def test_a_waiting_job_is_explained_by_its_pods_and_warnings() -> None:
     warning = {"type": "Warning", "reason": "Failed", "message": "no such image", **about}
     shown = sections(waiting, [pod], [read_event(warning), read_event({**warning, "type": "Normal", "reason": "x"})])
 
-    assert shown["Pods that do not run"] == "rank 0 (net-1-0): ImagePullBackOff: not found"
+    assert shown["Pods that do not run"] == "node rank 0 (net-1-0): ImagePullBackOff: not found"
     assert shown["Warnings"] == "Pod/net-1-0: Failed: no such image"
     assert "pull secret" in shown["What to do"]
 
@@ -130,7 +130,7 @@ def ended(exit_code: int, said: str, **status: str) -> Any:
 PROGRESS = "step 0\nstep 1\nstep 2"
 DEADLINE = {"reason": "DeadlineExceeded", "message": "Pod was active on the node longer than the specified deadline"}
 OF_RANK_1 = {**FAILURE, "reason": "ProgramError"}
-BECAUSE = "stopped because of rank 1 (ProgramError)"
+BECAUSE = "stopped because of a rank of net-2-1 (ProgramError)"
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_restarts_within_an_attempt_are_shown() -> None:
     assert restarts_so_far(shown.status) == so_far
     assert ("restarts", so_far) in summary(shown.status)
     assert attempt_lines(shown) == [
-        "1  2026-11-23T08:00:00Z  NodeLost rank 1 on a; the pod was replaced and the attempt continued",
+        "1  2026-11-23T08:00:00Z  NodeLost node rank 1 on a; the pod was replaced and the attempt continued",
         "1  2026-11-23T07:00:00Z  Running",
     ]
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ddpjob_operator.api.names import Phase, Reason, contract
+from ddpjob_operator.api.status import Progress
 from ddpjob_operator.core.actions import ReadLog, ReadNode
 from ddpjob_operator.core.failure.cause import ECHO_WAIT_SECONDS, MAX_LOGS_READ, pods_with_logs_in_use, wanted_logs
 from ddpjob_operator.core.failure.classes import CLASSES
@@ -29,6 +30,7 @@ from support.builders import (
     program,
     reconciled,
     running,
+    updated,
 )
 
 PAIR = program(nodes=2)
@@ -277,3 +279,106 @@ def test_what_a_log_has_shown_is_kept_when_its_pod_is_gone() -> None:
     of = in_attempt(program(nodes=2), 3)
     seen = observed(of, pod(of, 1, 3), vanished=(ended(of, 0, 3), ended(of, 0, 1, uid="of an earlier attempt")))
     assert pods_with_logs_in_use(seen) == {"pod-uid-3-0", "pod-uid-3-1"}
+
+
+def test_a_rank_that_left_early_with_exit_code_0_is_named_as_the_cause_of_lost_connections() -> None:
+    left, lost = ended(PAIR, 1, ended_seen=NOW - 5), crashed(PAIR, 0, message=ECHO, ended_seen=NOW - 3)
+    status = plan(broken(PAIR, left, lost), NOW).status
+    assert status.failure.reason == Reason.COLLECTIVE_ERROR
+    assert status.failure.message.startswith(
+        "rank 1 (pod job-1-1) had ended with exit code 0 while others still trained"
+    )
+    later = plan(broken(PAIR, ended(PAIR, 1, ended_seen=NOW), lost), NOW).status
+    assert later.failure.message == "RuntimeError: Connection closed by peer"
+
+
+@pytest.mark.parametrize(
+    ("message", "sentence"),
+    [
+        (
+            "[rank3]: " + TRACEBACK.rstrip().replace("\n", "\n[rank3]: "),
+            "Rank 3 (node rank 1, pod job-1-1, node node-1) ended",
+        ),
+        (TRACEBACK, "A rank of pod job-1-1 (node rank 1, node node-1) ended"),
+        ("rank 2\n" + TRACEBACK, "Rank 2 (node rank 1, pod job-1-1, node node-1) ended"),
+        ("x\nddpjob launcher: rank 3 ended with exit code 1\n", "Rank 3 (node rank 1, pod job-1-1, node node-1) ended"),
+        # No process of this pod has that rank, so the text is not believed.
+        ("rank 0\n" + TRACEBACK, "A rank of pod job-1-1 (node rank 1, node node-1) ended"),
+    ],
+)
+def test_the_sentence_names_the_rank_of_the_process_with_the_node_rank_and_the_pod_next_to_it(
+    message, sentence
+) -> None:
+    of = job(nodes=2, processesPerNode=2, command=["torchrun", "train.py"])
+    status = plan(broken(of, ended(of, 1, code=1, message=message)), NOW).status
+    assert status.failure.rank == 1
+    assert status.message.startswith(sentence)
+
+
+def test_a_rank_that_the_cluster_took_is_named_by_its_pod_unless_it_has_one_process() -> None:
+    of = job(nodes=2, processesPerNode=2, command=["torchrun", "train.py"])
+    for job_, sentence in (
+        (of, "A rank of pod job-1-1 (node rank 1, node node-1)"),
+        (PAIR, "Rank 1 (pod job-1-1, node node-1)"),
+    ):
+        status = plan(broken(job_, ended(job_, 1, **EVICTED)), NOW).status
+        assert status.message.startswith(f"{sentence} was evicted")
+
+
+@pytest.mark.parametrize(
+    ("command", "step", "code", "text", "reason"),
+    [
+        (
+            ["python", "t.py"],
+            0,
+            2,
+            "python: can't open file '/app/t.py': [Errno 2] No such file or directory",
+            Reason.BAD_COMMAND,
+        ),
+        (["python3", "-m", "t"], 0, 1, "/usr/bin/python3: No module named t", Reason.BAD_COMMAND),
+        (["python", "t.py"], 0, 1, raising("ModuleNotFoundError: No module named 'x'"), Reason.BAD_CONFIG),
+        (["python", "t.py"], 0, 2, "usage: t.py\nt.py: error: unrecognized arguments: --x", Reason.BAD_CONFIG),
+        # A shell script may have failed at something before, and a program that has made a step has its modules.
+        (["bash", "-c", "…"], 0, 1, raising("ModuleNotFoundError: No module named 'x'"), Reason.PROGRAM_ERROR),
+        (["python", "t.py"], 7, 1, raising("ModuleNotFoundError: No module named 'x'"), Reason.PROGRAM_ERROR),
+        (["python", "t.py"], 0, 2, "no data", Reason.PROGRAM_ERROR),
+        (
+            ["python", "t.py"],
+            0,
+            1,
+            raising("ImportError: cannot allocate memory in static TLS block"),
+            Reason.PROGRAM_ERROR,
+        ),
+    ],
+)
+def test_a_job_ends_after_one_attempt_where_the_message_proves_that_each_ends_alike(
+    command, step, code, text, reason
+) -> None:
+    of = job(nodes=1, command=command)
+    seen = updated(broken(of, ended(of, 0, code=code, message=text)), progress=Progress(step=step) if step else None)
+    status = plan(replace(seen, logs={"pod-uid-1-0": end_of_log(text)}), NOW).status
+    assert (status.failure.reason, status.phase == Phase.FAILED) == (reason, reason != Reason.PROGRAM_ERROR)
+
+
+@pytest.mark.parametrize(
+    ("message", "counted"),
+    [
+        ("Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. ", 1),
+        ('Container trainer exceeded its local ephemeral storage limit "1Gi". ', 1),
+        ('Usage of EmptyDir volume "scratch" exceeds the limit "1Gi". ', 1),
+        ("The node was low on resource: ephemeral-storage. Threshold quantity: 1Gi, available: 9Mi.", 0),
+    ],
+)
+def test_an_eviction_that_the_pod_itself_has_caused_is_counted_and_names_the_limit(message: str, counted: int) -> None:
+    evicted = ended(SINGLE, 0, code=137, reason="Evicted", message="", phase="Failed")
+    status = plan(broken(SINGLE, replace(evicted, message=message)), NOW).status
+    assert (status.restarts.counted, status.failure.reason == Reason.STORAGE_LIMIT) == (counted, bool(counted))
+    assert message.strip() in status.failure.message
+
+
+def test_a_rank_of_the_same_pod_that_left_early_is_named_where_our_launcher_says_so() -> None:
+    of = job(nodes=1, processesPerNode=2, command=["python", "-m", "ddpjob.launch", "train.py"])
+    text = ECHO + "ddpjob launcher: rank 0 ended with exit code 1; rank 1 had ended with exit code 0 before\n"
+    failure = plan(broken(of, ended(of, 0, code=1, message=text)), NOW).status.failure
+    assert failure.message.startswith("rank 1 had ended with exit code 0 while others still trained")
+    assert failure.global_rank == 0

@@ -20,7 +20,7 @@ def test_the_status_names_the_ranks_that_still_run_half_a_minute_after_the_first
     assert (made.status.reason, made.wake_at) == (Reason.RUNNING, NOW + 30)
     status = plan(one_of_two_done(), NOW + 30).status
     assert (status.phase, status.reason) == (Phase.RUNNING, Reason.FINISHING)
-    assert "1 of 2 ranks have succeeded; rank 0 (pod job-1-0, node node-0) still runs" in status.message
+    assert "1 of 2 pods have succeeded; pod job-1-0 (node rank 0, node node-0) still runs" in status.message
 
 
 def test_the_gang_is_restarted_at_the_deadline_and_the_late_rank_is_named() -> None:

@@ -33,8 +33,8 @@ def test_no_new_step_for_too_long_is_a_hang_which_is_counted() -> None:
     status = plan(silent(60, Progress(step=12, phase="train")), NOW).status
     assert (status.attempt, status.failure.reason, status.restarts.counted) == (2, Reason.HUNG, 1)
     assert failure_sentence(status.failure) == (
-        "Rank 0 (pod job-1-0, node node-0) made no progress in attempt 1: it printed nothing after step 12 (train) for 1m0s"
-        " (deadlines.hangSeconds); the pods are kept, with the Python stacks in their logs"
+        "No rank made progress in attempt 1: the log of rank 0 shows no progress after step 12 (train) for 1m0s"
+        " (deadlines.hangSeconds); the pods are kept, with the Python stacks in their logs; rank 0 is in pod job-1-0 on node node-0"
     )
 
 
@@ -61,6 +61,9 @@ WITH_START = job(nodes=2, deadlines={"hangSeconds": 60, "startSeconds": 100})
     [
         (180, Progress(step=12, phase="evaluate"), None),  # slow phases have three times as long
         (180, Progress(step=12, phase="checkpoint"), None),
+        # After the last step a program uploads its model, or evaluates it.
+        (3600, Progress(step=12, total_steps=12), None),
+        (60, Progress(step=11, total_steps=12), None),
         (160, None, WITH_START),  # before the first step, startSeconds more
     ],
 )

@@ -181,3 +181,14 @@ def test_an_exception_with_a_message_of_megabytes_has_its_type_and_its_end() -> 
     found = end_of_log(PLAIN.replace("KeyError: 'x'", "ValueError: bad input " + "0.1, " * 400_000 + "is not finite"))
     assert found.exception.startswith("ValueError: bad input 0.1")
     assert found.exception.endswith("0.1, is not finite")
+
+
+def test_an_exception_that_the_logging_handler_of_rich_wraps_is_one_line() -> None:
+    column = " " * 29
+    text = (
+        "[11/27/26 01:43:47] ERROR    training failed                      train.py:26\n"
+        f"{column}╭─ Traceback (most recent call last) ─╮\n{column}│ /app/train.py:8 in train           │\n"
+        f"{column}╰────────────────────────────────────╯\n"
+        f"{column}ValueError: label 12 is out of range\n{column}for 10 classes\nepoch 3\n"
+    )
+    assert last_exception(text) == "ValueError: label 12 is out of range for 10 classes"

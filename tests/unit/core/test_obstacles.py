@@ -126,3 +126,22 @@ def test_the_start_deadline_names_the_obstacle_and_the_first_pod_that_met_it() -
     failure = plan(again, NOW + 61).status.failure
     assert failure.attempt == 2
     assert "attempt 1" not in failure.message, "the message is not repeated within itself"
+
+
+@pytest.mark.parametrize("reason", ["InvalidImageName", "ErrImageNeverPull"])
+def test_an_image_that_can_never_be_pulled_ends_the_job_at_once(reason: str) -> None:
+    of = job(nodes=1)
+    held = pending(of, node="node-0", waiting=Waiting(reason=reason, message='couldn\'t parse image "X:y"'))
+    status = plan(observed(of, held), NOW).status
+    assert (status.phase, status.reason) == ("Failed", Reason.IMAGE_PULL)
+    assert reason in status.message
+
+
+def test_a_quota_that_the_job_alone_can_never_fit_says_so() -> None:
+    of = job(nodes=4)
+    refused = Rejection(
+        'pods "job-1-3" is forbidden: exceeded quota: q, requested: requests.nvidia.com/gpu=8, used: requests.nvidia.com/gpu=8,'
+        " limited: requests.nvidia.com/gpu=16"
+    )
+    status = plan(observed(of, rejections={"job-1-3": refused}), NOW).status
+    assert "the job alone needs 32 requests.nvidia.com/gpu, so it can never fit" in status.message

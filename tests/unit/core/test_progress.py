@@ -1,12 +1,11 @@
 """Progress lines of programs: what of them is valid, and what reaches the status."""
 
 import json
-from typing import Any
 
 import pytest
 
 from ddpjob_operator.api.names import contract
-from ddpjob_operator.core.progress import latest_progress
+from ddpjob_operator.core.progress import latest_progress, position
 from ddpjob_session.progress import Progress
 
 GOOD = 'ddpjob-progress {"step": 12, "totalSteps": 40, "epoch": 1, "loss": 0.123456, "etaSeconds": 200.4}'
@@ -37,9 +36,6 @@ def test_a_launchers_prefix_is_allowed(prefix) -> None:
         'ddpjob-progress {"step": -1}',
         'ddpjob-progress {"step": 1e400}',
         'ddpjob-progress {"step": 99999999999999999999}',
-        'ddpjob-progress {"step": 1, "loss": NaN}',
-        'ddpjob-progress {"step": 1, "loss": 1.7976931348623157e308}',
-        'ddpjob-progress {"step": 1, "phase": "\\u001b[2J"}',
         'ddpjob-progress {"step": 1, "x": "' + "y" * 2000 + '"}',
         "ddpjob-progress " + '{"step":' * 900 + "1" + "}" * 900,
     ],
@@ -48,12 +44,37 @@ def test_a_line_that_is_not_of_the_contract_is_ignored(line) -> None:
     assert latest_progress(line) is None
 
 
+@pytest.mark.parametrize(
+    ("rest", "unreadable"),
+    [
+        ('"loss": NaN', "loss is not finite"),
+        ('"loss": -Infinity', "loss is not finite"),
+        ('"loss": "0.5"', "loss is '0.5', which is not a number that it may be"),
+        ('"loss": 1.7976931348623157e308', "loss is '1.7976931348623157e+308', which is not a number that it may be"),
+        ('"etaSeconds": NaN', "etaSeconds is not finite"),
+        ('"totalSteps": "40"', "totalSteps is '40', which is not a number that it may be"),
+        ('"checkpointStep": [1]', "checkpointStep is '[1]', which is not a number that it may be"),
+        ('"epoch": 0.31', None),
+        ('"phase": "\\u001b[2J"', None),
+        ('"phase": 3, "metrics": 4, "headline": 5', None),
+    ],
+)
+def test_a_bad_optional_field_does_not_keep_the_step_from_moving(rest: str, unreadable: str | None) -> None:
+    progress = latest_progress(f'ddpjob-progress {{"step": 7.0, {rest}}}')
+    assert (progress.step, progress.unreadable) == (7, unreadable)
+
+
+@pytest.mark.parametrize("behind", ["[rank1]: x", " {", "}", "ddpjob-progress", "y" * 5000])
+def test_text_behind_the_object_is_ignored_and_not_the_line(behind: str) -> None:
+    assert latest_progress(GOOD + behind + "\n").step == 12
+
+
 def test_the_line_before_a_cut_line_counts() -> None:
     progress = latest_progress(GOOD + '\nddpjob-progress {"step": 99, "lo')
     assert progress.step == 12
 
 
-@pytest.mark.parametrize(("shown", "known"), [("3", 3), ("-1", None), ('"3"', None)])
+@pytest.mark.parametrize(("shown", "known"), [("3", 3), ("-1", None), ('"3"', None), ("null", None)])
 def test_the_number_of_new_pods_that_have_joined_is_a_number(shown, known) -> None:
     progress = latest_progress(f'ddpjob-progress {{"step": 1, "joinedReplacements": {shown}}}')
     assert (progress and progress.joined_replacements) == known
@@ -73,12 +94,8 @@ class Log(str):
 @pytest.mark.parametrize("end", ["\n", ""], ids=["lines", "one line"])
 def test_of_a_megabyte_of_bad_lines_few_short_ones_are_parsed(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
     parsed: list[str] = []
-
-    def parse(text: str) -> dict[str, Any]:
-        parsed.append(text)
-        return {}
-
-    monkeypatch.setattr("json.loads", parse)
+    decoder = type("Decoder", (), {"raw_decode": lambda _, text: parsed.append(text) or ({}, 0)})()
+    monkeypatch.setattr("ddpjob_operator.core.progress._DECODER", decoder)
     log = Log(('ddpjob-progress {"step": x}' + end) * 40_000 + "ddpjob-progress " + "{" * 2000)
     assert latest_progress(log) is None
     assert len(parsed) <= 50
@@ -133,6 +150,7 @@ def test_an_operator_that_knows_no_metrics_reads_the_lines_of_a_trainer_that_has
         total_steps=2**53,
         epoch=2**53,
         phase=contract.PHASE_CHECKPOINT,
+        alive=2**53,
         loss=-1.234567e-300,
         samples_per_second=1.234567e299,
         eta_seconds=9.87654321e9,
@@ -154,3 +172,16 @@ CAUSE = "rank 1 was killed by SIGKILL at step 345"
 def test_the_cause_of_a_restart_in_place_is_short_printable_text_or_none(sent, kept) -> None:
     progress = latest_progress("ddpjob-progress " + json.dumps({"step": 1, "inPlaceCause": sent}))
     assert (progress.step, progress.in_place_cause) == (1, kept)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_progress"),
+    [
+        ({"alive": 1}, {"alive": 2}, True),
+        ({"phase": "train"}, {"phase": "evaluate"}, True),
+        ({"loss": 1.0}, {"loss": 2.0}, False),
+    ],
+)
+def test_a_step_a_phase_or_a_sign_of_life_is_progress(first, second, is_progress: bool) -> None:
+    before, after = (latest_progress(line_with(**fields)) for fields in (first, second))
+    assert (position(before) != position(after)) == is_progress

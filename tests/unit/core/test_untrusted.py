@@ -135,6 +135,15 @@ PIECES = {
     "frames": '  File "x", line 1\n',
     "prefixes of ranks": "[rank1]:",
     "exceptions": "Traceback (most recent call last):\nValueError: x\n",
+    "groups": "  + Exception Group Traceback (most recent call last):\n  | ExceptionGroup: x (2 sub-exceptions)\n",
+    "members": "  +-+---------------- 1 ----------------\n    | ValueError: x\n",
+    "framed": "╭─ Traceback (most recent call last) ─╮\n│ x │\n╰──╯\nValueError: x\n",
+    "chained": 'Traceback (most recent call last):\n  File "x", line 1, in f\nValueError: x:\n\n'
+    "During handling of the above exception, another exception occurred:\n\n",
+    "ignored": "Exception ignored in: x\nTraceback (most recent call last):\nValueError: x\n",
+    "shared memory": "unable to open /torch_",
+    "devices": "/dev/shm",
+    "brackets": "[x]:",
     "torchrun's own": "torch.distributed.elastic.multiprocessing.errors.ChildFailedError",
     "tables": "Root Cause (first observed failure):",
     "exit codes": "  exitcode  : ",
@@ -192,7 +201,9 @@ def test_no_text_costs_more_than_in_proportion_to_its_length(name: str) -> None:
             seconds = max(seconds, took)
 
 
-@pytest.mark.parametrize("padding", ["x" * MAX_PARSED_LENGTH + "\n", "\n" * MAX_PARSED_LINES], ids=["text", "lines"])
+@pytest.mark.parametrize(
+    "padding", [("x" * 63 + "\n") * (MAX_PARSED_LENGTH // 64), "\n" * MAX_PARSED_LINES], ids=["text", "lines"]
+)
 def test_only_the_end_of_a_text_is_parsed(padding: str) -> None:
     error = "Traceback (most recent call last):\nValueError: x\n"
     assert (last_exception(padding + error), last_exception(error + padding)) == ("ValueError: x", "")

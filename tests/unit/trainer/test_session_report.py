@@ -36,6 +36,7 @@ def test_a_full_line_has_every_field():
             total_steps=345,
             epoch=5,
             phase=contract.PHASE_TRAIN,
+            alive=7,
             loss=0.25,
             samples_per_second=1234.56,
             eta_seconds=12.34,
@@ -168,3 +169,12 @@ def test_evaluation_does_not_count_in_samples_per_second(monkeypatch):
     reporter.log(loss=1.0, data_seconds=0, compute_seconds=0)
     assert reporter._current.samples_per_second == 50.0
     assert reporter._current.eta_seconds == 102 / 2 * 8
+
+
+def test_a_sign_of_life_changes_the_line_within_a_phase_without_steps(monkeypatch):
+    monkeypatch.setattr("ddpjob_session.report.MIN_SECONDS_BETWEEN_LINES", 0.0)
+    reporter, out = reporting()
+    with reporter:
+        reporter.keep_alive()
+        reporter.keep_alive()
+    assert [line.get("alive") for line in progress_of(out)] == [None, 1, 2]

@@ -136,6 +136,7 @@ class Ranks:
         self._follow = follow
         self._follower = follow()
         self.running = {start(worker): worker for worker in node.workers}
+        self._succeeded: list[int] = []
         self.exit_code = 0
         self.cause = ""
         """How the first rank that failed by itself ended."""
@@ -214,6 +215,7 @@ class Ranks:
         now = time.monotonic()
         if returncode == 0:
             self._may_restart = False  # the training is over, as ranks leave together
+            self._succeeded.append(worker.rank)
             return
         code, how = end_of(returncode)
         by_itself = self.kill_at is None or (self.to_be_restarted and self.kill_at < math.inf)
@@ -224,7 +226,8 @@ class Ranks:
                 termination.write(f"rank {worker.rank}\n{how.removeprefix('was ')}", echo=False)
         if self.to_be_restarted:
             return
-        print(f"ddpjob launcher: rank {worker.rank} ended with exit code {code}", file=sys.stderr, flush=True)
+        early = f"; rank {self._succeeded[0]} had ended with exit code 0 before" if self._succeeded else ""
+        print(f"ddpjob launcher: rank {worker.rank} ended with exit code {code}{early}", file=sys.stderr, flush=True)
         if code == contract.EXIT_PEER_LOST and self.running:
             self.terminate_at = self.terminate_at or now + CAUSE_WAIT_SECONDS
         elif self._ends_generation():

@@ -14,8 +14,14 @@ from ddpjob_operator.api.names import Reason, contract
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import DDPJobStatus, Failure
 from ddpjob_operator.core.actions import ReadLog
-from ddpjob_operator.core.failure.class_of_end import START_REASONS, class_of_end, newly_saved_step
-from ddpjob_operator.core.failure.classes import ECHOES, KINDS, Kind
+from ddpjob_operator.core.failure.class_of_end import (
+    START_REASONS,
+    class_of_end,
+    could_be_final,
+    newly_saved_step,
+    said_by,
+)
+from ddpjob_operator.core.failure.classes import ECHOES, KINDS, TAKEN_AWAY, Kind
 from ddpjob_operator.core.failure.messages import end_message
 from ddpjob_operator.core.model import NO_LOG, Observed, Pod
 from ddpjob_operator.core.times import rfc3339
@@ -24,6 +30,10 @@ from ddpjob_operator.core.times import rfc3339
 ECHO_WAIT_SECONDS = 1.5
 #: Most logs read for one failure; a gang's echoes say nothing new.
 MAX_LOGS_READ = 8
+#: What a kubelet takes of a log as a termination message is at most 2,048 bytes and 80 lines; white space at its ends is left
+#: out here (https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure).
+FALLBACK_BYTES = 2000
+FALLBACK_LINES = 78
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +41,9 @@ class End:
     """The end of one rank's pod."""
 
     rank: int
+    """The node rank."""
+    global_rank: int | None = None
+    """The rank of the process that ended first; None where only its pod is known."""
     reason: Reason
     message: str
     exit_code: int | None = None
@@ -76,13 +89,15 @@ def ends_of(observed: Observed, pods: Iterable[Pod], now: float) -> list[End]:
 def _end_of(observed: Observed, pod: Pod, gang_has_saved: bool, now: float) -> End:
     log = observed.logs.get(pod.uid, NO_LOG)
     reason = class_of_end(observed, pod, log, gang_has_saved)
-    torchrun = pod.exit if pod.exit and pod.exit.code == 1 and not pod.exit.init_container else None
-    worker = torchrun and (torchrun.parsed_message if log == NO_LOG else log).worker
+    in_init = pod.exit is not None and pod.exit.init_container
+    said = NO_LOG if in_init else said_by(observed.job.spec, pod, log)
+    worker = said.worker if pod.exit and pod.exit.code == 1 else None
     exit_code, signal_number = (worker.code, worker.signal) if worker else _exit_of(pod)
     if worker and worker.signal and reason == Reason.PROGRAM_ERROR:
         reason = Reason.KILLED
-    return End(
+    end = End(
         rank=pod.rank,
+        global_rank=global_rank(observed.job.spec, pod.rank, None if reason in TAKEN_AWAY else said.rank),
         reason=reason,
         message=end_message(observed, pod, reason),
         exit_code=exit_code,
@@ -91,6 +106,21 @@ def _end_of(observed: Observed, pod: Pod, gang_has_saved: bool, now: float) -> E
         node=pod.node,
         seen=(pod.exit.seen if pod.exit else None) or now,
     )
+    return end if said.left_early is None or not end.is_echo else _after(f"rank {said.left_early}", end)
+
+
+def _after(left: str, end: End) -> End:
+    """An end that only follows from that of a rank that had left the others."""
+    why = f"{left} had ended with exit code 0 while others still trained; all ranks must take the same number of steps"
+    return replace(end, message=f"{why}: {end.message}" if end.message else why)
+
+
+def global_rank(spec: DDPJobSpec | None, node_rank: int, said: int | None) -> int | None:
+    """The rank of a process of this node: what the program said of it, if it can be so, or that of the only one."""
+    num_processes = spec.processes if spec is not None else 1
+    if said is None:
+        return node_rank if num_processes == 1 else None
+    return said if said // num_processes == node_rank else None
 
 
 def missing_ends(observed: Observed, names: Mapping[int, str], now: float) -> list[End]:
@@ -102,7 +132,10 @@ def missing_ends(observed: Observed, names: Mapping[int, str], now: float) -> li
     named = (replace(last[name], rank=rank) for rank, name in names.items() if name in last)
     ends = ends_of(observed, filter(_shows_its_end, named), now)
     by_name = {end.pod: _before_it_took_over(end) if last[end.pod].is_spare else end for end in ends}
-    return [by_name.get(name) or _without_end(rank, name, last.get(name), now) for rank, name in names.items()]
+    return [
+        by_name.get(name) or _without_end(observed.job.spec, rank, name, last.get(name), now)
+        for rank, name in names.items()
+    ]
 
 
 def _before_it_took_over(end: End) -> End:
@@ -126,11 +159,12 @@ def _shows_its_end(pod: Pod) -> bool:
     return bool(pod.disruption) or pod.phase == "Failed" or ended_by_itself
 
 
-def _without_end(rank: int, name: str, last: Pod | None, now: float) -> End:
+def _without_end(spec: DDPJobSpec | None, rank: int, name: str, last: Pod | None, now: float) -> End:
     """The end of a pod that shows none: somebody deleted it, or it is a spare pod that cannot take over."""
     is_cut_off = last is not None and last.is_spare and last.is_cut_off
     return End(
         rank=rank,
+        global_rank=global_rank(spec, rank, None),
         reason=Reason.NODE_LOST if is_cut_off else Reason.POD_DELETED,
         message="its node is not ready" if is_cut_off else "the operator did not delete it",
         pod=name,
@@ -158,6 +192,16 @@ def cause_of(ends: Iterable[End]) -> End | None:
     )
 
 
+def with_early_success(cause: End, pods: Iterable[Pod]) -> End:
+    """An end that only lost its peers, with the rank that had left them: it ended with exit code 0 while this one trained on."""
+    gone = [pod for pod in pods if cause.is_echo and pod.succeeded and pod.exit and (pod.exit.seen or 0) <= cause.seen]
+    if not gone:
+        return cause
+    first = min(gone, key=lambda pod: ((pod.exit.seen if pod.exit else None) or 0, pod.rank))
+    whose = f"rank {first.rank} (pod {first.name})" if cause.global_rank == cause.rank else f"pod {first.name}"
+    return _after(whose, cause)
+
+
 def decidable_at(cause: End, num_running: int) -> float:
     """When this cause may be decided on: later if ranks that still run may explain it better."""
     return cause.seen + ECHO_WAIT_SECONDS if cause.may_be_explained and num_running else cause.seen
@@ -181,6 +225,13 @@ def _log_of(pod: Pod) -> ReadLog:
     return ReadLog(pod=pod.name, uid=pod.uid, **({"container": container} if container else {}))
 
 
+def log_may_prove_it(observed: Observed, cause: End) -> bool:
+    """Whether a log that is not read yet may prove that each attempt ends in this way."""
+    ended = (pod for pod in observed.pods if pod.name == cause.pod and pod.exit is not None)
+    is_cut = any(pod.exit and _is_cut(pod.exit.message) for pod in ended)
+    return is_cut and cause.reason == Reason.PROGRAM_ERROR and could_be_final(observed, cause.exit_code)
+
+
 def may_explain_a_failure(status: DDPJobStatus, attempt: int) -> bool:
     """Whether a decision may still need to know how pods of this attempt ended.
 
@@ -202,6 +253,7 @@ def failure_of(observed: Observed, end: End, attempt: int, now: float) -> Failur
     return Failure(
         attempt=attempt,
         rank=end.rank,
+        global_rank=end.global_rank,
         pod=end.pod,
         node=end.node,
         exit_code=end.exit_code,
@@ -231,4 +283,11 @@ def _explains_itself(spec: DDPJobSpec, pod: Pod) -> bool:
         return bool(pod.exit.message)
     if pod.exit.signal:
         return pod.exit.signal != signal.SIGABRT or bool(pod.exit.message)
-    return bool(pod.exit.message) if spec.trainer else bool(pod.exit.parsed_message.exception)
+    if spec.trainer:
+        return bool(pod.exit.message)
+    return bool(pod.exit.parsed_message.exception) and not _is_cut(pod.exit.message)
+
+
+def _is_cut(message: str) -> bool:
+    """Whether a termination message is only the end of a log, so that what caused its last exception may be missing."""
+    return len(message.encode()) >= FALLBACK_BYTES or message.count("\n") >= FALLBACK_LINES

@@ -9,11 +9,22 @@ from collections.abc import Sequence
 
 from ddpjob_operator.api.names import Reason, contract
 from ddpjob_operator.api.spec import DDPJobSpec
-from ddpjob_operator.core.failure.log_parsing import is_echo, is_out_of_memory, is_stop_of_torchrun, is_timeout
-from ddpjob_operator.core.model import Exit, LogEnd, Observed, Pod
+from ddpjob_operator.core.failure.log_parsing import (
+    is_death_of_a_worker,
+    is_echo,
+    is_out_of_memory,
+    is_out_of_shared_memory,
+    is_stop_of_torchrun,
+    is_timeout,
+)
+from ddpjob_operator.core.model import NO_LOG, Exit, LogEnd, Observed, Pod
 
 #: Reason of the DisruptionTarget condition of an eviction through the API, which is also what a drain does.
 EVICTION = "EvictionByEvictionAPI"
+#: The kubelet's messages of an eviction that the pod itself has caused (pkg/kubelet/eviction/helpers.go and eviction_manager.go).
+_OWN_STORAGE_LIMIT = re.compile(
+    r"exceed(?:s|ed) the total limit of containers|exceeded its local ephemeral storage limit|EmptyDir volume .{1,253} exceeds the limit"
+)
 #: Begins the reason of Kueue's TerminationTarget condition.
 QUEUE_EVICTION = "WorkloadEvicted"
 #: What a pod's own reason means: the kubelet ended or refused it.
@@ -48,6 +59,16 @@ _TRAINERS_CODES = {
     contract.EXIT_OUT_OF_MEMORY: Reason.OUT_OF_MEMORY,
 }
 
+#: A program that restarts as it is ends in the same way again: its script or module does not exist, is no Python, or
+#: does not know its arguments. The interpreter, argparse and click say so in these words.
+_NO_SCRIPT = re.compile(r"\S*python\S*: (?:can't open file '|can't find '__main__' module in '|No module named )")
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named |(?:SyntaxError|IndentationError|TabError): ")
+_WRONG_ARGUMENTS = re.compile(
+    r"[^\s:]+: error: (?:argument |unrecognized arguments|the following arguments are required)|Error: No such option"
+)
+#: Programs that start a script with no shell before it, which could have failed at something that may work the next time.
+_INTERPRETERS = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate)$")
+
 #: What a step number may be: longer digits are no step and would not fit into a status.
 _SAVED_STEP = re.compile(rf"(?:^|\s){re.escape(contract.TERMINATION_CHECKPOINT_PREFIX)}(\d{{1,15}})(?:\s|$)")
 
@@ -68,13 +89,45 @@ def class_of_end(observed: Observed, pod: Pod, log: LogEnd, gang_has_saved: bool
         return Reason.STOPPED_WITH_CHECKPOINT
     if pod.exit is None:  # the kubelet refused or ended the pod before its program ran
         return Reason.POD_DISRUPTED
-    return _class_of_exit(observed.job.spec, pod, log)
+    if pod.exit.init_container:
+        return Reason.POD_DEADLINE if _ended_by_its_deadline(pod, pod.exit, "") else Reason.INIT_FAILED
+    return _class_of_exit(observed, pod, log)
+
+
+def said_by(spec: DDPJobSpec | None, pod: Pod, log: LogEnd) -> LogEnd:
+    """What the program of this pod said of its end.
+
+    The trainer writes its termination message on purpose. That of another program is the end of its log, where an
+    exception may be cut off, or only noise after it.
+    """
+    message = pod.exit.parsed_message if pod.exit else NO_LOG
+    if spec is not None and spec.trainer and message.exception:
+        return message
+    return log if log.exception or (log != NO_LOG and not message.exception) else message
+
+
+def could_be_final(observed: Observed, exit_code: int | None) -> bool:
+    """Whether the log of a program that ended with this code may prove that it ends in the same way each time.
+
+    A program that has made a step is right as it is.
+    """
+    spec, status, progress = observed.job.spec, observed.job.status, observed.progress
+    if spec is None or not spec.command or not _INTERPRETERS.match(spec.command[0]):
+        return False
+    steps = (
+        status.restarts.furthest_step,
+        status.progress.step if status.progress else 0,
+        progress.step if progress else 0,
+    )
+    return exit_code in (contract.EXIT_PROGRAM_ERROR, contract.EXIT_BAD_CONFIG) and not any(steps)
 
 
 def _class_of_disruption(observed: Observed, pod: Pod) -> Reason | None:
     """The class of a disruption: the cluster ended, evicted or deleted the pod; None if it did not."""
     if pod.exit is not None and pod.exit.reason == "ContainerStatusUnknown":  # its node went away and came back
         return Reason.POD_DISRUPTED
+    if pod.reason == "Evicted" and _OWN_STORAGE_LIMIT.search(pod.message):
+        return Reason.STORAGE_LIMIT
     if pod.reason in _POD_REASONS:
         return _POD_REASONS[pod.reason]
     if not pod.disruption:
@@ -85,20 +138,21 @@ def _class_of_disruption(observed: Observed, pod: Pod) -> Reason | None:
     return Reason.NODE_DRAINED if reason == Reason.EVICTED and pod.node in observed.nodes_cordoned else reason
 
 
-def _class_of_exit(spec: DDPJobSpec | None, pod: Pod, log: LogEnd) -> Reason:
+def _class_of_exit(observed: Observed, pod: Pod, log: LogEnd) -> Reason:
     assert pod.exit is not None, "the caller passes a pod whose program has ended"
+    spec = observed.job.spec
     trainer = spec is not None and spec.trainer is not None
-    if pod.exit.init_container:
-        return Reason.POD_DEADLINE if _ended_by_its_deadline(pod, pod.exit, "") else Reason.INIT_FAILED
     if pod.exit.reason == "OOMKilled":
         return Reason.OUT_OF_MEMORY
-    exception = pod.exit.parsed_message.exception or log.exception
+    said = said_by(spec, pod, log)
+    exception = said.exception
     if _ended_by_its_deadline(pod, pod.exit, exception):
         return Reason.POD_DEADLINE
     if pod.exit.reason in START_REASONS:
         return Reason.BAD_COMMAND if _NO_SUCH_PROGRAM.search(pod.exit.message) else Reason.CONTAINER_CONFIG
     if trainer and pod.exit.code in _TRAINERS_CODES:
         return _TRAINERS_CODES[pod.exit.code]
+    is_bus_error = signal.SIGBUS in (pod.exit.signal, said.worker.signal if said.worker else None)
     is_aborted = pod.exit.signal == signal.SIGABRT
     has_raised = is_aborted and bool(exception)  # a thread of torch may abort a process that an exception is ending
     if is_aborted:  # NCCL's watchdog aborts, and C++ prints no traceback
@@ -111,9 +165,24 @@ def _class_of_exit(spec: DDPJobSpec | None, pod: Pod, log: LogEnd) -> Reason:
         )
     if is_echo(exception):
         return Reason.COLLECTIVE_TIMEOUT if is_timeout(exception) else Reason.COLLECTIVE_ERROR
-    if is_out_of_memory(exception):
+    if is_out_of_memory(exception) or (
+        (is_bus_error or is_death_of_a_worker(exception)) and is_out_of_shared_memory(said.symptoms)
+    ):
         return Reason.OUT_OF_MEMORY
-    return Reason.KILLED if pod.exit.signal and not has_raised else Reason.PROGRAM_ERROR
+    if pod.exit.signal and not has_raised:
+        return Reason.KILLED
+    return _final_class(said) if could_be_final(observed, pod.exit.code) else Reason.PROGRAM_ERROR
+
+
+def _final_class(said: LogEnd) -> Reason:
+    """The class of a program that has made no step: a final one if it proves that each attempt ends in the same way."""
+    if _NO_MODULE.match(said.exception):
+        return Reason.BAD_CONFIG
+    if said.exception:
+        return Reason.PROGRAM_ERROR
+    if _NO_SCRIPT.match(said.last_line):
+        return Reason.BAD_COMMAND
+    return Reason.BAD_CONFIG if _WRONG_ARGUMENTS.match(said.last_line) else Reason.PROGRAM_ERROR
 
 
 def _ended_by_its_deadline(pod: Pod, exit_: Exit, exception: str) -> bool:

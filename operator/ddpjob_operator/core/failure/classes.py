@@ -58,14 +58,16 @@ CLASSES = (
     FailureClass(
         reason=Reason.BAD_COMMAND,
         kind=Kind.FINAL,
-        recognised="the container runtime finds no such program, or may not execute it",
+        recognised="the container runtime finds no such program, or may not execute it; or Python finds no such script or module"
+        " before the first step",
         example='could not start …: exec: "trian.py": executable file not found in $PATH',
         how="could not start",
     ),
     FailureClass(
         reason=Reason.BAD_CONFIG,
         kind=Kind.FINAL,
-        recognised="exit code 2 of the built-in trainer",
+        recognised="exit code 2 of the built-in trainer; or a program without a step ends by a ModuleNotFoundError, a SyntaxError or"
+        " argparse's message about a wrong argument",
         example="ended with exit code 2 …: trainer.recipe …; another attempt would end in the same way",
     ),
     FailureClass(
@@ -105,12 +107,13 @@ CLASSES = (
         recognised="no new step or phase in rank 0's log for deadlines.hangSeconds, while the log can be read; or exit code"
         " 70 of the trainer, whose ranks determined which of them is late",
         how="made no progress",
-        example="made no progress …: it printed nothing after step 120 (train) for 15m0s (deadlines.hangSeconds); the pods are kept",
+        example="made no progress …: the log of rank 0 shows no progress after step 120 (train) for 15m0s (deadlines.hangSeconds); the pods are kept",
     ),
     FailureClass(
         reason=Reason.IMAGE_PULL,
         kind=Kind.COUNTED,
-        recognised="deadlines.startSeconds passed while an image cannot be pulled",
+        recognised="deadlines.startSeconds passed while an image cannot be pulled; an image that never can be (InvalidImageName,"
+        " ErrImageNeverPull) ends the job at once",
         example="did not start …: 2 of 4 pods wait: image x:2.1 cannot be pulled: not found; deadlines.startSeconds is 10m0s",
         how="did not start",
     ),
@@ -153,9 +156,16 @@ CLASSES = (
         how="was deleted",
     ),
     FailureClass(
+        reason=Reason.STORAGE_LIMIT,
+        kind=Kind.COUNTED,
+        recognised="the kubelet's Evicted for a limit of the pod's own: ephemeral-storage of a container, or sizeLimit of an emptyDir",
+        example='was evicted …: Usage of EmptyDir volume "scratch" exceeds the limit "1Gi".',
+        how="was evicted for its own storage limit",
+    ),
+    FailureClass(
         reason=Reason.EVICTED,
         kind=Kind.UNCOUNTED,
-        recognised="DisruptionTarget EvictionByEvictionAPI, or the kubelet's Evicted",
+        recognised="DisruptionTarget EvictionByEvictionAPI, or the kubelet's Evicted for a shortage of the node",
         example="was evicted …: Eviction API: evicting",
         how="was evicted",
     ),

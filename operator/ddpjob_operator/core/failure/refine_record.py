@@ -78,6 +78,7 @@ def _with_better_cause(
     observed: Observed, failure: Failure, over: Sequence[Pod], lookups: Sequence[ReadLog], now: float
 ) -> Failure:
     cause = failures.cause_of(failures.ends_of(observed, over, now))
+    cause = cause and failures.with_early_success(cause, over)
     if cause is None or not _is_better(observed, failure, cause, over, lookups):
         return failure
     kept = {"time": failure.time, "checkpoint_step": failure.checkpoint_step}

@@ -1,6 +1,7 @@
 """A gang whose every rank ended with exit code 0: the job has succeeded."""
 
 from ddpjob_operator.api.names import Reason
+from ddpjob_operator.core import separate_trainings
 from ddpjob_operator.core.actions import ReadLog
 from ddpjob_operator.core.decision import Advice, AwaitEvidence, Finish
 from ddpjob_operator.core.model import NO_LOG, Pod
@@ -22,6 +23,18 @@ def all_ranks_succeeded(situation: Situation) -> Advice:
         return Advice(decision=AwaitEvidence(), lookups=(ReadLog(pod=first.name, uid=first.uid),))
     num_nodes = situation.gang.num_nodes
     message = f"all {num_nodes} ranks ended with exit code 0" if num_nodes > 1 else "the rank ended with exit code 0"
+    if alone := separate_trainings.warning(situation.spec):
+        message += f"; {alone}"
+    elif num_nodes > 1 and log.progress is not None and situation.spec.trainer is None:
+        second = situation.gang.current[1]
+        of_second = situation.observed.logs.get(second.uid)
+        if of_second is None:
+            return Advice(decision=AwaitEvidence(), lookups=(ReadLog(pod=second.name, uid=second.uid),))
+        if of_second.progress is not None:
+            message += (
+                f"; pod {second.name} printed progress lines as well, which only rank 0 of a training does: each pod may have"
+                " trained alone, so check that the program uses all nodes"
+            )
     return Advice(decision=Finish(succeeded=True, reason=Reason.SUCCEEDED, message=message, progress=log.progress))
 
 

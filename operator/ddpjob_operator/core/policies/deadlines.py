@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.api.status import Failure
 from ddpjob_operator.core.decision import Advice, Finish
+from ddpjob_operator.core.failure.cause import global_rank
 from ddpjob_operator.core.model import Pod
 from ddpjob_operator.core.policies import partial_gang
 from ddpjob_operator.core.policies.failed_attempt import fail
-from ddpjob_operator.core.policies.obstacles import explain_wait
+from ddpjob_operator.core.policies.obstacles import explain_wait, never_starts
 from ddpjob_operator.core.situation import Situation
 from ddpjob_operator.core.times import duration, rfc3339
 
@@ -55,7 +56,8 @@ def ended_by_operator(situation: Situation, reason: Reason, message: str, culpri
     failure = Failure(attempt=situation.status.attempt, reason=reason, message=message, time=rfc3339(situation.now))
     if culprit is None:
         return failure
-    return failure.model_copy(update={"rank": culprit.rank, "pod": culprit.name, "node": culprit.node})
+    of_pod = {"rank": culprit.rank, "pod": culprit.name, "node": culprit.node}
+    return failure.model_copy(update={**of_pod, "global_rank": global_rank(situation.spec, culprit.rank, None)})
 
 
 def _to_start(situation: Situation) -> Iterator[Deadline]:
@@ -83,6 +85,13 @@ def _to_start(situation: Situation) -> Iterator[Deadline]:
             at=max(clocks.creation_began, min(refused)) + limits.start_seconds,
             reason=reason,
             message=f"{why}, for longer than deadlines.startSeconds ({duration(limits.start_seconds)})",
+            ends_job=True,
+        )
+    if hopeless := never_starts(situation.gang):
+        yield Deadline(
+            at=clocks.creation_began,
+            reason=Reason.IMAGE_PULL,
+            message=f"the image can never be pulled: {hopeless}",
             ends_job=True,
         )
     if clocks.scheduled is not None:

@@ -14,8 +14,10 @@ from ddpjob_operator.core.failure.cause import (
     ends_of,
     failure_of,
     has_ended,
+    log_may_prove_it,
     missing_ends,
     wanted_logs,
+    with_early_success,
 )
 from ddpjob_operator.core.failure.messages import failure_sentence
 from ddpjob_operator.core.failure.restart import RestartDecision, after_replacement, decide_restart
@@ -46,10 +48,11 @@ def restart_or_fail(situation: Situation) -> Advice:
         return Advice(decision=after_time_out(situation))  # of ranks with a node that waited for those without
     if after_wait is not None:
         return Advice(decision=after_wait)
+    cause = with_early_success(cause, gang.current.values())
     failure = failure_of(observed, cause, situation.status.attempt, now)
     restart = _restart(situation, failure)
-    # A restart does not wait for a log. What is final, or depends on an exit code in torchrun's table, does.
-    if logs and (restart.final or situation.spec.restart.rules):
+    # A restart does not wait for a log. What is final or may turn out to be, or depends on torchrun's table, does.
+    if logs and (restart.final or situation.spec.restart.rules or log_may_prove_it(observed, cause)):
         return Advice(decision=AwaitEvidence(), lookups=lookups)
     if ranks := ranks_to_replace(situation, ends, restart):
         spares = spare_pods.choose_successors(situation, ends, ranks)

@@ -5,6 +5,7 @@ operator that restarts begins to count again. A program that prints no progress 
 """
 
 from ddpjob_operator.api.names import Reason, contract
+from ddpjob_operator.api.status import Progress
 from ddpjob_operator.core.decision import Advice
 from ddpjob_operator.core.policies.deadlines import ended_by_operator
 from ddpjob_operator.core.policies.failed_attempt import fail
@@ -33,16 +34,26 @@ def _limit_seconds(situation: Situation) -> float | None:
     limits, progress = situation.spec.deadlines, situation.observed.progress
     if progress is None:  # the trainer must print a first line; another program need not
         return limits.start_seconds + limits.hang_seconds if situation.spec.trainer else None
+    if _is_past_last_step(progress):
+        return limits.finish_seconds
     return limits.hang_seconds * (contract.SLOW_PHASE_FACTOR if progress.phase in contract.SLOW_PHASES else 1)
+
+
+def _is_past_last_step(progress: Progress) -> bool:
+    """Whether no further step follows: the program may upload its model or evaluate it, and prints nothing new."""
+    return progress.total_steps is not None and progress.step >= progress.total_steps > 0
 
 
 def _message(situation: Situation, limit_seconds: float) -> str:
     """The message: which progress is missing, and for how long."""
     progress = situation.observed.progress
     if progress is None:
-        printed = f"no progress line for {duration(limit_seconds)} (deadlines.startSeconds and hangSeconds)"
+        shows = f"no progress line for {duration(limit_seconds)} (deadlines.startSeconds and hangSeconds)"
     else:
         phase = f" ({progress.phase})" if progress.phase else ""
-        printed = f"nothing after step {progress.step}{phase} for {duration(limit_seconds)} (deadlines.hangSeconds)"
+        which, limit = (
+            ("the last step, ", "finishSeconds") if _is_past_last_step(progress) else ("step ", "hangSeconds")
+        )
+        shows = f"no progress after {which}{progress.step}{phase} for {duration(limit_seconds)} (deadlines.{limit})"
     stacks = ", with the Python stacks in their logs" if situation.spec.trainer else ""
-    return f"it printed {printed}; the pods are kept{stacks}"
+    return f"the log of rank 0 shows {shows}; the pods are kept{stacks}"

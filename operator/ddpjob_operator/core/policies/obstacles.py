@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.actions import ReadWarning
@@ -15,9 +15,12 @@ from ddpjob_operator.core.untrusted import printable, tail
 from ddpjob_operator.scheduling.interface import Provider
 from ddpjob_operator.scheduling.none import NO_PROVIDER
 from ddpjob_operator.scheduling.pod_groups import scheduler_of
+from ddpjob_operator.scheduling.quantities import number
 
 _IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 
+#: No retry of the kubelet can help.
+_NEVER_PULLED = frozenset({"InvalidImageName", "ErrImageNeverPull"})
 #: A pod starts within seconds where its image is there; one that takes longer may have something to complain of.
 QUIET_START_SECONDS = 10.0
 
@@ -66,6 +69,12 @@ def explain_wait(observed: Observed, gang: Gang, provider: Provider = NO_PROVIDE
     return reason, f"{count} of {gang.num_nodes} pods wait: {message}"
 
 
+def never_starts(gang: Gang) -> str | None:
+    """What the first pod says whose image can never be pulled; None without such a pod."""
+    pods = (pod for pod in gang.starting if pod.waiting and pod.node and pod.waiting.reason in _NEVER_PULLED)
+    return next((printable(f"{pod.waiting.reason}: {pod.waiting.message}") for pod in pods if pod.waiting), None)
+
+
 def deletion_message(pods: Iterable[Pod]) -> str | None:
     """The message while the first of these pods that is being deleted has not ended; None while none is deleted."""
     going = next((pod for pod in pods if pod.deletion is not None and pod.exit is None), None)
@@ -96,7 +105,18 @@ def _refused(gang: Gang, name: str, why: Rejection, held_nodes: str) -> tuple[Re
         if (used := counts[1].get(what)) and (limit := counts[2].get(what))
     )
     missing = f"{len(gang.missing)} of {gang.num_nodes} pods"
-    return Reason.QUOTA_EXCEEDED, printable(f"{missing} exceed quota {quota[1]}: {full}{held_nodes}")
+    never = _never_fits(gang, quota[1], counts)
+    return Reason.QUOTA_EXCEEDED, printable(f"{missing} exceed quota {quota[1]}: {full}{held_nodes}{never}")
+
+
+def _never_fits(gang: Gang, quota: str, counts: Sequence[Mapping[str, str]]) -> str:
+    """What the gang alone asks for in excess of the quota, so that no end of other pods helps; empty if it fits."""
+    for what, wanted in counts[0].items():
+        limit = counts[2].get(what)
+        needed = number(wanted) * gang.num_nodes
+        if limit is not None and needed > number(limit):
+            return f"; the job alone needs {needed.normalize():f} {what}, so it can never fit: ask for less, or have quota {quota} raised"
+    return ""
 
 
 def _counts(text: str) -> dict[str, str]:

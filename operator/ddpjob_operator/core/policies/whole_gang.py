@@ -1,7 +1,7 @@
 """A gang that is wanted: how far it is, what it waits for, and what is worth saying while it runs."""
 
 from ddpjob_operator.api.names import ProviderName, Reason
-from ddpjob_operator.core import free_places, spare_pods
+from ddpjob_operator.core import free_places, separate_trainings, spare_pods
 from ddpjob_operator.core.actions import Lookup
 from ddpjob_operator.core.decision import Advice, KeepWhole
 from ddpjob_operator.core.failure.messages import failure_sentence
@@ -92,12 +92,12 @@ def _while_starting(situation: Situation) -> tuple[str, str]:
 
 def _while_running(situation: Situation) -> tuple[str, str]:
     gang, now = situation.gang, situation.now
-    finishing_at, quiet_at = _finishing_at(situation), _quiet_at(situation)
+    finishing_at = _finishing_at(situation)
     if finishing_at is not None and finishing_at <= now:
         late = gang.unfinished[0]
         return Reason.FINISHING, (
-            f"{gang.num_nodes - len(gang.unfinished)} of {gang.num_nodes} ranks have succeeded; rank {late.rank}"
-            f" (pod {late.name}, node {late.node}) still runs;"
+            f"{gang.num_nodes - len(gang.unfinished)} of {gang.num_nodes} pods have succeeded; pod {late.name}"
+            f" (node rank {late.rank}, node {late.node}) still runs;"
             f" deadlines.finishSeconds is {duration(situation.spec.deadlines.finish_seconds)}"
         )
     if deletion := deletion_message(gang.unfinished):
@@ -111,11 +111,21 @@ def _while_running(situation: Situation) -> tuple[str, str]:
         message += f"; {spares}"
     if failure := situation.failure:
         message += f" in attempt {situation.status.attempt}. Before: {failure_sentence(failure)}"
+    return Reason.RUNNING, message + _remarks(situation)
+
+
+def _remarks(situation: Situation) -> str:
+    """What is worth saying of a program that runs."""
+    quiet_at, message = _quiet_at(situation), ""
+    if alone := separate_trainings.warning(situation.spec):
+        message += f"; {alone}"
+    if situation.progress and situation.progress.unreadable:
+        message += f"; in the progress line of rank 0 {situation.progress.unreadable}"
     if situation.spec.checkpoint is None:
         message += "; without spec.checkpoint a restart begins at step 0"
-    if quiet_at is not None and quiet_at <= now:
+    if quiet_at is not None and quiet_at <= situation.now:
         message += "; the program prints no progress lines, so the operator cannot detect a hang"
-    return Reason.RUNNING, message
+    return message
 
 
 def _growth(situation: Situation) -> str:

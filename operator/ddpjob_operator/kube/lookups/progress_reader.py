@@ -19,7 +19,7 @@ from ddpjob_operator.api.names import MAIN_CONTAINER
 from ddpjob_operator.api.status import Progress
 from ddpjob_operator.core.gang import rank0_of
 from ddpjob_operator.core.model import Observed
-from ddpjob_operator.core.progress import latest_progress
+from ddpjob_operator.core.progress import latest_progress, position
 from ddpjob_operator.core.times import epoch_seconds
 from ddpjob_operator.kube.fair_share import FairSlots
 from ddpjob_operator.kube.keys import Key, about, key_of
@@ -67,8 +67,8 @@ class _Target:
     hang_seconds: float = math.inf
     """How long the program may make no progress."""
     progress: Progress | None = None
-    position: tuple[int, str | None] | None = None
-    """Step and phase of the latest line: a change of either is progress."""
+    position: tuple[object, ...] | None = None
+    """That of the latest line: a change is progress."""
     read_at: float | None = None
     """When the log was last read, by the loop's clock; None if that failed or showed nothing of the program's progress."""
     silent_seconds: float = 0.0
@@ -257,9 +257,9 @@ class ProgressReader:
         if target.read_at is not None:
             target.silent_seconds += now - target.read_at
         target.read_at = now
-        position = (progress.step, progress.phase) if progress else target.position
-        if position != target.position:
-            target.position, target.silent_seconds = position, 0.0
+        reached = position(progress) if progress else target.position
+        if reached != target.position:
+            target.position, target.silent_seconds = reached, 0.0
         if progress is not None and progress != target.progress:
             target.progress = progress
             self._changed(key)

@@ -1,0 +1,45 @@
+from dataclasses import replace
+
+import pytest
+
+from ddpjob_operator.api.status import Progress
+from ddpjob_operator.core.actions import ReadLog
+from ddpjob_operator.core.model import NO_LOG, LogEnd
+from ddpjob_operator.core.plan import plan
+from ddpjob_operator.core.separate_trainings import warning
+from support.builders import NOW, broken, ended, job, program, running
+
+STANDALONE = ["torchrun", "--standalone", "train.py"]
+
+
+@pytest.mark.parametrize(
+    ("command", "nodes", "warns"),
+    [
+        (STANDALONE, 2, True),
+        (STANDALONE, 1, False),
+        (["torchrun", "--nnodes=1", "t.py"], 2, True),
+        (["torchrun", "--nnodes", "1:1", "t.py"], 2, True),
+        (["python", "-m", "torch.distributed.run", "--nnodes", "1", "t.py"], 2, True),
+        (["bash", "-c", "set -e\ntorchrun --standalone --nproc-per-node 8 t.py | tee log"], 2, True),
+        (["torchrun", "--nnodes=16", "t.py"], 16, False),
+        (["torchrun", "--nnodes=$NNODES", "t.py"], 2, False),
+        (["torchrun", "t.py", "--name", "run --standalone-ish"], 2, False),
+        (["python", "t.py", "--standalone"], 2, False),
+    ],
+)
+def test_a_command_by_which_each_pod_trains_alone_is_warned_of(command: list[str], nodes: int, warns: bool) -> None:
+    of = job(nodes=nodes, command=command)
+    assert bool(warning(of.spec)) == warns
+    assert ("trains alone" in plan(running(of), NOW).status.message) == warns
+
+
+def test_the_success_of_pods_that_all_print_progress_as_rank_0_does_is_doubted() -> None:
+    of = program(nodes=2)
+    done = broken(of, ended(of, 0), ended(of, 1))
+    lines = LogEnd(progress=Progress(step=9))
+    made = plan(replace(done, logs={"pod-uid-1-0": lines}), NOW)
+    assert made.lookups == (ReadLog(pod="job-1-1", uid="pod-uid-1-1"),)
+    for second, doubts in ((lines, True), (NO_LOG, False)):
+        status = plan(replace(done, logs={"pod-uid-1-0": lines, "pod-uid-1-1": second}), NOW).status
+        assert status.phase == "Succeeded"
+        assert ("each pod may have trained alone" in status.message) == doubts

@@ -1,6 +1,8 @@
 """Progress lines of programs: what of them is valid, and what reaches the status."""
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -94,8 +96,12 @@ class Log(str):
 @pytest.mark.parametrize("end", ["\n", ""], ids=["lines", "one line"])
 def test_of_a_megabyte_of_bad_lines_few_short_ones_are_parsed(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
     parsed: list[str] = []
-    decoder = type("Decoder", (), {"raw_decode": lambda _, text: parsed.append(text) or ({}, 0)})()
-    monkeypatch.setattr("ddpjob_operator.core.progress._DECODER", decoder)
+
+    def raw_decode(text: str) -> tuple[dict[str, Any], int]:
+        parsed.append(text)
+        return {}, 0
+
+    monkeypatch.setattr("ddpjob_operator.core.progress._DECODER", SimpleNamespace(raw_decode=raw_decode))
     log = Log(('ddpjob-progress {"step": x}' + end) * 40_000 + "ddpjob-progress " + "{" * 2000)
     assert latest_progress(log) is None
     assert len(parsed) <= 50

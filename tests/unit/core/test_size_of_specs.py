@@ -45,7 +45,7 @@ def test_a_new_job_with_a_larger_spec_fails_with_the_measured_size_and_its_spec_
     assert read(body(MAX_SPEC_BYTES)).spec is not None
 
 
-RUNS = {"attempt": 1, "observedGeneration": 1, "conditions": [CREATED]}
+RUNS: dict[str, Any] = {"attempt": 1, "observedGeneration": 1, "conditions": [CREATED]}
 REFUSED = {**CREATED, "type": "Stalled", "reason": "InvalidSpec"}
 
 

@@ -25,7 +25,7 @@ def test_nodes_are_avoided_next_to_the_preferences_of_the_template(affinity: Any
     assert terms[-1]["preference"]["matchFields"][0]["values"] == ["bad-node"]
 
 
-ON_THE_HOST = {"nodes": 2, "restart": {"inPlace": True, "spares": 1}}
+ON_THE_HOST: dict[str, Any] = {"nodes": 2, "restart": {"inPlace": True, "spares": 1}}
 #: What the API server does not store as null, since the CRD declares it.
 DECLARED = {"containers", "initContainers", "restartPolicy", "terminationGracePeriodSeconds", "name", "env"}
 

@@ -11,9 +11,9 @@ import pytest
 
 from ddpjob_operator.core.model import Pod
 from ddpjob_operator.core.plan import plan
-from ddpjob_operator.kube.cache.store import Store
 from support.bodies import job_body, pod_body
 from support.builders import NOW, crashed, program, reconciled, running, with_status
+from support.engine import new_store
 
 EVICTED = "EvictionByEvictionAPI"
 ENDED = "2026-11-21T10:00:00Z"
@@ -30,7 +30,7 @@ def version(number: int, *, ended: bool, disrupted: str = "", reason: str = "") 
 
 
 def record_after(*versions: dict[str, Any]) -> Pod:
-    store = Store(lambda _, **__: None, lambda *_: None)
+    store = new_store()
     store.jobs.put(job_body(1, attempt=1))
     for body in versions:
         store.pods.put(body)

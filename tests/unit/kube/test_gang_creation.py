@@ -157,7 +157,7 @@ async def test_a_deletion_of_another_job_waits_for_a_bounded_number_of_creations
 
 
 async def test_four_pods_of_another_namespace_wait_for_few_of_four_thousand_creations() -> None:
-    """Counted in requests, not in seconds; `python -m bench.operators tenants` measures the time."""
+    """Counted in requests, not in seconds."""
     bench = Bench(server(capacity=10_000))
     large, small = job(nodes=4096), replace(job(nodes=4), namespace="small", uid="small-uid")
     bench.server.answer_seconds = 1.0

@@ -44,7 +44,7 @@ class Orphans:
         self.is_owned, self.num_deleted = is_owned, 0
 
     async def pages(self, *_: Any) -> Any:
-        owned = {} if self.is_owned else {"ownerReferences": []}
+        owned: dict[str, Any] = {} if self.is_owned else {"ownerReferences": []}
         yield Page(items=[pod_body(9, **owned)], resource_version="9")
 
     async def delete_collection(self, *_: Any) -> None:
@@ -75,13 +75,13 @@ def test_a_master_service_that_hides_pods_which_are_not_ready_is_set_back() -> N
     of = job(nodes=2)
     assert of.spec is not None
     (creation,) = ensure_service(of, of.spec, None)
-    body: Any = creation.body  # type: ignore[union-attr]
+    body: Any = creation.body
     metadata = {**body["metadata"], "uid": "u", "resourceVersion": "1"}
     assert ensure_service(of, of.spec, service_of({**body, "metadata": metadata})) == ()
     changed = {**body, "metadata": metadata, "spec": {**body["spec"], "publishNotReadyAddresses": False}}
     (patch,) = ensure_service(of, of.spec, service_of(changed))
     assert patch.name == service_name("job")
-    assert patch.patch["spec"]["publishNotReadyAddresses"] is True  # type: ignore[union-attr]
+    assert patch.patch["spec"]["publishNotReadyAddresses"] is True
 
 
 async def test_a_deletion_of_thousands_of_pods_may_take_longer_than_another_request(

@@ -16,7 +16,7 @@ from ddpjob_operator.transport.client import Event, Page
 from ddpjob_operator.transport.errors import RejectedError, UnavailableError
 from ddpjob_operator.transport.resources import Resource
 from support.bodies import job_body
-from support.engine import happens
+from support.engine import happens, new_store
 
 SCOPES = ("a", "b", "c")
 
@@ -48,7 +48,7 @@ class Server:
 
 
 def store_of(server: Any, scopes: Sequence[str] = SCOPES) -> tuple[Store, Audit]:
-    return Store(lambda _, **__: None, lambda *_: None), Audit(server, scopes, 240)
+    return new_store(), Audit(server, scopes, 240)
 
 
 async def test_the_others_are_read_and_audited() -> None:

@@ -1,14 +1,14 @@
 """What the API server refuses to stop or to delete, a policy for example, is tried again with few requests."""
 
-from typing import Any
+from typing import Any, cast
 
 from ddpjob_operator.core.actions import DeletePod
-from ddpjob_operator.kube.cache.store import Store
 from ddpjob_operator.kube.engine.actuator import Actuator
 from ddpjob_operator.kube.engine.expectations import Expectations
 from ddpjob_operator.kube.engine.rejections import Rejections
 from ddpjob_operator.transport.errors import RejectedError
 from support.builders import job
+from support.engine import new_store
 
 PODS = [DeletePod(name=f"pod-{number}", uid=f"uid-{number}", grace_seconds=5) for number in range(1000)]
 
@@ -29,9 +29,9 @@ class Rounds:
     """An actuator, and the names of the pods that it asked for in each round."""
 
     def __init__(self, refused: set[str]) -> None:
-        self.server: Any = Server(refused)
-        store = Store(lambda _, **__: None, lambda *_: None)
-        self.actuator = Actuator(self.server, store, Expectations(), Rejections())
+        self.server = Server(refused)
+        store = new_store()
+        self.actuator = Actuator(cast("Any", self.server), store, Expectations(), Rejections())
 
     async def round(self) -> list[str]:
         self.server.asked.clear()

@@ -8,10 +8,10 @@ import pytest
 from ddpjob_operator.core.model import Kind, Observed, OwnedObject
 from ddpjob_operator.core.records import object_of
 from ddpjob_operator.kube.cache import store as module
-from ddpjob_operator.kube.cache.store import Store
 from ddpjob_operator.scheduling.kueue_wait import explain, workloads
 from ddpjob_operator.scheduling.position import jobs_before
 from support.builders import job
+from support.engine import new_store
 
 WORKLOADS = workloads("v1beta2")
 
@@ -43,8 +43,8 @@ def test_an_index_is_built_once_for_all_jobs_and_again_after_a_change_but_at_mos
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    store = Store(lambda _, **__: None, lambda *_: None)
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    store = new_store()
     cache = store.watch(WORKLOADS)
     num_builds = 0
 
@@ -81,7 +81,7 @@ def test_a_hundred_queued_jobs_walk_all_workloads_once() -> None:
         walks.append(kind)
         return []
 
-    store = Store(lambda _, **__: None, lambda *_: None)
+    store = new_store()
     store.all_of = all_of  # type: ignore[method-assign]
     for _ in range(100):
         explain(Observed(job=job(), all_of=store.all_of, indexes=store.index), "v1beta2", "q", "group")

@@ -42,7 +42,7 @@ class LongestFirst:
         """Keep the seconds of files that ran whole, if this is the main process."""
         chosen = (
             session.config.getoption("keyword")
-            or session.config.getoption("lf")
+            or session.config.getoption("lf", default=False)
             or "::" in " ".join(session.config.args)
         )
         if hasattr(session.config, "workerinput") or chosen:

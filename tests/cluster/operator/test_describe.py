@@ -25,7 +25,7 @@ VOLATILE = {
     r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}": "<uid>",
     r"\boperator-\d+\b": "<namespace>",
     r"\bkwok-[\w.-]+": "<node>",
-    r"((?:Lost|Queued|Starting|Training|Unsaved) Seconds: +)[\d.]+": r"\1<seconds>",
+    r"((?:Active Seconds Before|(?:Lost|Queued|Starting|Training|Unsaved) Seconds): +)[\d.]+": r"\1<seconds>",
     r" +Goodput Percent: .*\n": "",  # only of a job that trained for a second
     r"(Normal|Warning) +(\w+) .*ddpjob-operator +": r"\1  \2  <age>  ddpjob-operator  ",
 }

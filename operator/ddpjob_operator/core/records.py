@@ -11,6 +11,7 @@ from typing import Any
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import ConditionType, Reason
 from ddpjob_operator.api.spec import DDPJobSpec
+from ddpjob_operator.api.status import DDPJobStatus, Failure
 from ddpjob_operator.core.failure.log_parsing import end_of_log
 from ddpjob_operator.core.model import (
     CLOCK_MARGIN_SECONDS,
@@ -58,8 +59,23 @@ def job_of(body: Body, known: Job | None = None) -> Job:
         spec=spec,
         spec_error=spec_error,
         managed_by=managed_by,
-        status=status_of(body.get("status") or {}),
+        status=_with_ranks(status_of(body.get("status") or {}), spec),
     )
+
+
+def _with_ranks(status: DDPJobStatus, spec: DDPJobSpec | None) -> DDPJobStatus:
+    """The status with the ranks of failures, of which an older release stored the node rank only.
+
+    They are the same where each pod has one process.
+    """
+    if spec is None or spec.processes != 1 or not (status.failure or status.attempts):
+        return status
+    failure, attempts = status.failure, [_with_rank(known) for known in status.attempts]
+    return status.model_copy(update={"failure": failure and _with_rank(failure), "attempts": attempts})
+
+
+def _with_rank(failure: Failure) -> Failure:
+    return failure if failure.global_rank is not None else failure.model_copy(update={"global_rank": failure.rank})
 
 
 def _spec_of(body: Body) -> tuple[DDPJobSpec | None, str]:

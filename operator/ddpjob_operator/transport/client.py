@@ -80,6 +80,7 @@ class Client:
         """
         self._connection = Connection(configuration, may_write, on_response, user_agent)
         self._streams_lists = True
+        self._broken_lists: set[tuple[Resource, str | None]] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -254,9 +255,12 @@ class Client:
     async def everything(self, resource: Resource, namespace: str | None, labels: str = "") -> AsyncIterator[Page]:
         """List all objects of a kind that the caller may also watch, from the server's latest state, with little memory.
 
-        As a watch list, one object at a time, where the server has it (feature gate WatchList), and in pages elsewhere.
+        As a watch list, one object at a time, where the server has it (feature gate WatchList), and in pages elsewhere. After
+        a watch list that broke, the next list of the same objects comes in pages: a connection may end each stream early.
         """
-        if self._streams_lists:
+        broken = (resource, namespace)
+        if self._streams_lists and broken not in self._broken_lists:
+            self._broken_lists.add(broken)
             try:
                 async with aclosing(self._watch_list(resource, namespace, labels)) as pages:
                     async for page in pages:
@@ -267,7 +271,9 @@ class Client:
                 self._streams_lists = False
                 logger.info("the API server has no watch lists, so lists come in pages: %s", error.message)
             else:
+                self._broken_lists.discard(broken)
                 return
+        self._broken_lists.discard(broken)
         async for page in self.pages(resource, namespace, labels):
             yield page
 

@@ -20,7 +20,14 @@ RELEASE = Path(__file__).parent / "releases" / "0.1.0.tar.xz"
 CHART = REPOSITORY / "charts" / "ddpjob-operator"
 NAMESPACE, NAME = "ddpjob-system", "ddpjob-operator"
 #: What this release adds to the status, which 0.1.0 removes as it does not know it.
-NEW_FIELDS = ("replicas", "selector", "restarts.podReplacements", "restarts.inPlaceCounted", "time.unsavedSeconds")
+NEW_FIELDS = (
+    "replicas",
+    "selector",
+    "restarts.podReplacements",
+    "restarts.inPlaceCounted",
+    "time.unsavedSeconds",
+    "failure.globalRank",
+)
 OLD_API, NEW_API = "ddpjob.dev/v1alpha1", "ddpjob.dev/v1beta1"
 
 Make = Callable[[str], OperatorProcess]
@@ -101,6 +108,8 @@ class Jobs:
             for new in NEW_FIELDS:
                 of, _, field = new.rpartition(".")
                 (status.get(of, {}) if of else status).pop(field, None)
+            for failure in status.get("attempts", ()):
+                failure.pop("globalRank", None)
         return known
 
     async def reaches(self, name: str, phase: str, attempt: int = 1) -> None:

@@ -85,6 +85,24 @@ async def test_a_watch_list_that_ends_before_its_bookmark_is_no_list() -> None:
     assert names(cache) == {"pod-1", "pod-2"}
 
 
+async def test_after_a_watch_list_that_broke_the_next_list_comes_in_pages_and_the_one_after_it_is_a_watch_list() -> (
+    None
+):
+    answers = {True: line("ADDED", numbered(1)), False: json.dumps({"metadata": {"resourceVersion": "9"}, "items": []})}
+    streamed: list[bool] = []
+
+    def answer(request: web.Request) -> web.Response:
+        streamed.append("sendInitialEvents" in request.query)
+        return web.Response(text=answers[streamed[-1]])
+
+    async with serving(answer) as client:
+        for _ in range(2):
+            with pytest.raises(UnavailableError, match="ended before"):
+                await pods().refresh(client, None)
+            await pods().refresh(client, None)
+    assert streamed == [True, False, True, False]
+
+
 class PagedServer:
     """Refuses watch lists, gives 120 pods in pages of the size that is asked for, and 429 to each of `throttled` requests."""
 

@@ -25,6 +25,6 @@ def test_a_gang_that_hangs_is_restarted_and_leaves_its_stacks(tmp_path: Path) ->
 
     assert (outcome.exit_code, outcome.status["attempt"]) == (0, 2)
     assert outcome.status["failure"]["reason"] == "Hung"
-    assert "nothing after step 7" in outcome.status["failure"]["message"]
+    assert "no progress after step 7" in outcome.status["failure"]["message"]
     (log,) = tmp_path.rglob("job-1-0.log")
     assert "wait_for_a_rank_that_never_comes" in log.read_text()

@@ -14,7 +14,9 @@ from support.longest_first import LongestFirst
 if TYPE_CHECKING:
     import testbed
 
-CACHE = os.environ.get("DDPJOB_CACHE_DIR") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "ddpjob")
+# A training keeps decoded images in the folder of the same name: no test may find what another run has decoded.
+named = os.environ.pop("DDPJOB_CACHE_DIR", None) or os.environ.get("TESTBED_CACHE_DIR")
+CACHE = named or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "ddpjob")
 os.environ.setdefault("TESTBED_CACHE_DIR", str(CACHE))
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -12,6 +13,7 @@ import PIL
 import torch
 from PIL import Image, features
 
+from ddpjob_ranks import contract
 from ddpjob_ranks.cpus import cpus_of_this_rank
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_recipes.cache import Tensors, cached
@@ -23,6 +25,8 @@ from ddpjob_trainer.data import ImageData, Preparation, Split, fingerprint_of, p
 
 #: What the tensors in the cache are. Raise it if `_decode` changes.
 FORMAT = 1
+#: Names of skipped images in one line of the log.
+MAX_NAMED = 10
 
 
 def load(path: Path, config: ResolvedConfig, *, preparation: Preparation) -> ImageData:
@@ -33,6 +37,7 @@ def load(path: Path, config: ResolvedConfig, *, preparation: Preparation) -> Ima
     """
     splits = open_images(path)
     tensors = cached(partial(_identity, splits, config), partial(_decode, splits, config))
+    _say_what_is_skipped(splits, tensors)
     return ImageData(
         train=_split(splits.train, tensors["train_samples"], tensors["train_images"], preparation),
         test=_split(splits.test, tensors["test_samples"], tensors["test_images"], preparation),
@@ -71,6 +76,17 @@ def _decode(splits: Splits, config: ResolvedConfig) -> Tensors:
         "test_images": _stack(splits.test, kept, [image for image in found if image is not None]),
         "test_samples": torch.tensor(kept),
     }
+
+
+def _say_what_is_skipped(splits: Splits, tensors: Tensors) -> None:
+    """Name the images that were skipped, which a run that reads the cache does not try to decode."""
+    shown, kept = tensors["train_samples"].tolist(), set(tensors["test_samples"].tolist())
+    skipped = [splits.train.name(sample) for sample, instead in enumerate(shown) if sample != instead]
+    skipped += [splits.test.name(sample) for sample in range(len(splits.test.labels)) if sample not in kept]
+    if skipped and os.environ.get(contract.RANK, "0") == "0":
+        more = f" and {len(skipped) - MAX_NAMED} more" if len(skipped) > MAX_NAMED else ""
+        names = ", ".join(skipped[:MAX_NAMED]) + more
+        print(f"data: {len(skipped)} images that cannot be decoded are skipped: {names}", file=sys.stderr, flush=True)
 
 
 def _stack(images: EncodedImages, samples: Sequence[int], decoded: list[torch.Tensor]) -> torch.Tensor:

@@ -60,7 +60,8 @@ def test_an_image_that_cannot_be_decoded_is_named(folder):
         load(folder)
 
 
-def test_images_that_cannot_be_decoded_are_skipped_if_the_user_allows_it(folder, capsys):
+def test_images_that_cannot_be_decoded_are_skipped_if_the_user_allows_it(folder, capsys, monkeypatch):
+    monkeypatch.setenv("DDPJOB_CACHE_DIR", str(folder / "cache"))
     whole = load(folder)
     (folder / "train" / "cat" / "aa.png").write_bytes(b"no image")
     (folder / "test" / "cat" / "2.jpg").write_bytes(b"no image")
@@ -73,6 +74,11 @@ def test_images_that_cannot_be_decoded_are_skipped_if_the_user_allows_it(folder,
     assert "train/cat/aa.png cannot be decoded" in log
     assert "test/cat/2.jpg cannot be decoded" in log
     assert "skipped (2 of 2 allowed)" in log
+    load(folder, maxUnreadableImages=2)
+    log = capsys.readouterr().err
+    assert "data: read from the cache" in log
+    skipped = f"{folder}/train/cat/aa.png, {folder}/test/cat/2.jpg"
+    assert f"data: 2 images that cannot be decoded are skipped: {skipped}\n" in log
     with pytest.raises(ConfigError, match=r"cannot be decoded: .*; 1 other was skipped; replace or remove it"):
         load(folder, maxUnreadableImages=1)
 

@@ -21,6 +21,7 @@ from torch._C._distributed_c10d import Store  # torch.distributed's own, which i
 
 from ddpjob_ranks import contract, generation
 from ddpjob_ranks.cpus import cpus_of_this_rank
+from ddpjob_ranks.device_memory import wait_until_free
 from ddpjob_ranks.errors import ConfigError, PeersMissingError
 from ddpjob_ranks.launch import preflight
 from ddpjob_ranks.launch.identity import Worker
@@ -159,6 +160,7 @@ def rendezvous(worker: Worker, limits: Limits, same: Mapping[str, str]) -> tuple
         PeersMissingError: other ranks did not start in time.
     """
     device = device_of(worker)
+    wait_until_free(device, generation.current(os.environ))
     os.environ.update(worker.environment())
     set_num_threads(cpus_of_this_rank(os.environ))
     store = meet(worker, same, device)

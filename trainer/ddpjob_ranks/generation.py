@@ -38,6 +38,8 @@ FOUND_SLOT: Final = 1
 RANKS_SLOT: Final = 2
 #: The slot of a rank's own memory whose step is the generation that has come to the end of the training.
 COMPLETE_SLOT: Final = 4
+#: The slot of a rank's own memory whose step is the bytes that were free on its GPU when it started first.
+FREE_MEMORY_SLOT: Final = 5
 _STORE_KEY: Final = "ddpjob/store"
 _NO_SESSION_KEY: Final = "ddpjob/no-session"
 

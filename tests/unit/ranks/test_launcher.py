@@ -113,6 +113,23 @@ def test_no_rank_outlives_a_killed_launcher(tmp_path):
         wait_for("the ranks to die with their launcher", lambda: not any(map(is_running, pids)), seconds=30)
 
 
+@pytest.mark.parametrize("code", [0, 3])
+def test_what_a_rank_has_started_ends_with_it(tmp_path, code):
+    """Data workers would keep the memory of its GPU and its connections. One that ignores SIGTERM is about to read."""
+    script = f"""
+import os, signal, time
+if os.fork() == 0:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.closerange(0, 3)
+    open(f"{tmp_path}/{{os.getpid()}}", "w")
+    time.sleep(600)
+while len(os.listdir("{tmp_path}")) < 2: time.sleep(0.01)
+os._exit({code})
+"""
+    assert exit_code(script) == code
+    wait_for("the children to end", lambda: not any(map(is_running, pids_in(tmp_path, 2))), seconds=30)
+
+
 def test_as_pid_1_it_reaps_orphans_and_passes_sigterm_on(tmp_path):
     unshare = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
     if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode != 0:

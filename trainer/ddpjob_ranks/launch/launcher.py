@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from ddpjob_ranks import contract, prctl, termination
 from ddpjob_ranks.launch import identity
@@ -186,9 +186,12 @@ class Ranks:
     def _reap(self) -> None:
         """Read the exit status of every process that has ended, as PID 1 also of those that other processes left."""
         while self.running:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is None:
                 return
+            if ended.si_pid in self.running:
+                _kill_group(ended.si_pid)
+            pid, status = os.waitpid(ended.si_pid, 0)
             if pid in self.running:
                 self._ended(self.running.pop(pid), os.waitstatus_to_exitcode(status))
             elif pid == self._server:
@@ -264,6 +267,16 @@ class Ranks:
         # Popen.send_signal would first take the exit status of one that has ended, which is for _reap.
         for pid in self.running:
             os.kill(pid, signal_number)
+
+
+def _kill_group(pid: int) -> None:
+    """Kill what a rank that has ended leaves behind in its process group, of which it is the leader, such as data workers.
+
+    They would keep the memory of its GPU and its connections: a worker of torch looks every 5 s whether its rank still runs, and
+    not at all while it reads. To be called before the exit status is read, which frees the number of the group.
+    """
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 def end_of(returncode: int) -> tuple[int, str]:

@@ -25,11 +25,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
 from ddpjob_ranks import contract, generation, prctl
+from ddpjob_ranks.launch.gpu_use import import_all
 from ddpjob_ranks.launch.launcher import FORWARDED
 
 #: Seconds between two looks at the signals that arrived while the template still imports.
@@ -129,8 +129,12 @@ def main(arguments: Sequence[str]) -> None:
     launcher = os.getppid()
     # As multiprocessing.util.get_temp_dir does. Forks inherit it.
     multiprocessing.current_process()._config["tempdir"] = arguments[1]  # type: ignore[attr-defined]  # not public
-    for name in arguments[2:]:
-        import_module(name)
+    if (use := import_all(arguments[2:])) is not None:
+        sys.exit(
+            f"ddpjob launcher: {use}, before the first rank is forked from this process; a forked rank could not use the GPU."
+            " Have the module use it when a function is called, not when it is imported, or run the job without restarts in"
+            " place"
+        )
     gc.freeze()  # so that a collection in a fork does not copy their memory
     requests.send(b"ready")
     while True:

@@ -2,6 +2,9 @@
 
 import contextlib
 import json
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -10,7 +13,13 @@ from torch.distributed import distributed_c10d
 
 
 class Collectives:
-    """The collectives of this process; none before the process groups are created."""
+    """The collectives of this process; none before the process groups are created.
+
+    `groups` are all its process groups, also those that a program makes for itself.
+    """
+
+    def __init__(self, groups: Callable[[], Sequence[Any]] = lambda: tuple(distributed_c10d._world.pg_map)) -> None:
+        self._groups = groups
 
     def num_begun(self, *, default: bool) -> int:
         """Collectives of the default group, or else of the control group, that the host has begun."""
@@ -24,17 +33,22 @@ class Collectives:
 
     def on_gpu(self) -> bool:
         """Whether a GPU runs collectives of this rank."""
-        return bool(_nccl_backends())
+        return bool(_nccl_backends(self._groups()))
 
     def have_failed(self) -> bool:
         """Whether a collective on the GPU has ended without a result."""
-        return any(backend.get_error() != c10d.ErrorType.SUCCESS for backend in _nccl_backends())
+        return any(backend.get_error() != c10d.ErrorType.SUCCESS for backend in _nccl_backends(self._groups()))
 
     def abort(self) -> None:
-        """End the collectives on the GPU, so that the main thread continues and raises."""
-        for backend in _nccl_backends():
-            with contextlib.suppress(RuntimeError):  # what failed here cannot be used any more either
-                backend.abort()
+        """End the collectives on the GPU, so that the main thread continues and raises.
+
+        Each group on a thread of its own: the kernel of one may wait in a queue of the GPU behind that of another.
+        """
+        aborts = [threading.Thread(target=_abort, args=(b,), daemon=True) for b in _nccl_backends(self._groups())]
+        for abort in aborts:
+            abort.start()
+        for abort in aborts:
+            abort.join()
 
 
 def num_started(trace: bytes) -> int:
@@ -47,9 +61,15 @@ def num_started(trace: bytes) -> int:
     return sum(started)
 
 
-def _nccl_backends() -> list[c10d.Backend]:
-    groups = [group for group in _groups(default=True) if dist.get_backend(group) == "nccl"]
-    return [group._get_backend(torch.device("cuda")) for group in groups]
+def _abort(backend: c10d.Backend) -> None:
+    with contextlib.suppress(RuntimeError):  # what failed here cannot be used any more either
+        backend.abort()
+
+
+def _nccl_backends(groups: Iterable[Any]) -> list[c10d.Backend]:
+    cuda = torch.device("cuda")
+    backends = [group._get_backend(cuda) for group in groups if cuda in group._device_types]
+    return [backend for backend in backends if backend.name().startswith("nccl")]
 
 
 def _groups(*, default: bool) -> list[dist.ProcessGroup]:

@@ -1,0 +1,72 @@
+"""Ranks that start again wait for the device memory of those that ended; what CUDA shows and the clock are given."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from ddpjob_ranks import slots
+from ddpjob_ranks.device_memory import WAIT_SECONDS, wait_until_free
+from ddpjob_ranks.generation import FREE_MEMORY_SLOT, Generation
+
+GIB = 2**30
+DEVICE = torch.device("cuda", 0)
+
+
+class Clock:
+    """Time passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def generation(memory: int, number: int) -> Generation:
+    return Generation(number=number, pipe=-1, state_memory=-1, own_memory=memory, stores=-1)
+
+
+def waited(memory: int, number: int, *free_gib: float) -> float:
+    """Seconds that a generation waits on a GPU that shows these sizes in turn, the last of them for good."""
+    shown: Iterator[float] = iter(free_gib)
+    last = [0.0]
+
+    def mem_get_info(device: torch.device) -> tuple[int, int]:
+        assert device == DEVICE
+        last[0] = next(shown, last[0])
+        return int(last[0] * GIB), 80 * GIB
+
+    clock = Clock()
+    wait_until_free(DEVICE, generation(memory, number), SimpleNamespace(mem_get_info=mem_get_info), clock)
+    return clock.now
+
+
+def test_the_first_ranks_do_not_wait(memory):
+    assert waited(memory, 1, 3) == 0
+    assert slots.step_of(memory, FREE_MEMORY_SLOT) == 3 * GIB
+
+
+def test_the_next_ranks_wait_until_as_much_is_free_as_for_the_first(memory):
+    waited(memory, 1, 79)
+    assert 0 < waited(memory, 2, 20, 20, 50, 78) < 1
+    assert waited(memory, 3, 78) == 0
+
+
+def test_memory_that_stays_in_use_is_waited_for_no_longer_than_the_limit_and_reported(memory, capsys):
+    waited(memory, 1, 79)
+    assert waited(memory, 2, 20) == pytest.approx(WAIT_SECONDS, abs=1)
+    assert "20.0 GiB of cuda:0 are free, and 79.0 GiB were when the ranks started first" in capsys.readouterr().err
+    assert slots.step_of(memory, FREE_MEMORY_SLOT) == 79 * GIB
+
+
+def test_ranks_that_do_not_start_again_do_not_look():
+    wait_until_free(DEVICE, None, SimpleNamespace(), Clock())
+
+
+def test_ranks_on_cpus_do_not_look(memory):
+    wait_until_free(torch.device("cpu"), generation(memory, 2), SimpleNamespace(), Clock())

@@ -1,11 +1,12 @@
-"""`gpu`: all that is to be known of a GPU, in one command of nine minutes that needs no network (see also `carry`).
+"""`gpu`: all that is to be known of a GPU, in one command of eight minutes that needs no network (see also `carry`).
 
 The steps run in the order of their value (`gpu_steps`). Each has a limit, and one that no longer fits is skipped. The
 record is written after each row, so a run that is cut off leaves what it has found; a step that fails leaves its error
-there, and the next one runs. What each command printed is in a folder next to the record, also if the run is cut off.
+there, and the next one runs. With `--continue` a run of the same name takes the steps that have not ended well. What each command printed is in a folder next to the record, also if the run is cut off.
 """
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -28,7 +29,7 @@ from ddpjob_measure.workbench import Row, Skipped, Step, Workbench
 from ddpjob_ranks import contract
 
 #: By default; one command on a rented machine often has ten minutes.
-BUDGET_SECONDS = 530
+BUDGET_SECONDS = 470
 #: Of nvidia-smi, whose answer is waited for so long: with a broken driver it does not end.
 QUERY = "--query-gpu=name,driver_version,memory.total,power.limit,clocks.max.sm,compute_cap"
 QUERY_SECONDS = 60.0
@@ -53,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fault", action="store_true", help="also cause an error of the GPU in a process of its own")
     parser.add_argument("--seconds", type=positive, default=BUDGET_SECONDS, help=f"in all (default: {BUDGET_SECONDS})")
     parser.add_argument("--only", nargs="+", choices=[step.name for step in gpu_steps.STEPS], help="these steps alone")
+    parser.add_argument("--continue", dest="continues", action="store_true", help="leave out what --name has already")
     record.add_options(parser, "gpu", results=Path())
 
 
@@ -73,16 +75,35 @@ def run(given: argparse.Namespace) -> int:
     facts: dict[str, Any] = {"device": given.device, "quick": given.quick, **versions(), **record.facts()}
     outputs = path.with_name(f"{path.name}-outputs")
     say(f"record {path}.md, {path}.json, outputs in {outputs}; at most {given.seconds} s")
-    outcomes: list[Outcome] = []
+    outcomes = earlier(path, facts) if given.continues else []
+    done = {outcome.name for outcome in outcomes}
     fault = given.fault and given.device == "cuda"
     with Workbench(device=given.device, quick=given.quick, fault=fault, deadline=deadline, outputs=outputs) as bench:
         for step in gpu_steps.STEPS:
-            if given.only is None or step.name in given.only:
+            if step.name not in done and (given.only is None or step.name in given.only):
                 outcomes.append(Outcome(name=step.name, about=step.about))
                 take(step, outcomes[-1], bench, lambda: save(path, facts, outcomes))
     print("\n" + page(facts, outcomes))
     failed = any(outcome.status == "failed" for outcome in outcomes)
     return contract.EXIT_PROGRAM_ERROR if failed else contract.EXIT_SUCCESS
+
+
+def earlier(path: Path, facts: Mapping[str, Any]) -> list[Outcome]:
+    """The steps of an earlier run of this name that have ended well.
+
+    Raises:
+        MeasureError: that run had another device or another torch, or did less of each step.
+    """
+    try:
+        found = json.loads(path.with_name(f"{path.name}.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return []
+    for name in ("device", "quick", "gpus", "torch"):
+        if (then := found["surroundings"].get(name)) != (now := facts.get(name)):
+            raise MeasureError(
+                f"gpu: --continue: {path}.json has {name} {then}, and here it is {now}; give another --name"
+            )
+    return [Outcome(**row) for row in found["rows"] if row["status"] == "ok"]
 
 
 def take(step: Step, outcome: Outcome, bench: Workbench, saved: Any) -> None:

@@ -61,6 +61,7 @@ class Workbench:
 
     def __enter__(self) -> Self:
         self.outputs.mkdir(parents=True, exist_ok=True)
+        self._num_outputs = count(1 + len(list(self.outputs.iterdir())))  # an earlier run that is continued has some
         self._folder = Path(self._resources.enter_context(tempfile.TemporaryDirectory(prefix="ddpjob-gpu-")))
         return self
 

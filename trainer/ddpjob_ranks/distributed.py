@@ -217,6 +217,25 @@ def join(
     leave(gang, limits.collectives)
 
 
+def nccl_in_effect(backend: object, environ: Mapping[str, str]) -> str:
+    """How torch runs NCCL: the class of the group's backend, and the variables that differ from NCCL_SETTINGS.
+
+    torch reads these variables when it creates the group, and ignores those that it does not know. What the class does not show is
+    tested by `python -m ddpjob_measure gpu`.
+    """
+    kind = type(backend).__name__
+    text = f"NCCL by {kind}, set by {len(NCCL_SETTINGS)} variables"
+    others = [f"{name}={environ.get(name)}" for name, value in NCCL_SETTINGS.items() if environ.get(name) != value]
+    if others:
+        text += f"; not as ddpjob sets them: {', '.join(others)}"
+    if kind != "ProcessGroupNCCL" and environ.get("TORCH_DIST_USE_NCCL2") == "0":
+        text += (
+            f"; TORCH_DIST_USE_NCCL2=0 has no effect in torch {torch.__version__}: ProcessGroupNCCL is expected, and without it"
+            " all-reduces may not overlap with backward"
+        )
+    return text
+
+
 def leave(gang: Gang, timeout: timedelta) -> None:
     """Leave the group together: no rank leaves while another one still reads from it."""
     gang.barrier(timeout)

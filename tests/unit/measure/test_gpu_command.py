@@ -25,11 +25,20 @@ from testbed import is_running, wait_for
 def found(monkeypatch, tmp_path):
     """Runs the command on these steps; gives its exit code and the record's steps."""
 
-    def run(*steps: Step, seconds: int = 1000, quick: bool = False) -> tuple[int, list[dict[str, object]]]:
+    def run(
+        *steps: Step, seconds: int = 1000, quick: bool = False, continues: bool = False
+    ) -> tuple[int, list[dict[str, object]]]:
         monkeypatch.setattr(gpu_steps, "STEPS", steps)
         for name in ("CUDA_VISIBLE_DEVICES", "DDPJOB_TEST_DATA"):
             monkeypatch.setenv(name, "")
-        options = {"device": "cpu", "quick": quick, "fault": False, "seconds": seconds, "only": None}
+        options = {
+            "device": "cpu",
+            "quick": quick,
+            "fault": False,
+            "seconds": seconds,
+            "only": None,
+            "continues": continues,
+        }
         given = argparse.Namespace(**options, results=tmp_path, name="gpu", default_name="")
         code = gpu.run(given)
         return code, json.loads((tmp_path / "gpu.json").read_text())["rows"]
@@ -106,6 +115,34 @@ def test_a_run_that_is_cut_off_leaves_the_rows_that_were_there(found, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         found(step("good", good), step("cut off", cut_off))
+
+
+def test_a_run_continues_with_the_steps_that_have_not_ended_well(found):
+    taken: list[str] = []
+
+    def fails_once(_: Workbench) -> Iterator[Row]:
+        taken.append("fails once")
+        if len(taken) == 1:
+            raise MeasureError("no memory")
+        yield {"what": "second time"}
+
+    found(step("good", good), step("fails once", fails_once))
+
+    def never(_: Workbench) -> Iterator[Row]:
+        raise AssertionError("it has ended well before")
+
+    code, rows = found(step("good", never), step("fails once", fails_once), continues=True)
+    assert code == 0
+    assert [(row["name"], row["status"], row["rows"][0]["what"]) for row in rows] == [
+        ("good", "ok", "good"),
+        ("fails once", "ok", "second time"),
+    ]
+
+
+def test_a_run_of_other_size_is_not_continued(found):
+    found(step("good", good), quick=True)
+    with pytest.raises(MeasureError, match="quick True, and here it is False; give another --name"):
+        found(step("good", good), continues=True)
 
 
 def bench(tmp_path: Path, seconds: float) -> Workbench:

@@ -122,6 +122,8 @@ def take(step: Step, outcome: Outcome, bench: Workbench, saved: Any) -> None:
             outcome.seconds = time.monotonic() - began
             say(f"  {record.line(row)}")
             saved()
+        if not outcome.rows:
+            raise MeasureError(f"the step has found nothing; {bench.seconds_left:.0f} s of its time are left")
         outcome.status = "ok"
     except Skipped as reason:
         outcome.status, outcome.note = "skipped", str(reason)

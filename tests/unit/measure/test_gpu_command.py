@@ -139,6 +139,12 @@ def test_a_run_continues_with_the_steps_that_have_not_ended_well(found):
     ]
 
 
+def test_a_step_that_had_no_time_to_find_anything_is_not_ok(found):
+    code, (only,) = found(step("empty", lambda _: iter(())))
+    assert (code, only["status"]) == (1, "failed")
+    assert "has found nothing" in str(only["note"])
+
+
 def test_a_run_of_other_size_is_not_continued(found):
     found(step("good", good), quick=True)
     with pytest.raises(MeasureError, match="quick True, and here it is False; give another --name"):

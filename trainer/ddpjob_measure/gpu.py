@@ -122,9 +122,11 @@ def take(step: Step, outcome: Outcome, bench: Workbench, saved: Any) -> None:
             outcome.seconds = time.monotonic() - began
             say(f"  {record.line(row)}")
             saved()
-        if not outcome.rows:
-            raise MeasureError(f"the step has found nothing; {bench.seconds_left:.0f} s of its time are left")
-        outcome.status = "ok"
+        if outcome.rows:
+            outcome.status = "ok"
+        else:
+            left = f"{bench.seconds_left:.0f} s of its time are left"
+            outcome.status, outcome.note = "failed", f"the step has found nothing; {left}"
     except Skipped as reason:
         outcome.status, outcome.note = "skipped", str(reason)
     except Exception as error:  # noqa: BLE001 - the other steps are to run, whatever is wrong with this one

@@ -2,7 +2,8 @@
 
 The steps run in the order of their value (`gpu_steps`). Each has a limit, and one that no longer fits is skipped. The
 record is written after each row, so a run that is cut off leaves what it has found; a step that fails leaves its error
-there, and the next one runs. With `--continue` a run of the same name takes the steps that have not ended well. What each command printed is in a folder next to the record, also if the run is cut off.
+there, and the next one runs. With `--continue` a run of the same name takes the steps that have not ended well; those that
+compare speeds go on where they stopped. What each command printed is in a folder next to the record.
 """
 
 import argparse
@@ -24,7 +25,7 @@ import torch
 
 from ddpjob_measure import carry, gpu_steps, record
 from ddpjob_measure.record import positive
-from ddpjob_measure.task import MeasureError
+from ddpjob_measure.task import MeasureError, Spread
 from ddpjob_measure.workbench import Row, Skipped, Step, Workbench
 from ddpjob_ranks import contract
 
@@ -55,6 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=positive, default=BUDGET_SECONDS, help=f"in all (default: {BUDGET_SECONDS})")
     parser.add_argument("--only", nargs="+", choices=[step.name for step in gpu_steps.STEPS], help="these steps alone")
     parser.add_argument("--continue", dest="continues", action="store_true", help="leave out what --name has already")
+    parser.add_argument(
+        "--foreign",
+        type=Path,
+        metavar="DIR",
+        help="also measure what is there of airbench94*.py and torchvision's references/classification",
+    )
     record.add_options(parser, "gpu", results=Path())
 
 
@@ -75,41 +82,51 @@ def run(given: argparse.Namespace) -> int:
     facts: dict[str, Any] = {"device": given.device, "quick": given.quick, **versions(), **record.facts()}
     outputs = path.with_name(f"{path.name}-outputs")
     say(f"record {path}.md, {path}.json, outputs in {outputs}; at most {given.seconds} s")
-    outcomes = earlier(path, facts) if given.continues else []
-    done = {outcome.name for outcome in outcomes}
-    fault = given.fault and given.device == "cuda"
-    with Workbench(device=given.device, quick=given.quick, fault=fault, deadline=deadline, outputs=outputs) as bench:
+    outcomes = {outcome.name: outcome for outcome in earlier(path, facts)} if given.continues else {}
+    with Workbench(
+        device=given.device,
+        quick=given.quick,
+        fault=given.fault and given.device == "cuda",
+        foreign=given.foreign and given.foreign.absolute(),
+        deadline=deadline,
+        outputs=outputs,
+    ) as bench:
         for step in gpu_steps.STEPS:
-            if step.name not in done and (given.only is None or step.name in given.only):
-                outcomes.append(Outcome(name=step.name, about=step.about))
-                take(step, outcomes[-1], bench, lambda: save(path, facts, outcomes))
-    print("\n" + page(facts, outcomes))
-    failed = any(outcome.status == "failed" for outcome in outcomes)
+            before = outcomes.get(step.name)
+            if (before and before.status == "ok") or (given.only and step.name not in given.only):
+                continue
+            bench.found = before.rows if before else []
+            outcomes[step.name] = Outcome(name=step.name, about=step.about)
+            take(step, outcomes[step.name], bench, lambda: save(path, facts, outcomes))
+    print("\n" + page(facts, in_order(outcomes)))
+    failed = any(outcome.status == "failed" for outcome in outcomes.values())
     return contract.EXIT_PROGRAM_ERROR if failed else contract.EXIT_SUCCESS
 
 
 def earlier(path: Path, facts: Mapping[str, Any]) -> list[Outcome]:
-    """The steps of an earlier run of this name that have ended well.
+    """What has become of the steps of an earlier run of this name.
 
     Raises:
         MeasureError: that run had another device or another torch, or did less of each step.
     """
     try:
-        found = json.loads(path.with_name(f"{path.name}.json").read_text(encoding="utf-8"))
+        text = path.with_name(f"{path.name}.json").read_text(encoding="utf-8")
     except FileNotFoundError:
         return []
+    found = json.loads(text, object_hook=Spread.from_json)
     for name in ("device", "quick", "gpus", "torch"):
         if (then := found["surroundings"].get(name)) != (now := facts.get(name)):
             raise MeasureError(
                 f"gpu: --continue: {path}.json has {name} {then}, and here it is {now}; give another --name"
             )
-    return [Outcome(**row) for row in found["rows"] if row["status"] == "ok"]
+    return [Outcome(**row) for row in found["rows"]]
 
 
 def take(step: Step, outcome: Outcome, bench: Workbench, saved: Any) -> None:
     """Take one step, whatever becomes of it; `saved` is called after each of its rows."""
     if (left := bench.begin(step)) < step.least_seconds and not bench.quick:
         outcome.status, outcome.note = "skipped", f"{left:.0f} s are left, and it takes {step.least_seconds} s or more"
+        outcome.rows = list(bench.found)
         say(f"{step.name}: skipped: {outcome.note}")
         saved()
         return
@@ -125,8 +142,8 @@ def take(step: Step, outcome: Outcome, bench: Workbench, saved: Any) -> None:
         if outcome.rows:
             outcome.status = "ok"
         else:
-            left = f"{bench.seconds_left:.0f} s of its time are left"
-            outcome.status, outcome.note = "failed", f"the step has found nothing; {left}"
+            outcome.status = "failed"
+            outcome.note = f"the step has found nothing; {bench.seconds_left:.0f} s of its time are left"
     except Skipped as reason:
         outcome.status, outcome.note = "skipped", str(reason)
     except Exception as error:  # noqa: BLE001 - the other steps are to run, whatever is wrong with this one
@@ -137,9 +154,14 @@ def take(step: Step, outcome: Outcome, bench: Workbench, saved: Any) -> None:
     saved()
 
 
-def save(path: Path, facts: Mapping[str, Any], outcomes: list[Outcome]) -> None:
+def in_order(outcomes: Mapping[str, Outcome]) -> list[Outcome]:
+    """As the steps are taken: a run that continues may have left out some that an earlier one had."""
+    return [outcomes[step.name] for step in gpu_steps.STEPS if step.name in outcomes]
+
+
+def save(path: Path, facts: Mapping[str, Any], outcomes: Mapping[str, Outcome]) -> None:
     """Write the record as it is now."""
-    record.save(path, page(facts, outcomes), facts, [asdict(outcome) for outcome in outcomes])
+    record.save(path, page(facts, in_order(outcomes)), facts, [asdict(outcome) for outcome in in_order(outcomes)])
 
 
 def page(facts: Mapping[str, Any], outcomes: list[Outcome]) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 
-from ddpjob_measure import images, outcome, smoke
+from ddpjob_measure import foreign, images, outcome, session_cost, smoke
 from ddpjob_measure.carry import TEST_DATA
 from ddpjob_measure.task import Figures, MeasureError, Task
 from ddpjob_measure.verify_resume import Run
@@ -28,8 +28,31 @@ FIRST_LOSS_TOLERANCE: Final = 0.03
 TARGETS: Final = (0.90, 0.94)
 STALL_LINE: Final = re.compile(r"checkpoint of step (\d+): stalled (\S+) ms, written in (\S+) s")
 RESTART: Final = re.compile(
-    r"(?s)killed after step (\d+) at (\S+)\n.*resumed from step (\d+) in memory.*step \d+ after the restart at (\S+)\n"
+    r"(?s)killed after step (\d+) at (\S+), (\S+) GiB free, leaving (\d+)\n.*resumed from step (\d+) in memory"
+    r".*step \d+ after the restart at (\S+), (\S+) GiB free\n"
 )
+#: In the end of the output of a rank that NCCL did not let share its GPU.
+REFUSAL: Final = re.compile(r"Duplicate GPU detected.*|Multiple Ranks are using the same GPU.*|ncclInvalidUsage.*")
+#: Where torch.compile does without CUDA graphs although they were asked for.
+NO_GRAPHS: Final = re.compile(r"skipping cudagraphs.*")
+GRAPHS: Final = {"TORCHINDUCTOR_CUDAGRAPHS": "1", "TORCH_LOGS": "perf_hints"}
+TUNED: Final = {"tuned": True}
+#: Ways to train, in the order of their value: the program, keys of its configuration, its options, variables. `tuned` is with autocast to
+#: bfloat16, channels_last and torch.compile.
+WAYS: Final[Mapping[str, tuple[str, Row, Row, Mapping[str, str]]]] = {
+    "trainer": ("trainer", {"profile": "fast"}, {"profile": True}, {}),
+    "plain": ("plain", {}, {}, {}),
+    "plain, tuned": ("plain", {}, TUNED, {}),
+    "trainer, eager": ("trainer", {"profile": "fast", "compile": "never"}, {}, {}),
+    "trainer, CUDA graphs": ("trainer", {"profile": "fast"}, {}, GRAPHS),
+    "plain, tuned, CUDA graphs": ("plain", {}, TUNED, GRAPHS),
+    "trainer, exact": ("trainer", {"profile": "exact"}, {}, {}),
+}
+QUICK_WAYS: Final = ("trainer", "plain", "plain, tuned", "torchvision's loop")
+NUM_WORKERS: Final = min(14, max(1, (os.cpu_count() or 1) - 2))
+#: A measured process is not begun with less.
+LEAST_SECONDS: Final = 15.0
+TESTS: Final = Path(__file__).parents[2] / "tests"
 COMPILE_LINE: Final = re.compile(r"(model compiled for .*|torch\.compile failed.*)")
 PROFILE_LINE: Final = re.compile(r"profile ((?:fast|exact): .*)")
 NOTES: Final = (
@@ -46,23 +69,41 @@ NOTES: Final = (
 )
 
 
-def smoke_test(bench: Workbench) -> Iterator[Row]:
-    """NCCL as one rank; then two ranks on one GPU by gloo, since NCCL refuses two ranks on one GPU."""
+def trainer_tests(bench: Workbench) -> Iterator[Row]:
+    """The trainer's unit tests of what runs on a device, on this one."""
+    environ = {"PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])}
+    options = ["-c", os.devnull, "--noconftest", "--quiet", "-p", "no:cacheprovider", "-k", f"on_{bench.device}"]
+    files = sorted([*TESTS.glob("unit/ranks/test_*.py"), *TESTS.glob("unit/trainer/test_*.py")])
+    using = [str(path) for path in files if "@on_each_device" in path.read_text(encoding="utf-8")]
+    yield {"tests": bench.output_of(["pytest", *options, *using], environ).strip().rpartition("\n")[2]}
+
+
+def ranks(bench: Workbench) -> Iterator[Row]:
+    """Process groups: NCCL as one rank, several ranks on one GPU by NCCL where it allows that, and by gloo."""
     fast, one = ("nccl", "cuda:0") if bench.device == "cuda" else ("gloo", "cpu")
-    runs = [(fast, 1), ("gloo", 2), *([("fault", 1)] if bench.fault else [])]
-    for checks, world_size in runs:
+    shared = [("nccl", 2)] if bench.device == "cuda" else []
+    for checks, world_size in [(fast, 1), ("gloo", 2), *shared, *([("fault", 1)] if bench.fault else [])]:
         began, meeting = time.monotonic(), bench.folder("smoke") / "file"
+        what = {"checks": checks, "ranks": world_size, "device": one}
         options = ["--checks", checks, "--device", one, "--world-size", str(world_size), "--file", str(meeting)]
+        environ = smoke.SHARED_GPU if world_size > 1 else {}
         with ThreadPoolExecutor(world_size) as pool:
-            ranks = [
-                pool.submit(bench.output_of, ["ddpjob_measure.smoke", *options, "--rank", str(rank)])
+            outputs = [
+                pool.submit(bench.output_of, ["ddpjob_measure.smoke", *options, "--rank", str(rank)], environ)
                 for rank in range(world_size)
             ]
-            lines = [line for rank in ranks for line in rank.result().splitlines() if line.startswith(smoke.PREFIX)]
+        try:
+            lines = [line for output in outputs for line in output.result().splitlines()]
+        except MeasureError as error:
+            if (checks, world_size) not in shared or not (refusal := REFUSAL.search(str(error))):
+                raise
+            yield {**what, "check": "all", "result": f"NCCL refuses: {refusal[0]}"}
+            continue
         for line in lines:
-            check, _, result = line.removeprefix(smoke.PREFIX).partition(" ")
-            yield {"checks": checks, "ranks": world_size, "device": one, "check": check, "result": result}
-        yield {"checks": checks, "ranks": world_size, "check": "all", "seconds": time.monotonic() - began}
+            if line.startswith(smoke.PREFIX):
+                check, _, result = line.removeprefix(smoke.PREFIX).partition(" ")
+                yield {**what, "check": check, "result": result}
+        yield {**what, "check": "all", "seconds": time.monotonic() - began}
 
 
 #: A recipe as a user writes one.
@@ -156,20 +197,20 @@ def _against(reference: Run | None, run: Run, text: str) -> tuple[Row, str]:
 
 def exact_twice(bench: Workbench) -> Iterator[Row]:
     """The profile exact, twice: the same losses and weights, bit for bit."""
-    recipe = "digits" if bench.quick else "resnet18-cifar10"
-    keys = (f"recipe={recipe}", "profile=exact", "epochs=2", "logEverySteps=1")
-    first, second = (bench.training(*keys, environ=bench.images(5120))[0] for _ in range(2))
-    steps = sum(first.losses[step] == second.losses.get(step) for step in first.losses)
-    equal = steps == len(first.losses) and first.weights == second.weights is not None
-    yield {
-        "recipe": recipe,
-        "steps": len(first.losses),
-        "equal losses": steps,
-        "weights": str(first.weights)[:12],
-        "equal": equal,
-    }
-    if not equal:
-        raise MeasureError(f"{recipe}: two runs differ: weights {first.weights} and {second.weights}")
+    for recipe in ("digits",) if bench.quick else ("digits", "resnet18-cifar10"):
+        keys = (f"recipe={recipe}", "profile=exact", "epochs=2", "logEverySteps=1")
+        first, second = (bench.training(*keys, environ=bench.images(5120))[0] for _ in range(2))
+        steps = sum(first.losses[step] == second.losses.get(step) for step in first.losses)
+        equal = steps == len(first.losses) and first.weights == second.weights is not None
+        yield {
+            "recipe": recipe,
+            "steps": len(first.losses),
+            "equal losses": steps,
+            "weights": str(first.weights)[:12],
+            "equal": equal,
+        }
+        if not equal:
+            raise MeasureError(f"{recipe}: two runs differ: weights {first.weights} and {second.weights}")
 
 
 def verify_resume(bench: Workbench) -> Iterator[Row]:
@@ -184,7 +225,7 @@ def verify_resume(bench: Workbench) -> Iterator[Row]:
 
 
 def restart_in_place(bench: Workbench) -> Iterator[Row]:
-    """A rank that is killed starts again in place, forked before CUDA, from a copy in memory: with the bits of a whole run."""
+    """A rank that is killed, with most of the GPU's memory in use and a data worker alive, starts again in place, forked before CUDA, from a copy in memory: with the bits of a whole run."""
     keys = ["recipe=digits", "epochs=60"] if bench.quick else ["recipe=resnet18-cifar10", "epochs=20"]
     keys += ["profile=exact", "logEverySteps=1", "evaluateEveryEpochs=0"]
     environ = {**bench.images(5120), contract.DDPJOB_IN_PLACE_RESTARTS: "1"}
@@ -194,14 +235,18 @@ def restart_in_place(bench: Workbench) -> Iterator[Row]:
     run, text = bench.training(*keys, environ=environ, module="ddpjob_measure.killed")
     if not (restart := RESTART.search(text)):
         raise MeasureError(f"the rank was not killed, or did not continue from a copy in memory:\n{text[-2000:]}")
-    killed_step, killed_at, resumed_step, done_at = map(float, restart.groups())
+    killed_step, killed_at, taken, worker, resumed_step, done_at, free = map(float, restart.groups())
     yield {
         "killed after step": int(killed_step),
         "continued from step": int(resumed_step),
         "seconds to the first step": done_at - killed_at,
         **_seconds_of_the_last_start(events),
-        "weights": run.weights,
+        "GiB free when killed": taken,
+        "GiB free again": free,
+        "weights": str(run.weights)[:12],
     }
+    if Path(f"/proc/{worker:.0f}").exists():
+        raise MeasureError(f"process {worker:.0f}, which the rank that was killed had forked, still runs")
     if run.weights != whole.weights or any(run.losses[step] != whole.losses[step] for step in whole.losses):
         raise MeasureError(f"the training without a kill has other bits: weights {whole.weights}")
 
@@ -217,94 +262,127 @@ def _seconds_of_the_last_start(events: Path) -> Row:
     return seconds
 
 
-def checkpoint_stall(bench: Workbench) -> Iterator[Row]:
-    """How long training waits for a checkpoint of a ResNet-50 with momentum (205 MB)."""
+def overhead(bench: Workbench) -> Iterator[Row]:
+    """What a session adds to a step of a script, without and with copies of the state in memory; how long training waits for a checkpoint of a ResNet-50 with momentum (205 MB)."""
+    for what, environ in {"a session": {}, "with copies in memory": {contract.DDPJOB_IN_PLACE_RESTARTS: "1"}}.items():
+        text = bench.output_of(["ddpjob_measure.session_cost"], environ)
+        found = re.search(rf"{session_cost.PREFIX}(\S+) (\S+)", text)
+        if found is None:
+            raise MeasureError(f"no figures were printed:\n{text[-2000:]}")
+        yield {"what": what, "us a step without": float(found[1]), "us a step": float(found[2])}
     keys = ["recipe=digits", "epochs=2"] if bench.quick else ["recipe=resnet50-cifar10", "epochs=3", "compile=never"]
     environ = {**bench.images(5120), contract.DDPJOB_CHECKPOINT_DIR: str(bench.folder("checkpoints"))}
     _, text = bench.training(*keys, "checkpointEverySteps=5", environ=environ)
     for step, stalled, written in STALL_LINE.findall(text):
-        yield {"step": int(step), "stalled ms": float(stalled.replace(",", "")), "written in s": float(written)}
+        yield {
+            "what": f"checkpoint of step {step}",
+            "stalled ms": float(stalled.replace(",", "")),
+            "written in s": float(written),
+        }
     if not STALL_LINE.search(text):
         raise MeasureError(f"no checkpoint was reported:\n{text[-2000:]}")
 
 
 def speedrun(bench: Workbench) -> Iterator[Row]:
-    """`speedrun-cifar10` over seeds, compiled and not; one more seed each as long as there is time."""
+    """`speedrun-cifar10` compiled and not, in turn with airbench94 where there is one, then more seeds as long as there is time."""
     if bench.quick:
         recipe, environ, more = "digits", {}, ["epochs=2"]
     elif images.archive() or os.environ.get(contract.DDPJOB_DATA_DIR):
         recipe, environ, more = "speedrun-cifar10", bench.images(50_000, 10_000), []
     else:
         raise Skipped(f"no images of CIFAR-10: run `make gpu-wheels` with {TEST_DATA} set, and carry its folder")
-    longest = 0.0
-    for seed, compiled in ((0, "auto"), (0, "never"), (1, "auto"), (2, "auto"), (1, "never"), (2, "never")):
-        if longest > bench.seconds_left:
-            return
-        began, events = time.monotonic(), bench.folder("events")
-        keys = [f"recipe={recipe}", f"seed={seed}", f"compile={compiled}", *more]
-        bench.training(*keys, environ={**environ, contract.DDPJOB_EVENTS_DIR: str(events)})
-        longest = max(longest, time.monotonic() - began)
-        yield {"recipe": recipe, "compile": compiled, **outcome.outcome_of(events, seed).row(*TARGETS)}
+    scripts = sorted(bench.foreign.glob("airbench94*.py")) if bench.foreign else []
+    wanted = [*((seed, how) for seed in range(3) for how in ("auto", "never"))]
+    yield from bench.found
+    for number, (seed, compiled) in enumerate(wanted):
+        row: Row = {"what": f"{recipe}, seed {seed}, compile {compiled}"}
+        if not _is_found(bench, row):
+            _check_time(bench)
+            events = bench.folder("events")
+            keys = [f"recipe={recipe}", f"seed={seed}", f"compile={compiled}", *more]
+            bench.training(*keys, environ={**environ, contract.DDPJOB_EVENTS_DIR: str(events)})
+            yield {**row, **outcome.outcome_of(events, seed).row(*TARGETS)}
+        for script in scripts if number == 0 else ():
+            if not _is_found(bench, {"what": script.name}):
+                text = bench.output_of(["ddpjob_measure.foreign", str(script)], environ)
+                for line in text.splitlines():
+                    if line.startswith(foreign.PREFIX):
+                        _, accuracy, augmented, seconds = map(float, line.removeprefix(foreign.PREFIX).split())
+                        yield {"what": script.name, "accuracy %": augmented, "plain %": accuracy, "training s": seconds}
+
+
+def _is_found(bench: Workbench, row: Row) -> bool:
+    return any(found["what"] == row["what"] for found in bench.found)
+
+
+def _check_time(bench: Workbench) -> None:
+    """Whether another process of this step is likely to end in time.
+
+    Raises:
+        Skipped: it is not.
+    """
+    if bench.seconds_left < LEAST_SECONDS:
+        raise Skipped(f"{bench.seconds_left:.0f} s of its time are left; --continue goes on from here")
 
 
 def resnet18(bench: Workbench) -> Iterator[Row]:
-    """ResNet-18 on CIFAR-10: this trainer, the plain DDP script, and that with autocast, channels_last and compile."""
-    workers = min(14, max(1, (os.cpu_count() or 1) - 2))
-    batch, num_train, steps = (16, 320, 2) if bench.quick else (512, 40 * 512, 25)
-    keys = {"recipe": "resnet18-cifar10", "globalBatchSize": batch}
-    plain = {"num_workers": workers}
-    contenders: dict[str, tuple[str, Row, Row]] = {
-        "trainer fast": ("trainer", {"profile": "fast"}, {"profile": True}),
-        "plain": ("plain", {}, plain),
-        "trainer exact": ("trainer", {"profile": "exact"}, {}),
-        "plain tuned": ("plain", {}, {**plain, "tuned": True}),
-    }
-    failures: list[str] = []
-    kernels: list[Row] = []
-    for name, (program, more, options) in contenders.items():
-        task = Task(
-            program=program,
-            config={**keys, **more},
-            warmup_steps=1 if bench.quick else 10,
-            steps=steps,
-            windows=1,
-            options=options,
-        )
-        try:
-            figures, _ = bench.figures(task, bench.images(num_train))
-        except MeasureError as error:  # the others still count
-            failures.append(f"{name}: {error}")
-            continue
-        kernels += figures.extra.get("kernels", [])
-        yield {"what": name, **figures.row()}
-    for kernel in kernels:
-        yield {"what": "kernel of trainer fast", **kernel}
-    if failures:
-        raise MeasureError("\n".join(failures))
+    """ResNet-18 on CIFAR-10: this trainer, the plain DDP script and torchvision's loop; compiled and not, with CUDA graphs."""
+    batch = 16 if bench.quick else 512
+    environ = bench.images(320 if bench.quick else 40 * batch)
+    yield from _speeds(
+        bench, "resnet18-cifar10", batch=batch, size=images.SIZE, steps=2 if bench.quick else 25, environ=environ
+    )
 
 
 def resnet50(bench: Workbench) -> Iterator[Row]:
-    """ResNet-50 at 224 pixels on random images: images/s, share of the bf16 peak, kernels of one step."""
-    batch, steps = (2, 1) if bench.quick else (256, 20)
-    task = Task(
-        program="trainer",
-        config={"recipe": "resnet50-224-synthetic", "globalBatchSize": batch, "profile": "fast"},
-        warmup_steps=1 if bench.quick else 10,
-        steps=steps,
-        windows=1 if bench.quick else 2,
-        options={"profile": True},
-    )
-    figures, _ = bench.figures(task)
+    """ResNet-50 at 224 pixels on random images, in the same ways; with the share of the chip's bf16 peak."""
     operations = operations_per_image()
-    row = {"what": "trainer fast", **figures.row(), "GFLOP an image": operations / 1e9}
     name = torch.cuda.get_device_name() if bench.device == "cuda" else ""
-    for part, peak in BF16_PEAKS.items():
-        if part in name:
-            rate = figures.images_per_second.median * operations
-            row |= {"TFLOP/s": rate / 1e12, "peak TFLOP/s": peak / 1e12, "share of peak %": 100 * rate / peak}
-    yield row
-    for kernel in figures.extra["kernels"]:
-        yield {"what": "kernel", **kernel}
+    peak = next((peak for part, peak in BF16_PEAKS.items() if part in name), None)
+    for row in _speeds(
+        bench, images.SYNTHETIC, batch=2 if bench.quick else 256, size=224, steps=1 if bench.quick else 20, environ={}
+    ):
+        if "images/s" in row:
+            row["GFLOP an image"] = operations / 1e9
+            if peak:
+                row["share of peak %"] = 100 * row["images/s"].median * operations / peak
+        yield row
+
+
+def _speeds(
+    bench: Workbench, recipe: str, *, batch: int, size: int, steps: int, environ: Mapping[str, str]
+) -> Iterator[Row]:
+    """A row for each way of training, and the kernels of the first one; one that fails keeps no other from being measured."""
+    ways = dict(WAYS)
+    if bench.foreign is not None and (bench.foreign / "train.py").exists():
+        ways["torchvision's loop"] = ("ddpjob_measure.foreign:reference_loop", {}, {}, {})
+    if bench.quick:
+        ways = {name: ways[name] for name in ways if name in QUICK_WAYS}
+    wrong: list[str] = []
+    yield from bench.found
+    for what, (program, keys, options, variables) in ways.items():
+        if _is_found(bench, {"what": what}):
+            continue
+        _check_time(bench)
+        task = Task(
+            program=program,
+            config={"recipe": recipe, "globalBatchSize": batch, **keys},
+            warmup_steps=1 if bench.quick else 10,
+            steps=steps,
+            windows=1,
+            options={"num_workers": NUM_WORKERS, "folder": str(bench.foreign), "size": size, **options},
+        )
+        try:
+            figures, text = bench.figures(task, {**environ, **variables})
+        except MeasureError as error:
+            wrong.append(f"{what}: {error}")
+            continue
+        without = NO_GRAPHS.search(text) if variables else None
+        yield {"what": what, **figures.row(), **({"CUDA graphs": without[0]} if without else {})}
+        for kernel in figures.extra.get("kernels", []):
+            yield {"what": f"kernel of {what}", **kernel}
+    if wrong:
+        raise MeasureError("\n".join(wrong))
 
 
 def operations_per_image() -> int:
@@ -320,14 +398,14 @@ def operations_per_image() -> int:
 
 
 STEPS: Final = (
-    Step(name="smoke", least_seconds=20, limit_seconds=90, run=smoke_test),
+    Step(name="tests", least_seconds=15, limit_seconds=60, run=trainer_tests),
+    Step(name="exact", least_seconds=30, limit_seconds=90, run=exact_twice),
+    Step(name="resume", least_seconds=30, limit_seconds=80, run=verify_resume),
+    Step(name="ranks", least_seconds=20, limit_seconds=90, run=ranks),
+    Step(name="in-place", least_seconds=30, limit_seconds=70, run=restart_in_place),
+    Step(name="speedrun", least_seconds=30, limit_seconds=80, run=speedrun),
+    Step(name="resnet18", least_seconds=30, limit_seconds=100, run=resnet18),
+    Step(name="resnet50", least_seconds=30, limit_seconds=100, run=resnet50),
+    Step(name="overhead", least_seconds=25, limit_seconds=60, run=overhead),
     Step(name="recipes", least_seconds=60, limit_seconds=200, run=recipes_in_bfloat16),
-    Step(name="exact", least_seconds=25, limit_seconds=90, run=exact_twice),
-    Step(name="resume", least_seconds=45, limit_seconds=120, run=verify_resume),
-    Step(name="in-place", least_seconds=45, limit_seconds=120, run=restart_in_place),
-    Step(name="stall", least_seconds=20, limit_seconds=50, run=checkpoint_stall),
-    # It takes as many seeds as fit into its limit, which therefore leaves enough for the last two.
-    Step(name="speedrun", least_seconds=40, limit_seconds=70, run=speedrun),
-    Step(name="resnet50", least_seconds=30, limit_seconds=80, run=resnet50),
-    Step(name="resnet18", least_seconds=40, limit_seconds=150, run=resnet18),
 )

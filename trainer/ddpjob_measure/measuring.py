@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import TensorDataset
 
-from ddpjob_measure import buckets, kernels, usage
+from ddpjob_measure import buckets, images, kernels, usage
 from ddpjob_measure.clock import StepClock, mean_parts
 from ddpjob_measure.task import PARTS, Figures, Spread, Task
 from ddpjob_ranks import contract, distributed
@@ -199,12 +200,13 @@ def _trainer(task: Task, place: identity.Worker, gang: Gang) -> Measured:
 
 def _plain(task: Task, _: identity.Worker, gang: Gang) -> Measured:
     """The plain DDP script on the network, the images and the batch size of the recipe."""
-    from ddpjob_measure.plain_ddp import PlainTraining  # torchvision takes seconds to load
+    from ddpjob_measure.plain_ddp import DecodedImages, PlainTraining  # torchvision takes seconds to load
 
     config = recipes.resolve(parse_config(task.config))
+    is_random = config.recipe == images.SYNTHETIC
     plain = PlainTraining(
-        _network(config),
-        data_dir() / "train",
+        network(config),
+        random_images(2 * config.global_batch_size) if is_random else DecodedImages(data_dir() / "train"),
         gang,
         global_batch_size=config.global_batch_size,
         num_workers=task.options["num_workers"],
@@ -219,9 +221,16 @@ def _plain(task: Task, _: identity.Worker, gang: Gang) -> Measured:
     return Measured(replica=plain.replica, optimizer=plain.optimizer, take_step=take_step, global_batch_size=batch_size)
 
 
-def _network(config: ResolvedConfig) -> nn.Module:
+def network(config: ResolvedConfig) -> nn.Module:
+    """The network of the recipe, for images of so many classes as it is measured with."""
     torch.manual_seed(config.seed)
-    return recipes.find(config.recipe).model(SimpleNamespace(num_classes=10))
+    num_classes = 1000 if config.recipe == images.SYNTHETIC else images.NUM_CLASSES
+    return recipes.find(config.recipe).model(SimpleNamespace(num_classes=num_classes))
+
+
+def random_images(num: int) -> TensorDataset:
+    """Images of ResNet-50's size and their labels, which wait in memory."""
+    return TensorDataset(torch.rand(num, 3, 224, 224), torch.randint(1000, (num,)))
 
 
 def data_dir() -> Path:

@@ -8,6 +8,7 @@ channels_last and torch.compile.
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -53,7 +54,7 @@ class PlainTraining:
     def __init__(
         self,
         model: nn.Module,
-        folder: Path,
+        dataset: Dataset[Any],
         gang: Gang,
         *,
         global_batch_size: int,
@@ -69,8 +70,7 @@ class PlainTraining:
         self.optimizer = torch.optim.SGD(self.replica.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
         self._criterion = nn.CrossEntropyLoss()
         self._device = gang.device
-        dataset = DecodedImages(folder)
-        self._sampler: DistributedSampler[Sample] = DistributedSampler(dataset, gang.world_size, gang.rank)
+        self._sampler: DistributedSampler[Any] = DistributedSampler(dataset, gang.world_size, gang.rank)
         self._loader = DataLoader(
             dataset,
             batch_size=max(1, global_batch_size // gang.world_size),

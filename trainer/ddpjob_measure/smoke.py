@@ -1,6 +1,6 @@
 """`python -m ddpjob_measure.smoke`: one rank of the smallest test of a backend on a device; rank 0 prints a line for each check.
 
-Ranks meet by a file. All of them may use the same GPU, which NCCL refuses and gloo accepts.
+Ranks meet by a file. All of them may use the same GPU, which gloo accepts, and NCCL where SHARED_GPU allows it.
 """
 
 import argparse
@@ -18,6 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 from ddpjob_ranks.distributed import NCCL_SETTINGS
 from ddpjob_ranks.watch.collectives import num_started
 
+#: Has NCCL accept several ranks on one GPU, from the version on that knows it.
+SHARED_GPU = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
 #: Begins the lines of the checks.
 PREFIX = "smoke "
 #: For the threads of torch and NCCL that could end the process after an abort or an error.
@@ -69,12 +71,22 @@ def flight_recorder(_: torch.device) -> object:
 
 
 def abort(device: torch.device) -> object:
-    """The watchdog's way out of a collective: this process continues after its communicator was aborted."""
+    """The watchdog's way out of a collective: this process continues after its communicator was aborted.
+
+    With two ranks rank 0 is in a collective that rank 1 does not begin.
+    """
     group = dist.group.WORLD
     assert group is not None
-    group._get_backend(device).abort()
+    hangs = dist.get_world_size() > 1
+    if hangs and dist.get_rank() == 0:
+        dist.all_reduce(torch.ones(1, device=device), async_op=True)
+    elif hangs:
+        time.sleep(3 * AFTERWARDS_SECONDS)
     time.sleep(AFTERWARDS_SECONDS)
-    return "the process continues"
+    group._get_backend(device).abort()
+    torch.cuda.synchronize()
+    time.sleep(AFTERWARDS_SECONDS)
+    return f"the process continues after {'a collective that hung' if hangs else 'an idle communicator'}"
 
 
 def own_fault(device: torch.device) -> object:

@@ -72,6 +72,11 @@ class Spread:
         """For a record."""
         return asdict(self)
 
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> "Spread | dict[str, Any]":
+        """An object of a record: the spread that `to_json` wrote, or else what it is."""
+        return cls(**found) if found.keys() == {of.name for of in fields(cls)} else found
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:

@@ -3,6 +3,7 @@
 Whatever uses the device runs in a process of its own: a GPU that hangs takes nothing else with it.
 """
 
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,12 +21,14 @@ from ddpjob_ranks import contract
 
 Row = dict[str, Any]
 
+#: What was compiled, also for a run that continues.
+COMPILED: Final = Path(tempfile.gettempdir(), f"ddpjob-gpu-compiled-{os.getuid()}")
 #: Quick runs are for busy machines with few cores, where compilers take minutes.
 QUICK_PATIENCE: Final = 5
 
 
 class Skipped(Exception):  # noqa: N818 - it is no error
-    """The step cannot run here; the text says why."""
+    """The step, or the rest of it, cannot run here; the text says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +53,14 @@ class Workbench:
     device: Literal["cuda", "cpu"]
     quick: bool
     fault: bool = False
+    foreign: Path | None = None
+    """A folder with training code of others."""
     deadline: float
     outputs: Path
     """A folder for what each process prints, in a file of its own."""
     step_deadline: float = 0.0
+    found: Sequence[Row] = ()
+    """What an earlier run has found in this step, whose end it did not reach."""
     _resources: ExitStack = field(default_factory=ExitStack)
     _images: dict[tuple[int, int], dict[str, str]] = field(default_factory=dict)
     _num_outputs: Iterator[int] = field(default_factory=lambda: count(1))
@@ -100,8 +107,8 @@ class Workbench:
         if (seconds := self.seconds_left) <= 0:
             raise MeasureError(f"the step's limit has passed before: python -m {' '.join(module)}")
         caches = {
-            "TORCHINDUCTOR_CACHE_DIR": str(self._folder / "inductor"),
-            "TRITON_CACHE_DIR": str(self._folder / "triton"),
+            "TORCHINDUCTOR_CACHE_DIR": str(COMPILED / "inductor"),
+            "TRITON_CACHE_DIR": str(COMPILED / "triton"),
             contract.DDPJOB_CACHE_DIR: str(self._folder / "decoded"),
         }
         log = self.outputs / f"{next(self._num_outputs):02}-{module[0]}.txt"

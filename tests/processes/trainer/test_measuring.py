@@ -12,7 +12,7 @@ from torch import nn
 
 from ddpjob_measure import processes
 from ddpjob_measure.__main__ import main
-from ddpjob_measure.plain_ddp import PlainTraining
+from ddpjob_measure.plain_ddp import DecodedImages, PlainTraining
 from ddpjob_measure.task import PARTS, MeasureError, Task
 from ddpjob_ranks.distributed import Gang
 from support import REPOSITORY
@@ -60,7 +60,7 @@ def test_the_plain_script_trains_over_several_epochs(tmp_path: Path, gang: Gang)
             Image.new("RGB", (8, 8), (brightness,) * 3).save(tmp_path / name / f"{number}.png")
     torch.manual_seed(0)
     model = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2))
-    plain = PlainTraining(model, tmp_path, gang, global_batch_size=16, num_workers=1)
+    plain = PlainTraining(model, DecodedImages(tmp_path), gang, global_batch_size=16, num_workers=1)
     losses = []
     for _ in range(60):  # 30 epochs: the loader starts again by itself
         before = plain.running_loss

@@ -12,9 +12,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ddpjob_measure import carry, gpu, gpu_steps, record
+from ddpjob_measure import carry, foreign, gpu, gpu_steps, record
 from ddpjob_measure.__main__ import main
-from ddpjob_measure.task import MeasureError
+from ddpjob_measure.task import PARTS, Figures, MeasureError, Spread, Task
 from ddpjob_measure.verify_resume import Run
 from ddpjob_measure.workbench import Row, Skipped, Step, Workbench
 from ddpjob_ranks.errors import ConfigError
@@ -38,6 +38,7 @@ def found(monkeypatch, tmp_path):
             "seconds": seconds,
             "only": None,
             "continues": continues,
+            "foreign": None,
         }
         given = argparse.Namespace(**options, results=tmp_path, name="gpu", default_name="")
         code = gpu.run(given)
@@ -137,6 +138,80 @@ def test_a_run_continues_with_the_steps_that_have_not_ended_well(found):
         ("good", "ok", "good"),
         ("fails once", "ok", "second time"),
     ]
+
+
+def test_speeds_are_measured_in_the_order_of_their_value_and_a_run_that_continues_goes_on_after_the_last_one(
+    found, monkeypatch
+):
+    measured: list[str] = []
+
+    def figures(bench: Workbench, task: Task, environ: dict[str, str]) -> tuple[Figures, str]:
+        measured.append(
+            f"{task.program} {task.config.get('profile', '')} {environ.get('TORCHINDUCTOR_CUDAGRAPHS', '')}"
+        )
+        if len(measured) == 2:
+            bench.step_deadline = 0.0  # the time is over
+        one = Spread.of([2.0])
+        known = {"images_per_second": one, "step_seconds": one, "cpu_seconds": one, "peak_memory_bytes": 1}
+        parts = dict.fromkeys(PARTS, one)
+        return Figures(
+            world_size=1, device="cpu", global_batch_size=4, part_seconds=parts, **known
+        ), "skipping cudagraphs"
+
+    monkeypatch.setattr(Workbench, "figures", figures)
+    monkeypatch.setattr(Workbench, "images", lambda *_: {})
+    speed = step("speed", gpu_steps.resnet18)
+    (cut_off,) = found(speed)[1]
+    assert (cut_off["status"], len(cut_off["rows"])) == ("skipped", 2)
+    (whole,) = found(speed, continues=True)[1]
+    assert [row["what"] for row in whole["rows"]] == list(gpu_steps.WAYS)
+    assert (whole["status"], len(measured)) == ("ok", len(gpu_steps.WAYS))
+    assert whole["rows"][4]["CUDA graphs"] == "skipping cudagraphs"
+    assert whole["rows"][0]["images/s"] == whole["rows"][6]["images/s"]
+
+
+def test_a_run_that_continues_keeps_what_it_does_not_take(found):
+    def cut_off(_: Workbench) -> Iterator[Row]:
+        yield {"what": "first"}
+        raise KeyboardInterrupt
+
+    steps = step("first", good), step("second", cut_off), step("third", good)
+    found(*steps[::2])
+    with pytest.raises(KeyboardInterrupt):
+        found(*steps, continues=True)
+    _, rows = found(*steps[:2], step("third", cut_off), seconds=0, continues=True)
+    assert [(row["name"], row["status"]) for row in rows] == [("first", "ok"), ("second", "skipped"), ("third", "ok")]
+
+
+def test_the_table_of_airbench_is_read_without_its_first_run_which_compiles():
+    table = """
+|  run     |  epoch  |  train_acc  |  val_acc  |  tta_val_acc  |  time_seconds  |
+|  warmup  |      1  |     0.1005  |   0.1000  |               |        9.0000  |
+|          |   eval  |     0.1005  |   0.1000  |       0.1000  |        9.9000  |
+|       0  |      8  |     0.9500  |   0.9340  |               |        2.4000  |
+|          |   eval  |     0.9500  |   0.9340  |       0.9402  |        2.6000  |
+"""
+    assert [list(row.values()) for row in foreign.runs(table.splitlines())] == [pytest.approx([93.4, 94.02, 2.6])]
+
+
+REFERENCE = """
+def train_one_epoch(model, criterion, optimizer, data_loader, device, epoch, args, model_ema=None, scaler=None):
+    for images, labels in data_loader:
+        loss = criterion(model(images.to(device)), labels.to(device))
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def test_a_reference_loop_is_measured_on_the_network_of_a_recipe(tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text(REFERENCE)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    options = {"folder": str(tmp_path), "size": 32}
+    task = Task(program="any", config={"recipe": "resnet18-cifar10", "globalBatchSize": 4}, options=options)
+    measured = foreign.reference_loop(task, None, SimpleNamespace(device=torch.device("cpu")))
+    before = [parameter.clone() for parameter in measured.replica.parameters()]
+    measured.take_step(0, lambda: None)
+    assert any(not torch.equal(was, now) for was, now in zip(before, measured.replica.parameters(), strict=True))
 
 
 def test_a_step_that_had_no_time_to_find_anything_is_not_ok(found):

@@ -16,6 +16,7 @@ from ddpjob_ranks.watch import evidence, limiter
 from ddpjob_ranks.watch.limiter import Part
 from ddpjob_ranks.watch.step_timer import StepTimer
 from ddpjob_ranks.watch.timeline import STEP_PHASES, Phase, Timeline, open_events
+from support.devices import on_each_device
 
 CPU = torch.device("cpu")
 
@@ -95,6 +96,17 @@ def test_exposed_communication_is_what_follows_the_last_gradient():
     timer.enter(Phase.LOG)
     assert seen == ["moment", "gradient", "moment", "wait", "moment", "moment"]
     assert 0 < timer.exposed_seconds < timer.seconds()[Phase.BACKWARD]
+
+
+@on_each_device
+def test_the_device_times_the_phases_of_a_step(device):
+    timer, values = StepTimer(device, exact=True), torch.ones(1000, 1000, device=device)
+    for phase in STEP_PHASES:
+        timer.enter(phase)
+        values = values @ values / 1000
+    timed = timer.seconds()
+    assert list(timed) == list(STEP_PHASES[:-1])
+    assert all(seconds > 0 for seconds in timed.values())
 
 
 def test_phases_that_come_once_for_each_part_of_a_batch_are_summed():

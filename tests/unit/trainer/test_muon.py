@@ -3,6 +3,7 @@
 import torch
 
 from ddpjob_recipes.muon import Muon, orthogonalised
+from support.devices import on_each_device
 
 
 def test_an_update_keeps_its_singular_vectors_and_has_singular_values_near_one():
@@ -50,12 +51,13 @@ def test_a_filter_is_brought_to_norm_and_moved_by_the_learning_rate():
     torch.testing.assert_close(filters.detach(), start - 0.25 * orthogonalised([filters.grad])[0])
 
 
-def test_its_state_is_complete():
+@on_each_device
+def test_its_state_is_complete(device):
     """Three steps in one go, or two, a round trip through state_dict, and one: the same bits."""
 
     def trained(save_after: int) -> torch.Tensor:
-        filters = torch.nn.Parameter(torch.ones(4, 2, 3, 3) * torch.arange(4.0).view(4, 1, 1, 1))
-        bias = torch.nn.Parameter(torch.arange(4.0))
+        filters = torch.nn.Parameter((torch.ones(4, 2, 3, 3) * torch.arange(4.0).view(4, 1, 1, 1)).to(device))
+        bias = torch.nn.Parameter(torch.arange(4.0, device=device))
 
         def optimizer() -> Muon:
             return Muon(
@@ -66,12 +68,13 @@ def test_its_state_is_complete():
             )
 
         muon = optimizer()
+        more = torch.arange(18.0, device=device).view(1, 2, 3, 3)
         for step in range(3):
             if step == save_after:
                 state = muon.state_dict()
                 muon = optimizer()
                 muon.load_state_dict(state)
-            filters.grad, bias.grad = filters.detach() + torch.arange(18.0).view(1, 2, 3, 3), bias.detach() + step
+            filters.grad, bias.grad = filters.detach() + more, bias.detach() + step
             muon.step()
         return torch.cat([filters.detach().flatten(), bias.detach()])
 

@@ -1,4 +1,4 @@
-"""The copies of the state in memory that ranks on GPUs make while they train; here on CPUs, without a transfer."""
+"""The copies of the state in memory that ranks on GPUs make while they train; on CPUs without a transfer."""
 
 import datetime
 import os
@@ -16,6 +16,7 @@ from ddpjob_session.memory.periodic import PeriodicMemory
 from ddpjob_session.memory.state_memory import MARGIN_BYTES, STATE_SLOTS, newest_step
 from ddpjob_session.report import Reporter
 from ddpjob_session.state import State, from_bytes
+from support.devices import on_each_device
 
 MIB = 2**20
 CPU = torch.device("cpu")
@@ -46,7 +47,10 @@ def test_the_newest_state_is_taken_that_every_rank_can_complete(offers, expected
 class Alone:
     """A gang of one rank."""
 
-    rank, world_size, device = 0, 1, CPU
+    rank, world_size = 0, 1
+
+    def __init__(self, device: torch.device = CPU) -> None:
+        self.device = device
 
     def all_gather(self, value):
         return [value]
@@ -93,7 +97,11 @@ def wait_until_written(memory: PeriodicMemory) -> None:
     assert memory.is_due(), "the copy is not written"
 
 
-def test_the_last_two_copies_are_kept_and_the_newest_is_restored(memory, state, generation):
+@on_each_device
+def test_the_last_two_copies_are_kept_and_the_newest_is_restored(state, generation, monkeypatch, device):
+    monkeypatch.setattr(periodic, "PAUSE_SECONDS", 0.0)
+    state.parts["model"].to(device)
+    memory = PeriodicMemory(generation, state, Alone(device), HostCopy(device))
     memory.hold([], restored=False)
     copied(memory, state, 4, 5, 9)
     assert {slots.step_of(generation.state_memory, slot) for slot in STATE_SLOTS} == {5, 9}

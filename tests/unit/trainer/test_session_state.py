@@ -13,6 +13,7 @@ from ddpjob_ranks.errors import ConfigError
 from ddpjob_session import generators
 from ddpjob_session.session import Session
 from ddpjob_session.state import ScriptState, from_bytes
+from support.devices import on_each_device
 from support.saved_states import Sampler, to_bytes
 
 CPU = torch.device("cpu")
@@ -82,18 +83,40 @@ def test_what_needs_the_loop_says_so_before_it(method, arguments):
         getattr(Session(), method)(**arguments)
 
 
-def numbers() -> list[float]:
-    return [random.random(), random.gauss(0, 1), float(np.random.rand()), float(torch.rand(1))]  # noqa: S311
+def numbers(device: torch.device) -> list[float]:
+    drawn = [float(torch.rand(1, device=device)), float(torch.rand(1))]
+    return [random.random(), random.gauss(0, 1), float(np.random.rand()), *drawn]  # noqa: S311
 
 
-def test_generators_continue_where_they_were():
+@on_each_device
+def test_generators_continue_where_they_were(device):
     random.gauss(0, 1)  # keeps a second number for the next call
-    states = [generators.state(generators.capture(CPU)), generators.state(generators.capture(CPU))]
-    expected = numbers()
+    states = [generators.state(generators.capture(device)), generators.state(generators.capture(device))]
+    expected = numbers(device)
     loaded = from_bytes(to_bytes({"random": states}))["random"]
     for state in loaded:  # the second is a view into the storage of both
-        generators.restore(state, CPU)
-        assert numbers() == expected
+        generators.restore(state, device)
+        assert numbers(device) == expected
+
+
+@on_each_device
+def test_an_optimizer_continues_on_the_device_of_its_parameters(device):
+    def created() -> ScriptState:
+        model = nn.Conv2d(3, 4, 3).to(device, memory_format=torch.channels_last)
+        return of(model=model, optimizer=torch.optim.AdamW(model.parameters(), fused=True))
+
+    def train(state: ScriptState) -> None:
+        for parameter in state.parts["model"].parameters():
+            parameter.grad = parameter.detach() + 1
+        state.parts["optimizer"].step()
+
+    whole, resumed = created(), created()
+    train(whole)
+    resumed.load(from_bytes(to_bytes(whole.content())))
+    for state in (whole, resumed):
+        train(state)
+    for expected, found in zip(*(state.parts["model"].parameters() for state in (whole, resumed)), strict=True):
+        assert torch.equal(found, expected)
 
 
 def test_what_a_set_or_a_counter_holds_is_checked_at_each_save():

@@ -1,4 +1,4 @@
-"""The copy of the state in host memory, on CPUs but for the buffer of a GPU."""
+"""The copy of the state in host memory."""
 
 from unittest import mock
 
@@ -8,12 +8,18 @@ import torch
 from ddpjob_session.checkpoints.snapshot import HostCopy
 from ddpjob_session.checkpoints.snapshot import tensors_in as tensors
 from ddpjob_session.state import from_bytes
+from support.devices import on_each_device
 from support.saved_states import to_bytes
 
 CPU = torch.device("cpu")
 
 
-def state() -> dict[str, object]:
+def state(device: torch.device = CPU) -> dict[str, object]:
+    with torch.device(device):
+        return _state()
+
+
+def _state() -> dict[str, object]:
     return {
         "step": 3,
         "model": {
@@ -27,16 +33,31 @@ def state() -> dict[str, object]:
     }
 
 
-def test_it_holds_the_same_values_and_layouts_and_later_changes_do_not_reach_it():
-    original = state()
-    copy = HostCopy(CPU).take(original)
+@on_each_device
+def test_it_holds_the_same_values_and_layouts_and_later_changes_do_not_reach_it(device):
+    original = state(device)
     expected = [tensor.clone() for tensor in tensors(original)]
+    copy = (copies := HostCopy(device)).take(original)
     for tensor in tensors(original):
         tensor.add_(1)
+    copies.wait()
     for found, before in zip(tensors(copy), expected, strict=True):
-        assert torch.equal(found, before)
+        assert torch.equal(found, before.cpu())
         assert (found.dtype, found.stride()) == (before.dtype, before.stride())
     assert (copy["step"], copy["optimizer"]["groups"][0], copy["optimizer"]["groups"][1][1]) == (3, {"lr": 0.1}, None)
+
+
+@on_each_device
+def test_each_copy_is_of_one_step_while_the_next_ones_are_in_the_queue_of_the_device(device):
+    weights = [torch.zeros(1 << 20, device=device) for _ in range(8)]
+    copies = HostCopy(device)
+    for step in range(1, 20):
+        torch._foreach_add_(weights, 1.0)
+        copy = copies.take({"model": weights})
+        torch._foreach_add_(weights, 1.0)
+        copies.wait()
+        for found in tensors(copy):
+            assert torch.equal(found, torch.full_like(found, 2 * step - 1))
 
 
 def test_it_keeps_the_versions_of_a_models_modules():
@@ -56,12 +77,15 @@ def test_it_copies_what_is_no_tensor_as_it_is():
     assert copy["scheduler"]["milestones"] is not scheduler.milestones, "a later step may change it"
 
 
-def test_the_next_copy_uses_the_same_memory_unless_the_state_has_other_tensors():
-    copy, first = HostCopy(CPU), state()
+@on_each_device
+def test_the_next_copy_uses_the_same_memory_unless_the_state_has_other_tensors(device):
+    copy, first = HostCopy(device), state(device)
     before = [tensor.data_ptr() for tensor in tensors(copy.take(first))]
-    assert [tensor.data_ptr() for tensor in tensors(copy.take(state()))] == before
-    first["more"] = torch.arange(3)
-    assert torch.equal(copy.take(first)["more"], torch.arange(3))
+    assert [tensor.data_ptr() for tensor in tensors(copy.take(state(device)))] == before
+    first["more"] = torch.arange(3, device=device)
+    more = copy.take(first)["more"]
+    copy.wait()
+    assert torch.equal(more, torch.arange(3))
 
 
 def test_for_a_gpu_all_tensors_lie_in_one_pinned_buffer(monkeypatch):

@@ -4,6 +4,7 @@ import math
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,6 +21,7 @@ from ddpjob_ranks.launch import identity
 from ddpjob_ranks.limits import Limits
 from ddpjob_ranks.watch.timeline import Phase
 from ddpjob_session import generators, replica, sources
+from ddpjob_session.host_values import HostValues
 from ddpjob_session.observers import Observer
 from ddpjob_session.run import joined
 from ddpjob_session.state import RESERVED, ScriptState, State, Stateful
@@ -88,6 +90,7 @@ class Session:
         self._saved_step: int | None = None
         self._save_asked = False
         self._reported_at: dict[str, float] = {}
+        self._reported = deque[HostValues]()
 
     def __enter__(self) -> Self:
         """Wait for the other ranks, set the device, and create the process group."""
@@ -122,6 +125,7 @@ class Session:
             if not stopped:
                 self._wait_for_others()
             if self._total is not None:
+                self._show_reported()
                 self.save()
                 self._run.finish()
                 self._run.write_evidence(complete=not stopped)
@@ -232,13 +236,14 @@ class Session:
                 run.step_done(is_left=True)
                 raise
             run.step_done()
+            self._show_reported(before=state.step)
         self.save()
 
     def report(self, **metrics: float | torch.Tensor) -> None:
         """Show metrics of the current step, such as `loss`: in a log line and in the progress line that the operator reads.
 
-        Rank 0's values are shown, each metric at most once a second, so it may be called in each step; a tensor on a GPU is
-        waited for only then. Values that are not finite appear in the log line alone.
+        Rank 0's values are shown, each metric at most once a second, so it may be called in each step. A tensor on a GPU is
+        read when the next step is done, so that the GPU does not wait for the host. Values that are not finite appear in the log line alone.
 
         Raises:
             RuntimeError: the loop over `steps` has not begun.
@@ -250,12 +255,14 @@ class Session:
         if self.rank != 0 or (recent and self._run.state.step + 1 != self._total):
             return
         self._reported_at.update(dict.fromkeys(metrics, now))
-        self._run.report.log_metrics(
-            {
-                name: float(value) if isinstance(value, int | float) else float(torch.as_tensor(value).item())
-                for name, value in metrics.items()
-            }
-        )
+        self._reported.append(HostValues(self._run.state.step + 1, metrics, self.device))
+        self._show_reported(before=math.inf if self._reported[-1].are_here else self._run.state.step + 1)
+
+    def _show_reported(self, *, before: float = math.inf) -> None:
+        """Show the metrics that were reported in steps before this one."""
+        while self._reported and self._reported[0].step < before:
+            values = self._reported.popleft()
+            self._run.report.log_metrics(values.read(), step=values.step)
 
     def save(self) -> None:
         """Save a checkpoint of the steps done, unless that is saved. All ranks must call it, at the same place.

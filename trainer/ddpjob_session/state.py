@@ -84,13 +84,13 @@ class State:
         num_ranks = content["world_size"]
         return f"saved by {num_ranks} rank{'' if num_ranks == 1 else 's'}"
 
-    def check_loadable(self) -> None:
-        """Check that `from_bytes` will read what `torch.save` makes of this state, without copying any tensor.
+    def check_loadable(self, content: dict[str, Any] | None = None) -> None:
+        """Check that `from_bytes` will read what `torch.save` makes of this state or of a copy of it, without copying any tensor.
 
         Raises:
             ConfigError: it will not; the text names the first value that is of a type that torch does not load.
         """
-        content = self.content()
+        content = self.content() if content is None else content
         leaves, structure = tree_flatten(content)
         # The structure as text, in which numpy.int64(1) is another key than 1.
         alike = repr(structure), [type(leaf) for leaf in leaves]

@@ -15,6 +15,7 @@ from ddpjob_ranks import contract
 from ddpjob_ranks.watch.step_timer import StepTimer
 from ddpjob_ranks.watch.timeline import Phase
 from ddpjob_session.checkpoints.storage import UnavailableError
+from ddpjob_session.host_values import HostValues
 from ddpjob_session.run import Run
 from ddpjob_trainer import export, optim, randomness, replicas
 from ddpjob_trainer.config import ResolvedConfig
@@ -37,11 +38,9 @@ class DivergedError(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedStep:
-    """What the log line of a step needs. `loss` is on its way to the host until `copied`, which is None on a CPU."""
+    """What the log line of a step needs."""
 
-    step: int
-    loss: torch.Tensor
-    copied: torch.cuda.Event | None
+    loss: HostValues
     learning_rate: float
     timer: StepTimer
 
@@ -147,7 +146,7 @@ class Training:
         self.write_log()
         if logged:
             self.log(loss, timer)
-            if session.gang.device.type != "cuda":
+            if self.unwritten[-1].loss.are_here:
                 self.write_log()
         return True
 
@@ -197,29 +196,22 @@ class Training:
     def log(self, loss: torch.Tensor, timer: StepTimer) -> None:
         """Begin to read the loss of the step. The mean of the ranks' losses is the mean over the step's samples (see Batch)."""
         mean_loss = self.session.gang.sum_(loss) / self.session.gang.world_size
-        host_loss = mean_loss.to("cpu", non_blocking=True)  # from a GPU to pinned memory
-        copied = None
-        if self.session.gang.device.type == "cuda":
-            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            copied.record()
+        host_loss = HostValues(self.state.step, {"loss": mean_loss}, self.session.gang.device)
         rate = self.state.optimizer.param_groups[0]["lr"]
-        step = self.state.step
-        self.unwritten.append(LoggedStep(step=step, loss=host_loss, copied=copied, learning_rate=rate, timer=timer))
+        self.unwritten.append(LoggedStep(loss=host_loss, learning_rate=rate, timer=timer))
 
     def write_log(self) -> None:
         """Print rank 0's lines of the steps that were logged."""
         while self.unwritten:
             logged = self.unwritten.pop()
-            if logged.copied is not None:
-                logged.copied.synchronize()
-            loss = logged.loss.item()
+            step, loss = logged.loss.step, logged.loss.read()["loss"]
             if not math.isfinite(loss):
-                raise self.diverged(f"the loss is {loss}", step=logged.step)
+                raise self.diverged(f"the loss is {loss}", step=step)
             seconds, exposed_seconds = logged.timer.seconds(), logged.timer.exposed_seconds
             self.session.timeline.sample(seconds, exposed_seconds)
             self.session.timeline.flush()
             self.session.report.log(
-                step=logged.step,
+                step=step,
                 loss=loss,
                 data_seconds=seconds[Phase.DATA],
                 compute_seconds=sum(seconds[phase] for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)),

@@ -161,7 +161,7 @@ def compile_model(
     failures = [found for found in gang.all_gather(failure) if found]
     if not failures:
         return f"model compiled for {len(batches) + len(held_out)} batch shapes"
-    torch.compiler.set_stance("force_eager")
+    model._compiled_call_impl = None  # only here, since the program may have compiled functions of its own
     return f"torch.compile failed, so training continues without it; set compile to never to skip the attempt ({failures[0]})"
 
 

@@ -2,6 +2,7 @@
 
 import datetime
 import os
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -212,8 +213,17 @@ def test_a_state_that_cannot_be_copied_is_reported_and_training_continues(genera
     memory = PeriodicMemory(generation, state, Alone(), HostCopy(CPU))
     memory.hold([], restored=False)
     memory.begin_copy()
+    memory.await_copy(DEADLINE_SECONDS)
     assert "rank 0: its state is not kept in memory: this test: state['model']" in capsys.readouterr().err
     assert not memory.is_due()
+
+
+def test_training_does_not_wait_for_the_check_of_a_copy(memory, state, monkeypatch):
+    checked_by: list[str] = []
+    monkeypatch.setattr(State, "check_loadable", lambda *_: checked_by.append(threading.current_thread().name))
+    memory.hold([], restored=False)
+    copied(memory, state, 5)
+    assert checked_by == ["state-copy"]
 
 
 def test_a_copy_after_collectives_that_were_aborted_is_not_kept(generation, state, capsys):

@@ -71,7 +71,6 @@ class PeriodicMemory(StateMemory):
             if self._is_first_of_node and not self._size_is_checked:
                 check_size(content, NUM_IN_TRANSFER + len(STATE_SLOTS) - len(kept_steps(self._node)))
                 self._size_is_checked = True
-            self._state.check_loadable()
             drawn = self._drawn()
             copied = self._host_copy.take({"state": content, "buffers": self._own_buffers()})
         except Exception as error:  # noqa: BLE001 - training goes on without copies
@@ -100,6 +99,7 @@ class PeriodicMemory(StateMemory):
         try:
             seconds = self._host_copy.wait()
             if self._is_first_of_node:
+                self._state.check_loadable(copied["state"])  # here: of thousands of tensors it takes tens of ms
                 write = partial(torch.save, copied["state"])
                 slots.write(self._node, step, write, slot=oldest_slot(self._node))
             self._write_own(step, own_content(drawn, copied["buffers"]), oldest_slot(self._own))

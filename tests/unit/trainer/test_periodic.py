@@ -167,15 +167,15 @@ def test_other_ranks_of_a_node_copy_only_what_they_alone_know(generation, state,
     assert steps == [slots.NO_STEP, 5]
 
 
-@pytest.mark.parametrize(("left", "fits"), [(25 * MIB, True), (23 * MIB, False)])
+@pytest.mark.parametrize(("left", "fits"), [(17 * MIB, True), (15 * MIB, False)])
 def test_copies_that_do_not_fit_are_not_made_and_that_is_reported(memory, monkeypatch, capsys, left, fits):
-    """A state of 4 MiB six times: twice in the memory of transfers, which may be twice as large, and in two slots."""
+    """A state of 4 MiB four times: in the memory of two transfers, and in two slots."""
     monkeypatch.setattr("ddpjob_session.memory.state_memory.available_bytes", lambda: left + MARGIN_BYTES)
     monkeypatch.setattr(periodic.threading, "Thread", AtOnce)
     memory.hold([], restored=False)
     memory.begin_copy()
     refusal = (
-        "its state is not kept in memory: it needs 24 MiB, and the memory limit of the pod or the host leaves 23 MiB"
+        "its state is not kept in memory: it needs 16 MiB, and the memory limit of the pod or the host leaves 15 MiB"
     )
     assert (memory.is_due(), refusal in capsys.readouterr().err) == (fits, not fits)
 
@@ -183,19 +183,19 @@ def test_copies_that_do_not_fit_are_not_made_and_that_is_reported(memory, monkey
 def test_what_an_optimizer_adds_in_its_first_step_counts(memory, state, monkeypatch, capsys):
     model = state.parts["model"]
     state.parts = {"model": model, "optimizer": (optimizer := torch.optim.AdamW(model.parameters()))}
-    monkeypatch.setattr("ddpjob_session.memory.state_memory.available_bytes", lambda: 25 * MIB + MARGIN_BYTES)
+    monkeypatch.setattr("ddpjob_session.memory.state_memory.available_bytes", lambda: 17 * MIB + MARGIN_BYTES)
     memory.hold([], restored=False)
     model[0](torch.ones(1, 1024)).sum().backward()
     optimizer.step()
     memory.begin_copy()
-    assert "its state is not kept in memory: it needs 72 MiB" in capsys.readouterr().err
+    assert "its state is not kept in memory: it needs 48 MiB" in capsys.readouterr().err
 
 
 def test_what_the_memory_holds_already_is_not_needed_again(memory, state, generation, monkeypatch):
     """After a restart in place."""
     memory.hold([], restored=False)
     copied(memory, state, 5, 9)
-    monkeypatch.setattr("ddpjob_session.memory.state_memory.available_bytes", lambda: 17 * MIB + MARGIN_BYTES)
+    monkeypatch.setattr("ddpjob_session.memory.state_memory.available_bytes", lambda: 9 * MIB + MARGIN_BYTES)
     again = PeriodicMemory(generation, state, Alone(), HostCopy(CPU))
     again.hold([], restored=True)
     copied(again, state, 10)

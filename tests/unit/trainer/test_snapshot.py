@@ -88,24 +88,21 @@ def test_the_next_copy_uses_the_same_memory_unless_the_state_has_other_tensors(d
     assert torch.equal(more, torch.arange(3))
 
 
-def test_for_a_gpu_all_tensors_lie_in_one_pinned_buffer(monkeypatch):
-    allocations = []
-
-    def empty(*arguments, pin_memory=False, **options):
-        if pin_memory:
-            allocations.append(arguments)
-        return original(*arguments, **options)
-
-    original = torch.empty
-    monkeypatch.setattr(torch, "empty", empty)
+def test_for_a_gpu_all_tensors_lie_in_one_buffer_that_is_locked_as_long_as_it_is_used(monkeypatch):
+    locked: dict[int, int] = {}
+    cudart = mock.Mock()
+    cudart.cudaHostRegister = lambda address, size, _: bool(locked.update({address: size}))
+    cudart.cudaHostUnregister = lambda address: locked.pop(address) < 0
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: cudart)
+    monkeypatch.setattr(torch.cuda, "check_error", lambda found: found == 0 or pytest.fail("an error of CUDA"))
     monkeypatch.setattr(torch.cuda, "Event", mock.Mock())
-    copy = HostCopy(torch.device("cuda"))
-    copied = tensors(copy.take(state()))
-    assert len(allocations) == 1
-    addresses = [tensor.data_ptr() for tensor in copied if tensor.numel()]
-    assert max(addresses) - min(addresses) < allocations[0][0]
-    copy.take(state())
-    assert len(allocations) == 1
+    copy, first = HostCopy(torch.device("cuda")), state()
+    for _ in range(2):
+        copied = tensors(copy.take(first))
+        ((begin, size),) = locked.items()
+        assert all(begin <= tensor.data_ptr() < begin + size for tensor in copied if tensor.numel())
+        assert size < 2 * sum(tensor.nbytes for tensor in copied) + 64 * len(copied), "not rounded up"
+        first["more"] = torch.arange(1 << 20)
 
 
 def test_a_part_that_is_loaded_and_kept_does_not_keep_the_memory_of_the_others():

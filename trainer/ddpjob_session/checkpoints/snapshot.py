@@ -11,6 +11,8 @@ from torch.utils._pytree import tree_leaves  # private, but torch.distributed.ch
 
 #: Each group of tensors starts at a multiple of this, which any type allows.
 ALIGNMENT_BYTES = 64
+#: cudaHostRegisterPortable: the memory is locked for each context of the process.
+PORTABLE = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class HostCopy:
         self._began, self._ended = _event(device), _event(device)
         self._sources: list[_Source] = []
         self._slots: list[torch.Tensor] = []
+        self._memory = torch.empty(0, dtype=torch.uint8)
 
     @torch.no_grad()
     def take(self, state: dict[str, Any]) -> dict[str, Any]:
@@ -49,7 +52,7 @@ class HostCopy:
         tensors = [(part, tensor) for part, value in state.items() for tensor in tensors_in(value)]
         sources = [_Source(part, tensor.dtype, tensor.shape, tensor.stride()) for part, tensor in tensors]
         if sources != self._sources:
-            self._sources, self._slots = sources, _allocate(sources, pinned=self._pinned)
+            self._allocate(sources)
         if self._began is not None:
             self._began.record()
         if self._slots:
@@ -75,14 +78,23 @@ class HostCopy:
         milliseconds: float = self._began.elapsed_time(self._ended)
         return milliseconds / 1e3
 
+    def _allocate(self, sources: list[_Source]) -> None:
+        if self._pinned and self._memory.nbytes:
+            torch.cuda.check_error(int(torch.cuda.cudart().cudaHostUnregister(self._memory.data_ptr())))  # type: ignore[no-untyped-call]
+        self._sources, (self._memory, self._slots) = sources, _laid_out(sources)
+        if self._pinned and self._memory.nbytes:
+            # Not torch's own pinned memory, whose sizes are powers of two.
+            found = torch.cuda.cudart().cudaHostRegister(self._memory.data_ptr(), self._memory.nbytes, PORTABLE)  # type: ignore[no-untyped-call]
+            torch.cuda.check_error(int(found))
+
 
 def tensors_in(value: object) -> list[torch.Tensor]:
     """The tensors in nested dictionaries, lists and tuples."""
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
-def _allocate(sources: list[_Source], *, pinned: bool) -> list[torch.Tensor]:
-    """A tensor for each source, all in one buffer.
+def _laid_out(sources: list[_Source]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """A buffer, and in it a tensor for each source.
 
     Each part and type has a storage of its own within the buffer: whoever loads a checkpoint and keeps only the model then
     keeps only the model's memory.
@@ -95,7 +107,8 @@ def _allocate(sources: list[_Source], *, pinned: bool) -> list[torch.Tensor]:
         -(-count * dtype.itemsize // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         for (_, dtype), count in zip(groups, counts, strict=True)
     ]
-    memory = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=pinned).numpy().data
+    buffer = torch.empty(sum(sizes), dtype=torch.uint8)
+    memory = buffer.numpy().data
     slots: dict[int, torch.Tensor] = {}
     for ((_, dtype), members), count, offset in zip(groups.items(), counts, accumulate(sizes, initial=0), strict=False):
         shared = (
@@ -105,7 +118,7 @@ def _allocate(sources: list[_Source], *, pinned: bool) -> list[torch.Tensor]:
         for index in members:
             slots[index] = _like(sources[index], shared, position)
             position += sources[index].shape.numel()
-    return [slots[index] for index in range(len(sources))]
+    return buffer, [slots[index] for index in range(len(sources))]
 
 
 def _like(source: _Source, shared: torch.Tensor, position: int) -> torch.Tensor:

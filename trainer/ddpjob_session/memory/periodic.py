@@ -38,8 +38,8 @@ PAUSE_SECONDS: Final = 5.0
 MAX_SHARE: Final = 0.005
 #: Longest wait for a copy once the training has stopped.
 LAST_COPY_SECONDS: Final = 3.0
-#: How many times its size the state takes in two `HostCopy`, this one and that of checkpoints: CUDA rounds up to powers of two.
-NUM_IN_TRANSFER: Final = 4
+#: How many times its size the state takes in two `HostCopy`, this one and that of checkpoints.
+NUM_IN_TRANSFER: Final = 2
 
 
 class PeriodicMemory(StateMemory):

@@ -125,9 +125,13 @@ class Gang:
             else torch.empty(int(size.item()), dtype=torch.uint8)
         )
         for piece in torch.split(buffer, PIECE_BYTES):
-            dist.broadcast(piece, src=source, group=self.control)
+            self.broadcast(piece, source)
             moved()
         return buffer.numpy().data
+
+    def broadcast(self, values: torch.Tensor, source: int) -> None:
+        """Replace `values` (on the CPU) by those of one rank, in place."""
+        dist.broadcast(values, src=source, group=self.control)
 
     def broadcast_buffers(self, module: torch.nn.Module) -> None:
         """Give every rank rank 0's buffers (BatchNorm statistics, which each rank gathers from its own samples).

@@ -20,7 +20,7 @@ from ddpjob_ranks.stop import StopAgreement, StopRequest
 from ddpjob_ranks.watch import evidence, limiter
 from ddpjob_ranks.watch.timeline import Phase, Timeline, open_events, process_began
 from ddpjob_ranks.watch.watchdog import Watchdog
-from ddpjob_session import ending, observers, step_trace
+from ddpjob_session import ending, observers, shared_state, step_trace
 from ddpjob_session.checkpoints import folder
 from ddpjob_session.checkpoints.snapshot import HostCopy
 from ddpjob_session.checkpoints.writer import CheckpointWriter
@@ -30,7 +30,7 @@ from ddpjob_session.memory.periodic import PeriodicMemory
 from ddpjob_session.memory.state_memory import StateMemory
 from ddpjob_session.progress import NO_RESTARTS, InPlaceRestarts
 from ddpjob_session.report import Reporter
-from ddpjob_session.state import State, from_bytes
+from ddpjob_session.state import State
 from ddpjob_session.step_trace import StepTrace
 
 
@@ -299,10 +299,9 @@ class Run:
         found = checkpoints.load_newest(self._newest, moved=moved) if self.gang.rank == 0 else None
         if found is not None:
             self._newest, self.writer.newest_step = found[0], found[0].step
-        payload = self.gang.broadcast_bytes(None if found is None else found[1], moved)
-        if payload is not None:
-            content = from_bytes(payload)
-            del payload, found  # as much memory as the state, of which loading makes copies
+        content = shared_state.receive(self.gang, None if found is None else found[1], moved)
+        if content is not None:
+            del found  # as much memory as the state, of which loading makes copies
             saved_by = self.state.load(content)
             self.resumed = True
             self.report.say(f"resumed from step {self.state.step} in {checkpoints.location}, {saved_by}")

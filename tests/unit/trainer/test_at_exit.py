@@ -14,7 +14,7 @@ from ddpjob_ranks import contract, slots
 from ddpjob_ranks.generation import Generation
 from ddpjob_ranks.host_memory import available_bytes
 from ddpjob_ranks.watch.timeline import Timeline
-from ddpjob_session import run
+from ddpjob_session import run, shared_state
 from ddpjob_session.memory import at_exit
 from ddpjob_session.memory.at_exit import MemoryAtExit
 from ddpjob_session.memory.state_memory import MARGIN_BYTES
@@ -234,6 +234,16 @@ def test_each_buffer_of_rank_0_comes_back_to_its_place(generation):
     assert MemoryAtExit(generation, restored, OtherRanks(0)).restore(lambda: None)
     pairs = zip(restored.parts["model"].buffers(), state.parts["model"].buffers(), strict=True)
     assert all(torch.equal(found, kept) for found, kept in pairs)
+
+
+@pytest.fixture(autouse=True)
+def state_as_message(monkeypatch):
+    """The state comes as other messages do: `test_shared_state` tests how it comes."""
+
+    def receive(gang, payload, moved, *, source=0):
+        return from_bytes(gang.broadcast_bytes(payload, moved, source=source))
+
+    monkeypatch.setattr(shared_state, "receive", receive)
 
 
 class OtherRanks:

@@ -22,9 +22,9 @@ from ddpjob_ranks import slots
 from ddpjob_ranks.distributed import Gang, as_bytes
 from ddpjob_ranks.generation import Generation
 from ddpjob_ranks.host_memory import available_bytes
-from ddpjob_session import generators
+from ddpjob_session import generators, shared_state
 from ddpjob_session.checkpoints.snapshot import tensors_in
-from ddpjob_session.state import State, from_bytes
+from ddpjob_session.state import State
 
 #: The slots of a node's memory that hold the state, and of a rank's memory that hold what only this rank knows. A newer one, while it is
 #: written, leaves the older one whole, since its writer may be killed.
@@ -79,12 +79,10 @@ class StateMemory:
         if step is None or step < offers[0][2]:
             return False
         source = next(rank for rank, (states, *_) in enumerate(offers) if step in states)
-        content = gang.broadcast_bytes(
-            slots.read(self._node, kept[step]) if gang.rank == source else None, moved, source=source
-        )
-        assert content is not None
-        loaded = from_bytes(content)
-        del content  # as much memory as the state, of which loading makes copies
+        payload = slots.read(self._node, kept[step]) if gang.rank == source else None
+        loaded = shared_state.receive(gang, payload, moved, source=source)
+        assert loaded is not None
+        del payload  # as much memory as the state, of which loading makes copies
         state.load(loaded)
         mine = slots.read(self._own, own[step]) if step in own else None
         # Only processes of this pod can write this memory.

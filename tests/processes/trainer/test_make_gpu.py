@@ -49,7 +49,8 @@ class OnlyWhatIsThere:
         return getattr(self.finder, name)
 
 sys.meta_path[:] = [OnlyWhatIsThere(finder) for finder in sys.meta_path if hasattr(finder, "find_spec")]
-import ddpjob_measure.__main__, ddpjob_measure.killed, ddpjob_measure.measuring, ddpjob_measure.plain_ddp, ddpjob_measure.smoke
+import ddpjob_measure.__main__, ddpjob_measure.foreign, ddpjob_measure.killed, ddpjob_measure.measuring
+import ddpjob_measure.plain_ddp, ddpjob_measure.session_cost, ddpjob_measure.smoke
 import ddpjob_trainer.__main__, ddpjob_trainer.worker
 from ddpjob_recipes import NAMES
 from ddpjob_trainer import recipes

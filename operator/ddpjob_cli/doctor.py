@@ -262,7 +262,7 @@ def _schedulers(facts: Facts) -> _Found:
     try:
         choice = choose(setting or AUTO, facts.groups)
     except LookupError as error:
-        return State.PROBLEM, f"{error}; the operator does not start"
+        return State.PROBLEM, f"{error}; the operator waits for that and runs no job"
     name = choice.provider.name
     why = f"setting {setting}" if setting else "if the operator's setting is auto"
     if name is ProviderName.NONE:

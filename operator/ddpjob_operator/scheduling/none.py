@@ -19,6 +19,7 @@ class NoProvider:
     scheduler = DEFAULT_SCHEDULER
     places_whole_gangs = False
     places_fewer = True
+    changes_least_nodes = False
     watched: Sequence[Watched] = ()
 
     def for_attempt(self, observed: Observed) -> Self:  # noqa: ARG002 the interface's

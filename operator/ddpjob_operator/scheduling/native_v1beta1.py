@@ -1,0 +1,65 @@
+"""Gang scheduling of Kubernetes 1.37: the size of a PodGroup may change, and a gang is preempted as a whole."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ddpjob_operator.api import names
+from ddpjob_operator.api.names import Reason
+from ddpjob_operator.api.spec import DDPJobSpec
+from ddpjob_operator.core.actions import CreateObject, PatchObject
+from ddpjob_operator.core.gang import Gang
+from ddpjob_operator.core.model import Body, Kind, Observed
+from ddpjob_operator.core.untrusted import printable, tail
+from ddpjob_operator.scheduling.interface import Wait
+from ddpjob_operator.scheduling.native_groups import NativeGroups
+
+
+class NativeV1Beta1(NativeGroups):
+    """PodGroups of scheduling.k8s.io/v1beta1."""
+
+    kind = Kind(api_version="scheduling.k8s.io/v1beta1", kind="PodGroup", plural="podgroups")
+    gates = "the feature gate GenericWorkload"
+    scheduled = "PodGroupInitiallyScheduled"
+    changes_least_nodes = True
+
+    def group_spec(self, spec: DDPJobSpec, pod: Callable[[], Body]) -> Body:
+        """Also its priority and what is preempted together: all of a gang that needs all its pods.
+
+        The scheduler refuses a group whose priority is not that of its pods (`validatePodGroup` in 1.37's
+        `pkg/scheduler/schedule_one_podgroup.go`). A gang with minNodes may lose a pod and continue on the nodes of the others.
+        """
+        group: dict[str, Any] = {**super().group_spec(spec, pod)}
+        if spec.least_nodes == spec.nodes:
+            group["disruptionMode"] = {"all": {}}
+        if priority := pod()["spec"].get("priorityClassName"):
+            group["priorityClassName"] = priority
+        return group
+
+    def before_pods(
+        self, observed: Observed, spec: DDPJobSpec, pod: Callable[[], Body]
+    ) -> Sequence[CreateObject | PatchObject]:
+        """The PodGroup of the current attempt, and a change of its size where minNodes has changed since."""
+        return super().before_pods(observed, spec, pod) or self._resize(observed, spec)
+
+    def _resize(self, observed: Observed, spec: DDPJobSpec) -> Sequence[PatchObject]:
+        group, least = self.current(observed), spec.least_nodes
+        if group is None or group.deleting or _min_count(group.spec) == least:
+            return ()
+        mark = str(least) if least < spec.nodes else None
+        patch = {
+            "metadata": {"uid": group.uid, "annotations": {names.ANNOTATION_LEAST_NODES: mark}},
+            "spec": {"schedulingPolicy": {"gang": {"minCount": least}}},
+        }
+        return (PatchObject(kind=self.kind, name=group.name, resource_version="", patch=patch),)
+
+    def explain_gang(self, observed: Observed, spec: DDPJobSpec, gang: Gang) -> Wait | None:
+        """Also why the scheduler cannot consider the group at all, which it says of the group."""
+        condition = self.condition(self.current(observed), self.scheduled)
+        if condition.get("reason") == "SchedulerError" and not gang.num_placed:
+            said = printable(tail(str(condition.get("message", ""))))
+            return Wait(Reason.UNSCHEDULABLE, f"the scheduler cannot place the PodGroup: {said}")
+        return super().explain_gang(observed, spec, gang)
+
+
+def _min_count(group: Body) -> object:
+    return ((group.get("schedulingPolicy") or {}).get("gang") or {}).get("minCount")

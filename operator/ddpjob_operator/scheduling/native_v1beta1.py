@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ddpjob_operator.api import names
-from ddpjob_operator.api.names import Reason
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.actions import CreateObject, PatchObject
 from ddpjob_operator.core.gang import Gang
@@ -12,6 +11,14 @@ from ddpjob_operator.core.model import Body, Kind, Observed
 from ddpjob_operator.core.untrusted import printable, tail
 from ddpjob_operator.scheduling.interface import Wait
 from ddpjob_operator.scheduling.native_groups import NativeGroups
+from ddpjob_operator.scheduling.pod_groups import no_nodes
+
+#: All that the scheduler of 1.37 says of a gang of which it has considered no node (`PodGroupPostFilter` in `plugins/dynamicresources`).
+_BEFORE_ALL_NODES_SAID = 'error in "DynamicResources" PodGroupPostFilter plugins: not found'
+_BEFORE_ALL_NODES = (
+    "the scheduler has considered no node, because the cluster has none, or because a PersistentVolumeClaim of the pods"
+    " does not exist or is not bound"
+)
 
 
 class NativeV1Beta1(NativeGroups):
@@ -55,10 +62,10 @@ class NativeV1Beta1(NativeGroups):
     def explain_gang(self, observed: Observed, spec: DDPJobSpec, gang: Gang) -> Wait | None:
         """Also why the scheduler cannot consider the group at all, which it says of the group."""
         condition = self.condition(self.current(observed), self.scheduled)
-        if condition.get("reason") == "SchedulerError" and not gang.num_placed:
-            said = printable(tail(str(condition.get("message", ""))))
-            return Wait(Reason.UNSCHEDULABLE, f"the scheduler cannot place the PodGroup: {said}")
-        return super().explain_gang(observed, spec, gang)
+        if condition.get("reason") != "SchedulerError" or gang.num_placed:
+            return super().explain_gang(observed, spec, gang)
+        said = printable(tail(str(condition.get("message", ""))))
+        return no_nodes(spec, [_BEFORE_ALL_NODES if said == _BEFORE_ALL_NODES_SAID else said])
 
 
 def _min_count(group: Body) -> object:

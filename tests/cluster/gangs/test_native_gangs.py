@@ -9,10 +9,17 @@ import pytest
 import testbed
 from ddpjob_operator.transport.access import load_access
 from ddpjob_operator.transport.client import Client
+from ddpjob_operator.transport.resources import EVENTS
 from support.gang_providers import NATIVE, NativePlaces, Provider
 from support.installation import install
 from support.operator_cluster import Namespace, eventually
 from support.operator_process import OperatorProcess
+from testbed import tools
+
+#: A gang with minNodes takes the nodes that it has after deadlines.fullSizeSeconds.
+RELEASE_SECONDS = 240.0
+TOPOLOGY = "TopologyAwareWorkloadScheduling"
+in_1_37 = pytest.mark.skipif(tools.release() < (1, 37), reason="the PodGroups of Kubernetes 1.36 have less")
 
 
 @pytest.fixture(scope="module")
@@ -29,14 +36,51 @@ async def test_the_group_of_an_attempt_belongs_to_the_job_and_has_its_min_nodes(
     job = await space.job("j")
     assert list(await places.groups()) == [group_name(job)]
     await space.edit("j", minNodes=2)
-    await places.waits("j", "no nodes for 2 of the 4 pods together", attempt=2)
+    attempt = 1 if tools.release() >= (1, 37) else 2  # the group of 1.36 is immutable
+    await places.waits("j", "no nodes for 2 of the 4 pods together", attempt=attempt)
     ((name, group),) = (await places.groups()).items()
-    assert (name, places.size_of(group)) == (group_name(job, attempt=2), 2)
+    assert (name, places.size_of(group)) == (group_name(job, attempt), 2)
     assert [owner["uid"] for owner in group["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
 
 
 def group_name(job: Mapping[str, Any], attempt: int = 1) -> str:
     return f"j-{attempt}-u{job['metadata']['uid'][-3:]}"
+
+
+@in_1_37
+async def test_a_gang_that_waits_gets_nodes_in_its_group_once_min_nodes_is_as_many_as_there_are(
+    places: NativePlaces,
+) -> None:
+    space = places.namespace
+    await places.add(2)
+    await places.submit("j", nodes=3, deadlines={"fullSizeSeconds": 10})
+    await places.waits("j", "no nodes for all 3 pods together")
+    (before,) = (await places.groups()).values()
+    pods = await space.pods()
+    await space.edit("j", minNodes=2)
+    await space.has_pods(
+        "the same pods to have both nodes",
+        lambda now: sum("nodeName" in now[name]["spec"] for name in pods if name in now) == 2,
+    )
+    (after,) = (await places.groups()).values()
+    assert (after["metadata"]["uid"], places.size_of(after)) == (before["metadata"]["uid"], 2)
+    await space.shows("j", phase="Running", ready="2/2", seconds=RELEASE_SECONDS)
+
+
+@in_1_37
+@pytest.mark.parametrize(("min_nodes", "num_preempted"), [(None, 2), (1, 1)])
+async def test_for_one_pod_a_gang_is_preempted_whole_and_one_with_min_nodes_loses_one_pod(
+    places: NativePlaces, min_nodes: int | None, num_preempted: int
+) -> None:
+    space = places.namespace
+    await places.add(2)
+    await places.submit("low", nodes=2, minNodes=min_nodes, priority="low")
+    await space.reaches("low", "Running")
+    await places.submit("high", nodes=1, priority="high")
+    await space.reaches("high", "Running")
+    events = (await space.all(EVENTS)).values()
+    preempted = {event["involvedObject"]["name"] for event in events if event["reason"] == "Preempted"}
+    assert len(preempted & {"low-1-0", "low-1-1"}) == num_preempted
 
 
 async def test_a_group_of_somebody_else_is_left_alone_and_named(places: NativePlaces) -> None:
@@ -60,7 +104,7 @@ async def test_a_group_of_somebody_else_is_left_alone_and_named(places: NativePl
 async def test_pods_are_not_created_while_the_cluster_ignores_their_required_topology(places: NativePlaces) -> None:
     namespace = places.namespace
     await namespace.apply("j", nodes=2, scheduling={"topology": {"key": "rack", "mode": "required"}})
-    await namespace.shows("j", "TopologyAwareWorkloadScheduling")
+    await namespace.shows("j", TOPOLOGY)
     assert not await namespace.pods()
 
 
@@ -69,7 +113,7 @@ async def test_a_gang_with_required_topology_gets_nodes_of_one_rack(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rack = {"scheduling": {"topology": {"key": "rack", "mode": "required"}}, "gpusPerNode": 1, "nodes": 2}
-    with testbed.ControlPlane(gang_scheduling=True, gang_topology=True, node_monitor_grace_seconds=600) as cluster:
+    with testbed.ControlPlane(gang_scheduling=True, gang_gates=[TOPOLOGY], node_monitor_grace_seconds=600) as cluster:
         for number, node in enumerate(cluster.add_kwok_nodes(4, gpus=1)):
             cluster.kubectl("label", "node", node, f"rack={number % 2}")
         operator = OperatorProcess(install(cluster, scheduling_provider="native"), tmp_path / "log")

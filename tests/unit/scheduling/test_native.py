@@ -225,20 +225,17 @@ def test_a_group_of_1_37_changes_its_size_while_its_pods_stay() -> None:
         assert planned(observed(of, *pods), replace(group(of), uid=before.uid)).actions == ()
 
 
-def test_a_group_that_the_scheduler_of_1_37_refuses_shows_why() -> None:
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("all pods in a single pod group should have the same priority, got 5 and 0", "all pods in a single pod group"),
+        ('error in "DynamicResources" PodGroupPostFilter plugins: not found', "the scheduler has considered no node"),
+    ],
+)
+def test_a_group_that_the_scheduler_of_1_37_cannot_consider_shows_why(said: str, shown: str) -> None:
     of = job(nodes=2)
-    pods = [
-        pod(
-            of,
-            rank,
-            scheduling="native",
-            node=None,
-            running=False,
-            waiting=Waiting(reason="SchedulerError", message=""),
-        )
-        for rank in range(2)
-    ]
-    said = "all pods in a single pod group should have the same priority as the pod group's priority, got 5 and 0"
+    why = Waiting(reason="SchedulerError", message=said)
+    pods = [pod(of, rank, scheduling="native", node=None, running=False, waiting=why) for rank in range(2)]
     refused = {"type": "PodGroupInitiallyScheduled", "status": "False", "reason": "SchedulerError", "message": said}
     made = planned(observed(of, *pods), group(of, status={"conditions": [refused]}))
-    assert made.status.message == f"the scheduler cannot place the PodGroup: {said}"
+    assert str(made.status.message).startswith(f"no nodes for all 2 pods together: {shown}")

@@ -43,7 +43,7 @@ nightly: cluster-programs ## Run the slow tests of rare cases, which tests/READM
 	@$(MAKE) --no-print-directory test-oldest-torch
 
 # Kubernetes releases in addition to the one that all tests run on, each with a folder in tests/testbed/tools.
-KUBERNETES ?= 1.34 1.35
+KUBERNETES ?= 1.34 1.35 1.36
 MATRIX_TESTS := tests/cluster/api tests/cluster/operator/test_example_on_a_cluster.py \
 	tests/cluster/operator/test_upgrade_from_0_1.py tests/cluster/chart/test_chart_on_a_cluster.py
 

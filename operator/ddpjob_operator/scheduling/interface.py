@@ -49,6 +49,10 @@ class Provider(Protocol):
         """Whether it changes how many pods of a waiting gang get nodes together, so that the gang keeps its pods."""
 
     @property
+    def shares_claims(self) -> bool:
+        """Whether the pods of a gang can share resource claims that are made for the gang."""
+
+    @property
     def watched(self) -> Sequence[Watched]:
         """The objects that it reads. The operator watches them while it uses this provider."""
 

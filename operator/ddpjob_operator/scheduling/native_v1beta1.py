@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ddpjob_operator.api import names
+from ddpjob_operator.api.names import Reason
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.actions import CreateObject, PatchObject
 from ddpjob_operator.core.gang import Gang
@@ -28,6 +29,7 @@ class NativeV1Beta1(NativeGroups):
     gates = "the feature gate GenericWorkload"
     scheduled = "PodGroupInitiallyScheduled"
     changes_least_nodes = True
+    shares_claims = True
 
     def group_spec(self, spec: DDPJobSpec, pod: Callable[[], Body]) -> Body:
         """Also its priority and what is preempted together: all of a gang that needs all its pods.
@@ -40,7 +42,33 @@ class NativeV1Beta1(NativeGroups):
             group["disruptionMode"] = {"all": {}}
         if priority := pod()["spec"].get("priorityClassName"):
             group["priorityClassName"] = priority
+        if shared := spec.scheduling.shared_claims:
+            # Equal to the pods' own entries: the scheduler shares a claim only if all their fields are.
+            group["resourceClaims"] = [c for c in pod()["spec"].get("resourceClaims", ()) if c["name"] in shared]
         return group
+
+    def hold(self, observed: Observed, spec: DDPJobSpec) -> Wait | None:
+        """Also the shared claims, if the pods have no claim of the name, or the API server has dropped those of the group."""
+        shared = spec.scheduling.shared_claims
+        if (topology := super().hold(observed, spec)) is not None or not shared:
+            return topology
+        group = self.current(observed)
+        if group is None:
+            return Wait(Reason.CREATING, "the PodGroup does not exist yet")
+        pod = spec.template.spec if spec.template else None
+        claims = {claim.get("name") for claim in (pod.model_extra or {}).get("resourceClaims") or ()} if pod else set()
+        if missing := [name for name in shared if name not in claims]:
+            return Wait(
+                Reason.UNSCHEDULABLE,
+                f"spec.scheduling.sharedClaims names {', '.join(missing)}, but spec.template.spec.resourceClaims has none of that name",
+            )
+        if group.spec.get("resourceClaims"):
+            return None
+        return Wait(
+            Reason.UNSCHEDULABLE,
+            f"the cluster ignores spec.scheduling.sharedClaims of PodGroup {group.name}: enable the feature gate"
+            " DRAWorkloadResourceClaims in API server, scheduler, controller manager and kubelets, or remove sharedClaims",
+        )
 
     def before_pods(
         self, observed: Observed, spec: DDPJobSpec, pod: Callable[[], Body]

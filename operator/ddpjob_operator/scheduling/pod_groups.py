@@ -71,6 +71,7 @@ class PodGroups(ABC):
     places_whole_gangs = True
     places_fewer = True
     changes_least_nodes = False
+    shares_claims = False
 
     @property
     def watched(self) -> Sequence[Watched]:

@@ -239,3 +239,35 @@ def test_a_group_that_the_scheduler_of_1_37_cannot_consider_shows_why(said: str,
     refused = {"type": "PodGroupInitiallyScheduled", "status": "False", "reason": "SchedulerError", "message": said}
     made = planned(observed(of, *pods), group(of, status={"conditions": [refused]}))
     assert str(made.status.message).startswith(f"no nodes for all 2 pods together: {shown}")
+
+
+CLAIMS = [{"name": "net", "resourceClaimTemplateName": "fast"}, {"name": "own", "resourceClaimTemplateName": "fast"}]
+
+
+def test_a_shared_claim_is_that_of_the_group_and_of_each_pod() -> None:
+    of = job(nodes=2, scheduling={"sharedClaims": ["net"]}, template={"spec": {"resourceClaims": CLAIMS}})
+    assert group(of).spec["resourceClaims"] == CLAIMS[:1]
+    pods = pods_created(planned(observed(of), group(of)))
+    assert [pod.body["spec"]["resourceClaims"] for pod in pods] == [CLAIMS, CLAIMS]
+
+
+@pytest.mark.parametrize(
+    ("claims", "dropped", "said"),
+    [
+        (CLAIMS, {"resourceClaims": None}, "the feature gate DRAWorkloadResourceClaims in API server, scheduler"),
+        (CLAIMS[1:], {}, "sharedClaims names net, but spec.template.spec.resourceClaims has none of that name"),
+    ],
+)
+def test_pods_are_held_while_their_group_has_no_shared_claim(
+    claims: list[dict[str, str]], dropped: dict[str, None], said: str
+) -> None:
+    of = job(nodes=2, scheduling={"sharedClaims": ["net"]}, template={"spec": {"resourceClaims": claims}})
+    made = planned(observed(of), group(of, spec={**group(of).spec, **dropped}))
+    assert made.actions == ()
+    assert said in str(made.status.message)
+
+
+def test_shared_claims_that_a_provider_does_not_know_are_named() -> None:
+    of = job(nodes=2, scheduling={"sharedClaims": ["net"]}, template={"spec": {"resourceClaims": CLAIMS}})
+    made = planned(observed(of), group(of, native=IN_1_36), native=IN_1_36)
+    assert "sharedClaims has no effect, since the scheduling provider is native" in str(made.status.message)

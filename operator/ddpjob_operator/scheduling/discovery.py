@@ -20,6 +20,8 @@ CANDIDATES: Sequence[Candidate] = (
     coscheduling.CANDIDATE,
     native.CANDIDATE,
 )
+#: Kubernetes' own gang scheduling.
+NATIVE = native.CANDIDATE
 #: The values of the setting.
 SETTINGS = (AUTO, *(name.value for name in ProviderName))
 

@@ -43,6 +43,13 @@ def served(*missing: str) -> dict[str, Any]:
     return {"DDPJobList": {}, "DDPJob": {**schema, "x-kubernetes-group-version-kind": [kind]}}
 
 
+WITH_GROUPS = {"groups": {"scheduling.k8s.io": ["v1", "v1beta1"]}}
+
+
+def group(deleted: str | None) -> dict[str, Any]:
+    return {"metadata": {"name": "job-1", **({"deletionTimestamp": deleted} if deleted else {})}}
+
+
 def found(**changes: Any) -> dict[str, tuple[State, str]]:
     return {finding.subject: (finding.state, finding.text) for finding in findings(Facts(**{**GOOD, **changes}))}
 
@@ -75,6 +82,8 @@ def test_a_good_cluster_has_no_problem() -> None:
         ({"groups": {"scheduling.k8s.io": ["v1", "v1alpha2"]}}, "scheduling", State.OK, "provider native"),
         ({"operator_pods": [operator_with("native")]}, "scheduling", State.PROBLEM, "does not serve scheduling.k8s.io/v1beta1"),
         ({"operator_pods": [operator_with("native")]}, "scheduling", State.PROBLEM, "feature gate GenericWorkload"),
+        ({**WITH_GROUPS, "pod_groups": [group("2026-11-27T03:00:00Z")]}, "scheduling", State.NOTE, "GenericWorkload in the controller manager"),
+        ({**WITH_GROUPS, "pod_groups": [group("2999-11-27T03:00:00Z"), group(None)]}, "scheduling", State.OK, "provider native"),
         ({"claims": []}, "checkpoints", State.NOTE, "no claim with ReadWriteMany"),
         ({"namespace_body": None}, "pod security", State.NOTE, "does not exist"),
         ({"may_make_policies": False}, "network policies", State.NOTE, "may not create them in namespace team-a"),

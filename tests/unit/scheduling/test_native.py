@@ -110,17 +110,19 @@ def test_the_message_is_of_the_pods_that_find_no_node(native: NativeGroups) -> N
     cause = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu. no new claims to deallocate, preemption: 0/3 nodes"
     said = [Waiting(reason="Unschedulable", message=message) for message in (echo, cause, echo)]
 
-    def waits(*whys: Waiting, placed: int = 0) -> Plan:
+    def waits(*whys: Waiting, placed: int = 0, **of_the_group: Any) -> Plan:
         there = [pod(of, rank, scheduling="native") for rank in range(placed)]
         held: dict[str, Any] = {"node": None, "running": False, "scheduling": "native"}
         pods = [pod(of, rank, waiting=why, **held) for rank, why in enumerate(whys, placed)]
-        return planned(observed(of, *there, *pods), group(of, native=native), native=native)
+        return planned(observed(of, *there, *pods), group(of, native=native, **of_the_group), native=native)
 
     made = waits(*said)
     assert made.status.reason == "Unschedulable"
     assert made.status.message == "no nodes for all 3 pods together: 0/3 nodes have nvidia.com/gpu: 1 free"
     assert waits(said[0], said[0], said[0]).status.message == "no nodes for all 3 pods together"
     assert f"is not scheduled: enable {native.gates} in the scheduler" in str(waits(*said[:2], placed=1).status.message)
+    binds = waits(*said[:2], placed=1, status={"conditions": [{"type": native.scheduled, "status": "True"}]})
+    assert "no nodes for all 3 pods" in str(binds.status.message)
 
 
 def test_a_job_that_is_suspended_between_group_and_pods_leaves_the_group_to_its_attempt() -> None:
@@ -271,3 +273,10 @@ def test_shared_claims_that_a_provider_does_not_know_are_named() -> None:
     of = job(nodes=2, scheduling={"sharedClaims": ["net"]}, template={"spec": {"resourceClaims": CLAIMS}})
     made = planned(observed(of), group(of, native=IN_1_36), native=IN_1_36)
     assert "sharedClaims has no effect, since the scheduling provider is native" in str(made.status.message)
+
+
+def test_each_version_reads_its_own_condition() -> None:
+    assert {native.kind.api_version: native.scheduled for native in (NATIVE, IN_1_36)} == {
+        "scheduling.k8s.io/v1beta1": "PodGroupInitiallyScheduled",
+        "scheduling.k8s.io/v1alpha2": "PodGroupScheduled",
+    }

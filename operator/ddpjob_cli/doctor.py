@@ -5,6 +5,7 @@ and the schedulers are imported by what uses them, since the first answer of the
 """
 
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import ProviderName
+from ddpjob_operator.core.times import epoch_seconds
 from ddpjob_operator.core.untrusted import printable
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ _MAX_FIELDS = 5
 _OPERATOR = "app.kubernetes.io/name=ddpjob-operator"
 _CACHE = re.compile(r"^\s*cache\s+(\d+)\s*(\{[^}]*\})?", re.MULTILINE)
 _DENIAL = re.compile(r"denial\s+\d+\s+(\d+)")
+#: Kubernetes removes a PodGroup once its last pod has ended, which has this long for it by default and more.
+_GONE_SECONDS = 600
 #: Ranks look up rank 0 before its pod has an address; a denial that is cached for longer than this delays them.
 _MAX_DENIAL_SECONDS = 5
 
@@ -75,6 +79,8 @@ class Facts:
     operator_pods: Sequence[Body] | None = None
     may_make_policies: bool | None = None
     """Whether the operator may create NetworkPolicies in the namespace."""
+    pod_groups: Sequence[Body] | None = None
+    """Kubernetes' own PodGroups of the namespace, where it serves them."""
     nodes: Sequence[Body] | None = None
     claims: Sequence[Body] | None = None
     namespace_body: Body | None = None
@@ -98,9 +104,12 @@ async def gather(api: "Transport", namespace: str) -> Facts:
         openapi = Resource(prefix="/openapi/v3/apis", plural=names.GROUP)
         document = await _if_allowed(api.get(openapi, None, names.VERSION))
         facts.schemas = None if document is None else document["components"]["schemas"]
-    from ddpjob_operator.scheduling.discovery import CANDIDATES
+    from ddpjob_operator.scheduling.discovery import CANDIDATES, NATIVE
 
     facts.groups = {group: await api.group_versions(group) for group in {candidate.group for candidate in CANDIDATES}}
+    if version := NATIVE.version_of(facts.groups[NATIVE.group]):
+        pod_groups = Resource.of_version(f"{NATIVE.group}/{version}", "podgroups")
+        facts.pod_groups = await _if_allowed(listed(pod_groups, namespace))
     reviews = Resource(prefix="/apis/authorization.k8s.io/v1", plural="selfsubjectaccessreviews")
     for verb, group, resource in RIGHTS:
         plural, _, subresource = resource.partition("/")
@@ -262,14 +271,25 @@ def _schedulers(facts: Facts) -> _Found:
     try:
         choice = choose(setting or AUTO, facts.groups)
     except LookupError as error:
-        return State.PROBLEM, f"{error}; the operator does not start"
+        return State.PROBLEM, f"{error}; the operator waits for that and runs no job"
     name = choice.provider.name
     why = f"setting {setting}" if setting else "if the operator's setting is auto"
     if name is ProviderName.NONE:
         text = f"provider {name} ({why}): {choice.why}; a gang that fits only in part releases its nodes for a while"
         return State.NOTE, text
+    if left := [body["metadata"]["name"] for body in facts.pod_groups or () if _should_be_gone(body["metadata"])]:
+        text = (
+            f"PodGroup {left[0]} was deleted more than {_GONE_SECONDS // 60} minutes ago and is still there; if none of its pods"
+            " runs, enable the feature gate GenericWorkload in the controller manager, which removes PodGroups"
+        )
+        return State.NOTE, text
     text = f"provider {name} ({why}): {choice.why}; the operator's log shows whether it has the rights to use it"
     return State.OK, text
+
+
+def _should_be_gone(metadata: Mapping[str, Any]) -> bool:
+    deleted = metadata.get("deletionTimestamp")
+    return deleted is not None and epoch_seconds(deleted) + _GONE_SECONDS < time.time()
 
 
 def _setting(facts: Facts, option: str) -> str | None:

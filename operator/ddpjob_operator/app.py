@@ -164,8 +164,9 @@ class _Operator:
     async def _discover_providers(self) -> Mapping[str | None, Provider]:
         """Decide what schedules gangs in each namespace, and prepare to watch its objects there."""
         setting, scopes = self._settings.scheduling_provider, self._settings.scopes
-        # An access review is a POST, which the other client sends only while this process holds the Lease.
-        choices = await _in_time(discover(self._lease_client, setting, scopes), "the scheduling provider")
+        # An access review is a POST, which the other client sends only while this process holds the Lease. There is no limit: a
+        # restart would find the cluster as it is, and log the same sentence again.
+        choices = await discover(self._lease_client, setting, scopes)
         scopes_of: dict[Watched, list[str | None]] = {}
         for scope, choice in choices.items():
             where = f" of {scope}" if scope else ""

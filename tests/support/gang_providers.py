@@ -15,7 +15,7 @@ from typing import Any
 import testbed
 from ddpjob_operator.transport.resources import Resource
 from support.operator_cluster import Namespace, eventually
-from testbed import kueue
+from testbed import kueue, tools
 
 #: Programs whose ranks wait for a lost pod.
 WAITING: Mapping[str, Any] = {"command": ["python", "-m", "ddpjob.launch", "train.py"], "restart": {"inPlace": True}}
@@ -290,7 +290,7 @@ NATIVE = Provider(
     places=NativePlaces,
     waits="no nodes for all 2 pods together",
     places_fewer=True,
-    preempts=False,
+    preempts=tools.release() >= (1, 37),
     keeps_group=False,
 )
 PROVIDERS = [KUEUE, NATIVE]

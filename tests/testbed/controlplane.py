@@ -45,6 +45,13 @@ _COMPONENT_USERS = {
 _numbers = itertools.count(1)
 
 
+def _gangs() -> tuple[str, tuple[str, ...]]:
+    """The API version of PodGroups in the release of the control plane, and the feature gates of gang scheduling."""
+    if tools.release() < (1, 37):
+        return "scheduling.k8s.io/v1alpha2", ("GenericWorkload", "GangScheduling")
+    return "scheduling.k8s.io/v1beta1", ("GenericWorkload",)
+
+
 class ControlPlane:
     """A control plane; a context manager that starts it, and removes it with everything it made.
 
@@ -52,8 +59,8 @@ class ControlPlane:
         name: names its folder; a fresh name where none is given.
         address: where its servers listen.
         node_monitor_grace_seconds: a node silent for so long becomes NotReady (Kubernetes' own default is 50).
-        gang_scheduling: serve PodGroup (`scheduling.k8s.io/v1alpha2`) and schedule by it.
-        gang_topology: schedule a PodGroup by its topology constraint, too.
+        gang_scheduling: serve PodGroup (`scheduling.k8s.io/v1beta1`, in 1.36 `v1alpha2`) and schedule by it.
+        gang_gates: feature gates of what else a PodGroup can have, such as a topology constraint.
         node_names: real nodes that will join; each gets credentials.
         audited: resources by API group, of which writes are recorded in `audit_log`.
 
@@ -70,7 +77,7 @@ class ControlPlane:
         address: str = "127.0.0.1",
         node_monitor_grace_seconds: int = 50,
         gang_scheduling: bool = False,
-        gang_topology: bool = False,
+        gang_gates: Sequence[str] = (),
         node_names: tuple[str, ...] = (),
         audited: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
@@ -79,9 +86,8 @@ class ControlPlane:
         self.address = address
         self.components: dict[str, Component] = {}
         self._node_monitor_grace_seconds = node_monitor_grace_seconds
-        self._gang_scheduling = gang_scheduling
-        self._gang_gates = ["GenericWorkload=true", "GangScheduling=true"] if gang_scheduling else []
-        self._gang_gates += ["TopologyAwareWorkloadScheduling=true"] if gang_topology else []
+        self._gang_api, gates = _gangs() if gang_scheduling else ("", ())
+        self._feature_gates = ",".join(f"{gate}=true" for gate in (*gates, *gang_gates))
         self._node_names = node_names
         self._audited = audited
 
@@ -296,7 +302,6 @@ class ControlPlane:
         )
 
     def _api_server(self, port: int, etcd: str) -> Component:
-        gates = self._gang_gates
         loopback = self.address == "127.0.0.1"
         return self.component(
             "kube-apiserver",
@@ -319,8 +324,8 @@ class ControlPlane:
             f"--service-account-key-file={self.keys / 'service-account.crt'}",
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement",
-            f"--feature-gates={','.join(gates)}",
-            f"--runtime-config={'scheduling.k8s.io/v1alpha2=true' if gates else ''}",
+            f"--feature-gates={self._feature_gates}",
+            f"--runtime-config={self._gang_api and f'{self._gang_api}=true'}",
             *self._auditing(),
             ready=lambda: self.serves,
         )
@@ -354,7 +359,7 @@ class ControlPlane:
             f"--root-ca-file={self.keys / 'ca.crt'}",
             f"--service-account-private-key-file={self.keys / 'service-account.key'}",
             f"--node-monitor-grace-period={self._node_monitor_grace_seconds}s",
-            f"--feature-gates={'GenericWorkload=true' if self._gang_scheduling else ''}",
+            f"--feature-gates={self._feature_gates}",
             ready=lambda: self.answers(f"https://127.0.0.1:{port}/healthz"),
         )
 
@@ -363,7 +368,7 @@ class ControlPlane:
         return self.component(
             user,
             *self._controlling(user, port),
-            f"--feature-gates={','.join(self._gang_gates)}",
+            f"--feature-gates={self._feature_gates}",
             ready=lambda: self.answers(f"https://127.0.0.1:{port}/healthz"),
         )
 

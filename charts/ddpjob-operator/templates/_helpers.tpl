@@ -98,11 +98,13 @@ annotations:
   resources: [workloads, localqueues]
   verbs: [get, list, watch]
 {{- end }}
-{{- range $provider, $api := dict "native" "scheduling.k8s.io/v1alpha2" "volcano" "scheduling.volcano.sh/v1beta1" "coscheduling" "scheduling.x-k8s.io/v1alpha1" }}
-{{- if include "ddpjob-operator.mayUse" (dict "root" $ "provider" $provider "apis" (list $api)) }}
-- apiGroups: [{{ dir $api }}]
+{{- /* With the kind, because Helm without a cluster counts v1beta1 of scheduling.k8s.io as served, which once had PriorityClasses. */}}
+{{- $native := list "scheduling.k8s.io/v1beta1/PodGroup" "scheduling.k8s.io/v1alpha2" }}
+{{- range $provider, $apis := dict "native" $native "volcano" (list "scheduling.volcano.sh/v1beta1") "coscheduling" (list "scheduling.x-k8s.io/v1alpha1") }}
+{{- if include "ddpjob-operator.mayUse" (dict "root" $ "provider" $provider "apis" $apis) }}
+- apiGroups: [{{ first $apis | splitList "/" | first }}]
   resources: [podgroups]
-  verbs: [get, list, watch, create, delete{{ if eq $provider "coscheduling" }}, patch{{ end }}]
+  verbs: [get, list, watch, create, delete{{ if ne $provider "volcano" }}, patch{{ end }}]
 {{- end }}
 {{- end }}
 {{- end }}

@@ -1,7 +1,7 @@
 """How the pods of a job get their nodes: queue, priority, topology and gang. Part of the spec."""
 
 from enum import StrEnum
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -61,6 +61,13 @@ class Scheduling(Resource):
         description="PriorityClass of every pod.",
     )
     topology: Topology | None = Field(default=None, description="Place the pods near each other.")
+    shared_claims: list[Annotated[str, Field(min_length=1, max_length=63)]] = Field(
+        default_factory=list,
+        max_length=4,
+        description="Names of template.spec.resourceClaims of which the pods of an attempt share one claim, in place of one for each"
+        " pod. Only with Kubernetes' own gang scheduling (1.37).",
+        json_schema_extra={"x-kubernetes-list-type": "set"},
+    )
     gang: GangMode = Field(
         default=GangMode.AUTO,
         description="auto: the pods are scheduled together where the operator has a scheduling provider. none: one by one.",

@@ -11,20 +11,27 @@ from ddpjob_operator.transport.errors import ApiError
 
 logger = logging.getLogger(__name__)
 
-RETRY_SECONDS = 1.0
+#: A server that has failed, or a kind that is being installed, may be there a moment later; a feature gate takes minutes or is never on.
+FIRST_RETRY_SECONDS = 1.0
+MAX_RETRY_SECONDS = 60.0
 
 
 async def discover(client: Client, setting: str, scopes: Sequence[str | None]) -> Mapping[str | None, Choice]:
     """The provider for this setting in each of these namespaces (None: all). Waits for one that is named and not served yet.
 
+    What it waits for is logged once, and again only when it is something else. The pauses between two looks double.
     A namespace that is gone, or in which the operator may do nothing, has that of the first of the others.
     """
+    said, pause = "", FIRST_RETRY_SECONDS
     while True:
         try:
             return await _discover(client, setting, scopes)
         except (ApiError, LookupError) as error:
-            logger.warning("%s; looking again in %.0f s", error, RETRY_SECONDS)
-        await asyncio.sleep(RETRY_SECONDS)
+            if str(error) != said:
+                said, pause = str(error), FIRST_RETRY_SECONDS
+                logger.warning("%s; the operator waits for that, and looks again at least every minute", said)
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, MAX_RETRY_SECONDS)
 
 
 async def _discover(client: Client, setting: str, scopes: Sequence[str | None]) -> Mapping[str | None, Choice]:

@@ -20,6 +20,8 @@ CANDIDATES: Sequence[Candidate] = (
     coscheduling.CANDIDATE,
     native.CANDIDATE,
 )
+#: Kubernetes' own gang scheduling.
+NATIVE = native.CANDIDATE
 #: The values of the setting.
 SETTINGS = (AUTO, *(name.value for name in ProviderName))
 
@@ -50,16 +52,21 @@ def choose(setting: str, served: Mapping[str, Sequence[str]], denied: Collection
     """
     skipped = []
     for candidate in candidates_of(setting):
-        provider = candidate.of_versions(served.get(candidate.group, ()))
+        versions = served.get(candidate.group, ())
+        provider = candidate.of_versions(versions)
         missing = [right for right in candidate.rights if right in denied]
         if provider is None:
-            obstacle = f"the cluster does not serve {candidate.group}/{' or '.join(candidate.versions)}"
+            obstacle = _not_served(candidate, versions)
+            if versions:  # the group is there, and something keeps its gangs off
+                skipped.append(f"{candidate.name}: {obstacle}")
         elif missing:
             rights = ", ".join(f"{right.verb} {right.resource}.{right.group}".rstrip(".") for right in missing)
             obstacle = f"the operator may not {rights}"
             skipped.append(f"{candidate.name}: {obstacle}")
         else:
-            return Choice(provider=provider, why=f"the cluster serves {candidate.group}")
+            return Choice(
+                provider=provider, why=f"the cluster serves {candidate.group}/{candidate.version_of(versions)}"
+            )
         if setting != AUTO:
             raise LookupError(f"the scheduling provider is {setting}, but {obstacle}")
     if setting not in (AUTO, ProviderName.NONE):
@@ -67,3 +74,11 @@ def choose(setting: str, served: Mapping[str, Sequence[str]], denied: Collection
     if setting == ProviderName.NONE:
         return Choice(provider=NO_PROVIDER, why="the setting says so")
     return Choice(provider=NO_PROVIDER, why="; ".join(skipped) or "the cluster serves no other")
+
+
+def _not_served(candidate: Candidate, versions: Sequence[str]) -> str:
+    """What the cluster serves in the place of what the candidate uses, and how that changes."""
+    wanted = f"{candidate.group}/{' or '.join(candidate.versions)}"
+    instead = f", only {', '.join(versions)}" if versions else ""
+    how = f"; {candidate.served_by}" if candidate.served_by else ""
+    return f"the cluster does not serve {wanted}{instead}{how}"

@@ -45,6 +45,14 @@ class Provider(Protocol):
         """Whether it gives nodes to a gang of spec.minNodes, and to the other pods one by one."""
 
     @property
+    def changes_least_nodes(self) -> bool:
+        """Whether it changes how many pods of a waiting gang get nodes together, so that the gang keeps its pods."""
+
+    @property
+    def shares_claims(self) -> bool:
+        """Whether the pods of a gang can share resource claims that are made for the gang."""
+
+    @property
     def watched(self) -> Sequence[Watched]:
         """The objects that it reads. The operator watches them while it uses this provider."""
 
@@ -99,12 +107,19 @@ class Candidate:
     """The provider for each version of the group that it can use, newest first."""
     rights: Sequence[Right]
     """What the operator must be allowed to do."""
+    served_by: str = ""
+    """What makes a cluster serve the group, as one sentence, where that is more than its installation."""
 
     @property
     def newest(self) -> Provider:
         """The provider for the newest version."""
         return next(iter(self.versions.values()))
 
+    def version_of(self, served: Collection[str]) -> str | None:
+        """The newest version that is served; None if it can use none of them."""
+        return next((version for version in self.versions if version in served), None)
+
     def of_versions(self, served: Collection[str]) -> Provider | None:
         """The provider for the newest version that is served; None if it can use none of them."""
-        return next((provider for version, provider in self.versions.items() if version in served), None)
+        version = self.version_of(served)
+        return None if version is None else self.versions[version]

@@ -55,6 +55,8 @@ class Kueue:
     places_whole_gangs = False
     #: A pod group is admitted with its total count (`kueue.x-k8s.io/pod-group-total-count`) or not at all.
     places_fewer = False
+    changes_least_nodes = False
+    shares_claims = False
 
     @property
     def watched(self) -> Sequence[Watched]:

@@ -19,6 +19,8 @@ class NoProvider:
     scheduler = DEFAULT_SCHEDULER
     places_whole_gangs = False
     places_fewer = True
+    changes_least_nodes = False
+    shares_claims = False
     watched: Sequence[Watched] = ()
 
     def for_attempt(self, observed: Observed) -> Self:  # noqa: ARG002 the interface's

@@ -70,6 +70,8 @@ class PodGroups(ABC):
     scheduler: ClassVar[str]
     places_whole_gangs = True
     places_fewer = True
+    changes_least_nodes = False
+    shares_claims = False
 
     @property
     def watched(self) -> Sequence[Watched]:

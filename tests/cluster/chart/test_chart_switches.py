@@ -54,6 +54,7 @@ def test_the_runbook_of_alerts_may_be_elsewhere():
     [
         ("auto", (), set()),
         ("auto", ("scheduling.k8s.io/v1alpha2",), {"scheduling.k8s.io"}),
+        ("auto", ("scheduling.k8s.io/v1beta1/PodGroup",), {"scheduling.k8s.io"}),
         ("auto", ("kueue.x-k8s.io/v1beta2", "scheduling.k8s.io/v1alpha2"), {"kueue.x-k8s.io", "scheduling.k8s.io"}),
         ("native", (), {"scheduling.k8s.io"}),
         ("auto", ("scheduling.volcano.sh/v1beta1",), {"scheduling.volcano.sh"}),
@@ -86,7 +87,7 @@ def test_monitors_select_the_operators_pods_and_port():
     assert [(port["name"], port["targetPort"]) for port in service["spec"]["ports"]] == [("health", "health")]
 
 
-@pytest.mark.parametrize("version", ["1.34.0", "1.36.3", "1.34.1-gke.2"])
+@pytest.mark.parametrize("version", ["1.34.0", "1.37.2", "1.34.1-gke.2"])
 def test_supported_kubernetes_versions_are_accepted(version):
     assert render({}, "--kube-version", version)
 

@@ -53,7 +53,7 @@ async def test_gangs_that_compete_run_one_after_the_other_and_release_nothing(pl
     while waiting:
         runs = await eventually("a gang to run", one_runs)
         waiting.remove(runs)
-        assert [await places.num_placed(name) for name in waiting] == [0] * len(waiting)
+        assert [await places.num_placed(f"{name}-") for name in waiting] == [0] * len(waiting)
         status = await space.succeeds(runs)
         assert (status["attempt"], status["restarts"]["counted"], status["restarts"]["infrastructure"]) == (1, 0, 0)
 

@@ -54,7 +54,7 @@ class Files:
 
 
 #: The minor release of the control plane where it is not that of the other programs: one of those with a folder of its own,
-#: for example 1.35.
+#: for example 1.36.
 RELEASE = os.environ.get("TESTBED_KUBERNETES", "")
 
 
@@ -140,6 +140,12 @@ def path(name: str) -> Path:
     if not built.exists():
         build([name])
     return built
+
+
+def release() -> tuple[int, int]:
+    """The minor release of the control plane, such as (1, 37)."""
+    major, minor = _version(CONTROL_PLANE["kube-apiserver"].module).removeprefix("v").split(".")[:2]
+    return int(major), int(minor)
 
 
 def is_built(name: str) -> bool:

@@ -14,7 +14,7 @@ from testbed import paths
 from testbed.errors import TestbedError
 from testbed.locks import exclusive
 
-#: Kubernetes 1.36 says `go 1.26.0` in its go.mod and does not build with an older one.
+#: Kubernetes 1.36 and 1.37 say `go 1.26.0` in their go.mod and do not build with an older one.
 MINIMUM_VERSION = (1, 26)
 
 #: The package and its hash, in pip's own format.

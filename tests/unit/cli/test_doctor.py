@@ -20,7 +20,7 @@ def operator_with(provider: str, policies: str = "auto") -> dict[str, Any]:
 
 GOOD: dict[str, Any] = {
     "namespace": "team-a",
-    "version": "v1.36.3",
+    "version": "v1.37.2",
     "crd_versions": ["v1beta1", "v1alpha1"],
     "schemas": {},
     "groups": {},
@@ -41,6 +41,13 @@ def served(*missing: str) -> dict[str, Any]:
         del schema["properties"]["status"]["properties"][name]
     kind = {"group": "ddpjob.dev", "version": "v1beta1", "kind": "DDPJob"}
     return {"DDPJobList": {}, "DDPJob": {**schema, "x-kubernetes-group-version-kind": [kind]}}
+
+
+WITH_GROUPS = {"groups": {"scheduling.k8s.io": ["v1", "v1beta1"]}}
+
+
+def group(deleted: str | None) -> dict[str, Any]:
+    return {"metadata": {"name": "job-1", **({"deletionTimestamp": deleted} if deleted else {})}}
 
 
 def found(**changes: Any) -> dict[str, tuple[State, str]]:
@@ -71,8 +78,12 @@ def test_a_good_cluster_has_no_problem() -> None:
         ({"nodes": [{}]}, "GPUs", State.NOTE, "1 node, none of which shows GPUs"),
         ({"nodes": []}, "GPUs", State.PROBLEM, "the cluster has no nodes"),
         ({"groups": {"scheduling.k8s.io": ["v1"]}}, "scheduling", State.NOTE, "provider none"),
+        ({"groups": {"scheduling.k8s.io": ["v1"]}}, "scheduling", State.NOTE, "feature gate GenericWorkload"),
         ({"groups": {"scheduling.k8s.io": ["v1", "v1alpha2"]}}, "scheduling", State.OK, "provider native"),
-        ({"operator_pods": [operator_with("native")]}, "scheduling", State.PROBLEM, "does not serve scheduling.k8s.io/v1alpha2"),
+        ({"operator_pods": [operator_with("native")]}, "scheduling", State.PROBLEM, "does not serve scheduling.k8s.io/v1beta1"),
+        ({"operator_pods": [operator_with("native")]}, "scheduling", State.PROBLEM, "feature gate GenericWorkload"),
+        ({**WITH_GROUPS, "pod_groups": [group("2026-11-27T03:00:00Z")]}, "scheduling", State.NOTE, "GenericWorkload in the controller manager"),
+        ({**WITH_GROUPS, "pod_groups": [group("2999-11-27T03:00:00Z"), group(None)]}, "scheduling", State.OK, "provider native"),
         ({"claims": []}, "checkpoints", State.NOTE, "no claim with ReadWriteMany"),
         ({"namespace_body": None}, "pod security", State.NOTE, "does not exist"),
         ({"may_make_policies": False}, "network policies", State.NOTE, "may not create them in namespace team-a"),

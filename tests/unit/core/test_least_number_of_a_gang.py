@@ -85,10 +85,13 @@ def test_a_gang_that_waits_for_its_least_number_says_so(provider: Provider) -> N
 def test_a_gang_that_waits_gets_a_group_of_another_least_number(
     provider: Provider, num_placed: int, least: int | None, is_replaced: bool
 ) -> None:
-    """The group of a gang that runs or waits for a lost pod alone is of no importance any more."""
+    """The group of a gang that runs or waits for a lost pod alone is of no importance any more.
+
+    In Kubernetes 1.37 the size of a group can change. A gang that has nodes, but too few, would hold them for the others.
+    """
     seen = edited(in_a_group(provider, num_placed), min_nodes=least)
     after = plan(seen, NOW + 1, provider).status
-    assert after.attempt == (2 if is_replaced else 1)
+    assert after.attempt == (2 if is_replaced and not (provider is NATIVE and num_placed == 0) else 1)
     assert (after.restarts.counted, after.restarts.infrastructure) == (0, 0)
 
 

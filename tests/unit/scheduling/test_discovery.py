@@ -24,9 +24,16 @@ def test_auto_prefers_what_an_administrator_installed() -> None:
     ("setting", "served", "denied", "provider", "why"),
     [
         ("auto", {}, (), "none", "no other"),
-        ("auto", {"scheduling.k8s.io": ["v1"]}, (), "none", "no other"),
-        ("auto", {"scheduling.k8s.io": ["v1", "v1alpha1"]}, (), "none", "no other"),  # Kubernetes 1.35
-        ("auto", NATIVE, (), "native", "scheduling.k8s.io"),
+        (
+            "auto",
+            {"scheduling.k8s.io": ["v1"]},
+            (),
+            "none",
+            "only v1; Kubernetes 1.37 serves v1beta1, and 1.36 v1alpha2",
+        ),
+        ("auto", {"scheduling.k8s.io": ["v1", "v1alpha1"]}, (), "none", "only v1, v1alpha1; "),  # Kubernetes 1.35
+        ("auto", {"scheduling.k8s.io": ["v1", "v1beta1", "v1alpha3"]}, (), "native", "scheduling.k8s.io/v1beta1"),
+        ("auto", NATIVE, (), "native", "scheduling.k8s.io/v1alpha2"),
         ("auto", NATIVE, [CREATE_GROUPS], "none", "may not create podgroups.scheduling.k8s.io"),
         ("none", NATIVE, (), "none", "setting"),
         ("native", NATIVE, (), "native", "scheduling.k8s.io"),
@@ -42,7 +49,11 @@ def test_the_choice_and_its_reason(
 
 @pytest.mark.parametrize(
     ("served", "denied", "message"),
-    [({}, (), "does not serve scheduling.k8s.io/v1alpha2"), (NATIVE, [CREATE_GROUPS], "may not create podgroups")],
+    [
+        ({}, (), "does not serve scheduling.k8s.io/v1beta1 or v1alpha2; .*feature gate GenericWorkload"),
+        ({"scheduling.k8s.io": ["v1", "v1alpha1"]}, (), "v1beta1 or v1alpha2, only v1, v1alpha1; "),
+        (NATIVE, [CREATE_GROUPS], "may not create podgroups"),
+    ],
 )
 def test_a_provider_that_is_named_and_cannot_be_used_is_an_error(
     served: dict[str, list[str]], denied: list[Right], message: str

@@ -58,14 +58,16 @@ def replace_after_a_change_of_provider(situation: Situation) -> Advice:
 
 
 def replace_after_a_change_of_min_nodes(situation: Situation) -> Advice:
-    """Replace a gang that waits for its nodes in a group of another least number: a PodGroup is immutable.
+    """Replace a gang that waits for its nodes in a group of another least number, unless the provider changes that of the group.
 
     Not one that waits for the node of a replaced pod: its group has had its nodes, and the other pods have work to save.
     """
-    spec = situation.spec
+    spec, num_placed = situation.spec, situation.gang.num_placed
     asked = {found.annotations.get(names.ANNOTATION_LEAST_NODES, str(spec.nodes)) for found in _objects(situation)}
     has_had_nodes = situation.clocks.scheduled is not None or situation.status.replaced_pods
-    if asked <= {str(spec.least_nodes)} or has_had_nodes:
+    # Of a gang that has too few nodes for its new number, these would be held until the others come.
+    is_changed = situation.provider.changes_least_nodes and not 0 < num_placed < spec.least_nodes
+    if asked <= {str(spec.least_nodes)} or has_had_nodes or is_changed:
         return Advice()
     message = (
         f"the pods wait in a group of which {asked.pop()} get nodes together, and these are {spec.least_nodes} now: they are being"

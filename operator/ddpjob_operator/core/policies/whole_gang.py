@@ -79,6 +79,8 @@ def _while_starting(situation: Situation) -> tuple[str, str]:
     queue, provider = situation.spec.scheduling.queue_name, situation.provider.name
     if queue is not None and provider not in _WITH_QUEUES:
         message = f"{message}; queueName {queue} has no effect, since the scheduling provider is {provider}"
+    if situation.spec.scheduling.shared_claims and not situation.provider.shares_claims:
+        message = f"{message}; scheduling.sharedClaims has no effect, since the scheduling provider is {provider}"
     if situation.spec.min_nodes is not None and not situation.provider.places_fewer:
         message = f"{message}; minNodes has no effect, since the scheduling provider is {provider}"
     if situation.spec.restart.spares and provider != ProviderName.NONE:

@@ -19,7 +19,8 @@ from ddpjob_operator.core.actions import CreatePod
 from ddpjob_operator.core.failure.restart import restarts_left
 from ddpjob_operator.core.model import Body, Job, Observed
 from ddpjob_operator.core.ownership import common_labels, owner_reference
-from ddpjob_operator.core.render.host_network import master_port, uses_host_network
+from ddpjob_operator.core.render.contradictions import allow_root, give_way
+from ddpjob_operator.core.render.host_network import master_port, ports_of_rank_0, uses_host_network
 from ddpjob_operator.core.render.overlay import overlaid, overlaid_list
 from ddpjob_operator.core.render.service import master_address
 from ddpjob_operator.core.security import HOME_DIR, TMP_DIR, container_security, has_own_home, pod_security
@@ -107,7 +108,9 @@ class PodManifest:
         body = _body(job, spec, self.image, self.rank, of_spec.hash)
         if spec.scheduling.priority_class_name:
             body["spec"]["priorityClassName"] = spec.scheduling.priority_class_name
+        give_way(body["spec"], template.get("spec", {}))
         body = overlaid(body, template)
+        allow_root(body["spec"])
         if self.avoided:
             add_term(body, "nodeAffinity", "preferred", _away_from(self.avoided))
         # The template cannot change the identity of the pod.
@@ -169,8 +172,8 @@ def _body(job: Job, spec: DDPJobSpec, image: str, rank: int, hash_of_spec: str) 
     host_network: dict[str, Any] = {}
     if uses_host_network(spec):
         host_network["dnsPolicy"] = "ClusterFirstWithHostNet"  # Otherwise MASTER_ADDR cannot be resolved.
-        if rank == 0:
-            container["ports"] = ports_of_rank_0(job, spec)
+        if rank == 0 and (ports := ports_of_rank_0(job, spec)):
+            container["ports"] = ports
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -212,12 +215,6 @@ def _body(job: Job, spec: DDPJobSpec, image: str, rank: int, hash_of_spec: str) 
             **host_network,
         },
     }
-
-
-def ports_of_rank_0(job: Job, spec: DDPJobSpec) -> list[Body]:
-    """What rank 0 declares in the network of the node, so that no other pod there uses its port; nothing in a network of pods."""
-    port = master_port(job, spec)
-    return [{"name": "master", "containerPort": port, "hostPort": port}] if uses_host_network(spec) else []
 
 
 def _away_from(nodes: Sequence[str]) -> dict[str, Any]:

@@ -130,7 +130,7 @@ def test_the_rdma_example_renders_pods_on_the_network_of_their_nodes(capsys: pyt
     assert {names["MASTER_ADDR"] for names in variables} == {"rdma-master.default.svc"}
     assert [names["NCCL_IB_HCA"] for names in variables] == ["mlx5", "mlx5"]
     port = int(variables[0]["MASTER_PORT"])
-    assert containers[0]["ports"] == [{"name": "master", "containerPort": port, "hostPort": port}]
+    assert containers[0]["ports"] == [{"containerPort": port, "hostPort": port}]
     for container in containers:
         assert container["resources"]["limits"] == {"rdma/ib": 1, "nvidia.com/gpu": "8"}
         assert container["securityContext"]["capabilities"] == {"add": ["IPC_LOCK"]}

@@ -19,6 +19,7 @@ from ddpjob_operator.core.actions import CreatePod
 from ddpjob_operator.core.failure.restart import restarts_left
 from ddpjob_operator.core.model import Body, Job, Observed
 from ddpjob_operator.core.ownership import common_labels, owner_reference
+from ddpjob_operator.core.references import as_written
 from ddpjob_operator.core.render.contradictions import allow_root, give_way
 from ddpjob_operator.core.render.host_network import master_port, ports_of_rank_0, uses_host_network
 from ddpjob_operator.core.render.overlay import overlaid, overlaid_list
@@ -179,7 +180,12 @@ def _body(job: Job, spec: DDPJobSpec, image: str, rank: int, hash_of_spec: str) 
         "kind": "Pod",
         "metadata": {
             "labels": _labels(job, spec, rank),
-            "annotations": {names.ANNOTATION_SPEC_HASH: hash_of_spec},
+            "annotations": {
+                names.ANNOTATION_SPEC_HASH: hash_of_spec,
+                names.ANNOTATION_DEFAULT_CONTAINER: names.MAIN_CONTAINER,
+                # A node that an autoscaler saves costs all ranks a restart.
+                **names.UNDISTURBED,
+            },
         },
         "spec": {
             "restartPolicy": "Never",
@@ -250,7 +256,7 @@ def _command(spec: DDPJobSpec) -> list[str]:
     config = spec.trainer.model_dump(by_alias=True, mode="json", exclude_unset=True, exclude_defaults=True)
     if spec.checkpoint and spec.checkpoint.every_steps:
         config["checkpointEverySteps"] = spec.checkpoint.every_steps
-    return ["python", "-m", "ddpjob_trainer", "--config-json", json.dumps(config, sort_keys=True)]
+    return ["python", "-m", "ddpjob_trainer", "--config-json", as_written(json.dumps(config, sort_keys=True))]
 
 
 def environment_of(job: Job, spec: DDPJobSpec, rank: int) -> dict[str, str]:

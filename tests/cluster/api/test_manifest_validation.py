@@ -248,6 +248,7 @@ EDITS: list[tuple[str, Change, bool]] = [
     ("port", {"masterPort": 30000}, False),
     ("resources", {"resources": {"limits": {"cpu": "1"}}}, False),
     ("security profile", {"securityProfile": "baseline"}, False),
+    ("claims in a job of a release without the rule for new ones", CLAIMS, False),
     ("queue", {"scheduling": {"queueName": "team-b"}}, False),
     ("edit together with a suspension", {"image": "other:1", "suspend": True}, False),
     ("least number of nodes", {"minNodes": 1}, True),

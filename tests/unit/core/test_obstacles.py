@@ -67,8 +67,7 @@ def test_the_status_of_a_waiting_gang_says_what_it_waits_for(waiting, node, reas
                     "resourceClaims": [{"resourceClaimTemplateName": "t"}, {"resourceClaimName": "c"}, {"name": "x"}]
                 }
             },
-            "default-scheduler yet: it waits for their claims, so these must exist in the namespace: ResourceClaim c,"
-            " ResourceClaimTemplate t",
+            "default-scheduler yet: it waits for their claims, so these must exist in the namespace: ResourceClaim c, ResourceClaimTemplate t",
         ),
     ],
 )

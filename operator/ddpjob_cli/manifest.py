@@ -19,6 +19,7 @@ from ddpjob_operator.api.names import API_VERSION, API_VERSIONS, KIND, MAX_JOB_N
 from ddpjob_operator.api.resource import Body
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.job_names import new_name
+from ddpjob_operator.core.references import as_written
 from ddpjob_operator.core.stored_spec import why_too_large
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def command_manifest(
     script = next((word for word in command if word.endswith(".py")), None)
     modules = [module for option, module in pairwise(command) if option == "-m"]
     title = PurePosixPath(script or (modules[-1].rpartition(".")[2] if modules else command[0])).stem
-    spec = _changed({"command": list(command)}, settings, variables)
+    spec = _changed({"command": [as_written(word) for word in command]}, settings, variables)
     job = {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -244,7 +245,7 @@ def _changed(spec: Any, settings: Iterable[str], variables: Iterable[str]) -> An
         if not (name and equals):
             raise ManifestError(f"--env {variable}: expected NAME=VALUE, such as NCCL_DEBUG=INFO")
         others = [entry for entry in changed.get("env") or [] if entry.get("name") != name]
-        changed["env"] = [*others, {"name": name, "value": value}]
+        changed["env"] = [*others, {"name": name, "value": as_written(value)}]
     return changed
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ddpjob_cli.cel import program
 from ddpjob_operator.api.crd import submitted_schema
-from ddpjob_operator.api.resource import Body
+from ddpjob_operator.api.resource import IS_STORED, Body
 
 _Schema = Mapping[str, Any]
 
@@ -32,7 +32,8 @@ def _with_defaults(schema: _Schema, value: Any) -> Any:
 
 def _broken(schema: _Schema, value: Any, path: str) -> Iterator[str]:
     for validation in schema.get("x-kubernetes-validations", ()):
-        if "oldSelf" not in validation["rule"] and not program(validation["rule"])({"self": value}):
+        rule = validation["rule"].removeprefix(IS_STORED)
+        if "oldSelf" not in rule and not program(rule)({"self": value}):
             yield f"{path}: {validation['message']}".removeprefix(": ")
     if isinstance(value, Mapping):
         for name, field in schema.get("properties", {}).items():

@@ -55,6 +55,8 @@ class FakeServer:
         self.patches: list[Body] = []
         self.tails: list[int] = []
         """How many lines each read of a log has asked for."""
+        self.containers: list[str] = []
+        """Of which container each read of a log was."""
         self.num_open = self.most_open = 0
         self._objects: dict[tuple[str, str | None, str], Body] = {}
 
@@ -150,10 +152,11 @@ class FakeServer:
         await asyncio.Event().wait()
 
     async def pod_log(
-        self, namespace: str, pod: str, *, tail_lines: int = 1000, limit_bytes: int = 2**20, **_: Any
+        self, namespace: str, pod: str, *, container: str, tail_lines: int = 1000, limit_bytes: int = 2**20, **_: Any
     ) -> str:
         """The last lines of the log, whose end is cut off where they are too long."""
         self.tails.append(tail_lines)
+        self.containers.append(container)
         await self._answer(Request("log", "pods", namespace, pod))
         if isinstance(self.log, ApiError):
             raise self.log

@@ -322,6 +322,7 @@ class ControlPlane:
             f"--service-account-issuer={SERVICE_ACCOUNT_ISSUER}",
             f"--service-account-signing-key-file={self.keys / 'service-account.key'}",
             f"--service-account-key-file={self.keys / 'service-account.crt'}",
+            "--allow-privileged",
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement",
             f"--feature-gates={self._feature_gates}",

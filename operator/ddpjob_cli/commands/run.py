@@ -102,7 +102,8 @@ def command(
 
     On a cluster, Ctrl-C stops this command and the job continues. With --local, each pod is a process of this machine that
     starts in the current directory, and Ctrl-C stops the job. Logs and volumes are kept in .ddpjob/runs. A command after -- that
-    fails there is not restarted, unless a field of restart is set, for example with --set restart.maxRestarts=3.
+    fails there is not restarted, unless a field of restart is set, for example with --set restart.maxRestarts=3. The command and
+    the values of --env reach the program as written: nothing replaces $(NAME) in them.
 
     A command gets the files of the current directory, read-only, in its working directory /workspace: up to 500 files of
     1 MiB together, without hidden files and what .gitignore and .ddpjobignore exclude. A ConfigMap carries them, which is

@@ -55,6 +55,12 @@ ANNOTATION_REFUSED: Final = "ddpjob.dev/refused-pods"
 #: On a PodGroup: the least number of pods that get nodes together, where that is not all of them.
 ANNOTATION_LEAST_NODES: Final = "ddpjob.dev/least-nodes"
 
+#: The container that `kubectl logs` and `kubectl exec` mean without being told one.
+ANNOTATION_DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
+#: Values with which Karpenter and the cluster autoscaler do not remove a node, to save costs, while the pod runs there
+#: (https://karpenter.sh/docs/concepts/disruption and the cluster autoscaler's FAQ).
+UNDISTURBED: Final = {"karpenter.sh/do-not-disrupt": "true", "cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
+
 #: Annotation of a pod for Volcano, and label of a pod for coscheduling: the name of its PodGroup.
 VOLCANO_GROUP_NAME: Final = "scheduling.k8s.io/group-name"
 COSCHEDULING_GROUP_NAME: Final = "scheduling.x-k8s.io/pod-group"

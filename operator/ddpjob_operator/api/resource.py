@@ -11,6 +11,10 @@ from pydantic_core import CoreSchema
 Body = Mapping[str, Any]
 
 
+#: How a rule begins that holds for new jobs only.
+IS_STORED = "oldSelf.hasValue() || "
+
+
 class Rule(NamedTuple):
     """A validation rule that concerns several fields of a part of the resource."""
 
@@ -18,6 +22,14 @@ class Rule(NamedTuple):
     """CEL that must be true; the API server evaluates it."""
     message: str
     """What the user reads if it is not."""
+    for_new_jobs: bool = False
+    """Whether a job that exists may break it: no validation becomes stricter for a stored object."""
+
+    def schema(self) -> dict[str, Any]:
+        """The rule as a part of the CRD."""
+        if not self.for_new_jobs:
+            return {"rule": self.expression, "message": self.message}
+        return {"rule": f"{IS_STORED}({self.expression})", "message": self.message, "optionalOldSelf": True}
 
 
 class Resource(BaseModel):
@@ -39,7 +51,7 @@ class Resource(BaseModel):
         """The JSON schema with the rules, and for an OpenResource with the mark that keeps unknown fields."""
         schema = handler.resolve_ref_schema(handler(core_schema))
         if cls.cel_rules:
-            schema["x-kubernetes-validations"] = [{"rule": r.expression, "message": r.message} for r in cls.cel_rules]
+            schema["x-kubernetes-validations"] = [rule.schema() for rule in cls.cel_rules]
         if cls.model_config.get("extra") == "allow":
             schema["x-kubernetes-preserve-unknown-fields"] = True
         return schema

@@ -17,7 +17,8 @@ from ddpjob_operator.api.scheduling import Scheduling
 from ddpjob_operator.api.template import RESERVED_NAMES, UNIQUE_NAMES, Template
 from ddpjob_trainer.config import TrainerConfig
 
-_Argument = Annotated[str, Field(max_length=8192)]
+#: What the cost of the rules allows in an expression: 256 arguments of this length. An environment variable may be as long.
+_Argument = Annotated[str, Field(max_length=32768)]
 _Quantity = Annotated[int | str, Field(json_schema_extra={"x-kubernetes-int-or-string": True})]
 _Quantities = Annotated[dict[str, _Quantity], Field(max_length=32)]
 _ExitCode = Annotated[int, Field(ge=1, le=255)]
@@ -178,8 +179,14 @@ _NO_SPARES = "!has(self.restart) || !has(self.restart.spares) || self.restart.sp
 #: References to the rank of a pod in a value, which Kubernetes replaces before the container starts.
 _RANK_REFERENCES = ("$(RANK)", "$(NODE_RANK)", "$(PET_NODE_RANK)")
 _HAS_RANK = " || ".join(f"e.value.contains('{reference}')" for reference in _RANK_REFERENCES)
-#: The same in a part of a command, where a shell may replace it, too.
-_RANK_IN_COMMAND = "[$][({]?(PET_NODE_|NODE_)?RANK([^A-Z0-9_]|$)"
+#: The same in a part of a command, where a shell may replace it, too. The API server estimates what a rule costs for 256 arguments of
+#: the greatest length, and allows two searches for ten characters in each rule, but not one regular expression.
+_RANK_IN_COMMAND = (
+    ("$(RANK)", "NODE_RANK)"),
+    ("$RANK", "${RANK"),
+    ("$NODE_RANK", "${NODE_RAN"),
+    ("$PET_NODE_", "${PET_NODE"),
+)
 #: The fields that pods are rendered from and that cannot change while the job runs.
 FIXED_FIELDS = (
     "gpusPerNode",
@@ -235,6 +242,13 @@ class DDPJobSpec(Resource):
             " and raise nodes",
         ),
         Rule(
+            "self.gpusPerNode > 0 || has(self.processesPerNode) || !has(self.template) || !has(self.template.spec)"
+            " || !has(self.template.spec.resourceClaims)",
+            "template.spec.resourceClaims gives each pod devices whose number only the driver knows: set processesPerNode to the number"
+            " of processes of each pod, which is one for each GPU",
+            for_new_jobs=True,
+        ),
+        Rule(
             "!has(self.checkpoint) || !has(self.checkpoint.everySteps) || (has(self.trainer)"
             " && self.trainer.checkpointEverySteps == 0)",
             "checkpoint.everySteps applies to the built-in trainer only and means the same as trainer.checkpointEverySteps: set one of them",
@@ -269,10 +283,13 @@ class DDPJobSpec(Resource):
             f"{_NO_SPARES} || !has(self.command) || self.command.exists(a, a.contains('ddpjob.launch'))",
             "restart.spares wait in our launcher, and command does not start it: start python -m ddpjob.launch, or remove spares",
         ),
-        Rule(
-            f"{_NO_SPARES} || !has(self.command) || !self.command.exists(a, a.matches('{_RANK_IN_COMMAND}'))",
-            "restart.spares start before their rank is known, and command has a reference to it, such as $(NODE_RANK): read the"
-            " variable in the program, or remove spares",
+        *(
+            Rule(
+                f"{_NO_SPARES} || !has(self.command) || !self.command.exists(a, a.contains('{one}') || a.contains('{other}'))",
+                "restart.spares start before their rank is known, and command has a reference to it, such as $(NODE_RANK): read the"
+                " variable in the program, or remove spares",
+            )
+            for one, other in _RANK_IN_COMMAND
         ),
         Rule(
             f"{_NO_SPARES} || !has(self.env) || !self.env.exists(e, has(e.value) && ({_HAS_RANK}))",

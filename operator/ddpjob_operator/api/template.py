@@ -42,6 +42,10 @@ class TemplateContainer(OpenResource):
         max_length=63,
         description="Name of the container. `trainer` is the container that runs the program.",
     )
+    image: str | None = Field(
+        default=None,
+        description="Image of the container, as in a pod. The container `trainer` has spec.image; all others need one.",
+    )
     env: Annotated[list[TemplateEnvVar], Field(max_length=128)] | None = Field(
         default=None, description="Environment variables, as in a pod. Variables that the operator sets are refused."
     )
@@ -73,6 +77,16 @@ class TemplatePodSpec(OpenResource):
             f"the container {MAIN_CONTAINER} has a restartPolicy or restartPolicyRules of its own: remove them, because a rank that the"
             " kubelet restarts alone cannot join the others; spec.restart restarts all ranks together",
         ),
+        Rule(
+            f"!has(self.containers) || self.containers.all(c, c.name == '{MAIN_CONTAINER}' || (has(c.image) && c.image != ''))",
+            f"a container has no image: if it is the one that runs the program, its name must be {MAIN_CONTAINER}; any other container"
+            " needs an image of its own",
+        ),
+        Rule(
+            "!has(self.initContainers) || self.initContainers.all(c, has(c.image) && c.image != '')",
+            f"an init container has no image: give it one; settings of the container that runs the program belong to {MAIN_CONTAINER} in"
+            " containers",
+        ),
     )
 
     termination_grace_period_seconds: int | None = Field(
@@ -92,6 +106,10 @@ class TemplatePodSpec(OpenResource):
     )
     init_containers: Annotated[list[TemplateContainer], Field(max_length=16)] | None = Field(
         default=None, description="Init containers, as in a pod.", json_schema_extra=UNIQUE_NAMES
+    )
+    resource_claims: Annotated[list[Opaque], Field(max_length=64)] | None = Field(
+        default=None,
+        description="Claims of devices (Dynamic Resource Allocation), as in a pod. Without gpusPerNode they need processesPerNode.",
     )
 
 

@@ -73,6 +73,8 @@ class LogEnd:
     """What in the whole text says that another rank went away or that memory ran out, for programs without a traceback."""
     last_line: str = ""
     progress: Progress | None = None
+    says_rank_0: bool = False
+    """Whether a process says of itself that it is rank 0, in the words of torch or Lightning."""
 
 
 #: What an unreadable log shows.

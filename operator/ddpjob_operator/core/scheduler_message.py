@@ -5,8 +5,10 @@ import re
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.untrusted import printable, tail
 
-#: The scheduler adds after its reasons that preemption would not help, and a remark on claims that we do not make.
-_SCHEDULERS_TAIL = re.compile(r"preemption: |no new claims to deallocate")
+#: The scheduler adds after its reasons that preemption would not help, and that no claim of devices can be released for the pod.
+_SCHEDULERS_TAIL = re.compile(
+    r"(?:still not schedulable, )?preemption: |no new claims to deallocate|still not schedulable"
+)
 #: One reason for all nodes.
 _ALL_SHORT = re.compile(r"0/(\d+) nodes are available: \1 (Insufficient \S+)")
 

@@ -21,6 +21,13 @@ TMP_DIR = "/tmp"  # noqa: S108 a path inside the pod, where an emptyDir is mount
 _READ_ONLY = re.compile(r"Read-only file system")
 #: With a path, or from a program other than Python. Without a path the denied action is not a write to a file.
 _DENIED = re.compile(r"(?<!\] )Permission denied|Permission denied: ")
+#: A home directory of the image, which other users may often not enter.
+_HOME_OF_THE_IMAGE = re.compile(rf"(/root|/home/(?!{HOME_DIR.rpartition('/')[2]}\b)[\w.-]+)(?=[/'\"\s:)]|$)")
+#: What the container runtime says of a usual program that this user cannot run. It may be a link to a file elsewhere.
+_NOT_RUN = re.compile(
+    r'exec:? "?(?:[^\s":]*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed|conda|uv)"?: [^\n]*(?:executable file not found|permission denied)'
+)
+_NO_MODULE = re.compile(r"(?:ModuleNotFoundError: |\S*python\S*: )No module named ")
 
 
 def pod_security(spec: DDPJobSpec) -> dict[str, Any]:
@@ -53,7 +60,9 @@ def has_own_home(spec: DDPJobSpec) -> bool:
 
 
 def hint_for(error: str, security: Security, spec: DDPJobSpec) -> str:
-    """Why the program could not write and what to change, if that is what the error says; empty for other errors."""
+    """Why the program could not write, read or start and what to change, if that is what the error says; empty for other errors."""
+    if home := _hint_for_homes(error, security, spec):
+        return home
     if _READ_ONLY.search(error):
         refused, fix = _refused_by_mount(security)
     elif _DENIED.search(error):
@@ -67,6 +76,22 @@ def hint_for(error: str, security: Security, spec: DDPJobSpec) -> str:
         f"the container runs as {user} with a {root} root file system{refused}. This user can write to"
         f" {_writable_places(spec)}: {', '.join(options[:-1])}, or {options[-1]}"
     )
+
+
+def _hint_for_homes(error: str, security: Security, spec: DDPJobSpec) -> str:
+    """What to change where Python or code of the image is below a home directory that the pod's user may not enter."""
+    user = f"uid {security.uid}"
+    if not security.uid:  # the image's own user, or root, who may enter all
+        return ""
+    if (home := _HOME_OF_THE_IMAGE.search(error)) and "permission denied" in error.lower():
+        why = f"{user} may not enter {home[1]}, a home directory of the image"
+    elif _NOT_RUN.search(error):
+        why = f"{user} cannot run a program that is below a home directory of the image, such as /root/miniconda3, or links to it"
+    elif spec.command is not None and _NO_MODULE.match(error):
+        why = f"{user} does not find packages in a home directory of the image, such as those of pip install --user"
+    else:
+        return ""
+    return f"{why}: {_other_user(spec)[0]}, or install it where all users can read it, such as /opt"
 
 
 def _restricted(spec: DDPJobSpec) -> bool:

@@ -33,6 +33,8 @@ def rules(*rules: Change) -> Change:
     return {"restart": {"rules": rules}}
 
 
+CLAIMS = template(resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "gpus"}])
+
 #: A change of the good manifest, and a part of the message that refuses it; empty if it is accepted.
 SPECS: list[tuple[str, Change, str]] = [
     ("digits", {}, ""),
@@ -122,6 +124,19 @@ SPECS: list[tuple[str, Change, str]] = [
         template(containers=[{"name": "trainer", "restartPolicyRules": [{"action": "Restart"}]}]),
         "restartPolicyRules of its own",
     ),
+    (
+        "settings of a container with another name",
+        template(containers=[{"name": "main", "tty": True}]),
+        "must be trainer",
+    ),
+    ("an empty image", template(containers=[{"name": "main", "image": ""}]), "must be trainer"),
+    ("a container beside", template(containers=[{"name": "trainer", "tty": True}, {"name": "a", "image": "a"}]), ""),
+    ("an init container without an image", template(initContainers=[{"name": "a"}]), "belong to trainer in containers"),
+    ("claims of devices", CLAIMS, "set processesPerNode to the number of processes"),
+    ("claims of devices with processes", {**CLAIMS, **COMMAND, "processesPerNode": 8}, ""),
+    ("claims of devices next to GPUs", {**CLAIMS, **COMMAND, "gpusPerNode": 8}, ""),
+    ("a program of 32 KiB", python("-c", "#" * 32768), ""),
+    ("a program that is too long", python("-c", "#" * 32769), "may not be more than 32768"),
     ("no grace", template(terminationGracePeriodSeconds=0), "greater than or equal to 1"),
     ("a container twice", template(containers=[{"name": "a", "image": image} for image in "xy"]), "Duplicate value"),
     (
@@ -193,6 +208,19 @@ SPECS: list[tuple[str, Change, str]] = [
         {**SPARES, "trainer": None, "command": ["sh", "-c", "python -m ddpjob.launch t.py $RANK"]},
         "command has a reference to it",
     ),
+    *(
+        (
+            f"spare pods of a program with {reference}",
+            python("-m", "ddpjob.launch", "t.py", f"--node={reference}", **SPARES),
+            "command has a reference to it",
+        )
+        for reference in ("$(RANK)", "$(PET_NODE_RANK)", "${RANK}", "$NODE_RANK", "${PET_NODE_RANK}", "${NODE_RANK:-0}")
+    ),
+    (
+        "spare pods of a program with other variables",
+        python("-m", "ddpjob.launch", "t.py", "$(LOCAL_RANK) ${GROUP_RANK} RANK $(WORLD_SIZE)", **SPARES),
+        "",
+    ),
     (
         "spare pods with the rank in another variable",
         {**SPARES, "env": [{"name": "A", "value": "/logs/$(RANK)"}]},
@@ -220,6 +248,7 @@ EDITS: list[tuple[str, Change, bool]] = [
     ("port", {"masterPort": 30000}, False),
     ("resources", {"resources": {"limits": {"cpu": "1"}}}, False),
     ("security profile", {"securityProfile": "baseline"}, False),
+    ("claims in a job of a release without the rule for new ones", CLAIMS, False),
     ("queue", {"scheduling": {"queueName": "team-b"}}, False),
     ("edit together with a suspension", {"image": "other:1", "suspend": True}, False),
     ("least number of nodes", {"minNodes": 1}, True),

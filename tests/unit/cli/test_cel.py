@@ -15,7 +15,7 @@ from ddpjob_operator.api.crd import submitted_schema
 #: Values of the fields that rules refer to; None leaves the field out.
 CHOICES: dict[str, tuple[Any, ...]] = {
     "trainer": (None, {}, {"perProcessBatchSize": 8, "checkpointEverySteps": 5, "profileSteps": [3, 5]}, {"profileSteps": [5, 3]}, {"profileSteps": [3]}),
-    "command": (None, [""], ["python3", "x.py"], ["/usr/bin/python", "-m", "ddpjob.launch", "x.py", "$RANK"], ["torchrun", "x.py"]),
+    "command": (None, [""], ["python3", "x.py"], ["/usr/bin/python", "-m", "ddpjob.launch", "x.py", "$RANK $(RANK) $NODE_RANK ${PET_NODE_RANK}"], ["torchrun", "x.py"]),
     "nodes": (None, 2, 3),
     "minNodes": (None, 1, 2, 3),
     "gpusPerNode": (None, 1, 2),
@@ -32,9 +32,10 @@ CHOICES: dict[str, tuple[Any, ...]] = {
         {"metadata": {"labels": {"ddpjob.dev/x": "1"}, "annotations": {}}},
         {"spec": {"initContainers": [{"name": "trainer", "env": [{"name": "RANK"}]}], "containers": [{"name": "trainer", "restartPolicy": "Always"}]}},
         {"spec": {"initContainers": [{"name": "b", "env": []}], "containers": [{"name": "trainer", "env": [{"name": "RANK"}], "livenessProbe": {}}]}},
+        {"spec": {"resourceClaims": [{"name": "gpu"}], "initContainers": [{"name": "b", "image": "b"}], "containers": [{"name": "b"}]}},
     ),
 }  # fmt: skip
-NUMBER_OF_JOBS = 50
+NUMBER_OF_JOBS = 80
 
 
 def some_jobs() -> list[dict[str, Any]]:

@@ -71,6 +71,19 @@ def test_validate_reports_every_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "spec.gpus is not a known field" in printed.err
 
 
+@pytest.mark.parametrize(("option", "warns"), [("--standalone", True), ("--nnodes=1", True), ("--nnodes=2", False)])
+def test_validate_warns_of_a_command_by_which_each_pod_trains_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, warns: bool
+) -> None:
+    file = tmp_path / "ddpjob.yaml"
+    spec = {"nodes": 2, "command": ["torchrun", option, "train.py"]}
+    file.write_text(
+        yaml.safe_dump({"apiVersion": "ddpjob.dev/v1beta1", "kind": "DDPJob", "metadata": {"name": "j"}, "spec": spec})
+    )
+    assert main(["validate", str(file)]) == 0
+    assert ("each of the 2 pods trains alone" in capsys.readouterr().err) == warns
+
+
 def test_render_shows_the_pods_that_the_operator_creates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "ddpjob.yaml"
     file.write_text(starter_file(ANSWERS))
@@ -130,7 +143,7 @@ def test_the_rdma_example_renders_pods_on_the_network_of_their_nodes(capsys: pyt
     assert {names["MASTER_ADDR"] for names in variables} == {"rdma-master.default.svc"}
     assert [names["NCCL_IB_HCA"] for names in variables] == ["mlx5", "mlx5"]
     port = int(variables[0]["MASTER_PORT"])
-    assert containers[0]["ports"] == [{"name": "master", "containerPort": port, "hostPort": port}]
+    assert containers[0]["ports"] == [{"containerPort": port, "hostPort": port}]
     for container in containers:
         assert container["resources"]["limits"] == {"rdma/ib": 1, "nvidia.com/gpu": "8"}
         assert container["securityContext"]["capabilities"] == {"add": ["IPC_LOCK"]}

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ddpjob_cli.manifest import ManifestError, read_manifest
+from ddpjob_cli.manifest import ManifestError, command_manifest, read_manifest
+from ddpjob_operator.local.program import expanded
 
 GOOD: dict[str, object] = {
     "apiVersion": "ddpjob.dev/v1beta1",
@@ -161,3 +162,11 @@ def test_only_other_containers_may_have_a_restart_policy_of_their_own(tmp_path: 
     template = read_manifest(written(tmp_path, of("sidecar"))).spec.template
     assert template is not None
     assert template.model_dump(by_alias=True, exclude_unset=True) == of("sidecar")["spec"]["template"]  # type: ignore[index]
+
+
+def test_dollars_of_a_command_line_reach_the_program_as_written() -> None:
+    text = "$(RANK) $$ ${HOME} $"
+    made = command_manifest(["sh", "-c", text], variables=[f"A={text}"], with_files=False)
+    assert made.spec.command is not None
+    assert expanded(made.spec.command[-1], {"RANK": "0"}) == text
+    assert expanded(made.spec.env[0].value or "", {"RANK": "0"}) == text

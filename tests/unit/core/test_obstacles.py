@@ -32,6 +32,12 @@ def starting(waiting=None, **spec):
             Reason.UNSCHEDULABLE,
             "1 of 2 pods have no node: 0/4 nodes have nvidia.com/gpu: 8 free; pods with a node: 1",
         ),
+        (
+            ("Unschedulable", "0/2 nodes are available: 2 cannot allocate all claims. still not schedulable, preemption: 0/2"),
+            None,
+            Reason.UNSCHEDULABLE,
+            "have no node: 0/2 nodes are available: 2 cannot allocate all claims; pods with a node: 1",
+        ),
         (("ErrImagePull", "not found"), "n", Reason.IMAGE_PULL, "not found"),
         (
             ("ErrImagePull", 'failed to pull and unpack image "a.b/c:1": failed to resolve: dial tcp: lookup a.b: no such host'),
@@ -52,12 +58,23 @@ def test_the_status_of_a_waiting_gang_says_what_it_waits_for(waiting, node, reas
 
 @pytest.mark.parametrize(
     ("template", "scheduler"),
-    [({}, "default-scheduler"), ({"spec": {"schedulerName": "gpu-scheduler"}}, "gpu-scheduler")],
+    [
+        ({}, "default-scheduler yet"),
+        ({"spec": {"schedulerName": "gpu-scheduler"}}, "gpu-scheduler yet"),
+        (
+            {
+                "spec": {
+                    "resourceClaims": [{"resourceClaimTemplateName": "t"}, {"resourceClaimName": "c"}, {"name": "x"}]
+                }
+            },
+            "default-scheduler yet: it waits for their claims, so these must exist in the namespace: ResourceClaim c, ResourceClaimTemplate t",
+        ),
+    ],
 )
 def test_a_scheduler_that_does_not_look_at_the_pods_is_named(template, scheduler) -> None:
     of = job(nodes=2, template=template)
     status = plan(observed(of, pod(of, 0), pending(of, 1)), NOW).status
-    assert status.message == f"1 of 2 pods have not been considered by the scheduler {scheduler} yet"
+    assert status.message == f"1 of 2 pods have not been considered by the scheduler {scheduler}"
 
 
 QUOTA = (

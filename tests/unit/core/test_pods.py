@@ -11,6 +11,7 @@ from ddpjob_operator.core.actions import CreatePod
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.render import pods
 from ddpjob_operator.core.render.pods import create_pod, spec_hash
+from ddpjob_operator.local.program import expanded
 from support import builders
 from support.builders import NOW, job, observed
 
@@ -126,6 +127,24 @@ def test_the_trainer_is_started_with_its_configuration() -> None:
 def test_a_default_that_the_api_server_wrote_into_the_spec_is_left_out() -> None:
     of = job(trainer={"recipe": "digits", "perProcessBatchSize": 0, "seed": 0, "epochs": 3})
     assert json.loads(main(of)["command"][-1]) == {"recipe": "digits", "epochs": 3}
+
+
+def test_dollars_in_settings_of_the_trainer_reach_it_as_written() -> None:
+    settings = {"path": "$(RANK)/$$/${HOME}/$"}
+    *_, config = main(job(trainer={"recipe": "digits", "settings": settings}))["command"]
+    assert json.loads(expanded(config, {"RANK": "0"}))["settings"] == settings
+
+
+def test_kubectl_logs_and_exec_mean_the_program_and_autoscalers_leave_a_running_gang_alone() -> None:
+    assert body(job())["metadata"]["annotations"] == {
+        "ddpjob.dev/spec-hash": spec_hash(job().spec),
+        "kubectl.kubernetes.io/default-container": "trainer",
+        "karpenter.sh/do-not-disrupt": "true",
+        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    }
+    users = {"karpenter.sh/do-not-disrupt": "false", "kubectl.kubernetes.io/default-container": "sidecar"}
+    found = body(job(template={"metadata": {"annotations": users}}))["metadata"]["annotations"]
+    assert found.items() >= users.items()
 
 
 def test_a_command_runs_as_given_without_a_shell() -> None:

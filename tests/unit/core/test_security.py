@@ -9,6 +9,7 @@ from ddpjob_operator.core.model import Security
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.records import pod_of
 from ddpjob_operator.core.render.pods import create_pod, spec_hash
+from ddpjob_operator.core.security import hint_for
 from support.builders import NOW, broken, ended, job, program
 
 CHECKPOINT: dict[str, Any] = {"volume": {"emptyDir": {}}}
@@ -144,3 +145,55 @@ def test_errors_of_writing_by_torch_and_other_programs_are_recognised(error) -> 
 )
 def test_other_failures_have_no_hint(security, error) -> None:
     assert failure(program(), security, error).message == error
+
+
+ROOT_S = "uid 65532 may not enter /root, a home directory of the image"
+NOT_RUN = "uid 65532 cannot run a program that is below a home directory of the image, such as /root/miniconda3, or links to it"
+NOT_FOUND = "uid 65532 does not find packages in a home directory of the image, such as those of pip install --user"
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        ('exec: "/root/miniconda3/bin/python": stat /root/miniconda3/bin/python: permission denied', ROOT_S),
+        ('chdir to cwd ("/root/app") set in config.json failed: permission denied', ROOT_S),
+        ("python: can't open file '/root/train.py': [Errno 13] Permission denied", ROOT_S),
+        ("sh: 1: /home/user.name/run.sh: Permission denied", ROOT_S.replace("/root", "/home/user.name")),
+        ("PermissionError: [Errno 13] Permission denied: '/root/.cache/huggingface'", ROOT_S),
+        ('exec: "/opt/venv/bin/python3.12": stat /opt/venv/bin/python3.12: permission denied', NOT_RUN),
+        ('exec: "python": executable file not found in $PATH', NOT_RUN),
+        ('exec: "torchrun": executable file not found in $PATH: unknown', NOT_RUN),
+        ("exec /opt/bin/torchrun: permission denied", NOT_RUN),
+        ("ModuleNotFoundError: No module named 'transformers'", NOT_FOUND),
+        ("/usr/bin/python3: No module named torch", NOT_FOUND),
+    ],
+)
+def test_what_the_user_of_the_pod_cannot_read_below_a_home_directory_is_explained(error: str, why: str) -> None:
+    elsewhere = "or install it where all users can read it, such as /opt"
+    assert hint_for(error, UID_65532, program().spec) == f"{why}: {OTHER_USER}, {elsewhere}"
+    as_1000 = hint_for(error, Security(uid=1000, read_only_root=False), BASELINE.spec)
+    assert as_1000 == f"{why.replace('65532', '1000')}: set runAsUser in spec.template, {elsewhere}"
+    assert "home directory of the image" not in hint_for(error, IMAGE_USER, BASELINE.spec), "the user whose home it is"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        'exec: "trian.py": executable file not found in $PATH',
+        "FileNotFoundError: [Errno 2] No such file or directory: '/root/data'",
+        "PermissionError: [Errno 13] Permission denied: '/rootfs/x'",
+        "PermissionError: [Errno 13] Permission denied: '/home/ddpjob/x'",
+    ],
+)
+def test_no_home_directory_is_blamed_for_other_errors(error: str) -> None:
+    assert "home directory of the image" not in hint_for(error, UID_65532, program().spec)
+    assert "home directory of the image" not in hint_for(
+        "ModuleNotFoundError: No module named 'a'", UID_65532, job().spec
+    )
+
+
+def test_a_program_that_cannot_be_started_has_the_hint() -> None:
+    said = 'runc create failed: unable to start container process: exec: "python": executable file not found in $PATH'
+    of = program()
+    seen = broken(of, replace(ended(of, 0, code=128, reason="StartError", message=said), security=UID_65532))
+    assert NOT_RUN in plan(seen, NOW).status.failure.message

@@ -4,6 +4,7 @@ import pytest
 
 from ddpjob_operator.api.status import Progress
 from ddpjob_operator.core.actions import ReadLog
+from ddpjob_operator.core.failure.log_parsing import end_of_log
 from ddpjob_operator.core.model import NO_LOG, LogEnd
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.separate_trainings import warning
@@ -33,13 +34,28 @@ def test_a_command_by_which_each_pod_trains_alone_is_warned_of(command: list[str
     assert ("trains alone" in plan(running(of), NOW).status.message) == warns
 
 
-def test_the_success_of_pods_that_all_print_progress_as_rank_0_does_is_doubted() -> None:
+LIGHTNING = "Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/1"
+TORCH = "[rank0]:[W1126 10:00:00 ProcessGroupNCCL.cpp:1553] Warning: destroy_process_group() was not called"
+OTHERS = "[rank1]: Traceback\nGLOBAL_RANK: 1, MEMBER: 2/2\nGLOBAL_RANK: 0, MEMBER: 2/2 [rank0]: quoted"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "doubts"),
+    [
+        (LogEnd(progress=Progress(step=9)), LogEnd(progress=Progress(step=9)), True),
+        (LogEnd(progress=Progress(step=9)), NO_LOG, False),
+        (end_of_log(LIGHTNING), end_of_log(f"{LIGHTNING}\ndone"), True),
+        (end_of_log(LIGHTNING), end_of_log(OTHERS), False),
+        (end_of_log(f"a\n{TORCH}"), end_of_log(TORCH), True),
+    ],
+)
+def test_the_success_of_pods_that_all_print_as_rank_0_does_is_doubted(
+    first: LogEnd, second: LogEnd, doubts: bool
+) -> None:
     of = program(nodes=2)
     done = broken(of, ended(of, 0), ended(of, 1))
-    lines = LogEnd(progress=Progress(step=9))
-    made = plan(replace(done, logs={"pod-uid-1-0": lines}), NOW)
+    made = plan(replace(done, logs={"pod-uid-1-0": first}), NOW)
     assert made.lookups == (ReadLog(pod="job-1-1", uid="pod-uid-1-1"),)
-    for second, doubts in ((lines, True), (NO_LOG, False)):
-        status = plan(replace(done, logs={"pod-uid-1-0": lines, "pod-uid-1-1": second}), NOW).status
-        assert status.phase == "Succeeded"
-        assert ("each pod may have trained alone" in status.message) == doubts
+    status = plan(replace(done, logs={"pod-uid-1-0": first, "pod-uid-1-1": second}), NOW).status
+    assert status.phase == "Succeeded"
+    assert ("nobody may have joined the master" in status.message) == doubts

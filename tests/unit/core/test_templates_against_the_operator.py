@@ -49,3 +49,79 @@ def test_a_field_that_the_template_sets_to_null_is_no_defect(template: dict[str,
         manifest.render()
         create_placeholder(replace(manifest, rank=1)).manifest.render()
     create_spare(of, of.spec, "image", 0, ("bad",)).manifest.render()
+
+
+OURS: dict[str, Any] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+ADDED = {"add": ["IPC_LOCK"]}
+NOT_READY, UNREACHABLE = "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"
+
+
+def rendered(**template: Any) -> dict[str, Any]:
+    of = program(template={"spec": template})
+    return dict(create_pod(of, of.spec, "image", 0).body["spec"])
+
+
+@pytest.mark.parametrize(
+    ("theirs", "expected"),
+    [
+        ({"privileged": True}, {"privileged": True}),
+        ({"privileged": False}, {"privileged": False, **OURS}),
+        ({"capabilities": ADDED}, {**OURS, "capabilities": {"drop": ["ALL"], **ADDED}}),
+        ({"capabilities": {"add": ["CAP_SYS_ADMIN"]}}, {"capabilities": {"drop": ["ALL"], "add": ["CAP_SYS_ADMIN"]}}),
+        ({"capabilities": {"add": ["ALL"]}}, {"capabilities": {"add": ["ALL"]}}),
+        ({"runAsUser": 0}, {"runAsUser": 0, "runAsNonRoot": False, **OURS}),
+        ({"runAsUser": 0, "runAsNonRoot": True}, {"runAsUser": 0, "runAsNonRoot": True, **OURS}),
+        ({"runAsUser": 1000}, {"runAsUser": 1000, **OURS}),
+        ({"capabilities": "x"}, {"allowPrivilegeEscalation": False, "capabilities": "x"}),
+    ],
+)
+def test_rights_that_a_template_contradicts_give_way(theirs: dict[str, Any], expected: dict[str, Any]) -> None:
+    (main,) = rendered(containers=[{"name": MAIN_CONTAINER, "securityContext": theirs}])["containers"]
+    assert main["securityContext"] == {"readOnlyRootFilesystem": False, **expected}
+
+
+def test_root_of_a_pod_or_of_a_container_beside_is_no_contradiction() -> None:
+    assert "runAsNonRoot" not in rendered(securityContext={"runAsUser": 0})["securityContext"]
+    beside = rendered(initContainers=[{"name": "fetch", "image": "i", "securityContext": {"runAsUser": 0}}])
+    assert beside["initContainers"][0]["securityContext"] == {"runAsUser": 0, "runAsNonRoot": False}
+    assert beside["securityContext"]["runAsNonRoot"], "for all others"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ({"key": NOT_READY, "effect": "NoSchedule"}, [NOT_READY, UNREACHABLE]),
+        ({"key": NOT_READY, "effect": "NoExecute"}, [UNREACHABLE]),
+        ({"key": NOT_READY}, [UNREACHABLE]),
+        ({"effect": "NoExecute"}, [NOT_READY, UNREACHABLE]),
+        ({}, [NOT_READY, UNREACHABLE]),
+        ({"key": NOT_READY, "tolerationSeconds": 5}, [UNREACHABLE]),
+    ],
+)
+def test_a_toleration_replaces_ours_of_its_key_and_effect(theirs: dict[str, Any], ours: list[str]) -> None:
+    found = rendered(tolerations=[{"operator": "Exists", **theirs}])["tolerations"]
+    assert [toleration["key"] for toleration in found[:-1]] == ours
+    seconds = {"effect": "NoExecute"} if "tolerationSeconds" in theirs else {}
+    assert found[-1] == {"operator": "Exists", **theirs, **seconds}
+
+
+def test_the_memory_of_the_node_is_not_hidden_by_our_volume() -> None:
+    found = rendered(hostIPC=True)
+    assert "shm" not in {volume["name"] for volume in found["volumes"]}
+    assert "/dev/shm" not in {mount["mountPath"] for mount in found["containers"][0]["volumeMounts"]}
+
+
+def test_another_volume_at_our_path_has_no_setting_of_ours() -> None:
+    of = program(
+        data={"volume": {"emptyDir": {}}},
+        template={
+            "spec": {
+                "volumes": [{"name": "mine", "emptyDir": {}}],
+                "containers": [{"name": MAIN_CONTAINER, "volumeMounts": [{"name": "mine", "mountPath": "/data/"}]}],
+            }
+        },
+    )
+    mounts = create_pod(of, of.spec, "image", 0).body["spec"]["containers"][0]["volumeMounts"]
+    assert [mount for mount in mounts if mount["mountPath"].startswith("/data")] == [
+        {"name": "mine", "mountPath": "/data/"}
+    ]

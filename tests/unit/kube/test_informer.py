@@ -1,15 +1,15 @@
 """How a cache follows a watch that breaks. Real watches break in tests/cluster/operator/faults."""
 
 import asyncio
-from collections.abc import Iterator
-from typing import cast
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, cast
 
 import pytest
 
 from ddpjob_operator.kube.cache.cache import Cache
 from ddpjob_operator.kube.cache.informer import Informer
-from ddpjob_operator.transport.client import Client, Event
-from ddpjob_operator.transport.errors import ApiError, GoneError, UnavailableError
+from ddpjob_operator.transport.client import Client, Event, Page
+from ddpjob_operator.transport.errors import ApiError, GoneError, ThrottledError, UnavailableError
 from ddpjob_operator.transport.resources import PODS
 from support.bodies import pod_body
 from support.engine import happens
@@ -41,4 +41,40 @@ async def test_a_broken_watch_continues_after_its_last_event_and_lists_only_what
     await happens(lambda: server.num("watch") == 2)
     watched_from = [request.name for request in server.requests if request.verb == "watch"]
     assert (watched_from, server.num("list"), len(pods)) == (["10", version], num_lists, num_left)
+    task.cancel()
+
+
+def informer_of(server: FakeServer) -> Informer:
+    pods = Cache[str](PODS, "", lambda body, _: str(body["metadata"]["resourceVersion"]), lambda *_: None)
+    return Informer(cast("Client", server), pods, None)
+
+
+@pytest.mark.usefixtures("virtual_clocks")
+async def test_a_list_that_the_server_throttles_is_tried_again_no_sooner_than_it_says() -> None:
+    busy = iter([ThrottledError("list pods", "busy", retry_after_seconds=1000)])
+    informer = informer_of(FakeServer(refuse=lambda request: next(busy, None) if request.verb == "list" else None))
+    began = asyncio.get_running_loop().time()
+    task = asyncio.create_task(informer.run())
+    await informer.synced.wait()
+    assert asyncio.get_running_loop().time() - began >= 1000
+    task.cancel()
+
+
+class SlowServer(FakeServer):
+    """Sends a part of a list every 100 seconds."""
+
+    async def everything(self, *_: Any, **__: Any) -> AsyncIterator[Page]:
+        """Three parts."""
+        for _ in range(3):
+            yield Page(items=[], resource_version="1")
+            await asyncio.sleep(100)
+
+
+@pytest.mark.usefixtures("virtual_clocks")
+async def test_each_part_of_a_list_is_a_sign_of_life() -> None:
+    informer = informer_of(SlowServer())
+    task = asyncio.create_task(informer.run())
+    await asyncio.sleep(250)
+    assert not informer.synced.is_set()
+    assert (informer.stale_seconds, informer.stuck_seconds) == pytest.approx((50, 50))
     task.cancel()

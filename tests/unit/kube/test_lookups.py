@@ -55,6 +55,14 @@ async def test_a_log_is_read_once_and_kept_while_its_pod_is_there() -> None:
     assert lookups.logs(KEY) == {}
 
 
+async def test_the_log_of_an_init_container_is_its_own() -> None:
+    server = FakeServer(log="wget: bad address")
+    lookups, keys = lookups_of(server)
+    lookups.update(seen("p0"), [ReadLog(pod="p", uid="p0", container="fetch")])
+    await keys.next()
+    assert server.containers == ["fetch"]
+
+
 async def test_an_exception_after_a_line_of_megabytes_is_read() -> None:
     """The limit in bytes cuts the end of the lines that are read, so the last lines are read as well."""
 

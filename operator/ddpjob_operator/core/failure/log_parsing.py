@@ -83,6 +83,10 @@ _OUT_OF_SHARED_MEMORY = re.compile(
 )
 
 
+#: torch's logging and warnings, and Lightning.
+_SAYS_RANK_0 = re.compile(r"^\[rank0\]:|\bGLOBAL_RANK: 0, MEMBER: 1/", re.MULTILINE)
+
+
 def end_of_log(text: str) -> LogEnd:
     """What decisions need of the end of a log."""
     short = _with_short_lines(text)
@@ -99,6 +103,7 @@ def end_of_log(text: str) -> LogEnd:
         symptoms=_symptoms(tail(short)),
         last_line=_last_line(printed),
         progress=latest_progress(text),
+        says_rank_0=bool(_SAYS_RANK_0.search(short)),
     )
 
 

@@ -77,7 +77,7 @@ def _message_of_the_exit(observed: Observed, pod: Pod, exit_: Exit, reason: Reas
     if exit_.init_container:
         return _message_of_the_init_container(observed, pod, exit_)
     if exit_.reason in START_REASONS:
-        return printable(exit_.message.rpartition(_RUNTIMES_LAYERS)[2])
+        return _with_hint(observed, pod, reason, printable(exit_.message.rpartition(_RUNTIMES_LAYERS)[2]))
     return _with_hint(observed, pod, reason, _SOURCE_LINE.sub("", _message_of_the_program(observed, pod)))
 
 

@@ -4,7 +4,7 @@ from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core import separate_trainings
 from ddpjob_operator.core.actions import ReadLog
 from ddpjob_operator.core.decision import Advice, AwaitEvidence, Finish
-from ddpjob_operator.core.model import NO_LOG, Pod
+from ddpjob_operator.core.model import NO_LOG, LogEnd, Pod
 from ddpjob_operator.core.policies.suspension import is_edited
 from ddpjob_operator.core.situation import Situation
 
@@ -25,17 +25,21 @@ def all_ranks_succeeded(situation: Situation) -> Advice:
     message = f"all {num_nodes} ranks ended with exit code 0" if num_nodes > 1 else "the rank ended with exit code 0"
     if alone := separate_trainings.warning(situation.spec):
         message += f"; {alone}"
-    elif num_nodes > 1 and log.progress is not None and situation.spec.trainer is None:
+    elif num_nodes > 1 and situation.spec.trainer is None and _is_of_rank_0(log):
         second = situation.gang.current[1]
         of_second = situation.observed.logs.get(second.uid)
         if of_second is None:
             return Advice(decision=AwaitEvidence(), lookups=(ReadLog(pod=second.name, uid=second.uid),))
-        if of_second.progress is not None:
+        if _is_of_rank_0(of_second):
             message += (
-                f"; pod {second.name} printed progress lines as well, which only rank 0 of a training does: each pod may have"
-                " trained alone, so check that the program uses all nodes"
+                f"; pod {second.name} printed what only rank 0 of a training does, too: nobody may have joined the master and each pod"
+                " may have trained alone, so check that the program uses all nodes"
             )
     return Advice(decision=Finish(succeeded=True, reason=Reason.SUCCEEDED, message=message, progress=log.progress))
+
+
+def _is_of_rank_0(log: LogEnd) -> bool:
+    return log.progress is not None or log.says_rank_0
 
 
 def _ended_within_seconds(situation: Situation, first: Pod) -> bool:

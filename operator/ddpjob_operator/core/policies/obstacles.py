@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from ddpjob_operator.api.names import Reason
+from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.actions import ReadWarning
 from ddpjob_operator.core.gang import Gang
 from ddpjob_operator.core.model import Observed, Pod, Rejection
@@ -56,7 +57,9 @@ def explain_wait(observed: Observed, gang: Gang, provider: Provider = NO_PROVIDE
         unplaced = sum(pod.node is None for pod in starting)
         if unplaced:
             by = f"the scheduler {scheduler_of(spec, provider.scheduler)}" if spec is not None else "a scheduler"
-            return Reason.STARTING, f"{unplaced} of {gang.num_nodes} pods have not been considered by {by} yet"
+            return Reason.STARTING, printable(
+                f"{unplaced} of {gang.num_nodes} pods have not been considered by {by} yet{_awaited_claims(spec)}"
+            )
         warning = next((observed.warnings[pod.uid] for pod in starting if pod.uid in observed.warnings), None)
         if warning is not None:
             return Reason.CONTAINER_CONFIG, f"{len(starting)} of {gang.num_nodes} pods wait: {printable(warning)}"
@@ -67,6 +70,15 @@ def explain_wait(observed: Observed, gang: Gang, provider: Provider = NO_PROVIDE
     if reason == Reason.UNSCHEDULABLE:
         return reason, f"{count} of {gang.num_nodes} pods have no node: {message}{held_nodes}"
     return reason, f"{count} of {gang.num_nodes} pods wait: {message}"
+
+
+def _awaited_claims(spec: DDPJobSpec | None) -> str:
+    """What a scheduler waits for in silence: it considers a pod once the claims of its devices exist."""
+    pod = spec.template.spec if spec is not None and spec.template else None
+    claims = (pod.resource_claims if pod else None) or ()
+    kinds = {"resourceClaimTemplateName": "ResourceClaimTemplate", "resourceClaimName": "ResourceClaim"}
+    names = sorted({f"{kinds[key]} {claim[key]}" for claim in claims for key in kinds if claim.get(key)})
+    return f": it waits for their claims, so these must exist in the namespace: {', '.join(names)}" if names else ""
 
 
 def never_starts(gang: Gang) -> str | None:

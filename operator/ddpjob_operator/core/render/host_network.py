@@ -8,7 +8,7 @@ import hashlib
 
 from ddpjob_operator.api.names import contract
 from ddpjob_operator.api.spec import DDPJobSpec
-from ddpjob_operator.core.model import Job
+from ddpjob_operator.core.model import Body, Job
 
 #: Below the ports of Services of type NodePort (30000 to 32767) and those that Linux gives to connections (from 32768).
 PORTS = range(20_000, 30_000)
@@ -26,3 +26,24 @@ def master_port(job: Job, spec: DDPJobSpec) -> int:
         return spec.master_port
     digest = hashlib.sha256(f"{job.uid}/{job.status.attempt}".encode()).digest()
     return PORTS[int.from_bytes(digest[:4]) % len(PORTS)]
+
+
+def ports_of_rank_0(job: Job, spec: DDPJobSpec) -> list[Body]:
+    """What rank 0 declares in the network of the node, so that no other pod there uses its port; nothing in a network of pods.
+
+    The template may have declared it, in this container or another one, and a pod can do so only once.
+    """
+    port = master_port(job, spec)
+    if not uses_host_network(spec) or port in _declared(spec):
+        return []
+    return [{"containerPort": port, "hostPort": port}]
+
+
+def _declared(spec: DDPJobSpec) -> set[object]:
+    """The TCP ports that containers of the template declare, which in the network of the node are those of the node."""
+    pod = spec.template.spec if spec.template else None
+    containers = (pod.containers if pod else None) or ()
+    ports = [port for container in containers for port in (container.model_extra or {}).get("ports") or ()]
+    return {
+        port.get("containerPort") for port in ports if isinstance(port, dict) and port.get("protocol", "TCP") == "TCP"
+    }

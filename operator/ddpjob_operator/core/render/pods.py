@@ -19,7 +19,9 @@ from ddpjob_operator.core.actions import CreatePod
 from ddpjob_operator.core.failure.restart import restarts_left
 from ddpjob_operator.core.model import Body, Job, Observed
 from ddpjob_operator.core.ownership import common_labels, owner_reference
-from ddpjob_operator.core.render.host_network import master_port, uses_host_network
+from ddpjob_operator.core.references import as_written
+from ddpjob_operator.core.render.contradictions import allow_root, give_way
+from ddpjob_operator.core.render.host_network import master_port, ports_of_rank_0, uses_host_network
 from ddpjob_operator.core.render.overlay import overlaid, overlaid_list
 from ddpjob_operator.core.render.service import master_address
 from ddpjob_operator.core.security import HOME_DIR, TMP_DIR, container_security, has_own_home, pod_security
@@ -107,7 +109,9 @@ class PodManifest:
         body = _body(job, spec, self.image, self.rank, of_spec.hash)
         if spec.scheduling.priority_class_name:
             body["spec"]["priorityClassName"] = spec.scheduling.priority_class_name
+        give_way(body["spec"], template.get("spec", {}))
         body = overlaid(body, template)
+        allow_root(body["spec"])
         if self.avoided:
             add_term(body, "nodeAffinity", "preferred", _away_from(self.avoided))
         # The template cannot change the identity of the pod.
@@ -169,14 +173,19 @@ def _body(job: Job, spec: DDPJobSpec, image: str, rank: int, hash_of_spec: str) 
     host_network: dict[str, Any] = {}
     if uses_host_network(spec):
         host_network["dnsPolicy"] = "ClusterFirstWithHostNet"  # Otherwise MASTER_ADDR cannot be resolved.
-        if rank == 0:
-            container["ports"] = ports_of_rank_0(job, spec)
+        if rank == 0 and (ports := ports_of_rank_0(job, spec)):
+            container["ports"] = ports
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
             "labels": _labels(job, spec, rank),
-            "annotations": {names.ANNOTATION_SPEC_HASH: hash_of_spec},
+            "annotations": {
+                names.ANNOTATION_SPEC_HASH: hash_of_spec,
+                names.ANNOTATION_DEFAULT_CONTAINER: names.MAIN_CONTAINER,
+                # A node that an autoscaler saves costs all ranks a restart.
+                **names.UNDISTURBED,
+            },
         },
         "spec": {
             "restartPolicy": "Never",
@@ -214,12 +223,6 @@ def _body(job: Job, spec: DDPJobSpec, image: str, rank: int, hash_of_spec: str) 
     }
 
 
-def ports_of_rank_0(job: Job, spec: DDPJobSpec) -> list[Body]:
-    """What rank 0 declares in the network of the node, so that no other pod there uses its port; nothing in a network of pods."""
-    port = master_port(job, spec)
-    return [{"name": "master", "containerPort": port, "hostPort": port}] if uses_host_network(spec) else []
-
-
 def _away_from(nodes: Sequence[str]) -> dict[str, Any]:
     """A preference, since a gang on a doubtful node is better than one that waits for ever."""
     elsewhere = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]
@@ -253,7 +256,7 @@ def _command(spec: DDPJobSpec) -> list[str]:
     config = spec.trainer.model_dump(by_alias=True, mode="json", exclude_unset=True, exclude_defaults=True)
     if spec.checkpoint and spec.checkpoint.every_steps:
         config["checkpointEverySteps"] = spec.checkpoint.every_steps
-    return ["python", "-m", "ddpjob_trainer", "--config-json", json.dumps(config, sort_keys=True)]
+    return ["python", "-m", "ddpjob_trainer", "--config-json", as_written(json.dumps(config, sort_keys=True))]
 
 
 def environment_of(job: Job, spec: DDPJobSpec, rank: int) -> dict[str, str]:

@@ -13,7 +13,8 @@ from ddpjob_operator.api.names import contract
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.actions import CreatePod, PatchObject
 from ddpjob_operator.core.model import POD, Body, Job, Pod
-from ddpjob_operator.core.render.pods import PodManifest, environment_of, ports_of_rank_0
+from ddpjob_operator.core.render.host_network import ports_of_rank_0
+from ddpjob_operator.core.render.pods import PodManifest, environment_of
 from ddpjob_operator.core.security import TMP_DIR
 from ddpjob_operator.core.spare_pods import name_of_spare
 

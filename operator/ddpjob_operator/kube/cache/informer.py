@@ -76,9 +76,10 @@ class Informer:
                 if self._namespace is not None and is_refused(error):
                     # A watch goes on after its last event only while it may go on at all.
                     self.is_refused, self._version, asked_seconds = True, "", REFUSED_SECONDS
-            delay = max(doubled(FIRST_BACKOFF_SECONDS, self._num_failures, LAST_BACKOFF_SECONDS), asked_seconds)
-            if time.monotonic() - started_at < delay or not self._version:
-                await asyncio.sleep(random.uniform(0.5, 1.0) * delay)  # noqa: S311 jitter is no secret
+            delay = doubled(FIRST_BACKOFF_SECONDS, self._num_failures, LAST_BACKOFF_SECONDS)
+            if time.monotonic() - started_at < max(delay, asked_seconds) or not self._version:
+                jittered = random.uniform(0.5, 1.0) * delay  # noqa: S311 jitter is no secret
+                await asyncio.sleep(max(jittered, asked_seconds))
                 self._num_failures += 1
 
     async def _list(self) -> None:

@@ -4,6 +4,7 @@ Two groups: the default one moves gradients (nccl on GPUs, gloo on CPUs); the co
 flag or a file can travel without a GPU synchronisation.
 """
 
+import io
 import os
 import re
 import sys
@@ -21,7 +22,7 @@ from torch._C._distributed_c10d import Store  # torch.distributed's own, which i
 
 from ddpjob_ranks import contract, generation
 from ddpjob_ranks.cpus import cpus_of_this_rank
-from ddpjob_ranks.errors import ConfigError, PeersMissingError
+from ddpjob_ranks.errors import ConfigError, ForeignMessageError, PeersMissingError
 from ddpjob_ranks.launch import preflight
 from ddpjob_ranks.launch.identity import Worker
 from ddpjob_ranks.launch.network_interface import interface_of
@@ -102,10 +103,21 @@ class Gang:
         return work
 
     def all_gather(self, value: object) -> list[Any]:
-        """The picklable `value` of every rank, by rank."""
-        values: list[Any] = [None] * self.world_size
-        dist.all_gather_object(values, value, group=self.control)
-        return values
+        """The `value` of every rank, by rank: numbers, strings, bytes, tensors and containers of them.
+
+        torch's all_gather_object unpickles what other ranks send, so that whoever reaches a rank could run code in it.
+
+        Raises:
+            ForeignMessageError: a rank has sent anything else.
+        """
+        message = io.BytesIO()
+        torch.save(value, message)
+        mine = torch.frombuffer(message.getbuffer(), dtype=torch.uint8)
+        sizes = [torch.empty(1, dtype=torch.int64) for _ in range(self.world_size)]
+        dist.all_gather(sizes, torch.tensor([len(mine)]), group=self.control)
+        messages = [torch.empty(max(map(int, sizes)), dtype=torch.uint8) for _ in sizes]
+        dist.all_gather(messages, torch.cat([mine, mine.new_zeros(len(messages[0]) - len(mine))]), group=self.control)
+        return [_loaded(sent[: int(size)], rank) for rank, (sent, size) in enumerate(zip(messages, sizes, strict=True))]
 
     def broadcast_bytes(
         self, payload: bytearray | None, moved: Callable[[], None] = lambda: None, *, source: int = 0
@@ -141,6 +153,13 @@ class Gang:
         pieces = torch.split(packed, [buffer.nbytes for buffer in buffers])
         typed = [piece.view(buffer.dtype).view_as(buffer) for buffer, piece in zip(buffers, pieces, strict=True)]
         torch._foreach_copy_(buffers, typed)
+
+
+def _loaded(message: torch.Tensor, rank: int) -> Any:
+    try:
+        return torch.load(io.BytesIO(message.numpy().data), map_location="cpu", weights_only=True)
+    except Exception as error:  # its own text advises to load it without weights_only
+        raise ForeignMessageError(rank) from error
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -11,6 +11,7 @@ from ddpjob_operator.core.actions import CreatePod
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.render import pods
 from ddpjob_operator.core.render.pods import create_pod, spec_hash
+from ddpjob_operator.core.times import rfc3339
 from support import builders
 from support.builders import NOW, job, observed
 
@@ -71,7 +72,9 @@ def test_checkpoints_in_an_object_store_and_a_cache_volume() -> None:
 def test_launchers_may_restart_in_place_as_often_as_restarts_are_left() -> None:
     rules = [{"exitCodes": [7, 8], "action": "Fail"}, {"exitCodes": [9], "action": "Ignore"}]
     of = job(restart={"inPlace": True, "maxRestarts": 5, "rules": rules})
-    used = replace(of, status=of.status.model_copy(update={"restarts": Restarts(counted=9, counted_times=["t", "t"])}))
+    used = replace(
+        of, status=of.status.model_copy(update={"restarts": Restarts(counted=9, counted_times=[rfc3339(NOW)] * 2)})
+    )
     assert [environment(found)["DDPJOB_IN_PLACE_RESTARTS"] for found in (of, used)] == ["5", "3"]
     assert environment(of)["DDPJOB_FINAL_EXIT_CODES"] == "7,8,9", "the operator decides what follows"
     assert "DDPJOB_STATE_IN_MEMORY" not in environment(of)

@@ -111,6 +111,15 @@ class Requests:
         return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}
 
 
+def applied(cluster, bodies):
+    """Whether an administrator could create them."""
+    try:
+        cluster.kubectl.apply(bodies)
+    except KubectlError:
+        return False
+    return True
+
+
 def unexpected(answers):
     """The refusals, by row, that do not match what is expected; empty text is no refusal."""
     return {
@@ -148,17 +157,11 @@ def requests(cluster):
         lambda: cluster.exists("serviceaccount", "default", "-n", namespace),
         seconds=240,
     )
+    # The API server may not know the policy's parameters yet, which must concern nobody else.
     foreign = {"name": "foreign", "namespace": namespace, "labels": {"app": "web"}}
-    cluster.kubectl.apply(
-        [
-            requests.pod("own"),
-            requests.spare("spare"),
-            requests.service("own"),
-            {**requests.pod(""), "metadata": foreign},
-            {**requests.service(""), "metadata": foreign},
-            {**requests.policy(""), "metadata": foreign},
-        ]
-    )
+    cluster.kubectl.apply([{**of(""), "metadata": foreign} for of in (requests.pod, requests.service, requests.policy)])
+    own = [requests.pod("own"), requests.spare("spare"), requests.service("own")]
+    testbed.wait_for("the API server to know DDPJobs as parameters", lambda: applied(cluster, own), seconds=240)
     testbed.wait_for("the policy to be in force", lambda: requests.delete("pod", "foreign"), seconds=240)
     return requests
 
